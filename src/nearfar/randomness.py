@@ -1,0 +1,37 @@
+"""Randomness as a pure function of what it is for.
+
+Two functions feed the whole library: the order of an epoch is `order(seed, epoch, size)`, and the random
+numbers that augment one view of one image are `uniforms(seed, epoch, index, view, slots)`. Neither has
+state, so batch size, worker count, rank and interruption cannot change what a run sees; resuming needs one
+integer.
+"""
+
+import numpy as np
+from jaxtyping import Float, Int
+
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+
+
+def _mix(word: np.ndarray) -> np.ndarray:
+    """The splitmix64 finaliser (Steele et al. 2014): every input bit reaches every output bit."""
+    word = (word ^ (word >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    word = (word ^ (word >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return word ^ (word >> np.uint64(31))
+
+
+def uniforms(
+    seed: int, epoch: int, index: Int[np.ndarray, "image"], view: int, slots: int
+) -> Float[np.ndarray, "image slots"]:
+    """`slots` numbers in [0, 1) for one view of each image: the same for the same arguments, always."""
+    with np.errstate(over="ignore"):
+        word = np.full(len(index), seed % 2**64, dtype=np.uint64)
+        for part in (epoch, index, view):
+            word = _mix(word + _GOLDEN) ^ _mix(np.asarray(part).astype(np.uint64) + _GOLDEN)
+        counters = np.arange(1, slots + 1, dtype=np.uint64) * _GOLDEN
+        words = _mix(word[:, None] + counters[None, :])
+    return (words >> np.uint64(11)).astype(np.float64) * 2.0**-53
+
+
+def order(seed: int, epoch: int, size: int) -> Int[np.ndarray, "image"]:
+    """The order in which epoch `epoch` visits `size` images."""
+    return np.random.Generator(np.random.Philox(key=[seed % 2**64, epoch])).permutation(size)
