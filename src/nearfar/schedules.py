@@ -1,0 +1,219 @@
+"""A number, or how a number moves over a run.
+
+Wherever nearfar takes a number that could sensibly change while training (alpha, a ring's edges, momentum,
+temperature, the learning rate), it takes a `Value`: a float, or a schedule. A schedule is a pure function of
+`Progress`, so it needs no state and a resumed run reads the same numbers:
+
+    selection = Ring(lower=linear(0.0, 0.9), upper=0.99)
+    bound     = MultiLabelCPC(alpha=geometric(10.0, 0.1))
+    encoders  = Momentum(network, momentum=cosine(0.99, 1.0))
+
+In settings the same is written `selection.lower=linear(0,0.9)` or `{linear: {start: 0, end: 0.9}}`.
+"""
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar
+
+from nearfar.errors import UserError
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Where a run is: `step` of `steps`, `steps_per_epoch` of them to an epoch."""
+
+    step: int = 0
+    steps: int = 1
+    steps_per_epoch: int = 1
+
+    @property
+    def fraction(self) -> float:
+        """0 at the first step, 1 at the end of the run."""
+        return min(1.0, self.step / max(1, self.steps))
+
+    @property
+    def epoch(self) -> float:
+        return self.step / max(1, self.steps_per_epoch)
+
+
+START = Progress()
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """A pure function of progress. Subclasses say the shape; `epochs` is how long it takes (None: the whole run)."""
+
+    name: ClassVar[str] = ""
+
+    def __call__(self, progress: Progress) -> float:
+        raise TypeError(f"{type(self).__name__} is abstract: use linear, geometric, cosine or steps")
+
+    def written(self) -> str:
+        """The schedule as a setting, e.g. `linear(0.0,0.9)`; `parse_value` reads it back."""
+        values = [getattr(self, field.name) for field in fields(self)]
+        while values and values[-1] is None:
+            values.pop()
+        return f"{self.name}({','.join(str(v) for v in values)})"
+
+
+def _portion(progress: Progress, epochs: float | None) -> float:
+    if epochs is None:
+        return progress.fraction
+    return min(1.0, progress.epoch / epochs)
+
+
+def _check_epochs(epochs: float | None) -> None:
+    if epochs is not None and not epochs > 0:
+        raise UserError(f"a schedule's epochs was {epochs}; it must be above 0")
+
+
+@dataclass(frozen=True)
+class Linear(Schedule):
+    """start + (end - start) t, t rising from 0 to 1."""
+
+    start: float
+    end: float
+    epochs: float | None = None
+    name: ClassVar[str] = "linear"
+
+    def __post_init__(self) -> None:
+        _check_epochs(self.epochs)
+
+    def __call__(self, progress: Progress) -> float:
+        t = _portion(progress, self.epochs)
+        return self.start + (self.end - self.start) * t
+
+
+@dataclass(frozen=True)
+class Geometric(Schedule):
+    """start (end / start)^t: equal factors in equal times, so 10 -> 0.1 passes 1 half-way (002 sec. 5.3)."""
+
+    start: float
+    end: float
+    epochs: float | None = None
+    name: ClassVar[str] = "geometric"
+
+    def __post_init__(self) -> None:
+        _check_epochs(self.epochs)
+        if self.start <= 0 or self.end <= 0:
+            raise UserError(f"geometric({self.start},{self.end}) needs both ends above 0; use linear to reach 0")
+
+    def __call__(self, progress: Progress) -> float:
+        return self.start * (self.end / self.start) ** _portion(progress, self.epochs)
+
+
+@dataclass(frozen=True)
+class Cosine(Schedule):
+    """From start to end along half a cosine, after `warmup` epochs of linear rise from 0."""
+
+    start: float
+    end: float = 0.0
+    epochs: float | None = None
+    warmup: float | None = None
+    name: ClassVar[str] = "cosine"
+
+    def __post_init__(self) -> None:
+        _check_epochs(self.epochs)
+        if self.warmup is not None and self.warmup < 0:
+            raise UserError(f"cosine's warmup was {self.warmup}; it must be at least 0 epochs")
+
+    def __call__(self, progress: Progress) -> float:
+        total = self.epochs if self.epochs is not None else progress.steps / max(1, progress.steps_per_epoch)
+        warmup = min(self.warmup or 0.0, total)
+        if progress.epoch < warmup:
+            # (step + 1) so that the very first step already moves
+            return self.start * min(1.0, (progress.step + 1) / max(1.0, warmup * progress.steps_per_epoch))
+        t = min(1.0, (progress.epoch - warmup) / max(total - warmup, 1e-12))
+        return self.end + (self.start - self.end) * 0.5 * (1.0 + math.cos(math.pi * t))
+
+
+@dataclass(frozen=True)
+class Steps(Schedule):
+    """`start`, multiplied by `factor` at each of the given epochs: steps(0.03, 0.1, 200, 250)."""
+
+    start: float
+    factor: float
+    epochs: tuple[float, ...]
+    name: ClassVar[str] = "steps"
+
+    def __call__(self, progress: Progress) -> float:
+        return self.start * self.factor ** sum(progress.epoch >= epoch for epoch in self.epochs)
+
+    def written(self) -> str:
+        return f"steps({','.join(str(v) for v in (self.start, self.factor, *self.epochs))})"
+
+
+Value = float | Schedule
+
+
+def linear(start: float, end: float, epochs: float | None = None) -> Linear:
+    return Linear(float(start), float(end), epochs)
+
+
+def geometric(start: float, end: float, epochs: float | None = None) -> Geometric:
+    return Geometric(float(start), float(end), epochs)
+
+
+def cosine(
+    start: float, end: float = 0.0, epochs: float | None = None, warmup: float | None = None
+) -> Cosine:
+    return Cosine(float(start), float(end), epochs, warmup)
+
+
+def steps(start: float, factor: float, *epochs: float) -> Steps:
+    return Steps(float(start), float(factor), tuple(float(e) for e in epochs))
+
+
+SCHEDULES = {"linear": linear, "geometric": geometric, "cosine": cosine, "steps": steps}
+
+_CALL = re.compile(r"\s*([a-z]+)\s*\(([^()]*)\)\s*")
+
+
+def at(value: Value, progress: Progress | None = None) -> float:
+    """The number `value` is now; without progress, what it is at the start."""
+    return value(progress or START) if isinstance(value, Schedule) else float(value)
+
+
+def parse_value(raw: Any, key: str = "value") -> Value:
+    """A `Value` from a setting: a number, `linear(0,0.9)`, or `{linear: {start: 0, end: 0.9}}`."""
+    if isinstance(raw, Schedule):
+        return raw
+    if isinstance(raw, (int, float)) and not isinstance(raw, bool):
+        if not math.isfinite(raw):
+            raise UserError(f"{key} was {raw}; it must be a finite number or a schedule")
+        return float(raw)
+    allowed = "a number or a schedule such as linear(0,0.9); schedules are " + ", ".join(SCHEDULES)
+    name, positional, named = _schedule_parts(raw)
+    if name not in SCHEDULES:
+        raise UserError(f"{key} was {raw!r}; allowed is {allowed}")
+    try:
+        return SCHEDULES[name](*positional, **named)  # type: ignore[arg-type]
+    except TypeError:
+        raise UserError(f"{key} was {raw!r}, which are not the arguments of {name}; allowed is {allowed}") from None
+    except UserError as problem:
+        raise UserError(f"{key}: {problem}") from None
+
+
+def _schedule_parts(raw: Any) -> tuple[str, list[float], dict[str, float]]:
+    """(name, positional, named) of a written schedule; an empty name when it is not one."""
+    if isinstance(raw, str) and (call := _CALL.fullmatch(raw)):
+        try:
+            return call[1], [float(part) for part in call[2].split(",") if part.strip()], {}
+        except ValueError:
+            return "", [], {}
+    if isinstance(raw, str):
+        try:
+            number = float(raw)
+        except ValueError:
+            return "", [], {}
+        return ("linear", [number, number], {}) if math.isfinite(number) else ("", [], {})
+    if isinstance(raw, Mapping) and len(raw) == 1:
+        name, arguments = next(iter(raw.items()))
+        numbers = isinstance(arguments, Mapping) and all(isinstance(v, (int, float)) for v in arguments.values())
+        if isinstance(arguments, Mapping) and numbers:
+            return str(name), [], {str(k): v for k, v in arguments.items()}
+        if isinstance(arguments, (list, tuple)) and all(isinstance(v, (int, float)) for v in arguments):
+            return str(name), list(arguments), {}
+    return "", [], {}
