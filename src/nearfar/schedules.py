@@ -11,9 +11,10 @@ temperature, the learning rate), it takes a `Value`: a float, or a schedule. A s
 In settings the same is written `selection.lower=linear(0,0.9)` or `{linear: {start: 0, end: 0.9}}`.
 """
 
+import contextlib
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar
 
@@ -98,7 +99,9 @@ class Geometric(Schedule):
     def __post_init__(self) -> None:
         _check_epochs(self.epochs)
         if self.start <= 0 or self.end <= 0:
-            raise UserError(f"geometric({self.start},{self.end}) needs both ends above 0; use linear to reach 0")
+            raise UserError(
+                f"geometric({self.start},{self.end}) needs both ends above 0; use linear to reach 0"
+            )
 
     def __call__(self, progress: Progress) -> float:
         return self.start * (self.end / self.start) ** _portion(progress, self.epochs)
@@ -166,7 +169,7 @@ def steps(start: float, factor: float, *epochs: float) -> Steps:
     return Steps(float(start), float(factor), tuple(float(e) for e in epochs))
 
 
-SCHEDULES = {"linear": linear, "geometric": geometric, "cosine": cosine, "steps": steps}
+SCHEDULES: dict[str, Callable[..., Schedule]] = {"linear": linear, "geometric": geometric, "cosine": cosine, "steps": steps}
 
 _CALL = re.compile(r"\s*([a-z]+)\s*\(([^()]*)\)\s*")
 
@@ -180,6 +183,9 @@ def parse_value(raw: Any, key: str = "value") -> Value:
     """A `Value` from a setting: a number, `linear(0,0.9)`, or `{linear: {start: 0, end: 0.9}}`."""
     if isinstance(raw, Schedule):
         return raw
+    if isinstance(raw, str):
+        with contextlib.suppress(ValueError):
+            raw = float(raw)
     if isinstance(raw, (int, float)) and not isinstance(raw, bool):
         if not math.isfinite(raw):
             raise UserError(f"{key} was {raw}; it must be a finite number or a schedule")
@@ -189,9 +195,11 @@ def parse_value(raw: Any, key: str = "value") -> Value:
     if name not in SCHEDULES:
         raise UserError(f"{key} was {raw!r}; allowed is {allowed}")
     try:
-        return SCHEDULES[name](*positional, **named)  # type: ignore[arg-type]
+        return SCHEDULES[name](*positional, **named)
     except TypeError:
-        raise UserError(f"{key} was {raw!r}, which are not the arguments of {name}; allowed is {allowed}") from None
+        raise UserError(
+            f"{key} was {raw!r}, which are not the arguments of {name}; allowed is {allowed}"
+        ) from None
     except UserError as problem:
         raise UserError(f"{key}: {problem}") from None
 
@@ -203,15 +211,11 @@ def _schedule_parts(raw: Any) -> tuple[str, list[float], dict[str, float]]:
             return call[1], [float(part) for part in call[2].split(",") if part.strip()], {}
         except ValueError:
             return "", [], {}
-    if isinstance(raw, str):
-        try:
-            number = float(raw)
-        except ValueError:
-            return "", [], {}
-        return ("linear", [number, number], {}) if math.isfinite(number) else ("", [], {})
     if isinstance(raw, Mapping) and len(raw) == 1:
         name, arguments = next(iter(raw.items()))
-        numbers = isinstance(arguments, Mapping) and all(isinstance(v, (int, float)) for v in arguments.values())
+        numbers = isinstance(arguments, Mapping) and all(
+            isinstance(v, (int, float)) for v in arguments.values()
+        )
         if isinstance(arguments, Mapping) and numbers:
             return str(name), [], {str(k): v for k, v in arguments.items()}
         if isinstance(arguments, (list, tuple)) and all(isinstance(v, (int, float)) for v in arguments):

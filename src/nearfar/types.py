@@ -1,20 +1,27 @@
-"""What travels between the rooms.
+"""What travels between the rooms, and what each room promises.
 
-    Pixels --views--> Batch --encoders--> embeddings --critic--> Scores --selection--> Scores --bound--> nats
+    Pixels --views--> Batch --encoders--> Encoded --critic--> Scores --selection--> Scores --bound--> nats
 
-A bound sees `Scores` and nothing else: the positive score(s) of each anchor, and its negatives through
-reductions (`logsumexp`, `count`, `mean_of`, `hardest`). InfoNCE, for instance, is
+Rooms never import one another; they meet here. A bound sees `Scores` and nothing else: the positive score(s)
+of each anchor, and its negatives through reductions (`logsumexp`, `count`, `mean_of`, `hardest`). InfoNCE is
 
-    positive - logsumexp([positive, negative.logsumexp()]) + log(1 + negative.count())
+    positive - logsumexp(positive, negative.logsumexp()) + log(1 + negative.count())
 
-and cannot tell whether the n x m matrix was ever built. `Dense` holds it, `Streamed` computes it tile by tile.
+and cannot tell whether the n x m matrix was ever built. `Dense` holds it, `Streamed` computes it tile by tile
+(both in `nearfar.scores`).
 """
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal, Protocol
 
 import numpy as np
-from jaxtyping import Int, Int32, Int64, UInt8
+import torch
+from jaxtyping import Float, Int, Int32, Int64, UInt8
 from torch import Tensor
+
+from nearfar.schedules import Progress
+from nearfar.scores import Candidates, Scores
 
 
 @dataclass(frozen=True)
@@ -32,17 +39,110 @@ class Batch:
     views: tuple[Tensor, ...]  # each (image, channel, height, width)
     index: Int64[Tensor, "image"]
 
-    def to(self, device: object) -> "Batch":
-        return Batch(tuple(v.to(device, non_blocking=True) for v in self.views), self.index.to(device))  # type: ignore[call-overload]
+    def to(self, device: torch.device | str) -> "Batch":
+        moved = tuple(view.to(device, non_blocking=True) for view in self.views)
+        return Batch(moved, self.index.to(device, non_blocking=True))
 
 
 @dataclass(frozen=True)
-class Candidates:
-    """Things an anchor may be contrasted with. `index` is the instance id; UNKNOWN never equals an anchor's."""
+class Encoded:
+    """Embeddings by view: what is asked about (anchors) and what it is asked about (keys)."""
 
-    embedding: Tensor  # (candidate, dim)
-    index: Int[Tensor, "candidate"]
+    anchors: Mapping[int, Float[Tensor, "anchor dim"]]
+    keys: Mapping[int, Float[Tensor, "anchor dim"]]
 
 
-UNKNOWN = -1  # a candidate whose instance is not known: always somebody else
-EMPTY = -2  # a slot that holds nothing yet: never kept
+@dataclass(frozen=True)
+class Circumstances:
+    """Where the scores came from, as far as a bound's claim depends on it.
+
+    `exchangeable`: under independence of anchor and key, the positive could swap places with any negative
+    without changing the joint distribution. It is what the proof of InfoNCE (000 Eq. 25-33) stands on;
+    `otherwise` says in a clause why it fails when it does.
+    """
+
+    anchors: int
+    negatives: int  # per anchor
+    exchangeable: bool = True
+    otherwise: str = ""
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """What a number proves about mutual information, under which condition, and how high it can go."""
+
+    status: Literal["proven", "not covered", "objective only"]
+    condition: str
+    ceiling: float | None  # nats
+
+
+@dataclass(frozen=True)
+class Context:
+    """What a selection may know beside the scores."""
+
+    anchors: Float[Tensor, "anchor dim"]
+    candidates: Candidates
+    index: Int[Tensor, "anchor"]
+    progress: Progress
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What one forward pass found. Computing it changed nothing; `Method.advance` acts on it."""
+
+    loss: Float[Tensor, ""]  # what the optimiser descends: the ceiling (where there is one) minus the bound
+    nats: Float[Tensor, ""] | None  # the bound's value where it is an estimate of information
+    ceiling: float | None
+    encoded: Encoded  # prepared by the critic, detached
+    index: Int[Tensor, "anchor"]
+
+
+class Encoders(Protocol):
+    """Who encodes: `encode` gives embeddings of the views asked for, `advance` moves what follows slowly."""
+
+    def encode(self, views: Sequence[Tensor], anchors: Sequence[int], keys: Sequence[int]) -> Encoded: ...
+
+    def advance(self, progress: Progress) -> None: ...
+
+
+class Critic(Protocol):
+    """How a pair is scored."""
+
+    def prepare(self, embedding: Tensor) -> Tensor:
+        """Brings an embedding to the form that is scored and stored, e.g. unit length."""
+
+    def pairs(self, anchors: Tensor, keys: Tensor, progress: Progress) -> Float[Tensor, "anchor"]: ...
+
+    def cross(
+        self, anchors: Tensor, keys: Tensor, progress: Progress
+    ) -> Float[Tensor, "anchor candidate"]: ...
+
+
+class Source(Protocol):
+    """Where candidates live. Only `advance` may change what it holds."""
+
+    def wanted(self) -> int:
+        """How many instances it wants to be shown before the first step."""
+
+    def positive(self, keys: Mapping[int, Tensor], index: Tensor, which: int) -> Tensor:
+        """What the anchors are pulled towards: the fresh keys of view `which`, unless it remembers others."""
+
+    def candidates(self, keys: Mapping[int, Tensor], index: Tensor, which: int) -> Candidates: ...
+
+    def advance(self, keys: Mapping[int, Tensor], index: Tensor, progress: Progress) -> None: ...
+
+    def circumstances(self, batch_size: int) -> Circumstances: ...
+
+
+class Selection(Protocol):
+    """Which candidates count. Without context it ranks by the scores alone."""
+
+    def __call__(self, scores: Scores, context: Context | None = None) -> Scores: ...
+
+
+class Bound(Protocol):
+    """What number is climbed: the estimate in nats, averaged over anchors, always maximised."""
+
+    def __call__(self, scores: Scores, progress: Progress | None = None) -> Float[Tensor, ""]: ...
+
+    def certificate(self, circumstances: Circumstances) -> Certificate: ...

@@ -1,0 +1,24 @@
+"""Agreement of the positive pair alone, without negatives (BYOL)."""
+
+from dataclasses import dataclass
+
+from jaxtyping import Float
+from torch import Tensor
+
+from nearfar.schedules import Progress
+from nearfar.scores import Scores
+from nearfar.types import Certificate, Circumstances
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """Minus the squared distance of unit vectors: -|q - z|^2 = 2 cos(q, z) - 2 (004 Eq. 25, sec. 8.1).
+
+    Reads the positive score as a cosine, so its critic is `Cosine(temperature=1)`.
+    """
+
+    def __call__(self, scores: Scores, progress: Progress | None = None) -> Float[Tensor, ""]:
+        return (2.0 * scores.positive - 2.0).mean()
+
+    def certificate(self, circumstances: Circumstances) -> Certificate:
+        return Certificate("objective only", "agreement of two views says nothing about information", None)

@@ -1,0 +1,35 @@
+"""f(u, v) = cos(u, v) / temperature."""
+
+from dataclasses import dataclass
+
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor
+
+from nearfar.errors import UserError
+from nearfar.schedules import Progress, Schedule, Value, at
+
+
+@dataclass(frozen=True)
+class Cosine:
+    """Cosine similarity over a temperature, a value or a schedule (001 Eq. 2)."""
+
+    temperature: Value = 0.1
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.temperature, Schedule) and not self.temperature > 0:
+            raise UserError(f"temperature was {self.temperature}; it must be above 0")
+
+    def prepare(self, embedding: Float[Tensor, "n dim"]) -> Float[Tensor, "n dim"]:
+        """Unit length, in float32: cosines over a small temperature do not survive half precision."""
+        return F.normalize(embedding.float(), dim=1)
+
+    def pairs(
+        self, anchors: Float[Tensor, "n dim"], keys: Float[Tensor, "n dim"], progress: Progress
+    ) -> Float[Tensor, "n"]:
+        return (anchors * keys).sum(dim=1) / at(self.temperature, progress)
+
+    def cross(
+        self, anchors: Float[Tensor, "n dim"], keys: Float[Tensor, "m dim"], progress: Progress
+    ) -> Float[Tensor, "n m"]:
+        return (anchors / at(self.temperature, progress)) @ keys.T

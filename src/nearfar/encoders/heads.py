@@ -1,0 +1,35 @@
+"""What stands between features and scores: projection heads, predictors, and the network of both."""
+
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from nearfar.encoders.norm import PureBatchNorm1d
+
+
+def linear_head(inputs: int, outputs: int, norm: bool = False) -> nn.Module:
+    """A linear map (instance discrimination, MoCo v1), its output batch-normalised on request."""
+    linear = nn.Linear(inputs, outputs, bias=not norm)
+    return nn.Sequential(linear, PureBatchNorm1d(outputs)) if norm else linear
+
+
+def mlp_head(inputs: int, hidden: int, outputs: int, norm: bool = True) -> nn.Module:
+    """Linear, batch norm, ReLU, linear (SimCLR, BYOL); without the norm it is MoCo v2's head."""
+    layers: list[nn.Module] = [nn.Linear(inputs, hidden, bias=not norm)]
+    if norm:
+        layers.append(PureBatchNorm1d(hidden))
+    return nn.Sequential(*layers, nn.ReLU(inplace=True), nn.Linear(hidden, outputs))
+
+
+class Network(nn.Module):
+    """Backbone, dropout on its features, head. After training the head is thrown away."""
+
+    def __init__(self, backbone: nn.Module, head: nn.Module, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.backbone, self.head, self.dropout = backbone, head, dropout
+
+    def forward(self, x: Tensor) -> Float[Tensor, "image dim"]:
+        features = self.backbone(x)
+        if self.dropout:
+            features = F.dropout(features, self.dropout, self.training)
+        return self.head(features)

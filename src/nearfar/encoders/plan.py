@@ -1,0 +1,48 @@
+"""How a network is put together around a backbone."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from torch import nn
+
+from nearfar.encoders.backbones import backbone
+from nearfar.encoders.heads import Network, linear_head, mlp_head
+from nearfar.errors import UserError
+
+Head = Literal["linear", "linear-norm", "mlp", "mlp-plain"]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Head and predictor of a network.
+
+    `head`: linear; linear-norm (a linear map, batch-normalised); mlp (with batch norm); mlp-plain (without:
+    MoCo v2). `predictor`: the online network's extra MLP (BYOL), or none.
+    """
+
+    head: Head = "mlp"
+    hidden: int = 512
+    dim: int = 128
+    dropout: float = 0.0
+    predictor: Literal["none", "mlp"] = "none"
+
+    def __post_init__(self) -> None:
+        for key in ("hidden", "dim"):
+            if getattr(self, key) < 1:
+                raise UserError(f"encoders.{key} was {getattr(self, key)}; it must be at least 1")
+        if not 0 <= self.dropout < 1:
+            raise UserError(f"encoders.dropout was {self.dropout}; it lies in [0, 1)")
+
+    def network(self, name: str, channels: int, image_size: int) -> Network:
+        body = backbone(name, channels, image_size)
+        return Network(body, self._head(int(body.dim)), self.dropout)  # type: ignore[arg-type]
+
+    def _head(self, inputs: int) -> nn.Module:
+        if self.head == "linear":
+            return linear_head(inputs, self.dim)
+        if self.head == "linear-norm":
+            return linear_head(inputs, self.dim, norm=True)
+        return mlp_head(inputs, self.hidden, self.dim, norm=self.head == "mlp")
+
+    def make_predictor(self) -> nn.Module | None:
+        return None if self.predictor == "none" else mlp_head(self.dim, self.hidden, self.dim)

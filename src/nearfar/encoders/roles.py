@@ -1,0 +1,84 @@
+"""Who embeds the anchor and who the key.
+
+    Shared(network)                                   SimCLR, instance discrimination
+    Shared(network, stop_gradient=True, predictor=p)  SimSiam
+    Momentum(network, momentum=0.999)                 MoCo
+    Momentum(network, momentum=0.99, predictor=p)     BYOL
+
+All views a network must embed go through it in one forward pass: faster, and batch norm then sees the views
+together, so its statistics are those of the mixture of views (as in single-device SimCLR), not of each view.
+"""
+
+import copy
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from nearfar.encoders.norm import commit_statistics
+from nearfar.errors import UserError
+from nearfar.schedules import Progress, Schedule, Value, at
+from nearfar.types import Encoded
+
+
+def _embed(network: nn.Module, views: Sequence[Tensor], which: Sequence[int]) -> dict[int, Tensor]:
+    if len({views[w].shape for w in which}) > 1:  # views of several sizes cannot share a forward pass
+        return {w: network(views[w]) for w in which}
+    joined = views[which[0]] if len(which) == 1 else torch.cat([views[w] for w in which])
+    return dict(zip(which, network(joined).chunk(len(which)), strict=True))
+
+
+def _predict(predictor: nn.Module | None, embedded: dict[int, Tensor]) -> dict[int, Tensor]:
+    if predictor is None:
+        return embedded
+    return dict(
+        zip(embedded, predictor(torch.cat(list(embedded.values()))).chunk(len(embedded)), strict=True)
+    )
+
+
+class Shared(nn.Module):
+    """One network for both. `predictor` follows it on the anchor's side only; `stop_gradient` lets no
+    gradient through the keys."""
+
+    def __init__(
+        self, network: nn.Module, stop_gradient: bool = False, *, predictor: nn.Module | None = None
+    ) -> None:
+        super().__init__()
+        self.network, self.predictor, self.stop_gradient = network, predictor, stop_gradient
+
+    def encode(self, views: Sequence[Tensor], anchors: Sequence[int], keys: Sequence[int]) -> Encoded:
+        embedded = _embed(self.network, views, sorted({*anchors, *keys}))
+        asked = _predict(self.predictor, {w: embedded[w] for w in anchors})
+        known = {w: embedded[w].detach() if self.stop_gradient else embedded[w] for w in keys}
+        return Encoded(asked, known)
+
+    def advance(self, progress: Progress) -> None:
+        commit_statistics(self)
+
+
+class Momentum(nn.Module):
+    """Keys come from a slow copy: theta' <- m theta' + (1 - m) theta after each step (000 sec. 3.2.2).
+
+    No gradient reaches the copy. Its batch norms run on batch statistics, as the network's own do.
+    """
+
+    def __init__(
+        self, network: nn.Module, momentum: Value = 0.99, *, predictor: nn.Module | None = None
+    ) -> None:
+        super().__init__()
+        if not isinstance(momentum, Schedule) and not 0 <= momentum <= 1:
+            raise UserError(f"encoders.momentum was {momentum}; it lies in [0, 1]")
+        self.network, self.predictor, self.momentum = network, predictor, momentum
+        self.slow = copy.deepcopy(network).requires_grad_(False)
+
+    def encode(self, views: Sequence[Tensor], anchors: Sequence[int], keys: Sequence[int]) -> Encoded:
+        asked = _predict(self.predictor, _embed(self.network, views, sorted({*anchors})))
+        with torch.no_grad():
+            known = _embed(self.slow, views, sorted({*keys}))
+        return Encoded(asked, known)
+
+    @torch.no_grad()
+    def advance(self, progress: Progress) -> None:
+        commit_statistics(self)
+        weight = 1.0 - at(self.momentum, progress)
+        torch._foreach_lerp_(list(self.slow.parameters()), list(self.network.parameters()), weight)

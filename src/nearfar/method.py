@@ -1,0 +1,126 @@
+"""The one algorithm. A method is five choices, and these are three of them:
+
+    simclr = Method(Shared(net),                  Cosine(0.2),  InBatch(),     Everyone(), InfoNCE())
+    moco   = Method(Momentum(net, 0.99),          Cosine(0.07), Queue(4096),   Everyone(), InfoNCE())
+    byol   = Method(Momentum(net, predictor=mlp), Cosine(1.0),  NoNegatives(), Everyone(), Agreement())
+
+The fifth, the views, is what the batch brings. `forward` computes and changes nothing; `advance`, called after
+the optimiser's step, does every mutation: slow networks, batch-norm statistics, queue, bank.
+"""
+
+import torch
+from torch import Tensor, nn
+
+from nearfar.schedules import START, Progress
+from nearfar.scores import Candidates, Dense, Negatives, Scores, Streamed
+from nearfar.types import (
+    Batch,
+    Bound,
+    Certificate,
+    Context,
+    Critic,
+    Encoded,
+    Encoders,
+    Outcome,
+    Selection,
+    Source,
+)
+
+
+def view_pairs(count: int, symmetric: bool) -> tuple[tuple[int, int], ...]:
+    """Which view is asked about which: one view about itself, the first about the others, or each about each."""
+    if count == 1:
+        return ((0, 0),)
+    if symmetric:
+        return tuple((a, k) for a in range(count) for k in range(count) if a != k)
+    return tuple((0, k) for k in range(1, count))
+
+
+class Method(nn.Module):
+    """Views → encoders → negatives → selection → bound, with a critic scoring pairs.
+
+    `symmetric`: every ordered pair of views is contrasted, otherwise the first with each other one. `chunk`: score
+    that many anchors at a time and never build the whole matrix (None: build it).
+    """
+
+    def __init__(
+        self,
+        encoders: Encoders,
+        critic: Critic,
+        negatives: Source,
+        selection: Selection,
+        bound: Bound,
+        *,
+        symmetric: bool = True,
+        chunk: int | None = None,
+    ) -> None:
+        super().__init__()
+        self.encoders, self.critic, self.negatives = encoders, critic, negatives
+        self.selection, self.bound = selection, bound
+        self.symmetric, self.chunk = symmetric, chunk
+
+    def forward(self, batch: Batch, progress: Progress = START) -> Outcome:
+        pairs = view_pairs(len(batch.views), self.symmetric)
+        encoded = self.encoders.encode(
+            batch.views, anchors=sorted({a for a, _ in pairs}), keys=sorted({k for _, k in pairs})
+        )
+        # scores are differences of large numbers: float32, whatever the encoder ran in
+        with torch.autocast(batch.index.device.type, enabled=False):
+            encoded = Encoded(
+                {w: self.critic.prepare(z) for w, z in encoded.anchors.items()},
+                {w: self.critic.prepare(z) for w, z in encoded.keys.items()},
+            )
+            scores = [self.score(encoded, batch.index, a, k, progress) for a, k in pairs]
+            value = torch.stack([self.bound(s, progress) for s in scores]).mean()
+        certificate = self.certificate(len(batch.index))
+        if certificate.ceiling is None:
+            return Outcome(-value, None, None, _detached(encoded), batch.index)
+        # how far the estimate is below its ceiling: for InfoNCE this is the cross-entropy people know
+        loss = certificate.ceiling - value
+        return Outcome(loss, value.detach(), certificate.ceiling, _detached(encoded), batch.index)
+
+    def score(self, encoded: Encoded, index: Tensor, anchor: int, key: int, progress: Progress) -> Scores:
+        """Scores of view `anchor` against view `key` after selection."""
+        anchors = encoded.anchors[anchor]
+        positive = self.negatives.positive(encoded.keys, index, key)
+        candidates = self.negatives.candidates(encoded.keys, index, key)
+        scores = Scores(
+            self.critic.pairs(anchors, positive, progress)[:, None],
+            self._negatives(anchors, index, candidates, progress),
+        )
+        return self.selection(scores, Context(anchors, candidates, index, progress))
+
+    def _negatives(
+        self, anchors: Tensor, index: Tensor, candidates: Candidates, progress: Progress
+    ) -> Negatives:
+        if self.chunk is None:
+            values = self.critic.cross(anchors, candidates.embedding, progress)
+            return Dense(values, candidates.strangers_to(index))
+        return Streamed(
+            lambda a, k: self.critic.cross(a, k, progress), anchors, index, candidates, self.chunk
+        )
+
+    @torch.no_grad()
+    def advance(self, outcome: Outcome, progress: Progress = START) -> None:
+        """Every mutation of a step, after the optimiser's: call it once per outcome."""
+        self.encoders.advance(progress)
+        self.negatives.advance(outcome.encoded.keys, outcome.index, progress)
+
+    @torch.no_grad()
+    def prime(self, batch: Batch, progress: Progress = START) -> None:
+        """Shows instances to a source that wants to know them before the first step; no network moves."""
+        keys = sorted({k for _, k in view_pairs(len(batch.views), self.symmetric)})
+        encoded = self.encoders.encode(batch.views, anchors=keys, keys=keys)
+        with torch.autocast(batch.index.device.type, enabled=False):
+            prepared = {w: self.critic.prepare(z) for w, z in encoded.keys.items()}
+        self.negatives.advance(prepared, batch.index, progress)
+
+    def certificate(self, batch_size: int) -> Certificate:
+        """What the number that training climbs proves, for this batch size."""
+        return self.bound.certificate(self.negatives.circumstances(batch_size))
+
+
+def _detached(encoded: Encoded) -> Encoded:
+    return Encoded(
+        {w: z.detach() for w, z in encoded.anchors.items()}, {w: z.detach() for w, z in encoded.keys.items()}
+    )

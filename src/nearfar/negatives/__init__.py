@@ -1,0 +1,10 @@
+"""Where the things an anchor is contrasted with live. What survives between steps lives here."""
+
+from nearfar.negatives.bank import Bank
+from nearfar.negatives.batch import InBatch
+from nearfar.negatives.none import NoNegatives
+from nearfar.negatives.queue import Queue
+
+PARTS = {"in-batch": InBatch, "queue": Queue, "bank": Bank, "none": NoNegatives}
+
+__all__ = ["PARTS", "Bank", "InBatch", "NoNegatives", "Queue"]

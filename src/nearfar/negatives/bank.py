@@ -1,0 +1,66 @@
+"""One remembered embedding per instance (instance discrimination, 001 sec. 2; 003 sec. 5)."""
+
+from collections.abc import Mapping
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from nearfar.errors import UserError
+from nearfar.schedules import Progress, Schedule, Value, at
+from nearfar.scores import EMPTY, Candidates
+from nearfar.types import Circumstances
+
+
+class Bank(nn.Module):
+    """A row for every instance and view: the anchor's own row is its positive, the others its negatives.
+
+    A row moves as M[i] <- normalise(momentum M[i] + (1 - momentum) z_i). `sample` draws that many rows
+    uniformly, with replacement, instead of contrasting with all of them.
+    """
+
+    rows: Tensor
+    index: Tensor
+
+    def __init__(
+        self, size: int, momentum: Value = 0.5, sample: int | None = None, *, dim: int = 128, views: int = 1
+    ) -> None:
+        super().__init__()
+        if not isinstance(momentum, Schedule) and not 0 <= momentum < 1:
+            raise UserError(f"negatives.momentum was {momentum}; a bank's update momentum lies in [0, 1)")
+        if sample is not None and sample < 1:
+            raise UserError(f"negatives.sample was {sample}; it must be at least 1, or left out for all rows")
+        self.momentum, self.sample = momentum, sample
+        self.register_buffer("rows", torch.zeros(views, size, dim))
+        self.register_buffer("index", torch.full((size,), EMPTY))
+
+    @property
+    def size(self) -> int:
+        return len(self.index)
+
+    def wanted(self) -> int:
+        return self.size
+
+    def positive(self, keys: Mapping[int, Tensor], index: Tensor, which: int) -> Tensor:
+        return self.rows[which, index]
+
+    def candidates(self, keys: Mapping[int, Tensor], index: Tensor, which: int) -> Candidates:
+        if self.sample is None:
+            return Candidates(self.rows[which], self.index)
+        chosen = torch.randint(self.size, (self.sample,), device=self.index.device)
+        return Candidates(self.rows[which, chosen], self.index[chosen])
+
+    @torch.no_grad()
+    def advance(self, keys: Mapping[int, Tensor], index: Tensor, progress: Progress) -> None:
+        momentum = at(self.momentum, progress)
+        known = (self.index[index] != EMPTY)[:, None]
+        for view in sorted(keys):
+            key = keys[view].to(self.rows.dtype)
+            moved = F.normalize(momentum * self.rows[view, index] + (1 - momentum) * key, dim=1)
+            self.rows[view, index] = torch.where(known, moved, key)
+        self.index[index] = index
+
+    def circumstances(self, batch_size: int) -> Circumstances:
+        why = "rows are averages over earlier networks and views, not draws of one key distribution"
+        count = self.size - 1 if self.sample is None else self.sample
+        return Circumstances(batch_size, count, exchangeable=False, otherwise=why)

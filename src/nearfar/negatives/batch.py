@@ -1,0 +1,36 @@
+"""The others of the batch."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from nearfar.negatives.fresh import Fresh
+from nearfar.scores import Candidates
+from nearfar.types import Circumstances
+
+
+@dataclass(frozen=True)
+class InBatch(Fresh):
+    """Keys of the other instances in the batch.
+
+    `views="both"` takes every view of the others, 2N - 2 negatives for two views (SimCLR, 004 Eq. 23);
+    `views="one"` only the view the positive is of, N - 1 negatives (CLIP-style, and the form that is proven
+    to bound mutual information).
+    """
+
+    views: Literal["one", "both"] = "both"
+
+    def candidates(self, keys: Mapping[int, Tensor], index: Tensor, which: int) -> Candidates:
+        if self.views == "one":
+            return Candidates(keys[which], index)
+        return Candidates(torch.cat([keys[view] for view in sorted(keys)]), index.repeat(len(keys)))
+
+    def circumstances(self, batch_size: int) -> Circumstances:
+        others = batch_size - 1
+        if self.views == "one":
+            return Circumstances(batch_size, others)
+        why = "two views of the same other image are not independent draws, so negatives come in pairs"
+        return Circumstances(batch_size, 2 * others, exchangeable=False, otherwise=why)

@@ -1,0 +1,21 @@
+"""Nobody."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from nearfar.negatives.fresh import Fresh
+from nearfar.scores import Candidates
+from nearfar.types import Circumstances
+
+
+@dataclass(frozen=True)
+class NoNegatives(Fresh):
+    """No negatives at all: BYOL, and the case that shows what negatives are for."""
+
+    def candidates(self, keys: Mapping[int, Tensor], index: Tensor, which: int) -> Candidates:
+        return Candidates(keys[which][:0], index[:0])
+
+    def circumstances(self, batch_size: int) -> Circumstances:
+        return Circumstances(batch_size, 0)

@@ -1,0 +1,185 @@
+"""Scores of positives and negatives: held whole, or computed tile by tile.
+
+    dense_scores(anchors, keys)      builds the n x n matrix
+    streamed_scores(anchors, keys)   never does; same numbers, same gradients, memory of one tile
+
+Every reduction of `Streamed` runs over blocks of anchors under activation checkpointing: a tile's scores are
+thrown away after the forward pass and computed again in the backward pass, so any critic can be streamed.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+from nearfar.errors import UserError
+
+TILE = 256  # anchors per tile: small enough for a tile to stay in cache, large enough for a good matmul
+
+
+UNKNOWN = -1  # a candidate whose instance is not known: always somebody else
+EMPTY = -2  # a slot that holds nothing yet: never a negative
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """Things an anchor may be contrasted with, and which instance each of them is."""
+
+    embedding: Float[Tensor, "candidate dim"]
+    index: Int[Tensor, "candidate"]
+
+    def strangers_to(self, anchor: Int[Tensor, "anchor"]) -> Bool[Tensor, "anchor candidate"]:
+        """Which candidates are not the anchor itself: one comparison for batch, queue and bank alike."""
+        return (self.index[None, :] != anchor[:, None]) & (self.index[None, :] != EMPTY)
+
+
+class Negatives(Protocol):
+    """Kept negatives of each anchor, seen only through reductions over them."""
+
+    def logsumexp(self) -> Float[Tensor, "anchor"]:
+        """log of the sum of e^score; -inf where an anchor has none."""
+
+    def count(self) -> Float[Tensor, "anchor"]: ...
+
+    def mean_of(self, function: Callable[[Tensor], Tensor]) -> Float[Tensor, "anchor"]:
+        """Mean of an elementwise function of the scores; 0 where an anchor has none."""
+
+    def hardest(self) -> Float[Tensor, "anchor"]:
+        """The highest score; -inf where an anchor has none."""
+
+    def matrix(self) -> tuple[Float[Tensor, "anchor candidate"], Bool[Tensor, "anchor candidate"]]:
+        """Scores and which are kept, built in full: for selections that must rank them, never for bounds."""
+
+
+@dataclass(frozen=True)
+class Dense:
+    """Negatives as a matrix and a mask of those that count (None: all)."""
+
+    values: Float[Tensor, "anchor candidate"]
+    kept: Bool[Tensor, "anchor candidate"] | None = None
+
+    def logsumexp(self) -> Float[Tensor, "anchor"]:
+        values = self.values if self.kept is None else self.values.masked_fill(~self.kept, -torch.inf)
+        return values.logsumexp(dim=1)
+
+    def count(self) -> Float[Tensor, "anchor"]:
+        if self.kept is None:
+            return self.values.new_full((len(self.values),), self.values.shape[1])
+        return self.kept.sum(dim=1).to(self.values.dtype)
+
+    def mean_of(self, function: Callable[[Tensor], Tensor]) -> Float[Tensor, "anchor"]:
+        if self.kept is None:
+            total = function(self.values).sum(dim=1)
+        else:
+            # the inner zero keeps f's gradient finite where the outer one discards its value
+            safe = self.values.masked_fill(~self.kept, 0.0)
+            total = function(safe).masked_fill(~self.kept, 0.0).sum(dim=1)
+        return total / self.count().clamp_min(1.0)
+
+    def hardest(self) -> Float[Tensor, "anchor"]:
+        if self.values.shape[1] == 0:
+            return self.values.new_full((len(self.values),), -torch.inf)
+        values = self.values if self.kept is None else self.values.masked_fill(~self.kept, -torch.inf)
+        return values.amax(dim=1)
+
+    def matrix(self) -> tuple[Float[Tensor, "anchor candidate"], Bool[Tensor, "anchor candidate"]]:
+        kept = self.kept if self.kept is not None else torch.ones_like(self.values, dtype=torch.bool)
+        return self.values, kept
+
+
+@dataclass(frozen=True)
+class Streamed:
+    """Negatives that are scored when a reduction asks for them, `tile` anchors at a time."""
+
+    score: Callable[[Tensor, Tensor], Float[Tensor, "anchor candidate"]]
+    anchors: Float[Tensor, "anchor dim"]
+    index: Tensor
+    candidates: Candidates
+    tile: int = TILE
+
+    def _tile(self, anchors: Tensor, index: Tensor, keys: Tensor) -> Dense:
+        return Dense(self.score(anchors, keys), self.candidates.strangers_to(index))
+
+    def _reduce(self, reduction: Callable[[Dense], Tensor]) -> Float[Tensor, "anchor"]:
+        def tiled(anchors: Tensor, index: Tensor, keys: Tensor) -> Tensor:
+            return reduction(self._tile(anchors, index, keys))
+
+        blocks = zip(self.anchors.split(self.tile), self.index.split(self.tile), strict=True)
+        keys = self.candidates.embedding
+        reduced = [
+            checkpoint(tiled, a, i, keys, use_reentrant=False, preserve_rng_state=False) for a, i in blocks
+        ]
+        return torch.cat(reduced)
+
+    def logsumexp(self) -> Float[Tensor, "anchor"]:
+        return self._reduce(Dense.logsumexp)
+
+    def count(self) -> Float[Tensor, "anchor"]:
+        strangers = [self.candidates.strangers_to(i).sum(dim=1) for i in self.index.split(self.tile)]
+        return torch.cat(strangers).to(self.anchors.dtype)
+
+    def mean_of(self, function: Callable[[Tensor], Tensor]) -> Float[Tensor, "anchor"]:
+        return self._reduce(lambda tile: tile.mean_of(function))
+
+    def hardest(self) -> Float[Tensor, "anchor"]:
+        return self._reduce(Dense.hardest)
+
+    def matrix(self) -> tuple[Float[Tensor, "anchor candidate"], Bool[Tensor, "anchor candidate"]]:
+        return self._tile(self.anchors, self.index, self.candidates.embedding).matrix()
+
+
+@dataclass(frozen=True)
+class Scores:
+    """All that a bound may see: log-scores f(u, v) of positives, and of negatives through reductions."""
+
+    positive: Float[Tensor, "anchor positive"]
+    negative: Negatives
+
+    @staticmethod
+    def of(positive: Tensor, negative: Tensor, kept: Tensor | None = None) -> "Scores":
+        """Scores from plain tensors of log-scores: positive (n,) or (n, p); negative (n, k); kept mask (n, k)."""
+        if positive.ndim == 1:
+            positive = positive[:, None]
+        if positive.ndim != 2 or negative.ndim != 2 or len(positive) != len(negative):
+            raise UserError(
+                f"scores need positive (n,) or (n, p) and negative (n, k) with one n; "
+                f"they were {tuple(positive.shape)} and {tuple(negative.shape)}"
+            )
+        if kept is not None and (kept.shape != negative.shape or kept.dtype != torch.bool):
+            raise UserError(
+                f"kept must be a boolean mask of negative's shape {tuple(negative.shape)}; "
+                f"it was {kept.dtype} of {tuple(kept.shape)}"
+            )
+        return Scores(positive, Dense(negative, kept))
+
+
+def _in_batch(
+    anchors: Tensor, keys: Tensor, temperature: float | Tensor
+) -> tuple[Tensor, Tensor, Tensor, Candidates]:
+    if anchors.ndim != 2 or anchors.shape != keys.shape:
+        raise UserError(
+            f"anchors and keys must both be (n, dim); they were {tuple(anchors.shape)} and {tuple(keys.shape)}"
+        )
+    # scaling the anchors once scales every score, and lets a learned temperature have its gradient
+    anchors, keys = F.normalize(anchors, dim=1) / temperature, F.normalize(keys, dim=1)
+    index = torch.arange(len(anchors), device=anchors.device)
+    return anchors, (anchors * keys).sum(dim=1, keepdim=True), index, Candidates(keys, index)
+
+
+def dense_scores(anchors: Tensor, keys: Tensor, temperature: float | Tensor = 1.0) -> Scores:
+    """In-batch cosine scores: row i's positive is key i, the others its negatives."""
+    anchors, positive, index, candidates = _in_batch(anchors, keys, temperature)
+    return Scores(positive, Dense(anchors @ candidates.embedding.T, candidates.strangers_to(index)))
+
+
+def streamed_scores(
+    anchors: Tensor, keys: Tensor, temperature: float | Tensor = 1.0, tile: int = TILE
+) -> Scores:
+    """The same scores as `dense_scores`, never building n x n."""
+    anchors, positive, index, candidates = _in_batch(anchors, keys, temperature)
+    return Scores(positive, Streamed(lambda a, k: a @ k.T, anchors, index, candidates, tile))

@@ -1,0 +1,14 @@
+"""All candidates but the anchor itself."""
+
+from dataclasses import dataclass
+
+from nearfar.scores import Scores
+from nearfar.types import Context
+
+
+@dataclass(frozen=True)
+class Everyone:
+    """Keeps every negative: q(v | u) = p(v)."""
+
+    def __call__(self, scores: Scores, context: Context | None = None) -> Scores:
+        return scores
