@@ -1,0 +1,122 @@
+"""A folder of pictures, nested as one likes; first-level folders are classes when every picture lies in one."""
+
+import os
+import stat
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from nearfar.data.containers import Unusable
+from nearfar.data.decode import MAX_BYTES
+from nearfar.data.labels import Labels
+from nearfar.data.scan import Item
+
+SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp")
+
+
+@dataclass(frozen=True)
+class Entry:
+    path: str  # as the system knows it
+    parts: tuple[str, ...]  # below the root
+    weight: int
+
+
+@dataclass
+class Listing:
+    """What a folder holds. Hidden files and folders are left out; a folder reached twice is listed once."""
+
+    entries: list[Entry] = field(default_factory=list)
+    parquet: list[Entry] = field(default_factory=list)
+    others: int = 0
+    seen: set[tuple[int, int]] = field(default_factory=set)
+
+    def add(self, folder: str, parts: tuple[str, ...] = ()) -> None:
+        try:
+            identity = os.stat(folder)
+            inside = sorted(os.scandir(folder), key=lambda entry: (entry.is_symlink(), entry.name))
+        except OSError:  # an entry of its own, so that the scan reports it
+            self.entries.append(Entry(folder, parts, 0))
+            return
+        if (identity.st_dev, identity.st_ino) in self.seen:
+            return
+        self.seen.add((identity.st_dev, identity.st_ino))
+        for entry in inside:
+            below = (*parts, printable(entry.name))
+            if entry.name.startswith("."):
+                self.others += 1
+            elif _is_folder(entry):
+                self.add(entry.path, below)
+            elif entry.name.lower().endswith(SUFFIXES):
+                self.entries.append(Entry(entry.path, below, _weight(entry)))
+            elif entry.name.lower().endswith(".parquet"):
+                self.parquet.append(Entry(entry.path, below, _weight(entry)))
+            else:
+                self.others += 1
+
+
+class Folder:
+    """The pictures of a listing, by path."""
+
+    def __init__(self, root: str, listing: Listing) -> None:
+        self.root = root
+        self.ignored = listing.others + len(listing.parquet)
+        self._entries = sorted(listing.entries, key=lambda entry: entry.parts)
+
+    def names(self) -> Sequence[str]:
+        return ["/".join(entry.parts) for entry in self._entries]
+
+    def items(self) -> Iterator[Item]:
+        return (Item(entry.weight, _reading(entry.path)) for entry in self._entries)
+
+    def mean_bytes(self) -> float:
+        return float(np.mean([entry.weight for entry in self._entries]))
+
+    def reader(self, kept: np.ndarray) -> Callable[[int], bytes]:
+        files = [self._entries[number].path for number in kept]
+        return lambda row: file_bytes(files[row])
+
+    def labels(self, kept: np.ndarray) -> Labels:
+        """A class folder counts even when none of its files can be used, so that class numbers do not shift."""
+        if any(len(self._entries[number].parts) < 2 for number in kept):
+            return None, ()
+        classes = sorted({entry.parts[0] for entry in self._entries if len(entry.parts) > 1})
+        numbers = {name: number for number, name in enumerate(classes)}
+        return np.array([numbers[self._entries[n].parts[0]] for n in kept], dtype=np.int64), tuple(classes)
+
+
+def file_bytes(path: str) -> bytes:
+    """A regular file's bytes; anything else (a pipe would block for ever) is unusable."""
+    try:
+        status = os.stat(path)
+        if not stat.S_ISREG(status.st_mode):
+            raise Unusable("unreadable: not a regular file")
+        if status.st_size > MAX_BYTES:
+            raise Unusable(f"too large: {status.st_size:,} bytes, allowed are {MAX_BYTES:,}")
+        with open(path, "rb") as file:
+            return file.read()
+    except OSError as error:
+        raise Unusable(f"unreadable: {error.strerror}") from error
+
+
+def printable(name: str) -> str:
+    """A file name as valid text, whatever bytes it is made of."""
+    return os.fsencode(name).decode("utf-8", "backslashreplace")
+
+
+def _reading(path: str) -> Callable[[], bytes]:
+    return lambda: file_bytes(path)
+
+
+def _is_folder(entry: "os.DirEntry[str]") -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:  # e.g. a link to itself
+        return False
+
+
+def _weight(entry: "os.DirEntry[str]") -> int:
+    try:
+        return entry.stat().st_size
+    except OSError:
+        return 0

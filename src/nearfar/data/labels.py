@@ -1,0 +1,53 @@
+"""Labels as users write them → class numbers and class names."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from jaxtyping import Int64
+
+from nearfar.errors import UserError
+
+MOST_CLASSES = 1_000_000
+
+Labels = tuple[Int64[np.ndarray, "image"] | None, tuple[str, ...]]
+
+
+def class_numbers(values: np.ndarray, where: str, names: Sequence[str] = ()) -> Labels:
+    """(class number of each image, class names); (None, ()) when every label says "unknown" (-1).
+
+    Strings become classes in sorted order. Integers are class numbers already and are kept as they are, so that
+    a test set lacking a class still agrees with its training set.
+    """
+    if values.ndim != 1:
+        raise UserError(
+            f"{where}: labels have shape {values.shape}; allowed is one class number or name per image."
+        )
+    if values.dtype.kind in "US":
+        found, numbers = np.unique(values, return_inverse=True)
+        return numbers.astype(np.int64), tuple(_text(name) for name in found)
+    if values.dtype.kind not in "iub":
+        raise UserError(
+            f"{where}: labels are {values.dtype}; allowed are integers (class numbers) or strings (class names)."
+        )
+    if len(values) == 0 or (values.dtype.kind == "i" and (values == -1).all()):
+        return None, ()
+    return _checked(values, where, names), tuple(names) or _numerals(int(values.max()))
+
+
+def _checked(values: np.ndarray, where: str, names: Sequence[str]) -> np.ndarray:
+    most = len(names) or MOST_CLASSES
+    wrong = np.flatnonzero((values < 0) | (values >= most))
+    if len(wrong):
+        raise UserError(
+            f"{where}: the label of image {wrong[0]} is {values[wrong[0]]}; allowed are class numbers "
+            f"from 0 to {most - 1} (or -1 for all images, meaning unlabelled)."
+        )
+    return values.astype(np.int64)
+
+
+def _numerals(largest: int) -> tuple[str, ...]:
+    return tuple(str(number) for number in range(largest + 1))
+
+
+def _text(name: str | bytes) -> str:
+    return name.decode("utf-8", "backslashreplace") if isinstance(name, bytes) else str(name)

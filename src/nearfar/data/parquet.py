@@ -1,0 +1,214 @@
+"""Parquet files in the Hugging Face image convention: `image` {bytes, path}, optional `label`.
+
+Class names come from the `ClassLabel` feature in the schema's `huggingface` metadata when it is there. A picture
+stored only as a path is not followed: a data file does not get to name files on this machine.
+"""
+
+import json
+import os
+import tempfile
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from nearfar.data.containers import Unusable
+from nearfar.data.folder import Entry
+from nearfar.data.labels import Labels, class_numbers
+from nearfar.data.scan import Item
+from nearfar.errors import UserError
+
+_ROWS = 256
+
+
+class Parquet:
+    """The rows of one or more files, in the order of their names."""
+
+    def __init__(self, root: str, entries: Sequence[Entry], ignored: int) -> None:
+        self.root = root
+        self.ignored = ignored
+        self._entries = sorted(entries, key=lambda entry: entry.parts)
+        self._counts: list[int] = []
+        classes: set[tuple[str, ...]] = set()
+        for entry in self._entries:
+            with _opened(entry.path) as file:
+                _check_image_column(file.schema_arrow, entry.path)
+                self._counts.append(_row_count(file, entry))
+                classes.add(_class_names(file.schema_arrow))
+        if len(classes) > 1:
+            raise UserError(f"data {root!r}: the Parquet files disagree about the class names of `label`.")
+        self._classes = classes.pop()
+
+    def names(self) -> Sequence[str]:
+        return [
+            f"{'/'.join(entry.parts)}#{row}"
+            for entry, count in zip(self._entries, self._counts, strict=True)
+            for row in range(count)
+        ]
+
+    def mean_bytes(self) -> float:
+        return sum(entry.weight for entry in self._entries) / max(1, sum(self._counts))
+
+    def items(self) -> Iterator[Item]:
+        for entry in self._entries:
+            yield from _file_items(entry.path)
+
+    def reader(self, kept: np.ndarray) -> Callable[[int], bytes]:
+        wanted = set(kept.tolist())
+        return Spill(item.read() for number, item in enumerate(self.items()) if number in wanted).read
+
+    def labels(self, kept: np.ndarray) -> Labels:
+        columns = [_label_column(entry.path) for entry in self._entries]
+        missing = [column is None for column in columns]
+        if all(missing):
+            return None, ()
+        if any(missing):
+            raise UserError(
+                f"data {self.root!r}: some of the Parquet files have a `label` column and some have not."
+            )
+        column = pa.chunked_array([chunk for part in columns if part is not None for chunk in part.chunks])
+        numbers, classes = class_numbers(
+            _label_values(column, self.root), f"data {self.root!r}", self._classes
+        )
+        return None if numbers is None else numbers[kept], classes
+
+
+class Spill:
+    """Encoded pictures copied to a nameless temporary file, because rows of Parquet cannot be read one by one.
+
+    It takes as much disk as the pictures have bytes and is gone with the object (or the process).
+    """
+
+    def __init__(self, pictures: Iterator[bytes]) -> None:
+        try:
+            self._file, path = tempfile.mkstemp(prefix="nearfar-")
+            weakref.finalize(self, os.close, self._file)
+            os.unlink(path)
+            ends = [0]
+            with open(self._file, "wb", closefd=False) as out:
+                for picture in pictures:
+                    out.write(picture)
+                    ends.append(ends[-1] + len(picture))
+        except OSError as error:
+            raise UserError(
+                f"the temporary folder {tempfile.gettempdir()!r} cannot take the encoded images: {error.strerror}; "
+                f"free some space, set TMPDIR, or raise cache_bytes."
+            ) from error
+        self._ends = np.array(ends)
+
+    def read(self, row: int) -> bytes:
+        start, end = self._ends[row], self._ends[row + 1]
+        return os.pread(self._file, int(end - start), int(start))
+
+
+def _opened(path: str) -> Any:
+    try:
+        return pq.ParquetFile(path)
+    except Exception as error:  # whatever a damaged file provokes in the reader
+        raise UserError(f"{path!r} cannot be read as Parquet: {_first_line(error)}.") from error
+
+
+def _check_image_column(schema: Any, path: str) -> None:
+    columns = ", ".join(schema.names[:20])
+    if "image" not in schema.names:
+        raise UserError(f"{path!r} has no `image` column (its columns: {columns}).")
+    kind = schema.field("image").type
+    if pa.types.is_struct(kind) and kind.get_field_index("bytes") >= 0:
+        kind = kind.field("bytes").type
+    if not (pa.types.is_binary(kind) or pa.types.is_large_binary(kind)):
+        raise UserError(
+            f"{path!r}: the `image` column is {kind}; allowed is a struct with binary `bytes`, or binary."
+        )
+
+
+def _class_names(schema: Any) -> tuple[str, ...]:
+    """The names of a ClassLabel feature; () when the metadata have none or make no sense."""
+    try:
+        metadata = json.loads((schema.metadata or {})[b"huggingface"])
+        names = metadata["info"]["features"]["label"]["names"]
+        return tuple(names) if all(isinstance(name, str) for name in names) else ()
+    except (KeyError, TypeError, ValueError, RecursionError):
+        return ()
+
+
+def _row_count(file: Any, entry: Entry) -> int:
+    """The number of rows, if it can be true: it sets how much is read and remembered."""
+    groups = [file.metadata.row_group(group).num_rows for group in range(file.num_row_groups)]
+    rows = int(file.metadata.num_rows)
+    if min(groups, default=0) < 0 or sum(groups) != rows or rows > entry.weight:
+        raise UserError(f"{entry.path!r} cannot be read as Parquet: its footer claims {rows} rows.")
+    return rows
+
+
+def _file_items(path: str) -> Iterator[Item]:
+    """One item per row, whatever happens: rows behind a damaged page become items that say so."""
+    with _opened(path) as file:
+        for group in range(file.num_row_groups):
+            rows = file.metadata.row_group(group).num_rows
+            yield from islice(_group_items(file, group, rows), rows)
+
+
+def _group_items(file: Any, group: int, rows: int) -> Iterator[Item]:
+    given, reason = 0, "the file has fewer rows than it says"
+    try:
+        for batch in file.iter_batches(_ROWS, row_groups=[group], columns=["image"]):
+            for data in _image_bytes(batch.column(0)):
+                given += 1
+                yield Item(len(data or b""), _giving(data, "empty row: no image bytes are stored"))
+    except (pa.ArrowException, OSError) as error:
+        reason = _first_line(error)
+    for _ in range(rows - given):
+        yield Item(0, _giving(None, f"unreadable row group: {reason}"))
+
+
+def _image_bytes(column: Any) -> list[bytes | None]:
+    if not pa.types.is_struct(column.type):
+        return column.to_pylist()
+    return pc.struct_field(column, "bytes").to_pylist()
+
+
+def _giving(data: bytes | None, otherwise: str) -> Callable[[], bytes]:
+    def read() -> bytes:
+        if data is None:
+            raise Unusable(otherwise)
+        return data
+
+    return read
+
+
+def _label_column(path: str) -> Any:
+    with _opened(path) as file:
+        if "label" not in file.schema_arrow.names:
+            return None
+        try:
+            return file.read(columns=["label"]).column("label")
+        except (pa.ArrowException, OSError) as error:
+            raise UserError(f"{path!r}: the `label` column cannot be read: {_first_line(error)}.") from error
+
+
+def _label_values(column: Any, root: str) -> np.ndarray:
+    """Labels as an array; missing ones are -1, which `class_numbers` knows."""
+    if pa.types.is_dictionary(column.type):
+        column = column.cast(column.type.value_type)
+    if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
+        if column.null_count:
+            raise UserError(
+                f"data {root!r}: {column.null_count} rows have no `label`; give every row one, or none."
+            )
+        return np.array(column.to_pylist(), dtype=np.str_)
+    if pa.types.is_integer(column.type) and column.null_count:
+        column = (
+            column.fill_null(-1)
+            if pa.types.is_signed_integer(column.type)
+            else column.cast(pa.int64()).fill_null(-1)
+        )
+    return np.asarray(column.to_numpy())
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")

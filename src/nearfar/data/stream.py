@@ -1,0 +1,95 @@
+"""A data set as an endless, resumable stream of batches.
+
+What step s sees is a pure function of (seed, s): its epoch's order is `order(seed, epoch, n)`, and the views of
+image i in an epoch are a function of (seed, epoch, i) alone. So a run resumes with one integer, and neither the
+number of workers nor the number of ranks changes what is seen.
+"""
+
+from collections.abc import Callable, Iterator
+from functools import lru_cache
+
+import numpy as np
+import torch
+from jaxtyping import Int64
+from torch import Tensor
+
+from nearfar.data.ahead import ahead
+from nearfar.data.images import Images
+from nearfar.errors import UserError
+from nearfar.randomness import order
+from nearfar.types import Batch, Pixels
+
+MakeViews = Callable[[Pixels, int, int, np.ndarray], tuple[Tensor, ...]]  # (pixels, seed, epoch, index)
+
+
+class Stream:
+    """Batches of views for training. `batch_size` is global; each of `world` ranks gets its contiguous part."""
+
+    def __init__(
+        self,
+        images: Images,
+        views: MakeViews,
+        batch_size: int,
+        seed: int,
+        *,
+        workers: int = 2,
+        rank: int = 0,
+        world: int = 1,
+    ) -> None:
+        if not 1 <= batch_size <= len(images):
+            raise UserError(
+                f"batch_size is {batch_size}; data {images.name!r} have {len(images)} images, "
+                f"so allowed are 1 to {len(images)}."
+            )
+        if batch_size % world:
+            raise UserError(
+                f"batch_size is {batch_size}; with {world} ranks it must be a multiple of {world}."
+            )
+        if not 0 <= rank < world:
+            raise UserError(f"rank is {rank}; with {world} ranks allowed are 0 to {world - 1}.")
+        _check_workers(workers)
+        self._images, self._views, self._seed = images, views, seed
+        self._batch_size, self._workers = batch_size, workers
+        self._part = slice(rank * batch_size // world, (rank + 1) * batch_size // world)
+        self._order = lru_cache(maxsize=2)(lambda epoch: order(seed, epoch, len(images)))
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Whole batches in an epoch; the rest of its order is not visited."""
+        return len(self._images) // self._batch_size
+
+    def index(self, step: int) -> tuple[int, Int64[np.ndarray, "image"]]:
+        """(epoch, this rank's row numbers) of a global step."""
+        epoch, place = divmod(step, self.steps_per_epoch)
+        rows = self._order(epoch)[place * self._batch_size : (place + 1) * self._batch_size]
+        return epoch, rows[self._part].astype(np.int64)
+
+    def batches(self, first: int, last: int) -> Iterator[Batch]:
+        """The batches of global steps first, …, last - 1, in order, made ahead by background threads."""
+        return ahead(self._batch, range(first, last), self._workers)
+
+    def _batch(self, step: int) -> Batch:
+        epoch, rows = self.index(step)
+        return _viewed(self._images, self._views, self._seed, epoch, rows)
+
+
+def plain_batches(images: Images, views: MakeViews, batch_size: int, *, workers: int = 2) -> Iterator[Batch]:
+    """One pass over the whole set in its own order, nothing dropped: for embedding."""
+    if batch_size < 1:
+        raise UserError(f"batch_size is {batch_size}; allowed are whole numbers from 1.")
+    _check_workers(workers)
+    starts = range(0, len(images), batch_size)
+    return ahead(
+        lambda start: _viewed(images, views, 0, 0, np.arange(start, min(start + batch_size, len(images)))),
+        starts,
+        workers,
+    )
+
+
+def _viewed(images: Images, views: MakeViews, seed: int, epoch: int, rows: np.ndarray) -> Batch:
+    return Batch(views(images.load(rows), seed, epoch, rows), torch.from_numpy(rows))
+
+
+def _check_workers(workers: int) -> None:
+    if workers < 0:
+        raise UserError(f"workers is {workers}; allowed are whole numbers from 0 (0: no background threads).")
