@@ -1,0 +1,281 @@
+"""State is what a checkpoint holds: tensors and JSON facts, hashed, written so that no kill can half-write it.
+
+    folder/step-00000123/state.safetensors     every tensor
+                         facts.json            everything else: step, schedules, monitors, settings
+                         manifest.json         the SHA-256 and size of both, and its own
+
+A checkpoint appears by one rename of a complete, fsynced folder, and nothing older is touched before that
+rename is durable. So a folder named `step-*` is whole unless the disk changed it later, and then the
+manifest says so: every byte of every file is covered. Nothing here is executed on load (no pickle).
+
+A step saved again becomes `step-00000123.1`: a rename cannot replace a full folder in one go, and removing the
+first one before the second is there would leave a moment with neither.
+
+One process writes a folder at a time (rank 0 of one run): leftovers of any other are swept.
+"""
+
+import errno
+import hashlib
+import json
+import os
+import re
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+from safetensors import SafetensorError
+from torch import Tensor
+
+from nearfar.errors import UserError
+
+FORMAT = 1
+STATE, FACTS, MANIFEST = "state.safetensors", "facts.json", "manifest.json"
+_NAME = re.compile(r"step-(\d{8,})(?:\.([1-9]\d*))?")
+_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+
+
+class _Damaged(Exception):
+    """Why a folder is not a checkpoint."""
+
+
+def save(
+    folder: Path, step: int, tensors: Mapping[str, Tensor], facts: Mapping[str, Any], keep: int = 2
+) -> Path:
+    """Write the checkpoint of `step`, durable when this returns, then drop all but the newest `keep`.
+
+    Values come back exactly; device, memory format and sharing between tensors are not state. `facts` must be
+    plain JSON (string keys, lists, finite numbers), so that it comes back equal.
+    """
+    if step < 0 or keep < 1:
+        raise ValueError(f"save(step={step}, keep={keep}): step must be at least 0 and keep at least 1.")
+    files = {STATE: safetensors.torch.save(_unshared(tensors)), FACTS: _facts_bytes(facts)}
+    files[MANIFEST] = _manifest_bytes(step, files)
+    try:
+        _ready(folder)
+        path = _written(folder, _free_name(folder, step), files)
+    except OSError as error:
+        raise UserError(_failure(folder, step, error)) from error
+    # The new one is safe whatever happens here; what could not be removed is tried again at the next save.
+    with suppress(OSError):
+        _prune(folder, path, keep)
+    return path
+
+
+def load(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """The tensors (on the CPU) and facts of one checkpoint; a damaged one is refused with a sentence."""
+    try:
+        return _parsed(path)
+    except _Damaged as damage:
+        raise UserError(f"{path}: not a usable checkpoint, {damage}.") from damage
+
+
+def check(path: Path) -> str | None:
+    """Why `path` is not a valid checkpoint, or None if `load` would take it."""
+    try:
+        _parsed(path)
+    except _Damaged as damage:
+        return str(damage)
+    return None
+
+
+def valid(path: Path) -> bool:
+    return check(path) is None
+
+
+def newest(folder: Path) -> Path | None:
+    """The newest valid checkpoint of a folder, found by checking each from the newest down."""
+    return next((path for path in _checkpoints(folder) if valid(path)), None)
+
+
+# ---------------------------------------------------------------------------------------------- bytes
+
+
+def _unshared(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Contiguous CPU tensors of which no two share memory: safetensors stores neither strides nor sharing."""
+    result: dict[str, Tensor] = {}
+    storages: set[int] = set()
+    for name, tensor in tensors.items():
+        value = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous()
+        if value.untyped_storage().data_ptr() in storages:
+            value = value.clone()
+        storages.add(value.untyped_storage().data_ptr())
+        result[name] = value
+    return result
+
+
+def _facts_bytes(facts: Mapping[str, Any]) -> bytes:
+    try:
+        text = json.dumps(dict(facts), allow_nan=False, indent=1)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"A checkpoint's facts must be finite plain JSON: {error}.") from error
+    if json.loads(text) != dict(facts):
+        raise ValueError("A checkpoint's facts must be plain JSON: string keys, and lists for tuples.")
+    return text.encode()
+
+
+def _canonical(value: Any) -> bytes:
+    return json.dumps(value, sort_keys=True, indent=1).encode()
+
+
+def _manifest_bytes(step: int, files: Mapping[str, bytes]) -> bytes:
+    hashes = {name: {"sha256": _sha256(data), "size": len(data)} for name, data in files.items()}
+    body = {"format": FORMAT, "step": step, "files": hashes}
+    return _canonical({"body": body, "sha256": _sha256(_canonical(body))})
+
+
+def _sha256(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+# -------------------------------------------------------------------------------------------- reading
+
+
+def _parsed(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    files = _verified(path)
+    try:
+        tensors = safetensors.torch.load(files[STATE])
+        facts = json.loads(files[FACTS])
+    # Anyone can write a manifest whose hashes match: that the files are what their names say is another check.
+    except (SafetensorError, ValueError, RecursionError, KeyError) as error:
+        raise _Damaged(f"its content cannot be read ({type(error).__name__})") from error
+    if not isinstance(facts, dict):
+        raise _Damaged(f"{FACTS} holds no mapping")
+    return tensors, facts
+
+
+def _verified(path: Path) -> dict[str, bytes]:
+    """The files' bytes, read once: what was hashed is what will be parsed."""
+    try:
+        _expect_files(path)
+        promised = _manifest(path)
+        files = {name: (path / name).read_bytes() for name in (STATE, FACTS)}
+    except OSError as error:
+        raise _Damaged(f"it cannot be read ({error.strerror or error})") from error
+    for name, data in files.items():
+        if promised[name] != {"sha256": _sha256(data), "size": len(data)}:
+            raise _Damaged(f"the bytes of {name} are not those its manifest names")
+    return files
+
+
+def _expect_files(path: Path) -> None:
+    with os.scandir(path) as entries:
+        found = {entry.name: entry.is_file(follow_symlinks=False) for entry in entries}
+    for name in (STATE, FACTS, MANIFEST):
+        if not found.pop(name, False):
+            raise _Damaged(f"{name} is missing")
+    if found:
+        raise _Damaged(f"{min(found)} does not belong there")
+
+
+def _manifest(path: Path) -> dict[str, Any]:
+    """What a sound manifest says of each file."""
+    data = (path / MANIFEST).read_bytes()
+    try:
+        manifest = json.loads(data)
+        body = manifest["body"]
+        whole = manifest["sha256"] == _sha256(_canonical(body)) and data == _canonical(manifest)
+        version, step, files = body["format"], body["step"], body["files"]
+        complete = files.keys() == {STATE, FACTS}
+    except (ValueError, RecursionError, KeyError, TypeError, AttributeError) as error:
+        raise _Damaged(f"{MANIFEST} cannot be read ({type(error).__name__})") from error
+    if not whole:
+        raise _Damaged(f"the bytes of {MANIFEST} are not those it was written with")
+    if version != FORMAT:
+        raise _Damaged(f"its format is {version}, this version reads {FORMAT}")
+    if step != _place(path)[0] or not complete:
+        raise _Damaged(f"its manifest is that of step {step}, not of {path.name}")
+    return files
+
+
+# ------------------------------------------------------------------------------------------ the folder
+
+
+def _place(path: Path) -> tuple[int, int]:
+    """(step, which save of that step) as a checkpoint's name has it; step -1 for any other name."""
+    match = _NAME.fullmatch(path.name)
+    return (int(match[1]), int(match[2] or 0)) if match else (-1, 0)
+
+
+def _checkpoints(folder: Path) -> list[Path]:
+    """Folders named as checkpoints, newest first, unchecked."""
+    if not folder.is_dir():
+        return []
+    return sorted((path for path in folder.iterdir() if _place(path)[0] >= 0), key=_place, reverse=True)
+
+
+def _free_name(folder: Path, step: int) -> str:
+    saves = [save for other, save in map(_place, _checkpoints(folder)) if other == step]
+    return f"step-{step:08d}" + (f".{max(saves) + 1}" if saves else "")
+
+
+def _ready(folder: Path) -> None:
+    """Make the folder, or clear it of what a killed process left: that is never valid and takes up space."""
+    if not folder.is_dir():
+        folder.mkdir(parents=True)
+        _sync(folder.parent)
+    for leftover in _leftovers(folder):
+        shutil.rmtree(leftover, ignore_errors=True)
+
+
+def _leftovers(folder: Path) -> Iterator[Path]:
+    return (path for path in list(folder.iterdir()) if path.name.startswith((".writing-", ".deleting-")))
+
+
+def _written(folder: Path, name: str, files: Mapping[str, bytes]) -> Path:
+    temporary = folder / f".writing-{name}-{os.getpid()}"
+    try:
+        temporary.mkdir()
+        for file, data in files.items():
+            _write(temporary / file, data)
+        _sync(temporary)
+        path = temporary.rename(folder / name)
+    except BaseException:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise
+    _sync(folder)
+    return path
+
+
+def _write(path: Path, data: bytes) -> None:
+    with open(path, "xb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _sync(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _prune(folder: Path, saved: Path, keep: int) -> None:
+    """Drop what `saved` makes superfluous: older ones beyond `keep`, and damaged ones that claim to be newer."""
+    ranked = _checkpoints(folder)
+    newer, older = ranked[: ranked.index(saved)], ranked[ranked.index(saved) + 1 :]
+    step = _place(saved)[0]
+    damaged = [path for path in newer if not valid(path)]
+    superseded = [path for path in older if _place(path)[0] == step]
+    surplus = [path for path in older if _place(path)[0] != step][keep - 1 :]
+    for path in [*damaged, *superseded, *surplus]:
+        _delete(path)
+
+
+def _delete(path: Path) -> None:
+    """Renamed first, so that a kill halfway leaves nothing that carries a checkpoint's name."""
+    shutil.rmtree(path.rename(path.parent / f".deleting-{path.name}-{os.getpid()}"))
+
+
+def _failure(folder: Path, step: int, error: OSError) -> str:
+    last = newest(folder)
+    before = f"the checkpoint of step {_place(last)[0]} is intact" if last else "there was none before it"
+    cause = "no space left" if error.errno in _FULL else error.strerror or str(error)
+    return (
+        f"{folder}: the checkpoint of step {step} could not be written ({cause}), {before}; "
+        "make room or mend the folder, then run the same command again."
+    )

@@ -1,0 +1,185 @@
+"""SGD, AdamW and LARS over one rule: norms, biases and scalars are neither decayed nor adapted.
+
+The learning rate is a schedule's value, set from outside before each step (`set_lr`). The state of an optimiser
+is a flat mapping from "what/parameter name" to a tensor, so that a checkpoint needs no pickle and a parameter is
+found by its name, not by its place in a list.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _NormBase
+from torch.optim import SGD, AdamW, Optimizer
+
+from nearfar.errors import UserError
+
+_NORMS = (_NormBase, nn.GroupNorm, nn.LayerNorm, nn.RMSNorm)
+_FUSED_ON = ("cpu", "cuda", "mps", "xpu")
+
+
+class LARS(Optimizer):
+    """Layer-wise adaptive rate scaling (You, Gitman & Ginsburg 2017, arXiv:1708.03888), for very large batches.
+
+        λ = η |w| / (|g| + β |w|)        trust: η = `trust`, β = `weight_decay`
+        v ← m v + λ (g + β w)            m = `momentum`
+        w ← w - lr v
+
+    A group with `adapt=False` has λ = 1, and so has a tensor whose weights or gradients are all zero. The paper
+    keeps lr inside v; outside, as in torch's SGD and BYOL's optimiser, it is the same while lr is constant and
+    follows the schedule at once when it is not.
+    """
+
+    def __init__(
+        self, params: Any, lr: float, momentum: float = 0.9, weight_decay: float = 0.0, trust: float = 0.001
+    ) -> None:
+        defaults = {
+            "lr": lr,
+            "momentum": momentum,
+            "weight_decay": weight_decay,
+            "trust": trust,
+            "adapt": True,
+        }
+        super().__init__(params, defaults)
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for group in self.param_groups:
+            weights = [w for w in group["params"] if w.grad is not None]
+            if weights:
+                velocities = self._velocities(weights, _scaled_gradients(weights, group), group["momentum"])
+                torch._foreach_add_(weights, velocities, alpha=-group["lr"])
+        return loss
+
+    def _velocities(self, weights: list[Tensor], updates: list[Tensor], momentum: float) -> list[Tensor]:
+        for weight in weights:
+            if "momentum_buffer" not in self.state[weight]:
+                self.state[weight]["momentum_buffer"] = torch.zeros_like(weight)
+        velocities = [self.state[weight]["momentum_buffer"] for weight in weights]
+        torch._foreach_mul_(velocities, momentum)
+        torch._foreach_add_(velocities, updates)
+        return velocities
+
+
+def _scaled_gradients(weights: list[Tensor], group: Mapping[str, Any]) -> list[Tensor]:
+    """λ (g + β w) for each tensor of a group."""
+    gradients = [weight.grad for weight in weights if weight.grad is not None]
+    updates = list(torch._foreach_add(gradients, weights, alpha=group["weight_decay"]))
+    if not group["adapt"]:
+        return updates
+    w, g = (torch.stack(torch._foreach_norm(tensors)) for tensors in (weights, gradients))  # (tensor,)
+    ratio = group["trust"] * w / (g + group["weight_decay"] * w)
+    ratio = torch.where((w > 0) & (g > 0), ratio, 1.0)
+    torch._foreach_mul_(updates, ratio.unbind())
+    return updates
+
+
+def build(
+    name: str, module: nn.Module, *, lr: float, weight_decay: float, momentum: float = 0.9
+) -> Optimizer:
+    """The optimiser `name` over the trainable parameters of `module`; AdamW takes `momentum` as its β₁."""
+    if name not in _BUILDERS:
+        raise UserError(f"optimizer is {name!r}; allowed are {', '.join(_BUILDERS)}.")
+    for key, value in (("lr", lr), ("weight_decay", weight_decay)):
+        if not (math.isfinite(value) and value >= 0):
+            raise UserError(f"{key} is {value}; it must be a finite number, at least 0.")
+    if not 0 <= momentum < 1:
+        raise UserError(f"momentum is {momentum}; it must be at least 0 and below 1.")
+    return _BUILDERS[name](_groups(module, weight_decay), lr, momentum)
+
+
+def set_lr(optimizer: Optimizer, lr: float) -> None:
+    for group in optimizer.param_groups:
+        group["lr"] = lr
+
+
+def clip(parameters: Iterable[Tensor], max_norm: float | None) -> float:
+    """The norm of all gradients together, which are scaled down to `max_norm` if they exceed it (None: never)."""
+    parameters = list(parameters)
+    if max_norm is not None:
+        return float(nn.utils.clip_grad_norm_(parameters, max_norm))
+    return float(nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None]))
+
+
+def state_tensors(optimizer: Optimizer, module: nn.Module) -> dict[str, Tensor]:
+    """The optimiser's state by parameter name, as "momentum_buffer/backbone.conv1.weight": live, not copied."""
+    return {
+        f"{key}/{name}": value
+        for name, parameter in _trainable(module)
+        for key, value in optimizer.state.get(parameter, {}).items()
+    }
+
+
+def load_state_tensors(optimizer: Optimizer, module: nn.Module, tensors: Mapping[str, Tensor]) -> None:
+    """Replace the optimiser's state by what `state_tensors` gave; the next step is then bit-equal.
+
+    Call it when the module is on its device and in its memory format: fused kernels walk the memory of a weight
+    and of its state side by side, so both must be laid out alike.
+    """
+    parameters = dict(_trainable(module))
+    fused = {p for group in optimizer.param_groups if group.get("fused") for p in group["params"]}
+    state: dict[Tensor, dict[str, Tensor]] = {}
+    for label, value in tensors.items():
+        key, _, name = label.partition("/")
+        parameter = parameters.get(name)
+        shape = () if key == "step" or parameter is None else parameter.shape
+        if parameter is None or value.shape != shape:
+            raise UserError(
+                f"The saved optimiser state {label!r} of shape {list(value.shape)} fits no parameter."
+            )
+        if key == "step":
+            restored = value.to(parameter.device if parameter in fused else "cpu", copy=True)
+        else:
+            restored = torch.empty_like(parameter, dtype=value.dtype, requires_grad=False).copy_(value)
+        state.setdefault(parameter, {})[key] = restored
+    optimizer.state.clear()
+    optimizer.state.update(state)
+
+
+def _trainable(module: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
+    return ((name, p) for name, p in module.named_parameters() if p.requires_grad)
+
+
+def _groups(module: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
+    """Decayed parameters, then the others, each in the module's own order, with their names."""
+    in_norms = {
+        p for part in module.modules() if isinstance(part, _NORMS) for p in part.parameters(recurse=False)
+    }
+    groups: dict[bool, list[tuple[str, nn.Parameter]]] = {True: [], False: []}
+    for name, parameter in _trainable(module):
+        is_bias = name.rpartition(".")[2] == "bias"
+        groups[parameter.ndim >= 2 and not is_bias and parameter not in in_norms].append((name, parameter))
+    if not any(groups.values()):
+        raise ValueError(f"{type(module).__name__} has no trainable parameter.")
+    return [
+        {"params": members, "weight_decay": weight_decay if decayed else 0.0, "adapt": decayed}
+        for decayed, members in groups.items()
+        if members
+    ]
+
+
+def _sgd(groups: list[dict[str, Any]], lr: float, momentum: float) -> Optimizer:
+    return SGD(groups, lr=lr, momentum=momentum, fused=_can_fuse(groups))
+
+
+def _adamw(groups: list[dict[str, Any]], lr: float, momentum: float) -> Optimizer:
+    return AdamW(groups, lr=lr, betas=(momentum, 0.999), fused=_can_fuse(groups))
+
+
+def _lars(groups: list[dict[str, Any]], lr: float, momentum: float) -> Optimizer:
+    return LARS(groups, lr=lr, momentum=momentum)
+
+
+def _can_fuse(groups: list[dict[str, Any]]) -> bool:
+    """Asked here because torch itself says no only at the first step."""
+    parameters = [p for group in groups for _, p in group["params"]]
+    return all(p.is_floating_point() and p.device.type in _FUSED_ON for p in parameters)
+
+
+_BUILDERS = {"sgd": _sgd, "adamw": _adamw, "lars": _lars}
