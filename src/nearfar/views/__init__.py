@@ -1,0 +1,7 @@
+"""What is seen: batched image augmentation, a pure function of (seed, epoch, index, view)."""
+
+from nearfar.views.augment import PIPELINES, Augment, pipelines
+from nearfar.views.parameters import Parameters, draw
+from nearfar.views.pipeline import Plain, Views, statistics
+
+__all__ = ["PIPELINES", "Augment", "Parameters", "Plain", "Views", "draw", "pipelines", "statistics"]

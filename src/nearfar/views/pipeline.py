@@ -1,0 +1,196 @@
+"""What the encoder sees: `Views` for training, `Plain` for evaluation, both from decoded bytes to normalised floats.
+
+    Pixels ──draw──▶ Parameters ──render──▶ (image, channel, size, size), one tensor per view
+
+Drawing is a pure function of (seed, epoch, index, view); rendering is the compiled kernel on CPUs and batched torch
+elsewhere.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int, Int32, UInt8
+from torch import Tensor
+
+from nearfar.errors import UserError
+from nearfar.types import Pixels
+from nearfar.views import batched, kernel
+from nearfar.views.augment import NONE, Augment
+from nearfar.views.parameters import Parameters, draw
+
+Image = Float[Tensor, "image channel size size"]
+
+MARGIN = 256 / 224  # evaluation shows the central 224 of 256 pixels wherever the image has so many to spare
+
+
+class _Renderer:
+    """Size, statistics and device: all that turning parameters into a tensor needs."""
+
+    def __init__(
+        self, size: int, mean: Sequence[float], std: Sequence[float], device: str | torch.device
+    ) -> None:
+        if isinstance(size, bool) or not isinstance(size, int) or size < 2:
+            raise UserError(f"image_size is {size!r}; allowed is a whole number of at least 2.")
+        self.size = size
+        self.mean = _statistic("mean", mean)
+        self.std = _statistic("std", std)
+        if len(self.mean) != len(self.std):
+            raise UserError(
+                f"views.mean has {len(self.mean)} numbers and views.std {len(self.std)}; give one per channel to each."
+            )
+        if (self.std <= 0).any():
+            raise UserError(f"views.std is {list(std)!r}; allowed are numbers above 0.")
+        self.device = torch.device(device)
+
+    def __call__(
+        self, pixels: Pixels, parameters: Parameters, window: Int32[np.ndarray, "image 4"], kernel_width: int
+    ) -> Image:
+        _check(pixels, len(self.mean))
+        rest = (pixels, parameters, window, self.size, kernel_width, self.mean, self.std)
+        return kernel.render(*rest) if self.device.type == "cpu" else batched.render(*rest, self.device)
+
+    def unnormalise(self, view: Image) -> UInt8[np.ndarray, "image size size channel"]:
+        pixels = view.detach().permute(0, 2, 3, 1).to("cpu", torch.float64).numpy() * self.std + self.mean
+        return np.rint(np.clip(pixels, 0, 1) * 255).astype(np.uint8)
+
+
+def _check(pixels: Pixels, channels: int) -> None:
+    """Refuse what the compiled kernel would read past the end of."""
+    data, size = pixels.data, pixels.size
+    if data.ndim != 4 or data.dtype != np.uint8:
+        raise UserError(
+            f"The images are {data.ndim}-dimensional {data.dtype}; allowed are bytes (uint8), "
+            "image x height x width x channel."
+        )
+    if size.shape != (len(data), 2) or (size < 1).any() or (size > data.shape[1:3]).any():
+        raise UserError(
+            f"The images' sizes do not fit their pixels {data.shape}; give each its height and width, at least 1."
+        )
+    if data.shape[3] != channels:
+        raise UserError(
+            f"views.mean has {channels} numbers but the images have {data.shape[3]} channels; give one per channel."
+        )
+
+
+def _statistic(name: str, values: Sequence[float]) -> Float[np.ndarray, "channel"]:
+    try:
+        numbers = np.array(values, dtype=np.float64)
+    except (TypeError, ValueError):
+        numbers = np.array(np.nan)
+    if numbers.ndim != 1 or len(numbers) == 0 or not np.isfinite(numbers).all():
+        raise UserError(f"views.{name} is {values!r}; allowed is one number per channel.")
+    return numbers
+
+
+class Views:
+    """The training views: view v of image i in epoch e is a pure function of (seed, e, i, v) and the image.
+
+    Immutable, and safe to call from several threads at once. Colour operations pass images without exactly three
+    channels by; all others apply to any number of channels.
+    """
+
+    def __init__(
+        self,
+        pipelines: Sequence[Augment],
+        size: int,
+        mean: Sequence[float],
+        std: Sequence[float],
+        device: str | torch.device = "cpu",
+    ) -> None:
+        if not pipelines:
+            raise UserError("views is empty; give the settings of at least one view.")
+        self.pipelines = tuple(pipelines)
+        self._renderer = _Renderer(size, mean, std, device)
+
+    def __call__(
+        self, pixels: Pixels, seed: int, epoch: int, index: Int[np.ndarray, "image"]
+    ) -> tuple[Image, ...]:
+        if np.shape(index) != (len(pixels.data),):
+            raise UserError(
+                f"index has shape {np.shape(index)}; allowed is one number for each of the {len(pixels.data)} images."
+            )
+        size = self._renderer.size
+        window = np.tile(np.array([size, size, 0, 0], dtype=np.int32), (len(pixels.data), 1))
+        return tuple(
+            self._renderer(
+                pixels,
+                draw(augment, pixels.size, seed, epoch, index, view),
+                window,
+                augment.kernel_width(size),
+            )
+            for view, augment in enumerate(self.pipelines)
+        )
+
+    def unnormalise(self, view: Image) -> UInt8[np.ndarray, "image size size channel"]:
+        """A view as bytes for people to look at."""
+        return self._renderer.unnormalise(view)
+
+
+class Plain:
+    """The evaluation view: no randomness, the image's centre.
+
+    The shorter side is resized to `size`, or to 256/224 of it where the image has that many pixels, and the central
+    size × size pixels are shown. An image of exactly size × size is shown as it is.
+    """
+
+    def __init__(
+        self, size: int, mean: Sequence[float], std: Sequence[float], device: str | torch.device = "cpu"
+    ) -> None:
+        self._renderer = _Renderer(size, mean, std, device)
+
+    def __call__(
+        self,
+        pixels: Pixels,
+        seed: int = 0,
+        epoch: int = 0,
+        index: Int[np.ndarray, "image"] | None = None,
+    ) -> tuple[Image]:
+        whole = np.concatenate([np.zeros_like(pixels.size), pixels.size], axis=1).astype(np.int32)
+        anyone = np.zeros(len(pixels.data), dtype=np.int64)
+        parameters = replace(draw(NONE, pixels.size, 0, 0, anyone, 0), box=whole)
+        window = _central_window(pixels.size, self._renderer.size)
+        return (self._renderer(pixels, parameters, window, NONE.kernel_width(self._renderer.size)),)
+
+    def unnormalise(self, view: Image) -> UInt8[np.ndarray, "image size size channel"]:
+        """A view as bytes for people to look at."""
+        return self._renderer.unnormalise(view)
+
+
+def _central_window(extent: Int[np.ndarray, "image 2"], size: int) -> Int32[np.ndarray, "image 4"]:
+    """Rows, columns of the resized image, top and left of its centre, rounded as torchvision rounds."""
+    shorter = extent.min(axis=1)
+    wide = int(size * MARGIN)
+    target = np.where(shorter >= wide, wide, size)
+    resized = extent.astype(np.int64) * target[:, None] // shorter[:, None]
+    corner = np.rint((resized - size) / 2)
+    return np.concatenate([resized, corner], axis=1).astype(np.int32)
+
+
+def statistics(images: Iterable[Pixels]) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Mean and standard deviation of each channel, in [0, 1], over the images' true area.
+
+    Counted exactly, byte value by byte value, so neither order nor batching changes a digit. A channel that never
+    varies gets the deviation 1: normalising then only shifts it.
+    """
+    counts = np.zeros((0, 256), dtype=np.int64)
+    for pixels in images:
+        channels = pixels.data.shape[3]
+        if len(counts) == 0:
+            counts = np.zeros((channels, 256), dtype=np.int64)
+        for area in _true_areas(pixels):
+            counts += np.stack([np.bincount(area[..., c].ravel(), minlength=256) for c in range(channels)])
+    if counts.sum() == 0:
+        raise UserError("views.mean cannot be measured; the data hold no pixel.")
+    share = counts / counts.sum(axis=1, keepdims=True)
+    level = np.arange(256) / 255
+    mean = share @ level
+    std = np.sqrt((share * (level - mean[:, None]) ** 2).sum(axis=1))
+    return tuple(mean.tolist()), tuple(np.where(std > 0, std, 1.0).tolist())
+
+
+def _true_areas(pixels: Pixels) -> list[UInt8[np.ndarray, "... channel"]]:
+    if (pixels.size == pixels.data.shape[1:3]).all():
+        return [pixels.data]
+    return [image[:height, :width] for image, (height, width) in zip(pixels.data, pixels.size, strict=True)]
