@@ -71,9 +71,9 @@ def open_npz(path: Path, name: str, image_size: int | None) -> Images:
 def _npz_arrays(path: Path, name: str) -> dict[str, np.ndarray]:
     try:
         # A header that is not quite numpy's makes numpy warn before it fails or succeeds.
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), open(path, "rb") as opened:
             warnings.simplefilter("ignore")
-            file = np.load(path, allow_pickle=False)
+            file = np.load(opened, allow_pickle=False)
             if isinstance(file, np.ndarray):
                 raise ValueError("it is a single array, not an .npz archive")
             with file:

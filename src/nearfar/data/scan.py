@@ -167,7 +167,7 @@ def write_quarantine(file: Path, bad: Sequence[tuple[str, str]]) -> None:
     """`path,reason` as CSV, with nothing but the header when all is well."""
     try:
         with open(file, "w", encoding="utf-8", errors="backslashreplace", newline="") as out:
-            csv.writer(out).writerows([("path", "reason"), *bad])
+            csv.writer(out, lineterminator="\n").writerows([("path", "reason"), *bad])
     except OSError as error:
         raise UserError(f"the quarantine list {str(file)!r} cannot be written: {error.strerror}.") from error
 

@@ -1,0 +1,259 @@
+"""Every mode, orientation and kind of damage, one picture at a time."""
+
+import io
+import struct
+import sys
+import zlib
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image, ImageOps
+
+from nearfar.data.containers import Unusable, bare_jpeg, bare_png, orientation
+from nearfar.data.decode import MAX_PIXELS, decode, shrunk, shrunk_size
+
+
+def noise(height: int, width: int, channels: int = 3, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).integers(0, 256, (height, width, channels), dtype=np.uint8)
+
+
+def smooth(height: int, width: int) -> np.ndarray:
+    """A gradient with a bright corner: survives JPEG, and no orientation maps it onto itself."""
+    y, x = np.mgrid[:height, :width]
+    picture = np.stack([255 * y / height, 255 * x / width, 80 + 0 * x], axis=-1)
+    picture[: height // 3, : width // 3] += 60
+    return picture.clip(0, 255).astype(np.uint8)
+
+
+def encoded(picture: Image.Image, kind: str, **options: object) -> bytes:
+    out = io.BytesIO()
+    picture.save(out, kind, **options)
+    return out.getvalue()
+
+
+@pytest.mark.parametrize(("kind", "options"), [("PNG", {}), ("WEBP", {"lossless": True}), ("BMP", {})])
+def test_lossless_formats_give_the_very_pixels(kind: str, options: dict[str, object]) -> None:
+    pixels = noise(9, 14)
+    np.testing.assert_array_equal(decode(encoded(Image.fromarray(pixels), kind, **options)), pixels)
+
+
+def test_jpeg_gives_what_a_plain_decoder_gives() -> None:
+    data = encoded(Image.fromarray(smooth(40, 30)), "JPEG")
+    np.testing.assert_array_equal(decode(data), np.asarray(Image.open(io.BytesIO(data))))
+
+
+GREY = noise(7, 11, 1)[..., 0]
+COLOUR = noise(7, 11)
+ALPHA = noise(7, 11, 1, seed=5)[..., 0]
+
+
+def on_white(colour: np.ndarray, alpha: np.ndarray) -> np.ndarray:
+    share = alpha[..., None] / 255
+    return np.rint(colour * share + 255 * (1 - share))
+
+
+def _palette(**options: object) -> bytes:
+    picture = Image.fromarray(COLOUR).quantize(16)
+    return encoded(picture, "PNG", **options)
+
+
+MODES: dict[str, tuple[Callable[[], bytes], Callable[[], np.ndarray]]] = {
+    "L": (lambda: encoded(Image.fromarray(GREY), "PNG"), lambda: np.repeat(GREY[..., None], 3, 2)),
+    "L bmp": (lambda: encoded(Image.fromarray(GREY), "BMP"), lambda: np.repeat(GREY[..., None], 3, 2)),
+    "1": (
+        lambda: encoded(Image.fromarray(GREY > 99), "PNG"),
+        lambda: np.repeat(255 * (GREY > 99)[..., None], 3, 2),
+    ),
+    "RGBA": (
+        lambda: encoded(Image.fromarray(np.dstack([COLOUR, ALPHA])), "PNG"),
+        lambda: on_white(COLOUR, ALPHA),
+    ),
+    "RGBA webp": (
+        lambda: encoded(Image.fromarray(np.dstack([COLOUR, ALPHA])), "WEBP", lossless=True, exact=True),
+        lambda: on_white(COLOUR, ALPHA),
+    ),
+    "LA": (
+        lambda: encoded(Image.fromarray(np.dstack([GREY, ALPHA]), "LA"), "PNG"),
+        lambda: on_white(np.repeat(GREY[..., None], 3, 2), ALPHA),
+    ),
+    "P": (_palette, lambda: np.asarray(Image.fromarray(COLOUR).quantize(16).convert("RGB"))),
+    "P, one clear colour": (
+        lambda: _palette(transparency=3),
+        lambda: np.where(
+            (np.asarray(Image.fromarray(COLOUR).quantize(16)) == 3)[..., None],
+            255,
+            np.asarray(Image.fromarray(COLOUR).quantize(16).convert("RGB")),
+        ),
+    ),
+    "P, alpha per colour": (
+        lambda: _palette(transparency=bytes(range(0, 256, 16))),
+        lambda: on_white(
+            np.asarray(Image.fromarray(COLOUR).quantize(16).convert("RGB")),
+            16 * np.asarray(Image.fromarray(COLOUR).quantize(16)),
+        ),
+    ),
+    "RGB, one clear colour": (
+        lambda: encoded(Image.fromarray(COLOUR), "PNG", transparency=tuple(COLOUR[2, 3].tolist())),
+        lambda: np.where((COLOUR[2, 3] == COLOUR).all(-1, keepdims=True), 255, COLOUR),
+    ),
+}
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_every_mode_becomes_rgb(mode: str) -> None:
+    make, expected = MODES[mode]
+    pixels = decode(make())
+    assert pixels.dtype == np.uint8
+    assert pixels.shape == (7, 11, 3)
+    assert np.abs(pixels.astype(int) - expected()).max() <= 1
+
+
+def test_cmyk_jpegs_have_the_right_colours() -> None:
+    picture = smooth(48, 64)
+    data = encoded(Image.fromarray(picture).convert("CMYK"), "JPEG", quality=95)
+    assert np.abs(decode(data).astype(int) - picture).mean() < 4
+
+
+def _tiff_orientation(value: int, order: str) -> bytes:
+    mark = b"II*\0" if order == "<" else b"MM\0*"
+    return mark + struct.pack(f"{order}IHHHIHHI", 8, 1, 0x0112, 3, 1, value, 0, 0)
+
+
+@pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP"])
+@pytest.mark.parametrize("value", range(1, 9))
+@pytest.mark.parametrize("order", ["<", ">"])
+def test_exif_orientation_is_applied_as_pil_would(kind: str, value: int, order: str) -> None:
+    exif = b"Exif\0\0" + _tiff_orientation(value, order)
+    options: dict[str, object] = {"lossless": True} if kind == "WEBP" else {}
+    data = encoded(Image.fromarray(smooth(20, 33)), kind, exif=exif, **options)
+    expected = np.asarray(ImageOps.exif_transpose(Image.open(io.BytesIO(data))))
+    np.testing.assert_array_equal(decode(data), expected)
+    assert decode(data).shape == ((20, 33, 3) if value < 5 else (33, 20, 3))
+
+
+@given(st.binary(max_size=60), st.sampled_from([b"", b"II*\0", b"MM\0*", b"II*\0\x08\0\0\0\x02\0"]))
+@settings(deadline=None, max_examples=200)
+def test_any_exif_block_gives_an_orientation(block: bytes, start: bytes) -> None:
+    assert 1 <= orientation(start + block) <= 8
+
+
+def test_metadata_do_not_reach_the_decoder() -> None:
+    secret = b"SECRET" * 20
+    jpeg = encoded(Image.fromarray(COLOUR), "JPEG", comment=secret, icc_profile=secret)
+    assert secret in jpeg
+    assert b"SECRET" not in bare_jpeg(jpeg)[0]
+    png = encoded(Image.fromarray(COLOUR), "PNG", icc_profile=secret, exif=b"Exif\0\0" + secret)
+    assert b"SECRET" not in bare_png(png)[0]
+    np.testing.assert_array_equal(decode(png), COLOUR)
+
+
+@pytest.mark.parametrize(("kind", "options"), [("PNG", {}), ("WEBP", {"lossless": True})])
+def test_animations_give_their_first_frame(kind: str, options: dict[str, object]) -> None:
+    frames = [Image.fromarray(noise(6, 8, seed=s)) for s in range(3)]
+    data = encoded(frames[0], kind, save_all=True, append_images=frames[1:], **options)
+    np.testing.assert_array_equal(decode(data), np.asarray(frames[0]))
+
+
+def _png_chunk(kind: bytes, body: bytes) -> bytes:
+    return struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
+
+
+def _claiming(width: int, height: int, depth: int = 8, colour: int = 2, body: bytes = b"\0" * 40) -> bytes:
+    header = struct.pack(">IIBBBBB", width, height, depth, colour, 0, 0, 0)
+    parts = _png_chunk(b"IHDR", header) + _png_chunk(b"IDAT", zlib.compress(body)) + _png_chunk(b"IEND", b"")
+    return b"\x89PNG\r\n\x1a\n" + parts
+
+
+def _vast_webp() -> bytes:
+    small = encoded(Image.fromarray(COLOUR), "WEBP", lossless=True)
+    return small[:21] + struct.pack("<I", 0x3FFF | 0x3FFF << 14) + small[25:]
+
+
+BAD: dict[str, tuple[Callable[[], bytes], str]] = {
+    "nothing": (lambda: b"", "empty file"),
+    "text": (lambda: b"hello, this is not a picture", "not an image"),
+    "gif": (lambda: encoded(Image.fromarray(GREY), "GIF"), "unsupported format (GIF)"),
+    "tiff": (lambda: encoded(Image.fromarray(GREY), "TIFF"), "unsupported format (TIFF)"),
+    "16-bit grey": (lambda: encoded(Image.fromarray(GREY.astype(np.uint16)), "PNG"), "wrong mode"),
+    "bomb": (lambda: _claiming(100_000, 100_000), "too large: 100000 x 100000"),
+    "just over the cap": (lambda: _claiming(10_000, MAX_PIXELS // 10_000 + 1), "too large"),
+    "webp over the cap": (_vast_webp, "too large: 16384 x 16384"),
+    "png cut": (lambda: encoded(Image.fromarray(noise(50, 50)), "PNG")[:-300], "truncated"),
+    "png without its end": (lambda: encoded(Image.fromarray(COLOUR), "PNG")[:-12], "truncated"),
+    "jpeg cut": (lambda: encoded(Image.fromarray(noise(50, 50)), "JPEG")[:-300], "truncated"),
+    "webp cut": (lambda: encoded(Image.fromarray(noise(50, 50)), "WEBP")[:-300], "truncated"),
+    "bmp cut": (lambda: encoded(Image.fromarray(noise(50, 50)), "BMP")[:-300], "truncated"),
+    "too few pixels": (lambda: _claiming(30, 30), "truncated"),
+    "no size": (lambda: _claiming(0, 30), "corrupt"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_what_cannot_be_used_says_why(case: str) -> None:
+    make, reason = BAD[case]
+    with pytest.raises(Unusable) as caught:
+        decode(make())
+    assert reason in str(caught.value)
+
+
+def test_sixteen_bit_colour_keeps_its_high_byte() -> None:
+    rows = b"".join(b"\0" + bytes([row, 7, 2 * row, 7, 3 * row, 7] * 4) for row in range(5))
+    pixels = decode(_claiming(4, 5, depth=16, body=rows))
+    np.testing.assert_array_equal(pixels[:, 0], [[row, 2 * row, 3 * row] for row in range(5)])
+
+
+@given(st.integers(1, 5000), st.integers(1, 5000), st.integers(1, 300))
+@settings(deadline=None)
+def test_shrinking_sets_the_shorter_side_and_keeps_the_shape(
+    width: int, height: int, image_size: int
+) -> None:
+    new_width, new_height = shrunk_size(width, height, image_size)
+    if min(width, height) <= 2 * image_size:
+        assert (new_width, new_height) == (width, height)
+    else:
+        assert min(new_width, new_height) == 2 * image_size
+        assert abs(new_width * height - new_height * width) <= max(width, height)
+
+
+@pytest.mark.parametrize("kind", ["JPEG", "PNG"])
+def test_shrunk_pictures_are_antialiased_copies(kind: str) -> None:
+    """A chequerboard of single pixels must become even grey, a gradient must stay that gradient."""
+    board = np.repeat((255 * (np.indices((256, 320)).sum(0) % 2)).astype(np.uint8)[..., None], 3, 2)
+    grey = decode(encoded(Image.fromarray(board), kind, quality=100), image_size=16)
+    assert grey.shape == (32, 40, 3)
+    assert np.abs(grey.astype(int) - 127.5).max() < 6
+    picture = smooth(320, 256)
+    small = decode(encoded(Image.fromarray(picture), kind, quality=100), image_size=16)
+    expected = picture.reshape(40, 8, 32, 8, 3).mean((1, 3))
+    inside = np.abs(small - expected)[14:]  # below the bright corner's edge
+    assert inside.max() < 5
+
+
+def test_shrinking_pixels_equals_shrinking_their_file() -> None:
+    picture = noise(90, 70)
+    np.testing.assert_array_equal(
+        shrunk(picture, 10), decode(encoded(Image.fromarray(picture), "PNG"), image_size=10)
+    )
+
+
+def test_orientation_is_applied_after_shrinking() -> None:
+    exif = b"Exif\0\0" + _tiff_orientation(6, "<")
+    assert decode(encoded(Image.fromarray(smooth(100, 200)), "JPEG", exif=exif), image_size=10).shape == (
+        40,
+        20,
+        3,
+    )
+
+
+def test_a_bomb_is_refused_before_memory_is_taken() -> None:
+    import resource
+
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    for make in (lambda: _claiming(100_000, 100_000), _vast_webp):
+        with pytest.raises(Unusable, match="too large"):
+            decode(make())
+    grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+    assert grown * (1 if sys.platform == "darwin" else 1024) < 50_000_000

@@ -1,0 +1,157 @@
+"""The stream's laws: what a step sees depends on the seed and the step, and on nothing else."""
+
+import threading
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from nearfar.data import Images, Stream, open_data, plain_batches
+from nearfar.errors import UserError
+from nearfar.randomness import order, uniforms
+from nearfar.types import Batch, Pixels
+
+
+def numbered(count: int) -> Images:
+    """Image i has i as its pixels, so that a batch shows which images it was made of."""
+    pixels = np.arange(count, dtype=np.uint8)[:, None, None, None] * np.ones((1, 2, 2, 1), np.uint8)
+    return open_data(pixels)
+
+
+def views(pixels: Pixels, seed: int, epoch: int, index: np.ndarray) -> tuple[torch.Tensor, ...]:
+    """Two noisy copies: the pixel value plus this image's own randomness."""
+    value = pixels.data.transpose(0, 3, 1, 2).astype(np.float64)
+    return tuple(
+        torch.from_numpy(value + uniforms(seed, epoch, index, view, 4).reshape(-1, 1, 2, 2))
+        for view in (0, 1)
+    )
+
+
+def joined(batches: Iterator[Batch]) -> tuple[torch.Tensor, ...]:
+    made = list(batches)
+    return (torch.cat([b.index for b in made]), *(torch.cat([b.views[v] for b in made]) for v in (0, 1)))
+
+
+def same(left: tuple[torch.Tensor, ...], right: tuple[torch.Tensor, ...]) -> bool:
+    return len(left) == len(right) and all(torch.equal(a, b) for a, b in zip(left, right, strict=True))
+
+
+def test_steps_walk_through_each_epochs_order() -> None:
+    images = numbered(23)
+    stream = Stream(images, views, 5, seed=3)
+    assert stream.steps_per_epoch == 4
+    seen = [batch.index.numpy() for batch in stream.batches(0, 8)]
+    np.testing.assert_array_equal(np.concatenate(seen[:4]), order(3, 0, 23)[:20])
+    np.testing.assert_array_equal(np.concatenate(seen[4:]), order(3, 1, 23)[:20])
+
+
+def test_views_are_of_the_images_the_index_names() -> None:
+    for batch in Stream(numbered(30), views, 7, seed=0).batches(0, 9):
+        assert torch.equal(batch.views[0].floor()[:, 0, 0, 0].long(), batch.index)
+        assert batch.index.dtype == torch.int64
+
+
+@given(st.integers(0, 20), st.integers(0, 20), st.integers(0, 4), st.integers(0, 2**63))
+@settings(deadline=None, max_examples=40)
+def test_resuming_anywhere_equals_never_stopping(first: int, more: int, workers: int, seed: int) -> None:
+    stream = Stream(numbered(23), views, 5, seed, workers=workers)
+    whole = list(Stream(numbered(23), views, 5, seed, workers=0).batches(0, first + more))
+    resumed = list(stream.batches(first, first + more))
+    assert len(resumed) == more
+    for left, right in zip(whole[first:], resumed, strict=True):
+        assert same((left.index, *left.views), (right.index, *right.views))
+
+
+@pytest.mark.parametrize("world", [1, 2, 3, 4, 6, 12])
+def test_ranks_together_see_what_one_process_sees(world: int) -> None:
+    images = numbered(40)
+    single = list(Stream(images, views, 12, seed=1).batches(2, 9))
+    ranks = [Stream(images, views, 12, seed=1, rank=rank, world=world).batches(2, 9) for rank in range(world)]
+    for batch in single:
+        assert same((batch.index, *batch.views), joined(next(rank) for rank in ranks))
+    for rank in ranks:
+        assert next(rank, None) is None
+
+
+@pytest.mark.parametrize("workers", [0, 1, 2, 5])
+def test_workers_change_nothing(workers: int) -> None:
+    reference = joined(Stream(numbered(50), views, 8, seed=9, workers=0).batches(0, 30))
+    assert same(joined(Stream(numbered(50), views, 8, seed=9, workers=workers).batches(0, 30)), reference)
+
+
+@pytest.mark.parametrize("batch_size", [1, 5, 8, 24])
+def test_batch_size_does_not_change_an_images_views(batch_size: int) -> None:
+    images = numbered(24)
+
+    def epoch_views(size: int) -> tuple[torch.Tensor, ...]:
+        stream = Stream(images, views, size, seed=4)
+        per_epoch = stream.steps_per_epoch
+        return joined(stream.batches(2 * per_epoch, 3 * per_epoch))
+
+    index, one, two = epoch_views(batch_size)
+    _, *whole = epoch_views(24)
+    assert torch.equal(index, epoch_views(24)[0][: len(index)])
+    assert torch.equal(one, whole[0][: len(index)])
+    assert torch.equal(two, whole[1][: len(index)])
+
+
+@pytest.mark.parametrize("workers", [0, 1, 3])
+@pytest.mark.parametrize("batch_size", [1, 7, 23, 100])
+def test_a_plain_pass_is_everything_in_order(batch_size: int, workers: int) -> None:
+    index, one, _ = joined(plain_batches(numbered(23), views, batch_size, workers=workers))
+    assert index.tolist() == list(range(23))
+    expected = views(numbered(23).load(np.arange(23)), 0, 0, np.arange(23))[0]
+    assert torch.equal(one, expected)
+
+
+def threads() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name.startswith("nearfar-data")]
+
+
+def test_closing_early_leaves_no_thread_and_stops_the_work() -> None:
+    made: list[int] = []
+
+    def counting(pixels: Pixels, seed: int, epoch: int, index: np.ndarray) -> tuple[torch.Tensor, ...]:
+        made.append(epoch)
+        return views(pixels, seed, epoch, index)
+
+    batches = Stream(numbered(20), counting, 4, seed=0, workers=3).batches(0, 10_000)
+    next(batches)
+    assert threads()
+    batches.close()  # type: ignore[attr-defined]
+    assert not threads()
+    assert len(made) <= 1 + 3 + 2  # no more than was asked for ahead
+
+
+@pytest.mark.parametrize("workers", [0, 1, 4])
+def test_a_workers_exception_reaches_the_consumer_in_its_place(workers: int) -> None:
+    def failing(pixels: Pixels, seed: int, epoch: int, index: np.ndarray) -> tuple[torch.Tensor, ...]:
+        if epoch == 2:
+            raise ZeroDivisionError("in a worker")
+        return views(pixels, seed, epoch, index)
+
+    stream = Stream(numbered(20), failing, 4, seed=0, workers=workers)
+    batches = stream.batches(0, 100)
+    for _ in range(2 * stream.steps_per_epoch):
+        next(batches)
+    with pytest.raises(ZeroDivisionError, match="in a worker"):
+        next(batches)
+    assert not threads()
+
+
+def test_impossible_sizes_are_refused_by_name() -> None:
+    images = numbered(10)
+    for size in (0, -1, 11):
+        with pytest.raises(UserError, match=f"batch_size is {size}.*10 images"):
+            Stream(images, views, size, seed=0)
+    with pytest.raises(UserError, match=r"batch_size is 9.*multiple of 2"):
+        Stream(images, views, 9, seed=0, world=2)
+    with pytest.raises(UserError, match="rank is 2"):
+        Stream(images, views, 8, seed=0, rank=2, world=2)
+    with pytest.raises(UserError, match="workers is -1"):
+        Stream(images, views, 8, seed=0, workers=-1)
+    with pytest.raises(UserError, match="batch_size is 0"):
+        plain_batches(images, views, 0)
