@@ -169,7 +169,12 @@ def steps(start: float, factor: float, *epochs: float) -> Steps:
     return Steps(float(start), float(factor), tuple(float(e) for e in epochs))
 
 
-SCHEDULES: dict[str, Callable[..., Schedule]] = {"linear": linear, "geometric": geometric, "cosine": cosine, "steps": steps}
+SCHEDULES: dict[str, Callable[..., Schedule]] = {
+    "linear": linear,
+    "geometric": geometric,
+    "cosine": cosine,
+    "steps": steps,
+}
 
 _CALL = re.compile(r"\s*([a-z]+)\s*\(([^()]*)\)\s*")
 

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+import torch
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
@@ -21,8 +22,9 @@ class Cosine:
             raise UserError(f"temperature was {self.temperature}; it must be above 0")
 
     def prepare(self, embedding: Float[Tensor, "n dim"]) -> Float[Tensor, "n dim"]:
-        """Unit length, in float32: cosines over a small temperature do not survive half precision."""
-        return F.normalize(embedding.float(), dim=1)
+        """Unit length, in float32 at least: cosines over a small temperature do not survive half precision."""
+        whole = embedding if embedding.dtype is torch.float64 else embedding.float()
+        return F.normalize(whole, dim=1)
 
     def pairs(
         self, anchors: Float[Tensor, "n dim"], keys: Float[Tensor, "n dim"], progress: Progress

@@ -1,0 +1,81 @@
+"""nearfar: a method is five choices (views, encoders, negatives, selection, bound)."""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from nearfar.bounds import Agreement, InfoNCE
+from nearfar.critics import Cosine
+from nearfar.errors import UserError
+from nearfar.method import Method
+from nearfar.negatives import Bank, InBatch, NoNegatives, Queue
+from nearfar.schedules import Progress, cosine, geometric, linear, steps
+from nearfar.scores import Scores, dense_scores, streamed_scores
+from nearfar.selections import Everyone
+from nearfar.types import Batch, Certificate
+
+if TYPE_CHECKING:
+    from nearfar.data import open_data
+    from nearfar.encoders import Momentum, Network, Shared, backbone
+    from nearfar.evaluate import evaluate_run
+    from nearfar.report import write_report
+    from nearfar.train.pretrain import pretrain
+    from nearfar.train.run import Run
+    from nearfar.train.stops import Stopped
+    from nearfar.views import Views
+
+# what needs torchvision, image codecs or matplotlib is imported when first asked for, so that losses and bounds
+# work, quickly, without them
+_LATER = {
+    "open_data": "nearfar.data",
+    "backbone": "nearfar.encoders",
+    "Momentum": "nearfar.encoders",
+    "Network": "nearfar.encoders",
+    "Shared": "nearfar.encoders",
+    "evaluate_run": "nearfar.evaluate",
+    "write_report": "nearfar.report",
+    "pretrain": "nearfar.train.pretrain",
+    "Run": "nearfar.train.run",
+    "Stopped": "nearfar.train.stops",
+    "Views": "nearfar.views",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _LATER:
+        return getattr(import_module(_LATER[name]), name)
+    raise AttributeError(f"module 'nearfar' has no attribute {name!r}")
+
+
+__all__ = [
+    "Agreement",
+    "Bank",
+    "Batch",
+    "Certificate",
+    "Cosine",
+    "Everyone",
+    "InBatch",
+    "InfoNCE",
+    "Method",
+    "Momentum",
+    "Network",
+    "NoNegatives",
+    "Progress",
+    "Queue",
+    "Run",
+    "Scores",
+    "Shared",
+    "Stopped",
+    "UserError",
+    "Views",
+    "backbone",
+    "cosine",
+    "dense_scores",
+    "evaluate_run",
+    "geometric",
+    "linear",
+    "open_data",
+    "pretrain",
+    "steps",
+    "streamed_scores",
+    "write_report",
+]

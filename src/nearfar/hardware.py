@@ -1,0 +1,96 @@
+"""What this machine has, and what is used of it."""
+
+import ctypes
+import os
+import platform
+import sys
+from importlib import metadata
+from typing import Any
+
+import torch
+
+from nearfar.errors import UserError
+
+
+def pick_device(name: str) -> torch.device:
+    """The device a setting means; `auto` takes a GPU if there is one."""
+    if name == "auto":
+        if torch.cuda.is_available():
+            return torch.device("cuda")
+        return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
+    kind = name.partition(":")[0]
+    there = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
+    if not there[kind]:
+        raise UserError(f"device was {name!r}, which this machine does not have; use auto or cpu")
+    if kind == "cuda" and ":" in name and int(name.partition(":")[2]) >= torch.cuda.device_count():
+        raise UserError(f"device was {name!r}; this machine has {torch.cuda.device_count()} CUDA devices")
+    return torch.device(name)
+
+
+def has_bf16(device: torch.device) -> bool:
+    """Whether bfloat16 is arithmetic here, not emulation (an emulating CPU is ten times slower than fp32)."""
+    if device.type == "cuda":
+        return torch.cuda.is_bf16_supported(including_emulation=False)
+    if device.type == "cpu":
+        native = ("_is_avx512_bf16_supported", "_is_amx_tile_supported")
+        return any(getattr(torch.cpu, name, lambda: False)() for name in native)
+    return False
+
+
+def pick_precision(setting: str, device: torch.device) -> torch.dtype:
+    """float32 or bfloat16 for the encoders' arithmetic; weights and scores are always float32."""
+    if setting == "auto":
+        return torch.bfloat16 if has_bf16(device) else torch.float32
+    return {"fp32": torch.float32, "bf16": torch.bfloat16}[setting]
+
+
+def keep_freed_memory() -> None:
+    """Tells glibc to keep freed memory instead of returning it to the system after every step.
+
+    Activations are allocated and freed at each step; page faults on getting them back cost small nets up to a
+    third of their time. Elsewhere than glibc this does nothing.
+    """
+    if not sys.platform.startswith("linux") or platform.libc_ver()[0] != "glibc":
+        return
+    libc = ctypes.CDLL("libc.so.6")
+    trim_threshold, mmap_threshold = -1, -3
+    libc.mallopt(mmap_threshold, 1 << 30)
+    libc.mallopt(trim_threshold, 1 << 30)
+
+
+def cpu_name() -> str:
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8") as file:
+            names = [line.partition(":")[2].strip() for line in file if line.startswith("model name")]
+        return names[0] if names else platform.processor()
+    except OSError:
+        return platform.processor() or platform.machine()
+
+
+def cores() -> int:
+    """Cores this process may use, which in a container are fewer than the machine has."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def environment() -> dict[str, Any]:
+    """Facts about the machine and the software, for env.json and `nearfar doctor`."""
+    device = pick_device("auto")
+    packages = ("nearfar", "torch", "torchvision", "numpy", "numba", "pillow", "pyarrow", "timm")
+    return {
+        "python": platform.python_version(),
+        "system": f"{platform.system()} {platform.machine()}",
+        "cpu": cpu_name(),
+        "cores": cores(),
+        "threads": torch.get_num_threads(),
+        "device": str(device),
+        "gpu": torch.cuda.get_device_name(0) if device.type == "cuda" else None,
+        "bf16": has_bf16(device),
+        "packages": {name: _version(name) for name in packages},
+    }

@@ -1,0 +1,110 @@
+"""Parts from settings: `{name: ring, lower: 0.5}` to `Ring(lower=0.5)`, by reading the part's own signature.
+
+A part's settings are its constructor's parameters that have a default and can be passed by position; what has
+no default or is keyword-only (a network, a width, the number of instances) is supplied by whoever builds it. So a
+new part needs no schema: its signature is the schema.
+"""
+
+import difflib
+import inspect
+import types
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Literal, Union, get_args, get_origin
+
+from nearfar.errors import UserError
+from nearfar.schedules import Schedule, Value, parse_value
+
+
+def settable(part: Callable[..., Any]) -> dict[str, inspect.Parameter]:
+    """The parameters of a part that a user may set, by name."""
+    parameters = inspect.signature(part).parameters.values()
+    return {
+        p.name: p
+        for p in parameters
+        if p.kind is p.POSITIONAL_OR_KEYWORD and p.default is not p.empty and p.name != "self"
+    }
+
+
+def unknown(key: str, allowed: Iterable[str], where: str = "settings") -> UserError:
+    """The sentence for a key nobody knows, with the nearest one that is known."""
+    names = sorted(allowed)
+    near = difflib.get_close_matches(key, names, n=1)
+    hint = f" (did you mean {near[0]}?)" if near else ""
+    allowed_names = ", ".join(names) if names else "none at this place"
+    return UserError(f"{key} is not one of the {where}{hint}; allowed are {allowed_names}")
+
+
+def check_settings(part: Callable[..., Any], raw: Mapping[str, Any], prefix: str) -> dict[str, Any]:
+    """`raw` converted to what the part's signature asks for, with defaults filled in."""
+    parameters = settable(part)
+    for key in raw:
+        if key not in parameters:
+            raise unknown(f"{prefix}.{key}", (f"{prefix}.{name}" for name in parameters))
+    return {
+        name: convert(raw[name], p.annotation, f"{prefix}.{name}") if name in raw else p.default
+        for name, p in parameters.items()
+    }
+
+
+def plain(value: Any) -> Any:
+    """A part's setting as YAML can hold it."""
+    if isinstance(value, Schedule):
+        return value.written()
+    return list(value) if isinstance(value, tuple) else value
+
+
+def convert(raw: Any, annotation: Any, key: str) -> Any:
+    """A raw setting as the annotated type, or a sentence naming the key, what it was and what is allowed."""
+    if annotation == Value:
+        return parse_value(raw, key)
+    origin = get_origin(annotation)
+    if origin in (Union, types.UnionType):
+        return _optional(raw, get_args(annotation), key)
+    if origin is Literal:
+        if raw not in get_args(annotation):
+            raise UserError(f"{key} was {raw!r}; allowed are {', '.join(map(str, get_args(annotation)))}")
+        return raw
+    if origin is tuple:
+        return _numbers(raw, get_args(annotation), key)
+    return _SCALARS[annotation](raw, key)
+
+
+def _optional(raw: Any, choices: tuple[Any, ...], key: str) -> Any:
+    inner = [choice for choice in choices if choice is not type(None)]
+    if raw is None or raw == "none":
+        return None
+    return convert(raw, inner[0], key)
+
+
+def _numbers(raw: Any, kinds: tuple[Any, ...], key: str) -> tuple[Any, ...]:
+    if not isinstance(raw, (list, tuple)) or len(raw) != len(kinds):
+        raise UserError(f"{key} was {raw!r}; allowed is a list of {len(kinds)} numbers such as [0.2, 1.0]")
+    return tuple(convert(item, kind, key) for item, kind in zip(raw, kinds, strict=True))
+
+
+def _float(raw: Any, key: str) -> float:
+    value = parse_value(raw, key) if not isinstance(raw, Mapping) else None
+    if not isinstance(value, float):
+        raise UserError(f"{key} was {raw!r}; allowed is a number")
+    return value
+
+
+def _int(raw: Any, key: str) -> int:
+    if isinstance(raw, bool) or not isinstance(raw, (int, float)) or raw != int(raw):
+        raise UserError(f"{key} was {raw!r}; allowed is a whole number")
+    return int(raw)
+
+
+def _bool(raw: Any, key: str) -> bool:
+    if not isinstance(raw, bool):
+        raise UserError(f"{key} was {raw!r}; allowed are true and false")
+    return raw
+
+
+def _str(raw: Any, key: str) -> str:
+    if not isinstance(raw, str):
+        raise UserError(f"{key} was {raw!r}; allowed is a word")
+    return raw
+
+
+_SCALARS: dict[Any, Callable[[Any, str], Any]] = {float: _float, int: _int, bool: _bool, str: _str}

@@ -1,0 +1,16 @@
+"""The papers' methods as assignments of parts, by family. A recipe changes nothing but the defaults."""
+
+from nearfar.recipes.memory import INSTDISC, MOCO, MOCO_V1
+from nearfar.recipes.recipe import Recipe
+from nearfar.recipes.siamese import BYOL, SIMCLR, SIMSIAM
+
+RECIPES: dict[str, Recipe] = {
+    "simclr": SIMCLR,
+    "moco": MOCO,
+    "moco-v1": MOCO_V1,
+    "byol": BYOL,
+    "simsiam": SIMSIAM,
+    "instdisc": INSTDISC,
+}
+
+__all__ = ["RECIPES", "Recipe"]

@@ -1,0 +1,80 @@
+"""From settings to a `Method` and its `Views`."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from nearfar import bounds, critics, encoders, negatives, selections
+from nearfar.encoders import Plan
+from nearfar.method import Method
+from nearfar.parts import settable
+from nearfar.types import Bound, Critic, Encoders, Selection, Source
+
+Choices = Mapping[str, Mapping[str, Any]]
+
+
+def build_method(
+    choices: Choices,
+    *,
+    backbone: str,
+    channels: int,
+    image_size: int,
+    instances: int,
+    chunk: int | None = None,
+) -> Method:
+    """The method that checked settings describe, for data of so many channels and instances."""
+    plan_keys = settable(Plan)
+    plan = Plan(**{k: v for k, v in choices["encoders"].items() if k in plan_keys})
+    return Method(
+        encoders=_encoders(choices["encoders"], plan, backbone, channels, image_size),
+        critic=_plain_part(critics.PARTS, choices["critic"]),
+        negatives=_negatives(choices, plan.dim, instances),
+        selection=_plain_part(selections.PARTS, choices["selection"]),
+        bound=_plain_part(bounds.PARTS, choices["bound"]),
+        symmetric=choices["views"]["symmetric"],
+        chunk=chunk,
+    )
+
+
+def _own(part: Any, choice: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: choice[key] for key in settable(part)}
+
+
+def _plain_part(parts: Mapping[str, Any], choice: Mapping[str, Any]) -> Any:
+    part = parts[choice["name"]]
+    return part(**_own(part, choice))
+
+
+def _encoders(
+    choice: Mapping[str, Any], plan: Plan, backbone: str, channels: int, image_size: int
+) -> Encoders:
+    role = encoders.PARTS[choice["name"]]
+    network = plan.network(backbone, channels, image_size)
+    return role(network, **_own(role, choice), predictor=plan.make_predictor())
+
+
+def _negatives(choices: Choices, dim: int, instances: int) -> Source:
+    choice = choices["negatives"]
+    part = negatives.PARTS[choice["name"]]
+    supplied: dict[str, Any] = {}
+    if part is negatives.Bank:
+        supplied = {"size": instances, "dim": dim, "views": choices["views"]["count"]}
+    elif part is negatives.Queue:
+        supplied = {"dim": dim}
+    return part(**_own(part, choice), **supplied)
+
+
+def describe(choices: Choices) -> dict[str, str]:
+    """The five choices (and the critic) as one line each."""
+    return {room: _line(choice) for room, choice in choices.items()}
+
+
+def _line(choice: Mapping[str, Any]) -> str:
+    inside = ", ".join(f"{key}={_written(value)}" for key, value in choice.items() if key != "name")
+    return f"{choice['name']}({inside})" if inside else str(choice["name"])
+
+
+def _written(value: Any) -> str:
+    return value.written() if hasattr(value, "written") else str(value)
+
+
+__all__ = ["Bound", "Critic", "Selection", "build_method", "describe"]

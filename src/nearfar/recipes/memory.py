@@ -1,0 +1,33 @@
+"""Negatives that are remembered from earlier steps."""
+
+from dataclasses import replace
+
+from nearfar.recipes.recipe import Recipe
+
+MOCO = Recipe(
+    about="A view is told from a queue of keys that a slow copy of the network embedded (000 sec. 3.2.2; v2 head).",
+    views={"name": "moco", "symmetric": False},
+    encoders={"name": "momentum", "momentum": 0.99, "head": "mlp-plain"},
+    critic={"name": "cosine", "temperature": 0.1},
+    negatives={"name": "queue", "size": 4096},
+    bound={"name": "infonce"},
+    training={"optimizer": "adamw", "lr": 2e-3, "weight_decay": 1e-4},
+)
+
+MOCO_V1 = replace(
+    MOCO,
+    about="MoCo as first published: a linear head and no blur (000 Eq. 35).",
+    views={"name": "instdisc", "symmetric": False},
+    encoders={"name": "momentum", "momentum": 0.99, "head": "linear"},
+    critic={"name": "cosine", "temperature": 0.07},
+)
+
+INSTDISC = Recipe(
+    about="A view is told, from a bank with one row per picture, to be its own row (001 sec. 2, 003 sec. 5).",
+    views={"name": "instdisc", "count": 1},
+    encoders={"name": "shared", "head": "linear-norm"},
+    critic={"name": "cosine", "temperature": 0.07},
+    negatives={"name": "bank", "momentum": 0.5},
+    bound={"name": "infonce"},
+    training={"optimizer": "adamw", "lr": 2e-3, "weight_decay": 1e-4},
+)

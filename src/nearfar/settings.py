@@ -1,0 +1,266 @@
+"""Every setting of a run: read from defaults, a recipe, a YAML file and `key=value` words, in that order.
+
+    nearfar pretrain moco photos/ --out runs/a epochs=50 negatives.size=8192 encoders.momentum=cosine(0.99,1)
+
+The six choices (`views`, `encoders`, `critic`, `negatives`, `selection`, `bound`) are mappings with a `name` and
+the settings of that part; `bound=infonce` is short for `bound: {name: infonce}`, and naming another part drops
+the settings of the one it replaces. Nothing here imports or runs what a file names: parts come from the rooms' own lists.
+"""
+
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+
+from nearfar import bounds, critics, encoders, negatives, selections
+from nearfar.encoders import Plan, check_backbone
+from nearfar.errors import UserError
+from nearfar.parts import check_settings, plain, settable, unknown
+from nearfar.recipes import RECIPES
+from nearfar.schedules import Value, parse_value
+from nearfar.views import PIPELINES, pipelines
+
+ROOMS = {
+    "encoders": encoders.PARTS,
+    "critic": critics.PARTS,
+    "negatives": negatives.PARTS,
+    "selection": selections.PARTS,
+    "bound": bounds.PARTS,
+}
+CHOICES = ("views", "encoders", "critic", "negatives", "selection", "bound")
+ALIASES = {"temperature": "critic.temperature"}  # names the contract keeps at the top
+MAY_CHANGE = ("max_time", "workers", "probe_every", "checkpoint_every", "keep")  # cannot change a result
+
+
+class Settings(BaseModel):
+    """A run's settings, complete and checked."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, arbitrary_types_allowed=True)
+
+    recipe: str
+    data: str
+    epochs: int = Field(100, ge=1, le=1_000_000, description="passes over the data")
+    batch_size: int = Field(256, ge=2, description="images per step, over all ranks")
+    seed: int = Field(0, ge=0, lt=2**63, description="of order, augmentation and initial weights")
+    backbone: str = Field("resnet18", description="resnet8-w16, resnet8-w32, resnet18/34/50 or timm/NAME")
+    image_size: int | None = Field(
+        None, ge=8, le=4096, description="side of a view; none: the data's, up to 224"
+    )
+    optimizer: Literal["sgd", "adamw", "lars"] = Field("adamw", description="sgd, adamw or lars")
+    lr: Any = Field(2e-3, description="a number (warm-up, then cosine to 0) or a schedule, taken as it is")
+    warmup: float = Field(1.0, ge=0, description="epochs of linear rise when lr is a number")
+    weight_decay: float = Field(1e-4, ge=0, description="leaves out norms and biases")
+    clip: float | None = Field(None, gt=0, description="largest gradient norm")
+    precision: Literal["auto", "fp32", "bf16"] = Field(
+        "auto", description="auto: bf16 where the hardware has it"
+    )
+    device: str = Field("auto", description="auto, cpu, cuda, cuda:N or mps")
+    workers: int = Field(2, ge=0, le=256, description="threads that prepare views")
+    chunk: int | None = Field(
+        None, ge=1, description="score this many anchors at a time, never the whole matrix"
+    )
+    checkpoint_every: int = Field(200, ge=1, description="steps between checkpoints")
+    keep: int = Field(2, ge=1, description="checkpoints kept")
+    max_time: float | None = Field(None, gt=0, description="stop, resumable, after this: seconds, or 90m, 2h")
+    probe_every: float = Field(
+        1.0, ge=0, description="epochs between kNN probes when there are labels; 0: never"
+    )
+    skip_steps: int = Field(10, ge=0, description="non-finite steps in a row to skip before stopping")
+    max_bad_share: float = Field(0.05, ge=0, le=1, description="share of unusable files to go on with")
+    views: dict[str, Any]
+    encoders: dict[str, Any]
+    critic: dict[str, Any]
+    negatives: dict[str, Any]
+    selection: dict[str, Any]
+    bound: dict[str, Any]
+
+    @field_validator("lr")
+    @classmethod
+    def _lr(cls, raw: Any) -> Value:
+        value = parse_value(raw, "lr")
+        if isinstance(value, float) and value <= 0:
+            raise UserError(f"lr was {raw!r}; it must be above 0")
+        return value
+
+    @field_validator("max_time", mode="before")
+    @classmethod
+    def _max_time(cls, raw: Any) -> Any:
+        return seconds(raw) if isinstance(raw, str) else raw
+
+    @field_validator("backbone")
+    @classmethod
+    def _backbone(cls, name: str) -> str:
+        return check_backbone(name)
+
+    @field_validator("device")
+    @classmethod
+    def _device(cls, name: str) -> str:
+        if not re.fullmatch(r"auto|cpu|mps|cuda(:\d+)?", name):
+            raise UserError(f"device was {name!r}; allowed are auto, cpu, cuda, cuda:N and mps")
+        return name
+
+    def as_yaml(self) -> str:
+        return yaml.safe_dump(self.as_plain(), sort_keys=False)
+
+    def as_plain(self) -> dict[str, Any]:
+        """Numbers, words and mappings only: what config.yaml and checkpoints hold."""
+        return {
+            key: {k: plain(v) for k, v in value.items()} if isinstance(value, dict) else plain(value)
+            for key, value in self
+        }
+
+
+def seconds(text: str) -> float:
+    """`90`, `90s`, `15m` or `2h` in seconds."""
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([smh]?)\s*", text)
+    if not match:
+        raise UserError(f"max_time was {text!r}; allowed is a number of seconds, or 30s, 90m, 2h")
+    return float(match[1]) * {"": 1, "s": 1, "m": 60, "h": 3600}[match[2]]
+
+
+def read_words(words: Iterable[str]) -> dict[str, Any]:
+    """`key=value` words as nested settings; values are YAML scalars or lists."""
+    settings: dict[str, Any] = {}
+    for word in words:
+        key, equals, text = word.partition("=")
+        if not equals or not key:
+            raise UserError(f"{word!r} is not a setting; write key=value, for instance epochs=50")
+        try:
+            value = yaml.safe_load(text)
+        except (yaml.YAMLError, ValueError):
+            value = text
+        put(settings, key, value if text.strip() else "")
+    return settings
+
+
+def read_file(path: Path) -> dict[str, Any]:
+    """Settings from a YAML file, by the safe loader."""
+    try:
+        loaded = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as problem:
+        raise UserError(
+            f"--config {path} cannot be read: {getattr(problem, 'strerror', None) or 'not text'}"
+        ) from None
+    except (yaml.YAMLError, ValueError, RecursionError) as problem:
+        where = getattr(problem, "problem_mark", None)
+        line = f" at line {where.line + 1}" if where else ""
+        raise UserError(f"--config {path} is not YAML of the plain kind{line}") from None
+    if not isinstance(loaded, Mapping):
+        raise UserError(f"--config {path} holds {type(loaded).__name__}; it must be a mapping of settings")
+    settings: dict[str, Any] = {}
+    for key, value in loaded.items():
+        put(settings, str(key), value)
+    return settings
+
+
+def put(settings: dict[str, Any], key: str, value: Any) -> None:
+    """Sets a dotted key. A bare choice (`bound=x`, `bound: {…}`) is kept with what was already set inside it."""
+    head, _, rest = ALIASES.get(key, key).partition(".")
+    if head not in CHOICES:
+        if rest:
+            raise unknown(key, all_keys())
+        settings[head] = value
+        return
+    inside = settings.setdefault(head, {})
+    if rest:
+        first, _, second = rest.partition(".")
+        if second:
+            side = inside.setdefault(first, {})
+            if not isinstance(side, dict):
+                raise unknown(key, all_keys())
+            side[second] = value
+        else:
+            inside[first] = value
+    elif isinstance(value, Mapping):
+        inside.update({str(k): v for k, v in value.items()})
+    else:
+        inside["name"] = value
+
+
+def all_keys() -> list[str]:
+    """Every key there is, for suggestions."""
+    parts = (
+        f"{room}.{key}" for room, named in ROOMS.items() for part in named.values() for key in settable(part)
+    )
+    return sorted({*Settings.model_fields, *ALIASES, *parts, *(f"encoders.{k}" for k in settable(Plan))})
+
+
+def resolve(recipe: str, data: str, *layers: Mapping[str, Any]) -> Settings:
+    """The settings of `recipe`, changed by each layer in turn."""
+    if recipe not in RECIPES:
+        raise unknown(recipe, RECIPES, "recipes")
+    merged: dict[str, Any] = {"recipe": recipe, "data": data, **RECIPES[recipe].settings()}
+    for layer in layers:
+        flat: dict[str, Any] = {}
+        for key, value in layer.items():
+            put(flat, key, value)
+        for key, value in flat.items():
+            merged[key] = _changed(merged[key], value) if key in CHOICES else value
+    return check(merged)
+
+
+def _changed(choice: Mapping[str, Any], change: Mapping[str, Any]) -> dict[str, Any]:
+    if "name" in change and change["name"] != choice["name"]:
+        return dict(change)
+    return {**choice, **change}
+
+
+def check(merged: Mapping[str, Any]) -> Settings:
+    """Complete settings, or one sentence about the first thing that is wrong."""
+    known = dict(merged)
+    for key in known:
+        if key not in Settings.model_fields:
+            raise unknown(str(key), all_keys())
+    for room in ROOMS:
+        known[room] = check_choice(room, known[room])
+    known["views"] = check_views(known["views"])
+    for key, field in Settings.model_fields.items():
+        if field.default is None and known.get(key) == "none":
+            known[key] = None
+    try:
+        return Settings(**known)
+    except ValidationError as problem:
+        first = problem.errors()[0]
+        key = ".".join(str(part) for part in first["loc"])
+        raise UserError(
+            f"{key} was {first['input']!r}; {first['msg'][0].lower()}{first['msg'][1:]}"
+        ) from None
+
+
+def check_choice(room: str, choice: Mapping[str, Any]) -> dict[str, Any]:
+    """A choice with its name known and its part's settings converted and filled in."""
+    parts = ROOMS[room]
+    name = choice.get("name")
+    if not isinstance(name, str) or name not in parts:
+        raise UserError(f"{room} was {name!r}; allowed are {', '.join(parts)}")
+    raw = {key: value for key, value in choice.items() if key != "name"}
+    if room != "encoders":
+        return {"name": name, **check_settings(parts[name], raw, room)}
+    # the encoders' section holds the role's settings and the network's
+    role_keys, plan_keys = settable(parts[name]), settable(Plan)
+    for key in raw:
+        if key not in role_keys and key not in plan_keys:
+            raise unknown(f"{room}.{key}", (f"{room}.{k}" for k in {**role_keys, **plan_keys}))
+    role = check_settings(parts[name], {k: v for k, v in raw.items() if k in role_keys}, room)
+    plan = check_settings(Plan, {k: v for k, v in raw.items() if k in plan_keys}, room)
+    Plan(**plan)
+    return {"name": name, **role, **plan}
+
+
+def check_views(choice: Mapping[str, Any]) -> dict[str, Any]:
+    """The views' section: a pipeline's name, how many views, how they are paired, and changes to the pipeline."""
+    name = choice.get("name")
+    if not isinstance(name, str) or name not in PIPELINES:
+        raise UserError(f"views was {name!r}; allowed are {', '.join(PIPELINES)}")
+    count = choice.get("count", 2)
+    if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= 16:
+        raise UserError(f"views.count was {count!r}; allowed is a whole number from 1 to 16")
+    symmetric = choice.get("symmetric", True)
+    if not isinstance(symmetric, bool):
+        raise UserError(f"views.symmetric was {symmetric!r}; allowed are true and false")
+    changes = {k: v for k, v in choice.items() if k not in ("name", "count", "symmetric")}
+    pipelines(name, 32, changes)
+    return {"name": name, "count": count, "symmetric": symmetric, **changes}

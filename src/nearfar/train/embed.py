@@ -1,0 +1,27 @@
+"""Features as a Parquet file that any tool can read."""
+
+import os
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from nearfar.train.run import Run
+
+
+def write_embedding(run: Run, data: str, out: Path) -> tuple[int, int]:
+    """Writes `path`, `label` and `class` (where there are labels) and `feature`; returns rows and width."""
+    images = run.images(data)
+    features = run.embed(images).numpy()
+    rows, width = features.shape
+    columns: dict[str, pa.Array] = {"path": pa.array(images.paths)}
+    if images.labels is not None:
+        columns["label"] = pa.array(images.labels)
+        if images.classes:
+            columns["class"] = pa.array([images.classes[label] for label in images.labels])
+    columns["feature"] = pa.FixedSizeListArray.from_arrays(pa.array(features.ravel()), width)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    fresh = out.with_name(f".{out.name}.writing")
+    pq.write_table(pa.table(columns), fresh)
+    os.replace(fresh, out)
+    return rows, width

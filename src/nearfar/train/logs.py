@@ -1,0 +1,118 @@
+"""What a run says while it trains: metrics.jsonl, TensorBoard, and a line for people."""
+
+import json
+import os
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+Row = dict[str, Any]
+
+
+def read_metrics(path: Path) -> list[Row]:
+    """The rows of metrics.jsonl; a line that a kill cut short is left out."""
+    if not path.exists():
+        return []
+    rows = []
+    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
+        try:
+            row = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(row, dict) and isinstance(row.get("step"), int):
+            rows.append(row)
+    return rows
+
+
+def rewind_metrics(path: Path, step: int) -> None:
+    """Forgets rows after `step`: the resumed run will write them again."""
+    rows = [row for row in read_metrics(path) if row["step"] <= step]
+    fresh = path.with_suffix(".rewinding")
+    fresh.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    os.replace(fresh, path)
+
+
+class Log:
+    """Appends rows to metrics.jsonl and mirrors their numbers to TensorBoard."""
+
+    def __init__(self, folder: Path, step: int) -> None:
+        from torch.utils.tensorboard import SummaryWriter
+
+        rewind_metrics(folder / "metrics.jsonl", step)
+        self._file = (folder / "metrics.jsonl").open("a", encoding="utf-8")
+        self._board = SummaryWriter(str(folder / "tb"), purge_step=step + 1)
+
+    def write(self, row: Mapping[str, Any]) -> None:
+        self._file.write(json.dumps(row) + "\n")
+        self._file.flush()
+        for key, value in row.items():
+            if isinstance(value, float) and key != "epoch":
+                self._board.add_scalar(f"{row['kind']}/{key}", value, row["step"])
+
+    def durable(self) -> None:
+        os.fsync(self._file.fileno())
+        self._board.flush()
+
+    def close(self) -> None:
+        self._file.close()
+        self._board.close()
+
+
+class Display:
+    """Progress for people: a live bar on a terminal, a plain line now and then elsewhere."""
+
+    EVERY = 10.0  # seconds between plain lines
+
+    def __init__(self, steps: int, start: int, epochs: int, quiet: bool = False) -> None:
+        self._steps, self._start, self._epochs, self._quiet = steps, start, epochs, quiet
+        self._begun = self._last = time.monotonic()
+        self._bar: Progress | None = None
+        console = Console(stderr=True)
+        if console.is_terminal and not quiet:
+            columns = (TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn())
+            self._bar = Progress(*columns, console=console)
+            self._task = self._bar.add_task("starting", total=steps, completed=start)
+
+    def __enter__(self) -> "Display":
+        if self._bar:
+            self._bar.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._bar:
+            self._bar.stop()
+
+    def show(self, row: Mapping[str, Any]) -> None:
+        text = self._line(row)
+        if self._bar:
+            self._bar.update(self._task, completed=row["step"], description=text)
+        elif time.monotonic() - self._last >= self.EVERY or row["step"] == self._steps:
+            self._last = time.monotonic()
+            self.say(f"{text}  {self._left(row['step'])} left")
+
+    def say(self, message: str) -> None:
+        if self._bar:
+            self._bar.console.print(message, highlight=False, markup=False)
+        elif not self._quiet:
+            print(message, file=sys.stderr, flush=True)
+
+    def _line(self, row: Mapping[str, Any]) -> str:
+        text = f"epoch {row['epoch']:.1f}/{self._epochs}  loss {row['loss']:.3f}"
+        if row["nats"] is not None:
+            text += f"  information {row['nats']:.2f} of at most {row['ceiling']:.2f} nats"
+        return f"{text}  {row['images_per_s']:.0f} images/s"
+
+    def _left(self, step: int) -> str:
+        done = step - self._start
+        if done < 1:
+            return "?"
+        left = (time.monotonic() - self._begun) / done * (self._steps - step)
+        return f"{left / 60:.1f} min" if left >= 60 else f"{left:.0f} s"

@@ -1,0 +1,225 @@
+"""The training loop.
+
+    for each batch:   forward → backward → clip → optimiser → advance → log, probe, save when due
+
+Everything a run is at step s follows from the checkpoint of step s and the settings: order and augmentation are
+functions of (seed, epoch, index, view), and torch's generator is set anew at each step from (seed, step), which
+covers dropout and sampled negatives. So resuming is loading, and a resumed run is bit-equal to one never stopped.
+"""
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from nearfar.method import Method
+from nearfar.schedules import Progress, Value, at, cosine
+from nearfar.settings import Settings
+from nearfar.train import checkpoints, optimisers
+from nearfar.train.logs import Display, Log
+from nearfar.train.monitors import Collapse, Diverged, Finite, readings
+from nearfar.train.stops import Stopped, StopRequests
+from nearfar.types import Batch, Outcome
+
+LOG_EVERY = 10  # steps
+
+
+def seed_step(seed: int, step: int) -> None:
+    """Sets torch's generators for one step: what dropout and sampled negatives draw is a function of it."""
+    torch.manual_seed(int(np.random.SeedSequence([seed, step]).generate_state(1, np.uint64)[0] >> 1))
+
+
+class Trainer:
+    """A method, its optimiser and its monitors at some step of a run."""
+
+    def __init__(
+        self,
+        method: Method,
+        settings: Settings,
+        steps_per_epoch: int,
+        device: torch.device,
+        precision: torch.dtype,
+    ) -> None:
+        self.method = method.to(device=device, memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self.settings, self.device, self.precision = settings, device, precision
+        self.steps_per_epoch = steps_per_epoch
+        self.steps = settings.epochs * steps_per_epoch
+        self.step = 0
+        self.seconds = 0.0
+        self.lr: Value = settings.lr
+        if not callable(settings.lr):
+            self.lr = cosine(settings.lr, 0.0, warmup=min(settings.warmup, settings.epochs / 2))
+        self.optimizer = optimisers.build(
+            settings.optimizer, self.method, lr=at(self.lr), weight_decay=settings.weight_decay
+        )
+        self.collapse = Collapse()
+        self.finite = Finite(settings.skip_steps)
+
+    @property
+    def progress(self) -> Progress:
+        return Progress(self.step, self.steps, self.steps_per_epoch)
+
+    def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Everything a checkpoint must hold to go on as if never stopped."""
+        tensors = {f"method/{name}": tensor for name, tensor in self.method.state_dict().items()}
+        moments = optimisers.state_tensors(self.optimizer, self.method)
+        tensors |= {f"optimizer/{name}": tensor for name, tensor in moments.items()}
+        facts = {
+            "step": self.step,
+            "seconds": self.seconds,
+            "collapse": self.collapse.state(),
+            "finite": self.finite.state(),
+        }
+        return tensors, facts
+
+    def restore(self, tensors: dict[str, Tensor], facts: dict[str, Any]) -> None:
+        self.method.load_state_dict(under(tensors, "method/"))
+        optimisers.load_state_tensors(self.optimizer, self.method, under(tensors, "optimizer/"))
+        self.step, self.seconds = facts["step"], facts["seconds"]
+        self.collapse.restore(facts["collapse"])
+        self.finite.restore(facts["finite"])
+
+    def train_step(self, batch: Batch) -> tuple[Outcome, float, float]:
+        """One step: the outcome, the gradient's norm and the learning rate. Non-finite steps change nothing."""
+        progress, lr = self.progress, at(self.lr, self.progress)
+        seed_step(self.settings.seed, self.step)
+        optimisers.set_lr(self.optimizer, lr)
+        self.method.train()
+        with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self.precision is torch.bfloat16):
+            outcome = self.method(batch, progress)
+        self.optimizer.zero_grad(set_to_none=True)
+        outcome.loss.backward()
+        norm = optimisers.clip(self.method.parameters(), self.settings.clip)
+        self.step += 1
+        if self.finite.observe(float(outcome.loss.detach()), norm, self.step) == "step":
+            self.optimizer.step()
+            self.method.advance(outcome, progress)
+        return outcome, norm, lr
+
+
+def under(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    """The tensors whose names begin with `prefix`, without it."""
+    return {name.removeprefix(prefix): t for name, t in tensors.items() if name.startswith(prefix)}
+
+
+def train(
+    trainer: Trainer,
+    batches: Callable[[int, int], Any],
+    folder: Path,
+    facts: dict[str, Any],
+    display: Display,
+    probe: Callable[[nn.Module], float] | None = None,
+) -> None:
+    """Trains to the end, or raises `Stopped` after saving. `facts` goes into every checkpoint beside the state."""
+    settings = trainer.settings
+    log = Log(folder, trainer.step)
+
+    def save() -> None:
+        log.durable()
+        tensors, own = trainer.state()
+        checkpoints.save(folder / "ckpt", trainer.step, tensors, {**facts, **own}, keep=settings.keep)
+
+    def say(message: str) -> None:
+        log.write({"kind": "event", "step": trainer.step, "message": message})
+        display.say(message)
+
+    def measure() -> None:
+        if probe is not None and settings.probe_every:
+            row = {"kind": "probe", "step": trainer.step, "epoch": trainer.progress.epoch}
+            log.write({**row, "knn_top1": probe(trainer.method)})
+
+    stream = batches(trainer.step, trainer.steps)
+    try:
+        with StopRequests(settings.max_time) as requests, display:
+            if trainer.step == 0:
+                measure()
+                save()
+            clock = Clock(trainer)
+            for batch in stream:
+                outcome, norm, lr = trainer.train_step(batch.to(trainer.device))
+                due = trainer.step % LOG_EVERY == 0 or trainer.step in (1, trainer.steps)
+                if due:
+                    row = train_row(trainer, outcome, norm, lr, clock.rate())
+                    log.write(row)
+                    display.show(row)
+                    warning = trainer.collapse.observe(
+                        readings(embedding(outcome)), trainer.progress.fraction
+                    )
+                    if warning:
+                        say(warning)
+                if is_due(trainer, settings.probe_every):
+                    clock.pause(measure)
+                stop = requests.reason()
+                if stop or trainer.step % settings.checkpoint_every == 0 or trainer.step == trainer.steps:
+                    clock.pause(save)
+                if stop and trainer.step < trainer.steps:
+                    raise Stopped(
+                        f"stopped by {stop} at step {trainer.step} of {trainer.steps}; the same command goes on from there"
+                    )
+    except Diverged:
+        dump(trainer, folder / "diverged", facts)
+        raise
+    finally:
+        stream.close()
+        log.close()
+
+
+def dump(trainer: Trainer, folder: Path, facts: dict[str, Any]) -> None:
+    """The state at divergence, beside the checkpoints and never among them."""
+    tensors, own = trainer.state()
+    checkpoints.save(folder, trainer.step, tensors, {**facts, **own}, keep=1)
+
+
+def is_due(trainer: Trainer, every: float) -> bool:
+    """Whether a whole number of `every` epochs ends at this step, or the run does."""
+    if not every:
+        return False
+    period = max(1, round(every * trainer.steps_per_epoch))
+    return trainer.step % period == 0 or trainer.step == trainer.steps
+
+
+def embedding(outcome: Outcome) -> Tensor:
+    return outcome.encoded.anchors[min(outcome.encoded.anchors)]
+
+
+def train_row(trainer: Trainer, outcome: Outcome, norm: float, lr: float, rate: float) -> dict[str, Any]:
+    seen = readings(embedding(outcome))
+    return {
+        "kind": "train",
+        "step": trainer.step,
+        "epoch": trainer.progress.epoch,
+        "loss": float(outcome.loss.detach()),
+        "nats": None if outcome.nats is None else float(outcome.nats),
+        "ceiling": outcome.ceiling,
+        "lr": lr,
+        "images_per_s": rate,
+        "grad_norm": norm,
+        "deviation": seen.deviation,
+        "rank": seen.rank,
+        "mean_cosine": seen.mean_cosine,
+    }
+
+
+class Clock:
+    """Images per second since the last reading, probes and saves left out."""
+
+    def __init__(self, trainer: Trainer) -> None:
+        self._trainer = trainer
+        self._since, self._step = time.perf_counter(), trainer.step
+
+    def rate(self) -> float:
+        now, step = time.perf_counter(), self._trainer.step
+        elapsed = max(now - self._since, 1e-9)
+        self._trainer.seconds += elapsed
+        images = (step - self._step) * self._trainer.settings.batch_size
+        self._since, self._step = now, step
+        return images / elapsed
+
+    def pause(self, work: Callable[[], None]) -> None:
+        begun = time.perf_counter()
+        work()
+        self._since += time.perf_counter() - begun

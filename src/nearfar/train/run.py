@@ -1,0 +1,174 @@
+"""A run folder, opened: its settings, what it logged, and the encoder it trained."""
+
+import json
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import yaml
+from torch import Tensor, nn
+
+from nearfar.data import Images, open_data
+from nearfar.errors import UserError
+from nearfar.evaluate.features import features
+from nearfar.hardware import pick_device
+from nearfar.method import Method
+from nearfar.recipes.build import build_method, describe
+from nearfar.settings import CHOICES, Settings, check
+from nearfar.train import checkpoints
+from nearfar.train.logs import read_metrics
+from nearfar.train.loop import under
+from nearfar.views import Plain, Views, pipelines
+
+
+class Run:
+    """What `nearfar pretrain` left in a folder. Nothing is read before it is asked for."""
+
+    def __init__(self, path: Path, settings: Settings) -> None:
+        self.path, self.settings = path, settings
+
+    @classmethod
+    def open(cls, path: str | Path) -> "Run":
+        folder = Path(path)
+        config = folder / "config.yaml"
+        if not config.is_file():
+            raise UserError(f"{folder} is not a run: it has no config.yaml; make one with nearfar pretrain")
+        return cls(folder, stored_settings(config))
+
+    @property
+    def metrics(self) -> list[dict[str, Any]]:
+        return read_metrics(self.path / "metrics.jsonl")
+
+    @property
+    def evaluation(self) -> dict[str, Any] | None:
+        return _json(self.path / "evaluation.json")
+
+    @property
+    def environment(self) -> dict[str, Any] | None:
+        return _json(self.path / "env.json")
+
+    @cached_property
+    def checkpoint(self) -> Path:
+        """The newest checkpoint that passes its own check."""
+        found = checkpoints.newest(self.path / "ckpt")
+        if found is None:
+            raise UserError(f"{self.path}/ckpt holds no valid checkpoint; run the pretrain command again")
+        return found
+
+    @cached_property
+    def _loaded(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        return checkpoints.load(self.checkpoint)
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """The checkpoint's facts: step, the data's shape and statistics."""
+        return self._loaded[1]
+
+    @property
+    def device(self) -> torch.device:
+        return pick_device(self.settings.device)
+
+    def method(self, trained: bool = True) -> Method:
+        """The whole method as trained, or as it was before the first step."""
+        data = self.facts["data"]
+        method = fresh_method(self.settings, data["channels"], data["image_size"], data["instances"])
+        if trained:
+            method.load_state_dict(under(self._loaded[0], "method/"))
+        return method.eval()
+
+    def encoder(self) -> nn.Module:
+        return backbone_of(self.method()).to(self.device)
+
+    def untrained(self) -> nn.Module:
+        return backbone_of(self.method(trained=False)).to(self.device)
+
+    def plain(self) -> Plain:
+        data = self.facts["data"]
+        return Plain(data["image_size"], data["mean"], data["std"])
+
+    def views(self) -> Views:
+        data = self.facts["data"]
+        return training_views(self.settings, data["image_size"], data["mean"], data["std"])
+
+    def images(self, spec: str | Path | np.ndarray | Images | None = None) -> Images:
+        if isinstance(spec, Images):
+            return spec
+        size = self.facts["data"]["image_size"]
+        opened = open_data(
+            self.settings.data if spec is None else spec,
+            image_size=size,
+            max_bad_share=self.settings.max_bad_share,
+        )
+        if opened.channels != self.facts["data"]["channels"]:
+            raise UserError(
+                f"{opened.name} has {opened.channels} channels but {self.path} was trained on {self.facts['data']['channels']}"
+            )
+        return opened
+
+    def embed(self, data: str | Path | np.ndarray | Images) -> Tensor:
+        """Features of the frozen encoder, one float32 row per image, in the data's order."""
+        return features(
+            self.encoder(),
+            self.images(data),
+            self.plain(),
+            device=self.device,
+            workers=self.settings.workers,
+        )
+
+    def choices(self) -> dict[str, str]:
+        return describe({room: getattr(self.settings, room) for room in CHOICES})
+
+    def certificate(self) -> dict[str, Any]:
+        return vars(self.method(trained=False).certificate(self.settings.batch_size))
+
+
+def stored_settings(config: Path) -> Settings:
+    """The settings a run wrote down."""
+    try:
+        stored = yaml.safe_load(config.read_text(encoding="utf-8"))
+    except (OSError, ValueError, yaml.YAMLError):
+        raise UserError(f"{config} cannot be read as settings") from None
+    rooms = ("recipe", "data", *CHOICES)
+    if not isinstance(stored, dict) or not all(key in stored for key in rooms):
+        raise UserError(f"{config} does not hold a run's settings ({', '.join(rooms)} and more)")
+    for room in CHOICES:
+        if not isinstance(stored[room], dict):
+            raise UserError(f"{config}: {room} was {stored[room]!r}; it must be a mapping with a name")
+    return check(stored)
+
+
+def fresh_method(settings: Settings, channels: int, image_size: int, instances: int) -> Method:
+    """The method of a run before its first step: initial weights are a function of the seed alone."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(settings.seed)
+        return build_method(
+            {room: getattr(settings, room) for room in CHOICES},
+            backbone=settings.backbone,
+            channels=channels,
+            image_size=image_size,
+            instances=instances,
+            chunk=settings.chunk,
+        )
+
+
+def training_views(settings: Settings, image_size: int, mean: list[float], std: list[float]) -> Views:
+    choice = settings.views
+    changes = {key: value for key, value in choice.items() if key not in ("name", "count", "symmetric")}
+    first, second = pipelines(choice["name"], image_size, changes)
+    # beyond two, views are more draws of the second pipeline
+    count = choice["count"]
+    return Views([first, *[second] * (count - 1)], image_size, mean, std)
+
+
+def backbone_of(method: Method) -> nn.Module:
+    return method.encoders.network.backbone  # type: ignore[attr-defined]
+
+
+def _json(path: Path) -> dict[str, Any] | None:
+    try:
+        loaded = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return loaded if isinstance(loaded, dict) else None

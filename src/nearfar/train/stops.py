@@ -1,0 +1,47 @@
+"""Reasons to stop before the end, none of which lose work: SIGTERM, SIGINT, and a time limit."""
+
+import signal
+import threading
+import time
+from types import FrameType, TracebackType
+from typing import Any
+
+
+class Stopped(Exception):
+    """A run ended early and can be resumed by the same command; the command line exits with 75."""
+
+
+class StopRequests:
+    """Inside this context, a signal or the clock asks for a stop; the loop looks after each step."""
+
+    SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+    def __init__(self, max_time: float | None) -> None:
+        self._end = None if max_time is None else time.monotonic() + max_time
+        self._max_time = max_time
+        self._signal: str | None = None
+        self._before: dict[signal.Signals, Any] = {}
+
+    def __enter__(self) -> "StopRequests":
+        # only the main thread may handle signals; elsewhere the caller's own handling stands
+        if threading.current_thread() is threading.main_thread():
+            self._before = {s: signal.signal(s, self._asked) for s in self.SIGNALS}
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _asked(self, number: int, frame: FrameType | None) -> None:
+        if self._signal is not None and number == signal.SIGINT:
+            raise KeyboardInterrupt  # a second Ctrl-C means now
+        self._signal = signal.Signals(number).name
+
+    def reason(self) -> str | None:
+        if self._signal is not None:
+            return self._signal
+        if self._end is not None and time.monotonic() >= self._end:
+            return f"max_time of {self._max_time:g} s"
+        return None

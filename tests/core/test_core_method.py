@@ -1,0 +1,162 @@
+"""The one algorithm: recipes equal independent references, forward changes nothing, a chunk changes nothing."""
+
+import lightly.loss
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from nearfar.bounds import Agreement, InfoNCE
+from nearfar.critics import Cosine
+from nearfar.encoders import Momentum, Network, Shared, linear_head
+from nearfar.method import Method, view_pairs
+from nearfar.negatives import Bank, InBatch, NoNegatives, Queue
+from nearfar.recipes import RECIPES
+from nearfar.recipes.build import build_method
+from nearfar.scores import UNKNOWN
+from nearfar.selections import Everyone
+from nearfar.settings import CHOICES, resolve
+from nearfar.types import Batch
+
+N, DIM = 6, 5
+
+
+def network() -> Network:
+    torch.manual_seed(0)
+    return Network(nn.Flatten(), linear_head(12, DIM)).double()
+
+
+def batch(views: int = 2, seed: int = 1) -> Batch:
+    generator = torch.Generator().manual_seed(seed)
+    pictures = tuple(torch.randn(N, 3, 2, 2, generator=generator, dtype=torch.float64) for _ in range(views))
+    return Batch(pictures, torch.arange(N) + 10)
+
+
+def built(recipe: str, *, chunk: int | None = None, **changes: object) -> Method:
+    settings = resolve(recipe, "data", {"encoders.hidden": 16, "encoders.dim": 8}, changes)
+    torch.manual_seed(0)
+    choices = {room: getattr(settings, room) for room in CHOICES}
+    return build_method(choices, backbone="resnet8-w16", channels=3, image_size=16, instances=40, chunk=chunk)
+
+
+def pictures(views: int, seed: int = 0, first: int = 0) -> Batch:
+    generator = torch.Generator().manual_seed(seed)
+    shown = tuple(torch.randn(8, 3, 16, 16, generator=generator) for _ in range(views))
+    return Batch(shown, torch.arange(first, first + 8))
+
+
+def test_simclr_loss_equals_lightly() -> None:
+    net, shown = network(), batch()
+    ours = Method(Shared(net), Cosine(0.3), InBatch("both"), Everyone(), InfoNCE())(shown).loss
+    theirs = lightly.loss.NTXentLoss(temperature=0.3)(net(shown.views[0]), net(shown.views[1]))
+    torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-6)
+
+
+def test_moco_loss_equals_cross_entropy_over_positive_and_queue() -> None:
+    """000 Eq. 35: -log softmax of [q.k+, q.queue] / temperature at place 0."""
+    net, shown = network(), batch()
+    queue = Queue(9, dim=DIM).double()
+    held = F.normalize(torch.randn(9, DIM, dtype=torch.float64), dim=1)
+    queue.advance({0: held}, torch.full((9,), UNKNOWN), progress=None)  # type: ignore[arg-type]
+    method = Method(Momentum(net, 0.9), Cosine(0.07), queue, Everyone(), InfoNCE(), symmetric=False)
+    q, k = (F.normalize(net(view), dim=1) for view in shown.views)
+    logits = torch.cat([(q * k).sum(1, keepdim=True), q @ held.T], dim=1) / 0.07
+    expected = F.cross_entropy(logits, torch.zeros(N, dtype=torch.long))
+    torch.testing.assert_close(method(shown).loss, expected, rtol=1e-9, atol=1e-9)
+
+
+def test_moco_leaves_out_the_anchors_own_earlier_key() -> None:
+    net, shown = network(), batch()
+    queue = Queue(N, dim=DIM).double()
+    queue.advance({0: F.normalize(net(shown.views[1]).detach(), dim=1)}, shown.index, progress=None)  # type: ignore[arg-type]
+    method = Method(Momentum(net), Cosine(0.07), queue, Everyone(), InfoNCE(), symmetric=False)
+    encoded = method.encoders.encode(shown.views, [0], [1])
+    assert (method.score(encoded, shown.index, 0, 1, progress=None).negative.count() == N - 1).all()  # type: ignore[arg-type]
+
+
+def test_instance_discrimination_equals_the_non_parametric_softmax() -> None:
+    """001 Eq. 3 with all rows as negatives: -log( e^(z.M[i]/t) / sum_j e^(z.M[j]/t) )."""
+    net, shown = network(), batch(views=1)
+    rows = F.normalize(torch.randn(40, DIM, dtype=torch.float64), dim=1)
+    bank = Bank(40, dim=DIM).double()
+    bank.advance({0: rows}, torch.arange(40), progress=None)  # type: ignore[arg-type]
+    loss = Method(Shared(net), Cosine(0.07), bank, Everyone(), InfoNCE())(shown).loss
+    z = F.normalize(net(shown.views[0]), dim=1)
+    torch.testing.assert_close(loss, F.cross_entropy(z @ rows.T / 0.07, shown.index), rtol=1e-9, atol=1e-9)
+
+
+def test_byol_loss_equals_the_squared_distance_of_unit_vectors() -> None:
+    """004 Eq. 25, both orders, averaged; the predictor on the online side alone."""
+    net, shown = network(), batch()
+    predictor = linear_head(DIM, DIM).double()
+    role = Momentum(net, 0.9, predictor=predictor)
+    loss = Method(role, Cosine(1.0), NoNegatives(), Everyone(), Agreement())(shown).loss
+    one, two = shown.views
+    distances = [
+        (F.normalize(predictor(net(a)), dim=1) - F.normalize(net(b), dim=1)).square().sum(1)
+        for a, b in ((one, two), (two, one))
+    ]
+    torch.testing.assert_close(loss, torch.stack(distances).mean(), rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_forward_changes_nothing_and_advance_what_it_must(recipe: str) -> None:
+    method = built(recipe, **({"negatives.size": 16} if recipe.startswith("moco") else {})).train()
+    views = resolve(recipe, "data").views["count"]
+    method.prime(pictures(views, first=8))
+    before = {name: tensor.clone() for name, tensor in method.state_dict().items()}
+    outcome = method(pictures(views))
+    outcome.loss.backward()
+    unchanged = {name for name, tensor in method.state_dict().items() if torch.equal(before[name], tensor)}
+    assert unchanged == set(before)
+    method.advance(outcome)
+    moved = {name for name, tensor in method.state_dict().items() if not torch.equal(before[name], tensor)}
+    assert any("running_mean" in name for name in moved)
+    assert ("negatives.index" in moved) == isinstance(method.negatives, (Queue, Bank))
+    assert all(torch.isfinite(p.grad).all() for p in method.parameters() if p.grad is not None)
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_chunked_scores_give_the_same_loss_and_gradient(recipe: str) -> None:
+    results: list[tuple[Tensor, ...]] = []
+    for chunk in (None, 3):
+        method = built(
+            recipe, chunk=chunk, **({"negatives.size": 16} if recipe.startswith("moco") else {})
+        ).train()
+        views = resolve(recipe, "data").views["count"]
+        method.prime(pictures(views, first=8))
+        outcome = method(pictures(views))
+        parameters = [p for p in method.parameters() if p.requires_grad]
+        gradients = torch.autograd.grad(outcome.loss, parameters, allow_unused=True, materialize_grads=True)
+        results.append((outcome.loss, *gradients))
+    for whole, chunked in zip(*results, strict=True):
+        torch.testing.assert_close(chunked, whole, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("count", "symmetric", "expected"),
+    [
+        (1, True, ((0, 0),)),
+        (2, True, ((0, 1), (1, 0))),
+        (2, False, ((0, 1),)),
+        (3, False, ((0, 1), (0, 2))),
+        (3, True, ((0, 1), (0, 2), (1, 0), (1, 2), (2, 0), (2, 1))),
+    ],
+)
+def test_view_pairs(count: int, symmetric: bool, expected: tuple[tuple[int, int], ...]) -> None:
+    assert view_pairs(count, symmetric) == expected
+
+
+def test_any_part_works_with_any_other() -> None:
+    """Every encoder role × source × bound trains a step with finite gradients."""
+    for role in ("shared", "momentum"):
+        for source in ("in-batch", "queue", "bank", "none"):
+            for bound in ("infonce", "agreement"):
+                method = built("simclr", encoders=role, negatives=source, bound=bound).train()
+                method.prime(pictures(2, first=8))
+                outcome = method(pictures(2))
+                outcome.loss.backward()
+                method.advance(outcome)
+                gradients = [p.grad for p in method.parameters() if p.grad is not None]
+                assert gradients, (role, source, bound)
+                assert all(torch.isfinite(g).all() for g in gradients), (role, source, bound)

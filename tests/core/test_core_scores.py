@@ -1,0 +1,149 @@
+"""Scores: the dense and the streamed form are the same numbers, and both are what a loop over pairs says."""
+
+import math
+from collections.abc import Callable
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+import nearfar as nf
+from nearfar.errors import UserError
+from nearfar.scores import EMPTY, UNKNOWN, Candidates, Dense, Streamed
+
+REDUCTIONS: dict[str, Callable[[Dense | Streamed], Tensor]] = {
+    "logsumexp": lambda n: n.logsumexp(),
+    "count": lambda n: n.count(),
+    "mean_of": lambda n: n.mean_of(lambda s: s.square() + s),
+    "hardest": lambda n: n.hardest(),
+}
+
+
+def brute_force(name: str, values: list[float]) -> float:
+    """Each reduction over the kept scores of one anchor, by plain arithmetic."""
+    if name == "count":
+        return len(values)
+    if name == "mean_of":
+        return sum(v * v + v for v in values) / len(values) if values else 0.0
+    if not values:
+        return -math.inf
+    if name == "hardest":
+        return max(values)
+    top = max(values)
+    return top + math.log(sum(math.exp(v - top) for v in values))
+
+
+@st.composite
+def problems(draw: st.DrawFn) -> tuple[Tensor, Tensor, Tensor, Candidates]:
+    anchors, keys, dim = draw(st.integers(1, 9)), draw(st.integers(0, 12)), draw(st.integers(1, 4))
+    generator = torch.Generator().manual_seed(draw(st.integers(0, 2**31)))
+    ids = draw(st.lists(st.integers(EMPTY, 5), min_size=keys, max_size=keys))
+    a = torch.randn(anchors, dim, generator=generator, dtype=torch.float64)
+    k = torch.randn(keys, dim, generator=generator, dtype=torch.float64)
+    own = torch.randint(0, 5, (anchors,), generator=generator)
+    return a, k, own, Candidates(k, torch.tensor(ids, dtype=torch.long))
+
+
+@pytest.mark.parametrize("name", REDUCTIONS)
+@given(problem=problems(), tile=st.integers(1, 10))
+@settings(max_examples=60, deadline=None)
+def test_reductions_equal_a_loop_over_pairs(
+    name: str, problem: tuple[Tensor, Tensor, Tensor, Candidates], tile: int
+) -> None:
+    anchors, keys, own, candidates = problem
+    dense = Dense(anchors @ keys.T, candidates.strangers_to(own))
+    streamed = Streamed(lambda a, k: a @ k.T, anchors, own, candidates, tile)
+    expected = []
+    for i in range(len(anchors)):
+        stranger = [j for j, other in enumerate(candidates.index.tolist()) if other not in (own[i], EMPTY)]
+        expected.append(brute_force(name, [float(anchors[i] @ keys[j]) for j in stranger]))
+    for negatives in (dense, streamed):
+        got = REDUCTIONS[name](negatives).double()
+        torch.testing.assert_close(got, torch.tensor(expected, dtype=torch.float64), rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("name", ["logsumexp", "mean_of", "hardest"])
+@pytest.mark.parametrize("tile", [1, 3, 100])
+def test_streamed_gradients_equal_dense_ones(name: str, tile: int) -> None:
+    torch.manual_seed(0)
+    own = torch.arange(7)
+    ids = torch.tensor([0, 1, 2, EMPTY, UNKNOWN, 5, 9, 6])
+    gradients = []
+    for streamed in (False, True):
+        a = torch.randn(
+            7, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(1)
+        ).requires_grad_()
+        k = torch.randn(
+            8, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(2)
+        ).requires_grad_()
+        candidates = Candidates(k, ids)
+        negatives = (
+            Streamed(lambda x, y: x @ y.T, a, own, candidates, tile)
+            if streamed
+            else Dense(a @ k.T, candidates.strangers_to(own))
+        )
+        weights = torch.arange(1.0, 8.0, dtype=torch.float64)
+        gradients.append(torch.autograd.grad((REDUCTIONS[name](negatives) * weights).sum(), (a, k)))
+    for dense, other in zip(*gradients, strict=True):
+        torch.testing.assert_close(other, dense, rtol=1e-12, atol=1e-12)
+
+
+def test_an_anchor_without_negatives_has_finite_gradients() -> None:
+    values = torch.randn(2, 3, dtype=torch.float64, requires_grad=True)
+    kept = torch.tensor([[False, False, False], [True, False, True]])
+    negatives = Dense(values, kept)
+    total = torch.logaddexp(torch.zeros(2, dtype=torch.float64), negatives.logsumexp()).sum()
+    (gradient,) = torch.autograd.grad(total + negatives.mean_of(torch.exp).sum(), values)
+    assert torch.isfinite(gradient).all()
+    assert (gradient[~kept] == 0).all()
+    assert (gradient[kept] > 0).all()
+
+
+def test_mean_of_does_not_let_dropped_scores_overflow_into_the_gradient() -> None:
+    values = torch.tensor([[1.0, 1e4]], requires_grad=True)
+    mean = Dense(values, torch.tensor([[True, False]])).mean_of(torch.exp)
+    (gradient,) = torch.autograd.grad(mean.sum(), values)
+    torch.testing.assert_close(gradient, torch.tensor([[math.e, 0.0]]))
+
+
+@given(n=st.integers(1, 20), dim=st.integers(1, 8), tile=st.integers(1, 25), seed=st.integers(0, 1000))
+@settings(max_examples=40, deadline=None)
+def test_in_batch_scores_dense_and_streamed_agree(n: int, dim: int, tile: int, seed: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    a, k = torch.randn(2, n, dim, generator=generator, dtype=torch.float64)
+    dense = nf.dense_scores(a, k, temperature=0.1)
+    streamed = nf.streamed_scores(a, k, temperature=0.1, tile=tile)
+    cosine = torch.nn.functional.cosine_similarity(a[:, None], k[None], dim=2) / 0.1
+    torch.testing.assert_close(dense.positive[:, 0], cosine.diagonal())
+    torch.testing.assert_close(streamed.positive, dense.positive)
+    torch.testing.assert_close(streamed.negative.logsumexp(), dense.negative.logsumexp())
+    assert (dense.negative.count() == n - 1).all()
+
+
+def test_a_learned_temperature_gets_its_gradient_either_way() -> None:
+    a, k = torch.randn(2, 6, 3, dtype=torch.float64)
+    gradients = []
+    for scores in (nf.dense_scores, nf.streamed_scores):
+        temperature = torch.tensor(0.3, dtype=torch.float64, requires_grad=True)
+        gradients.append(torch.autograd.grad(nf.InfoNCE()(scores(a, k, temperature)), temperature)[0])
+    torch.testing.assert_close(gradients[0], gradients[1])
+    assert gradients[0] != 0
+
+
+@pytest.mark.parametrize(
+    ("positive", "negative", "kept"),
+    [
+        (torch.zeros(3), torch.zeros(4, 2), None),
+        (torch.zeros(3), torch.zeros(3), None),
+        (torch.zeros(3, 1, 1), torch.zeros(3, 2), None),
+        (torch.zeros(3), torch.zeros(3, 2), torch.ones(3, 1, dtype=torch.bool)),
+        (torch.zeros(3), torch.zeros(3, 2), torch.ones(3, 2)),
+    ],
+)
+def test_scores_that_do_not_fit_get_a_sentence(
+    positive: Tensor, negative: Tensor, kept: Tensor | None
+) -> None:
+    with pytest.raises(UserError, match=r"scores need|kept must"):
+        nf.Scores.of(positive, negative, kept)

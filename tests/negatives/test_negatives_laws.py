@@ -1,0 +1,113 @@
+"""Where candidates live: who is among them, what is remembered, and that only `advance` changes it."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from nearfar.errors import UserError
+from nearfar.negatives import Bank, InBatch, NoNegatives, Queue
+from nearfar.schedules import START, Progress, linear
+from nearfar.scores import EMPTY
+
+
+def unit(n: int, dim: int = 4, seed: int = 0) -> Tensor:
+    return F.normalize(torch.randn(n, dim, generator=torch.Generator().manual_seed(seed)), dim=1)
+
+
+@given(n=st.integers(1, 9), views=st.integers(1, 4))
+@settings(deadline=None, max_examples=20)
+def test_in_batch_counts(n: int, views: int) -> None:
+    """Both views of the others: V(N - 1) negatives, 2N - 2 for SimCLR; one view: N - 1."""
+    keys, index = {v: unit(n, seed=v) for v in range(views)}, torch.arange(n) + 100
+    both = InBatch("both").candidates(keys, index, 0).strangers_to(index).sum(1)
+    one = InBatch("one").candidates(keys, index, 0).strangers_to(index).sum(1)
+    assert (both == views * (n - 1)).all()
+    assert (one == n - 1).all()
+
+
+def test_no_negatives_has_none() -> None:
+    found = NoNegatives().candidates({0: unit(3)}, torch.arange(3), 0)
+    assert found.embedding.shape == (0, 4)
+    assert found.strangers_to(torch.arange(3)).shape == (3, 0)
+
+
+@given(size=st.integers(1, 12), pushes=st.lists(st.integers(0, 12), max_size=8))
+@settings(deadline=None, max_examples=60)
+def test_queue_holds_the_last_keys_in_wrapping_order(size: int, pushes: list[int]) -> None:
+    """Equal to a list of everything ever pushed, cut to its last `size`, whatever the batch sizes."""
+    queue, history, given_ids = Queue(size, dim=2), [], 0
+    for count in (p for p in pushes if p <= size):
+        ids = torch.arange(given_ids, given_ids + count)
+        queue.advance({0: torch.stack([ids, -ids], 1).float()}, ids, START)
+        history += ids.tolist()
+        given_ids += count
+    kept = queue.candidates({}, torch.tensor([0]), 0)
+    held = kept.index[kept.index != EMPTY]
+    assert sorted(held.tolist()) == sorted(history[-size:])
+    torch.testing.assert_close(kept.embedding[kept.index != EMPTY][:, 0], held.float())
+
+
+def test_queue_smaller_than_a_batch_is_refused() -> None:
+    with pytest.raises(UserError, match=r"Queue\(size=4\) is smaller than the batch of 5"):
+        Queue(4, dim=4).advance({0: unit(5)}, torch.arange(5), START)
+
+
+def test_queue_leaves_out_the_anchors_own_earlier_key_and_empty_slots() -> None:
+    queue = Queue(6, dim=4)
+    queue.advance({0: unit(4)}, torch.tensor([7, 8, 9, 10]), START)
+    strangers = queue.candidates({}, torch.tensor([8]), 0).strangers_to(torch.tensor([8, 50]))
+    assert strangers.tolist() == [[True, False, True, True, False, False], [True] * 4 + [False] * 2]
+
+
+@given(momentum=st.floats(0, 0.99), seed=st.integers(0, 100))
+@settings(deadline=None, max_examples=30)
+def test_bank_rows_move_as_written(momentum: float, seed: int) -> None:
+    """M[i] <- normalise(m M[i] + (1 - m) z_i) (003 sec. 5); first sight stores z_i itself."""
+    bank = Bank(10, momentum, dim=4)
+    index = torch.tensor([3, 1])
+    first, second = unit(2, seed=seed), unit(2, seed=seed + 1)
+    bank.advance({0: first}, index, START)
+    torch.testing.assert_close(bank.positive({}, index, 0), first)
+    bank.advance({0: second}, index, START)
+    expected = F.normalize(momentum * first + (1 - momentum) * second, dim=1)
+    torch.testing.assert_close(bank.positive({}, index, 0), expected)
+    assert bank.candidates({}, index, 0).strangers_to(index).sum(1).tolist() == [1, 1]
+
+
+def test_bank_momentum_follows_a_schedule() -> None:
+    bank = Bank(1, linear(0.0, 0.9), dim=2)
+    x, y = torch.tensor([[1.0, 0.0]]), torch.tensor([[0.0, 1.0]])
+    bank.advance({0: x}, torch.tensor([0]), START)
+    bank.advance({0: y}, torch.tensor([0]), Progress(step=100, steps=100))
+    torch.testing.assert_close(bank.positive({}, torch.tensor([0]), 0), F.normalize(0.9 * x + 0.1 * y, dim=1))
+
+
+def test_bank_samples_that_many_rows_and_carries_their_ids() -> None:
+    bank = Bank(50, sample=200, dim=4)
+    bank.advance({0: unit(50)}, torch.arange(50), START)
+    drawn = bank.candidates({}, torch.arange(2), 0)
+    assert drawn.embedding.shape == (200, 4)
+    torch.testing.assert_close(drawn.embedding, bank.rows[0, drawn.index])
+
+
+@pytest.mark.parametrize("source", [InBatch(), Queue(8, dim=4), Bank(20, dim=4), NoNegatives()])
+def test_asking_changes_nothing(source: InBatch | Queue | Bank | NoNegatives) -> None:
+    keys, index = {0: unit(4), 1: unit(4, seed=1)}, torch.arange(4)
+    if isinstance(source, Bank):
+        source = Bank(20, dim=4, views=2)
+    source.advance(keys, index, START)
+    held = source.state_dict() if isinstance(source, torch.nn.Module) else {}
+    before = {name: tensor.clone() for name, tensor in held.items()}
+    source.positive(keys, index, 1)
+    source.candidates(keys, index, 1)
+    source.circumstances(4)
+    assert all(torch.equal(before[name], tensor) for name, tensor in held.items())
+
+
+@pytest.mark.parametrize("momentum", [-0.1, 1.0, 2.0])
+def test_bank_momentum_out_of_range(momentum: float) -> None:
+    with pytest.raises(UserError, match=r"negatives\.momentum"):
+        Bank(5, momentum)
