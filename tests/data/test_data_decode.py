@@ -150,6 +150,25 @@ def test_metadata_do_not_reach_the_decoder() -> None:
     np.testing.assert_array_equal(decode(png), COLOUR)
 
 
+@pytest.mark.parametrize(
+    "before", [b"", b"junk", b"\xff\xf0\0\4ab", b"\xff\xc8\0\4ab", b"\xff\xff\xff", b"\xff\xd0"]
+)
+def test_damaged_exif_is_passed_by_in_silence(before: bytes) -> None:
+    """Pillow would warn of it, and decoding must not depend on what warnings are set to do."""
+    picture = Image.fromarray(smooth(20, 33))
+    plain = encoded(picture, "JPEG")
+    block = b"Exif\0\0II*\0\x08\0\0\0\x09\0\x12\x01\x03\0"
+    segment = before + b"\xff\xe1" + struct.pack(">H", len(block) + 2) + block
+    without_jfif = plain[:2] + segment + plain[20:]
+    np.testing.assert_array_equal(decode(without_jfif), decode(plain))
+
+
+def test_damaged_animation_data_are_passed_by_in_silence() -> None:
+    plain = encoded(Image.fromarray(COLOUR), "PNG")
+    broken = plain[:33] + _png_chunk(b"acTL", bytes(8)) + _png_chunk(b"zTXt", b"a\0\0junk") + plain[33:]
+    np.testing.assert_array_equal(decode(broken), COLOUR)
+
+
 @pytest.mark.parametrize(("kind", "options"), [("PNG", {}), ("WEBP", {"lossless": True})])
 def test_animations_give_their_first_frame(kind: str, options: dict[str, object]) -> None:
     frames = [Image.fromarray(noise(6, 8, seed=s)) for s in range(3)]
@@ -183,6 +202,11 @@ BAD: dict[str, tuple[Callable[[], bytes], str]] = {
     "webp over the cap": (_vast_webp, "too large: 16384 x 16384"),
     "png cut": (lambda: encoded(Image.fromarray(noise(50, 50)), "PNG")[:-300], "truncated"),
     "png without its end": (lambda: encoded(Image.fromarray(COLOUR), "PNG")[:-12], "truncated"),
+    "jpeg segment of no length": (
+        lambda: b"\xff\xd8\xff\xfe\0\0" + encoded(Image.fromarray(COLOUR), "JPEG")[2:],
+        "corrupt: a JPEG segment",
+    ),
+    "jpeg header only": (lambda: encoded(Image.fromarray(COLOUR), "JPEG")[:40], "truncated"),
     "jpeg cut": (lambda: encoded(Image.fromarray(noise(50, 50)), "JPEG")[:-300], "truncated"),
     "webp cut": (lambda: encoded(Image.fromarray(noise(50, 50)), "WEBP")[:-300], "truncated"),
     "bmp cut": (lambda: encoded(Image.fromarray(noise(50, 50)), "BMP")[:-300], "truncated"),

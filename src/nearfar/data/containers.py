@@ -50,12 +50,13 @@ def format_of(data: bytes) -> str:
 def bare_jpeg(data: bytes) -> tuple[bytes, bytes]:
     """The JPEG without metadata, and its EXIF block (empty if none).
 
-    Of the application segments only APP0 (JFIF) and APP14 (Adobe's colour transform) change the pixels.
+    Kept are the segments that make pixels: frame, tables, restart interval, APP0 (JFIF) and APP14 (Adobe's
+    colour transform), then everything from the first scan on.
     """
     kept, exif, place = [data[:2]], b"", 2
     while place + 4 <= len(data):
         marker = data[place + 1]
-        if data[place] != 0xFF:  # junk between segments, which JPEG allows
+        if data[place] != 0xFF:  # junk between segments, which decoders allow
             found = data.find(b"\xff", place)
             place = len(data) if found < 0 else found
             continue
@@ -65,16 +66,18 @@ def bare_jpeg(data: bytes) -> tuple[bytes, bytes]:
         if marker in (0x00, 0x01) or 0xD0 <= marker <= 0xD9:  # these carry no length
             place += 2
             continue
-        end = place + 2 + int.from_bytes(data[place + 2 : place + 4], "big")
-        if marker == 0xDA or end > len(data) or end < place + 4:  # the scan, or a broken segment
-            break
+        if marker == 0xDA:
+            return b"".join([*kept, data[place:]]), exif
+        length = int.from_bytes(data[place + 2 : place + 4], "big")
+        end = place + 2 + length
+        if length < 2:
+            raise Unusable("corrupt: a JPEG segment has an impossible length")
         if marker == 0xE1 and data[place + 4 : place + 10] == b"Exif\0\0" and not exif:
             exif = data[place + 10 : end]
-        if not (0xE1 <= marker <= 0xEF or marker == 0xFE) or marker == 0xEE:
+        if (0xC0 <= marker <= 0xCF and marker != 0xC8) or marker in (0xDB, 0xDD, 0xE0, 0xEE):
             kept.append(data[place:end])
         place = end
-    kept.append(data[place:])
-    return b"".join(kept), exif
+    raise Unusable("truncated: the JPEG ends before its image data")
 
 
 def bare_png(data: bytes) -> tuple[bytes, bytes]:

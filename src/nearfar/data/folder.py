@@ -89,6 +89,8 @@ def file_bytes(path: str) -> bytes:
     """A regular file's bytes; anything else (a pipe would block for ever) is unusable."""
     try:
         status = os.stat(path)
+        if stat.S_ISDIR(status.st_mode):
+            os.listdir(path)  # a folder counts as a picture only when it could not be listed; this says why
         if not stat.S_ISREG(status.st_mode):
             raise Unusable("unreadable: not a regular file")
         if status.st_size > MAX_BYTES:

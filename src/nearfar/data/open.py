@@ -87,7 +87,8 @@ def _resolved(spec: str, image_size: int | None) -> Images | Source:
         if not path.exists():
             raise UserError(_unknown(spec))
     except (OSError, ValueError) as error:  # a name too long, a null byte, a folder one may not look into
-        raise UserError(f"data {printable(spec)!r} cannot be opened: {error}.") from error
+        reason = getattr(error, "strerror", None) or error
+        raise UserError(f"data {printable(spec)!r} cannot be opened: {reason}.") from error
     return _file(path, spec, image_size)
 
 
@@ -103,6 +104,9 @@ def _cifar10(spec: str, image_size: int | None) -> Images | Source:
 
 
 def _folder(spec: str) -> Source:
+    os.listdir(
+        spec
+    )  # below, a folder that cannot be listed is one bad file among many; at the root it is all
     listing = Listing()
     listing.add(spec)
     if listing.entries:
