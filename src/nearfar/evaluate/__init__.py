@@ -1,0 +1,31 @@
+"""How good frozen features are: nearest neighbours and a linear probe, beside raw pixels and no training.
+
+    features --Labelled--> protocol --> {"top1": …, "top5": …}
+
+A protocol sees two labelled sets of features and nothing else, so it judges an encoder, raw pixels or anyone's
+vectors alike. `evaluate_run` does it for a run folder and writes evaluation.json.
+"""
+
+from nearfar.evaluate.features import cached_features, features, pixels_features
+from nearfar.evaluate.knn import knn, knn_probe
+from nearfar.evaluate.labels import Labelled, stratified_split
+from nearfar.evaluate.linear import fit_linear, linear
+from nearfar.evaluate.protocols import PROTOCOLS, scores
+from nearfar.evaluate.run import evaluate_run
+from nearfar.evaluate.table import table
+
+__all__ = [
+    "PROTOCOLS",
+    "Labelled",
+    "cached_features",
+    "evaluate_run",
+    "features",
+    "fit_linear",
+    "knn",
+    "knn_probe",
+    "linear",
+    "pixels_features",
+    "scores",
+    "stratified_split",
+    "table",
+]
