@@ -5,6 +5,7 @@ only some samples undergo runs on those rows. Which rows is known on the host, s
 """
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 
 import numpy as np
 import torch
@@ -33,7 +34,7 @@ def render(
     device: torch.device,
 ) -> Float[Tensor, "image channel size size"]:
     """The views as a channels-last float32 tensor on `device`; arguments as for the compiled kernel."""
-    with torch.autocast(device.type, enabled=False):  # half precision would move pixels by more than 1e-3
+    with _full_precision(device):
         raw = torch.from_numpy(np.require(pixels.data, requirements="W")).to(device)
         data = raw.permute(0, 3, 1, 2).float() / 255
         box, target = (torch.from_numpy(a).to(device) for a in (parameters.box, window))
@@ -47,6 +48,12 @@ def render(
         view = _solarised(view, parameters.solarise)
         shift, scale = (torch.from_numpy(a).to(device, torch.float32)[:, None, None] for a in (mean, std))
         return ((view - shift) / scale).contiguous(memory_format=torch.channels_last)
+
+
+def _full_precision(device: torch.device) -> AbstractContextManager[object]:
+    """Half precision, which a caller may have switched on, would move pixels by more than 1e-3."""
+    available = torch.amp.is_autocast_available(device.type)
+    return torch.autocast(device.type, enabled=False) if available else nullcontext()
 
 
 def _separable(

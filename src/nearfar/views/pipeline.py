@@ -47,7 +47,6 @@ class _Renderer:
     def __call__(
         self, pixels: Pixels, parameters: Parameters, window: Int32[np.ndarray, "image 4"], kernel_width: int
     ) -> Image:
-        _check(pixels, len(self.mean))
         rest = (pixels, parameters, window, self.size, kernel_width, self.mean, self.std)
         return kernel.render(*rest) if self.device.type == "cpu" else batched.render(*rest, self.device)
 
@@ -107,6 +106,7 @@ class Views:
     def __call__(
         self, pixels: Pixels, seed: int, epoch: int, index: Int[np.ndarray, "image"]
     ) -> tuple[Image, ...]:
+        _check(pixels, len(self._renderer.mean))
         if np.shape(index) != (len(pixels.data),):
             raise UserError(
                 f"index has shape {np.shape(index)}; allowed is one number for each of the {len(pixels.data)} images."
@@ -147,6 +147,7 @@ class Plain:
         epoch: int = 0,
         index: Int[np.ndarray, "image"] | None = None,
     ) -> tuple[Image]:
+        _check(pixels, len(self._renderer.mean))
         whole = np.concatenate([np.zeros_like(pixels.size), pixels.size], axis=1).astype(np.int32)
         anyone = np.zeros(len(pixels.data), dtype=np.int64)
         parameters = replace(draw(NONE, pixels.size, 0, 0, anyone, 0), box=whole)
