@@ -1,0 +1,38 @@
+"""One self-contained page about one run or several: `write_report`."""
+
+import os
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from nearfar.errors import UserError
+from nearfar.report.gather import gather
+from nearfar.report.inputs import Run
+from nearfar.report.look import Detail
+from nearfar.report.page import page
+
+__all__ = ["write_report"]
+
+
+def write_report(runs: Sequence[Run], out: Path, *, points: int = 1500) -> Path:
+    """Write the page about `runs` to `out` and return where it is.
+
+    `points` is how many images at most the map shows and neighbours are looked for in. A page that was there
+    is replaced only when the new one is complete.
+    """
+    if not runs:
+        raise UserError("report was given no run; give at least one run folder")
+    if out.is_dir():
+        raise UserError(f"report: out was the folder {out}; give a file such as {out / 'report.html'}")
+    detail = Detail(points=points).shared(len(runs))
+    text = page([gather(run, detail) for run in runs])
+    unfinished = out.with_name(f".{out.name}.{os.getpid()}")
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        unfinished.write_text(text, encoding="utf-8")
+        unfinished.replace(out)
+    except OSError as problem:
+        with suppress(OSError):
+            unfinished.unlink()
+        raise UserError(f"report {out} could not be written: {problem.strerror}") from problem
+    return out

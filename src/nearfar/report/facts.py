@@ -1,0 +1,151 @@
+"""Everything the page shows, as plain values.
+
+    Run --gather--> RunFacts --charts, page--> one HTML file
+
+Nothing here knows about torch, matplotlib or HTML: whoever wants the same facts in another form starts here.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Fact:
+    """A name and what it is, both ready to read."""
+
+    name: str
+    value: str
+
+
+@dataclass(frozen=True)
+class Absent:
+    """A part of the page that could not be made, and why, in one sentence."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class Curve:
+    """One logged number against epochs, thinned for drawing; NaN marks a gap.
+
+    A point of a thinned curve is the mean of the rows it stands for; `low` and `high` are their extremes.
+    """
+
+    epoch: tuple[float, ...]
+    value: tuple[float, ...]
+    low: tuple[float, ...]
+    high: tuple[float, ...]
+    first: float  # the first and last finite values that were logged, not thinned
+    last: float
+    broken: int  # rows whose value was NaN or infinite
+
+
+@dataclass(frozen=True)
+class Score:
+    """What one protocol measured on one kind of features, as shares in [0, 1]."""
+
+    protocol: str
+    features: str  # "learned", "untrained", "pixels", ...
+    top1: float
+    top5: float | None
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """What the bound claims about its estimate."""
+
+    status: str
+    condition: str
+    ceiling: float | None
+
+
+@dataclass(frozen=True)
+class Picture:
+    uri: str  # data:image/...
+    caption: str
+
+
+@dataclass(frozen=True)
+class Sprite:
+    """Square thumbnails side by side in one picture, `columns` to a row."""
+
+    uri: str
+    columns: int
+    rows: int
+
+
+@dataclass(frozen=True)
+class Point:
+    x: float  # both in [0, 1]
+    y: float
+    label: int | None
+    name: str
+
+
+@dataclass(frozen=True)
+class Map:
+    """The features in two dimensions; point i is tile i of the sprite."""
+
+    points: tuple[Point, ...]
+    classes: tuple[str, ...]
+    sprite: Sprite
+    drawn_by: str
+    of: int  # how many images the data set has
+    crisp: bool  # images so small that enlarging must not blur them
+
+
+@dataclass(frozen=True)
+class Neighbour:
+    picture: Picture
+    similarity: float
+    same: bool | None  # of the query's class; None without labels
+
+
+@dataclass(frozen=True)
+class Query:
+    picture: Picture
+    neighbours: tuple[Neighbour, ...]
+
+
+@dataclass(frozen=True)
+class Gallery:
+    queries: tuple[Query, ...]
+    among: int  # how many images the neighbours were looked for in
+    crisp: bool
+
+
+@dataclass(frozen=True)
+class StripRow:
+    original: Picture
+    draws: tuple[tuple[Picture, ...], ...]  # one tuple of views per epoch
+
+
+@dataclass(frozen=True)
+class Strip:
+    rows: tuple[StripRow, ...]
+    crisp: bool
+
+
+@dataclass(frozen=True)
+class Event:
+    step: int
+    message: str
+
+
+@dataclass(frozen=True)
+class RunFacts:
+    title: str
+    path: str
+    recipe: str
+    data: str
+    glance: tuple[Fact, ...]  # a handful: how far, how fast, on what
+    environment: tuple[Fact, ...]
+    choices: Mapping[str, str]  # views, encoders, critic, negatives, selection, bound
+    certificate: Certificate | Absent
+    curves: Mapping[str, Curve]  # by the name metrics.jsonl gives it; absent when nothing was logged
+    scores: tuple[Score, ...]
+    events: tuple[Event, ...]
+    settings: tuple[Fact, ...]
+    map: Map | Absent
+    gallery: Gallery | Absent
+    strip: Strip | Absent

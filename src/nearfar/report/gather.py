@@ -1,0 +1,170 @@
+"""A run -> the facts of its page.
+
+Numbers first (settings, metrics, evaluation), which are always there; then what needs the data and the
+encoder (map, gallery, strip), each of which may be absent with a reason: a page is written all the same.
+"""
+
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from statistics import median
+from typing import Any, TypeGuard
+
+from nearfar.errors import UserError
+from nearfar.report.curves import curves_of
+from nearfar.report.facts import Absent, Certificate, Curve, Event, Fact, RunFacts, Score
+from nearfar.report.inputs import Run
+from nearfar.report.look import Detail, look
+
+
+@dataclass(frozen=True)
+class _Numbers:
+    settings: dict[str, Any]
+    environment: dict[str, str]
+    metrics: Sequence[Mapping[str, Any]]
+    logged: str
+
+
+def gather(run: Run, detail: Detail) -> RunFacts:
+    """Everything the page shows of one run."""
+    settings = run.settings.model_dump()
+    environment = _environment(run)
+    metrics = list(run.metrics)
+    seen = look(run, int(settings.get("seed") or 0), detail)
+    return RunFacts(
+        title=run.path.resolve().name,
+        path=str(run.path),
+        recipe=written(settings.get("recipe", "")),
+        data=written(settings.get("data", "")),
+        glance=tuple(_glance(_Numbers(settings, environment, metrics, _last_logged(run)))),
+        environment=tuple(Fact(name, value) for name, value in environment.items()),
+        choices=dict(run.choices()),
+        certificate=_certificate(run),
+        curves=_certified(curves_of(metrics)),
+        scores=tuple(_scores(run.evaluation or {})),
+        events=tuple(_events(metrics)),
+        settings=tuple(Fact(name, written(value)) for name, value in flattened(settings)),
+        map=seen.map,
+        gallery=seen.gallery,
+        strip=seen.strip,
+    )
+
+
+def flattened(tree: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
+    """The leaves of nested settings by dotted name, as one would write them on the command line."""
+    for name, value in tree.items():
+        if isinstance(value, Mapping) and value:
+            yield from flattened(value, f"{above}{name}.")
+        else:
+            yield f"{above}{name}", value
+
+
+def written(value: Any) -> str:
+    """A setting as one would type it."""
+    if hasattr(value, "written"):  # a schedule
+        return str(value.written())
+    if value is None:
+        return "none"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, (list, tuple)):
+        return ", ".join(written(item) for item in value)
+    return str(value)
+
+
+def _environment(run: Run) -> dict[str, str]:
+    """env.json, flattened; empty when the file is missing or damaged, since the page can do without it."""
+    try:
+        tree = json.loads((run.path / "env.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return {name: written(value) for name, value in flattened(tree)} if isinstance(tree, dict) else {}
+
+
+def _glance(numbers: _Numbers) -> Iterator[Fact]:
+    trained = [row for row in numbers.metrics if row.get("kind") == "train"]
+    if trained:
+        last = max(trained, key=lambda row: row["step"])
+        yield Fact("steps", f"{last['step']:,}")
+        yield Fact("epochs", f"{last['epoch']:.3g}" + _planned(numbers.settings.get("epochs")))
+        speeds = [row["images_per_s"] for row in trained if row.get("images_per_s")]
+        if speeds:
+            yield Fact("images a second", f"{median(speeds):,.0f}")
+    for name in ("backbone", "batch_size"):
+        if numbers.settings.get(name) is not None:
+            yield Fact(name.replace("_", " "), written(numbers.settings[name]))
+    yield from _machine(numbers)
+
+
+def _planned(epochs: Any) -> str:
+    return f" of {epochs:g}" if isinstance(epochs, (int, float)) else ""
+
+
+def _last_logged(run: Run) -> str:
+    """When metrics.jsonl was last written to; empty when there is none."""
+    try:
+        seconds = (run.path / "metrics.jsonl").stat().st_mtime
+    except OSError:
+        return ""
+    return datetime.fromtimestamp(seconds, UTC).strftime("%-d %B %Y, %H:%M UTC")
+
+
+def _machine(numbers: _Numbers) -> Iterator[Fact]:
+    """When and where, by the last part of the names that env.json uses; `precision` falls back to the setting."""
+    known = {name.rpartition(".")[2]: value for name, value in numbers.environment.items()}
+    known.setdefault("precision", written(numbers.settings.get("precision", "")))
+    known["last logged"] = numbers.logged
+    for name in ("started", "last logged", "precision", "device", "cpu", "gpu", "torch", "nearfar"):
+        if known.get(name, "none") not in ("", "none"):
+            yield Fact(name, known[name].removeprefix("torch."))
+
+
+def _certificate(run: Run) -> Certificate | Absent:
+    """What the bound claims; a run without a checkpoint yet cannot build its bound."""
+    try:
+        said = run.certificate()
+    except UserError as problem:
+        return Absent(f"What the bound proves is not known yet: {problem}.")
+    ceiling = said.get("ceiling")
+    known = ceiling is not None and math.isfinite(ceiling)
+    return Certificate(str(said["status"]), str(said["condition"]), ceiling if known else None)
+
+
+def _certified(curves: dict[str, Curve]) -> dict[str, Curve]:
+    """A ceiling alone is no reading: it is drawn only over an estimate."""
+    return (
+        curves if "nats" in curves else {name: curve for name, curve in curves.items() if name != "ceiling"}
+    )
+
+
+def _events(metrics: Sequence[Mapping[str, Any]]) -> Iterator[Event]:
+    for row in metrics:
+        if row.get("kind") == "event":
+            yield Event(int(row.get("step", 0)), str(row.get("message", "")))
+
+
+def _scores(evaluation: Mapping[str, Any]) -> Iterator[Score]:
+    """Every protocol's result: the learned features, then each baseline's."""
+    learned = {name: value for name, value in evaluation.items() if name != "baselines"}
+    yield from _results(learned, "learned")
+    for features, results in (evaluation.get("baselines") or {}).items():
+        if isinstance(results, Mapping):
+            yield from _results(results, str(features))
+
+
+def _results(tree: Mapping[str, Any], features: str, above: str = "") -> Iterator[Score]:
+    """A result is a mapping with `top1`, however deep: label fractions nest theirs under the fraction."""
+    for name, value in tree.items():
+        if not isinstance(value, Mapping):
+            continue
+        top1, top5 = value.get("top1"), value.get("top5")
+        if _is_share(top1):
+            yield Score(f"{above}{name}", features, top1, top5 if _is_share(top5) else None)
+        else:
+            yield from _results(value, features, f"{above}{name} ")
+
+
+def _is_share(value: Any) -> TypeGuard[float]:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0.0 <= value <= 1.0

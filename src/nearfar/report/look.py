@@ -1,0 +1,193 @@
+"""What a run's data look like to it: the map, the gallery of neighbours, the strip of views."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from PIL import Image
+
+from nearfar.errors import UserError
+from nearfar.report.facts import Absent, Gallery, Map, Neighbour, Picture, Point, Query, Strip, StripRow
+from nearfar.report.inputs import Images, Run, Views
+from nearfar.report.pictures import SMALL, coloured, data_uri, decoded, sprite_of, square, whole, within
+from nearfar.report.space import flat_map, nearest, queries_of, sample
+
+# How data that moved, a file that went bad or a checkpoint not yet there make themselves known.
+_UNAVAILABLE = (UserError, OSError, ValueError, RuntimeError)
+
+
+@dataclass(frozen=True)
+class Detail:
+    """How much of a run is shown; `shared` among several runs so that their page stays light."""
+
+    points: int = 1500
+    sprite_bytes: int = 800_000
+    side: int = 96  # of a picture in the gallery and the strip
+    queries: int = 8
+    neighbours: int = 8
+    epochs: int = 3
+
+    def shared(self, runs: int) -> "Detail":
+        if runs == 1:
+            return self
+        return Detail(
+            max(300, 2 * self.points // runs), max(100_000, self.sprite_bytes // runs), 64 if runs < 4 else 48
+        )
+
+
+@dataclass(frozen=True)
+class Seen:
+    map: Map | Absent
+    gallery: Gallery | Absent
+    strip: Strip | Absent
+
+
+def look(run: Run, seed: int, detail: Detail) -> Seen:
+    """Map, gallery and strip of a run, or why there are none."""
+    try:
+        images = run.images()
+        rows = sample(len(images), detail.points)
+    except _UNAVAILABLE as problem:
+        none = Absent(f"The training data could not be opened: {_said(problem)}")
+        return Seen(none, none, none)
+    if not len(rows):
+        none = Absent("The data set holds no images.")
+        return Seen(none, none, none)
+    return Seen(*_space(run, images, rows, detail), _strip(run, images, rows, seed, detail))
+
+
+def _said(problem: Exception) -> str:
+    text = " ".join(str(problem).split()) or type(problem).__name__
+    return text if text.endswith((".", "!", "?")) else text + "."
+
+
+def _space(
+    run: Run, images: Images, rows: np.ndarray, detail: Detail
+) -> tuple[Map | Absent, Gallery | Absent]:
+    try:
+        features = run.embed(images.subset(rows)).detach().float().cpu().numpy()
+        if not np.isfinite(features).all():
+            none = Absent("The encoder's features are not finite numbers: this run has diverged.")
+            return none, none
+        named = _Named(images, rows)
+        return _map(features, named, detail), _gallery(features, named, detail)
+    except _UNAVAILABLE as problem:
+        none = Absent(f"The images could not be embedded: {_said(problem)}")
+        return none, none
+
+
+class _Named:
+    """The sampled rows of a data set with what can be said of each."""
+
+    def __init__(self, images: Images, rows: np.ndarray):
+        self.images, self.rows = images, rows
+        self.labels = None if images.labels is None else np.asarray(images.labels)[rows]
+        self.small = int(images.load(rows[:1]).size.max()) <= SMALL
+
+    def label(self, place: int) -> int | None:
+        """The class of the image at `place` of the sample; a negative label means unknown."""
+        if self.labels is None or self.labels[place] < 0:
+            return None
+        return int(self.labels[place])
+
+    def path(self, place: int) -> str:
+        return str(self.images.paths[int(self.rows[place])])
+
+    def caption(self, place: int) -> str:
+        label = self.label(place)
+        return self.path(place) if label is None else f"{self.class_of(label)} · {self.path(place)}"
+
+    def class_of(self, label: int) -> str:
+        return self.images.classes[label] if label < len(self.images.classes) else str(label)
+
+    def classes(self) -> tuple[str, ...]:
+        if self.labels is None or not (self.labels >= 0).any():
+            return ()
+        return tuple(self.class_of(label) for label in range(int(self.labels.max()) + 1))
+
+
+def _map(features: np.ndarray, named: _Named, detail: Detail) -> Map:
+    flat, drawn_by = flat_map(features)
+    points = tuple(
+        Point(float(x), float(y), named.label(place), named.path(place)) for place, (x, y) in enumerate(flat)
+    )
+    # WebP works in blocks of 16, so tiles of whole blocks do not bleed into one another
+    side = 32 if named.small else 48
+    tiles = [square(picture, side) for picture in decoded(named.images, named.rows)]
+    sprite = sprite_of(tiles, detail.sprite_bytes)
+    return Map(points, named.classes(), sprite, drawn_by, len(named.images), named.small)
+
+
+def _gallery(features: np.ndarray, named: _Named, detail: Detail) -> Gallery | Absent:
+    if len(features) < 2:
+        return Absent("One image has no neighbours.")
+    queries = queries_of(named.labels, len(features), detail.queries)
+    near, similarity = nearest(features, queries, detail.neighbours)
+    shown = np.unique(np.concatenate([queries, near.ravel()]))
+    pictures = {
+        int(place): Picture(data_uri(_square(picture, detail.side)), named.caption(int(place)))
+        for place, picture in zip(shown, decoded(named.images, named.rows[shown]), strict=True)
+    }
+
+    def neighbour(query: int, place: int, score: float) -> Neighbour:
+        labels = named.label(query), named.label(place)
+        return Neighbour(pictures[place], score, None if None in labels else labels[0] == labels[1])
+
+    return Gallery(
+        tuple(
+            Query(
+                pictures[query],
+                tuple(neighbour(query, *pair) for pair in zip(places, scores, strict=True)),
+            )
+            for query, places, scores in zip(
+                queries.tolist(), near.tolist(), similarity.tolist(), strict=True
+            )
+        ),
+        len(features),
+        named.small,
+    )
+
+
+def _square(picture: Image.Image, side: int) -> Image.Image:
+    """At most `side`; a smaller picture keeps its own pixels and the browser enlarges them."""
+    return square(picture, min(side, *picture.size))
+
+
+def _strip(run: Run, images: Images, rows: np.ndarray, seed: int, detail: Detail) -> Strip | Absent:
+    """A few images as the encoder met them: the run's own seed, the first epochs, the images' own numbers."""
+    try:
+        named = _Named(images, rows)
+        places = queries_of(named.labels, len(rows), detail.queries)
+        index = rows[places]
+        pixels = images.load(index)
+        views = run.views()
+        epochs = [
+            _drawn(views, views(pixels, seed, epoch, index), detail.side) for epoch in range(detail.epochs)
+        ]
+        originals = [data_uri(within(picture, detail.side)) for picture in whole(pixels)]
+    except _UNAVAILABLE as problem:
+        return Absent(f"The views could not be drawn: {_said(problem)}")
+    return Strip(
+        tuple(
+            StripRow(
+                Picture(originals[row], named.caption(place)),
+                tuple(
+                    tuple(
+                        Picture(view[row], f"view {which} in epoch {epoch}")
+                        for which, view in enumerate(drawn, start=1)
+                    )
+                    for epoch, drawn in enumerate(epochs, start=1)
+                ),
+            )
+            for row, place in enumerate(places.tolist())
+        ),
+        named.small,
+    )
+
+
+def _drawn(views: Views, tensors: Sequence, side: int) -> list[list[str]]:
+    """Each view of each image as a data URI."""
+    return [
+        [data_uri(within(coloured(image), side)) for image in np.asarray(views.unnormalise(tensor))]
+        for tensor in tensors
+    ]

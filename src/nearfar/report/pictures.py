@@ -1,0 +1,78 @@
+"""Decoded pixels -> pictures that live inside the page."""
+
+import base64
+import io
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+from jaxtyping import UInt8
+from PIL import Image, ImageOps
+
+from nearfar.report.facts import Sprite
+from nearfar.report.inputs import Images
+from nearfar.types import Pixels
+
+_QUALITIES = (85, 70, 50, 30, 10)
+SMALL = 48  # pixels: at most this wide, a picture is shown enlarged
+_AT_ONCE = 64  # images decoded together: full-size photographs are large
+
+
+def coloured(array: UInt8[np.ndarray, "height width channel"]) -> Image.Image:
+    """An RGB picture of any number of channels: one or two as their grey mean, more by the first three."""
+    if array.shape[-1] < 3:
+        grey = array.mean(axis=-1, keepdims=True).round().astype(np.uint8)
+        array = np.repeat(grey, 3, axis=-1)
+    return Image.fromarray(np.ascontiguousarray(array[..., :3]), "RGB")
+
+
+def whole(pixels: Pixels) -> list[Image.Image]:
+    """Each image without its padding."""
+    return [
+        coloured(data[:height, :width])
+        for data, (height, width) in zip(pixels.data, pixels.size, strict=True)
+    ]
+
+
+def decoded(images: Images, rows: np.ndarray) -> Iterator[Image.Image]:
+    """The pictures of `rows`, a few in memory at a time."""
+    for start in range(0, len(rows), _AT_ONCE):
+        yield from whole(images.load(rows[start : start + _AT_ONCE]))
+
+
+def square(picture: Image.Image, side: int) -> Image.Image:
+    """The middle of a picture, `side` pixels wide; enlarged without blur, since blur would hide what was seen."""
+    larger = min(picture.size) >= side
+    method = Image.Resampling.LANCZOS if larger else Image.Resampling.NEAREST
+    return ImageOps.fit(picture, (side, side), method=method)
+
+
+def within(picture: Image.Image, side: int) -> Image.Image:
+    """The whole picture, its longer side at most `side`."""
+    smaller = picture.copy()
+    smaller.thumbnail((side, side))
+    return smaller
+
+
+def data_uri(picture: Image.Image, limit: int | None = None) -> str:
+    """The picture as a WebP data URI, of at most `limit` bytes before base64 where any quality reaches that.
+
+    Small pictures without a limit keep every pixel: halved chroma shows when they are enlarged.
+    """
+    exact = limit is None and max(picture.size) <= SMALL
+    for quality in _QUALITIES:
+        file = io.BytesIO()
+        picture.save(file, "WEBP", quality=quality, lossless=exact)
+        if limit is None or file.tell() <= limit:
+            break
+    return "data:image/webp;base64," + base64.b64encode(file.getvalue()).decode("ascii")
+
+
+def sprite_of(tiles: Sequence[Image.Image], limit: int) -> Sprite:
+    """Equal square tiles in one picture as near to square as can be."""
+    side = tiles[0].width
+    columns = int(np.ceil(np.sqrt(len(tiles))))
+    rows = -(-len(tiles) // columns)
+    sheet = Image.new("RGB", (columns * side, rows * side))
+    for place, tile in enumerate(tiles):
+        sheet.paste(tile, (place % columns * side, place // columns * side))
+    return Sprite(data_uri(sheet, limit), columns, rows)

@@ -1,0 +1,203 @@
+"""A small real run: handwritten digits, a random convolution, augmentations that move and dim."""
+
+import json
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from sklearn.datasets import load_digits
+from torch import Tensor, nn
+
+from nearfar.errors import UserError
+from nearfar.randomness import uniforms
+from nearfar.types import Pixels
+
+
+class Arrays:
+    """Images held as an array."""
+
+    def __init__(
+        self, data: np.ndarray, labels: np.ndarray | None, classes: tuple[str, ...], paths: tuple[str, ...]
+    ):
+        self.data, self.labels, self.classes, self.paths = data, labels, classes, paths
+        self.name = self.fingerprint = "arrays"
+        self.channels = data.shape[-1]
+
+    def __len__(self) -> int:
+        return len(self.data)
+
+    def load(self, index: np.ndarray) -> Pixels:
+        size = np.tile(np.array(self.data.shape[1:3], dtype=np.int32), (len(index), 1))
+        return Pixels(self.data[index], size)
+
+    def subset(self, index: np.ndarray) -> "Arrays":
+        labels = None if self.labels is None else self.labels[index]
+        return Arrays(self.data[index], labels, self.classes, tuple(self.paths[i] for i in index))
+
+
+def digits(count: int, classes: tuple[str, ...] | None = None, labelled: bool = True) -> Arrays:
+    bunch = load_digits()
+    data = np.clip(bunch.images[:count] * 16, 0, 255).astype(np.uint8)[..., None]
+    names = classes or tuple(f"digit {d}" for d in range(10))
+    labels = bunch.target[:count].astype(np.int64) if labelled else None
+    return Arrays(data, labels, names if labelled else (), tuple(f"digits#{i}" for i in range(count)))
+
+
+class Dimmed:
+    """Two views of each image: rolled by a pixel or two and dimmed, then standardised."""
+
+    def __call__(self, pixels: Pixels, seed: int, epoch: int, index: np.ndarray) -> tuple[Tensor, ...]:
+        return tuple(self._view(pixels, uniforms(seed, epoch, index, view, 2)) for view in range(2))
+
+    def _view(self, pixels: Pixels, drawn: np.ndarray) -> Tensor:
+        images = torch.from_numpy(pixels.data).permute(0, 3, 1, 2).float() / 255
+        moved = [
+            torch.roll(image, int(5 * move) - 2, dims=-1) * (0.5 + 0.5 * light)
+            for image, (move, light) in zip(images, drawn, strict=True)
+        ]
+        return (torch.stack(moved) - 0.5) / 0.25
+
+    def unnormalise(self, images: Tensor) -> np.ndarray:
+        return ((images * 0.25 + 0.5) * 255).round().clamp(0, 255).byte().permute(0, 2, 3, 1).numpy()
+
+
+@dataclass(frozen=True)
+class Settings:
+    values: dict[str, Any]
+
+    def model_dump(self) -> dict[str, Any]:
+        return self.values
+
+
+CHOICES = {
+    "views": "two random crops with flip, colour jitter, greyscale and blur",
+    "encoders": "one resnet8-w16 for both views, with an MLP head to 128 dimensions",
+    "critic": "cosine / temperature 0.2",
+    "negatives": "the 510 other views of the batch",
+    "selection": "everyone",
+    "bound": "InfoNCE",
+}
+ENVIRONMENT = {
+    "started": "2026-03-01 09:30",
+    "precision": "bf16",
+    "cpu": "a processor",
+    "versions": {"torch": "2.9", "numpy": "2.3"},
+}
+EVALUATION = {
+    "data": "digits",
+    "knn": {"top1": 0.581, "top5": 0.93},
+    "linear": {"top1": 0.616, "top5": None},
+    "baselines": {
+        "pixels": {"knn": {"top1": 0.35, "top5": 0.7}, "linear": {"top1": 0.39, "top5": 0.8}},
+        "untrained": {"knn": {"top1": 0.32, "top5": 0.66}, "linear": {"top1": 0.36, "top5": 0.78}},
+    },
+}
+
+
+def metric_rows(count: int, per_epoch: int = 40, start: float = 6.2) -> list[dict[str, Any]]:
+    """What a run of `count` steps logs: a loss that falls noisily, a probe each epoch, one warning."""
+    rng = np.random.default_rng(0)
+    rows: list[dict[str, Any]] = []
+    for step in range(count):
+        decay = math.exp(-3 * step / max(count, 1))
+        loss = start - 3 * (1 - decay) + 0.15 * rng.standard_normal()
+        rows.append(
+            {
+                "kind": "train", "step": step, "epoch": step / per_epoch, "loss": loss, "nats": 6.23 - loss,
+                "ceiling": 6.23, "lr": 0.06 * 0.5 * (1 + math.cos(math.pi * step / max(count, 1))),
+                "images_per_s": 800 + 40 * rng.standard_normal(), "grad_norm": 0.4 + decay,
+                "deviation": 0.95 - 0.5 * decay, "rank": 40 - 30 * decay, "mean_cosine": 0.05 + 0.6 * decay,
+            }
+        )  # fmt: skip
+        if step and step % per_epoch == 0:
+            rows.append(
+                {"kind": "probe", "step": step, "epoch": step / per_epoch, "knn_top1": 0.6 - 0.3 * decay}
+            )
+    if count > 55:
+        message = (
+            "mean cosine was 0.61 for 50 steps: the embedding may be collapsing; try a higher temperature"
+        )
+        rows.append({"kind": "event", "step": 55, "message": message})
+    return rows
+
+
+@dataclass(frozen=True)
+class SmallRun:
+    path: Path
+    metrics: list[dict[str, Any]] = field(default_factory=lambda: metric_rows(400))
+    evaluation: dict[str, Any] | None = field(default_factory=lambda: EVALUATION)
+    data: Arrays | Exception = field(default_factory=lambda: digits(300))
+    options: dict[str, Any] = field(default_factory=dict)
+    collapsed: bool = False
+    diverged: bool = False
+    no_checkpoint: bool = False
+    certified: str = (
+        "InfoNCE is a lower bound on mutual information when negatives are independent of the anchor."
+    )
+
+    @property
+    def settings(self) -> Settings:
+        common = {"recipe": "simclr", "epochs": 10, "batch_size": 256, "seed": 3, "backbone": "resnet8-w16"}
+        return Settings(
+            common
+            | {"bound": {"name": "infonce"}, "views": {"flip": 0.5, "scale": (0.2, 1.0)}}
+            | self.options
+        )
+
+    def choices(self) -> dict[str, str]:
+        return CHOICES
+
+    def certificate(self) -> dict[str, Any]:
+        if self.no_checkpoint:
+            raise UserError("the run holds no valid checkpoint")
+        return {"status": "proven", "condition": self.certified, "ceiling": 6.23}
+
+    def images(self, spec: Any = None) -> Arrays:
+        if isinstance(self.data, Exception):
+            raise self.data
+        return self.data
+
+    def views(self) -> Dimmed:
+        return Dimmed()
+
+    def embed(self, data: Arrays) -> Tensor:
+        if self.diverged:
+            return torch.full((len(data), 4), math.nan)
+        if self.collapsed:
+            return torch.ones(len(data), 8)
+        generator = torch.Generator().manual_seed(0)
+        network = nn.Sequential(
+            nn.Conv2d(data.channels, 12, 3), nn.ReLU(), nn.AdaptiveMaxPool2d(2), nn.Flatten()
+        )
+        with torch.no_grad():
+            for weight in network.parameters():
+                weight.copy_(torch.randn(weight.shape, generator=generator))
+            return network(torch.from_numpy(data.data).permute(0, 3, 1, 2).float() / 255)
+
+
+@pytest.fixture
+def make_run(tmp_path: Path) -> Callable[..., SmallRun]:
+    """A run folder with env.json, by any of SmallRun's fields."""
+
+    def make(name: str = "digits-simclr", **fields: Any) -> SmallRun:
+        path = tmp_path / name
+        path.mkdir(parents=True, exist_ok=True)
+        (path / "env.json").write_text(json.dumps(ENVIRONMENT))
+        return replace(SmallRun(path), **fields)
+
+    return make
+
+
+@pytest.fixture
+def make_digits() -> Callable[..., Arrays]:
+    return digits
+
+
+@pytest.fixture
+def make_rows() -> Callable[..., list[dict[str, Any]]]:
+    return metric_rows

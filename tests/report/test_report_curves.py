@@ -1,0 +1,74 @@
+"""Laws of thinning: nothing invented, extremes kept, gaps shown."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from nearfar.report.curves import POINTS, curve_of, curves_of
+
+values = st.lists(
+    st.one_of(st.none(), st.floats(allow_nan=True, allow_infinity=True, width=32)), max_size=1600
+)
+
+
+@given(values)
+@settings(deadline=None, max_examples=60)
+def test_a_curve_is_light_and_spans_exactly_what_was_logged(logged: list[float | None]) -> None:
+    curve = curve_of(enumerate(logged))
+    measured = [v for v in logged if v is not None]
+    finite = [v for v in measured if math.isfinite(v)]
+    if not finite:
+        assert curve is None
+        return
+    assert curve is not None
+    assert (
+        len(curve.epoch)
+        == len(curve.value)
+        == len(curve.low)
+        == len(curve.high)
+        == min(POINTS, len(measured))
+    )
+    assert np.nanmin(curve.low) == min(finite)
+    assert np.nanmax(curve.high) == max(finite)
+    assert (curve.first, curve.last) == (finite[0], finite[-1])
+    assert curve.broken == len(measured) - len(finite)
+    assert all(a < b for a, b in zip(curve.epoch, curve.epoch[1:], strict=False))
+
+
+@given(st.lists(st.floats(-1e3, 1e3), min_size=1, max_size=POINTS))
+@settings(deadline=None, max_examples=40)
+def test_a_short_curve_is_itself(logged: list[float]) -> None:
+    curve = curve_of(enumerate(logged))
+    assert curve is not None
+    assert curve.value == tuple(logged) == curve.low == curve.high
+
+
+def test_thinning_keeps_the_mean() -> None:
+    logged = np.random.default_rng(0).standard_normal(POINTS * 7)
+    curve = curve_of(enumerate(logged.tolist()))
+    assert curve is not None
+    np.testing.assert_allclose(curve.value, logged.reshape(POINTS, 7).mean(axis=1))
+
+
+def test_a_hundred_thousand_rows_with_gaps_and_nulls(make_rows: Callable[..., list[dict[str, Any]]]) -> None:
+    rows = make_rows(100_000, per_epoch=1000)
+    for row in rows[:50]:
+        row["loss"] = math.nan
+    for row in rows:
+        if row["kind"] == "train":
+            row["nats"] = row["ceiling"] = None
+    curves = curves_of(rows)
+    assert "nats" not in curves
+    assert "ceiling" not in curves
+    assert curves["loss"].broken == 50
+    assert len(curves["loss"].value) == POINTS
+    assert len(curves["knn_top1"].value) == 99
+
+
+def test_no_rows_no_curves() -> None:
+    assert curves_of([]) == {}
+    assert curves_of([{"kind": "event", "step": 1, "message": "x"}]) == {}

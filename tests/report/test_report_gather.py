@@ -1,0 +1,166 @@
+"""A run becomes facts: all that it has, and a reason for all that it has not."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from nearfar.errors import UserError
+from nearfar.report.facts import Absent, Certificate, Fact, Gallery, Map, Score, Strip
+from nearfar.report.gather import flattened, gather, written
+from nearfar.report.look import Detail
+from nearfar.schedules import linear
+
+Make = Callable[..., Any]
+
+
+def test_a_whole_run(make_run: Make) -> None:
+    facts = gather(make_run(), Detail())
+    assert facts.title == "digits-simclr"
+    assert facts.recipe == "simclr"
+    assert Fact("views.flip", "0.5") in facts.settings
+    assert Fact("views.scale", "0.2, 1.0") in facts.settings
+    assert Fact("versions.torch", "2.9") in facts.environment
+    assert {"started", "cpu", "torch", "precision", "images a second"} <= {fact.name for fact in facts.glance}
+    assert isinstance(facts.certificate, Certificate)
+    assert facts.certificate.ceiling == 6.23
+    assert [event.step for event in facts.events] == [55]
+    assert set(facts.curves) >= {
+        "loss",
+        "nats",
+        "ceiling",
+        "lr",
+        "deviation",
+        "rank",
+        "mean_cosine",
+        "knn_top1",
+    }
+
+
+def test_scores_hold_learned_and_baselines_however_deep(make_run: Make) -> None:
+    evaluation = {
+        "data": "x",
+        "knn": {"top1": 0.5, "top5": math.nan},
+        "fractions": {"1%": {"top1": 0.2}},
+        "baselines": {"pixels": {"knn": {"top1": 0.25, "top5": 0.5}}, "untrained": None},
+    }
+    assert gather(make_run(evaluation=evaluation), Detail()).scores == (
+        Score("knn", "learned", 0.5, None),
+        Score("fractions 1%", "learned", 0.2, None),
+        Score("knn", "pixels", 0.25, 0.5),
+    )
+
+
+def test_the_gallery_judges_by_label(make_run: Make, make_digits: Make) -> None:
+    data = make_digits(300)
+    gallery = gather(make_run(data=data), Detail()).gallery
+    assert isinstance(gallery, Gallery)
+    assert len(gallery.queries) == 8
+    named = dict(zip(data.paths, data.labels.tolist(), strict=True))
+
+    def label(caption: str) -> int:
+        return named[caption.rpartition(" · ")[2]]
+
+    for query in gallery.queries:
+        assert len(query.neighbours) == 8
+        for near in query.neighbours:
+            assert near.same == (label(near.picture.caption) == label(query.picture.caption))
+
+
+def test_without_labels_nothing_is_judged(make_run: Make, make_digits: Make) -> None:
+    facts = gather(make_run(data=make_digits(120, labelled=False)), Detail())
+    assert isinstance(facts.gallery, Gallery)
+    assert isinstance(facts.map, Map)
+    assert facts.map.classes == ()
+    assert {point.label for point in facts.map.points} == {None}
+    assert {near.same for query in facts.gallery.queries for near in query.neighbours} == {None}
+
+
+def test_the_map_shows_at_most_the_asked_points_of_the_right_images(
+    make_run: Make, make_digits: Make
+) -> None:
+    data = make_digits(300)
+    shown = gather(make_run(data=data), Detail(points=60)).map
+    assert isinstance(shown, Map)
+    assert (len(shown.points), shown.of) == (60, 300)
+    named = dict(zip(data.paths, data.labels.tolist(), strict=True))
+    assert all(named[point.name] == point.label for point in shown.points)
+    assert shown.sprite.columns * shown.sprite.rows >= 60
+
+
+def test_the_strip_shows_what_the_views_drew(make_run: Make) -> None:
+    run = make_run()
+    strip = gather(run, Detail()).strip
+    assert isinstance(strip, Strip)
+    assert len(strip.rows) == 8
+    assert all(len(row.draws) == 3 and all(len(draw) == 2 for draw in row.draws) for row in strip.rows)
+    pictures = [view.uri for row in strip.rows for draw in row.draws for view in draw]
+    assert len(set(pictures)) > len(pictures) * 0.9, "draws must differ between epochs and views"
+    from nearfar.report.pictures import coloured, data_uri
+
+    row = int(strip.rows[0].original.caption.rpartition("#")[2])
+    index = np.array([row])
+    second = run.views()(run.images().load(index), 3, 1, index)[0]
+    assert strip.rows[0].draws[1][0].uri == data_uri(coloured(run.views().unnormalise(second)[0]))
+
+
+@pytest.mark.parametrize(
+    "problem",
+    [FileNotFoundError("photos/ is gone"), UserError("photos/ is gone"), ValueError("photos/ is gone")],
+)
+def test_data_that_moved_leave_a_reason(make_run: Make, problem: Exception) -> None:
+    facts = gather(make_run(data=problem), Detail())
+    for part in (facts.map, facts.gallery, facts.strip):
+        assert isinstance(part, Absent)
+        assert "photos/ is gone." in part.reason
+    assert facts.curves
+
+
+def test_a_diverged_encoder_leaves_a_reason_and_the_views(make_run: Make) -> None:
+    facts = gather(make_run(diverged=True), Detail())
+    assert isinstance(facts.map, Absent)
+    assert "diverged" in facts.map.reason
+    assert isinstance(facts.gallery, Absent)
+    assert isinstance(facts.strip, Strip)
+
+
+def test_a_collapsed_encoder_is_still_drawn(make_run: Make) -> None:
+    assert isinstance(gather(make_run(collapsed=True), Detail()).map, Map)
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 5])
+def test_hardly_any_images(make_run: Make, make_digits: Make, count: int) -> None:
+    facts = gather(make_run(data=make_digits(count)), Detail())
+    assert isinstance(facts.map, Absent if count == 0 else Map)
+    assert isinstance(facts.gallery, Absent if count < 2 else Gallery)
+
+
+def test_a_run_just_begun(make_run: Make) -> None:
+    run = make_run(metrics=[], evaluation=None, no_checkpoint=True)
+    (run.path / "env.json").write_text("{ damaged")
+    facts = gather(run, Detail())
+    assert facts.curves == {}
+    assert facts.scores == ()
+    assert facts.events == ()
+    assert facts.environment == ()
+    assert isinstance(facts.certificate, Absent)
+
+
+def test_settings_read_as_they_are_typed() -> None:
+    tree = {"a": {"b": {"c": 1}, "d": None}, "e": {}, "f": [1, True], "g": linear(0, 0.9)}
+    assert {name: written(value) for name, value in flattened(tree)} == {
+        "a.b.c": "1",
+        "a.d": "none",
+        "e": "{}",
+        "f": "1, true",
+        "g": "linear(0.0,0.9)",
+    }
+
+
+def test_several_runs_share_the_page() -> None:
+    alone, five = Detail().shared(1), Detail().shared(5)
+    assert alone == Detail()
+    assert five.points < alone.points
+    assert five.sprite_bytes * 5 <= alone.sprite_bytes

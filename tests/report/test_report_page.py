@@ -1,0 +1,177 @@
+"""The written page: complete, escaped, self-contained, and a sentence where something is wrong."""
+
+import itertools
+import re
+from collections.abc import Callable
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nearfar.errors import UserError
+from nearfar.report import write_report
+
+Make = Callable[..., Any]
+EVIL = "<script>alert(1)</script>\"'><img src=x onerror=alert(2)>{{ 7*7 }}"
+
+
+class Outline(HTMLParser):
+    """The tags and the visible words of a page."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.words = ""
+        self._hidden = 0
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        self._hidden += tag in ("script", "style")
+
+    def handle_endtag(self, tag: str) -> None:
+        self._hidden -= tag in ("script", "style")
+
+    def handle_data(self, data: str) -> None:
+        if not self._hidden:
+            self.words += data
+
+    def count(self, tag: str) -> int:
+        return sum(name == tag for name, _ in self.tags)
+
+
+def outline(runs: list[Any], out: Path) -> Outline:
+    return Outline(write_report(runs, out).read_text(encoding="utf-8"))
+
+
+def test_one_run_shows_everything(make_run: Make, tmp_path: Path) -> None:
+    page = outline([make_run()], tmp_path / "deep" / "report.html")
+    for words in (
+        "58.1%",
+        "+26.1",
+        "points against untrained encoder",
+        "proven",
+        "at most 6.23 nats",
+        "step 55",
+    ):
+        assert words in page.words
+    for room in ("views", "encoders", "negatives", "selection", "bound", "cosine / temperature 0.2"):
+        assert room in page.words
+    assert page.count("circle") >= 300
+    assert sum("query" in (attrs.get("class") or "") for tag, attrs in page.tags if tag == "img") == 8
+    assert sum(attrs.get("class") == "chart" for tag, attrs in page.tags if tag == "svg") == 9
+    assert page.count("h1") == 1
+    assert all(attrs.get("alt") for tag, attrs in page.tags if tag == "img")
+
+
+def test_ids_are_unique_in_a_page_of_several_runs(make_run: Make, tmp_path: Path) -> None:
+    page = outline([make_run("a"), make_run("b")], tmp_path / "r.html")
+    ids = [attrs["id"] for _, attrs in page.tags if "id" in attrs]
+    assert len(ids) == len(set(ids)) > 10
+
+
+def test_headings_never_skip_a_level(make_run: Make, tmp_path: Path) -> None:
+    for runs in ([make_run()], [make_run("a"), make_run("b")]):
+        page = outline(runs, tmp_path / "r.html")
+        levels = [int(tag[1]) for tag, _ in page.tags if re.fullmatch(r"h[1-6]", tag)]
+        assert levels[0] == 1
+        assert all(after - before <= 1 for before, after in itertools.pairwise(levels))
+
+
+def test_names_of_any_kind_are_only_text(make_run: Make, make_digits: Make, tmp_path: Path) -> None:
+    data = make_digits(60, classes=tuple(f"{EVIL}{d}" for d in range(10)))
+    data.paths = tuple(f"{EVIL}#{i}" for i in range(60))
+    rows = [{"kind": "event", "step": 1, "message": EVIL}]
+    runs = [
+        make_run(
+            "a<b>&'",
+            data=data,
+            metrics=rows,
+            options={"recipe": EVIL, EVIL: EVIL},
+            evaluation={EVIL: {"top1": 0.5}},
+        ),
+        make_run("c", data=UserError(EVIL), certified=EVIL),
+    ]
+    page = outline(runs, tmp_path / "r.html")
+    own = [attrs for tag, attrs in page.tags if tag == "script"]
+    assert [attrs.get("type") for attrs in own] == ["application/json", None]
+    assert not [name for _, attrs in page.tags for name in attrs if name.startswith("on")]
+    assert all((attrs["src"] or "").startswith("data:image/webp") for tag, attrs in page.tags if tag == "img")
+    assert EVIL in page.words
+    assert "49" not in re.findall(r"onerror=alert\(2\)>(\d+)", page.words)
+
+
+def test_nothing_in_the_page_points_outside(make_run: Make, tmp_path: Path) -> None:
+    page = outline([make_run()], tmp_path / "r.html")
+    for _, attrs in page.tags:
+        for name in ("src", "href", "xlink:href", "srcset", "action", "data"):
+            assert (attrs.get(name) or "#").startswith(("#", "data:"))
+    policy = next(attrs["content"] or "" for tag, attrs in page.tags if attrs.get("http-equiv"))
+    assert policy.startswith("default-src 'none'; img-src data:;")
+    assert "script-src 'sha256-" in policy
+
+
+def test_no_evaluation_says_how_to_get_one(make_run: Make, tmp_path: Path) -> None:
+    run = make_run(evaluation=None)
+    assert f"nearfar evaluate {run.path}" in outline([run], tmp_path / "r.html").words
+
+
+def test_moved_data_are_said_and_the_rest_is_there(make_run: Make, tmp_path: Path) -> None:
+    page = outline([make_run(data=FileNotFoundError("photos/ is gone"))], tmp_path / "r.html")
+    assert page.words.count("photos/ is gone.") == 3
+    assert page.count("img") == 0
+    assert "58.1%" in page.words
+
+
+def test_a_run_just_begun_has_a_page(make_run: Make, tmp_path: Path) -> None:
+    run = make_run(metrics=[], evaluation=None, no_checkpoint=True, data=UserError("no checkpoint"))
+    page = outline([run], tmp_path / "r.html")
+    assert "Nothing is logged yet" in page.words
+    assert "no checkpoint" in page.words
+
+
+def test_a_method_without_a_reading_says_so(make_run: Make, make_rows: Make, tmp_path: Path) -> None:
+    rows = [{**row, "nats": None} if row["kind"] == "train" else row for row in make_rows(100)]
+    page = outline([make_run(metrics=rows)], tmp_path / "r.html")
+    assert "gives no reading of mutual information" in page.words
+    assert "Mutual information, nats" not in page.words
+
+
+def test_several_runs_are_compared_first(make_run: Make, tmp_path: Path) -> None:
+    worse = {"knn": {"top1": 0.4}}
+    runs = [
+        make_run("one"),
+        make_run("two", evaluation=worse, options={"lr": 0.5}),
+        make_run("three", evaluation=None),
+    ]
+    page = outline(runs, tmp_path / "r.html")
+    assert "3 runs side by side" in page.words
+    assert page.words.index("Settings that differ") < page.words.index("What was learned")
+    best = [attrs for tag, attrs in page.tags if tag == "td" and attrs.get("class") == "best"]
+    assert len(best) == 2, "kNN and linear are both best in the first run"
+    text = (tmp_path / "r.html").read_text()
+    assert text.count("background-image: url(") == 1, "runs on the same data share their thumbnails"
+
+
+def test_runs_called_alike_are_told_apart_by_path(make_run: Make, tmp_path: Path) -> None:
+    runs = [make_run("a/run"), make_run("b/run")]
+    words = outline(runs, tmp_path / "r.html").words
+    assert all(words.count(str(run.path)) >= 3 for run in runs)
+
+
+def test_the_page_is_the_same_for_the_same_run(make_run: Make, tmp_path: Path) -> None:
+    first, second = (
+        write_report([make_run()], tmp_path / name).read_bytes() for name in ("a.html", "b.html")
+    )
+    assert first == second
+
+
+def test_wrong_use_is_one_sentence(make_run: Make, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="no run"):
+        write_report([], tmp_path / "r.html")
+    with pytest.raises(UserError, match="the folder"):
+        write_report([make_run()], tmp_path)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match="could not be written"):
+        write_report([make_run()], tmp_path / "file" / "r.html")
