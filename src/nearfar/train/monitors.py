@@ -72,7 +72,7 @@ def complaint(seen: Readings) -> str | None:
     )
     if seen.full_rank:
         numbers += f" of {seen.full_rank}"
-    if seen.mean_cosine > 0.95:
+    if seen.mean_cosine > 0.9:  # BYOL without its predictor passes this slowly, the real one stays near 0.4
         return (
             f"The representation has collapsed: all images are mapped to nearly the same place ({numbers}). "
             "Try a higher encoders.momentum, a lower lr, batch norm in the head, and for a method without "
