@@ -158,7 +158,7 @@ def test_damaged_exif_is_passed_by_in_silence(before: bytes) -> None:
     picture = Image.fromarray(smooth(20, 33))
     plain = encoded(picture, "JPEG")
     block = b"Exif\0\0II*\0\x08\0\0\0\x09\0\x12\x01\x03\0"
-    segment = before + b"\xff\xe1" + struct.pack(">H", len(block) + 2) + block
+    segment = b"\xff\xfe\0\2" + before + b"\xff\xe1" + struct.pack(">H", len(block) + 2) + block
     without_jfif = plain[:2] + segment + plain[20:]
     np.testing.assert_array_equal(decode(without_jfif), decode(plain))
 
