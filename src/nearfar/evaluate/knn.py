@@ -63,9 +63,9 @@ def ranked_classes(
     "cosine" (Wu et al. 2018, sec. 3.4): neighbour i of class c adds exp(cos_i / temperature) to c's vote.
     "l2": the k nearest by Euclidean distance, one vote each.
 
-    Nothing depends on the order of the train rows: rows equally near at the edge of the k enter by rising
-    label, and equal votes go to the class with the nearer neighbour, then to the lower label. The similarity
-    matrix is built `chunk` test rows at a time.
+    Neither the order of the train rows nor `chunk` matters (but for rounding): rows equally near at the edge of
+    the k enter by rising label, and equal votes go to the class with the nearer neighbour, then to the lower
+    label. The similarity matrix is built `chunk` test rows at a time, never whole.
     """
     _check(k, temperature, len(train), exclude_self, len(test))
     by_label = torch.argsort(train_labels, stable=True)  # so that "lower position" means "lower label"

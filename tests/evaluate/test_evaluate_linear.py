@@ -1,0 +1,143 @@
+"""The linear probe reaches the optimum that scikit-learn's solver reaches, and never looks at the test labels."""
+
+from importlib import import_module
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn.datasets import load_digits
+from sklearn.linear_model import LogisticRegression
+from torch import Tensor
+
+from nearfar.errors import UserError
+from nearfar.evaluate.labels import stratified_split
+from nearfar.evaluate.linear import fit_chosen, fit_linear, linear
+
+
+def mixture(seed: int, rows: int, dim: int, classes: int) -> tuple[Tensor, Tensor]:
+    """Overlapping Gaussian classes in correlated dimensions of very different scale and place."""
+    generator = torch.Generator().manual_seed(seed)
+    labels = torch.randint(0, classes, (rows,), generator=generator)
+    labels[:classes] = torch.arange(classes)
+    centres = torch.randn(classes, dim, generator=generator)
+    mixing = torch.randn(dim, dim, generator=generator)
+    scale = 10 ** torch.linspace(-3, 3, dim)
+    noise = torch.randn(rows, dim, generator=generator)
+    return ((centres[labels] + 1.5 * noise) @ mixing + 5) * scale, labels
+
+
+def sklearn_probabilities(train: Tensor, labels: Tensor, test: Tensor, penalty: float) -> np.ndarray:
+    x = train.double().numpy()
+    mean, scale = x.mean(0), x.std(0)
+    scale[scale < 1e-6 * np.abs(mean)] = 1
+    scale[scale == 0] = 1
+    model = LogisticRegression(C=1 / (penalty * len(x)), solver="newton-cg", tol=1e-10, max_iter=2000)
+    model.fit((x - mean) / scale, labels.numpy())
+    p: np.ndarray = model.predict_proba((test.double().numpy() - mean) / scale)
+    return p
+
+
+@settings(deadline=None, max_examples=12)
+@given(
+    st.integers(0, 2**20), st.integers(30, 200), st.integers(2, 12), st.integers(3, 6), st.floats(-4.0, 0.0)
+)
+def test_probabilities_equal_sklearn(seed: int, rows: int, dim: int, classes: int, exponent: float) -> None:
+    train, labels = mixture(seed, rows, dim, classes)
+    test, _ = mixture(seed + 1, 50, dim, classes)
+    ours = fit_linear(train, labels, 10**exponent).log_probabilities(test).exp()
+    # far outside the training data a probability is a steep function of W: the training rows are the fair place
+    inside = fit_linear(train, labels, 10**exponent).log_probabilities(train).exp()
+    assert np.abs(inside.numpy() - sklearn_probabilities(train, labels, train, 10**exponent)).max() < 1e-3
+    assert ours.sum(1).allclose(torch.ones(len(test), dtype=ours.dtype))
+
+
+def digits() -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    images, classes = load_digits(return_X_y=True)
+    x, y = torch.from_numpy(images).float(), torch.from_numpy(classes).long()
+    rest, held = stratified_split(y, 0.3, 0)
+    return x[rest], y[rest], x[held], y[held]
+
+
+@pytest.mark.parametrize("penalty", [1e-1, 1e-3, 1e-5])
+@pytest.mark.parametrize("widest", [4096, 0], ids=["preconditioned", "too wide to precondition"])
+@pytest.mark.parametrize("exact", [2**22, 0], ids=["float64", "float32"])
+def test_digits_equal_sklearn(
+    penalty: float, widest: int, exact: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Digits have constant and almost constant pixels. Every path through the solver ends in one place."""
+    module = import_module("nearfar.evaluate.linear")  # by name: the package exports the function `linear`
+    monkeypatch.setattr(module, "_WIDEST", widest)
+    monkeypatch.setattr(module, "_EXACT", exact)
+    train, labels, test, _ = digits()
+    ours = fit_linear(train, labels, penalty).log_probabilities(test).exp()
+    assert np.abs(ours.numpy() - sklearn_probabilities(train, labels, test, penalty)).max() < (
+        1e-3 if exact else 1e-2
+    )
+
+
+def test_figures_follow_from_the_chosen_classifier() -> None:
+    train, labels, test, truth = digits()
+    figures = linear(train, labels, test, truth)
+    p = sklearn_probabilities(train, labels, test, figures["penalty"])
+    assert figures["top1"] == pytest.approx((p.argmax(1) == truth.numpy()).mean(), abs=1e-9)
+    top5 = np.argsort(-p, 1)[:, :5]
+    assert figures["top5"] == pytest.approx((top5 == truth.numpy()[:, None]).any(1).mean(), abs=1e-9)
+    assert figures["top1"] > 0.95
+
+
+@pytest.mark.parametrize("noise", [0, 400])
+def test_penalty_is_the_best_on_the_validation_split(noise: int) -> None:
+    """With many noise dimensions a strong penalty wins, without any a weak one."""
+    train, labels, _, _ = digits()
+    train = torch.cat([train, torch.randn(len(train), noise, generator=torch.Generator().manual_seed(0))], 1)
+    penalties = (10.0, 1e-1, 1e-3, 1e-6)
+    _, chosen = fit_chosen(train, labels, penalties=penalties, seed=7)
+    rest, held = stratified_split(labels, 0.2, 7)
+    scored = {}
+    for penalty in penalties:
+        log_p = fit_linear(train[rest], labels[rest], penalty).log_probabilities(train[held])
+        scored[penalty] = (log_p.argmax(1) == labels[held]).double().mean().item()
+    assert scored[chosen] >= max(scored.values()) - 1.5 / len(held)  # the path is solved roughly: one image
+    assert chosen == (1e-1 if noise else 1e-3)
+    assert scored[chosen] > min(scored.values()) + 0.01
+
+
+def test_test_labels_do_not_touch_the_penalty_or_the_fit() -> None:
+    train, labels, test, truth = digits()
+    shuffled = truth[torch.randperm(len(truth), generator=torch.Generator().manual_seed(0))]
+    honest, blind = linear(train, labels, test, truth), linear(train, labels, test, shuffled)
+    assert honest["penalty"] == blind["penalty"]
+    assert blind["top1"] < 0.3 < honest["top1"]
+
+
+def test_scale_and_place_of_features_do_not_matter() -> None:
+    train, labels, test, truth = digits()
+    moved = linear(1e-3 * train + 7, labels, 1e-3 * test + 7, truth)
+    assert moved == pytest.approx(linear(train, labels, test, truth), abs=0.01)
+
+
+def test_constant_dimensions_add_nothing() -> None:
+    train, labels, test, truth = digits()
+    widen = lambda x: torch.cat([x, torch.full((len(x), 3), 0.1)], 1)
+    assert linear(widen(train), labels, widen(test), truth) == linear(train, labels, test, truth)
+
+
+@pytest.mark.parametrize("classes", [1, 2, 4])
+def test_fewer_than_five_classes(classes: int) -> None:
+    train, labels = mixture(0, 60, 3, classes)
+    figures = linear(train, labels, train, labels)
+    assert figures["top5"] == 1
+    assert figures["top1"] <= 1
+
+
+def test_one_image_of_each_class_still_fits() -> None:
+    figures = linear(10 * torch.eye(6), torch.arange(6), 10 * torch.eye(6), torch.arange(6))
+    assert figures["top1"] == 1
+
+
+@pytest.mark.parametrize("penalties", [(), (0.0,), (1.0, -1.0), (float("inf"),)])
+def test_impossible_penalties_are_named(penalties: tuple[float, ...]) -> None:
+    with pytest.raises(UserError, match="penalties were"):
+        linear(torch.eye(4), torch.arange(4), torch.eye(4), torch.arange(4), penalties=penalties)
