@@ -28,7 +28,7 @@ class _Parser(argparse.ArgumentParser):
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command and returns its exit code."""
     try:
-        parsed = _parser().parse_args(arguments)
+        parsed = _parsed(arguments)
         return parsed.command(parsed)
     except UserError as problem:
         return _say(str(problem), BAD_INPUT)
@@ -42,6 +42,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise
         where = problem.filename or "a file"
         return _say(f"{where} cannot be written: {problem.strerror}; what was saved is kept", BAD_INPUT)
+
+
+def _parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
+    """Parsed arguments; settings may stand before or after the options, which argparse alone cannot take."""
+    parser = _parser()
+    parsed, rest = parser.parse_known_args(arguments)
+    strange = [word for word in rest if word.startswith("-") or not hasattr(parsed, "words")]
+    if strange:
+        parser.error(f"{strange[0]} is not an option or argument of this command")
+    if rest:
+        parsed.words += rest
+    return parsed
 
 
 def _say(sentence: str, code: int) -> int:

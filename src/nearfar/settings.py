@@ -20,6 +20,7 @@ from nearfar.encoders import Plan, check_backbone
 from nearfar.errors import UserError
 from nearfar.parts import check_settings, plain, settable, unknown
 from nearfar.recipes import RECIPES
+from nearfar.recipes.build import try_parts
 from nearfar.schedules import Value, parse_value
 from nearfar.views import PIPELINES, pipelines
 
@@ -38,7 +39,7 @@ MAY_CHANGE = ("max_time", "workers", "probe_every", "checkpoint_every", "keep") 
 class Settings(BaseModel):
     """A run's settings, complete and checked."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, arbitrary_types_allowed=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, arbitrary_types_allowed=True, allow_inf_nan=False)
 
     recipe: str
     data: str
@@ -217,6 +218,7 @@ def check(merged: Mapping[str, Any]) -> Settings:
     for room in ROOMS:
         known[room] = check_choice(room, known[room])
     known["views"] = check_views(known["views"])
+    try_parts(known)
     for key, field in Settings.model_fields.items():
         if field.default is None and known.get(key) == "none":
             known[key] = None
@@ -246,7 +248,6 @@ def check_choice(room: str, choice: Mapping[str, Any]) -> dict[str, Any]:
             raise unknown(f"{room}.{key}", (f"{room}.{k}" for k in {**role_keys, **plan_keys}))
     role = check_settings(parts[name], {k: v for k, v in raw.items() if k in role_keys}, room)
     plan = check_settings(Plan, {k: v for k, v in raw.items() if k in plan_keys}, room)
-    Plan(**plan)
     return {"name": name, **role, **plan}
 
 

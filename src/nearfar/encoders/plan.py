@@ -28,8 +28,8 @@ class Plan:
 
     def __post_init__(self) -> None:
         for key in ("hidden", "dim"):
-            if getattr(self, key) < 1:
-                raise UserError(f"encoders.{key} was {getattr(self, key)}; it must be at least 1")
+            if not 1 <= getattr(self, key) <= 65536:
+                raise UserError(f"encoders.{key} was {getattr(self, key)}; it lies from 1 to 65536")
         if not 0 <= self.dropout < 1:
             raise UserError(f"encoders.dropout was {self.dropout}; it lies in [0, 1)")
 

@@ -12,6 +12,9 @@ from nearfar.scores import EMPTY, Candidates
 from nearfar.types import Circumstances
 
 
+LARGEST = 2**26  # keys; of 128 numbers each that is 32 GiB
+
+
 class Queue(Fresh, nn.Module):
     """The last `size` keys. Overflow wraps; a step's own keys enter only after the step that made them."""
 
@@ -21,8 +24,8 @@ class Queue(Fresh, nn.Module):
 
     def __init__(self, size: int = 4096, *, dim: int = 128) -> None:
         super().__init__()
-        if size < 1:
-            raise UserError(f"negatives.size was {size}; a queue needs at least 1 place")
+        if not 1 <= size <= LARGEST:
+            raise UserError(f"negatives.size was {size}; a queue has from 1 to {LARGEST} places")
         self.register_buffer("embedding", torch.zeros(size, dim))
         self.register_buffer("index", torch.full((size,), EMPTY))
         self.register_buffer("pointer", torch.zeros((), dtype=torch.long))

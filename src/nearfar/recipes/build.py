@@ -3,11 +3,14 @@
 from collections.abc import Mapping
 from typing import Any
 
+import torch
+from torch import nn
+
 from nearfar import bounds, critics, encoders, negatives, selections
 from nearfar.encoders import Plan
 from nearfar.method import Method
 from nearfar.parts import settable
-from nearfar.types import Bound, Critic, Encoders, Selection, Source
+from nearfar.types import Encoders, Source
 
 Choices = Mapping[str, Mapping[str, Any]]
 
@@ -22,8 +25,7 @@ def build_method(
     chunk: int | None = None,
 ) -> Method:
     """The method that checked settings describe, for data of so many channels and instances."""
-    plan_keys = settable(Plan)
-    plan = Plan(**{k: v for k, v in choices["encoders"].items() if k in plan_keys})
+    plan = _plan(choices)
     return Method(
         encoders=_encoders(choices["encoders"], plan, backbone, channels, image_size),
         critic=_plain_part(critics.PARTS, choices["critic"]),
@@ -33,6 +35,22 @@ def build_method(
         symmetric=choices["views"]["symmetric"],
         chunk=chunk,
     )
+
+
+def try_parts(choices: Choices) -> None:
+    """Lets every part judge its own settings, on torch's meta device, where nothing costs memory."""
+    with torch.device("meta"):
+        plan = _plan(choices)
+        role = encoders.PARTS[choices["encoders"]["name"]]
+        role(nn.Identity(), **_own(role, choices["encoders"]))
+        _negatives(choices, plan.dim, instances=1)
+        for parts, room in ((critics.PARTS, "critic"), (selections.PARTS, "selection"), (bounds.PARTS, "bound")):
+            _plain_part(parts, choices[room])
+
+
+def _plan(choices: Choices) -> Plan:
+    keys = settable(Plan)
+    return Plan(**{key: value for key, value in choices["encoders"].items() if key in keys})
 
 
 def _own(part: Any, choice: Mapping[str, Any]) -> dict[str, Any]:
@@ -76,5 +94,3 @@ def _line(choice: Mapping[str, Any]) -> str:
 def _written(value: Any) -> str:
     return value.written() if hasattr(value, "written") else str(value)
 
-
-__all__ = ["Bound", "Critic", "Selection", "build_method", "describe"]

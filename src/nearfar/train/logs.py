@@ -105,7 +105,8 @@ class Display:
             print(message, file=sys.stderr, flush=True)
 
     def _line(self, row: Mapping[str, Any]) -> str:
-        text = f"epoch {row['epoch']:.1f}/{self._epochs}  loss {row['loss']:.3f}"
+        loss = "not finite" if row["loss"] is None else f"{row['loss']:.3f}"
+        text = f"epoch {row['epoch']:.1f}/{self._epochs}  loss {loss}"
         if row["nats"] is not None:
             text += f"  information {row['nats']:.2f} of at most {row['ceiling']:.2f} nats"
         return f"{text}  {row['images_per_s']:.0f} images/s"

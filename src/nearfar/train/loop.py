@@ -7,6 +7,7 @@ functions of (seed, epoch, index, view), and torch's generator is set anew at ea
 covers dropout and sampled negatives. So resuming is loading, and a resumed run is bit-equal to one never stopped.
 """
 
+import math
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -21,7 +22,7 @@ from nearfar.schedules import Progress, Value, at, cosine
 from nearfar.settings import Settings
 from nearfar.train import checkpoints, optimisers
 from nearfar.train.logs import Display, Log
-from nearfar.train.monitors import Collapse, Diverged, Finite, readings
+from nearfar.train.monitors import Collapse, Diverged, Finite, Readings, readings
 from nearfar.train.stops import Stopped, StopRequests
 from nearfar.types import Batch, Outcome
 
@@ -182,19 +183,14 @@ def is_due(trainer: Trainer, every: float) -> bool:
     return trainer.step % period == 0 or trainer.step == trainer.steps
 
 
-def embedding(outcome: Outcome) -> Tensor:
-    return outcome.encoded.anchors[min(outcome.encoded.anchors)]
-
-
-def train_row(trainer: Trainer, outcome: Outcome, norm: float, lr: float, rate: float) -> dict[str, Any]:
-    seen = readings(embedding(outcome))
-    return {
-        "kind": "train",
-        "step": trainer.step,
-        "epoch": trainer.progress.epoch,
+def train_row(
+    trainer: Trainer, outcome: Outcome, seen: Readings, norm: float, lr: float, rate: float
+) -> dict[str, Any]:
+    """What is logged of a step; what is not finite is null, which JSON can hold."""
+    numbers = {
         "loss": float(outcome.loss.detach()),
-        "nats": None if outcome.nats is None else float(outcome.nats),
-        "ceiling": outcome.ceiling,
+        "nats": math.nan if outcome.nats is None else float(outcome.nats),
+        "ceiling": math.nan if outcome.ceiling is None else outcome.ceiling,
         "lr": lr,
         "images_per_s": rate,
         "grad_norm": norm,
@@ -202,6 +198,8 @@ def train_row(trainer: Trainer, outcome: Outcome, norm: float, lr: float, rate: 
         "rank": seen.rank,
         "mean_cosine": seen.mean_cosine,
     }
+    finite = {key: value if math.isfinite(value) else None for key, value in numbers.items()}
+    return {"kind": "train", "step": trainer.step, "epoch": trainer.progress.epoch, **finite}
 
 
 class Clock:

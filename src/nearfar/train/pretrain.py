@@ -28,6 +28,7 @@ from nearfar.train.run import Run, backbone_of, fresh_method, stored_settings, t
 from nearfar.types import Batch
 from nearfar.views import Plain, statistics
 
+LARGEST = 224  # side of a view when the settings name none and the pictures are larger
 SAMPLE = 4096  # images that statistics and probes look at
 
 
@@ -69,7 +70,7 @@ def run_pretraining(
     with claimed(out):
         images = open_data(
             data,
-            image_size=settings.image_size,
+            image_size=settings.image_size or LARGEST,
             max_bad_share=settings.max_bad_share,
             quarantine=out / "quarantine.csv",
         )
@@ -153,7 +154,7 @@ def facts_of(
         "fingerprint": images.fingerprint,
         "instances": len(images),
         "channels": images.channels,
-        "image_size": settings.image_size or max(8, min(224, side)),
+        "image_size": settings.image_size or max(8, min(LARGEST, side)),
         "mean": list(mean),
         "std": list(std),
     }

@@ -1,0 +1,77 @@
+"""The house keeps its shape: rooms do not import one another, dependence points one way, the core needs little."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import nearfar as nf
+
+SOURCE = Path(nf.__file__).parent
+ROOMS = ("views", "encoders", "critics", "negatives", "selections", "bounds")
+BASE = {"nearfar.types", "nearfar.schedules", "nearfar.scores", "nearfar.randomness", "nearfar.errors"}
+# each layer may import those before it; `parts` and `hardware` know nothing of the rooms
+LAYERS = [
+    ("errors", "randomness", "schedules"),
+    ("scores",),
+    ("types",),
+    ROOMS,
+    ("method", "parts", "hardware"),
+    ("recipes",),
+    ("settings", "data"),
+    ("evaluate",),
+    ("train",),
+    ("report",),
+    ("demo", "cli", "__main__", "__init__"),
+]
+
+
+def imports(path: Path) -> set[str]:
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("nearfar"):
+            names = [node.module] if node.module != "nearfar" else [f"nearfar.{a.name}" for a in node.names]
+            found |= set(names)
+        elif isinstance(node, ast.Import):
+            found |= {a.name for a in node.names if a.name.startswith("nearfar.")}
+    return found
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_rooms_import_only_the_base_and_themselves(room: str) -> None:
+    for path in (SOURCE / room).rglob("*.py"):
+        strangers = {m for m in imports(path) if m not in BASE and not m.startswith(f"nearfar.{room}")}
+        assert not strangers, f"{path.relative_to(SOURCE)} imports {strangers}"
+
+
+def test_dependence_points_one_way() -> None:
+    level = {name: depth for depth, names in enumerate(LAYERS) for name in names}
+    for path in SOURCE.rglob("*.py"):
+        here = path.relative_to(SOURCE).parts[0].removesuffix(".py")
+        for module in imports(path):
+            there = module.split(".")[1]
+            assert level[there] <= level[here], f"{path.relative_to(SOURCE)} imports {module}"
+
+
+def test_losses_work_without_torchvision_and_friends() -> None:
+    code = """
+import sys
+for name in ("torchvision", "PIL", "numba", "matplotlib", "pyarrow", "sklearn", "pydantic", "tensorboard"):
+    sys.modules[name] = None
+import torch, nearfar as nf
+a, k = torch.randn(2, 8, 4)
+print(float(nf.InfoNCE()(nf.streamed_scores(a, k, temperature=0.1))))
+nf.Method, nf.Queue(16), nf.Bank(16), nf.linear(0, 1)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert float(done.stdout) <= 2.08
+
+
+def test_the_public_surface_is_there() -> None:
+    for name in nf.__all__:
+        assert getattr(nf, name) is not None
+    with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
+        _ = nf.nonsense
