@@ -256,6 +256,13 @@ def test_shrunk_pictures_are_antialiased_copies(kind: str) -> None:
     assert inside.max() < 5
 
 
+def test_a_jpeg_decoded_at_an_eighth_is_not_stretched() -> None:
+    """257 pixels at an eighth are 33, the last of which stands for one pixel only."""
+    picture = Image.fromarray(smooth(257, 257))
+    small = decode(encoded(picture, "JPEG", quality=100), image_size=4).astype(int)
+    assert np.abs(small - decode(encoded(picture, "PNG"), image_size=4)).max() <= 3
+
+
 def test_shrinking_pixels_equals_shrinking_their_file() -> None:
     picture = noise(90, 70)
     np.testing.assert_array_equal(

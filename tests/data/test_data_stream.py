@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nearfar.data import Images, Stream, open_data, plain_batches
+from nearfar.data.ahead import ahead
 from nearfar.errors import UserError
 from nearfar.randomness import order, uniforms
 from nearfar.types import Batch, Pixels
@@ -111,19 +112,27 @@ def threads() -> list[threading.Thread]:
     return [thread for thread in threading.enumerate() if thread.name.startswith("nearfar-data")]
 
 
-def test_closing_early_leaves_no_thread_and_stops_the_work() -> None:
-    made: list[int] = []
-
-    def counting(pixels: Pixels, seed: int, epoch: int, index: np.ndarray) -> tuple[torch.Tensor, ...]:
-        made.append(epoch)
-        return views(pixels, seed, epoch, index)
-
-    batches = Stream(numbered(20), counting, 4, seed=0, workers=3).batches(0, 10_000)
+def test_closing_early_leaves_no_thread() -> None:
+    batches = Stream(numbered(20), views, 4, seed=0, workers=3).batches(0, 10_000)
     next(batches)
     assert threads()
     batches.close()  # type: ignore[attr-defined]
     assert not threads()
-    assert len(made) <= 1 + 3 + 2  # no more than was asked for ahead
+
+
+def test_no_more_is_begun_ahead_than_promised() -> None:
+    begun: list[int] = []
+
+    def items() -> Iterator[int]:
+        for item in range(100):
+            begun.append(item)
+            yield item
+
+    results = ahead(lambda item: -item, items(), workers=3)
+    for taken in range(1, 96):
+        assert next(results) == 1 - taken
+        assert len(begun) <= taken + 3 + 2
+    assert list(results) == [-item for item in range(95, 100)]
 
 
 @pytest.mark.parametrize("workers", [0, 1, 4])
