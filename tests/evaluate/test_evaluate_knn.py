@@ -161,11 +161,12 @@ def test_leaving_oneself_out_equals_removing_the_row(
         assert [c for c in ranked[i].tolist() if c >= 0] == [c for c in alone.tolist() if c >= 0]
 
 
-def test_tiny_temperature_gives_the_nearest_class() -> None:
-    """exp(1 / 0.0001) overflows any float; the vote must not."""
-    train, labels, test, _ = problem(1, 200, 8, 5)
-    sharp = ranked_classes(train.float(), labels, test.float(), temperature=1e-4)[:, 0]
-    assert torch.equal(sharp, ranked_classes(train, labels, test, k=1)[:, 0])
+def test_votes_too_large_for_a_float_still_count() -> None:
+    """exp(1 / 0.005) overflows float32, yet three neighbours at cosine 0.999 outvote one at 1: 3 exp(-0.2) > 1."""
+    near = [0.999, (1 - 0.999**2) ** 0.5]
+    train, labels = torch.tensor([[1.0, 0.0], near, near, near]), torch.tensor([0, 1, 1, 1])
+    assert ranked_classes(train, labels, train[:1], temperature=0.005).tolist() == [[1, 0]]
+    assert ranked_classes(train, labels, train[:1], temperature=0.0005).tolist() == [[0, 1]]
 
 
 def digits() -> tuple[Tensor, Tensor, Tensor, Tensor]:
