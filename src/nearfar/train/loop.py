@@ -144,13 +144,11 @@ def train(
                 outcome, norm, lr = trainer.train_step(batch.to(trainer.device))
                 due = trainer.step % LOG_EVERY == 0 or trainer.step in (1, trainer.steps)
                 if due:
-                    row = train_row(trainer, outcome, norm, lr, clock.rate())
+                    seen = readings(outcome.encoded.anchors[0])
+                    row = train_row(trainer, outcome, seen, norm, lr, clock.rate())
                     log.write(row)
                     display.show(row)
-                    warning = trainer.collapse.observe(
-                        readings(embedding(outcome)), trainer.progress.fraction
-                    )
-                    if warning:
+                    if warning := trainer.collapse.observe(seen, trainer.progress.fraction):
                         say(warning)
                 if is_due(trainer, settings.probe_every):
                     clock.pause(measure)
