@@ -56,7 +56,7 @@ _POINTS = 64  # the size at which a letter is drawn before it is placed
 
 # How different two pictures of one letter may be; lengths are shares of the picture's side.
 _HEIGHT = (0.52, 0.82)
-_SHIFT = 0.16
+_SHIFT = 0.12
 _TURN = math.radians(15)
 _SLANT = 0.15
 _STRETCH = (0.85, 1.15)
