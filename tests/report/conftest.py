@@ -131,7 +131,7 @@ class SmallRun:
     path: Path
     metrics: list[dict[str, Any]] = field(default_factory=lambda: metric_rows(400))
     evaluation: dict[str, Any] | None = field(default_factory=lambda: EVALUATION)
-    data: Arrays | Exception = field(default_factory=lambda: digits(300))
+    data: Arrays | Exception = field(default_factory=lambda: digits(120))
     options: dict[str, Any] = field(default_factory=dict)
     collapsed: bool = False
     diverged: bool = False

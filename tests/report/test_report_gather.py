@@ -11,6 +11,7 @@ from nearfar.errors import UserError
 from nearfar.report.facts import Absent, Certificate, Fact, Gallery, Map, Score, Strip
 from nearfar.report.gather import flattened, gather, written
 from nearfar.report.look import Detail
+from nearfar.report.pictures import coloured, data_uri
 from nearfar.schedules import linear
 
 Make = Callable[..., Any]
@@ -98,8 +99,6 @@ def test_the_strip_shows_what_the_views_drew(make_run: Make) -> None:
     assert all(len(row.draws) == 3 and all(len(draw) == 2 for draw in row.draws) for row in strip.rows)
     pictures = [view.uri for row in strip.rows for draw in row.draws for view in draw]
     assert len(set(pictures)) > len(pictures) * 0.9, "draws must differ between epochs and views"
-    from nearfar.report.pictures import coloured, data_uri
-
     row = int(strip.rows[0].original.caption.rpartition("#")[2])
     index = np.array([row])
     second = run.views()(run.images().load(index), 3, 1, index)[0]

@@ -9,6 +9,7 @@ import hashlib
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from itertools import count
 from pathlib import Path
 
@@ -106,6 +107,34 @@ class Protocol:
 
 def page(runs: Sequence[RunFacts]) -> str:
     """The whole page: a comparison first where there are several runs, then each of them."""
+    script = (_HERE / "page.js").read_text(encoding="utf-8")
+    names = (f"c{place}" for place in count())
+    return (
+        _environment()
+        .get_template("page.html")
+        .render(
+            runs=runs,
+            titles=_titles(runs),
+            groups=[_groups(run, names) for run in runs],
+            protocols=[_protocols(run.scores) for run in runs],
+            compared=_compared(runs, names) if len(runs) > 1 else (),
+            columns=_columns(runs),
+            differing=_differing(runs),
+            sprites=_sprites(runs),
+            rooms=ROOMS,
+            feature_names=FEATURES,
+            protocol_names=PROTOCOLS,
+            series=SERIES,
+            classes=max((len(run.map.classes) for run in runs if isinstance(run.map, Map)), default=0),
+            style=Markup((_HERE / "page.css").read_text(encoding="utf-8")),
+            script=Markup(script),
+            script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
+        )
+    )
+
+
+@cache
+def _environment() -> Environment:
     environment = Environment(
         loader=FileSystemLoader(_HERE),
         autoescape=True,
@@ -115,26 +144,7 @@ def page(runs: Sequence[RunFacts]) -> str:
     )
     environment.filters.update(percent=percent, number=number, hue=_hue)
     environment.tests["absent"] = lambda part: isinstance(part, Absent)
-    script = (_HERE / "page.js").read_text(encoding="utf-8")
-    names = (f"c{place}" for place in count())
-    return environment.get_template("page.html").render(
-        runs=runs,
-        titles=_titles(runs),
-        groups=[_groups(run, names) for run in runs],
-        protocols=[_protocols(run.scores) for run in runs],
-        compared=_compared(runs, names) if len(runs) > 1 else (),
-        columns=_columns(runs),
-        differing=_differing(runs),
-        sprites=_sprites(runs),
-        rooms=ROOMS,
-        feature_names=FEATURES,
-        protocol_names=PROTOCOLS,
-        series=SERIES,
-        classes=max((len(run.map.classes) for run in runs if isinstance(run.map, Map)), default=0),
-        style=Markup((_HERE / "page.css").read_text(encoding="utf-8")),
-        script=Markup(script),
-        script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
-    )
+    return environment
 
 
 def percent(share: float) -> str:
