@@ -11,7 +11,6 @@ from nearfar.schedules import Progress
 from nearfar.scores import EMPTY, Candidates
 from nearfar.types import Circumstances
 
-
 LARGEST = 2**26  # keys; of 128 numbers each that is 32 GiB
 
 
@@ -47,16 +46,20 @@ class Queue(Fresh, nn.Module):
 
     def _push(self, keys: Tensor, index: Tensor) -> None:
         count = len(keys)
-        if count > self.size:
-            raise UserError(
-                f"Queue(size={self.size}) is smaller than the batch of {count}: a step would overwrite its own "
-                "negatives; raise negatives.size or lower batch_size"
-            )
+        self._check_room(count)
         places = (self.pointer + torch.arange(count, device=self.pointer.device)) % self.size
         self.embedding[places] = keys.to(self.embedding.dtype)
         self.index[places] = index
         self.pointer.add_(count).remainder_(self.size)
 
+    def _check_room(self, count: int) -> None:
+        if count > self.size:
+            raise UserError(
+                f"Queue(size={self.size}) is smaller than the batch of {count}: a step would overwrite its own "
+                "negatives; raise negatives.size or lower batch_size"
+            )
+
     def circumstances(self, batch_size: int) -> Circumstances:
+        self._check_room(batch_size)
         why = "queued keys were embedded by earlier networks than the positive"
         return Circumstances(batch_size, self.size, exchangeable=False, otherwise=why)

@@ -44,7 +44,11 @@ def try_parts(choices: Choices) -> None:
         role = encoders.PARTS[choices["encoders"]["name"]]
         role(nn.Identity(), **_own(role, choices["encoders"]))
         _negatives(choices, plan.dim, instances=1)
-        for parts, room in ((critics.PARTS, "critic"), (selections.PARTS, "selection"), (bounds.PARTS, "bound")):
+        for parts, room in (
+            (critics.PARTS, "critic"),
+            (selections.PARTS, "selection"),
+            (bounds.PARTS, "bound"),
+        ):
             _plain_part(parts, choices[room])
 
 
@@ -93,4 +97,3 @@ def _line(choice: Mapping[str, Any]) -> str:
 
 def _written(value: Any) -> str:
     return value.written() if hasattr(value, "written") else str(value)
-

@@ -6,7 +6,7 @@ from nearfar.recipes.recipe import Recipe
 
 MOCO = Recipe(
     about="A view is told from a queue of keys that a slow copy of the network embedded (000 sec. 3.2.2; v2 head).",
-    views={"name": "moco", "symmetric": False},
+    views={"name": "simclr", "symmetric": False},
     encoders={"name": "momentum", "momentum": 0.99, "head": "mlp-plain"},
     critic={"name": "cosine", "temperature": 0.1},
     negatives={"name": "queue", "size": 4096},

@@ -120,6 +120,8 @@ def train(
     log = Log(folder, trainer.step)
 
     def save() -> None:
+        if not trainer.finite.steady:  # never over the last good one
+            return
         log.durable()
         tensors, own = trainer.state()
         checkpoints.save(folder / "ckpt", trainer.step, tensors, {**facts, **own}, keep=settings.keep)

@@ -157,6 +157,11 @@ class Finite:
             )
         return "skip"
 
+    @property
+    def steady(self) -> bool:
+        """Whether the last step was finite; a state after one that was not is no checkpoint."""
+        return self._bad == 0
+
     def state(self) -> dict[str, Any]:
         return {"bad": self._bad}
 

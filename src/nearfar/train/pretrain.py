@@ -174,6 +174,9 @@ def prepare(
     views = training_views(settings, facts["image_size"], facts["mean"], facts["std"])
     stream = Stream(images, views, settings.batch_size, settings.seed, workers=settings.workers)
     method = fresh_method(settings, images.channels, facts["image_size"], facts["instances"])
+    method.certificate(
+        settings.batch_size
+    )  # a source too small for the batch says so here, before anything is written
     return Trainer(method, settings, stream.steps_per_epoch, device, precision), stream
 
 

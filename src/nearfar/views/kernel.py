@@ -6,6 +6,8 @@ floats whose rows are the view's columns; colours, blur and solarisation do not 
 interleaved result turns it back. Several Python threads may run the kernel at once: it holds no lock and no state.
 """
 
+from collections.abc import Callable
+
 import numpy as np
 import torch
 from jaxtyping import Float, Int32
@@ -24,9 +26,20 @@ NEGLIGIBLE = 1e-5  # a blur weight below this moves no pixel by 1e-4
 # Output o of a resizing pass gathers count[o] inputs from first[o] on, weighed by weight[o].
 Taps = tuple[np.ndarray, np.ndarray, np.ndarray]
 
-# Everything is inlined into `_render`, the one function kept on disk: slices of rows then cost no reference counting.
-# All of it stays in this file, because the stored code is renewed when the file changes and not when another does.
-inlined = njit(nogil=True, fastmath=True, error_model="numpy", forceinline=True)
+_FAST = {"nogil": True, "fastmath": True, "error_model": "numpy"}
+inlined = njit(forceinline=True, **_FAST)
+
+
+def stored(function: Callable[..., None]) -> Callable[..., None]:
+    """Compiled once and kept on disk, or compiled by each process where nothing can be written.
+
+    Everything is inlined into the one function so kept: slices of rows then cost no reference counting. All of it
+    stays in this file, because what is kept is renewed when the function's file changes, not when another does.
+    """
+    try:
+        return njit(cache=True, **_FAST)(function)
+    except RuntimeError:
+        return njit(**_FAST)(function)
 
 
 def render(
@@ -68,7 +81,7 @@ def render(
     return torch.from_numpy(out).permute(0, 3, 1, 2)
 
 
-@njit(nogil=True, cache=True, fastmath=True, error_model="numpy")
+@stored
 def _render(
     data: np.ndarray,
     box: np.ndarray,

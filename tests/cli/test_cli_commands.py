@@ -1,0 +1,171 @@
+"""The command line as a person meets it: real processes, exit codes, one sentence for a mistake, JSON and nothing else."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import torch
+from PIL import Image
+
+import nearfar as nf
+from nearfar.cli import main
+
+
+def nearfar(*words: object, cwd: Path | None = None) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        [sys.executable, "-m", "nearfar", *map(str, words)],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=cwd,
+    )
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two classes of real files, one of them broken."""
+    root = tmp_path_factory.mktemp("photos")
+    rng = np.random.default_rng(0)
+    for label, colour in (("red", (200, 40, 40)), ("blue", (40, 40, 200))):
+        (root / label).mkdir()
+        for number in range(40):
+            noise = rng.integers(0, 40, (24, 30, 3)) + np.array(colour)
+            Image.fromarray(noise.clip(0, 255).astype(np.uint8)).save(root / label / f"{number}.png")
+    (root / "red" / "broken.png").write_bytes(b"\x89PNG\r\n\x1a\n cut")
+    return root
+
+
+@pytest.fixture(scope="module")
+def run(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("runs") / "first"
+    settings = ("backbone=resnet8-w16", "epochs=2", "batch_size=16", "checkpoint_every=4")
+    done = nearfar("pretrain", "simclr", photos, "--out", out, *settings)
+    assert done.returncode == 0, done.stderr
+    assert "80 images, 2 classes" in done.stderr
+    return out
+
+
+def test_a_run_folder_holds_what_the_contract_says(run: Path) -> None:
+    held = {path.name for path in run.iterdir()}
+    assert {"config.yaml", "metrics.jsonl", "tb", "ckpt", "env.json", "quarantine.csv"} <= held
+    assert "broken.png" in (run / "quarantine.csv").read_text()
+    assert (
+        json.loads((run / "env.json").read_text())["packages"]["torch"] == torch.__version__.partition("+")[0]
+    )
+
+
+def test_evaluate_prints_one_json_object(run: Path, photos: Path) -> None:
+    done = nearfar("evaluate", run, "--data", photos, "--json")
+    result = json.loads(done.stdout)
+    assert set(result["knn"]) >= {"top1", "top5"}
+    assert set(result["linear"]) >= {"top1", "top5"}
+    assert set(result["baselines"]) == {"pixels", "untrained"}
+    assert set(result["baselines"]["pixels"]) == {"knn", "linear"}
+    assert 0 <= result["knn"]["top1"] <= 1
+    assert json.loads((run / "evaluation.json").read_text())["knn"] == result["knn"]
+
+
+def test_embed_writes_features_with_paths_and_labels(run: Path, photos: Path, tmp_path: Path) -> None:
+    out = tmp_path / "features.parquet"
+    assert main(["embed", str(run), str(photos), "--out", str(out)]) == 0
+    table = pq.read_table(out)
+    assert table.column_names == ["path", "label", "class", "feature"]
+    features = np.stack(table["feature"].to_numpy())
+    np.testing.assert_allclose(features, nf.Run.open(run).embed(str(photos)).numpy(), rtol=1e-4, atol=1e-5)
+
+
+def test_report_is_one_file(run: Path) -> None:
+    assert main(["report", str(run)]) == 0
+    assert (run / "report.html").stat().st_size > 10_000
+
+
+def test_python_is_the_same_thing(photos: Path, run: Path, tmp_path: Path) -> None:
+    same = nf.pretrain(
+        "simclr", data=str(photos), out=tmp_path / "again", quiet=True,
+        backbone="resnet8-w16", epochs=2, batch_size=16, checkpoint_every=4,
+    )  # fmt: skip
+    ours, theirs = same.method().state_dict(), nf.Run.open(run).method().state_dict()
+    assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
+
+
+def test_recipes_and_doctor() -> None:
+    done = nearfar("recipes", "--json")
+    recipes = json.loads(done.stdout)
+    assert {"simclr", "moco", "byol", "instdisc"} <= set(recipes)
+    for choices in recipes.values():
+        assert set(choices) == {"views", "encoders", "critic", "negatives", "selection", "bound"}
+    assert "bf16" in json.loads(nearfar("doctor", "--json").stdout)
+
+
+def test_recipe_in_full_shows_the_choices_and_the_claim(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["recipes", "simclr"]) == 0
+    shown = capsys.readouterr().out
+    for room in ("views", "encoders", "critic", "negatives", "selection", "bound", "claims"):
+        assert f"\n  {room} " in shown
+
+
+def test_print_config_round_trips_through_a_file(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    words = ["pretrain", "moco", "photos", "epochs=7", "--print-config", "encoders.momentum=cosine(0.9,1)"]
+    assert main(words) == 0
+    first = capsys.readouterr().out
+    (tmp_path / "run.yaml").write_text(first)
+    assert main(["pretrain", "--config", str(tmp_path / "run.yaml"), "--print-config"]) == 0
+    assert capsys.readouterr().out == first
+
+
+MISTAKES = {
+    "no command": ([], "required"),
+    "unknown command": (["pretrian"], "pretrian"),
+    "unknown option": (["recipes", "--jsn"], "--jsn"),
+    "unknown recipe": (["pretrain", "simclir", "x", "--out", "o"], "did you mean simclr"),
+    "no data": (["pretrain", "simclr", "--out", "o"], "DATA is missing"),
+    "no recipe": (["pretrain", "--out", "o"], "RECIPE is missing"),
+    "no out": (["pretrain", "simclr", "digits"], "--out is missing"),
+    "data not there": (["pretrain", "simclr", "no/such/folder", "--out", "o"], "no/such/folder"),
+    "bad setting": (["pretrain", "simclr", "digits", "--out", "o", "epochs=ten"], "epochs was 'ten'"),
+    "batch too large": (["pretrain", "simclr", "digits", "--out", "o", "batch_size=5000"], "5000"),
+    "queue too small": (["pretrain", "moco", "digits", "--out", "o", "negatives.size=10"], "Queue(size=10)"),
+    "not a run": (["evaluate", "nowhere"], "nowhere is not a run"),
+    "embed to csv": (["embed", "nowhere", "digits", "--out", "x.csv"], "x.csv"),
+    "config missing": (["pretrain", "simclr", "digits", "--config", "none.yaml", "--out", "o"], "none.yaml"),
+    "no such device": (
+        ["pretrain", "simclr", "digits", "--out", "o", "device=cuda:7"],
+        "device was 'cuda:7'",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_a_mistake_gets_one_sentence_and_exit_code_2(
+    name: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    words, named = MISTAKES[name]
+    assert main(words) == 2
+    said = capsys.readouterr()
+    last = said.err.strip().splitlines()[-1]
+    assert last.startswith("nearfar: ")
+    assert named in last
+    assert "Traceback" not in said.err
+
+
+def test_unknown_protocol_and_bad_out(run: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert main(["evaluate", str(run), "--protocol", "knm"]) == 2
+    assert "--protocol" in capsys.readouterr().err
+    (tmp_path / "file").write_text("")
+    assert main(["pretrain", "simclr", "digits", "--out", str(tmp_path / "file" / "run")]) == 2
+    assert "cannot be written" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "words", [["--help"], ["pretrain", "--help"], ["evaluate", "--help"], ["demo", "--help"]]
+)
+def test_help_is_there(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as left:
+        main(words)
+    assert left.value.code == 0
+    assert "nearfar" in capsys.readouterr().out

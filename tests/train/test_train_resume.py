@@ -1,0 +1,203 @@
+"""A run that is killed, stopped or changed: nothing saved is lost, and what comes after is what would have come."""
+
+import json
+import multiprocessing
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from nearfar.errors import UserError
+from nearfar.train import checkpoints
+from nearfar.train.logs import read_metrics
+from nearfar.train.pretrain import pretrain
+from nearfar.train.stops import Stopped
+
+SMALL = {
+    "backbone": "resnet8-w16",
+    "batch_size": 128,
+    "epochs": 2,
+    "checkpoint_every": 1,
+    "probe_every": 0,
+    "workers": 1,
+    "views": {"crop_scale": [0.5, 1.0]},
+}
+# between them: queue, bank, momentum encoder, dropout
+RUNS: dict[str, dict[str, Any]] = {
+    "moco": {"encoders": {"dropout": 0.2}, "negatives": {"size": 512}},
+    "instdisc": {
+        "encoders": {"name": "momentum", "head": "mlp", "dropout": 0.2},
+        "negatives": {"sample": 256},
+    },
+}
+
+
+def train_small(recipe: str, out: str) -> None:
+    torch.set_num_threads(1)
+    pretrain(recipe, "digits", out, quiet=True, config={**SMALL, **RUNS[recipe]})
+
+
+def logged_losses(out: Path) -> list[tuple[int, float]]:
+    return [
+        (row["step"], row["loss"]) for row in read_metrics(out / "metrics.jsonl") if row["kind"] == "train"
+    ]
+
+
+def final_state(out: Path) -> dict[str, torch.Tensor]:
+    newest = checkpoints.newest(out / "ckpt")
+    assert newest is not None
+    return checkpoints.load(newest)[0]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("recipe", RUNS)
+def test_25_kills_at_random_moments_change_nothing(recipe: str, tmp_path: Path) -> None:
+    """Real processes, real SIGKILL. Each child goes on from the last save; the end is bit-equal to never stopping."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["nearfar.train.pretrain", "torch.utils.tensorboard"])
+
+    def start(out: Path) -> Any:
+        child = context.Process(target=train_small, args=(recipe, str(out)))
+        child.start()
+        return child
+
+    begun = time.monotonic()
+    whole = start(tmp_path / "whole")
+    whole.join()
+    assert whole.exitcode == 0
+    duration = time.monotonic() - begun
+
+    cut, choose, kills, reached = tmp_path / "cut", random.Random(recipe), 0, -1
+    while kills < 25:
+        child = start(cut)
+        child.join(choose.uniform(0, 0.6 * duration))
+        if child.exitcode is None:
+            os.kill(child.pid, signal.SIGKILL)
+            kills += 1
+        child.join()
+        folders = sorted((cut / "ckpt").glob("step-*")) if (cut / "ckpt").exists() else []
+        assert all(checkpoints.valid(folder) for folder in folders)
+        newest = checkpoints.newest(cut / "ckpt")
+        step = checkpoints.load(newest)[1]["step"] if newest else -1
+        assert step >= reached
+        reached = step
+        if child.exitcode == 0:  # it got to the end: start over, so that every kill meets a run in progress
+            assert logged_losses(cut) == logged_losses(tmp_path / "whole")
+            cut, reached = tmp_path / f"cut-{kills}", -1
+    last = start(cut)
+    last.join()
+    assert last.exitcode == 0
+    assert logged_losses(cut) == logged_losses(tmp_path / "whole")
+    expected, found = final_state(tmp_path / "whole"), final_state(cut)
+    assert expected.keys() == found.keys()
+    assert [name for name in expected if not torch.equal(expected[name], found[name])] == []
+
+
+def command(out: Path, *words: str) -> list[str]:
+    start = [sys.executable, "-m", "nearfar", "pretrain", "simclr", "digits", "--out", str(out)]
+    return [*start, "backbone=resnet8-w16", "batch_size=128", "probe_every=0", *words]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_saves_and_exits_75_and_the_same_command_goes_on(
+    number: signal.Signals, tmp_path: Path
+) -> None:
+    out = tmp_path / "run"
+    words = command(out, "epochs=4", "checkpoint_every=1000")
+    child = subprocess.Popen(words, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    while child.poll() is None and len(read_metrics(out / "metrics.jsonl")) < 1:
+        time.sleep(0.05)
+    child.send_signal(number)
+    _, said = child.communicate(timeout=120)
+    assert child.returncode == 75, said
+    assert f"stopped by {number.name} at step" in said
+    stopped_at = checkpoints.load(checkpoints.newest(out / "ckpt"))[1]["step"]  # type: ignore[arg-type]
+    assert 0 < stopped_at < 56
+    again = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert again.returncode == 0, again.stderr
+    assert f"going on from step {stopped_at}" in again.stderr
+    assert "trained for 56 steps" in again.stdout
+
+
+def test_max_time_stops_resumably(tmp_path: Path) -> None:
+    with pytest.raises(Stopped, match=r"max_time of 0.001 s at step 1 of 14"):
+        pretrain(
+            "simclr", "digits", tmp_path / "run", quiet=True, config={**SMALL, "epochs": 1, "max_time": 0.001}
+        )
+    run = pretrain("simclr", "digits", tmp_path / "run", quiet=True, config={**SMALL, "epochs": 1})
+    assert run.facts["step"] == 14
+
+
+def test_changed_settings_stop_with_a_diff_unless_allowed(tmp_path: Path) -> None:
+    settings = {**SMALL, "epochs": 1}
+    pretrain("simclr", "digits", tmp_path, quiet=True, config=settings)
+    before = (tmp_path / "config.yaml").read_bytes()
+    with pytest.raises(UserError, match=r"epochs: 1, now 2; critic\.temperature: 0\.2, now 0\.5"):
+        pretrain(
+            "simclr", "digits", tmp_path, quiet=True, config={**settings, "epochs": 2, "temperature": 0.5}
+        )
+    assert (tmp_path / "config.yaml").read_bytes() == before
+    run = pretrain(
+        "simclr", "digits", tmp_path, quiet=True, allow_change=True, config={**settings, "epochs": 2}
+    )
+    assert run.facts["step"] == 28
+    with pytest.raises(UserError, match="does not fit these settings"):
+        changed = {**settings, "epochs": 2, "backbone": "resnet8-w32"}
+        pretrain("simclr", "digits", tmp_path, quiet=True, allow_change=True, config=changed)
+    assert checkpoints.newest(tmp_path / "ckpt") is not None
+
+
+def test_changed_data_stop_too(tmp_path: Path) -> None:
+    from nearfar.data import open_data
+
+    digits = open_data("digits")
+    settings = {**SMALL, "epochs": 1}
+    pretrain("simclr", digits.subset(range(400)), tmp_path, quiet=True, config=settings)  # type: ignore[arg-type]
+    with pytest.raises(UserError, match="changed since the run began"):
+        pretrain("simclr", digits.subset(range(1, 401)), tmp_path, quiet=True, config=settings)  # type: ignore[arg-type]
+
+
+def test_a_second_process_in_the_same_folder_is_refused(tmp_path: Path) -> None:
+    from nearfar.train.pretrain import claimed
+
+    with claimed(tmp_path), pytest.raises(UserError, match="another process"), claimed(tmp_path):
+        pass
+    with claimed(tmp_path):
+        assert True
+
+
+def test_a_damaged_newest_checkpoint_is_passed_over(tmp_path: Path) -> None:
+    settings = {**SMALL, "epochs": 1}
+    whole = pretrain("moco", "digits", tmp_path, quiet=True, config={**settings, **RUNS["moco"]})
+    expected = final_state(tmp_path)
+    state = whole.checkpoint / "state.safetensors"
+    data = bytearray(state.read_bytes())
+    data[len(data) // 2] ^= 4
+    state.write_bytes(data)
+    pretrain("moco", "digits", tmp_path, quiet=True, config={**settings, **RUNS["moco"]})
+    found = final_state(tmp_path)
+    assert all(torch.equal(expected[name], found[name]) for name in expected)
+
+
+def test_divergence_stops_with_a_dump_and_keeps_the_last_good_checkpoint(tmp_path: Path) -> None:
+    settings = {**SMALL, "lr": 1e30, "warmup": 0, "optimizer": "sgd", "skip_steps": 3, "checkpoint_every": 1}
+    with pytest.raises(UserError, match=r"diverged at step \d+: the loss was .* try a lower lr"):
+        pretrain("simclr", "digits", tmp_path, quiet=True, config=settings)
+    dumped = checkpoints.newest(tmp_path / "diverged")
+    kept = checkpoints.newest(tmp_path / "ckpt")
+    assert dumped is not None
+    assert kept is not None
+    assert checkpoints.load(kept)[1]["step"] < checkpoints.load(dumped)[1]["step"]
+
+
+def test_a_line_cut_short_by_a_kill_is_left_out(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    path.write_text(json.dumps({"kind": "train", "step": 1}) + '\n{"kind": "tra')
+    assert read_metrics(path) == [{"kind": "train", "step": 1}]
