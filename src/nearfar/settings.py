@@ -8,7 +8,7 @@ the settings of the one it replaces. Nothing here imports or runs what a file na
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -24,7 +24,7 @@ from nearfar.recipes.build import try_parts
 from nearfar.schedules import Value, parse_value
 from nearfar.views import PIPELINES, pipelines
 
-ROOMS = {
+ROOMS: dict[str, Mapping[str, Callable[..., object]]] = {
     "encoders": encoders.PARTS,
     "critic": critics.PARTS,
     "negatives": negatives.PARTS,

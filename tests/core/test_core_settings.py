@@ -22,14 +22,35 @@ def test_every_recipe_is_complete_and_survives_yaml(recipe: str) -> None:
 
 
 def test_words_go_over_the_file_and_the_file_over_the_recipe() -> None:
-    chosen = resolve("moco", "x", {"epochs": 5, "negatives": {"size": 64}}, read_words(["negatives.size=128"]))
+    chosen = resolve(
+        "moco", "x", {"epochs": 5, "negatives": {"size": 64}}, read_words(["negatives.size=128"])
+    )
     assert (chosen.epochs, chosen.negatives["size"]) == (5, 128)
 
 
 def test_the_contracts_names_are_settings() -> None:
-    words = """epochs=3 batch_size=64 seed=1 backbone=resnet8-w16 image_size=32 optimizer=sgd lr=0.1 weight_decay=0
-        temperature=0.3 precision=fp32 workers=0 device=cpu checkpoint_every=5 max_time=90m chunk=16 bound=infonce
-        negatives.size=128 encoders.momentum=cosine(0.99,1) views.blur=0.5 views.second.solarise=0.2""".split()
+    words = [
+        "epochs=3",
+        "batch_size=64",
+        "seed=1",
+        "backbone=resnet8-w16",
+        "image_size=32",
+        "optimizer=sgd",
+        "lr=0.1",
+        "weight_decay=0",
+        "temperature=0.3",
+        "precision=fp32",
+        "workers=0",
+        "device=cpu",
+        "checkpoint_every=5",
+        "max_time=90m",
+        "chunk=16",
+        "bound=infonce",
+        "negatives.size=128",
+        "encoders.momentum=cosine(0.99,1)",
+        "views.blur=0.5",
+        "views.second.solarise=0.2",
+    ]
     chosen = resolve("moco", "x", read_words(words))
     assert chosen.max_time == 5400
     assert chosen.critic["temperature"] == 0.3
@@ -49,13 +70,35 @@ def test_keyword_style_and_dotted_style_are_the_same() -> None:
     assert nested == dotted
 
 
-WRONG_VALUES = ["", "abc", "-7", "[1]", "{a: 1}", "1e400", "nan", "linear(1)", "!!python/object:os.system x", "'", "null,"]
+WRONG_VALUES = [
+    "",
+    "abc",
+    "-7",
+    "[1]",
+    "{a: 1}",
+    "1e400",
+    "nan",
+    "linear(1)",
+    "!!python/object:os.system x",
+    "'",
+    "null,",
+]
 NUMBER_KEYS = [
     "epochs", "batch_size", "seed", "lr", "warmup", "weight_decay", "clip", "checkpoint_every", "max_time",
     "probe_every", "skip_steps", "max_bad_share", "temperature", "negatives.size", "encoders.hidden",
     "encoders.dim", "encoders.dropout", "views.blur", "views.first.flip", "views.count",
 ]  # fmt: skip
-WORD_KEYS = ["backbone", "optimizer", "precision", "device", "bound", "negatives", "selection", "encoders", "critic"]
+WORD_KEYS = [
+    "backbone",
+    "optimizer",
+    "precision",
+    "device",
+    "bound",
+    "negatives",
+    "selection",
+    "encoders",
+    "critic",
+]
 
 
 def misspelt(key: str, choose: random.Random) -> str:
@@ -86,7 +129,15 @@ def test_wrong_settings_get_one_sentence_naming_the_key(seed: int) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["- a\n- b", "a: [", "!!python/object/apply:os.system ['true']", "\x00", "epochs: {a: 1}", "bound: [1, 2]", "3: 4"],
+    [
+        "- a\n- b",
+        "a: [",
+        "!!python/object/apply:os.system ['true']",
+        "\x00",
+        "epochs: {a: 1}",
+        "bound: [1, 2]",
+        "3: 4",
+    ],
 )
 def test_bad_files_get_a_sentence_and_run_nothing(text: str, tmp_path: object) -> None:
     path = tmp_path / "run.yaml"  # type: ignore[operator]

@@ -148,8 +148,8 @@ def test_changed_settings_stop_with_a_diff_unless_allowed(tmp_path: Path) -> Non
         "simclr", "digits", tmp_path, quiet=True, allow_change=True, config={**settings, "epochs": 2}
     )
     assert run.facts["step"] == 28
+    changed = {**settings, "epochs": 2, "backbone": "resnet8-w32"}
     with pytest.raises(UserError, match="does not fit these settings"):
-        changed = {**settings, "epochs": 2, "backbone": "resnet8-w32"}
         pretrain("simclr", "digits", tmp_path, quiet=True, allow_change=True, config=changed)
     assert checkpoints.newest(tmp_path / "ckpt") is not None
 

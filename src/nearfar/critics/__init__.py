@@ -1,7 +1,10 @@
 """How a pair is scored. Temperature lives here: selections by percentile do not see it."""
 
-from nearfar.critics.cosine import Cosine
+from collections.abc import Callable
 
-PARTS = {"cosine": Cosine}
+from nearfar.critics.cosine import Cosine
+from nearfar.types import Critic
+
+PARTS: dict[str, Callable[..., Critic]] = {"cosine": Cosine}
 
 __all__ = ["PARTS", "Cosine"]

@@ -1,10 +1,18 @@
 """Where the things an anchor is contrasted with live. What survives between steps lives here."""
 
+from collections.abc import Callable
+
 from nearfar.negatives.bank import Bank
 from nearfar.negatives.batch import InBatch
 from nearfar.negatives.none import NoNegatives
 from nearfar.negatives.queue import Queue
+from nearfar.types import Source
 
-PARTS = {"in-batch": InBatch, "queue": Queue, "bank": Bank, "none": NoNegatives}
+PARTS: dict[str, Callable[..., Source]] = {
+    "in-batch": InBatch,
+    "queue": Queue,
+    "bank": Bank,
+    "none": NoNegatives,
+}
 
 __all__ = ["PARTS", "Bank", "InBatch", "NoNegatives", "Queue"]

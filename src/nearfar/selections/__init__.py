@@ -1,7 +1,10 @@
 """Which candidates count. A selection maps scores to scores."""
 
-from nearfar.selections.everyone import Everyone
+from collections.abc import Callable
 
-PARTS = {"everyone": Everyone}
+from nearfar.selections.everyone import Everyone
+from nearfar.types import Selection
+
+PARTS: dict[str, Callable[..., Selection]] = {"everyone": Everyone}
 
 __all__ = ["PARTS", "Everyone"]
