@@ -1,6 +1,11 @@
 """Both implementations against torchvision's float functionals, applied one by one, whatever the parameters."""
 
+import os
+import shutil
+import subprocess
+import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -175,6 +180,29 @@ def test_read_only_pixels_are_rendered_like_others(render: Render) -> None:
     view = render(pixels, *arguments)
     data.setflags(write=False)
     assert torch.equal(view, render(pixels, *arguments))
+
+
+def test_read_only_pixels_are_not_compiled_for_again() -> None:
+    data = np.zeros((1, 9, 9, 3), dtype=np.uint8)
+    pixels = Pixels(data, np.array([[9, 9]], dtype=np.int32))
+    kernel.render(pixels, unchanged(9), window(1, 9), 9, 3, np.zeros(3), np.ones(3))
+    compiled = len(kernel._render.signatures)  # type: ignore[attr-defined]
+    data.setflags(write=False)
+    kernel.render(pixels, unchanged(9), window(1, 9), 9, 3, np.zeros(3), np.ones(3))
+    assert len(kernel._render.signatures) == compiled  # type: ignore[attr-defined]
+
+
+def test_where_nothing_can_be_written_the_kernel_still_loads(tmp_path: Path) -> None:
+    package = Path(kernel.__file__).parents[1]
+    shutil.copytree(package, tmp_path / "nearfar", ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("nearfar/views/__pycache__", "no_folder"):  # a file where numba would make a folder
+        (tmp_path / name).touch()
+    nowhere = {"HOME": str(tmp_path / "no_folder"), "XDG_CACHE_HOME": str(tmp_path / "no_folder")}
+    environment = {**os.environ, **nowhere, "PYTHONPATH": str(tmp_path), "PYTHONDONTWRITEBYTECODE": "1"}
+    environment.pop("NUMBA_CACHE_DIR", None)
+    script = "import nearfar.views.kernel as k; print(k.__file__, type(k._render._cache).__name__)"
+    answer = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True)
+    assert answer.stdout.split() == [str(tmp_path / "nearfar/views/kernel.py"), "NullCache"], answer.stderr
 
 
 def unchanged(size: int) -> Parameters:
