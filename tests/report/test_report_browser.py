@@ -225,6 +225,24 @@ _LEAST_CONTRAST = """
 """
 
 
+def test_a_real_run_is_shown_without_complaint(browser: Page, tmp_path: Path) -> None:
+    """From pretraining to the page, every part the real one."""
+    from nearfar.evaluate import evaluate_run
+    from nearfar.train.pretrain import pretrain
+
+    config = {"backbone": "resnet8-w16", "batch_size": 128, "epochs": 2, "views": {"flip": 0.0}}
+    run = pretrain("simclr", "digits", tmp_path / "run", quiet=True, config=config)
+    evaluate_run(run, baselines=True)
+    page = write_report([run], tmp_path / "report.html", points=200)
+    browser.open(page.as_uri(), width=390)
+    assert browser.complaints() == []
+    assert [url for url in browser.requests() if not url.startswith(("file:", "data:"))] == []
+    assert browser.value("document.documentElement.scrollWidth <= innerWidth")
+    shown = browser.value("document.body.innerText")
+    for word in ("simclr", "untrained", "raw pixels", "in-batch", "infonce", "not covered"):
+        assert word in shown.lower()
+
+
 def test_all_words_can_be_read_in_light_and_dark(browser: Page, several: Path) -> None:
     """WCAG AA asks for 4.5 to 1."""
     for dark, paper in ((False, "rgb(250, 249, 246)"), (True, "rgb(18, 20, 24)")):

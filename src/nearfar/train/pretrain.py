@@ -5,6 +5,7 @@ import json
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from nearfar.settings import MAY_CHANGE, Settings, resolve
 from nearfar.train import checkpoints
 from nearfar.train.logs import Display
 from nearfar.train.loop import Trainer, seed_step, train
-from nearfar.train.run import Run, backbone_of, fresh_method, stored_settings, training_views
+from nearfar.train.run import Run, backbone_of, fresh_method, read_json, stored_settings, training_views
 from nearfar.types import Batch
 from nearfar.views import Plain, statistics
 
@@ -81,9 +82,13 @@ def run_pretraining(
         if restored:
             resume(trainer, restored, out)
         write_text(out / "config.yaml", settings.as_yaml())
+        began = (read_json(out / "env.json") or {}).get("started") if restored else None
+        facts_here = {
+            "started": began or f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}",
+            "precision": str(precision),
+        }
         write_text(
-            out / "env.json",
-            json.dumps({**environment(), "device": str(device), "precision": str(precision)}, indent=1),
+            out / "env.json", json.dumps({**environment(), "device": str(device), **facts_here}, indent=1)
         )
         keep_freed_memory()
         display = Display(trainer.steps, trainer.step, settings.epochs, quiet)

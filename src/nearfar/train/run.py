@@ -43,11 +43,11 @@ class Run:
 
     @property
     def evaluation(self) -> dict[str, Any] | None:
-        return _json(self.path / "evaluation.json")
+        return read_json(self.path / "evaluation.json")
 
     @property
     def environment(self) -> dict[str, Any] | None:
-        return _json(self.path / "env.json")
+        return read_json(self.path / "env.json")
 
     @cached_property
     def checkpoint(self) -> Path:
@@ -166,7 +166,7 @@ def backbone_of(method: Method) -> nn.Module:
     return method.encoders.network.backbone  # type: ignore[attr-defined]
 
 
-def _json(path: Path) -> dict[str, Any] | None:
+def read_json(path: Path) -> dict[str, Any] | None:
     try:
         loaded = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):

@@ -1,0 +1,42 @@
+"""Opening a run executes nothing that is in it: an audit hook watches every pickle and import of a stranger."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+from nearfar.train.pretrain import pretrain
+
+WATCH = """
+import sys
+import nearfar.train.run, nearfar.evaluate   # our own imports come before the watch begins
+seen = []
+watched = ("pickle.find_class", "os.system", "subprocess.Popen", "os.exec")
+sys.addaudithook(lambda event, args: seen.append(event) if event in watched else None)
+run = nearfar.train.run.Run.open(sys.argv[1])
+run.encoder()
+run.metrics, run.evaluation, run.choices()
+print(seen)
+"""
+
+
+def test_loading_a_run_runs_no_code(tmp_path: Path) -> None:
+    config = {"backbone": "resnet8-w16", "batch_size": 256, "epochs": 1, "probe_every": 0}
+    pretrain("moco", "digits", tmp_path / "run", quiet=True, config=config)
+    done = subprocess.run(
+        [sys.executable, "-c", WATCH, str(tmp_path / "run")], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == "[]"
+
+
+def test_a_config_with_a_python_tag_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text(f"recipe: !!python/object/apply:os.mkdir ['{tmp_path}/made']\n")
+    done = subprocess.run(
+        [sys.executable, "-m", "nearfar", "evaluate", str(tmp_path)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert "config.yaml" in done.stderr
+    assert not (tmp_path / "made").exists()
