@@ -125,6 +125,20 @@ def test_the_training_data_again_is_no_test(run: SmallRun) -> None:
     assert evaluate_run(run, "train") == evaluate_run(run)
 
 
+def test_unlabelled_training_data_leave_the_fit_to_the_labelled_ones(run: SmallRun) -> None:
+    """Someone with unlabelled pictures and a small labelled set: a fifth of the labelled set is the exam."""
+    labelled = SmallRun(run.path, train=run.sets["test"])
+    expected = evaluate_run(labelled)
+    bare = SmallRun(
+        run.path, train=replace(run.sets["train"], labels=None, classes=()), test=run.sets["test"]
+    )
+    found = evaluate_run(bare, "test")
+    assert found["knn"] == expected["knn"]
+    assert found["split"]["of"] == "test"
+    with pytest.raises(UserError, match="has no labels"):
+        evaluate_run(bare)
+
+
 def test_features_are_computed_once(run: SmallRun) -> None:
     first = evaluate_run(run, "test", protocols=("knn",))
     passes = run.forwards

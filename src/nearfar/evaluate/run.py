@@ -55,7 +55,8 @@ def evaluate_run(
 
     Protocols fit on the training data and are tested on `data`. Without `data`, or when it is the training data
     again, a stratified fifth of the training data is held out from the fit (the encoder has seen its pixels,
-    never its labels), and the result says so under "split".
+    never its labels), and the result says so under "split". Where the training data have no labels at all, that is
+    done with `data` instead.
     """
     check_protocols(protocols)
     exam = _exam(run, data, seed)
@@ -134,15 +135,23 @@ class _TwoSets:
 
 def _exam(run: TrainedRun, data: str | None, seed: int) -> _HeldOut | _TwoSets:
     train: ImageSet = run.images()
-    labels = _labels(train)
     test: ImageSet = train if data is None else run.images(data)
-    if test.fingerprint != train.fingerprint:
-        known = aligned_labels(_labels(test), test, train)
-        return _TwoSets(train, torch.from_numpy(labels), test, torch.from_numpy(known))
-    exam = _HeldOut(train, torch.from_numpy(labels), seed)
+    if (
+        data is not None and train.labels is None
+    ):  # nothing to fit on there, so the labelled set serves for both
+        return _held_out(test, seed)
+    if test.fingerprint == train.fingerprint:
+        return _held_out(train, seed)
+    labels = _labels(train)
+    known = aligned_labels(_labels(test), test, train)
+    return _TwoSets(train, torch.from_numpy(labels), test, torch.from_numpy(known))
+
+
+def _held_out(images: ImageSet, seed: int) -> _HeldOut:
+    exam = _HeldOut(images, torch.from_numpy(_labels(images)), seed)
     if not len(exam.rows[1]):
         raise UserError(
-            f"{train.name} has one image of each class, so none can be held out; give labelled test data by --data"
+            f"{images.name} has one image of each class, so none can be held out; give labelled test data by --data"
         )
     return exam
 
