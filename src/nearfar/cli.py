@@ -264,7 +264,7 @@ def _recipes(given: argparse.Namespace) -> int:
             print(f"  {room:<10} {line}")
     if given.name is not None:
         certificate = _certificate(settings[given.name])
-        print(f"  claims     {certificate.status}: {certificate.condition}")
+        print(f"  claims     {certificate.status} (batches of {settings[given.name].batch_size}, 50,000 pictures): {certificate.condition}")
     return DONE
 
 
