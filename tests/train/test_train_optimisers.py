@@ -149,6 +149,19 @@ def test_it_is_the_optimiser_it_names(name: str) -> None:
         torch.testing.assert_close(a, b)
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_the_rate_set_is_the_rate_used(name: str) -> None:
+    module = net()
+    optimizer = build(name, module, lr=0.1, weight_decay=0.1)
+    before = parameters(module)
+    for lr in (0.0, 0.2):
+        set_lr(optimizer, lr)
+        module(torch.randn(4, 3, 8, 8)).backward()
+        optimizer.step()
+        moved = [key for key, p in parameters(module).items() if not p.equal(before[key])]
+        assert bool(moved) == bool(lr)
+
+
 # ----------------------------------------------------------------------------------------------- LARS
 
 
