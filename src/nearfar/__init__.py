@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from nearfar.bounds import Agreement, InfoNCE
 from nearfar.critics import Cosine
-from nearfar.errors import UserError
+from nearfar.errors import Stopped, UserError
 from nearfar.method import Method
 from nearfar.negatives import Bank, InBatch, NoNegatives, Queue
 from nearfar.schedules import Progress, cosine, geometric, linear, steps
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from nearfar.report import write_report
     from nearfar.train.pretrain import pretrain
     from nearfar.train.run import Run
-    from nearfar.train.stops import Stopped
     from nearfar.views import Views
 
 # what needs torchvision, image codecs or matplotlib is imported when first asked for, so that losses and bounds
@@ -35,7 +34,6 @@ _LATER = {
     "write_report": "nearfar.report",
     "pretrain": "nearfar.train.pretrain",
     "Run": "nearfar.train.run",
-    "Stopped": "nearfar.train.stops",
     "Views": "nearfar.views",
 }
 

@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 
 import yaml
 
-from nearfar.errors import UserError
+from nearfar.errors import Stopped, UserError
 
 DONE, BAD_INPUT, RESUMABLE = 0, 2, 75
 
@@ -32,16 +32,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return parsed.command(parsed)
     except UserError as problem:
         return _say(str(problem), BAD_INPUT)
+    except Stopped as stopped:
+        return _say(str(stopped), RESUMABLE)
     except KeyboardInterrupt:
         return _say("interrupted; what was saved is kept, and the same command goes on from there", RESUMABLE)
     except BrokenPipeError:  # the reader of our output went away, as `| head` does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return DONE
     except OSError as problem:
-        if problem.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS):
+        if problem.filename is None and problem.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise
         where = problem.filename or "a file"
-        return _say(f"{where} cannot be written: {problem.strerror}; what was saved is kept", BAD_INPUT)
+        return _say(f"{where} cannot be used: {problem.strerror}; what was saved is kept", BAD_INPUT)
+    except (MemoryError, RuntimeError) as problem:
+        if not isinstance(problem, MemoryError) and not _out_of_memory(problem):
+            raise
+        return _say("memory ran out; lower batch_size, image_size or negatives.size, or set chunk", BAD_INPUT)
+
+
+def _out_of_memory(problem: RuntimeError) -> bool:
+    """torch says so by a class of its own on GPUs, and by its text alone on CPUs."""
+    return type(problem).__name__ == "OutOfMemoryError" or "can't allocate memory" in str(problem)
 
 
 def _parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -141,12 +152,8 @@ def _pretrain(given: argparse.Namespace) -> int:
         raise UserError("--out is missing; name the folder the run goes to, for instance --out runs/first")
 
     from nearfar.train.pretrain import run_pretraining
-    from nearfar.train.stops import Stopped
 
-    try:
-        run = run_pretraining(settings, data, given.out, allow_change=given.allow_change, quiet=given.quiet)
-    except Stopped as stopped:
-        return _say(f"{stopped}", RESUMABLE)
+    run = run_pretraining(settings, data, given.out, allow_change=given.allow_change, quiet=given.quiet)
     print(f"{run.path}: trained for {run.facts['step']} steps; next: nearfar evaluate {run.path}")
     return DONE
 
@@ -217,8 +224,10 @@ def _embed(given: argparse.Namespace) -> int:
     from nearfar.train.embed import write_embedding
     from nearfar.train.run import Run
 
-    if given.out.suffix != ".parquet":
-        raise UserError(f"--out was {given.out}; embed writes Parquet, so the name must end in .parquet")
+    if given.out.suffix != ".parquet" or given.out.is_dir():
+        raise UserError(
+            f"--out was {given.out}; embed writes a Parquet file, so name one that ends in .parquet"
+        )
     rows, width = write_embedding(Run.open(given.run), given.data, given.out)
     print(f"{given.out}: {rows} rows of {width} features")
     return DONE
@@ -264,7 +273,9 @@ def _recipes(given: argparse.Namespace) -> int:
             print(f"  {room:<10} {line}")
     if given.name is not None:
         certificate = _certificate(settings[given.name])
-        print(f"  claims     {certificate.status} (batches of {settings[given.name].batch_size}, 50,000 pictures): {certificate.condition}")
+        print(
+            f"  claims     {certificate.status} (batches of {settings[given.name].batch_size}, 50,000 pictures): {certificate.condition}"
+        )
     return DONE
 
 

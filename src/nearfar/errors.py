@@ -6,3 +6,7 @@ class UserError(Exception):
 
     The command line prints the sentence alone and exits with code 2; nothing saved is touched.
     """
+
+
+class Stopped(Exception):
+    """A run ended early and can be resumed by the same command; the command line exits with 75."""

@@ -72,7 +72,7 @@ class Method(nn.Module):
             )
             scores = [self.score(encoded, batch.index, a, k, progress) for a, k in pairs]
             value = torch.stack([self.bound(s, progress) for s in scores]).mean()
-        certificate = self.certificate(len(batch.index))
+        certificate = self.certificate(len(batch.index), len(batch.views))
         if certificate.ceiling is None:
             return Outcome(-value, None, None, _detached(encoded), batch.index)
         # how far the estimate is below its ceiling: for InfoNCE this is the cross-entropy people know
@@ -110,14 +110,15 @@ class Method(nn.Module):
     def prime(self, batch: Batch, progress: Progress = START) -> None:
         """Shows instances to a source that wants to know them before the first step; no network moves."""
         keys = sorted({k for _, k in view_pairs(len(batch.views), self.symmetric)})
-        encoded = self.encoders.encode(batch.views, anchors=keys, keys=keys)
+        encoded = self.encoders.encode(batch.views, anchors=(), keys=keys)
         with torch.autocast(batch.index.device.type, enabled=False):
             prepared = {w: self.critic.prepare(z) for w, z in encoded.keys.items()}
         self.negatives.advance(prepared, batch.index, progress)
 
-    def certificate(self, batch_size: int) -> Certificate:
-        """What the number that training climbs proves, for this batch size."""
-        return self.bound.certificate(self.negatives.circumstances(batch_size))
+    def certificate(self, batch_size: int, views: int = 2) -> Certificate:
+        """What the number that training climbs proves, for this batch size and number of views."""
+        key_views = len({key for _, key in view_pairs(views, self.symmetric)})
+        return self.bound.certificate(self.negatives.circumstances(batch_size, key_views))
 
 
 def _detached(encoded: Encoded) -> Encoded:

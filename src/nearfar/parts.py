@@ -50,6 +50,8 @@ def plain(value: Any) -> Any:
     """A part's setting as YAML can hold it."""
     if isinstance(value, Schedule):
         return value.written()
+    if isinstance(value, Mapping):
+        return {key: plain(inner) for key, inner in value.items()}
     return list(value) if isinstance(value, tuple) else value
 
 
@@ -90,7 +92,10 @@ def _float(raw: Any, key: str) -> float:
 
 
 def _int(raw: Any, key: str) -> int:
-    if isinstance(raw, bool) or not isinstance(raw, (int, float)) or raw != int(raw):
+    whole = (
+        isinstance(raw, (int, float)) and not isinstance(raw, bool) and abs(raw) < 2**63 and raw == int(raw)
+    )
+    if not whole:
         raise UserError(f"{key} was {raw!r}; allowed is a whole number")
     return int(raw)
 

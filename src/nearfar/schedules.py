@@ -56,7 +56,11 @@ class Schedule:
         values = [getattr(self, field.name) for field in fields(self)]
         while values and values[-1] is None:
             values.pop()
-        return f"{self.name}({','.join(str(v) for v in values)})"
+        return f"{self.name}({','.join('none' if v is None else str(v) for v in values)})"
+
+    def ends(self) -> tuple[float, float]:
+        """Where it begins and ends: every schedule here stays between the two."""
+        raise TypeError(f"{type(self).__name__} is abstract: use linear, geometric, cosine or steps")
 
 
 def _portion(progress: Progress, epochs: float | None) -> float:
@@ -86,6 +90,9 @@ class Linear(Schedule):
         t = _portion(progress, self.epochs)
         return self.start + (self.end - self.start) * t
 
+    def ends(self) -> tuple[float, float]:
+        return self.start, self.end
+
 
 @dataclass(frozen=True)
 class Geometric(Schedule):
@@ -105,6 +112,9 @@ class Geometric(Schedule):
 
     def __call__(self, progress: Progress) -> float:
         return self.start * (self.end / self.start) ** _portion(progress, self.epochs)
+
+    def ends(self) -> tuple[float, float]:
+        return self.start, self.end
 
 
 @dataclass(frozen=True)
@@ -131,6 +141,9 @@ class Cosine(Schedule):
         t = min(1.0, (progress.epoch - warmup) / max(total - warmup, 1e-12))
         return self.end + (self.start - self.end) * 0.5 * (1.0 + math.cos(math.pi * t))
 
+    def ends(self) -> tuple[float, float]:
+        return self.start, self.end
+
 
 @dataclass(frozen=True)
 class Steps(Schedule):
@@ -147,22 +160,29 @@ class Steps(Schedule):
     def written(self) -> str:
         return f"steps({','.join(str(v) for v in (self.start, self.factor, *self.epochs))})"
 
+    def ends(self) -> tuple[float, float]:
+        return self.start, self.start * self.factor ** len(self.epochs)
+
 
 Value = float | Schedule
 
 
+def _float(number: float | None) -> float | None:
+    return None if number is None else float(number)
+
+
 def linear(start: float, end: float, epochs: float | None = None) -> Linear:
-    return Linear(float(start), float(end), epochs)
+    return Linear(float(start), float(end), _float(epochs))
 
 
 def geometric(start: float, end: float, epochs: float | None = None) -> Geometric:
-    return Geometric(float(start), float(end), epochs)
+    return Geometric(float(start), float(end), _float(epochs))
 
 
 def cosine(
     start: float, end: float = 0.0, epochs: float | None = None, warmup: float | None = None
 ) -> Cosine:
-    return Cosine(float(start), float(end), epochs, warmup)
+    return Cosine(float(start), float(end), _float(epochs), _float(warmup))
 
 
 def steps(start: float, factor: float, *epochs: float) -> Steps:
@@ -179,6 +199,14 @@ SCHEDULES: dict[str, Callable[..., Schedule]] = {
 _CALL = re.compile(r"\s*([a-z]+)\s*\(([^()]*)\)\s*")
 
 
+_LARGEST = 1e100  # far beyond any setting, and safe to multiply
+
+
+def ends(value: Value) -> tuple[float, float]:
+    """The numbers a value lies between: for a number, itself twice."""
+    return value.ends() if isinstance(value, Schedule) else (value, value)
+
+
 def at(value: Value, progress: Progress | None = None) -> float:
     """The number `value` is now; without progress, what it is at the start."""
     return value(progress or START) if isinstance(value, Schedule) else float(value)
@@ -192,15 +220,22 @@ def parse_value(raw: Any, key: str = "value") -> Value:
         with contextlib.suppress(ValueError):
             raw = float(raw)
     if isinstance(raw, (int, float)) and not isinstance(raw, bool):
-        if not math.isfinite(raw):
+        if abs(raw) > _LARGEST or raw != raw:
             raise UserError(f"{key} was {raw}; it must be a finite number or a schedule")
         return float(raw)
     allowed = "a number or a schedule such as linear(0,0.9); schedules are " + ", ".join(SCHEDULES)
     name, positional, named = _schedule_parts(raw)
     if name not in SCHEDULES:
         raise UserError(f"{key} was {raw!r}; allowed is {allowed}")
+    numbers = [v for v in (*positional, *named.values()) if v is not None]
+    if any(abs(v) > _LARGEST or v != v for v in numbers):
+        raise UserError(f"{key} was {raw!r}; a schedule's numbers must be finite")
     try:
-        return SCHEDULES[name](*positional, **named)
+        schedule = SCHEDULES[name](*positional, **named)
+        schedule.ends()
+        return schedule
+    except OverflowError:
+        raise UserError(f"{key} was {raw!r}, which grows beyond every number; use a smaller factor") from None
     except TypeError:
         raise UserError(
             f"{key} was {raw!r}, which are not the arguments of {name}; allowed is {allowed}"
@@ -209,11 +244,12 @@ def parse_value(raw: Any, key: str = "value") -> Value:
         raise UserError(f"{key}: {problem}") from None
 
 
-def _schedule_parts(raw: Any) -> tuple[str, list[float], dict[str, float]]:
+def _schedule_parts(raw: Any) -> tuple[str, list[float | None], dict[str, float]]:
     """(name, positional, named) of a written schedule; an empty name when it is not one."""
     if isinstance(raw, str) and (call := _CALL.fullmatch(raw)):
         try:
-            return call[1], [float(part) for part in call[2].split(",") if part.strip()], {}
+            parts = [part.strip().lower() for part in call[2].split(",") if part.strip()]
+            return call[1], [None if part == "none" else float(part) for part in parts], {}
         except ValueError:
             return "", [], {}
     if isinstance(raw, Mapping) and len(raw) == 1:

@@ -21,7 +21,7 @@ from nearfar.errors import UserError
 from nearfar.parts import check_settings, plain, settable, unknown
 from nearfar.recipes import RECIPES
 from nearfar.recipes.build import try_parts
-from nearfar.schedules import Value, parse_value
+from nearfar.schedules import Value, ends, parse_value
 from nearfar.views import PIPELINES, pipelines
 
 ROOMS: dict[str, Mapping[str, Callable[..., object]]] = {
@@ -39,12 +39,14 @@ MAY_CHANGE = ("max_time", "workers", "probe_every", "checkpoint_every", "keep") 
 class Settings(BaseModel):
     """A run's settings, complete and checked."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, arbitrary_types_allowed=True, allow_inf_nan=False)
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, strict=True, arbitrary_types_allowed=True, allow_inf_nan=False
+    )
 
     recipe: str
     data: str
     epochs: int = Field(100, ge=1, le=1_000_000, description="passes over the data")
-    batch_size: int = Field(256, ge=2, description="images per step, over all ranks")
+    batch_size: int = Field(256, ge=2, le=2**31, description="images per step")
     seed: int = Field(0, ge=0, lt=2**63, description="of order, augmentation and initial weights")
     backbone: str = Field("resnet18", description="resnet8-w16, resnet8-w32, resnet18/34/50 or timm/NAME")
     image_size: int | None = Field(
@@ -63,13 +65,15 @@ class Settings(BaseModel):
     chunk: int | None = Field(
         None, ge=1, description="score this many anchors at a time, never the whole matrix"
     )
-    checkpoint_every: int = Field(200, ge=1, description="steps between checkpoints")
-    keep: int = Field(2, ge=1, description="checkpoints kept")
+    checkpoint_every: int = Field(200, ge=1, le=2**31, description="steps between checkpoints")
+    keep: int = Field(2, ge=1, le=10_000, description="checkpoints kept")
     max_time: float | None = Field(None, gt=0, description="stop, resumable, after this: seconds, or 90m, 2h")
     probe_every: float = Field(
         1.0, ge=0, description="epochs between kNN probes when there are labels; 0: never"
     )
-    skip_steps: int = Field(10, ge=0, description="non-finite steps in a row to skip before stopping")
+    skip_steps: int = Field(
+        10, ge=0, le=2**31, description="non-finite steps in a row to skip before stopping"
+    )
     max_bad_share: float = Field(0.05, ge=0, le=1, description="share of unusable files to go on with")
     views: dict[str, Any]
     encoders: dict[str, Any]
@@ -82,7 +86,7 @@ class Settings(BaseModel):
     @classmethod
     def _lr(cls, raw: Any) -> Value:
         value = parse_value(raw, "lr")
-        if isinstance(value, float) and value <= 0:
+        if min(ends(value)) < 0 or max(ends(value)) <= 0:
             raise UserError(f"lr was {raw!r}; it must be above 0")
         return value
 
@@ -108,10 +112,7 @@ class Settings(BaseModel):
 
     def as_plain(self) -> dict[str, Any]:
         """Numbers, words and mappings only: what config.yaml and checkpoints hold."""
-        return {
-            key: {k: plain(v) for k, v in value.items()} if isinstance(value, dict) else plain(value)
-            for key, value in self
-        }
+        return {key: plain(value) for key, value in self}
 
 
 def seconds(text: str) -> float:
@@ -131,7 +132,7 @@ def read_words(words: Iterable[str]) -> dict[str, Any]:
             raise UserError(f"{word!r} is not a setting; write key=value, for instance epochs=50")
         try:
             value = yaml.safe_load(text)
-        except (yaml.YAMLError, ValueError):
+        except (yaml.YAMLError, ValueError, RecursionError):
             value = text
         put(settings, key, value if text.strip() else "")
     return settings
@@ -195,17 +196,24 @@ def resolve(recipe: str, data: str, *layers: Mapping[str, Any]) -> Settings:
         raise unknown(recipe, RECIPES, "recipes")
     merged: dict[str, Any] = {"recipe": recipe, "data": data, **RECIPES[recipe].settings()}
     for layer in layers:
+        for key in ("recipe", "data"):
+            if key in layer:
+                raise UserError(
+                    f"{key} was given as a setting too ({layer[key]!r}); name it once, as RECIPE and DATA are"
+                )
         flat: dict[str, Any] = {}
         for key, value in layer.items():
             put(flat, key, value)
         for key, value in flat.items():
-            merged[key] = _changed(merged[key], value) if key in CHOICES else value
+            merged[key] = _changed(key, merged[key], value) if key in CHOICES else value
     return check(merged)
 
 
-def _changed(choice: Mapping[str, Any], change: Mapping[str, Any]) -> dict[str, Any]:
+def _changed(room: str, choice: Mapping[str, Any], change: Mapping[str, Any]) -> dict[str, Any]:
     if "name" in change and change["name"] != choice["name"]:
-        return dict(change)
+        # how many views there are and how they are paired is the method's, not the pipeline's
+        kept = {k: v for k, v in choice.items() if room == "views" and k in ("count", "symmetric")}
+        return {**kept, **change}
     return {**choice, **change}
 
 
@@ -219,6 +227,7 @@ def check(merged: Mapping[str, Any]) -> Settings:
         known[room] = check_choice(room, known[room])
     known["views"] = check_views(known["views"])
     try_parts(known)
+    check_together(known)
     for key, field in Settings.model_fields.items():
         if field.default is None and known.get(key) == "none":
             known[key] = None
@@ -230,6 +239,19 @@ def check(merged: Mapping[str, Any]) -> Settings:
         raise UserError(
             f"{key} was {first['input']!r}; {first['msg'][0].lower()}{first['msg'][1:]}"
         ) from None
+
+
+def check_together(choices: Mapping[str, Mapping[str, Any]]) -> None:
+    """Pairs of parts that would train nothing."""
+    source, bound = choices["negatives"]["name"], choices["bound"]["name"]
+    if choices["views"]["count"] == 1 and source != "bank":
+        raise UserError(
+            f"views.count was 1 with negatives={source}: a view's positive would be itself; use views.count=2 or negatives=bank"
+        )
+    if bound == "infonce" and source == "none":
+        raise UserError(
+            "bound was infonce with negatives=none: told from nobody, its value is always 0; use bound=agreement or other negatives"
+        )
 
 
 def check_choice(room: str, choice: Mapping[str, Any]) -> dict[str, Any]:

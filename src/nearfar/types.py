@@ -131,7 +131,8 @@ class Source(Protocol):
 
     def advance(self, keys: Mapping[int, Tensor], index: Tensor, progress: Progress) -> None: ...
 
-    def circumstances(self, batch_size: int) -> Circumstances: ...
+    def circumstances(self, batch_size: int, key_views: int) -> Circumstances:
+        """Where a step's negatives come from, for so many anchors and so many views embedded as keys."""
 
 
 class Selection(Protocol):

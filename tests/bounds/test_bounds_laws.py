@@ -113,22 +113,30 @@ def test_infonce_is_zero_for_a_critic_that_says_nothing_and_log_m_for_one_that_k
 
 
 def test_infonce_certificate_follows_where_negatives_come_from() -> None:
-    proven = nf.InfoNCE().certificate(nf.InBatch("one").circumstances(256))
-    doubled = nf.InfoNCE().certificate(nf.InBatch("both").circumstances(256))
-    queued = nf.InfoNCE().certificate(nf.Queue(1000).circumstances(256))
+    proven = nf.InfoNCE().certificate(nf.InBatch("one").circumstances(256, 2))
+    doubled = nf.InfoNCE().certificate(nf.InBatch("both").circumstances(256, 2))
+    queued = nf.InfoNCE().certificate(nf.Queue(1000).circumstances(256, 1))
     assert (proven.status, proven.ceiling) == ("proven", math.log(256))
     assert (doubled.status, doubled.ceiling) == ("not covered", math.log(511))
     assert (queued.status, queued.ceiling) == ("not covered", math.log(1001))
 
 
-def test_paired_negatives_can_exceed_the_truth() -> None:
-    """Why 2N - 2 negatives are not covered: u independent of v (I = 0), one other instance seen twice. The proof
-    needs E[m e^f+ / sum] <= 1 under independence; with a critic of two values the pair breaks it."""
-    exceeds = 0.0
-    for a in (1.0, 100.0):
-        for b in (1.0, 100.0):
-            exceeds += 0.25 * 3 * a / (a + 2 * b)
-    assert exceeds > 1.2
+def test_negatives_in_pairs_can_exceed_the_truth_and_single_ones_do_not() -> None:
+    """Why 2N - 2 negatives are not covered. u = v is a fair coin, so I = log 2, and the critic knows which match. Of five
+    other instances b match with probability C(5, b) / 32; each is seen once, or, in two views alike, twice."""
+    weights = torch.tensor([math.comb(5, b) / 32 for b in range(6)], dtype=torch.float64)
+    matching = torch.tensor([[j < b for j in range(5)] for b in range(6)])
+    negative = torch.where(matching, 0.0, -1e4).double()
+    positive = torch.zeros(6, dtype=torch.float64)
+
+    def expected(negatives: Tensor) -> float:
+        rows = [
+            nf.InfoNCE()(nf.Scores.of(p[None], n[None])) for p, n in zip(positive, negatives, strict=True)
+        ]
+        return float(weights @ torch.stack(rows))
+
+    assert expected(negative) < math.log(2) - 0.01
+    assert expected(negative.repeat(1, 2)) > math.log(2) + 0.003
 
 
 @given(

@@ -66,9 +66,19 @@ def test_steps_drop_at_their_epochs() -> None:
 )
 @settings(max_examples=100, deadline=None)
 def test_what_is_written_is_read_back(schedule: Schedule) -> None:
-    if getattr(schedule, "warmup", None) is not None and getattr(schedule, "epochs", None) is None:
-        return  # positional form cannot skip an argument; the mapping form can
     assert parse_value(schedule.written()) == schedule
+
+
+@given(schedule=st.builds(nf.linear, ends, ends) | st.builds(nf.cosine, ends, ends), progress=progresses)
+@settings(max_examples=50, deadline=None)
+def test_a_schedule_stays_between_its_ends(schedule: Schedule, progress: Progress) -> None:
+    low, high = sorted(schedule.ends())
+    assert low - 1e-9 <= schedule(progress) <= high + 1e-9
+
+
+def test_whole_numbers_are_stored_as_they_are_read() -> None:
+    assert nf.linear(1, 0, epochs=10).written() == parse_value("linear(1,0,10)").written()  # type: ignore[union-attr]
+    assert parse_value({"cosine": {"start": 1, "warmup": 5}}).written() == "cosine(1.0,0.0,none,5.0)"  # type: ignore[union-attr]
 
 
 def test_mappings_and_numbers_are_read() -> None:
@@ -94,6 +104,7 @@ def test_mappings_and_numbers_are_read() -> None:
         ),
         *({"linear": 3}, {"linear": {"x": 1}}, {}, {"a": 1, "b": 2}, None, [1], True, float("inf")),
         "__import__('os')",
+        *("linear(nan,1)", "linear(0,inf)", "steps(1,1e90,0,0,0,0)", 10**400, "1" + "0" * 400),
     ],
 )
 def test_what_is_not_a_value_gets_a_sentence_with_the_key(raw: object) -> None:

@@ -60,7 +60,7 @@ def test_the_contracts_names_are_settings() -> None:
 
 
 def test_naming_another_part_drops_the_settings_of_the_old_one() -> None:
-    chosen = resolve("instdisc", "x", {"negatives": "queue"})
+    chosen = resolve("instdisc", "x", {"negatives": "queue", "views": {"count": 2}})
     assert chosen.negatives == {"name": "queue", "size": 4096}
 
 
@@ -71,6 +71,11 @@ def test_keyword_style_and_dotted_style_are_the_same() -> None:
 
 
 WRONG_VALUES = [
+    ".inf",
+    ".nan",
+    "1" + "0" * 400,
+    "linear(-1,-2)",
+    "true",
     "",
     "abc",
     "-7",
@@ -156,8 +161,33 @@ def test_a_parts_signature_is_its_schema() -> None:
     """A new part needs one file and one line in its room's PARTS: nothing here names parts one by one."""
     for room, parts in ROOMS.items():
         for name, part in parts.items():
-            chosen = resolve("simclr", "x", {room: name})
+            chosen = resolve(
+                "simclr", "x", {"bound": "agreement", room: name} if name == "none" else {room: name}
+            )
             assert set(settable(part)) <= set(getattr(chosen, room)), (room, name)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["views.count=1"], "views.count was 1"),
+        (["negatives=none"], "bound was infonce with negatives=none"),
+        (["temperature=linear(0.1,-0.1)"], "temperature was"),
+        (["encoders=momentum", "encoders.momentum=linear(0,5)"], "encoders.momentum was"),
+        (["lr=linear(0.1,-1)"], "lr was"),
+        (["epochs=yes"], "epochs was True"),
+        (["epochs=" + "[" * 3000], "epochs was"),
+        (["data=other"], "data was given as a setting too"),
+    ],
+)
+def test_what_would_train_nothing_is_refused(words: list[str], said: str) -> None:
+    with pytest.raises(UserError, match=said):
+        resolve("simclr", "x", read_words(words))
+
+
+def test_another_pipeline_keeps_how_views_are_paired() -> None:
+    assert resolve("moco", "x", {"views": "byol"}).views["symmetric"] is False
+    assert resolve("instdisc", "x", {"views": "simclr"}).views["count"] == 1
 
 
 def test_near_misses_are_suggested() -> None:

@@ -84,6 +84,8 @@ def test_timm_models_by_name() -> None:
     pytest.importorskip("timm")
     net = backbone("timm/resnet10t", 1, 32).eval()
     assert net(torch.randn(2, 1, 32, 32)).shape == (2, net.dim)
+    mobile = backbone("timm/mobilenetv3_small_050", 3, 32).eval()
+    assert mobile(torch.randn(2, 3, 32, 32)).shape == (2, mobile.dim)
     vit = backbone("timm/test_vit", 3, 48).eval()
     assert vit(torch.randn(2, 3, 48, 48)).shape == (2, vit.dim)
 

@@ -26,6 +26,9 @@ def test_in_batch_counts(n: int, views: int) -> None:
     one = InBatch("one").candidates(keys, index, 0).strangers_to(index).sum(1)
     assert (both == views * (n - 1)).all()
     assert (one == n - 1).all()
+    assert InBatch("both").circumstances(n, views).negatives == views * (n - 1)
+    assert InBatch("one").circumstances(n, views).negatives == n - 1
+    assert InBatch("both").circumstances(n, views).exchangeable is (views == 1)
 
 
 def test_no_negatives_has_none() -> None:
@@ -103,7 +106,7 @@ def test_asking_changes_nothing(source: InBatch | Queue | Bank | NoNegatives) ->
     before = {name: tensor.clone() for name, tensor in held.items()}
     source.positive(keys, index, 1)
     source.candidates(keys, index, 1)
-    source.circumstances(4)
+    source.circumstances(4, 2)
     assert all(torch.equal(before[name], tensor) for name, tensor in held.items())
 
 

@@ -14,11 +14,10 @@ from typing import Any
 import pytest
 import torch
 
-from nearfar.errors import UserError
+from nearfar.errors import Stopped, UserError
 from nearfar.train import checkpoints
 from nearfar.train.logs import read_metrics
 from nearfar.train.pretrain import pretrain
-from nearfar.train.stops import Stopped
 
 SMALL = {
     "backbone": "resnet8-w16",
@@ -184,6 +183,29 @@ def test_a_damaged_newest_checkpoint_is_passed_over(tmp_path: Path) -> None:
     pretrain("moco", "digits", tmp_path, quiet=True, config={**settings, **RUNS["moco"]})
     found = final_state(tmp_path)
     assert all(torch.equal(expected[name], found[name]) for name in expected)
+
+
+def test_damaged_checkpoints_alone_are_no_reason_to_start_over(tmp_path: Path) -> None:
+    settings = {**SMALL, "epochs": 1, "keep": 1}
+    run = pretrain("simclr", "digits", tmp_path, quiet=True, config=settings)
+    (run.checkpoint / "facts.json").write_text("{}")
+    with pytest.raises(UserError, match=r"step-00000014 cannot be used .* move .* away to start over"):
+        pretrain("simclr", "digits", tmp_path, quiet=True, config=settings)
+    assert run.checkpoint.is_dir()
+
+
+def test_a_schedule_with_warm_up_can_be_resumed_and_opened(tmp_path: Path) -> None:
+    settings = {**SMALL, "epochs": 1, "lr": {"cosine": {"start": 0.002, "warmup": 1}}}
+    pretrain("simclr", "digits", tmp_path, quiet=True, config=settings)
+    again = pretrain("simclr", "digits", tmp_path, quiet=True, config=settings)
+    assert again.facts["step"] == 14
+
+
+def test_another_optimiser_starts_with_fresh_moments(tmp_path: Path) -> None:
+    pretrain("simclr", "digits", tmp_path, quiet=True, config={**SMALL, "epochs": 1, "optimizer": "sgd"})
+    config = {**SMALL, "epochs": 2, "optimizer": "adamw"}
+    run = pretrain("simclr", "digits", tmp_path, quiet=True, allow_change=True, config=config)
+    assert run.facts["step"] == 28
 
 
 def test_divergence_stops_with_a_dump_and_keeps_the_last_good_checkpoint(tmp_path: Path) -> None:

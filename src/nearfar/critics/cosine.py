@@ -8,7 +8,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from nearfar.errors import UserError
-from nearfar.schedules import Progress, Schedule, Value, at
+from nearfar.schedules import Progress, Value, at, ends
 
 
 @dataclass(frozen=True)
@@ -18,7 +18,7 @@ class Cosine:
     temperature: Value = 0.1
 
     def __post_init__(self) -> None:
-        if not isinstance(self.temperature, Schedule) and not self.temperature > 0:
+        if min(ends(self.temperature)) <= 0:
             raise UserError(f"temperature was {self.temperature}; it must be above 0")
 
     def prepare(self, embedding: Float[Tensor, "n dim"]) -> Float[Tensor, "n dim"]:

@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import torch
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -106,7 +107,10 @@ def _timm(name: str, channels: int, image_size: int) -> nn.Module:
         net = timm.create_model(name, img_size=image_size, **options)
     except TypeError:  # convolutional models take any size and no img_size
         net = timm.create_model(name, **options)
-    return _Timm(net, net.num_features)
+    # num_features is not the width of every model's output, so one picture is asked
+    with torch.no_grad():
+        dim = net.eval()(torch.zeros(1, channels, image_size, image_size)).shape[1]
+    return _Timm(net.train(), dim)
 
 
 @dataclass(frozen=True)
@@ -117,7 +121,7 @@ class _Named:
 
 BACKBONES: dict[str, _Named] = {
     "resnet8-w16": _Named(
-        lambda c, s: ResNet8(16, c), "310 thousand weights, 128 features: minutes on a CPU"
+        lambda c, s: ResNet8(16, c), "303 thousand weights, 128 features: minutes on a CPU"
     ),
     "resnet8-w32": _Named(lambda c, s: ResNet8(32, c), "1.2 million weights, 256 features"),
     "resnet18": _Named(

@@ -17,11 +17,13 @@ from torch import Tensor, nn
 
 from nearfar.encoders.norm import commit_statistics
 from nearfar.errors import UserError
-from nearfar.schedules import Progress, Schedule, Value, at
+from nearfar.schedules import Progress, Value, at, ends
 from nearfar.types import Encoded
 
 
 def _embed(network: nn.Module, views: Sequence[Tensor], which: Sequence[int]) -> dict[int, Tensor]:
+    if not which:
+        return {}
     if len({views[w].shape for w in which}) > 1:  # views of several sizes cannot share a forward pass
         return {w: network(views[w]) for w in which}
     joined = views[which[0]] if len(which) == 1 else torch.cat([views[w] for w in which])
@@ -29,7 +31,7 @@ def _embed(network: nn.Module, views: Sequence[Tensor], which: Sequence[int]) ->
 
 
 def _predict(predictor: nn.Module | None, embedded: dict[int, Tensor]) -> dict[int, Tensor]:
-    if predictor is None:
+    if predictor is None or not embedded:
         return embedded
     return dict(
         zip(embedded, predictor(torch.cat(list(embedded.values()))).chunk(len(embedded)), strict=True)
@@ -66,7 +68,7 @@ class Momentum(nn.Module):
         self, network: nn.Module, momentum: Value = 0.99, *, predictor: nn.Module | None = None
     ) -> None:
         super().__init__()
-        if not isinstance(momentum, Schedule) and not 0 <= momentum <= 1:
+        if not all(0 <= end <= 1 for end in ends(momentum)):
             raise UserError(f"encoders.momentum was {momentum}; it lies in [0, 1]")
         self.network, self.predictor, self.momentum = network, predictor, momentum
         self.slow = copy.deepcopy(network).requires_grad_(False)

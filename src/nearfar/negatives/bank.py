@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from nearfar.errors import UserError
-from nearfar.schedules import Progress, Schedule, Value, at
+from nearfar.schedules import Progress, Value, at, ends
 from nearfar.scores import EMPTY, Candidates
 from nearfar.types import Circumstances
 
@@ -26,7 +26,7 @@ class Bank(nn.Module):
         self, size: int, momentum: Value = 0.5, sample: int | None = None, *, dim: int = 128, views: int = 1
     ) -> None:
         super().__init__()
-        if not isinstance(momentum, Schedule) and not 0 <= momentum < 1:
+        if not all(0 <= end < 1 for end in ends(momentum)):
             raise UserError(f"negatives.momentum was {momentum}; a bank's update momentum lies in [0, 1)")
         if sample is not None and sample < 1:
             raise UserError(f"negatives.sample was {sample}; it must be at least 1, or left out for all rows")
@@ -60,7 +60,7 @@ class Bank(nn.Module):
             self.rows[view, index] = torch.where(known, moved, key)
         self.index[index] = index
 
-    def circumstances(self, batch_size: int) -> Circumstances:
+    def circumstances(self, batch_size: int, key_views: int) -> Circumstances:
         why = "rows are averages over earlier networks and views, not draws of one key distribution"
         count = self.size - 1 if self.sample is None else self.sample
         return Circumstances(batch_size, count, exchangeable=False, otherwise=why)

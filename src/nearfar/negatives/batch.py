@@ -28,9 +28,9 @@ class InBatch(Fresh):
             return Candidates(keys[which], index)
         return Candidates(torch.cat([keys[view] for view in sorted(keys)]), index.repeat(len(keys)))
 
-    def circumstances(self, batch_size: int) -> Circumstances:
+    def circumstances(self, batch_size: int, key_views: int) -> Circumstances:
         others = batch_size - 1
-        if self.views == "one":
+        if self.views == "one" or key_views == 1:
             return Circumstances(batch_size, others)
-        why = "two views of the same other image are not independent draws, so negatives come in pairs"
-        return Circumstances(batch_size, 2 * others, exchangeable=False, otherwise=why)
+        why = f"{key_views} views of the same other image are not independent draws, so negatives come in groups"
+        return Circumstances(batch_size, key_views * others, exchangeable=False, otherwise=why)

@@ -17,5 +17,5 @@ class NoNegatives(Fresh):
     def candidates(self, keys: Mapping[int, Tensor], index: Tensor, which: int) -> Candidates:
         return Candidates(keys[which][:0], index[:0])
 
-    def circumstances(self, batch_size: int) -> Circumstances:
+    def circumstances(self, batch_size: int, key_views: int) -> Circumstances:
         return Circumstances(batch_size, 0)

@@ -59,7 +59,7 @@ class Queue(Fresh, nn.Module):
                 "negatives; raise negatives.size or lower batch_size"
             )
 
-    def circumstances(self, batch_size: int) -> Circumstances:
+    def circumstances(self, batch_size: int, key_views: int) -> Circumstances:
         self._check_room(batch_size)
         why = "queued keys were embedded by earlier networks than the positive"
         return Circumstances(batch_size, self.size, exchangeable=False, otherwise=why)

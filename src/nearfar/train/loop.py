@@ -17,13 +17,14 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from nearfar.errors import Stopped
 from nearfar.method import Method
 from nearfar.schedules import Progress, Value, at, cosine
 from nearfar.settings import Settings
 from nearfar.train import checkpoints, optimisers
 from nearfar.train.logs import Display, Log
 from nearfar.train.monitors import Collapse, Diverged, Finite, Readings, readings
-from nearfar.train.stops import Stopped, StopRequests
+from nearfar.train.stops import StopRequests
 from nearfar.types import Batch, Outcome
 
 LOG_EVERY = 10  # steps
@@ -71,6 +72,7 @@ class Trainer:
         tensors |= {f"optimizer/{name}": tensor for name, tensor in moments.items()}
         facts = {
             "step": self.step,
+            "optimizer": self.settings.optimizer,
             "seconds": self.seconds,
             "collapse": self.collapse.state(),
             "finite": self.finite.state(),
@@ -79,7 +81,10 @@ class Trainer:
 
     def restore(self, tensors: dict[str, Tensor], facts: dict[str, Any]) -> None:
         self.method.load_state_dict(under(tensors, "method/"))
-        optimisers.load_state_tensors(self.optimizer, self.method, under(tensors, "optimizer/"))
+        if (
+            facts["optimizer"] == self.settings.optimizer
+        ):  # moments of another optimiser mean nothing to this one
+            optimisers.load_state_tensors(self.optimizer, self.method, under(tensors, "optimizer/"))
         self.step, self.seconds = facts["step"], facts["seconds"]
         self.collapse.restore(facts["collapse"])
         self.finite.restore(facts["finite"])
@@ -114,14 +119,13 @@ def train(
     facts: dict[str, Any],
     display: Display,
     probe: Callable[[nn.Module], float] | None = None,
+    resumed: bool = False,
 ) -> None:
     """Trains to the end, or raises `Stopped` after saving. `facts` goes into every checkpoint beside the state."""
     settings = trainer.settings
-    log = Log(folder, trainer.step)
+    log = Log(folder, trainer.step if resumed else -1)
 
     def save() -> None:
-        if not trainer.finite.steady:  # never over the last good one
-            return
         log.durable()
         tensors, own = trainer.state()
         checkpoints.save(folder / "ckpt", trainer.step, tensors, {**facts, **own}, keep=settings.keep)
@@ -138,7 +142,7 @@ def train(
     stream = batches(trainer.step, trainer.steps)
     try:
         with StopRequests(settings.max_time) as requests, display:
-            if trainer.step == 0:
+            if not resumed:
                 measure()
                 save()
             clock = Clock(trainer)
@@ -155,7 +159,9 @@ def train(
                 if is_due(trainer, settings.probe_every):
                     clock.pause(measure)
                 stop = requests.reason()
-                if stop or trainer.step % settings.checkpoint_every == 0 or trainer.step == trainer.steps:
+                # in the midst of steps that are not finite, a save could push out the last good one
+                usual = trainer.step % settings.checkpoint_every == 0 and trainer.finite.steady
+                if stop or usual or trainer.step == trainer.steps:
                     clock.pause(save)
                 if stop and trainer.step < trainer.steps:
                     raise Stopped(

@@ -75,7 +75,7 @@ def run_pretraining(
             max_bad_share=settings.max_bad_share,
             quarantine=out / "quarantine.csv",
         )
-        found = checkpoints.newest(out / "ckpt")
+        found = newest_checkpoint(out / "ckpt")
         restored = checkpoints.load(found) if found else None
         facts = {"data": facts_of(images, settings, restored[1]["data"] if restored else None, allow_change)}
         trainer, stream = prepare(settings, images, facts["data"], device, precision)
@@ -97,7 +97,7 @@ def run_pretraining(
             if not restored:
                 prime(trainer, images, facts["data"])
             probe = make_probe(images, facts["data"], settings, device) if probing else None
-            train(trainer, stream.batches, out, facts, display, probe)
+            train(trainer, stream.batches, out, facts, display, probe, resumed=restored is not None)
     return Run.open(out)
 
 
@@ -151,7 +151,7 @@ def facts_of(
             )
         return {**before, "fingerprint": images.fingerprint, "instances": len(images)}
     if before is not None:
-        return dict(before)
+        return {**before, "image_size": settings.image_size or before["image_size"]}
     sample = [images.load(rows) for rows in np.array_split(_sample(len(images)), 16) if len(rows)]
     mean, std = statistics(sample)
     side = int(np.median(np.concatenate([pixels.size.min(axis=1) for pixels in sample])))
@@ -176,13 +176,24 @@ def prepare(
     device: torch.device,
     precision: torch.dtype,
 ) -> tuple[Trainer, Stream]:
-    views = training_views(settings, facts["image_size"], facts["mean"], facts["std"])
+    views = training_views(settings, facts["image_size"], facts["mean"], facts["std"], device)
     stream = Stream(images, views, settings.batch_size, settings.seed, workers=settings.workers)
     method = fresh_method(settings, images.channels, facts["image_size"], facts["instances"])
-    method.certificate(
-        settings.batch_size
-    )  # a source too small for the batch says so here, before anything is written
+    # a source too small for the batch says so here, before anything is written
+    method.certificate(settings.batch_size, settings.views["count"])
     return Trainer(method, settings, stream.steps_per_epoch, device, precision), stream
+
+
+def newest_checkpoint(folder: Path) -> Path | None:
+    """The newest valid checkpoint; None before the first one. Damaged ones alone are no reason to start over."""
+    found = checkpoints.newest(folder)
+    there = sorted(folder.glob("step-*"))
+    if found is None and there:
+        raise UserError(
+            f"{there[-1]} cannot be used ({checkpoints.check(there[-1])}) and there is no earlier one; "
+            f"restore it, or move {folder} away to start over"
+        )
+    return found
 
 
 def resume(trainer: Trainer, restored: tuple[dict[str, torch.Tensor], dict[str, Any]], out: Path) -> None:
@@ -215,7 +226,7 @@ def prime(trainer: Trainer, images: Images, facts: Mapping[str, Any]) -> None:
     wanted = min(trainer.method.negatives.wanted(), len(images))
     if not wanted:
         return
-    plain = Plain(facts["image_size"], facts["mean"], facts["std"])
+    plain = Plain(facts["image_size"], facts["mean"], facts["std"], trainer.device)
     rows = np.sort(order(trainer.settings.seed, 0, len(images))[:wanted])
     trainer.method.train()
     seed_step(trainer.settings.seed, 2**40)
@@ -230,10 +241,13 @@ def make_probe(
     images: Images, facts: Mapping[str, Any], settings: Settings, device: torch.device
 ) -> Callable[[nn.Module], float] | None:
     """kNN accuracy within a sample of the training data, a fifth of it held out; None without labels."""
-    if images.labels is None or len(images) < 50 or len(np.unique(images.labels)) < 2:
+    if images.labels is None:
         return None
     sample = images.subset(_sample(len(images)))
-    plain = Plain(facts["image_size"], facts["mean"], facts["std"])
+    _, sizes = np.unique(np.asarray(sample.labels), return_counts=True)
+    if len(sample) < 50 or len(sizes) < 2 or sizes.max() < 2:  # nothing that a held-out fifth could tell
+        return None
+    plain = Plain(facts["image_size"], facts["mean"], facts["std"], device)
     labels = torch.from_numpy(np.asarray(sample.labels))
 
     def probe(method: Method) -> float:

@@ -68,7 +68,11 @@ class Run:
 
     @property
     def device(self) -> torch.device:
-        return pick_device(self.settings.device)
+        """The device of the settings, or, on a machine that has not got it, the best there is."""
+        try:
+            return pick_device(self.settings.device)
+        except UserError:
+            return pick_device("auto")
 
     def method(self, trained: bool = True) -> Method:
         """The whole method as trained, or as it was before the first step."""
@@ -86,11 +90,11 @@ class Run:
 
     def plain(self) -> Plain:
         data = self.facts["data"]
-        return Plain(data["image_size"], data["mean"], data["std"])
+        return Plain(data["image_size"], data["mean"], data["std"], self.device)
 
     def views(self) -> Views:
         data = self.facts["data"]
-        return training_views(self.settings, data["image_size"], data["mean"], data["std"])
+        return training_views(self.settings, data["image_size"], data["mean"], data["std"], self.device)
 
     def images(self, spec: str | Path | np.ndarray | Images | None = None) -> Images:
         if isinstance(spec, Images):
@@ -121,14 +125,15 @@ class Run:
         return describe({room: getattr(self.settings, room) for room in CHOICES})
 
     def certificate(self) -> dict[str, Any]:
-        return vars(self.method(trained=False).certificate(self.settings.batch_size))
+        method = self.method(trained=False)
+        return vars(method.certificate(self.settings.batch_size, self.settings.views["count"]))
 
 
 def stored_settings(config: Path) -> Settings:
     """The settings a run wrote down."""
     try:
         stored = yaml.safe_load(config.read_text(encoding="utf-8"))
-    except (OSError, ValueError, yaml.YAMLError):
+    except (OSError, ValueError, RecursionError, yaml.YAMLError):
         raise UserError(f"{config} cannot be read as settings") from None
     rooms = ("recipe", "data", *CHOICES)
     if not isinstance(stored, dict) or not all(key in stored for key in rooms):
@@ -153,13 +158,15 @@ def fresh_method(settings: Settings, channels: int, image_size: int, instances: 
         )
 
 
-def training_views(settings: Settings, image_size: int, mean: list[float], std: list[float]) -> Views:
+def training_views(
+    settings: Settings, image_size: int, mean: list[float], std: list[float], device: torch.device
+) -> Views:
     choice = settings.views
     changes = {key: value for key, value in choice.items() if key not in ("name", "count", "symmetric")}
     first, second = pipelines(choice["name"], image_size, changes)
     # beyond two, views are more draws of the second pipeline
     count = choice["count"]
-    return Views([first, *[second] * (count - 1)], image_size, mean, std)
+    return Views([first, *[second] * (count - 1)], image_size, mean, std, device)
 
 
 def backbone_of(method: Method) -> nn.Module:

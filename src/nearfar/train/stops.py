@@ -7,10 +7,6 @@ from types import FrameType, TracebackType
 from typing import Any
 
 
-class Stopped(Exception):
-    """A run ended early and can be resumed by the same command; the command line exits with 75."""
-
-
 class StopRequests:
     """Inside this context, a signal or the clock asks for a stop; the loop looks after each step."""
 

@@ -84,7 +84,8 @@ class Augment:
 
 
 def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    # compared, not converted: Python's whole numbers can be too large for a float
+    return isinstance(value, int | float) and not isinstance(value, bool) and -1e100 < value < 1e100
 
 
 SIMCLR = Augment()
