@@ -75,7 +75,7 @@ class Display:
         self._bar: Progress | None = None
         console = Console(stderr=True)
         if console.is_terminal and not quiet:
-            columns = (TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn())
+            columns = (BarColumn(bar_width=12), TimeRemainingColumn(), TextColumn("{task.description}"))
             self._bar = Progress(*columns, console=console)
             self._task = self._bar.add_task("starting", total=steps, completed=start)
 
