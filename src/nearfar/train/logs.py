@@ -75,7 +75,7 @@ class Display:
         self._bar: Progress | None = None
         console = Console(stderr=True)
         if console.is_terminal and not quiet:
-            columns = (BarColumn(bar_width=12), TimeRemainingColumn(), TextColumn("{task.description}"))
+            columns = (BarColumn(bar_width=8), TimeRemainingColumn(), TextColumn("{task.description}"))
             self._bar = Progress(*columns, console=console)
             self._task = self._bar.add_task("starting", total=steps, completed=start)
 
@@ -91,12 +91,11 @@ class Display:
             self._bar.stop()
 
     def show(self, row: Mapping[str, Any]) -> None:
-        text = self._line(row)
         if self._bar:
-            self._bar.update(self._task, completed=row["step"], description=text)
+            self._bar.update(self._task, completed=row["step"], description=self._line(row))
         elif time.monotonic() - self._last >= self.EVERY or row["step"] == self._steps:
             self._last = time.monotonic()
-            self.say(f"{text}  {self._left(row['step'])} left")
+            self.say(f"{self._line(row)}  {self._left(row['step'])} left")
 
     def say(self, message: str) -> None:
         if self._bar:
@@ -108,7 +107,7 @@ class Display:
         loss = "not finite" if row["loss"] is None else f"{row['loss']:.3f}"
         text = f"epoch {row['epoch']:.1f}/{self._epochs}  loss {loss}"
         if row["nats"] is not None:
-            text += f"  information {row['nats']:.2f} of at most {row['ceiling']:.2f} nats"
+            text += f"  {row['nats']:.2f} of {row['ceiling']:.2f} nats"
         return f"{text}  {row['images_per_s']:.0f} images/s"
 
     def _left(self, step: int) -> str:
