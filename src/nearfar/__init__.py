@@ -16,6 +16,7 @@ from nearfar.types import Batch, Certificate
 if TYPE_CHECKING:
     from nearfar.data import open_data
     from nearfar.encoders import Momentum, Network, Shared, backbone
+    from nearfar.estimate import info
     from nearfar.evaluate import evaluate_run
     from nearfar.report import write_report
     from nearfar.train.pretrain import pretrain
@@ -30,6 +31,7 @@ _LATER = {
     "Momentum": "nearfar.encoders",
     "Network": "nearfar.encoders",
     "Shared": "nearfar.encoders",
+    "info": "nearfar.estimate",
     "evaluate_run": "nearfar.evaluate",
     "write_report": "nearfar.report",
     "pretrain": "nearfar.train.pretrain",
@@ -70,6 +72,7 @@ __all__ = [
     "dense_scores",
     "evaluate_run",
     "geometric",
+    "info",
     "linear",
     "open_data",
     "pretrain",

@@ -21,9 +21,9 @@ LAYERS = [
     ("method", "parts", "hardware"),
     ("recipes",),
     ("settings", "data"),
-    ("evaluate",),
+    ("evaluate", "estimate"),
     ("train",),
-    ("report",),
+    ("report", "studies"),
     ("demo", "cli", "__main__", "__init__"),
 ]
 
