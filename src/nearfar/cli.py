@@ -79,7 +79,16 @@ def _parser() -> argparse.ArgumentParser:
         epilog="Exit codes: 0 done, 2 bad input, 75 stopped but resumable (run the same command again).",
     )
     commands = parser.add_subparsers(metavar="COMMAND", required=True, parser_class=_Parser)
-    for add in (_add_demo, _add_pretrain, _add_evaluate, _add_embed, _add_report, _add_recipes, _add_doctor):
+    for add in (
+        _add_demo,
+        _add_pretrain,
+        _add_evaluate,
+        _add_embed,
+        _add_report,
+        _add_study,
+        _add_recipes,
+        _add_doctor,
+    ):
         add(commands)
     return parser
 
@@ -247,6 +256,45 @@ def _report(given: argparse.Namespace) -> int:
     runs = [Run.open(path) for path in given.runs]
     print(write_report(runs, given.out or given.runs[0] / "report.html"))
     return DONE
+
+
+def _add_study(commands: Any) -> None:
+    study = commands.add_parser(
+        "study",
+        help="one of the papers' experiments: paper against ours",
+        usage="nearfar study [NAME] [--out DIR] [--seed N] [--json] [key=value ...]",
+        description="Runs one of the papers' experiments, draws its figure and prints the paper's figures beside ours. "
+        "Without NAME, lists the studies and their options.",
+    )
+    study.add_argument("words", nargs="*", metavar="NAME key=value", help="see nearfar study")
+    study.add_argument(
+        "--out", type=Path, help="folder for result.json and figures (default: runs/study-NAME)"
+    )
+    study.add_argument("--seed", type=int, help="the same as seed=N")
+    study.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
+    study.set_defaults(command=_study)
+
+
+def _study(given: argparse.Namespace) -> int:
+    from nearfar.studies.run import catalogue, named, run_study
+
+    if not given.words:
+        print(json.dumps(catalogue()) if given.json else _listed(catalogue()))
+        return DONE
+    name, *words = given.words
+    try:
+        study = named(name)
+    except UserError:
+        print(_listed(catalogue()), file=sys.stderr)
+        raise
+    words += [] if given.seed is None else [f"seed={given.seed}"]
+    record = run_study(study, given.out or Path("runs") / f"study-{name}", words)
+    print(json.dumps(record.result.as_json()) if given.json else record.text())
+    return DONE
+
+
+def _listed(lines: dict[str, str]) -> str:
+    return "\n".join(f"{name:<16}{line}" for name, line in lines.items())
 
 
 def _add_recipes(commands: Any) -> None:

@@ -1,0 +1,129 @@
+"""Finding a study by name, reading its options, running it, writing what it found.
+
+A study's folder holds result.json, figure.svg, figure.png and, where arms are kept, arms/*.json.
+"""
+
+import importlib
+import pkgutil
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from nearfar.errors import UserError
+from nearfar.parts import convert, settable, unknown
+from nearfar.studies.frame import Bench, Cell, Finding, Result, Study, write_json
+
+
+@dataclass(frozen=True)
+class Record:
+    """A study that was run."""
+
+    result: Result
+    command: str
+    seconds: float  # of computing, those of arms finished earlier included
+    folder: Path
+
+    def text(self) -> str:
+        """Paper against ours, for people."""
+        blocks = [_table(finding) for finding in self.result.findings]
+        blocks += [f"note: {remark}" for remark in self.result.remarks]
+        blocks.append(
+            f"{self.command}   ({self.seconds:.1f} s)\n{self.folder}/result.json, figure.svg, figure.png"
+        )
+        return "\n\n".join(blocks)
+
+
+def studies() -> dict[str, Study]:
+    """Every study there is, by name."""
+    names = [module.name for module in pkgutil.iter_modules([str(Path(__file__).parent)])]
+    modules = [importlib.import_module(f"nearfar.studies.{name}") for name in names]
+    found = [module.STUDY for module in modules if hasattr(module, "STUDY")]
+    return {study.name: study for study in sorted(found, key=lambda study: study.name)}
+
+
+def catalogue() -> dict[str, str]:
+    """A line about each study, with its options and their defaults."""
+    lines = {}
+    for name, study in studies().items():
+        options = " ".join(f"{key}={p.default}" for key, p in settable(study.run).items())
+        lines[name] = f"{study.about} [{options}]" if options else study.about
+    return lines
+
+
+def named(name: str) -> Study:
+    known = studies()
+    if name not in known:
+        raise unknown(name, known, "studies")
+    return known[name]
+
+
+def run_study(study: Study, folder: Path, words: Iterable[str] = ()) -> Record:
+    """Runs a study with the options in `words` (key=value) and writes its result and figure to `folder`."""
+    options = read_options(study, words)
+    folder.mkdir(
+        parents=True, exist_ok=True
+    )  # a folder that cannot be used is said before the work, not after
+    bench = Bench(folder, study.name)
+    started = time.perf_counter()
+    result = study.run(bench, **options)
+    seconds = time.perf_counter() - started + bench.earlier
+    command = " ".join(["nearfar study", study.name, *(f"{key}={value}" for key, value in options.items())])
+    facts = {"study": study.name, "command": command, "seconds": round(seconds, 3), "remarks": result.remarks}
+    write_json(folder / "result.json", {**facts, **result.as_json()})
+    draw(study, result, folder)
+    return Record(result, command, seconds, folder)
+
+
+def read_options(study: Study, words: Iterable[str]) -> dict[str, Any]:
+    """Options as the study's signature asks for them, defaults filled in."""
+    allowed = settable(study.run)
+    options = {name: parameter.default for name, parameter in allowed.items()}
+    for word in words:
+        key, equals, text = word.partition("=")
+        if not equals or not key:
+            example = next((f"{name}={value}" for name, value in options.items()), "key=value")
+            raise UserError(
+                f"{word!r} is not an option of {study.name}; write key=value, for instance {example}"
+            )
+        if key not in allowed:
+            raise unknown(key, allowed, f"options of {study.name}")
+        options[key] = convert(_scalar(text), allowed[key].annotation, key)
+    return options
+
+
+def _scalar(text: str) -> Any:
+    try:
+        return yaml.safe_load(text)
+    except (yaml.YAMLError, ValueError, RecursionError):
+        return text
+
+
+def draw(study: Study, result: Result, folder: Path) -> None:
+    """figure.svg and figure.png."""
+    import matplotlib as mpl
+
+    with mpl.rc_context(
+        {"svg.hashsalt": "nearfar", "font.size": 9.0, "axes.spines.top": False, "axes.spines.right": False}
+    ):
+        figure = study.draw(result)
+        figure.savefig(folder / "figure.svg", metadata={"Date": None})
+        figure.savefig(folder / "figure.png", dpi=150)
+
+
+def _table(finding: Finding) -> str:
+    lines = [(finding.name, "paper", "ours")]
+    for row in finding.rows:
+        spread = "" if row.spread is None else f" ± {_cell(row.spread)}"
+        lines.append((row.label, _cell(row.paper), _cell(row.ours) + spread))
+    widths = [max(len(line[column]) for line in lines) for column in range(2)]
+    return "\n".join(f"{a:<{widths[0]}}   {b:<{widths[1]}}   {c}".rstrip() for a, b, c in lines)
+
+
+def _cell(value: Cell) -> str:
+    if value is None:
+        return "-"
+    return value if isinstance(value, str) else f"{value:.6g}"

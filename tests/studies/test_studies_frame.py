@@ -1,0 +1,158 @@
+"""The studies' frame: options by signature, finished arms kept, results and figures written, JSON and nothing else."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from matplotlib.figure import Figure
+
+import nearfar as nf
+from nearfar.cli import main
+from nearfar.studies.frame import Bench, Finding, Result, Row, Study
+from nearfar.studies.run import catalogue, read_options, run_study, studies
+
+
+def run(bench: Bench, seed: int = 0, rate: float = 0.5, label: str = "x") -> Result:
+    value = bench.arm({"seed": seed}, lambda: {"value": seed * rate})["value"]
+    rows = (Row("a", 0.25, value), Row("b", None, 2.0, spread=0.125), Row("claim", "rises", "rises"))
+    return Result((Finding("Table 1", rows, {label: [1, 2]}),), ("it differs",))
+
+
+SMALL = Study("small", "a small one", run, lambda result: Figure())
+
+
+def test_a_record_has_paper_and_ours(tmp_path: Path) -> None:
+    record = run_study(SMALL, tmp_path, ["seed=3"])
+    held = json.loads((tmp_path / "result.json").read_text())
+    assert held["paper"] == {"Table 1": {"a": 0.25, "claim": "rises"}}
+    assert held["ours"]["Table 1"] == {
+        "a": 1.5,
+        "b": {"mean": 2.0, "sd": 0.125},
+        "claim": "rises",
+        "curves": {"x": [1, 2]},
+    }
+    assert held["command"] == "nearfar study small seed=3 rate=0.5 label=x"
+    assert held["remarks"] == ["it differs"]
+    text = record.text()
+    assert [line.split() for line in text.splitlines()[:3]] == [
+        ["Table", "1", "paper", "ours"],
+        ["a", "0.25", "1.5"],
+        ["b", "-", "2", "±", "0.125"],
+    ]
+    assert "note: it differs" in text
+    assert "nearfar study small seed=3" in text
+    assert (tmp_path / "figure.png").read_bytes().startswith(b"\x89PNG")
+    assert "<svg" in (tmp_path / "figure.svg").read_text()
+
+
+@pytest.mark.parametrize(
+    ("word", "sentence"),
+    [
+        (
+            "sed=3",
+            r"sed is not one of the options of small \(did you mean seed\?\); allowed are label, rate, seed",
+        ),
+        ("seed=x", "seed was 'x'; allowed is a whole number"),
+        ("rate=[1]", r"rate was \[1\]"),
+        ("seed", "'seed' is not an option of small; write key=value, for instance seed=0"),
+        ("=3", "'=3' is not an option"),
+    ],
+)
+def test_a_wrong_option_gets_one_sentence(word: str, sentence: str, tmp_path: Path) -> None:
+    with pytest.raises(nf.UserError, match=sentence):
+        run_study(SMALL, tmp_path / "out", [word])
+    assert not (tmp_path / "out").exists()
+
+
+def test_options_are_the_signatures() -> None:
+    assert read_options(SMALL, ["rate=1e-3"]) == {"seed": 0, "rate": 1e-3, "label": "x"}
+
+
+def test_a_finished_arm_is_not_computed_again(tmp_path: Path) -> None:
+    calls: list[Any] = []
+
+    def compute() -> dict[str, Any]:
+        calls.append(1)
+        return {"pair": (1, 2.5)}
+
+    first = Bench(tmp_path, "s").arm({"a": 1, "b": [2]}, compute)
+    again = Bench(tmp_path, "s").arm({"b": (2,), "a": 1}, compute)
+    assert first == again == {"pair": [1, 2.5]}
+    assert len(calls) == 1
+    Bench(tmp_path, "s").arm({"a": 2, "b": [2]}, compute)
+    assert len(calls) == 2
+
+
+def test_an_interrupted_arm_leaves_the_finished_ones(tmp_path: Path) -> None:
+    def interrupted() -> int:
+        raise KeyboardInterrupt
+
+    bench = Bench(tmp_path, "s")
+    bench.arm({"arm": 1}, lambda: 10)
+    with pytest.raises(KeyboardInterrupt):
+        bench.arm({"arm": 2}, interrupted)
+    later = Bench(tmp_path, "s")
+    assert later.arm({"arm": 1}, lambda: 11) == 10
+    assert later.arm({"arm": 2}, lambda: 12) == 12
+
+
+def test_a_damaged_arm_is_computed_again(tmp_path: Path) -> None:
+    Bench(tmp_path, "s").arm({"a": 1}, lambda: 10)
+    (path,) = (tmp_path / "arms").iterdir()
+    for damage in ("", '{"settings": {"a": 1}, "sec', "[1]", '{"settings": {"a": 2}, "value": 5}'):
+        path.write_text(damage)
+        assert Bench(tmp_path, "s").arm({"a": 1}, lambda: 20) == 20
+
+
+def test_seconds_count_what_finished_arms_took(tmp_path: Path) -> None:
+    Bench(tmp_path, "small").arm({"seed": 0}, lambda: {"value": 7.0})
+    (path,) = (tmp_path / "arms").iterdir()
+    path.write_text(json.dumps({**json.loads(path.read_text()), "seconds": 5000.0}))
+    record = run_study(SMALL, tmp_path)
+    assert record.result.findings[0].ours()["a"] == 7.0
+    assert 5000 < record.seconds < 5100
+
+
+def test_numbers_json_cannot_hold_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError):
+        Bench(tmp_path, "s").arm({"a": 1}, lambda: float("nan"))
+    assert not list(tmp_path.rglob("*.json"))
+
+
+def test_every_study_says_what_it_is() -> None:
+    found = studies()
+    assert "binary" in found
+    assert all(study.name == name and study.about for name, study in found.items())
+    assert "002 Fig. 1, 2" in catalogue()["binary"]
+
+
+def test_command_line_lists_and_refuses(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["study"]) == 0
+    assert capsys.readouterr().out.startswith("b")
+    assert main(["study", "binry"]) == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert "binry is not one of the studies (did you mean binary?)" in printed.err
+    assert "002 Fig. 1, 2" in printed.err
+    assert main(["study", "binary", "--seed", "1"]) == 2
+    assert "seed is not one of the options of binary" in capsys.readouterr().err
+
+
+def test_json_is_one_object_and_nothing_else(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["study", "binary", "--json", "--out", str(tmp_path / "b")]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert set(printed) == {"paper", "ours"}
+    assert printed["paper"]["Figure 1"]["CPC alpha=0.5, n=m=3"] == 0.72
+    assert printed["ours"]["Figure 1"]["CPC alpha=0.5, n=m=3"] == pytest.approx(0.717438, abs=1e-6)
+    assert {path.name for path in (tmp_path / "b").iterdir()} == {"result.json", "figure.svg", "figure.png"}
+    assert main(["study", "binary", "--out", str(tmp_path / "b")]) == 0
+    assert "0.717438" in capsys.readouterr().out
+
+
+def test_a_folder_that_cannot_be_used_is_said_first(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "taken").write_text("")
+    assert main(["study", "binary", "--out", str(tmp_path / "taken")]) == 2
+    assert "taken cannot be used" in capsys.readouterr().err
