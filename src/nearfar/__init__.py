@@ -3,14 +3,31 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from nearfar.bounds import Agreement, InfoNCE
+from nearfar.bounds import (
+    NWJ,
+    SMILE,
+    TUBA,
+    UBA,
+    Agreement,
+    AlphaCPC,
+    BarberAgakov,
+    BinaryNCE,
+    DonskerVaradhan,
+    InfoNCE,
+    JensenShannon,
+    MultiLabelCPC,
+    NPair,
+    Triplet,
+    Tuple,
+    Vince,
+)
 from nearfar.critics import Cosine
 from nearfar.errors import Stopped, UserError
 from nearfar.method import Method
 from nearfar.negatives import Bank, InBatch, NoNegatives, Queue
 from nearfar.schedules import Progress, cosine, geometric, linear, steps
 from nearfar.scores import Scores, dense_scores, streamed_scores
-from nearfar.selections import Everyone
+from nearfar.selections import Ball, Everyone, Ring
 from nearfar.types import Batch, Certificate
 
 if TYPE_CHECKING:
@@ -47,26 +64,42 @@ def __getattr__(name: str) -> Any:
 
 
 __all__ = [
+    "NWJ",
+    "SMILE",
+    "TUBA",
+    "UBA",
     "Agreement",
+    "AlphaCPC",
+    "Ball",
     "Bank",
+    "BarberAgakov",
     "Batch",
+    "BinaryNCE",
     "Certificate",
     "Cosine",
+    "DonskerVaradhan",
     "Everyone",
     "InBatch",
     "InfoNCE",
+    "JensenShannon",
     "Method",
     "Momentum",
+    "MultiLabelCPC",
+    "NPair",
     "Network",
     "NoNegatives",
     "Progress",
     "Queue",
+    "Ring",
     "Run",
     "Scores",
     "Shared",
     "Stopped",
+    "Triplet",
+    "Tuple",
     "UserError",
     "Views",
+    "Vince",
     "backbone",
     "cosine",
     "dense_scores",

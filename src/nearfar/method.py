@@ -5,8 +5,10 @@
     byol   = Method(Momentum(net, predictor=mlp), Cosine(1.0),  NoNegatives(), Everyone(), Agreement())
 
 The fifth, the views, is what the batch brings. `forward` computes and changes nothing; `advance`, called after
-the optimiser's step, does every mutation: slow networks, batch-norm statistics, queue, bank.
+the optimiser's step, does every mutation: slow networks, batch-norm statistics, queue, bank, a bound's memory.
 """
+
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
@@ -22,6 +24,7 @@ from nearfar.types import (
     Encoded,
     Encoders,
     Outcome,
+    Remembering,
     Selection,
     Source,
 )
@@ -72,12 +75,18 @@ class Method(nn.Module):
             )
             scores = [self.score(encoded, batch.index, a, k, progress) for a, k in pairs]
             value = torch.stack([self.bound(s, progress) for s in scores]).mean()
-        certificate = self.certificate(len(batch.index), len(batch.views))
-        if certificate.ceiling is None:
-            return Outcome(-value, None, None, _detached(encoded), batch.index)
+            observed = self._observed(scores)
+        certificate = self.certificate(len(batch.index), len(batch.views), progress)
         # how far the estimate is below its ceiling: for InfoNCE this is the cross-entropy people know
-        loss = certificate.ceiling - value
-        return Outcome(loss, value.detach(), certificate.ceiling, _detached(encoded), batch.index)
+        loss = -value if certificate.ceiling is None else certificate.ceiling - value
+        nats = None if certificate.status == "objective only" else value.detach()
+        return Outcome(loss, nats, certificate.ceiling, _detached(encoded), batch.index, observed)
+
+    @torch.no_grad()
+    def _observed(self, scores: list[Scores]) -> Tensor | None:
+        if not isinstance(self.bound, Remembering):
+            return None
+        return torch.stack([self.bound.observe(s) for s in scores])
 
     def score(self, encoded: Encoded, index: Tensor, anchor: int, key: int, progress: Progress) -> Scores:
         """Scores of view `anchor` against view `key` after selection."""
@@ -105,6 +114,8 @@ class Method(nn.Module):
         """Every mutation of a step, after the optimiser's: call it once per outcome."""
         self.encoders.advance(progress)
         self.negatives.advance(outcome.encoded.keys, outcome.index, progress)
+        if isinstance(self.bound, Remembering) and outcome.observed is not None:
+            self.bound.advance(outcome.observed, progress)
 
     @torch.no_grad()
     def prime(self, batch: Batch, progress: Progress = START) -> None:
@@ -115,10 +126,20 @@ class Method(nn.Module):
             prepared = {w: self.critic.prepare(z) for w, z in encoded.keys.items()}
         self.negatives.advance(prepared, batch.index, progress)
 
-    def certificate(self, batch_size: int, views: int = 2) -> Certificate:
-        """What the number that training climbs proves, for this batch size and number of views."""
+    def certificate(
+        self,
+        batch_size: int,
+        views: int = 2,
+        progress: Progress | None = None,
+        covered: float | None = None,
+    ) -> Certificate:
+        """What the number that training climbs proves, for this batch size and number of views.
+
+        Without progress it speaks for the whole run. `covered` is what `Ring.covered` measured, where it was.
+        """
         key_views = len({key for _, key in view_pairs(views, self.symmetric)})
-        return self.bound.certificate(self.negatives.circumstances(batch_size, key_views))
+        given = replace(self.negatives.circumstances(batch_size, key_views), covered=covered)
+        return self.bound.certificate(self.selection.circumstances(given, progress), progress)
 
 
 def _detached(encoded: Encoded) -> Encoded:

@@ -46,8 +46,14 @@ class Negatives(Protocol):
 
     def count(self) -> Float[Tensor, "anchor"]: ...
 
-    def mean_of(self, function: Callable[[Tensor], Tensor]) -> Float[Tensor, "anchor"]:
-        """Mean of an elementwise function of the scores; 0 where an anchor has none."""
+    def mean_of(
+        self, function: Callable[..., Tensor], *per_anchor: Float[Tensor, "anchor"]
+    ) -> Float[Tensor, "anchor"]:
+        """Mean of an elementwise function of the scores; 0 where an anchor has none.
+
+        The function also reads what is given `per_anchor`, each as a column beside the scores of that anchor:
+        `mean_of(lambda score, positive: relu(score - positive), positive)`. Gradients reach the columns too.
+        """
 
     def hardest(self) -> Float[Tensor, "anchor"]:
         """The highest score; -inf where an anchor has none."""
@@ -72,13 +78,16 @@ class Dense:
             return self.values.new_full((len(self.values),), self.values.shape[1])
         return self.kept.sum(dim=1).to(self.values.dtype)
 
-    def mean_of(self, function: Callable[[Tensor], Tensor]) -> Float[Tensor, "anchor"]:
+    def mean_of(
+        self, function: Callable[..., Tensor], *per_anchor: Float[Tensor, "anchor"]
+    ) -> Float[Tensor, "anchor"]:
+        columns = [column[:, None] for column in per_anchor]
         if self.kept is None:
-            total = function(self.values).sum(dim=1)
+            total = function(self.values, *columns).sum(dim=1)
         else:
             # the inner zero keeps f's gradient finite where the outer one discards its value
             safe = self.values.masked_fill(~self.kept, 0.0)
-            total = function(safe).masked_fill(~self.kept, 0.0).sum(dim=1)
+            total = function(safe, *columns).masked_fill(~self.kept, 0.0).sum(dim=1)
         return total / self.count().clamp_min(1.0)
 
     def hardest(self) -> Float[Tensor, "anchor"]:
@@ -105,14 +114,14 @@ class Streamed:
     def _tile(self, anchors: Tensor, index: Tensor, keys: Tensor) -> Dense:
         return Dense(self.score(anchors, keys), self.candidates.strangers_to(index))
 
-    def _reduce(self, reduction: Callable[[Dense], Tensor]) -> Float[Tensor, "anchor"]:
-        def tiled(anchors: Tensor, index: Tensor, keys: Tensor) -> Tensor:
-            return reduction(self._tile(anchors, index, keys))
+    def _reduce(self, reduction: Callable[..., Tensor], *per_anchor: Tensor) -> Float[Tensor, "anchor"]:
+        def tiled(keys: Tensor, anchors: Tensor, index: Tensor, *columns: Tensor) -> Tensor:
+            return reduction(self._tile(anchors, index, keys), *columns)
 
-        blocks = zip(self.anchors.split(self.tile), self.index.split(self.tile), strict=True)
+        blocks = zip(*(t.split(self.tile) for t in (self.anchors, self.index, *per_anchor)), strict=True)
         keys = self.candidates.embedding
         reduced = [
-            checkpoint(tiled, a, i, keys, use_reentrant=False, preserve_rng_state=False) for a, i in blocks
+            checkpoint(tiled, keys, *block, use_reentrant=False, preserve_rng_state=False) for block in blocks
         ]
         return torch.cat(reduced)
 
@@ -123,8 +132,10 @@ class Streamed:
         strangers = [self.candidates.strangers_to(i).sum(dim=1) for i in self.index.split(self.tile)]
         return torch.cat(strangers).to(self.anchors.dtype)
 
-    def mean_of(self, function: Callable[[Tensor], Tensor]) -> Float[Tensor, "anchor"]:
-        return self._reduce(lambda tile: tile.mean_of(function))
+    def mean_of(
+        self, function: Callable[..., Tensor], *per_anchor: Float[Tensor, "anchor"]
+    ) -> Float[Tensor, "anchor"]:
+        return self._reduce(lambda tile, *columns: tile.mean_of(function, *columns), *per_anchor)
 
     def hardest(self) -> Float[Tensor, "anchor"]:
         return self._reduce(Dense.hardest)

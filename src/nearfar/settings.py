@@ -248,9 +248,9 @@ def check_together(choices: Mapping[str, Mapping[str, Any]]) -> None:
         raise UserError(
             f"views.count was 1 with negatives={source}: a view's positive would be itself; use views.count=2 or negatives=bank"
         )
-    if bound == "infonce" and source == "none":
+    if source == "none" and bound not in ("agreement", "barber-agakov"):
         raise UserError(
-            "bound was infonce with negatives=none: told from nobody, its value is always 0; use bound=agreement or other negatives"
+            f"bound was {bound} with negatives=none: told from nobody, there is nothing to learn; use bound=agreement or other negatives"
         )
 
 

@@ -13,7 +13,7 @@ and cannot tell whether the n x m matrix was ever built. `Dense` holds it, `Stre
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -58,13 +58,26 @@ class Circumstances:
 
     `exchangeable`: under independence of anchor and key, the positive could swap places with any negative
     without changing the joint distribution. It is what the proof of InfoNCE (000 Eq. 25-33) stands on;
-    `otherwise` says in a clause why it fails when it does.
+    `otherwise` says in a clause why it fails when it does. `independent` asks more: every anchor has negatives of
+    its own, drawn independently of all positives and of one another.
+
+    `cut` is what a selection dropped: the least similar only (`below`), or also the most similar (`above`).
+    `covered`: measured share of anchors whose kept scores all have e^f at least the mean of e^f over that
+    anchor's candidates, which is what 001 Thm 3.1 asks of a cut from above (None: not measured).
     """
 
     anchors: int
-    negatives: int  # per anchor
+    negatives: int  # per anchor, those kept
     exchangeable: bool = True
     otherwise: str = ""
+    independent: bool = False
+    held_out: bool = False  # the critic was not fitted to this sample
+    cut: Literal["none", "below", "above"] = "none"
+    covered: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.independent and not self.exchangeable:
+            raise ValueError("negatives that are independent are exchangeable with the positive")
 
 
 @dataclass(frozen=True)
@@ -95,6 +108,7 @@ class Outcome:
     ceiling: float | None
     encoded: Encoded  # prepared by the critic, detached
     index: Int[Tensor, "anchor"]
+    observed: Tensor | None = None  # what a bound that remembers saw, one row per pair of views
 
 
 class Encoders(Protocol):
@@ -140,10 +154,28 @@ class Selection(Protocol):
 
     def __call__(self, scores: Scores, context: Context | None = None) -> Scores: ...
 
+    def circumstances(self, given: Circumstances, progress: Progress | None = None) -> Circumstances:
+        """What is left of the circumstances after selecting; without progress, for the most it ever keeps."""
+
 
 class Bound(Protocol):
-    """What number is climbed: the estimate in nats, averaged over anchors, always maximised."""
+    """What number is climbed: the estimate in nats, averaged over anchors, always maximised.
+
+    A certificate without progress speaks for the whole run: proven only if every value of a schedule is covered,
+    the ceiling the highest it reaches.
+    """
 
     def __call__(self, scores: Scores, progress: Progress | None = None) -> Float[Tensor, ""]: ...
 
-    def certificate(self, circumstances: Circumstances) -> Certificate: ...
+    def certificate(self, circumstances: Circumstances, progress: Progress | None = None) -> Certificate: ...
+
+
+@runtime_checkable
+class Remembering(Protocol):
+    """A bound with a memory of earlier steps. Calling and observing change nothing; `advance` does."""
+
+    def observe(self, scores: Scores) -> Tensor:
+        """What is to be remembered of these scores: small and detached."""
+
+    def advance(self, observed: Float[Tensor, "pair"], progress: Progress) -> None:
+        """Takes in what was observed for each pair of views of a step."""

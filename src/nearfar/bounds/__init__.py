@@ -1,11 +1,59 @@
-"""What number is climbed. A bound is a function of scores, in nats, always maximised."""
+"""What number is climbed. A bound is a function of scores, in nats, always maximised.
+
+    InfoNCE          log softmax of the positive + log m          told from the anchor's own negatives
+    MultiLabelCPC    the same with one softmax for the batch      told from everybody's negatives
+    NWJ              E[f] - E[e^(f-1)]                            no ceiling, more variance
+
+What each claims about mutual information is its `certificate`; the reasons are in docs/certificates.md.
+"""
 
 from collections.abc import Callable
 
 from nearfar.bounds.agreement import Agreement
-from nearfar.bounds.infonce import InfoNCE
+from nearfar.bounds.classification import BinaryNCE, JensenShannon
+from nearfar.bounds.cpc import AlphaCPC, MultiLabelCPC, smallest_proven_alpha
+from nearfar.bounds.donsker import SMILE, DonskerVaradhan
+from nearfar.bounds.infonce import InfoNCE, Vince
+from nearfar.bounds.metric import NPair, Triplet, Tuple
+from nearfar.bounds.variational import NWJ, TUBA, UBA, BarberAgakov
 from nearfar.types import Bound
 
-PARTS: dict[str, Callable[..., Bound]] = {"infonce": InfoNCE, "agreement": Agreement}
+PARTS: dict[str, Callable[..., Bound]] = {
+    "infonce": InfoNCE,
+    "alpha-cpc": AlphaCPC,
+    "ml-cpc": MultiLabelCPC,
+    "vince": Vince,
+    "barber-agakov": BarberAgakov,
+    "uba": UBA,
+    "tuba": TUBA,
+    "nwj": NWJ,
+    "dv": DonskerVaradhan,
+    "smile": SMILE,
+    "js": JensenShannon,
+    "nce": BinaryNCE,
+    "triplet": Triplet,
+    "tuple": Tuple,
+    "npair": NPair,
+    "agreement": Agreement,
+}
 
-__all__ = ["PARTS", "Agreement", "InfoNCE"]
+__all__ = [
+    "NWJ",
+    "PARTS",
+    "SMILE",
+    "TUBA",
+    "UBA",
+    "Agreement",
+    "AlphaCPC",
+    "BarberAgakov",
+    "BinaryNCE",
+    "DonskerVaradhan",
+    "InfoNCE",
+    "JensenShannon",
+    "MultiLabelCPC",
+    "NPair",
+    "Triplet",
+    "Tuple",
+    "Vince",
+    "smallest_proven_alpha",
+]

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from jaxtyping import Float
 from torch import Tensor
 
+from nearfar.bounds.claims import objective
 from nearfar.schedules import Progress
 from nearfar.scores import Scores
 from nearfar.types import Certificate, Circumstances
@@ -20,5 +21,5 @@ class Agreement:
     def __call__(self, scores: Scores, progress: Progress | None = None) -> Float[Tensor, ""]:
         return (2.0 * scores.positive - 2.0).mean()
 
-    def certificate(self, circumstances: Circumstances) -> Certificate:
-        return Certificate("objective only", "agreement of two views says nothing about information", None)
+    def certificate(self, circumstances: Circumstances, progress: Progress | None = None) -> Certificate:
+        return objective("agreement of two views says nothing about information")

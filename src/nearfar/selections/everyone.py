@@ -2,8 +2,9 @@
 
 from dataclasses import dataclass
 
+from nearfar.schedules import Progress
 from nearfar.scores import Scores
-from nearfar.types import Context
+from nearfar.types import Circumstances, Context
 
 
 @dataclass(frozen=True)
@@ -12,3 +13,6 @@ class Everyone:
 
     def __call__(self, scores: Scores, context: Context | None = None) -> Scores:
         return scores
+
+    def circumstances(self, given: Circumstances, progress: Progress | None = None) -> Circumstances:
+        return given

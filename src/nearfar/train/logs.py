@@ -107,7 +107,8 @@ class Display:
         loss = "not finite" if row["loss"] is None else f"{row['loss']:.3f}"
         text = f"epoch {row['epoch']:.1f}/{self._epochs}  loss {loss}"
         if row["nats"] is not None:
-            text += f"  {row['nats']:.2f} of {row['ceiling']:.2f} nats"
+            most = "" if row["ceiling"] is None else f" of {row['ceiling']:.2f}"
+            text += f"  {row['nats']:.2f}{most} nats"
         return f"{text}  {row['images_per_s']:.0f} images/s"
 
     def _left(self, step: int) -> str:

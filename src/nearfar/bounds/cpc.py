@@ -1,0 +1,125 @@
+"""Contrast with the positive re-weighted by alpha: per anchor (alpha-CPC) and over the whole batch (ML-CPC)."""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from nearfar.bounds.claims import UNFITTED, checked, not_covered, proven, values
+from nearfar.bounds.infonce import InfoNCE
+from nearfar.errors import UserError
+from nearfar.schedules import Progress, Value, at
+from nearfar.scores import Scores
+from nearfar.types import Certificate, Circumstances
+
+_POSITIVE = "a number or schedule above 0"
+
+
+def _check_below(alpha: float, m: float) -> None:
+    if alpha >= m > 0:
+        raise UserError(
+            f"bound.alpha was {alpha:g} with {m - 1:g} negatives to a positive; it must be below {m:g}, "
+            "or negatives would not count against the estimate"
+        )
+
+
+def _ceiling(alphas: tuple[float, ...], m: int) -> float:
+    for alpha in alphas:
+        if alpha > 1:
+            _check_below(alpha, m)
+    return math.log(m / min(alphas))
+
+
+@dataclass(frozen=True)
+class AlphaCPC:
+    """mean_i log( m e^f(u_i, v_i) / (alpha e^f(u_i, v_i) + b sum_k e^f(u_i, v_ik)) ), b = (m - alpha) / (m - 1)
+    (002 Eq. 4); m = 1 + number of negatives of the anchor.
+
+    A small alpha lifts the ceiling from log m to log(m / alpha), and with it the value above the truth.
+    """
+
+    alpha: Value = 0.5
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "alpha", checked(self.alpha, "alpha", 0, math.inf, _POSITIVE))
+
+    def __call__(self, scores: Scores, progress: Progress | None = None) -> Float[Tensor, ""]:
+        alpha, count = at(self.alpha, progress), scores.negative.count()[:, None]
+        if alpha > 1:  # only then, so that the usual case never waits for the device
+            _check_below(alpha, 1 + float(count.min()))
+        log_b = torch.log((1 + count - alpha) / count.clamp_min(1))
+        negative = log_b + scores.negative.logsumexp()[:, None]
+        told = scores.positive - torch.logaddexp(math.log(alpha) + scores.positive, negative)
+        return (torch.log1p(count) + told).mean()
+
+    def certificate(self, circumstances: Circumstances, progress: Progress | None = None) -> Certificate:
+        m, alphas = 1 + circumstances.negatives, values(self.alpha, progress)
+        ceiling = _ceiling(alphas, m)
+        if set(alphas) == {1.0}:
+            return InfoNCE().certificate(circumstances, progress)
+        if min(alphas) < 1:
+            why = (
+                f"alpha = {min(alphas):g} is below 1: on a fair coin seen twice, 2 negatives and alpha = 0.5 give "
+                "0.7174 nats, more than the log 2 = 0.6931 there are"
+            )
+            return not_covered(why, ceiling)
+        return not_covered(f"alpha = {max(alphas):g} is above 1, for which no claim is made", ceiling)
+
+
+@dataclass(frozen=True)
+class MultiLabelCPC:
+    """mean_i log( (P + N) e^f(u_i, v_i) / (alpha sum_j e^f(u_j, v_j) + beta sum_jk e^f(u_j, v_jk)) ), the sums over
+    all P positives and N negatives of all anchors, beta = (P + N - alpha P) / N.
+
+    For n anchors with one positive and m - 1 negatives each, P + N = nm and beta = (m - alpha) / (m - 1): 002 Eq. 6;
+    its Eq. 5 is alpha = 1.
+    """
+
+    alpha: Value = 1.0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "alpha", checked(self.alpha, "alpha", 0, math.inf, _POSITIVE))
+
+    def __call__(self, scores: Scores, progress: Progress | None = None) -> Float[Tensor, ""]:
+        per_positive = 1 + scores.negative.count().sum() / scores.positive.numel()
+        return per_positive.log() - math.log(at(self.alpha, progress)) - self.divergence(scores, progress)
+
+    def divergence(self, scores: Scores, progress: Progress | None = None) -> Float[Tensor, ""]:
+        """KL( p | p' ) where p shares 1 among the positives and p' is the softmax of all weighted scores
+        (002 Algorithm 1): how far the value is below log( (P + N) / (alpha P) ), never negative."""
+        alpha, positives = at(self.alpha, progress), scores.positive.numel()
+        negatives = scores.negative.count().sum()
+        if alpha > 1:  # only then, so that the usual case never waits for the device
+            _check_below(alpha, 1 + float(negatives) / positives)
+        log_beta = torch.log((positives + negatives - alpha * positives) / negatives.clamp_min(1))
+        positive = math.log(alpha) + scores.positive
+        log_z = torch.logaddexp(
+            positive.flatten().logsumexp(dim=0), log_beta + scores.negative.logsumexp().logsumexp(dim=0)
+        )
+        return (log_z - positive).mean() - math.log(positives)
+
+    def certificate(self, circumstances: Circumstances, progress: Progress | None = None) -> Certificate:
+        n, m, alphas = circumstances.anchors, 1 + circumstances.negatives, values(self.alpha, progress)
+        ceiling, least = _ceiling(alphas, m), smallest_proven_alpha(n, circumstances.negatives)
+        outside = [alpha for alpha in alphas if not least <= alpha <= 1]
+        if outside:
+            why = f"alpha = {outside[0]:g} is outside [m/(n(m-1)+1), 1] = [{least:.4g}, 1] for n = {n} and m = {m}"
+            return not_covered(why, ceiling)
+        if not circumstances.independent:
+            why = circumstances.otherwise or "anchors share their negatives"
+            return not_covered(
+                f"{why}, and the proof needs {n} times {m - 1} negatives drawn independently", ceiling
+            )
+        condition = (
+            f"alpha = {' to '.join(f'{a:g}' for a in dict.fromkeys(alphas))} lies in [m/(n(m-1)+1), 1] = "
+            f"[{least:.4g}, 1] for n = {n} and m = {m}, and the negatives are drawn independently; then the "
+            f"estimate {UNFITTED} never exceeds I in expectation, nor log(m/alpha) = {ceiling:.4g}"
+        )
+        return proven(condition, circumstances, ceiling)
+
+
+def smallest_proven_alpha(anchors: int, negatives: int) -> float:
+    """m / (n (m - 1) + 1), n anchors with m - 1 negatives each: the least alpha of 002 Thm 2 and Cor. 2."""
+    return (1 + negatives) / (anchors * negatives + 1)

@@ -1,0 +1,85 @@
+"""Losses of metric learning, as values to climb: triplet, (N+1)-tuple, multi-class N-pair."""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from nearfar.bounds.claims import checked, objective
+from nearfar.bounds.infonce import log_probability
+from nearfar.schedules import Progress, Value, at
+from nearfar.scores import Negatives, Scores
+from nearfar.types import Certificate, Circumstances
+
+
+@dataclass(frozen=True)
+class Triplet:
+    """Minus the mean over negatives of max(0, |u - v+|^2 - |u - v|^2 + margin) (004 Eq. 17-18).
+
+    Scores are minus squared distances. `semi_hard` takes the mean over those negatives alone that are farther than
+    the positive yet inside the margin (FaceNet); an anchor without any counts as 0.
+    """
+
+    margin: Value = 1.0
+    semi_hard: bool = False
+
+    def __post_init__(self) -> None:
+        parsed = checked(self.margin, "margin", 0, math.inf, "a number or schedule above 0")
+        object.__setattr__(self, "margin", parsed)
+
+    def __call__(self, scores: Scores, progress: Progress | None = None) -> Float[Tensor, ""]:
+        margin = at(self.margin, progress)
+        loss = _semi_hard if self.semi_hard else _hinge
+        losses = [loss(scores.negative, positive, margin) for positive in scores.positive.unbind(dim=1)]
+        return -torch.stack(losses).mean()
+
+    def certificate(self, circumstances: Circumstances, progress: Progress | None = None) -> Certificate:
+        return objective("a margin between distances says nothing about information")
+
+
+def _hinge(negative: Negatives, positive: Tensor, margin: float) -> Float[Tensor, "anchor"]:
+    return negative.mean_of(lambda score, own: torch.relu(score - own + margin), positive)
+
+
+def _semi_hard(negative: Negatives, positive: Tensor, margin: float) -> Float[Tensor, "anchor"]:
+    def between(score: Tensor, own: Tensor) -> Tensor:
+        return ((score < own) & (score > own - margin)).to(score.dtype)
+
+    total = negative.mean_of(lambda score, own: between(score, own) * (score - own + margin), positive)
+    share = negative.mean_of(between, positive)
+    return total / torch.where(share > 0, share, 1.0)
+
+
+@dataclass(frozen=True)
+class Tuple:
+    """Minus log(1 + sum_k e^(f(u, v_k) - f(u, v+))), the (N+1)-tuple loss (004 Eq. 19), for negatives of any
+    source."""
+
+    def __call__(self, scores: Scores, progress: Progress | None = None) -> Float[Tensor, ""]:
+        return log_probability(scores).mean()
+
+    def certificate(self, circumstances: Circumstances, progress: Progress | None = None) -> Certificate:
+        return _short_by(circumstances)
+
+
+@dataclass(frozen=True)
+class NPair:
+    """Minus the multi-class N-pair loss (004 Eq. 20): the tuple loss with the other pairs of the batch as negatives.
+
+    It is InfoNCE without its log m (004 Eq. 22): the same gradient, another number.
+    """
+
+    def __call__(self, scores: Scores, progress: Progress | None = None) -> Float[Tensor, ""]:
+        return log_probability(scores).mean()
+
+    def certificate(self, circumstances: Circumstances, progress: Progress | None = None) -> Certificate:
+        return _short_by(circumstances)
+
+
+def _short_by(circumstances: Circumstances) -> Certificate:
+    m = 1 + circumstances.negatives
+    return objective(
+        f"a classification loss: add log {m} to compare it with I, which is what bound=infonce does"
+    )

@@ -1,0 +1,168 @@
+"""Candidates by their rank in similarity: the nearest (Ball), or those between two ranks (Ring, annulus)."""
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from nearfar.errors import UserError
+from nearfar.schedules import Progress, Schedule, Value, at, ends, parse_value
+from nearfar.scores import Dense, Scores
+from nearfar.types import Circumstances, Context
+
+SLACK = 1e-9  # nats: equal scores are not below their own mean because of rounding
+
+
+@dataclass(frozen=True)
+class Ring:
+    """Of an anchor's K candidates in rising order of similarity (ties by position) those at places
+    round(lower K) .. round(upper K) - 1, at least one (001 sec. 4; 003's annulus).
+
+    K counts what the source offers that anchor: not the positive, not the anchor itself, no empty places. Halves
+    round to the even neighbour, as Python's `round` does. Where the places would be empty, the one at
+    round(lower K) is kept, or the last. Ring(0, 1) keeps everyone.
+    """
+
+    lower: Value = 0.5
+    upper: Value = 0.99
+
+    def __post_init__(self) -> None:
+        lower, upper = _share(self.lower, "lower"), _share(self.upper, "upper")
+        if any(low > high for low, high in zip(ends(lower), ends(upper), strict=True)):
+            raise UserError(
+                f"selection.lower was {_written(lower)}; it must not exceed selection.upper, {_written(upper)}"
+            )
+        object.__setattr__(self, "lower", lower)
+        object.__setattr__(self, "upper", upper)
+
+    def __call__(self, scores: Scores, context: Context | None = None) -> Scores:
+        values, kept = scores.negative.matrix()
+        return Scores(scores.positive, Dense(values, self._inside(values, kept, _now(context))))
+
+    def _inside(
+        self, values: Tensor, kept: Tensor, progress: Progress | None
+    ) -> Bool[Tensor, "anchor candidate"]:
+        with torch.no_grad():
+            return between_places(values, kept, at(self.lower, progress), at(self.upper, progress))
+
+    @torch.no_grad()
+    def covered(self, scores: Scores, context: Context | None = None) -> float:
+        """Share of anchors whose kept scores all have e^f at least the mean of e^f over that anchor's candidates.
+
+        Takes the scores before selection. Give it to `Method.certificate(..., covered=...)` or put it into the
+        `Circumstances`: a ring is proven where it is 1 (001 Thm 3.1, with c(u) measured).
+        """
+        values, candidates = scores.negative.matrix()
+        values = values.double()
+        log_mean = Dense(values, candidates).logsumexp() - candidates.sum(dim=1).clamp_min(1).double().log()
+        inside = self._inside(values, candidates, _now(context))
+        least = -Dense(-values, inside).hardest()
+        return float((least >= log_mean - SLACK).double().mean())
+
+    def circumstances(self, given: Circumstances, progress: Progress | None = None) -> Circumstances:
+        lowers = ends(self.lower) if progress is None else (at(self.lower, progress),)
+        uppers = ends(self.upper) if progress is None else (at(self.upper, progress),)
+        return selected(given, min(lowers), max(uppers), least_upper=min(uppers))
+
+
+@dataclass(frozen=True)
+class Ball:
+    """The most similar candidates, those at places round(lower K) and above: a `Ring` without an outer edge.
+
+    Of all selections by rank it is the one that keeps a bound at any cut (see docs/certificates.md).
+    """
+
+    lower: Value = 0.5
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "lower", _share(self.lower, "lower"))
+
+    def __call__(self, scores: Scores, context: Context | None = None) -> Scores:
+        return Ring(at(self.lower, _now(context)), 1.0)(scores)
+
+    def circumstances(self, given: Circumstances, progress: Progress | None = None) -> Circumstances:
+        return Ring(self.lower, 1.0).circumstances(given, progress)
+
+
+def _now(context: Context | None) -> Progress | None:
+    return None if context is None else context.progress
+
+
+def _share(value: Value, key: str) -> Value:
+    parsed = parse_value(value, f"selection.{key}")
+    if not all(0 <= end <= 1 for end in ends(parsed)):
+        raise UserError(
+            f"selection.{key} was {_written(parsed)}; it must be a share from 0 to 1 or a schedule of it"
+        )
+    return parsed
+
+
+def _written(value: Value) -> str:
+    return value.written() if isinstance(value, Schedule) else f"{value:g}"
+
+
+def places(count: int, lower: float, upper: float) -> tuple[int, int]:
+    """First place kept and the one after the last, of `count` candidates."""
+    first = max(0, min(round(lower * count), count - 1))
+    return first, min(count, max(round(upper * count), first + 1))
+
+
+def selected(given: Circumstances, lower: float, upper: float, least_upper: float) -> Circumstances:
+    """The circumstances after a cut at `lower` and `upper`; `least_upper` is the lowest the outer edge ever is."""
+    first, last = places(given.negatives, lower, upper)
+    cut: Literal["none", "below", "above"] = "none" if first == 0 else "below"
+    if places(given.negatives, lower, least_upper)[1] < given.negatives:
+        cut = "above"
+    return replace(given, negatives=last - first, cut=cut)
+
+
+def between_places(
+    values: Float[Tensor, "anchor candidate"],
+    kept: Bool[Tensor, "anchor candidate"],
+    lower: float,
+    upper: float,
+) -> Bool[Tensor, "anchor candidate"]:
+    """Which kept candidates are at the places `lower` to `upper` of their anchor."""
+    count = kept.sum(dim=1)
+    # float64 and torch.round give Python's round of the same product
+    first = torch.minimum(torch.round(lower * count.double()).long(), count - 1).clamp_min(0)
+    last = torch.minimum(torch.maximum(torch.round(upper * count.double()).long(), first + 1), count)
+    ranked = values.masked_fill(~kept, -torch.inf)
+    inside = _highest(ranked, kept, count - first)
+    if upper < 1.0:
+        inside &= ~_highest(ranked, kept, count - last)
+    return inside
+
+
+def _highest(
+    ranked: Float[Tensor, "anchor candidate"],
+    kept: Bool[Tensor, "anchor candidate"],
+    count: Int[Tensor, "anchor"],
+) -> Bool[Tensor, "anchor candidate"]:
+    """The `count` most similar of each anchor; among equals the later positions, which rank higher."""
+    threshold = _at_rank(ranked, count)
+    if threshold is None:
+        return torch.zeros_like(kept)
+    above = ranked > threshold
+    equal = (ranked == threshold) & kept
+    missing = (count - above.sum(dim=1))[:, None]
+    from_the_end = equal.flip(1).cumsum(dim=1, dtype=torch.int32).flip(1)
+    return above | (equal & (from_the_end <= missing))
+
+
+def _at_rank(
+    ranked: Float[Tensor, "anchor candidate"], count: Int[Tensor, "anchor"]
+) -> Float[Tensor, "anchor 1"] | None:
+    """The count-th highest score of each anchor; None if nobody asks for any."""
+    if ranked.numel() == 0:
+        return None
+    least, most = torch.stack([count.min(), count.max()]).tolist()
+    if most == 0:
+        return None
+    if least == most:
+        return ranked.topk(most, dim=1, sorted=False).values.amin(dim=1, keepdim=True)
+    # anchors differ in their number of candidates: each reads its own rank
+    highest = ranked.topk(most, dim=1, sorted=True).values
+    return highest.gather(1, (count - 1).clamp_min(0)[:, None])
