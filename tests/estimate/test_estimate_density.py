@@ -162,7 +162,7 @@ def test_several_dimensions_recover_a_precision_matrix() -> None:
     class Quadratic(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.factor = nn.Parameter(torch.eye(3, dtype=torch.float64))
+            self.factor = nn.Parameter(torch.eye(3, dtype=torch.float64).T)  # not contiguous
 
         def forward(self, u: Tensor) -> Tensor:
             return -0.5 * (u @ self.factor).square().sum(dim=1)

@@ -85,6 +85,8 @@ def fit_density(
         )
     ratio = len(contrast) / len(data)  # nu as it came out after rounding
     model = copy.deepcopy(model)
+    for parameter in model.parameters():
+        parameter.data = parameter.data.contiguous()  # torch's L-BFGS takes no other layout
     scale = torch.zeros((), dtype=data.dtype, device=data.device, requires_grad=partition == "learned")
     here, there = _log_noise(noise, data, "the data"), _log_noise(noise, contrast, "its own sample")
 
