@@ -1,6 +1,7 @@
 """One suite for every bound: its value and gradient are the reference's, it stays below its ceiling, it never
 overflows, and dense and streamed scores are the same to it. A new bound joins by one line in REFERENCES."""
 
+import itertools
 import math
 from collections.abc import Callable
 from functools import partial
@@ -14,6 +15,8 @@ from torch import Tensor
 
 import nearfar as nf
 from nearfar.bounds import PARTS
+from nearfar.bounds.averages import tame
+from nearfar.schedules import START
 from nearfar.types import Bound, Circumstances
 
 
@@ -194,10 +197,11 @@ def test_gradcheck(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", BOUNDS)
-@pytest.mark.parametrize("size", [1e4, -1e4])
-def test_no_overflow(name: str, size: float) -> None:
-    positive = torch.full((4,), size, requires_grad=True)
-    negative = torch.full((4, 5), -size, requires_grad=True)
+@pytest.mark.parametrize("sizes", list(itertools.product([1e4, -1e4], repeat=2)))
+@pytest.mark.parametrize("k", [0, 5])
+def test_no_overflow(name: str, sizes: tuple[float, float], k: int) -> None:
+    positive = torch.full((4,), sizes[0], requires_grad=True)
+    negative = torch.full((4, k), sizes[1], requires_grad=True)
     value = BOUNDS[name][0](nf.Scores.of(positive, negative))
     gradients = torch.autograd.grad(value, (positive, negative), allow_unused=True, materialize_grads=True)
     assert torch.isfinite(value)
@@ -227,6 +231,34 @@ def test_streamed_scores_are_the_same_to_it(name: str) -> None:
         results.append((value, *torch.autograd.grad(value, (a, k))))
     for dense, streamed in zip(*results, strict=True):
         torch.testing.assert_close(streamed, dense, rtol=1e-10, atol=1e-12)
+
+
+def test_taming_changes_nothing_below_60_and_has_a_continuous_slope() -> None:
+    scores = torch.tensor([-1e4, 0.0, 60.0, 61.0, 1e4], dtype=torch.float64, requires_grad=True)
+    tamed = tame(scores)
+    (slope,) = torch.autograd.grad(tamed.sum(), scores)
+    torch.testing.assert_close(
+        tamed.detach(), torch.tensor([-1e4, 0.0, 60.0, 60 + math.log(2), 60 + math.log(9941)]).double()
+    )
+    torch.testing.assert_close(slope, torch.tensor([1.0, 1.0, 1.0, 1 / 2, 1 / 9941]).double())
+
+
+def test_mine_divides_the_gradient_by_the_running_mean_and_reports_the_plain_value() -> None:
+    """The log term's gradient is mean(e^f df) / running, running = momentum before + (1 - momentum) mean(e^f)."""
+    torch.manual_seed(0)
+    positive = torch.randn(3, dtype=torch.float64, requires_grad=True)
+    negative = torch.randn(3, 4, dtype=torch.float64, requires_grad=True)
+    bound, scores = nf.DonskerVaradhan(0.9), nf.Scores.of(positive, negative)
+    bound.advance(torch.tensor([math.log(2.0), math.log(6.0)]), START)  # two pairs of views: their mean is 4
+    torch.testing.assert_close(bound.log_running, torch.tensor(math.log(4.0)))
+    value = bound(scores)
+    torch.testing.assert_close(value, nf.DonskerVaradhan()(scores))
+    ours = torch.autograd.grad(value, (positive, negative))
+    running = 0.9 * 4.0 + 0.1 * negative.detach().exp().mean()
+    torch.testing.assert_close(ours[0], torch.full_like(positive, 1 / 3))
+    torch.testing.assert_close(ours[1], -negative.detach().exp() / 12 / running, rtol=1e-6, atol=1e-9)
+    bound.advance(bound.observe(scores)[None], START)
+    torch.testing.assert_close(bound.log_running, running.log().float())
 
 
 def test_infonce_is_zero_for_a_critic_that_says_nothing_and_log_m_for_one_that_knows() -> None:

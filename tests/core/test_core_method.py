@@ -1,24 +1,30 @@
 """The one algorithm: recipes equal independent references, forward changes nothing, a chunk changes nothing."""
 
+import itertools
+import math
+
 import lightly.loss
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from nearfar.bounds import Agreement, InfoNCE
+from nearfar import bounds, selections
+from nearfar.bounds import Agreement, DonskerVaradhan, InfoNCE, MultiLabelCPC
 from nearfar.critics import Cosine
 from nearfar.encoders import Momentum, Network, Shared, linear_head
 from nearfar.method import Method, view_pairs
 from nearfar.negatives import Bank, InBatch, NoNegatives, Queue
 from nearfar.recipes import RECIPES
 from nearfar.recipes.build import build_method
+from nearfar.schedules import Progress, geometric, linear
 from nearfar.scores import UNKNOWN
-from nearfar.selections import Everyone
+from nearfar.selections import Ball, Everyone, Ring
 from nearfar.settings import CHOICES, resolve
-from nearfar.types import Batch
+from nearfar.types import Batch, Certificate, Selection
 
 N, DIM = 6, 5
+NEEDS_NOBODY = ("agreement", "barber-agakov")
 
 
 def network() -> Network:
@@ -161,19 +167,88 @@ def test_the_ceiling_holds_for_any_number_of_views(count: int, symmetric: bool) 
     assert float(outcome.loss.detach()) >= -1e-9
 
 
-def test_any_part_works_with_any_other() -> None:
-    """Every encoder role × source × bound trains a step with finite gradients."""
-    for role in ("shared", "momentum"):
-        for source in ("in-batch", "queue", "bank", "none"):
-            for bound in ("infonce", "agreement"):
-                if (source, bound) == ("none", "infonce"):
-                    continue  # refused: told from nobody
-                method = built("simclr", encoders=role, negatives=source, bound=bound).train()
-                method.prime(pictures(2, seed=5))
-                method.prime(pictures(2, first=8))
-                outcome = method(pictures(2))
-                outcome.loss.backward()
-                method.advance(outcome)
-                gradients = [p.grad for p in method.parameters() if p.grad is not None]
-                assert any(g.abs().max() > 0 for g in gradients), (role, source, bound)
-                assert all(torch.isfinite(g).all() for g in gradients), (role, source, bound)
+@pytest.mark.parametrize("bound", bounds.PARTS)
+def test_any_part_works_with_any_other(bound: str) -> None:
+    """Every encoder role × source × selection × bound trains a step with finite gradients."""
+    sources = (
+        ("in-batch", "queue", "bank", "none") if bound in NEEDS_NOBODY else ("in-batch", "queue", "bank")
+    )
+    for number, (role, source) in enumerate(itertools.product(("shared", "momentum"), sources)):
+        selection = list(selections.PARTS)[number % len(selections.PARTS)]
+        method = built("simclr", encoders=role, negatives=source, bound=bound, selection=selection).train()
+        method.prime(pictures(2, seed=5))
+        method.prime(pictures(2, first=8))
+        outcome = method(pictures(2))
+        outcome.loss.backward()
+        method.advance(outcome)
+        gradients = [p.grad for p in method.parameters() if p.grad is not None]
+        assert any(g.abs().max() > 0 for g in gradients), (role, source, bound)
+        assert all(torch.isfinite(g).all() for g in gradients), (role, source, bound)
+
+
+def test_the_loss_is_measured_from_the_ceiling_of_its_step() -> None:
+    """A schedule of alpha moves the ceiling log(m / alpha); so does one of the ball's edge, which moves m."""
+    bound, select = MultiLabelCPC(geometric(2.0, 0.5)), Ball(linear(0.0, 0.8))
+    method = Method(Shared(network()), Cosine(0.3), InBatch("one"), select, bound)
+    for step, (alpha, kept) in enumerate(((2.0, N - 1), (1.0, 3), (0.5, 1))):
+        outcome = method(batch(), Progress(step, 2))
+        assert outcome.ceiling == pytest.approx(math.log((1 + kept) / alpha))
+        assert outcome.nats is not None
+        torch.testing.assert_close(outcome.loss.detach(), outcome.ceiling - outcome.nats)
+        assert outcome.loss >= 0
+
+
+def test_a_number_is_called_nats_only_where_it_estimates_information() -> None:
+    outcomes = {
+        name: Method(Shared(network()), Cosine(0.3), InBatch("one"), Everyone(), bounds.PARTS[name]())(
+            batch()
+        )
+        for name in ("nwj", "dv", "vince", "js")
+    }
+    assert outcomes["nwj"].nats == -outcomes["nwj"].loss
+    assert outcomes["dv"].nats is not None
+    assert outcomes["vince"].nats is None
+    assert outcomes["vince"].loss > 0
+    assert outcomes["js"].nats is None
+
+
+def test_a_certificate_passes_through_the_selection() -> None:
+    """Negatives, then selection, then bound: in-batch with one view is proven, a ring of it only once measured."""
+
+    def certificate(selection: Selection, covered: float | None = None) -> Certificate:
+        method = Method(Shared(network()), Cosine(0.3), InBatch("one"), selection, InfoNCE())
+        return method.certificate(101, covered=covered)
+
+    ball, ring = certificate(Ball(0.9)), certificate(Ring(0.5, 0.9))
+    assert (ball.status, ball.ceiling) == ("proven", math.log(11))
+    assert (ring.status, ring.ceiling) == ("not covered", math.log(41))
+    assert certificate(Ring(0.5, 0.9), covered=1.0).status == "proven"
+    assert "63 %" in certificate(Ring(0.5, 0.9), covered=0.63).condition
+
+
+def test_mines_running_mean_moves_only_in_advance_and_travels_with_the_state() -> None:
+    def fresh() -> Method:
+        return Method(Shared(network()), Cosine(0.3), InBatch("one"), Everyone(), DonskerVaradhan(0.9))
+
+    method = fresh()
+    expected = None
+    for step in range(3):
+        shown = batch(seed=step)
+        z = [F.normalize(network()(view), dim=1) for view in shown.views]
+        others = ~torch.eye(N, dtype=torch.bool)
+        mean = torch.stack([(z[a] @ z[1 - a].T / 0.3).exp()[others].mean() for a in (0, 1)]).mean()
+        expected = mean if expected is None else 0.9 * expected + 0.1 * mean
+        before = method.state_dict()["bound.log_running"].clone()
+        outcome = method(shown)
+        assert torch.equal(method.state_dict()["bound.log_running"], before)
+        method.advance(outcome)
+    held = method.state_dict()["bound.log_running"]
+    assert expected is not None
+    torch.testing.assert_close(held, expected.detach().log().float())
+    resumed = fresh()
+    resumed.load_state_dict(method.state_dict())
+    shown = batch(seed=9)
+    gradients = [torch.autograd.grad(m(shown).loss, list(m.parameters())) for m in (method, resumed, fresh())]
+    for ours, theirs, forgetful in zip(*gradients, strict=True):
+        assert torch.equal(ours, theirs)
+        assert not torch.allclose(ours, forgetful)

@@ -90,6 +90,37 @@ def test_streamed_gradients_equal_dense_ones(name: str, tile: int) -> None:
         torch.testing.assert_close(other, dense, rtol=1e-12, atol=1e-12)
 
 
+@pytest.mark.parametrize("tile", [1, 3, 100])
+def test_mean_of_reads_columns_per_anchor(tile: int) -> None:
+    """Each anchor's own number stands beside its scores, and gets its gradient, dense and streamed alike."""
+    own, ids = torch.arange(7), torch.tensor([0, 1, 2, EMPTY, UNKNOWN, 5, 9, 6])
+    results = []
+    for streamed in (False, True):
+        a, k = (
+            torch.randn(
+                n, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(n)
+            ).requires_grad_()
+            for n in (7, 8)
+        )
+        column = torch.linspace(-1, 1, 7, dtype=torch.float64).requires_grad_()
+        other = torch.arange(1.0, 8.0, dtype=torch.float64)
+        candidates = Candidates(k, ids)
+        negatives = (
+            Streamed(lambda x, y: x @ y.T, a, own, candidates, tile)
+            if streamed
+            else Dense(a @ k.T, candidates.strangers_to(own))
+        )
+        means = negatives.mean_of(lambda s, c, w: w * (s - c).square(), column, other)
+        results.append((means, *torch.autograd.grad(means.sum(), (a, k, column))))
+    scores, kept = Dense(a @ k.T, candidates.strangers_to(own)).matrix()
+    for i in range(7):
+        chosen = scores[i][kept[i]]
+        torch.testing.assert_close(results[0][0][i], (other[i] * (chosen - column[i]) ** 2).mean())
+        torch.testing.assert_close(results[0][3][i], (-2 * other[i] * (chosen - column[i])).mean())
+    for dense, tiled in zip(*results, strict=True):
+        torch.testing.assert_close(tiled, dense, rtol=1e-12, atol=1e-12)
+
+
 def test_an_anchor_without_negatives_has_finite_gradients() -> None:
     values = torch.randn(2, 3, dtype=torch.float64, requires_grad=True)
     kept = torch.tensor([[False, False, False], [True, False, True]])

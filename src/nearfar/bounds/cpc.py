@@ -105,7 +105,7 @@ class MultiLabelCPC:
         ceiling, least = _ceiling(alphas, m), smallest_proven_alpha(n, circumstances.negatives)
         outside = [alpha for alpha in alphas if not least <= alpha <= 1]
         if outside:
-            why = f"alpha = {outside[0]:g} is outside [m/(n(m-1)+1), 1] = [{least:.4g}, 1] for n = {n} and m = {m}"
+            why = f"alpha = {outside[0]:g} is outside [m/(n(m-1)+1), 1] = [{least:g}, 1] for n = {n} and m = {m}"
             return not_covered(why, ceiling)
         if not circumstances.independent:
             why = circumstances.otherwise or "anchors share their negatives"
@@ -114,7 +114,7 @@ class MultiLabelCPC:
             )
         condition = (
             f"alpha = {' to '.join(f'{a:g}' for a in dict.fromkeys(alphas))} lies in [m/(n(m-1)+1), 1] = "
-            f"[{least:.4g}, 1] for n = {n} and m = {m}, and the negatives are drawn independently; then the "
+            f"[{least:g}, 1] for n = {n} and m = {m}, and the negatives are drawn independently; then the "
             f"estimate {UNFITTED} never exceeds I in expectation, nor log(m/alpha) = {ceiling:.4g}"
         )
         return proven(condition, circumstances, ceiling)

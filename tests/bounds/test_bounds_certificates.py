@@ -1,0 +1,164 @@
+"""What each bound claims, for every case that docs/certificates.md argues."""
+
+import math
+import re
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+import nearfar as nf
+from nearfar.bounds import PARTS, smallest_proven_alpha
+from nearfar.errors import UserError
+from nearfar.schedules import Progress, Schedule
+from nearfar.types import Bound, Circumstances
+
+N, M = 64, 16
+SHARED = Circumstances(N, N - 1)
+OWN = Circumstances(N, M - 1, independent=True)
+QUEUED = Circumstances(N, 1000, exchangeable=False, otherwise="queued keys are old")
+LEAST = M / (N * (M - 1) + 1)
+
+CASES: list[tuple[Bound, Circumstances, str, float | None, str]] = [
+    (nf.InfoNCE(), SHARED, "proven", math.log(N), r"the 63 negatives .* nor log 64"),
+    (nf.InfoNCE(), OWN, "proven", math.log(M), r"the 15 negatives .* nor log 16"),
+    (nf.InfoNCE(), QUEUED, "not covered", math.log(1001), r"queued keys are old; .* 6.909 nats"),
+    (nf.AlphaCPC(0.5), OWN, "not covered", math.log(2 * M), r"alpha = 0.5 is below 1.*0.7174 .* 0.6931"),
+    (nf.AlphaCPC(1.0), SHARED, "proven", math.log(N), r"nor log 64"),
+    (nf.AlphaCPC(1.0), QUEUED, "not covered", math.log(1001), r"queued keys are old"),
+    (nf.AlphaCPC(2.0), OWN, "not covered", math.log(M / 2), r"alpha = 2 is above 1"),
+    (nf.AlphaCPC(nf.linear(1.0, 0.5)), OWN, "not covered", math.log(2 * M), r"alpha = 0.5 is below 1"),
+    (nf.MultiLabelCPC(1.0), OWN, "proven", math.log(M), r"\[0.0166493, 1\] for n = 64 and m = 16"),
+    (nf.MultiLabelCPC(LEAST), OWN, "proven", math.log(M / LEAST), r"nor log\(m/alpha\) = 6.868"),
+    (nf.MultiLabelCPC(0.99 * LEAST), OWN, "not covered", math.log(M / LEAST / 0.99), r"alpha = 0.0164828 is outside"),
+    (nf.MultiLabelCPC(1.01), OWN, "not covered", math.log(M / 1.01), r"alpha = 1.01 is outside"),
+    (nf.MultiLabelCPC(0.5), SHARED, "not covered", math.log(2 * N), r"anchors share .* 64 times 63 negatives"),
+    (nf.MultiLabelCPC(0.5), QUEUED, "not covered", math.log(2002), r"queued keys are old, and the proof needs"),
+    (nf.MultiLabelCPC(nf.geometric(1.0, 0.1)), OWN, "proven", math.log(10 * M), r"alpha = 1 to 0.1 lies in"),
+    (nf.MultiLabelCPC(nf.geometric(5.0, 0.2)), OWN, "not covered", math.log(5 * M), r"alpha = 5 is outside"),
+    (nf.Vince(), OWN, "objective only", math.log(M), r"K - 1 = 15 nats"),
+    (nf.BarberAgakov(), OWN, "objective only", None, r"entropy H\(v\), which is not given"),
+    (nf.BarberAgakov(2.5), QUEUED, "proven", None, r"normalised q and H\(v\) is 2.5 nats"),
+    (nf.UBA(), OWN, "not covered", None, r"mean over 15 negatives .*\(Jensen\)"),
+    (nf.TUBA(2.0), SHARED, "proven", None, r"the 63 negatives .* linearly; .* not fitted to"),
+    (nf.NWJ(), OWN, "proven", None, r"the 15 negatives .* not fitted to"),
+    (nf.NWJ(), QUEUED, "not covered", None, r"^queued keys are old$"),
+    (nf.NWJ(), Circumstances(N, 0), "not covered", None, r"without negatives"),
+    (nf.DonskerVaradhan(), OWN, "not covered", None, r"fitted to, the value can exceed I without limit"),
+    (nf.DonskerVaradhan(), replace(OWN, held_out=True), "not covered", None, r"consistent, but biased upwards .* 64 times 15"),
+    (nf.SMILE(), OWN, "not covered", None, r"^not a bound: clipping e\^f at e\^5 "),
+    (nf.JensenShannon(), OWN, "objective only", None, r"Jensen-Shannon divergence"),
+    (nf.BinaryNCE(), OWN, "objective only", None, r"density ratio, not I"),
+    (nf.Triplet(), OWN, "objective only", None, r"margin"),
+    (nf.Tuple(), OWN, "objective only", None, r"add log 16"),
+    (nf.NPair(), SHARED, "objective only", None, r"add log 64"),
+    (nf.Agreement(), OWN, "objective only", None, r"agreement"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("bound", "circumstances", "status", "ceiling", "condition"), CASES)
+def test_case(
+    bound: Bound, circumstances: Circumstances, status: str, ceiling: float | None, condition: str
+) -> None:
+    certificate = bound.certificate(circumstances)
+    assert certificate.status == status
+    assert certificate.ceiling == (None if ceiling is None else pytest.approx(ceiling))
+    assert re.search(condition, certificate.condition)
+
+
+def test_every_bound_has_a_case() -> None:
+    assert {type(case[0]) for case in CASES} == set(PARTS.values())
+
+
+CLAIMING = [nf.InfoNCE(), nf.AlphaCPC(1.0), nf.MultiLabelCPC(0.5), nf.TUBA(), nf.NWJ()]
+
+
+@pytest.mark.parametrize("bound", CLAIMING, ids=lambda b: type(b).__name__)
+@pytest.mark.parametrize("lower", [0.0, 0.3, 0.9, 1.0, nf.linear(0.0, 0.9)])
+def test_a_ball_keeps_the_claim_at_any_cut(bound: Bound, lower: float | Schedule) -> None:
+    given = replace(OWN, negatives=100)
+    certificate = bound.certificate(nf.Ball(lower).circumstances(given))
+    assert certificate.status == "proven"
+
+
+@pytest.mark.parametrize("bound", CLAIMING, ids=lambda b: type(b).__name__)
+@pytest.mark.parametrize(
+    ("covered", "status", "says"),
+    [
+        (None, "not covered", "which was not measured"),
+        (0.63, "not covered", "holds for 63 % of anchors"),
+        (0.9999, "not covered", "holds for 99 % of anchors"),
+        (1.0, "proven", "holds for all anchors measured"),
+    ],
+)
+def test_a_ring_keeps_it_only_where_measured(
+    bound: Bound, covered: float | None, status: str, says: str
+) -> None:
+    """001 Thm 3.1 asks every kept e^f to reach the mean over the anchor's candidates."""
+    given = replace(OWN, negatives=100, covered=covered)
+    certificate = bound.certificate(nf.Ring(0.5, 0.9).circumstances(given))
+    assert certificate.status == status
+    assert says in certificate.condition
+
+
+@pytest.mark.parametrize("select", [nf.Ball(0.5), nf.Ring(0.5, 0.9)], ids=["ball", "ring"])
+def test_a_selection_gives_no_claim_to_what_had_none(select: nf.Ball | nf.Ring) -> None:
+    """And does not take Barber-Agakov's, which reads no negatives."""
+    for bound, before, status, *_ in CASES:
+        if status != "proven":
+            after = select.circumstances(replace(before, covered=1.0))
+            if after.negatives:
+                assert bound.certificate(after).status == status
+    assert nf.BarberAgakov(1.0).certificate(select.circumstances(OWN)).status == "proven"
+
+
+def test_the_ceiling_is_that_of_the_negatives_kept() -> None:
+    kept = nf.Ball(0.9).circumstances(replace(OWN, negatives=1000))
+    assert nf.InfoNCE().certificate(kept).ceiling == pytest.approx(math.log(101))
+    # for 64 anchors alpha may be 11/641 = 0.017 with 10 negatives each, and 2/65 = 0.031 with the one that is left
+    bound = nf.MultiLabelCPC(0.02)
+    assert bound.certificate(replace(OWN, negatives=10)).status == "proven"
+    assert bound.certificate(nf.Ball(0.9).circumstances(replace(OWN, negatives=10))).status == "not covered"
+
+
+def test_with_progress_the_certificate_is_that_of_the_moment() -> None:
+    bound = nf.MultiLabelCPC(nf.geometric(4.0, 0.25))
+    now = [bound.certificate(OWN, Progress(step, 4)) for step in range(5)]
+    assert [c.status for c in now] == ["not covered", "not covered", "proven", "proven", "proven"]
+    assert [c.ceiling for c in now] == pytest.approx(
+        [math.log(M) - math.log(a) for a in (4, 2, 1, 0.5, 0.25)]
+    )
+
+
+def test_the_smallest_proven_alpha() -> None:
+    """002 Cor. 2; one anchor leaves InfoNCE alone."""
+    assert smallest_proven_alpha(3, 2) == 3 / 7
+    assert smallest_proven_alpha(1, 10) == 1.0
+    assert smallest_proven_alpha(N, M - 1) == LEAST
+
+
+def test_independent_negatives_are_exchangeable() -> None:
+    with pytest.raises(ValueError, match="exchangeable"):
+        Circumstances(4, 4, exchangeable=False, independent=True)
+
+
+BAD: list[tuple[Callable[[], object], str]] = [
+    (lambda: nf.AlphaCPC(0), r"bound.alpha was 0; it must be a number or schedule above 0"),
+    (lambda: nf.MultiLabelCPC(-1.0), r"bound.alpha was -1.0"),
+    (lambda: nf.MultiLabelCPC(nf.linear(1, 0)), r"bound.alpha was linear\(1.0,0.0\)"),
+    (lambda: nf.AlphaCPC(float("nan")), r"bound.alpha was nan"),
+    (lambda: nf.AlphaCPC("much"), r"bound.alpha was 'much'"),  # type: ignore[arg-type]
+    (lambda: nf.TUBA(math.inf), r"bound.log_baseline was inf"),
+    (lambda: nf.DonskerVaradhan(1.0), r"bound.momentum was 1.0; it must be .* from 0 to below 1"),
+    (lambda: nf.DonskerVaradhan(-0.1), r"bound.momentum was -0.1"),
+    (lambda: nf.SMILE(0.0), r"bound.clip was 0.0; it must be above 0 and at most 40"),
+    (lambda: nf.SMILE(41.0), r"bound.clip was 41.0"),
+    (lambda: nf.Triplet(0.0), r"bound.margin was 0.0"),
+    (lambda: nf.BarberAgakov(math.nan), r"bound.entropy was nan"),
+]
+
+
+@pytest.mark.parametrize(("make", "sentence"), BAD)
+def test_settings_that_cannot_be_get_a_sentence(make: Callable[[], object], sentence: str) -> None:
+    with pytest.raises(UserError, match=sentence):
+        make()

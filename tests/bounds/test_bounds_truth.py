@@ -1,0 +1,262 @@
+"""Bounds against what is known exactly: closed forms, quadrature, and enumeration of small discrete worlds."""
+
+import itertools
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.integrate import dblquad
+from torch import Tensor
+
+import nearfar as nf
+from nearfar.bounds import smallest_proven_alpha
+from nearfar.errors import UserError
+from nearfar.types import Bound
+
+RHO = 0.6
+TRUTH = -0.5 * math.log(1 - RHO**2)
+
+
+def log_ratio(u: Tensor, v: Tensor) -> Tensor:
+    """log p(u, v) / (p(u) p(v)) of two standard Gaussians with correlation RHO."""
+    left = 1 - RHO**2
+    return -0.5 * math.log(left) - (RHO**2 * (u**2 + v**2) - 2 * RHO * u * v) / (2 * left)
+
+
+def quadrature(points: int = 800) -> tuple[Tensor, Tensor, Tensor]:
+    """Anchors, their positives and their negatives at the midpoints of equal shares of probability: a mean over them
+    is an integral."""
+    share = (torch.arange(points, dtype=torch.float64) + 0.5) / points
+    z = torch.special.ndtri(share)
+    return z[:, None], RHO * z[:, None] + math.sqrt(1 - RHO**2) * z, z.expand(points, points)
+
+
+@pytest.mark.parametrize(
+    ("bound", "offset"),
+    [
+        (nf.NWJ(), 1.0),
+        (nf.TUBA(), 0.0),
+        (nf.TUBA(-2.0), -2.0),
+        (nf.DonskerVaradhan(), 0.0),
+        (nf.DonskerVaradhan(), 3.0),
+        (nf.UBA(), 7.0),
+        (nf.SMILE(30.0), 0.0),
+    ],
+)
+def test_the_optimal_critic_gives_the_truth_on_gaussians(bound: Bound, offset: float) -> None:
+    """f* = log ratio, plus 1 for NWJ, plus log a for TUBA, plus anything for Donsker-Varadhan and UBA."""
+    u, positive, negative = quadrature()
+    scores = nf.Scores.of(offset + log_ratio(u, positive), offset + log_ratio(u, negative))
+    assert float(bound(scores)) == pytest.approx(TRUTH, abs=2e-3)
+
+
+def test_barber_agakov_with_the_true_conditional_gives_the_truth() -> None:
+    u, positive, _ = quadrature()
+    variance = 1 - RHO**2
+    log_q = -0.5 * ((positive - RHO * u) ** 2 / variance + math.log(2 * math.pi * variance))
+    bound = nf.BarberAgakov(entropy=0.5 * math.log(2 * math.pi * math.e))
+    assert float(bound(nf.Scores.of(log_q, log_q[:, :0]))) == pytest.approx(TRUTH, abs=2e-3)
+
+
+def test_jensen_shannon_with_the_optimal_critic_is_twice_the_divergence_less_2_log_2() -> None:
+    def integrand(v: float, u: float) -> float:
+        product = math.exp(-(u * u + v * v) / 2) / (2 * math.pi)
+        ratio = math.exp(float(log_ratio(torch.tensor(u, dtype=torch.float64), torch.tensor(v))))
+        middle = (1 + ratio) / 2
+        return 0.5 * product * (ratio * math.log(ratio / middle) - math.log(middle))
+
+    divergence, _ = dblquad(integrand, -6, 6, -6, 6, epsabs=1e-5, epsrel=1e-5)
+    u, positive, negative = quadrature()
+    value = nf.JensenShannon()(nf.Scores.of(log_ratio(u, positive), log_ratio(u, negative)))
+    assert float(value) == pytest.approx(2 * divergence - 2 * math.log(2), abs=1e-3)
+
+
+def test_binary_nce_is_highest_at_the_log_ratio() -> None:
+    """000 Eq. 12: any change of the critic lowers it."""
+    u, positive, negative = quadrature(300)
+
+    def value(shift: float, scale: float) -> float:
+        scores = nf.Scores.of(shift + scale * log_ratio(u, positive), shift + scale * log_ratio(u, negative))
+        return float(nf.BinaryNCE()(scores))
+
+    best = value(0.0, 1.0)
+    assert all(value(*other) < best - 1e-4 for other in ((0.3, 1.0), (-0.3, 1.0), (0.0, 1.3), (0.0, 0.7)))
+
+
+def test_conditional_negatives_give_less_than_plain_ones_and_less_than_the_truth() -> None:
+    """001 Thm 3.1-3.2: with the same number of negatives, CNCE <= NCE <= I, critic fixed."""
+    generator = torch.Generator().manual_seed(0)
+    u, noise = torch.randn(2, 4000, 1, generator=generator, dtype=torch.float64)
+    v = RHO * u + math.sqrt(1 - RHO**2) * noise
+    candidates = torch.randn(4000, 40, generator=generator, dtype=torch.float64)
+    f, g = 0.8 * log_ratio(u, v), 0.8 * log_ratio(u, candidates)
+    plain = nf.InfoNCE()(nf.Scores.of(f, g[:, :20]))
+    conditional = nf.InfoNCE()(nf.Ball(0.5)(nf.Scores.of(f, g)))
+    assert float(conditional) < float(plain) - 0.1
+    assert float(plain) < TRUTH
+
+
+def coin_scores(n: int, m: int, shared: bool) -> tuple[Tensor, Tensor]:
+    """Every outcome of n fair coins u = v, each as likely: the other coins as negatives, or m - 1 fresh ones each."""
+    negatives = []
+    for coins in itertools.product((0, 1), repeat=n):
+        fresh = itertools.product((0, 1), repeat=n * (m - 1)) if not shared else [()]
+        for others in fresh:
+            rows = [
+                [c for j, c in enumerate(coins) if j != i]
+                if shared
+                else others[i * (m - 1) : (i + 1) * (m - 1)]
+                for i in range(n)
+            ]
+            negatives.append([[0.0 if c == coins[i] else -1e4 for c in row] for i, row in enumerate(rows)])
+    values = torch.tensor(negatives, dtype=torch.float64)
+    return torch.zeros(values.shape[:2], dtype=torch.float64), values
+
+
+def expectation(bound: Bound, positive: Tensor, negative: Tensor) -> Tensor:
+    """The bound's value in every outcome."""
+    return torch.func.vmap(lambda p, n: bound(nf.Scores.of(p, n)))(positive, negative)
+
+
+@pytest.mark.parametrize(
+    ("bound", "expected"), [(nf.AlphaCPC(0.5), 0.717438), (nf.MultiLabelCPC(3 / 7), 0.635473)]
+)
+def test_binary_example(bound: Bound, expected: float) -> None:
+    """002 Example 1 with n = m = 3, the batch's others as negatives."""
+    value = expectation(bound, *coin_scores(3, 3, shared=True)).mean()
+    assert float(value) == pytest.approx(expected, abs=1e-6)
+
+
+@pytest.mark.parametrize(("n", "m"), [(2, 2), (3, 2), (2, 3), (3, 3)])
+def test_half_the_smallest_proven_alpha_is_too_small(n: int, m: int) -> None:
+    """Independent negatives do not help below the range: the coin's log 2 is exceeded, at its edge it is not."""
+    least = smallest_proven_alpha(n, m - 1)
+    outcomes = coin_scores(n, m, shared=False)
+    assert float(expectation(nf.MultiLabelCPC(least), *outcomes).mean()) < math.log(2)
+    assert float(expectation(nf.MultiLabelCPC(least / 2), *outcomes).mean()) > math.log(2)
+
+
+@given(
+    size=st.sampled_from(
+        [(2, 2, 2, 2), (2, 3, 2, 2), (3, 2, 2, 2), (2, 2, 2, 3), (2, 2, 3, 2), (2, 3, 1, 3)]
+    ),
+    seed=st.integers(0, 2**31),
+    edge=st.floats(0, 1),
+    sharpness=st.floats(0.1, 4),
+    error=st.sampled_from([0.0, 0.3, 3.0]),
+)
+@settings(max_examples=150, deadline=None)
+def test_ml_cpc_in_its_range_never_exceeds_the_truth(
+    size: tuple[int, int, int, int], seed: int, edge: float, sharpness: float, error: float
+) -> None:
+    """docs/certificates.md: independent negatives, alpha from m/(n(m-1)+1) to 1, any joint, any critic; enumerated."""
+    states_u, states_v, n, m = size
+    generator = torch.Generator().manual_seed(seed)
+    noise = torch.randn(2, states_u, states_v, generator=generator, dtype=torch.float64)
+    joint = (sharpness * noise[0]).flatten().softmax(0).view(states_u, states_v)
+    p_u, p_v = joint.sum(1), joint.sum(0)
+    log_ratio = (joint / (p_u[:, None] * p_v)).log()
+    critic = log_ratio + error * noise[1]
+    pairs = torch.cartesian_prod(*[torch.arange(states_u * states_v)] * n).reshape(-1, n)
+    others = torch.cartesian_prod(*[torch.arange(states_v)] * (n * (m - 1))).reshape(-1, n, m - 1)
+    u, v = pairs // states_v, pairs % states_v
+    weight = joint.flatten()[pairs].prod(1)[:, None] * p_v[others].flatten(1).prod(1)
+    positive = critic[u, v][:, None].expand(-1, len(others), -1).flatten(0, 1)
+    negative = critic[u[:, None, :, None], others[None]].flatten(0, 1)
+    least = smallest_proven_alpha(n, m - 1)
+    value = expectation(nf.MultiLabelCPC(least + edge * (1 - least)), positive, negative)
+    truth = (joint * log_ratio).sum()
+    assert float((weight.flatten() * value).sum()) <= float(truth) + 1e-9
+
+
+def test_a_ring_can_exceed_the_truth() -> None:
+    """Two coins that know nothing of each other, e^f = 3 where they match: the less similar of two negatives, told
+    from the positive, gives 3/8 log 3/2 - 1/8 log 2 > 0 = I."""
+    outcomes = list(itertools.product((math.log(3), 0.0), repeat=3))
+    scores = torch.tensor(outcomes, dtype=torch.float64)
+    ring, ball = nf.Ring(0.0, 0.5), nf.Ball(0.5)
+    values = {}
+    for select in (ring, ball):
+        rows = [nf.InfoNCE()(select(nf.Scores.of(row[None, 0], row[None, 1:]))) for row in scores]
+        values[select] = float(torch.stack(rows).mean())
+    assert values[ring] == pytest.approx(3 / 8 * math.log(1.5) - math.log(2) / 8)
+    assert values[ring] > 0.06
+    assert values[ball] < 0
+    assert ring.covered(nf.Scores.of(scores[:, 0], scores[:, 1:])) == 0.5
+
+
+def test_donsker_varadhan_has_no_limit_on_the_sample_it_was_fitted_to() -> None:
+    """A critic that remembers the pairs it saw gives any number at all, though I is what it is."""
+    for height in (1.0, 100.0):
+        assert (
+            float(nf.DonskerVaradhan()(nf.Scores.of(torch.full((5,), height), torch.zeros(5, 4)))) == height
+        )
+
+
+def test_smile_exceeds_the_truth() -> None:
+    """u and v independent, so I = 0; f = 9 with probability p for any pair: E f - log E[clip(e^f)] > 0 for clip 1."""
+    chance = 0.5
+    f = torch.tensor([9.0, 0.0], dtype=torch.float64)
+    value = float(nf.SMILE(1.0)(nf.Scores.of(f, f.expand(2, 2))))
+    assert value == pytest.approx(9 * chance - math.log((math.e + 1) / 2))
+    assert value > 3
+    assert float(nf.DonskerVaradhan()(nf.Scores.of(f, f.expand(2, 2)))) < 0
+
+
+@given(
+    n=st.integers(1, 5),
+    k=st.integers(0, 5),
+    alpha=st.floats(0.01, 1),
+    seed=st.integers(0, 10**6),
+    p=st.integers(1, 2),
+)
+@settings(max_examples=60, deadline=None)
+def test_ml_cpc_equals_its_kl_form(n: int, k: int, alpha: float, seed: int, p: int) -> None:
+    """002 Algorithm 1 by torch's own kl_div over all weighted logits; it is the distance to the ceiling."""
+    generator = torch.Generator().manual_seed(seed)
+    positive = 3 * torch.randn(n, p, generator=generator, dtype=torch.float64)
+    negative = 3 * torch.randn(n, k, generator=generator, dtype=torch.float64)
+    ours = nf.MultiLabelCPC(alpha).divergence(nf.Scores.of(positive, negative))
+    beta = (n * p + n * k - alpha * n * p) / max(1, n * k)
+    logits = torch.cat(
+        [positive.flatten() + math.log(alpha), (negative + math.log(max(beta, 1e-300))).flatten()]
+    )
+    target = torch.cat([torch.full((n * p,), 1 / (n * p)), torch.zeros(n * k)]).double()
+    torch.testing.assert_close(ours, F.kl_div(logits.log_softmax(0), target, reduction="sum"))
+    assert ours >= -1e-12
+    value = nf.MultiLabelCPC(alpha)(nf.Scores.of(positive, negative))
+    torch.testing.assert_close(value, math.log((p + k) / (alpha * p)) - ours)
+
+
+@given(n=st.integers(2, 8), seed=st.integers(0, 10**6))
+@settings(max_examples=30, deadline=None)
+def test_npair_is_infonce_without_log_m(n: int, seed: int) -> None:
+    """004 Eq. 22."""
+    a, k = torch.randn(2, n, 3, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    scores = nf.dense_scores(a, k, 0.3)
+    torch.testing.assert_close(nf.NPair()(scores), nf.InfoNCE()(scores) - math.log(n))
+
+
+def test_one_anchor_makes_ml_cpc_of_alpha_cpc() -> None:
+    """002: with n = 1, Eq. 6 is Eq. 4; at alpha = 1, Eq. 4 is InfoNCE."""
+    scores = nf.Scores.of(torch.tensor([0.7]), torch.tensor([[0.1, -1.0, 2.0]]))
+    torch.testing.assert_close(nf.MultiLabelCPC(0.3)(scores), nf.AlphaCPC(0.3)(scores))
+    torch.testing.assert_close(nf.AlphaCPC(1.0)(scores), nf.InfoNCE()(scores))
+
+
+@pytest.mark.parametrize("bound", [nf.AlphaCPC(3.0), nf.MultiLabelCPC(nf.geometric(10, 1))])
+def test_alpha_not_below_m_gets_a_sentence(bound: nf.AlphaCPC | nf.MultiLabelCPC) -> None:
+    scores = nf.Scores.of(torch.zeros(4), torch.zeros(4, 2))
+    with pytest.raises(UserError, match="with 2 negatives to a positive; it must be below 3"):
+        bound(scores)
+    with pytest.raises(UserError, match="it must be below 3"):
+        bound.certificate(nf.InBatch("one").circumstances(3, 2))
+
+
+def test_alpha_between_1_and_m_is_computed() -> None:
+    scores = nf.Scores.of(torch.zeros(4), torch.zeros(4, 2))
+    torch.testing.assert_close(nf.AlphaCPC(2.0)(scores), torch.tensor(0.0))
+    torch.testing.assert_close(nf.MultiLabelCPC(2.0)(scores), torch.tensor(0.0))

@@ -1,0 +1,177 @@
+"""Ball and Ring keep exactly the places the definition names, whatever the ties, masks and numbers of candidates."""
+
+import math
+from collections.abc import Callable
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+import nearfar as nf
+from nearfar.errors import UserError
+from nearfar.schedules import Progress
+from nearfar.scores import EMPTY, Candidates
+from nearfar.selections import PARTS
+from nearfar.types import Circumstances, Context
+
+shares = st.one_of(st.sampled_from([0.0, 0.25, 0.5, 0.75, 0.9, 0.99, 1.0]), st.floats(0, 1))
+
+
+def by_sorting(row: list[float], kept: list[bool], lower: float, upper: float) -> list[bool]:
+    """The definition, one anchor at a time: sort the kept by (score, position), cut out the places."""
+    order = sorted((j for j, stays in enumerate(kept) if stays), key=lambda j: (row[j], j))
+    count = len(order)
+    first = min(round(lower * count), max(count - 1, 0))
+    last = max(round(upper * count), first + 1)
+    chosen = set(order[first:last])
+    return [j in chosen for j in range(len(row))]
+
+
+@st.composite
+def tied_scores(draw: st.DrawFn) -> tuple[Tensor, Tensor]:
+    n, k = draw(st.integers(1, 5)), draw(st.integers(0, 14))
+    levels = draw(st.integers(1, 6))
+    seed = draw(st.integers(0, 2**31))
+    generator = torch.Generator().manual_seed(seed)
+    values = torch.randint(levels, (n, k), generator=generator).double() - 2.0
+    if draw(st.booleans()):
+        values = values.masked_fill(values == -2.0, -torch.inf)  # a critic may rule a pair out
+    kept = torch.rand(n, k, generator=generator) < draw(st.sampled_from([0.5, 0.8, 1.0]))
+    return values, kept
+
+
+@given(problem=tied_scores(), shares=st.tuples(shares, shares))
+@settings(max_examples=400, deadline=None)
+def test_ring_keeps_the_places_of_the_definition(
+    problem: tuple[Tensor, Tensor], shares: tuple[float, float]
+) -> None:
+    (values, kept), (lower, upper) = problem, sorted(shares)
+    _, got = nf.Ring(lower, upper)(nf.Scores.of(torch.zeros(len(values)), values, kept)).negative.matrix()
+    wanted = [by_sorting(v, m, lower, upper) for v, m in zip(values.tolist(), kept.tolist(), strict=True)]
+    assert got.tolist() == wanted
+
+
+@given(problem=tied_scores(), lower=shares)
+@settings(max_examples=100, deadline=None)
+def test_ball_is_a_ring_without_an_outer_edge(problem: tuple[Tensor, Tensor], lower: float) -> None:
+    values, kept = problem
+    scores = nf.Scores.of(torch.zeros(len(values)), values, kept)
+    ball, ring = (s(scores).negative.matrix()[1] for s in (nf.Ball(lower), nf.Ring(lower, 1.0)))
+    wanted = [by_sorting(v, m, lower, 1.0) for v, m in zip(values.tolist(), kept.tolist(), strict=True)]
+    assert ball.tolist() == ring.tolist() == wanted
+
+
+@given(problem=tied_scores())
+@settings(max_examples=50, deadline=None)
+def test_ring_from_0_to_1_is_everyone(problem: tuple[Tensor, Tensor]) -> None:
+    values, kept = problem
+    scores = nf.Scores.of(torch.zeros(len(values)), values, kept)
+    _, got = nf.Ring(0.0, 1.0)(scores).negative.matrix()
+    assert torch.equal(got, nf.Everyone()(scores).negative.matrix()[1])
+
+
+@pytest.mark.parametrize("select", [nf.Ball(0.3), nf.Ring(0.3, 0.9)])
+def test_gradients_flow_through_what_is_kept_and_nothing_else(select: nf.Ball | nf.Ring) -> None:
+    torch.manual_seed(0)
+    values = torch.randn(4, 10, dtype=torch.float64, requires_grad=True)
+    scores = nf.Scores.of(torch.zeros(4, dtype=torch.float64), values)
+    chosen = select(scores)
+    (gradient,) = torch.autograd.grad(nf.InfoNCE()(chosen), values)
+    assert torch.equal(gradient != 0, chosen.negative.matrix()[1])
+
+
+def test_streamed_scores_are_selected_alike() -> None:
+    a, k = torch.randn(2, 12, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    for select in (nf.Ball(0.4), nf.Ring(0.2, 0.8)):
+        dense, streamed = (
+            nf.InfoNCE()(select(scores(a, k, 0.2))) for scores in (nf.dense_scores, nf.streamed_scores)
+        )
+        torch.testing.assert_close(dense, streamed)
+
+
+def test_neither_the_anchor_nor_an_empty_place_is_ranked() -> None:
+    """K counts strangers: of 6 places, one is empty and one the anchor itself, so Ball(0.5) keeps 2 of 4."""
+    candidates = Candidates(torch.zeros(6, 1), torch.tensor([7, EMPTY, 1, 2, 3, 4]))
+    values = torch.tensor([[9.0, 8.0, 1.0, 4.0, 3.0, 2.0]])
+    scores = nf.Scores.of(torch.zeros(1), values, candidates.strangers_to(torch.tensor([7])))
+    _, kept = nf.Ball(0.5)(scores).negative.matrix()
+    assert kept.tolist() == [[False, False, False, True, True, False]]
+
+
+def test_a_schedule_moves_the_edges() -> None:
+    ring = nf.Ring(lower=nf.linear(0.0, 0.8), upper=1.0)
+    scores = nf.Scores.of(torch.zeros(1), torch.arange(10.0)[None])
+    index = torch.zeros(1, dtype=torch.long)
+    for step, kept in ((0, 10), (5, 6), (10, 2)):
+        progress = Progress(step, 10)
+        context = Context(
+            torch.zeros(1, 1), Candidates(torch.zeros(10, 1), torch.arange(10)), index, progress
+        )
+        assert ring(scores, context).negative.count().tolist() == [kept]
+        assert ring.circumstances(Circumstances(1, 10), progress).negatives == kept
+
+
+@given(k=st.integers(0, 300), shares=st.tuples(shares, shares))
+@settings(max_examples=100, deadline=None)
+def test_circumstances_say_how_many_are_kept_and_what_was_cut(k: int, shares: tuple[float, float]) -> None:
+    ring = nf.Ring(*sorted(shares))
+    _, kept = ring(nf.Scores.of(torch.zeros(1), torch.arange(float(k))[None])).negative.matrix()
+    said = ring.circumstances(Circumstances(8, k))
+    assert said.negatives == int(kept.sum())
+    above = k > 0 and not bool(kept[0, -1])
+    below = k > 0 and not bool(kept[0, 0])
+    assert said.cut == ("above" if above else "below" if below else "none")
+
+
+def test_circumstances_of_a_schedule_are_the_widest_it_gets() -> None:
+    said = nf.Ring(nf.linear(0.0, 0.5), nf.linear(1.0, 0.9)).circumstances(Circumstances(8, 100))
+    assert (said.negatives, said.cut) == (100, "above")
+    ball = nf.Ball(nf.linear(0.9, 0.2)).circumstances(Circumstances(8, 100))
+    assert (ball.negatives, ball.cut) == (80, "below")
+
+
+def test_everyone_leaves_the_circumstances_alone() -> None:
+    given_ = Circumstances(3, 4, independent=True, covered=0.5)
+    assert nf.Everyone().circumstances(given_) == given_
+
+
+@given(problem=tied_scores(), shares=st.tuples(shares, shares), lift=st.sampled_from([0.0, 1e4, -1e4]))
+@settings(max_examples=100, deadline=None)
+def test_covered_is_the_share_of_anchors_the_theorem_asks_for(
+    problem: tuple[Tensor, Tensor], shares: tuple[float, float], lift: float
+) -> None:
+    """001 Thm 3.1: every kept e^f at least c(u); a common offset, however large, changes nothing."""
+    (values, kept), (lower, upper) = problem, sorted(shares)
+    holds = []
+    for row, mask in zip(values.tolist(), kept.tolist(), strict=True):
+        candidates = [math.exp(v) for v, stays in zip(row, mask, strict=True) if stays]
+        inside = by_sorting(row, mask, lower, upper)
+        mean = sum(candidates) / len(candidates) if candidates else 0.0
+        holds.append(
+            all(math.exp(v) >= mean * (1 - 1e-12) for v, stays in zip(row, inside, strict=True) if stays)
+        )
+    scores = nf.Scores.of(torch.zeros(len(values)), values + lift, kept)
+    assert nf.Ring(lower, upper).covered(scores) == pytest.approx(sum(holds) / len(holds))
+
+
+BAD: list[tuple[Callable[[], object], str]] = [
+    (lambda: nf.Ball(1.5), r"selection.lower was 1.5; it must be a share from 0 to 1"),
+    (lambda: nf.Ring(-0.1, 0.5), r"selection.lower was -0.1"),
+    (lambda: nf.Ring(0.1, float("nan")), r"selection.upper was nan"),
+    (lambda: nf.Ring(0.8, 0.2), r"selection.lower was 0.8; it must not exceed selection.upper, 0.2"),
+    (lambda: nf.Ring(nf.linear(0.0, 0.9), 0.5), r"selection.lower was linear\(0.0,0.9\); it must not exceed"),
+    (lambda: nf.Ball(nf.linear(0, 2)), r"selection.lower was linear\(0.0,2.0\)"),
+    (lambda: nf.Ball("half"), r"selection.lower was 'half'"),  # type: ignore[arg-type]
+]
+
+
+@pytest.mark.parametrize(("make", "sentence"), BAD)
+def test_edges_that_cannot_be_get_a_sentence(make: Callable[[], object], sentence: str) -> None:
+    with pytest.raises(UserError, match=sentence):
+        make()
+
+
+def test_every_selection_is_known_by_name() -> None:
+    assert {"everyone": nf.Everyone, "ball": nf.Ball, "ring": nf.Ring} == PARTS
