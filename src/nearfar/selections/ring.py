@@ -129,10 +129,18 @@ def between_places(
     # float64 and torch.round give Python's round of the same product
     first = torch.minimum(torch.round(lower * count.double()).long(), count - 1).clamp_min(0)
     last = torch.minimum(torch.maximum(torch.round(upper * count.double()).long(), first + 1), count)
+    inner, outer = count - first, count - last  # how many lie above each edge
+    if kept.numel() == 0:
+        return kept
+    spans = torch.stack([inner, outer]).aminmax(dim=1)
+    (least_inner, least_outer), (most_inner, most_outer) = spans.min.tolist(), spans.max.tolist()
+    if most_inner == 0:  # nobody has a candidate
+        return kept
     ranked = values.masked_fill(~kept, -torch.inf)
-    inside = _highest(ranked, kept, count - first)
-    if upper < 1.0:
-        inside &= ~_highest(ranked, kept, count - last)
+    tail = ranked.topk(most_inner, dim=1, sorted=False).values
+    inside = _highest(ranked, kept, inner, _at_rank(tail, inner, least_inner, most_inner))
+    if most_outer > 0:
+        inside &= ~_highest(ranked, kept, outer, _at_rank(tail, outer, least_outer, most_outer))
     return inside
 
 
@@ -140,29 +148,23 @@ def _highest(
     ranked: Float[Tensor, "anchor candidate"],
     kept: Bool[Tensor, "anchor candidate"],
     count: Int[Tensor, "anchor"],
+    threshold: Float[Tensor, "anchor 1"],
 ) -> Bool[Tensor, "anchor candidate"]:
     """The `count` most similar of each anchor; among equals the later positions, which rank higher."""
-    threshold = _at_rank(ranked, count)
-    if threshold is None:
-        return torch.zeros_like(kept)
     above = ranked > threshold
     equal = (ranked == threshold) & kept
-    missing = (count - above.sum(dim=1))[:, None]
+    missing = (count - above.count_nonzero(dim=1))[:, None]
     from_the_end = equal.flip(1).cumsum(dim=1, dtype=torch.int32).flip(1)
     return above | (equal & (from_the_end <= missing))
 
 
 def _at_rank(
-    ranked: Float[Tensor, "anchor candidate"], count: Int[Tensor, "anchor"]
-) -> Float[Tensor, "anchor 1"] | None:
-    """The count-th highest score of each anchor; None if nobody asks for any."""
-    if ranked.numel() == 0:
-        return None
-    least, most = torch.stack([count.min(), count.max()]).tolist()
-    if most == 0:
-        return None
+    tail: Float[Tensor, "anchor top"], count: Int[Tensor, "anchor"], least: int, most: int
+) -> Float[Tensor, "anchor 1"]:
+    """The count-th highest score of each anchor, `least` to `most` of them; the highest where none is asked for."""
     if least == most:
-        return ranked.topk(most, dim=1, sorted=False).values.amin(dim=1, keepdim=True)
+        exact = tail if most == tail.shape[1] else tail.topk(most, dim=1, sorted=False).values
+        return exact.amin(dim=1, keepdim=True)
     # anchors differ in their number of candidates: each reads its own rank
-    highest = ranked.topk(most, dim=1, sorted=True).values
+    highest = tail.topk(most, dim=1, sorted=True).values
     return highest.gather(1, (count - 1).clamp_min(0)[:, None])
