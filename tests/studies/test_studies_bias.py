@@ -1,0 +1,92 @@
+"""`bias-variance`: the critic is the true log-ratio, the estimator's mean and variance are what theory says."""
+
+import itertools
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import scipy.stats
+import torch
+
+import nearfar as nf
+from nearfar.studies.bias_variance import (
+    CUTS,
+    DIM,
+    SIZES,
+    STUDY,
+    correlation_of,
+    estimates,
+    log_ratio,
+    moments,
+    name_of,
+)
+from nearfar.studies.run import run_study
+
+
+def test_critic_is_the_log_ratio_of_densities() -> None:
+    rng = np.random.default_rng(0)
+    rho = 0.6
+    u, v = rng.normal(size=(3, DIM)), rng.normal(size=(3, 5, DIM))
+    joint = scipy.stats.multivariate_normal(cov=[[1, rho], [rho, 1]])
+    stacked = np.stack([np.broadcast_to(u[:, None, :], v.shape), v], axis=-1)
+    expected = (
+        joint.logpdf(stacked) - scipy.stats.norm.logpdf(stacked[..., 0]) - scipy.stats.norm.logpdf(v)
+    ).sum(axis=-1)
+    ours = log_ratio(torch.from_numpy(u), torch.from_numpy(v), rho).numpy()
+    np.testing.assert_allclose(ours, expected, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("nats", [0.1, 1.5, 8.0])
+def test_correlation_carries_the_nats(nats: float) -> None:
+    assert -0.5 * DIM * math.log(1 - correlation_of(nats) ** 2) == pytest.approx(nats)
+
+
+def test_nce_nears_the_truth_from_below_and_never_passes_log_k() -> None:
+    near = moments(1024, 0.0, nats=1.0, anchors=1500, draws=2, seed=3)
+    assert near["error"] < 0.01
+    assert 0.95 < near["mean"] < 1.0 + 2 * near["error"]
+    capped = moments(4, 0.0, nats=6.0, anchors=300, draws=4, seed=3)
+    assert 1.3 < capped["mean"] < math.log(4)
+
+
+def test_the_control_has_mean_zero_and_shrinks_the_error() -> None:
+    z, control = estimates(64, 0.0, nats=1.0, anchors=4000, draws=2, seed=1)
+    assert abs(control.mean()) < 4 * control.std() / math.sqrt(len(control))
+    plain = z.mean(axis=1).std() / math.sqrt(len(z))
+    found = moments(64, 0.0, nats=1.0, anchors=4000, draws=2, seed=1)
+    assert found["error"] < 0.5 * plain
+    assert found["mean"] == pytest.approx(z.mean(), abs=4 * plain)
+
+
+def test_mean_of_the_smallest_estimate_agrees_with_plain_sampling() -> None:
+    """k = 2 needs one negative: E[Z] by a million fresh draws and scipy's densities."""
+    rng, rho = np.random.default_rng(1), correlation_of(1.5)
+    u, v, w = rng.normal(size=(3, 1_000_000, DIM))
+    v = rho * u + math.sqrt(1 - rho**2) * v
+
+    def f(y: np.ndarray) -> np.ndarray:
+        density = scipy.stats.norm.logpdf
+        return (density(y, rho * u, math.sqrt(1 - rho**2)) - density(y)).sum(axis=1)
+
+    expected = (math.log(2) - np.logaddexp(0, f(w) - f(v))).mean()
+    found = moments(2, 0.0, nats=1.5, anchors=4000, draws=4, seed=0)
+    assert found["mean"] == pytest.approx(expected, abs=4 * found["error"])
+    assert found["error"] < 0.03
+
+
+def test_a_small_run_shows_the_trade(tmp_path: Path) -> None:
+    """001 Thm 3.2: bias rises and variance falls with the cut, at every k; the bias of NCE falls with k."""
+    record = run_study(STUDY, tmp_path, ["anchors=60", "draws=6", "nats=1"])
+    curves = record.result.findings[0].curves
+    for weaker, stronger in itertools.pairwise(CUTS):
+        for at in range(len(SIZES)):
+            assert curves[name_of(weaker)]["mean"][at] > curves[name_of(stronger)]["mean"][at]
+            assert curves[name_of(weaker)]["variance"][at] > curves[name_of(stronger)]["variance"][at]
+    assert curves["NCE"]["mean"][-1] > curves["NCE"]["mean"][0]
+
+
+def test_impossible_settings_are_refused(tmp_path: Path) -> None:
+    for word in ("anchors=1", "draws=1", "nats=0", "nats=20"):
+        with pytest.raises(nf.UserError, match="allowed are anchors and draws from 2, and 0 < nats < 20"):
+            run_study(STUDY, tmp_path, [word])
