@@ -21,7 +21,7 @@ from nearfar.bounds import (
     Tuple,
     Vince,
 )
-from nearfar.critics import Cosine
+from nearfar.critics import Bilinear, Cosine, Distance, Joint, Separable
 from nearfar.errors import Stopped, UserError
 from nearfar.method import Method
 from nearfar.negatives import Bank, InBatch, NoNegatives, Queue
@@ -74,14 +74,17 @@ __all__ = [
     "Bank",
     "BarberAgakov",
     "Batch",
+    "Bilinear",
     "BinaryNCE",
     "Certificate",
     "Cosine",
+    "Distance",
     "DonskerVaradhan",
     "Everyone",
     "InBatch",
     "InfoNCE",
     "JensenShannon",
+    "Joint",
     "Method",
     "Momentum",
     "MultiLabelCPC",
@@ -93,6 +96,7 @@ __all__ = [
     "Ring",
     "Run",
     "Scores",
+    "Separable",
     "Shared",
     "Stopped",
     "Triplet",

@@ -3,8 +3,16 @@
 from collections.abc import Callable
 
 from nearfar.critics.cosine import Cosine
+from nearfar.critics.distance import Distance
+from nearfar.critics.networks import Bilinear, Joint, Separable
 from nearfar.types import Critic
 
-PARTS: dict[str, Callable[..., Critic]] = {"cosine": Cosine}
+PARTS: dict[str, Callable[..., Critic]] = {
+    "cosine": Cosine,
+    "distance": Distance,
+    "bilinear": Bilinear,
+    "separable": Separable,
+    "joint": Joint,
+}
 
-__all__ = ["PARTS", "Cosine"]
+__all__ = ["PARTS", "Bilinear", "Cosine", "Distance", "Joint", "Separable"]

@@ -1,5 +1,6 @@
 """From settings to a `Method` and its `Views`."""
 
+import inspect
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,7 +11,7 @@ from nearfar import bounds, critics, encoders, negatives, selections
 from nearfar.encoders import Plan
 from nearfar.method import Method
 from nearfar.parts import settable
-from nearfar.types import Encoders, Source
+from nearfar.types import Critic, Encoders, Source
 
 Choices = Mapping[str, Mapping[str, Any]]
 
@@ -28,7 +29,7 @@ def build_method(
     plan = _plan(choices)
     return Method(
         encoders=_encoders(choices["encoders"], plan, backbone, channels, image_size),
-        critic=_plain_part(critics.PARTS, choices["critic"]),
+        critic=_critic(choices["critic"], plan.dim),
         negatives=_negatives(choices, plan.dim, instances),
         selection=_plain_part(selections.PARTS, choices["selection"]),
         bound=_plain_part(bounds.PARTS, choices["bound"]),
@@ -44,12 +45,9 @@ def try_parts(choices: Choices) -> None:
         role = encoders.PARTS[choices["encoders"]["name"]]
         role(nn.Identity(), **_own(role, choices["encoders"]))
         _negatives(choices, plan.dim, instances=1)
-        for parts, room in (
-            (critics.PARTS, "critic"),
-            (selections.PARTS, "selection"),
-            (bounds.PARTS, "bound"),
-        ):
-            _plain_part(parts, choices[room])
+        _critic(choices["critic"], plan.dim)
+        _plain_part(selections.PARTS, choices["selection"])
+        _plain_part(bounds.PARTS, choices["bound"])
 
 
 def _plan(choices: Choices) -> Plan:
@@ -64,6 +62,12 @@ def _own(part: Any, choice: Mapping[str, Any]) -> dict[str, Any]:
 def _plain_part(parts: Mapping[str, Any], choice: Mapping[str, Any]) -> Any:
     part = parts[choice["name"]]
     return part(**_own(part, choice))
+
+
+def _critic(choice: Mapping[str, Any], dim: int) -> Critic:
+    part = critics.PARTS[choice["name"]]
+    supplied = {"dim": dim} if "dim" in inspect.signature(part).parameters else {}
+    return part(**_own(part, choice), **supplied)
 
 
 def _encoders(

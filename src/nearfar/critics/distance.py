@@ -1,0 +1,42 @@
+"""f(u, v) = -|u - v|^2 / temperature."""
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor
+
+from nearfar.errors import UserError
+from nearfar.schedules import START, Progress, Value, at, ends
+
+
+@dataclass(frozen=True)
+class Distance:
+    """Minus the squared Euclidean distance over a temperature (004 Eq. 17); of unit vectors when `unit`.
+
+    On unit vectors it is 2 cos - 2: the cosine critic up to a constant, at half the temperature.
+    """
+
+    temperature: Value = 1.0
+    unit: bool = True
+
+    def __post_init__(self) -> None:
+        if min(ends(self.temperature)) <= 0:
+            raise UserError(f"temperature was {self.temperature}; it must be above 0")
+
+    def prepare(self, embedding: Float[Tensor, "n dim"]) -> Float[Tensor, "n dim"]:
+        whole = embedding if embedding.dtype is torch.float64 else embedding.float()
+        return F.normalize(whole, dim=1) if self.unit else whole
+
+    def pairs(
+        self, anchors: Float[Tensor, "n dim"], keys: Float[Tensor, "n dim"], progress: Progress = START
+    ) -> Float[Tensor, "n"]:
+        return -(anchors - keys).square().sum(dim=1) / at(self.temperature, progress)
+
+    def cross(
+        self, anchors: Float[Tensor, "n dim"], keys: Float[Tensor, "m dim"], progress: Progress = START
+    ) -> Float[Tensor, "n m"]:
+        # |u|^2 + |v|^2 - 2 uv: one matrix product instead of n x m x dim differences
+        squares = anchors.square().sum(dim=1)[:, None] + keys.square().sum(dim=1)[None, :]
+        return (2.0 * anchors @ keys.T - squares) / at(self.temperature, progress)
