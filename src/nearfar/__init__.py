@@ -33,7 +33,7 @@ from nearfar.types import Batch, Certificate
 if TYPE_CHECKING:
     from nearfar.data import open_data
     from nearfar.encoders import Momentum, Network, Shared, backbone
-    from nearfar.estimate import info
+    from nearfar.estimate import Estimate, check_mi, estimate_mi, fit_density, info
     from nearfar.evaluate import evaluate_run
     from nearfar.report import write_report
     from nearfar.train.pretrain import pretrain
@@ -48,6 +48,10 @@ _LATER = {
     "Momentum": "nearfar.encoders",
     "Network": "nearfar.encoders",
     "Shared": "nearfar.encoders",
+    "Estimate": "nearfar.estimate",
+    "check_mi": "nearfar.estimate",
+    "estimate_mi": "nearfar.estimate",
+    "fit_density": "nearfar.estimate",
     "info": "nearfar.estimate",
     "evaluate_run": "nearfar.evaluate",
     "write_report": "nearfar.report",
@@ -80,6 +84,7 @@ __all__ = [
     "Cosine",
     "Distance",
     "DonskerVaradhan",
+    "Estimate",
     "Everyone",
     "InBatch",
     "InfoNCE",
@@ -105,9 +110,12 @@ __all__ = [
     "Views",
     "Vince",
     "backbone",
+    "check_mi",
     "cosine",
     "dense_scores",
+    "estimate_mi",
     "evaluate_run",
+    "fit_density",
     "geometric",
     "info",
     "linear",

@@ -1,0 +1,75 @@
+"""Does an estimate behave like information? Three checks that need no truth (the tests of Song and Ermon 2020).
+
+independence      y shuffled tells nothing: the estimate is zero
+data processing   a coarser x tells no more about y than x does
+additivity        two independent copies side by side tell twice as much
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from nearfar.estimate.mi import estimate_mi
+from nearfar.estimate.result import Estimate
+from nearfar.estimate.samples import Array, checked_pair
+
+
+@dataclass(frozen=True)
+class Check:
+    """One law: what it allows, what came out, and whether that is within three standard errors of it."""
+
+    law: str
+    found: float
+    allowed: str
+    holds: bool
+
+
+def check_mi(x: Any, y: Any, *, seed: int = 0, **options: Any) -> tuple[Check, ...]:
+    """The three laws, each with the estimator that `options` (those of `estimate_mi`) describe."""
+    x, y = checked_pair(x, y)
+    options = {"baselines": False, **options, "seed": seed}
+    whole = estimate_mi(x, y, **options)
+    shuffled = estimate_mi(x, np.random.default_rng(seed).permutation(y), **options)
+    coarse = estimate_mi(_coarser(x), y, **options)
+    half = len(x) // 2
+    first = estimate_mi(x[:half], y[:half], **options)
+    second = estimate_mi(x[half : 2 * half], y[half : 2 * half], **options)
+    copies = estimate_mi(
+        np.hstack([x[:half], x[half : 2 * half]]), np.hstack([y[:half], y[half : 2 * half]]), **options
+    )
+    return (
+        _near("independence", shuffled.nats, 0.0, _error(shuffled)),
+        _at_most("data processing", coarse.nats, whole.nats, math.hypot(_error(coarse), _error(whole))),
+        _near(
+            "additivity",
+            copies.nats,
+            first.nats + second.nats,
+            math.sqrt(_error(copies) ** 2 + _error(first) ** 2 + _error(second) ** 2),
+        ),
+    )
+
+
+def _coarser(x: Array) -> Array:
+    """Each column as its sign about the median, the first half of the columns only: less than x says."""
+    kept = x[:, : max(1, x.shape[1] // 2)]
+    above = kept > np.median(kept, axis=0)
+    # a column whose median is its maximum has nothing above it: say what is at it instead
+    return np.where(above.any(axis=0), above, kept == kept.max(axis=0)).astype(float)
+
+
+def _error(estimate: Estimate) -> float:
+    """Of a roughly normal estimate, from its interval; at least a thousandth, below which nothing is resolved."""
+    from scipy.stats import norm
+
+    low, high = estimate.interval
+    return max(1e-3, (high - low) / (2 * float(norm.ppf((1 + estimate.confidence) / 2))))
+
+
+def _near(law: str, found: float, wanted: float, error: float) -> Check:
+    return Check(law, found, f"{wanted:.4f} ± {3 * error:.4f}", abs(found - wanted) <= 3 * error)
+
+
+def _at_most(law: str, found: float, most: float, error: float) -> Check:
+    return Check(law, found, f"at most {most:.4f} + {3 * error:.4f}", found <= most + 3 * error)

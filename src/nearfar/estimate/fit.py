@@ -1,0 +1,153 @@
+"""A critic learned from samples: it begins at the Gaussian answer and keeps what helps on data it does not see."""
+
+import copy
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from nearfar.critics import Bilinear, Joint, Separable
+from nearfar.errors import UserError
+from nearfar.schedules import START
+from nearfar.scores import Scores
+from nearfar.types import Bound, Critic
+
+Objective = Callable[[Float[Tensor, "n n"]], Float[Tensor, ""]]
+CRITICS: dict[str, Callable[[tuple[int, int]], Critic]] = {
+    "separable": lambda dim: Separable(hidden=128, layers=3, activation="silu", dim=dim, silent=True),
+    "joint": lambda dim: Joint(hidden=128, activation="silu", dim=dim, silent=True),
+    "bilinear": lambda dim: Bilinear(dim=dim, silent=True),
+}
+
+
+@dataclass(frozen=True)
+class Training:
+    """How long and how fast a critic learns."""
+
+    batch_size: int = 256
+    steps: int = 1500  # at most
+    check_every: int = (
+        50  # steps, at most: two epochs if that is less, so that few samples are not overlearned
+    )
+    patience: int = 6  # checks without a better one,
+    tolerance: float = 3e-4  # better by at least this many nats
+    lr: float = 1e-3
+    weight_decay: float = 1e-2
+    average: float = 0.02  # weight of the newest in the running mean of the weights, which is what is kept
+
+    def __post_init__(self) -> None:
+        if self.batch_size < 2 or self.steps < 1:
+            raise UserError(
+                f"training was batches of {self.batch_size} and {self.steps} steps; at least 2 and 1 are needed"
+            )
+
+
+class Begun(nn.Module):
+    """f(x, y) = log ratio of the Gaussian with these canonical correlations + what a critic adds.
+
+    For one pair with correlation r the log ratio is -log(1-r^2)/2 - (r^2 x^2 + r^2 y^2 - 2 r x y) / (2 (1-r^2)): a
+    product and a term of each side. What is not Gaussian is left to the critic.
+    """
+
+    r: Tensor
+
+    def __init__(self, correlation: Float[Tensor, "pair"], critic: Critic) -> None:
+        super().__init__()
+        self.register_buffer("r", correlation)
+        self.critic = critic
+
+    def _halves(self, side: Tensor) -> tuple[Tensor, Tensor]:
+        paired = side[:, : len(self.r)]
+        square = self.r.square()
+        own = -(paired.square() * square / (2 * (1 - square))).sum(dim=1)
+        return paired, own - torch.log1p(-square).sum() / 4
+
+    def cross(self, x: Float[Tensor, "n dx"], y: Float[Tensor, "m dy"]) -> Float[Tensor, "n m"]:
+        (paired_x, own_x), (paired_y, own_y) = self._halves(x), self._halves(y)
+        gaussian = (paired_x * (self.r / (1 - self.r.square()))) @ paired_y.T
+        return gaussian + own_x[:, None] + own_y[None, :] + self.critic.cross(x, y, START)
+
+    def pairs(self, x: Float[Tensor, "n dx"], y: Float[Tensor, "n dy"]) -> Float[Tensor, "n"]:
+        (paired_x, own_x), (paired_y, own_y) = self._halves(x), self._halves(y)
+        gaussian = (paired_x * (self.r / (1 - self.r.square())) * paired_y).sum(dim=1)
+        return gaussian + own_x + own_y + self.critic.pairs(x, y, START)
+
+
+def in_batch(f: Float[Tensor, "n n"]) -> Scores:
+    """Row i's positive is column i, the other columns are its negatives."""
+    return Scores.of(f.diagonal(), f, ~torch.eye(len(f), dtype=torch.bool, device=f.device))
+
+
+def both_ways(bound: Bound) -> Objective:
+    """The bound of x about y and of y about x, averaged: ties the critic's scale across rows and columns."""
+    return lambda f: (bound(in_batch(f)) + bound(in_batch(f.T))) / 2
+
+
+def fitted_critic(
+    critic: Callable[[tuple[int, int]], Critic],
+    correlation: Float[Tensor, "pair"],
+    training: tuple[Tensor, Tensor],
+    validation: tuple[Tensor, Tensor],
+    objective: Objective,
+    how: Training,
+    seed: int,
+) -> Begun:
+    """The critic whose validation value was best, among the running means of its weights and its beginning."""
+    x, y = training
+    dim = (x.shape[1], y.shape[1])
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        learner = critic(dim)
+    if not isinstance(learner, nn.Module):
+        raise UserError(f"critic was {learner!r}; a critic with weights is needed, for instance nf.Separable")
+    shuffle = torch.Generator().manual_seed(seed)
+    nothing = Begun(torch.zeros_like(correlation), learner).to(x.device)
+    gaussian = Begun(correlation, learner).to(x.device)
+    network = max((nothing, gaussian), key=lambda begun: value_on(begun, objective, validation))
+    optimiser = torch.optim.AdamW(network.parameters(), how.lr, weight_decay=how.weight_decay, fused=True)
+    mean = copy.deepcopy(network)
+    best, best_value, waited = copy.deepcopy(network), value_on(network, objective, validation), 0
+    batch_size = min(how.batch_size, len(x))
+    check_every = min(how.check_every, max(10, 2 * len(x) // batch_size))
+    for step, batch in enumerate(_batches(len(x), batch_size, how.steps, shuffle), start=1):
+        batch = batch.to(x.device)
+        loss = -objective(network.cross(x[batch], y[batch]))
+        optimiser.zero_grad(set_to_none=True)
+        loss.backward()
+        optimiser.step()
+        with torch.no_grad():
+            # early on the mean must forget its beginning quickly
+            weight = max(how.average, 1 / (1 + step))
+            torch._foreach_lerp_(list(mean.parameters()), list(network.parameters()), weight)
+        if step % check_every == 0:
+            value = value_on(mean, objective, validation)
+            waited = 0 if value > best_value + how.tolerance else waited + 1
+            if value > best_value:
+                best, best_value = copy.deepcopy(mean), value
+            if waited >= how.patience:
+                break
+    return best.eval().requires_grad_(False)
+
+
+@torch.no_grad()
+def value_on(
+    network: Begun, objective: Objective, sample: tuple[Tensor, Tensor], largest: int = 2048
+) -> float:
+    """The objective on unseen samples, mean over equal blocks of at most `largest`; -inf if it is no number."""
+    x, y = sample
+    blocks = math.ceil(len(x) / largest)
+    values = [objective(network.cross(a, b)) for a, b in zip(x.chunk(blocks), y.chunk(blocks), strict=True)]
+    value = float(torch.stack(values).mean())
+    return value if math.isfinite(value) else -math.inf
+
+
+def _batches(samples: int, size: int, steps: int, shuffle: torch.Generator) -> "list[Tensor]":
+    """Index batches: epochs in random order, the incomplete last batch of each left out."""
+    batches: list[Tensor] = []
+    while len(batches) < steps:
+        order = torch.randperm(samples, generator=shuffle)
+        batches += [b for b in order.split(size) if len(b) == size]
+    return batches[:steps]

@@ -1,0 +1,92 @@
+"""A bound's value on samples the critic has not seen, and how far chance may have moved it.
+
+Every arrangement of anchors and negatives is read off one matrix of scores: `in_batch_trial` contrasts each anchor
+with all others (as the proof of InfoNCE allows), `independent_trials` gives each anchor negatives of its own that
+stand nowhere else (as the proof of ML-CPC demands), and since that uses a sample only once, many random arrangements
+are averaged: each is a lower bound in expectation, so their mean is.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from nearfar.estimate.fit import in_batch
+from nearfar.scores import Scores
+from nearfar.types import Bound, Circumstances
+
+GROUPS = 10  # of samples left out in turn, per block
+
+
+@dataclass(frozen=True)
+class Trial:
+    """Who is contrasted with whom: rows and columns of a matrix of scores (negatives None: all other anchors)."""
+
+    anchors: Int[Tensor, "anchor"]
+    negatives: Int[Tensor, "anchor negative"] | None
+    circumstances: Circumstances
+
+    def scores(self, f: Float[Tensor, "sample sample"], present: Bool[Tensor, "sample"]) -> Scores:
+        """Scores of the samples that are present."""
+        anchors = self.anchors[present[self.anchors]]
+        if self.negatives is None:
+            return in_batch(f[anchors][:, anchors])
+        negatives = self.negatives[present[self.anchors]]
+        return Scores.of(f[anchors, anchors], f[anchors[:, None], negatives], present[negatives])
+
+
+def in_batch_trial(samples: int, device: torch.device) -> Trial:
+    circumstances = Circumstances(samples, samples - 1, held_out=True)
+    return Trial(torch.arange(samples, device=device), None, circumstances)
+
+
+def independent_trials(
+    samples: int, negatives: int, repeats: int, seed: int, device: torch.device
+) -> list[Trial]:
+    """Random arrangements in which no sample appears twice: so many anchors, each with negatives of its own."""
+    shuffle = torch.Generator().manual_seed(seed)
+    anchors = samples // (1 + negatives)
+    circumstances = Circumstances(anchors, negatives, independent=True, held_out=True)
+    trials = []
+    for _ in range(repeats):
+        order = torch.randperm(samples, generator=shuffle)[: anchors * (1 + negatives)].to(device)
+        trials.append(Trial(order[:anchors], order[anchors:].view(anchors, negatives), circumstances))
+    return trials
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A value and its standard error; `freedom` is how many independent differences the error was read from."""
+
+    nats: float
+    error: float
+    freedom: int
+
+
+@torch.no_grad()
+def measured(
+    bound: Bound, f: Float[Tensor, "sample sample"], trials: Sequence[Trial], shift: float = 0.0
+) -> Measured:
+    """Mean over the trials, with the jackknife's error: groups of samples are left out in turn."""
+    f = f + shift
+    group = torch.arange(len(f), device=f.device) % GROUPS  # rows are in random order already
+    nats = _mean_value(bound, f, trials, group >= 0)
+    left_out = torch.stack([_mean_value(bound, f, trials, group != g) for g in range(GROUPS)])
+    variance = (GROUPS - 1) / GROUPS * (left_out - left_out.mean()).square().sum()
+    return Measured(float(nats), math.sqrt(float(variance)), GROUPS - 1)
+
+
+def _mean_value(
+    bound: Bound, f: Tensor, trials: Sequence[Trial], present: Bool[Tensor, "sample"]
+) -> Float[Tensor, ""]:
+    return torch.stack([bound(trial.scores(f, present)).double() for trial in trials]).mean()
+
+
+def average(parts: Sequence[Measured]) -> Measured:
+    """Mean of values from different samples."""
+    nats = sum(part.nats for part in parts) / len(parts)
+    error = math.sqrt(sum(part.error**2 for part in parts)) / len(parts)
+    return Measured(nats, error, sum(part.freedom for part in parts))

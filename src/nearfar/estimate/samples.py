@@ -1,0 +1,152 @@
+"""Two samples as numbers: checked, each column continuous or discrete, brought to a common scale.
+
+Mutual information does not change under one-to-one maps of either side, so the maps here are free choices, made so
+that a small critic can learn from few samples: ranks to a standard normal (or plain standardising), levels of a
+discrete column to indicators, then both sides rotated into canonical pairs. Everything is fitted on the training part
+of a fold and only applied to the part that is scored, so that scoring stays honest.
+"""
+
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float
+from scipy.special import ndtri
+
+from nearfar.errors import UserError
+
+Scaling = Literal["rank", "standard", "none"]
+Discrete = Literal["auto", "all", "none"]
+Array = Float[np.ndarray, "sample column"]
+
+FEWEST = 50  # samples: below this a fold has nothing to learn from
+MOST_LEVELS = 32  # a numeric column with more distinct values than this is taken as continuous
+
+
+def checked_sample(values: Any, name: str) -> Array:
+    """The sample as (samples, columns) of float64, or one sentence about what is wrong with it."""
+    if isinstance(values, torch.Tensor):
+        values = values.detach().cpu().numpy()
+    try:
+        array = np.asarray(values)
+    except ValueError as error:
+        raise UserError(f"{name} is not a table of numbers: its rows have different lengths") from error
+    if array.dtype.kind not in "biuf":
+        first = next(iter(array.flat), None) if array.size else None
+        raise UserError(
+            f"{name} holds {first!r}, which is no number; give numbers, categories as whole-number codes"
+        )
+    if array.ndim == 1:
+        array = array[:, None]
+    if array.ndim != 2 or array.shape[1] == 0:
+        raise UserError(f"{name} has shape {array.shape}; it must be (samples,) or (samples, columns)")
+    if len(array) < FEWEST:
+        raise UserError(f"{name} has {len(array)} samples; at least {FEWEST} are needed")
+    array = array.astype(np.float64)
+    bad = ~np.isfinite(array)
+    if bad.any():
+        row, column = (int(i) for i in np.argwhere(bad)[0])
+        raise UserError(
+            f"{name} holds {array[row, column]} at row {row}, column {column}; every value must be finite"
+        )
+    constant = np.flatnonzero((array == array[0]).all(axis=0))
+    if len(constant):
+        raise UserError(
+            f"{name} column {int(constant[0])} is {array[0, constant[0]]:g} in every row; a constant tells nothing, leave it out"
+        )
+    return array
+
+
+def checked_pair(x: Any, y: Any) -> tuple[Array, Array]:
+    """Both samples, of one length."""
+    x, y = checked_sample(x, "x"), checked_sample(y, "y")
+    if len(x) != len(y):
+        raise UserError(
+            f"x has {len(x)} samples and y {len(y)}; row i of one must belong to row i of the other"
+        )
+    return x, y
+
+
+def discrete_columns(sample: Array, discrete: Discrete) -> Bool[np.ndarray, "column"]:
+    """Which columns are taken as categories: few distinct values, each seen often (or as the user says)."""
+    if discrete not in get_args(Discrete):
+        raise UserError(f"discrete was {discrete!r}; allowed are {', '.join(get_args(Discrete))}")
+    if discrete != "auto":
+        return np.full(sample.shape[1], discrete == "all")
+    levels = np.array([len(np.unique(column)) for column in sample.T])
+    return levels <= min(MOST_LEVELS, len(sample) // 10)
+
+
+@dataclass(frozen=True)
+class Encoding:
+    """A sample's columns as numbers of comparable size, by maps fitted elsewhere."""
+
+    scaling: Scaling
+    discrete: Bool[np.ndarray, "column"]
+    sorted: Array  # the continuous columns of the sample it was fitted on, each in rising order
+    levels: tuple[Float[np.ndarray, "level"], ...]
+
+    @staticmethod
+    def fit(sample: Array, scaling: Scaling, discrete: Bool[np.ndarray, "column"]) -> "Encoding":
+        if scaling not in get_args(Scaling):
+            raise UserError(f"scaling was {scaling!r}; allowed are {', '.join(get_args(Scaling))}")
+        levels = tuple(np.unique(column) for column in sample.T[discrete])
+        return Encoding(scaling, discrete, np.sort(sample[:, ~discrete], axis=0), levels)
+
+    def __call__(self, sample: Array) -> Array:
+        continuous = [
+            self._scaled(column, known)
+            for column, known in zip(sample.T[~self.discrete], self.sorted.T, strict=True)
+        ]
+        # a level the fit never saw is nobody: all zeros
+        indicators = [
+            (column[:, None] == known[None, :]).astype(np.float64)
+            for column, known in zip(sample.T[self.discrete], self.levels, strict=True)
+        ]
+        return np.concatenate(
+            [np.empty((len(sample), 0)), *(c[:, None] for c in continuous), *indicators], axis=1
+        )
+
+    def _scaled(self, column: Float[np.ndarray, "sample"], known: Float[np.ndarray, "fitted"]) -> np.ndarray:
+        if self.scaling == "rank":
+            # equal values share the mean of their ranks, so that the map stays a function of the value
+            low, high = np.searchsorted(known, known, "left"), np.searchsorted(known, known, "right")
+            return np.interp(column, known, ndtri((low + high) / (2 * len(known))))
+        if self.scaling == "standard":
+            return (column - known.mean()) / max(known.std(), 1e-12)
+        return column
+
+
+@dataclass(frozen=True)
+class Canonical:
+    """Both sides whitened and rotated so that column k of one is correlated with column k of the other alone."""
+
+    x_mean: Float[np.ndarray, "dx"]
+    y_mean: Float[np.ndarray, "dy"]
+    x_map: Float[np.ndarray, "dx kx"]
+    y_map: Float[np.ndarray, "dy ky"]
+    correlation: Float[np.ndarray, "pair"]  # zero where not larger than chance would make it
+
+    @staticmethod
+    def fit(x: Array, y: Array) -> "Canonical":
+        x_mean, y_mean = x.mean(axis=0), y.mean(axis=0)
+        x, y = x - x_mean, y - y_mean
+        x_white, y_white = whitening(x), whitening(y)
+        u, correlation, vt = np.linalg.svd(x_white.T @ (x.T @ y / len(x)) @ y_white)
+        # independent samples of these widths already show correlations up to about this (Wachter's edge, small d/n)
+        chance = np.sqrt(x_white.shape[1] / len(x)) + np.sqrt(y_white.shape[1] / len(x))
+        kept = np.where(correlation > chance, np.minimum(correlation, 0.9995), 0.0)
+        return Canonical(x_mean, y_mean, x_white @ u, y_white @ vt.T, kept)
+
+    def __call__(self, x: Array, y: Array) -> tuple[torch.Tensor, torch.Tensor]:
+        moved = (x - self.x_mean) @ self.x_map, (y - self.y_mean) @ self.y_map
+        first, second = (torch.from_numpy(side).float() for side in moved)
+        return first, second
+
+
+def whitening(centred: Array) -> Float[np.ndarray, "column direction"]:
+    """The map to unit covariance, without directions in which nothing varies."""
+    variance, direction = np.linalg.eigh(centred.T @ centred / len(centred))
+    varies = variance > 1e-9 * variance.max()
+    return direction[:, varies] / np.sqrt(variance[varies])
