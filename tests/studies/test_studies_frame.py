@@ -122,7 +122,7 @@ def test_numbers_json_cannot_hold_are_refused(tmp_path: Path) -> None:
 
 def test_every_study_says_what_it_is() -> None:
     found = studies()
-    assert "binary" in found
+    assert {"binary", "bias-variance", "cnce-toy", "nce-density"} <= set(found)
     assert all(study.name == name and study.about for name, study in found.items())
     assert "002 Fig. 1, 2" in catalogue()["binary"]
 
