@@ -204,7 +204,8 @@ def _every_pair(network: Begun, x: Tensor, y: Tensor, rows: int = 256) -> Tensor
 
 def _interval(total: Measured, confidence: float) -> tuple[float, float]:
     reach = float(student.ppf((1 + confidence) / 2, total.freedom)) * total.error
-    return total.nats - reach, total.nats + reach
+    # a lower bound may fall below zero, the information it bounds cannot
+    return total.nats - reach, max(0.0, total.nats + reach)
 
 
 def _baselines(

@@ -1,0 +1,176 @@
+"""`estimate_mi`: near the truth, invariant where information is, honest about what it proves."""
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy.stats import norm
+
+import nearfar as nf
+from nearfar.estimate import Training
+from nearfar.types import Critic
+
+FAST: dict[str, Any] = {"folds": 3, "baselines": False}
+
+
+def gaussian(n: int, rho: float, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    x, noise = np.random.default_rng(seed).normal(size=(2, n))
+    return x, rho * x + math.sqrt(1 - rho**2) * noise
+
+
+X, Y = gaussian(900, 0.75)
+SAMPLE_TRUTH = -math.log(1 - np.corrcoef(X, Y)[0, 1] ** 2) / 2
+
+
+@pytest.mark.parametrize("critic", ["separable", "joint", "bilinear"])
+def test_a_gaussian_pair(critic: str) -> None:
+    """I = -log(1 - rho^2)/2; the sample's own correlation takes out most of the sampling noise."""
+    how = Training(steps=20 if critic == "joint" else 60, batch_size=64)
+    found = nf.estimate_mi(X, Y, critic=critic, training=how, **FAST)
+    assert found.nats == pytest.approx(SAMPLE_TRUTH, abs=0.03)
+    assert found.interval[0] < found.nats < found.interval[1]
+    assert found.bits == pytest.approx(found.nats / math.log(2))
+    assert (found.critic, found.samples) == (critic, 900)
+
+
+def test_what_is_not_gaussian_is_found_too() -> None:
+    """y = x^2 + noise: no correlation at all. I = h(y) - h(noise), the density of y by quadrature over x."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=1200)
+    y = x**2 + rng.normal(size=1200)
+    points, grid = norm.ppf((np.arange(2000) + 0.5) / 2000), np.linspace(-6, 18, 2001)
+    density = norm.pdf(grid[:, None] - points[None, :] ** 2).mean(axis=1)
+    truth = -np.trapezoid(density * np.log(density), grid) - math.log(2 * math.pi * math.e) / 2
+    found = nf.estimate_mi(x, y, folds=3, training=Training(steps=200))
+    assert truth - 0.08 < found.nats < truth + 0.05
+    assert found.baselines["gaussian"] < 0.05 < found.baselines["ksg"]
+
+
+def test_independent_variables_tell_nothing_and_the_interval_knows_that_information_is_not_negative() -> None:
+    x, y = np.random.default_rng(0).normal(size=(2, 1000, 10))
+    found = nf.estimate_mi(x, y, **FAST)
+    assert found.nats == pytest.approx(0, abs=0.02)
+    assert found.interval[0] <= 0 <= found.interval[1]
+
+
+def test_discrete_variables_against_their_table() -> None:
+    rng = np.random.default_rng(0)
+    x, other = rng.integers(0, 4, size=(2, 1200))
+    y = np.where(rng.random(1200) < 0.7, x, other)
+    table = np.histogram2d(x, y, bins=4)[0] / 1200
+    found = nf.estimate_mi(x, np.array([70, 3, 11, 5])[y], training=Training(steps=400), **FAST)
+    assert found.nats == pytest.approx(nf.info.mutual_information(table), abs=0.03)
+    assert "2 discrete columns" in found.scaling
+
+
+def test_mixed_columns() -> None:
+    rng = np.random.default_rng(0)
+    y = rng.integers(0, 2, 1500)
+    x = np.column_stack([rng.normal(size=1500) + 4 * y, rng.integers(0, 3, 1500)])
+    found = nf.estimate_mi(x, y, training=Training(steps=60), **FAST)
+    assert 0.5 < found.nats <= math.log(2) + 0.02
+
+
+def test_monotone_maps_change_nothing_and_the_seed_decides_all() -> None:
+    options = {**FAST, "training": Training(steps=30)}
+    plain = nf.estimate_mi(X, Y, **options)
+    bent = nf.estimate_mi(np.exp(2 * X), Y**3, **options)
+    assert bent.nats == pytest.approx(plain.nats, abs=1e-4)
+    assert nf.estimate_mi(X, Y, **options).folds == plain.folds
+    assert nf.estimate_mi(X, Y, **options, seed=1).folds != plain.folds
+
+
+CERTIFICATES = [
+    ("infonce", "batch", "proven", math.log(300)),
+    ("infonce", "independent", "proven", math.log(37)),
+    ("ml-cpc", "batch", "not covered", math.log(300 * 299 + 1)),
+    ("ml-cpc", "independent", "proven", math.log(37 * 7 + 1)),
+    (nf.MultiLabelCPC(alpha=0.05), "batch", "not covered", math.log(300 / 0.05)),
+    (nf.MultiLabelCPC(alpha=0.05), "independent", "proven", math.log(8 / 0.05)),
+    (nf.MultiLabelCPC(alpha=0.001), "independent", "not covered", math.log(8 / 0.001)),
+    (nf.AlphaCPC(alpha=0.5), "independent", "not covered", math.log(37 / 0.5)),
+    ("nwj", "batch", "proven", None),
+    ("dv", "batch", "not covered", None),
+    ("smile", "batch", "not covered", None),
+]
+
+
+@pytest.mark.parametrize(("bound", "negatives", "status", "ceiling"), CERTIFICATES)
+def test_every_bound_says_what_it_proves(
+    bound: Any, negatives: Any, status: str, ceiling: float | None
+) -> None:
+    found = nf.estimate_mi(X, Y, bound=bound, negatives=negatives, training=Training(steps=20), **FAST)
+    assert found.certificate.status == status
+    assert found.ceiling == (None if ceiling is None else pytest.approx(ceiling))
+    assert found.nats == pytest.approx(SAMPLE_TRUTH, abs=0.12)
+
+
+def test_auto_takes_a_proven_bound_and_says_why() -> None:
+    for negatives in ("batch", "independent"):
+        found = nf.estimate_mi(X, Y, negatives=negatives, training=Training(steps=20), **FAST)
+        assert found.certificate.status == "proven"
+        assert "on validation data infonce" in found.reason
+
+
+def test_auto_leaves_a_bound_that_hits_its_ceiling() -> None:
+    """Eight independent copies of a strongly correlated pair: 37 negatives are far too few for InfoNCE."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(900, 8))
+    y = 0.9 * x + math.sqrt(1 - 0.81) * rng.normal(size=(900, 8))
+    found = nf.estimate_mi(x, y, negatives="independent", training=Training(steps=20), **FAST)
+    assert found.bound.startswith(("ml-cpc", "nwj"))
+    assert found.certificate.status == "proven"
+
+
+def test_leaning_on_the_ceiling_is_said() -> None:
+    x = np.random.default_rng(0).normal(size=(300, 3))
+    found = nf.estimate_mi(x, x, training=Training(steps=10), bound="infonce", **FAST)
+    assert found.ceiling == pytest.approx(math.log(100))
+    assert found.nats <= math.log(100)
+    assert len(found.warnings) == 1
+    assert "leans on its ceiling of 4.61 nats" in found.warnings[0]
+    assert "warning: the estimate leans" in str(found)
+
+
+def test_a_critic_of_one_s_own() -> None:
+    def tiny(dim: tuple[int, int]) -> Critic:
+        return nf.Separable(hidden=8, out=4, dim=dim, silent=True)
+
+    found = nf.estimate_mi(X, Y, critic=tiny, training=Training(steps=10), **FAST)
+    assert found.critic == "tiny"
+    with pytest.raises(nf.UserError, match="a critic with weights is needed"):
+        nf.estimate_mi(X, Y, critic=lambda dim: nf.Cosine(), **FAST)
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"bound": "mine"}, "bound was 'mine'; allowed are auto, infonce"),
+        ({"bound": "triplet"}, "bound was triplet, which is no estimate of information"),
+        ({"bound": nf.JensenShannon()}, "bound was JensenShannon, which is no estimate"),
+        ({"critic": "tree"}, "critic was 'tree'; allowed are separable, joint, bilinear"),
+        ({"negatives": "many"}, "negatives was 'many'; allowed are batch, independent"),
+        ({"folds": 1}, "folds was 1; with 900 samples it must lie between 2 and 90"),
+        ({"confidence": 1.5}, "confidence was 1.5"),
+    ],
+)
+def test_options_that_make_no_sense(options: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(nf.UserError, match=sentence):
+        nf.estimate_mi(X, Y, **options)
+
+
+def test_the_laws_of_information_hold_for_the_estimator() -> None:
+    checks = nf.check_mi(X, Y, folds=3, training=Training(steps=20))
+    assert [check.law for check in checks] == ["independence", "data processing", "additivity"]
+    assert all(check.holds for check in checks), checks
+
+
+def test_json_has_the_names_of_the_contract() -> None:
+    written = nf.estimate_mi(X, Y, training=Training(steps=10), folds=3).as_json()
+    assert {"nats", "bits", "interval", "ceiling", "certificate", "bound", "critic", "samples"} <= set(
+        written
+    )
+    assert set(written["certificate"]) == {"status", "condition"}
+    assert set(written["baselines"]) == {"ksg", "gaussian"}
+    assert written["baselines"]["ksg"] == pytest.approx(SAMPLE_TRUTH, abs=0.08)

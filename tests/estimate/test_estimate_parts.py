@@ -1,0 +1,130 @@
+"""The parts of an estimate: the Gaussian beginning, the arrangements, the error bar, the baselines."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.special import digamma
+from scipy.stats import multivariate_normal, norm
+
+import nearfar as nf
+from nearfar.estimate import baselines
+from nearfar.estimate.baselines import gaussian_information, ksg_information
+from nearfar.estimate.fit import CRITICS, Begun, Training, both_ways, fitted_critic, in_batch
+from nearfar.estimate.measure import in_batch_trial, independent_trials, measured
+
+CPU = torch.device("cpu")
+
+
+@pytest.mark.parametrize("critic", CRITICS)
+def test_the_beginning_is_the_gaussian_log_ratio(critic: str) -> None:
+    rho = torch.tensor([0.8, 0.3, 0.0])
+    begun = Begun(rho, CRITICS[critic]((3, 4)))
+    torch.manual_seed(0)
+    x, y = torch.randn(6, 3), torch.randn(5, 4)
+    expected = np.zeros((6, 5))
+    for i in range(6):
+        for j in range(5):
+            for k in range(3):
+                r = float(rho[k])
+                pair = [float(x[i, k]), float(y[j, k])]
+                joint = multivariate_normal([0, 0], [[1, r], [r, 1]]).logpdf(pair)
+                expected[i, j] += joint - norm.logpdf(pair).sum()
+    np.testing.assert_allclose(begun.cross(x, y).detach().numpy(), expected, atol=1e-5)
+    torch.testing.assert_close(begun.pairs(x[:5], y), begun.cross(x[:5], y).diagonal())
+
+
+def test_a_critic_learns_what_is_not_gaussian_and_keeps_its_best() -> None:
+    """y = x^2 + noise has no correlation: the beginning says nothing, the fitted critic something."""
+    torch.manual_seed(0)
+    x = torch.randn(1200, 1)
+    y = x.square() + 0.5 * torch.randn(1200, 1)
+    y = (y - y.mean()) / y.std()
+    train, rest = (x[:800], y[:800]), (x[800:], y[800:])
+    objective = both_ways(nf.InfoNCE())
+    network = fitted_critic(
+        CRITICS["separable"], torch.zeros(1), train, rest, objective, Training(steps=100), 0
+    )
+    assert float(objective(network.cross(*rest))) > 0.4
+    again = fitted_critic(
+        CRITICS["separable"], torch.zeros(1), train, rest, objective, Training(steps=100), 0
+    )
+    torch.testing.assert_close(again.cross(*rest), network.cross(*rest), rtol=0, atol=0)
+
+
+@given(samples=st.integers(10, 80), negatives=st.integers(1, 9), seed=st.integers(0, 1000))
+@settings(max_examples=30, deadline=None)
+def test_independent_arrangements_use_no_sample_twice(samples: int, negatives: int, seed: int) -> None:
+    if samples < 1 + negatives:
+        return
+    for trial in independent_trials(samples, negatives, 3, seed, CPU):
+        assert trial.negatives is not None
+        used = torch.cat([trial.anchors, trial.negatives.flatten()])
+        assert len(used.unique()) == len(used)
+        assert trial.circumstances.independent
+        assert (trial.circumstances.anchors, trial.circumstances.negatives) == tuple(trial.negatives.shape)
+
+
+def exact_scores(n: int, rng: np.random.Generator, rho: float = 0.75) -> torch.Tensor:
+    x = rng.normal(size=n)
+    y = rho * x + math.sqrt(1 - rho**2) * rng.normal(size=n)
+    quadratic = rho**2 * (x[:, None] ** 2 + y[None, :] ** 2) - 2 * rho * x[:, None] * y[None, :]
+    return torch.from_numpy(-quadratic / (2 * (1 - rho**2)) - math.log(1 - rho**2) / 2)
+
+
+@pytest.mark.parametrize("kind", ["batch", "independent"])
+def test_the_jackknife_s_error_is_the_spread_over_samplings(kind: str) -> None:
+    rng = np.random.default_rng(0)
+    values, errors = [], []
+    for sampling in range(100):
+        f = exact_scores(160, rng)
+        arranged = (
+            [in_batch_trial(160, CPU)] if kind == "batch" else independent_trials(160, 7, 6, sampling, CPU)
+        )
+        bound = nf.InfoNCE() if kind == "batch" else nf.MultiLabelCPC(0.1)
+        found = measured(bound, f, arranged)
+        values.append(found.nats)
+        errors.append(found.error)
+    assert 0.75 < np.sqrt(np.mean(np.square(errors))) / np.std(values) < 1.35
+
+
+def test_measured_is_the_bound_itself() -> None:
+    f = exact_scores(50, np.random.default_rng(1))
+    whole = measured(nf.InfoNCE(), f, [in_batch_trial(50, CPU)])
+    assert whole.nats == pytest.approx(float(nf.InfoNCE()(in_batch(f))))
+    trials = independent_trials(50, 4, 5, 0, CPU)
+    by_hand = []
+    for trial in trials:
+        assert trial.negatives is not None
+        positive = f[trial.anchors, trial.anchors]
+        negative = torch.stack([f[a, row] for a, row in zip(trial.anchors, trial.negatives, strict=True)])
+        by_hand.append(float(nf.MultiLabelCPC(0.5)(nf.Scores.of(positive, negative))))
+    assert measured(nf.MultiLabelCPC(0.5), f, trials).nats == pytest.approx(np.mean(by_hand))
+
+
+def test_ksg_is_its_formula_by_loops_and_by_both_searches(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(120, 2))
+    y = x + rng.normal(size=(120, 2))
+    u, v = (x - x.mean(0)) / x.std(0), (y - y.mean(0)) / y.std(0)
+    terms = []
+    for i in range(120):
+        dx, dy = np.abs(u - u[i]).max(1), np.abs(v - v[i]).max(1)
+        reach = np.sort(np.maximum(dx, dy))[3]
+        # the point itself is nearer than any other: n_x + 1 counts it
+        terms.append(digamma((dx < reach).sum()) + digamma((dy < reach).sum()))
+    expected = digamma(3) + digamma(120) - np.mean(terms)
+    assert ksg_information(x, y, neighbours=3) == pytest.approx(expected, abs=1e-9)
+    monkeypatch.setattr(baselines, "TREE_COLUMNS", 0)
+    assert ksg_information(x, y, neighbours=3) == pytest.approx(expected, abs=1e-9)
+
+
+def test_gaussian_information_is_the_closed_form() -> None:
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(20_000, 3))
+    y = np.hstack([0.8 * x[:, :1] + 0.6 * rng.normal(size=(20_000, 1)), rng.normal(size=(20_000, 1))])
+    assert gaussian_information(x @ rng.normal(size=(3, 3)), y) == pytest.approx(-math.log(0.6), abs=0.02)
+    assert gaussian_information(*rng.normal(size=(2, 2000, 20))) == pytest.approx(0, abs=0.02)

@@ -1,0 +1,127 @@
+"""Samples from files, by the command a user would type, in a process of its own where it matters."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import nearfar as nf
+from nearfar.cli import main
+from nearfar.estimate.read import read_sample
+
+RNG = np.random.default_rng(0)
+TABLE = np.round(RNG.normal(size=(120, 2)), 6)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    np.save(tmp_path / "x.npy", TABLE)
+    np.savez(tmp_path / "one.npz", only=TABLE)
+    np.savez(tmp_path / "two.npz", a=TABLE[:, 0], b=TABLE[:, 1])
+    np.savetxt(tmp_path / "named.csv", TABLE, delimiter=",", header="a,b", comments="", fmt="%.6f")
+    np.savetxt(tmp_path / "bare.csv", TABLE, delimiter=",", fmt="%.6f")
+    pq.write_table(pa.table({"a": TABLE[:, 0], "b": TABLE[:, 1]}), tmp_path / "t.parquet")
+    pq.write_table(pa.table({"v": [list(row) for row in TABLE]}), tmp_path / "lists.parquet")
+    (tmp_path / "words.csv").write_text("a,b\n" + "cat,1\n" * 60)
+    (tmp_path / "gap.csv").write_text("a\n" + "1.5\n" * 5 + "NA\n" + "2.5\n" * 60)
+    (tmp_path / "broken.npy").write_bytes(b"not an array")
+    (tmp_path / "broken.parquet").write_bytes(b"PAR1 and then nothing")
+    np.save(tmp_path / "objects.npy", np.array([{}], dtype=object), allow_pickle=True)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        "x.npy",
+        "one.npz",
+        "two.npz:a,b",
+        "named.csv",
+        "bare.csv",
+        "named.csv:a,b",
+        "t.parquet",
+        "lists.parquet",
+    ],
+)
+def test_every_kind_of_file_gives_the_same_table(folder: Path, spec: str) -> None:
+    np.testing.assert_allclose(read_sample(str(folder / spec)), TABLE, atol=1e-9)
+
+
+def test_one_column_by_name(folder: Path) -> None:
+    np.testing.assert_allclose(read_sample(f"{folder}/t.parquet:b")[:, 0], TABLE[:, 1])
+
+
+@pytest.mark.parametrize(
+    ("spec", "sentence"),
+    [
+        ("nothing.csv", "nothing.csv is not there"),
+        ("x.txt", r"ends in '.txt'; allowed are .npy, .npz, .csv, .parquet"),
+        ("two.npz", "holds a, b; say which, for instance .*two.npz:a"),
+        ("two.npz:c", "has no 'c'; it has a, b"),
+        ("t.parquet:c", "has no 'c'; it has a, b"),
+        ("x.npy:a", "holds one array without a name"),
+        ("words.csv", "column a holds 'cat', which is no number"),
+        ("gap.csv", "column a has a gap at row 5"),
+        ("broken.npy", "broken.npy cannot be read as .npy"),
+        ("broken.parquet", "broken.parquet cannot be read as .parquet"),
+        ("objects.npy", "objects.npy cannot be read as .npy"),
+    ],
+)
+def test_files_that_cannot_be_used_get_one_sentence(folder: Path, spec: str, sentence: str) -> None:
+    with pytest.raises(nf.UserError, match=sentence) as caught:
+        read_sample(str(folder / spec))
+    assert "\n" not in str(caught.value)
+
+
+def test_the_command_prints_one_json_object(folder: Path) -> None:
+    command = [
+        sys.executable,
+        "-m",
+        "nearfar",
+        "mi",
+        str(folder / "x.npy"),
+        str(folder / "named.csv:a"),
+        "--json",
+        "--bound",
+        "ml-cpc",
+        "--alpha",
+        "0.5",
+        "--folds",
+        "2",
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    answer = json.loads(done.stdout)
+    assert answer["bound"] == "ml-cpc(alpha=0.5)"
+    assert answer["certificate"]["status"] == "not covered"
+    assert answer["samples"] == 120
+
+
+def test_the_command_in_words_and_its_laws(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["mi", str(folder / "x.npy"), str(folder / "two.npz:b"), "--folds", "2"]
+    assert main(arguments) == 0
+    said = capsys.readouterr().out
+    assert " nats (" in said
+    assert "proven: " in said
+    assert "for company: ksg" in said
+    assert main([*arguments, "--check"]) == 0
+    assert [line.split(":")[0] for line in capsys.readouterr().out.splitlines()] == [
+        "independence",
+        "data processing",
+        "additivity",
+    ]
+
+
+def test_bad_input_ends_with_code_two_and_a_sentence(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["mi", str(folder / "x.npy"), str(folder / "words.csv")]) == 2
+    assert main(["mi", str(folder / "x.npy"), str(folder / "x.npy"), "--alpha", "2"]) == 2
+    errors = capsys.readouterr().err.splitlines()
+    assert len(errors) == 2
+    assert "alpha was 2 with bound auto" in errors[1]

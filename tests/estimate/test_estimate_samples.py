@@ -1,0 +1,127 @@
+"""Two samples as numbers: maps that keep the information, fitted on one part and applied to another."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.stats import norm, rankdata
+
+import nearfar as nf
+from nearfar.estimate.samples import (
+    Canonical,
+    Encoding,
+    checked_pair,
+    checked_sample,
+    discrete_columns,
+)
+
+CONTINUOUS = np.zeros(1, dtype=bool)
+
+
+@given(seed=st.integers(0, 10**6), n=st.integers(50, 200))
+@settings(max_examples=20, deadline=None)
+def test_ranks_become_normal_and_do_not_see_a_monotone_map(seed: int, n: int) -> None:
+    sample = np.random.default_rng(seed).normal(size=(n, 1))
+    ours = Encoding.fit(sample, "rank", CONTINUOUS)(sample)
+    expected = norm.ppf((rankdata(sample[:, 0]) - 0.5) / n)
+    np.testing.assert_allclose(ours[:, 0], expected, atol=1e-9)
+    bent = np.exp(sample) ** 3
+    np.testing.assert_allclose(Encoding.fit(bent, "rank", CONTINUOUS)(bent), ours, atol=1e-9)
+
+
+def test_ties_share_a_rank() -> None:
+    sample = np.repeat([3.0, 1.0, 2.0], 20)[:, None]
+    ours = Encoding.fit(sample, "rank", CONTINUOUS)(sample)[:, 0]
+    expected = norm.ppf((rankdata(sample[:, 0]) - 0.5) / 60)
+    np.testing.assert_allclose(ours, expected, atol=1e-9)
+
+
+def test_levels_become_indicators_and_an_unknown_level_is_nobody() -> None:
+    known = np.repeat([1.0, 4.0, 7.0], 30)[:, None]
+    encode = Encoding.fit(known, "rank", np.array([True]))
+    np.testing.assert_array_equal(encode(np.array([[4.0], [7.0], [5.0]])), [[0, 1, 0], [0, 0, 1], [0, 0, 0]])
+
+
+def test_which_columns_are_categories() -> None:
+    rng = np.random.default_rng(0)
+    sample = np.stack([rng.normal(size=500), rng.integers(0, 5, 500), rng.integers(0, 400, 500)], axis=1)
+    assert list(discrete_columns(sample, "auto")) == [False, True, False]
+    assert discrete_columns(sample, "all").all()
+    assert not discrete_columns(sample, "none").any()
+
+
+@given(seed=st.integers(0, 10**6), dx=st.integers(1, 4), dy=st.integers(1, 4))
+@settings(max_examples=20, deadline=None)
+def test_canonical_pairs_are_white_and_correlated_in_pairs_alone(seed: int, dx: int, dy: int) -> None:
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=(400, dx)) @ rng.normal(size=(dx, dx)) + 3
+    y = x[:, :1] @ rng.normal(size=(1, dy)) + rng.normal(size=(400, dy))
+    u, v = (side.double().numpy() for side in Canonical.fit(x, y)(x, y))
+    np.testing.assert_allclose(u.T @ u / 400, np.eye(u.shape[1]), atol=1e-3)
+    np.testing.assert_allclose(v.T @ v / 400, np.eye(v.shape[1]), atol=1e-3)
+    cross = u.T @ v / 400
+    pairs = min(cross.shape)
+    np.testing.assert_allclose(
+        cross - np.diag(np.diag(cross)) if dx == dy else cross[pairs:, pairs:], 0, atol=1e-3
+    )
+    kept = Canonical.fit(x, y).correlation
+    np.testing.assert_allclose(kept[kept > 0], np.diag(cross)[: len(kept)][kept > 0], atol=1e-3)
+
+
+def test_correlations_no_larger_than_chance_are_dropped() -> None:
+    x, y = np.random.default_rng(0).normal(size=(2, 1000, 20))
+    assert (Canonical.fit(x, y).correlation == 0).all()
+
+
+def test_directions_in_which_nothing_varies_are_left_out() -> None:
+    x = np.random.default_rng(0).normal(size=(100, 1))
+    doubled = np.hstack([x, 2 * x])
+    u, _ = Canonical.fit(doubled, x)(doubled, x)
+    assert u.shape == (100, 1)
+
+
+GOOD = np.random.default_rng(1).normal(size=(60, 2))
+
+
+def with_value(value: float) -> np.ndarray:
+    changed = GOOD.copy()
+    changed[7, 1] = value
+    return changed
+
+
+@pytest.mark.parametrize(
+    ("bad", "sentence"),
+    [
+        (with_value(np.nan), "x holds nan at row 7, column 1"),
+        (with_value(np.inf), "x holds inf at row 7, column 1"),
+        (np.array(["a", "b"] * 30), "x holds .*'a'.*, which is no number"),
+        (np.array([None] * 60), "x holds None, which is no number"),
+        (GOOD + 1j, "no number"),
+        ([[1.0], [1.0, 2.0]] * 30, "rows have different lengths"),
+        (GOOD[:20], "x has 20 samples; at least 50"),
+        (np.column_stack([GOOD, np.full(60, 3.0)]), "x column 2 is 3 in every row"),
+        (GOOD.reshape(60, 2, 1), r"x has shape \(60, 2, 1\)"),
+        (np.empty((60, 0)), r"x has shape \(60, 0\)"),
+        (GOOD[:55], "x has 55 samples and y 60"),
+    ],
+)
+def test_bad_samples_get_one_sentence(bad: object, sentence: str) -> None:
+    with pytest.raises(nf.UserError, match=sentence) as caught:
+        checked_pair(bad, GOOD)
+    assert "\n" not in str(caught.value)
+
+
+def test_lists_tensors_and_whole_numbers_are_taken() -> None:
+    for values in (GOOD.tolist(), torch.from_numpy(GOOD), GOOD.astype(np.float32)):
+        np.testing.assert_allclose(checked_sample(values, "x"), GOOD, atol=1e-6)
+    assert checked_sample(np.arange(60) % 2 == 0, "x").shape == (60, 1)
+
+
+@pytest.mark.parametrize("option", [{"scaling": "log"}, {"discrete": "some"}])
+def test_options_get_a_sentence(option: dict[str, Any]) -> None:
+    name, value = next(iter(option.items()))
+    with pytest.raises(nf.UserError, match=f"{name} was '{value}'; allowed are"):
+        nf.estimate_mi(GOOD, GOOD, **option)
