@@ -1,0 +1,241 @@
+"""`gaussians`: the staircase holds what it says, every arm is kept, and a proof is claimed only where there is one."""
+
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+import nearfar as nf
+from nearfar.bounds import smallest_proven_alpha
+from nearfar.studies import gaussians
+from nearfar.studies.gaussians import (
+    ARMS,
+    BOUNDS,
+    DIM,
+    LEVELS,
+    STUDY,
+    claim,
+    climb,
+    correlation_of,
+    own_scores,
+    pairs,
+    saturated,
+    shared_scores,
+    staircase,
+    summary,
+)
+from nearfar.studies.run import run_study
+
+SMALL = ["steps=4", "batch_size=8", "anchors=8", "negatives=9", "batches=2"]
+
+
+def exact_log_ratio(x: Tensor, y: Tensor, rho: float) -> Tensor:
+    """log p(x, y) / (p(x) p(y)) from the densities, over the last dimension."""
+    conditional = torch.distributions.Normal(rho * x, math.sqrt(1 - rho**2))
+    return (conditional.log_prob(y) - torch.distributions.Normal(0.0, 1.0).log_prob(y)).sum(dim=-1)
+
+
+@pytest.mark.parametrize("nats", LEVELS)
+def test_a_level_holds_its_nats(nats: int) -> None:
+    """002 App. C.2 as corrected: I = -(d/2) log(1 - rho^2); and the samples have that correlation and unit variance."""
+    rho = correlation_of(nats)
+    assert -0.5 * DIM * math.log(1 - rho**2) == pytest.approx(nats, rel=1e-12)
+    x, y = pairs(20_000, nats, torch.Generator().manual_seed(0))
+    covariance = np.cov(torch.cat([x, y], dim=1).numpy().T)
+    expected = np.block([[np.eye(DIM), rho * np.eye(DIM)], [rho * np.eye(DIM), np.eye(DIM)]])
+    assert np.abs(covariance - expected).max() < 5 * math.sqrt(2 / 20_000)
+
+
+def test_each_batch_is_fresh() -> None:
+    generator = torch.Generator().manual_seed(0)
+    assert not torch.equal(pairs(4, 2, generator)[0], pairs(4, 2, generator)[0])
+
+
+def test_shared_negatives_are_all_other_keys() -> None:
+    f = torch.arange(12.0).view(3, 4)
+    scores = shared_scores(f)
+    values, kept = scores.negative.matrix()
+    assert scores.positive.flatten().tolist() == [0.0, 5.0, 10.0]
+    assert [row[mask].tolist() for row, mask in zip(values, kept, strict=True)] == [
+        [1.0, 2.0, 3.0],
+        [4.0, 6.0, 7.0],
+        [8.0, 9.0, 11.0],
+    ]
+
+
+def test_own_negatives_are_shared_with_nobody() -> None:
+    """A draw moves one score, that of its anchor; across the seam between blocks too."""
+    torch.manual_seed(0)
+    critic = nf.Separable(hidden=16, dim=DIM).requires_grad_(False)
+    n, k = gaussians.AT_ONCE + 3, 5
+    x, y, others = torch.randn(n, DIM), torch.randn(n, DIM), torch.randn(n, k, DIM)
+
+    def negatives() -> Tensor:
+        return own_scores(critic, x, y, others, 3.0).negative.matrix()[0]
+
+    before = negatives()
+    one_by_one = [[critic.pairs(x[i : i + 1], others[i, j][None])[0] for j in range(k)] for i in range(n)]
+    torch.testing.assert_close(before, saturated(torch.tensor(one_by_one), 3.0))
+    torch.testing.assert_close(
+        own_scores(critic, x, y, others, 3.0).positive[:, 0], saturated(critic.pairs(x, y), 3.0)
+    )
+    for i, j in ((0, 0), (gaussians.AT_ONCE - 1, 4), (gaussians.AT_ONCE, 2), (n - 1, 3)):
+        others[i, j] += 1.0
+        after = negatives()
+        assert (after != before).nonzero().tolist() == [[i, j]]
+        before = after
+
+
+def test_the_judging_samples_are_drawn_once_each_and_never_trained_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seen: list[Tensor] = []
+    trained: list[Tensor] = []
+
+    def watched(critic: nf.Separable, x: Tensor, y: Tensor, others: Tensor, ceiling: float) -> nf.Scores:
+        assert not torch.is_grad_enabled()
+        seen.extend([y, others.flatten(0, 1)])
+        return own_scores(critic, x, y, others, ceiling)
+
+    def watched_cross(critic: nf.Separable, x: Tensor, y: Tensor) -> Tensor:
+        trained.append(y)
+        return critic.g(x) @ critic.h(y).T
+
+    monkeypatch.setattr(gaussians, "own_scores", watched)
+    monkeypatch.setattr(nf.Separable, "cross", watched_cross)
+    gaussians.proven(anchors=6, negatives=7, steps=2, batches=3, seed=0)
+    draws = torch.cat(seen)
+    assert len(draws) == len(LEVELS) * 3 * (6 + 6 * 7)
+    assert len(torch.cat(trained)) == len(LEVELS) * 2 * 8
+    assert len(torch.cat([draws, *trained]).unique(dim=0)) == len(draws) + len(LEVELS) * 2 * 8
+
+
+@given(share=st.floats(1e-6, 0.2), seed=st.integers(0, 10**6))
+@settings(max_examples=25, deadline=None)
+def test_the_saturated_log_ratio_tells_the_joint_from_the_mixture_best(share: float, seed: int) -> None:
+    """sup_f E_P f - log E_Q' e^f = KL(P | Q'), Q' = share P + (1 - share) Q, on two random tables."""
+    rng = np.random.default_rng(seed)
+    p, q = rng.dirichlet(np.ones(12), size=2) + 1e-6
+    p, q = p / p.sum(), q / q.sum()
+    mixture = share * p + (1 - share) * q
+    divergence = float((p * np.log(p / mixture)).sum())
+    # 1 - share is taken into the ceiling, which the study, with shares of 1e-5, can leave out
+    f = saturated(torch.from_numpy(np.log(p / q)), math.log((1 - share) / share)).numpy()
+    assert p @ f - math.log(mixture @ np.exp(f)) == pytest.approx(divergence, abs=1e-9)
+    for bend in (f * 1.05, f * 0.95, np.log(p / q)):
+        assert p @ bend - math.log(mixture @ np.exp(bend)) <= divergence + 1e-9
+
+
+def test_ml_cpc_with_the_exact_ratio_is_below_the_truth_where_proven_and_above_where_alpha_is_too_small() -> (
+    None
+):
+    """002 Thm 2 at 4 nats, n = m = 16: [m/(n(m-1)+1), 1] = [0.066, 1]."""
+    generator = torch.Generator().manual_seed(0)
+    n, k, batches, nats = 16, 15, 1500, 4.0
+    least = smallest_proven_alpha(n, k)
+    rho = correlation_of(nats)
+    values: dict[float, list[Tensor]] = {least: [], least / 1000: []}
+    for _ in range(batches):
+        x, y = pairs(n, nats, generator)
+        others = torch.randn(n, k, DIM, generator=generator)
+        scores = nf.Scores.of(exact_log_ratio(x, y, rho), exact_log_ratio(x[:, None], others, rho))
+        for alpha, found in values.items():
+            found.append(nf.MultiLabelCPC(alpha)(scores))
+    (low, low_error), (high, high_error) = [
+        (float(v.mean()), float(v.std() / math.sqrt(batches))) for v in map(torch.stack, values.values())
+    ]
+    assert low_error < 0.05
+    assert low > 2.0
+    assert low + 4 * low_error < nats
+    assert high - 4 * high_error > nats
+
+
+def test_certificates_say_what_is_proven() -> None:
+    proven = claim(256, 1023)
+    assert proven.status == "proven"
+    assert proven.ceiling == pytest.approx(math.log(256 * 1023 + 1))
+    in_batch = nf.InBatch("one").circumstances(128, 2)
+    status = {name: bound.certificate(in_batch).status for name, bound in BOUNDS.items()}
+    assert status.pop("CPC") == "proven"
+    assert set(status.values()) == {"not covered"}
+
+
+def test_climbing_climbs_at_the_rates_given() -> None:
+    at = torch.tensor([3.0], requires_grad=True)
+    values = climb(lambda: -(at**2).sum(), torch.optim.SGD([at], lr=9.0), [0.25, 0.5])
+    assert values == [-9.0, -2.25]  # 3, then 3 - 0.25 * 6 = 1.5
+    assert float(at.detach()) == 0.0  # 1.5 - 0.5 * 3
+
+
+def test_a_level_is_the_mean_of_its_second_half() -> None:
+    found = summary([[10.0, 20.0, 1.0, 3.0], [0.0, 0.0, 5.0, 6.0]])
+    assert found == {"mean": [2.0, 5.5], "curve": [[10.0, 20.0, 1.0, 3.0], [0.0, 0.0, 5.0, 6.0]]}
+    long = summary([list(range(1000))])
+    assert long["mean"] == [749.5]
+    assert len(long["curve"][0]) == gaussians.POINTS
+    assert long["curve"][0][:2] == [9.5, 29.5]
+
+
+def test_the_network_is_carried_on_and_learns() -> None:
+    found = staircase("separable", "CPC", steps=150, batch_size=32, seed=0)["curve"]
+    assert found[0][0] < 0.1
+    assert found[0][-1] > 0.4
+    assert found[1][0] > found[0][-1] / 2  # a new network would begin near 0 again
+
+
+def test_same_seed_same_numbers_and_the_callers_randomness_is_left_alone() -> None:
+    torch.manual_seed(5)
+    state = torch.get_rng_state()
+    once = staircase("separable", "ML-CPC 0.1", steps=3, batch_size=8, seed=1)
+    assert torch.equal(torch.get_rng_state(), state)
+    torch.manual_seed(6)
+    assert staircase("separable", "ML-CPC 0.1", steps=3, batch_size=8, seed=1) == once
+    assert staircase("separable", "ML-CPC 0.1", steps=3, batch_size=8, seed=2) != once
+
+
+def test_every_arm_is_finite_kept_and_not_computed_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = run_study(STUDY, tmp_path, SMALL)
+    numbers = [row.ours for finding in first.result.findings for row in finding.rows]
+    assert all(math.isfinite(n) for n in numbers if not isinstance(n, str) and n is not None)
+    assert len(list((tmp_path / "arms").iterdir())) == len(ARMS["joint"]) + len(ARMS["separable"]) + 1
+    assert first.result.finding("Proven").ours()["certificate"] == "proven"
+    assert first.result.finding("Figure 3, joint").ours()["ML-CPC 0.1: certificate"] == "not covered"
+    held = json.loads((tmp_path / "result.json").read_text())
+    assert held["paper"]["Figure 3, joint"]["ML-CPC 0.01, I = 10"] == 8.00
+
+    def never(*_: object, **__: object) -> None:
+        raise AssertionError("computed again")
+
+    monkeypatch.setattr(gaussians, "climb", never)
+    assert run_study(STUDY, tmp_path, SMALL).result == first.result
+    part = run_study(STUDY, tmp_path, [*SMALL, "arms=separable"]).result
+    assert [finding.name for finding in part.findings] == ["Figure 3, separable"]
+    assert part.findings[0] == first.result.finding("Figure 3, separable")
+    with pytest.raises(AssertionError, match="computed again"):
+        run_study(STUDY, tmp_path, [*SMALL, "seed=1", "arms=proven"])
+
+
+@pytest.mark.parametrize(
+    ("word", "sentence"),
+    [
+        ("arms=joint,all", "arms was 'joint,all'; allowed are joint, separable, proven, with commas between"),
+        ("arms=", "arms was"),
+        ("anchors=1", "anchors 1,"),
+        ("steps=1", "steps was 1,"),
+        ("batch_size=1", "batch_size 1,"),
+        ("batches=1", "batches 1; allowed are"),
+        ("negatives=100", "negatives from anchors - 1"),
+    ],
+)
+def test_impossible_settings_are_refused(word: str, sentence: str, tmp_path: Path) -> None:
+    with pytest.raises(nf.UserError, match=sentence):
+        run_study(STUDY, tmp_path, [word])
+    assert not (tmp_path / "arms").exists()
