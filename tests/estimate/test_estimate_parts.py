@@ -15,6 +15,7 @@ from nearfar.estimate import baselines
 from nearfar.estimate.baselines import gaussian_information, ksg_information
 from nearfar.estimate.fit import CRITICS, Begun, Training, both_ways, fitted_critic, in_batch
 from nearfar.estimate.measure import in_batch_trial, independent_trials, measured
+from nearfar.estimate.samples import Canonical, Encoding
 
 CPU = torch.device("cpu")
 
@@ -22,7 +23,7 @@ CPU = torch.device("cpu")
 @pytest.mark.parametrize("critic", CRITICS)
 def test_the_beginning_is_the_gaussian_log_ratio(critic: str) -> None:
     rho = torch.tensor([0.8, 0.3, 0.0])
-    begun = Begun(rho, CRITICS[critic]((3, 4)))
+    begun = Begun("gaussian", rho, CRITICS[critic]((3, 4)))
     torch.manual_seed(0)
     x, y = torch.randn(6, 3), torch.randn(5, 4)
     expected = np.zeros((6, 5))
@@ -34,7 +35,35 @@ def test_the_beginning_is_the_gaussian_log_ratio(critic: str) -> None:
                 joint = multivariate_normal([0, 0], [[1, r], [r, 1]]).logpdf(pair)
                 expected[i, j] += joint - norm.logpdf(pair).sum()
     np.testing.assert_allclose(begun.cross(x, y).detach().numpy(), expected, atol=1e-5)
-    torch.testing.assert_close(begun.pairs(x[:5], y), begun.cross(x[:5], y).diagonal())
+
+
+@given(seed=st.integers(0, 10**6), rows=st.integers(2, 5), columns=st.integers(2, 5))
+@settings(max_examples=20, deadline=None)
+def test_a_discrete_pair_begins_at_its_table(seed: int, rows: int, columns: int) -> None:
+    """Lancaster: p(x, y) / (p(x) p(y)) = 1 + sum_k r_k u_k(x) v_k(y), u and v the canonical variates of indicators."""
+    rng = np.random.default_rng(seed)
+    joint = rng.dirichlet(np.full(rows * columns, 5.0))
+    x, y = np.divmod(rng.choice(rows * columns, size=600, p=joint), columns)
+    table = np.histogram2d(x, y, bins=[np.arange(rows + 1), np.arange(columns + 1)])[0] / 600
+    if (table.sum(1) == 0).any() or (table.sum(0) == 0).any():
+        return
+    ratio = table / np.outer(table.sum(1), table.sum(0))
+    discrete = np.array([True])
+    u, v = (
+        Encoding.fit(side[:, None].astype(float), "rank", discrete)(side[:, None].astype(float))
+        for side in (x, y)
+    )
+    canonical = Canonical.fit(u, v)
+    all_of_it = np.linalg.svd(
+        canonical.x_map.T @ (u - u.mean(0)).T @ (v - v.mean(0)) @ canonical.y_map / 600
+    )[1]
+    begun = Begun(
+        "table",
+        torch.from_numpy(all_of_it).float(),
+        CRITICS["bilinear"]((len(canonical.x_map.T), len(canonical.y_map.T))),
+    )
+    f = begun.cross(*canonical(u, v)).detach().numpy()
+    np.testing.assert_allclose(f, np.log(np.maximum(ratio, 0.02))[np.ix_(x, y)], atol=2e-2)
 
 
 def test_a_critic_learns_what_is_not_gaussian_and_keeps_its_best() -> None:

@@ -1,9 +1,10 @@
-"""A critic learned from samples: it begins at the Gaussian answer and keeps what helps on data it does not see."""
+"""A critic learned from samples: it begins at a first guess and keeps what helps on data it does not see."""
 
 import copy
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Literal, get_args
 
 import torch
 from jaxtyping import Float
@@ -15,6 +16,7 @@ from nearfar.schedules import START
 from nearfar.scores import Scores
 from nearfar.types import Bound, Critic
 
+Beginning = Literal["nothing", "gaussian", "table"]
 Objective = Callable[[Float[Tensor, "n n"]], Float[Tensor, ""]]
 CRITICS: dict[str, Callable[[tuple[int, int]], Critic]] = {
     "separable": lambda dim: Separable(hidden=128, layers=3, activation="silu", dim=dim, silent=True),
@@ -45,35 +47,40 @@ class Training:
             )
 
 
-class Begun(nn.Module):
-    """f(x, y) = log ratio of the Gaussian with these canonical correlations + what a critic adds.
+LEAST_RATIO = (
+    0.02  # of probabilities: what a beginning takes for "never together", so that its log stays finite
+)
 
-    For one pair with correlation r the log ratio is -log(1-r^2)/2 - (r^2 x^2 + r^2 y^2 - 2 r x y) / (2 (1-r^2)): a
-    product and a term of each side. What is not Gaussian is left to the critic.
+
+class Begun(nn.Module):
+    """f(x, y) = a first guess from the canonical correlations r + what a critic adds.
+
+    `gaussian`: the log ratio if all were Gaussian, for one pair -log(1-r^2)/2 - (r^2 x^2 + r^2 y^2 - 2 r x y) / (2 (1-r^2)).
+    `table`: log(1 + sum_k r_k x_k y_k), which is the log ratio itself for two discrete variables (Lancaster's
+    expansion: canonical pairs of indicators diagonalise the table). `nothing`: zero.
     """
 
     r: Tensor
 
-    def __init__(self, correlation: Float[Tensor, "pair"], critic: Critic) -> None:
+    def __init__(self, beginning: Beginning, correlation: Float[Tensor, "pair"], critic: Critic) -> None:
         super().__init__()
+        self.beginning = beginning
         self.register_buffer("r", correlation)
         self.critic = critic
 
-    def _halves(self, side: Tensor) -> tuple[Tensor, Tensor]:
-        paired = side[:, : len(self.r)]
+    def _own(self, paired: Float[Tensor, "n pair"]) -> Float[Tensor, "n"]:
         square = self.r.square()
-        own = -(paired.square() * square / (2 * (1 - square))).sum(dim=1)
-        return paired, own - torch.log1p(-square).sum() / 4
+        return -(paired.square() * square / (2 * (1 - square))).sum(dim=1) - torch.log1p(-square).sum() / 4
 
     def cross(self, x: Float[Tensor, "n dx"], y: Float[Tensor, "m dy"]) -> Float[Tensor, "n m"]:
-        (paired_x, own_x), (paired_y, own_y) = self._halves(x), self._halves(y)
-        gaussian = (paired_x * (self.r / (1 - self.r.square()))) @ paired_y.T
-        return gaussian + own_x[:, None] + own_y[None, :] + self.critic.cross(x, y, START)
-
-    def pairs(self, x: Float[Tensor, "n dx"], y: Float[Tensor, "n dy"]) -> Float[Tensor, "n"]:
-        (paired_x, own_x), (paired_y, own_y) = self._halves(x), self._halves(y)
-        gaussian = (paired_x * (self.r / (1 - self.r.square())) * paired_y).sum(dim=1)
-        return gaussian + own_x + own_y + self.critic.pairs(x, y, START)
+        added = self.critic.cross(x, y, START)
+        x, y = x[:, : len(self.r)], y[:, : len(self.r)]
+        if self.beginning == "gaussian":
+            product = (x * (self.r / (1 - self.r.square()))) @ y.T
+            return product + self._own(x)[:, None] + self._own(y)[None, :] + added
+        if self.beginning == "table":
+            return (1 + (x * self.r) @ y.T).clamp_min(LEAST_RATIO).log() + added
+        return added
 
 
 def in_batch(f: Float[Tensor, "n n"]) -> Scores:
@@ -104,9 +111,8 @@ def fitted_critic(
     if not isinstance(learner, nn.Module):
         raise UserError(f"critic was {learner!r}; a critic with weights is needed, for instance nf.Separable")
     shuffle = torch.Generator().manual_seed(seed)
-    nothing = Begun(torch.zeros_like(correlation), learner).to(x.device)
-    gaussian = Begun(correlation, learner).to(x.device)
-    network = max((nothing, gaussian), key=lambda begun: value_on(begun, objective, validation))
+    begun = [Begun(beginning, correlation, learner).to(x.device) for beginning in get_args(Beginning)]
+    network = max(begun, key=lambda one: value_on(one, objective, validation))
     optimiser = torch.optim.AdamW(network.parameters(), how.lr, weight_decay=how.weight_decay, fused=True)
     mean = copy.deepcopy(network)
     best, best_value, waited = copy.deepcopy(network), value_on(network, objective, validation), 0
