@@ -16,12 +16,12 @@ Every finished arm is kept: the same command goes on after an interruption, and 
 import math
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float
-from torch import Tensor
+from torch import Tensor, nn
 
 from nearfar.bounds import AlphaCPC, InfoNCE, MultiLabelCPC, smallest_proven_alpha
 from nearfar.critics import Joint, Separable
@@ -39,12 +39,9 @@ RATE = 1e-3
 POINTS = 50  # to a level's curve in the figure
 AT_ONCE = 8  # anchors whose own negatives are scored together: few enough to stay in cache
 
-CRITICS: dict[str, Callable[[], Joint | Separable]] = {
-    "joint": lambda: Joint(dim=DIM),
-    "separable": lambda: Separable(dim=DIM),
-    # smooth, because the log ratio is: a quadratic form
-    "proven": lambda: Separable(hidden=128, activation="silu", dim=DIM),
-}
+Network = TypeVar("Network", bound=nn.Module)
+CRITICS: dict[str, Callable[..., Joint | Separable]] = {"joint": Joint, "separable": Separable}
+KINDS = (*CRITICS, "proven")
 BOUNDS: dict[str, Bound] = {
     "CPC": InfoNCE(),
     "ML-CPC 0.1": MultiLabelCPC(0.1),
@@ -121,18 +118,20 @@ def climb(
     return torch.stack(values).tolist()
 
 
-def learner(critic: str, seed: int) -> tuple[Any, torch.optim.Optimizer, torch.Generator]:
+def learner(
+    critic: Callable[[], Network], seed: int
+) -> tuple[Network, torch.optim.Optimizer, torch.Generator]:
     """A new critic, its optimiser and the stream of its samples."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        network = CRITICS[critic]()
+        network = critic()
     optimiser = torch.optim.Adam(network.parameters(), RATE, fused=True)
     return network, optimiser, torch.Generator().manual_seed(seed)
 
 
 def staircase(critic: str, bound: str, steps: int, batch_size: int, seed: int) -> dict[str, Any]:
     """One critic carried up all levels, with the other pairs of the batch as negatives."""
-    network, optimiser, generator = learner(critic, seed)
+    network, optimiser, generator = learner(partial(CRITICS[critic], dim=DIM), seed)
     rates = [RATE] * steps
 
     def value(nats: float) -> Tensor:
@@ -157,7 +156,9 @@ def proven(anchors: int, negatives: int, steps: int, batches: int, seed: int) ->
     """
     alpha = smallest_proven_alpha(anchors, negatives)
     bound, ceiling = MultiLabelCPC(alpha), math.log((1 + negatives) / alpha)
-    network, optimiser, generator = learner("proven", seed)
+    # smooth, as the log ratio is: a quadratic form
+    critic = partial(Separable, hidden=128, activation="silu", dim=DIM)
+    network, optimiser, generator = learner(critic, seed)
     rates = [RATE * (1 + math.cos(math.pi * step / steps)) for step in range(steps)]
 
     def learned(nats: float) -> Tensor:
@@ -201,8 +202,8 @@ def run(
     The rate of `proven` falls to nothing within each level, so that half the steps are enough for it.
     """
     wanted = [kind.strip() for kind in arms.split(",")]
-    if not set(wanted) <= set(CRITICS):
-        raise UserError(f"arms was {arms!r}; allowed are {', '.join(CRITICS)}, with commas between")
+    if not set(wanted) <= set(KINDS):
+        raise UserError(f"arms was {arms!r}; allowed are {', '.join(KINDS)}, with commas between")
     if steps < 2 or min(batch_size, anchors, batches) < 2 or negatives < anchors - 1:
         raise UserError(
             f"steps was {steps}, batch_size {batch_size}, anchors {anchors}, negatives {negatives} and batches {batches}; "
@@ -276,7 +277,7 @@ def draw(result: Result) -> "Figure":
                     curve = torch.tensor(finding.curves[bound]["curve"])
                     place = (torch.arange(curve.numel()) + 0.5) / curve.shape[1]
                     axis.plot(place, curve.flatten(), color=colour, linewidth=1.1, label=bound)
-        axis.set(xlabel="level", ylabel="nats", ylim=(0, 12), xticks=list(edges))
+        axis.set(xlabel="level of the staircase", ylabel="nats", ylim=(0, 12), xticks=list(edges))
         axis.legend(frameon=False, fontsize=7.5, loc="upper left")
     return figure
 
