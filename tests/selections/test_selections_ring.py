@@ -14,6 +14,7 @@ from nearfar.errors import UserError
 from nearfar.schedules import Progress
 from nearfar.scores import EMPTY, Candidates
 from nearfar.selections import PARTS
+from nearfar.selections.ranks import beyond_edges, places
 from nearfar.types import Circumstances, Context
 
 shares = st.one_of(st.sampled_from([0.0, 0.25, 0.5, 0.75, 0.9, 0.99, 1.0]), st.floats(0, 1))
@@ -51,6 +52,26 @@ def test_ring_keeps_the_places_of_the_definition(
     _, got = nf.Ring(lower, upper)(nf.Scores.of(torch.zeros(len(values)), values, kept)).negative.matrix()
     wanted = [by_sorting(v, m, lower, upper) for v, m in zip(values.tolist(), kept.tolist(), strict=True)]
     assert got.tolist() == wanted
+
+
+@given(problem=tied_scores(), shares=st.tuples(shares, shares), nearest=st.integers(1, 6) | st.none())
+@settings(max_examples=200, deadline=None)
+def test_edges_are_the_same_found_by_partition_and_by_topk(
+    problem: tuple[Tensor, Tensor], shares: tuple[float, float], nearest: int | None
+) -> None:
+    """float64 on a CPU is partitioned, bfloat16 (here exact) goes the way of other devices; both as sorting says.
+
+    `nearest` keeps the last so many of the places between the edges.
+    """
+    (values, kept), (lower, upper) = problem, sorted(shares)
+    found = [beyond_edges(v, kept, lower, upper, nearest) for v in (values, values.bfloat16())]
+    for row, (v, m) in enumerate(zip(values.tolist(), kept.tolist(), strict=True)):
+        order = sorted((j for j, stays in enumerate(m) if stays), key=lambda j: (v[j], j))
+        first, last = places(len(order), lower, upper)
+        first = first if nearest is None else max(first, last - nearest)
+        for reach, close in found:
+            assert reach[row].nonzero()[:, 0].tolist() == sorted(order[first:])
+            assert close[row].nonzero()[:, 0].tolist() == sorted(order[last:])
 
 
 @given(problem=tied_scores(), lower=shares)

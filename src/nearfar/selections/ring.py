@@ -4,12 +4,13 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool
 from torch import Tensor
 
 from nearfar.errors import UserError
 from nearfar.schedules import Progress, Schedule, Value, at, ends, parse_value
 from nearfar.scores import Dense, Scores
+from nearfar.selections.ranks import between_edges, places
 from nearfar.types import Circumstances, Context
 
 SLACK = 1e-9  # nats: equal scores are not below their own mean because of rounding
@@ -45,19 +46,21 @@ class Ring:
         self, values: Tensor, kept: Tensor, progress: Progress | None
     ) -> Bool[Tensor, "anchor candidate"]:
         with torch.no_grad():
-            return between_places(values, kept, at(self.lower, progress), at(self.upper, progress))
+            return between_edges(values, kept, at(self.lower, progress), at(self.upper, progress))
 
     @torch.no_grad()
     def covered(self, scores: Scores, context: Context | None = None) -> float:
         """Share of anchors whose kept scores all have e^f at least the mean of e^f over that anchor's candidates.
 
         Takes the scores before selection. Give it to `Method.certificate(..., covered=...)` or put it into the
-        `Circumstances`: a ring is proven where it is 1 (001 Thm 3.1, with c(u) measured).
+        `Circumstances`: a ring is proven where it is 1 (001 Thm 3.1, with c(u) measured). Without context it speaks
+        for the whole run, as a certificate does: for the lowest inner edge, on which alone the least kept depends.
         """
         values, candidates = scores.negative.matrix()
         values = values.double()
         log_mean = Dense(values, candidates).logsumexp() - candidates.sum(dim=1).clamp_min(1).double().log()
-        inside = self._inside(values, candidates, _now(context))
+        lower = min(ends(self.lower)) if context is None else at(self.lower, context.progress)
+        inside = Ring(lower, 1.0)._inside(values, candidates, None)
         least = -Dense(-values, inside).hardest()
         return float((least >= log_mean - SLACK).double().mean())
 
@@ -103,12 +106,6 @@ def _written(value: Value) -> str:
     return value.written() if isinstance(value, Schedule) else f"{value:g}"
 
 
-def places(count: int, lower: float, upper: float) -> tuple[int, int]:
-    """First place kept and the one after the last, of `count` candidates."""
-    first = max(0, min(round(lower * count), count - 1))
-    return first, min(count, max(round(upper * count), first + 1))
-
-
 def selected(given: Circumstances, lower: float, upper: float, least_upper: float) -> Circumstances:
     """The circumstances after a cut at `lower` and `upper`; `least_upper` is the lowest the outer edge ever is."""
     first, last = places(given.negatives, lower, upper)
@@ -116,55 +113,3 @@ def selected(given: Circumstances, lower: float, upper: float, least_upper: floa
     if places(given.negatives, lower, least_upper)[1] < given.negatives:
         cut = "above"
     return replace(given, negatives=last - first, cut=cut)
-
-
-def between_places(
-    values: Float[Tensor, "anchor candidate"],
-    kept: Bool[Tensor, "anchor candidate"],
-    lower: float,
-    upper: float,
-) -> Bool[Tensor, "anchor candidate"]:
-    """Which kept candidates are at the places `lower` to `upper` of their anchor."""
-    count = kept.sum(dim=1)
-    # float64 and torch.round give Python's round of the same product
-    first = torch.minimum(torch.round(lower * count.double()).long(), count - 1).clamp_min(0)
-    last = torch.minimum(torch.maximum(torch.round(upper * count.double()).long(), first + 1), count)
-    inner, outer = count - first, count - last  # how many lie above each edge
-    if kept.numel() == 0:
-        return kept
-    spans = torch.stack([inner, outer]).aminmax(dim=1)
-    (least_inner, least_outer), (most_inner, most_outer) = spans.min.tolist(), spans.max.tolist()
-    if most_inner == 0:  # nobody has a candidate
-        return kept
-    ranked = values.masked_fill(~kept, -torch.inf)
-    tail = ranked.topk(most_inner, dim=1, sorted=False).values
-    inside = _highest(ranked, kept, inner, _at_rank(tail, inner, least_inner, most_inner))
-    if most_outer > 0:
-        inside &= ~_highest(ranked, kept, outer, _at_rank(tail, outer, least_outer, most_outer))
-    return inside
-
-
-def _highest(
-    ranked: Float[Tensor, "anchor candidate"],
-    kept: Bool[Tensor, "anchor candidate"],
-    count: Int[Tensor, "anchor"],
-    threshold: Float[Tensor, "anchor 1"],
-) -> Bool[Tensor, "anchor candidate"]:
-    """The `count` most similar of each anchor; among equals the later positions, which rank higher."""
-    above = ranked > threshold
-    equal = (ranked == threshold) & kept
-    missing = (count - above.count_nonzero(dim=1))[:, None]
-    from_the_end = equal.flip(1).cumsum(dim=1, dtype=torch.int32).flip(1)
-    return above | (equal & (from_the_end <= missing))
-
-
-def _at_rank(
-    tail: Float[Tensor, "anchor top"], count: Int[Tensor, "anchor"], least: int, most: int
-) -> Float[Tensor, "anchor 1"]:
-    """The count-th highest score of each anchor, `least` to `most` of them; the highest where none is asked for."""
-    if least == most:
-        exact = tail if most == tail.shape[1] else tail.topk(most, dim=1, sorted=False).values
-        return exact.amin(dim=1, keepdim=True)
-    # anchors differ in their number of candidates: each reads its own rank
-    highest = tail.topk(most, dim=1, sorted=True).values
-    return highest.gather(1, (count - 1).clamp_min(0)[:, None])

@@ -1,0 +1,136 @@
+"""Places in the order of similarity, found without sorting.
+
+An edge between two places is a score: everything at or above the r-th highest score lies inside. Finding it is a
+partial sort, linear in the number of candidates; only anchors whose edge runs through equal scores need more.
+"""
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+
+def places(count: int, lower: float, upper: float) -> tuple[int, int]:
+    """First place kept and the one after the last, of `count` candidates."""
+    first = max(0, min(round(lower * count), count - 1))
+    return first, min(count, max(round(upper * count), first + 1))
+
+
+def beyond_edges(
+    values: Float[Tensor, "anchor candidate"],
+    kept: Bool[Tensor, "anchor candidate"],
+    lower: float,
+    upper: float,
+    nearest: int | None = None,
+) -> tuple[Bool[Tensor, "anchor candidate"], Bool[Tensor, "anchor candidate"]]:
+    """Which kept candidates lie beyond the outer edge, and which of those also beyond the inner one (too close).
+
+    Places are those of `places`; `nearest` moves the outer edge inwards until no more than so many are between.
+    """
+    values, nobody = values.detach(), torch.zeros_like(kept)
+    if kept.numel() == 0:
+        return nobody, nobody
+    count = kept.sum(dim=1, dtype=torch.int32).long()
+    first, last = _places(count, lower, upper)
+    if nearest is not None:
+        first = torch.maximum(first, last - nearest)
+    inner, outer = count - first, count - last  # how many lie beyond each edge
+    spans = torch.stack([count, first, inner, outer]).aminmax(dim=1)
+    (least, _, least_inner, least_outer) = spans.min.tolist()
+    (most, most_first, most_inner, most_outer) = spans.max.tolist()
+    if most == 0:
+        return nobody, nobody
+    ranked = values if least == kept.shape[1] else values.masked_fill(~kept, -torch.inf)
+    reach, close = kept, nobody
+    if most_first > 0:
+        reach = _at_or_above(ranked, kept, inner, _edge(ranked, inner, least_inner, most_inner))
+    if most_outer > 0:
+        close = _at_or_above(ranked, kept, outer, _edge(ranked, outer, least_outer, most_outer))
+    return reach, close
+
+
+def between_edges(
+    values: Float[Tensor, "anchor candidate"],
+    kept: Bool[Tensor, "anchor candidate"],
+    lower: float,
+    upper: float,
+) -> Bool[Tensor, "anchor candidate"]:
+    """Which kept candidates are at the places `lower` to `upper` of their anchor."""
+    reach, close = beyond_edges(values, kept, lower, upper)
+    return reach & ~close
+
+
+def _places(
+    count: Int[Tensor, "anchor"], lower: float, upper: float
+) -> tuple[Int[Tensor, "anchor"], Int[Tensor, "anchor"]]:
+    """`places` for every anchor at once: float64 and torch.round give Python's round of the same product."""
+    first = torch.minimum(torch.round(lower * count.double()).long(), count - 1).clamp_min(0)
+    last = torch.minimum(torch.maximum(torch.round(upper * count.double()).long(), first + 1), count)
+    return first, last
+
+
+Edge = tuple[Float[Tensor, "anchor 1"], Float[Tensor, "anchor 1"]]
+
+
+def _edge(
+    ranked: Float[Tensor, "anchor candidate"], rank: Int[Tensor, "anchor"], least: int, most: int
+) -> Edge:
+    """The rank-th highest score of each anchor and the one after it (NaN: there is none).
+
+    Ranks lie between `least` and `most`; for rank 0 the highest is given.
+    """
+    on_cpu = ranked.device.type == "cpu" and ranked.dtype in (torch.float32, torch.float64)
+    # numpy's partition uses the processor's vector units: on a CPU 6 times as fast as torch's topk
+    return _edge_by_partition(ranked, rank) if on_cpu else _edge_by_topk(ranked, rank, least, most)
+
+
+def _edge_by_partition(ranked: Float[Tensor, "anchor candidate"], rank: Int[Tensor, "anchor"]) -> Edge:
+    edges = np.full((len(ranked), 2), np.nan, dtype=ranked.numpy().dtype)
+    for row, place, edge in zip(ranked.numpy(), (-rank.clamp_min(1)).tolist(), edges, strict=True):
+        parted = np.partition(row, place)
+        edge[0] = parted[place]
+        if place > -len(row):
+            edge[1] = parted[:place].max()
+    threshold, following = torch.from_numpy(edges).split(1, dim=1)
+    return threshold, following
+
+
+def _edge_by_topk(
+    ranked: Float[Tensor, "anchor candidate"], rank: Int[Tensor, "anchor"], least: int, most: int
+) -> Edge:
+    top = ranked.topk(min(most + 1, ranked.shape[1]), dim=1, sorted=False).values
+    # anchors differ little in their number of candidates, so few places are left to put in order
+    low = top.topk(top.shape[1] - max(1, least) + 1, dim=1, largest=False, sorted=True).values
+    if top.shape[1] == most:
+        low = torch.cat([torch.full_like(low[:, :1], torch.nan), low], dim=1)
+    place = (most + 1 - rank.clamp_min(1))[:, None]
+    return low.gather(1, place), low.gather(1, place - 1)
+
+
+def _at_or_above(
+    ranked: Float[Tensor, "anchor candidate"],
+    kept: Bool[Tensor, "anchor candidate"],
+    count: Int[Tensor, "anchor"],
+    edge: Edge,
+) -> Bool[Tensor, "anchor candidate"]:
+    """The `count` most similar of each anchor, given its count-th highest score and the next one."""
+    threshold, following = edge
+    inside = (ranked >= threshold) & kept & (count > 0)[:, None]
+    cut = ((threshold == following)[:, 0] & (count > 0)).nonzero()[:, 0]
+    if len(cut):
+        inside[cut] = _among_equals(ranked[cut], kept[cut], count[cut], threshold[cut])
+    return inside
+
+
+def _among_equals(
+    ranked: Float[Tensor, "anchor candidate"],
+    kept: Bool[Tensor, "anchor candidate"],
+    count: Int[Tensor, "anchor"],
+    threshold: Float[Tensor, "anchor 1"],
+) -> Bool[Tensor, "anchor candidate"]:
+    """The `count` most similar where the threshold has equals: of those the later positions, which rank higher."""
+    above = ranked > threshold
+    equal = (ranked == threshold) & kept
+    missing = (count - above.count_nonzero(dim=1))[:, None]
+    from_the_end = equal.flip(1).cumsum(dim=1, dtype=torch.int32).flip(1)
+    return above | (equal & (from_the_end <= missing))
