@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
+import torch
 
 import nearfar as nf
 from nearfar.bounds import PARTS, smallest_proven_alpha
@@ -99,6 +100,18 @@ def test_a_ring_keeps_it_only_where_measured(
     certificate = bound.certificate(nf.Ring(0.5, 0.9).circumstances(given))
     assert certificate.status == status
     assert says in certificate.condition
+
+
+def test_what_a_moving_ring_was_measured_at_once_does_not_serve_for_the_whole_run() -> None:
+    """Ring(0.75, 0.9) of 1 .. 8 keeps 7, above the mean of e^f; at the end Ring(0, 0.9) keeps 1 .. 7."""
+    ring, scores = (
+        nf.Ring(nf.linear(0.75, 0.0), 0.9),
+        nf.Scores.of(torch.zeros(1), torch.arange(1.0, 9.0)[None]),
+    )
+    assert nf.Ring(0.75, 0.9).covered(scores) == 1.0
+    assert ring.covered(scores) == nf.Ring(0.0, 0.9).covered(scores) == 0.0
+    given = replace(OWN, negatives=8, covered=ring.covered(scores))
+    assert nf.InfoNCE().certificate(ring.circumstances(given)).status == "not covered"
 
 
 @pytest.mark.parametrize("select", [nf.Ball(0.5), nf.Ring(0.5, 0.9)], ids=["ball", "ring"])
