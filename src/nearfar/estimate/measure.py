@@ -30,11 +30,12 @@ class Trial:
     circumstances: Circumstances
 
     def scores(self, f: Float[Tensor, "sample sample"], present: Bool[Tensor, "sample"]) -> Scores:
-        """Scores of the samples that are present."""
-        anchors = self.anchors[present[self.anchors]]
+        """Scores of the samples that are present; an anchor without a negative left has nothing to say."""
         if self.negatives is None:
+            anchors = self.anchors[present[self.anchors]]
             return in_batch(f[anchors][:, anchors])
-        negatives = self.negatives[present[self.anchors]]
+        contrasted = present[self.anchors] & present[self.negatives].any(dim=1)
+        anchors, negatives = self.anchors[contrasted], self.negatives[contrasted]
         return Scores.of(f[anchors, anchors], f[anchors[:, None], negatives], present[negatives])
 
 
@@ -82,7 +83,9 @@ def measured(
 def _mean_value(
     bound: Bound, f: Tensor, trials: Sequence[Trial], present: Bool[Tensor, "sample"]
 ) -> Float[Tensor, ""]:
-    return torch.stack([bound(trial.scores(f, present)).double() for trial in trials]).mean()
+    scores = [trial.scores(f, present) for trial in trials]
+    # a few anchors can all be among those left out: then that arrangement is left out with them
+    return torch.stack([bound(each).double() for each in scores if len(each.positive)]).mean()
 
 
 def average(parts: Sequence[Measured]) -> Measured:
