@@ -9,7 +9,7 @@ from scipy.stats import norm
 
 import nearfar as nf
 from nearfar.estimate import Training
-from nearfar.types import Critic
+from nearfar.types import Circumstances, Critic
 
 FAST: dict[str, Any] = {"folds": 3, "baselines": False}
 
@@ -151,13 +151,60 @@ def test_a_critic_of_one_s_own() -> None:
         ({"bound": nf.JensenShannon()}, "bound was JensenShannon, which is no estimate"),
         ({"critic": "tree"}, "critic was 'tree'; allowed are separable, joint, bilinear"),
         ({"negatives": "many"}, "negatives was 'many'; allowed are batch, independent"),
-        ({"folds": 1}, "folds was 1; with 900 samples it must lie between 2 and 90"),
+        ({"bound": nf.InfoNCE}, r"bound was <class .*; allowed are .* or a bound such as nf.InfoNCE\(\)"),
+        ({"bound": 3}, "bound was 3; allowed are auto"),
+        ({"critic": 3}, "critic was 3; allowed are separable, joint, bilinear, or a function"),
+        ({"critic": nf.Separable}, "critic was .*Separable.*; allowed are .* lambda dim"),
+        ({"critic": nf.Bilinear(dim=1)}, r"critic was Bilinear\("),
+        ({"folds": 1}, "folds was 1; with 900 samples it must be a whole number from 2 to 90"),
+        ({"folds": "5"}, "folds was '5'"),
+        ({"folds": 2.5}, "folds was 2.5"),
         ({"confidence": 1.5}, "confidence was 1.5"),
+        ({"confidence": "0.9"}, "confidence was '0.9'"),
+        ({"seed": -1}, "seed was -1; it must be a whole number from 0"),
+        ({"seed": 2**64}, "seed was 18446744073709551616"),
+        ({"seed": 0.5}, "seed was 0.5"),
+        ({"device": "abacus"}, "device was 'abacus', which torch cannot use here"),
     ],
 )
 def test_options_that_make_no_sense(options: dict[str, Any], sentence: str) -> None:
     with pytest.raises(nf.UserError, match=sentence):
         nf.estimate_mi(X, Y, **options)
+
+
+def test_barber_agakov_needs_a_density_that_no_critic_here_is() -> None:
+    """With H(v) given it is a proven bound, of log q(v | u) alone: on log ratios it would return H(v) too much."""
+    assert nf.BarberAgakov(entropy=9.0).certificate(Circumstances(9, 8)).status == "proven"
+    with pytest.raises(nf.UserError, match="bound was BarberAgakov, which is no estimate"):
+        nf.estimate_mi(X, Y, bound=nf.BarberAgakov(entropy=9.0), **FAST)
+
+
+@pytest.mark.parametrize("bound", ["ml-cpc", "nwj", "dv", "alpha-cpc", nf.AlphaCPC(1.5)])
+def test_few_samples_still_have_an_interval(bound: Any) -> None:
+    """Eleven unseen samples make two anchors with negatives of their own: leaving out two can leave none."""
+    found = nf.estimate_mi(
+        X[:51], Y[:51], bound, negatives="independent", baselines=False, training=Training(steps=1)
+    )
+    low, high = found.interval
+    assert math.isfinite(low)
+    assert low < found.nats < high
+
+
+@pytest.mark.parametrize("scaling", ["rank", "standard", "none"])
+@pytest.mark.parametrize("size", [1e300, 1e-300])
+def test_extreme_sizes_change_nothing(size: float, scaling: Any) -> None:
+    options: dict[str, Any] = {"folds": 2, "training": Training(steps=1), "scaling": scaling}
+    plain = nf.estimate_mi(X[:100], Y[:100], **options)
+    scaled = nf.estimate_mi(X[:100] * size, Y[:100], **options)
+    assert scaled.nats == pytest.approx(plain.nats, abs=1e-4)
+    assert scaled.baselines == pytest.approx(plain.baselines, abs=1e-4)
+
+
+@pytest.mark.parametrize("discrete", ["auto", "none"])
+def test_a_column_that_does_not_vary_where_the_critic_learns_tells_nothing(discrete: Any) -> None:
+    once = (np.arange(100) == 3).astype(float)
+    found = nf.estimate_mi(once, Y[:100], discrete=discrete, folds=2, training=Training(steps=1))
+    assert found.nats == pytest.approx(0, abs=0.05)
 
 
 def test_the_laws_of_information_hold_for_the_estimator() -> None:

@@ -103,6 +103,7 @@ def with_value(value: float) -> np.ndarray:
         ([[1.0], [1.0, 2.0]] * 30, "rows have different lengths"),
         (GOOD[:20], "x has 20 samples; at least 50"),
         (np.column_stack([GOOD, np.full(60, 3.0)]), "x column 2 is 3 in every row"),
+        (GOOD.astype(np.longdouble) * np.longdouble("1e400"), "x holds -?inf at row 0"),
         (GOOD.reshape(60, 2, 1), r"x has shape \(60, 2, 1\)"),
         (np.empty((60, 0)), r"x has shape \(60, 0\)"),
         (GOOD[:55], "x has 55 samples and y 60"),
@@ -118,6 +119,16 @@ def test_lists_tensors_and_whole_numbers_are_taken() -> None:
     for values in (GOOD.tolist(), torch.from_numpy(GOOD), GOOD.astype(np.float32)):
         np.testing.assert_allclose(checked_sample(values, "x"), GOOD, atol=1e-6)
     assert checked_sample(np.arange(60) % 2 == 0, "x").shape == (60, 1)
+    for tensor in (torch.from_numpy(GOOD).bfloat16(), torch.from_numpy(GOOD).requires_grad_().to_sparse()):
+        np.testing.assert_allclose(checked_sample(tensor, "x"), GOOD, rtol=1e-2)
+
+
+def test_standardising_knows_small_columns_from_constant_ones() -> None:
+    """A column of size 1e-20 is one like any other; 0.1 in every fitted row has only rounding for a deviation."""
+    small = Encoding.fit(1e-20 * GOOD[:, :1], "standard", CONTINUOUS)
+    assert small(1e-20 * GOOD[:, :1]).std() == pytest.approx(1.0)
+    constant = Encoding.fit(np.full((70, 1), 0.1), "standard", CONTINUOUS)
+    assert abs(constant(np.array([[0.2]]))[0, 0]) < 1.0
 
 
 @pytest.mark.parametrize("option", [{"scaling": "log"}, {"discrete": "some"}])

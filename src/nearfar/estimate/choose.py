@@ -8,7 +8,16 @@ from scipy.optimize import minimize_scalar
 from torch import Tensor
 
 from nearfar import bounds
-from nearfar.bounds import NWJ, TUBA, UBA, AlphaCPC, InfoNCE, MultiLabelCPC, smallest_proven_alpha
+from nearfar.bounds import (
+    NWJ,
+    TUBA,
+    UBA,
+    AlphaCPC,
+    BarberAgakov,
+    InfoNCE,
+    MultiLabelCPC,
+    smallest_proven_alpha,
+)
 from nearfar.errors import UserError
 from nearfar.estimate.measure import (
     Measured,
@@ -43,6 +52,10 @@ def learning_objective(bound: str | Bound) -> Bound:
 def candidate_bounds(bound: str | Bound, negatives: Contrast, samples: int) -> dict[str, Bound]:
     """The bounds to choose from, by name, for held-out blocks of so many samples."""
     if not isinstance(bound, str):
+        if isinstance(bound, type) or not hasattr(bound, "certificate"):
+            raise UserError(
+                f"bound was {bound!r}; allowed are auto, {', '.join(ESTIMATES)}, or a bound such as nf.InfoNCE()"
+            )
         chosen = {type(bound).__name__: bound}
     elif bound == "auto":
         names = ("infonce", "nwj") if negatives == "batch" else ("infonce", "ml-cpc", "nwj")
@@ -53,7 +66,8 @@ def candidate_bounds(bound: str | Bound, negatives: Contrast, samples: int) -> d
         certificate = one.certificate(
             trials(one, negatives, samples, 0, torch.device("cpu"))[0].circumstances
         )
-        if certificate.status == "objective only":
+        # Barber-Agakov proves something of a normalised log q(y | x) alone, and a critic here is a log ratio
+        if certificate.status == "objective only" or isinstance(one, BarberAgakov):
             raise UserError(
                 f"bound was {name}, which is no estimate of information; allowed are auto, {', '.join(ESTIMATES)}"
             )

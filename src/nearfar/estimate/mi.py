@@ -9,6 +9,7 @@ is a lower bound in expectation.
 """
 
 import math
+import numbers
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -17,9 +18,9 @@ from typing import Any, get_args
 import numpy as np
 import torch
 from scipy.stats import t as student
-from torch import Tensor
+from torch import Tensor, nn
 
-from nearfar import bounds
+from nearfar import bounds, critics
 from nearfar.errors import UserError
 from nearfar.estimate.baselines import gaussian_information, ksg_information
 from nearfar.estimate.choose import (
@@ -75,9 +76,9 @@ def estimate_mi(
     """
     began = time.perf_counter()
     x, y = checked_pair(x, y)
-    _check_options(folds, confidence, negatives, len(x))
+    _check_options(folds, confidence, negatives, seed, len(x))
     kinds = discrete_columns(x, discrete), discrete_columns(y, discrete)
-    place = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    place = _place(device)
     make, critic_name = _critic(critic)
     splits = list(_splits(len(x), folds, seed))
     smallest = min(len(block) for _, held_out in splits for block in _blocks(held_out))
@@ -115,21 +116,37 @@ def estimate_mi(
     )
 
 
-def _check_options(folds: int, confidence: float, negatives: str, samples: int) -> None:
-    if not 2 <= folds <= samples // 10:
+def _check_options(folds: int, confidence: float, negatives: str, seed: int, samples: int) -> None:
+    if not isinstance(folds, numbers.Integral) or not 2 <= folds <= samples // 10:
         raise UserError(
-            f"folds was {folds}; with {samples} samples it must lie between 2 and {samples // 10}"
+            f"folds was {folds!r}; with {samples} samples it must be a whole number from 2 to {samples // 10}"
         )
-    if not 0 < confidence < 1:
-        raise UserError(f"confidence was {confidence}; it must lie between 0 and 1, for instance 0.9")
+    if not isinstance(confidence, numbers.Real) or not 0 < confidence < 1:
+        raise UserError(f"confidence was {confidence!r}; it must lie between 0 and 1, for instance 0.9")
     if negatives not in get_args(Contrast):
         raise UserError(f"negatives was {negatives!r}; allowed are {', '.join(get_args(Contrast))}")
+    if not isinstance(seed, numbers.Integral) or not 0 <= seed < 2**62:
+        raise UserError(f"seed was {seed!r}; it must be a whole number from 0 and below 2^62")
+
+
+def _place(device: str | torch.device | None) -> torch.device:
+    try:
+        place = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+        torch.zeros((), device=place).item()
+    except (RuntimeError, AssertionError, NotImplementedError, TypeError) as error:
+        raise UserError(f"device was {device!r}, which torch cannot use here; cpu always works") from error
+    return place
 
 
 def _critic(
     critic: str | Callable[[tuple[int, int]], Critic],
 ) -> tuple[Callable[[tuple[int, int]], Critic], str]:
     if not isinstance(critic, str):
+        if not callable(critic) or isinstance(critic, nn.Module) or critic in critics.PARTS.values():
+            raise UserError(
+                f"critic was {critic!r}; allowed are {', '.join(CRITICS)}, or a function from the widths of x and y "
+                "to a critic, for instance lambda dim: nf.Separable(dim=dim)"
+            )
         return critic, getattr(critic, "__name__", type(critic).__name__)
     if critic not in CRITICS:
         raise UserError(

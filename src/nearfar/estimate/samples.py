@@ -27,7 +27,8 @@ MOST_LEVELS = 32  # a numeric column with more distinct values than this is take
 def checked_sample(values: Any, name: str) -> Array:
     """The sample as (samples, columns) of float64, or one sentence about what is wrong with it."""
     if isinstance(values, torch.Tensor):
-        values = values.detach().cpu().numpy()
+        values = values.detach().to_dense().cpu()
+        values = (values.double() if values.is_floating_point() else values).numpy()  # numpy has no bfloat16
     try:
         array = np.asarray(values)
     except ValueError as error:
@@ -43,7 +44,8 @@ def checked_sample(values: Any, name: str) -> Array:
         raise UserError(f"{name} has shape {array.shape}; it must be (samples,) or (samples, columns)")
     if len(array) < FEWEST:
         raise UserError(f"{name} has {len(array)} samples; at least {FEWEST} are needed")
-    array = array.astype(np.float64)
+    with np.errstate(over="ignore"):  # what is beyond float64 is infinite, and said below
+        array = array.astype(np.float64)
     bad = ~np.isfinite(array)
     if bad.any():
         row, column = (int(i) for i in np.argwhere(bad)[0])
@@ -55,7 +57,13 @@ def checked_sample(values: Any, name: str) -> Array:
         raise UserError(
             f"{name} column {int(constant[0])} is {array[0, constant[0]]:g} in every row; a constant tells nothing, leave it out"
         )
-    return array
+    return _of_usual_size(array)
+
+
+def _of_usual_size(array: Array) -> Array:
+    """Columns of extreme size divided by a power of two, which loses nothing: their squares must be numbers too."""
+    exponent = np.frexp(np.abs(array).max(axis=0))[1]
+    return np.ldexp(array, np.where(np.abs(exponent) > 300, -exponent, 0))
 
 
 def checked_pair(x: Any, y: Any) -> tuple[Array, Array]:
@@ -114,7 +122,8 @@ class Encoding:
             low, high = np.searchsorted(known, known, "left"), np.searchsorted(known, known, "right")
             return np.interp(column, known, ndtri((low + high) / (2 * len(known))))
         if self.scaling == "standard":
-            return (column - known.mean()) / max(known.std(), 1e-12)
+            # one level in the fitted part: its standard deviation is rounding, not a scale
+            return (column - known.mean()) / (known.std() if known[0] < known[-1] else 1.0)
         return column
 
 
@@ -146,7 +155,9 @@ class Canonical:
 
 
 def whitening(centred: Array) -> Float[np.ndarray, "column direction"]:
-    """The map to unit covariance, without directions in which nothing varies."""
+    """The map to unit covariance, without directions in which nothing varies; to a zero if nothing does at all."""
     variance, direction = np.linalg.eigh(centred.T @ centred / len(centred))
     varies = variance > 1e-9 * variance.max()
+    if not varies.any():
+        return np.zeros((len(variance), 1))
     return direction[:, varies] / np.sqrt(variance[varies])
