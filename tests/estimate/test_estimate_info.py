@@ -174,6 +174,9 @@ BAD: list[tuple[Callable[..., float], tuple[Any, ...], str]] = [
     (info.entropy, (["0.5", "0.5"],), "it must be an array of numbers"),
     (info.entropy, ([[0.5], [0.25, 0.25]],), "it must be an array of numbers"),
     (info.entropy, (None,), "p was None"),
+    (info.entropy, ([1e308, 1e308],), "p sums to inf"),
+    (info.entropy, (["several", ["lines\n"]] * 9,), "it must be an array of numbers"),
+    (info.entropy, (torch.tensor([0.5, 0.5]).to_sparse(),), "it must be an array of numbers"),
     (info.kl, ([0.5, 0.5], [1.0]), r"same outcomes; their shapes were \(2,\) and \(1,\)"),
     (info.kl, ([0.5, 0.5], [0.5, math.inf]), "q holds inf"),
     (info.mutual_information, ([0.5, 0.5],), r"joint must be a matrix p\(x, y\); its shape was \(2,\)"),
@@ -190,3 +193,7 @@ def test_bad_input_gets_one_sentence(
     with pytest.raises(nf.UserError, match=sentence) as problem:
         function(*arguments)
     assert "\n" not in str(problem.value)
+
+
+def test_nothing_is_zero_without_a_sign() -> None:
+    assert [str(info.entropy([1, 0])), str(info.kl([1, 0], [1, 0]))] == ["0.0", "0.0"]

@@ -72,7 +72,7 @@ def _in_base(nats: float, base: float) -> float:
     numeric = isinstance(base, (int, float)) and not isinstance(base, bool)
     if not numeric or not 1 < base < math.inf:
         raise UserError(f"base was {base!r}; allowed is a number above 1: 2 for bits, e for nats")
-    return max(nats, 0.0) / math.log(base)
+    return max(0.0, nats) / math.log(base)  # in this order a zero has no minus
 
 
 def _pair(p: Any, q: Any) -> tuple[Float[np.ndarray, "..."], Float[np.ndarray, "..."]]:
@@ -100,7 +100,8 @@ def _distribution(given: Any, name: str) -> Float[np.ndarray, "..."]:
         raise UserError(f"{name} holds {p[~np.isfinite(p)][0]}; probabilities are finite numbers")
     if p.min() < 0:
         raise UserError(f"{name} holds {p.min():g}; probabilities are never negative")
-    total = p.sum()
+    with np.errstate(over="ignore"):
+        total = p.sum()
     if abs(total - 1) > TOLERANCE:
         raise UserError(f"{name} sums to {total:g}; probabilities sum to 1 (divide counts by their sum)")
     return p / total
@@ -119,5 +120,5 @@ def _numbers(given: Any, name: str) -> Float[np.ndarray, "..."]:
 
 
 def _short(given: Any) -> str:
-    text = repr(given)
+    text = " ".join(repr(given).split())
     return text if len(text) <= 60 else text[:57] + "..."
