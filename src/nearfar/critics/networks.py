@@ -34,12 +34,16 @@ def _check_above_zero(**numbers: int) -> None:
 
 
 def _hidden_layers(width: int, hidden: int, layers: int, activation: Activation) -> list[nn.Module]:
-    if activation not in ACTIVATIONS:
-        raise UserError(f"critic.activation was {activation!r}; allowed are {', '.join(ACTIVATIONS)}")
     modules: list[nn.Module] = []
     for depth in range(layers):
-        modules += [nn.Linear(width if depth == 0 else hidden, hidden), ACTIVATIONS[activation]()]
+        modules += [nn.Linear(width if depth == 0 else hidden, hidden), _activation(activation)]
     return modules
+
+
+def _activation(name: Activation) -> nn.Module:
+    if name not in ACTIVATIONS:
+        raise UserError(f"critic.activation was {name!r}; allowed are {', '.join(ACTIVATIONS)}")
+    return ACTIVATIONS[name]()
 
 
 def _last(width: int, out: int, silent: bool, bias: bool = True) -> nn.Linear:
@@ -105,7 +109,7 @@ class Joint(Scorer):
         self.sides = _sides(dim)
         self.first = nn.Linear(sum(self.sides), hidden)
         self.rest = nn.Sequential(
-            ACTIVATIONS[activation](),
+            _activation(activation),
             *_hidden_layers(hidden, hidden, layers - 1, activation),
             _last(hidden, 1, silent),
         )
