@@ -57,6 +57,7 @@ def test_a_record_has_paper_and_ours(tmp_path: Path) -> None:
         ("rate=[1]", r"rate was \[1\]"),
         ("seed", "'seed' is not an option of small; write key=value, for instance seed=0"),
         ("=3", "'=3' is not an option"),
+        ("seed=-1", "seed was -1; it must be a whole number from 0"),
     ],
 )
 def test_a_wrong_option_gets_one_sentence(word: str, sentence: str, tmp_path: Path) -> None:

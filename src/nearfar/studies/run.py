@@ -92,6 +92,8 @@ def read_options(study: Study, words: Iterable[str]) -> dict[str, Any]:
         if key not in allowed:
             raise unknown(key, allowed, f"options of {study.name}")
         options[key] = convert(_scalar(text), allowed[key].annotation, key)
+        if key == "seed" and options[key] < 0:
+            raise UserError(f"seed was {text}; it must be a whole number from 0")
     return options
 
 
