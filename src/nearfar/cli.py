@@ -350,11 +350,7 @@ def _study(given: argparse.Namespace) -> int:
         print(json.dumps(catalogue()) if given.json else _listed(catalogue()))
         return DONE
     name, *words = given.words
-    try:
-        study = named(name)
-    except UserError:
-        print(_listed(catalogue()), file=sys.stderr)
-        raise
+    study = named(name)
     words += [] if given.seed is None else [f"seed={given.seed}"]
     record = run_study(study, given.out or Path("runs") / f"study-{name}", words)
     print(json.dumps(record.result.as_json()) if given.json else record.text())

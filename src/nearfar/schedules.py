@@ -59,7 +59,7 @@ class Schedule:
         return f"{self.name}({','.join('none' if v is None else str(v) for v in values)})"
 
     def ends(self) -> tuple[float, float]:
-        """Where it begins and ends: every schedule here stays between the two."""
+        """Two numbers it always stays between: where it begins and ends, or zero where it rises from there."""
         raise TypeError(f"{type(self).__name__} is abstract: use linear, geometric, cosine or steps")
 
 
@@ -142,6 +142,8 @@ class Cosine(Schedule):
         return self.end + (self.start - self.end) * 0.5 * (1.0 + math.cos(math.pi * t))
 
     def ends(self) -> tuple[float, float]:
+        if self.warmup:
+            return 0.0, max(self.start, self.end, key=abs)
         return self.start, self.end
 
 
@@ -153,6 +155,12 @@ class Steps(Schedule):
     factor: float
     epochs: tuple[float, ...]
     name: ClassVar[str] = "steps"
+
+    def __post_init__(self) -> None:
+        if self.factor < 0:
+            raise UserError(
+                f"steps' factor was {self.factor}; it must be at least 0, or the sign would alternate"
+            )
 
     def __call__(self, progress: Progress) -> float:
         return self.start * self.factor ** sum(progress.epoch >= epoch for epoch in self.epochs)

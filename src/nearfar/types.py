@@ -68,6 +68,7 @@ class Circumstances:
 
     anchors: int
     negatives: int  # per anchor, those kept
+    fewest: int | None = None  # kept per anchor when a schedule keeps fewest (None: always as many)
     exchangeable: bool = True
     otherwise: str = ""
     independent: bool = False

@@ -89,7 +89,7 @@ def test_a_ball_keeps_the_claim_at_any_cut(bound: Bound, lower: float | Schedule
         (None, "not covered", "which was not measured"),
         (0.63, "not covered", "holds for 63 % of anchors"),
         (0.9999, "not covered", "holds for 99 % of anchors"),
-        (1.0, "proven", "holds for all anchors measured"),
+        (1.0, "proven", "held for every anchor measured"),
     ],
 )
 def test_a_ring_keeps_it_only_where_measured(
@@ -175,3 +175,24 @@ BAD: list[tuple[Callable[[], object], str]] = [
 def test_settings_that_cannot_be_get_a_sentence(make: Callable[[], object], sentence: str) -> None:
     with pytest.raises(UserError, match=sentence):
         make()
+
+
+def test_a_schedule_of_cuts_is_proven_only_if_alpha_is_in_range_when_fewest_are_kept() -> None:
+    """m/(n(m-1)+1) rises as m falls: alpha = 0.28 is in range with 8 negatives (9/33), not with 1 (2/5)."""
+    given = Circumstances(4, 8, independent=True)
+    bound = nf.MultiLabelCPC(0.28)
+    assert bound.certificate(nf.Ball(0.0).circumstances(given)).status == "proven"
+    shrinking = nf.Ball(nf.linear(0, 1))
+    assert bound.certificate(shrinking.circumstances(given)).status == "not covered"
+    assert nf.MultiLabelCPC(0.4).certificate(shrinking.circumstances(given)).status == "proven"
+
+
+def test_a_rise_from_zero_is_part_of_a_schedule_s_claim() -> None:
+    with pytest.raises(nf.UserError, match=r"bound\.alpha was cosine\(1\.0,0\.5,none,10\.0\)"):
+        nf.MultiLabelCPC(nf.cosine(1, 0.5, warmup=10))
+    with pytest.raises(nf.UserError, match="factor was -1"):
+        nf.steps(1, -1, 1, 2)
+
+
+def test_anchors_without_candidates_show_nothing() -> None:
+    assert nf.Ring(0.5, 0.9).covered(nf.Scores.of(torch.zeros(2), torch.zeros(2, 0))) == 0.0

@@ -69,7 +69,12 @@ def test_what_is_written_is_read_back(schedule: Schedule) -> None:
     assert parse_value(schedule.written()) == schedule
 
 
-@given(schedule=st.builds(nf.linear, ends, ends) | st.builds(nf.cosine, ends, ends), progress=progresses)
+@given(
+    schedule=st.builds(nf.linear, ends, ends)
+    | st.builds(nf.cosine, ends, ends, st.none(), st.none() | ends)
+    | st.builds(nf.steps, ends, st.floats(0, 3), st.floats(0, 9), st.floats(0, 9)),
+    progress=progresses,
+)
 @settings(max_examples=50, deadline=None)
 def test_a_schedule_stays_between_its_ends(schedule: Schedule, progress: Progress) -> None:
     low, high = sorted(schedule.ends())

@@ -230,3 +230,19 @@ def test_a_fit_that_diverges_says_so() -> None:
 
     with pytest.raises(nf.UserError, match="the fit diverged"):
         fit_density(Runaway(mean=1e-201), sample(50), WIDE)
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"seed": "a"}, "seed was 'a'"),
+        ({"nu": 1e18}, "more noise than memory can hold"),
+        ({"noise": None}, "noise NoneType; a torch module and something with sample"),
+        ({"model": torch.sin}, "model was builtin_function_or_method"),
+    ],
+)
+def test_what_cannot_be_fitted_gets_a_sentence(changes: dict[str, Any], sentence: str) -> None:
+    normal = torch.distributions.Independent(torch.distributions.Normal(torch.zeros(1), torch.ones(1)), 1)
+    given = {"model": torch.nn.Linear(1, 1), "data": torch.randn(20, 1), "noise": normal, **changes}
+    with pytest.raises(nf.UserError, match=sentence):
+        nf.fit_density(**given)

@@ -221,3 +221,9 @@ def test_json_has_the_names_of_the_contract() -> None:
     assert set(written["certificate"]) == {"status", "condition"}
     assert set(written["baselines"]) == {"ksg", "gaussian"}
     assert written["baselines"]["ksg"] == pytest.approx(SAMPLE_TRUTH, abs=0.08)
+
+
+@pytest.mark.parametrize("wrong", [{"lr": -1.0}, {"check_every": 0}, {"steps": 2.5}, {"average": 0.0}])
+def test_training_that_makes_no_sense(wrong: dict[str, Any]) -> None:
+    with pytest.raises(nf.UserError, match="training's"):
+        Training(**wrong)

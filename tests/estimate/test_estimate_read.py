@@ -21,6 +21,7 @@ TABLE = np.round(RNG.normal(size=(120, 2)), 6)
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     np.save(tmp_path / "x.npy", TABLE)
+    (tmp_path / "folder.npy").mkdir()
     np.savez(tmp_path / "one.npz", only=TABLE)
     np.savez(tmp_path / "two.npz", a=TABLE[:, 0], b=TABLE[:, 1])
     np.savetxt(tmp_path / "named.csv", TABLE, delimiter=",", header="a,b", comments="", fmt="%.6f")
@@ -60,6 +61,7 @@ def test_one_column_by_name(folder: Path) -> None:
     ("spec", "sentence"),
     [
         ("nothing.csv", "nothing.csv is not there"),
+        ("folder.npy", "folder.npy is a folder, not a file"),
         ("x.txt", r"ends in '.txt'; allowed are .npy, .npz, .csv, .parquet"),
         ("two.npz", "holds a, b; say which, for instance .*two.npz:a"),
         ("two.npz:c", "has no 'c'; it has a, b"),

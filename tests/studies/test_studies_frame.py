@@ -135,7 +135,7 @@ def test_command_line_lists_and_refuses(capsys: pytest.CaptureFixture[str]) -> N
     printed = capsys.readouterr()
     assert printed.out == ""
     assert "binry is not one of the studies (did you mean binary?)" in printed.err
-    assert "002 Fig. 1, 2" in printed.err
+    assert len(printed.err.splitlines()) == 1
     assert main(["study", "binary", "--seed", "1"]) == 2
     assert "seed is not one of the options of binary" in capsys.readouterr().err
 

@@ -44,7 +44,7 @@ def proven(condition: str, circumstances: Circumstances, ceiling: float | None =
             return not_covered(f"{_CUT}, which was not measured", ceiling)
         if share < 1.0:
             return not_covered(f"{_CUT}, which holds for {_percent(share)} of anchors", ceiling)
-        condition = f"{condition}; {_CUT}, which holds for all anchors measured"
+        condition = f"{condition}; {_CUT}, which held for every anchor measured: measure many"
     if circumstances.cut == "below":
         condition = f"{condition}; dropping the least similar can only lower the estimate"
     return Certificate("proven", condition, ceiling)

@@ -102,10 +102,12 @@ class MultiLabelCPC:
 
     def certificate(self, circumstances: Circumstances, progress: Progress | None = None) -> Certificate:
         n, m, alphas = circumstances.anchors, 1 + circumstances.negatives, values(self.alpha, progress)
-        ceiling, least = _ceiling(alphas, m), smallest_proven_alpha(n, circumstances.negatives)
+        # the fewer negatives, the larger the least alpha: the range must hold when a selection keeps fewest
+        fewest = m - 1 if circumstances.fewest is None else circumstances.fewest
+        ceiling, least = _ceiling(alphas, m), smallest_proven_alpha(n, fewest)
         outside = [alpha for alpha in alphas if not least <= alpha <= 1]
         if outside:
-            why = f"alpha = {outside[0]:g} is outside [m/(n(m-1)+1), 1] = [{least:g}, 1] for n = {n} and m = {m}"
+            why = f"alpha = {outside[0]:g} is outside [m/(n(m-1)+1), 1] = [{least:g}, 1] for n = {n} and m = {1 + fewest}"
             return not_covered(why, ceiling)
         if not circumstances.independent:
             why = circumstances.otherwise or "anchors share their negatives"
@@ -114,7 +116,7 @@ class MultiLabelCPC:
             )
         condition = (
             f"alpha = {' to '.join(f'{a:g}' for a in dict.fromkeys(alphas))} lies in [m/(n(m-1)+1), 1] = "
-            f"[{least:g}, 1] for n = {n} and m = {m}, and the negatives are drawn independently; then the "
+            f"[{least:g}, 1] for n = {n} and m = {1 + fewest}, and the negatives are drawn independently; then the "
             f"estimate {UNFITTED} never exceeds I in expectation, nor log(m/alpha) = {ceiling:.4g}"
         )
         return proven(condition, circumstances, ceiling)

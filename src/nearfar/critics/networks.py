@@ -29,8 +29,8 @@ def _sides(dim: Dim) -> tuple[int, int]:
 
 def _check_above_zero(**numbers: int) -> None:
     for name, number in numbers.items():
-        if number < 1:
-            raise UserError(f"critic.{name} was {number}; it must be at least 1")
+        if not isinstance(number, int) or number < 1:
+            raise UserError(f"critic.{name} was {number!r}; it must be a whole number from 1")
 
 
 def _hidden_layers(width: int, hidden: int, layers: int, activation: Activation) -> list[nn.Module]:

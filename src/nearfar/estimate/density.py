@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 from nearfar.errors import UserError
 
+MOST_NOISE = 2e10  # numbers
 Partition = Literal["learned", "zero"]
 Model = TypeVar("Model", bound=nn.Module)
 
@@ -75,7 +76,12 @@ def fit_density(
     (Eq. 22), which suits models that are normalised by construction or flexible enough to become so. Full-batch
     L-BFGS for up to `steps` iterations; the same `seed` gives the same noise and so the same fit.
     """
-    _check(data, nu, partition, steps)
+    _check(data, nu, partition, steps, seed)
+    if not isinstance(model, nn.Module) or not (hasattr(noise, "sample") and hasattr(noise, "log_prob")):
+        raise UserError(
+            f"model was {type(model).__name__} and noise {type(noise).__name__}; a torch module and something with "
+            "sample and log_prob, such as a torch distribution, are needed"
+        )
     with torch.random.fork_rng(devices=[data.device] if data.is_cuda else []):
         torch.manual_seed(seed)
         contrast = noise.sample(torch.Size([max(1, round(nu * len(data)))])).to(data)
@@ -128,13 +134,17 @@ def _minimise(loss: Callable[[], Tensor], parameters: list[Tensor], steps: int) 
     return final
 
 
-def _check(data: Tensor, nu: float, partition: str, steps: int) -> None:
+def _check(data: Tensor, nu: float, partition: str, steps: int, seed: int) -> None:
     if not isinstance(data, Tensor) or not data.is_floating_point() or data.ndim == 0 or len(data) == 0:
         raise UserError("data must be a floating-point tensor with one point per row and at least one row")
     if not torch.isfinite(data).all():
         raise UserError("data holds NaN or infinite numbers; leave such rows out")
     if isinstance(nu, bool) or not isinstance(nu, (int, float)) or not 0 < nu < float("inf"):
         raise UserError(f"nu was {nu!r}; allowed is a number above 0: points of noise for each of data")
+    if nu * data.numel() > MOST_NOISE:
+        raise UserError(f"nu was {nu!r}; with {len(data)} points that is more noise than memory can hold")
+    if isinstance(seed, bool) or not isinstance(seed, int):
+        raise UserError(f"seed was {seed!r}; allowed is a whole number")
     if partition not in ("learned", "zero"):
         raise UserError(f"partition was {partition!r}; allowed are learned and zero")
     if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:

@@ -41,9 +41,16 @@ class Training:
     average: float = 0.02  # weight of the newest in the running mean of the weights, which is what is kept
 
     def __post_init__(self) -> None:
-        if self.batch_size < 2 or self.steps < 1:
+        least = {"batch_size": 2, "steps": 1, "check_every": 1, "patience": 1}
+        for name, number in least.items():
+            if not isinstance(getattr(self, name), int) or getattr(self, name) < number:
+                raise UserError(
+                    f"training's {name} was {getattr(self, name)!r}; it must be a whole number from {number}"
+                )
+        if not self.lr > 0 or not self.weight_decay >= 0 or not 0 < self.average <= 1:
             raise UserError(
-                f"training was batches of {self.batch_size} and {self.steps} steps; at least 2 and 1 are needed"
+                f"training's lr, weight_decay and average were {self.lr}, {self.weight_decay} and {self.average}; "
+                "they must be above 0, at least 0, and in (0, 1]"
             )
 
 

@@ -14,13 +14,14 @@ def read_sample(spec: str) -> np.ndarray:
     """The table in a file; `FILE:NAME` (or `FILE:a,b`) takes one array of an .npz, or columns by name."""
     path, _, names = (spec, "", "") if Path(spec).exists() else spec.partition(":")
     file = Path(path)
-    if file.suffix not in KINDS:
+    kind = file.suffix.lower()
+    if kind not in KINDS:
         raise UserError(f"{file} ends in {file.suffix or 'nothing'!r}; allowed are {', '.join(KINDS)}")
     if not file.is_file():
-        raise UserError(f"{file} is not there")
+        raise UserError(f"{file} is {'a folder, not a file' if file.is_dir() else 'not there'}")
     wanted = [name.strip() for name in names.split(",")] if names else []
     try:
-        return _READERS[file.suffix](file, wanted)
+        return _READERS[kind](file, wanted)
     except UserError:
         raise
     except Exception as error:  # a damaged file can fail in any way its reader knows

@@ -62,12 +62,13 @@ class Ring:
         lower = min(ends(self.lower)) if context is None else at(self.lower, context.progress)
         inside = Ring(lower, 1.0)._inside(values, candidates, None)
         least = -Dense(-values, inside).hardest()
-        return float((least >= log_mean - SLACK).double().mean())
+        some = candidates.any(dim=1)  # an anchor without candidates shows nothing
+        return float(((least >= log_mean - SLACK) & some).sum() / some.sum().clamp_min(1))
 
     def circumstances(self, given: Circumstances, progress: Progress | None = None) -> Circumstances:
         lowers = ends(self.lower) if progress is None else (at(self.lower, progress),)
         uppers = ends(self.upper) if progress is None else (at(self.upper, progress),)
-        return selected(given, min(lowers), max(uppers), least_upper=min(uppers))
+        return selected(given, lowers, uppers)
 
 
 @dataclass(frozen=True)
@@ -106,10 +107,11 @@ def _written(value: Value) -> str:
     return value.written() if isinstance(value, Schedule) else f"{value:g}"
 
 
-def selected(given: Circumstances, lower: float, upper: float, least_upper: float) -> Circumstances:
-    """The circumstances after a cut at `lower` and `upper`; `least_upper` is the lowest the outer edge ever is."""
-    first, last = places(given.negatives, lower, upper)
+def selected(given: Circumstances, lowers: tuple[float, ...], uppers: tuple[float, ...]) -> Circumstances:
+    """The circumstances after cuts between these edges, the widest of which keeps most."""
+    first, last = places(given.negatives, min(lowers), max(uppers))
+    narrow_first, narrow_last = places(given.negatives, max(lowers), min(uppers))
     cut: Literal["none", "below", "above"] = "none" if first == 0 else "below"
-    if places(given.negatives, lower, least_upper)[1] < given.negatives:
+    if narrow_last < given.negatives:
         cut = "above"
-    return replace(given, negatives=last - first, cut=cut)
+    return replace(given, negatives=last - first, fewest=narrow_last - narrow_first, cut=cut)
