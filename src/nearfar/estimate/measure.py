@@ -80,6 +80,15 @@ def measured(
     return Measured(float(nats), math.sqrt(float(variance)), GROUPS - 1)
 
 
+@torch.no_grad()
+def value(
+    bound: Bound, f: Float[Tensor, "sample sample"], trials: Sequence[Trial], shift: float = 0.0
+) -> float:
+    """Mean over the trials, without its error."""
+    everyone = torch.ones(len(f), dtype=torch.bool, device=f.device)
+    return float(_mean_value(bound, f + shift, trials, everyone))
+
+
 def _mean_value(
     bound: Bound, f: Tensor, trials: Sequence[Trial], present: Bool[Tensor, "sample"]
 ) -> Float[Tensor, ""]:

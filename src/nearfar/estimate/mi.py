@@ -31,6 +31,7 @@ from nearfar.estimate.choose import (
     chosen_bound,
     learning_objective,
     measured_blocks,
+    optimism,
     trials,
 )
 from nearfar.estimate.fit import CRITICS, Begun, Training, both_ways, fitted_critic
@@ -49,6 +50,7 @@ from nearfar.schedules import START, at
 from nearfar.types import Bound, Certificate, Critic
 
 LARGEST_BLOCK = 2048  # samples contrasted with one another at a time: 16 MB of scores
+MOST_LEARNED = 4096  # training rows that are scored to see how much fitting helped
 LEANING = 0.8  # share of its ceiling from which an estimate says more about the ceiling than about the data
 
 
@@ -82,9 +84,12 @@ def estimate_mi(
     place = _place(device)
     make, critic_name = _critic(critic)
     splits = list(_splits(len(x), folds, seed))
-    # the least alpha must be covered wherever the bound is read: held out and, to choose, on validation rows
-    smallest = min(min(len(_validation(rest)[0]), *map(len, _blocks(held_out))) for rest, held_out in splits)
-    candidates = candidate_bounds(bound, negatives, smallest)
+    smallest = min(len(block) for _, held_out in splits for block in _blocks(held_out))
+    # to choose, bounds are compared on validation rows: the least alpha must be covered there too
+    compared = (
+        min(smallest, *(len(_validation(rest)[0]) for rest, _ in splits)) if bound == "auto" else smallest
+    )
+    candidates = candidate_bounds(bound, negatives, compared)
     how, objective = training or Training(), learning_objective(bound)
     with _few_threads():
         parts = [
@@ -96,6 +101,7 @@ def estimate_mi(
             measured_blocks(chosen, part.held_out, part.validation, negatives, seed + k)
             for k, part in enumerate(parts)
         ]
+        above = optimism(chosen, parts, negatives, seed)
     total = average(found)
     circumstances = trials(chosen, negatives, smallest, seed, place)[0].circumstances
     certificate = chosen.certificate(circumstances)
@@ -105,7 +111,7 @@ def estimate_mi(
     others = _baselines(x, y, kinds, scaling, seed) if baselines else {}
     return Estimate(
         nats=total.nats,
-        interval=_interval(total, confidence),
+        interval=_interval(total, above, confidence),
         confidence=confidence,
         ceiling=certificate.ceiling,
         certificate=certificate,
@@ -212,6 +218,7 @@ def _fold(
     return Part(
         [_every_pair(network, *prepared(block)) for block in _blocks(held_out)],
         _every_pair(network, *prepared(validation)),
+        [_every_pair(network, *prepared(block)) for block in _alike(train, held_out)],
     )
 
 
@@ -225,15 +232,23 @@ def _blocks(rows: np.ndarray) -> list[np.ndarray]:
     return np.array_split(rows, math.ceil(len(rows) / LARGEST_BLOCK))
 
 
+def _alike(train: np.ndarray, held_out: np.ndarray) -> list[np.ndarray]:
+    """Training rows in blocks of the size of the held-out ones: InfoNCE's value depends on how many are contrasted."""
+    size = len(_blocks(held_out)[0])
+    some = train[: max(size, MOST_LEARNED)]
+    return [some[i : i + size] for i in range(0, max(1, len(some) - size + 1), size)]
+
+
 @torch.no_grad()
 def _every_pair(network: Begun, x: Tensor, y: Tensor, rows: int = 256) -> Tensor:
     return torch.cat([network.cross(part, y) for part in x.split(rows)])
 
 
-def _interval(total: Measured, confidence: float) -> tuple[float, float]:
+def _interval(total: Measured, above: float, confidence: float) -> tuple[float, float]:
     reach = float(student.ppf((1 + confidence) / 2, total.freedom)) * total.error
-    # a lower bound may fall below zero, the information it bounds cannot
-    return total.nats - reach, max(0.0, total.nats + reach)
+    # what fitting cost is missing from the estimate, so the truth may be higher by about half the optimism; and a
+    # lower bound may fall below zero, the information it bounds cannot
+    return total.nats - reach, max(0.0, total.nats + above / 2 + reach)
 
 
 def _baselines(
