@@ -5,12 +5,15 @@
     byol   = Method(Momentum(net, predictor=mlp), Cosine(1.0),  NoNegatives(), Everyone(), Agreement())
 
 The fifth, the views, is what the batch brings. `forward` computes and changes nothing; `advance`, called after
-the optimiser's step, does every mutation: slow networks, batch-norm statistics, queue, bank, a bound's memory.
+the optimiser's step, does every mutation: slow networks, batch-norm statistics, queue, bank, a bound's memory. Only
+what a selection knows of all instances is renewed apart from steps, by `refresh`, at the start of epochs.
 """
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import torch
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from nearfar.schedules import START, Progress
@@ -23,7 +26,9 @@ from nearfar.types import (
     Critic,
     Encoded,
     Encoders,
+    Keyed,
     Outcome,
+    Refreshing,
     Remembering,
     Selection,
     Source,
@@ -125,6 +130,30 @@ class Method(nn.Module):
         with torch.autocast(batch.index.device.type, enabled=False):
             prepared = {w: self.critic.prepare(z) for w, z in encoded.keys.items()}
         self.negatives.advance(prepared, batch.index, progress)
+
+    @torch.no_grad()
+    def embed(self, view: Tensor) -> Float[Tensor, "image dim"]:
+        """What the key network says of a view, as it is scored and stored; where each view has a network of its
+        own, the first."""
+        key = self.encoders.encode((view,), anchors=(), keys=(0,)).keys[0]
+        with torch.autocast(view.device.type, enabled=False):
+            return self.critic.prepare(key)
+
+    @torch.no_grad()
+    def refresh(self, embed_all: Callable[[], Float[Tensor, "instance dim"]], progress: Progress) -> bool:
+        """Renews what the selection knows of all instances, when it is due; says whether it was.
+
+        From the bank where there is one, its views side by side; otherwise from `embed_all`, which embeds the
+        training data in order (see `embed`) and is called only when needed.
+        """
+        if not isinstance(self.selection, Refreshing) or not self.selection.due(progress):
+            return False
+        if isinstance(self.negatives, Keyed):
+            embedding = self.negatives.rows.transpose(0, 1).flatten(1)
+        else:
+            embedding = embed_all()
+        self.selection.refresh(embedding)
+        return True
 
     def certificate(
         self,

@@ -159,6 +159,23 @@ class Selection(Protocol):
         """What is left of the circumstances after selecting; without progress, for the most it ever keeps."""
 
 
+@runtime_checkable
+class Refreshing(Protocol):
+    """A selection with a memory of all instances. Calling it changes nothing; `refresh` does, at epoch starts."""
+
+    def due(self, progress: Progress) -> bool: ...
+
+    def refresh(self, embedding: Float[Tensor, "instance dim"]) -> None:
+        """Takes in an embedding of every instance, row i that of instance i; zeros where none is known."""
+
+
+@runtime_checkable
+class Keyed(Protocol):
+    """A source with a row for every instance, which saves embedding all of them again."""
+
+    rows: Float[Tensor, "view instance dim"]
+
+
 class Bound(Protocol):
     """What number is climbed: the estimate in nats, averaged over anchors, always maximised.
 

@@ -11,7 +11,7 @@ from nearfar import bounds, critics, encoders, negatives, selections
 from nearfar.encoders import Plan
 from nearfar.method import Method
 from nearfar.parts import settable
-from nearfar.types import Critic, Encoders, Source
+from nearfar.types import Critic, Encoders, Selection, Source
 
 Choices = Mapping[str, Mapping[str, Any]]
 
@@ -31,7 +31,7 @@ def build_method(
         encoders=_encoders(choices["encoders"], plan, backbone, channels, image_size),
         critic=_critic(choices["critic"], plan.dim),
         negatives=_negatives(choices, plan.dim, instances),
-        selection=_plain_part(selections.PARTS, choices["selection"]),
+        selection=_selection(choices["selection"], instances),
         bound=_plain_part(bounds.PARTS, choices["bound"]),
         symmetric=choices["views"]["symmetric"],
         chunk=chunk,
@@ -46,7 +46,7 @@ def try_parts(choices: Choices) -> None:
         role(nn.Identity(), **_own(role, choices["encoders"]))
         _negatives(choices, plan.dim, instances=1)
         _critic(choices["critic"], plan.dim)
-        _plain_part(selections.PARTS, choices["selection"])
+        _selection(choices["selection"], instances=1)
         _plain_part(bounds.PARTS, choices["bound"])
 
 
@@ -62,6 +62,12 @@ def _own(part: Any, choice: Mapping[str, Any]) -> dict[str, Any]:
 def _plain_part(parts: Mapping[str, Any], choice: Mapping[str, Any]) -> Any:
     part = parts[choice["name"]]
     return part(**_own(part, choice))
+
+
+def _selection(choice: Mapping[str, Any], instances: int) -> Selection:
+    part = selections.PARTS[choice["name"]]
+    supplied = {"instances": instances} if "instances" in inspect.signature(part).parameters else {}
+    return part(**_own(part, choice), **supplied)
 
 
 def _critic(choice: Mapping[str, Any], dim: int) -> Critic:

@@ -1,0 +1,69 @@
+"""Negatives from the anchor's own cluster."""
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor, nn
+
+from nearfar.errors import UserError
+from nearfar.schedules import Progress
+from nearfar.scores import Dense, Scores
+from nearfar.selections.close import pulled
+from nearfar.selections.clusters import Clusters
+from nearfar.types import Circumstances, Context
+
+
+class Cave(nn.Module):
+    """The candidates in the anchor's own one of `clusters` k-means clusters (001 App. F).
+
+    An anchor without company there, and every anchor before the first refresh, keeps everyone: told from nobody it
+    would learn nothing. `close` adds +C_i: members of the cave that share one of so many smaller clusters with the
+    anchor, in any of `runs` k-means runs, join its positive (see `close.pulled`) instead of its negatives.
+    """
+
+    def __init__(
+        self,
+        clusters: int = 100,
+        every: int = 1,
+        close: int | None = None,
+        runs: int = 3,
+        *,
+        instances: int = 0,
+    ) -> None:
+        super().__init__()
+        if close is not None and close <= clusters:
+            raise UserError(
+                f"selection.close was {close}; it must exceed selection.clusters, {clusters}, or every member of "
+                "the cave would be close; leave it out for a plain cave"
+            )
+        self.cave = Clusters(clusters, 1, every, instances)
+        self.close = None if close is None else Clusters(close, runs, every, instances)
+
+    def due(self, progress: Progress) -> bool:
+        return self.cave.due(progress)
+
+    def refresh(self, embedding: Tensor) -> None:
+        self.cave.refresh(embedding)
+        if self.close is not None:
+            self.close.refresh(embedding)
+
+    def forward(self, scores: Scores, context: Context | None = None) -> Scores:
+        if context is None:
+            return scores
+        values, strangers = scores.negative.matrix()
+        index = context.index, context.candidates.index
+        cave = strangers & self.cave.together(*index)
+        close = torch.zeros_like(cave) if self.close is None else cave & self.close.together(*index)
+        negatives = cave & ~close
+        alone = ~negatives.any(dim=1, keepdim=True)
+        positive = scores.positive if self.close is None else pulled(scores.positive, values, close)
+        return Scores(positive, Dense(values, negatives | (strangers & ~close & alone)))
+
+    def circumstances(self, given: Circumstances, progress: Progress | None = None) -> Circumstances:
+        why = (
+            "negatives come from the anchor's own cluster, which 001 Thm 3.1 covers only where every kept e^f is at "
+            "least its mean over the anchor's candidates"
+        )
+        if self.close is not None:
+            why = f"{why}, and close neighbours count as positives"
+        return replace(given, exchangeable=False, independent=False, otherwise=why)

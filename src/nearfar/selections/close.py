@@ -1,0 +1,23 @@
+"""Close neighbours as positives."""
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from nearfar.scores import Dense
+
+
+def pulled(
+    positive: Float[Tensor, "anchor positive"],
+    values: Float[Tensor, "anchor candidate"],
+    close: Bool[Tensor, "anchor candidate"],
+) -> Float[Tensor, "anchor positive"]:
+    """The positive as the event "one of C_i": log( e^f(u, v+) + sum of e^f over the close candidates ).
+
+    Why a sum, and why here. Local Aggregation's p(C_i) is the chance that a softmax picks any member of C_i, and
+    chances of disjoint outcomes add (003 sec. 5.3); a mean of log-softmaxes, which bounds take over several
+    positives, would ask for each member in turn. Which things count as one is a question of membership, so a
+    selection answers it, and what leaves it is one score per positive: `Scores` needs no mask for positives, and
+    log( sum over C_i / sum over B_i ) is what any bound with a softmax computes from it.
+    """
+    return torch.logaddexp(positive, Dense(values, close).logsumexp()[:, None])

@@ -1,0 +1,81 @@
+"""Local Aggregation: told from the nearest, pulled towards those of them in the same clusters."""
+
+from dataclasses import replace
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from nearfar.errors import UserError
+from nearfar.schedules import Progress, Value, at
+from nearfar.scores import Dense, Scores
+from nearfar.selections.close import pulled
+from nearfar.selections.clusters import Clusters
+from nearfar.selections.ranks import beyond_edges
+from nearfar.selections.ring import Ring
+from nearfar.types import Circumstances, Context
+
+
+class Neighbours(nn.Module):
+    """Background set B_i and close set C_i of each anchor (001 App. F, 003 sec. 5.3).
+
+    B_i: the candidates at the places of `Ring(lower, upper)`, of these the `background` most similar (None: all),
+    ranked for the anchor as it is seen now (001), not for its remembered row (003). C_i: who shares a cluster with
+    the anchor in any of `runs` k-means runs of `clusters` clusters.
+
+        keep="la"        close ones join the positive, the rest of B_i are negatives; with `Tuple` or `NPair` the value
+                         is log( sum over C_i and B_i of e^f / sum over B_i of e^f ), the anchor's own in both sums
+        keep="annulus"   close ones are left out of B_i and join nobody (003 Def. 5.3)
+
+    Local Aggregation has upper = 1. With upper < 1 it is Ring (+C_i): what is closer than the inner edge is no
+    negative, but if it is in C_i it is pulled like the rest of C_i. Anchors not clustered yet keep everyone.
+    """
+
+    def __init__(
+        self,
+        background: int | None = None,
+        lower: Value = 0.9,
+        upper: Value = 1.0,
+        clusters: int = 100,
+        runs: int = 3,
+        every: int = 1,
+        keep: Literal["la", "annulus"] = "la",
+        *,
+        instances: int = 0,
+    ) -> None:
+        super().__init__()
+        if background is not None and background < 1:
+            raise UserError(
+                f"selection.background was {background}; it must be at least 1, or left out for no limit"
+            )
+        if keep not in ("la", "annulus"):
+            raise UserError(f"selection.keep was {keep!r}; allowed are la and annulus")
+        self.background, self.ring, self.keep = background, Ring(lower, upper), keep
+        self.close = Clusters(clusters, runs, every, instances)
+
+    def due(self, progress: Progress) -> bool:
+        return self.close.due(progress)
+
+    def refresh(self, embedding: Tensor) -> None:
+        self.close.refresh(embedding)
+
+    def forward(self, scores: Scores, context: Context | None = None) -> Scores:
+        if context is None:
+            return scores
+        values, strangers = scores.negative.matrix()
+        lower, upper = (at(edge, context.progress) for edge in (self.ring.lower, self.ring.upper))
+        with torch.no_grad():
+            reach, too_close = beyond_edges(values, strangers, lower, upper, self.background)
+            close = reach & self.close.together(context.index, context.candidates.index)
+            unknown = ~self.close.knows(context.index)[:, None]
+            negatives = (reach & ~too_close & ~close) | (strangers & unknown)
+        positive = pulled(scores.positive, values, close) if self.keep == "la" else scores.positive
+        return Scores(positive, Dense(values, negatives))
+
+    def circumstances(self, given: Circumstances, progress: Progress | None = None) -> Circumstances:
+        if self.keep == "la":
+            why = "close neighbours count as positives, for which no bound is proven (003 Cor. 5.4.1 approximates)"
+        else:
+            why = "negatives in the anchor's own clusters were dropped, the most similar ones among them"
+        # before the first refresh everyone is kept, so that many can count
+        return replace(given, exchangeable=False, independent=False, otherwise=why, cut="above")

@@ -1,0 +1,189 @@
+"""Clusters are a function of what was embedded, unknown instances belong nowhere, and refreshing is all that
+changes them. Local Aggregation's numbers and its limits."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from nearfar.bounds import InfoNCE, NPair
+from nearfar.errors import UserError
+from nearfar.schedules import START, Progress
+from nearfar.scores import EMPTY, UNKNOWN, Candidates, Scores
+from nearfar.selections import Cave, Neighbours, Ring
+from nearfar.selections.clusters import Clusters
+from nearfar.types import Circumstances, Context, Refreshing
+
+
+def blobs(each: int = 20, groups: int = 4) -> Tensor:
+    """Unit vectors around `groups` orthogonal directions; instance i belongs to group i % groups."""
+    noise = torch.randn(each * groups, 8, generator=torch.Generator().manual_seed(0))
+    return F.normalize(torch.eye(8)[torch.arange(each * groups) % groups] + 0.1 * noise, dim=1)
+
+
+def scene(index: Tensor, candidates: Tensor, seed: int = 0) -> tuple[Scores, Context]:
+    generator = torch.Generator().manual_seed(seed)
+    values = torch.randn(len(index), len(candidates), generator=generator, dtype=torch.float64)
+    held = Candidates(torch.zeros(len(candidates), 1), candidates)
+    positive = torch.randn(len(index), generator=generator, dtype=torch.float64)
+    scores = Scores.of(positive, values, held.strangers_to(index))
+    return scores, Context(torch.zeros(len(index), 1), held, index, START)
+
+
+def kept(scores: Scores) -> Tensor:
+    return scores.negative.matrix()[1]
+
+
+def test_k_means_finds_groups_that_are_there() -> None:
+    clusters = Clusters(4, 3, 1, 80)
+    clusters.refresh(blobs())
+    group = torch.arange(80) % 4
+    everyone = torch.arange(80)
+    assert torch.equal(clusters.together(everyone, everyone), group[:, None] == group[None, :])
+
+
+def test_length_does_not_matter_only_direction() -> None:
+    plain, scaled = Clusters(4, 1, 1, 80), Clusters(4, 1, 1, 80)
+    plain.refresh(blobs())
+    scaled.refresh(blobs() * torch.arange(1, 81)[:, None])
+    everyone = torch.arange(80)
+    assert torch.equal(plain.together(everyone, everyone), scaled.together(everyone, everyone))
+
+
+def test_the_same_embedding_gives_the_same_clusters_and_runs_differ() -> None:
+    rows = torch.randn(120, 8, generator=torch.Generator().manual_seed(1))
+    one, two = Clusters(10, 3, 1, 120), Clusters(10, 3, 1, 120)
+    one.refresh(rows)
+    two.refresh(rows + 1.0)  # whatever was known before leaves no trace
+    two.refresh(rows)
+    assert torch.equal(one.ids, two.ids)
+    assert not torch.equal(one.ids[0], one.ids[1])
+    assert set(one.ids.unique().tolist()) <= set(range(10))
+
+
+def test_a_pair_is_together_if_any_run_says_so() -> None:
+    clusters = Clusters(3, 2, 1, 4)
+    clusters.ids = torch.tensor([[0, 0, 1, -1], [2, 1, 2, -1]], dtype=torch.int32)
+    everyone = torch.arange(4)
+    wanted = [[1, 1, 1, 0], [1, 1, 0, 0], [1, 0, 1, 0], [0, 0, 0, 0]]
+    assert clusters.together(everyone, everyone).int().tolist() == wanted
+
+
+def test_unknown_instances_share_a_cluster_with_nobody() -> None:
+    rows = blobs()
+    rows[3], rows[7, 2] = 0.0, torch.nan
+    clusters = Clusters(4, 2, 1, 80)
+    clusters.refresh(rows)
+    strange = torch.tensor([3, 7, UNKNOWN, EMPTY, 80, 10**9])
+    assert not clusters.together(strange, strange).any()
+    assert not clusters.together(torch.arange(80), strange).any()
+    assert clusters.knows(torch.tensor([0, 3, UNKNOWN])).tolist() == [True, False, False]
+
+
+@pytest.mark.parametrize("rows", [torch.zeros(5, 3), torch.eye(3), torch.zeros(0, 3)])
+def test_fewer_instances_than_clusters_or_none_at_all(rows: Tensor) -> None:
+    clusters = Clusters(10, 2, 1, len(rows))
+    clusters.refresh(rows)
+    everyone = torch.arange(len(rows))
+    alone = torch.eye(len(rows), dtype=torch.bool) & (rows != 0).any(dim=1, keepdim=True)
+    assert torch.equal(clusters.together(everyone, everyone), alone)
+
+
+@pytest.mark.parametrize("make", [lambda: Cave(4, instances=80), lambda: Neighbours(3, instances=80)])
+def test_before_the_first_refresh_everyone_counts(make: Callable[[], Cave | Neighbours]) -> None:
+    scores, context = scene(torch.arange(6), torch.tensor([UNKNOWN, EMPTY, *range(20)]))
+    after = make()(scores, context)
+    assert torch.equal(kept(after), kept(scores))
+    assert torch.equal(after.positive, scores.positive)
+    assert make()(scores) is scores
+
+
+def test_refreshing_is_due_at_the_start_of_every_nth_epoch_but_the_first() -> None:
+    for part in (Cave(4, every=2), Neighbours(every=2)):
+        assert isinstance(part, Refreshing)
+        due = [step for step in range(31) if part.due(Progress(step, 30, 5))]
+        assert due == [10, 20, 30]
+    assert not isinstance(Ring(), Refreshing)
+
+
+def test_a_cave_holds_the_anchors_cluster_and_a_lone_anchor_everyone() -> None:
+    cave = Cave(4, instances=80)
+    cave.refresh(blobs())
+    index, candidates = torch.tensor([0, 1, 2]), torch.tensor([0, 4, 8, 1, 5, 3, UNKNOWN, EMPTY])
+    after = cave(*scene(index, candidates))
+    assert kept(after).int().tolist() == [
+        [0, 1, 1, 0, 0, 0, 0, 0],
+        [0, 0, 0, 0, 1, 0, 0, 0],
+        [1, 1, 1, 1, 1, 1, 1, 0],  # nobody else of group 2 is there
+    ]
+
+
+def test_local_aggregation_is_the_log_of_two_sums() -> None:
+    """003 sec. 5.3: log p(C_i and B_i) / p(B_i); with the log m of InfoNCE the same but for the number of negatives."""
+    part = Neighbours(background=12, lower=0.0, clusters=4, instances=80)
+    part.refresh(blobs())
+    index, candidates = torch.arange(8), torch.arange(40)
+    scores, context = scene(index, candidates)
+    values = scores.negative.matrix()[0]
+    wanted = []
+    for i in range(8):
+        strangers = [j for j in range(40) if j != i]
+        background = sorted(strangers, key=lambda j: float(values[i, j]))[-12:]
+        own = scores.positive[i, 0].exp()
+        close = own + sum(values[i, j].exp() for j in background if j % 4 == i % 4)
+        wanted.append(torch.log(close / (own + values[i, background].exp().sum())))
+    after = part(scores, context)
+    torch.testing.assert_close(NPair()(after), torch.stack(wanted).mean())
+    offset = after.negative.count().log1p().mean()
+    torch.testing.assert_close(InfoNCE()(after), torch.stack(wanted).mean() + offset)
+
+
+def test_local_aggregation_with_nobody_close_is_a_ball() -> None:
+    """003 Thm 5.4: C_i = {i} makes LA the ball objective."""
+    part = Neighbours(lower=0.5, clusters=40, runs=1, instances=40)
+    part.close.ids = torch.arange(40, dtype=torch.int32)[None]
+    scores, context = scene(torch.arange(8), torch.arange(40))
+    ball = Ring(0.5, 1.0)(scores)
+    after = part(scores, context)
+    assert torch.equal(kept(after), kept(ball))
+    torch.testing.assert_close(NPair()(after), NPair()(ball))
+
+
+def test_ring_with_close_set_differs_from_local_aggregation_by_its_inner_edge_alone() -> None:
+    """001 App. F: close ones are pulled wherever they are; only the negatives lose what is too close."""
+    la, ring = (Neighbours(lower=0.4, upper=u, clusters=4, instances=80) for u in (1.0, 0.8))
+    for part in (la, ring):
+        part.refresh(blobs())
+    scores, context = scene(torch.arange(8), torch.arange(40))
+    aggregated, ringed = la(scores, context), ring(scores, context)
+    assert torch.equal(aggregated.positive, ringed.positive)
+    assert torch.equal(kept(ringed), kept(aggregated) & kept(Ring(0.4, 0.8)(scores)))
+    assert (kept(ringed).sum() < kept(aggregated).sum()).all()
+
+
+@pytest.mark.parametrize("part", [Cave(4), Cave(4, close=8), Neighbours(), Neighbours(keep="annulus")])
+def test_clusters_cost_the_proof_and_the_ceiling_stays(part: Cave | Neighbours) -> None:
+    said = part.circumstances(Circumstances(8, 100, independent=True))
+    assert said.negatives == 100
+    certificate = InfoNCE().certificate(said)
+    assert certificate.status == "not covered"
+    assert certificate.ceiling == pytest.approx(4.6151, abs=1e-4)
+
+
+BAD: list[tuple[Callable[[], object], str]] = [
+    (lambda: Cave(1), "selection.clusters was 1"),
+    (lambda: Cave(10, every=0), "selection.every was 0"),
+    (lambda: Cave(10, close=10), "selection.close was 10; it must exceed selection.clusters, 10"),
+    (lambda: Neighbours(0), "selection.background was 0"),
+    (lambda: Neighbours(runs=0), "selection.runs was 0"),
+    (lambda: Neighbours(lower=0.9, upper=0.5), "selection.lower was 0.9; it must not exceed"),
+    (lambda: Neighbours(keep="all"), "selection.keep was 'all'; allowed are la and annulus"),  # type: ignore[arg-type]
+]
+
+
+@pytest.mark.parametrize(("make", "sentence"), BAD)
+def test_settings_that_cannot_be_get_a_sentence(make: Callable[[], object], sentence: str) -> None:
+    with pytest.raises(UserError, match=sentence):
+        make()
