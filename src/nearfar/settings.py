@@ -33,6 +33,7 @@ ROOMS: dict[str, Mapping[str, Callable[..., object]]] = {
 }
 CHOICES = ("views", "encoders", "critic", "negatives", "selection", "bound")
 ALIASES = {"temperature": "critic.temperature"}  # names the contract keeps at the top
+LONGEST = 1_000_000  # epochs
 MAY_CHANGE = ("max_time", "workers", "probe_every", "checkpoint_every", "keep")  # cannot change a result
 
 
@@ -45,7 +46,7 @@ class Settings(BaseModel):
 
     recipe: str
     data: str
-    epochs: int = Field(100, ge=1, le=1_000_000, description="passes over the data")
+    epochs: int = Field(100, ge=1, le=LONGEST, description="passes over the data")
     batch_size: int = Field(256, ge=2, le=2**31, description="images per step")
     seed: int = Field(0, ge=0, lt=2**63, description="of order, augmentation and initial weights")
     backbone: str = Field("resnet18", description="resnet8-w16, resnet8-w32, resnet18/34/50 or timm/NAME")
@@ -194,7 +195,7 @@ def resolve(recipe: str, data: str, *layers: Mapping[str, Any]) -> Settings:
     """The settings of `recipe`, changed by each layer in turn."""
     if recipe not in RECIPES:
         raise unknown(recipe, RECIPES, "recipes")
-    merged: dict[str, Any] = {"recipe": recipe, "data": data, **RECIPES[recipe].settings()}
+    merged: dict[str, Any] = {"recipe": recipe, "data": data, **RECIPES[recipe].settings(_epochs(layers))}
     for layer in layers:
         for key in ("recipe", "data"):
             if key in layer:
@@ -207,6 +208,13 @@ def resolve(recipe: str, data: str, *layers: Mapping[str, Any]) -> Settings:
         for key, value in flat.items():
             merged[key] = _changed(key, merged[key], value) if key in CHOICES else value
     return check(merged)
+
+
+def _epochs(layers: Iterable[Mapping[str, Any]]) -> int:
+    """How long the run will be, for schedules that last a share of it; what is no number is told of later."""
+    asked = [layer["epochs"] for layer in layers if "epochs" in layer]
+    sound = asked and isinstance(asked[-1], int) and 1 <= asked[-1] <= LONGEST
+    return asked[-1] if sound else Settings.model_fields["epochs"].default
 
 
 def _changed(room: str, choice: Mapping[str, Any], change: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,10 +1,11 @@
 """The papers' methods as assignments of parts, by family. A recipe changes nothing but the defaults."""
 
-from nearfar.recipes.memory import INSTDISC, MOCO, MOCO_V1
+from nearfar.recipes.memory import INSTDISC, LOCAL_AGGREGATION, MOCO, MOCO_V1
 from nearfar.recipes.recipe import Recipe
 from nearfar.recipes.siamese import BYOL, SIMCLR, SIMSIAM
+from nearfar.recipes.variants import variants
 
-RECIPES: dict[str, Recipe] = {
+_PLAIN: dict[str, Recipe] = {
     "simclr": SIMCLR,
     "moco": MOCO,
     "moco-v1": MOCO_V1,
@@ -12,5 +13,6 @@ RECIPES: dict[str, Recipe] = {
     "simsiam": SIMSIAM,
     "instdisc": INSTDISC,
 }
+RECIPES: dict[str, Recipe] = {**_PLAIN, "la": LOCAL_AGGREGATION, **variants(_PLAIN)}
 
 __all__ = ["RECIPES", "Recipe"]

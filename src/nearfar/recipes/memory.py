@@ -31,3 +31,10 @@ INSTDISC = Recipe(
     bound={"name": "infonce"},
     training={"optimizer": "adamw", "lr": 2e-3, "weight_decay": 1e-4},
 )
+
+LOCAL_AGGREGATION = replace(
+    INSTDISC,
+    about="Local Aggregation: a view is told, from its nearest rows, to be one of those in its own clusters (003 sec. 5.3).",
+    selection={"name": "neighbours", "background": 4096, "lower": 0.0},
+    bound={"name": "tuple"},  # its value is the paper's log p(C_i and B_i) - log p(B_i), without a log m
+)

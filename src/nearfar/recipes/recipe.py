@@ -4,6 +4,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+
+@dataclass(frozen=True)
+class Rising:
+    """A linear schedule over the first `share` of a run, however many epochs the run has."""
+
+    start: float
+    end: float
+    share: float
+
+    def over(self, epochs: int) -> str:
+        """The schedule as a setting, for a run of so many epochs."""
+        return f"linear({self.start:g},{self.end:g},{self.share * epochs:.4g})"
+
+
 Choice = Mapping[str, Any]  # {"name": a part, its settings ...}
 
 
@@ -20,6 +34,11 @@ class Recipe:
     selection: Choice = field(default_factory=lambda: {"name": "everyone"})
     training: Choice = field(default_factory=dict)
 
-    def settings(self) -> dict[str, Any]:
+    def settings(self, epochs: int) -> dict[str, Any]:
+        """The recipe as settings of a run of so many epochs."""
         rooms = ("views", "encoders", "critic", "negatives", "selection", "bound")
-        return {**self.training, **{room: dict(getattr(self, room)) for room in rooms}}
+        return {**self.training, **{room: _over(getattr(self, room), epochs) for room in rooms}}
+
+
+def _over(choice: Choice, epochs: int) -> dict[str, Any]:
+    return {key: value.over(epochs) if isinstance(value, Rising) else value for key, value in choice.items()}

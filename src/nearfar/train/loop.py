@@ -1,5 +1,6 @@
 """The training loop.
 
+    for each epoch:   what the selection knows of all instances is renewed, where it knows something
     for each batch:   forward → backward → clip → optimiser → advance → log, probe, save when due
 
 Everything a run is at step s follows from the checkpoint of step s and the settings: order and augmentation are
@@ -23,7 +24,7 @@ from nearfar.schedules import Progress, Value, at, cosine
 from nearfar.settings import Settings
 from nearfar.train import checkpoints, optimisers
 from nearfar.train.logs import Display, Log
-from nearfar.train.monitors import Collapse, Diverged, Finite, Readings, readings
+from nearfar.train.monitors import Collapse, Diverged, Finite, Readings, readings, tight_start
 from nearfar.train.stops import StopRequests
 from nearfar.types import Batch, Outcome
 
@@ -118,10 +119,12 @@ def train(
     folder: Path,
     facts: dict[str, Any],
     display: Display,
+    embed_all: Callable[[], Tensor],
     probe: Callable[[nn.Module], float] | None = None,
     resumed: bool = False,
 ) -> None:
-    """Trains to the end, or raises `Stopped` after saving. `facts` goes into every checkpoint beside the state."""
+    """Trains to the end, or raises `Stopped` after saving. `facts` goes into every checkpoint beside the state;
+    `embed_all` is what `Method.refresh` asks for."""
     settings = trainer.settings
     log = Log(folder, trainer.step if resumed else -1)
 
@@ -143,10 +146,14 @@ def train(
     try:
         with StopRequests(settings.max_time) as requests, display:
             if not resumed:
+                if warning := tight_start(trainer.method.selection):
+                    say(warning)
                 measure()
                 save()
             clock = Clock(trainer)
             for batch in stream:
+                # a function of the state at this step, so a run resumed here does the same again
+                clock.pause(lambda: trainer.method.refresh(embed_all, trainer.progress))
                 outcome, norm, lr = trainer.train_step(batch.to(trainer.device))
                 due = trainer.step % LOG_EVERY == 0 or trainer.step in (1, trainer.steps)
                 if due:
@@ -223,7 +230,7 @@ class Clock:
         self._since, self._step = now, step
         return images / elapsed
 
-    def pause(self, work: Callable[[], None]) -> None:
+    def pause(self, work: Callable[[], object]) -> None:
         begun = time.perf_counter()
         work()
         self._since += time.perf_counter() - begun

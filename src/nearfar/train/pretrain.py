@@ -16,7 +16,7 @@ from torch import nn
 from nearfar.data import Images, Stream, open_data
 from nearfar.encoders import parameters_of
 from nearfar.errors import UserError
-from nearfar.evaluate.features import features
+from nearfar.evaluate.features import features, frozen, plain_views
 from nearfar.evaluate.knn import knn_probe
 from nearfar.hardware import environment, keep_freed_memory, pick_device, pick_precision
 from nearfar.method import Method
@@ -97,7 +97,8 @@ def run_pretraining(
             if not restored:
                 prime(trainer, images, facts["data"])
             probe = make_probe(images, facts["data"], settings, device) if probing else None
-            train(trainer, stream.batches, out, facts, display, probe, resumed=restored is not None)
+            embed_all = lambda: embedded(trainer, images, facts["data"])
+            train(trainer, stream.batches, out, facts, display, embed_all, probe, restored is not None)
     return Run.open(out)
 
 
@@ -235,6 +236,18 @@ def prime(trainer: Trainer, images: Images, facts: Mapping[str, Any]) -> None:
         view = plain(images.load(part))[0].to(trainer.device)
         count = trainer.settings.views["count"]
         trainer.method.prime(Batch((view,) * count, torch.from_numpy(part).to(trainer.device)))
+
+
+@torch.no_grad()
+def embedded(trainer: Trainer, images: Images, facts: Mapping[str, Any]) -> torch.Tensor:
+    """What the key network says of every image in plain view, in order; no network moves."""
+    plain = Plain(facts["image_size"], facts["mean"], facts["std"], trainer.device)
+    with frozen(trainer.method):
+        parts = [
+            trainer.method.embed(view.to(trainer.device, memory_format=torch.channels_last)).cpu()
+            for view in plain_views(images, plain, trainer.settings.batch_size, trainer.settings.workers)
+        ]
+    return torch.cat(parts)
 
 
 def make_probe(

@@ -1,0 +1,47 @@
+"""Every recipe with negatives under every selection: `moco` gives `moco-ring`, `moco-ball`, `moco-cave`,
+`moco-neighbours`, by rule.
+
+001 lets the outer edge of a ring rise linearly, from all candidates to the most similar tenth in the first 100 of
+its 300 epochs (App. E); here it is the first third of however many there are. It does not tell its inner edge, only
+that there is one (Table 2: without it, worse): 0.99 is ours.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from nearfar.recipes.recipe import Choice, Recipe, Rising
+
+OUTER_EDGE = Rising(0.0, 0.9, share=1 / 3)
+
+
+def variants(recipes: Mapping[str, Recipe]) -> dict[str, Recipe]:
+    """The recipes with negatives, each under each selection."""
+    return {
+        f"{name}-{selection}": replace(recipe, about=f"{about} (on {name}).", selection=choice)
+        for name, recipe in recipes.items()
+        if recipe.negatives["name"] != "none"
+        for selection, (about, choice) in _selections(recipe).items()
+    }
+
+
+def _selections(recipe: Recipe) -> dict[str, tuple[str, Choice]]:
+    # a batch holds a few hundred images: of a hundred clusters, an anchor would meet one or two of its own
+    clusters = 10 if recipe.negatives["name"] == "in-batch" else 100
+    return {
+        "ring": (
+            "Negatives neither too easy nor too close, the ring narrowing in the first third of the run (001 sec. 4)",
+            {"name": "ring", "lower": OUTER_EDGE, "upper": 0.99},
+        ),
+        "ball": (
+            "Negatives among the most similar, more so over the first third of the run (001 Table 2, 003 Def. 5.2)",
+            {"name": "ball", "lower": OUTER_EDGE},
+        ),
+        "cave": (
+            "Negatives from the anchor's own k-means cluster, renewed every epoch (001 App. F)",
+            {"name": "cave", "clusters": clusters},
+        ),
+        "neighbours": (
+            "Near negatives, and those in the anchor's own k-means clusters as positives (001 App. F, 003 sec. 5.3)",
+            {"name": "neighbours", "lower": OUTER_EDGE, "clusters": clusters},
+        ),
+    }
