@@ -27,7 +27,7 @@ from nearfar.method import Method
 from nearfar.negatives import Bank, InBatch, NoNegatives, Queue
 from nearfar.schedules import Progress, cosine, geometric, linear, steps
 from nearfar.scores import Scores, dense_scores, streamed_scores
-from nearfar.selections import Ball, Everyone, Ring
+from nearfar.selections import Ball, Cave, Everyone, Neighbours, Ring
 from nearfar.types import Batch, Certificate
 
 if TYPE_CHECKING:
@@ -80,6 +80,7 @@ __all__ = [
     "Batch",
     "Bilinear",
     "BinaryNCE",
+    "Cave",
     "Certificate",
     "Cosine",
     "Distance",
@@ -94,6 +95,7 @@ __all__ = [
     "Momentum",
     "MultiLabelCPC",
     "NPair",
+    "Neighbours",
     "Network",
     "NoNegatives",
     "Progress",
