@@ -169,6 +169,11 @@ class Scores:
         return Scores(positive, Dense(negative, kept))
 
 
+def paired_scores(f: Float[Tensor, "anchor key"]) -> Scores:
+    """Scores from a matrix of them: row i's positive is column i, all other columns are its negatives."""
+    return Scores.of(f.diagonal(), f, ~torch.eye(*f.shape, dtype=torch.bool, device=f.device))
+
+
 def _in_batch(
     anchors: Tensor, keys: Tensor, temperature: float | Tensor
 ) -> tuple[Tensor, Tensor, Tensor, Candidates]:

@@ -13,9 +13,10 @@ from scipy.stats import multivariate_normal, norm
 import nearfar as nf
 from nearfar.estimate import baselines
 from nearfar.estimate.baselines import gaussian_information, ksg_information
-from nearfar.estimate.fit import CRITICS, Begun, Training, both_ways, fitted_critic, in_batch
+from nearfar.estimate.fit import CRITICS, Begun, Training, both_ways, fitted_critic
 from nearfar.estimate.measure import in_batch_trial, independent_trials, measured
 from nearfar.estimate.samples import Canonical, Encoding
+from nearfar.scores import paired_scores
 
 CPU = torch.device("cpu")
 
@@ -123,7 +124,7 @@ def test_the_jackknife_s_error_is_the_spread_over_samplings(kind: str) -> None:
 def test_measured_is_the_bound_itself() -> None:
     f = exact_scores(50, np.random.default_rng(1))
     whole = measured(nf.InfoNCE(), f, [in_batch_trial(50, CPU)])
-    assert whole.nats == pytest.approx(float(nf.InfoNCE()(in_batch(f))))
+    assert whole.nats == pytest.approx(float(nf.InfoNCE()(paired_scores(f))))
     trials = independent_trials(50, 4, 5, 0, CPU)
     by_hand = []
     for trial in trials:

@@ -13,6 +13,7 @@ from torch import Tensor
 
 import nearfar as nf
 from nearfar.bounds import smallest_proven_alpha
+from nearfar.scores import paired_scores
 from nearfar.studies import gaussians
 from nearfar.studies.gaussians import (
     ARMS,
@@ -26,7 +27,6 @@ from nearfar.studies.gaussians import (
     own_scores,
     pairs,
     saturated,
-    shared_scores,
     staircase,
     summary,
 )
@@ -59,7 +59,7 @@ def test_each_batch_is_fresh() -> None:
 
 def test_shared_negatives_are_all_other_keys() -> None:
     f = torch.arange(12.0).view(3, 4)
-    scores = shared_scores(f)
+    scores = paired_scores(f)
     values, kept = scores.negative.matrix()
     assert scores.positive.flatten().tolist() == [0.0, 5.0, 10.0]
     assert [row[mask].tolist() for row, mask in zip(values, kept, strict=True)] == [

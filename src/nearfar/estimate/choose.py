@@ -23,12 +23,12 @@ from nearfar.estimate.measure import (
     Measured,
     Trial,
     average,
-    in_batch,
     in_batch_trial,
     independent_trials,
     measured,
     value,
 )
+from nearfar.scores import paired_scores
 from nearfar.types import Bound
 
 Contrast = Literal["batch", "independent"]
@@ -162,11 +162,11 @@ def optimism(bound: Bound, parts: list[Part], negatives: Contrast, seed: int) ->
 def _shift(bound: Bound, f: Tensor) -> float:
     """The constant that brings scores to log density ratios (mean e^f of negatives one), as read off validation
     data; bounds without a ceiling have one best constant near it, found there too."""
-    off_diagonal = in_batch(f).negative
+    off_diagonal = paired_scores(f).negative
     mean = off_diagonal.logsumexp().logsumexp(dim=0) - off_diagonal.count().sum().log()
     if not isinstance(bound, NWJ | TUBA):
         return -float(mean)
     found = minimize_scalar(
-        lambda c: -float(bound(in_batch(f - mean + c))), bounds=(-4.0, 4.0), method="bounded"
+        lambda c: -float(bound(paired_scores(f - mean + c))), bounds=(-4.0, 4.0), method="bounded"
     )
     return float(found.x) - float(mean)

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from nearfar.critics import Bilinear, Joint, Separable
 from nearfar.errors import UserError
 from nearfar.schedules import START
-from nearfar.scores import Scores
+from nearfar.scores import paired_scores
 from nearfar.types import Bound, Critic
 
 Beginning = Literal["nothing", "gaussian", "table"]
@@ -90,14 +90,9 @@ class Begun(nn.Module):
         return added
 
 
-def in_batch(f: Float[Tensor, "n n"]) -> Scores:
-    """Row i's positive is column i, the other columns are its negatives."""
-    return Scores.of(f.diagonal(), f, ~torch.eye(len(f), dtype=torch.bool, device=f.device))
-
-
 def both_ways(bound: Bound) -> Objective:
     """The bound of x about y and of y about x, averaged: ties the critic's scale across rows and columns."""
-    return lambda f: (bound(in_batch(f)) + bound(in_batch(f.T))) / 2
+    return lambda f: (bound(paired_scores(f)) + bound(paired_scores(f.T))) / 2
 
 
 def fitted_critic(

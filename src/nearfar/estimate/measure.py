@@ -14,8 +14,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from nearfar.estimate.fit import in_batch
-from nearfar.scores import Scores
+from nearfar.scores import Scores, paired_scores
 from nearfar.types import Bound, Circumstances
 
 GROUPS = 10  # of samples left out in turn, per block
@@ -33,7 +32,7 @@ class Trial:
         """Scores of the samples that are present; an anchor without a negative left has nothing to say."""
         if self.negatives is None:
             anchors = self.anchors[present[self.anchors]]
-            return in_batch(f[anchors][:, anchors])
+            return paired_scores(f[anchors][:, anchors])
         contrasted = present[self.anchors] & present[self.negatives].any(dim=1)
         anchors, negatives = self.anchors[contrasted], self.negatives[contrasted]
         return Scores.of(f[anchors, anchors], f[anchors[:, None], negatives], present[negatives])

@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from nearfar.bounds import AlphaCPC, InfoNCE, MultiLabelCPC, smallest_proven_alpha
 from nearfar.critics import Joint, Separable
 from nearfar.errors import UserError
-from nearfar.scores import Scores
+from nearfar.scores import Scores, paired_scores
 from nearfar.studies.frame import Bench, Cell, Finding, Result, Row, Study
 from nearfar.types import Bound, Certificate, Circumstances
 
@@ -72,11 +72,6 @@ def pairs(
     rho = correlation_of(nats)
     x = torch.randn(count, DIM, generator=generator)
     return x, rho * x + math.sqrt(1 - rho * rho) * torch.randn(count, DIM, generator=generator)
-
-
-def shared_scores(f: Float[Tensor, "anchor key"]) -> Scores:
-    """Row i's positive is key i; all other keys are its negatives, and everybody else's."""
-    return Scores.of(f.diagonal(), f, ~torch.eye(*f.shape, dtype=torch.bool, device=f.device))
 
 
 def saturated(log_ratio: Tensor, ceiling: float) -> Tensor:
@@ -135,7 +130,7 @@ def staircase(critic: str, bound: str, steps: int, batch_size: int, seed: int) -
     rates = [RATE] * steps
 
     def value(nats: float) -> Tensor:
-        return BOUNDS[bound](shared_scores(network.cross(*pairs(batch_size, nats, generator))))
+        return BOUNDS[bound](paired_scores(network.cross(*pairs(batch_size, nats, generator))))
 
     return summary([climb(partial(value, nats), optimiser, rates) for nats in LEVELS])
 
@@ -164,7 +159,7 @@ def proven(anchors: int, negatives: int, steps: int, batches: int, seed: int) ->
     def learned(nats: float) -> Tensor:
         x, y = pairs(anchors, nats, generator)
         strangers = torch.randn(negatives + 1 - anchors, DIM, generator=generator)
-        return bound(shared_scores(saturated(network.cross(x, torch.cat([y, strangers])), ceiling)))
+        return bound(paired_scores(saturated(network.cross(x, torch.cat([y, strangers])), ceiling)))
 
     def judged(nats: float) -> Tensor:
         x, y = pairs(anchors, nats, generator)
