@@ -9,7 +9,7 @@ the optimiser's step, does every mutation: slow networks, batch-norm statistics,
 what a selection knows of all instances is renewed apart from steps, by `refresh`, at the start of epochs.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import torch
@@ -28,6 +28,7 @@ from nearfar.types import (
     Encoders,
     Keyed,
     Outcome,
+    Pair,
     Refreshing,
     Remembering,
     Selection,
@@ -35,19 +36,10 @@ from nearfar.types import (
 )
 
 
-def view_pairs(count: int, symmetric: bool) -> tuple[tuple[int, int], ...]:
-    """Which view is asked about which: one view about itself, the first about the others, or each about each."""
-    if count == 1:
-        return ((0, 0),)
-    if symmetric:
-        return tuple((a, k) for a in range(count) for k in range(count) if a != k)
-    return tuple((0, k) for k in range(1, count))
-
-
 class Method(nn.Module):
     """Views → encoders → negatives → selection → bound, with a critic scoring pairs.
 
-    `symmetric`: every ordered pair of views is contrasted, otherwise the first with each other one. `chunk`: score
+    `symmetric`: every ordered pair of views is contrasted, otherwise the first with each other one (`Encoders.pairs`). `chunk`: score
     that many anchors at a time and never build the whole matrix (None: build it).
     """
 
@@ -68,24 +60,35 @@ class Method(nn.Module):
         self.symmetric, self.chunk = symmetric, chunk
 
     def forward(self, batch: Batch, progress: Progress = START) -> Outcome:
-        pairs = view_pairs(len(batch.views), self.symmetric)
+        pairs = self.encoders.pairs(len(batch.views), self.symmetric)
         encoded = self.encoders.encode(
-            batch.views, anchors=sorted({a for a, _ in pairs}), keys=sorted({k for _, k in pairs})
+            batch.views, anchors=sorted({p.anchor for p in pairs}), keys=sorted({p.key for p in pairs})
         )
         # scores are differences of large numbers: float32, whatever the encoder ran in
         with torch.autocast(batch.index.device.type, enabled=False):
-            encoded = Encoded(
-                {w: self.critic.prepare(z) for w, z in encoded.anchors.items()},
-                {w: self.critic.prepare(z) for w, z in encoded.keys.items()},
-            )
-            scores = [self.score(encoded, batch.index, a, k, progress) for a, k in pairs]
-            value = torch.stack([self.bound(s, progress) for s in scores]).mean()
+            encoded = self._prepared(encoded)
+            scores = [self.score(encoded, batch.index, p.anchor, p.key, progress) for p in pairs]
+            values = [self.bound(s, progress) for s in scores]
             observed = self._observed(scores)
-        certificate = self.certificate(len(batch.index), len(batch.views), progress)
+            climbed = [v + s.credit(v, self.bound, progress) for v, s in zip(values, scores, strict=True)]
+        weights = [p.weight for p in pairs]
+        claim = self._claim(pairs, len(batch.index), progress)
+        total = _weighted(weights, climbed)
         # how far the estimate is below its ceiling: for InfoNCE this is the cross-entropy people know
-        loss = -value if certificate.ceiling is None else certificate.ceiling - value
-        nats = None if certificate.status == "objective only" else value.detach()
-        return Outcome(loss, nats, certificate.ceiling, _detached(encoded), batch.index, observed)
+        loss = -total if claim.ceiling is None else sum(weights) * claim.ceiling - total
+        if encoded.penalty is not None:
+            loss = loss + encoded.penalty
+        nats = None
+        if claim.status != "objective only":
+            nats = (_weighted(weights, values) / sum(weights)).detach()
+        return Outcome(loss, nats, claim.ceiling, _detached(encoded), batch.index, observed)
+
+    def _prepared(self, encoded: Encoded) -> Encoded:
+        return replace(
+            encoded,
+            anchors={w: self.critic.prepare(z) for w, z in encoded.anchors.items()},
+            keys={w: self.critic.prepare(z) for w, z in encoded.keys.items()},
+        )
 
     @torch.no_grad()
     def _observed(self, scores: list[Scores]) -> Tensor | None:
@@ -95,14 +98,23 @@ class Method(nn.Module):
 
     def score(self, encoded: Encoded, index: Tensor, anchor: int, key: int, progress: Progress) -> Scores:
         """Scores of view `anchor` against view `key` after selection."""
-        anchors = encoded.anchors[anchor]
-        positive = self.negatives.positive(encoded.keys, index, key)
-        candidates = self.negatives.candidates(encoded.keys, index, key)
+        anchors, rows = encoded.anchors[anchor], encoded.index_of(key, index)
+        keys = {key: encoded.keys[key]} if encoded.index else encoded.keys
+        positive = self.negatives.positive(keys, rows, key)
+        candidates = self.negatives.candidates(keys, rows, key)
         scores = Scores(
-            self.critic.pairs(anchors, positive, progress)[:, None],
-            self._negatives(anchors, index, candidates, progress),
+            self._positives(anchors, positive, progress),
+            self._negatives(anchors, rows, candidates, progress),
         )
-        return self.selection(scores, Context(anchors, candidates, index, progress))
+        return self.selection(scores, Context(anchors, candidates, rows, progress))
+
+    def _positives(
+        self, anchors: Tensor, keys: Tensor, progress: Progress
+    ) -> Float[Tensor, "anchor positive"]:
+        """Scores of each anchor with its own key, or with each of its own places."""
+        places = 1 if keys.ndim == 2 else keys.shape[1]
+        own = anchors.repeat_interleave(places, dim=0) if places > 1 else anchors
+        return self.critic.pairs(own, keys.reshape(-1, keys.shape[-1]), progress).view(len(anchors), places)
 
     def _negatives(
         self, anchors: Tensor, index: Tensor, candidates: Candidates, progress: Progress
@@ -118,26 +130,33 @@ class Method(nn.Module):
     def advance(self, outcome: Outcome, progress: Progress = START) -> None:
         """Every mutation of a step, after the optimiser's: call it once per outcome."""
         self.encoders.advance(progress)
-        self.negatives.advance(outcome.encoded.keys, outcome.index, progress)
+        self._remember(outcome.encoded, outcome.index, progress)
         if isinstance(self.bound, Remembering) and outcome.observed is not None:
             self.bound.advance(outcome.observed, progress)
 
     @torch.no_grad()
     def prime(self, batch: Batch, progress: Progress = START) -> None:
         """Shows instances to a source that wants to know them before the first step; no network moves."""
-        keys = sorted({k for _, k in view_pairs(len(batch.views), self.symmetric)})
+        keys = sorted({p.key for p in self.encoders.pairs(len(batch.views), self.symmetric)})
         encoded = self.encoders.encode(batch.views, anchors=(), keys=keys)
         with torch.autocast(batch.index.device.type, enabled=False):
-            prepared = {w: self.critic.prepare(z) for w, z in encoded.keys.items()}
-        self.negatives.advance(prepared, batch.index, progress)
+            encoded = self._prepared(encoded)
+        self._remember(encoded, batch.index, progress)
+
+    def _remember(self, encoded: Encoded, index: Tensor, progress: Progress) -> None:
+        if not encoded.index:
+            self.negatives.advance(encoded.keys, index, progress)
+        for key, rows in encoded.index.items():
+            self.negatives.advance({key: encoded.keys[key]}, rows, progress)
 
     @torch.no_grad()
     def embed(self, view: Tensor) -> Float[Tensor, "image dim"]:
-        """What the key network says of a view, as it is scored and stored; where each view has a network of its
-        own, the first."""
-        key = self.encoders.encode((view,), anchors=(), keys=(0,)).keys[0]
+        """What the key network says of a view, as it is scored and stored: the mean over its places where it has
+        several; where each view has a network of its own, the first."""
+        first = self.encoders.pairs(1, self.symmetric)[0].key
+        keys = self.encoders.encode((view,), anchors=(), keys=(first,)).keys[first]
         with torch.autocast(view.device.type, enabled=False):
-            return self.critic.prepare(key)
+            return self.critic.prepare(keys).view(len(view), -1, keys.shape[-1]).mean(dim=1)
 
     @torch.no_grad()
     def refresh(self, embed_all: Callable[[], Float[Tensor, "instance dim"]], progress: Progress) -> bool:
@@ -166,12 +185,44 @@ class Method(nn.Module):
 
         Without progress it speaks for the whole run. `covered` is what `Ring.covered` measured, where it was.
         """
-        key_views = len({key for _, key in view_pairs(views, self.symmetric)})
-        given = replace(self.negatives.circumstances(batch_size, key_views), covered=covered)
-        return self.bound.certificate(self.selection.circumstances(given, progress), progress)
+        return self._claim(self.encoders.pairs(views, self.symmetric), batch_size, progress, covered)
+
+    def _claim(
+        self,
+        pairs: Sequence[Pair],
+        batch_size: int,
+        progress: Progress | None,
+        covered: float | None = None,
+    ) -> Certificate:
+        """The weakest of the pairs' claims; the ceiling is that of their weighted mean."""
+        key_views = len({p.key for p in pairs})
+
+        def claim(places: int) -> Certificate:
+            given = self.negatives.circumstances(batch_size, key_views, places)
+            given = self.selection.circumstances(replace(given, covered=covered), progress)
+            return self.bound.certificate(given, progress)
+
+        claims = {places: claim(places) for places in {p.places for p in pairs}}
+        weakest = min(claims.values(), key=lambda c: _STRENGTH.index(c.status))
+        ceilings = [claims[p.places].ceiling for p in pairs]
+        known = [ceiling for ceiling in ceilings if ceiling is not None]
+        if len(known) < len(pairs):
+            return replace(weakest, ceiling=None)
+        weights = [p.weight for p in pairs]
+        mean = sum(w * c for w, c in zip(weights, known, strict=True)) / sum(weights)
+        return replace(weakest, ceiling=mean)
+
+
+_STRENGTH = ("objective only", "not covered", "proven")
+
+
+def _weighted(weights: Sequence[float], values: Sequence[Tensor]) -> Float[Tensor, ""]:
+    return torch.stack([weight * value for weight, value in zip(weights, values, strict=True)]).sum()
 
 
 def _detached(encoded: Encoded) -> Encoded:
     return Encoded(
-        {w: z.detach() for w, z in encoded.anchors.items()}, {w: z.detach() for w, z in encoded.keys.items()}
+        {w: z.detach() for w, z in encoded.anchors.items()},
+        {w: z.detach() for w, z in encoded.keys.items()},
+        encoded.index,
     )

@@ -9,7 +9,7 @@ thrown away after the forward pass and computed again in the backward pass, so a
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 import torch.nn.functional as F
@@ -150,6 +150,10 @@ class Scores:
 
     positive: Float[Tensor, "anchor positive"]
     negative: Negatives
+
+    def credit(self, value: Tensor, climb: Callable[..., Tensor], *arguments: Any) -> Tensor | float:
+        """What is added to a value for the sake of its gradient alone; scores that were drawn have some."""
+        return 0.0
 
     @staticmethod
     def of(positive: Tensor, negative: Tensor, kept: Tensor | None = None) -> "Scores":

@@ -12,13 +12,13 @@ and cannot tell whether the n x m matrix was ever built. `Dense` holds it, `Stre
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, Protocol, runtime_checkable
 
 import numpy as np
 import torch
 from jaxtyping import Float, Int, Int32, Int64, UInt8
-from torch import Tensor
+from torch import Tensor, nn
 
 from nearfar.schedules import Progress
 from nearfar.scores import Candidates, Scores
@@ -45,11 +45,45 @@ class Batch:
 
 
 @dataclass(frozen=True)
+class Pair:
+    """Anchors of one view told from keys of another (or of the same), and how much that counts in the loss.
+
+    `places`: keys per instance: 1 for a picture seen whole, more for the places of a feature map or the times of a
+    sequence.
+    """
+
+    anchor: int
+    key: int
+    weight: float = 1.0
+    places: int = 1
+
+
+def view_pairs(count: int, symmetric: bool) -> tuple[tuple[int, int], ...]:
+    """Which view is asked about which: one view about itself, the first about the others, or each about each."""
+    if count == 1:
+        return ((0, 0),)
+    if symmetric:
+        return tuple((a, k) for a in range(count) for k in range(count) if a != k)
+    return tuple((0, k) for k in range(1, count))
+
+
+@dataclass(frozen=True)
 class Encoded:
-    """Embeddings by view: what is asked about (anchors) and what it is asked about (keys)."""
+    """Embeddings by view: what is asked about (anchors) and what it is asked about (keys).
+
+    Usually row i of each is instance `index[i]` of the batch. Keys may have several places each, (anchor, place, dim):
+    then all of them are positives of the anchor. Where rows are no instances at all (the times of a sequence, the
+    masked tokens of a text), anchors and keys of a pair are aligned row by row, and `index[key]` gives each row its
+    identity: rows with the same identity are never each other's negatives.
+    """
 
     anchors: Mapping[int, Float[Tensor, "anchor dim"]]
-    keys: Mapping[int, Float[Tensor, "anchor dim"]]
+    keys: Mapping[int, Float[Tensor, "anchor dim"] | Float[Tensor, "anchor place dim"]]
+    index: Mapping[int, Int[Tensor, "row"]] = field(default_factory=dict)
+    penalty: Float[Tensor, ""] | None = None  # what the encoders ask beside the bound, e.g. a prior to match
+
+    def index_of(self, key: int, instances: Int[Tensor, "instance"]) -> Int[Tensor, "row"]:
+        return self.index.get(key, instances)
 
 
 @dataclass(frozen=True)
@@ -115,6 +149,12 @@ class Outcome:
 class Encoders(Protocol):
     """Who encodes: `encode` gives embeddings of the views asked for, `advance` moves what follows slowly."""
 
+    def pairs(self, views: int, symmetric: bool) -> tuple[Pair, ...]:
+        """Who is told from whom, for batches of so many views."""
+
+    def kept(self) -> nn.Module:
+        """What is left after training: a network from a plain view to features."""
+
     def encode(self, views: Sequence[Tensor], anchors: Sequence[int], keys: Sequence[int]) -> Encoded: ...
 
     def advance(self, progress: Progress) -> None: ...
@@ -146,8 +186,9 @@ class Source(Protocol):
 
     def advance(self, keys: Mapping[int, Tensor], index: Tensor, progress: Progress) -> None: ...
 
-    def circumstances(self, batch_size: int, key_views: int) -> Circumstances:
-        """Where a step's negatives come from, for so many anchors and so many views embedded as keys."""
+    def circumstances(self, batch_size: int, key_views: int, places: int = 1) -> Circumstances:
+        """Where a step's negatives come from, for so many instances, so many views embedded as keys, and so many
+        keys of each instance in a view."""
 
 
 class Selection(Protocol):

@@ -13,7 +13,7 @@ from nearfar import bounds, selections
 from nearfar.bounds import Agreement, DonskerVaradhan, InfoNCE, MultiLabelCPC
 from nearfar.critics import Cosine
 from nearfar.encoders import Momentum, Network, Shared, linear_head
-from nearfar.method import Method, view_pairs
+from nearfar.method import Method
 from nearfar.negatives import Bank, InBatch, NoNegatives, Queue
 from nearfar.recipes import RECIPES
 from nearfar.recipes.build import build_method
@@ -21,7 +21,7 @@ from nearfar.schedules import Progress, geometric, linear
 from nearfar.scores import UNKNOWN
 from nearfar.selections import Ball, Everyone, Ring
 from nearfar.settings import CHOICES, resolve
-from nearfar.types import Batch, Certificate, Selection
+from nearfar.types import Batch, Certificate, Selection, view_pairs
 
 N, DIM = 6, 5
 NEEDS_NOBODY = ("agreement", "barber-agakov")

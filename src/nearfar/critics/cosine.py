@@ -21,10 +21,10 @@ class Cosine:
         if min(ends(self.temperature)) <= 0:
             raise UserError(f"temperature was {self.temperature}; it must be above 0")
 
-    def prepare(self, embedding: Float[Tensor, "n dim"]) -> Float[Tensor, "n dim"]:
+    def prepare(self, embedding: Float[Tensor, "*n dim"]) -> Float[Tensor, "*n dim"]:
         """Unit length, in float32 at least: cosines over a small temperature do not survive half precision."""
         whole = embedding if embedding.dtype is torch.float64 else embedding.float()
-        return F.normalize(whole, dim=1)
+        return F.normalize(whole, dim=-1)
 
     def pairs(
         self, anchors: Float[Tensor, "n dim"], keys: Float[Tensor, "n dim"], progress: Progress

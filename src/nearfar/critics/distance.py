@@ -25,9 +25,9 @@ class Distance:
         if min(ends(self.temperature)) <= 0:
             raise UserError(f"temperature was {self.temperature}; it must be above 0")
 
-    def prepare(self, embedding: Float[Tensor, "n dim"]) -> Float[Tensor, "n dim"]:
+    def prepare(self, embedding: Float[Tensor, "*n dim"]) -> Float[Tensor, "*n dim"]:
         whole = embedding if embedding.dtype is torch.float64 else embedding.float()
-        return F.normalize(whole, dim=1) if self.unit else whole
+        return F.normalize(whole, dim=-1) if self.unit else whole
 
     def pairs(
         self, anchors: Float[Tensor, "n dim"], keys: Float[Tensor, "n dim"], progress: Progress = START

@@ -57,7 +57,7 @@ def _last(width: int, out: int, silent: bool, bias: bool = True) -> nn.Linear:
 class Scorer(nn.Module):
     """What network critics share: an embedding is scored as it is, in float32 at least."""
 
-    def prepare(self, embedding: Float[Tensor, "n dim"]) -> Float[Tensor, "n dim"]:
+    def prepare(self, embedding: Float[Tensor, "*n dim"]) -> Float[Tensor, "*n dim"]:
         return embedding if embedding.dtype is torch.float64 else embedding.float()
 
 

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from nearfar.encoders.norm import commit_statistics
 from nearfar.errors import UserError
 from nearfar.schedules import Progress, Value, at, ends
-from nearfar.types import Encoded
+from nearfar.types import Encoded, Pair, view_pairs
 
 
 def _embed(network: nn.Module, views: Sequence[Tensor], which: Sequence[int]) -> dict[int, Tensor]:
@@ -38,7 +38,20 @@ def _predict(predictor: nn.Module | None, embedded: dict[int, Tensor]) -> dict[i
     )
 
 
-class Shared(nn.Module):
+class Viewed:
+    """What roles share that have one embedding for each view of an instance."""
+
+    network: nn.Module
+
+    def pairs(self, views: int, symmetric: bool) -> tuple[Pair, ...]:
+        pairs = view_pairs(views, symmetric)
+        return tuple(Pair(anchor, key, 1 / len(pairs)) for anchor, key in pairs)
+
+    def kept(self) -> nn.Module:
+        return self.network.backbone  # type: ignore[return-value]
+
+
+class Shared(Viewed, nn.Module):
     """One network for both. `predictor` follows it on the anchor's side only; `stop_gradient` lets no
     gradient through the keys."""
 
@@ -58,7 +71,7 @@ class Shared(nn.Module):
         commit_statistics(self)
 
 
-class Momentum(nn.Module):
+class Momentum(Viewed, nn.Module):
     """Keys come from a slow copy: theta' <- m theta' + (1 - m) theta after each step (000 sec. 3.2.2).
 
     No gradient reaches the copy. Its batch norms run on batch statistics, as the network's own do.

@@ -60,7 +60,12 @@ class Bank(nn.Module):
             self.rows[view, index] = torch.where(known, moved, key)
         self.index[index] = index
 
-    def circumstances(self, batch_size: int, key_views: int) -> Circumstances:
+    def circumstances(self, batch_size: int, key_views: int, places: int = 1) -> Circumstances:
+        if places > 1:
+            raise UserError(
+                f"negatives was bank with encoders that have {places} keys for each instance; a bank holds one row "
+                "each: use in-batch or queue"
+            )
         why = "rows are averages over earlier networks and views, not draws of one key distribution"
         count = self.size - 1 if self.sample is None else self.sample
         return Circumstances(batch_size, count, exchangeable=False, otherwise=why)

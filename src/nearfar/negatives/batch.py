@@ -7,7 +7,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from nearfar.negatives.fresh import Fresh
+from nearfar.negatives.fresh import GROUPED, Fresh, rows_of
 from nearfar.scores import Candidates
 from nearfar.types import Circumstances
 
@@ -24,13 +24,16 @@ class InBatch(Fresh):
     views: Literal["one", "both"] = "both"
 
     def candidates(self, keys: Mapping[int, Tensor], index: Tensor, which: int) -> Candidates:
-        if self.views == "one":
-            return Candidates(keys[which], index)
-        return Candidates(torch.cat([keys[view] for view in sorted(keys)]), index.repeat(len(keys)))
+        if self.views == "one" or len(keys) == 1:
+            return Candidates(*rows_of(keys[which], index))
+        embedding, ids = zip(*(rows_of(keys[view], index) for view in sorted(keys)), strict=True)
+        return Candidates(torch.cat(embedding), torch.cat(ids))
 
-    def circumstances(self, batch_size: int, key_views: int) -> Circumstances:
-        others = batch_size - 1
+    def circumstances(self, batch_size: int, key_views: int, places: int = 1) -> Circumstances:
+        others = (batch_size - 1) * places
         if self.views == "one" or key_views == 1:
-            return Circumstances(batch_size, others)
+            if places == 1:
+                return Circumstances(batch_size, others)
+            return Circumstances(batch_size, others, exchangeable=False, otherwise=GROUPED)
         why = f"{key_views} views of the same other image are not independent draws, so negatives come in groups"
         return Circumstances(batch_size, key_views * others, exchangeable=False, otherwise=why)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from nearfar.negatives.fresh import Fresh
+from nearfar.negatives.fresh import Fresh, rows_of
 from nearfar.scores import Candidates
 from nearfar.types import Circumstances
 
@@ -15,7 +15,8 @@ class NoNegatives(Fresh):
     """No negatives at all: BYOL, and the case that shows what negatives are for."""
 
     def candidates(self, keys: Mapping[int, Tensor], index: Tensor, which: int) -> Candidates:
-        return Candidates(keys[which][:0], index[:0])
+        flat, ids = rows_of(keys[which], index)
+        return Candidates(flat[:0], ids[:0])
 
-    def circumstances(self, batch_size: int, key_views: int) -> Circumstances:
+    def circumstances(self, batch_size: int, key_views: int, places: int = 1) -> Circumstances:
         return Circumstances(batch_size, 0)

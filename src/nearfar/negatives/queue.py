@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from nearfar.errors import UserError
-from nearfar.negatives.fresh import Fresh
+from nearfar.negatives.fresh import Fresh, rows_of
 from nearfar.schedules import Progress
 from nearfar.scores import EMPTY, Candidates
 from nearfar.types import Circumstances
@@ -42,7 +42,7 @@ class Queue(Fresh, nn.Module):
     @torch.no_grad()
     def advance(self, keys: Mapping[int, Tensor], index: Tensor, progress: Progress) -> None:
         for view in sorted(keys):
-            self._push(keys[view], index)
+            self._push(*rows_of(keys[view], index))
 
     def _push(self, keys: Tensor, index: Tensor) -> None:
         count = len(keys)
@@ -59,7 +59,7 @@ class Queue(Fresh, nn.Module):
                 "negatives; raise negatives.size or lower batch_size"
             )
 
-    def circumstances(self, batch_size: int, key_views: int) -> Circumstances:
-        self._check_room(batch_size)
+    def circumstances(self, batch_size: int, key_views: int, places: int = 1) -> Circumstances:
+        self._check_room(batch_size * places)
         why = "queued keys were embedded by earlier networks than the positive"
         return Circumstances(batch_size, self.size, exchangeable=False, otherwise=why)

@@ -157,7 +157,7 @@ def train(
                 outcome, norm, lr = trainer.train_step(batch.to(trainer.device))
                 due = trainer.step % LOG_EVERY == 0 or trainer.step in (1, trainer.steps)
                 if due:
-                    seen = readings(outcome.encoded.anchors[0])
+                    seen = readings(next(iter(outcome.encoded.anchors.values())))
                     row = train_row(trainer, outcome, seen, norm, lr, clock.rate())
                     log.write(row)
                     display.show(row)

@@ -170,7 +170,7 @@ def training_views(
 
 
 def backbone_of(method: Method) -> nn.Module:
-    return method.encoders.network.backbone  # type: ignore[attr-defined]
+    return method.encoders.kept()
 
 
 def read_json(path: Path) -> dict[str, Any] | None:
