@@ -6,14 +6,11 @@ from dataclasses import dataclass
 import numpy as np
 from PIL import Image
 
-from nearfar.errors import UserError
 from nearfar.report.facts import Absent, Gallery, Map, Neighbour, Picture, Point, Query, Strip, StripRow
 from nearfar.report.inputs import Images, Run, Views
 from nearfar.report.pictures import SMALL, coloured, data_uri, decoded, sprite_of, square, whole, within
+from nearfar.report.reasons import UNAVAILABLE, said
 from nearfar.report.space import flat_map, nearest, queries_of, sample
-
-# How data that moved, a file that went bad or a checkpoint not yet there make themselves known.
-_UNAVAILABLE = (UserError, OSError, ValueError, RuntimeError)
 
 
 @dataclass(frozen=True)
@@ -47,18 +44,13 @@ def look(run: Run, seed: int, detail: Detail) -> Seen:
     try:
         images = run.images()
         rows = sample(len(images), detail.points)
-    except _UNAVAILABLE as problem:
-        none = Absent(f"The training data could not be opened: {_said(problem)}")
+    except UNAVAILABLE as problem:
+        none = Absent(f"The training data could not be opened: {said(problem)}")
         return Seen(none, none, none)
     if not len(rows):
         none = Absent("The data set holds no images.")
         return Seen(none, none, none)
     return Seen(*_space(run, images, rows, detail), _strip(run, images, rows, seed, detail))
-
-
-def _said(problem: Exception) -> str:
-    text = " ".join(str(problem).split()) or type(problem).__name__
-    return text if text.endswith((".", "!", "?")) else text + "."
 
 
 def _space(
@@ -71,8 +63,8 @@ def _space(
             return none, none
         named = _Named(images, rows)
         return _map(features, named, detail), _gallery(features, named, detail)
-    except _UNAVAILABLE as problem:
-        none = Absent(f"The images could not be embedded: {_said(problem)}")
+    except UNAVAILABLE as problem:
+        none = Absent(f"The images could not be embedded: {said(problem)}")
         return none, none
 
 
@@ -165,8 +157,8 @@ def _strip(run: Run, images: Images, rows: np.ndarray, seed: int, detail: Detail
             _drawn(views, views(pixels, seed, epoch, index), detail.side) for epoch in range(detail.epochs)
         ]
         originals = [data_uri(within(picture, detail.side)) for picture in whole(pixels)]
-    except _UNAVAILABLE as problem:
-        return Absent(f"The views could not be drawn: {_said(problem)}")
+    except UNAVAILABLE as problem:
+        return Absent(f"The views could not be drawn: {said(problem)}")
     return Strip(
         tuple(
             StripRow(
