@@ -25,7 +25,7 @@ from nearfar.critics import Bilinear, Cosine, Distance, Joint, Separable
 from nearfar.errors import Stopped, UserError
 from nearfar.method import Method
 from nearfar.negatives import Bank, InBatch, NoNegatives, Queue
-from nearfar.schedules import Progress, cosine, geometric, linear, steps
+from nearfar.schedules import Progress, cosine, geometric, linear, on_loss, on_score, stairs, steps
 from nearfar.scores import Scores, dense_scores, streamed_scores
 from nearfar.selections import Ball, Cave, Everyone, Neighbours, Ring
 from nearfar.types import Batch, Certificate
@@ -121,8 +121,11 @@ __all__ = [
     "geometric",
     "info",
     "linear",
+    "on_loss",
+    "on_score",
     "open_data",
     "pretrain",
+    "stairs",
     "steps",
     "streamed_scores",
     "write_report",

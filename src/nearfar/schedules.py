@@ -2,7 +2,8 @@
 
 Wherever nearfar takes a number that could sensibly change while training (alpha, a ring's edges, momentum,
 temperature, the learning rate), it takes a `Value`: a float, or a schedule. A schedule is a pure function of
-`Progress`, so it needs no state and a resumed run reads the same numbers:
+`Progress`, so it needs no state and a resumed run reads the same numbers. What adaptive ones have heard so far is part of
+the progress too: the loop keeps it (`nearfar.train.walks`) and checkpoints hold it.
 
     selection = Ring(lower=linear(0.0, 0.9), upper=0.99)
     bound     = MultiLabelCPC(alpha=geometric(10.0, 0.1))
@@ -15,7 +16,7 @@ import contextlib
 import math
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar
 
 from nearfar.errors import UserError
@@ -28,6 +29,9 @@ class Progress:
     step: int = 0
     steps: int = 1
     steps_per_epoch: int = 1
+    walked: Mapping[str, int] = field(
+        default_factory=dict, hash=False
+    )  # moves of each adaptive schedule, as written
 
     @property
     def fraction(self) -> float:
@@ -49,7 +53,7 @@ class Schedule:
     name: ClassVar[str] = ""
 
     def __call__(self, progress: Progress) -> float:
-        raise TypeError(f"{type(self).__name__} is abstract: use linear, geometric, cosine or steps")
+        raise TypeError(f"{type(self).__name__} is abstract: use one of SCHEDULES")
 
     def written(self) -> str:
         """The schedule as a setting, e.g. `linear(0.0,0.9)`; `parse_value` reads it back."""
@@ -60,7 +64,7 @@ class Schedule:
 
     def ends(self) -> tuple[float, float]:
         """Two numbers it always stays between: where it begins and ends, or zero where it rises from there."""
-        raise TypeError(f"{type(self).__name__} is abstract: use linear, geometric, cosine or steps")
+        raise TypeError(f"{type(self).__name__} is abstract: use one of SCHEDULES")
 
 
 def _portion(progress: Progress, epochs: float | None) -> float:
@@ -72,6 +76,11 @@ def _portion(progress: Progress, epochs: float | None) -> float:
 def _check_epochs(epochs: float | None) -> None:
     if epochs is not None and not epochs > 0:
         raise UserError(f"a schedule's epochs was {epochs}; it must be above 0")
+
+
+def _check_whole(schedule: str, key: str, number: float) -> None:
+    if not number >= 1 or number != number // 1:
+        raise UserError(f"{schedule}'s {key} was {number:g}; it must be a whole number from 1")
 
 
 @dataclass(frozen=True)
@@ -172,6 +181,68 @@ class Steps(Schedule):
         return self.start, self.start * self.factor ** len(self.epochs)
 
 
+@dataclass(frozen=True)
+class Stairs(Schedule):
+    """From start to end in `jumps` equal jumps, after equal times: stairs(0, 0.9, 3) is 0, 0.3, 0.6, 0.9 for a quarter
+    of the time each (the step policy of 001 App. E)."""
+
+    start: float
+    end: float
+    jumps: float = 3.0
+    epochs: float | None = None
+    name: ClassVar[str] = "stairs"
+
+    def __post_init__(self) -> None:
+        _check_epochs(self.epochs)
+        _check_whole(self.name, "jumps", self.jumps)
+
+    def __call__(self, progress: Progress) -> float:
+        done = math.floor(_portion(progress, self.epochs) * (self.jumps + 1))
+        return self.start + (self.end - self.start) * min(1.0, done / self.jumps)
+
+    def ends(self) -> tuple[float, float]:
+        return self.start, self.end
+
+
+@dataclass(frozen=True)
+class Adaptive(Schedule):
+    """From start to end in `moves` equal moves: one onwards for good news, one back for bad (001 App. E).
+
+    Which news is the subclass's: it never goes beyond either end.
+    """
+
+    start: float
+    end: float
+    moves: float = 10.0
+    hears: ClassVar[str] = ""
+
+    def __post_init__(self) -> None:
+        _check_whole(self.name, "moves", self.moves)
+
+    def __call__(self, progress: Progress) -> float:
+        return self.start + (self.end - self.start) * progress.walked.get(self.written(), 0) / self.moves
+
+    def ends(self) -> tuple[float, float]:
+        return self.start, self.end
+
+
+@dataclass(frozen=True)
+class OnScore(Adaptive):
+    """Moves at every probe: onwards if the validation score rose since the last one, otherwise back."""
+
+    name: ClassVar[str] = "on_score"
+    hears: ClassVar[str] = "score"
+
+
+@dataclass(frozen=True)
+class OnLoss(Adaptive):
+    """Moves at every step: onwards if the loss is below its moving average, otherwise back."""
+
+    moves: float = 200.0
+    name: ClassVar[str] = "on_loss"
+    hears: ClassVar[str] = "loss"
+
+
 Value = float | Schedule
 
 
@@ -197,14 +268,29 @@ def steps(start: float, factor: float, *epochs: float) -> Steps:
     return Steps(float(start), float(factor), tuple(float(e) for e in epochs))
 
 
+def stairs(start: float, end: float, jumps: float = 3, epochs: float | None = None) -> Stairs:
+    return Stairs(float(start), float(end), float(jumps), _float(epochs))
+
+
+def on_score(start: float, end: float, moves: float = 10) -> OnScore:
+    return OnScore(float(start), float(end), float(moves))
+
+
+def on_loss(start: float, end: float, moves: float = 200) -> OnLoss:
+    return OnLoss(float(start), float(end), float(moves))
+
+
 SCHEDULES: dict[str, Callable[..., Schedule]] = {
     "linear": linear,
     "geometric": geometric,
     "cosine": cosine,
     "steps": steps,
+    "stairs": stairs,
+    "on_score": on_score,
+    "on_loss": on_loss,
 }
 
-_CALL = re.compile(r"\s*([a-z]+)\s*\(([^()]*)\)\s*")
+_CALL = re.compile(r"\s*([a-z_]+)\s*\(([^()]*)\)\s*")
 
 
 _LARGEST = 1e100  # far beyond any setting, and safe to multiply

@@ -21,7 +21,7 @@ from nearfar.errors import UserError
 from nearfar.parts import check_settings, plain, settable, unknown
 from nearfar.recipes import RECIPES
 from nearfar.recipes.build import try_parts
-from nearfar.schedules import Value, ends, parse_value
+from nearfar.schedules import Adaptive, Schedule, Value, ends, parse_value
 from nearfar.views import PIPELINES, pipelines
 
 ROOMS: dict[str, Mapping[str, Callable[..., object]]] = {
@@ -107,6 +107,27 @@ class Settings(BaseModel):
         if not re.fullmatch(r"auto|cpu|mps|cuda(:\d+)?", name):
             raise UserError(f"device was {name!r}; allowed are auto, cpu, cuda, cuda:N and mps")
         return name
+
+    def schedules(self) -> dict[str, Schedule]:
+        """Every setting of the five choices that moves over the run, by its dotted name."""
+        return {
+            f"{room}.{key}": value
+            for room in CHOICES
+            for key, value in getattr(self, room).items()
+            if isinstance(value, Schedule)
+        }
+
+    def listens_to(self, kind: str) -> str | None:
+        """The first setting that is an adaptive schedule of this kind (`score` or `loss`), as it is written."""
+        moving = {"lr": self.lr, **self.schedules()}
+        return next(
+            (
+                f"{name}={value.written()}"
+                for name, value in moving.items()
+                if isinstance(value, Adaptive) and value.hears == kind
+            ),
+            None,
+        )
 
     def as_yaml(self) -> str:
         return yaml.safe_dump(self.as_plain(), sort_keys=False)

@@ -26,6 +26,7 @@ from nearfar.train import checkpoints, optimisers
 from nearfar.train.logs import Display, Log
 from nearfar.train.monitors import Collapse, Diverged, Finite, Readings, readings, tight_start
 from nearfar.train.stops import StopRequests
+from nearfar.train.walks import Walks
 from nearfar.types import Batch, Outcome
 
 LOG_EVERY = 10  # steps
@@ -61,10 +62,11 @@ class Trainer:
         )
         self.collapse = Collapse()
         self.finite = Finite(settings.skip_steps)
+        self.walks = Walks([self.lr, *settings.schedules().values()])
 
     @property
     def progress(self) -> Progress:
-        return Progress(self.step, self.steps, self.steps_per_epoch)
+        return Progress(self.step, self.steps, self.steps_per_epoch, dict(self.walks.moves))
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Everything a checkpoint must hold to go on as if never stopped."""
@@ -77,6 +79,7 @@ class Trainer:
             "seconds": self.seconds,
             "collapse": self.collapse.state(),
             "finite": self.finite.state(),
+            "walks": self.walks.state(),
         }
         return tensors, facts
 
@@ -89,6 +92,7 @@ class Trainer:
         self.step, self.seconds = facts["step"], facts["seconds"]
         self.collapse.restore(facts["collapse"])
         self.finite.restore(facts["finite"])
+        self.walks.restore(facts.get("walks", {"moves": {}, "before": {}}))
 
     def train_step(self, batch: Batch) -> tuple[Outcome, float, float]:
         """One step: the outcome, the gradient's norm and the learning rate. Non-finite steps change nothing."""
@@ -102,9 +106,11 @@ class Trainer:
         outcome.loss.backward()
         norm = optimisers.clip(self.method.parameters(), self.settings.clip)
         self.step += 1
-        if self.finite.observe(float(outcome.loss.detach()), norm, self.step) == "step":
+        loss = float(outcome.loss.detach())
+        if self.finite.observe(loss, norm, self.step) == "step":
             self.optimizer.step()
             self.method.advance(outcome, progress)
+        self.walks.hear_loss(loss)
         return outcome, norm, lr
 
 
@@ -140,7 +146,9 @@ def train(
     def measure() -> None:
         if probe is not None and settings.probe_every:
             row = {"kind": "probe", "step": trainer.step, "epoch": trainer.progress.epoch}
-            log.write({**row, "knn_top1": probe(trainer.method)})
+            score = probe(trainer.method)
+            log.write({**row, "knn_top1": score})
+            trainer.walks.hear_score(score)
 
     stream = batches(trainer.step, trainer.steps)
     try:
@@ -210,6 +218,7 @@ def train_row(
         "deviation": seen.deviation,
         "rank": seen.rank,
         "mean_cosine": seen.mean_cosine,
+        **{name: at(schedule, trainer.progress) for name, schedule in trainer.settings.schedules().items()},
     }
     finite = {key: value if math.isfinite(value) else None for key, value in numbers.items()}
     return {"kind": "train", "step": trainer.step, "epoch": trainer.progress.epoch, **finite}

@@ -67,7 +67,6 @@ def run_pretraining(
         raise UserError(
             f"{out} was begun with other settings ({changed}); go on with those, choose another --out, or add --allow-change"
         )
-    probing = settings.probe_every > 0
     with claimed(out):
         images = open_data(
             data,
@@ -79,6 +78,8 @@ def run_pretraining(
         restored = checkpoints.load(found) if found else None
         facts = {"data": facts_of(images, settings, restored[1]["data"] if restored else None, allow_change)}
         trainer, stream = prepare(settings, images, facts["data"], device, precision)
+        probe = make_probe(images, facts["data"], settings, device) if settings.probe_every else None
+        check_heard(settings, images, probe is not None)
         if restored:
             resume(trainer, restored, out)
         write_text(out / "config.yaml", settings.as_yaml())
@@ -96,7 +97,6 @@ def run_pretraining(
         with torch.random.fork_rng(devices=[]):
             if not restored:
                 prime(trainer, images, facts["data"])
-            probe = make_probe(images, facts["data"], settings, device) if probing else None
             embed_all = lambda: embedded(trainer, images, facts["data"])
             train(trainer, stream.batches, out, facts, display, embed_all, probe, restored is not None)
     return Run.open(out)
@@ -108,7 +108,9 @@ def changes_since(settings: Settings, out: Path) -> str:
     if not config.exists():
         return ""
     before, now = _flat(stored_settings(config).as_plain()), _flat(settings.as_plain())
-    keys = [k for k in {**before, **now} if before.get(k) != now.get(k) and k not in MAY_CHANGE]
+    # a schedule that follows the probe is another one when it is probed at other times
+    free = set(MAY_CHANGE) - ({"probe_every"} if settings.listens_to("score") else set())
+    keys = [k for k in {**before, **now} if before.get(k) != now.get(k) and k not in free]
     return "; ".join(f"{key}: {before.get(key)}, now {now.get(key)}" for key in keys)
 
 
@@ -248,6 +250,14 @@ def embedded(trainer: Trainer, images: Images, facts: Mapping[str, Any]) -> torc
             for view in plain_views(images, plain, trainer.settings.batch_size, trainer.settings.workers)
         ]
     return torch.cat(parts)
+
+
+def check_heard(settings: Settings, images: Images, probed: bool) -> None:
+    """Stops a run whose schedule waits for a score that nobody will take."""
+    waiting = settings.listens_to("score")
+    if waiting and not probed:
+        why = "probe_every is 0" if not settings.probe_every else f"{images.name} has no labels to probe with"
+        raise UserError(f"{waiting} follows the kNN probe but {why}; use on_loss, which follows the loss")
 
 
 def make_probe(

@@ -1,0 +1,52 @@
+"""What adaptive schedules have heard: the validation score at every probe, the loss at every step (001 App. E)."""
+
+import math
+from collections.abc import Iterable
+from typing import Any
+
+from nearfar.schedules import Adaptive, Schedule
+
+MEMORY = 0.99  # of the loss's moving average: about the last hundred steps
+
+
+class Walks:
+    """How many moves each adaptive schedule has made, by the schedule as it is written; a checkpoint's facts hold it.
+
+    The first number of a kind is only something to compare with. A number that is not finite is bad news, and is not
+    remembered.
+    """
+
+    def __init__(self, schedules: Iterable[Schedule]) -> None:
+        adaptive = [schedule for schedule in schedules if isinstance(schedule, Adaptive)]
+        self._schedules = {schedule.written(): schedule for schedule in adaptive}
+        self.moves = dict.fromkeys(self._schedules, 0)
+        self._before: dict[str, float] = {}
+
+    def listens_to(self, kind: str) -> bool:
+        return any(schedule.hears == kind for schedule in self._schedules.values())
+
+    def hear_score(self, score: float) -> None:
+        """Compares with the last score."""
+        self._hear("score", score - self._before.get("score", score), "score" in self._before)
+        if math.isfinite(score):
+            self._before["score"] = score
+
+    def hear_loss(self, loss: float) -> None:
+        """Compares with the moving average of losses, one step being too noisy to compare with another."""
+        before = self._before.get("loss", loss)
+        self._hear("loss", before - loss, "loss" in self._before)
+        if math.isfinite(loss):
+            self._before["loss"] = MEMORY * before + (1 - MEMORY) * loss
+
+    def _hear(self, kind: str, gain: float, comparable: bool) -> None:
+        for name, schedule in self._schedules.items():
+            if schedule.hears == kind and comparable:
+                move = 1 if gain > 0 else -1
+                self.moves[name] = min(max(self.moves[name] + move, 0), int(schedule.moves))
+
+    def state(self) -> dict[str, Any]:
+        return {"moves": dict(self.moves), "before": dict(self._before)}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        self.moves = {name: state["moves"].get(name, 0) for name in self._schedules}
+        self._before = dict(state["before"])

@@ -1,0 +1,140 @@
+"""Adaptive schedules (001 App. E): walks of whole moves between two ends, in real runs too, and across stops."""
+
+import itertools
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import nearfar as nf
+from nearfar.data import open_data
+from nearfar.errors import Stopped, UserError
+from nearfar.schedules import Adaptive, Progress
+from nearfar.train import checkpoints
+from nearfar.train.logs import read_metrics
+from nearfar.train.pretrain import pretrain
+from nearfar.train.walks import MEMORY, Walks
+
+SMALL: dict[str, Any] = {
+    "backbone": "resnet8-w16",
+    "batch_size": 64,
+    "epochs": 3,
+    "workers": 1,
+    "image_size": 8,
+    "encoders.hidden": 32,
+    "encoders.dim": 16,
+    "negatives.size": 128,
+}
+
+
+def place(schedule: Adaptive, walks: Walks) -> float:
+    return schedule(Progress(0, 1, 1, dict(walks.moves)))
+
+
+@given(scores=st.lists(st.floats(0, 1), max_size=40), moves=st.integers(1, 6))
+@settings(max_examples=100, deadline=None)
+def test_the_score_walk_is_a_count_of_rises_and_falls_kept_between_the_ends(
+    scores: list[float], moves: int
+) -> None:
+    schedule = nf.on_score(0.1, 0.9, moves)
+    walks = Walks([schedule])
+    at = 0
+    for number, score in enumerate(scores):
+        walks.hear_score(score)
+        walks.hear_loss(1.0 / (number + 1))  # another kind of news
+        if number:
+            at = max(0, at - 1) if score <= scores[number - 1] else min(moves, at + 1)
+        assert place(schedule, walks) == pytest.approx(0.1 + 0.8 * at / moves)
+
+
+@given(losses=st.lists(st.floats(0, 10), min_size=1, max_size=60))
+@settings(max_examples=100, deadline=None)
+def test_the_loss_walk_compares_with_the_moving_average(losses: list[float]) -> None:
+    schedule = nf.on_loss(0.0, 1.0, 5)
+    walks = Walks([schedule])
+    averages = list(itertools.accumulate(losses, lambda mean, loss: MEMORY * mean + (1 - MEMORY) * loss))
+    at = 0
+    for before, loss in zip([None, *averages], losses, strict=False):
+        walks.hear_loss(loss)
+        if before is not None:
+            at = min(5, at + 1) if loss < before else max(0, at - 1)
+    assert place(schedule, walks) == pytest.approx(at / 5)
+
+
+def test_a_loss_that_is_not_finite_is_bad_news_and_forgotten() -> None:
+    schedule = nf.on_loss(0.0, 1.0, 5)
+    walks = Walks([schedule])
+    for loss in (3.0, 2.0, 1.0, float("nan"), float("inf"), 0.5):
+        walks.hear_loss(loss)
+    assert place(schedule, walks) == pytest.approx(1 / 5)
+
+
+def test_walks_go_on_from_their_state() -> None:
+    schedules = [nf.on_score(0, 1, 4), nf.on_loss(0, 1, 4), nf.linear(0, 1)]
+    news = np.random.default_rng(0).random(20)
+    whole, first, second = Walks(schedules), Walks(schedules), Walks(schedules)
+    for walks, part in ((whole, news), (first, news[:9])):
+        for number in part:
+            walks.hear_score(number)
+            walks.hear_loss(number)
+    second.restore(first.state())
+    for number in news[9:]:
+        second.hear_score(number)
+        second.hear_loss(number)
+    assert second.state() == whole.state()
+
+
+@pytest.mark.parametrize("edge", ["on_score(0,0.9,2)", "on_loss(0,0.9,8)"])
+def test_a_run_logs_what_its_edge_does_and_a_stopped_one_does_the_same(edge: str, tmp_path: Path) -> None:
+    images = open_data("digits").subset(np.arange(256))
+    chosen = {**SMALL, "selection.lower": edge}
+    pretrain("moco-ring", images, tmp_path / "whole", config=chosen, quiet=True)
+    # a time limit of almost nothing stops after every step
+    for _ in range(12):
+        try:
+            pretrain("moco-ring", images, tmp_path / "parts", config=chosen, quiet=True, max_time=1e-6)
+        except Stopped:
+            continue
+    states = [
+        checkpoints.load(checkpoints.newest(tmp_path / name / "ckpt") or Path())
+        for name in ("whole", "parts")
+    ]
+    assert states[0][1]["walks"] == states[1][1]["walks"]
+    assert all(torch.equal(tensor, states[1][0][name]) for name, tensor in states[0][0].items())
+    rows = read_metrics(tmp_path / "whole" / "metrics.jsonl")
+    edges = [row["selection.lower"] for row in rows if row["kind"] == "train"]
+    if edge.startswith("on_loss"):
+        walked = next(iter(states[0][1]["walks"]["moves"].values()))
+        assert edges[-1] == pytest.approx(0.9 * walked / 8)
+        assert edges[0] == 0.0
+    else:
+        # the last row is written before the last probe is taken
+        scores = [row["knn_top1"] for row in rows if row["kind"] == "probe"][:-1]
+        at = 0
+        for before, score in itertools.pairwise(scores):
+            at = min(2, at + 1) if score > before else max(0, at - 1)
+        assert edges[-1] == pytest.approx(0.9 * at / 2)
+
+
+def test_a_schedule_without_anything_to_hear_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+    unlabelled = np.random.default_rng(0).integers(0, 256, (128, 8, 8), dtype=np.uint8)
+    chosen = {**SMALL, "selection.lower": "on_score(0,0.9)"}
+    with pytest.raises(
+        UserError, match=r"selection\.lower=on_score\(0\.0,0\.9,10\.0\) follows the kNN probe .* no labels"
+    ):
+        pretrain("moco-ring", unlabelled, tmp_path / "a", config=chosen, quiet=True)
+    assert not (tmp_path / "a" / "config.yaml").exists()
+    with pytest.raises(UserError, match="probe_every is 0"):
+        pretrain("moco-ring", "digits", tmp_path / "b", config={**chosen, "probe_every": 0}, quiet=True)
+
+
+def test_probing_at_other_times_is_another_run_when_a_schedule_listens(tmp_path: Path) -> None:
+    images = open_data("digits").subset(np.arange(256))
+    chosen = {**SMALL, "epochs": 1, "selection.lower": "on_score(0,0.9)"}
+    pretrain("moco-ring", images, tmp_path, config=chosen, quiet=True)
+    with pytest.raises(UserError, match="probe_every"):
+        pretrain("moco-ring", images, tmp_path, config={**chosen, "probe_every": 0.5}, quiet=True)
