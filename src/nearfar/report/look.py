@@ -4,11 +4,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from PIL import Image
 
 from nearfar.report.facts import Absent, Gallery, Map, Neighbour, Picture, Point, Query, Strip, StripRow
 from nearfar.report.inputs import Images, Run, Views
-from nearfar.report.pictures import SMALL, coloured, data_uri, decoded, sprite_of, square, whole, within
+from nearfar.report.named import Named
+from nearfar.report.pictures import coloured, data_uri, decoded, fitted, sprite_of, square, whole, within
 from nearfar.report.reasons import UNAVAILABLE, said
 from nearfar.report.space import flat_map, nearest, queries_of, sample
 
@@ -61,44 +61,14 @@ def _space(
         if not np.isfinite(features).all():
             none = Absent("The encoder's features are not finite numbers: this run has diverged.")
             return none, none
-        named = _Named(images, rows)
+        named = Named(images, rows)
         return _map(features, named, detail), _gallery(features, named, detail)
     except UNAVAILABLE as problem:
         none = Absent(f"The images could not be embedded: {said(problem)}")
         return none, none
 
 
-class _Named:
-    """The sampled rows of a data set with what can be said of each."""
-
-    def __init__(self, images: Images, rows: np.ndarray):
-        self.images, self.rows = images, rows
-        self.labels = None if images.labels is None else np.asarray(images.labels)[rows]
-        self.small = int(images.load(rows[:1]).size.max()) <= SMALL
-
-    def label(self, place: int) -> int | None:
-        """The class of the image at `place` of the sample; a negative label means unknown."""
-        if self.labels is None or self.labels[place] < 0:
-            return None
-        return int(self.labels[place])
-
-    def path(self, place: int) -> str:
-        return str(self.images.paths[int(self.rows[place])])
-
-    def caption(self, place: int) -> str:
-        label = self.label(place)
-        return self.path(place) if label is None else f"{self.class_of(label)} · {self.path(place)}"
-
-    def class_of(self, label: int) -> str:
-        return self.images.classes[label] if label < len(self.images.classes) else str(label)
-
-    def classes(self) -> tuple[str, ...]:
-        if self.labels is None or not (self.labels >= 0).any():
-            return ()
-        return tuple(self.class_of(label) for label in range(int(self.labels.max()) + 1))
-
-
-def _map(features: np.ndarray, named: _Named, detail: Detail) -> Map:
+def _map(features: np.ndarray, named: Named, detail: Detail) -> Map:
     flat, drawn_by = flat_map(features)
     points = tuple(
         Point(float(x), float(y), named.label(place), named.path(place)) for place, (x, y) in enumerate(flat)
@@ -110,14 +80,14 @@ def _map(features: np.ndarray, named: _Named, detail: Detail) -> Map:
     return Map(points, named.classes(), sprite, drawn_by, len(named.images), named.small)
 
 
-def _gallery(features: np.ndarray, named: _Named, detail: Detail) -> Gallery | Absent:
+def _gallery(features: np.ndarray, named: Named, detail: Detail) -> Gallery | Absent:
     if len(features) < 2:
         return Absent("One image has no neighbours.")
     queries = queries_of(named.labels, len(features), detail.queries)
     near, similarity = nearest(features, queries, detail.neighbours)
     shown = np.unique(np.concatenate([queries, near.ravel()]))
     pictures = {
-        int(place): Picture(data_uri(_square(picture, detail.side)), named.caption(int(place)))
+        int(place): Picture(data_uri(fitted(picture, detail.side)), named.caption(int(place)))
         for place, picture in zip(shown, decoded(named.images, named.rows[shown]), strict=True)
     }
 
@@ -140,15 +110,10 @@ def _gallery(features: np.ndarray, named: _Named, detail: Detail) -> Gallery | A
     )
 
 
-def _square(picture: Image.Image, side: int) -> Image.Image:
-    """At most `side`; a smaller picture keeps its own pixels and the browser enlarges them."""
-    return square(picture, min(side, *picture.size))
-
-
 def _strip(run: Run, images: Images, rows: np.ndarray, seed: int, detail: Detail) -> Strip | Absent:
     """A few images as the encoder met them: the run's own seed, the first epochs, the images' own numbers."""
     try:
-        named = _Named(images, rows)
+        named = Named(images, rows)
         places = queries_of(named.labels, len(rows), detail.queries)
         index = rows[places]
         pixels = images.load(index)

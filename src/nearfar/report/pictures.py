@@ -46,6 +46,11 @@ def square(picture: Image.Image, side: int) -> Image.Image:
     return ImageOps.fit(picture, (side, side), method=method)
 
 
+def fitted(picture: Image.Image, side: int) -> Image.Image:
+    """At most `side`; a smaller picture keeps its own pixels and the browser enlarges them."""
+    return square(picture, min(side, *picture.size))
+
+
 def within(picture: Image.Image, side: int) -> Image.Image:
     """The whole picture, its longer side at most `side`."""
     smaller = picture.copy()
