@@ -5,16 +5,19 @@
 `run(bench, **options)` computes a `Result`; its options are the parameters with a default, and the signature is
 their schema. `draw(result)` makes the figure. A study that takes long computes each arm through
 `bench.arm(settings, compute)`: a finished arm is kept in the study's folder, and the same command goes on from
-there after an interruption.
+there after an interruption. `bench.arms` does so for many, in several processes if asked.
 """
 
 import hashlib
 import json
+import multiprocessing
 import os
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -89,19 +92,67 @@ class Bench:
         `settings` must name all that the value depends on; change what an arm means, and a number for its
         version belongs among them.
         """
-        key = json.dumps(dict(settings), sort_keys=True)
-        path = self.folder / "arms" / f"{hashlib.sha256(key.encode()).hexdigest()[:16]}.json"
-        found = _read_json(path)
-        if isinstance(found, dict) and found.get("settings") == json.loads(key) and "value" in found:
+        found = self._finished(settings)
+        if found is not None:
             self.earlier += found.get("seconds", 0.0)
             return found["value"]
         started = time.perf_counter()
         value = compute()
+        path = self._file(settings)
         write_json(
             path, {"settings": dict(settings), "seconds": time.perf_counter() - started, "value": value}
         )
         # the first time and every later one return the same thing, tuples turned to lists and all
         return _read_json(path)["value"]
+
+    def arms(
+        self,
+        settings: Sequence[Mapping[str, Any]],
+        compute: Callable[[Mapping[str, Any]], Value],
+        jobs: int = 1,
+    ) -> list[Value]:
+        """`compute(s)` of every s in `settings`, as by `arm`, `jobs` of them at a time.
+
+        More than one job means processes of their own, which a small network uses far better than threads; they are
+        spawned, so `compute` must be something pickle can name, and each writes the arms it finishes itself.
+        """
+        missing = [s for s in settings if self._finished(s) is None]
+        if jobs > 1 and len(missing) > 1:
+            self._in_processes(missing, compute, min(jobs, len(missing)))
+        values, fresh = [], Bench(self.folder, self.study)
+        for s in settings:
+            # what has just been computed is no earlier work
+            values.append((fresh if s in missing else self).arm(s, partial(compute, s)))
+            if s in missing and jobs == 1:
+                self.say(f"{missing.index(s) + 1} of {len(missing)} arms")
+        return values
+
+    def _in_processes(
+        self, missing: Sequence[Mapping[str, Any]], compute: Callable[[Mapping[str, Any]], Any], jobs: int
+    ) -> None:
+        context = multiprocessing.get_context("spawn")  # torch's threads do not survive a fork
+        pool = ProcessPoolExecutor(jobs, context)
+        try:
+            bench = Bench(self.folder, self.study)
+            waiting = [pool.submit(bench.arm, s, partial(compute, s)) for s in missing]
+            for done, finished in enumerate(as_completed(waiting), start=1):
+                finished.result()
+                self.say(f"{done} of {len(missing)} arms")
+        finally:  # after a failure too: what runs may end, what waits is not begun
+            pool.shutdown(cancel_futures=True)
+
+    def _file(self, settings: Mapping[str, Any]) -> Path:
+        return self.folder / "arms" / f"{arm_name(settings)}.json"
+
+    def _finished(self, settings: Mapping[str, Any]) -> dict[str, Any] | None:
+        found = _read_json(self._file(settings))
+        same = isinstance(found, dict) and found.get("settings") == json.loads(json.dumps(dict(settings)))
+        return found if same and "value" in found else None
+
+
+def arm_name(settings: Mapping[str, Any]) -> str:
+    """A short name that only these settings have."""
+    return hashlib.sha256(json.dumps(dict(settings), sort_keys=True).encode()).hexdigest()[:16]
 
 
 @dataclass(frozen=True)

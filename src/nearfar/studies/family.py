@@ -1,0 +1,226 @@
+"""Every image recipe on one small budget, beside raw pixels, no training and labels.
+
+Each recipe as it stands, the selections on SimCLR, MoCo, instance discrimination and CMC, and MoCo under ML-CPC with
+002's curricula of alpha (sec. 5.3): one table of what a linear classifier and the nearest neighbours make of the
+frozen features. Selections and curricula are compared with what they change, seed by seed.
+
+The paper column holds an independent prototype's figures (the same images and a like encoder, its own budgets),
+not a paper's: the papers train larger networks for hundreds of epochs.
+
+Command: nearfar study family data=cifar10:ROOT     Cost: about COST on two cores.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from nearfar.parts import unknown
+from nearfar.recipes import RECIPES
+from nearfar.studies.frame import Bench, Finding, Result, Row, Study
+from nearfar.studies.images import (
+    CIFAR,
+    Arm,
+    Baseline,
+    Figures,
+    On,
+    Setup,
+    moments,
+    percent,
+    repeated,
+    seeds_from,
+)
+from nearfar.views import PIPELINES
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+SELECTIONS = ("ring", "ball", "cave", "neighbours")
+BASES = ("simclr", "moco", "instdisc", "cmc")  # whose selections are compared
+CURRICULA = {
+    "1": 1.0,
+    "2-0.5": "geometric(2,0.5)",
+    "5-0.2": "geometric(5,0.2)",
+    "10-0.1": "geometric(10,0.1)",
+}
+BASELINES: tuple[Baseline, ...] = ("pixels", "untrained", "supervised")
+PROTOTYPE = {
+    "untrained": "linear 36",
+    "simclr": "linear 56, 10 epochs",
+    "instdisc": "linear 53, 40 epochs of 20k",
+    "moco": "linear 52, 12 epochs",
+    "byol": "linear 41, 10 epochs of 20k",
+}
+PROTOTYPE_PAIRS = {
+    ("ring", "linear"): "+0.2, -0.5, +0.8",
+    ("ring", "knn"): "-1.8, -1.0, -0.3",
+    ("ball", "linear"): "equal or slightly better",
+    ("ml", "linear"): "10-0.1 not better",
+}
+MARGIN = 5.0  # points above the untrained encoder that a recipe should reach
+CLEAR = 1.0  # points that every seed must show before a difference is called one
+TABLE = "top-1 in percent"
+POINTS = {"linear": "linear, points above the base", "knn": "kNN, points above the base"}
+
+Seeds = Sequence[Figures]
+
+
+def entries() -> dict[str, tuple[str, dict[str, Any]]]:
+    """What is compared, by name: a recipe and what is changed of it."""
+    found: dict[str, tuple[str, dict[str, Any]]] = {}
+    for name, recipe in RECIPES.items():
+        base = base_of(name)
+        if recipe.views["name"] in PIPELINES and (base is None or base in BASES):
+            found[name] = (name, {})
+    for label, alpha in CURRICULA.items():
+        found[f"moco-ml-cpc-{label}"] = ("moco", {"bound": "ml-cpc", "bound__alpha": alpha})
+    return found
+
+
+def base_of(name: str) -> str | None:
+    """The recipe of which `name` is a variant; None if of none."""
+    base, _, selection = name.rpartition("-")
+    if selection in SELECTIONS and base in RECIPES:
+        return base
+    return "moco" if name.startswith("moco-ml-cpc-") else None
+
+
+def chosen(words: str) -> dict[str, tuple[str, dict[str, Any]]]:
+    """The entries a list such as `simclr,moco` names; all of them for `all`."""
+    known = {**{name: (name, {}) for name in RECIPES}, **entries()}
+    if words == "all":
+        return entries()
+    for name in words.split(","):
+        if name not in known:
+            raise unknown(name, known, "recipes")
+    return {name: known[name] for name in words.split(",")}
+
+
+def run(
+    bench: Bench,
+    data: str = CIFAR,
+    test: str | None = None,
+    on: On = "test",
+    recipes: str = "all",
+    images: int = 10_000,
+    epochs: int = 10,
+    size: int = 16,
+    batch: int = 128,
+    seed: int = 0,
+    seeds: int = 2,
+    jobs: int = 2,
+) -> Result:
+    setup = Setup(data, test, on, images, epochs, size, batch)
+    numbers, wanted = seeds_from(seed, seeds), chosen(recipes)
+    arms: dict[str, list[Arm]] = {name: [setup.baseline(name, s) for s in numbers] for name in BASELINES}
+    arms |= {name: [setup.recipe(r, s, **changes) for s in numbers] for name, (r, changes) in wanted.items()}
+    found = repeated(bench, setup, arms, jobs)
+    pairs = {name: base for name in wanted if (base := base_of(name)) in found}
+    differences = [_differences(found, pairs, measure) for measure in POINTS if pairs]
+    return Result((_table(found), *differences), _remarks(found, pairs))
+
+
+def _table(found: Mapping[str, Seeds]) -> Finding:
+    heading = "linear      above untrained   kNN           seconds   images/s    weights"
+    rows = [Row("", "prototype", heading)]
+    rows += [
+        Row(name, PROTOTYPE.get(name), _line(group, found["untrained"])) for name, group in found.items()
+    ]
+    figures = {
+        name: {
+            **{key: percent(group, key) for key in POINTS},
+            **{key: moments([one[key] for one in group]) for key in ("seconds", "rate")},
+            "parameters": group[0]["parameters"],
+            "warnings": sorted({said for one in group for said in one.get("warnings", ())}),
+        }
+        for name, group in found.items()
+    }
+    return Finding(TABLE, tuple(rows), {"figures (mean, sd)": figures})
+
+
+def _line(group: Seeds, untrained: Seeds) -> str:
+    (linear, linear_sd), (knn, knn_sd) = percent(group, "linear"), percent(group, "knn")
+    above = linear - percent(untrained, "linear")[0]
+    seconds, rate = (np.mean([one[key] for one in group]) for key in ("seconds", "rate"))
+    cost = f"{seconds:7.0f}   {rate:8.0f}" if seconds else f"{'-':>7}   {'-':>8}"
+    return (
+        f"{linear:4.1f} ± {linear_sd:3.1f}  {above:+15.1f}   {knn:4.1f} ± {knn_sd:3.1f}   "
+        f"{cost}   {group[0]['parameters'] or '-':>8}"
+    )
+
+
+def paired(found: Mapping[str, Seeds], name: str, base: str, measure: str) -> list[float]:
+    """Points by which `name` is above `base`, seed by seed: both began at the same weights and saw the same order."""
+    return [100 * (a[measure] - b[measure]) for a, b in zip(found[name], found[base], strict=True)]
+
+
+def _differences(found: Mapping[str, Seeds], pairs: Mapping[str, str], measure: str) -> Finding:
+    rows, each = [], {}
+    for name, base in pairs.items():
+        each[name] = paired(found, name, base, measure)
+        kind = name.removeprefix(f"{base}-").partition("-")[0]
+        said = PROTOTYPE_PAIRS.get((kind, measure))
+        rows.append(Row(f"{name} - {base}", said and f"prototype: {said}", *moments(each[name])))
+    return Finding(POINTS[measure], tuple(rows), {"by seed": each})
+
+
+def _remarks(found: Mapping[str, Seeds], pairs: Mapping[str, str]) -> tuple[str, ...]:
+    floor = percent(found["untrained"], "linear")[0]
+    learned = [name for name in found if name not in BASELINES]
+    above = {name: percent(found[name], "linear")[0] - floor for name in learned}
+    short = [f"{name} {points:+.1f}" for name, points in above.items() if points < MARGIN]
+    least = min(above, key=above.__getitem__)
+    margin = (
+        f"short of {MARGIN:g} points above the untrained encoder: {', '.join(short)}."
+        if short
+        else f"every recipe is at least {MARGIN:g} points above the untrained encoder in the linear probe; least is {least} with {above[least]:+.1f}."
+    )
+    seeds = len(found["untrained"])
+    told = [_told(found, pairs, measure, seeds) for measure in POINTS if pairs]
+    return (
+        margin,
+        *told,
+        f"± is the sample deviation over {seeds} seeds; seconds are those of one core while other arms ran beside.",
+        "the prototype had its own encoder, views and budgets; its figures are for orientation.",
+    )
+
+
+def _told(found: Mapping[str, Seeds], pairs: Mapping[str, str], measure: str, seeds: int) -> str:
+    """Which variants every seed puts on the same side of their base by a point or more."""
+    each = {name: paired(found, name, base, measure) for name, base in pairs.items()}
+    better = [name for name, points in each.items() if min(points) >= CLEAR]
+    worse = [name for name, points in each.items() if max(points) <= -CLEAR]
+    rest = len(each) - len(better) - len(worse)
+    return (
+        f"{measure}, {seeds} paired seeds: better than its base by a point or more in each: {', '.join(better) or 'none'}; "
+        f"worse: {', '.join(worse) or 'none'}; the other {rest} of {len(each)} are not told apart."
+    )
+
+
+def draw(result: Result) -> "Figure":
+    from nearfar.studies.drawing import COLOURS, panels
+
+    table = result.finding(TABLE).curves["figures (mean, sd)"]
+    names = list(table)[::-1]
+    figure, axes = panels(
+        ["Linear and kNN top-1, percent", "Linear, points above the base"], 5.0, 1.0 + 0.2 * len(names)
+    )
+    places = range(len(names))
+    for colour, key in zip(COLOURS, POINTS, strict=False):
+        mean, spread = zip(*(table[name][key] for name in names), strict=True)
+        axes[0].errorbar(mean, places, xerr=spread, fmt="o", color=colour, markersize=3.5, label=key)
+    axes[0].axvline(table["untrained"]["linear"][0], color="#1c1c1c", linewidth=1.0, linestyle=(0, (4, 3)))
+    axes[0].set_yticks(places, names, fontsize=7)
+    axes[0].legend(frameon=False, fontsize=7.5)
+    differences = [f.curves["by seed"] for f in result.findings if f.name == POINTS["linear"]]
+    each = differences[0] if differences else {}
+    for place, points in enumerate(reversed(each.values())):
+        axes[1].plot(points, [place] * len(points), "o-", color=COLOURS[0], markersize=3.5, linewidth=0.8)
+    axes[1].axvline(0, color="#1c1c1c", linewidth=1.0)
+    axes[1].set_yticks(range(len(each)), list(each)[::-1], fontsize=7)
+    return figure
+
+
+STUDY = Study(
+    "family", "every image recipe on one budget: linear and kNN top-1, cost, and selections against their bases", run, draw
+)  # fmt: skip

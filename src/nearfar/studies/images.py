@@ -1,0 +1,263 @@
+"""What studies on images share: a recipe trained on a small budget, its frozen features judged, baselines beside.
+
+    setup = Setup(data="cifar10:ROOT", images=10_000, epochs=10)
+    values = bench.arms([setup.recipe("simclr", seed) for seed in (0, 1)], setup.figures(bench), jobs=2)
+
+An arm is one training. Its key holds what the recipe declares, the changes to it, the budget, the seed and the
+fingerprints of the images, so a finished arm is found again if and only if the same would be computed again. Arms
+use one thread each: two on two cores finish sooner than one on both, and their numbers do not depend on `jobs`.
+
+Settings are chosen with on=validation, where a fifth of the training images is set aside and judged; figures to be
+told come from on=test.
+"""
+
+import shutil
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import lru_cache, partial
+from itertools import chain
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from jaxtyping import Int64
+from torch import Tensor, nn
+
+from nearfar.data import Images, Stream, open_data
+from nearfar.encoders import commit_statistics, parameters_of
+from nearfar.errors import UserError
+from nearfar.evaluate import Labelled, features, pixels_features, scores
+from nearfar.evaluate.run import aligned_labels
+from nearfar.recipes import RECIPES
+from nearfar.schedules import Progress, cosine
+from nearfar.settings import Settings, resolve
+from nearfar.studies.frame import Bench, arm_name
+from nearfar.train.pretrain import facts_of, run_pretraining
+from nearfar.train.run import Run, backbone_of, fresh_method
+from nearfar.views import Plain, Views, pipelines
+
+CIFAR = "cifar10:../shared/data"
+BACKBONE = "resnet8-w16"
+HELD_SHARE = 0.2  # of the training images, judged with on=validation
+On = Literal["test", "validation"]
+Baseline = Literal["pixels", "untrained", "supervised"]
+Figures = dict[str, Any]  # {"knn": top-1, "linear": top-1, "seconds", "rate", "parameters", ...}
+Arm = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Setup:
+    """The data and the budget that all arms of a study share."""
+
+    data: str = CIFAR
+    test: str | None = None  # None: the test set that belongs to `data`
+    on: On = "test"
+    images: int = 10_000
+    epochs: int = 10
+    size: int = 16
+    batch: int = 128
+
+    def __post_init__(self) -> None:
+        for key, least in (("images", 2), ("epochs", 1), ("size", 8), ("batch", 2)):
+            if getattr(self, key) < least:
+                raise UserError(f"{key} was {getattr(self, key)}; allowed are whole numbers from {least}")
+        if self.batch > self.images:
+            raise UserError(
+                f"batch was {self.batch}; with images={self.images} allowed are 2 to {self.images}"
+            )
+
+    def recipe(self, name: str, seed: int, watch: tuple[str, ...] = (), **changes: Any) -> Arm:
+        """The arm that trains recipe `name` with `changes` (dots as double underscores: bound__alpha).
+
+        `watch` names what is wanted of metrics.jsonl beside the figures; with it, kNN is probed every epoch.
+        """
+        layer = {key.replace("__", "."): value for key, value in changes.items()}
+        resolve(name, self.data, layer, {"epochs": self.epochs})  # a wrong one is said before the work
+        declared = RECIPES[name].settings(self.epochs)
+        return self._arm("recipe", seed, recipe=name, declared=declared, changes=layer, watch=list(watch))
+
+    def baseline(self, kind: Baseline, seed: int) -> Arm:
+        return self._arm(kind, seed)
+
+    def _arm(self, kind: str, seed: int, **more: Any) -> Arm:
+        train, asked = sets_of(self)
+        budget = {"epochs": self.epochs, "size": self.size, "batch": self.batch, "backbone": BACKBONE}
+        prints = {"train": train.fingerprint, "asked": asked.fingerprint}
+        return {"version": 1, "kind": kind, "seed": seed, **budget, **prints, **more}
+
+    def figures(self, bench: Bench) -> Callable[[Mapping[str, Any]], Figures]:
+        """What computes an arm; `runs/` of the study's folder holds what an interrupted one had reached."""
+        return partial(figures_of, setup=self, folder=bench.folder / "runs")
+
+    def settings(
+        self, recipe: str, seed: int, changes: Mapping[str, Any], probe_every: float = 0.0
+    ) -> Settings:
+        budget = {"epochs": self.epochs, "batch_size": self.batch, "image_size": self.size, "seed": seed}
+        fixed = {"backbone": BACKBONE, "precision": "fp32", "workers": 1, "probe_every": probe_every}
+        return resolve(recipe, self.data, changes, {**budget, **fixed})
+
+
+def seeds_from(seed: int, seeds: int) -> range:
+    if seeds < 1:
+        raise UserError(f"seeds was {seeds}; allowed are whole numbers from 1")
+    return range(seed, seed + seeds)
+
+
+def repeated(
+    bench: Bench, setup: Setup, arms: Mapping[str, Sequence[Arm]], jobs: int
+) -> dict[str, list[Figures]]:
+    """The figures of arms that stand under a name, one of them per seed."""
+    if jobs < 1:
+        raise UserError(f"jobs was {jobs}; allowed are whole numbers from 1")
+    found = iter(bench.arms(list(chain(*arms.values())), setup.figures(bench), jobs))
+    return {name: [next(found) for _ in group] for name, group in arms.items()}
+
+
+def percent(group: Sequence[Figures], measure: str) -> tuple[float, float]:
+    """Mean and sample deviation over seeds, in percent; the deviation of one is 0."""
+    return moments([100 * figures[measure] for figures in group])
+
+
+def moments(values: Sequence[float]) -> tuple[float, float]:
+    return float(np.mean(values)), float(np.std(values, ddof=1)) if len(values) > 1 else 0.0
+
+
+@lru_cache(maxsize=2)
+def sets_of(setup: Setup) -> tuple[Images, Images]:
+    """The images to train on, and those to be asked about; both labelled in one numbering."""
+    pool = _labelled(setup.data, setup.size)
+    if setup.on == "validation":
+        pool, asked = pool.split(HELD_SHARE, seed=0)
+    else:
+        asked = _labelled(setup.test or _test_of(setup.data), setup.size)
+        if asked.channels != pool.channels:
+            raise UserError(
+                f"test was {asked.name} with {asked.channels} channels; {pool.name} has {pool.channels}"
+            )
+    if setup.images > len(pool):
+        raise UserError(f"images was {setup.images}; there are {len(pool)} in {pool.name} to train on")
+    train = pool if setup.images == len(pool) else pool.split(setup.images / len(pool), seed=0)[1]
+    return train, replace(asked, labels=aligned_labels(_labels(asked).numpy(), asked, train))
+
+
+def _labelled(name: str, size: int) -> Images:
+    images = open_data(name, image_size=size)
+    if images.labels is None or (images.labels < 0).any():
+        raise UserError(f"{name} is not labelled throughout; features are judged by their classes")
+    return images
+
+
+def _labels(images: Images) -> Int64[Tensor, "image"]:
+    assert images.labels is not None  # `_labelled` has seen to it
+    return torch.from_numpy(images.labels)
+
+
+def _test_of(data: str) -> str:
+    if data.startswith("cifar10:"):
+        return f"{data.removesuffix(':train')}:test"
+    if data in ("glyphs", "glyphs:train"):
+        return "glyphs:test"
+    raise UserError(
+        f"test was not given; beside data={data} name a labelled set to ask about, or on=validation"
+    )
+
+
+def figures_of(arm: Mapping[str, Any], setup: Setup, folder: Path) -> Figures:
+    """Trains and judges one arm."""
+    with _one_thread():
+        if arm["kind"] == "recipe":
+            return _trained(arm, setup, folder / arm_name(arm))
+        settings = setup.settings("simclr", arm["seed"], {})
+        train, _ = sets_of(setup)
+        facts = facts_of(train, settings, None, False)
+        plain = Plain(facts["image_size"], facts["mean"], facts["std"])
+        if arm["kind"] == "pixels":
+            return {**_judged(lambda images: pixels_features(images, plain, workers=1), setup), **_cost(None)}
+        net = backbone_of(fresh_method(settings, train.channels, facts["image_size"], len(train)))
+        seconds = _supervise(net, setup, arm["seed"], facts) if arm["kind"] == "supervised" else 0.0
+        embed = lambda images: features(net, images, plain, workers=1)
+        return {**_judged(embed, setup), **_cost(net, seconds, setup)}
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def _trained(arm: Mapping[str, Any], setup: Setup, out: Path) -> Figures:
+    train, _ = sets_of(setup)
+    earlier = Run.open(out).facts["seconds"] if list(out.glob("ckpt/step-*")) else 0.0
+    started = time.perf_counter()
+    settings = setup.settings(arm["recipe"], arm["seed"], arm["changes"], 1.0 if arm["watch"] else 0.0)
+    run = run_pretraining(settings, train, out, quiet=True)
+    seconds = earlier + time.perf_counter() - started
+    encoder, plain = run.encoder(), run.plain()
+    embed = lambda images: features(encoder, images, plain, device=run.device, workers=1)
+    found = {**_judged(embed, setup), **_cost(encoder, seconds, setup), **_course(run, arm["watch"])}
+    shutil.rmtree(out)  # a run is some megabytes, a study has dozens of them
+    return found
+
+
+def _judged(embed: Callable[[Images], Tensor], setup: Setup) -> Figures:
+    train, asked = sets_of(setup)
+    fit, ask = (Labelled(embed(images), _labels(images)) for images in (train, asked))
+    found = scores(fit, ask)
+    return {protocol: values["top1"] for protocol, values in found.items()}
+
+
+def _cost(encoder: nn.Module | None, seconds: float = 0.0, setup: Setup | None = None) -> Figures:
+    """Seconds of training, images seen in one of them, weights of what is kept."""
+    seen = setup.epochs * (setup.images // setup.batch) * setup.batch if setup and seconds else 0
+    return {
+        "seconds": seconds,
+        "rate": seen / seconds if seen else 0.0,
+        "parameters": parameters_of(encoder) if encoder else 0,
+    }
+
+
+def _course(run: Run, watch: list[str]) -> Figures:
+    """How what was asked for moved, the probes, and what the monitors said."""
+    rows = run.metrics
+    said = [row["message"] for row in rows if row["kind"] == "event"]
+    if not watch:
+        return {"warnings": said}
+    trained = [row for row in rows if row["kind"] == "train"]
+    course = {key: [row.get(key) for row in trained] for key in ("epoch", *watch)}
+    probes = [(row["epoch"], row["knn_top1"]) for row in rows if row["kind"] == "probe"]
+    return {"warnings": said, "course": course, "probes": probes}
+
+
+def _supervise(net: nn.Module, setup: Setup, seed: int, facts: Mapping[str, Any]) -> float:
+    """Trains the backbone on the labels, by cross-entropy and with the budget of every other arm; its seconds."""
+    train, _ = sets_of(setup)
+    labels = _labels(train)
+    # colours are left alone: labels tell what matters, and jitter would only cost accuracy
+    view = pipelines("simclr", setup.size, {"jitter": 0.0, "greyscale": 0.0, "blur": 0.0})[0]
+    views = Views([view], facts["image_size"], facts["mean"], facts["std"])
+    stream = Stream(train, views, setup.batch, seed, workers=1)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        head = nn.Linear(int(net.dim), int(labels.max()) + 1)  # type: ignore[arg-type]
+    optimiser = torch.optim.AdamW([*net.parameters(), *head.parameters()], weight_decay=1e-4)
+    rate = cosine(2e-3, 0.0, warmup=min(1.0, setup.epochs / 2))
+    steps = setup.epochs * stream.steps_per_epoch
+    started = time.perf_counter()
+    net.train()
+    for step, batch in enumerate(stream.batches(0, steps)):
+        optimiser.param_groups[0]["lr"] = rate(Progress(step, steps, stream.steps_per_epoch))
+        loss = F.cross_entropy(head(net(batch.views[0])), labels[batch.index])
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+        commit_statistics(net)
+    net.eval()
+    return time.perf_counter() - started
