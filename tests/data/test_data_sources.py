@@ -502,14 +502,14 @@ def test_what_is_no_data_gets_a_sentence(spec: object) -> None:
 
 
 def test_files_of_other_kinds_get_a_sentence(tmp_path: Path) -> None:
-    (tmp_path / "a.txt").write_text("hello")
+    (tmp_path / "a.doc").write_text("hello")
     (tmp_path / "a.png").write_bytes(png(pictures(1)[0]))
-    with pytest.raises(UserError, match=r"unknown kind \(\.txt\)"):
-        open_data(tmp_path / "a.txt")
+    with pytest.raises(UserError, match=r"unknown kind \(\.doc\)"):
+        open_data(tmp_path / "a.doc")
     with pytest.raises(UserError, match="single image; give the folder"):
         open_data(tmp_path / "a.png")
     (tmp_path / "sub").mkdir()
-    (tmp_path / "sub" / "b.txt").write_text("hello")
+    (tmp_path / "sub" / "b.doc").write_text("hello")
     with pytest.raises(UserError, match=r"holds no images \(1 other files\)"):
         open_data(tmp_path / "sub")
     with pytest.raises(UserError, match="image_size is 0"):

@@ -14,6 +14,7 @@ from jaxtyping import Shaped, UInt8
 from nearfar.data.decode import shrunk
 from nearfar.data.images import Images, Stacked
 from nearfar.data.labels import Labels, class_numbers
+from nearfar.data.text import Reading, tokens_of
 from nearfar.errors import UserError
 
 CIFAR10_CLASSES = (
@@ -55,9 +56,12 @@ def open_array(
     )
 
 
-def open_npz(path: Path, name: str, image_size: int | None) -> Images:
-    """`images` and optional `labels` of an .npz file; object arrays (which are pickles) are refused, not loaded."""
+def open_npz(path: Path, name: str, image_size: int | None, reading: Reading) -> Images:
+    """`images` or `tokens`, and optional `labels`, of an .npz file; object arrays (which are pickles) are refused,
+    not loaded."""
     arrays = _npz_arrays(path, name)
+    if "tokens" in arrays and "images" not in arrays:
+        return tokens_of(arrays, path, name, reading)
     if "images" not in arrays:
         held = ", ".join(sorted(arrays)) or "nothing"
         raise UserError(f"data {name!r} have no array `images` (the file holds: {held}).")
@@ -77,8 +81,9 @@ def _npz_arrays(path: Path, name: str) -> dict[str, np.ndarray]:
             if isinstance(file, np.ndarray):
                 raise ValueError("it is a single array, not an .npz archive")
             with file:
-                arrays = {key: file[key] for key in file.files if key in ("images", "labels")}
-                return arrays if "images" in arrays else dict.fromkeys(file.files, np.empty(0))
+                arrays = {key: file[key] for key in file.files if key in ("images", "tokens", "labels")}
+                known = "images" in arrays or "tokens" in arrays
+                return arrays if known else dict.fromkeys(file.files, np.empty(0))
     except Exception as error:  # zip, zlib and numpy each fail in their own ways on damaged files
         reason = str(error).splitlines()[0].rstrip(".") if str(error) else type(error).__name__
         raise UserError(f"{str(path)!r} cannot be read as .npz: {reason}.") from error

@@ -24,8 +24,10 @@ class Entry:
 
 @dataclass
 class Listing:
-    """What a folder holds. Hidden files and folders are left out; a folder reached twice is listed once."""
+    """What a folder holds: files with one of the `suffixes`, and Parquet. Hidden files and folders are left out; a
+    folder reached twice is listed once."""
 
+    suffixes: tuple[str, ...] = SUFFIXES
     entries: list[Entry] = field(default_factory=list)
     parquet: list[Entry] = field(default_factory=list)
     others: int = 0
@@ -47,7 +49,7 @@ class Listing:
                 self.others += 1
             elif _is_folder(entry):
                 self.add(entry.path, below)
-            elif entry.name.lower().endswith(SUFFIXES):
+            elif entry.name.lower().endswith(self.suffixes):
                 self.entries.append(Entry(entry.path, below, _weight(entry)))
             elif entry.name.lower().endswith(".parquet"):
                 self.parquet.append(Entry(entry.path, below, _weight(entry)))

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
+from nearfar.data import audio, text
 from nearfar.data.arrays import (
     cifar10_files,
     open_array,
@@ -18,11 +19,12 @@ from nearfar.data.folder import SUFFIXES, Entry, Folder, Listing, printable
 from nearfar.data.images import Images
 from nearfar.data.parquet import Parquet
 from nearfar.data.scan import Source, open_source, write_quarantine
+from nearfar.data.text import Reading
 from nearfar.errors import UserError
 
 NAMES = ("digits", "glyphs", "glyphs:train", "glyphs:test", "cifar10:ROOT")
 _ALLOWED = (
-    "a folder of images, a Parquet file or folder, an .npz file, or one of the names "
+    "a folder of images, of .wav or of .txt files, a .txt file, a Parquet file or folder, an .npz file, or one of the names "
     "digits, glyphs:train, glyphs:test, cifar10:ROOT"
 )
 
@@ -36,6 +38,7 @@ def open_data(
     cache_bytes: int = 2**31,
     max_bad_share: float = 0.05,
     quarantine: Path | None = None,
+    reading: Reading | None = None,
 ) -> Images:
     """The data set that `spec` names.
 
@@ -44,6 +47,10 @@ def open_data(
     `images` and maybe `labels`, a name (`digits`, `glyphs:train`, `glyphs:test`, `cifar10:ROOT`, also
     `cifar10:ROOT:test`; to open a folder that has such a name write `./digits`), or from Python an array
     (n, h, w) or (n, h, w, c) or data already opened.
+
+    Sequences come as a folder of `.wav` files (first-level folders as classes) or Parquet with an `audio` column, as
+    a `.txt` file or a folder of them, or as an `.npz` with `tokens`; what comes back is then `Sequences`, and
+    `reading` says what a symbol of text is.
 
     Every image is decoded once here. What cannot be used (truncated, not an image, over 50 megapixels, empty,
     16-bit grey or float, another format than JPEG, PNG, WebP, BMP, unreadable) is put on the quarantine list,
@@ -59,9 +66,15 @@ def open_data(
     elif isinstance(spec, np.ndarray):
         images = open_array(spec, "array", image_size)
     elif isinstance(spec, str | os.PathLike):
-        found = _resolved(os.fspath(spec), image_size)
+        name = os.fspath(spec)
+        found = _resolved(name, image_size, reading or Reading())
+        if isinstance(found, _Text):
+            return text.open_text(found, name, reading or Reading(), max_bad_share, quarantine)
+        if isinstance(found, _Waves) or (isinstance(found, Parquet) and found.column == "audio"):
+            columns = found.groups if isinstance(found, Parquet) else lambda kept: {}
+            return audio.open_recordings(found, name, cache_bytes, max_bad_share, quarantine, columns)
         if not isinstance(found, Images):
-            return open_source(found, os.fspath(spec), image_size, cache_bytes, max_bad_share, quarantine)
+            return open_source(found, name, image_size, cache_bytes, max_bad_share, quarantine)
         images = found
     else:
         raise UserError(
@@ -72,8 +85,16 @@ def open_data(
     return images
 
 
-def _resolved(spec: str, image_size: int | None) -> Images | Source:
-    """Arrays come opened; encoded pictures as a source yet to be scanned."""
+class _Waves(Folder):
+    """A folder of recordings."""
+
+
+class _Text(Folder):
+    """A folder of text files, or one of them."""
+
+
+def _resolved(spec: str, image_size: int | None, reading: Reading) -> Images | Source:
+    """Arrays come opened; encoded pictures, recordings and text as a source yet to be scanned."""
     if spec == "digits":
         return open_digits(image_size)
     if spec in ("glyphs", "glyphs:train", "glyphs:test"):
@@ -89,7 +110,7 @@ def _resolved(spec: str, image_size: int | None) -> Images | Source:
     except (OSError, ValueError) as error:  # a name too long, a null byte, a folder one may not look into
         reason = getattr(error, "strerror", None) or error
         raise UserError(f"data {printable(spec)!r} cannot be opened: {reason}.") from error
-    return _file(path, spec, image_size)
+    return _file(path, spec, image_size, reading)
 
 
 def _cifar10(spec: str, image_size: int | None) -> Images | Source:
@@ -113,18 +134,26 @@ def _folder(spec: str) -> Source:
         return Folder(spec, listing)
     if listing.parquet:
         return Parquet(spec, listing.parquet, listing.others)
+    for kind, suffixes in ((_Waves, audio.SUFFIXES), (_Text, text.SUFFIXES)):
+        others = Listing(suffixes)
+        others.add(spec)
+        if others.entries:
+            return kind(spec, others)
+    allowed = ", ".join([*SUFFIXES, *audio.SUFFIXES, *text.SUFFIXES])
     raise UserError(
         f"data {spec!r}: the folder holds no images ({listing.others} other files); "
-        f"allowed are {', '.join(SUFFIXES)}, or .parquet files."
+        f"allowed are {allowed}, or .parquet files."
     )
 
 
-def _file(path: Path, spec: str, image_size: int | None) -> Images | Source:
+def _file(path: Path, spec: str, image_size: int | None, reading: Reading) -> Images | Source:
     suffix = path.suffix.lower()
+    if suffix in text.SUFFIXES:
+        return _Text(str(path.parent), Listing(text.SUFFIXES, [_entry(path)]))
     if suffix == ".parquet":
         return Parquet(str(path.parent), [_entry(path)], 0)
     if suffix == ".npz":
-        return open_npz(path, spec, image_size)
+        return open_npz(path, spec, image_size, reading)
     if suffix in SUFFIXES:
         raise UserError(f"data {spec!r} are a single image; give the folder that holds the images.")
     raise UserError(

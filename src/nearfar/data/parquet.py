@@ -1,7 +1,8 @@
-"""Parquet files in the Hugging Face image convention: `image` {bytes, path}, optional `label`.
+"""Parquet files in the Hugging Face convention: `image` or `audio` {bytes, path}, optional `label`.
 
 Class names come from the `ClassLabel` feature in the schema's `huggingface` metadata when it is there. A picture
-stored only as a path is not followed: a data file does not get to name files on this machine.
+stored only as a path is not followed: a data file does not get to name files on this machine. Further columns of
+whole numbers or words tell groups, such as who speaks.
 """
 
 import json
@@ -34,10 +35,11 @@ class Parquet:
         self.ignored = ignored
         self._entries = sorted(entries, key=lambda entry: entry.parts)
         self._counts: list[int] = []
+        self.column = _content_column([entry.path for entry in self._entries])
         classes: set[tuple[str, ...]] = set()
         for entry in self._entries:
             with _opened(entry.path) as file:
-                _check_image_column(file.schema_arrow, entry.path)
+                _check_content(file.schema_arrow, self.column, entry.path)
                 self._counts.append(_row_count(file, entry))
                 classes.add(_class_names(file.schema_arrow))
         if len(classes) > 1:
@@ -56,7 +58,7 @@ class Parquet:
 
     def items(self) -> Iterator[Item]:
         for entry in self._entries:
-            yield from _file_items(entry.path)
+            yield from _file_items(entry.path, self.column)
 
     def reader(self, kept: np.ndarray) -> Callable[[int], bytes]:
         wanted = set(kept.tolist())
@@ -76,6 +78,17 @@ class Parquet:
             _label_values(column, self.root), f"data {self.root!r}", self._classes
         )
         return None if numbers is None else numbers[kept], classes
+
+    def groups(self, kept: np.ndarray) -> dict[str, np.ndarray]:
+        """The numbered values of every further column of whole numbers or words, without gaps, that all files have."""
+        found = {}
+        for name in _group_columns([entry.path for entry in self._entries], self.column):
+            parts = [_column(entry.path, name) for entry in self._entries]
+            column = pa.chunked_array([chunk for part in parts for chunk in part.chunks])
+            if not column.null_count:
+                numbers = np.unique(_label_values(column, self.root), return_inverse=True)[1]
+                found[name] = numbers.astype(np.int64)[kept]
+        return found
 
 
 class Spill:
@@ -113,16 +126,23 @@ def _opened(path: str) -> Any:
         raise UserError(f"{path!r} cannot be read as Parquet: {_first_line(error)}.") from error
 
 
-def _check_image_column(schema: Any, path: str) -> None:
+def _content_column(paths: Sequence[str]) -> str:
+    """`audio` where the first file has that and no `image`; else `image`."""
+    with _opened(paths[0]) as file:
+        names = file.schema_arrow.names
+    return "audio" if "audio" in names and "image" not in names else "image"
+
+
+def _check_content(schema: Any, column: str, path: str) -> None:
     columns = ", ".join(schema.names[:20])
-    if "image" not in schema.names:
-        raise UserError(f"{path!r} has no `image` column (its columns: {columns}).")
-    kind = schema.field("image").type
+    if column not in schema.names:
+        raise UserError(f"{path!r} has no `{column}` column (its columns: {columns}).")
+    kind = schema.field(column).type
     if pa.types.is_struct(kind) and kind.get_field_index("bytes") >= 0:
         kind = kind.field("bytes").type
     if not (pa.types.is_binary(kind) or pa.types.is_large_binary(kind)):
         raise UserError(
-            f"{path!r}: the `image` column is {kind}; allowed is a struct with binary `bytes`, or binary."
+            f"{path!r}: the `{column}` column is {kind}; allowed is a struct with binary `bytes`, or binary."
         )
 
 
@@ -145,28 +165,28 @@ def _row_count(file: Any, entry: Entry) -> int:
     return rows
 
 
-def _file_items(path: str) -> Iterator[Item]:
+def _file_items(path: str, column: str) -> Iterator[Item]:
     """One item per row, whatever happens: rows behind a damaged page become items that say so."""
     with _opened(path) as file:
         for group in range(file.num_row_groups):
             rows = file.metadata.row_group(group).num_rows
-            yield from islice(_group_items(file, group, rows), rows)
+            yield from islice(_group_items(file, group, rows, column), rows)
 
 
-def _group_items(file: Any, group: int, rows: int) -> Iterator[Item]:
+def _group_items(file: Any, group: int, rows: int, column: str) -> Iterator[Item]:
     given, reason = 0, "the file has fewer rows than it says"
     try:
-        for batch in file.iter_batches(_ROWS, row_groups=[group], columns=["image"]):
-            for data in _image_bytes(batch.column(0)):
+        for batch in file.iter_batches(_ROWS, row_groups=[group], columns=[column]):
+            for data in _content_bytes(batch.column(0)):
                 given += 1
-                yield Item(len(data or b""), _giving(data, "empty row: no image bytes are stored"))
+                yield Item(len(data or b""), _giving(data, f"empty row: no {column} bytes are stored"))
     except (pa.ArrowException, OSError) as error:
         reason = _first_line(error)
     for _ in range(rows - given):
         yield Item(0, _giving(None, f"unreadable row group: {reason}"))
 
 
-def _image_bytes(column: Any) -> list[bytes | None]:
+def _content_bytes(column: Any) -> list[bytes | None]:
     if not pa.types.is_struct(column.type):
         return column.to_pylist()
     return pc.struct_field(column, "bytes").to_pylist()
@@ -183,12 +203,33 @@ def _giving(data: bytes | None, otherwise: str) -> Callable[[], bytes]:
 
 def _label_column(path: str) -> Any:
     with _opened(path) as file:
-        if "label" not in file.schema_arrow.names:
-            return None
+        known = "label" in file.schema_arrow.names
+    return _column(path, "label") if known else None
+
+
+def _column(path: str, name: str) -> Any:
+    with _opened(path) as file:
         try:
-            return file.read(columns=["label"]).column("label")
+            return file.read(columns=[name]).column(name)
         except (pa.ArrowException, OSError) as error:
-            raise UserError(f"{path!r}: the `label` column cannot be read: {_first_line(error)}.") from error
+            raise UserError(f"{path!r}: the `{name}` column cannot be read: {_first_line(error)}.") from error
+
+
+def _group_columns(paths: Sequence[str], content: str) -> list[str]:
+    """Columns of whole numbers or words in every file, other than the label."""
+    common: set[str] | None = None
+    for path in paths:
+        with _opened(path) as file:
+            fields = [file.schema_arrow.field(name) for name in file.schema_arrow.names]
+        named = {field.name for field in fields if _tells_groups(field.type)}
+        common = named if common is None else common & named
+    return sorted((common or set()) - {content, "label"})
+
+
+def _tells_groups(kind: Any) -> bool:
+    if pa.types.is_dictionary(kind):
+        kind = kind.value_type
+    return pa.types.is_integer(kind) or pa.types.is_string(kind) or pa.types.is_large_string(kind)
 
 
 def _label_values(column: Any, root: str) -> np.ndarray:
