@@ -99,7 +99,8 @@ class Method(nn.Module):
     def score(self, encoded: Encoded, index: Tensor, anchor: int, key: int, progress: Progress) -> Scores:
         """Scores of view `anchor` against view `key` after selection."""
         anchors, rows = encoded.anchors[anchor], encoded.index_of(key, index)
-        keys = {key: encoded.keys[key]} if encoded.index else encoded.keys
+        strange = encoded.index.keys() - {key}  # rows of other pairs
+        keys = {view: rows for view, rows in encoded.keys.items() if view not in strange}
         positive = self.negatives.positive(keys, rows, key)
         candidates = self.negatives.candidates(keys, rows, key)
         scores = Scores(
@@ -197,14 +198,14 @@ class Method(nn.Module):
         """The weakest of the pairs' claims; the ceiling is that of their weighted mean."""
         key_views = len({p.key for p in pairs})
 
-        def claim(places: int) -> Certificate:
-            given = self.negatives.circumstances(batch_size, key_views, places)
+        def claim(places: int, own: int) -> Certificate:
+            given = self.negatives.circumstances(batch_size, key_views, places, own)
             given = self.selection.circumstances(replace(given, covered=covered), progress)
             return self.bound.certificate(given, progress)
 
-        claims = {places: claim(places) for places in {p.places for p in pairs}}
+        claims = {kind: claim(*kind) for kind in {(p.places, p.own) for p in pairs}}
         weakest = min(claims.values(), key=lambda c: _STRENGTH.index(c.status))
-        ceilings = [claims[p.places].ceiling for p in pairs]
+        ceilings = [claims[p.places, p.own].ceiling for p in pairs]
         known = [ceiling for ceiling in ceilings if ceiling is not None]
         if len(known) < len(pairs):
             return replace(weakest, ceiling=None)

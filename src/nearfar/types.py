@@ -49,13 +49,14 @@ class Pair:
     """Anchors of one view told from keys of another (or of the same), and how much that counts in the loss.
 
     `places`: keys per instance: 1 for a picture seen whole, more for the places of a feature map or the times of a
-    sequence.
+    sequence. `own`: how many of them an anchor may be told from although they are of its own instance.
     """
 
     anchor: int
     key: int
     weight: float = 1.0
     places: int = 1
+    own: int = 0
 
 
 def view_pairs(count: int, symmetric: bool) -> tuple[tuple[int, int], ...]:
@@ -74,7 +75,8 @@ class Encoded:
     Usually row i of each is instance `index[i]` of the batch. Keys may have several places each, (anchor, place, dim):
     then all of them are positives of the anchor. Where rows are no instances at all (the times of a sequence, the
     masked tokens of a text), anchors and keys of a pair are aligned row by row, and `index[key]` gives each row its
-    identity: rows with the same identity are never each other's negatives.
+    identity: rows with the same identity are never each other's negatives. Beside those rows, a key without identities
+    (the whole vocabulary) goes along with every pair.
     """
 
     anchors: Mapping[int, Float[Tensor, "anchor dim"]]
@@ -186,9 +188,9 @@ class Source(Protocol):
 
     def advance(self, keys: Mapping[int, Tensor], index: Tensor, progress: Progress) -> None: ...
 
-    def circumstances(self, batch_size: int, key_views: int, places: int = 1) -> Circumstances:
+    def circumstances(self, batch_size: int, key_views: int, places: int = 1, own: int = 0) -> Circumstances:
         """Where a step's negatives come from, for so many instances, so many views embedded as keys, and so many
-        keys of each instance in a view."""
+        keys of each instance in a view, `own` of them strangers to the anchor although of its own instance."""
 
 
 class Selection(Protocol):

@@ -4,15 +4,17 @@ from collections.abc import Callable
 
 from nearfar.critics.cosine import Cosine
 from nearfar.critics.distance import Distance
+from nearfar.critics.dot import Dot
 from nearfar.critics.networks import Bilinear, Joint, Separable
 from nearfar.types import Critic
 
 PARTS: dict[str, Callable[..., Critic]] = {
     "cosine": Cosine,
+    "dot": Dot,
     "distance": Distance,
     "bilinear": Bilinear,
     "separable": Separable,
     "joint": Joint,
 }
 
-__all__ = ["PARTS", "Bilinear", "Cosine", "Distance", "Joint", "Separable"]
+__all__ = ["PARTS", "Bilinear", "Cosine", "Distance", "Dot", "Joint", "Separable"]

@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 from nearfar.negatives.bank import Bank
 from nearfar.negatives.batch import InBatch
+from nearfar.negatives.dictionary import Dictionary
 from nearfar.negatives.none import NoNegatives
 from nearfar.negatives.queue import Queue
 from nearfar.types import Source
@@ -12,7 +13,8 @@ PARTS: dict[str, Callable[..., Source]] = {
     "in-batch": InBatch,
     "queue": Queue,
     "bank": Bank,
+    "dictionary": Dictionary,
     "none": NoNegatives,
 }
 
-__all__ = ["PARTS", "Bank", "InBatch", "NoNegatives", "Queue"]
+__all__ = ["PARTS", "Bank", "Dictionary", "InBatch", "NoNegatives", "Queue"]

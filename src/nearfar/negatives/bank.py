@@ -60,7 +60,7 @@ class Bank(nn.Module):
             self.rows[view, index] = torch.where(known, moved, key)
         self.index[index] = index
 
-    def circumstances(self, batch_size: int, key_views: int, places: int = 1) -> Circumstances:
+    def circumstances(self, batch_size: int, key_views: int, places: int = 1, own: int = 0) -> Circumstances:
         if places > 1:
             raise UserError(
                 f"negatives was bank with encoders that have {places} keys for each instance; a bank holds one row "

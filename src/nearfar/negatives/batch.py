@@ -29,8 +29,8 @@ class InBatch(Fresh):
         embedding, ids = zip(*(rows_of(keys[view], index) for view in sorted(keys)), strict=True)
         return Candidates(torch.cat(embedding), torch.cat(ids))
 
-    def circumstances(self, batch_size: int, key_views: int, places: int = 1) -> Circumstances:
-        others = (batch_size - 1) * places
+    def circumstances(self, batch_size: int, key_views: int, places: int = 1, own: int = 0) -> Circumstances:
+        others = (batch_size - 1) * places + own
         if self.views == "one" or key_views == 1:
             if places == 1:
                 return Circumstances(batch_size, others)

@@ -18,5 +18,5 @@ class NoNegatives(Fresh):
         flat, ids = rows_of(keys[which], index)
         return Candidates(flat[:0], ids[:0])
 
-    def circumstances(self, batch_size: int, key_views: int, places: int = 1) -> Circumstances:
+    def circumstances(self, batch_size: int, key_views: int, places: int = 1, own: int = 0) -> Circumstances:
         return Circumstances(batch_size, 0)

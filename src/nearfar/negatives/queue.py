@@ -59,7 +59,7 @@ class Queue(Fresh, nn.Module):
                 "negatives; raise negatives.size or lower batch_size"
             )
 
-    def circumstances(self, batch_size: int, key_views: int, places: int = 1) -> Circumstances:
+    def circumstances(self, batch_size: int, key_views: int, places: int = 1, own: int = 0) -> Circumstances:
         self._check_room(batch_size * places)
         why = "queued keys were embedded by earlier networks than the positive"
         return Circumstances(batch_size, self.size, exchangeable=False, otherwise=why)

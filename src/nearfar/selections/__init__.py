@@ -3,15 +3,17 @@
     Everyone      all but the anchor itself
     Ball, Ring    by rank in similarity
     Cave          by cluster: negatives from the anchor's own
+    Group         by what the data know: negatives of the same speaker
     Neighbours    by both: negatives near the anchor, positives also in its clusters
 
-The last two remember clusters of all instances; `refresh` renews them, nothing else does.
+Cave and Neighbours remember clusters of all instances; `refresh` renews them, nothing else does.
 """
 
 from collections.abc import Callable
 
 from nearfar.selections.cave import Cave
 from nearfar.selections.everyone import Everyone
+from nearfar.selections.group import Group
 from nearfar.selections.neighbours import Neighbours
 from nearfar.selections.ring import Ball, Ring
 from nearfar.types import Selection
@@ -21,7 +23,8 @@ PARTS: dict[str, Callable[..., Selection]] = {
     "ball": Ball,
     "ring": Ring,
     "cave": Cave,
+    "group": Group,
     "neighbours": Neighbours,
 }
 
-__all__ = ["PARTS", "Ball", "Cave", "Everyone", "Neighbours", "Ring"]
+__all__ = ["PARTS", "Ball", "Cave", "Everyone", "Group", "Neighbours", "Ring"]

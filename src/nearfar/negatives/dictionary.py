@@ -1,0 +1,35 @@
+"""Every symbol of the vocabulary (masked language models, 003 sec. 5.1)."""
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from nearfar.errors import UserError
+from nearfar.negatives.fresh import Fresh
+from nearfar.scores import Candidates
+from nearfar.types import Circumstances
+
+
+class Dictionary(Fresh):
+    """All `symbols` of the vocabulary, each once, as the encoders embed them: InfoNCE over them is
+    log-softmax + log V, the cross-entropy of a masked language model up to a constant."""
+
+    def __init__(self, *, symbols: int) -> None:
+        self.symbols = symbols
+
+    def candidates(self, keys: Mapping[int, Tensor], index: Tensor, which: int) -> Candidates:
+        tables = [table for view, table in keys.items() if view != which]
+        if len(tables) != 1 or len(tables[0]) != self.symbols:
+            raise UserError(
+                f"negatives was dictionary, but the encoders bring no vocabulary of {self.symbols} symbols; "
+                "use encoders=masked, or other negatives"
+            )
+        return Candidates(tables[0], torch.arange(self.symbols, device=index.device))
+
+    def circumstances(self, batch_size: int, key_views: int, places: int = 1, own: int = 0) -> Circumstances:
+        why = (
+            "each symbol of the vocabulary is a negative once, not as often as it occurs, so the value can exceed the "
+            "information by as much as the symbols' entropy falls short of log V (003 sec. 5.1)"
+        )
+        return Circumstances(batch_size, self.symbols - 1, exchangeable=False, otherwise=why)

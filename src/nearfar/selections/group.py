@@ -1,0 +1,58 @@
+"""Negatives from the anchor's own group: the same speaker, the same place, the same day."""
+
+from dataclasses import replace
+
+import torch
+from jaxtyping import Int
+from torch import Tensor, nn
+
+from nearfar.errors import UserError
+from nearfar.schedules import Progress
+from nearfar.scores import Dense, Scores
+from nearfar.types import Circumstances, Context
+
+UNKNOWN_GROUP = -1
+
+
+class Group(nn.Module):
+    """The candidates that share the anchor's known group, told by the data's column `by` (also `label`, and `self`
+    for the recording itself: other times of it).
+
+    What separates groups then no longer helps to tell the positive, so it need not be learned. An anchor without
+    company in its group keeps everyone: told from nobody it would learn nothing. Rows that are times of a recording
+    have the identity instance + instances * time (see `encoders.sequence`), so the group is that of identity modulo
+    instances.
+    """
+
+    ids: Int[Tensor, "instance"]
+
+    def __init__(self, by: str = "speaker", *, instances: int = 0) -> None:
+        super().__init__()
+        if not by:
+            raise UserError("selection.by was empty; name a column of the data, label or self")
+        self.by = by
+        self.register_buffer("ids", torch.full((instances,), UNKNOWN_GROUP))
+
+    def assign(self, groups: Int[Tensor, "instance"]) -> None:
+        """Takes in the group of every instance; below 0 is not known."""
+        if groups.shape != self.ids.shape:
+            raise ValueError(f"{len(groups)} groups for {len(self.ids)} instances")
+        self.ids = groups.to(self.ids.device, self.ids.dtype).clamp(min=UNKNOWN_GROUP)
+
+    def of(self, index: Int[Tensor, "row"]) -> Int[Tensor, "row"]:
+        if not len(self.ids):
+            return torch.full_like(index, UNKNOWN_GROUP)
+        return torch.where(index >= 0, self.ids[index.clamp(min=0) % len(self.ids)], UNKNOWN_GROUP)
+
+    def forward(self, scores: Scores, context: Context | None = None) -> Scores:
+        if context is None:
+            return scores
+        values, strangers = scores.negative.matrix()
+        mine, theirs = self.of(context.index)[:, None], self.of(context.candidates.index)[None, :]
+        company = strangers & (mine == theirs) & (mine != UNKNOWN_GROUP)
+        alone = ~company.any(dim=1, keepdim=True)
+        return Scores(scores.positive, Dense(values, company | (strangers & alone)))
+
+    def circumstances(self, given: Circumstances, progress: Progress | None = None) -> Circumstances:
+        why = f"negatives share the anchor's {self.by}, so the value speaks of the information beyond it, not of all"
+        return replace(given, exchangeable=False, independent=False, otherwise=why)
