@@ -18,11 +18,11 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from nearfar import bounds, critics, encoders, negatives, selections
 from nearfar.encoders import Plan, check_backbone
 from nearfar.errors import UserError
-from nearfar.parts import check_settings, plain, settable, unknown
+from nearfar.parts import check_settings, convert, plain, settable, unknown
 from nearfar.recipes import RECIPES
 from nearfar.recipes.build import try_parts
 from nearfar.schedules import Adaptive, Schedule, Value, ends, parse_value
-from nearfar.views import PIPELINES, pipelines
+from nearfar.views import PIPELINES, Colours, pipelines
 
 ROOMS: dict[str, Mapping[str, Callable[..., object]]] = {
     "encoders": encoders.PARTS,
@@ -32,6 +32,7 @@ ROOMS: dict[str, Mapping[str, Callable[..., object]]] = {
     "bound": bounds.PARTS,
 }
 CHOICES = ("views", "encoders", "critic", "negatives", "selection", "bound")
+VIEWS = ("count", "symmetric", "aligned", "colours")  # of the views' section, what is not the pipeline's
 ALIASES = {"temperature": "critic.temperature"}  # names the contract keeps at the top
 LONGEST = 1_000_000  # epochs
 MAY_CHANGE = ("max_time", "workers", "probe_every", "checkpoint_every", "keep")  # cannot change a result
@@ -240,8 +241,8 @@ def _epochs(layers: Iterable[Mapping[str, Any]]) -> int:
 
 def _changed(room: str, choice: Mapping[str, Any], change: Mapping[str, Any]) -> dict[str, Any]:
     if "name" in change and change["name"] != choice["name"]:
-        # how many views there are and how they are paired is the method's, not the pipeline's
-        kept = {k: v for k, v in choice.items() if room == "views" and k in ("count", "symmetric")}
+        # how many views there are and how they go together is the method's, not the pipeline's
+        kept = {k: v for k, v in choice.items() if room == "views" and k in VIEWS}
         return {**kept, **change}
     return {**choice, **change}
 
@@ -273,7 +274,13 @@ def check(merged: Mapping[str, Any]) -> Settings:
 def check_together(choices: Mapping[str, Mapping[str, Any]]) -> None:
     """Pairs of parts that would train nothing."""
     source, bound = choices["negatives"]["name"], choices["bound"]["name"]
-    if choices["views"]["count"] == 1 and source != "bank":
+    views, role = choices["views"], choices["encoders"]["name"]
+    if views["colours"] == "lab" and (role != "apart" or views["count"] != 2):
+        raise UserError(
+            f"views.colours was lab with encoders={role} and views.count={views['count']}: luminance and colour have "
+            "other channels and need networks of their own; use encoders=apart views.count=2"
+        )
+    if views["count"] == 1 and source != "bank" and not getattr(encoders.PARTS[role], "one_view", False):
         raise UserError(
             f"views.count was 1 with negatives={source}: a view's positive would be itself; use views.count=2 or negatives=bank"
         )
@@ -310,9 +317,16 @@ def check_views(choice: Mapping[str, Any]) -> dict[str, Any]:
     count = choice.get("count", 2)
     if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= 16:
         raise UserError(f"views.count was {count!r}; allowed is a whole number from 1 to 16")
-    symmetric = choice.get("symmetric", True)
-    if not isinstance(symmetric, bool):
-        raise UserError(f"views.symmetric was {symmetric!r}; allowed are true and false")
-    changes = {k: v for k, v in choice.items() if k not in ("name", "count", "symmetric")}
+    together = {key: choice.get(key, default) for key, default in (("symmetric", True), ("aligned", False))}
+    for key, value in together.items():
+        if not isinstance(value, bool):
+            raise UserError(f"views.{key} was {value!r}; allowed are true and false")
+    colours = convert(choice.get("colours", "rgb"), Colours, "views.colours")
+    changes = augmentation(choice)
     pipelines(name, 32, changes)
-    return {"name": name, "count": count, "symmetric": symmetric, **changes}
+    return {"name": name, "count": count, **together, "colours": colours, **changes}
+
+
+def augmentation(views: Mapping[str, Any]) -> dict[str, Any]:
+    """What the views' section changes of its pipeline."""
+    return {key: value for key, value in views.items() if key != "name" and key not in VIEWS}

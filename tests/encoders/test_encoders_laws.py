@@ -7,7 +7,7 @@ import torch
 import torchvision
 from torch import Tensor, nn
 
-from nearfar.encoders import Momentum, Plan, Shared, backbone, commit_statistics, with_pure_norms
+from nearfar.encoders import Momentum, Plan, Seen, Shared, backbone, commit_statistics, with_pure_norms
 from nearfar.encoders.backbones import BACKBONES
 from nearfar.errors import UserError
 from nearfar.schedules import START, Progress, linear
@@ -146,7 +146,7 @@ def test_one_forward_pass_for_all_views_gives_each_view_its_rows() -> None:
 
 
 def test_views_of_different_sizes_are_encoded_apart() -> None:
-    net = Plan(dim=8).network("resnet8-w16", 3, 32).eval()
+    net = Plan(dim=8).network(Seen("resnet8-w16", (3,), 32)).eval()
     encoded = Shared(net).encode([torch.randn(2, 3, 32, 32), torch.randn(2, 3, 16, 16)], [0, 1], [0, 1])
     assert [encoded.anchors[v].shape for v in (0, 1)] == [(2, 8), (2, 8)]
 
@@ -159,14 +159,14 @@ def test_only_the_anchor_goes_through_the_predictor() -> None:
 
 @pytest.mark.parametrize("head", ["linear", "linear-norm", "mlp", "mlp-plain"])
 def test_heads_have_the_width_asked_for(head: str) -> None:
-    net = Plan(head=head, hidden=32, dim=16).network("resnet8-w16", 3, 32)  # type: ignore[arg-type]
+    net = Plan(head=head, hidden=32, dim=16).network(Seen("resnet8-w16", (3,), 32))  # type: ignore[arg-type]
     assert net(torch.randn(4, 3, 32, 32)).shape == (4, 16)
     norms = sum(isinstance(m, nn.BatchNorm1d) for m in net.head.modules())
     assert norms == (1 if head in ("linear-norm", "mlp") else 0)
 
 
 def test_dropout_acts_in_training_only() -> None:
-    net = Plan(dropout=0.5).network("resnet8-w16", 3, 32)
+    net = Plan(dropout=0.5).network(Seen("resnet8-w16", (3,), 32))
     x = torch.randn(4, 3, 32, 32)
     assert not torch.equal(net(x), net(x))
     net.eval()

@@ -29,7 +29,7 @@ class Network(nn.Module):
         self.backbone, self.head, self.dropout = backbone, head, dropout
 
     def forward(self, x: Tensor) -> Float[Tensor, "image dim"]:
-        features = self.backbone(x)
-        if self.dropout:
-            features = F.dropout(features, self.dropout, self.training)
-        return self.head(features)
+        return self.head(self.dropped(self.backbone(x)))
+
+    def dropped(self, features: Tensor) -> Tensor:
+        return F.dropout(features, self.dropout, self.training) if self.dropout else features

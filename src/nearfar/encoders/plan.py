@@ -13,6 +13,15 @@ Head = Literal["linear", "linear-norm", "mlp", "mlp-plain"]
 
 
 @dataclass(frozen=True)
+class Seen:
+    """What the networks of a run are shown, and with which backbone: channels of each view, side of a picture."""
+
+    backbone: str
+    channels: tuple[int, ...]
+    size: int
+
+
+@dataclass(frozen=True)
 class Plan:
     """Head and predictor of a network.
 
@@ -33,8 +42,8 @@ class Plan:
         if not 0 <= self.dropout < 1:
             raise UserError(f"encoders.dropout was {self.dropout}; it lies in [0, 1)")
 
-    def network(self, name: str, channels: int, image_size: int) -> Network:
-        body = backbone(name, channels, image_size)
+    def network(self, seen: Seen, view: int = 0) -> Network:
+        body = backbone(seen.backbone, seen.channels[view], seen.size)
         return Network(body, self._head(int(body.dim)), self.dropout)  # type: ignore[arg-type]
 
     def _head(self, inputs: int) -> nn.Module:

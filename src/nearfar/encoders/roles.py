@@ -4,6 +4,8 @@
     Shared(network, stop_gradient=True, predictor=p)  SimSiam
     Momentum(network, momentum=0.999)                 MoCo
     Momentum(network, momentum=0.99, predictor=p)     BYOL
+    Apart(networks)                                   CMC, end-to-end contrast (apart.py)
+    InfoMax(network)                                  Deep InfoMax (infomax.py)
 
 All views a network must embed go through it in one forward pass: faster, and batch norm then sees the views
 together, so its statistics are those of the mixture of views (as in single-device SimCLR), not of each view.
@@ -11,11 +13,13 @@ together, so its statistics are those of the mixture of views (as in single-devi
 
 import copy
 from collections.abc import Sequence
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
 
 from nearfar.encoders.norm import commit_statistics
+from nearfar.encoders.plan import Plan, Seen
 from nearfar.errors import UserError
 from nearfar.schedules import Progress, Value, at, ends
 from nearfar.types import Encoded, Pair, view_pairs
@@ -30,7 +34,7 @@ def _embed(network: nn.Module, views: Sequence[Tensor], which: Sequence[int]) ->
     return dict(zip(which, network(joined).chunk(len(which)), strict=True))
 
 
-def _predict(predictor: nn.Module | None, embedded: dict[int, Tensor]) -> dict[int, Tensor]:
+def predicted(predictor: nn.Module | None, embedded: dict[int, Tensor]) -> dict[int, Tensor]:
     if predictor is None or not embedded:
         return embedded
     return dict(
@@ -42,6 +46,11 @@ class Viewed:
     """What roles share that have one embedding for each view of an instance."""
 
     network: nn.Module
+
+    @classmethod
+    def made(cls, plan: Plan, seen: Seen, **settings: Any) -> Self:
+        """The role with the network that a plan describes."""
+        return cls(plan.network(seen), **settings, predictor=plan.make_predictor())  # type: ignore[call-arg]
 
     def pairs(self, views: int, symmetric: bool) -> tuple[Pair, ...]:
         pairs = view_pairs(views, symmetric)
@@ -63,7 +72,7 @@ class Shared(Viewed, nn.Module):
 
     def encode(self, views: Sequence[Tensor], anchors: Sequence[int], keys: Sequence[int]) -> Encoded:
         embedded = _embed(self.network, views, sorted({*anchors, *keys}))
-        asked = _predict(self.predictor, {w: embedded[w] for w in anchors})
+        asked = predicted(self.predictor, {w: embedded[w] for w in anchors})
         known = {w: embedded[w].detach() if self.stop_gradient else embedded[w] for w in keys}
         return Encoded(asked, known)
 
@@ -87,7 +96,7 @@ class Momentum(Viewed, nn.Module):
         self.slow = copy.deepcopy(network).requires_grad_(False)
 
     def encode(self, views: Sequence[Tensor], anchors: Sequence[int], keys: Sequence[int]) -> Encoded:
-        asked = _predict(self.predictor, _embed(self.network, views, sorted({*anchors})))
+        asked = predicted(self.predictor, _embed(self.network, views, sorted({*anchors})))
         with torch.no_grad():
             known = _embed(self.slow, views, sorted({*keys}))
         return Encoded(asked, known)

@@ -1,8 +1,10 @@
 """The papers' methods as assignments of parts, by family. A recipe changes nothing but the defaults."""
 
-from nearfar.recipes.memory import INSTDISC, LOCAL_AGGREGATION, MOCO, MOCO_V1
+from nearfar.recipes.infomax import DIM
+from nearfar.recipes.memory import CMC, INSTDISC, LOCAL_AGGREGATION, MOCO, MOCO_V1
+from nearfar.recipes.metric import NPAIR, TRIPLET, TUPLE
 from nearfar.recipes.recipe import Recipe
-from nearfar.recipes.siamese import BYOL, SIMCLR, SIMSIAM
+from nearfar.recipes.siamese import BYOL, END_TO_END, SIMCLR, SIMSIAM
 from nearfar.recipes.variants import variants
 
 _PLAIN: dict[str, Recipe] = {
@@ -12,6 +14,12 @@ _PLAIN: dict[str, Recipe] = {
     "byol": BYOL,
     "simsiam": SIMSIAM,
     "instdisc": INSTDISC,
+    "cmc": CMC,
+    "end-to-end": END_TO_END,
+    "npair": NPAIR,
+    "tuple": TUPLE,
+    "triplet": TRIPLET,
+    "dim": DIM,
 }
 RECIPES: dict[str, Recipe] = {**_PLAIN, "la": LOCAL_AGGREGATION, **variants(_PLAIN)}
 

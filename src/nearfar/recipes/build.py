@@ -5,13 +5,14 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from torch import nn
 
 from nearfar import bounds, critics, encoders, negatives, selections
-from nearfar.encoders import Plan
+from nearfar.encoders import Plan, Seen
+from nearfar.errors import UserError
 from nearfar.method import Method
 from nearfar.parts import settable
 from nearfar.types import Critic, Encoders, Selection, Source
+from nearfar.views import LAB_CHANNELS
 
 Choices = Mapping[str, Mapping[str, Any]]
 
@@ -28,7 +29,9 @@ def build_method(
     """The method that checked settings describe, for data of so many channels and instances."""
     plan = _plan(choices)
     return Method(
-        encoders=_encoders(choices["encoders"], plan, backbone, channels, image_size),
+        encoders=_encoders(
+            choices["encoders"], plan, Seen(backbone, seen_channels(choices["views"], channels), image_size)
+        ),
         critic=_critic(choices["critic"], plan.dim),
         negatives=_negatives(choices, plan.dim, instances),
         selection=_selection(choices["selection"], instances),
@@ -42,8 +45,7 @@ def try_parts(choices: Choices) -> None:
     """Lets every part judge its own settings, on torch's meta device, where nothing costs memory."""
     with torch.device("meta"):
         plan = _plan(choices)
-        role = encoders.PARTS[choices["encoders"]["name"]]
-        role(nn.Identity(), **_own(role, choices["encoders"]))
+        _encoders(choices["encoders"], plan, Seen("resnet8-w16", seen_channels(choices["views"], 3), 32))
         _negatives(choices, plan.dim, instances=1)
         _critic(choices["critic"], plan.dim)
         _selection(choices["selection"], instances=1)
@@ -76,12 +78,20 @@ def _critic(choice: Mapping[str, Any], dim: int) -> Critic:
     return part(**_own(part, choice), **supplied)
 
 
-def _encoders(
-    choice: Mapping[str, Any], plan: Plan, backbone: str, channels: int, image_size: int
-) -> Encoders:
+def seen_channels(views: Mapping[str, Any], channels: int) -> tuple[int, ...]:
+    """How many channels each view shows of pictures that have so many."""
+    if views["colours"] == "rgb":
+        return (channels,) * views["count"]
+    if channels != 3:
+        raise UserError(
+            f"views.colours was {views['colours']} but the images have {channels} channels; it needs colour images"
+        )
+    return LAB_CHANNELS
+
+
+def _encoders(choice: Mapping[str, Any], plan: Plan, seen: Seen) -> Encoders:
     role = encoders.PARTS[choice["name"]]
-    network = plan.network(backbone, channels, image_size)
-    return role(network, **_own(role, choice), predictor=plan.make_predictor())
+    return role.made(plan, seen, **_own(role, choice))  # type: ignore[attr-defined]
 
 
 def _negatives(choices: Choices, dim: int, instances: int) -> Source:

@@ -32,6 +32,16 @@ INSTDISC = Recipe(
     training={"optimizer": "adamw", "lr": 2e-3, "weight_decay": 1e-4},
 )
 
+CMC = Recipe(
+    about="Luminance is told, from a bank of colours, to go with its own picture's colour, and the other way round; two networks, twice the weights (001 sec. 2).",
+    views={"name": "cmc", "colours": "lab", "aligned": True},
+    encoders={"name": "apart", "keep": "all", "head": "linear-norm"},
+    critic={"name": "cosine", "temperature": 0.07},
+    negatives={"name": "bank", "momentum": 0.5},
+    bound={"name": "infonce"},
+    training={"optimizer": "adamw", "lr": 2e-3, "weight_decay": 1e-4},
+)
+
 LOCAL_AGGREGATION = replace(
     INSTDISC,
     about="Local Aggregation: a view is told, from its nearest rows, to be one of those in its own clusters (003 sec. 5.3).",

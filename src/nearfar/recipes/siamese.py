@@ -12,6 +12,16 @@ SIMCLR = Recipe(
     training={"optimizer": "adamw", "lr": 2e-3, "weight_decay": 1e-4},
 )
 
+END_TO_END = Recipe(
+    about="Query and key have networks of their own, both trained: contrast end to end (000 Eq. 34).",
+    views={"name": "simclr", "symmetric": False},
+    encoders={"name": "apart", "keep": "first", "head": "mlp"},
+    critic={"name": "cosine", "temperature": 0.2},
+    negatives={"name": "in-batch", "views": "one"},
+    bound={"name": "infonce"},
+    training={"optimizer": "adamw", "lr": 2e-3, "weight_decay": 1e-4},
+)
+
 BYOL = Recipe(
     about="The online network predicts what a slow copy of it says of the other view; no negatives (004 ch. 8).",
     views={"name": "byol"},

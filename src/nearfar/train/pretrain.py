@@ -25,9 +25,17 @@ from nearfar.settings import MAY_CHANGE, Settings, resolve
 from nearfar.train import checkpoints
 from nearfar.train.logs import Display
 from nearfar.train.loop import Trainer, seed_step, train
-from nearfar.train.run import Run, backbone_of, fresh_method, read_json, stored_settings, training_views
+from nearfar.train.run import (
+    Run,
+    backbone_of,
+    fresh_method,
+    plain_view,
+    read_json,
+    stored_settings,
+    training_views,
+)
 from nearfar.types import Batch
-from nearfar.views import Plain, statistics
+from nearfar.views import statistics
 
 LARGEST = 224  # side of a view when the settings name none and the pictures are larger
 SAMPLE = 4096  # images that statistics and probes look at
@@ -229,7 +237,7 @@ def prime(trainer: Trainer, images: Images, facts: Mapping[str, Any]) -> None:
     wanted = min(trainer.method.negatives.wanted(), len(images))
     if not wanted:
         return
-    plain = Plain(facts["image_size"], facts["mean"], facts["std"], trainer.device)
+    plain = plain_view(trainer.settings, facts, trainer.device)
     rows = np.sort(order(trainer.settings.seed, 0, len(images))[:wanted])
     trainer.method.train()
     seed_step(trainer.settings.seed, 2**40)
@@ -237,16 +245,16 @@ def prime(trainer: Trainer, images: Images, facts: Mapping[str, Any]) -> None:
     for part in np.array_split(rows, max(1, wanted // trainer.settings.batch_size)):
         view = plain(images.load(part))[0].to(trainer.device)
         count = trainer.settings.views["count"]
-        trainer.method.prime(Batch((view,) * count, torch.from_numpy(part).to(trainer.device)))
+        trainer.method.prime(Batch(plain.as_views(view, count), torch.from_numpy(part).to(trainer.device)))
 
 
 @torch.no_grad()
 def embedded(trainer: Trainer, images: Images, facts: Mapping[str, Any]) -> torch.Tensor:
     """What the key network says of every image in plain view, in order; no network moves."""
-    plain = Plain(facts["image_size"], facts["mean"], facts["std"], trainer.device)
+    plain = plain_view(trainer.settings, facts, trainer.device)
     with frozen(trainer.method):
         parts = [
-            trainer.method.embed(view.to(trainer.device, memory_format=torch.channels_last)).cpu()
+            trainer.method.embed(plain.as_views(view, 1)[0].to(trainer.device)).cpu()
             for view in plain_views(images, plain, trainer.settings.batch_size, trainer.settings.workers)
         ]
     return torch.cat(parts)
@@ -270,7 +278,7 @@ def make_probe(
     _, sizes = np.unique(np.asarray(sample.labels), return_counts=True)
     if len(sample) < 50 or len(sizes) < 2 or sizes.max() < 2:  # nothing that a held-out fifth could tell
         return None
-    plain = Plain(facts["image_size"], facts["mean"], facts["std"], device)
+    plain = plain_view(settings, facts, device)
     labels = torch.from_numpy(np.asarray(sample.labels))
 
     def probe(method: Method) -> float:

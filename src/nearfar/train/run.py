@@ -1,6 +1,7 @@
 """A run folder, opened: its settings, what it logged, and the encoder it trained."""
 
 import json
+from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from nearfar.evaluate.features import features
 from nearfar.hardware import pick_device
 from nearfar.method import Method
 from nearfar.recipes.build import build_method, describe
-from nearfar.settings import CHOICES, Settings, check
+from nearfar.settings import CHOICES, Settings, augmentation, check
 from nearfar.train import checkpoints
 from nearfar.train.logs import read_metrics
 from nearfar.train.loop import under
@@ -90,7 +91,7 @@ class Run:
 
     def plain(self) -> Plain:
         data = self.facts["data"]
-        return Plain(data["image_size"], data["mean"], data["std"], self.device)
+        return plain_view(self.settings, data, self.device)
 
     def views(self) -> Views:
         data = self.facts["data"]
@@ -162,11 +163,17 @@ def training_views(
     settings: Settings, image_size: int, mean: list[float], std: list[float], device: torch.device
 ) -> Views:
     choice = settings.views
-    changes = {key: value for key, value in choice.items() if key not in ("name", "count", "symmetric")}
-    first, second = pipelines(choice["name"], image_size, changes)
+    first, second = pipelines(choice["name"], image_size, augmentation(choice))
     # beyond two, views are more draws of the second pipeline
-    count = choice["count"]
-    return Views([first, *[second] * (count - 1)], image_size, mean, std, device)
+    together = [first, *[second] * (choice["count"] - 1)]
+    return Views(
+        together, image_size, mean, std, device, aligned=choice["aligned"], colours=choice["colours"]
+    )
+
+
+def plain_view(settings: Settings, data: Mapping[str, Any], device: torch.device) -> Plain:
+    """The evaluation view for data with these facts."""
+    return Plain(data["image_size"], data["mean"], data["std"], device, settings.views["colours"])
 
 
 def backbone_of(method: Method) -> nn.Module:

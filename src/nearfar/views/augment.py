@@ -108,6 +108,8 @@ INSTDISC = Augment(
     hue=0.4,
     blur=0.0,
 )
+# Tian et al. 2020: crop and flip alone, since jittering colour would tie luminance and colour together again.
+CMC = Augment(crop_scale=(0.2, 1.0), jitter=0.0, greyscale=0.0, blur=0.0)
 NONE = Augment(crop=0.0, crop_ratio=(1.0, 1.0), flip=0.0, jitter=0.0, greyscale=0.0, blur=0.0)
 
 PIPELINES: dict[str, tuple[Augment, Augment]] = {
@@ -117,6 +119,7 @@ PIPELINES: dict[str, tuple[Augment, Augment]] = {
     "byol-small": (BYOL_SMALL, replace(BYOL_SMALL, solarise=0.2)),
     "moco": (INSTDISC, INSTDISC),
     "instdisc": (INSTDISC, INSTDISC),
+    "cmc": (CMC, CMC),
     "none": (NONE, NONE),
 }
 

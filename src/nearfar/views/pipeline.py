@@ -18,6 +18,7 @@ from nearfar.errors import UserError
 from nearfar.types import Pixels
 from nearfar.views import batched, kernel
 from nearfar.views.augment import NONE, Augment
+from nearfar.views.colour import LAB_CHANNELS, Colours, lab, rgb, split
 from nearfar.views.parameters import Parameters, draw
 
 Image = Float[Tensor, "image channel size size"]
@@ -29,7 +30,12 @@ class _Renderer:
     """Size, statistics and device: all that turning parameters into a tensor needs."""
 
     def __init__(
-        self, size: int, mean: Sequence[float], std: Sequence[float], device: str | torch.device
+        self,
+        size: int,
+        mean: Sequence[float],
+        std: Sequence[float],
+        device: str | torch.device,
+        colours: Colours = "rgb",
     ) -> None:
         if isinstance(size, bool) or not isinstance(size, int) or size < 2:
             raise UserError(f"image_size is {size!r}; allowed is a whole number of at least 2.")
@@ -42,16 +48,27 @@ class _Renderer:
             )
         if (self.std <= 0).any():
             raise UserError(f"views.std is {list(std)!r}; allowed are numbers above 0.")
-        self.device = torch.device(device)
+        if colours == "lab" and len(self.mean) != 3:
+            raise UserError(
+                f"views.colours is lab but the images have {len(self.mean)} channels; it needs 3."
+            )
+        self.device, self.colours = torch.device(device), colours
 
     def __call__(
         self, pixels: Pixels, parameters: Parameters, window: Int32[np.ndarray, "image 4"], kernel_width: int
     ) -> Image:
-        rest = (pixels, parameters, window, self.size, kernel_width, self.mean, self.std)
-        return kernel.render(*rest) if self.device.type == "cpu" else batched.render(*rest, self.device)
+        in_rgb = self.colours == "rgb"
+        mean, std = (self.mean, self.std) if in_rgb else (np.zeros(3), np.ones(3))
+        rest = (pixels, parameters, window, self.size, kernel_width, mean, std)
+        view = kernel.render(*rest) if self.device.type == "cpu" else batched.render(*rest, self.device)
+        return view if in_rgb else lab(view)
 
     def unnormalise(self, view: Image) -> UInt8[np.ndarray, "image size size channel"]:
-        pixels = view.detach().permute(0, 2, 3, 1).to("cpu", torch.float64).numpy() * self.std + self.mean
+        seen = view.detach().to("cpu", torch.float64)
+        if self.colours == "lab":
+            pixels = rgb(seen).permute(0, 2, 3, 1).numpy()
+        else:
+            pixels = seen.permute(0, 2, 3, 1).numpy() * self.std + self.mean
         return np.rint(np.clip(pixels, 0, 1) * 255).astype(np.uint8)
 
 
@@ -87,7 +104,8 @@ class Views:
     """The training views: view v of image i in epoch e is a pure function of (seed, e, i, v) and the image.
 
     Immutable, and safe to call from several threads at once. Colour operations pass images without exactly three
-    channels by; all others apply to any number of channels.
+    channels by; all others apply to any number of channels. `aligned`: all views draw as the first does, so that they
+    show the same crop. `colours="lab"`: the first view shows luminance alone, the second colour alone.
     """
 
     def __init__(
@@ -97,11 +115,18 @@ class Views:
         mean: Sequence[float],
         std: Sequence[float],
         device: str | torch.device = "cpu",
+        *,
+        aligned: bool = False,
+        colours: Colours = "rgb",
     ) -> None:
         if not pipelines:
             raise UserError("views is empty; give the settings of at least one view.")
-        self.pipelines = tuple(pipelines)
-        self._renderer = _Renderer(size, mean, std, device)
+        if colours == "lab" and len(pipelines) != len(LAB_CHANNELS):
+            raise UserError(
+                f"views.colours is lab with {len(pipelines)} views; it shows luminance and colour in 2."
+            )
+        self.pipelines, self.aligned = tuple(pipelines), aligned
+        self._renderer = _Renderer(size, mean, std, device, colours)
 
     def __call__(
         self, pixels: Pixels, seed: int, epoch: int, index: Int[np.ndarray, "image"]
@@ -113,15 +138,17 @@ class Views:
             )
         size = self._renderer.size
         window = np.tile(np.array([size, size, 0, 0], dtype=np.int32), (len(pixels.data), 1))
-        return tuple(
-            self._renderer(
-                pixels,
-                draw(augment, pixels.size, seed, epoch, index, view),
-                window,
-                augment.kernel_width(size),
-            )
+        drawn = [
+            draw(augment, pixels.size, seed, epoch, index, 0 if self.aligned else view)
             for view, augment in enumerate(self.pipelines)
-        )
+        ]
+        shown = [
+            self._renderer(pixels, parameters, window, augment.kernel_width(size))
+            for parameters, augment in zip(drawn, self.pipelines, strict=True)
+        ]
+        if self._renderer.colours == "rgb":
+            return tuple(shown)
+        return split(shown[0])[0], split(shown[1])[1]
 
     def unnormalise(self, view: Image) -> UInt8[np.ndarray, "image size size channel"]:
         """A view as bytes for people to look at."""
@@ -136,9 +163,18 @@ class Plain:
     """
 
     def __init__(
-        self, size: int, mean: Sequence[float], std: Sequence[float], device: str | torch.device = "cpu"
+        self,
+        size: int,
+        mean: Sequence[float],
+        std: Sequence[float],
+        device: str | torch.device = "cpu",
+        colours: Colours = "rgb",
     ) -> None:
-        self._renderer = _Renderer(size, mean, std, device)
+        self._renderer = _Renderer(size, mean, std, device, colours)
+
+    def as_views(self, shown: Image, count: int) -> tuple[Image, ...]:
+        """A plain view as the training views would show it: what a source is primed with."""
+        return (shown,) * count if self._renderer.colours == "rgb" else split(shown)[:count]
 
     def __call__(
         self,

@@ -1,0 +1,76 @@
+"""One network for each view: what CMC needs for luminance and colour, and end-to-end contrast for query and key."""
+
+from collections.abc import Sequence
+from typing import Any, Literal, Self, cast
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from nearfar.encoders.norm import commit_statistics
+from nearfar.encoders.plan import Plan, Seen
+from nearfar.encoders.roles import Viewed, predicted
+from nearfar.errors import UserError
+from nearfar.schedules import Progress
+from nearfar.types import Encoded
+
+
+class Beside(nn.Module):
+    """Features of several backbones side by side, each of the channels it was trained on."""
+
+    def __init__(self, backbones: Sequence[nn.Module], channels: Sequence[int]) -> None:
+        super().__init__()
+        self.backbones = nn.ModuleList(backbones)
+        self.channels = tuple(channels)
+        self.dim = sum(cast(int, backbone.dim) for backbone in backbones)
+
+    def forward(self, x: Float[Tensor, "image channel height width"]) -> Float[Tensor, "image dim"]:
+        whole = all(count == x.shape[1] for count in self.channels)
+        parts = [x] * len(self.channels) if whole else x.split(self.channels, dim=1)
+        return torch.cat([net(part) for net, part in zip(self.backbones, parts, strict=True)], dim=1)
+
+
+class Apart(Viewed, nn.Module):
+    """View v has network v: no weight is shared, gradients reach all of them (000 sec. 3.2.1; CMC in 001 sec. 2).
+
+    There are as many weights as views times those of one network. `keep="all"` puts the networks' features side by
+    side afterwards (CMC), `keep="first"` keeps the first network alone (the query encoder).
+    """
+
+    def __init__(
+        self,
+        networks: Sequence[nn.Module],
+        keep: Literal["all", "first"] = "all",
+        *,
+        channels: Sequence[int] = (),
+        predictor: nn.Module | None = None,
+    ) -> None:
+        super().__init__()
+        self.networks = nn.ModuleList(networks)
+        self.keep, self.channels, self.predictor = keep, tuple(channels), predictor
+
+    @classmethod
+    def made(cls, plan: Plan, seen: Seen, **settings: Any) -> Self:
+        networks = [plan.network(seen, view) for view in range(len(seen.channels))]
+        return cls(networks, **settings, channels=seen.channels, predictor=plan.make_predictor())
+
+    def pairs(self, views: int, symmetric: bool) -> tuple[Any, ...]:
+        if views > len(self.networks):
+            raise UserError(
+                f"{views} views were given to encoders that are apart for {len(self.networks)} of them"
+            )
+        return super().pairs(views, symmetric)
+
+    def kept(self) -> nn.Module:
+        backbones = [network.backbone for network in self.networks]
+        if self.keep == "first":
+            return backbones[0]  # type: ignore[return-value]
+        return Beside(backbones, self.channels)  # type: ignore[arg-type]
+
+    def encode(self, views: Sequence[Tensor], anchors: Sequence[int], keys: Sequence[int]) -> Encoded:
+        embedded = {w: self.networks[w](views[w]) for w in sorted({*anchors, *keys})}
+        asked = predicted(self.predictor, {w: embedded[w] for w in anchors})
+        return Encoded(asked, {w: embedded[w] for w in keys})
+
+    def advance(self, progress: Progress) -> None:
+        commit_statistics(self)

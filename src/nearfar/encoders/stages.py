@@ -1,0 +1,40 @@
+"""A backbone's feature map one stage before the last, and its features, in one pass."""
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from nearfar.encoders.backbones import ResNet8
+from nearfar.encoders.plan import Seen
+from nearfar.errors import UserError
+
+Map = Float[Tensor, "image channel side side"]
+
+
+def map_and_features(
+    body: nn.Module, x: Float[Tensor, "image channel height width"]
+) -> tuple[Map, Float[Tensor, "image dim"]]:
+    """The features are exactly `body(x)`."""
+    if isinstance(body, ResNet8):
+        inner = body.blocks[:-1](F.relu(body.bn1(body.conv1(x)), inplace=True))
+        return inner, body.blocks[-1](inner).mean(dim=(2, 3))
+    if not hasattr(body, "layer4"):
+        raise UserError(
+            f"backbone was {type(body).__name__} with encoders=infomax, which needs a map from inside it; allowed are "
+            "resnet8-w16, resnet8-w32, resnet18, resnet34, resnet50"
+        )
+    stem = body.maxpool(body.relu(body.bn1(body.conv1(x))))  # type: ignore[operator]
+    inner = body.layer3(body.layer2(body.layer1(stem)))  # type: ignore[operator]
+    return inner, body.avgpool(body.layer4(inner)).flatten(1)  # type: ignore[operator]
+
+
+@torch.no_grad()
+def map_shape(body: nn.Module, seen: Seen) -> tuple[int, int]:
+    """(channels, side) of the map."""
+    weight = next(body.parameters())
+    picture = torch.zeros(1, seen.channels[0], seen.size, seen.size, device=weight.device)
+    training = body.training
+    inner, _ = map_and_features(body.eval(), picture)
+    body.train(training)
+    return inner.shape[1], inner.shape[2]
