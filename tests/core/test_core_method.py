@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from collections.abc import Sequence
 
 import lightly.loss
 import pytest
@@ -16,7 +17,7 @@ from nearfar.encoders import Momentum, Network, Shared, linear_head
 from nearfar.method import Method
 from nearfar.negatives import Bank, InBatch, NoNegatives, Queue
 from nearfar.recipes import RECIPES
-from nearfar.recipes.build import build_method
+from nearfar.recipes.build import build_method, seen_channels
 from nearfar.schedules import Progress, geometric, linear
 from nearfar.scores import UNKNOWN
 from nearfar.selections import Ball, Everyone, Ring
@@ -45,10 +46,26 @@ def built(recipe: str, *, chunk: int | None = None, **changes: object) -> Method
     return build_method(choices, backbone="resnet8-w16", channels=3, image_size=16, instances=40, chunk=chunk)
 
 
-def pictures(views: int, seed: int = 0, first: int = 0) -> Batch:
+def pictures(channels: Sequence[int], seed: int = 0, first: int = 0) -> Batch:
+    """Pictures of so many channels, one number for each view."""
     generator = torch.Generator().manual_seed(seed)
-    shown = tuple(torch.randn(8, 3, 16, 16, generator=generator) for _ in range(views))
+    shown = tuple(torch.randn(8, count, 16, 16, generator=generator) for count in channels)
     return Batch(shown, torch.arange(first, first + 8))
+
+
+def seen_by(recipe: str) -> tuple[int, ...]:
+    return seen_channels(resolve(recipe, "data").views, 3)
+
+
+ROLES = ("shared", "momentum", "apart", "infomax")  # those that see pictures
+PICTURED = [name for name, recipe in RECIPES.items() if recipe.encoders["name"] in ROLES]
+# every base, and every selection on a batch, a queue and a bank
+SOME = [
+    name
+    for name in PICTURED
+    if not name.endswith(("-ring", "-ball", "-cave", "-neighbours"))
+    or name.rpartition("-")[0] in ("simclr", "moco", "cmc")
+]
 
 
 def test_simclr_loss_equals_lightly() -> None:
@@ -105,10 +122,10 @@ def test_byol_loss_equals_the_squared_distance_of_unit_vectors() -> None:
     torch.testing.assert_close(loss, torch.stack(distances).mean(), rtol=1e-9, atol=1e-9)
 
 
-@pytest.mark.parametrize("recipe", RECIPES)
+@pytest.mark.parametrize("recipe", SOME)
 def test_forward_changes_nothing_and_advance_what_it_must(recipe: str) -> None:
     method = built(recipe, **({"negatives.size": 16} if recipe.startswith("moco") else {})).train()
-    views = resolve(recipe, "data").views["count"]
+    views = seen_by(recipe)
     method.prime(pictures(views, first=8))
     before = {name: tensor.clone() for name, tensor in method.state_dict().items()}
     outcome = method(pictures(views))
@@ -122,21 +139,22 @@ def test_forward_changes_nothing_and_advance_what_it_must(recipe: str) -> None:
     assert all(torch.isfinite(p.grad).all() for p in method.parameters() if p.grad is not None)
 
 
-@pytest.mark.parametrize("recipe", RECIPES)
+@pytest.mark.parametrize("recipe", SOME)
 def test_chunked_scores_give_the_same_loss_and_gradient(recipe: str) -> None:
     results: list[tuple[Tensor, ...]] = []
     for chunk in (None, 3):
         method = built(
             recipe, chunk=chunk, **({"negatives.size": 16} if recipe.startswith("moco") else {})
         ).train()
-        views = resolve(recipe, "data").views["count"]
+        views = seen_by(recipe)
         method.prime(pictures(views, first=8))
+        torch.manual_seed(1)  # what is drawn in a step (dim's prior) is drawn again
         outcome = method(pictures(views))
         parameters = [p for p in method.parameters() if p.requires_grad]
         gradients = torch.autograd.grad(outcome.loss, parameters, allow_unused=True, materialize_grads=True)
         results.append((outcome.loss, *gradients))
     for whole, chunked in zip(*results, strict=True):
-        torch.testing.assert_close(chunked, whole, rtol=1e-4, atol=1e-6)
+        torch.testing.assert_close(chunked, whole, rtol=1e-4, atol=5e-6)
 
 
 @pytest.mark.parametrize(
@@ -173,12 +191,14 @@ def test_any_part_works_with_any_other(bound: str) -> None:
     sources = (
         ("in-batch", "queue", "bank", "none") if bound in NEEDS_NOBODY else ("in-batch", "queue", "bank")
     )
-    for number, (role, source) in enumerate(itertools.product(("shared", "momentum"), sources)):
+    for number, (role, source) in enumerate(itertools.product(ROLES, sources)):
+        if (role, source) == ("infomax", "bank"):  # a bank has one row for each instance
+            continue
         selection = list(selections.PARTS)[number % len(selections.PARTS)]
         method = built("simclr", encoders=role, negatives=source, bound=bound, selection=selection).train()
-        method.prime(pictures(2, seed=5))
-        method.prime(pictures(2, first=8))
-        outcome = method(pictures(2))
+        method.prime(pictures((3, 3), seed=5))
+        method.prime(pictures((3, 3), first=8))
+        outcome = method(pictures((3, 3)))
         outcome.loss.backward()
         method.advance(outcome)
         gradients = [p.grad for p in method.parameters() if p.grad is not None]

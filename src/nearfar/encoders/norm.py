@@ -21,8 +21,9 @@ class _PureNorm(nn.modules.batchnorm._BatchNorm):
         if not self.training or not self.track_running_stats:
             return super().forward(input)
         # momentum 1 makes torch write this batch's mean and unbiased variance into the scratch tensors
-        mean = torch.zeros(self.num_features, device=input.device)
-        variance = torch.ones(self.num_features, device=input.device)
+        scratch = torch.promote_types(input.dtype, torch.float32)
+        mean = torch.zeros(self.num_features, device=input.device, dtype=scratch)
+        variance = torch.ones(self.num_features, device=input.device, dtype=scratch)
         out = F.batch_norm(input, mean, variance, self.weight, self.bias, True, 1.0, self.eps)
         self._pending = (mean, variance)
         return out

@@ -1,0 +1,269 @@
+"""One network for each view (CMC, end-to-end), and Deep InfoMax: against losses written out by hand."""
+
+import itertools
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from nearfar.bounds import PARTS as BOUNDS
+from nearfar.bounds import DonskerVaradhan, InfoNCE, JensenShannon
+from nearfar.critics import Cosine
+from nearfar.encoders import Apart, InfoMax, Network, Plan, Seen, backbone, linear_head
+from nearfar.encoders.apart import Beside
+from nearfar.encoders.backbones import BACKBONES
+from nearfar.encoders.infomax import PriorMatch
+from nearfar.encoders.stages import map_and_features
+from nearfar.errors import UserError
+from nearfar.method import Method
+from nearfar.negatives import Bank, InBatch
+from nearfar.schedules import START
+from nearfar.selections import Everyone
+from nearfar.types import Batch, Certificate
+
+N, DIM, T = 6, 5, 0.3
+
+
+def networks() -> list[Network]:
+    torch.manual_seed(0)
+    return [Network(nn.Flatten(), linear_head(4 * channels, DIM)).double() for channels in (1, 2)]
+
+
+def colours() -> Batch:
+    generator = torch.Generator().manual_seed(1)
+    views = [torch.randn(N, c, 2, 2, generator=generator, dtype=torch.float64) for c in (1, 2)]
+    return Batch(tuple(views), torch.arange(N) + 3)
+
+
+def test_cmc_is_two_instance_discriminations_with_the_banks_swapped() -> None:
+    """001 sec. 2: luminance is told from the bank of colours, colour from the bank of luminances."""
+    nets, shown = networks(), colours()
+    bank = Bank(20, dim=DIM, views=2).double()
+    rows = F.normalize(torch.randn(2, 20, DIM, dtype=torch.float64), dim=2)
+    bank.advance({0: rows[0], 1: rows[1]}, torch.arange(20), START)
+    loss = Method(Apart(nets), Cosine(T), bank, Everyone(), InfoNCE())(shown).loss
+    z = [F.normalize(net(view), dim=1) for net, view in zip(nets, shown.views, strict=True)]
+    swapped = [F.cross_entropy(z[a] @ rows[1 - a].T / T, shown.index) for a in (0, 1)]
+    torch.testing.assert_close(loss, torch.stack(swapped).mean(), rtol=1e-9, atol=1e-9)
+
+
+def test_both_banks_follow_their_own_network() -> None:
+    nets, shown = networks(), colours()
+    bank = Bank(20, dim=DIM, views=2, momentum=0.0).double()
+    method = Method(Apart(nets), Cosine(T), bank, Everyone(), InfoNCE())
+    method.prime(shown)
+    for view in (0, 1):
+        expected = F.normalize(nets[view](shown.views[view]), dim=1)
+        torch.testing.assert_close(bank.rows[view, shown.index], expected)
+
+
+def test_end_to_end_contrast_trains_both_networks() -> None:
+    """000 Eq. 34: -log e^(q.k+ / t) / sum over the batch's keys, the gradient reaching query and key network."""
+    nets = [network for network in networks() for _ in (0,)]
+    nets[1] = Network(nn.Flatten(), linear_head(4, DIM)).double()
+    first = colours().views[0]
+    shown = Batch((first, first.flip(0) + 0.1), torch.arange(N))
+    loss = Method(Apart(nets), Cosine(T), InBatch("one"), Everyone(), InfoNCE(), symmetric=False)(shown).loss
+    q, k = (F.normalize(net(view), dim=1) for net, view in zip(nets, shown.views, strict=True))
+    torch.testing.assert_close(loss, F.cross_entropy(q @ k.T / T, torch.arange(N)), rtol=1e-9, atol=1e-9)
+    loss.backward()
+    assert all(float(p.grad.abs().max()) > 0 for net in nets for p in net.parameters() if p.grad is not None)
+    assert all(p.grad is not None for net in nets for p in net.parameters())
+
+
+def backbone_in(network: nn.Module) -> nn.Module:
+    assert isinstance(network, Network)
+    return network.backbone
+
+
+def test_what_is_kept_of_networks_apart() -> None:
+    role = Apart.made(Plan(hidden=8, dim=4), Seen("resnet8-w16", (1, 2), 16), keep="all").eval()
+    picture = torch.randn(3, 3, 16, 16)
+    first, second = (backbone_in(network) for network in role.networks)
+    beside = role.kept()
+    assert isinstance(beside, Beside)
+    torch.testing.assert_close(
+        beside(picture), torch.cat([first(picture[:, :1]), second(picture[:, 1:])], dim=1)
+    )
+    assert beside.dim == 256
+    alone = Apart.made(Plan(hidden=8, dim=4), Seen("resnet8-w16", (3, 3), 16), keep="first").eval()
+    torch.testing.assert_close(alone.kept()(picture), backbone_in(alone.networks[0])(picture))
+    whole = Apart.made(Plan(hidden=8, dim=4), Seen("resnet8-w16", (3, 3), 16), keep="all").eval()
+    assert whole.kept()(picture).shape == (3, 256)
+
+
+def test_more_views_than_networks_is_one_sentence() -> None:
+    with pytest.raises(UserError, match="3 views"):
+        Apart(networks()).pairs(3, True)
+
+
+# ------------------------------------------------------------------------------------------- Deep InfoMax
+
+
+def infomax(**settings: object) -> InfoMax:
+    torch.manual_seed(0)
+    plan = Plan(hidden=16, dim=DIM, head="linear")
+    return InfoMax.made(plan, Seen("resnet8-w16", (3,), 16), **settings).double()
+
+
+def photographs(views: int = 1) -> Batch:
+    generator = torch.Generator().manual_seed(2)
+    shown = [torch.randn(N, 3, 16, 16, generator=generator, dtype=torch.float64) for _ in range(views)]
+    return Batch(tuple(shown), torch.arange(N))
+
+
+def codes(role: InfoMax, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Summary, whole map and places of each picture, unit vectors, by the role's own networks."""
+    inner, features = map_and_features(role.network.backbone, x)
+    places = torch.stack([role.place(inner)[:, :, i, j] for i in range(4) for j in range(4)], dim=1)
+    parts = role.network.head(features), role.whole(inner), places
+    return tuple(F.normalize(part, dim=-1) for part in parts)  # type: ignore[return-value]
+
+
+def told(value: Tensor, positive: Tensor, negatives: Tensor, form: str) -> Tensor:
+    """The three forms of DIM's estimator, each from scores of one positive and all negatives of an anchor."""
+    if form == "infonce":  # 000 Eq. 36 with the positive in the sum, plus log m
+        return positive - torch.cat([positive[None], negatives]).logsumexp(0) + math.log(1 + len(negatives))
+    if form == "js":  # Hjelm et al. 2018: -softplus(-T) - mean softplus(T')
+        return -F.softplus(-positive) - F.softplus(negatives).mean()
+    raise AssertionError(form)
+
+
+@pytest.mark.parametrize(("form", "bound"), [("infonce", InfoNCE()), ("js", JensenShannon())])
+@pytest.mark.parametrize(("alpha", "beta"), [(1.0, 0.0), (0.0, 1.0), (0.5, 2.0)])
+def test_dim_equals_global_and_local_terms_written_out(
+    form: str, bound: object, alpha: float, beta: float
+) -> None:
+    """000 Eq. 37: alpha I(X; E(X)) + beta / M^2 sum_i I(X^(i); E(X)), negatives from the other pictures."""
+    role = infomax(global_weight=alpha, local_weight=beta, prior="none")
+    shown = photographs()
+    outcome = Method(role, Cosine(T), InBatch("one"), Everyone(), bound)(shown)  # type: ignore[arg-type]
+    y, whole, places = codes(role, shown.views[0])
+    values = []
+    for i in range(N):
+        others = [j for j in range(N) if j != i]
+        of_whole, of_places = whole[others] @ y[i] / T, (places[others].flatten(0, 1) @ y[i]) / T
+        glob = told(y, whole[i] @ y[i] / T, of_whole, form)
+        local = torch.stack([told(y, places[i, p] @ y[i] / T, of_places, form) for p in range(16)]).mean()
+        values.append(alpha * glob + beta * local)
+    ceiling = 0.0
+    if form == "infonce":
+        ceiling = alpha * math.log(N) + beta * math.log(1 + 16 * (N - 1))
+    expected = ceiling - torch.stack(values).mean()
+    if form == "js":  # its value may be offset; only gradients and differences are the objective's
+        head = list(role.network.head.parameters())
+        ours, theirs = (torch.autograd.grad(loss, head) for loss in (outcome.loss, expected))
+        for a, b in zip(ours, theirs, strict=True):
+            torch.testing.assert_close(a, b, rtol=1e-6, atol=1e-9)
+    else:
+        torch.testing.assert_close(outcome.loss, expected, rtol=1e-6, atol=1e-6)
+
+
+def test_dim_in_its_donsker_varadhan_form_has_finite_gradients_everywhere() -> None:
+    role = infomax(prior="none")
+    Method(role, Cosine(T), InBatch("one"), Everyone(), DonskerVaradhan())(photographs()).loss.backward()
+    assert all(p.grad is not None and p.grad.isfinite().all() for p in role.parameters())
+
+
+def test_with_two_views_a_summary_is_told_from_the_maps_of_the_other() -> None:
+    role = infomax(global_weight=1.0, local_weight=0.0, prior="none")
+    shown = photographs(2)
+    loss = Method(role, Cosine(T), InBatch("one"), Everyone(), InfoNCE())(shown).loss
+    summaries, wholes = zip(*(codes(role, view)[:2] for view in shown.views), strict=True)
+    terms = [F.cross_entropy(summaries[a] @ wholes[1 - a].T / T, torch.arange(N)) for a in (0, 1)]
+    torch.testing.assert_close(loss, torch.stack(terms).mean(), rtol=1e-6, atol=1e-6)
+
+
+def test_dims_claim_is_that_of_its_weakest_term() -> None:
+    """The global term alone has one key a picture and is proven; places of one picture are no independent draws."""
+
+    def claim(**settings: float) -> Certificate:
+        return Method(infomax(**settings), Cosine(T), InBatch("one"), Everyone(), InfoNCE()).certificate(N, 1)
+
+    assert claim(local_weight=0.0).status == "proven"
+    assert claim(local_weight=0.0).ceiling == pytest.approx(math.log(N))
+    assert claim().status == "not covered"
+    mean = (0.5 * math.log(N) + 1.0 * math.log(1 + 16 * (N - 1))) / 1.5
+    assert claim().ceiling == pytest.approx(mean)
+
+
+@pytest.mark.parametrize("prior", ["uniform", "gaussian"])
+def test_the_discriminator_descends_what_the_encoder_climbs(prior: str) -> None:
+    """000 Eq. 38 with the erratum: D maximises E ln D(v) + E ln(1 - D(y)), the encoder minimises it."""
+    torch.manual_seed(0)
+    match = PriorMatch(prior, DIM).double()  # type: ignore[arg-type]
+    y = torch.randn(N, DIM, dtype=torch.float64, requires_grad=True)
+
+    def drawn() -> Tensor:
+        torch.manual_seed(3)
+        return torch.rand_like(y) if prior == "uniform" else torch.randn_like(y)
+
+    def divergence(y: Tensor) -> Tensor:
+        ours = torch.sigmoid(y) if prior == "uniform" else y
+        of_prior, of_ours = (torch.sigmoid(match.discriminator(z)) for z in (drawn(), ours))
+        return (of_prior.log() + (1 - of_ours).log()).mean()
+
+    torch.manual_seed(3)
+    penalty = match(y)
+    torch.testing.assert_close(penalty, -divergence(y))
+    weights = list(match.discriminator.parameters())
+    of_y, *of_weights = torch.autograd.grad(penalty, [y, *weights])
+    true_y, *true_weights = torch.autograd.grad(divergence(y), [y, *weights])
+    torch.testing.assert_close(of_y, true_y)  # a step against it lowers the divergence
+    for ours, theirs in zip(of_weights, true_weights, strict=True):
+        torch.testing.assert_close(ours, -theirs)  # a step against it raises the divergence
+
+
+def test_the_prior_shapes_the_summary() -> None:
+    """Trained against the prior alone, summaries that were all alike spread over the cube."""
+    torch.manual_seed(0)
+    y = nn.Parameter(0.1 * torch.randn(256, 2) + 2.0)
+    match = PriorMatch("uniform", 2)
+    optimiser = torch.optim.Adam([{"params": [y], "lr": 0.02}, {"params": match.parameters(), "lr": 0.005}])
+    before = torch.sigmoid(y).detach()
+    for _ in range(400):
+        optimiser.zero_grad()
+        match(y).backward()
+        optimiser.step()
+    after = torch.sigmoid(y).detach()
+    assert before.std(dim=0).max() < 0.02
+    assert (after.mean(dim=0) - 0.5).abs().max() < 0.15
+    assert after.std(dim=0).min() > 0.15
+
+
+@pytest.mark.parametrize("name", [name for name in BACKBONES if name != "resnet50"])
+def test_features_beside_the_map_are_the_backbones_own(name: str) -> None:
+    body = backbone(name, 3, 32).eval()
+    picture = torch.randn(2, 3, 32, 32)
+    inner, features = map_and_features(body, picture)
+    torch.testing.assert_close(features, body(picture))
+    assert inner.shape[2] > 1
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        ({"local_weight": -1.0}, "encoders.local_weight was -1"),
+        ({"local_weight": 0.0, "global_weight": 0.0}, "both 0"),
+    ],
+)
+def test_weights_that_make_no_sense_get_a_sentence(settings: dict[str, float], sentence: str) -> None:
+    with pytest.raises(UserError, match=sentence):
+        infomax(**settings)
+
+
+def test_a_bank_cannot_hold_places() -> None:
+    with pytest.raises(UserError, match="16 keys for each instance"):
+        Method(infomax(), Cosine(T), Bank(9, dim=DIM), Everyone(), InfoNCE()).certificate(N, 1)
+
+
+def test_every_bound_takes_several_positives_an_anchor() -> None:
+    """DIM's places are several positives: any bound gives a finite loss and gradient of them."""
+    names = [name for name in BOUNDS if name not in ("agreement", "barber-agakov")]
+    for name, views in itertools.product(names, (1, 2)):
+        role = infomax()
+        loss = Method(role, Cosine(T), InBatch("one"), Everyone(), BOUNDS[name]())(photographs(views)).loss
+        loss.backward()
+        assert all(p.grad is None or p.grad.isfinite().all() for p in role.parameters()), name

@@ -1,0 +1,104 @@
+"""Luminance and colour apart: CIELAB against published values, its own inverse, and what views and plain show of it."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from nearfar.errors import UserError
+from nearfar.types import Pixels
+from nearfar.views import Plain, Views, pipelines
+from nearfar.views.colour import AB_SCALE, L_SCALE, MIDDLE, lab, rgb, split
+
+# sRGB primaries, white and middle grey in CIELAB under D65, as colour tables print them
+KNOWN = {
+    (255, 0, 0): (53.24, 80.09, 67.20),
+    (0, 255, 0): (87.73, -86.18, 83.18),
+    (0, 0, 255): (32.30, 79.19, -107.86),
+    (255, 255, 255): (100.0, 0.0, 0.0),
+    (0, 0, 0): (0.0, 0.0, 0.0),
+    (119, 119, 119): (50.03, 0.0, 0.0),
+}
+MEAN, STD = (0.5, 0.4, 0.3), (0.2, 0.25, 0.3)
+
+
+def image(triple: tuple[float, ...]) -> torch.Tensor:
+    return torch.tensor(triple, dtype=torch.float64).view(1, -1, 1, 1)
+
+
+@pytest.mark.parametrize(("colour", "expected"), KNOWN.items())
+def test_known_colours(colour: tuple[int, int, int], expected: tuple[float, float, float]) -> None:
+    scaled = lab(image(colour) / 255).flatten()
+    values = scaled * torch.tensor([L_SCALE, AB_SCALE, AB_SCALE], dtype=torch.float64)
+    values[0] += MIDDLE
+    torch.testing.assert_close(values, image(expected).flatten(), rtol=0, atol=0.02)
+
+
+@given(st.tuples(*[st.floats(0, 1)] * 3))
+@settings(max_examples=200, deadline=None)
+def test_there_and_back(colour: tuple[float, float, float]) -> None:
+    torch.testing.assert_close(rgb(lab(image(colour))), image(colour), rtol=0, atol=1e-6)
+
+
+@given(st.floats(0, 1))
+@settings(max_examples=50, deadline=None)
+def test_grey_has_no_colour_and_luminance_alone_is_grey(grey: float) -> None:
+    scaled = lab(image((grey,) * 3))
+    assert scaled[:, 1:].abs().max() < 0.01
+    shown = rgb(scaled[:, :1]).flatten()
+    torch.testing.assert_close(shown, image((grey,) * 3).flatten(), rtol=0, atol=1e-3)
+
+
+def photographs(count: int = 5) -> Pixels:
+    data = np.random.default_rng(0).integers(0, 256, (count, 12, 10, 3), dtype=np.uint8)
+    return Pixels(data, np.tile(np.array([12, 10], dtype=np.int32), (count, 1)))
+
+
+def in_colours(colours: str, aligned: bool) -> tuple[torch.Tensor, ...]:
+    views = Views(pipelines("cmc", 8), 8, MEAN, STD, aligned=aligned, colours=colours)  # type: ignore[arg-type]
+    return views(photographs(), 3, 1, np.arange(5))
+
+
+@pytest.mark.parametrize("aligned", [True, False])
+def test_the_views_are_luminance_and_colour_of_what_rgb_views_show(aligned: bool) -> None:
+    mean, std = (torch.tensor(v).view(1, 3, 1, 1) for v in (MEAN, STD))
+    seen = [lab(view * std + mean) for view in in_colours("rgb", aligned)]
+    luminance, colour = in_colours("lab", aligned)
+    torch.testing.assert_close(luminance, seen[0][:, :1], rtol=0, atol=1e-4)
+    torch.testing.assert_close(colour, seen[1][:, 1:], rtol=0, atol=1e-3)
+    # aligned views show one crop, the others do not
+    assert torch.equal(*in_colours("rgb", aligned)) == aligned
+
+
+def test_plain_shows_all_three_and_as_views_what_each_network_sees() -> None:
+    whole = Plain(8, MEAN, STD, colours="lab")(photographs())[0]
+    mean, std = (torch.tensor(v).view(1, 3, 1, 1) for v in (MEAN, STD))
+    torch.testing.assert_close(
+        whole, lab(Plain(8, MEAN, STD)(photographs())[0] * std + mean), rtol=0, atol=1e-3
+    )
+    plain = Plain(8, MEAN, STD, colours="lab")
+    first, second = plain.as_views(whole, 2)
+    assert torch.equal(torch.cat([first, second], dim=1), whole)
+    assert torch.equal(first, split(whole)[0])
+    rgb_plain = Plain(8, MEAN, STD)
+    assert [torch.equal(view, whole) for view in rgb_plain.as_views(whole, 3)] == [True] * 3
+
+
+def test_people_see_the_picture_again() -> None:
+    plain = Plain(8, MEAN, STD, colours="lab")
+    ours = plain.unnormalise(plain(photographs())[0])
+    theirs = Plain(8, MEAN, STD).unnormalise(Plain(8, MEAN, STD)(photographs())[0])
+    assert np.abs(ours.astype(int) - theirs.astype(int)).max() <= 1
+    luminance, colour = in_colours("lab", True)
+    views = Views(pipelines("cmc", 8), 8, MEAN, STD, colours="lab")
+    grey = views.unnormalise(luminance)
+    assert np.ptp(grey.astype(int), axis=3).max() <= 2
+    assert views.unnormalise(colour).shape == (5, 8, 8, 3)
+
+
+def test_pictures_without_colour_get_a_sentence() -> None:
+    with pytest.raises(UserError, match="1 channels"):
+        Plain(8, (0.5,), (0.2,), colours="lab")
+    with pytest.raises(UserError, match="3 views"):
+        Views([*pipelines("cmc", 8), pipelines("cmc", 8)[0]], 8, MEAN, STD, colours="lab")
