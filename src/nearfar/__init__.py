@@ -27,7 +27,7 @@ from nearfar.method import Method
 from nearfar.negatives import Bank, InBatch, NoNegatives, Queue
 from nearfar.schedules import Progress, cosine, geometric, linear, on_loss, on_score, stairs, steps
 from nearfar.scores import Scores, dense_scores, streamed_scores
-from nearfar.selections import Ball, Cave, Everyone, Neighbours, Ring
+from nearfar.selections import Accept, Ball, Cave, Everyone, Neighbours, Ring
 from nearfar.types import Batch, Certificate
 
 if TYPE_CHECKING:
@@ -72,6 +72,7 @@ __all__ = [
     "SMILE",
     "TUBA",
     "UBA",
+    "Accept",
     "Agreement",
     "AlphaCPC",
     "Ball",

@@ -5,12 +5,14 @@
     Cave          by cluster: negatives from the anchor's own
     Group         by what the data know: negatives of the same speaker
     Neighbours    by both: negatives near the anchor, positives also in its clusters
+    Accept        by chance: a coin for each candidate, its bias learned
 
 Cave and Neighbours remember clusters of all instances; `refresh` renews them, nothing else does.
 """
 
 from collections.abc import Callable
 
+from nearfar.selections.accept import Accept
 from nearfar.selections.cave import Cave
 from nearfar.selections.everyone import Everyone
 from nearfar.selections.group import Group
@@ -25,6 +27,7 @@ PARTS: dict[str, Callable[..., Selection]] = {
     "cave": Cave,
     "group": Group,
     "neighbours": Neighbours,
+    "accept": Accept,
 }
 
-__all__ = ["PARTS", "Ball", "Cave", "Everyone", "Group", "Neighbours", "Ring"]
+__all__ = ["PARTS", "Accept", "Ball", "Cave", "Everyone", "Group", "Neighbours", "Ring"]

@@ -1,0 +1,99 @@
+"""Learned acceptance: which negatives count is drawn, and the chances are learned (VINCE+, 003 App. C)."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+from nearfar.errors import UserError
+from nearfar.schedules import Progress
+from nearfar.scores import Dense, Scores
+from nearfar.types import Circumstances, Context
+
+Aim = Literal["climb", "oppose"]
+
+
+@dataclass(frozen=True)
+class Drawn(Scores):
+    """Scores whose kept negatives were drawn, with the log of the chance of exactly that draw."""
+
+    log_chance: Float[Tensor, ""]
+    everyone: Scores
+    aim: Aim
+
+    def credit(self, value: Tensor, climb: Callable[..., Tensor], *arguments: Any) -> Tensor:
+        """Zero, with the score-function gradient of the expected value: (value - baseline) grad log chance.
+
+        What everyone's scores give serves as baseline: it does not depend on the draw, so the gradient stays unbiased,
+        and it is near the value, so the gradient's variance falls.
+        """
+        with torch.no_grad():
+            gain = value - climb(self.everyone, *arguments)
+        if self.aim == "oppose":
+            gain = -gain
+        return gain * (self.log_chance - self.log_chance.detach())
+
+
+class Accept(nn.Module):
+    """Each candidate is accepted with a chance r in [least, 1] that a small network reads off its similarity.
+
+    The network sees how far a candidate's score is from the mean over its anchor's candidates, in standard deviations,
+    so it can learn a ball, a ring or anything between. 003 writes q = r p, which is not normalised; here acceptance is
+    a coin for each candidate, so the chance of a draw is exactly prod r^a (1 - r)^(1 - a), and the weights 1 / r of
+    Eq. 17 are left out, as Eq. 4 does. `aim="climb"` trains r to raise the bound, as VINCE+ does (easier negatives do
+    that); `aim="oppose"` trains it to lower the bound, towards harder ones. An anchor that accepts nobody keeps all.
+    """
+
+    def __init__(self, least: float = 0.1, hidden: int = 16, aim: Aim = "climb") -> None:
+        super().__init__()
+        if not 0 < least <= 1:
+            raise UserError(f"selection.least was {least}; a chance of acceptance lies above 0 and up to 1")
+        if hidden < 1:
+            raise UserError(f"selection.hidden was {hidden}; it must be a whole number from 1")
+        if aim not in ("climb", "oppose"):
+            raise UserError(f"selection.aim was {aim!r}; allowed are climb and oppose")
+        self.least, self.aim = least, aim
+        self.network = nn.Sequential(nn.Linear(1, hidden), nn.Tanh(), nn.Linear(hidden, 1))
+
+    def chances(
+        self, values: Float[Tensor, "anchor candidate"], offered: Bool[Tensor, "anchor candidate"]
+    ) -> Float[Tensor, "anchor candidate"]:
+        """r of each candidate; its gradient reaches the network alone."""
+        values = values.detach().masked_fill(~offered, 0.0)
+        count = offered.sum(dim=1, keepdim=True).clamp_min(1)
+        mean = values.sum(dim=1, keepdim=True) / count
+        centred = (values - mean).masked_fill(~offered, 0.0)
+        spread = (centred.square().sum(dim=1, keepdim=True) / count).sqrt().clamp_min(1e-6)
+        weight = next(self.network.parameters())
+        told = self.network((centred / spread).to(weight.dtype)[..., None]).squeeze(-1)
+        return self.least + (1 - self.least) * torch.sigmoid(told)
+
+    def forward(self, scores: Scores, context: Context | None = None) -> Scores:
+        values, offered = scores.negative.matrix()
+        chances = self.chances(values, offered)
+        accepted = offered & (torch.rand_like(chances) < chances)
+        return self.drawn(scores, chances, accepted)
+
+    def drawn(
+        self,
+        scores: Scores,
+        chances: Float[Tensor, "anchor candidate"],
+        accepted: Bool[Tensor, "anchor candidate"],
+    ) -> Drawn:
+        """The scores of one draw."""
+        values, offered = scores.negative.matrix()
+        # where r is 1 a refusal cannot happen, and its log would be -inf times 0
+        refusal = torch.log1p(-chances.clamp_max(1 - 1e-7))
+        log_chance = torch.where(accepted, chances.log(), refusal).masked_fill(~offered, 0.0).sum()
+        alone = ~accepted.any(dim=1, keepdim=True)
+        kept = Dense(values, accepted | (offered & alone))
+        return Drawn(scores.positive, kept, log_chance, scores, self.aim)
+
+    def circumstances(self, given: Circumstances, progress: Progress | None = None) -> Circumstances:
+        why = "negatives are accepted with learned chances, and 003 Cor. 3.1.1 takes an unnormalised q for a density"
+        return replace(
+            given, exchangeable=False, independent=False, otherwise=why, fewest=min(1, given.negatives)
+        )

@@ -1,0 +1,181 @@
+"""Learned acceptance (003 App. C): the score-function gradient equals the gradient of the enumerated expectation."""
+
+import itertools
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from nearfar.bounds import NWJ, AlphaCPC, InfoNCE, MultiLabelCPC, NPair
+from nearfar.data import open_data
+from nearfar.errors import Stopped, UserError
+from nearfar.scores import Scores
+from nearfar.selections import Accept
+from nearfar.selections.accept import Aim
+from nearfar.train import checkpoints
+from nearfar.train.pretrain import pretrain
+from nearfar.types import Bound, Circumstances
+
+BOUNDS: dict[str, Bound] = {
+    "infonce": InfoNCE(),
+    "alpha-cpc": AlphaCPC(0.5),
+    "ml-cpc": MultiLabelCPC(0.8),
+    "npair": NPair(),
+    "nwj": NWJ(),
+}
+
+
+def small(seed: int = 0, anchors: int = 2, candidates: int = 4) -> tuple[Tensor, Tensor, Tensor]:
+    """Positive and negative scores, one of the candidates never offered to the first anchor."""
+    generator = torch.Generator().manual_seed(seed)
+    positive = torch.randn(anchors, generator=generator, dtype=torch.float64)
+    negative = torch.randn(anchors, candidates, generator=generator, dtype=torch.float64)
+    offered = torch.ones(anchors, candidates, dtype=torch.bool)
+    offered[0, 1] = False
+    return positive, negative, offered
+
+
+def accept(**settings: object) -> Accept:
+    torch.manual_seed(1)
+    return Accept(**{"least": 0.2, "hidden": 3, **settings}).double()  # type: ignore[arg-type]
+
+
+def draws(offered: Tensor) -> list[Tensor]:
+    """Every set of accepted candidates."""
+    places = offered.nonzero().tolist()
+    every = []
+    for coins in itertools.product((False, True), repeat=len(places)):
+        accepted = torch.zeros_like(offered)
+        for (row, column), coin in zip(places, coins, strict=True):
+            accepted[row, column] = coin
+        every.append(accepted)
+    return every
+
+
+def chance_of(accepted: Tensor, offered: Tensor, chances: Tensor) -> Tensor:
+    return torch.where(accepted, chances, 1 - chances)[offered].prod()
+
+
+def value_of(bound: Bound, positive: Tensor, negative: Tensor, offered: Tensor, accepted: Tensor) -> Tensor:
+    kept = accepted | (offered & ~accepted.any(dim=1, keepdim=True))
+    return bound(Scores.of(positive, negative, kept))
+
+
+@pytest.mark.parametrize("name", BOUNDS)
+@pytest.mark.parametrize("aim", ["climb", "oppose"])
+def test_the_gradient_equals_that_of_the_enumerated_expectation(name: str, aim: Aim) -> None:
+    """grad E[V] = E[V grad log P + grad V] (003 Lemma C.1's step), summed over all 128 draws."""
+    bound, part = BOUNDS[name], accept(aim=aim)
+    positive, negative, offered = small()
+    positive, negative = positive.requires_grad_(), negative.requires_grad_()
+    network, scored = list(part.parameters()), [positive, negative]
+
+    chances = part.chances(negative, offered)
+    every = draws(offered)
+    expected = torch.stack(
+        [chance_of(a, offered, chances) * value_of(bound, positive, negative, offered, a) for a in every]
+    ).sum()
+    wanted = torch.autograd.grad(expected, [*network, *scored], retain_graph=True)
+
+    estimated = [torch.zeros_like(parameter) for parameter in (*network, *scored)]
+    scores = Scores.of(positive, negative, offered)
+    for accepted in every:
+        drawn = part.drawn(scores, chances, accepted)
+        value = bound(drawn)
+        torch.testing.assert_close(value, value_of(bound, positive, negative, offered, accepted))
+        credit = drawn.credit(value, bound)
+        assert float(credit.detach()) == 0.0
+        torch.testing.assert_close(drawn.log_chance.exp(), chance_of(accepted, offered, chances))
+        parts = torch.autograd.grad(value + credit, [*network, *scored], retain_graph=True)
+        for total, gradient in zip(estimated, parts, strict=True):
+            total += chance_of(accepted, offered, chances).detach() * gradient
+    sign = 1 if aim == "climb" else -1
+    for number, (ours, exact) in enumerate(zip(estimated, wanted, strict=True)):
+        torch.testing.assert_close(
+            ours, exact * (sign if number < len(network) else 1), rtol=1e-9, atol=1e-12
+        )
+
+
+def test_candidates_are_accepted_as_often_as_their_chances_say() -> None:
+    part = accept()
+    positive, negative, offered = small(candidates=6)
+    chances = part.chances(negative, offered).detach()
+    torch.manual_seed(0)
+    times, accepted = 4000, torch.zeros_like(negative)
+    for _ in range(times):
+        mask = part(Scores.of(positive, negative, offered)).negative.matrix()[1]
+        accepted += mask
+    frequency = accepted / times
+    assert (frequency[~offered] == 0).all()
+    error = (chances * (1 - chances) / times).sqrt()
+    # who accepts nobody keeps everyone, which adds a little where candidates are few
+    nobody = torch.where(offered, 1 - chances, 1.0).prod(dim=1, keepdim=True)
+    assert ((frequency - chances - nobody)[offered].abs() < 4.5 * error[offered]).all()
+    assert (chances >= 0.2).all()
+
+
+def test_accepting_always_is_everyone() -> None:
+    positive, negative, offered = small()
+    drawn = accept(least=1.0)(Scores.of(positive, negative, offered))
+    assert torch.equal(drawn.negative.matrix()[1], offered)
+
+
+@pytest.mark.parametrize(("aim", "sign"), [("climb", -1), ("oppose", 1)])
+def test_what_is_learned_follows_the_aim(aim: Aim, sign: int) -> None:
+    """Raising the bound means refusing the similar, lowering it means refusing the others."""
+    part = accept(aim=aim)
+    optimiser = torch.optim.Adam(part.parameters(), lr=0.05)
+    generator = torch.Generator().manual_seed(3)
+    torch.manual_seed(4)
+    for _ in range(150):
+        negative = torch.randn(16, 32, generator=generator, dtype=torch.float64)
+        scores = part(Scores.of(torch.ones(16, dtype=torch.float64), negative))
+        value = InfoNCE()(scores)
+        optimiser.zero_grad()
+        (-(value + scores.credit(value, InfoNCE()))).backward()
+        optimiser.step()
+    ladder = torch.linspace(-2, 2, 9, dtype=torch.float64)[None]
+    learned = part.chances(ladder, torch.ones_like(ladder, dtype=torch.bool))[0].detach()
+    assert sign * float(learned[-1] - learned[0]) > 0.2
+
+
+def test_a_run_with_learned_acceptance_goes_on_as_if_never_stopped(tmp_path: Path) -> None:
+    images = open_data("digits").subset(np.arange(256))
+    chosen = {
+        "backbone": "resnet8-w16",
+        "batch_size": 64,
+        "epochs": 5,
+        "image_size": 8,
+        "workers": 1,
+        "probe_every": 0,
+        "encoders.hidden": 32,
+        "encoders.dim": 16,
+        "selection": "accept",
+    }
+    pretrain("simclr", images, tmp_path / "whole", config=chosen, quiet=True)
+    with pytest.raises(Stopped):
+        pretrain("simclr", images, tmp_path / "parts", config=chosen, quiet=True, max_time=1e-6)
+    first = checkpoints.load(checkpoints.newest(tmp_path / "parts" / "ckpt") or Path())[0]
+    pretrain("simclr", images, tmp_path / "parts", config=chosen, quiet=True)
+    states = [
+        checkpoints.load(checkpoints.newest(tmp_path / name / "ckpt") or Path())[0]
+        for name in ("whole", "parts")
+    ]
+    assert states[0].keys() == states[1].keys()
+    for name, tensor in states[0].items():
+        assert torch.equal(tensor, states[1][name]), name
+        assert tensor.isfinite().all()
+    network = "method/selection.network.2.weight"
+    assert not torch.equal(first[network], states[0][network])
+
+
+def test_its_claim_and_its_mistakes() -> None:
+    left = Accept().circumstances(Circumstances(8, 7))
+    assert not left.exchangeable
+    assert (left.negatives, left.fewest) == (7, 1)
+    assert InfoNCE().certificate(left).status == "not covered"
+    for settings, sentence in (({"least": 0.0}, "least"), ({"hidden": 0}, "hidden"), ({"aim": "up"}, "aim")):
+        with pytest.raises(UserError, match=f"selection.{sentence} was"):
+            Accept(**settings)
