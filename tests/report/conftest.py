@@ -15,6 +15,8 @@ from torch import Tensor, nn
 
 from nearfar.errors import UserError
 from nearfar.randomness import uniforms
+from nearfar.train.pretrain import pretrain
+from nearfar.train.run import Run
 from nearfar.types import Pixels
 
 
@@ -70,7 +72,7 @@ class Dimmed:
 class Settings:
     values: dict[str, Any]
 
-    def model_dump(self) -> dict[str, Any]:
+    def as_plain(self) -> dict[str, Any]:
         return self.values
 
 
@@ -191,6 +193,23 @@ def make_run(tmp_path: Path) -> Callable[..., SmallRun]:
         return replace(SmallRun(path), **fields)
 
     return make
+
+
+@pytest.fixture(scope="session")
+def ring_run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """MoCo-Ring with ML-CPC, trained: every part the real one. An epoch fills its queue with every digit once."""
+    config = {
+        "backbone": "resnet8-w16",
+        "batch_size": 128,
+        "epochs": 2,
+        "probe_every": 0,
+        "views": {"flip": 0.0},
+        "negatives": {"size": 512},
+        "selection": {"upper": 0.95},
+        "bound": {"name": "ml-cpc", "alpha": "geometric(2,0.5)"},
+    }
+    out = tmp_path_factory.mktemp("runs") / "ring"
+    return pretrain("moco-ring", "digits", out, quiet=True, config=config)
 
 
 @pytest.fixture

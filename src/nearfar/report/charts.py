@@ -8,7 +8,7 @@ user's enters a figure.
 import io
 import itertools
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +17,7 @@ import numpy as np
 from markupsafe import Markup
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, MaxNLocator
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
 from nearfar.report.facts import Curve
 
@@ -34,6 +34,7 @@ _SETTINGS: Any = {
     "text.parse_math": False,
     "font.size": 9.5,
 }
+_NONE = 0.7  # where a count of none stands on a logarithmic scale
 _SIZE = (4.3, 2.5)  # inches of 72 units: near the width a phone shows it at, so that its text keeps its size
 
 
@@ -53,14 +54,51 @@ class Axis:
     top: float | None = None  # always show this value
 
 
+@dataclass(frozen=True)
+class Bars:
+    """How many fall into each bin."""
+
+    counts: Sequence[int]
+    series: int
+
+
 def chart(lines: Sequence[Line], axis: Axis, name: str) -> Markup:
     """One figure of all the lines; `name` is unique in the page, so that ids of two figures never meet."""
-    with mpl.rc_context(_SETTINGS):
-        figure = Figure(figsize=_SIZE)
-        axes = figure.add_axes((0.115, 0.135, 0.87, 0.83))
+
+    def draw(axes: Axes) -> None:
         for line in lines:
             _draw(axes, line)
         _frame(axes, axis)
+
+    return _figure(draw, name)
+
+
+def histogram(bins: Sequence[float], bars: Sequence[Bars], mark: float, name: str) -> Markup:
+    """Counts over one another on a logarithmic scale, where a hundredth can still be seen; `mark` is dashed."""
+
+    def draw(axes: Axes) -> None:
+        for group in bars:
+            colour = _LINES[group.series % SERIES]
+            axes.stairs(group.counts, bins, baseline=_NONE, fill=True, color=colour, alpha=0.22, linewidth=0)
+            axes.stairs(group.counts, bins, baseline=_NONE, color=colour, linewidth=1.4)
+        axes.axvline(mark, color=_INK, linewidth=1.1, dashes=(4, 3))
+        most = max(max(group.counts) for group in bars)
+        axes.set_yscale("log")
+        axes.set_ylim(_NONE, max(10, 1.6 * most))
+        axes.margins(x=0.02)
+        _plain(axes)
+        axes.xaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 5, 10]))
+        axes.yaxis.set_major_locator(LogLocator(numticks=5))
+        axes.yaxis.set_minor_locator(NullLocator())
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda y, _: _tick(y, False)))
+
+    return _figure(draw, name)
+
+
+def _figure(draw: Callable[[Axes], None], name: str) -> Markup:
+    with mpl.rc_context(_SETTINGS):
+        figure = Figure(figsize=_SIZE)
+        draw(figure.add_axes((0.115, 0.135, 0.87, 0.83)))
         file = io.StringIO()
         figure.savefig(file, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
     return Markup(_inline(file.getvalue(), name))
@@ -98,15 +136,19 @@ def _frame(axes: Axes, axis: Axis) -> None:
     if axis.top is not None:
         high = max(axis.top, high)
     axes.set_ylim(low, high)
+    _plain(axes)
+    axes.xaxis.set_major_locator(MaxNLocator(6, integer=axes.get_xlim()[1] > 4, steps=[1, 2, 5, 10]))
+    axes.yaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 5, 10]))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda y, _: _tick(y, axis.percent)))
+
+
+def _plain(axes: Axes) -> None:
     axes.grid(axis="y", color=_RULE, linewidth=0.7)
     axes.set_axisbelow(True)
     for side in ("top", "right", "left"):
         axes.spines[side].set_visible(False)
     axes.spines["bottom"].set_color(_RULE)
     axes.tick_params(colors=_INK, length=0, pad=4)
-    axes.xaxis.set_major_locator(MaxNLocator(6, integer=axes.get_xlim()[1] > 4, steps=[1, 2, 5, 10]))
-    axes.yaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 5, 10]))
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda y, _: _tick(y, axis.percent)))
 
 
 def _tick(value: float, percent: bool) -> str:

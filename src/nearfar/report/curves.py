@@ -22,18 +22,39 @@ TRAINED = (
     "mean_cosine",
 )
 PROBED = ("knn_top1",)
+EDGES = ("lower", "upper")  # of a selection by rank: the outer and the inner edge
 
 
 def curves_of(rows: Sequence[Mapping[str, Any]]) -> dict[str, Curve]:
-    """Every logged number that has at least one finite value, by its name in metrics.jsonl."""
+    """Every logged number that has at least one finite value, by its name in metrics.jsonl; schedules have a dotted one."""
     drawn = {}
-    for kind, names in (("train", TRAINED), ("probe", PROBED)):
-        of_kind = sorted((row for row in rows if row.get("kind") == kind), key=lambda row: row["epoch"])
+    moving = dict.fromkeys(name for row in rows if row.get("kind") == "train" for name in row if "." in name)
+    for kind, names in (("train", (*TRAINED, *moving)), ("probe", PROBED)):
+        of_kind = _of_kind(rows, kind)
         for name in names:
             curve = curve_of((row["epoch"], row.get(name)) for row in of_kind)
             if curve is not None:
                 drawn[name] = curve
     return drawn
+
+
+def edges_of(rows: Sequence[Mapping[str, Any]], selection: Mapping[str, Any]) -> dict[str, Curve]:
+    """The course of a selection's edges as shares of an anchor's candidates; one that is a number stays where it is."""
+    trained = _of_kind(rows, "train")
+    drawn = {}
+    for name in EDGES:
+        fixed = selection.get(name)
+        if isinstance(fixed, (int, float)):
+            curve = curve_of((row["epoch"], float(fixed)) for row in trained)
+        else:
+            curve = curve_of((row["epoch"], row.get(f"selection.{name}")) for row in trained)
+        if curve is not None:
+            drawn[name] = curve
+    return drawn
+
+
+def _of_kind(rows: Sequence[Mapping[str, Any]], kind: str) -> list[Mapping[str, Any]]:
+    return sorted((row for row in rows if row.get("kind") == kind), key=lambda row: row["epoch"])
 
 
 def curve_of(pairs: Iterable[tuple[float, float | None]]) -> Curve | None:

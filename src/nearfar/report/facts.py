@@ -127,6 +127,49 @@ class Strip:
 
 
 @dataclass(frozen=True)
+class Group:
+    """Candidates to which a selection did the same: kept, dropped for a reason, or pulled."""
+
+    title: str
+    series: int  # its colour
+    per_anchor: float
+    share: float  # of all candidates
+    low: float  # the lowest and highest similarity an anchor has in it, medians over the anchors
+    high: float
+    same: float | None  # share that is of the anchor's class; None without labels
+    histogram: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Case:
+    """One anchor with examples of what the selection did to its candidates."""
+
+    anchor: Picture
+    positive: Picture
+    similarity: float  # of the two
+    note: str
+    groups: tuple[tuple[Group, tuple[Neighbour, ...]], ...]
+
+
+@dataclass(frozen=True)
+class Selected:
+    """What a selection does at the end of the run, measured on a sample of anchors."""
+
+    name: str
+    step: int
+    anchors: int
+    candidates: float  # per anchor
+    source: str
+    measure: str  # what similarities are: "cosine" or "score"
+    positive: float  # median similarity of the positives
+    bins: tuple[float, ...]  # edges of the histograms
+    groups: tuple[Group, ...]
+    notes: tuple[str, ...]
+    cases: tuple[Case, ...] | Absent
+    crisp: bool
+
+
+@dataclass(frozen=True)
 class Event:
     step: int
     message: str
@@ -149,3 +192,5 @@ class RunFacts:
     map: Map | Absent
     gallery: Gallery | Absent
     strip: Strip | Absent
+    edges: Mapping[str, Curve]  # of a ring, by name: outer and inner
+    selection: Selected | Absent | None  # None: everyone is kept, there is nothing to show

@@ -13,7 +13,7 @@ from statistics import median
 from typing import Any, TypeGuard
 
 from nearfar.errors import UserError
-from nearfar.report.curves import curves_of
+from nearfar.report.curves import curves_of, edges_of
 from nearfar.report.facts import Absent, Certificate, Curve, Event, Fact, RunFacts, Score
 from nearfar.report.inputs import Run
 from nearfar.report.look import Detail, look
@@ -29,10 +29,10 @@ class _Numbers:
 
 def gather(run: Run, detail: Detail) -> RunFacts:
     """Everything the page shows of one run."""
-    settings = run.settings.model_dump()
+    settings = run.settings.as_plain()
     environment = _environment(run)
     metrics = list(run.metrics)
-    seen = look(run, int(settings.get("seed") or 0), detail)
+    seen = look(run, settings, detail)
     return RunFacts(
         title=run.path.resolve().name,
         path=str(run.path),
@@ -49,6 +49,8 @@ def gather(run: Run, detail: Detail) -> RunFacts:
         map=seen.map,
         gallery=seen.gallery,
         strip=seen.strip,
+        edges=edges_of(metrics, settings.get("selection") or {}),
+        selection=seen.selection,
     )
 
 

@@ -1,15 +1,28 @@
 """What a run's data look like to it: the map, the gallery of neighbours, the strip of views."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
-from nearfar.report.facts import Absent, Gallery, Map, Neighbour, Picture, Point, Query, Strip, StripRow
+from nearfar.report.facts import (
+    Absent,
+    Gallery,
+    Map,
+    Neighbour,
+    Picture,
+    Point,
+    Query,
+    Selected,
+    Strip,
+    StripRow,
+)
 from nearfar.report.inputs import Images, Run, Views
 from nearfar.report.named import Named
 from nearfar.report.pictures import coloured, data_uri, decoded, fitted, sprite_of, square, whole, within
 from nearfar.report.reasons import UNAVAILABLE, said
+from nearfar.report.selection import Extent, chosen, selection_of
 from nearfar.report.space import flat_map, nearest, queries_of, sample
 
 
@@ -23,12 +36,16 @@ class Detail:
     queries: int = 8
     neighbours: int = 8
     epochs: int = 3
+    cases: int = 5
 
     def shared(self, runs: int) -> "Detail":
         if runs == 1:
             return self
         return Detail(
-            max(300, 2 * self.points // runs), max(100_000, self.sprite_bytes // runs), 64 if runs < 4 else 48
+            max(300, 2 * self.points // runs),
+            max(100_000, self.sprite_bytes // runs),
+            64 if runs < 4 else 48,
+            cases=3,
         )
 
 
@@ -37,20 +54,29 @@ class Seen:
     map: Map | Absent
     gallery: Gallery | Absent
     strip: Strip | Absent
+    selection: Selected | Absent | None  # None: everyone is kept
 
 
-def look(run: Run, seed: int, detail: Detail) -> Seen:
-    """Map, gallery and strip of a run, or why there are none."""
+def look(run: Run, settings: Mapping[str, Any], detail: Detail) -> Seen:
+    """Map, gallery, strip and what the selection does, or why there are none."""
+    seed = int(settings.get("seed") or 0)
     try:
         images = run.images()
         rows = sample(len(images), detail.points)
     except UNAVAILABLE as problem:
         none = Absent(f"The training data could not be opened: {said(problem)}")
-        return Seen(none, none, none)
+        return _nothing(none, settings)
     if not len(rows):
-        none = Absent("The data set holds no images.")
-        return Seen(none, none, none)
-    return Seen(*_space(run, images, rows, detail), _strip(run, images, rows, seed, detail))
+        return _nothing(Absent("The data set holds no images."), settings)
+    return Seen(
+        *_space(run, images, rows, detail),
+        _strip(run, images, rows, seed, detail),
+        selection_of(run, images, settings, Extent(detail.cases, detail.side)),
+    )
+
+
+def _nothing(why: Absent, settings: Mapping[str, Any]) -> Seen:
+    return Seen(why, why, why, None if chosen(settings, "selection") == "everyone" else why)
 
 
 def _space(

@@ -6,8 +6,7 @@ slipped through would still be text.
 
 import base64
 import hashlib
-import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import count
@@ -16,60 +15,14 @@ from pathlib import Path
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from nearfar.report.charts import SERIES, Axis, Line, chart
-from nearfar.report.facts import Absent, Curve, Map, RunFacts, Score
+from nearfar.report.charts import SERIES
+from nearfar.report.facts import Absent, Map, RunFacts, Score
+from nearfar.report.plots import compared, groups_of, number, percent, selection_charts, similarity, titles_of
 
 _HERE = Path(__file__).parent
 
 FEATURES = {"learned": "learned", "untrained": "untrained encoder", "pixels": "raw pixels"}
 PROTOCOLS = {"knn": "kNN", "linear": "linear probe", "finetune": "fine-tuning"}
-
-
-_FREE = Axis()
-
-
-@dataclass(frozen=True)
-class Plot:
-    """What a chart shows, in words."""
-
-    metric: str
-    title: str
-    note: str
-    axis: Axis = _FREE
-
-
-GROUPS = (
-    (
-        "What is climbed",
-        (
-            Plot("loss", "Loss", "what the optimiser lowers"),
-            Plot(
-                "nats",
-                "Mutual information, nats",
-                "the estimate; dashed, the most it can say",
-                Axis(zero=True),
-            ),
-            Plot("knn_top1", "kNN probe", "top-1 on held-back training images", Axis(percent=True)),
-        ),
-    ),
-    (
-        "Is it collapsing?",
-        (
-            Plot("deviation", "Deviation", "1 is spread evenly, 0 is collapsed", Axis(zero=True, top=1.0)),
-            Plot("rank", "Effective rank", "how many dimensions are in use", Axis(zero=True)),
-            Plot("mean_cosine", "Mean cosine", "near 0 is spread, 1 is all alike", Axis(zero=True, top=1.0)),
-        ),
-    ),
-    (
-        "How it ran",
-        (
-            Plot("lr", "Learning rate", "as scheduled", Axis(zero=True)),
-            Plot("grad_norm", "Gradient norm", "before clipping", Axis(zero=True)),
-            Plot("images_per_s", "Images a second", "of all views together", Axis(zero=True)),
-        ),
-    ),
-)
-COMPARED = ("loss", "nats", "knn_top1", "deviation", "rank", "lr")
 
 ROOMS = (
     ("views", "what is seen"),
@@ -78,17 +31,6 @@ ROOMS = (
     ("selection", "which of them count"),
     ("bound", "what is climbed"),
 )
-
-
-@dataclass(frozen=True)
-class Drawn:
-    """A chart on the page."""
-
-    title: str
-    note: str
-    now: str  # the last value, or "" where several runs are drawn
-    words: str  # the chart for who cannot see it
-    svg: Markup
 
 
 @dataclass(frozen=True)
@@ -114,10 +56,11 @@ def page(runs: Sequence[RunFacts]) -> str:
         .get_template("page.html")
         .render(
             runs=runs,
-            titles=_titles(runs),
-            groups=[_groups(run, names) for run in runs],
+            titles=titles_of(runs),
+            groups=[groups_of(run, names) for run in runs],
+            selections=[selection_charts(run, names) for run in runs],
             protocols=[_protocols(run.scores) for run in runs],
-            compared=_compared(runs, names) if len(runs) > 1 else (),
+            compared=compared(runs, names) if len(runs) > 1 else (),
             columns=_columns(runs),
             differing=_differing(runs),
             sprites=_sprites(runs),
@@ -142,73 +85,9 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters.update(percent=percent, number=number, hue=_hue)
+    environment.filters.update(percent=percent, number=number, similarity=similarity, hue=_hue)
     environment.tests["absent"] = lambda part: isinstance(part, Absent)
     return environment
-
-
-def percent(share: float) -> str:
-    return f"{100 * share:.1f}%"
-
-
-def number(value: float) -> str:
-    """Three digits that matter, thousands marked."""
-    if not math.isfinite(value):
-        return "not finite"
-    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
-
-
-def _titles(runs: Sequence[RunFacts]) -> list[str]:
-    """The folders' names; their whole paths where two are called alike."""
-    short = [run.title for run in runs]
-    return short if len(set(short)) == len(short) else [run.path for run in runs]
-
-
-def _groups(run: RunFacts, names: Iterable[str]) -> list[tuple[str, list[Drawn]]]:
-    drawn = []
-    for title, plots in GROUPS:
-        charts = [
-            _alone(plot, run, name)
-            for plot, name in zip(plots, names, strict=False)
-            if plot.metric in run.curves
-        ]
-        if charts:
-            drawn.append((title, charts))
-    return drawn
-
-
-def _alone(plot: Plot, run: RunFacts, name: str) -> Drawn:
-    curve = run.curves[plot.metric]
-    lines = [Line(curve)]
-    if plot.metric == "nats" and "ceiling" in run.curves:
-        lines.append(Line(run.curves["ceiling"], ceiling=True))
-    said = percent if plot.axis.percent else number
-    words = f"{plot.title}: {_course(curve, said)}."
-    if len(lines) > 1:
-        words += f" The ceiling ends at {number(run.curves['ceiling'].last)}."
-    note = plot.note if not curve.broken else f"{plot.note}; {curve.broken:,} not finite, left out"
-    return Drawn(plot.title, note, said(curve.last), words, chart(lines, plot.axis, name))
-
-
-def _course(curve: Curve, said: Callable[[float], str]) -> str:
-    return f"from {said(curve.first)} to {said(curve.last)} over {curve.epoch[-1]:.3g} epochs"
-
-
-def _compared(runs: Sequence[RunFacts], names: Iterable[str]) -> list[Drawn]:
-    """The runs' curves over one another."""
-    plots = {plot.metric: plot for _, group in GROUPS for plot in group}
-    titles = _titles(runs)
-    drawn = []
-    for metric, name in zip(COMPARED, names, strict=False):
-        plot = plots[metric]
-        there = [(place, run.curves[metric]) for place, run in enumerate(runs) if metric in run.curves]
-        if there:
-            said = percent if plot.axis.percent else number
-            words = "; ".join(f"{titles[place]} {_course(curve, said)}" for place, curve in there)
-            svg = chart([Line(curve, place) for place, curve in there], plot.axis, name)
-            note = plot.note if metric != "nats" else "each run's estimate"
-            drawn.append(Drawn(plot.title, note, "", f"{plot.title}: {words}.", svg))
-    return drawn
 
 
 def _protocols(scores: Sequence[Score]) -> list[Protocol]:

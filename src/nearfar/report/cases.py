@@ -1,0 +1,130 @@
+"""A few anchors with pictures of what a selection did to their candidates."""
+
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+import torch
+from jaxtyping import Int
+
+from nearfar.method import Method
+from nearfar.report.facts import Absent, Case, Group, Neighbour, Picture
+from nearfar.report.inputs import Images, Views
+from nearfar.report.named import Named
+from nearfar.report.pictures import coloured, data_uri, decoded, fitted, within
+from nearfar.report.reasons import UNAVAILABLE, said
+from nearfar.report.sift import EASY, Sifted
+from nearfar.report.space import queries_of
+from nearfar.selections import Cave, Neighbours
+from nearfar.selections.clusters import Clusters
+from nearfar.types import Batch, Keyed
+
+EACH = 5  # pictures of a group
+
+
+class Shown:
+    """Pictures of anchors and positives as the encoder saw them, and of instances as they are."""
+
+    def __init__(self, images: Images, views: Views, method: Method, batch: Batch, side: int) -> None:
+        self.images, self.views, self.method, self.batch, self.side = images, views, method, batch, side
+        self.crisp = Named(images, batch.index[:1].cpu().numpy()).small
+
+    def instances(self, ids: Int[np.ndarray, "instance"]) -> tuple[Named, dict[int, Picture]]:
+        named = Named(self.images, ids)
+        pictures = {
+            int(row): Picture(data_uri(fitted(picture, self.side)), named.caption(place))
+            for place, (row, picture) in enumerate(zip(ids, decoded(self.images, ids), strict=True))
+        }
+        return named, pictures
+
+    def view(self, which: int, row: int, caption: str) -> Picture:
+        drawn = self.views.unnormalise(self.batch.views[which][row : row + 1])
+        return Picture(data_uri(within(coloured(np.asarray(drawn)[0]), self.side)), caption)
+
+
+def cases_of(
+    sifted: Sifted, groups: Mapping[int, Group], shown: Shown, count: int
+) -> tuple[Case, ...] | Absent:
+    """Anchors of as many classes as there are, each with its hardest kept, its closest dropped, its easiest."""
+    if not np.array_equal(sifted.anchor, shown.batch.index.cpu().numpy()):
+        return Absent("Anchors are parts of an instance here, which cannot be shown one by one.")
+    try:
+        rows = _rows(sifted, shown.images, count)
+        examples = {(row, group): _examples(sifted, row, group) for row in rows for group in groups}
+        places = [sifted.candidate[place] for found in examples.values() for place in found]
+        named, pictures = shown.instances(np.unique([*places, *sifted.anchor[rows]]).astype(np.int64))
+        label = {int(row): named.label(place) for place, row in enumerate(named.rows)}
+
+        def neighbour(row: int, place: int) -> Neighbour:
+            mine, theirs = int(sifted.anchor[row]), int(sifted.candidate[place])
+            known = label[mine] is not None and label[theirs] is not None
+            return Neighbour(
+                pictures[theirs],
+                float(sifted.score[row, place]),
+                label[mine] == label[theirs] if known else None,
+            )
+
+        return tuple(
+            Case(
+                *_pair(shown, row, pictures[int(sifted.anchor[row])]),
+                similarity=float(sifted.positive[row]),
+                note=_clusters(shown.method, int(sifted.anchor[row])),
+                groups=tuple(
+                    (facts, tuple(neighbour(row, place) for place in examples[row, group]))
+                    for group, facts in groups.items()
+                    if examples[row, group]
+                ),
+            )
+            for row in rows
+        )
+    except UNAVAILABLE as problem:
+        return Absent(f"The examples could not be drawn: {said(problem)}")
+
+
+def _rows(sifted: Sifted, images: Images, count: int) -> list[int]:
+    labels = None if images.labels is None else np.asarray(images.labels)[sifted.anchor]
+    return queries_of(labels, len(sifted.anchor), count).tolist()
+
+
+def _examples(sifted: Sifted, row: int, group: int) -> list[int]:
+    """Places of the most similar candidates of a group, or of the least similar of those that are too easy; each
+    instance once, and only known ones."""
+    members = np.flatnonzero((sifted.group[row] == group) & (sifted.candidate >= 0))
+    score = sifted.score[row, members]
+    ranked = members[np.argsort(score if group == EASY else -score, kind="stable")]
+    return list(_first_of_each(ranked, sifted.candidate))[:EACH]
+
+
+def _first_of_each(places: Int[np.ndarray, "place"], instance: np.ndarray) -> Iterator[int]:
+    seen: set[int] = set()
+    for place in places.tolist():
+        if int(instance[place]) not in seen:
+            seen.add(int(instance[place]))
+            yield place
+
+
+def _pair(shown: Shown, row: int, whole: Picture) -> tuple[Picture, Picture]:
+    """The anchor as it was seen and its positive: the other view, or, from a bank, the instance itself."""
+    views = len(shown.batch.views)
+    pair = shown.method.encoders.pairs(views, shown.method.symmetric)[0]
+    caption = whole.caption
+    anchor = shown.view(pair.anchor, row, caption) if pair.anchor < views else whole
+    remembered = isinstance(shown.method.negatives, Keyed)
+    positive = whole if remembered or pair.key >= views else shown.view(pair.key, row, caption)
+    return anchor, positive
+
+
+def clusters_of(method: Method) -> Clusters | None:
+    """The clusters that the selection goes by; None if it does not."""
+    if isinstance(method.selection, Cave):
+        return method.selection.cave
+    return method.selection.close if isinstance(method.selection, Neighbours) else None
+
+
+def _clusters(method: Method, instance: int) -> str:
+    """Which clusters the anchor is in."""
+    clusters = clusters_of(method)
+    if clusters is None:
+        return ""
+    index = torch.tensor([instance], device=clusters.ids.device)
+    known = [int(cluster) for cluster in clusters.of(index)[:, 0].tolist() if cluster >= 0]
+    return f"in cluster {', '.join(str(cluster) for cluster in known)}" if known else "in no cluster yet"

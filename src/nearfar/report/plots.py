@@ -1,0 +1,188 @@
+"""Curves and counts of a run -> the charts of its page, with their titles and their words."""
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from markupsafe import Markup
+
+from nearfar.report.charts import Axis, Bars, Line, chart, histogram
+from nearfar.report.curves import EDGES
+from nearfar.report.facts import Curve, RunFacts, Selected
+
+_FREE = Axis()
+
+
+@dataclass(frozen=True)
+class Plot:
+    """What a chart shows, in words."""
+
+    metric: str
+    title: str
+    note: str
+    axis: Axis = _FREE
+
+
+_EDGES = {f"selection.{name}" for name in EDGES}
+GROUPS = (
+    (
+        "What is climbed",
+        (
+            Plot("loss", "Loss", "what the optimiser lowers"),
+            Plot(
+                "nats",
+                "Mutual information, nats",
+                "the estimate; dashed, the most it can say",
+                Axis(zero=True),
+            ),
+            Plot("knn_top1", "kNN probe", "top-1 on held-back training images", Axis(percent=True)),
+        ),
+    ),
+    (
+        "Is it collapsing?",
+        (
+            Plot("deviation", "Deviation", "1 is spread evenly, 0 is collapsed", Axis(zero=True, top=1.0)),
+            Plot("rank", "Effective rank", "how many dimensions are in use", Axis(zero=True)),
+            Plot("mean_cosine", "Mean cosine", "near 0 is spread, 1 is all alike", Axis(zero=True, top=1.0)),
+        ),
+    ),
+    (
+        "How it ran",
+        (
+            Plot("lr", "Learning rate", "as scheduled", Axis(zero=True)),
+            Plot("grad_norm", "Gradient norm", "before clipping", Axis(zero=True)),
+            Plot("images_per_s", "Images a second", "of all views together", Axis(zero=True)),
+        ),
+    ),
+)
+COMPARED = ("loss", "nats", "knn_top1", "deviation", "rank", "lr")
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """A chart on the page."""
+
+    title: str
+    note: str
+    now: str  # the last value, or "" where several runs are drawn
+    words: str  # the chart for who cannot see it
+    svg: Markup
+    legend: tuple[tuple[str, int], ...] = ()  # names and the colours they have
+
+
+def percent(share: float) -> str:
+    return f"{100 * share:.1f}%"
+
+
+def similarity(value: float) -> str:
+    return f"{value:.2f}".replace("-", "\N{MINUS SIGN}")
+
+
+def number(value: float) -> str:
+    """Three digits that matter, thousands marked."""
+    if not math.isfinite(value):
+        return "not finite"
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
+
+
+def titles_of(runs: Sequence[RunFacts]) -> list[str]:
+    """The folders' names; their whole paths where two are called alike."""
+    short = [run.title for run in runs]
+    return short if len(set(short)) == len(short) else [run.path for run in runs]
+
+
+def groups_of(run: RunFacts, names: Iterable[str]) -> list[tuple[str, list[Drawn]]]:
+    drawn = []
+    for title, plots in GROUPS:
+        charts = [
+            _alone(plot, run, name)
+            for plot, name in zip(plots, names, strict=False)
+            if plot.metric in run.curves
+        ]
+        if charts:
+            drawn.append((title, charts))
+    if moving := _schedules(run, names):
+        drawn.append(("Schedules", moving))
+    return drawn
+
+
+def _schedules(run: RunFacts, names: Iterable[str]) -> list[Drawn]:
+    """What moved over the run by a schedule; a selection's edges have their own place."""
+    moving = [name for name in run.curves if "." in name and name not in _EDGES]
+    return [
+        _alone(Plot(metric, metric, "as scheduled"), run, name)
+        for metric, name in zip(moving, names, strict=False)
+    ]
+
+
+def _alone(plot: Plot, run: RunFacts, name: str) -> Drawn:
+    curve = run.curves[plot.metric]
+    lines = [Line(curve)]
+    if plot.metric == "nats" and "ceiling" in run.curves:
+        lines.append(Line(run.curves["ceiling"], ceiling=True))
+    said = percent if plot.axis.percent else number
+    words = f"{plot.title}: {_course(curve, said)}."
+    if len(lines) > 1:
+        words += f" The ceiling ends at {number(run.curves['ceiling'].last)}."
+    note = plot.note if not curve.broken else f"{plot.note}; {curve.broken:,} not finite, left out"
+    return Drawn(plot.title, note, said(curve.last), words, chart(lines, plot.axis, name))
+
+
+def _course(curve: Curve, said: Callable[[float], str]) -> str:
+    return f"from {said(curve.first)} to {said(curve.last)} over {curve.epoch[-1]:.3g} epochs"
+
+
+def compared(runs: Sequence[RunFacts], names: Iterable[str]) -> list[Drawn]:
+    """The runs' curves over one another."""
+    plots = {plot.metric: plot for _, group in GROUPS for plot in group}
+    titles = titles_of(runs)
+    drawn = []
+    for metric, name in zip(COMPARED, names, strict=False):
+        plot = plots[metric]
+        there = [(place, run.curves[metric]) for place, run in enumerate(runs) if metric in run.curves]
+        if there:
+            said = percent if plot.axis.percent else number
+            words = "; ".join(f"{titles[place]} {_course(curve, said)}" for place, curve in there)
+            svg = chart([Line(curve, place) for place, curve in there], plot.axis, name)
+            note = plot.note if metric != "nats" else "each run's estimate"
+            drawn.append(Drawn(plot.title, note, "", f"{plot.title}: {words}.", svg))
+    return drawn
+
+
+def selection_charts(run: RunFacts, names: Iterable[str]) -> list[Drawn]:
+    """The course of a selection's edges, and how similar those are that it keeps and drops at the end."""
+    makers = ((_edges, run.edges), (_similarities, isinstance(run.selection, Selected)))
+    return [make(run, name) for (make, there), name in zip(makers, names, strict=False) if there]
+
+
+def _edges(run: RunFacts, name: str) -> Drawn:
+    titles = {"lower": "outer edge", "upper": "inner edge"}
+    words = "; ".join(f"{titles[edge]} {_course(curve, percent)}" for edge, curve in run.edges.items())
+    lines = [Line(curve, EDGES.index(edge)) for edge, curve in run.edges.items()]
+    return Drawn(
+        "Edges of the selection",
+        "kept: from the outer to the inner edge of an anchor's candidates in rising order of similarity",
+        "",
+        f"Edges of the selection: {words}.",
+        chart(lines, Axis(percent=True, zero=True, top=1.0), name),
+        tuple((titles[edge], EDGES.index(edge)) for edge in run.edges),
+    )
+
+
+def _similarities(run: RunFacts, name: str) -> Drawn:
+    seen = run.selection
+    assert isinstance(seen, Selected)
+    words = "; ".join(
+        f"{group.title}: {percent(group.share)} of candidates, from {similarity(group.low)} to {similarity(group.high)} for the median anchor"
+        for group in seen.groups
+    )
+    return Drawn(
+        "Similarity of the candidates",
+        f"{seen.measure} against how many pairs, on a logarithmic scale; dashed, the median positive",
+        "",
+        f"Similarity of the candidates by {seen.measure}. {words}.",
+        histogram(
+            seen.bins, [Bars(group.histogram, group.series) for group in seen.groups], seen.positive, name
+        ),
+        tuple((group.title, group.series) for group in seen.groups),
+    )

@@ -1,0 +1,190 @@
+"""What a run's selection does to its negatives, on a sample of anchors: counts, similarities, pictures.
+
+Everything is measured when the page is made, from the last checkpoint and the data: the step the run would take
+next, as far as its candidates are concerned.
+"""
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+
+from nearfar.critics import Cosine
+from nearfar.method import Method
+from nearfar.randomness import order
+from nearfar.report.cases import Shown, cases_of, clusters_of
+from nearfar.report.facts import Absent, Group, Selected
+from nearfar.report.inputs import Images, Run
+from nearfar.report.reasons import UNAVAILABLE, said
+from nearfar.report.sift import CLOSE, DROPPED, EASY, GROUPS, KEPT, PULLED, Sifted, sift, watched
+from nearfar.schedules import Progress, at
+from nearfar.selections import Ball, Neighbours, Ring
+from nearfar.types import Batch
+
+ANCHORS = 256
+LARGEST_BATCH = 512  # anchors, where the batch itself is what they are told from
+SCORES = 2**22  # anchors times candidates: what is sorted in a second
+BINS = 48
+
+TITLES = {
+    KEPT: "kept",
+    CLOSE: "dropped as too close",
+    PULLED: "pulled as positives",
+    DROPPED: "dropped",
+    EASY: "dropped as too easy",
+}
+# why a candidate is dropped that is neither nearer nor farther than those kept
+REASONS = {
+    "cave": "dropped: another cluster",
+    "neighbours": "dropped: the anchor's own clusters",
+    "accept": "dropped: not accepted",
+    "group": "dropped: another group",
+}
+SERIES = {KEPT: 0, CLOSE: 1, PULLED: 2, DROPPED: 3, EASY: 8}
+SOURCES = {"in-batch": "the batch", "queue": "the queue", "bank": "the bank"}
+
+
+@dataclass(frozen=True)
+class Extent:
+    """How much is shown, and how large."""
+
+    cases: int = 4
+    side: int = 96
+
+
+def chosen(settings: Mapping[str, Any], room: str) -> str:
+    """The name of the part in a room; everyone, where settings name none."""
+    choice = settings.get(room)
+    return str(choice.get("name", "everyone")) if isinstance(choice, Mapping) else "everyone"
+
+
+def selection_of(
+    run: Run, images: Images, settings: Mapping[str, Any], extent: Extent
+) -> Selected | Absent | None:
+    """What the selection does at the last checkpoint; None where it keeps everyone."""
+    if chosen(settings, "selection") == "everyone":
+        return None
+    try:
+        return _measured(run, images, settings, extent)
+    except UNAVAILABLE as problem:
+        return Absent(f"What the selection does could not be measured: {said(problem)}")
+
+
+def _measured(run: Run, images: Images, settings: Mapping[str, Any], extent: Extent) -> Selected | Absent:
+    method, seed, progress = run.method(), int(settings["seed"]), progress_of(run, settings)
+    method.to(run.device)
+    rows = order(2, 0, len(images))[: _anchors(method, int(settings["batch_size"]))]
+    batch = Batch(run.views()(images.load(rows), seed, int(progress.epoch), rows), torch.from_numpy(rows)).to(
+        run.device
+    )
+    by_rank = isinstance(method.selection, (Ball, Ring, Neighbours))
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)  # a bank may sample its rows, an encoder drop units
+        scores, context = watched(method, batch, progress)
+        sifted = _in_units(sift(method.selection, scores, context, by_rank), method, progress)
+    if not (sifted.group >= 0).any():
+        return Absent("The anchors have no negatives, so the selection has nothing to choose from.")
+    if not np.isfinite(sifted.score[sifted.group >= 0]).all():
+        return Absent("The scores are not finite numbers: this run has diverged.")
+    covered = method.selection.covered(scores, context) if isinstance(method.selection, Ring) else None
+    labels = None if images.labels is None else np.asarray(images.labels)
+    name = chosen(settings, "selection")
+    bins = _bins(sifted)
+    groups = {g: _group(sifted, g, name, bins, labels) for g in GROUPS if (sifted.group == g).any()}
+    shown = Shown(images, run.views(), method, batch, extent.side)
+    return Selected(
+        name=name,
+        step=progress.step,
+        anchors=len(sifted.anchor),
+        candidates=float((sifted.group >= 0).sum(axis=1).mean()),
+        source=SOURCES.get(chosen(settings, "negatives"), "its source"),
+        measure="cosine" if isinstance(method.critic, Cosine) else "score",
+        positive=float(np.median(sifted.positive)),
+        bins=tuple(bins.tolist()),
+        groups=tuple(groups.values()),
+        notes=tuple(_notes(method, len(rows), covered, int(settings["batch_size"]))),
+        cases=cases_of(sifted, groups, shown, extent.cases),
+        crisp=shown.crisp,
+    )
+
+
+def progress_of(run: Run, settings: Mapping[str, Any]) -> Progress:
+    """Where the run is at its last checkpoint."""
+    facts = run.facts
+    per_epoch = max(1, facts["data"]["instances"] // settings["batch_size"])
+    walked = facts.get("walks", {}).get("moves", {})
+    return Progress(facts["step"], settings["epochs"] * per_epoch, per_epoch, walked)
+
+
+def _anchors(method: Method, batch_size: int) -> int:
+    """As many as a batch where they are one another's candidates, otherwise as few as show something."""
+    remembered = method.negatives.wanted()
+    if not remembered:
+        return min(batch_size, LARGEST_BATCH)
+    return min(batch_size, ANCHORS, max(8, SCORES // remembered))
+
+
+def _in_units(sifted: Sifted, method: Method, progress: Progress) -> Sifted:
+    """Scores as similarities that mean something by themselves: a cosine without its temperature."""
+    if not isinstance(method.critic, Cosine):
+        return sifted
+    scale = at(method.critic.temperature, progress)
+    return replace(sifted, score=sifted.score * scale, positive=sifted.positive * scale)
+
+
+def _bins(sifted: Sifted) -> Float[np.ndarray, "edge"]:
+    """Equal bins over all candidates' similarities, the outermost as wide as it takes."""
+    similar = sifted.score[sifted.group >= 0]
+    low, high = float(similar.min()), float(similar.max())
+    margin = max(1e-6, 1e-6 * abs(high), 1e-6 * abs(low))  # rounding must leave nobody outside
+    return np.linspace(low - margin, high + margin, BINS + 1)
+
+
+def _group(
+    sifted: Sifted, group: int, name: str, bins: np.ndarray, labels: Int[np.ndarray, "image"] | None
+) -> Group:
+    inside = sifted.group == group
+    similar = np.where(inside, sifted.score, np.nan)
+    some = inside.any(axis=1)
+    low, high = np.nanmin(similar[some], axis=1), np.nanmax(similar[some], axis=1)
+    return Group(
+        title=REASONS.get(name, TITLES[group]) if group == DROPPED else TITLES[group],
+        series=SERIES[group],
+        per_anchor=float(inside.sum(axis=1).mean()),
+        share=float(inside.sum() / (sifted.group >= 0).sum()),
+        low=float(np.median(low)),
+        high=float(np.median(high)),
+        same=_same(sifted, inside, labels),
+        histogram=tuple(np.histogram(sifted.score[inside], bins)[0].tolist()),
+    )
+
+
+def _same(sifted: Sifted, inside: np.ndarray, labels: Int[np.ndarray, "image"] | None) -> float | None:
+    """Share of these pairs that are of one class, of those whose classes are known."""
+    if labels is None:
+        return None
+    classes = [
+        np.where(ids >= 0, labels[np.maximum(ids, 0)], -1) for ids in (sifted.anchor, sifted.candidate)
+    ]
+    mine, theirs = classes[0][:, None], classes[1][None, :]
+    known = inside & (mine >= 0) & (theirs >= 0)
+    return float((known & (mine == theirs)).sum() / known.sum()) if known.any() else None
+
+
+def _notes(method: Method, anchors: int, covered: float | None, batch_size: int) -> Iterator[str]:
+    if covered is not None:
+        # rounding down: a share short of all must never read as all
+        yield (
+            "001 Thm 3.1 asks of a ring that every kept e^f is at least its mean over the anchor's candidates: it holds "
+            f"for {math.floor(100 * covered)}% of these anchors. Only where it holds for all does a bound remain one "
+            "when the closest are dropped."
+        )
+    if not method.negatives.wanted() and anchors < batch_size:
+        yield f"Training contrasts {batch_size:,} images at a time; here it is {anchors:,}, so there are fewer candidates."
+    clusters = clusters_of(method)
+    if clusters is not None and bool((clusters.ids < 0).all()):
+        yield "The clusters are not formed yet: they are at the start of the second epoch."

@@ -1,0 +1,125 @@
+"""What a selection does with the candidates of some anchors: who is kept, who is not, and on which side.
+
+    Method, Batch --watched--> Scores and Context before the selection --sift--> Sifted
+
+Nothing here knows the selections apart. Who is kept is what the selection returns; who was pulled to the positive's
+side is whose score raises the positive's; the rest was dropped.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Int, Int8
+from torch import Tensor, nn
+
+from nearfar.method import Method
+from nearfar.schedules import Progress
+from nearfar.scores import Dense, Scores
+from nearfar.types import Batch, Context, Selection
+
+ABSENT, KEPT, CLOSE, PULLED, DROPPED, EASY = range(-1, 5)
+GROUPS = (KEPT, CLOSE, PULLED, DROPPED, EASY)
+_SPREAD = 100.0  # nats
+
+
+@dataclass(frozen=True)
+class Sifted:
+    """Anchors and their candidates after the selection; `group` is ABSENT for who is no candidate of that anchor."""
+
+    score: Float[np.ndarray, "anchor candidate"]
+    group: Int8[np.ndarray, "anchor candidate"]
+    positive: Float[np.ndarray, "anchor"]  # the best of an anchor's positives, before the selection
+    anchor: Int[np.ndarray, "anchor"]  # instance ids
+    candidate: Int[np.ndarray, "candidate"]
+
+
+class _Watch(nn.Module):
+    """Stands in a method where its selection was, and keeps what it is first asked."""
+
+    def __init__(self, selection: Selection) -> None:
+        super().__init__()
+        self.selection = selection
+        self.asked: tuple[Scores, Context] | None = None
+
+    def forward(self, scores: Scores, context: Context) -> Scores:
+        if self.asked is None:
+            self.asked = scores, context
+        return self.selection(scores, context)
+
+    def circumstances(self, *arguments: object) -> object:
+        return self.selection.circumstances(*arguments)  # type: ignore[arg-type]
+
+
+@torch.no_grad()
+def watched(method: Method, batch: Batch, progress: Progress) -> tuple[Scores, Context]:
+    """What the selection is asked in a training step on `batch`, for the first pair of views.
+
+    The method runs as it does in training, batch statistics included, or the anchors would not be those that
+    the candidates in a queue or bank were embedded beside. Nothing of it changes.
+    """
+    selection, training = method.selection, method.training
+    watch = _Watch(selection)
+    method.train()
+    try:
+        _put(method, watch)
+        method(batch, progress)
+    finally:
+        _put(method, selection)
+        method.train(training)
+    if watch.asked is None:
+        raise RuntimeError("the method has a step in which its selection is never asked")
+    return watch.asked
+
+
+def _put(method: Method, selection: Selection | _Watch) -> None:
+    del method.selection  # torch lets nothing but a module take a module's place
+    method.selection = selection  # type: ignore[assignment]
+
+
+def sift(selection: Selection, scores: Scores, context: Context, by_rank: bool) -> Sifted:
+    """Every candidate's group. `by_rank`: who is dropped is named after the side of the kept ones it ranks on."""
+    values, offered = scores.negative.matrix()
+    values, positive = values.detach().double(), scores.positive.detach().double()
+    # brought close together, in the order they have: a pulled candidate far below the best must still be felt
+    lowest, highest = torch.cat([values, positive], dim=1).aminmax()
+    scale = _SPREAD / max(_SPREAD, float(highest - lowest))
+    felt = (values * scale).requires_grad_()
+    with torch.enable_grad():
+        selected = selection(Scores(positive * scale, Dense(felt, offered)), context)
+    kept = selected.negative.matrix()[1] & offered
+    pulled = _pulled(selected.positive, felt) & offered & ~kept
+    group = torch.full_like(offered, DROPPED, dtype=torch.int8)
+    if by_rank and offered.any():
+        below, above = _sides(values, offered, kept, pulled)
+        group[below], group[above] = EASY, CLOSE
+    for mask, name in ((pulled, PULLED), (kept, KEPT), (~offered, ABSENT)):
+        group[mask] = name
+    arrays = (values, group, positive.amax(dim=1), context.index, context.candidates.index)
+    return Sifted(*(tensor.cpu().numpy() for tensor in arrays))
+
+
+def _pulled(positive: Tensor, values: Tensor) -> Bool[Tensor, "anchor candidate"]:
+    """Whose score the positive's score rises with."""
+    if not positive.requires_grad:
+        return torch.zeros_like(values, dtype=torch.bool)
+    (slope,) = torch.autograd.grad(positive.sum(), values, allow_unused=True)
+    return torch.zeros_like(values, dtype=torch.bool) if slope is None else slope > 0
+
+
+def _sides(
+    values: Float[Tensor, "anchor candidate"],
+    offered: Bool[Tensor, "anchor candidate"],
+    kept: Bool[Tensor, "anchor candidate"],
+    pulled: Bool[Tensor, "anchor candidate"],
+) -> tuple[Bool[Tensor, "anchor candidate"], Bool[Tensor, "anchor candidate"]]:
+    """Who ranks below all that an anchor keeps or pulls and who above all that it keeps, equal scores by position."""
+    order = values.argsort(dim=1, stable=True)
+    places = torch.arange(values.shape[1], device=values.device).expand_as(order)
+    rank = torch.empty_like(order).scatter_(1, order, places)
+    reached = kept | pulled
+    lowest = rank.masked_fill(~reached, values.shape[1]).amin(dim=1, keepdim=True)
+    highest = rank.masked_fill(~kept, -1).amax(dim=1, keepdim=True)
+    some = offered & reached.any(dim=1, keepdim=True)
+    below = some & (rank < lowest)
+    return below, some & ~below & (rank > highest)

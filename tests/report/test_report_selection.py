@@ -1,0 +1,241 @@
+"""What a trained run's selection does: numbers and pictures against a recomputation from the checkpoint's tensors."""
+
+import base64
+import io
+import itertools
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch import Tensor
+
+from nearfar.errors import UserError
+from nearfar.randomness import order
+from nearfar.report.facts import Absent, Fact, Selected
+from nearfar.report.gather import gather
+from nearfar.report.look import Detail
+from nearfar.report.selection import Extent, progress_of, selection_of
+from nearfar.report.sift import watched
+from nearfar.schedules import START
+from nearfar.selections import Cave, Ring
+from nearfar.train.pretrain import pretrain
+from nearfar.train.run import Run
+from nearfar.types import Batch
+
+Make = Callable[..., Any]
+
+
+def measured(run: Run) -> Selected:
+    seen = selection_of(run, run.images(), run.settings.as_plain(), Extent())
+    assert isinstance(seen, Selected)
+    return seen
+
+
+def batch_of(run: Run, count: int, epoch: int) -> Batch:
+    images = run.images()
+    rows = order(2, 0, len(images))[:count]
+    return Batch(run.views()(images.load(rows), run.settings.seed, epoch, rows), torch.from_numpy(rows))
+
+
+@pytest.fixture(scope="module")
+def recomputed(ring_run: Run) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Cosines of 128 anchors with the queue in full, instance ids of both, and places in the order of similarity."""
+    method = ring_run.method().train()
+    batch = batch_of(ring_run, 128, epoch=2)
+    with torch.no_grad():
+        anchors = method.encoders.encode(batch.views, anchors=[0], keys=[]).anchors[0]
+    unit = (anchors / anchors.norm(dim=1, keepdim=True)).double().numpy()
+    tensors = ring_run.method().state_dict()
+    cosine = unit @ tensors["negatives.embedding"].double().numpy().T
+    mine, theirs = batch.index.numpy(), tensors["negatives.index"].numpy()
+    place = np.full(cosine.shape, -1)
+    for row in range(len(cosine)):
+        offered = np.flatnonzero((theirs != mine[row]) & (theirs >= 0))
+        ranked = offered[np.argsort(cosine[row, offered], kind="stable")]
+        place[row, ranked] = np.arange(len(ranked))
+    return cosine, mine, theirs, place
+
+
+def groups(place: np.ndarray) -> dict[str, np.ndarray]:
+    """Ring(0.9, 0.95) by places, per anchor."""
+    count = (place >= 0).sum(axis=1, keepdims=True)
+    first, last = np.rint(0.9 * count), np.rint(0.95 * count)
+    return {
+        "kept": (place >= first) & (place < last),
+        "dropped as too close": place >= last,
+        "dropped as too easy": (place >= 0) & (place < first),
+    }
+
+
+def test_counts_and_edges_equal_a_full_sort_of_recomputed_scores(
+    ring_run: Run, recomputed: tuple[np.ndarray, ...]
+) -> None:
+    cosine, _, _, place = recomputed
+    seen = measured(ring_run)
+    assert (seen.name, seen.anchors, seen.source, seen.measure) == ("ring", 128, "the queue", "cosine")
+    assert seen.step == 28
+    expected = groups(place)
+    assert [group.title for group in seen.groups] == list(expected)
+    bins = np.array(seen.bins)
+    for group in seen.groups:
+        inside = expected[group.title]
+        assert sum(group.histogram) == inside.sum()
+        assert group.per_anchor == pytest.approx(inside.sum() / 128)
+        assert group.share == pytest.approx(inside.sum() / (place >= 0).sum())
+        lowest = np.where(inside, cosine, np.inf).min(axis=1)
+        highest = np.where(inside, cosine, -np.inf).max(axis=1)
+        assert group.low == pytest.approx(np.median(lowest), abs=1e-5)
+        assert group.high == pytest.approx(np.median(highest), abs=1e-5)
+        counted = [int(((cosine >= a) & (cosine < b) & inside).sum()) for a, b in itertools.pairwise(bins)]
+        # a rounding error may move a score across the edge of a bin, not change how many there are
+        assert np.abs(np.array(counted) - group.histogram).sum() <= 0.001 * inside.sum() + 2
+
+
+def test_the_share_of_the_anchors_class_is_counted_over_pairs(
+    ring_run: Run, recomputed: tuple[np.ndarray, ...]
+) -> None:
+    _, mine, theirs, place = recomputed
+    labels = np.asarray(ring_run.images().labels)
+    alike = labels[mine][:, None] == labels[theirs][None, :]
+    for group in measured(ring_run).groups:
+        assert group.same == pytest.approx(alike[groups(place)[group.title]].mean(), abs=1e-3)
+
+
+def opened(uri: str) -> np.ndarray:
+    return np.asarray(Image.open(io.BytesIO(base64.b64decode(uri.partition(",")[2]))).convert("RGB"))
+
+
+def test_the_pictures_are_those_of_the_right_instances(
+    ring_run: Run, recomputed: tuple[np.ndarray, ...]
+) -> None:
+    cosine, mine, theirs, place = recomputed
+    images = ring_run.images()
+    seen = measured(ring_run)
+    assert not isinstance(seen.cases, Absent)
+    assert len(seen.cases) == 4
+    for case in seen.cases:
+        row = int(np.flatnonzero(mine == number(case.anchor.caption))[0])
+        for group, shown in case.groups:
+            inside = np.flatnonzero(groups(place)[group.title][row])
+            rising = group.title == "dropped as too easy"
+            ranked = sorted(inside, key=lambda c: cosine[row, c] if rising else -cosine[row, c])
+            expected = list(dict.fromkeys(theirs[ranked].tolist()))[:5]
+            assert [number(near.picture.caption) for near in shown] == expected
+            for near in shown:
+                pixels = images.load(np.array([number(near.picture.caption)])).data[0]
+                np.testing.assert_array_equal(opened(near.picture.uri), np.repeat(pixels, 3, axis=-1))
+
+
+def number(caption: str) -> int:
+    return int(caption.rpartition("#")[2])
+
+
+def test_the_share_covered_is_what_theorem_3_1_asks(
+    ring_run: Run, recomputed: tuple[np.ndarray, ...]
+) -> None:
+    """001 Thm 3.1: every kept e^f at least the mean of e^f over the anchor's candidates."""
+    cosine, _, _, place = recomputed
+    f = np.where(place >= 0, cosine / 0.1, -np.inf)
+    mean = np.exp(f).sum(axis=1) / (place >= 0).sum(axis=1)
+    least = np.where(groups(place)["kept"], f, np.inf).min(axis=1)
+    share = int(100 * np.mean(np.exp(least) >= mean))
+    assert any(f"holds for {share}% of these anchors" in note for note in measured(ring_run).notes)
+
+
+def test_watching_changes_nothing(ring_run: Run) -> None:
+    for selection in (Ring(0.5, 0.9), Cave(3, instances=len(ring_run.images()))):
+        method = ring_run.method()
+        del method.selection
+        method.selection = selection
+        before = {name: tensor.clone() for name, tensor in method.state_dict().items()}
+        scores, context = watched(method, batch_of(ring_run, 16, 0), START)
+        assert method.selection is selection
+        assert not method.training
+        assert all(torch.equal(tensor, before[name]) for name, tensor in method.state_dict().items())
+        assert scores.negative.matrix()[0].shape == (16, 512)
+        assert torch.equal(context.index, batch_of(ring_run, 16, 0).index)
+
+
+def test_the_edges_and_the_schedules_are_drawn(ring_run: Run) -> None:
+    facts = gather(ring_run, Detail(points=60))
+    assert set(facts.edges) == {"lower", "upper"}
+    assert facts.edges["lower"].last == pytest.approx(0.9)
+    assert set(facts.edges["upper"].value) == {0.95}
+    assert facts.curves["bound.alpha"].last == pytest.approx(0.5)
+    assert Fact("bound.alpha", "geometric(2.0,0.5)") in facts.settings
+
+
+@pytest.mark.parametrize("recipe", ["simclr-cave", "instdisc-neighbours", "byol"])
+def test_other_selections_are_measured_or_say_why_not(recipe: str, tmp_path: Path) -> None:
+    config: dict[str, Any] = {
+        "backbone": "resnet8-w16", "batch_size": 64, "epochs": 2, "probe_every": 0, "views": {"flip": 0.0},
+        "selection": {"name": "ball"} if recipe == "byol" else {"clusters": 4},
+    }  # fmt: skip
+    np.savez(tmp_path / "few.npz", images=np.random.default_rng(0).integers(0, 256, (128, 8, 8, 1), np.uint8))
+    run = pretrain(recipe, str(tmp_path / "few.npz"), tmp_path / "run", quiet=True, config=config)
+    if recipe == "byol":
+        seen = selection_of(run, run.images(), run.settings.as_plain(), Extent())
+        assert isinstance(seen, Absent)
+        assert "no negatives" in seen.reason
+        return
+    found = measured(run)
+    assert not isinstance(found.cases, Absent)
+    assert all(group.same is None for group in found.groups)
+    assert all(case.note.startswith("in cluster ") for case in found.cases)
+    titles = [group.title for group in found.groups]
+    assert titles == (
+        ["kept", "dropped: another cluster"]
+        if recipe == "simclr-cave"
+        else ["kept", "pulled as positives", "dropped as too easy"]
+    )
+    ids = run.method().state_dict()[f"selection.{'cave' if recipe == 'simclr-cave' else 'close'}.ids"]
+    for case in found.cases:
+        mine = ids[:, number(case.anchor.caption)]
+        for group, shown in case.groups:
+            for near in shown:
+                together = bool((ids[:, number(near.picture.caption)] == mine).any())
+                if group.title == "kept":
+                    assert together == (recipe == "simclr-cave")
+                elif not group.title.endswith("too easy"):
+                    assert together == (recipe != "simclr-cave")
+
+
+def test_what_cannot_be_measured_says_why(ring_run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def without_data(spec: object = None) -> None:
+        raise UserError("photos/ is gone")
+
+    run = Run.open(ring_run.path)
+    monkeypatch.setattr(run, "images", without_data)
+    facts = gather(run, Detail())
+    assert isinstance(facts.selection, Absent)
+    assert "photos/ is gone." in facts.selection.reason
+    assert set(facts.edges) == {"lower", "upper"}
+
+
+def test_a_run_that_keeps_everyone_has_no_such_section(make_run: Make) -> None:
+    facts = gather(make_run(), Detail())
+    assert facts.selection is None
+    assert facts.edges == {}
+
+
+def test_progress_is_that_of_the_checkpoint(ring_run: Run) -> None:
+    progress = progress_of(ring_run, ring_run.settings.as_plain())
+    assert (progress.step, progress.steps, progress.steps_per_epoch) == (28, 28, 14)
+    assert replace(progress, step=14).fraction == 0.5
+
+
+def test_a_view_is_shown_as_it_was_seen(ring_run: Run) -> None:
+    """The anchor is view 0 and the positive view 1 of the last epoch, in the run's own seed."""
+    cases = measured(ring_run).cases
+    assert not isinstance(cases, Absent)
+    for case in cases:
+        row = np.array([number(case.anchor.caption)])
+        views: tuple[Tensor, ...] = ring_run.views()(ring_run.images().load(row), 0, 2, row)
+        for view, picture in zip(views, (case.anchor, case.positive), strict=True):
+            shown = ring_run.views().unnormalise(view)[0]
+            np.testing.assert_array_equal(opened(picture.uri), np.repeat(shown, 3, axis=-1))
