@@ -18,7 +18,7 @@ from nearfar.method import Method
 from nearfar.negatives import Bank, InBatch, Queue
 from nearfar.schedules import START, Progress
 from nearfar.scores import EMPTY, UNKNOWN
-from nearfar.selections import Ball, Cave, Everyone, Neighbours, Ring
+from nearfar.selections import Accept, Ball, Cave, Everyone, Group, Neighbours, Ring
 from nearfar.types import Batch, Bound, Selection, Source
 
 N, DIM, INSTANCES, TEMPERATURE = 8, 4, 24, 0.5
@@ -87,6 +87,12 @@ def neighbours_part(**settings: object) -> Neighbours:
     return part
 
 
+def group_part() -> Group:
+    part = Group(instances=INSTANCES)
+    part.assign(torch.tensor(COARSE[0]))
+    return part
+
+
 Reference = Callable[[Seen], tuple[set[int], set[int]]]
 SELECTIONS: dict[str, tuple[Callable[[], Selection], Reference]] = {
     "everyone": (Everyone, lambda seen: (set(), set(seen.order))),
@@ -94,6 +100,9 @@ SELECTIONS: dict[str, tuple[Callable[[], Selection], Reference]] = {
     "ring": (lambda: Ring(0.2, 0.8), lambda seen: ring(seen, 0.2, 0.8)),
     "cave": (lambda: cave_part(None), lambda seen: cave(seen, False)),
     "cave +C_i": (lambda: cave_part(7), lambda seen: cave(seen, True)),
+    "group": (group_part, lambda seen: cave(seen, False)),
+    # what is drawn has its own tests (test_selections_accept); accepting always can be told beforehand
+    "accept": (lambda: Accept(least=1.0).double(), lambda seen: (set(), set(seen.order))),
     "la": (
         lambda: neighbours_part(background=5, lower=0.0),
         lambda seen: neighbours(seen, 0.0, 1.0, background=5),
@@ -200,7 +209,7 @@ def test_value_and_gradient_equal_a_slow_reference(selection: str, source: str, 
 
 def fresh(selection: str, source: str, bound: str) -> Method:
     torch.manual_seed(0)
-    part = SELECTIONS[selection][0]()
+    part = Accept(least=0.3).double() if selection == "accept" else SELECTIONS[selection][0]()
     return Method(Shared(nn.Linear(6, DIM).double()), Cosine(0.2), SOURCES[source](), part, BOUNDS[bound])
 
 
@@ -210,6 +219,7 @@ PICTURES = torch.randn(INSTANCES, 6, generator=torch.Generator().manual_seed(8),
 def trained(method: Method, steps: range) -> None:
     for step in steps:
         progress = Progress(step, 20, 5)
+        torch.manual_seed(step)  # as the loop does
         method.refresh(lambda: method.embed(PICTURES), progress)
         index = torch.randperm(INSTANCES, generator=torch.Generator().manual_seed(step))[:N]
         noise = torch.randn(2, N, 6, generator=torch.Generator().manual_seed(step), dtype=torch.float64)
