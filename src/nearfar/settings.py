@@ -16,13 +16,13 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from nearfar import bounds, critics, encoders, negatives, selections
-from nearfar.encoders import Plan, check_backbone
+from nearfar.encoders import SEQUENCE_ROLES, Plan, check_backbone
 from nearfar.errors import UserError
 from nearfar.parts import check_settings, convert, plain, settable, unknown
 from nearfar.recipes import RECIPES
 from nearfar.recipes.build import try_parts
 from nearfar.schedules import Adaptive, Schedule, Value, ends, parse_value
-from nearfar.views import PIPELINES, Colours, pipelines
+from nearfar.views import PIPELINES, SEQUENCES, Colours, pipelines
 
 ROOMS: dict[str, Mapping[str, Callable[..., object]]] = {
     "encoders": encoders.PARTS,
@@ -100,7 +100,7 @@ class Settings(BaseModel):
     @field_validator("backbone")
     @classmethod
     def _backbone(cls, name: str) -> str:
-        return check_backbone(name)
+        return name if name in {own for own, _ in SEQUENCE_ROLES.values()} else check_backbone(name)
 
     @field_validator("device")
     @classmethod
@@ -256,6 +256,8 @@ def check(merged: Mapping[str, Any]) -> Settings:
     for room in ROOMS:
         known[room] = check_choice(room, known[room])
     known["views"] = check_views(known["views"])
+    check_senses(known)
+    check_backbone_fits(known)
     try_parts(known)
     check_together(known)
     for key, field in Settings.model_fields.items():
@@ -275,7 +277,7 @@ def check_together(choices: Mapping[str, Mapping[str, Any]]) -> None:
     """Pairs of parts that would train nothing."""
     source, bound = choices["negatives"]["name"], choices["bound"]["name"]
     views, role = choices["views"], choices["encoders"]["name"]
-    if views["colours"] == "lab" and (role != "apart" or views["count"] != 2):
+    if views.get("colours") == "lab" and (role != "apart" or views["count"] != 2):
         raise UserError(
             f"views.colours was lab with encoders={role} and views.count={views['count']}: luminance and colour have "
             "other channels and need networks of their own; use encoders=apart views.count=2"
@@ -290,6 +292,18 @@ def check_together(choices: Mapping[str, Mapping[str, Any]]) -> None:
         )
 
 
+def check_backbone_fits(known: dict[str, Any]) -> None:
+    """Sequences have networks of their own and no image size."""
+    role = known["encoders"]["name"]
+    if role not in SEQUENCE_ROLES:
+        return
+    if known.get("image_size") not in (None, "none"):
+        raise UserError(f"image_size was {known['image_size']!r}; with encoders={role} there is no image")
+    own = SEQUENCE_ROLES[role][0]
+    if known.setdefault("backbone", own) != own:
+        raise UserError(f"backbone was {known['backbone']!r}; with encoders={role} it is {own}")
+
+
 def check_choice(room: str, choice: Mapping[str, Any]) -> dict[str, Any]:
     """A choice with its name known and its part's settings converted and filled in."""
     parts = ROOMS[room]
@@ -298,6 +312,8 @@ def check_choice(room: str, choice: Mapping[str, Any]) -> dict[str, Any]:
         raise UserError(f"{room} was {name!r}; allowed are {', '.join(parts)}")
     raw = {key: value for key, value in choice.items() if key != "name"}
     if room != "encoders":
+        return {"name": name, **check_settings(parts[name], raw, room)}
+    if name in SEQUENCE_ROLES:
         return {"name": name, **check_settings(parts[name], raw, room)}
     # the encoders' section holds the role's settings and the network's
     role_keys, plan_keys = settable(parts[name]), settable(Plan)
@@ -312,8 +328,10 @@ def check_choice(room: str, choice: Mapping[str, Any]) -> dict[str, Any]:
 def check_views(choice: Mapping[str, Any]) -> dict[str, Any]:
     """The views' section: a pipeline's name, how many views, how they are paired, and changes to the pipeline."""
     name = choice.get("name")
-    if not isinstance(name, str) or name not in PIPELINES:
-        raise UserError(f"views was {name!r}; allowed are {', '.join(PIPELINES)}")
+    if not isinstance(name, str) or name not in {**PIPELINES, **SEQUENCES}:
+        raise UserError(f"views was {name!r}; allowed are {', '.join([*PIPELINES, *SEQUENCES])}")
+    if name in SEQUENCES:
+        return check_sequence_views(name, choice)
     count = choice.get("count", 2)
     if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= 16:
         raise UserError(f"views.count was {count!r}; allowed is a whole number from 1 to 16")
@@ -325,6 +343,44 @@ def check_views(choice: Mapping[str, Any]) -> dict[str, Any]:
     changes = augmentation(choice)
     pipelines(name, 32, changes)
     return {"name": name, "count": count, **together, "colours": colours, **changes}
+
+
+def check_sequence_views(name: str, choice: Mapping[str, Any]) -> dict[str, Any]:
+    """Views of sequences are as many as they are: one stretch of sound; a block as read and what it hides."""
+    part = SEQUENCES[name]
+    fixed = {"count": part.count, "symmetric": False}
+    for key, value in fixed.items():
+        if choice.get(key, value) != value:
+            raise UserError(f"views.{key} was {choice[key]!r}; with views={name} it is {str(value).lower()}")
+    own = {key: value for key, value in choice.items() if key not in ("name", *fixed)}
+    checked = check_settings(part, own, "views")
+    part(**checked)
+    return {"name": name, **fixed, **checked}
+
+
+def check_senses(choices: Mapping[str, Mapping[str, Any]]) -> None:
+    """Networks for pictures see pictures, those for sequences their own kind of view."""
+    views, role = choices["views"]["name"], choices["encoders"]["name"]
+    made_for = SEQUENCE_ROLES[role][1] if role in SEQUENCE_ROLES else None
+    if made_for != (views if views in SEQUENCES else None):
+        raise UserError(
+            f"encoders was {role} with views={views}; it takes {f'views={made_for}' if made_for else 'views of pictures'}"
+        )
+    source, selection = choices["negatives"]["name"], choices["selection"]["name"]
+    if source == "dictionary" and role != "masked":
+        raise UserError(
+            f"negatives was dictionary with encoders={role}; only encoders=masked has a vocabulary"
+        )
+    if made_for and (source == "bank" or selection in ("cave", "neighbours")):
+        what = "negatives=bank" if source == "bank" else f"selection={selection}"
+        raise UserError(
+            f"{what} knows one embedding of each instance, but encoders={role} has many; "
+            "use negatives=in-batch with selection=everyone, ring, ball or group"
+        )
+    if role == "masked" and selection == "group":
+        raise UserError(
+            "selection was group with encoders=masked, whose negatives are symbols and have no group"
+        )
 
 
 def augmentation(views: Mapping[str, Any]) -> dict[str, Any]:

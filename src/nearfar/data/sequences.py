@@ -83,13 +83,16 @@ class Sequences(Images):
         assert isinstance(part, Sequences)
         return replace(part, groups=groups)
 
-    def group(self, by: str) -> Int64[np.ndarray, "item"]:
-        """The group of each sequence: a column's values by number, its class, or itself."""
-        if by == "self":
-            return np.arange(len(self), dtype=np.int64)
-        known = {**self.groups, **({} if self.labels is None else {"label": self.labels})}
-        if by not in known:
-            raise UserError(
-                f"selection.by was {by!r}; {self.name} can be grouped by {', '.join(['self', *sorted(known)])}"
-            )
-        return known[by]
+
+def groups_of(images: Images, by: str) -> Int64[np.ndarray, "item"]:
+    """The group of each picture or sequence: a column's values by number, its class, or itself."""
+    known = {"self": np.arange(len(images), dtype=np.int64)}
+    if isinstance(images, Sequences):
+        known |= images.groups
+    if images.labels is not None:
+        known["label"] = images.labels
+    if by not in known:
+        raise UserError(
+            f"selection.by was {by!r}; {images.name} can be grouped by {', '.join(sorted(known))}"
+        )
+    return known[by]

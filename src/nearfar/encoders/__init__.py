@@ -6,9 +6,11 @@ from nearfar.encoders.apart import Apart
 from nearfar.encoders.backbones import backbone, check_backbone, parameters_of
 from nearfar.encoders.heads import Network, linear_head, mlp_head
 from nearfar.encoders.infomax import InfoMax
+from nearfar.encoders.masked import MaskedSymbols, Reader
 from nearfar.encoders.norm import commit_statistics, with_pure_norms
 from nearfar.encoders.plan import Plan, Seen
 from nearfar.encoders.roles import Momentum, Shared
+from nearfar.encoders.sequence import Listener, Predictive
 from nearfar.types import Encoders
 
 PARTS: dict[str, Callable[..., Encoders]] = {
@@ -16,15 +18,24 @@ PARTS: dict[str, Callable[..., Encoders]] = {
     "momentum": Momentum,
     "apart": Apart,
     "infomax": InfoMax,
+    "predictive": Predictive,
+    "masked": MaskedSymbols,
 }
+# what sequences are encoded with, and the views each is made for; these have no backbone of pictures and no head
+SEQUENCE_ROLES = {"predictive": ("conv-gru", "window"), "masked": ("transformer", "mask")}
 
 __all__ = [
     "PARTS",
+    "SEQUENCE_ROLES",
     "Apart",
     "InfoMax",
+    "Listener",
+    "MaskedSymbols",
     "Momentum",
     "Network",
     "Plan",
+    "Predictive",
+    "Reader",
     "Seen",
     "Shared",
     "backbone",

@@ -83,6 +83,8 @@ class Predictive(nn.Module):
     `strides` of the convolutions multiply to the hop: (5, 4, 2, 2, 2) makes frames of 20 ms at 8 kHz.
     """
 
+    one_view = True  # a sequence's positive is its own future, so one view is enough
+
     def __init__(
         self,
         width: int = 64,

@@ -7,7 +7,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 import torch
@@ -20,12 +20,14 @@ from torch.nn import functional
 
 from nearfar.data.ahead import ahead
 from nearfar.types import Pixels
+from nearfar.views import WholeSound, WholeText
 
 PIXEL_SIDE = 32  # raw pixels are compared at this size at most: beyond it they only get slower, not better
 
 
 class ImageSet(Protocol):
-    """What an evaluation needs of an opened data set (`nearfar.data.Images` is one)."""
+    """What an evaluation needs of an opened data set (`nearfar.data.Images` is one, `Sequences` another); what it
+    loads is for its own kind of view to understand."""
 
     @property
     def name(self) -> str: ...
@@ -38,15 +40,15 @@ class ImageSet(Protocol):
     @property
     def classes(self) -> tuple[str, ...]: ...
     def __len__(self) -> int: ...
-    def load(self, index: Int[np.ndarray, "image"], /) -> Pixels: ...
+    def load(self, index: Int[np.ndarray, "image"], /) -> Any: ...
 
 
 class View(Protocol):
-    """A view pipeline of one view without randomness (`nearfar.views.Plain` is one)."""
+    """A view pipeline without randomness (`nearfar.views.Plain` is one), of which the first view counts."""
 
     def __call__(
-        self, pixels: Pixels, seed: int, epoch: int, index: Int[np.ndarray, "image"], /
-    ) -> tuple[Float[Tensor, "image channel size size"], ...]: ...
+        self, loaded: Any, seed: int, epoch: int, index: Int[np.ndarray, "image"], /
+    ) -> tuple[Tensor, ...]: ...
 
 
 def features(
@@ -68,10 +70,15 @@ def features(
     half = torch.autocast(device.type, dtype=torch.bfloat16, enabled=precision == "bf16")
     with torch.inference_mode(), frozen(_on(encoder, device)) as still, half:
         parts = [
-            still(view.to(device, memory_format=torch.channels_last, non_blocking=True)).float().cpu()
+            still(_laid_out(view).to(device, non_blocking=True)).float().cpu()
             for view in plain_views(images, plain, batch_size, workers)
         ]
     return torch.cat(parts)  # outside inference mode, so that the result may enter autograd
+
+
+def _laid_out(view: Tensor) -> Tensor:
+    """Pictures with their channels last, as convolutions like them; sequences as they are."""
+    return view.contiguous(memory_format=torch.channels_last) if view.ndim == 4 else view
 
 
 def pixels_features(
@@ -136,7 +143,10 @@ def encoder_digest(encoder: nn.Module) -> str:
 
 
 def _view_digest(plain: View, channels: int) -> bytes:
-    """Known by its deeds: a digest of what the view makes of a fixed picture (size, crop, statistics)."""
+    """Known by its deeds: a digest of what the view makes of a fixed picture (size, crop, statistics). The plain
+    views of sequences have no settings, so their name is enough."""
+    if isinstance(plain, (WholeSound, WholeText)):
+        return hashlib.sha256(repr(plain).encode()).digest()
     ramp = np.arange(61 * 47 * channels, dtype=np.uint32).reshape(1, 61, 47, channels)
     picture = Pixels((ramp * 2654435761 >> 24).astype(np.uint8), np.array([[61, 47]], dtype=np.int32))
     seen = plain(picture, 0, 0, np.zeros(1, dtype=np.int64))[0].float().cpu()

@@ -4,6 +4,7 @@ from nearfar.recipes.infomax import DIM
 from nearfar.recipes.memory import CMC, INSTDISC, LOCAL_AGGREGATION, MOCO, MOCO_V1
 from nearfar.recipes.metric import NPAIR, TRIPLET, TUPLE
 from nearfar.recipes.recipe import Recipe
+from nearfar.recipes.sequences import CPC, MASKED
 from nearfar.recipes.siamese import BYOL, END_TO_END, SIMCLR, SIMSIAM
 from nearfar.recipes.variants import variants
 
@@ -21,6 +22,12 @@ _PLAIN: dict[str, Recipe] = {
     "triplet": TRIPLET,
     "dim": DIM,
 }
-RECIPES: dict[str, Recipe] = {**_PLAIN, "la": LOCAL_AGGREGATION, **variants(_PLAIN)}
+RECIPES: dict[str, Recipe] = {
+    **_PLAIN,
+    "la": LOCAL_AGGREGATION,
+    "cpc": CPC,
+    "mlm": MASKED,
+    **variants(_PLAIN),
+}
 
 __all__ = ["RECIPES", "Recipe"]

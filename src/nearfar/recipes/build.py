@@ -30,10 +30,10 @@ def build_method(
     plan = _plan(choices)
     return Method(
         encoders=_encoders(
-            choices["encoders"], plan, Seen(backbone, seen_channels(choices["views"], channels), image_size)
+            choices, plan, Seen(backbone, seen_channels(choices["views"], channels), image_size), instances
         ),
-        critic=_critic(choices["critic"], plan.dim),
-        negatives=_negatives(choices, plan.dim, instances),
+        critic=_critic(choices["critic"], _dim(choices, plan)),
+        negatives=_negatives(choices, _dim(choices, plan), instances, channels),
         selection=_selection(choices["selection"], instances),
         bound=_plain_part(bounds.PARTS, choices["bound"]),
         symmetric=choices["views"]["symmetric"],
@@ -45,9 +45,9 @@ def try_parts(choices: Choices) -> None:
     """Lets every part judge its own settings, on torch's meta device, where nothing costs memory."""
     with torch.device("meta"):
         plan = _plan(choices)
-        _encoders(choices["encoders"], plan, Seen("resnet8-w16", seen_channels(choices["views"], 3), 32))
-        _negatives(choices, plan.dim, instances=1)
-        _critic(choices["critic"], plan.dim)
+        _encoders(choices, plan, Seen("resnet8-w16", seen_channels(choices["views"], 3), 32), instances=1)
+        _negatives(choices, _dim(choices, plan), instances=1, symbols=3)
+        _critic(choices["critic"], _dim(choices, plan))
         _selection(choices["selection"], instances=1)
         _plain_part(bounds.PARTS, choices["bound"])
 
@@ -55,6 +55,11 @@ def try_parts(choices: Choices) -> None:
 def _plan(choices: Choices) -> Plan:
     keys = settable(Plan)
     return Plan(**{key: value for key, value in choices["encoders"].items() if key in keys})
+
+
+def _dim(choices: Choices, plan: Plan) -> int:
+    """How wide what is scored is."""
+    return choices["encoders"]["width"] if choices["encoders"]["name"] == "predictive" else plan.dim
 
 
 def _own(part: Any, choice: Mapping[str, Any]) -> dict[str, Any]:
@@ -79,8 +84,8 @@ def _critic(choice: Mapping[str, Any], dim: int) -> Critic:
 
 
 def seen_channels(views: Mapping[str, Any], channels: int) -> tuple[int, ...]:
-    """How many channels each view shows of pictures that have so many."""
-    if views["colours"] == "rgb":
+    """How many channels each view shows of data that have so many."""
+    if views.get("colours", "rgb") == "rgb":
         return (channels,) * views["count"]
     if channels != 3:
         raise UserError(
@@ -89,12 +94,18 @@ def seen_channels(views: Mapping[str, Any], channels: int) -> tuple[int, ...]:
     return LAB_CHANNELS
 
 
-def _encoders(choice: Mapping[str, Any], plan: Plan, seen: Seen) -> Encoders:
-    role = encoders.PARTS[choice["name"]]
-    return role.made(plan, seen, **_own(role, choice))  # type: ignore[attr-defined]
+def _encoders(choices: Choices, plan: Plan, seen: Seen, instances: int) -> Encoders:
+    name, views = choices["encoders"]["name"], choices["views"]
+    role = encoders.PARTS[name]
+    own = _own(role, choices["encoders"])
+    if name == "predictive":
+        return role(**own, samples=views["samples"], instances=instances)
+    if name == "masked":
+        return role(**own, symbols=seen.channels[0], length=seen.size, share=views["share"])
+    return role.made(plan, seen, **own)  # type: ignore[attr-defined]
 
 
-def _negatives(choices: Choices, dim: int, instances: int) -> Source:
+def _negatives(choices: Choices, dim: int, instances: int, symbols: int) -> Source:
     choice = choices["negatives"]
     part = negatives.PARTS[choice["name"]]
     supplied: dict[str, Any] = {}
@@ -102,6 +113,8 @@ def _negatives(choices: Choices, dim: int, instances: int) -> Source:
         supplied = {"size": instances, "dim": dim, "views": choices["views"]["count"]}
     elif part is negatives.Queue:
         supplied = {"dim": dim}
+    elif part is negatives.Dictionary:
+        supplied = {"symbols": symbols}
     return part(**_own(part, choice), **supplied)
 
 

@@ -13,14 +13,16 @@ import numpy as np
 import torch
 from torch import nn
 
-from nearfar.data import Images, Stream, open_data
-from nearfar.encoders import parameters_of
+from nearfar.data import Images, Sequences, Stream, open_data
+from nearfar.data.sequences import groups_of
+from nearfar.encoders import Predictive, parameters_of
 from nearfar.errors import UserError
 from nearfar.evaluate.features import features, frozen, plain_views
 from nearfar.evaluate.knn import knn_probe
 from nearfar.hardware import environment, keep_freed_memory, pick_device, pick_precision
 from nearfar.method import Method
 from nearfar.randomness import order
+from nearfar.selections import Group
 from nearfar.settings import MAY_CHANGE, Settings, resolve
 from nearfar.train import checkpoints
 from nearfar.train.logs import Display
@@ -28,9 +30,11 @@ from nearfar.train.loop import Trainer, seed_step, train
 from nearfar.train.run import (
     Run,
     backbone_of,
+    check_kind,
     fresh_method,
     plain_view,
     read_json,
+    reading_of,
     stored_settings,
     training_views,
 )
@@ -76,14 +80,16 @@ def run_pretraining(
             f"{out} was begun with other settings ({changed}); go on with those, choose another --out, or add --allow-change"
         )
     with claimed(out):
+        found = newest_checkpoint(out / "ckpt")
+        restored = checkpoints.load(found) if found else None
         images = open_data(
             data,
             image_size=settings.image_size or LARGEST,
             max_bad_share=settings.max_bad_share,
             quarantine=out / "quarantine.csv",
+            reading=reading_of(settings, restored[1]["data"] if restored else None),
         )
-        found = newest_checkpoint(out / "ckpt")
-        restored = checkpoints.load(found) if found else None
+        check_kind(settings, images)
         facts = {"data": facts_of(images, settings, restored[1]["data"] if restored else None, allow_change)}
         trainer, stream = prepare(settings, images, facts["data"], device, precision)
         probe = make_probe(images, facts["data"], settings, device) if settings.probe_every else None
@@ -163,6 +169,8 @@ def facts_of(
         return {**before, "fingerprint": images.fingerprint, "instances": len(images)}
     if before is not None:
         return {**before, "image_size": settings.image_size or before["image_size"]}
+    if isinstance(images, Sequences):
+        return sequence_facts(images)
     sample = [images.load(rows) for rows in np.array_split(_sample(len(images)), 16) if len(rows)]
     mean, std = statistics(sample)
     side = int(np.median(np.concatenate([pixels.size.min(axis=1) for pixels in sample])))
@@ -173,6 +181,18 @@ def facts_of(
         "image_size": settings.image_size or max(8, min(LARGEST, side)),
         "mean": list(mean),
         "std": list(std),
+    }
+
+
+def sequence_facts(sequences: Sequences) -> dict[str, Any]:
+    """The same of sequences; their `image_size` is the longest of them."""
+    return {
+        "fingerprint": sequences.fingerprint,
+        "instances": len(sequences),
+        "channels": sequences.channels,
+        "image_size": int(sequences.sizes[:, 1].max()),
+        "rate": sequences.rate,
+        "symbols": list(sequences.symbols),
     }
 
 
@@ -187,12 +207,27 @@ def prepare(
     device: torch.device,
     precision: torch.dtype,
 ) -> tuple[Trainer, Stream]:
-    views = training_views(settings, facts["image_size"], facts["mean"], facts["std"], device)
+    views = training_views(settings, facts, device)
     stream = Stream(images, views, settings.batch_size, settings.seed, workers=settings.workers)
     method = fresh_method(settings, images.channels, facts["image_size"], facts["instances"])
+    if isinstance(method.selection, Group):
+        method.selection.assign(torch.from_numpy(groups_of(images, method.selection.by)))
+    if isinstance(method.encoders, Predictive):
+        check_long_enough(images, method.encoders)
     # a source too small for the batch says so here, before anything is written
     method.certificate(settings.batch_size, settings.views["count"])
     return Trainer(method, settings, stream.steps_per_epoch, device, precision), stream
+
+
+def check_long_enough(images: Images, role: Predictive) -> None:
+    """Stops where most recordings have no frame to predict."""
+    least = role.steps * role.listener.hop + 1
+    short = int((images.sizes[:, 1] < least).sum())
+    if 2 * short > len(images):
+        raise UserError(
+            f"encoders.steps was {role.steps}: {short} of {len(images)} recordings are shorter than so many frames of "
+            f"{role.listener.hop} samples; use fewer encoders.steps or smaller encoders.strides"
+        )
 
 
 def newest_checkpoint(folder: Path) -> Path | None:
@@ -222,10 +257,11 @@ def announce(
     backbone = backbone_of(trainer.method)
     kind = str(precision).removeprefix("torch.")
     labels = f", {len(images.classes)} classes" if images.labels is not None else ", no labels"
-    display.say(f"{images.name}: {len(images)} images{labels}")
+    things = images.things if isinstance(images, Sequences) else "images"
+    display.say(f"{images.name}: {len(images)} {things}{labels}")
     display.say(
         f"{settings.recipe} with {settings.backbone} ({parameters_of(backbone):,} weights), {trainer.steps} steps of "
-        f"{settings.batch_size} images, {kind} on {trainer.device}"
+        f"{settings.batch_size} {things}, {kind} on {trainer.device}"
     )
     if trainer.step:
         display.say(f"going on from step {trainer.step}")
@@ -243,9 +279,10 @@ def prime(trainer: Trainer, images: Images, facts: Mapping[str, Any]) -> None:
     seed_step(trainer.settings.seed, 2**40)
     # parts of almost equal size: a last part of one image would have no batch statistics
     for part in np.array_split(rows, max(1, wanted // trainer.settings.batch_size)):
-        view = plain(images.load(part))[0].to(trainer.device)
-        count = trainer.settings.views["count"]
-        trainer.method.prime(Batch(plain.as_views(view, count), torch.from_numpy(part).to(trainer.device)))
+        shown = plain(images.load(part), 0, 0, part)  # type: ignore[arg-type]
+        # sound comes with whose it is
+        views = shown if len(shown) > 1 else plain.as_views(shown[0], trainer.settings.views["count"])
+        trainer.method.prime(Batch(views, torch.from_numpy(part)).to(trainer.device))
 
 
 @torch.no_grad()

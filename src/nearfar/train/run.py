@@ -11,7 +11,7 @@ import torch
 import yaml
 from torch import Tensor, nn
 
-from nearfar.data import Images, open_data
+from nearfar.data import Images, Reading, Sequences, open_data
 from nearfar.errors import UserError
 from nearfar.evaluate.features import features
 from nearfar.hardware import pick_device
@@ -21,7 +21,9 @@ from nearfar.settings import CHOICES, Settings, augmentation, check
 from nearfar.train import checkpoints
 from nearfar.train.logs import read_metrics
 from nearfar.train.loop import under
-from nearfar.views import Plain, Views, pipelines
+from nearfar.views import SEQUENCES, Mask, Plain, Views, WholeSound, WholeText, pipelines
+
+PlainView = Plain | WholeSound | WholeText
 
 
 class Run:
@@ -89,23 +91,26 @@ class Run:
     def untrained(self) -> nn.Module:
         return backbone_of(self.method(trained=False)).to(self.device)
 
-    def plain(self) -> Plain:
+    def plain(self) -> PlainView:
         data = self.facts["data"]
         return plain_view(self.settings, data, self.device)
 
-    def views(self) -> Views:
-        data = self.facts["data"]
-        return training_views(self.settings, data["image_size"], data["mean"], data["std"], self.device)
+    def views(self) -> Any:
+        return training_views(self.settings, self.facts["data"], self.device)
 
     def images(self, spec: str | Path | np.ndarray | Images | None = None) -> Images:
         if isinstance(spec, Images):
             return spec
-        size = self.facts["data"]["image_size"]
+        data = self.facts["data"]
         opened = open_data(
             self.settings.data if spec is None else spec,
-            image_size=size,
+            image_size=data["image_size"],
             max_bad_share=self.settings.max_bad_share,
+            reading=reading_of(self.settings, data),
         )
+        check_kind(self.settings, opened)
+        if isinstance(opened, Sequences):
+            check_alike(opened, data, self.path)
         if opened.channels != self.facts["data"]["channels"]:
             raise UserError(
                 f"{opened.name} has {opened.channels} channels but {self.path} was trained on {self.facts['data']['channels']}"
@@ -159,10 +164,45 @@ def fresh_method(settings: Settings, channels: int, image_size: int, instances: 
         )
 
 
-def training_views(
-    settings: Settings, image_size: int, mean: list[float], std: list[float], device: torch.device
-) -> Views:
+def reading_of(settings: Settings, data: Mapping[str, Any] | None = None) -> Reading | None:
+    """How text is read: what a symbol is by the settings, which there are by the data a run was trained on."""
     choice = settings.views
+    if choice["name"] != "mask":
+        return None
+    vocabulary = None if data is None else tuple(data["symbols"])
+    return Reading(choice["unit"], choice["length"], choice["most"], vocabulary)
+
+
+def check_kind(settings: Settings, opened: Images) -> None:
+    """Stops a recipe that was given another kind of data than it is made for."""
+    wanted = {"window": "recordings", "mask": "text"}.get(settings.views["name"], "pictures")
+    held = "pictures"
+    if isinstance(opened, Sequences):
+        held = "recordings" if opened.rate else "text"
+    if held != wanted:
+        raise UserError(f"{opened.name} holds {held}, but {settings.recipe} is made for {wanted}")
+
+
+def check_alike(opened: Sequences, data: Mapping[str, Any], path: Path) -> None:
+    """Stops data that a run's encoder would misread."""
+    if opened.rate != data["rate"]:
+        raise UserError(
+            f"{opened.name} is sampled at {opened.rate} Hz but {path} was trained on {data['rate']} Hz"
+        )
+    longest = int(opened.sizes[:, 1].max())
+    if opened.symbols and longest > data["image_size"]:
+        raise UserError(
+            f"{opened.name} has blocks of {longest} symbols but {path} was trained on {data['image_size']}"
+        )
+
+
+def training_views(settings: Settings, data: Mapping[str, Any], device: torch.device) -> Any:
+    """The views that training sees of data with these facts."""
+    choice = settings.views
+    if choice["name"] in SEQUENCES:
+        part = SEQUENCES[choice["name"]](**augmentation(choice))
+        return part.views(data["channels"]) if isinstance(part, Mask) else part
+    image_size, mean, std = data["image_size"], data["mean"], data["std"]
     first, second = pipelines(choice["name"], image_size, augmentation(choice))
     # beyond two, views are more draws of the second pipeline
     together = [first, *[second] * (choice["count"] - 1)]
@@ -171,8 +211,10 @@ def training_views(
     )
 
 
-def plain_view(settings: Settings, data: Mapping[str, Any], device: torch.device) -> Plain:
+def plain_view(settings: Settings, data: Mapping[str, Any], device: torch.device) -> PlainView:
     """The evaluation view for data with these facts."""
+    if settings.views["name"] in SEQUENCES:
+        return WholeSound() if settings.views["name"] == "window" else WholeText()
     return Plain(data["image_size"], data["mean"], data["std"], device, settings.views["colours"])
 
 

@@ -1,18 +1,29 @@
-"""What is seen: batched image augmentation, a pure function of (seed, epoch, index, view)."""
+"""What is seen or heard: batched image augmentation, stretches of sound, hidden symbols; each a pure function of
+(seed, epoch, index, view)."""
 
 from nearfar.views.augment import PIPELINES, Augment, pipelines
 from nearfar.views.colour import LAB_CHANNELS, Colours
+from nearfar.views.masks import Mask, WholeText
 from nearfar.views.parameters import Parameters, draw
 from nearfar.views.pipeline import Plain, Views, statistics
+from nearfar.views.windows import WholeSound, Window
+
+# views of sequences by name; pictures have their own list, PIPELINES
+SEQUENCES: dict[str, type[Window] | type[Mask]] = {"window": Window, "mask": Mask}
 
 __all__ = [
     "LAB_CHANNELS",
     "PIPELINES",
+    "SEQUENCES",
     "Augment",
     "Colours",
+    "Mask",
     "Parameters",
     "Plain",
     "Views",
+    "WholeSound",
+    "WholeText",
+    "Window",
     "draw",
     "pipelines",
     "statistics",

@@ -5,7 +5,7 @@ else. So the positions travel with the second view, those left unchanged in the 
 """
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 import torch
@@ -38,6 +38,7 @@ class Mask:
     unit: Literal["characters", "words"] = "characters"
     length: int = 128
     most: int = 8192
+    count: ClassVar[int] = 2
 
     def __post_init__(self) -> None:
         if not 0 < self.share < 1:
@@ -83,6 +84,11 @@ class Masked:
 @dataclass(frozen=True)
 class WholeText:
     """The evaluation's view: each block as it stands."""
+
+    def as_views(self, shown: Symbols, count: int) -> tuple[Symbols, ...]:
+        """Shown as read and as hidden: nothing is masked and everything is asked, which is what a source is primed
+        with."""
+        return (shown,) * count
 
     def __call__(
         self,

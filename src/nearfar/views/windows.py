@@ -5,7 +5,7 @@ so that an encoder with many rows for each recording can name them: (sound, who)
 """
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import numpy as np
 import torch
@@ -36,6 +36,7 @@ class Window:
     """A random stretch of `samples`; a shorter recording is heard whole, at the beginning of the window."""
 
     samples: int = 2560
+    count: ClassVar[int] = 1
 
     def __post_init__(self) -> None:
         if not 16 <= self.samples <= 2**24:
@@ -55,6 +56,9 @@ class Window:
 @dataclass(frozen=True)
 class WholeSound:
     """The evaluation's view: each recording from beginning to end."""
+
+    def as_views(self, shown: Sound, count: int) -> tuple[Sound, ...]:
+        return (shown,)
 
     def __call__(
         self,

@@ -1,0 +1,36 @@
+"""Sequences: what comes next, and what is missing."""
+
+from nearfar.recipes.recipe import Recipe
+
+CPC = Recipe(
+    about="A recording's past is asked for its next frames, told from frames of other recordings (000 sec. 2.2, Eq. 28).",
+    views={"name": "window", "samples": 2560},
+    encoders={"name": "predictive"},
+    critic={"name": "dot"},
+    negatives={"name": "in-batch", "views": "one"},
+    bound={"name": "infonce"},
+    training={
+        "backbone": "conv-gru",
+        "batch_size": 64,
+        "optimizer": "adamw",
+        "lr": 2e-3,
+        "weight_decay": 1e-4,
+    },
+)
+
+MASKED = Recipe(
+    about="A block of symbols with some hidden is asked for those, told from the whole vocabulary (003 sec. 5.1).",
+    views={"name": "mask"},
+    encoders={"name": "masked"},
+    critic={"name": "dot"},
+    negatives={"name": "dictionary"},
+    bound={"name": "infonce"},
+    training={
+        "backbone": "transformer",
+        "batch_size": 64,
+        "optimizer": "adamw",
+        "lr": 1e-3,
+        "weight_decay": 1e-2,
+        "clip": 1.0,
+    },
+)
