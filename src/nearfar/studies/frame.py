@@ -15,7 +15,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -131,15 +131,19 @@ class Bench:
         self, missing: Sequence[Mapping[str, Any]], compute: Callable[[Mapping[str, Any]], Any], jobs: int
     ) -> None:
         context = multiprocessing.get_context("spawn")  # torch's threads do not survive a fork
-        pool = ProcessPoolExecutor(jobs, context)
+        pool, bench = ProcessPoolExecutor(jobs, context), Bench(self.folder, self.study)
+        waiting, running = list(missing), set[Future[Any]]()
         try:
-            bench = Bench(self.folder, self.study)
-            waiting = [pool.submit(bench.arm, s, partial(compute, s)) for s in missing]
-            for done, finished in enumerate(as_completed(waiting), start=1):
-                finished.result()
-                self.say(f"{done} of {len(missing)} arms")
-        finally:  # after a failure too: what runs may end, what waits is not begun
-            pool.shutdown(cancel_futures=True)
+            while waiting or running:
+                # handed over one by one: what lies in a pool's own queue would still be begun after a failure
+                while waiting and len(running) < jobs:
+                    running.add(pool.submit(bench.arm, waiting[0], partial(compute, waiting.pop(0))))
+                finished, running = wait(running, return_when=FIRST_COMPLETED)
+                for arm in finished:
+                    arm.result()
+                self.say(f"{len(missing) - len(waiting) - len(running)} of {len(missing)} arms")
+        finally:
+            pool.shutdown()
 
     def _file(self, settings: Mapping[str, Any]) -> Path:
         return self.folder / "arms" / f"{arm_name(settings)}.json"

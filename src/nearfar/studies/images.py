@@ -144,6 +144,7 @@ def sets_of(setup: Setup) -> tuple[Images, Images]:
     return train, replace(asked, labels=aligned_labels(_labels(asked).numpy(), asked, train))
 
 
+@lru_cache(maxsize=4)  # a study asks for the same sets under several budgets
 def _labelled(name: str, size: int) -> Images:
     images = open_data(name, image_size=size)
     if images.labels is None or (images.labels < 0).any():

@@ -1,0 +1,105 @@
+"""The study of every image recipe: who is in it, its table's arithmetic, its sentences."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import nearfar as nf
+from nearfar.recipes import RECIPES
+from nearfar.studies import run_study
+from nearfar.studies.family import STUDY, TABLE, _remarks, base_of, chosen, entries, paired
+
+TOY = ["data=glyphs:train", "images=120", "epochs=1", "size=12", "batch=40", "seeds=2", "jobs=1"]
+
+
+def test_every_plain_recipe_and_the_selections_of_four_are_in() -> None:
+    names = set(entries())
+    assert {"simclr", "moco", "moco-v1", "instdisc", "byol", "simsiam", "la"} <= names
+    selected = {
+        f"{base}-{kind}"
+        for base in ("simclr", "moco", "instdisc")
+        for kind in ("ring", "ball", "cave", "neighbours")
+    }
+    assert selected <= names
+    assert "moco-v1-ring" not in names
+    assert {f"moco-ml-cpc-{ends}" for ends in ("1", "2-0.5", "5-0.2", "10-0.1")} <= names
+    assert all(recipe in RECIPES for recipe, _ in entries().values())
+
+
+def test_a_variant_knows_its_base() -> None:
+    assert base_of("moco-v1-ring") == "moco-v1"
+    assert base_of("simclr-cave") == "simclr"
+    assert base_of("moco-ml-cpc-10-0.1") == "moco"
+    assert base_of("moco-v1") is None
+    assert base_of("byol") is None
+
+
+def test_recipes_can_be_chosen() -> None:
+    assert list(chosen("moco,moco-v1-ring")) == ["moco", "moco-v1-ring"]
+    assert chosen("all") == entries()
+    with pytest.raises(nf.UserError, match=r"simclrr is not one of the recipes \(did you mean simclr\?\)"):
+        chosen("moco,simclrr")
+
+
+def test_the_table_is_what_the_arms_say(tmp_path: Path) -> None:
+    words = [*TOY, "recipes=simclr,simclr-ring"]
+    record = run_study(STUDY, tmp_path, words)
+    arms = [json.loads(path.read_text()) for path in (tmp_path / "arms").iterdir()]
+    assert len(arms) == 10
+
+    def measured(name: str, measure: str) -> list[float]:
+        of = [a for a in arms if name in (a["settings"].get("recipe"), a["settings"]["kind"])]
+        return [100 * a["value"][measure] for a in sorted(of, key=lambda a: a["settings"]["seed"])]
+
+    table = record.result.finding(TABLE)
+    lines = {row.label: str(row.ours).split() for row in table.rows}
+    assert list(lines) == ["", "pixels", "untrained", "supervised", "simclr", "simclr-ring"]
+    for name in list(lines)[1:]:
+        linear, knn = measured(name, "linear"), measured(name, "knn")
+        mean, _, spread, above, knn_mean, _, knn_spread = lines[name][:7]
+        assert float(mean) == pytest.approx(np.mean(linear), abs=0.051)
+        assert float(spread) == pytest.approx(abs(linear[0] - linear[1]) / 2**0.5, abs=0.051)
+        assert float(above) == pytest.approx(
+            np.mean(linear) - np.mean(measured("untrained", "linear")), abs=0.051
+        )
+        assert float(knn_mean) == pytest.approx(np.mean(knn), abs=0.051)
+        assert float(knn_spread) == pytest.approx(abs(knn[0] - knn[1]) / 2**0.5, abs=0.051)
+    assert lines["simclr"][-1] == lines["untrained"][-1] == "302864"
+    assert lines["pixels"][-3:] == ["-", "-", "-"]
+    for finding, measure in zip(record.result.findings[1:], ("linear", "knn"), strict=True):
+        each = np.subtract(measured("simclr-ring", measure), measured("simclr", measure))
+        assert finding.rows[0].label == "simclr-ring - simclr"
+        assert finding.rows[0].ours == pytest.approx(each.mean())
+        assert finding.rows[0].spread == pytest.approx(each.std(ddof=1))
+    assert not list((tmp_path / "runs").iterdir())
+
+    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "arms").iterdir()}
+    again = run_study(STUDY, tmp_path, words)
+    assert again.result == record.result
+    assert {path: path.stat().st_mtime_ns for path in (tmp_path / "arms").iterdir()} == before
+
+
+def figures(*linear: float) -> list[dict[str, Any]]:
+    return [{"linear": value, "knn": value} for value in linear]
+
+
+def test_sentences_follow_the_figures() -> None:
+    found = {
+        "untrained": figures(0.30, 0.32),
+        "moco": figures(0.40, 0.42),
+        "moco-ring": figures(0.42, 0.44),
+        "moco-ball": figures(0.42, 0.425),
+        "moco-cave": figures(0.33, 0.39),
+    }
+    pairs = {"moco-ring": "moco", "moco-ball": "moco", "moco-cave": "moco"}
+    assert paired(found, "moco-cave", "moco", "linear") == pytest.approx([-7.0, -3.0])
+    margin, linear, *_ = _remarks(found, pairs)
+    assert "at least 5 points" in margin
+    assert "moco-cave with +5.0" in margin
+    assert "better than its base by a point or more in each: moco-ring;" in linear
+    assert "worse: moco-cave; the other 1 of 3 are not told apart" in linear
+    found["moco-cave"] = figures(0.33, 0.37)
+    assert _remarks(found, pairs)[0] == "short of 5 points above the untrained encoder: moco-cave +4.0."

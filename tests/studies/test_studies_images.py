@@ -1,0 +1,181 @@
+"""Studies on images: who is trained on and who is asked about, arms kept, resumed and run side by side."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import nearfar as nf
+from nearfar.data import open_data
+from nearfar.errors import Stopped
+from nearfar.studies.frame import Bench, arm_name
+from nearfar.studies.images import Setup, figures_of, moments, percent, repeated, seeds_from, sets_of
+from nearfar.train.pretrain import run_pretraining
+
+TOY = Setup("glyphs:train", images=120, epochs=2, size=12, batch=40)
+
+
+def doubled(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """An arm that takes no time; at module level, where a worker finds it."""
+    if settings["x"] < 0:
+        raise nf.UserError(f"x was {settings['x']}")
+    return {"x": 2 * settings["x"]}
+
+
+# ------------------------------------------------------------------------------------------- arms side by side
+
+
+def test_arms_come_in_their_order_and_are_kept(tmp_path: Path) -> None:
+    arms = [{"x": x} for x in (3, 1, 2)]
+    assert Bench(tmp_path, "s").arms(arms, doubled, jobs=2) == [{"x": 6}, {"x": 2}, {"x": 4}]
+    assert len(list((tmp_path / "arms").iterdir())) == 3
+
+    def refuses(settings: Mapping[str, Any]) -> dict[str, Any]:
+        raise AssertionError("computed again")
+
+    assert Bench(tmp_path, "s").arms(arms, refuses, jobs=1) == [{"x": 6}, {"x": 2}, {"x": 4}]
+
+
+def test_what_was_computed_now_is_no_earlier_work(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, "s")
+    bench.arms([{"x": 1}], doubled)
+    assert bench.earlier == 0
+    later = Bench(tmp_path, "s")
+    later.arms([{"x": 1}, {"x": 2}], doubled)
+    assert later.earlier > 0
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_a_failing_arm_is_told_and_the_finished_are_kept(jobs: int, tmp_path: Path) -> None:
+    bench = Bench(tmp_path, "s")
+    with pytest.raises(nf.UserError, match="x was -1"):
+        bench.arms([{"x": 1}, {"x": -1}], doubled, jobs=jobs)
+    assert bench.arms([{"x": 1}], lambda settings: {"x": 0}) == [{"x": 2}]
+
+
+# ------------------------------------------------------------------------------------------------------ the sets
+
+
+def test_validation_images_are_held_out_of_the_training_images() -> None:
+    whole = open_data("glyphs:train")
+    train, asked = sets_of(replace(TOY, on="validation"))
+    assert len(train) == 120
+    assert len(asked) == round(0.2 * len(whole))
+    assert not set(train.paths) & set(asked.paths)
+    assert set(train.paths) | set(asked.paths) <= set(whole.paths)
+
+
+def test_the_test_set_belongs_to_the_data() -> None:
+    train, asked = sets_of(TOY)
+    assert (train.name, asked.name) == ("glyphs:train", "glyphs:test")
+    assert sets_of(replace(TOY, test="glyphs:train"))[1].name == "glyphs:train"
+    with pytest.raises(nf.UserError, match="test was digits with 1 channels; glyphs:train has 3"):
+        sets_of(replace(TOY, test="digits"))
+    counts = np.bincount(np.asarray(train.labels), minlength=len(train.classes))
+    assert counts.max() - counts.min() <= 2  # in proportion within every class
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"images": 1}, "images was 1; allowed are whole numbers from 2"),
+        ({"epochs": 0}, "epochs was 0"),
+        ({"size": 4}, "size was 4"),
+        ({"batch": 500, "images": 100}, "batch was 500; with images=100 allowed are 2 to 100"),
+    ],
+)
+def test_a_budget_that_cannot_be_is_refused(options: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(nf.UserError, match=sentence):
+        Setup("glyphs:train", **options)
+
+
+@pytest.mark.parametrize(
+    ("data", "images", "sentence"),
+    [
+        ("digits", 100, "test was not given; beside data=digits name a labelled set to ask about"),
+        ("glyphs:train", 10**7, r"images was 10000000; there are \d+ in glyphs:train to train on"),
+        ("nowhere", 100, "'nowhere' do not exist"),
+    ],
+)
+def test_data_that_cannot_be_used_get_a_sentence(data: str, images: int, sentence: str) -> None:
+    with pytest.raises(nf.UserError, match=sentence):
+        sets_of(Setup(data, images=images, batch=10))
+
+
+def test_a_wrong_change_is_said_before_the_work() -> None:
+    with pytest.raises(nf.UserError, match=r"selection\.lower"):
+        TOY.recipe("simclr-ring", 0, selection__lower=1.5)
+    with pytest.raises(nf.UserError, match="jobs was 0"):
+        repeated(Bench(Path("nowhere"), "s"), TOY, {}, 0)
+    with pytest.raises(nf.UserError, match="seeds was 0"):
+        seeds_from(0, 0)
+
+
+def test_an_arm_is_named_by_all_that_it_depends_on() -> None:
+    arms = [
+        TOY.recipe("simclr", 0),
+        TOY.recipe("simclr", 1),
+        TOY.recipe("moco", 0),
+        TOY.recipe("simclr", 0, lr=1e-3),
+        TOY.recipe("simclr", 0, watch=("loss",)),
+        TOY.baseline("untrained", 0),
+        replace(TOY, epochs=3).recipe("simclr", 0),
+        replace(TOY, images=130).recipe("simclr", 0),
+        replace(TOY, size=10).recipe("simclr", 0),
+        replace(TOY, batch=30).recipe("simclr", 0),
+        replace(TOY, on="validation").recipe("simclr", 0),
+    ]
+    assert len({arm_name(arm) for arm in arms}) == len(arms)
+    assert arm_name(arms[0]) == arm_name(TOY.recipe("simclr", 0))
+
+
+# ---------------------------------------------------------------------------------------------- training, judging
+
+
+def test_an_interrupted_arm_goes_on_and_ends_where_it_would_have(tmp_path: Path) -> None:
+    arm = TOY.recipe("simclr", 0, watch=("loss",))
+    whole = figures_of(arm, TOY, tmp_path / "whole")
+    settings = TOY.settings("simclr", 0, {}, probe_every=1.0)
+    out = tmp_path / "parts" / arm_name(arm)
+    with pytest.raises(Stopped):
+        run_pretraining(settings.model_copy(update={"max_time": 1e-3}), sets_of(TOY)[0], out, quiet=True)
+    assert list(out.glob("ckpt/step-*"))
+    parts = figures_of(arm, TOY, tmp_path / "parts")
+    for key in ("knn", "linear", "probes", "parameters"):
+        assert parts[key] == whole[key]
+    assert parts["course"]["loss"][-1] == whole["course"]["loss"][-1]
+    assert not out.exists()
+    assert [epoch for epoch, _ in whole["probes"]] == [0, 1, 2]
+
+
+def test_two_jobs_find_what_one_finds(tmp_path: Path) -> None:
+    threads = torch.get_num_threads()
+    arms = {
+        "simclr": [TOY.recipe("simclr", 0)],
+        "labels": [TOY.baseline("supervised", 0)],
+        "pixels": [TOY.baseline("pixels", 0)],
+    }
+    one, two = (repeated(Bench(tmp_path / str(jobs), "s"), TOY, arms, jobs) for jobs in (1, 2))
+    assert {name: [(f["knn"], f["linear"]) for f in group] for name, group in one.items()} == {
+        name: [(f["knn"], f["linear"]) for f in group] for name, group in two.items()
+    }
+    assert torch.get_num_threads() == threads
+    assert one["pixels"][0]["parameters"] == 0
+    assert one["simclr"][0]["rate"] == pytest.approx(240 / one["simclr"][0]["seconds"])
+
+
+def test_labels_teach_more_than_nothing(tmp_path: Path) -> None:
+    setup = replace(TOY, images=600, epochs=6, batch=50)
+    untrained, supervised = (
+        figures_of(setup.baseline(kind, 0), setup, tmp_path)["linear"] for kind in ("untrained", "supervised")
+    )
+    assert supervised > untrained + 0.05
+
+
+def test_percent_is_the_mean_and_the_sample_deviation() -> None:
+    assert percent([{"knn": 0.25}, {"knn": 0.75}], "knn") == pytest.approx((50.0, 25 * 2**0.5))
+    assert moments([3.0]) == (3.0, 0.0)
