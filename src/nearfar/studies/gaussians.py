@@ -6,7 +6,7 @@ the critic learns from it. With negatives from the batch nothing is proven of ML
 
 The arm `proven` asks how far a proof reaches: 256 anchors, each with 1,023 negatives of its own that no other anchor
 sees, alpha the smallest of 002 Thm 2, the critic frozen before the samples that judge it are drawn. As many negatives
-as anchors would be too few at 10 nats: with 255 each, even the best critic (`saturated`) of the true log ratio finds 8.9.
+as anchors would be too few at 10 nats, even for the true log ratio as critic (docs/information.md).
 
 Command: nearfar study gaussians arms=separable,proven     Cost: a quarter of an hour on one core.
          nearfar study gaussians                           Cost: 2.5 hours more, for four joint arms of 20,000 steps.
