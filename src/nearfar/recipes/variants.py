@@ -12,6 +12,7 @@ from dataclasses import replace
 from nearfar.recipes.recipe import Choice, Recipe, Rising
 
 OUTER_EDGE = Rising(0.0, 0.9, share=1 / 3)
+INNER_EDGE = 0.99
 
 
 def variants(recipes: Mapping[str, Recipe]) -> dict[str, Recipe]:
@@ -30,7 +31,7 @@ def _selections(recipe: Recipe) -> dict[str, tuple[str, Choice]]:
     return {
         "ring": (
             "Negatives neither too easy nor too close, the ring narrowing in the first third of the run (001 sec. 4)",
-            {"name": "ring", "lower": OUTER_EDGE, "upper": 0.99},
+            {"name": "ring", "lower": OUTER_EDGE, "upper": INNER_EDGE},
         ),
         "ball": (
             "Negatives among the most similar, more so over the first third of the run (001 Table 2, 003 Def. 5.2)",
@@ -41,7 +42,7 @@ def _selections(recipe: Recipe) -> dict[str, tuple[str, Choice]]:
             {"name": "cave", "clusters": clusters},
         ),
         "neighbours": (
-            "Near negatives, and those in the anchor's own k-means clusters as positives (001 App. F, 003 sec. 5.3)",
-            {"name": "neighbours", "lower": OUTER_EDGE, "clusters": clusters},
+            "Ring (+C_i): negatives of a ring, and those in the anchor's own k-means clusters as positives (001 App. F)",
+            {"name": "neighbours", "lower": OUTER_EDGE, "upper": INNER_EDGE, "clusters": clusters},
         ),
     }
