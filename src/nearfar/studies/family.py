@@ -180,7 +180,7 @@ def _remarks(found: Mapping[str, Seeds], pairs: Mapping[str, str]) -> tuple[str,
     return (
         margin,
         *told,
-        f"± is the sample deviation over {seeds} seeds; seconds are those of one core while other arms ran beside.",
+        f"± is the sample deviation over {seeds} seeds; seconds and images/s are those of one core.",
         "the prototype had its own encoder, views and budgets; its figures are for orientation.",
     )
 

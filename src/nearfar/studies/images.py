@@ -70,6 +70,11 @@ class Setup:
                 f"batch was {self.batch}; with images={self.images} allowed are 2 to {self.images}"
             )
 
+    @property
+    def seen(self) -> int:
+        """Images that an arm trains on, repetitions counted."""
+        return self.epochs * (self.images // self.batch) * self.batch
+
     def recipe(self, name: str, seed: int, watch: tuple[str, ...] = (), **changes: Any) -> Arm:
         """The arm that trains recipe `name` with `changes` (dots as double underscores: bound__alpha).
 
@@ -110,11 +115,12 @@ def seeds_from(seed: int, seeds: int) -> range:
 def repeated(
     bench: Bench, setup: Setup, arms: Mapping[str, Sequence[Arm]], jobs: int
 ) -> dict[str, list[Figures]]:
-    """The figures of arms that stand under a name, one of them per seed."""
+    """The figures of arms that stand under a name, one of them per seed; every name's first seed comes first."""
     if jobs < 1:
         raise UserError(f"jobs was {jobs}; allowed are whole numbers from 1")
-    found = iter(bench.arms(list(chain(*arms.values())), setup.figures(bench), jobs))
-    return {name: [next(found) for _ in group] for name, group in arms.items()}
+    by_seed = list(chain(*zip(*arms.values(), strict=True)))
+    found = bench.arms(by_seed, setup.figures(bench), jobs)
+    return {name: found[place :: len(arms)] for place, name in enumerate(arms)}
 
 
 def percent(group: Sequence[Figures], measure: str) -> tuple[float, float]:
@@ -177,11 +183,11 @@ def figures_of(arm: Mapping[str, Any], setup: Setup, folder: Path) -> Figures:
         facts = facts_of(train, settings, None, False)
         plain = Plain(facts["image_size"], facts["mean"], facts["std"])
         if arm["kind"] == "pixels":
-            return {**_judged(lambda images: pixels_features(images, plain, workers=1), setup), **_cost(None)}
+            return {**_judged(lambda images: pixels_features(images, plain, workers=1), setup), **_cost(0)}
         net = backbone_of(fresh_method(settings, train.channels, facts["image_size"], len(train)))
-        seconds = _supervise(net, setup, arm["seed"], facts) if arm["kind"] == "supervised" else 0.0
+        rate = _supervised(net, setup, arm["seed"], facts) if arm["kind"] == "supervised" else 0.0
         embed = lambda images: features(net, images, plain, workers=1)
-        return {**_judged(embed, setup), **_cost(net, seconds, setup)}
+        return {**_judged(embed, setup), **_cost(parameters_of(net), rate, setup.seen)}
 
 
 @contextmanager
@@ -196,14 +202,15 @@ def _one_thread() -> Iterator[None]:
 
 def _trained(arm: Mapping[str, Any], setup: Setup, out: Path) -> Figures:
     train, _ = sets_of(setup)
-    earlier = Run.open(out).facts["seconds"] if list(out.glob("ckpt/step-*")) else 0.0
-    started = time.perf_counter()
+    before = Run.open(out).facts["step"] if list(out.glob("ckpt/step-*")) else 0
     settings = setup.settings(arm["recipe"], arm["seed"], arm["changes"], 1.0 if arm["watch"] else 0.0)
+    started = time.process_time()
     run = run_pretraining(settings, train, out, quiet=True)
-    seconds = earlier + time.perf_counter() - started
+    rate = (setup.seen - before * setup.batch) / (time.process_time() - started)
     encoder, plain = run.encoder(), run.plain()
     embed = lambda images: features(encoder, images, plain, device=run.device, workers=1)
-    found = {**_judged(embed, setup), **_cost(encoder, seconds, setup), **_course(run, arm["watch"])}
+    cost = _cost(parameters_of(encoder), rate, setup.seen)
+    found = {**_judged(embed, setup), **cost, **_course(run, arm["watch"])}
     shutil.rmtree(out)  # a run is some megabytes, a study has dozens of them
     return found
 
@@ -215,14 +222,9 @@ def _judged(embed: Callable[[Images], Tensor], setup: Setup) -> Figures:
     return {protocol: values["top1"] for protocol, values in found.items()}
 
 
-def _cost(encoder: nn.Module | None, seconds: float = 0.0, setup: Setup | None = None) -> Figures:
-    """Seconds of training, images seen in one of them, weights of what is kept."""
-    seen = setup.epochs * (setup.images // setup.batch) * setup.batch if setup and seconds else 0
-    return {
-        "seconds": seconds,
-        "rate": seen / seconds if seen else 0.0,
-        "parameters": parameters_of(encoder) if encoder else 0,
-    }
+def _cost(parameters: int, rate: float = 0.0, seen: int = 0) -> Figures:
+    """Weights of what is kept; images in a second of one core, and seconds for all, whatever else the machine did."""
+    return {"parameters": parameters, "rate": rate, "seconds": seen / rate if rate else 0.0}
 
 
 def _course(run: Run, watch: list[str]) -> Figures:
@@ -237,8 +239,8 @@ def _course(run: Run, watch: list[str]) -> Figures:
     return {"warnings": said, "course": course, "probes": probes}
 
 
-def _supervise(net: nn.Module, setup: Setup, seed: int, facts: Mapping[str, Any]) -> float:
-    """Trains the backbone on the labels, by cross-entropy and with the budget of every other arm; its seconds."""
+def _supervised(net: nn.Module, setup: Setup, seed: int, facts: Mapping[str, Any]) -> float:
+    """Trains the backbone on the labels, by cross-entropy, with every other arm's budget; images per core second."""
     train, _ = sets_of(setup)
     labels = _labels(train)
     # colours are left alone: labels tell what matters, and jitter would only cost accuracy
@@ -251,7 +253,7 @@ def _supervise(net: nn.Module, setup: Setup, seed: int, facts: Mapping[str, Any]
     optimiser = torch.optim.AdamW([*net.parameters(), *head.parameters()], weight_decay=1e-4)
     rate = cosine(2e-3, 0.0, warmup=min(1.0, setup.epochs / 2))
     steps = setup.epochs * stream.steps_per_epoch
-    started = time.perf_counter()
+    started = time.process_time()
     net.train()
     for step, batch in enumerate(stream.batches(0, steps)):
         optimiser.param_groups[0]["lr"] = rate(Progress(step, steps, stream.steps_per_epoch))
@@ -261,4 +263,4 @@ def _supervise(net: nn.Module, setup: Setup, seed: int, facts: Mapping[str, Any]
         optimiser.step()
         commit_statistics(net)
     net.eval()
-    return time.perf_counter() - started
+    return setup.seen / (time.process_time() - started)
