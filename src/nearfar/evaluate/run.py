@@ -4,7 +4,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import numpy as np
 import torch
@@ -23,7 +23,11 @@ from nearfar.evaluate.features import (
     write_whole,
 )
 from nearfar.evaluate.labels import Labelled, stratified_split
+from nearfar.evaluate.mfcc import mfcc_features
 from nearfar.evaluate.protocols import check_protocols, scores
+from nearfar.evaluate.symbols import Hiding, frequency_scores, masked_scores, symbol_frequencies
+from nearfar.method import Method
+from nearfar.views import WholeSound, WholeText
 
 HELD_SHARE = 0.2
 
@@ -39,6 +43,13 @@ class TrainedRun(Protocol):
     def untrained(self) -> nn.Module: ...
     def plain(self) -> View: ...
     def images(self, spec: Any = None, /) -> Any: ...  # an ImageSet
+
+
+class ReadingRun(TrainedRun, Protocol):
+    """What it needs beside that of a run on symbols."""
+
+    def method(self) -> Method: ...
+    def views(self) -> Hiding: ...
 
 
 def evaluate_run(
@@ -57,29 +68,80 @@ def evaluate_run(
     again, a stratified fifth of the training data is held out from the fit (the encoder has seen its pixels,
     never its labels), and the result says so under "split". Where the training data have no labels at all, that is
     done with `data` instead.
+
+    A run on symbols is judged by how well it tells hidden ones ("masked"), and by the protocols only where there are
+    labels.
     """
     check_protocols(protocols)
-    exam = _exam(run, data, seed)
+    reads = isinstance(run.plain(), WholeText)
+    settings = {"k": k, "temperature": temperature, "seed": seed}
+    result: dict[str, Any] = {}
+    if not reads or _labelled(run, data):
+        result = _by_protocols(run, data, protocols, baselines, settings)
+    if reads:
+        result = _with_symbols_told(cast(ReadingRun, run), data, baselines, seed, result)
+    result |= {"settings": settings, "encoder": encoder_digest(run.encoder())}
+    _record(run.path / "evaluation.json", result)
+    return result
+
+
+def _by_protocols(
+    run: TrainedRun, data: str | None, protocols: Sequence[str], baselines: bool, settings: Mapping[str, Any]
+) -> dict[str, Any]:
+    """What the protocols say of the learned features, and of the baselines' where they are asked for."""
+    exam = _exam(run, data, settings["seed"])
     plain, encoder, cache = run.plain(), run.encoder(), run.path / "cache"
     device = _solving_device(encoder)
 
     def judged(embed: Embed) -> dict[str, dict[str, float]]:
         fit, ask = (part.to(device) for part in exam.sets(embed))
-        return scores(fit, ask, protocols, k=k, temperature=temperature, seed=seed)
+        return scores(fit, ask, protocols, **settings)
 
-    result: dict[str, Any] = {
-        **judged(_embedding(encoder, plain, cache)),
-        **exam.facts(),
-        "settings": {"k": k, "temperature": temperature, "seed": seed},
-        "encoder": encoder_digest(encoder),
-    }
+    result: dict[str, Any] = {**judged(_embedding(encoder, plain, cache)), **exam.facts()}
     if baselines:
         result["baselines"] = {
-            "pixels": judged(lambda images: pixels_features(images, plain)),
+            **{name: judged(embed) for name, embed in _unlearned(plain).items()},
             "untrained": judged(_embedding(run.untrained(), plain, cache)),
         }
-    _record(run.path / "evaluation.json", result)
     return result
+
+
+def _unlearned(plain: View) -> dict[str, Embed]:
+    """Features that nothing was learned for, by name: raw pixels, cepstra of sound, frequencies of symbols."""
+    if isinstance(plain, WholeSound):
+        return {
+            "mfcc": lambda sounds: mfcc_features(sounds),
+            "mfcc-moments": lambda sounds: mfcc_features(sounds, moments=True),
+        }
+    if isinstance(plain, WholeText):
+        return {"frequencies": symbol_frequencies}
+    return {"pixels": lambda images: pixels_features(images, plain)}
+
+
+def _labelled(run: TrainedRun, data: str | None) -> bool:
+    return all(run.images(spec).labels is not None for spec in {None, data})
+
+
+def _with_symbols_told(
+    run: ReadingRun, data: str | None, baselines: bool, seed: int, result: dict[str, Any]
+) -> dict[str, Any]:
+    """Adds how well hidden symbols of `data` are told, or of the training text itself where there is none."""
+    train = run.images()
+    test = train if data is None else run.images(data)
+    method, hiding = run.method(), run.views()
+    device = next(run.encoder().parameters()).device
+    facts = {
+        "samples": {"train": len(train), "test": len(test)},
+        "data": {"train": _facts(train), "test": _facts(test)},
+        "split": None,
+    }
+    told = {"masked": masked_scores(method, test, hiding, device=device, seed=seed)}
+    if not baselines:
+        return {**facts, **result, **told}
+    by_frequency = {"masked": frequency_scores(train, test, hiding, seed=seed)}
+    before = result.get("baselines", {})
+    both = {**before, "frequencies": {**before.get("frequencies", {}), **by_frequency}}
+    return {**facts, **result, **told, "baselines": both}
 
 
 @dataclass(frozen=True)
@@ -208,7 +270,13 @@ def aligned_labels(
 
 
 def _facts(images: ImageSet) -> dict[str, Any]:
-    return {"name": str(images.name), "fingerprint": images.fingerprint, "images": len(images)}
+    things = getattr(images, "things", "images")
+    return {
+        "name": str(images.name),
+        "fingerprint": images.fingerprint,
+        "things": things,
+        "images": len(images),
+    }
 
 
 def _record(path: Path, result: Mapping[str, Any]) -> None:

@@ -1,0 +1,100 @@
+"""How well hidden symbols are told: a masked language model needs no labels to be judged.
+
+    {"nats": mean of -log p(hidden symbol), "top1": …, "top5": …}
+
+beside what the symbols' frequencies in the training text alone can say. Which positions are hidden is a function of the
+seed and the block, so two models are asked the same.
+"""
+
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from nearfar.evaluate.features import ImageSet, frozen
+from nearfar.evaluate.labels import TOP
+from nearfar.method import Method
+from nearfar.schedules import START
+
+_BLOCKS = 64  # read at once
+
+
+class Hiding(Protocol):
+    """What hides symbols (`nearfar.views.masks.Masked` is one)."""
+
+    def __call__(self, loaded: Any, seed: int, epoch: int, index: np.ndarray, /) -> tuple[Tensor, Tensor]: ...
+
+
+class _Tally:
+    """Sums over hidden symbols."""
+
+    def __init__(self) -> None:
+        self.nats = self.first = self.five = 0.0
+        self.count = 0
+
+    def add(self, log_p: Float[Tensor, "row symbol"], hidden: Int[Tensor, "row"]) -> None:
+        own = log_p.gather(1, hidden[:, None])
+        # among symbols equally likely the lower number comes first
+        number = torch.arange(log_p.shape[1], device=log_p.device)
+        ahead = (log_p > own) | ((log_p == own) & (number < hidden[:, None]))
+        rank = ahead.sum(dim=1)
+        self.nats -= float(own.double().sum())
+        self.first += int((rank < 1).sum())
+        self.five += int((rank < TOP).sum())
+        self.count += len(hidden)
+
+    def figures(self) -> dict[str, float]:
+        return {name: total / self.count for name, total in (
+            ("top1", self.first), ("top5", self.five), ("nats", self.nats)
+        )}  # fmt: skip
+
+
+@torch.no_grad()
+def masked_scores(
+    method: Method, blocks: ImageSet, hiding: Hiding, *, device: torch.device, seed: int = 0
+) -> dict[str, float]:
+    """What the trained encoders say of the hidden symbols, by a softmax over the whole vocabulary."""
+    tally = _Tally()
+    with frozen(method.to(device)):
+        for read, hidden in _hidden(blocks, hiding, seed):
+            encoded = method.encoders.encode((read.to(device), hidden.to(device)), (0,), (1,))
+            (table,) = (keys for view, keys in encoded.keys.items() if view not in encoded.index)
+            prepare = method.critic.prepare
+            scores = method.critic.cross(prepare(encoded.anchors[0]), prepare(table), START)
+            tally.add(scores.log_softmax(dim=1), encoded.index[1])
+    return tally.figures()
+
+
+def frequency_scores(train: ImageSet, blocks: ImageSet, hiding: Hiding, *, seed: int = 0) -> dict[str, float]:
+    """The same by the frequency of each symbol in the training text, none of them zero (one is added to each)."""
+    counts = np.ones(train.channels, dtype=np.int64)
+    for rows in _rows(len(train)):
+        data = train.load(rows).data
+        counts += np.bincount(data[data >= 0], minlength=train.channels)
+    log_p = torch.from_numpy(np.log(counts / counts.sum()))
+    tally = _Tally()
+    for _, hidden in _hidden(blocks, hiding, seed):
+        asked = hidden[hidden >= 0]
+        tally.add(log_p.expand(len(asked), -1), asked)
+    return tally.figures()
+
+
+def symbol_frequencies(blocks: ImageSet) -> Float[Tensor, "item symbol"]:
+    """How often each symbol occurs in each block: what can be said of a text without its order."""
+    parts = []
+    for rows in _rows(len(blocks)):
+        loaded = blocks.load(rows)
+        place = np.arange(len(rows))[:, None] * blocks.channels + loaded.data
+        counts = np.bincount(place[loaded.data >= 0], minlength=len(rows) * blocks.channels)
+        parts.append(counts.reshape(len(rows), blocks.channels) / loaded.length[:, None])
+    return torch.from_numpy(np.concatenate(parts).astype(np.float32))
+
+
+def _rows(count: int) -> list[np.ndarray]:
+    return [np.arange(start, min(start + _BLOCKS, count)) for start in range(0, count, _BLOCKS)]
+
+
+def _hidden(blocks: ImageSet, hiding: Hiding, seed: int) -> Any:
+    return (hiding(blocks.load(rows), seed, 0, rows) for rows in _rows(len(blocks)))
