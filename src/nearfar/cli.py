@@ -362,40 +362,57 @@ def _listed(lines: dict[str, str]) -> str:
 
 
 def _add_recipes(commands: Any) -> None:
-    recipes = commands.add_parser("recipes", help="every method as its five choices")
+    recipes = commands.add_parser("recipes", help="every method as its five choices, and what it claims")
     recipes.add_argument("name", nargs="?", metavar="NAME", help="one recipe in full")
     recipes.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
+    recipes.add_argument(
+        "--markdown", action="store_true", help="print the page of all methods (docs/methods.md)"
+    )
     recipes.set_defaults(command=_recipes)
 
 
 def _recipes(given: argparse.Namespace) -> int:
-    from nearfar.recipes import RECIPES
     from nearfar.recipes.build import describe
-    from nearfar.settings import CHOICES, resolve
+    from nearfar.recipes.page import methods_page
 
-    names = list(RECIPES) if given.name is None else [given.name]
-    settings = {name: resolve(name, "DATA") for name in names}
-    choices = {name: describe({room: getattr(s, room) for room in CHOICES}) for name, s in settings.items()}
+    if given.markdown and (given.json or given.name):
+        raise UserError("--markdown prints the whole page; leave out NAME and --json")
+    entries = _entries(given.name)
     if given.json:
-        print(json.dumps(choices))
-        return DONE
-    for name in names:
-        print(f"{name}: {RECIPES[name].about}")
-        for room, line in choices[name].items():
-            print(f"  {room:<10} {line}")
-    if given.name is not None:
-        certificate = _certificate(settings[given.name])
-        print(
-            f"  claims     {certificate.status} (batches of {settings[given.name].batch_size}, 50,000 pictures): {certificate.condition}"
-        )
+        print(json.dumps({name: describe(entry.choices) for name, entry in entries.items()}))
+    elif given.markdown:
+        print(methods_page(entries), end="")
+    else:
+        for entry in entries.values():
+            print("\n".join(_recipe_lines(entry, whole=given.name is not None)))
     return DONE
 
 
-def _certificate(settings: Any) -> Any:
-    from nearfar.train.run import fresh_method
+def _entries(name: str | None) -> dict[str, Any]:
+    """The recipes, or the one of this name, with their settings complete."""
+    from nearfar.recipes import RECIPES
+    from nearfar.recipes.page import Entry
+    from nearfar.settings import CHOICES, resolve
 
-    small = settings.model_copy(update={"backbone": "resnet8-w16"})
-    return fresh_method(small, 3, 32, 50_000).certificate(settings.batch_size)
+    settings = {each: resolve(each, "DATA") for each in (RECIPES if name is None else (name,))}
+    return {
+        each: Entry(
+            each, RECIPES[each], {room: getattr(s, room) for room in CHOICES}, s.backbone, s.batch_size
+        )
+        for each, s in settings.items()
+    }
+
+
+def _recipe_lines(entry: Any, whole: bool) -> list[str]:
+    from nearfar.recipes.build import describe
+    from nearfar.recipes.equations import equation_of
+    from nearfar.recipes.page import INSTANCES
+
+    rows = [*describe(entry.choices).items(), ("claims", entry.claims())]
+    if whole:
+        rows[-1] = ("claims", f"{entry.claims()} (batches of {entry.batch_size}, {INSTANCES:,} instances)")
+        rows += [*equation_of(entry.choices).items(), ("command", entry.command)]
+    return [f"{entry.name}: {entry.recipe.about}", *(f"  {key:<10} {line}" for key, line in rows)]
 
 
 def _add_doctor(commands: Any) -> None:

@@ -27,7 +27,7 @@ from nearfar.types import Batch
 
 ANCHORS = 256
 LARGEST_BATCH = 512  # anchors, where the batch itself is what they are told from
-SCORES = 2**22  # anchors times candidates: what is sorted in a second
+SCORES = 2**21  # anchors times candidates: what is sorted, and put before a learned acceptance, in a second
 BINS = 48
 
 TITLES = {

@@ -1,0 +1,182 @@
+"""The recipes as one page of Markdown: docs/methods.md is what this prints, so it cannot drift.
+
+Certificates are asked of the methods themselves, built where tensors have shapes but no memory.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from nearfar.recipes.build import Choices, build_method, describe
+from nearfar.recipes.equations import LINES, equation_of
+from nearfar.recipes.recipe import Recipe
+from nearfar.types import Certificate
+
+INSTANCES = 10_000
+SYMBOLS = 100  # of a vocabulary, where one is told from all of it
+_DATA = {"window": "recordings/", "mask": "texts/"}  # by views; everything else looks at pictures
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A recipe with its settings complete: `choices` as checked, by room."""
+
+    name: str
+    recipe: Recipe
+    choices: Choices
+    backbone: str
+    batch_size: int
+
+    @property
+    def data(self) -> str:
+        return _DATA.get(str(self.choices["views"]["name"]), "photos/")
+
+    @property
+    def command(self) -> str:
+        return f"nearfar pretrain {self.name} {self.data} --out runs/{self.name}"
+
+    def certificate(self) -> Certificate:
+        """What the method claims for its batch size and INSTANCES instances."""
+        text, pictures = self.choices["views"]["name"] == "mask", self.data == "photos/"
+        with torch.device("meta"):
+            method = build_method(
+                self.choices,
+                backbone="resnet8-w16" if pictures else self.backbone,
+                channels=SYMBOLS if text else 3,
+                image_size=32,
+                instances=INSTANCES,
+            )
+            return method.certificate(self.batch_size, self.choices["views"]["count"])
+
+    def claims(self) -> str:
+        """The certificate in a line."""
+        certificate = self.certificate()
+        return f"{certificate.status}: {certificate.condition}"
+
+
+def base_of(name: str, entries: Mapping[str, Any]) -> str | None:
+    """The recipe that this one is by rule, under another selection; None if it is a method of its own."""
+    base, _, selection = name.rpartition("-")
+    return base if base in entries and entries[name].recipe.selection["name"] == selection else None
+
+
+def methods_page(entries: Mapping[str, Entry]) -> str:
+    """docs/methods.md."""
+    own = [entry for name, entry in entries.items() if base_of(name, entries) is None]
+    ruled = [entry for name, entry in entries.items() if base_of(name, entries) is not None]
+    lines = [*_opening(), *_overview(own)]
+    for entry in own:
+        lines += _section(entry)
+    lines += [*_variants(ruled), *_parts()]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _opening() -> Iterator[str]:
+    yield "<!-- Made by `nearfar recipes --markdown`; change the recipes, not this page. -->"
+    yield "# Methods"
+    yield ""
+    yield (
+        "Every method is one algorithm with five choices: views, encoders, negatives, selection and bound, with a critic "
+        "scoring pairs. `nearfar recipes NAME` shows one of them; any choice can be changed on the command line, as in "
+        "`bound=ml-cpc bound.alpha='geometric(10,0.1)'` or `selection=ring selection.lower='linear(0,0.9)'`."
+    )
+    yield ""
+    yield (
+        "In the equations u is an anchor, v+ its positive, v_k its K candidates or, in what is climbed, those of them that "
+        "count; x and x' are views of one instance, E is the mean over anchors and pairs of views. Loss is what is missing "
+        "to the ceiling, or minus what is climbed where there is none."
+    )
+    yield ""
+    yield (
+        f"Certificates say what the number proves about mutual information in a data set of {INSTANCES:,} instances; "
+        "the reasons are in [certificates.md](certificates.md). *Proven*: a lower bound under the condition. *Not covered*: "
+        "nobody has shown that it is one. *Objective only*: it is not an estimate of information. Numbers of epochs in "
+        "schedules are those of a run of 100."
+    )
+    yield ""
+
+
+def _overview(entries: list[Entry]) -> Iterator[str]:
+    yield "| method | what it does | certificate |"
+    yield "|---|---|---|"
+    for entry in entries:
+        yield f"| [{entry.name}](#{entry.name}) | {_cell(entry.recipe.about)} | {entry.certificate().status} |"
+    yield ""
+
+
+def _section(entry: Entry) -> Iterator[str]:
+    yield f"## {entry.name}"
+    yield ""
+    yield entry.recipe.about
+    yield ""
+    yield from ("| choice | |", "|---|---|")
+    for room, line in describe(entry.choices).items():
+        yield f"| {room} | `{_cell(line)}` |"
+    yield ""
+    yield from ("```text", *written(equation_of(entry.choices)), "```")
+    yield ""
+    certificate = entry.certificate()
+    ceiling = "" if certificate.ceiling is None else f" Ceiling: {certificate.ceiling:.4g} nats."
+    yield (
+        f"**{certificate.status.capitalize()}** (batches of {entry.batch_size:,}): {certificate.condition}.{ceiling}"
+    )
+    yield ""
+    yield from ("```", entry.command, "```")
+    yield ""
+
+
+def written(equation: Mapping[str, str]) -> list[str]:
+    """An equation's lines, what they explain in a column before them."""
+    width = max(map(len, equation))
+    return [f"{symbol:<{width}}  {line}" for symbol, line in equation.items()]
+
+
+def _variants(entries: list[Entry]) -> Iterator[str]:
+    yield "## Other negatives for any of them"
+    yield ""
+    yield (
+        "Each method with negatives also goes by its name and a selection: `nearfar pretrain moco-ring photos/ --out "
+        "runs/moco-ring`. Only the selection differs, so encoders, critic, negatives and bound are those above."
+    )
+    yield ""
+    for selection in dict.fromkeys(str(entry.recipe.selection["name"]) for entry in entries):
+        alike = [entry for entry in entries if entry.recipe.selection["name"] == selection]
+        yield f"### -{selection}"
+        yield ""
+        yield f"{alike[0].recipe.about.rpartition(' (on ')[0]}."
+        yield ""
+        chosen = describe({"selection": alike[0].choices["selection"]})["selection"]
+        yield f"`{chosen}`, in the equation: {equation_of(alike[0].choices)['who counts']}."
+        yield ""
+        yield from _claims(alike)
+        yield ""
+
+
+def _claims(alike: list[Entry]) -> Iterator[str]:
+    """What methods under one selection claim, and the settings in which their selections differ."""
+    first = alike[0].choices["selection"]
+    moving = [key for key in first if len({str(entry.choices["selection"][key]) for entry in alike}) > 1]
+    yield "| method | " + "".join(f"{key} | " for key in moving) + "certificate |"
+    yield "|---|" + "---|" * len(moving) + "---|"
+    for entry in alike:
+        settings = "".join(f"{entry.choices['selection'][key]} | " for key in moving)
+        yield f"| `{entry.name}` | {settings}{_cell(entry.claims())} |"
+
+
+def _parts() -> Iterator[str]:
+    yield "## Parts"
+    yield ""
+    yield "What can be chosen in each room, with its line of the equation; settings stand in braces."
+    yield ""
+    for room, lines in LINES.items():
+        yield from (f"| {room} | |", "|---|---|")
+        for name, line in lines.items():
+            yield f"| `{name}` | `{_cell(line)}` |"
+        yield ""
+
+
+def _cell(text: str) -> str:
+    """Text that a table's cell can hold."""
+    return text.replace("|", "\\|")

@@ -1,0 +1,142 @@
+"""The page of methods and `nearfar recipes`: complete, computed, and never behind the recipes."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from nearfar.cli import main
+from nearfar.recipes import RECIPES
+from nearfar.recipes.equations import LINES, equation_of
+from nearfar.recipes.page import Entry, base_of, methods_page
+from nearfar.settings import CHOICES, ROOMS, resolve
+from nearfar.train.run import fresh_method
+
+DOCS = Path(__file__).parents[2] / "docs"
+
+
+@pytest.fixture(scope="module")
+def entries() -> dict[str, Entry]:
+    settings = {name: resolve(name, "DATA") for name in RECIPES}
+    return {
+        name: Entry(
+            name, RECIPES[name], {room: getattr(s, room) for room in CHOICES}, s.backbone, s.batch_size
+        )
+        for name, s in settings.items()
+    }
+
+
+@pytest.fixture(scope="module")
+def page(entries: dict[str, Entry]) -> str:
+    return methods_page(entries)
+
+
+def test_the_page_in_the_docs_is_the_one_the_recipes_make(page: str) -> None:
+    kept = (DOCS / "methods.md").read_text(encoding="utf-8")
+    assert kept == page, "the recipes changed: nearfar recipes --markdown > docs/methods.md"
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_every_part_has_its_line_and_every_line_its_part(room: str) -> None:
+    assert set(LINES[room]) == set(ROOMS[room])
+
+
+def test_every_line_takes_the_settings_its_part_has() -> None:
+    """A name in braces that the part does not have would stop the page; a brace left over would show in it."""
+    changes = {room: list(parts) for room, parts in ROOMS.items()}
+    for room in ("critic", "negatives", "selection", "bound"):
+        for name in changes[room]:
+            if name in ("none", "dictionary", "group"):
+                continue
+            choices = {r: getattr(resolve("simclr", "DATA", {room: {"name": name}}), r) for r in CHOICES}
+            assert not any("{" in line for line in equation_of(choices).values())
+
+
+def test_every_recipe_is_on_the_page_with_its_claim(entries: dict[str, Entry], page: str) -> None:
+    for name, entry in entries.items():
+        certificate = entry.certificate()
+        if base_of(name, entries) is None:
+            section = page.partition(f"\n## {name}\n")[2].partition("\n## ")[0]
+            assert entry.command in section
+            assert f"**{certificate.status.capitalize()}**" in section
+            for line in equation_of(entry.choices).values():
+                assert line in section
+        else:
+            section = next(line for line in page.splitlines() if line.startswith(f"| `{name}` |"))
+            assert f"{certificate.status}: " in section
+        assert certificate.condition in section
+
+
+@pytest.mark.parametrize("name", ["simclr", "moco", "instdisc-ring", "end-to-end-ball", "byol"])
+def test_a_claim_is_that_of_the_method_itself(name: str, entries: dict[str, Entry]) -> None:
+    """Built without memory or with, the method says the same."""
+    settings = resolve(name, "DATA", {"backbone": "resnet8-w16"})
+    method = fresh_method(settings, 3, 32, 10_000)
+    assert entries[name].certificate() == method.certificate(256, settings.views["count"])
+
+
+def test_variants_are_those_that_a_rule_makes(entries: dict[str, Entry]) -> None:
+    for name, entry in entries.items():
+        base = base_of(name, entries)
+        if base is not None:
+            for room in ("views", "encoders", "critic", "negatives", "bound"):
+                assert entry.choices[room] == entries[base].choices[room]
+    assert base_of("moco-ring", entries) == "moco"
+    assert base_of("moco-v1", entries) is None
+    assert base_of("end-to-end", entries) is None
+
+
+def test_equations_hold_the_settings_in_force() -> None:
+    settings = resolve(
+        "moco-ring", "x", {"temperature": 0.3, "bound": {"name": "ml-cpc", "alpha": "geometric(10,0.1)"}}
+    )
+    equation = equation_of({room: getattr(settings, room) for room in CHOICES})
+    assert equation["f(u, v)"] == "cos(u, v) / 0.3"
+    assert equation["climbed"].endswith("alpha = geometric(10.0,0.1)")
+    assert "h = 0.99" in equation["who counts"]
+
+
+def test_the_command_prints_one_recipe_in_full(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["recipes", "moco-ring"]) == 0
+    shown = capsys.readouterr().out
+    for key in (*CHOICES, "claims", "climbed", "who counts", "command"):
+        assert f"\n  {key:<10} " in shown
+    assert "nearfar pretrain moco-ring photos/ --out runs/moco-ring" in shown
+
+
+def test_the_command_lists_all_with_their_claims(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["recipes"]) == 0
+    shown = capsys.readouterr().out
+    assert shown.count("\n  claims     ") == len(RECIPES)
+
+
+def test_json_keeps_its_shape(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["recipes", "moco-ring", "--json"]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert set(printed) == {"moco-ring"}
+    assert list(printed["moco-ring"]) == ["views", "encoders", "critic", "negatives", "selection", "bound"]
+    assert all(isinstance(line, str) for line in printed["moco-ring"].values())
+
+
+def test_the_command_prints_the_page(page: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["recipes", "--markdown"]) == 0
+    assert capsys.readouterr().out == page
+
+
+@pytest.mark.parametrize("words", [["recipes", "simclr", "--markdown"], ["recipes", "--json", "--markdown"]])
+def test_the_page_is_of_all(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(words) == 2
+    assert "--markdown" in capsys.readouterr().err
+
+
+def test_a_setting_that_changes_the_equation_is_said() -> None:
+    def equation(recipe: str, **changes: object) -> dict[str, str]:
+        settings = resolve(recipe, "x", changes)
+        return equation_of({room: getattr(settings, room) for room in CHOICES})
+
+    assert "sum over C" in equation("la")["who counts"]
+    assert "sum over C" not in equation("la", selection={"keep": "annulus"})["who counts"]
+    assert "predictor" in equation("byol")["u, v"]
+    assert "no gradient" in equation("simsiam")["u, v"]
+    assert "alone" in equation("triplet", bound={"semi_hard": True})["climbed"]
+    assert "v_k" not in equation("byol")
