@@ -14,6 +14,7 @@ from nearfar import bounds, selections
 from nearfar.bounds import Agreement, DonskerVaradhan, InfoNCE, MultiLabelCPC
 from nearfar.critics import Cosine
 from nearfar.encoders import Momentum, Network, Shared, linear_head
+from nearfar.errors import UserError
 from nearfar.method import Method
 from nearfar.negatives import Bank, InBatch, NoNegatives, Queue
 from nearfar.recipes import RECIPES
@@ -59,13 +60,9 @@ def seen_by(recipe: str) -> tuple[int, ...]:
 
 ROLES = ("shared", "momentum", "apart", "infomax")  # those that see pictures
 PICTURED = [name for name, recipe in RECIPES.items() if recipe.encoders["name"] in ROLES]
+BASES = [name for name in PICTURED if not name.endswith(("-ring", "-ball", "-cave", "-neighbours"))]
 # every base, and every selection on a batch, a queue and a bank
-SOME = [
-    name
-    for name in PICTURED
-    if not name.endswith(("-ring", "-ball", "-cave", "-neighbours"))
-    or name.rpartition("-")[0] in ("simclr", "moco", "cmc")
-]
+SOME = [name for name in PICTURED if name in BASES or name.rpartition("-")[0] in ("simclr", "moco", "cmc")]
 
 
 def test_simclr_loss_equals_lightly() -> None:
@@ -155,6 +152,27 @@ def test_chunked_scores_give_the_same_loss_and_gradient(recipe: str) -> None:
         results.append((outcome.loss, *gradients))
     for whole, chunked in zip(*results, strict=True):
         torch.testing.assert_close(chunked, whole, rtol=1e-4, atol=5e-6)
+
+
+@pytest.mark.parametrize("recipe", BASES)
+def test_any_number_of_views_paired_either_way(recipe: str) -> None:
+    """Two-view, multi-view and asymmetric pipelines with every method of pictures."""
+    for count, symmetric in itertools.product((2, 3), (True, False)):
+        changes = {"views.count": count, "views.symmetric": symmetric}
+        if recipe == "cmc" and count == 3:
+            with pytest.raises(UserError, match=r"views\.count=3"):
+                built(recipe, **changes)
+            continue
+        size = {"negatives.size": 32} if recipe.startswith("moco") else {}
+        method = built(recipe, **changes, **size).train()
+        channels = seen_by(recipe) if recipe == "cmc" else (3,) * count
+        method.prime(pictures(channels, first=8))
+        outcome = method(pictures(channels))
+        outcome.loss.backward()
+        method.advance(outcome)
+        gradients = [p.grad for p in method.parameters() if p.grad is not None]
+        assert any(g.abs().max() > 0 for g in gradients), (count, symmetric)
+        assert all(g.isfinite().all() for g in gradients), (count, symmetric)
 
 
 @pytest.mark.parametrize(
