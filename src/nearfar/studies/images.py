@@ -1,6 +1,6 @@
 """What studies on images share: a recipe trained on a small budget, its frozen features judged, baselines beside.
 
-    setup = Setup(data="cifar10:ROOT", images=10_000, epochs=10)
+    setup = Setup(data="cifar10:ROOT", images=5_000, epochs=10)
     values = bench.arms([setup.recipe("simclr", seed) for seed in (0, 1)], setup.figures(bench), jobs=2)
 
 An arm is one training. Its key holds what the recipe declares, the changes to it, the budget, the seed and the
@@ -56,10 +56,10 @@ class Setup:
     data: str = CIFAR
     test: str | None = None  # None: the test set that belongs to `data`
     on: On = "test"
-    images: int = 10_000
+    images: int = 5_000
     epochs: int = 10
     size: int = 16
-    batch: int = 128
+    batch: int = 64
 
     def __post_init__(self) -> None:
         for key, least in (("images", 2), ("epochs", 1), ("size", 8), ("batch", 2)):
