@@ -67,7 +67,7 @@ class Listener(nn.Module):
     def forward(self, sound: Float[Tensor, "item 2 time"]) -> Float[Tensor, "item dim"]:
         z, real = self.frames(sound)
         both = torch.cat([z, self.contexts(z)], dim=2)
-        weight = (real / real.sum(dim=1, keepdim=True))[..., None].to(both.dtype)
+        weight = real[..., None].to(both.dtype) / real.sum(dim=1)[:, None, None]
         mean = (both * weight).sum(dim=1)
         if self.pooling == "mean":
             return mean

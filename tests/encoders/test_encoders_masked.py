@@ -1,0 +1,135 @@
+"""Masked symbols: InfoNCE over the dictionary is torch's cross-entropy; over the batch, a loop's; padding; positions."""
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from nearfar.bounds import InfoNCE
+from nearfar.critics import Cosine, Dot
+from nearfar.data.sequences import padded
+from nearfar.encoders.masked import MaskedSymbols
+from nearfar.errors import UserError
+from nearfar.method import Method
+from nearfar.negatives import Dictionary, InBatch
+from nearfar.selections import Everyone
+from nearfar.types import Batch
+from nearfar.views.masks import Masked
+
+SYMBOLS, LENGTH = 11, 20
+
+
+def role(**changed: Any) -> MaskedSymbols:
+    torch.manual_seed(0)
+    settings = {"dim": 8, "layers": 2, "heads": 2, "dropout": 0.0, **changed}
+    return MaskedSymbols(**settings, symbols=SYMBOLS, length=LENGTH, share=0.15).double()
+
+
+def blocks(lengths: list[int]) -> tuple[Tensor, Tensor]:
+    generator = np.random.default_rng(0)
+    series = padded([generator.integers(SYMBOLS, size=n) for n in lengths])
+    return Masked(0.15, SYMBOLS)(series, 3, 1, np.arange(len(lengths)))
+
+
+def batch(lengths: list[int]) -> Batch:
+    return Batch(blocks(lengths), torch.arange(len(lengths)))
+
+
+def test_the_dictionarys_loss_is_torchs_cross_entropy() -> None:
+    """003 sec. 5.1: enumerating the vocabulary is log-softmax, and the value is log V above it."""
+    encoders = role()
+    method = Method(encoders, Dot(), Dictionary(symbols=SYMBOLS), Everyone(), InfoNCE())
+    given = batch([20, 20, 13, 7])
+    read, hidden = given.views
+    outputs = encoders.reader.outputs(read)[hidden >= 0]
+    logits = outputs @ encoders.reader.embedding.weight[:SYMBOLS].T
+    expected = functional.cross_entropy(logits, hidden[hidden >= 0])
+    outcome = method(given)
+    assert float(outcome.loss.detach()) == pytest.approx(float(expected.detach()), abs=1e-12)
+    assert outcome.ceiling == pytest.approx(math.log(SYMBOLS))
+    parameters = list(encoders.parameters())
+    ours = torch.autograd.grad(outcome.loss, parameters, retain_graph=True)
+    theirs = torch.autograd.grad(expected, parameters)
+    for one, other in zip(ours, theirs, strict=True):
+        assert one.numpy() == pytest.approx(other.numpy(), abs=1e-10)
+
+
+def test_the_critic_prepares_the_dictionary_too() -> None:
+    encoders = role()
+    method = Method(encoders, Cosine(0.1), Dictionary(symbols=SYMBOLS), Everyone(), InfoNCE())
+    given = batch([20, 20])
+    read, hidden = given.views
+    outputs = functional.normalize(encoders.reader.outputs(read)[hidden >= 0], dim=1)
+    logits = outputs @ functional.normalize(encoders.reader.table(), dim=1).T / 0.1
+    expected = functional.cross_entropy(logits, hidden[hidden >= 0])
+    assert float(method(given).loss.detach()) == pytest.approx(float(expected.detach()), abs=1e-12)
+
+
+@torch.no_grad()
+def test_in_batch_no_symbol_is_its_own_negative() -> None:
+    encoders = role()
+    method = Method(encoders, Dot(), InBatch(views="one"), Everyone(), InfoNCE())
+    given = batch([20] * 5)
+    read, hidden = given.views
+    outputs, true = encoders.reader.outputs(read)[hidden >= 0], hidden[hidden >= 0]
+    table, values = encoders.reader.table(), []
+    for row, symbol in zip(outputs, true, strict=True):
+        others = [float(row @ table[other]) for other in true if other != symbol]
+        own = float(row @ table[symbol])
+        values.append(own - math.log(sum(map(math.exp, [own, *others]))) + math.log(1 + len(others)))
+    outcome = method(given)
+    assert outcome.nats is not None
+    assert float(outcome.nats) == pytest.approx(np.mean(values), abs=1e-10)
+    assert outcome.ceiling == pytest.approx(math.log(5 * 3))  # three hidden in each of five blocks
+    assert max(values) <= outcome.ceiling
+
+
+def test_neither_padding_nor_what_is_hidden_elsewhere_is_read() -> None:
+    encoders = role().eval()
+    short = torch.tensor([[3, 1, 4, 1, 5]])
+    padded_out = torch.cat([short, torch.full((1, 9), -1)], dim=1)
+    company = torch.cat([padded_out, torch.zeros(1, 14, dtype=torch.long)])
+    alone = encoders.reader(short).detach().numpy()
+    assert encoders.reader(padded_out).detach().numpy() == pytest.approx(alone, abs=1e-12)
+    assert encoders.reader(company)[:1].detach().numpy() == pytest.approx(alone, abs=1e-12)
+
+
+def test_anchors_are_the_outputs_where_something_is_hidden_in_order() -> None:
+    encoders = role().eval()
+    read, hidden = blocks([20, 12])
+    encoded = encoders.encode((read, hidden), (0,), (1,))
+    places = [(i, t) for i in range(2) for t in range(20) if hidden[i, t] >= 0]
+    outputs = encoders.reader.outputs(read)
+    for row, (i, t) in enumerate(places):
+        assert torch.equal(encoded.anchors[0][row], outputs[i, t])
+        assert torch.equal(encoded.keys[1][row], encoders.reader.table()[hidden[i, t]])
+        assert encoded.index[1][row] == hidden[i, t]
+
+
+def test_what_is_proven() -> None:
+    method = Method(role(), Dot(), Dictionary(symbols=SYMBOLS), Everyone(), InfoNCE())
+    certificate = method.certificate(64, 2)
+    assert certificate.status == "not covered"
+    assert "not as often as it occurs" in certificate.condition
+
+
+def test_the_dictionary_says_when_there_is_no_vocabulary() -> None:
+    with pytest.raises(UserError, match="bring no vocabulary of 5 symbols"):
+        Dictionary(symbols=5).candidates({0: torch.zeros(3, 2)}, torch.arange(3), 0)
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"heads": 3}, "encoders.dim was 8 with 3 heads"),
+        ({"dropout": 1.0}, "encoders.dropout"),
+        ({"layers": 0}, "layers"),
+    ],
+)
+def test_impossible_settings_get_a_sentence(changed: dict[str, Any], said: str) -> None:
+    with pytest.raises(UserError, match=said):
+        role(**changed)

@@ -1,0 +1,214 @@
+"""CPC: the loss against loops written from 000 Eq. 25-28, identities, padding; what is kept after training."""
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from nearfar.bounds import InfoNCE
+from nearfar.critics import Dot
+from nearfar.encoders.sequence import Listener, Predictive
+from nearfar.errors import UserError
+from nearfar.method import Method
+from nearfar.negatives import InBatch, Queue
+from nearfar.schedules import START
+from nearfar.selections import Everyone, Group
+from nearfar.types import Batch
+
+HOP = 2 * 2 * 1 * 1 * 1
+SMALL: dict[str, Any] = {
+    "width": 5,
+    "context": 7,
+    "steps": 3,
+    "strides": (2, 2, 1, 1, 1),
+    "samples": 9 * HOP,
+    "instances": 40,
+}
+SPEAKERS = torch.tensor([0, 0, 1, 0, 1, 1] + [0] * 34)
+
+
+def role(**changed: Any) -> Predictive:
+    torch.manual_seed(0)
+    return Predictive(**{**SMALL, **changed}).double()
+
+
+def sound(lengths: list[int], time: int = 9 * HOP, seed: int = 0) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    wave = torch.randn(len(lengths), time, generator=generator, dtype=torch.float64)
+    real = torch.arange(time)[None] < torch.tensor(lengths)[:, None]
+    return torch.stack([wave * real, real.double()], dim=1)
+
+
+LENGTHS = [36, 36, 20, 33, 17, 36]  # frames of four samples: 9, 9, 5, 9, 5, 9
+
+
+@torch.no_grad()
+def slow_loss(encoders: Predictive, heard: Tensor, who: list[int], kind: str) -> float:
+    """Every step ahead, recording and frame in turn: -log of the positive's share of the sum over it and its negatives,
+    averaged over the frames of a step, then over steps. 000 Eq. 25 with f of Eq. 28."""
+    z, _ = encoders.listener.frames(heard)
+    c = encoders.listener.contexts(z)
+    frames = [math.ceil(length / HOP) for length in LENGTHS]
+    total = 0.0
+    for k in range(1, encoders.steps + 1):
+        weight = encoders.ahead[k - 1].weight
+        losses = []
+        for i, count in enumerate(frames):
+            for t in range(count - k):
+                asked = weight @ c[i, t]
+                positive = float(asked @ z[i, t + k])
+                negatives = []
+                for j, others in enumerate(frames):
+                    for s in range(k, others):
+                        if kind == "sequences" and j == i:
+                            continue
+                        if kind == "times" and (j, s) == (i, t + k):
+                            continue
+                        if kind == "speaker" and (j == i or SPEAKERS[who[j]] != SPEAKERS[who[i]]):
+                            continue
+                        if kind == "self" and (j != i or s == t + k):
+                            continue
+                        negatives.append(float(asked @ z[j, s]))
+                losses.append(math.log(sum(math.exp(f) for f in [positive, *negatives])) - positive)
+                losses[-1] -= math.log(1 + len(negatives))
+        total += sum(losses) / len(losses) / encoders.steps
+    return total
+
+
+@pytest.mark.parametrize("kind", ["sequences", "times", "speaker", "self"])
+def test_the_value_is_000_eq_25_over_every_frame_step_and_kind_of_negative(kind: str) -> None:
+    encoders = role(others="times" if kind in ("times", "self") else "sequences")
+    selection: Any = Everyone()
+    if kind in ("speaker", "self"):
+        selection = Group("any", instances=40)
+        selection.assign(SPEAKERS if kind == "speaker" else torch.arange(40))
+    method = Method(encoders, Dot(), InBatch(views="one"), selection, InfoNCE())
+    who = [0, 1, 2, 3, 4, 5]
+    batch = Batch((sound(LENGTHS), torch.tensor(who)), torch.tensor(who))
+    outcome = method.train()(batch)
+    assert outcome.nats is not None
+    assert float(outcome.nats) == pytest.approx(-slow_loss(encoders, batch.views[0], who, kind), abs=1e-9)
+
+
+def test_gradients_reach_every_weight() -> None:
+    method = Method(role(), Dot(), InBatch(views="one"), Everyone(), InfoNCE())
+    outcome = method.train()(Batch((sound(LENGTHS), torch.arange(6)), torch.arange(6)))
+    outcome.loss.backward()
+    assert [
+        name for name, p in method.named_parameters() if p.grad is None or not p.grad.abs().sum() > 0
+    ] == []
+
+
+@pytest.mark.parametrize("others", ["sequences", "times"])
+def test_the_ceiling_is_the_number_of_negatives_of_full_windows_and_no_value_exceeds_it(others: str) -> None:
+    encoders = role(others=others)
+    method = Method(encoders, Dot(), InBatch(views="one"), Everyone(), InfoNCE())
+    whole = Batch((sound([36] * 4), torch.arange(4)), torch.arange(4))
+    certificate = method.certificate(4, 1)
+    counts = []
+    for k in range(1, 4):
+        encoded = encoders.encode(whole.views, (k,), (k,))
+        scores = method.score(encoded, whole.index, k, k, START)
+        assert scores.negative.count().unique().numel() == 1
+        counts.append(1 + float(scores.negative.count()[0]))
+    assert certificate.ceiling == pytest.approx(np.mean(np.log(counts)))
+    assert certificate.status == "not covered"
+    assert "not independent draws" in certificate.condition
+
+
+def test_one_row_for_each_recording_is_covered() -> None:
+    """A window of two frames predicts one frame from one: pairs are independent draws, and InfoNCE is proven."""
+    encoders = role(steps=1, samples=2 * HOP)
+    method = Method(encoders, Dot(), InBatch(views="one"), Everyone(), InfoNCE())
+    assert method.certificate(16, 1).status == "proven"
+    encoders = role(steps=1, samples=3 * HOP)
+    assert (
+        Method(encoders, Dot(), InBatch(views="one"), Everyone(), InfoNCE()).certificate(16, 1).status
+        != "proven"
+    )
+
+
+def test_frames_and_features_do_not_depend_on_padding_or_company() -> None:
+    listener = role().listener.eval()
+    short, long = sound([20], 20, seed=3), sound([36], 36, seed=4)
+    together = torch.zeros(2, 2, 52, dtype=torch.float64)
+    together[0, :, :20], together[1, :, :36] = short[0], long[0]
+    for pooling in ("mean", "moments"):
+        listener.pooling = pooling  # type: ignore[assignment]
+        alone = torch.cat([listener(short), listener(long)]).detach().numpy()
+        assert listener(together).detach().numpy() == pytest.approx(alone, abs=1e-12)
+    assert alone.shape == (2, 2 * (5 + 7))
+
+
+def test_features_are_moments_over_true_frames_only() -> None:
+    listener = role(pooling="moments").listener.eval()
+    heard = sound([18, 36])
+    z, real = listener.frames(heard)
+    assert real.sum(dim=1).tolist() == [5, 9]  # ceil(18 / 4), ceil(36 / 4)
+    both = torch.cat([z, listener.contexts(z)], dim=2)[0, :5]
+    expected = torch.cat([both.mean(0), both.std(0, correction=0)])
+    assert listener(heard)[0].detach().numpy() == pytest.approx(expected.detach().numpy(), abs=1e-12)
+
+
+def test_context_sees_the_past_only() -> None:
+    """Otherwise predicting would be copying."""
+    listener = role().listener.eval()
+    heard = sound([36])
+    changed = heard.clone()
+    changed[0, 0, 24:] += 1.0
+    before, after = (listener.contexts(listener.frames(x)[0])[0] for x in (heard, changed))
+    same = (before - after).abs().amax(dim=1) == 0
+    # the convolutions look about five frames around their own; far before the change nothing may differ
+    assert same[:2].all()
+    assert not same[6:].any()
+
+
+def test_identities() -> None:
+    batch = (sound([36, 20]), torch.tensor([31, 7]))
+    by_sequence = role().encode(batch, (2,), (2,)).index[2]
+    assert by_sequence.tolist() == [31] * 7 + [7] * 3
+    by_time = role(others="times").encode(batch, (2,), (2,)).index[2]
+    assert by_time.tolist() == [31 + 40 * t for t in range(2, 9)] + [7 + 40 * t for t in range(2, 5)]
+    assert len(set(by_time.tolist())) == 10
+    assert role().encode(batch[:1], (), (1,)).index[1].tolist() == [0] * 8 + [1] * 4
+
+
+def test_a_queue_holds_frames_with_their_recording() -> None:
+    method = Method(role(), Dot(), Queue(64, dim=5), Everyone(), InfoNCE()).double()
+    batch = Batch((sound(LENGTHS), torch.arange(10, 16)), torch.arange(10, 16))
+    method.advance(method.train()(batch))
+    assert isinstance(method.negatives, Queue)
+    held = method.negatives.index[: method.negatives.pointer]
+    rows = sum(max(math.ceil(n / HOP) - k, 0) for n in LENGTHS for k in (1, 2, 3))
+    assert len(held) == rows % 64 if rows >= 64 else rows
+    assert set(method.negatives.index.tolist()) == set(range(10, 16))
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"steps": 9}, "encoders.steps was 9, but a window of views.samples=36 has 9 frames of 4 samples"),
+        ({"width": 0}, "encoders.width was 0"),
+        ({"strides": (2, 0, 1, 1, 1)}, "encoders.strides was"),
+    ],
+)
+def test_impossible_settings_get_a_sentence(changed: dict[str, Any], said: str) -> None:
+    with pytest.raises(UserError, match=said):
+        Predictive(**{**SMALL, **changed})
+
+
+def test_norms_move_only_on_advance() -> None:
+    encoders = role().train()
+    before = {name: value.clone() for name, value in encoders.state_dict().items()}
+    encoders.encode((sound(LENGTHS),), (1,), (1,))
+    assert all(torch.equal(before[name], value) for name, value in encoders.state_dict().items())
+    encoders.advance(START)
+    assert not torch.equal(before["listener.norms.0.running_mean"], encoders.listener.norms[0].running_mean)  # type: ignore[arg-type]
+
+
+def test_the_listener_has_the_width_it_says() -> None:
+    assert Listener(5, 7, pooling="moments").dim == 24
+    assert Listener(5, 7)(torch.ones(2, 2, 400)).shape == (2, 12)

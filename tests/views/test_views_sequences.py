@@ -1,0 +1,166 @@
+"""Windows of sound and hidden symbols: pure functions of (seed, epoch, index), with the shares that are promised."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from nearfar.data.sequences import padded
+from nearfar.errors import UserError
+from nearfar.views.masks import NOTHING, Mask, Masked, WholeText
+from nearfar.views.windows import LOUDNESS, WholeSound, Window, levelled
+
+WINDOW = 64
+
+
+def waves(lengths: list[int], seed: int = 0) -> list[np.ndarray]:
+    generator = np.random.default_rng(seed)
+    return [(0.3 + 0.1 * generator.normal(size=n)).astype(np.float32) for n in lengths]
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    lengths=st.lists(st.integers(1, 200), min_size=1, max_size=6),
+    seed=st.integers(0, 2**40),
+    epoch=st.integers(0, 1000),
+)
+def test_a_window_is_a_stretch_of_its_recording_as_loud_as_promised(
+    lengths: list[int], seed: int, epoch: int
+) -> None:
+    series = padded(waves(lengths))
+    numbers = np.arange(100, 100 + len(lengths))
+    heard, who = Window(WINDOW)(series, seed, epoch, numbers)
+    assert heard.shape == (len(lengths), 2, WINDOW)
+    assert who.tolist() == numbers.tolist()
+    level = levelled(series).astype(np.float32)
+    for row, length in enumerate(lengths):
+        real = min(length, WINDOW)
+        assert heard[row, 1].tolist() == [1.0] * real + [0.0] * (WINDOW - real)
+        assert not heard[row, 0, real:].any()
+        stretch = heard[row, 0, :real].numpy()
+        starts = range(length - real + 1)
+        assert any(np.array_equal(level[row, s : s + real], stretch) for s in starts)
+
+
+@settings(max_examples=25, deadline=None)
+@given(seed=st.integers(0, 2**62), epoch=st.integers(0, 10**6))
+def test_what_is_heard_does_not_depend_on_company_or_padding(seed: int, epoch: int) -> None:
+    items = waves([30, 150, 90])
+    together, _ = Window(WINDOW)(padded(items), seed, epoch, np.array([7, 2, 5]))
+    for row, number in enumerate((7, 2, 5)):
+        alone, _ = Window(WINDOW)(padded(items[row : row + 1]), seed, epoch, np.array([number]))
+        assert torch.equal(together[row], alone[0])
+
+
+def test_windows_visit_every_start_and_change_with_epoch_and_seed() -> None:
+    series = padded([np.arange(70, dtype=np.float32)])
+    first = levelled(series)[0]
+    starts = set()
+    for epoch in range(100):
+        heard, _ = Window(WINDOW)(series, 0, epoch, np.array([3]))
+        starts.add(int(np.abs(first - float(heard[0, 0, 0])).argmin()))
+    assert starts == set(range(7))
+    draws = [Window(WINDOW)(series, s, 0, np.array([3]))[0] for s in range(20)]
+    assert len({float(d[0, 0, 0]) for d in draws}) > 1
+
+
+def test_level_is_mean_zero_and_equal_loudness_and_silence_stays() -> None:
+    series = padded([*waves([50, 120]), np.zeros(80, dtype=np.float32), np.full(10, 0.7, dtype=np.float32)])
+    level = levelled(series)
+    for row, length in enumerate((50, 120)):
+        assert level[row, :length].mean() == pytest.approx(0, abs=1e-9)
+        assert np.sqrt((level[row, :length] ** 2).mean()) == pytest.approx(LOUDNESS)
+        assert not level[row, length:].any()
+    assert np.abs(level[2:]).max() < 1e-3  # a hum of rounding errors must not become a roar
+
+
+def test_the_whole_sound_is_all_of_it() -> None:
+    series = padded(waves([50, 120]))
+    heard, who = WholeSound()(series, index=np.array([4, 9]))
+    assert heard.shape == (2, 2, 120)
+    assert heard[:, 1].sum(dim=1).tolist() == [50, 120]
+    assert np.array_equal(heard[:, 0].numpy(), levelled(series).astype(np.float32))
+    assert who.tolist() == [4, 9]
+
+
+def text(lengths: list[int], symbols: int, seed: int = 0) -> list[np.ndarray]:
+    generator = np.random.default_rng(seed)
+    return [generator.integers(symbols, size=n) for n in lengths]
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    lengths=st.lists(st.integers(1, 60), min_size=1, max_size=6),
+    share=st.floats(0.01, 0.99),
+    symbols=st.integers(1, 30),
+    seed=st.integers(0, 2**40),
+)
+def test_masks_hide_the_promised_number_and_touch_nothing_else(
+    lengths: list[int], share: float, symbols: int, seed: int
+) -> None:
+    items = text(lengths, symbols)
+    series = padded(items)
+    read, hidden = (view.numpy() for view in Masked(share, symbols)(series, seed, 0, np.arange(len(items))))
+    for row, item in enumerate(items):
+        asked = hidden[row] != NOTHING
+        assert asked.sum() == max(round(share * len(item)), 1)
+        assert not asked[len(item) :].any()
+        assert (hidden[row, asked] == series.data[row, asked]).all()
+        assert (read[row, ~asked] == series.data[row, ~asked]).all()
+        assert ((read[row, : len(item)] >= 0) & (read[row, : len(item)] <= symbols)).all()
+
+
+def test_of_the_chosen_eight_in_ten_are_masked_one_is_any_symbol_one_is_left() -> None:
+    """003 sec. 5.1, after BERT. 40,000 blocks of 20 with 3 chosen: shares within 5 standard errors."""
+    symbols, blocks = 50, 40_000
+    series = padded(text([20] * blocks, symbols))
+    read, hidden = (view.numpy() for view in Masked(0.15, symbols)(series, 0, 0, np.arange(blocks)))
+    asked = hidden != NOTHING
+    put, true = read[asked], hidden[asked]
+    count = len(put)
+    assert count == 3 * blocks
+    for share, expected in (
+        ((put == symbols).mean(), 0.8),
+        ((put == true).mean(), 0.1 + 0.1 / symbols),
+        (((put != true) & (put < symbols)).mean(), 0.1 - 0.1 / symbols),
+    ):
+        assert share == pytest.approx(expected, abs=5 * np.sqrt(expected * (1 - expected) / count))
+    # every position and every replacement equally often
+    assert asked.mean(axis=0) == pytest.approx(np.full(20, 0.15), abs=5 * np.sqrt(0.15 * 0.85 / blocks))
+    others = put[(put != true) & (put < symbols)]
+    assert np.bincount(others, minlength=symbols) == pytest.approx(
+        np.full(symbols, len(others) / symbols), abs=5 * np.sqrt(len(others) / symbols)
+    )
+
+
+def test_what_is_hidden_is_a_function_of_seed_epoch_and_index() -> None:
+    items = text([40, 25, 40], 9)
+    hide = Masked(0.3, 9)
+    together = hide(padded(items), 5, 2, np.array([8, 1, 6]))
+    again = hide(padded(items[2:]), 5, 2, np.array([6]))
+    assert torch.equal(together[0][2], again[0][0])
+    assert torch.equal(together[1][2], again[1][0])
+    others = [hide(padded(items), s, e, np.array([8, 1, 6]))[1] for s, e in ((6, 2), (5, 3))]
+    assert not any(torch.equal(together[1], other) for other in others)
+
+
+def test_the_whole_text_is_shown_as_it_is() -> None:
+    series = padded(text([4, 2], 9))
+    (shown,) = WholeText()(series)
+    assert shown.tolist() == series.data.tolist()
+    assert shown[1, 2:].tolist() == [-1, -1]
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda: Window(3), "views.samples was 3"),
+        (lambda: Mask(share=0.0), "views.share was 0"),
+        (lambda: Mask(length=1), "views.length was 1"),
+        (lambda: Mask(most=1), "views.most was 1"),
+    ],
+)
+def test_impossible_settings_get_a_sentence(make: object, said: str) -> None:
+    with pytest.raises(UserError, match=said):
+        make()  # type: ignore[operator]
