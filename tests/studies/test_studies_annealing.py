@@ -8,7 +8,7 @@ from nearfar.schedules import Progress, at, parse_value
 from nearfar.studies import run_study
 from nearfar.studies.annealing import LAST, MEASURES, STUDY, _remarks, policies
 
-TOY = ["data=glyphs:train", "images=80", "epochs=4", "size=12", "batch=20", "seeds=1", "jobs=1"]
+TOY = ["data=digits", "on=validation", "images=80", "epochs=4", "size=8", "batch=20", "seeds=1", "jobs=1"]
 
 
 def test_policies_go_from_everyone_to_the_last_edge() -> None:

@@ -8,7 +8,7 @@ import pytest
 from nearfar.studies import run_study
 from nearfar.studies.bank_momentum import MEASURES, MOMENTA, STUDY, _against_default, _remarks, name_of
 
-TOY = ["data=glyphs:train", "images=80", "epochs=1", "size=12", "batch=40", "seeds=1", "jobs=1"]
+TOY = ["data=digits", "on=validation", "images=80", "epochs=1", "size=8", "batch=40", "seeds=1", "jobs=1"]
 
 
 def test_the_study_runs(tmp_path: Path) -> None:

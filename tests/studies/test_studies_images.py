@@ -16,7 +16,7 @@ from nearfar.studies.frame import Bench, arm_name
 from nearfar.studies.images import Setup, figures_of, moments, percent, repeated, seeds_from, sets_of
 from nearfar.train.pretrain import run_pretraining
 
-TOY = Setup("glyphs:train", images=120, epochs=2, size=12, batch=40)
+TOY = Setup("digits", on="validation", images=120, epochs=2, size=8, batch=40)
 
 
 def doubled(settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -31,13 +31,15 @@ def doubled(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 def test_arms_come_in_their_order_and_are_kept(tmp_path: Path) -> None:
     arms = [{"x": x} for x in (3, 1, 2)]
-    assert Bench(tmp_path, "s").arms(arms, doubled, jobs=2) == [{"x": 6}, {"x": 2}, {"x": 4}]
+    bench = Bench(tmp_path, "s")
+    with pytest.raises(nf.UserError, match="x was -1"):
+        bench.arms([*arms, {"x": -1}], doubled, jobs=2)
     assert len(list((tmp_path / "arms").iterdir())) == 3
 
     def refuses(settings: Mapping[str, Any]) -> dict[str, Any]:
         raise AssertionError("computed again")
 
-    assert Bench(tmp_path, "s").arms(arms, refuses, jobs=1) == [{"x": 6}, {"x": 2}, {"x": 4}]
+    assert Bench(tmp_path, "s").arms(arms, refuses, jobs=2) == [{"x": 6}, {"x": 2}, {"x": 4}]
 
 
 def test_what_was_computed_now_is_no_earlier_work(tmp_path: Path) -> None:
@@ -49,11 +51,11 @@ def test_what_was_computed_now_is_no_earlier_work(tmp_path: Path) -> None:
     assert later.earlier > 0
 
 
-@pytest.mark.parametrize("jobs", [1, 2])
-def test_a_failing_arm_is_told_and_the_finished_are_kept(jobs: int, tmp_path: Path) -> None:
+def test_after_a_failing_arm_the_finished_are_kept(tmp_path: Path) -> None:
     bench = Bench(tmp_path, "s")
     with pytest.raises(nf.UserError, match="x was -1"):
-        bench.arms([{"x": 1}, {"x": -1}], doubled, jobs=jobs)
+        bench.arms([{"x": 1}, {"x": -1}, {"x": 2}], doubled)
+    assert [path.name for path in (tmp_path / "arms").iterdir()] == [f"{arm_name({'x': 1})}.json"]
     assert bench.arms([{"x": 1}], lambda settings: {"x": 0}) == [{"x": 2}]
 
 
@@ -61,8 +63,8 @@ def test_a_failing_arm_is_told_and_the_finished_are_kept(jobs: int, tmp_path: Pa
 
 
 def test_validation_images_are_held_out_of_the_training_images() -> None:
-    whole = open_data("glyphs:train")
-    train, asked = sets_of(replace(TOY, on="validation"))
+    whole = open_data("digits")
+    train, asked = sets_of(TOY)
     assert len(train) == 120
     assert len(asked) == round(0.2 * len(whole))
     assert not set(train.paths) & set(asked.paths)
@@ -70,11 +72,12 @@ def test_validation_images_are_held_out_of_the_training_images() -> None:
 
 
 def test_the_test_set_belongs_to_the_data() -> None:
-    train, asked = sets_of(TOY)
+    glyphs = Setup("glyphs:train", images=120, size=12, batch=40)
+    train, asked = sets_of(glyphs)
     assert (train.name, asked.name) == ("glyphs:train", "glyphs:test")
-    assert sets_of(replace(TOY, test="glyphs:train"))[1].name == "glyphs:train"
+    assert sets_of(replace(glyphs, test="glyphs:train"))[1].name == "glyphs:train"
     with pytest.raises(nf.UserError, match="test was digits with 1 channels; glyphs:train has 3"):
-        sets_of(replace(TOY, test="digits"))
+        sets_of(replace(glyphs, test="digits"))
     counts = np.bincount(np.asarray(train.labels), minlength=len(train.classes))
     assert counts.max() - counts.min() <= 2  # in proportion within every class
 
@@ -97,13 +100,14 @@ def test_a_budget_that_cannot_be_is_refused(options: dict[str, Any], sentence: s
     ("data", "images", "sentence"),
     [
         ("digits", 100, "test was not given; beside data=digits name a labelled set to ask about"),
-        ("glyphs:train", 10**7, r"images was 10000000; there are \d+ in glyphs:train to train on"),
         ("nowhere", 100, "'nowhere' do not exist"),
     ],
 )
 def test_data_that_cannot_be_used_get_a_sentence(data: str, images: int, sentence: str) -> None:
     with pytest.raises(nf.UserError, match=sentence):
         sets_of(Setup(data, images=images, batch=10))
+    with pytest.raises(nf.UserError, match="images was 1700; there are 1438 in digits to train on"):
+        sets_of(replace(TOY, images=1700))
 
 
 def test_a_wrong_change_is_said_before_the_work() -> None:
@@ -127,7 +131,7 @@ def test_an_arm_is_named_by_all_that_it_depends_on() -> None:
         replace(TOY, images=130).recipe("simclr", 0),
         replace(TOY, size=10).recipe("simclr", 0),
         replace(TOY, batch=30).recipe("simclr", 0),
-        replace(TOY, on="validation").recipe("simclr", 0),
+        replace(TOY, on="test", test="digits").recipe("simclr", 0),
     ]
     assert len({arm_name(arm) for arm in arms}) == len(arms)
     assert arm_name(arms[0]) == arm_name(TOY.recipe("simclr", 0))
@@ -173,7 +177,7 @@ def test_labels_teach_more_than_nothing(tmp_path: Path) -> None:
     untrained, supervised = (
         figures_of(setup.baseline(kind, 0), setup, tmp_path)["linear"] for kind in ("untrained", "supervised")
     )
-    assert supervised > untrained + 0.05
+    assert supervised > untrained + 0.03
 
 
 def test_percent_is_the_mean_and_the_sample_deviation() -> None:

@@ -10,7 +10,7 @@ from nearfar.studies import run_study
 from nearfar.studies.views import AUGMENTATIONS, KINDS, RECIPES, STUDY, _finding, _remarks, changes
 from nearfar.views import pipelines
 
-TOY = ["data=glyphs:train", "images=80", "epochs=1", "size=12", "batch=40", "seeds=1", "jobs=1"]
+TOY = ["data=digits", "on=validation", "images=80", "epochs=1", "size=8", "batch=40", "seeds=1", "jobs=1"]
 
 
 @pytest.mark.parametrize("recipe", RECIPES)
