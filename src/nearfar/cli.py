@@ -113,10 +113,11 @@ def _demo(given: argparse.Namespace) -> int:
 def _add_pretrain(commands: Any) -> None:
     pretrain = commands.add_parser(
         "pretrain",
-        help="learn an encoder from pictures; the same command again resumes",
+        help="learn an encoder from pictures, recordings or text; the same command again resumes",
         usage="nearfar pretrain RECIPE DATA --out RUN [--config FILE] [key=value ...]",
-        description="Learns an encoder from pictures. DATA is a folder of images, a Parquet file or folder with an image "
-        "column, an .npz with images (and labels), or a name: digits, glyphs, cifar10:FOLDER.",
+        description="Learns an encoder. DATA is a folder of images, a Parquet file or folder with an image column, an .npz "
+        "with images (and labels), or a name: digits, glyphs, cifar10:FOLDER; for cpc a folder of .wav files or Parquet "
+        "with an audio column; for mlm a .txt file, a folder of them, or an .npz with tokens.",
         epilog=_settings_help(),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -132,7 +133,8 @@ def _add_pretrain(commands: Any) -> None:
 
 
 def _settings_help() -> str:
-    from nearfar.settings import CHOICES, Settings
+    from nearfar.recipes.choices import CHOICES
+    from nearfar.settings import Settings
 
     lines = ["settings (key=value):"]
     for key, field in Settings.model_fields.items():
@@ -201,7 +203,7 @@ def _add_evaluate(commands: Any) -> None:
     evaluate.add_argument("--k", type=int, default=20, help="neighbours of knn (default 20)")
     evaluate.add_argument("--temperature", type=float, default=0.07, help="of knn's votes (default 0.07)")
     evaluate.add_argument(
-        "--no-baselines", action="store_true", help="leave out raw pixels and the untrained encoder"
+        "--no-baselines", action="store_true", help="leave out what is not learned and the untrained encoder"
     )
     evaluate.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
     evaluate.set_defaults(command=_evaluate)
@@ -391,8 +393,9 @@ def _recipes(given: argparse.Namespace) -> int:
 def _entries(name: str | None) -> dict[str, Any]:
     """The recipes, or the one of this name, with their settings complete."""
     from nearfar.recipes import RECIPES
+    from nearfar.recipes.choices import CHOICES
     from nearfar.recipes.page import Entry
-    from nearfar.settings import CHOICES, resolve
+    from nearfar.settings import resolve
 
     settings = {each: resolve(each, "DATA") for each in (RECIPES if name is None else (name,))}
     return {

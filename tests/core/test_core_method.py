@@ -19,10 +19,11 @@ from nearfar.method import Method
 from nearfar.negatives import Bank, InBatch, NoNegatives, Queue
 from nearfar.recipes import RECIPES
 from nearfar.recipes.build import build_method, seen_channels
+from nearfar.recipes.choices import CHOICES
 from nearfar.schedules import Progress, geometric, linear
 from nearfar.scores import UNKNOWN
 from nearfar.selections import Ball, Everyone, Ring
-from nearfar.settings import CHOICES, resolve
+from nearfar.settings import resolve
 from nearfar.types import Batch, Certificate, Selection, view_pairs
 
 N, DIM = 6, 5

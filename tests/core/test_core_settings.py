@@ -11,7 +11,8 @@ from nearfar.errors import UserError
 from nearfar.parts import settable
 from nearfar.recipes import RECIPES
 from nearfar.recipes.build import describe
-from nearfar.settings import CHOICES, ROOMS, Settings, check, read_file, read_words, resolve
+from nearfar.recipes.choices import CHOICES, ROOMS
+from nearfar.settings import Settings, check, read_file, read_words, resolve
 
 
 @pytest.mark.parametrize("recipe", RECIPES)

@@ -7,9 +7,10 @@ import pytest
 
 from nearfar.cli import main
 from nearfar.recipes import RECIPES
+from nearfar.recipes.choices import CHOICES, ROOMS
 from nearfar.recipes.equations import LINES, equation_of
 from nearfar.recipes.page import Entry, base_of, methods_page
-from nearfar.settings import CHOICES, ROOMS, resolve
+from nearfar.settings import resolve
 from nearfar.train.run import fresh_method
 
 DOCS = Path(__file__).parents[2] / "docs"

@@ -8,11 +8,13 @@ key 2, for negatives=dictionary. The critic that goes with it is `dot`.
 """
 
 from collections.abc import Sequence
+from typing import Any, Self
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from nearfar.encoders.plan import Plan, Seen
 from nearfar.errors import UserError
 from nearfar.schedules import Progress
 from nearfar.types import Encoded, Pair
@@ -79,6 +81,10 @@ class MaskedSymbols(nn.Module):
             raise UserError(f"encoders.dropout was {dropout:g}; it lies in [0, 1)")
         self.reader = Reader(symbols, length, dim, layers, heads, dropout)
         self.hidden = max(round(share * length), 1)
+
+    @classmethod
+    def made(cls, plan: Plan, seen: Seen, **settings: Any) -> Self:
+        return cls(**settings, symbols=seen.channels[0], length=seen.size, share=seen.views["share"])
 
     def pairs(self, views: int, symmetric: bool) -> tuple[Pair, ...]:
         return (Pair(READ, HIDDEN, 1.0, self.hidden, self.hidden - 1),)

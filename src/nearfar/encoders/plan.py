@@ -1,7 +1,8 @@
 """How a network is put together around a backbone."""
 
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
 from torch import nn
 
@@ -14,11 +15,17 @@ Head = Literal["linear", "linear-norm", "mlp", "mlp-plain"]
 
 @dataclass(frozen=True)
 class Seen:
-    """What the networks of a run are shown, and with which backbone: channels of each view, side of a picture."""
+    """What the networks of a run are shown, and with which backbone.
+
+    `channels`: of each view of a picture; for text, the number of symbols. `size`: side of a picture, length of a block of
+    text. `instances`: how many there are. `views`: the settings of the views.
+    """
 
     backbone: str
     channels: tuple[int, ...]
     size: int
+    instances: int = 1
+    views: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ recording that has one k steps later. The critic that goes with it is `dot`.
 
 import math
 from collections.abc import Sequence
-from typing import Literal
+from typing import Any, Literal, Self
 
 import torch
 import torch.nn.functional as F
@@ -17,6 +17,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from nearfar.encoders.norm import PureBatchNorm1d, commit_statistics
+from nearfar.encoders.plan import Plan, Seen
 from nearfar.errors import UserError
 from nearfar.schedules import Progress
 from nearfar.types import Encoded, Pair
@@ -112,6 +113,10 @@ class Predictive(nn.Module):
             )
         self.steps, self.others, self.instances = steps, others, instances
         self.ahead = nn.ModuleList(nn.Linear(context, width, bias=False) for _ in range(steps))
+
+    @classmethod
+    def made(cls, plan: Plan, seen: Seen, **settings: Any) -> Self:
+        return cls(**settings, samples=seen.views["samples"], instances=seen.instances)
 
     def pairs(self, views: int, symmetric: bool) -> tuple[Pair, ...]:
         return tuple(self._pair(k) for k in range(1, self.steps + 1))

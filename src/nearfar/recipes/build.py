@@ -29,9 +29,7 @@ def build_method(
     """The method that checked settings describe, for data of so many channels and instances."""
     plan = _plan(choices)
     return Method(
-        encoders=_encoders(
-            choices, plan, Seen(backbone, seen_channels(choices["views"], channels), image_size), instances
-        ),
+        encoders=_encoders(choices, plan, _seen(choices["views"], backbone, channels, image_size, instances)),
         critic=_critic(choices["critic"], _dim(choices, plan)),
         negatives=_negatives(choices, _dim(choices, plan), instances, channels),
         selection=_selection(choices["selection"], instances),
@@ -45,7 +43,7 @@ def try_parts(choices: Choices) -> None:
     """Lets every part judge its own settings, on torch's meta device, where nothing costs memory."""
     with torch.device("meta"):
         plan = _plan(choices)
-        _encoders(choices, plan, Seen("resnet8-w16", seen_channels(choices["views"], 3), 32), instances=1)
+        _encoders(choices, plan, _seen(choices["views"], "resnet8-w16", channels=3, size=32, instances=1))
         _negatives(choices, _dim(choices, plan), instances=1, symbols=3)
         _critic(choices["critic"], _dim(choices, plan))
         _selection(choices["selection"], instances=1)
@@ -94,15 +92,13 @@ def seen_channels(views: Mapping[str, Any], channels: int) -> tuple[int, ...]:
     return LAB_CHANNELS
 
 
-def _encoders(choices: Choices, plan: Plan, seen: Seen, instances: int) -> Encoders:
-    name, views = choices["encoders"]["name"], choices["views"]
-    role = encoders.PARTS[name]
-    own = _own(role, choices["encoders"])
-    if name == "predictive":
-        return role(**own, samples=views["samples"], instances=instances)
-    if name == "masked":
-        return role(**own, symbols=seen.channels[0], length=seen.size, share=views["share"])
-    return role.made(plan, seen, **own)  # type: ignore[attr-defined]
+def _seen(views: Mapping[str, Any], backbone: str, channels: int, size: int, instances: int) -> Seen:
+    return Seen(backbone, seen_channels(views, channels), size, instances, views)
+
+
+def _encoders(choices: Choices, plan: Plan, seen: Seen) -> Encoders:
+    role = encoders.PARTS[choices["encoders"]["name"]]
+    return role.made(plan, seen, **_own(role, choices["encoders"]))  # type: ignore[attr-defined]
 
 
 def _negatives(choices: Choices, dim: int, instances: int, symbols: int) -> Source:

@@ -17,7 +17,8 @@ from nearfar.evaluate.features import features
 from nearfar.hardware import pick_device
 from nearfar.method import Method
 from nearfar.recipes.build import build_method, describe
-from nearfar.settings import CHOICES, Settings, augmentation, check
+from nearfar.recipes.choices import CHOICES, augmentation
+from nearfar.settings import Settings, check
 from nearfar.train import checkpoints
 from nearfar.train.logs import read_metrics
 from nearfar.train.loop import under
