@@ -1,0 +1,147 @@
+"""`spirals`: the geometry, the views, the training by nearfar's own parts, the probe, and the study in small."""
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn.linear_model import LogisticRegression
+
+from nearfar.bounds import InfoNCE
+from nearfar.critics import Cosine
+from nearfar.encoders import Shared
+from nearfar.errors import UserError
+from nearfar.method import Method
+from nearfar.negatives import Bank
+from nearfar.selections import Everyone
+from nearfar.studies import run_study
+from nearfar.studies import spirals as module
+from nearfar.studies.spirals import NOISES, STUDY, network, representation, spirals, train, view
+
+
+@settings(deadline=None, max_examples=20)
+@given(turns=st.sampled_from([1, 2, 3]), gap=st.floats(0.1, 3.0), seed=st.integers(0, 1000))
+def test_points_lie_on_their_own_spiral(turns: int, gap: float, seed: int) -> None:
+    """Radius r belongs to the angle pi r / gap, for the second spiral half a circle further."""
+    points, spiral = spirals(200, torch.Generator().manual_seed(seed), turns, gap)
+    radius = points.norm(dim=1).double()
+    assert float(radius.max()) <= 2 * turns * gap * (1 + 1e-6)
+    angle = math.pi * radius / gap + math.pi * spiral
+    expected = torch.stack([radius * angle.cos(), radius * angle.sin()], dim=1)
+    torch.testing.assert_close(points.double(), expected, atol=1e-4 * gap * turns, rtol=1e-4)
+    assert spiral.tolist() == [0, 1] * 100
+
+
+def test_arms_are_a_gap_apart_and_alternate_along_a_ray() -> None:
+    points, spiral = spirals(400_000, torch.Generator().manual_seed(0), 2, 0.5)
+    on_ray = (points[:, 1].abs() < 2e-3) & (points[:, 0] > 0.1)
+    radius, order = points[on_ray, 0].sort()
+    arm = (radius / 0.5).round().int()
+    torch.testing.assert_close(radius, arm * 0.5, atol=0.02, rtol=0)
+    # the first spiral meets this ray after whole turns, two gaps each, the second half a turn off
+    assert torch.equal(spiral[on_ray][order], (arm % 2).to(spiral.dtype))
+
+
+def test_no_line_tells_the_spirals_apart_by_their_coordinates() -> None:
+    sets = [spirals(20_000, torch.Generator().manual_seed(seed)) for seed in (0, 1)]
+    (x, labels), (asked, truth) = [(points.numpy(), spiral.numpy()) for points, spiral in sets]
+    assert LogisticRegression().fit(x, labels).score(asked, truth) == pytest.approx(0.5, abs=0.02)
+
+
+@settings(deadline=None, max_examples=20)
+@given(noise=st.floats(0.0, 5.0), seed=st.integers(0, 1000))
+def test_a_view_moves_each_coordinate_within_the_noise(noise: float, seed: int) -> None:
+    """003 sec. 4.3: epsilon_x, epsilon_y independent, U(0, eta)."""
+    points = torch.zeros(4000, 2)
+    moved = view(points, noise, torch.Generator().manual_seed(seed))
+    assert float(moved.min()) >= 0.0
+    assert float(moved.max()) <= noise
+    torch.testing.assert_close(
+        moved.mean(dim=0), torch.full((2,), noise / 2), atol=0.03 * noise + 1e-9, rtol=0
+    )
+    if noise > 0.01:
+        correlation = np.corrcoef(moved.T.numpy())[0, 1]
+        assert abs(correlation) < 0.08
+
+
+def test_network_is_the_papers() -> None:
+    widths = [tuple(layer.weight.shape) for layer in network() if isinstance(layer, torch.nn.Linear)]
+    assert widths == [(128, 2), (128, 128), (128, 128), (128, 128), (2, 128)]
+
+
+def test_training_is_instance_discrimination() -> None:
+    """Two steps, written out: SGD on log(1 + K) minus InfoNCE of views against bank rows, which then move."""
+    points, _ = spirals(256, torch.Generator().manual_seed(0))
+    torch.manual_seed(0)
+    net, twin = network(), network()
+    twin.load_state_dict(net.state_dict())
+    bank = Bank(256, momentum=0.5, sample=64, dim=2)
+    method = Method(Shared(net), Cosine(module.TEMPERATURE), bank, Everyone(), InfoNCE())
+    torch.manual_seed(5)
+    losses = train(method, points, 0.3, 2, torch.Generator().manual_seed(1))
+
+    torch.manual_seed(5)
+    generator = torch.Generator().manual_seed(1)
+    rows_of = torch.randperm(256, generator=generator)
+    with torch.no_grad():
+        memory = torch.nn.functional.normalize(twin(points), dim=1)
+    optimiser = torch.optim.SGD(twin.parameters(), lr=module.RATE, momentum=0.9, weight_decay=1e-5)
+    seen = []
+    for rows in rows_of.split(128):
+        z = torch.nn.functional.normalize(
+            twin(points[rows] + 0.3 * torch.rand(128, 2, generator=generator)), dim=1
+        )
+        drawn = torch.randint(256, (64,))
+        f = z @ memory[drawn].T / module.TEMPERATURE
+        f = f.masked_fill(drawn[None, :] == rows[:, None], -math.inf)
+        own = (z * memory[rows]).sum(dim=1) / module.TEMPERATURE
+        others = (drawn[None, :] != rows[:, None]).sum(dim=1)
+        nats = (own - torch.cat([own[:, None], f], dim=1).logsumexp(dim=1) + (1 + others).log()).mean()
+        loss = math.log(65) - nats
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+        memory[rows] = torch.nn.functional.normalize(memory[rows] + z.detach(), dim=1)
+        seen.append(float(loss.detach()))
+    assert losses == pytest.approx([np.mean(seen)], abs=1e-5)
+    torch.testing.assert_close(bank.rows[0], memory, atol=1e-5, rtol=1e-4)
+    for weight, expected in zip(net.parameters(), twin.parameters(), strict=True):
+        torch.testing.assert_close(weight, expected, atol=1e-5, rtol=1e-4)
+
+
+def test_accuracy_is_that_of_a_logistic_regression() -> None:
+    arm = {"seed": 3, "noise": 0.4, "points": 256, "negatives": 32, "steps": 20, "held": 400}
+    found = module.repetition(**arm)
+    assert found == module.repetition(**arm)
+    generator = torch.Generator().manual_seed(3)
+    (x, labels), validation, test = (spirals(size, generator) for size in (256, 400, 400))
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(3)
+        net = network()
+        method = Method(
+            Shared(net), Cosine(module.TEMPERATURE), Bank(256, 0.5, 32, dim=2), Everyone(), InfoNCE()
+        )
+        train(method, x, 0.4, 20, generator)
+    fit = LogisticRegression(C=1e4).fit(representation(net, x).numpy(), labels.numpy())
+    for name, (asked, truth) in (("validation", validation), ("test", test)):
+        assert found[name] == pytest.approx(
+            fit.score(representation(net, asked).numpy(), truth.numpy()), abs=0.03
+        )
+
+
+def test_the_study_runs(tmp_path: Path) -> None:
+    toy = ["points=256", "negatives=64", "steps=8", "repeats=2", "held=700", "jobs=1"]
+    record = run_study(STUDY, tmp_path, toy)
+    rows = {row.label: row for row in record.result.findings[0].rows}
+    assert rows["noise 0.4"].paper == 0.70
+    assert all(0 <= float(rows[f"noise {noise:g}"].ours) <= 1 for noise in NOISES)  # type: ignore[arg-type]
+    assert len(list((tmp_path / "arms").iterdir())) == 2 * len(NOISES)
+    assert (tmp_path / "figure.png").stat().st_size > 1000
+
+
+def test_what_cannot_be_is_one_sentence(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="points was 5; allowed are whole numbers from 128"):
+        run_study(STUDY, tmp_path, ["points=5"])
