@@ -5,7 +5,7 @@ by each policy of App. E: linear, in steps, adaptive on a validation score at ev
 step; and at 0.9 from the first step on, which Table 2 calls no annealing. 001 trains for 200 epochs and gives the
 length of the linear rise (half of them), not that of the steps or the size of an adaptive move: those are ours.
 
-Command: nearfar study annealing data=cifar10:ROOT     Cost: about COST on two cores.
+Command: nearfar study annealing data=cifar10:ROOT     Cost: about 6 minutes on two cores.
 """
 
 from collections.abc import Mapping, Sequence
