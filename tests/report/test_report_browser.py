@@ -243,6 +243,31 @@ def test_a_real_run_is_shown_without_complaint(browser: Page, tmp_path: Path) ->
         assert word in shown.lower()
 
 
+def test_a_selection_is_shown_without_complaint(browser: Page, ring_run: Any, tmp_path: Path) -> None:
+    """MoCo-Ring with ML-CPC: edges, histogram, table and pictures, on a phone and on a desk, to be read by anyone."""
+    page = write_report([ring_run], tmp_path / "report.html", points=60)
+    for width, dark in ((390, False), (1280, True)):
+        browser.open(page.as_uri(), width=width, dark=dark)
+        assert browser.value("document.documentElement.scrollWidth <= innerWidth")
+        least, text = browser.value(_LEAST_CONTRAST)
+        assert least >= 4.5, f"{text!r} has a contrast of {least:.2f}"
+    assert browser.complaints() == []
+    shown = browser.value("document.body.innerText")
+    for words in (
+        "Which negatives count",
+        "Edges of the selection",
+        "dropped as too close",
+        "bound.alpha",
+        "001 Thm 3.1",
+    ):
+        assert words in shown
+    assert browser.value("document.querySelectorAll('.case').length") == 5
+    assert browser.value(
+        "[...document.querySelectorAll('.case img')].every(i => i.alt && i.naturalWidth > 0)"
+    )
+    assert browser.value("document.querySelectorAll('.charts.pair [role=img][aria-label]').length") == 2
+
+
 def test_all_words_can_be_read_in_light_and_dark(browser: Page, several: Path) -> None:
     """WCAG AA asks for 4.5 to 1."""
     for dark, paper in ((False, "rgb(250, 249, 246)"), (True, "rgb(18, 20, 24)")):

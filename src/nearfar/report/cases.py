@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Int
 
 from nearfar.method import Method
-from nearfar.report.facts import Absent, Case, Group, Neighbour, Picture
+from nearfar.report.facts import Absent, Case, Cases, Group, Neighbour, Picture
 from nearfar.report.inputs import Images, Views
 from nearfar.report.named import Named
 from nearfar.report.pictures import coloured, data_uri, decoded, fitted, within
@@ -26,7 +26,6 @@ class Shown:
 
     def __init__(self, images: Images, views: Views, method: Method, batch: Batch, side: int) -> None:
         self.images, self.views, self.method, self.batch, self.side = images, views, method, batch, side
-        self.crisp = Named(images, batch.index[:1].cpu().numpy()).small
 
     def instances(self, ids: Int[np.ndarray, "instance"]) -> tuple[Named, dict[int, Picture]]:
         named = Named(self.images, ids)
@@ -41,12 +40,8 @@ class Shown:
         return Picture(data_uri(within(coloured(np.asarray(drawn)[0]), self.side)), caption)
 
 
-def cases_of(
-    sifted: Sifted, groups: Mapping[int, Group], shown: Shown, count: int
-) -> tuple[Case, ...] | Absent:
+def cases_of(sifted: Sifted, groups: Mapping[int, Group], shown: Shown, count: int) -> Cases | Absent:
     """Anchors of as many classes as there are, each with its hardest kept, its closest dropped, its easiest."""
-    if not np.array_equal(sifted.anchor, shown.batch.index.cpu().numpy()):
-        return Absent("Anchors are parts of an instance here, which cannot be shown one by one.")
     try:
         rows = _rows(sifted, shown.images, count)
         examples = {(row, group): _examples(sifted, row, group) for row in rows for group in groups}
@@ -63,7 +58,7 @@ def cases_of(
                 label[mine] == label[theirs] if known else None,
             )
 
-        return tuple(
+        cases = tuple(
             Case(
                 *_pair(shown, row, pictures[int(sifted.anchor[row])]),
                 similarity=float(sifted.positive[row]),
@@ -76,6 +71,7 @@ def cases_of(
             )
             for row in rows
         )
+        return Cases(cases, named.small)
     except UNAVAILABLE as problem:
         return Absent(f"The examples could not be drawn: {said(problem)}")
 

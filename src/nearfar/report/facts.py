@@ -152,6 +152,12 @@ class Case:
 
 
 @dataclass(frozen=True)
+class Cases:
+    rows: tuple[Case, ...]
+    crisp: bool
+
+
+@dataclass(frozen=True)
 class Selected:
     """What a selection does at the end of the run, measured on a sample of anchors."""
 
@@ -165,8 +171,7 @@ class Selected:
     bins: tuple[float, ...]  # edges of the histograms
     groups: tuple[Group, ...]
     notes: tuple[str, ...]
-    cases: tuple[Case, ...] | Absent
-    crisp: bool
+    cases: Cases | Absent
 
 
 @dataclass(frozen=True)

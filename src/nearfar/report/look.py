@@ -68,6 +68,9 @@ def look(run: Run, settings: Mapping[str, Any], detail: Detail) -> Seen:
         return _nothing(none, settings)
     if not len(rows):
         return _nothing(Absent("The data set holds no images."), settings)
+    things = getattr(images, "things", "images")  # sequences say what one counts of them
+    if things != "images":
+        return _nothing(Absent(f"The data are {things}: there is no picture to show."), settings)
     return Seen(
         *_space(run, images, rows, detail),
         _strip(run, images, rows, seed, detail),

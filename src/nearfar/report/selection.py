@@ -45,6 +45,7 @@ REASONS = {
     "group": "dropped: another group",
 }
 SERIES = {KEPT: 0, CLOSE: 1, PULLED: 2, DROPPED: 3, EASY: 8}
+_PARTS = Absent("Anchors are parts of an instance here, which are not shown one by one.")
 SOURCES = {"in-batch": "the batch", "queue": "the queue", "bank": "the bank"}
 
 
@@ -75,25 +76,19 @@ def selection_of(
 
 
 def _measured(run: Run, images: Images, settings: Mapping[str, Any], extent: Extent) -> Selected | Absent:
-    method, seed, progress = run.method(), int(settings["seed"]), progress_of(run, settings)
-    method.to(run.device)
+    method, progress = run.method().to(run.device), progress_of(run, settings)
     rows = order(2, 0, len(images))[: _anchors(method, int(settings["batch_size"]))]
-    batch = Batch(run.views()(images.load(rows), seed, int(progress.epoch), rows), torch.from_numpy(rows)).to(
-        run.device
-    )
-    by_rank = isinstance(method.selection, (Ball, Ring, Neighbours))
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)  # a bank may sample its rows, an encoder drop units
-        scores, context = watched(method, batch, progress)
-        sifted = _in_units(sift(method.selection, scores, context, by_rank), method, progress)
+    views = run.views()(images.load(rows), int(settings["seed"]), int(progress.epoch), rows)
+    batch = Batch(views, torch.from_numpy(rows)).to(run.device)
+    sifted, covered = _sifted(method, batch, progress, int(settings["seed"]))
     if not (sifted.group >= 0).any():
         return Absent("The anchors have no negatives, so the selection has nothing to choose from.")
     if not np.isfinite(sifted.score[sifted.group >= 0]).all():
         return Absent("The scores are not finite numbers: this run has diverged.")
-    covered = method.selection.covered(scores, context) if isinstance(method.selection, Ring) else None
-    labels = None if images.labels is None else np.asarray(images.labels)
-    name = chosen(settings, "selection")
-    bins = _bins(sifted)
+    # anchors may be the times of a sequence, with ids that are no instance's
+    whole = np.array_equal(sifted.anchor, rows)
+    labels = np.asarray(images.labels) if whole and images.labels is not None else None
+    name, bins = chosen(settings, "selection"), _bins(sifted)
     groups = {g: _group(sifted, g, name, bins, labels) for g in GROUPS if (sifted.group == g).any()}
     shown = Shown(images, run.views(), method, batch, extent.side)
     return Selected(
@@ -107,9 +102,19 @@ def _measured(run: Run, images: Images, settings: Mapping[str, Any], extent: Ext
         bins=tuple(bins.tolist()),
         groups=tuple(groups.values()),
         notes=tuple(_notes(method, len(rows), covered, int(settings["batch_size"]))),
-        cases=cases_of(sifted, groups, shown, extent.cases),
-        crisp=shown.crisp,
+        cases=cases_of(sifted, groups, shown, extent.cases) if whole else _PARTS,
     )
+
+
+def _sifted(method: Method, batch: Batch, progress: Progress, seed: int) -> tuple[Sifted, float | None]:
+    """The candidates in their groups, by similarity, and for a ring the share of anchors that 001 Thm 3.1 covers."""
+    by_rank = isinstance(method.selection, (Ball, Ring, Neighbours))
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)  # a bank may sample its rows, a selection draw, an encoder drop units
+        scores, context = watched(method, batch, progress)
+        sifted = sift(method.selection, scores, context, by_rank)
+    covered = method.selection.covered(scores, context) if isinstance(method.selection, Ring) else None
+    return _in_units(sifted, method, progress), covered
 
 
 def progress_of(run: Run, settings: Mapping[str, Any]) -> Progress:
