@@ -273,8 +273,12 @@ def check(merged: Mapping[str, Any]) -> Settings:
 
 def check_backbone_fits(known: dict[str, Any]) -> None:
     """Sequences have networks of their own and no image size."""
-    role = known["encoders"]["name"]
+    role, named = known["encoders"]["name"], known.get("backbone")
     if role not in SEQUENCE_ROLES:
+        if named in {own for own, _ in SEQUENCE_ROLES.values()}:
+            raise UserError(
+                f"backbone was {named!r}, which is for sequences; with encoders={role} it sees pictures"
+            )
         return
     if known.get("image_size") not in (None, "none"):
         raise UserError(f"image_size was {known['image_size']!r}; with encoders={role} there is no image")

@@ -54,7 +54,7 @@ def slow_loss(encoders: Predictive, heard: Tensor, who: list[int], kind: str) ->
     frames = [math.ceil(length / HOP) for length in LENGTHS]
     total = 0.0
     for k in range(1, encoders.steps + 1):
-        weight = encoders.ahead[k - 1].weight
+        weight: Any = encoders.ahead[k - 1].weight
         losses = []
         for i, count in enumerate(frames):
             for t in range(count - k):
@@ -137,7 +137,7 @@ def test_frames_and_features_do_not_depend_on_padding_or_company() -> None:
     together = torch.zeros(2, 2, 52, dtype=torch.float64)
     together[0, :, :20], together[1, :, :36] = short[0], long[0]
     for pooling in ("mean", "moments"):
-        listener.pooling = pooling  # type: ignore[assignment]
+        listener.pooling = pooling
         alone = torch.cat([listener(short), listener(long)]).detach().numpy()
         assert listener(together).detach().numpy() == pytest.approx(alone, abs=1e-12)
     assert alone.shape == (2, 2 * (5 + 7))

@@ -1,0 +1,258 @@
+"""Recordings and text: decoded as they were written, opened like pictures, and mistakes get a sentence."""
+
+import csv
+import io
+import struct
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from nearfar.data import Images, Reading, Sequences, open_data
+from nearfar.data.audio import decode_wav
+from nearfar.data.containers import Unusable
+from nearfar.data.sequences import Held, Read, groups_of
+from nearfar.data.text import UNKNOWN_SYMBOL
+from nearfar.errors import UserError
+
+
+def wav(samples: list[list[int]], bits: int = 16, rate: int = 8000) -> bytes:
+    """A PCM file byte by byte, from the format's description: frames of one integer for each channel."""
+    width, channels = bits // 8, len(samples[0])
+    body = b"".join(
+        (s + 128).to_bytes(1, "little") if bits == 8 else s.to_bytes(width, "little", signed=True)
+        for frame in samples
+        for s in frame
+    )
+    head = struct.pack("<HHIIHH", 1, channels, rate, rate * channels * width, channels * width, bits)
+    chunks = b"fmt " + struct.pack("<I", len(head)) + head
+    chunks += b"data" + struct.pack("<I", len(body)) + body + (b"\0" if len(body) % 2 else b"")
+    return b"RIFF" + struct.pack("<I", 4 + len(chunks)) + b"WAVE" + chunks
+
+
+def tone(count: int, seed: int = 0) -> list[list[int]]:
+    return [[int(s)] for s in np.random.default_rng(seed).integers(-1000, 1000, count)]
+
+
+@settings(max_examples=60, deadline=None)
+@given(data=st.data(), bits=st.sampled_from([8, 16, 24, 32]), channels=st.integers(1, 3))
+def test_pcm_is_decoded_to_the_value_of_its_integers(data: st.DataObject, bits: int, channels: int) -> None:
+    top = 2 ** (bits - 1)
+    sample = st.integers(-top, top - 1) | st.sampled_from([-top, -1, 0, 1, top - 1])
+    frames = data.draw(
+        st.lists(st.lists(sample, min_size=channels, max_size=channels), min_size=1, max_size=9)
+    )
+    found = decode_wav(wav(frames, bits, 11025))
+    assert found.rate == 11025
+    expected = [sum(frame) / len(frame) / top for frame in frames]
+    assert found.wave.tolist() == pytest.approx(expected, abs=2e-7)
+    assert found.wave.dtype == np.float32
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (b"", "not a PCM wav file"),
+        (b"RIFF1234WAVE", "not a PCM wav file"),
+        (b"ID3 not sound at all, whatever its name says", "not a PCM wav file"),
+        (wav(tone(50))[:-20], "truncated: 80 bytes of sound where 100 were announced"),
+        (wav([[1]])[:-2].replace(b"data\x02", b"data\x00"), "empty"),
+        (wav(tone(5)).replace(b"fmt \x10\0\0\0\x01\0", b"fmt \x10\0\0\0\x03\0"), "not a PCM wav file"),
+    ],
+)
+def test_what_is_no_sound_says_why(data: bytes, reason: str) -> None:
+    with pytest.raises(Unusable, match=reason):
+        decode_wav(data)
+
+
+def write_parquet(file: Path, sounds: list[bytes | None], **columns: object) -> Path:
+    kind = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
+    audio = pa.array([None if s is None else {"bytes": s, "path": "x.wav"} for s in sounds], kind)
+    pq.write_table(pa.table({"audio": audio, **columns}), file, row_group_size=4)
+    return file
+
+
+SPEAKERS = ["bo", "al", "al", "cy", "bo", "al"]
+SOUNDS = [wav(tone(20 + 10 * n, n)) for n in range(6)]
+
+
+def speech(tmp_path: Path) -> Sequences:
+    file = write_parquet(
+        tmp_path / "s.parquet", list(SOUNDS), label=[0, 1, 2, 0, 1, 2], speaker=SPEAKERS, take=[3] * 6
+    )
+    opened = open_data(file)
+    assert isinstance(opened, Sequences)
+    return opened
+
+
+def test_parquet_with_audio_opens_with_labels_and_groups(tmp_path: Path) -> None:
+    opened = speech(tmp_path)
+    assert (len(opened), opened.rate, opened.channels) == (6, 8000, 1)
+    assert opened.labels is not None
+    assert opened.labels.tolist() == [0, 1, 2, 0, 1, 2]
+    assert opened.groups["speaker"].tolist() == [1, 0, 0, 2, 1, 0]
+    assert opened.groups["take"].tolist() == [0] * 6
+    series = opened.load(np.array([2, 0]))
+    assert series.length.tolist() == [40, 20]
+    assert series.data.shape == (2, 40)
+    assert np.array_equal(series.data[1, :20], decode_wav(SOUNDS[0]).wave)
+    assert not series.data[1, 20:].any()
+
+
+def test_subsets_and_splits_keep_groups_and_classes_in_step(tmp_path: Path) -> None:
+    opened = speech(tmp_path)
+    part = opened.subset(np.array([5, 3]))
+    assert part.groups["speaker"].tolist() == [0, 2]
+    assert part.load(np.array([1])).length.tolist() == [50]
+    assert part.fingerprint != opened.fingerprint
+    rest, held = opened.split(0.5, seed=1)
+    assert isinstance(rest, Sequences)
+    assert sorted([*rest.paths, *held.paths]) == sorted(opened.paths)
+    for half in (rest, held):
+        numbers = [int(path.partition("#")[2]) for path in half.paths]
+        assert half.groups["speaker"].tolist() == [opened.groups["speaker"][n] for n in numbers]  # type: ignore[attr-defined]
+
+
+def test_groups_by_name(tmp_path: Path) -> None:
+    opened = speech(tmp_path)
+    assert groups_of(opened, "speaker").tolist() == [1, 0, 0, 2, 1, 0]
+    assert groups_of(opened, "label").tolist() == [0, 1, 2, 0, 1, 2]
+    assert groups_of(opened, "self").tolist() == list(range(6))
+    with pytest.raises(
+        UserError, match=r"selection.by was 'spaeker'; .* can be grouped by label, self, speaker, take"
+    ):
+        groups_of(opened, "spaeker")
+
+
+def test_a_changed_group_is_changed_data(tmp_path: Path) -> None:
+    first = speech(tmp_path).fingerprint
+    again = write_parquet(
+        tmp_path / "s.parquet",
+        list(SOUNDS),
+        label=[0, 1, 2, 0, 1, 2],
+        speaker=[*SPEAKERS[:5], "bo"],
+        take=[3] * 6,
+    )
+    assert open_data(again).fingerprint != first
+    assert speech(tmp_path).fingerprint == first
+
+
+def test_bad_recordings_and_other_rates_go_to_the_quarantine(tmp_path: Path) -> None:
+    sounds = [*SOUNDS, None, SOUNDS[0][:-8], wav(tone(30), rate=16000), *SOUNDS] * 2
+    file = write_parquet(tmp_path / "s.parquet", sounds)
+    opened = open_data(file, max_bad_share=0.3, quarantine=tmp_path / "q.csv")
+    assert len(opened) == 24
+    rows = list(csv.reader((tmp_path / "q.csv").read_text().splitlines()))[1:]
+    assert [reason.split(":")[0] for _, reason in rows[:3]] == [
+        "empty row",
+        "truncated",
+        "sampled at 16000 Hz; most of the set is at 8000 Hz",
+    ]
+    assert len(rows) == 6
+    with pytest.raises(UserError, match=r"6 of 30 recordings cannot be used and the allowed share is 0\.05"):
+        open_data(file)
+
+
+def test_folders_of_wav_files_have_their_folders_as_classes(tmp_path: Path) -> None:
+    for number, sound in enumerate(SOUNDS):
+        path = tmp_path / ("yes" if number % 2 else "no") / f"{number}.wav"
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(sound)
+    opened = open_data(tmp_path)
+    assert isinstance(opened, Sequences)
+    assert opened.classes == ("no", "yes")
+    assert opened.labels is not None
+    assert opened.labels.tolist() == [0, 0, 0, 1, 1, 1]
+    assert opened.paths[3] == "yes/1.wav"
+    assert opened.load(np.array([3])).length.tolist() == [30]
+
+
+def test_recordings_beyond_the_cache_are_decoded_at_each_load(tmp_path: Path) -> None:
+    file = write_parquet(tmp_path / "s.parquet", list(SOUNDS))
+    held, read = open_data(file), open_data(file, cache_bytes=200)
+    assert isinstance(held.store, Held)
+    assert isinstance(read.store, Read)
+    everything = np.array([4, 0, 5, 1])
+    assert np.array_equal(held.load(everything).data, read.load(everything).data)
+    assert held.fingerprint == read.fingerprint
+
+
+def test_a_picture_column_still_means_pictures(tmp_path: Path) -> None:
+    from PIL import Image
+
+    out = io.BytesIO()
+    Image.new("RGB", (9, 8)).save(out, "PNG")
+    kind = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
+    both = {"image": pa.array([{"bytes": out.getvalue(), "path": "x"}], kind)}
+    pq.write_table(pa.table({**both, "audio": both["image"]}), tmp_path / "p.parquet")
+    opened = open_data(tmp_path / "p.parquet")
+    assert isinstance(opened, Images)
+    assert not isinstance(opened, Sequences)
+
+
+TEXT = "to be or not to be"
+
+
+def symbols(opened: Images, row: int) -> str:
+    assert isinstance(opened, Sequences)
+    series = opened.load(np.array([row]))
+    return "".join(opened.symbols[n] for n in series.data[0, : series.length[0]])
+
+
+def test_text_is_blocks_of_its_characters(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text(TEXT, encoding="utf-8")
+    opened = open_data(tmp_path / "a.txt", reading=Reading(length=8))
+    assert [symbols(opened, row) for row in range(3)] == ["to be or", " not to ", "be"]
+    assert opened.paths == ("a.txt#0", "a.txt#1", "a.txt#2")
+    assert opened.symbols[:3] == (UNKNOWN_SYMBOL, " ", "o")  # type: ignore[attr-defined]
+    assert opened.channels == len(set(TEXT)) + 1
+    assert opened.load(np.array([2, 0])).data.tolist()[0][2:] == [-1] * 6
+
+
+def test_words_and_a_vocabulary_of_the_most_frequent(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text(TEXT, encoding="utf-8")
+    opened = open_data(tmp_path / "a.txt", reading=Reading("words", length=4, most=2))
+    assert isinstance(opened, Sequences)
+    assert opened.symbols == (UNKNOWN_SYMBOL, "be", "to")
+    assert opened.load(np.arange(2)).data.tolist() == [[2, 1, 0, 0], [2, 1, -1, -1]]
+    other = tmp_path / "b.txt"
+    other.write_text("be quick", encoding="utf-8")
+    again = open_data(other, reading=Reading("words", 4, 2, opened.symbols))
+    assert again.load(np.array([0])).data.tolist() == [[1, 0]]
+
+
+def test_a_folder_of_text_has_class_folders_and_a_quarantine(tmp_path: Path) -> None:
+    for name, content in (("x/1.txt", TEXT), ("x/2.txt", TEXT[:5]), ("y/3.txt", TEXT)):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(content, encoding="utf-8")
+    (tmp_path / "y" / "4.txt").write_bytes(b"\xff\xfe\xfa not text")
+    (tmp_path / "y" / "5.txt").write_bytes(b" \n")
+    opened = open_data(tmp_path, reading=Reading(length=10), max_bad_share=0.5, quarantine=tmp_path / "q.csv")
+    assert opened.labels is not None
+    assert opened.labels.tolist() == [0, 0, 0, 1, 1]
+    reasons = [reason for _, reason in csv.reader((tmp_path / "q.csv").read_text().splitlines())][1:]
+    assert reasons == ["not UTF-8 text", "empty: nothing but white space"]
+    with pytest.raises(UserError, match="2 of 5 text files cannot be used"):
+        open_data(tmp_path)
+
+
+def test_tokens_of_an_npz(tmp_path: Path) -> None:
+    tokens = np.array([[4, 0, 2], [1, 1, -1]], dtype=np.int32)
+    np.savez(tmp_path / "t.npz", tokens=tokens, labels=np.array(["b", "a"]))
+    opened = open_data(tmp_path / "t.npz")
+    assert isinstance(opened, Sequences)
+    assert (opened.channels, opened.classes) == (5, ("a", "b"))
+    assert opened.load(np.arange(2)).data.tolist() == tokens.tolist()
+    assert opened.load(np.array([1])).length.tolist() == [2]
+    with pytest.raises(UserError, match="tokens range from -1 to 4; allowed are numbers from 0 to 2"):
+        open_data(tmp_path / "t.npz", reading=Reading(vocabulary=("a", "b", "c")))
+    np.savez(tmp_path / "t.npz", tokens=np.array([[1, -1, 2]]))
+    with pytest.raises(UserError, match="-1 only at the end of a row"):
+        open_data(tmp_path / "t.npz")
+    np.savez(tmp_path / "t.npz", tokens=np.array([1.5, 2.5]))
+    with pytest.raises(UserError, match="allowed are integers of shape"):
+        open_data(tmp_path / "t.npz")

@@ -1,0 +1,69 @@
+"""Negatives of the anchor's own group, against a loop over every pair."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from nearfar.errors import UserError
+from nearfar.schedules import START
+from nearfar.scores import EMPTY, UNKNOWN, Candidates, Dense, Scores
+from nearfar.selections import Group
+from nearfar.types import Circumstances, Context
+
+INSTANCES = 7
+
+
+@settings(max_examples=80, deadline=None)
+@given(
+    groups=st.lists(st.integers(-1, 2), min_size=INSTANCES, max_size=INSTANCES),
+    anchors=st.lists(st.integers(0, 3 * INSTANCES - 1), min_size=1, max_size=6),
+    candidates=st.lists(st.integers(0, 3 * INSTANCES - 1) | st.sampled_from([UNKNOWN, EMPTY]), max_size=12),
+    seed=st.integers(0, 1000),
+)
+def test_a_candidate_counts_if_it_is_another_row_of_the_same_known_group(
+    groups: list[int], anchors: list[int], candidates: list[int], seed: int
+) -> None:
+    selection = Group("speaker", instances=INSTANCES)
+    selection.assign(torch.tensor(groups))
+    generator = torch.Generator().manual_seed(seed)
+    values = torch.randn(len(anchors), len(candidates), generator=generator, dtype=torch.float64)
+    index = torch.tensor(anchors)
+    held = Candidates(torch.zeros(len(candidates), 2), torch.tensor(candidates, dtype=torch.long))
+    scores = Scores(torch.zeros(len(anchors), 1), Dense(values, held.strangers_to(index)))
+    kept = selection(scores, Context(torch.zeros(len(anchors), 2), held, index, START)).negative.matrix()[1]
+    for row, anchor in enumerate(anchors):
+        strangers = [c not in (anchor, EMPTY) for c in candidates]
+        mine = groups[anchor % INSTANCES]
+        company = [
+            stranger and c >= 0 and mine >= 0 and groups[c % INSTANCES] == mine
+            for c, stranger in zip(candidates, strangers, strict=True)
+        ]
+        assert kept[row].tolist() == (company if any(company) else strangers)
+
+
+def test_groups_are_state_and_nothing_else_is() -> None:
+    selection = Group("speaker", instances=3)
+    selection.assign(torch.tensor([5, -7, 0]))
+    other = Group("speaker", instances=3)
+    other.load_state_dict(selection.state_dict())
+    assert other.ids.tolist() == [5, -1, 0]
+    assert list(selection.state_dict()) == ["ids"]
+    with pytest.raises(ValueError, match="2 groups for 3 instances"):
+        selection.assign(torch.tensor([1, 2]))
+
+
+def test_without_context_or_groups_everyone_is_kept() -> None:
+    scores = Scores.of(torch.zeros(2), torch.ones(2, 3))
+    assert Group()(scores) is scores
+    held = Candidates(torch.zeros(3, 1), torch.arange(3))
+    context = Context(torch.zeros(2, 1), held, torch.tensor([8, 9]), START)
+    assert Group()(scores, context).negative.matrix()[1].all()
+
+
+def test_what_is_left_of_a_claim() -> None:
+    left = Group("speaker").circumstances(Circumstances(8, 7))
+    assert not left.exchangeable
+    assert "share the anchor's speaker" in left.otherwise
+    with pytest.raises(UserError, match=r"selection.by was empty"):
+        Group("")
