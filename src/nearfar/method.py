@@ -204,7 +204,8 @@ class Method(nn.Module):
             return self.bound.certificate(given, progress)
 
         claims = {kind: claim(*kind) for kind in {(p.places, p.own) for p in pairs}}
-        weakest = min(claims.values(), key=lambda c: _STRENGTH.index(c.status))
+        # of equally weak ones the one with the highest ceiling, so that what its sentence says holds for all
+        weakest = min(claims.values(), key=lambda c: (_STRENGTH.index(c.status), -(c.ceiling or 0.0)))
         ceilings = [claims[p.places, p.own].ceiling for p in pairs]
         known = [ceiling for ceiling in ceilings if ceiling is not None]
         if len(known) < len(pairs):
