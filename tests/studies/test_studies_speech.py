@@ -1,0 +1,80 @@
+"""Study speech in small: arms, baselines and table from recordings made here."""
+
+import wave
+from io import BytesIO
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+
+from nearfar.data import open_data
+from nearfar.errors import UserError
+from nearfar.evaluate.linear import linear
+from nearfar.evaluate.mfcc import mfcc_features
+from nearfar.studies import speech
+from nearfar.studies.run import run_study
+
+
+def recording(tone: float, pitch: float, generator: np.random.Generator) -> bytes:
+    time = np.arange(int(generator.integers(1100, 1500)))
+    sound = (
+        np.sin(2 * np.pi * tone * time) + np.sin(2 * np.pi * pitch * time) + generator.normal(size=len(time))
+    )
+    out = BytesIO()
+    with wave.open(out, "wb") as file:
+        file.setnchannels(1)
+        file.setsampwidth(2)
+        file.setframerate(8000)
+        file.writeframes((4000 * sound).astype("<i2").tobytes())
+    return out.getvalue()
+
+
+def write(file: Path, count: int, seed: int) -> str:
+    generator = np.random.default_rng(seed)
+    digit, speaker = np.arange(count) % 2, np.arange(count) // 2 % 2
+    sounds = [
+        recording(0.02 + 0.1 * d, 0.3 + 0.1 * s, generator) for d, s in zip(digit, speaker, strict=True)
+    ]
+    kind = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
+    columns = {
+        "audio": pa.array([{"bytes": sound, "path": "x"} for sound in sounds], kind),
+        "label": pa.array(digit),
+        "speaker": pa.array([("ann", "ben")[s] for s in speaker]),
+    }
+    pq.write_table(pa.table(columns), file)
+    return str(file)
+
+
+def test_every_kind_beside_its_baselines(tmp_path: Path) -> None:
+    train, test = write(tmp_path / "a.parquet", 72, 0), write(tmp_path / "b.parquet", 20, 1)
+    words = [f"train={train}", f"test={test}", "epochs=1", "seeds=1"]
+    record = run_study(speech.STUDY, tmp_path / "study", words)
+    ours = record.result.findings[0].ours()
+    kinds = ("untrained", "other recordings", "other times", "same speaker")
+    for label in [f"{kind}: {what}" for kind in (*kinds, *speech.BASELINES) for what in ("digit", "speaker")]:
+        assert 0 <= ours[label] <= 1, label
+    heard, asked = open_data(train), open_data(test)
+    known = [torch.as_tensor(part.labels) for part in (heard, asked)]
+    fit, ask = (mfcc_features(part) for part in (heard, asked))  # type: ignore[arg-type]
+    assert ours["MFCC means: digit"] == linear(fit, known[0], ask, known[1], seed=0)["top1"]
+    values = {kind: record.result.findings[0].curves["found"][kind][0] for kind in kinds}
+    assert "nats" not in values["untrained"]
+    # three kinds of negatives, three losses: no arm is another one under a new name
+    assert len({values[kind]["nats"] for kind in kinds[1:]}) == 3
+    assert values["other times"]["ceiling"] > values["other recordings"]["ceiling"]
+    assert (tmp_path / "study" / "figure.svg").exists()
+
+
+def test_validation_is_a_fifth_of_train_and_never_heard(tmp_path: Path) -> None:
+    train = write(tmp_path / "a.parquet", 40, 0)
+    rest, held = speech.parts(train, "validation")
+    assert (len(rest), len(held)) == (32, 8)
+    assert not set(rest.paths) & set(held.paths)
+
+
+def test_recordings_without_speakers_get_a_sentence(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="digits is no set of recordings with the columns label and speaker"):
+        speech.parts("digits", "validation")
