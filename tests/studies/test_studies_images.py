@@ -1,5 +1,8 @@
 """Studies on images: who is trained on and who is asked about, arms kept, resumed and run side by side."""
 
+import subprocess
+import sys
+import time
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -57,6 +60,43 @@ def test_after_a_failing_arm_the_finished_are_kept(tmp_path: Path) -> None:
         bench.arms([{"x": 1}, {"x": -1}, {"x": 2}], doubled)
     assert [path.name for path in (tmp_path / "arms").iterdir()] == [f"{arm_name({'x': 1})}.json"]
     assert bench.arms([{"x": 1}], lambda settings: {"x": 0}) == [{"x": 2}]
+
+
+SLEEPER = """
+import os, sys, time
+from pathlib import Path
+from nearfar.studies.frame import Bench
+
+def sleep(settings):
+    Path(settings["pid"]).write_text(str(os.getpid()))
+    time.sleep(300)
+
+if __name__ == "__main__":
+    Bench(Path(sys.argv[1]), "s").arms([{"pid": sys.argv[1] + "/" + name} for name in "ab"], sleep, jobs=2)
+"""
+
+
+def test_workers_do_not_outlive_the_study(tmp_path: Path) -> None:
+    (tmp_path / "sleeper.py").write_text(SLEEPER)
+    study = subprocess.Popen([sys.executable, tmp_path / "sleeper.py", tmp_path])
+    pids = [tmp_path / name for name in "ab"]
+    try:
+        while not all(path.exists() and path.read_text() for path in pids):
+            assert study.poll() is None
+            time.sleep(0.1)
+        workers = [int(path.read_text()) for path in pids]
+    finally:
+        study.kill()
+        study.wait()
+    while any(map(_alive, workers)):  # for ever, if they were left behind
+        time.sleep(0.1)
+
+
+def _alive(pid: int) -> bool:
+    try:
+        return "Z" not in Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return False
 
 
 # ------------------------------------------------------------------------------------------------------ the sets

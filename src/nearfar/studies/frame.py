@@ -13,11 +13,13 @@ import json
 import multiprocessing
 import os
 import sys
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from dataclasses import dataclass, field
 from functools import partial
+from multiprocessing import connection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -131,7 +133,8 @@ class Bench:
         self, missing: Sequence[Mapping[str, Any]], compute: Callable[[Mapping[str, Any]], Any], jobs: int
     ) -> None:
         context = multiprocessing.get_context("spawn")  # torch's threads do not survive a fork
-        pool, bench = ProcessPoolExecutor(jobs, context), Bench(self.folder, self.study)
+        pool = ProcessPoolExecutor(jobs, context, initializer=_end_with_parent)
+        bench = Bench(self.folder, self.study)
         waiting, running = list(missing), set[Future[Any]]()
         try:
             while waiting or running:
@@ -152,6 +155,18 @@ class Bench:
         found = _read_json(self._file(settings))
         same = isinstance(found, dict) and found.get("settings") == json.loads(json.dumps(dict(settings)))
         return found if same and "value" in found else None
+
+
+def _end_with_parent() -> None:
+    """Ends this process when the one that spawned it is gone, however it went: a pool would let it wait for ever."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+
+    def watch() -> None:
+        connection.wait([parent.sentinel])
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
 
 
 def arm_name(settings: Mapping[str, Any]) -> str:
