@@ -267,6 +267,7 @@ def test_a_vocabulary_belongs_to_the_run(tmp_path: Path) -> None:
         ("cpc", {"negatives": "bank"}, "negatives=bank knows one embedding"),
         ("cpc", {"selection": "cave"}, "selection=cave knows one embedding"),
         ("mlm", {"selection": "group"}, "selection was group with encoders=masked"),
+        ("mlm", {"negatives": "in-batch"}, "negatives.views was both with encoders=masked"),
         ("cpc", {"backbone": "resnet18"}, "backbone was 'resnet18'; with encoders=predictive it is conv-gru"),
         ("simclr", {"backbone": "conv-gru"}, "backbone was 'conv-gru', which is for sequences"),
         ("cpc", {"image_size": 32}, "image_size was 32"),
