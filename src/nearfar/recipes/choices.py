@@ -121,6 +121,10 @@ def check_senses(choices: Mapping[str, Mapping[str, Any]]) -> None:
             f"{what} knows one embedding of each instance, but encoders={role} has many; "
             "use negatives=in-batch with selection=everyone, ring, ball or group"
         )
+    if made_for and choices["negatives"].get("views") == "both":
+        raise UserError(
+            f"negatives.views was both with encoders={role}, which has one view of keys; use negatives.views=one"
+        )
     if role == "masked" and selection == "group":
         raise UserError(
             "selection was group with encoders=masked, whose negatives are symbols and have no group"
