@@ -16,7 +16,7 @@ import nearfar as nf
 from nearfar.data import open_data
 from nearfar.errors import Stopped
 from nearfar.studies.frame import Bench, arm_name
-from nearfar.studies.images import Setup, figures_of, moments, percent, repeated, seeds_from, sets_of
+from nearfar.studies.images import Setup, figures_of, moments, percent, repeated, seeds_from, sets_of, written
 from nearfar.train.pretrain import run_pretraining
 
 TOY = Setup("digits", on="validation", images=120, epochs=2, size=8, batch=40)
@@ -222,4 +222,6 @@ def test_labels_teach_more_than_nothing(tmp_path: Path) -> None:
 
 def test_percent_is_the_mean_and_the_sample_deviation() -> None:
     assert percent([{"knn": 0.25}, {"knn": 0.75}], "knn") == pytest.approx((50.0, 25 * 2**0.5))
-    assert moments([3.0]) == (3.0, 0.0)
+    assert moments([3.0]) == (3.0, None)
+    assert written((-3.04, 1.26), "+") == "-3.0 ± 1.3"
+    assert written((3.04, None)) == "3.0"

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from nearfar.studies.frame import Bench, Finding, Result, Row, Study
-from nearfar.studies.images import CIFAR, Figures, On, Setup, moments, percent, repeated, seeds_from
+from nearfar.studies.images import CIFAR, Figures, On, Setup, moments, percent, repeated, seeds_from, written
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -102,7 +102,7 @@ def _remarks(found: Mapping[str, Sequence[Figures]]) -> tuple[str, ...]:
             for name, group in found.items()
             if group is not base
         }
-        told = ", ".join(f"{name} {mean:+.1f} ± {sd:.1f}" for name, (mean, sd) in points.items())
+        told = ", ".join(f"{name} {written(value, '+')}" for name, value in points.items())
         remarks.append(f"{measure}, points above no ring, paired by seed: {told}.")
     remarks.append(
         "the score that the adaptive policy follows, and that is drawn, is kNN within a sample of the training images, "

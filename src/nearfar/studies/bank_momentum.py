@@ -11,7 +11,18 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from nearfar.studies.frame import Bench, Finding, Result, Row, Study
-from nearfar.studies.images import CIFAR, Figures, On, Setup, moments, percent, repeated, seeds_from
+from nearfar.studies.images import (
+    CIFAR,
+    Figures,
+    Moments,
+    On,
+    Setup,
+    moments,
+    percent,
+    repeated,
+    seeds_from,
+    written,
+)
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -61,16 +72,14 @@ def _remarks(found: Mapping[str, Sequence[Figures]]) -> tuple[str, ...]:
     remarks = []
     for measure in MEASURES:
         sides = ", ".join(
-            "{} by {:+.1f} ± {:.1f}".format(name_of(m), *_against_default(found, m, measure))
+            f"{name_of(m)} by {written(_against_default(found, m, measure), '+')}"
             for m in (MOMENTA[0], MOMENTA[-1])
         )
         remarks.append(f"{measure}, points from m={DEFAULT:g}, paired by seed: {sides}.")
     return tuple(remarks)
 
 
-def _against_default(
-    found: Mapping[str, Sequence[Figures]], momentum: float, measure: str
-) -> tuple[float, float]:
+def _against_default(found: Mapping[str, Sequence[Figures]], momentum: float, measure: str) -> Moments:
     pairs = zip(found[name_of(momentum)], found[name_of(DEFAULT)], strict=True)
     return moments([100 * (ours[measure] - theirs[measure]) for ours, theirs in pairs])
 
@@ -83,7 +92,7 @@ def draw(result: Result) -> "Figure":
         curves = finding.curves
         truth(axis, curves["untrained"], "untrained")
         axis.errorbar(
-            curves["m"], curves["mean"], yerr=curves["sd"], color=COLOURS[0], marker="o", markersize=4, label="instdisc"
+            curves["m"], curves["mean"], yerr=[sd or 0.0 for sd in curves["sd"]], color=COLOURS[0], marker="o", markersize=4, label="instdisc"
         )  # fmt: skip
         axis.set(xlabel="m: the bank's update momentum")
     axes[0].legend(frameon=False, fontsize=7.5)

@@ -29,6 +29,7 @@ from nearfar.studies.images import (
     percent,
     repeated,
     seeds_from,
+    written,
 )
 from nearfar.views import PIPELINES
 
@@ -139,12 +140,12 @@ def _table(found: Mapping[str, Seeds]) -> Finding:
 
 
 def _line(group: Seeds, untrained: Seeds) -> str:
-    (linear, linear_sd), (knn, knn_sd) = percent(group, "linear"), percent(group, "knn")
-    above = linear - percent(untrained, "linear")[0]
+    linear, knn = percent(group, "linear"), percent(group, "knn")
+    above = linear[0] - percent(untrained, "linear")[0]
     seconds, rate = (np.mean([one[key] for one in group]) for key in ("seconds", "rate"))
     cost = f"{seconds:7.0f}   {rate:8.0f}" if seconds else f"{'-':>7}   {'-':>8}"
     return (
-        f"{linear:4.1f} ± {linear_sd:3.1f}  {above:+15.1f}   {knn:4.1f} ± {knn_sd:3.1f}   "
+        f"{written(linear):<10}  {above:+15.1f}   {written(knn):<10}   "
         f"{cost}   {group[0]['parameters'] or '-':>8}"
     )
 
@@ -180,7 +181,8 @@ def _remarks(found: Mapping[str, Seeds], pairs: Mapping[str, str]) -> tuple[str,
     return (
         margin,
         *told,
-        f"± is the sample deviation over {seeds} seeds; seconds and images/s are those of one core.",
+        f"{f'± is the sample deviation over {seeds} seeds' if seeds > 1 else 'one seed tells no spread'}; "
+        "seconds and images/s are those of one core.",
         "the prototype had its own encoder, views and budgets; its figures are for orientation.",
     )
 
@@ -192,7 +194,7 @@ def _told(found: Mapping[str, Seeds], pairs: Mapping[str, str], measure: str, se
     worse = [name for name, points in each.items() if max(points) <= -CLEAR]
     rest = len(each) - len(better) - len(worse)
     return (
-        f"{measure}, {seeds} paired seeds: better than its base by a point or more in each: {', '.join(better) or 'none'}; "
+        f"{measure}, {seeds} paired seed{'s' if seeds > 1 else ''}: better than its base by a point or more in each: {', '.join(better) or 'none'}; "
         f"worse: {', '.join(worse) or 'none'}; the other {rest} of {len(each)} are not told apart."
     )
 
@@ -208,7 +210,9 @@ def draw(result: Result) -> "Figure":
     places = range(len(names))
     for colour, key in zip(COLOURS, POINTS, strict=False):
         mean, spread = zip(*(table[name][key] for name in names), strict=True)
-        axes[0].errorbar(mean, places, xerr=spread, fmt="o", color=colour, markersize=3.5, label=key)
+        axes[0].errorbar(
+            mean, places, xerr=[sd or 0.0 for sd in spread], fmt="o", color=colour, markersize=3.5, label=key
+        )
     axes[0].axvline(table["untrained"]["linear"][0], color="#1c1c1c", linewidth=1.0, linestyle=(0, (4, 3)))
     axes[0].set_yticks(places, names, fontsize=7)
     axes[0].legend(frameon=False, fontsize=7.5)

@@ -47,6 +47,7 @@ On = Literal["test", "validation"]
 Baseline = Literal["pixels", "untrained", "supervised"]
 Figures = dict[str, Any]  # {"knn": top-1, "linear": top-1, "seconds", "rate", "parameters", ...}
 Arm = dict[str, Any]
+Moments = tuple[float, float | None]
 
 
 @dataclass(frozen=True)
@@ -123,13 +124,20 @@ def repeated(
     return {name: found[place :: len(arms)] for place, name in enumerate(arms)}
 
 
-def percent(group: Sequence[Figures], measure: str) -> tuple[float, float]:
-    """Mean and sample deviation over seeds, in percent; the deviation of one is 0."""
+def percent(group: Sequence[Figures], measure: str) -> Moments:
+    """Mean and sample deviation over seeds, in percent."""
     return moments([100 * figures[measure] for figures in group])
 
 
-def moments(values: Sequence[float]) -> tuple[float, float]:
-    return float(np.mean(values)), float(np.std(values, ddof=1)) if len(values) > 1 else 0.0
+def moments(values: Sequence[float]) -> Moments:
+    """Mean and sample deviation; of one value nobody knows the deviation."""
+    return float(np.mean(values)), float(np.std(values, ddof=1)) if len(values) > 1 else None
+
+
+def written(value: Moments, sign: str = "") -> str:
+    """`44.7 ± 0.3`, or `44.7` alone."""
+    mean, deviation = value
+    return f"{mean:{sign}.1f}" if deviation is None else f"{mean:{sign}.1f} ± {deviation:.1f}"
 
 
 @lru_cache(maxsize=2)

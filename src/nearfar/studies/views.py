@@ -111,7 +111,15 @@ def draw(result: Result) -> "Figure":
         values = finding.curves["figures (mean, sd)"]
         mean, spread = zip(*(values[kind] for kind in KINDS), strict=True)
         bars = [at + 0.38 * (place - 0.5) for at in range(len(KINDS))]
-        axis.bar(bars, mean, 0.36, yerr=spread, color=COLOURS[place], label=RECIPES[place], capsize=2)
+        axis.bar(
+            bars,
+            mean,
+            0.36,
+            yerr=[sd or 0.0 for sd in spread],
+            color=COLOURS[place],
+            label=RECIPES[place],
+            capsize=2,
+        )
         axis.set_xticks(range(len(KINDS)), KINDS)
         if place == 0:
             truth(axis, values["untrained"][0], "untrained")
