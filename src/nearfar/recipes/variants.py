@@ -28,6 +28,8 @@ def variants(recipes: Mapping[str, Recipe]) -> dict[str, Recipe]:
 def _selections(recipe: Recipe) -> dict[str, tuple[str, Choice]]:
     # a batch holds a few hundred images: of a hundred clusters, an anchor would meet one or two of its own
     clusters = 10 if recipe.negatives["name"] == "in-batch" else 100
+    # a queue of thousands leaves some forty negatives in a cave of a hundred: too few to learn much from
+    caves = 100 if recipe.negatives["name"] == "bank" else 10
     return {
         "ring": (
             "Negatives neither too easy nor too close, the ring narrowing in the first third of the run (001 sec. 4)",
@@ -39,7 +41,7 @@ def _selections(recipe: Recipe) -> dict[str, tuple[str, Choice]]:
         ),
         "cave": (
             "Negatives from the anchor's own k-means cluster, renewed every epoch (001 App. F)",
-            {"name": "cave", "clusters": clusters},
+            {"name": "cave", "clusters": caves},
         ),
         "neighbours": (
             "Ring (+C_i): negatives of a ring, and those in the anchor's own k-means clusters as positives (001 App. F)",
