@@ -113,9 +113,9 @@ def test_training_is_instance_discrimination() -> None:
 
 
 def test_accuracy_is_that_of_a_logistic_regression() -> None:
-    arm = {"seed": 3, "noise": 0.4, "points": 256, "negatives": 32, "steps": 20, "held": 400}
-    found = module.repetition(**arm)
-    assert found == module.repetition(**arm)
+    arm = (3, 0.4, 256, 32, 20, 400)  # seed, noise, points, negatives, steps, held
+    found = module.repetition(*arm)
+    assert found == module.repetition(*arm)
     generator = torch.Generator().manual_seed(3)
     (x, labels), validation, test = (spirals(size, generator) for size in (256, 400, 400))
     with torch.random.fork_rng(devices=[]):

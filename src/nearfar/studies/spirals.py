@@ -35,7 +35,7 @@ from nearfar.method import Method
 from nearfar.negatives import Bank
 from nearfar.schedules import Progress
 from nearfar.selections import Everyone
-from nearfar.studies.frame import Bench, Finding, Result, Row, Study
+from nearfar.studies.frame import Bench, Cell, Finding, Result, Row, Study
 from nearfar.studies.images import moments
 from nearfar.types import Batch
 
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 Points = Float[Tensor, "point 2"]
 
 NOISES = (0.0, 0.1, 0.2, 0.4, 0.6, 1.0, 2.0, 5.0)
-PAPER = {0.0: "near chance", 0.4: 0.70, 5.0: "0.5"}
+PAPER: dict[float, Cell] = {0.0: "near chance", 0.4: 0.70, 5.0: "0.5"}
 TURNS, GAP = 1, 0.8
 TEMPERATURE, RATE = 0.5, 0.03
 BATCH = 128
@@ -216,7 +216,8 @@ def draw(result: Result) -> "Figure":
             (view(points, noise, generator), torch.tensor(pictures["embedding"][f"{noise:g}"]))
         ):
             axis = figure.add_subplot(grid[row, column])
-            axis.scatter(*drawn.T.numpy(), s=2, c=[COLOURS[int(s)] for s in spiral], linewidths=0)
+            across, up = drawn.T.numpy()
+            axis.scatter(across, up, s=2, c=[COLOURS[int(s)] for s in spiral], linewidths=0)
             axis.set(xticks=[], yticks=[])
             axis.set_title(f"views, noise {noise:g}" if row == 0 else "embedding", fontsize=8)
     half = len(NOISES) // 2
