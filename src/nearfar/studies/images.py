@@ -40,7 +40,7 @@ from nearfar.train.pretrain import facts_of, run_pretraining
 from nearfar.train.run import Run, backbone_of, fresh_method
 from nearfar.views import Plain, Views, pipelines
 
-CIFAR = "cifar10:../shared/data"
+CIFAR = "cifar10:data"
 BACKBONE = "resnet8-w16"
 HELD_SHARE = 0.2  # of the training images, judged with on=validation
 On = Literal["test", "validation"]

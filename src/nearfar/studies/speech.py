@@ -1,6 +1,6 @@
 """Spoken digits: what predicting the next frames teaches, beside what speech recognition used before (000 sec. 2.2).
 
-    nearfar study speech train=../shared/data/fsdd_train.parquet test=../shared/data/fsdd_test.parquet
+    nearfar study speech train=data/fsdd_train.parquet test=data/fsdd_test.parquet
 
 Three kinds of negatives: frames of other recordings, those and other times of the same one, frames of recordings by the
 same speaker. A linear probe tells digits from means over time, nearest neighbours tell speakers; beside it MFCC means (and MFCC means with standard
@@ -49,8 +49,8 @@ Figures = dict[str, float]
 
 def run(
     bench: Bench,
-    train: str = "../shared/data/fsdd_train.parquet",
-    test: str = "../shared/data/fsdd_test.parquet",
+    train: str = "data/fsdd_train.parquet",
+    test: str = "data/fsdd_test.parquet",
     epochs: int = 10,
     seeds: int = 2,
     seed: int = 0,
@@ -173,7 +173,7 @@ def _remarks(
         "no paper here reports this experiment: the papers describe the method, and the baselines are ours.",
         f"best by digit is {best}, {100 * means[best]:.1f} %, {verdict} MFCC means at {100 * line:.1f} %.",
         "every speaker is in both parts, so nothing here tells how an unknown voice would fare.",
-        f"asked on {test}; epochs, window and steps ahead were chosen on a fifth of the training recordings.",
+        f"asked on {test}; window and steps ahead were chosen on a fifth of the training recordings.",
     )
 
 
