@@ -36,7 +36,8 @@ from nearfar.recipes import RECIPES
 from nearfar.schedules import Progress, cosine
 from nearfar.settings import Settings, resolve
 from nearfar.studies.frame import Bench, arm_name
-from nearfar.train.pretrain import facts_of, run_pretraining
+from nearfar.train.prepare import facts_of
+from nearfar.train.pretrain import run_pretraining
 from nearfar.train.run import Run, backbone_of, fresh_method
 from nearfar.views import Plain, Views, pipelines
 
