@@ -98,7 +98,7 @@ class Settings(BaseModel):
     @field_validator("backbone")
     @classmethod
     def _backbone(cls, name: str) -> str:
-        return name if name in {own for own, _ in SEQUENCE_ROLES.values()} else check_backbone(name)
+        return name if name in [own for own, _ in SEQUENCE_ROLES.values()] else check_backbone(name)
 
     @field_validator("device")
     @classmethod
@@ -275,7 +275,7 @@ def check_backbone_fits(known: dict[str, Any]) -> None:
     """Sequences have networks of their own and no image size."""
     role, named = known["encoders"]["name"], known.get("backbone")
     if role not in SEQUENCE_ROLES:
-        if named in {own for own, _ in SEQUENCE_ROLES.values()}:
+        if named in [own for own, _ in SEQUENCE_ROLES.values()]:
             raise UserError(
                 f"backbone was {named!r}, which is for sequences; with encoders={role} it sees pictures"
             )

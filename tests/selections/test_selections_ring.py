@@ -13,7 +13,7 @@ import nearfar as nf
 from nearfar.errors import UserError
 from nearfar.schedules import Progress
 from nearfar.scores import EMPTY, Candidates
-from nearfar.selections import PARTS, Cave, Neighbours
+from nearfar.selections import PARTS, Accept, Cave, Group, Neighbours
 from nearfar.selections.ranks import beyond_edges, places
 from nearfar.types import Circumstances, Context
 
@@ -198,4 +198,5 @@ def test_edges_that_cannot_be_get_a_sentence(make: Callable[[], object], sentenc
 
 def test_every_selection_is_known_by_name() -> None:
     stateless = {"everyone": nf.Everyone, "ball": nf.Ball, "ring": nf.Ring}
-    assert {**stateless, "cave": Cave, "neighbours": Neighbours} == PARTS
+    remembering = {"cave": Cave, "neighbours": Neighbours, "group": Group, "accept": Accept}
+    assert {**stateless, **remembering} == PARTS

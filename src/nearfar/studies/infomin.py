@@ -167,7 +167,7 @@ def _finding(groups: Mapping[float, Sequence[Mapping[str, Any]]], measure: str) 
     values = [moments([found[measure] for found in group]) for group in groups.values()]
     rows = [Row(f"strength {s:g}", None, *value) for s, value in zip(groups, values, strict=True)]
     mean, spread = (list(side) for side in zip(*values, strict=True))
-    curves: dict[str, Any] = {"strength": list(groups), "mean": mean, "sd": spread}
+    curves: dict[str, Any] = {"strength": list(groups), "mean": mean, "sd": [sd or 0.0 for sd in spread]}
     if measure == "nats":
         curves["ceiling"] = groups[STRENGTHS[0]][0]["ceiling"]
         fall = "yes" if (np.diff(mean) < 0).all() else f"no: {', '.join(f'{nats:.2f}' for nats in mean)}"

@@ -170,7 +170,12 @@ def _accuracies(groups: Mapping[float, Sequence[Mapping[str, Any]]]) -> Finding:
     rows = [Row(f"noise {noise:g}", PAPER.get(noise), *value) for noise, value in values.items()]
     rows.append(Row("best noise", 0.4, best))
     validation = [moments([found["validation"] for found in group])[0] for group in groups.values()]
-    curves = {"noise": list(NOISES), "mean": mean, "sd": spread, "validation": validation}
+    curves = {
+        "noise": list(NOISES),
+        "mean": mean,
+        "sd": [sd or 0.0 for sd in spread],
+        "validation": validation,
+    }
     return Finding("Figure 1d, linear accuracy on test points", tuple(rows), curves)
 
 
