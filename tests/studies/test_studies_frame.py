@@ -1,6 +1,7 @@
 """The studies' frame: options by signature, finished arms kept, results and figures written, JSON and nothing else."""
 
 import json
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +69,35 @@ def test_a_wrong_option_gets_one_sentence(word: str, sentence: str, tmp_path: Pa
 
 def test_options_are_the_signatures() -> None:
     assert read_options(SMALL, ["rate=1e-3"]) == {"seed": 0, "rate": 1e-3, "label": "x"}
+
+
+@dataclass(frozen=True)
+class Shared:
+    """Options that several studies have."""
+
+    seed: int = 0
+    size: int = 4
+
+    def __post_init__(self) -> None:
+        if self.size < 1:
+            raise nf.UserError(f"size was {self.size}; allowed are whole numbers from 1")
+
+
+def gathering(bench: Bench, shared: Shared, label: str = "x") -> Result:
+    return Result((Finding("given", (Row(label, None, float(shared.size), float(shared.seed)),)),))
+
+
+def test_a_dataclass_stands_for_its_fields(tmp_path: Path) -> None:
+    study = Study("gathering", "options in a dataclass", gathering, SMALL.draw)
+    assert read_options(study, ["size=7"]) == {"seed": 0, "size": 7, "label": "x"}
+    record = run_study(study, tmp_path, ["size=7", "label=y", "seed=2"])
+    assert record.result.findings[0].rows == (Row("y", None, 7.0, 2.0),)
+    assert record.command == "nearfar study gathering seed=2 size=7 label=y"
+    with pytest.raises(nf.UserError, match=r"sise is not one of the options of gathering .did you mean size"):
+        run_study(study, tmp_path, ["sise=7"])
+    with pytest.raises(nf.UserError, match="size was 0"):
+        run_study(study, tmp_path / "none", ["size=0"])
+    assert not (tmp_path / "none").exists()
 
 
 def test_a_finished_arm_is_not_computed_again(tmp_path: Path) -> None:

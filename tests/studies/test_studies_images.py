@@ -16,7 +16,7 @@ import nearfar as nf
 from nearfar.data import open_data
 from nearfar.errors import Stopped
 from nearfar.studies.frame import Bench, arm_name
-from nearfar.studies.images import Setup, figures_of, moments, percent, repeated, seeds_from, sets_of, written
+from nearfar.studies.images import Setup, figures_of, moments, one_thread, percent, repeated, sets_of, written
 from nearfar.train.pretrain import run_pretraining
 
 TOY = Setup("digits", on="validation", images=120, epochs=2, size=8, batch=40)
@@ -128,6 +128,8 @@ def test_the_test_set_belongs_to_the_data() -> None:
         ({"images": 1}, "images was 1; allowed are whole numbers from 2"),
         ({"epochs": 0}, "epochs was 0"),
         ({"size": 4}, "size was 4"),
+        ({"seeds": 0}, "seeds was 0; allowed are whole numbers from 1"),
+        ({"jobs": 0}, "jobs was 0; allowed are whole numbers from 1"),
         ({"batch": 500, "images": 100}, "batch was 500; with images=100 allowed are 2 to 100"),
     ],
 )
@@ -153,10 +155,6 @@ def test_data_that_cannot_be_used_get_a_sentence(data: str, images: int, sentenc
 def test_a_wrong_change_is_said_before_the_work() -> None:
     with pytest.raises(nf.UserError, match=r"selection\.lower"):
         TOY.recipe("simclr-ring", 0, selection__lower=1.5)
-    with pytest.raises(nf.UserError, match="jobs was 0"):
-        repeated(Bench(Path("nowhere"), "s"), TOY, {}, 0)
-    with pytest.raises(nf.UserError, match="seeds was 0"):
-        seeds_from(0, 0)
 
 
 def test_an_arm_is_named_by_all_that_it_depends_on() -> None:
@@ -185,7 +183,7 @@ def test_an_interrupted_arm_goes_on_and_ends_where_it_would_have(tmp_path: Path)
     whole = figures_of(arm, TOY, tmp_path / "whole")
     settings = TOY.settings("simclr", 0, {}, probe_every=1.0)
     out = tmp_path / "parts" / arm_name(arm)
-    with pytest.raises(Stopped):
+    with one_thread(), pytest.raises(Stopped):
         run_pretraining(settings.model_copy(update={"max_time": 1e-3}), sets_of(TOY)[0], out, quiet=True)
     assert list(out.glob("ckpt/step-*"))
     parts = figures_of(arm, TOY, tmp_path / "parts")
@@ -203,7 +201,7 @@ def test_two_jobs_find_what_one_finds(tmp_path: Path) -> None:
         "labels": [TOY.baseline("supervised", 0)],
         "pixels": [TOY.baseline("pixels", 0)],
     }
-    one, two = (repeated(Bench(tmp_path / str(jobs), "s"), TOY, arms, jobs) for jobs in (1, 2))
+    one, two = (repeated(Bench(tmp_path / str(jobs), "s"), replace(TOY, jobs=jobs), arms) for jobs in (1, 2))
     assert {name: [(f["knn"], f["linear"]) for f in group] for name, group in one.items()} == {
         name: [(f["knn"], f["linear"]) for f in group] for name, group in two.items()
     }

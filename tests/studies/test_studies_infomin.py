@@ -118,7 +118,7 @@ def test_views_are_drawn_and_embedded_as_the_method_does(tmp_path: Path) -> None
 def made_up(*linear: float) -> dict[float, list[dict[str, float | str]]]:
     claim: dict[str, float | str] = {"ceiling": 9.0, "temperature": 0.1, "status": "proven"}
     return {
-        strength: [{**claim, "nats": 8.5 - place, "linear": value, "knn": value}, {**claim, "nats": 8.7 - place, "linear": value + 1.0, "knn": value}]
+        strength: [{**claim, "nats": 8.5 - place, "linear": value / 100, "knn": value / 100}, {**claim, "nats": 8.7 - place, "linear": (value + 1) / 100, "knn": value / 100}]
         for place, (strength, value) in enumerate(zip(STRENGTHS, linear, strict=True))
     }  # fmt: skip
 

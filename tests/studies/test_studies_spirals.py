@@ -78,7 +78,9 @@ def test_network_starts_as_a_function_of_direction(seed: int, far: float) -> Non
     """Without biases the network is positively homogeneous: no distance from the centre, so no spiral, can be read off."""
     torch.manual_seed(seed)
     net, points = network(), torch.randn(50, 2)
-    torch.testing.assert_close(representation(net, far * points), representation(net, points), atol=1e-4, rtol=0)
+    torch.testing.assert_close(
+        representation(net, far * points), representation(net, points), atol=1e-4, rtol=0
+    )
 
 
 def test_training_is_instance_discrimination() -> None:

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from nearfar.studies.frame import Bench, Finding, Result, Row, Study
-from nearfar.studies.images import CIFAR, Figures, On, Setup, moments, percent, repeated, seeds_from, written
+from nearfar.studies.images import Figures, Setup, moments, percent, repeated, written
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -40,23 +40,10 @@ def policies(epochs: int) -> dict[str, Any]:
     }
 
 
-def run(
-    bench: Bench,
-    data: str = CIFAR,
-    test: str | None = None,
-    on: On = "test",
-    images: int = 5_000,
-    epochs: int = 10,
-    size: int = 16,
-    batch: int = 64,
-    seed: int = 0,
-    seeds: int = 2,
-    jobs: int = 2,
-) -> Result:
-    setup = Setup(data, test, on, images, epochs, size, batch)
-    numbers, edges = seeds_from(seed, seeds), policies(epochs)
-    arms = {name: [_arm(setup, edge, s) for s in numbers] for name, edge in edges.items()}
-    found = repeated(bench, setup, arms, jobs)
+def run(bench: Bench, setup: Setup) -> Result:
+    edges = policies(setup.epochs)
+    arms = {name: [_arm(setup, edge, s) for s in setup.numbers] for name, edge in edges.items()}
+    found = repeated(bench, setup, arms)
     findings = tuple(_finding(found, measure) for measure in MEASURES)
     return Result((*findings, _courses(found, edges)), _remarks(found))
 

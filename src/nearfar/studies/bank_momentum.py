@@ -11,18 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from nearfar.studies.frame import Bench, Finding, Result, Row, Study
-from nearfar.studies.images import (
-    CIFAR,
-    Figures,
-    Moments,
-    On,
-    Setup,
-    moments,
-    percent,
-    repeated,
-    seeds_from,
-    written,
-)
+from nearfar.studies.images import Figures, Moments, Setup, moments, percent, repeated, written
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -33,26 +22,13 @@ PAPER = {0.0: "as good as 0.5", 0.99: "worse"}
 MEASURES = {"knn": "Figure 2c, kNN top-1 in percent", "linear": "Figure 2c, linear top-1 in percent"}
 
 
-def run(
-    bench: Bench,
-    data: str = CIFAR,
-    test: str | None = None,
-    on: On = "test",
-    images: int = 5_000,
-    epochs: int = 10,
-    size: int = 16,
-    batch: int = 64,
-    seed: int = 0,
-    seeds: int = 2,
-    jobs: int = 2,
-) -> Result:
-    setup = Setup(data, test, on, images, epochs, size, batch)
-    numbers = seeds_from(seed, seeds)
-    arms = {"untrained": [setup.baseline("untrained", s) for s in numbers]}
+def run(bench: Bench, setup: Setup) -> Result:
+    arms = {"untrained": [setup.baseline("untrained", s) for s in setup.numbers]}
     arms |= {
-        name_of(m): [setup.recipe("instdisc", s, negatives__momentum=m) for s in numbers] for m in MOMENTA
+        name_of(m): [setup.recipe("instdisc", s, negatives__momentum=m) for s in setup.numbers]
+        for m in MOMENTA
     }
-    found = repeated(bench, setup, arms, jobs)
+    found = repeated(bench, setup, arms)
     return Result(tuple(_finding(found, measure) for measure in MEASURES), _remarks(found))
 
 

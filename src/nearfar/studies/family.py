@@ -18,19 +18,7 @@ import numpy as np
 from nearfar.parts import unknown
 from nearfar.recipes import RECIPES
 from nearfar.studies.frame import Bench, Finding, Result, Row, Study
-from nearfar.studies.images import (
-    CIFAR,
-    Arm,
-    Baseline,
-    Figures,
-    On,
-    Setup,
-    moments,
-    percent,
-    repeated,
-    seeds_from,
-    written,
-)
+from nearfar.studies.images import Arm, Baseline, Figures, Setup, moments, percent, repeated, written
 from nearfar.views import PIPELINES
 
 if TYPE_CHECKING:
@@ -97,25 +85,11 @@ def chosen(words: str) -> dict[str, tuple[str, dict[str, Any]]]:
     return {name: known[name] for name in words.split(",")}
 
 
-def run(
-    bench: Bench,
-    data: str = CIFAR,
-    test: str | None = None,
-    on: On = "test",
-    recipes: str = "all",
-    images: int = 5_000,
-    epochs: int = 10,
-    size: int = 16,
-    batch: int = 64,
-    seed: int = 0,
-    seeds: int = 2,
-    jobs: int = 2,
-) -> Result:
-    setup = Setup(data, test, on, images, epochs, size, batch)
-    numbers, wanted = seeds_from(seed, seeds), chosen(recipes)
+def run(bench: Bench, setup: Setup, recipes: str = "all") -> Result:
+    numbers, wanted = setup.numbers, chosen(recipes)
     arms: dict[str, list[Arm]] = {name: [setup.baseline(name, s) for s in numbers] for name in BASELINES}
     arms |= {name: [setup.recipe(r, s, **changes) for s in numbers] for name, (r, changes) in wanted.items()}
-    found = repeated(bench, setup, arms, jobs)
+    found = repeated(bench, setup, arms)
     pairs = {name: base for name in wanted if (base := base_of(name)) in found}
     differences = [_differences(found, pairs, measure) for measure in POINTS if pairs]
     return Result((_table(found), *differences), _remarks(found, pairs))

@@ -1,7 +1,9 @@
 """What studies on images share: a recipe trained on a small budget, its frozen features judged, baselines beside.
 
-    setup = Setup(data="cifar10:ROOT", images=5_000, epochs=10)
-    values = bench.arms([setup.recipe("simclr", seed) for seed in (0, 1)], setup.figures(bench), jobs=2)
+    def run(bench: Bench, setup: Setup) -> Result:
+        found = repeated(bench, setup, {"simclr": [setup.recipe("simclr", seed) for seed in setup.numbers]})
+
+The fields of `Setup` are options of each such study.
 
 An arm is one training. Its key holds what the recipe declares, the changes to it, the budget, the seed and the
 fingerprints of the images, so a finished arm is found again if and only if the same would be computed again. Arms
@@ -19,7 +21,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from itertools import chain
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 import torch
@@ -49,11 +51,13 @@ Baseline = Literal["pixels", "untrained", "supervised"]
 Figures = dict[str, Any]  # {"knn": top-1, "linear": top-1, "seconds", "rate", "parameters", ...}
 Arm = dict[str, Any]
 Moments = tuple[float, float | None]
+Name = TypeVar("Name")
+Measure = Callable[[Run, Images], Figures]  # of a finished run, on images it never saw
 
 
 @dataclass(frozen=True)
 class Setup:
-    """The data and the budget that all arms of a study share."""
+    """The data and the budget that all arms of a study share, and how often each is repeated."""
 
     data: str = CIFAR
     test: str | None = None  # None: the test set that belongs to `data`
@@ -62,15 +66,24 @@ class Setup:
     epochs: int = 10
     size: int = 16
     batch: int = 64
+    seed: int = 0
+    seeds: int = 2
+    jobs: int = 2  # arms at a time
 
     def __post_init__(self) -> None:
-        for key, least in (("images", 2), ("epochs", 1), ("size", 8), ("batch", 2)):
+        least_of = {"images": 2, "epochs": 1, "size": 8, "batch": 2, "seeds": 1, "jobs": 1}
+        for key, least in least_of.items():
             if getattr(self, key) < least:
                 raise UserError(f"{key} was {getattr(self, key)}; allowed are whole numbers from {least}")
         if self.batch > self.images:
             raise UserError(
                 f"batch was {self.batch}; with images={self.images} allowed are 2 to {self.images}"
             )
+
+    @property
+    def numbers(self) -> range:
+        """The seeds."""
+        return range(self.seed, self.seed + self.seeds)
 
     @property
     def seen(self) -> int:
@@ -96,9 +109,9 @@ class Setup:
         prints = {"train": train.fingerprint, "asked": asked.fingerprint}
         return {"version": 1, "kind": kind, "seed": seed, **budget, **prints, **more}
 
-    def figures(self, bench: Bench) -> Callable[[Mapping[str, Any]], Figures]:
+    def figures(self, bench: Bench, measure: Measure | None = None) -> Callable[[Mapping[str, Any]], Figures]:
         """What computes an arm; `runs/` of the study's folder holds what an interrupted one had reached."""
-        return partial(figures_of, setup=self, folder=bench.folder / "runs")
+        return partial(figures_of, setup=self, folder=bench.folder / "runs", measure=measure)
 
     def settings(
         self, recipe: str, seed: int, changes: Mapping[str, Any], probe_every: float = 0.0
@@ -108,20 +121,15 @@ class Setup:
         return resolve(recipe, self.data, changes, {**budget, **fixed})
 
 
-def seeds_from(seed: int, seeds: int) -> range:
-    if seeds < 1:
-        raise UserError(f"seeds was {seeds}; allowed are whole numbers from 1")
-    return range(seed, seed + seeds)
-
-
 def repeated(
-    bench: Bench, setup: Setup, arms: Mapping[str, Sequence[Arm]], jobs: int
-) -> dict[str, list[Figures]]:
-    """The figures of arms that stand under a name, one of them per seed; every name's first seed comes first."""
-    if jobs < 1:
-        raise UserError(f"jobs was {jobs}; allowed are whole numbers from 1")
+    bench: Bench, setup: Setup, arms: Mapping[Name, Sequence[Arm]], measure: Measure | None = None
+) -> dict[Name, list[Figures]]:
+    """The figures of arms that stand under a name, one of them per seed; every name's first seed comes first.
+
+    `measure` finds out more about what an arm trained than how well it tells classes apart.
+    """
     by_seed = list(chain(*zip(*arms.values(), strict=True)))
-    found = bench.arms(by_seed, setup.figures(bench), jobs)
+    found = bench.arms(by_seed, setup.figures(bench, measure), setup.jobs)
     return {name: found[place :: len(arms)] for place, name in enumerate(arms)}
 
 
@@ -182,11 +190,11 @@ def _test_of(data: str) -> str:
     )
 
 
-def figures_of(arm: Mapping[str, Any], setup: Setup, folder: Path) -> Figures:
+def figures_of(arm: Mapping[str, Any], setup: Setup, folder: Path, measure: Measure | None = None) -> Figures:
     """Trains and judges one arm."""
-    with _one_thread():
+    with one_thread():
         if arm["kind"] == "recipe":
-            return _trained(arm, setup, folder / arm_name(arm))
+            return _trained(arm, setup, folder / arm_name(arm), measure)
         settings = setup.settings("simclr", arm["seed"], {})
         train, _ = sets_of(setup)
         facts = facts_of(train, settings, None, False)
@@ -200,7 +208,8 @@ def figures_of(arm: Mapping[str, Any], setup: Setup, folder: Path) -> Figures:
 
 
 @contextmanager
-def _one_thread() -> Iterator[None]:
+def one_thread() -> Iterator[None]:
+    """Numbers that depend on how sums are split over threads do not depend on the machine."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -209,8 +218,8 @@ def _one_thread() -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def _trained(arm: Mapping[str, Any], setup: Setup, out: Path) -> Figures:
-    train, _ = sets_of(setup)
+def _trained(arm: Mapping[str, Any], setup: Setup, out: Path, measure: Measure | None) -> Figures:
+    train, asked = sets_of(setup)
     before = Run.open(out).facts["step"] if list(out.glob("ckpt/step-*")) else 0
     settings = setup.settings(arm["recipe"], arm["seed"], arm["changes"], 1.0 if arm["watch"] else 0.0)
     started = time.process_time()
@@ -220,6 +229,8 @@ def _trained(arm: Mapping[str, Any], setup: Setup, out: Path) -> Figures:
     embed = lambda images: features(encoder, images, plain, device=run.device, workers=1)
     cost = _cost(parameters_of(encoder), rate, setup.seen)
     found = {**_judged(embed, setup), **cost, **_course(run, arm["watch"])}
+    if measure is not None:
+        found |= measure(run, asked)
     shutil.rmtree(out)  # a run is some megabytes, a study has dozens of them
     return found
 

@@ -8,14 +8,12 @@ The information is our own estimate: InfoNCE on images that training never saw, 
 other (the form that is proven), under the trained network's cosine with its temperature chosen again on further unseen
 images. It goes through the encoder, so it is a lower bound on I(v1; v2), and no more than log m, m images.
 
-Command: nearfar study infomin data=cifar10:ROOT     Cost: about 20 minutes of one core.
+Command: nearfar study infomin data=cifar10:ROOT     Cost: about 16 minutes of one core.
 """
 
-import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -26,12 +24,10 @@ from torch import Tensor
 from nearfar.bounds import InfoNCE
 from nearfar.data import Images
 from nearfar.errors import UserError
-from nearfar.evaluate import Labelled, features, scores
 from nearfar.negatives import InBatch
 from nearfar.scores import streamed_scores
-from nearfar.studies.frame import Bench, Finding, Result, Row, Study, arm_name
-from nearfar.studies.images import CIFAR, On, Setup, moments, seeds_from, sets_of
-from nearfar.train.pretrain import run_pretraining
+from nearfar.studies.frame import Bench, Finding, Result, Row, Study
+from nearfar.studies.images import Setup, moments, repeated
 from nearfar.train.run import Run
 from nearfar.types import Certificate
 
@@ -109,62 +105,29 @@ def embedded_views(run: Run, images: Images) -> tuple[Tensor, Tensor]:
     return first, second
 
 
-def figures(arm: Mapping[str, Any], setup: Setup, folder: Path) -> dict[str, Any]:
-    """Trains an arm; its information and its accuracies on images it never saw."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        return _figures(arm, setup, folder / arm_name(arm))
-    finally:
-        torch.set_num_threads(threads)
-
-
-def _figures(arm: Mapping[str, Any], setup: Setup, out: Path) -> dict[str, Any]:
-    train, asked = sets_of(setup)
-    settings = setup.settings(arm["recipe"], arm["seed"], arm["changes"])
-    run = run_pretraining(settings, train, out, quiet=True)
-    encoder, plain = run.encoder(), run.plain()
-    embed = lambda images: features(encoder, images, plain, device=run.device, workers=1)
-    fit, ask = (Labelled(embed(part), torch.from_numpy(np.asarray(part.labels))) for part in (train, asked))
-    judged = scores(fit, ask)
+def measured(run: Run, asked: Images) -> dict[str, Any]:
+    """What two views of an image share, as the trained method tells it."""
     # in the data's own order classes may come in blocks, and a temperature is chosen on the first of them
     shuffled = asked.subset(np.random.default_rng(0).permutation(len(asked)))
-    found = asdict(information(*embedded_views(run, shuffled)))
-    shutil.rmtree(out)
-    return {**found, **{name: 100 * values["top1"] for name, values in judged.items()}}
+    return asdict(information(*embedded_views(run, shuffled)))
 
 
-def run(
-    bench: Bench,
-    data: str = CIFAR,
-    test: str | None = None,
-    on: On = "test",
-    images: int = 5_000,
-    epochs: int = 10,
-    size: int = 16,
-    batch: int = 64,
-    seed: int = 0,
-    seeds: int = 2,
-    jobs: int = 2,
-) -> Result:
-    if jobs < 1:
-        raise UserError(f"jobs was {jobs}; allowed are whole numbers from 1")
-    setup = Setup(data, test, on, images, epochs, size, batch)
-    numbers = seeds_from(seed, seeds)
-    arms = [
-        {**setup.recipe("simclr", s, **changes(strength)), "measure": "information, version 1"}
+def run(bench: Bench, setup: Setup) -> Result:
+    arms = {
+        strength: [
+            {**setup.recipe("simclr", s, **changes(strength)), "measure": "information, version 2"}
+            for s in setup.numbers
+        ]
         for strength in STRENGTHS
-        for s in numbers
-    ]
-    compute = partial(figures, setup=setup, folder=bench.folder / "runs")
-    found = iter(bench.arms(arms, compute, jobs))
-    groups = {strength: [next(found) for _ in numbers] for strength in STRENGTHS}
+    }
+    groups = repeated(bench, setup, arms, measured)
     findings = tuple(_finding(groups, measure) for measure in MEASURES)
     return Result(findings, _remarks(groups, findings))
 
 
 def _finding(groups: Mapping[float, Sequence[Mapping[str, Any]]], measure: str) -> Finding:
-    values = [moments([found[measure] for found in group]) for group in groups.values()]
+    unit = 1 if measure == "nats" else 100
+    values = [moments([unit * found[measure] for found in group]) for group in groups.values()]
     rows = [Row(f"strength {s:g}", None, *value) for s, value in zip(groups, values, strict=True)]
     mean, spread = (list(side) for side in zip(*values, strict=True))
     curves: dict[str, Any] = {"strength": list(groups), "mean": mean, "sd": [sd or 0.0 for sd in spread]}

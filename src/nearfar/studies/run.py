@@ -4,10 +4,11 @@ A study's folder holds result.json, figure.svg, figure.png and, where arms are k
 """
 
 import importlib
+import inspect
 import pkgutil
 import time
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, is_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +50,7 @@ def catalogue() -> dict[str, str]:
     """A line about each study, with its options and their defaults."""
     lines = {}
     for name, study in studies().items():
-        options = " ".join(f"{key}={p.default}" for key, p in settable(study.run).items())
+        options = " ".join(f"{key}={p.default}" for key, p in options_of(study).items())
         lines[name] = f"{study.about} [{options}]" if options else study.about
     return lines
 
@@ -64,12 +65,13 @@ def named(name: str) -> Study:
 def run_study(study: Study, folder: Path, words: Iterable[str] = ()) -> Record:
     """Runs a study with the options in `words` (key=value) and writes its result and figure to `folder`."""
     options = read_options(study, words)
+    arguments = _arguments(study, options)
     folder.mkdir(
         parents=True, exist_ok=True
     )  # a folder that cannot be used is said before the work, not after
     bench = Bench(folder, study.name)
     started = time.perf_counter()
-    result = study.run(bench, **options)
+    result = study.run(bench, **arguments)
     seconds = time.perf_counter() - started + bench.earlier
     command = " ".join(["nearfar study", study.name, *(f"{key}={value}" for key, value in options.items())])
     facts = {"study": study.name, "command": command, "seconds": round(seconds, 3), "remarks": result.remarks}
@@ -78,9 +80,33 @@ def run_study(study: Study, folder: Path, words: Iterable[str] = ()) -> Record:
     return Record(result, command, seconds, folder)
 
 
+def options_of(study: Study) -> dict[str, inspect.Parameter]:
+    """What may be set: the fields of what gathers options, then the study's own."""
+    gathered = {key: p for group in _gathering(study).values() for key, p in settable(group).items()}
+    return {**gathered, **settable(study.run)}
+
+
+def _gathering(study: Study) -> dict[str, type]:
+    """The parameters after the bench that are dataclasses: options that several studies share."""
+    parameters = list(inspect.signature(study.run).parameters.values())[1:]
+    return {
+        p.name: p.annotation
+        for p in parameters
+        if isinstance(p.annotation, type) and is_dataclass(p.annotation)
+    }
+
+
+def _arguments(study: Study, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Options as `run` takes them."""
+    found = {key: options[key] for key in settable(study.run)}
+    for name, group in _gathering(study).items():
+        found[name] = group(**{key: options[key] for key in settable(group)})
+    return found
+
+
 def read_options(study: Study, words: Iterable[str]) -> dict[str, Any]:
     """Options as the study's signature asks for them, defaults filled in."""
-    allowed = settable(study.run)
+    allowed = options_of(study)
     options = {name: parameter.default for name, parameter in allowed.items()}
     for word in words:
         key, equals, text = word.partition("=")

@@ -42,7 +42,7 @@ from nearfar.negatives import Bank
 from nearfar.schedules import Progress, at, cosine
 from nearfar.selections import Everyone
 from nearfar.studies.frame import Bench, Cell, Finding, Result, Row, Study
-from nearfar.studies.images import moments
+from nearfar.studies.images import moments, one_thread
 from nearfar.types import Batch
 
 if TYPE_CHECKING:
@@ -164,14 +164,10 @@ def run(
 
 def computed(arm: Mapping[str, Any]) -> dict[str, Any]:
     """An arm on one thread, so that its numbers do not depend on how many run at once."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
+    with one_thread():
         return repetition(
             **{key: arm[key] for key in ("seed", "noise", "points", "negatives", "steps", "held")}
         )
-    finally:
-        torch.set_num_threads(threads)
 
 
 def _accuracies(groups: Mapping[float, Sequence[Mapping[str, Any]]]) -> Finding:

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from nearfar.studies.frame import Bench, Cell, Finding, Result, Row, Study
-from nearfar.studies.images import CIFAR, Figures, On, Setup, percent, repeated, seeds_from
+from nearfar.studies.images import Figures, Setup, percent, repeated
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -37,28 +37,14 @@ def changes(kind: str) -> dict[str, Any]:
     return {f"views__{name}": 0.0 for name in (*AUGMENTATIONS, "blur") if name != kind}
 
 
-def run(
-    bench: Bench,
-    data: str = CIFAR,
-    test: str | None = None,
-    on: On = "test",
-    images: int = 5_000,
-    epochs: int = 10,
-    size: int = 16,
-    batch: int = 64,
-    seed: int = 0,
-    seeds: int = 2,
-    jobs: int = 2,
-) -> Result:
-    setup = Setup(data, test, on, images, epochs, size, batch)
-    numbers = seeds_from(seed, seeds)
+def run(bench: Bench, setup: Setup) -> Result:
     arms = {
-        f"{recipe}, {kind}": [setup.recipe(recipe, s, **changes(kind)) for s in numbers]
+        f"{recipe}, {kind}": [setup.recipe(recipe, s, **changes(kind)) for s in setup.numbers]
         for recipe in RECIPES
         for kind in KINDS
     }
-    arms["untrained"] = [setup.baseline("untrained", s) for s in numbers]
-    found = repeated(bench, setup, arms, jobs)
+    arms["untrained"] = [setup.baseline("untrained", s) for s in setup.numbers]
+    found = repeated(bench, setup, arms)
     findings = [_finding(found, recipe, measure) for measure in ("knn", "linear") for recipe in RECIPES]
     return Result(tuple(findings), _remarks(found))
 
