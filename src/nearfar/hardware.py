@@ -4,6 +4,8 @@ import ctypes
 import os
 import platform
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import metadata
 from typing import Any
 
@@ -56,6 +58,17 @@ def keep_freed_memory() -> None:
     trim_threshold, mmap_threshold = -1, -3
     libc.mallopt(mmap_threshold, 1 << 30)
     libc.mallopt(trim_threshold, 1 << 30)
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """For small networks, where more threads only wait for one another; and how sums are split cannot move a number."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def cpu_name() -> str:

@@ -12,7 +12,6 @@ import math
 import numbers
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, get_args
 
@@ -46,6 +45,7 @@ from nearfar.estimate.samples import (
     checked_pair,
     discrete_columns,
 )
+from nearfar.hardware import one_thread
 from nearfar.schedules import START, at
 from nearfar.types import Bound, Certificate, Critic
 
@@ -91,7 +91,7 @@ def estimate_mi(
     )
     candidates = candidate_bounds(bound, negatives, compared)
     how, objective = training or Training(), learning_objective(bound)
-    with _few_threads():
+    with one_thread():
         parts = [
             _fold(x, y, kinds, scaling, rows, make, objective, how, place, seed + k)
             for k, rows in enumerate(splits)
@@ -171,17 +171,6 @@ def _critic(
             f"critic was {critic!r}; allowed are {', '.join(CRITICS)}, or a function that makes one"
         )
     return CRITICS[critic], critic
-
-
-@contextmanager
-def _few_threads() -> Iterator[None]:
-    """One thread: at these sizes more only wait for one another."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def _splits(samples: int, folds: int, seed: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:

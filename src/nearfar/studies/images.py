@@ -15,8 +15,7 @@ told come from on=test.
 
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from itertools import chain
@@ -34,6 +33,7 @@ from nearfar.encoders import commit_statistics, parameters_of
 from nearfar.errors import UserError
 from nearfar.evaluate import Labelled, features, pixels_features, scores
 from nearfar.evaluate.run import aligned_labels
+from nearfar.hardware import one_thread
 from nearfar.recipes import RECIPES
 from nearfar.schedules import Progress, cosine
 from nearfar.settings import Settings, resolve
@@ -205,17 +205,6 @@ def figures_of(arm: Mapping[str, Any], setup: Setup, folder: Path, measure: Meas
         rate = _supervised(net, setup, arm["seed"], facts) if arm["kind"] == "supervised" else 0.0
         embed = lambda images: features(net, images, plain, workers=1)
         return {**_judged(embed, setup), **_cost(parameters_of(net), rate, setup.seen)}
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """Numbers that depend on how sums are split over threads do not depend on the machine."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def _trained(arm: Mapping[str, Any], setup: Setup, out: Path, measure: Measure | None) -> Figures:

@@ -26,6 +26,7 @@ from nearfar.evaluate.features import features
 from nearfar.evaluate.labels import Labelled
 from nearfar.evaluate.mfcc import mfcc_features
 from nearfar.evaluate.protocols import scores
+from nearfar.hardware import one_thread
 from nearfar.settings import resolve
 from nearfar.studies.frame import Bench, Finding, Result, Row, Study
 from nearfar.train.pretrain import pretrain
@@ -102,9 +103,9 @@ def baseline(name: str, heard: Sequences, asked: Sequences) -> Figures:
     return told(embed(heard), embed(asked), heard, asked)
 
 
+@one_thread()
 def trained(arm: Mapping[str, Any]) -> Figures:
     """Trains one arm and asks the probe; no epochs at all is the network before training."""
-    torch.set_num_threads(1)
     heard, asked = parts(arm["train"], arm["test"])
     settings = {**KINDS.get(arm["kind"], {}), "seed": arm["seed"], "probe_every": 0, "keep": 1}
     last: dict[str, Any] = {}

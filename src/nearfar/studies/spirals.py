@@ -37,12 +37,13 @@ from nearfar.critics import Cosine
 from nearfar.encoders import Shared
 from nearfar.errors import UserError
 from nearfar.evaluate import linear
+from nearfar.hardware import one_thread
 from nearfar.method import Method
 from nearfar.negatives import Bank
 from nearfar.schedules import Progress, at, cosine
 from nearfar.selections import Everyone
 from nearfar.studies.frame import Bench, Cell, Finding, Result, Row, Study
-from nearfar.studies.images import moments, one_thread
+from nearfar.studies.images import moments
 from nearfar.types import Batch
 
 if TYPE_CHECKING:
@@ -162,12 +163,9 @@ def run(
     return Result(findings, _remarks(findings[0]))
 
 
+@one_thread()
 def computed(arm: Mapping[str, Any]) -> dict[str, Any]:
-    """An arm on one thread, so that its numbers do not depend on how many run at once."""
-    with one_thread():
-        return repetition(
-            **{key: arm[key] for key in ("seed", "noise", "points", "negatives", "steps", "held")}
-        )
+    return repetition(**{key: arm[key] for key in ("seed", "noise", "points", "negatives", "steps", "held")})
 
 
 def _accuracies(groups: Mapping[float, Sequence[Mapping[str, Any]]]) -> Finding:
