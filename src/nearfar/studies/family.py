@@ -1,13 +1,13 @@
 """Every image recipe on one small budget, beside raw pixels, no training and labels.
 
-Each recipe as it stands, the selections on SimCLR, MoCo, instance discrimination and CMC, and MoCo under ML-CPC with
-002's curricula of alpha (sec. 5.3): one table of what a linear classifier and the nearest neighbours make of the
+Each recipe as it stands, every selection on each that has negatives, and MoCo under ML-CPC with 002's curricula of
+alpha (sec. 5.3): one table of what a linear classifier and the nearest neighbours make of the
 frozen features. Selections and curricula are compared with what they change, seed by seed.
 
 The paper column holds an independent prototype's figures (the same images and a like encoder, its own budgets),
 not a paper's: the papers train larger networks for hundreds of epochs.
 
-Command: nearfar study family data=cifar10:ROOT     Cost: about 45 minutes on two cores.
+Command: nearfar study family data=cifar10:ROOT     Cost: about 75 minutes on two cores.
 """
 
 from collections.abc import Mapping, Sequence
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 SELECTIONS = ("ring", "ball", "cave", "neighbours")
-BASES = ("simclr", "moco", "instdisc", "cmc")  # whose selections are compared
 CURRICULA = {
     "1": 1.0,
     "2-0.5": "geometric(2,0.5)",
@@ -56,11 +55,9 @@ Seeds = Sequence[Figures]
 
 def entries() -> dict[str, tuple[str, dict[str, Any]]]:
     """What is compared, by name: a recipe and what is changed of it."""
-    found: dict[str, tuple[str, dict[str, Any]]] = {}
-    for name, recipe in RECIPES.items():
-        base = base_of(name)
-        if recipe.views["name"] in PIPELINES and (base is None or base in BASES):
-            found[name] = (name, {})
+    found: dict[str, tuple[str, dict[str, Any]]] = {
+        name: (name, {}) for name, recipe in RECIPES.items() if recipe.views["name"] in PIPELINES
+    }
     for label, alpha in CURRICULA.items():
         found[f"moco-ml-cpc-{label}"] = ("moco", {"bound": "ml-cpc", "bound__alpha": alpha})
     return found
@@ -76,9 +73,9 @@ def base_of(name: str) -> str | None:
 
 def chosen(words: str) -> dict[str, tuple[str, dict[str, Any]]]:
     """The entries a list such as `simclr,moco` names; all of them for `all`."""
-    known = {**{name: (name, {}) for name in RECIPES}, **entries()}
+    known = entries()
     if words == "all":
-        return entries()
+        return known
     for name in words.split(","):
         if name not in known:
             raise unknown(name, known, "recipes")
