@@ -87,6 +87,17 @@ def test_variants_are_those_that_a_rule_makes(entries: dict[str, Entry]) -> None
     assert base_of("end-to-end", entries) is None
 
 
+def test_local_aggregation_keeps_its_close_neighbours_whatever_its_negatives(
+    entries: dict[str, Entry],
+) -> None:
+    """Under every selection those of the anchor's clusters are positives, told so in the equation."""
+    for selection in ("ring", "ball", "cave", "neighbours"):
+        assert "sum over C" in equation_of(entries[f"la-{selection}"].choices)["who counts"]
+    assert entries["la-cave"].choices["selection"]["close"] == entries["la"].choices["selection"]["clusters"]
+    assert entries["la-ball"].choices["selection"]["upper"] == 1.0
+    assert "without C" not in equation_of(entries["instdisc-cave"].choices)["who counts"]
+
+
 def test_equations_hold_the_settings_in_force() -> None:
     settings = resolve(
         "moco-ring", "x", {"temperature": 0.3, "bound": {"name": "ml-cpc", "alpha": "geometric(10,0.1)"}}

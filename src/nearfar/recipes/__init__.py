@@ -21,10 +21,10 @@ _PLAIN: dict[str, Recipe] = {
     "tuple": TUPLE,
     "triplet": TRIPLET,
     "dim": DIM,
+    "la": LOCAL_AGGREGATION,
 }
 RECIPES: dict[str, Recipe] = {
     **_PLAIN,
-    "la": LOCAL_AGGREGATION,
     "cpc": CPC,
     "mlm": MASKED,
     **variants(_PLAIN),

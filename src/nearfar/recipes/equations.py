@@ -64,11 +64,19 @@ SELECTIONS = {
     "group": "those of u's own {by}",
     "accept": "each with a chance r(f(u, v_k)) in [{least}, 1] that is learned",
 }
+PULLED = "f(u, v+) becomes log( e^f(u, v+) + sum over C of e^f(u, v) )"
+GIVEN = object()  # whatever it is
 # what one setting of a part adds to its line
 REMARKS = (
     ("encoders", "predictor", "mlp", "u goes through a predictor"),
     ("encoders", "stop_gradient", True, "no gradient reaches v"),
-    ("selection", "keep", "la", "f(u, v+) becomes log( e^f(u, v+) + sum over C of e^f(u, v) )"),
+    ("selection", "keep", "la", PULLED),
+    (
+        "selection",
+        "close",
+        GIVEN,
+        f"without C, who share one of {{close}} clusters in one of {{runs}} runs too; {PULLED}",
+    ),
     ("bound", "semi_hard", True, "over v_k with f(u, v_k) < f(u, v+) alone"),
 )
 LINES = {
@@ -93,8 +101,9 @@ def equation_of(choices: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
     if choices["negatives"]["name"] == "none":
         del lines["v_k"], lines["who counts"]
     for room, key, value, remark in REMARKS:
-        if SYMBOLS[room] in lines and choices[room].get(key) == value:
-            lines[SYMBOLS[room]] += f"; {remark}"
+        given = choices[room].get(key)
+        if SYMBOLS[room] in lines and (given is not None if value is GIVEN else given == value):
+            lines[SYMBOLS[room]] += f"; {remark.format(**choices[room])}"
     return lines
 
 

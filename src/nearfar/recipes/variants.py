@@ -1,4 +1,4 @@
-"""Every recipe with negatives under every selection: `moco` gives `moco-ring`, `moco-ball`, `moco-cave`,
+"""Every image recipe with negatives under every selection: `moco` gives `moco-ring`, `moco-ball`, `moco-cave`,
 `moco-neighbours`, by rule.
 
 001 lets the outer edge of a ring rise linearly, from all candidates to the most similar tenth in the first 100 of
@@ -30,7 +30,8 @@ def _selections(recipe: Recipe) -> dict[str, tuple[str, Choice]]:
     clusters = 10 if recipe.negatives["name"] == "in-batch" else 100
     # a queue of thousands leaves some forty negatives in a cave of a hundred: too few to learn much from
     caves = 100 if recipe.negatives["name"] == "bank" else 10
-    return {
+    close = {"name": "neighbours", "lower": OUTER_EDGE, "clusters": clusters}
+    found: dict[str, tuple[str, Choice]] = {
         "ring": (
             "Negatives neither too easy nor too close, the ring narrowing in the first third of the run (001 sec. 4)",
             {"name": "ring", "lower": OUTER_EDGE, "upper": INNER_EDGE},
@@ -45,6 +46,19 @@ def _selections(recipe: Recipe) -> dict[str, tuple[str, Choice]]:
         ),
         "neighbours": (
             "Ring (+C_i): negatives of a ring, and those in the anchor's own k-means clusters as positives (001 App. F)",
-            {"name": "neighbours", "lower": OUTER_EDGE, "upper": INNER_EDGE, "clusters": clusters},
+            {**close, "upper": INNER_EDGE},
+        ),
+    }
+    if recipe.selection["name"] != "neighbours":
+        return found
+    # Local Aggregation is its close neighbours C_i: they stay, and the negatives B_i are what changes
+    stay = "those in the anchor's own k-means clusters stay positives (001 App. F)"
+    return {
+        **found,
+        "ring": found["neighbours"],
+        "ball": (f"Ball (+C_i): negatives among the most similar; {stay}", close),
+        "cave": (
+            f"Cave (+C_i): negatives from the anchor's own one of few clusters; {stay}",
+            {"name": "cave", "clusters": clusters // 10, "close": clusters},
         ),
     }
