@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from nearfar.errors import UserError
 from nearfar.settings import resolve
 from nearfar.studies import run_study
 from nearfar.studies.views import AUGMENTATIONS, KINDS, RECIPES, STUDY, _finding, _remarks, changes
@@ -48,7 +49,7 @@ def test_steps_and_sentences_follow_the_figures() -> None:
     assert rows["none"].spread == pytest.approx(8**0.5)
     assert rows["none to crop, crop to all"].ours == "+9.0, +10.0"
     assert rows["none to flip"].ours == "+2.0"
-    simclr, instdisc, _ = _remarks(found)
+    simclr, instdisc, _ = _remarks(found, RECIPES)
     assert "none < crop alone < all holds" in simclr
     assert "near it" in simclr
     assert "does not hold" in instdisc
@@ -63,3 +64,11 @@ def test_the_study_runs(tmp_path: Path) -> None:
     ]
     assert {row.label for row in record.result.findings[0].rows} >= {"untrained", *KINDS}
     assert (tmp_path / "figure.png").stat().st_size > 1000
+
+
+def test_one_recipe_can_be_asked_for(tmp_path: Path) -> None:
+    record = run_study(STUDY, tmp_path, [*TOY, "recipes=moco"])
+    assert len(list((tmp_path / "arms").iterdir())) == len(KINDS) + 1
+    assert [finding.name.split(", ")[1] for finding in record.result.findings] == ["moco", "moco"]
+    with pytest.raises(UserError, match="moko"):
+        run_study(STUDY, tmp_path, [*TOY, "recipes=moko"])

@@ -37,16 +37,17 @@ def changes(kind: str) -> dict[str, Any]:
     return {f"views__{name}": 0.0 for name in (*AUGMENTATIONS, "blur") if name != kind}
 
 
-def run(bench: Bench, setup: Setup) -> Result:
+def run(bench: Bench, setup: Setup, recipes: str = ",".join(RECIPES)) -> Result:
+    names = recipes.split(",")
     arms = {
         f"{recipe}, {kind}": [setup.recipe(recipe, s, **changes(kind)) for s in setup.numbers]
-        for recipe in RECIPES
+        for recipe in names
         for kind in KINDS
     }
     arms["untrained"] = [setup.baseline("untrained", s) for s in setup.numbers]
     found = repeated(bench, setup, arms)
-    findings = [_finding(found, recipe, measure) for measure in ("knn", "linear") for recipe in RECIPES]
-    return Result(tuple(findings), _remarks(found))
+    findings = [_finding(found, recipe, measure) for measure in ("knn", "linear") for recipe in names]
+    return Result(tuple(findings), _remarks(found, names))
 
 
 def _finding(found: Mapping[str, Sequence[Figures]], recipe: str, measure: str) -> Finding:
@@ -70,9 +71,9 @@ def _said(kind: str, recipe: str, measure: str) -> Cell:
     return PAPER.get(kind)
 
 
-def _remarks(found: Mapping[str, Sequence[Figures]]) -> tuple[str, ...]:
+def _remarks(found: Mapping[str, Sequence[Figures]], recipes: Sequence[str]) -> tuple[str, ...]:
     remarks = []
-    for recipe in RECIPES:
+    for recipe in recipes:
         low, flip, middle, high = (
             percent(found[f"{recipe}, {kind}"], "knn")[0] for kind in ("none", "flip", "crop", "all")
         )
@@ -92,18 +93,20 @@ def draw(result: Result) -> "Figure":
     from nearfar.studies.drawing import COLOURS, panels, truth
 
     figure, axes = panels(["kNN top-1, percent", "Linear top-1, percent"])
-    for finding, axis in zip(result.findings, (axes[0], axes[0], axes[1], axes[1]), strict=True):
-        place = int("instdisc" in finding.name)
+    count = len(result.findings) // len(axes)  # recipes: first all under kNN, then all under the linear probe
+    width = 0.76 / count
+    for number, finding in enumerate(result.findings):
+        axis, place = axes[number // count], number % count
         values = finding.curves["figures (mean, sd)"]
         mean, spread = zip(*(values[kind] for kind in KINDS), strict=True)
-        bars = [at + 0.38 * (place - 0.5) for at in range(len(KINDS))]
+        bars = [at + width * (place - (count - 1) / 2) for at in range(len(KINDS))]
         axis.bar(
             bars,
             mean,
-            0.36,
+            0.95 * width,
             yerr=[sd or 0.0 for sd in spread],
             color=COLOURS[place],
-            label=RECIPES[place],
+            label=finding.name.split(", ")[1],
             capsize=2,
         )
         axis.set_xticks(range(len(KINDS)), KINDS)
