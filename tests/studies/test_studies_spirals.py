@@ -16,6 +16,7 @@ from nearfar.encoders import Shared
 from nearfar.errors import UserError
 from nearfar.method import Method
 from nearfar.negatives import Bank
+from nearfar.scores import dense_scores
 from nearfar.selections import Everyone
 from nearfar.studies import run_study
 from nearfar.studies import spirals as module
@@ -122,6 +123,18 @@ def test_training_is_instance_discrimination() -> None:
     torch.testing.assert_close(bank.rows[0], memory, atol=1e-5, rtol=1e-4)
     for weight, expected in zip(net.parameters(), twin.parameters(), strict=True):
         torch.testing.assert_close(weight, expected, atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("winding", [1, 2, 3])
+@pytest.mark.parametrize("temperature", [0.05, 0.5])
+def test_without_noise_a_circle_wound_often_scores_as_one_wound_once(
+    winding: int, temperature: float
+) -> None:
+    """log m + f(u, v+) - log sum e^f over m points spread evenly is 1/T - log I_0(1/T), however they are wound."""
+    angle = 2 * math.pi * winding * (torch.arange(4001) + 0.5) / 4001
+    points = torch.stack([angle.cos(), angle.sin()], dim=1).double()
+    found = float(InfoNCE()(dense_scores(points, points, temperature)))
+    assert found == pytest.approx(module.most_on_a_circle(temperature), abs=1e-6)
 
 
 def test_accuracy_is_that_of_a_logistic_regression() -> None:
