@@ -11,6 +11,7 @@ what a selection knows of all instances is renewed apart from steps, by `refresh
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 
 import torch
 from jaxtyping import Float
@@ -26,6 +27,7 @@ from nearfar.types import (
     Critic,
     Encoded,
     Encoders,
+    Inner,
     Keyed,
     Outcome,
     Pair,
@@ -123,9 +125,11 @@ class Method(nn.Module):
         if self.chunk is None:
             values = self.critic.cross(anchors, candidates.embedding, progress)
             return Dense(values, candidates.strangers_to(index))
-        return Streamed(
-            lambda a, k: self.critic.cross(a, k, progress), anchors, index, candidates, self.chunk
-        )
+        if isinstance(self.critic, Inner):
+            anchors, keys = self.critic.factors(anchors, candidates.embedding, progress)
+            return Streamed(anchors, index, Candidates(keys, candidates.index), self.chunk)
+        score = partial(self.critic.cross, progress=progress)
+        return Streamed(anchors, index, candidates, self.chunk, score)
 
     @torch.no_grad()
     def advance(self, outcome: Outcome, progress: Progress = START) -> None:

@@ -4,7 +4,8 @@
     streamed_scores(anchors, keys)   never does; same numbers, same gradients, memory of one tile
 
 Every reduction of `Streamed` runs over blocks of anchors under activation checkpointing: a tile's scores are
-thrown away after the forward pass and computed again in the backward pass, so any critic can be streamed.
+thrown away after the forward pass and computed again in the backward pass, so any critic can be streamed. The one that
+counts most, log-sum-exp of inner products, has its backward pass written out (`logsumexp`): the same numbers in half the time.
 """
 
 from collections.abc import Callable
@@ -18,6 +19,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from nearfar.errors import UserError
+from nearfar.logsumexp import InnerLogSumExp, inner, matches
 
 TILE = 256  # anchors per tile: small enough for a tile to stay in cache, large enough for a good matmul
 
@@ -105,11 +107,11 @@ class Dense:
 class Streamed:
     """Negatives that are scored when a reduction asks for them, `tile` anchors at a time."""
 
-    score: Callable[[Tensor, Tensor], Float[Tensor, "anchor candidate"]]
     anchors: Float[Tensor, "anchor dim"]
     index: Tensor
     candidates: Candidates
     tile: int = TILE
+    score: Callable[[Tensor, Tensor], Float[Tensor, "anchor candidate"]] = inner
 
     def _tile(self, anchors: Tensor, index: Tensor, keys: Tensor) -> Dense:
         return Dense(self.score(anchors, keys), self.candidates.strangers_to(index))
@@ -126,11 +128,17 @@ class Streamed:
         return torch.cat(reduced)
 
     def logsumexp(self) -> Float[Tensor, "anchor"]:
-        return self._reduce(Dense.logsumexp)
+        keys, held = self.candidates.embedding, self.candidates.index
+        if self.score is not inner or len(keys) == 0:
+            return self._reduce(Dense.logsumexp)
+        bias = torch.zeros_like(held, dtype=keys.dtype).masked_fill_(held == EMPTY, -torch.inf)
+        own = matches(self.index, held)
+        return InnerLogSumExp.apply(self.anchors, keys, bias, *own, self.tile)
 
     def count(self) -> Float[Tensor, "anchor"]:
-        strangers = [self.candidates.strangers_to(i).sum(dim=1) for i in self.index.split(self.tile)]
-        return torch.cat(strangers).to(self.anchors.dtype)
+        held = self.candidates.index
+        own = torch.bincount(matches(self.index, held)[0], minlength=len(self.index))
+        return ((held != EMPTY).sum() - own).to(self.anchors.dtype)
 
     def mean_of(
         self, function: Callable[..., Tensor], *per_anchor: Float[Tensor, "anchor"]
@@ -202,4 +210,4 @@ def streamed_scores(
 ) -> Scores:
     """The same scores as `dense_scores`, never building n x n."""
     anchors, positive, index, candidates = _in_batch(anchors, keys, temperature)
-    return Scores(positive, Streamed(lambda a, k: a @ k.T, anchors, index, candidates, tile))
+    return Scores(positive, Streamed(anchors, index, candidates, tile))

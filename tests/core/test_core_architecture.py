@@ -11,10 +11,10 @@ import nearfar as nf
 
 SOURCE = Path(nf.__file__).parent
 ROOMS = ("views", "encoders", "critics", "negatives", "selections", "bounds")
-BASE = {"nearfar.types", "nearfar.schedules", "nearfar.scores", "nearfar.randomness", "nearfar.errors"}
+BASE = {f"nearfar.{name}" for name in ("types", "schedules", "scores", "logsumexp", "randomness", "errors")}
 # each layer may import those before it; `parts` and `hardware` know nothing of the rooms
 LAYERS = [
-    ("errors", "randomness", "schedules"),
+    ("errors", "randomness", "schedules", "logsumexp"),
     ("scores",),
     ("types",),
     ROOMS,

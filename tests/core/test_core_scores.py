@@ -11,6 +11,7 @@ from torch import Tensor
 
 import nearfar as nf
 from nearfar.errors import UserError
+from nearfar.logsumexp import inner, matches
 from nearfar.scores import EMPTY, UNKNOWN, Candidates, Dense, Streamed
 
 REDUCTIONS: dict[str, Callable[[Dense | Streamed], Tensor]] = {
@@ -19,6 +20,10 @@ REDUCTIONS: dict[str, Callable[[Dense | Streamed], Tensor]] = {
     "mean_of": lambda n: n.mean_of(lambda s: s.square() + s),
     "hardest": lambda n: n.hardest(),
 }
+
+
+# inner products have a backward pass of their own, any other critic goes through checkpoints
+CRITICS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {"inner": inner, "any": lambda a, k: a @ k.T}
 
 
 def brute_force(name: str, values: list[float]) -> float:
@@ -54,19 +59,21 @@ def test_reductions_equal_a_loop_over_pairs(
 ) -> None:
     anchors, keys, own, candidates = problem
     dense = Dense(anchors @ keys.T, candidates.strangers_to(own))
-    streamed = Streamed(lambda a, k: a @ k.T, anchors, own, candidates, tile)
+    forms: list[Dense | Streamed] = [dense]
+    forms += [Streamed(anchors, own, candidates, tile, score) for score in CRITICS.values()]
     expected = []
     for i in range(len(anchors)):
         stranger = [j for j, other in enumerate(candidates.index.tolist()) if other not in (own[i], EMPTY)]
         expected.append(brute_force(name, [float(anchors[i] @ keys[j]) for j in stranger]))
-    for negatives in (dense, streamed):
+    for negatives in forms:
         got = REDUCTIONS[name](negatives).double()
         torch.testing.assert_close(got, torch.tensor(expected, dtype=torch.float64), rtol=1e-9, atol=1e-9)
 
 
 @pytest.mark.parametrize("name", ["logsumexp", "mean_of", "hardest"])
 @pytest.mark.parametrize("tile", [1, 3, 100])
-def test_streamed_gradients_equal_dense_ones(name: str, tile: int) -> None:
+@pytest.mark.parametrize("critic", CRITICS)
+def test_streamed_gradients_equal_dense_ones(name: str, tile: int, critic: str) -> None:
     torch.manual_seed(0)
     own = torch.arange(7)
     ids = torch.tensor([0, 1, 2, EMPTY, UNKNOWN, 5, 9, 6])
@@ -80,7 +87,7 @@ def test_streamed_gradients_equal_dense_ones(name: str, tile: int) -> None:
         ).requires_grad_()
         candidates = Candidates(k, ids)
         negatives = (
-            Streamed(lambda x, y: x @ y.T, a, own, candidates, tile)
+            Streamed(a, own, candidates, tile, CRITICS[critic])
             if streamed
             else Dense(a @ k.T, candidates.strangers_to(own))
         )
@@ -91,7 +98,8 @@ def test_streamed_gradients_equal_dense_ones(name: str, tile: int) -> None:
 
 
 @pytest.mark.parametrize("tile", [1, 3, 100])
-def test_mean_of_reads_columns_per_anchor(tile: int) -> None:
+@pytest.mark.parametrize("critic", CRITICS)
+def test_mean_of_reads_columns_per_anchor(tile: int, critic: str) -> None:
     """Each anchor's own number stands beside its scores, and gets its gradient, dense and streamed alike."""
     own, ids = torch.arange(7), torch.tensor([0, 1, 2, EMPTY, UNKNOWN, 5, 9, 6])
     results = []
@@ -106,7 +114,7 @@ def test_mean_of_reads_columns_per_anchor(tile: int) -> None:
         other = torch.arange(1.0, 8.0, dtype=torch.float64)
         candidates = Candidates(k, ids)
         negatives = (
-            Streamed(lambda x, y: x @ y.T, a, own, candidates, tile)
+            Streamed(a, own, candidates, tile, CRITICS[critic])
             if streamed
             else Dense(a @ k.T, candidates.strangers_to(own))
         )
@@ -119,6 +127,53 @@ def test_mean_of_reads_columns_per_anchor(tile: int) -> None:
         torch.testing.assert_close(results[0][3][i], (-2 * other[i] * (chosen - column[i])).mean())
     for dense, tiled in zip(*results, strict=True):
         torch.testing.assert_close(tiled, dense, rtol=1e-12, atol=1e-12)
+
+
+@given(problem=problems(), tile=st.integers(1, 10))
+@settings(max_examples=60, deadline=None)
+def test_written_out_gradients_are_those_of_autograd(
+    problem: tuple[Tensor, Tensor, Tensor, Candidates], tile: int
+) -> None:
+    """d lse / d u = sum_k p_k v_k and d lse / d v_k = p_k u, p the softmax over who counts; nothing where nobody does."""
+    anchors, keys, own, candidates = problem
+    a, k = anchors.requires_grad_(), keys.requires_grad_()
+    dense = Dense(a @ k.T, candidates.strangers_to(own)).logsumexp()
+    streamed = Streamed(a, own, Candidates(k, candidates.index), tile).logsumexp()
+    weights = torch.linspace(-1, 2, len(a), dtype=torch.float64)
+    found, expected = (
+        torch.autograd.grad((torch.logaddexp(value, torch.zeros_like(value)) * weights).sum(), (a, k))
+        for value in (streamed, dense)
+    )
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one, other.nan_to_num(0.0), rtol=1e-10, atol=1e-12)
+
+
+def test_written_out_gradients_pass_gradcheck_and_reach_only_who_asks() -> None:
+    own, ids = torch.arange(5), torch.tensor([3, EMPTY, 0, UNKNOWN, 0, 9])
+    a, k = (torch.randn(n, 3, dtype=torch.float64).requires_grad_() for n in (5, 6))
+    assert torch.autograd.gradcheck(lambda u, v: Streamed(u, own, Candidates(v, ids), 2).logsumexp(), (a, k))
+    Streamed(a, own, Candidates(k.detach(), ids), 2).logsumexp().sum().backward()  # as for a queue
+    assert a.grad is not None
+    Streamed(a.detach(), own, Candidates(k, ids), 2).logsumexp().sum().backward()
+    assert k.grad is not None
+
+
+@given(left=st.lists(st.integers(0, 6), max_size=9), right=st.lists(st.integers(-2, 6), max_size=9))
+def test_matches_are_the_pairs_that_are_equal(left: list[int], right: list[int]) -> None:
+    rows, columns = matches(torch.tensor(left, dtype=torch.long), torch.tensor(right, dtype=torch.long))
+    pairs = [(i, j) for i, a in enumerate(left) for j, b in enumerate(right) if a == b]
+    assert sorted(zip(rows.tolist(), columns.tolist(), strict=True)) == pairs
+    assert rows.tolist() == sorted(rows.tolist())
+
+
+def test_large_scores_do_not_overflow_when_written_out() -> None:
+    a = torch.tensor([[300.0], [-300.0]], requires_grad=True)
+    value = Streamed(
+        a, torch.arange(2), Candidates(torch.tensor([[1.0], [0.5], [2.0]]), torch.tensor([7, 8, 9]))
+    ).logsumexp()
+    torch.testing.assert_close(value, torch.tensor([600.0, -150.0]))
+    (gradient,) = torch.autograd.grad(value.sum(), a)
+    torch.testing.assert_close(gradient, torch.tensor([[2.0], [0.5]]))
 
 
 def test_an_anchor_without_negatives_has_finite_gradients() -> None:

@@ -43,7 +43,7 @@ def test_a_critic_s_own_weights_learn_through_streamed_scores(name: str) -> None
     candidates = Candidates(v, index)
     gradients = []
     for tile in (2, 7):
-        streamed = Streamed(lambda a, k: critic.cross(a, k, START), u, index, candidates, tile)
+        streamed = Streamed(u, index, candidates, tile, lambda a, k: critic.cross(a, k, START))
         value = nf.InfoNCE()(nf.Scores(critic.pairs(u, v, START)[:, None], streamed))
         gradients.append(torch.autograd.grad(value, list(critic.parameters()), allow_unused=True))
     assert any(g is not None and g.abs().sum() > 0 for g in gradients[0])

@@ -7,12 +7,13 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
+from nearfar.critics.inner import InnerProduct
 from nearfar.errors import UserError
 from nearfar.schedules import Progress, Value, at, ends
 
 
 @dataclass(frozen=True)
-class Cosine:
+class Cosine(InnerProduct):
     """Cosine similarity over a temperature, a value or a schedule (001 Eq. 2)."""
 
     temperature: Value = 0.1
@@ -26,12 +27,7 @@ class Cosine:
         whole = embedding if embedding.dtype is torch.float64 else embedding.float()
         return F.normalize(whole, dim=-1)
 
-    def pairs(
-        self, anchors: Float[Tensor, "n dim"], keys: Float[Tensor, "n dim"], progress: Progress
-    ) -> Float[Tensor, "n"]:
-        return (anchors * keys).sum(dim=1) / at(self.temperature, progress)
-
-    def cross(
+    def factors(
         self, anchors: Float[Tensor, "n dim"], keys: Float[Tensor, "m dim"], progress: Progress
-    ) -> Float[Tensor, "n m"]:
-        return (anchors / at(self.temperature, progress)) @ keys.T
+    ) -> tuple[Float[Tensor, "n width"], Float[Tensor, "m width"]]:
+        return anchors / at(self.temperature, progress), keys

@@ -15,6 +15,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from nearfar.critics.inner import InnerProduct
 from nearfar.errors import UserError
 from nearfar.schedules import START, Progress
 
@@ -61,7 +62,7 @@ class Scorer(nn.Module):
         return embedding if embedding.dtype is torch.float64 else embedding.float()
 
 
-class Separable(Scorer):
+class Separable(InnerProduct, Scorer):
     """f(u, v) = g(u)^T h(v), g and h networks of `layers` hidden layers (002 App. C.2: 2 of 256, out 32)."""
 
     def __init__(
@@ -81,15 +82,10 @@ class Separable(Scorer):
         self.g = nn.Sequential(*_hidden_layers(first, hidden, layers, activation), _last(hidden, out, silent))
         self.h = nn.Sequential(*_hidden_layers(second, hidden, layers, activation), _last(hidden, out, False))
 
-    def pairs(
-        self, anchors: Float[Tensor, "n dim"], keys: Float[Tensor, "n dim"], progress: Progress = START
-    ) -> Float[Tensor, "n"]:
-        return (self.g(anchors) * self.h(keys)).sum(dim=1)
-
-    def cross(
-        self, anchors: Float[Tensor, "n dim"], keys: Float[Tensor, "m dim"], progress: Progress = START
-    ) -> Float[Tensor, "n m"]:
-        return self.g(anchors) @ self.h(keys).T
+    def factors(
+        self, anchors: Float[Tensor, "n dim"], keys: Float[Tensor, "m dim"], progress: Progress
+    ) -> tuple[Float[Tensor, "n width"], Float[Tensor, "m width"]]:
+        return self.g(anchors), self.h(keys)
 
 
 class Joint(Scorer):
@@ -129,7 +125,7 @@ class Joint(Scorer):
         return self.rest(together).view(len(anchors), len(keys))
 
 
-class Bilinear(Scorer):
+class Bilinear(InnerProduct, Scorer):
     """f(u, v) = u^T W v (000 Eq. 24's log-bilinear score)."""
 
     def __init__(self, *, dim: Dim, silent: bool = False) -> None:
@@ -137,12 +133,7 @@ class Bilinear(Scorer):
         first, second = _sides(dim)
         self.weight = _last(second, first, silent, bias=False)
 
-    def pairs(
-        self, anchors: Float[Tensor, "n dim"], keys: Float[Tensor, "n dim"], progress: Progress = START
-    ) -> Float[Tensor, "n"]:
-        return (anchors * self.weight(keys)).sum(dim=1)
-
-    def cross(
-        self, anchors: Float[Tensor, "n dim"], keys: Float[Tensor, "m dim"], progress: Progress = START
-    ) -> Float[Tensor, "n m"]:
-        return anchors @ self.weight(keys).T
+    def factors(
+        self, anchors: Float[Tensor, "n dim"], keys: Float[Tensor, "m dim"], progress: Progress
+    ) -> tuple[Float[Tensor, "n width"], Float[Tensor, "m width"]]:
+        return anchors, self.weight(keys)

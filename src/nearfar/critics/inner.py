@@ -1,0 +1,27 @@
+"""f(u, v) = a(u)^T b(v): what most critics are."""
+
+from jaxtyping import Float
+from torch import Tensor
+
+from nearfar.logsumexp import inner
+from nearfar.schedules import START, Progress
+
+
+class InnerProduct:
+    """A critic whose `factors` say what is multiplied. Streamed, it needs no graph of its scores (`logsumexp`)."""
+
+    def factors(
+        self, anchors: Float[Tensor, "n dim"], keys: Float[Tensor, "m dim"], progress: Progress
+    ) -> tuple[Float[Tensor, "n width"], Float[Tensor, "m width"]]:
+        raise NotImplementedError
+
+    def pairs(
+        self, anchors: Float[Tensor, "n dim"], keys: Float[Tensor, "n dim"], progress: Progress = START
+    ) -> Float[Tensor, "n"]:
+        left, right = self.factors(anchors, keys, progress)
+        return (left * right).sum(dim=1)
+
+    def cross(
+        self, anchors: Float[Tensor, "n dim"], keys: Float[Tensor, "m dim"], progress: Progress = START
+    ) -> Float[Tensor, "n m"]:
+        return inner(*self.factors(anchors, keys, progress))
