@@ -37,12 +37,15 @@ from nearfar.types import (
     Source,
 )
 
+# scores in one matrix: beyond this, tiles that stay near the processor take half the time (benchmarks/losses.py)
+WHOLE = 2**21
+
 
 class Method(nn.Module):
     """Views → encoders → negatives → selection → bound, with a critic scoring pairs.
 
     `symmetric`: every ordered pair of views is contrasted, otherwise the first with each other one (`Encoders.pairs`). `chunk`: score
-    that many anchors at a time and never build the whole matrix (None: build it).
+    that many anchors at a time and never build the whole matrix (None: build it while that is as fast).
     """
 
     def __init__(
@@ -122,14 +125,16 @@ class Method(nn.Module):
     def _negatives(
         self, anchors: Tensor, index: Tensor, candidates: Candidates, progress: Progress
     ) -> Negatives:
-        if self.chunk is None:
+        chunk, count = self.chunk, len(candidates.index)
+        if isinstance(self.critic, Inner) and (chunk or len(anchors) * count > WHOLE):
+            anchors, keys = self.critic.factors(anchors, candidates.embedding, progress)
+            return Streamed(
+                anchors, index, Candidates(keys, candidates.index), chunk or max(1, WHOLE // count)
+            )
+        if chunk is None:
             values = self.critic.cross(anchors, candidates.embedding, progress)
             return Dense(values, candidates.strangers_to(index))
-        if isinstance(self.critic, Inner):
-            anchors, keys = self.critic.factors(anchors, candidates.embedding, progress)
-            return Streamed(anchors, index, Candidates(keys, candidates.index), self.chunk)
-        score = partial(self.critic.cross, progress=progress)
-        return Streamed(anchors, index, candidates, self.chunk, score)
+        return Streamed(anchors, index, candidates, chunk, partial(self.critic.cross, progress=progress))
 
     @torch.no_grad()
     def advance(self, outcome: Outcome, progress: Progress = START) -> None:

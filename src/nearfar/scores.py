@@ -129,7 +129,8 @@ class Streamed:
 
     def logsumexp(self) -> Float[Tensor, "anchor"]:
         keys, held = self.candidates.embedding, self.candidates.index
-        if self.score is not inner or len(keys) == 0:
+        # in half precision torch's own log-sum-exp keeps more digits than exponentials written back to a tile
+        if self.score is not inner or len(keys) == 0 or keys.dtype.itemsize < 4:
             return self._reduce(Dense.logsumexp)
         bias = torch.zeros_like(held, dtype=keys.dtype).masked_fill_(held == EMPTY, -torch.inf)
         own = matches(self.index, held)

@@ -63,7 +63,9 @@ class Settings(BaseModel):
     device: str = Field("auto", description="auto, cpu, cuda, cuda:N or mps")
     workers: int = Field(2, ge=0, le=256, description="threads that prepare views")
     chunk: int | None = Field(
-        None, ge=1, description="score this many anchors at a time, never the whole matrix"
+        None,
+        ge=1,
+        description="score this many anchors at a time, never the whole matrix; none: what is faster",
     )
     checkpoint_every: int = Field(200, ge=1, le=2**31, description="steps between checkpoints")
     keep: int = Field(2, ge=1, le=10_000, description="checkpoints kept")

@@ -20,8 +20,8 @@ from nearfar.negatives import Bank, InBatch, NoNegatives, Queue
 from nearfar.recipes import RECIPES
 from nearfar.recipes.build import build_method, seen_channels
 from nearfar.recipes.choices import CHOICES
-from nearfar.schedules import Progress, geometric, linear
-from nearfar.scores import UNKNOWN
+from nearfar.schedules import START, Progress, geometric, linear
+from nearfar.scores import UNKNOWN, Streamed
 from nearfar.selections import Ball, Everyone, Ring
 from nearfar.settings import resolve
 from nearfar.types import Batch, Certificate, Selection, view_pairs
@@ -135,6 +135,34 @@ def test_forward_changes_nothing_and_advance_what_it_must(recipe: str) -> None:
     assert any("running_mean" in name for name in moved)
     assert ("negatives.index" in moved) == isinstance(method.negatives, (Queue, Bank))
     assert all(torch.isfinite(p.grad).all() for p in method.parameters() if p.grad is not None)
+
+
+def test_many_scores_are_streamed_unasked_and_stay_the_same() -> None:
+    """256 anchors against 16,384 keys: log(1 + sum e^(f_k - f+)) and its gradient, by one dense matrix."""
+    torch.manual_seed(0)
+    net, twin = nn.Linear(8, 8), nn.Linear(8, 8)
+    twin.load_state_dict(net.state_dict())
+    queue = Queue(16_384, dim=8)
+    method = Method(Momentum(net, 0.99), Cosine(0.1), queue, Everyone(), InfoNCE(), symmetric=False)
+    shown = torch.randn(16_384, 8)
+    method.prime(Batch((shown, shown), torch.arange(16_384)))
+    a, b, index = torch.randn(256, 8), torch.randn(256, 8), torch.arange(100, 356)
+    candidates = queue.candidates({}, index, 1)
+    assert isinstance(method._negatives(a, index, candidates, START), Streamed)
+    loss = method(Batch((a, b), index)).loss
+    loss.backward()
+
+    unit = [F.normalize(z.double(), dim=1) for z in (twin(a), twin(b).detach(), twin(shown).detach())]
+    f = unit[0] @ unit[2].T / 0.1
+    own = candidates.index[None] == index[:, None]
+    assert own.sum() == 256
+    positive = (unit[0] * unit[1]).sum(dim=1) / 0.1
+    by_hand = F.softplus(f.masked_fill(own, -torch.inf).logsumexp(dim=1) - positive).mean()
+    by_hand.backward()
+    # the ceiling speaks of all 16,384 places, the value of the 16,383 strangers
+    assert loss.item() == pytest.approx(by_hand.item() + math.log(16_385 / 16_384), abs=1e-5)
+    for one, other in zip(net.parameters(), twin.parameters(), strict=True):
+        torch.testing.assert_close(one.grad, other.grad, rtol=1e-3, atol=1e-5)
 
 
 @pytest.mark.parametrize("recipe", SOME)
