@@ -20,7 +20,7 @@ epochs, 12,800 points. Its other settings did not show its curve, or are not tol
 - The bank holds the last view (momentum 0, in 003 sec. 6 as good as 0.5).
 - One turn to a spiral, arms 0.8 apart: arms 1.5 apart were unrolled without any noise.
 
-Command: nearfar study spirals     Cost: about 20 minutes of one core.
+Command: nearfar study spirals     Cost: about 40 minutes of one core.
 """
 
 import itertools
