@@ -60,7 +60,7 @@ SELECTIONS = {
     "ring": "places round(l K) to round(h K) - 1 in rising order of f(u, v_k), l = {lower}, h = {upper}",
     "cave": "those in u's own of {clusters} k-means clusters",
     "neighbours": "places round(l K) to round(h K) - 1 in rising order of f(u, v_k), l = {lower}, h = {upper}, of these the "
-    "nearest ({background}), without C, who share a cluster with u in one of {runs} k-means runs",
+    "nearest ({background}), without C, who share a cluster with u in one of {runs} k-means runs after epoch {after}",
     "group": "those of u's own {by}",
     "accept": "each with a chance r(f(u, v_k)) in [{least}, 1] that is learned",
 }

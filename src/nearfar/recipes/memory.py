@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from nearfar.recipes.recipe import Recipe
+from nearfar.recipes.recipe import CLOSE_AFTER, Recipe
 
 MOCO = Recipe(
     about="A view is told from a queue of keys that a slow copy of the network embedded (000 sec. 3.2.2; v2 head).",
@@ -45,6 +45,6 @@ CMC = Recipe(
 LOCAL_AGGREGATION = replace(
     INSTDISC,
     about="Local Aggregation: a view is told, from its nearest rows, to be one of those in its own clusters (003 sec. 5.3).",
-    selection={"name": "neighbours", "background": 4096, "lower": 0.0},
+    selection={"name": "neighbours", "background": 4096, "lower": 0.0, "after": CLOSE_AFTER},
     bound={"name": "tuple"},  # its value is the paper's log p(C_i and B_i) - log p(B_i), without a log m
 )

@@ -18,6 +18,17 @@ class Rising:
         return f"linear({self.start:g},{self.end:g},{self.share * epochs:.4g})"
 
 
+@dataclass(frozen=True)
+class Share:
+    """So many epochs: a share of the run's."""
+
+    share: float
+
+    def over(self, epochs: int) -> float:
+        return float(f"{self.share * epochs:.4g}")
+
+
+CLOSE_AFTER = Share(1 / 3)  # of a run, before close neighbours are pulled
 Choice = Mapping[str, Any]  # {"name": a part, its settings ...}
 
 
@@ -41,4 +52,7 @@ class Recipe:
 
 
 def _over(choice: Choice, epochs: int) -> dict[str, Any]:
-    return {key: value.over(epochs) if isinstance(value, Rising) else value for key, value in choice.items()}
+    return {
+        key: value.over(epochs) if isinstance(value, (Rising, Share)) else value
+        for key, value in choice.items()
+    }

@@ -3,13 +3,14 @@
 
 001 lets the outer edge of a ring rise linearly, from all candidates to the most similar tenth in the first 100 of
 its 300 epochs (App. E); here it is the first third of however many there are. It does not tell its inner edge, only
-that there is one (Table 2: without it, worse): 0.99 is ours.
+that there is one (Table 2: without it, worse): 0.99 is ours. Close neighbours are pulled once that first third is over:
+what an untrained network calls close means little, and 003 starts Local Aggregation from 10 epochs of instance discrimination.
 """
 
 from collections.abc import Mapping
 from dataclasses import replace
 
-from nearfar.recipes.recipe import Choice, Recipe, Rising
+from nearfar.recipes.recipe import CLOSE_AFTER, Choice, Recipe, Rising
 
 OUTER_EDGE = Rising(0.0, 0.9, share=1 / 3)
 INNER_EDGE = 0.99
@@ -30,7 +31,7 @@ def _selections(recipe: Recipe) -> dict[str, tuple[str, Choice]]:
     clusters = 10 if recipe.negatives["name"] == "in-batch" else 100
     # a queue of thousands leaves some forty negatives in a cave of a hundred: too few to learn much from
     caves = 100 if recipe.negatives["name"] == "bank" else 10
-    close = {"name": "neighbours", "lower": OUTER_EDGE, "clusters": clusters}
+    close = {"name": "neighbours", "lower": OUTER_EDGE, "clusters": clusters, "after": CLOSE_AFTER}
     found: dict[str, tuple[str, Choice]] = {
         "ring": (
             "Negatives neither too easy nor too close, the ring narrowing in the first third of the run (001 sec. 4)",
@@ -59,6 +60,6 @@ def _selections(recipe: Recipe) -> dict[str, tuple[str, Choice]]:
         "ball": (f"Ball (+C_i): negatives among the most similar; {stay}", close),
         "cave": (
             f"Cave (+C_i): negatives from the anchor's own one of few clusters; {stay}",
-            {"name": "cave", "clusters": clusters // 10, "close": clusters},
+            {"name": "cave", "clusters": clusters // 10, "close": clusters, "after": CLOSE_AFTER},
         ),
     }

@@ -27,6 +27,7 @@ class Cave(nn.Module):
         every: int = 1,
         close: int | None = None,
         runs: int = 3,
+        after: float = 1.0,
         *,
         instances: int = 0,
     ) -> None:
@@ -36,8 +37,8 @@ class Cave(nn.Module):
                 f"selection.close was {close}; it must exceed selection.clusters, {clusters}, or every member of "
                 "the cave would be close; leave it out for a plain cave"
             )
-        self.cave = Clusters(clusters, 1, every, instances)
-        self.close = None if close is None else Clusters(close, runs, every, instances)
+        self.cave = Clusters(clusters, 1, every, instances, after)
+        self.close = None if close is None else Clusters(close, runs, every, instances, after)
 
     def due(self, progress: Progress) -> bool:
         return self.cave.due(progress)

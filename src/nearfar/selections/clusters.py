@@ -1,5 +1,7 @@
 """Which instances belong together, by k-means on what the network last said of them."""
 
+import math
+
 import numpy as np
 import torch
 import torch.nn.functional as F
@@ -17,21 +19,23 @@ class Clusters(nn.Module):
     """For each of several k-means runs, the cluster of every instance; checkpoints hold it.
 
     Before the first refresh nobody is known, and who is not known shares a cluster with nobody. Clusters are renewed
-    at the start of every `every`-th epoch, but not of the first: an untrained network's clusters mean nothing.
+    at the start of every `every`-th epoch once `after` epochs are over: an untrained network's clusters mean nothing.
     """
 
     ids: Int[Tensor, "run instance"]
 
-    def __init__(self, clusters: int, runs: int, every: int, instances: int) -> None:
+    def __init__(self, clusters: int, runs: int, every: int, instances: int, after: float = 1.0) -> None:
         super().__init__()
+        if not 0 < after < math.inf:
+            raise UserError(f"selection.after was {after}; it must be a number of epochs above 0")
         for key, value, least in (("clusters", clusters, 2), ("runs", runs, 1), ("every", every, 1)):
             if value < least:
                 raise UserError(f"selection.{key} was {value}; it must be a whole number from {least} up")
-        self.clusters, self.every = clusters, every
+        self.clusters, self.every, self.after = clusters, every, after
         self.register_buffer("ids", torch.full((runs, instances), UNKNOWN_CLUSTER, dtype=torch.int32))
 
     def due(self, progress: Progress) -> bool:
-        return progress.step > 0 and progress.step % (self.every * progress.steps_per_epoch) == 0
+        return progress.epoch >= self.after and progress.step % (self.every * progress.steps_per_epoch) == 0
 
     @torch.no_grad()
     def refresh(self, embedding: Float[Tensor, "instance dim"]) -> None:

@@ -21,7 +21,7 @@ class Neighbours(nn.Module):
 
     B_i: the candidates at the places of `Ring(lower, upper)`, of these the `background` most similar (None: all),
     ranked for the anchor as it is seen now (001), not for its remembered row (003). C_i: who shares a cluster with
-    the anchor in any of `runs` k-means runs of `clusters` clusters.
+    the anchor in any of `runs` k-means runs of `clusters` clusters, renewed every `every` epochs once `after` are over.
 
         keep="la"        close ones join the positive, the rest of B_i are negatives; with `Tuple` or `NPair` the value
                          is log( sum over C_i and B_i of e^f / sum over B_i of e^f ), the anchor's own in both sums
@@ -40,6 +40,7 @@ class Neighbours(nn.Module):
         runs: int = 3,
         every: int = 1,
         keep: Literal["la", "annulus"] = "la",
+        after: float = 1.0,
         *,
         instances: int = 0,
     ) -> None:
@@ -51,7 +52,7 @@ class Neighbours(nn.Module):
         if keep not in ("la", "annulus"):
             raise UserError(f"selection.keep was {keep!r}; allowed are la and annulus")
         self.background, self.ring, self.keep = background, Ring(lower, upper), keep
-        self.close = Clusters(clusters, runs, every, instances)
+        self.close = Clusters(clusters, runs, every, instances, after)
 
     def due(self, progress: Progress) -> bool:
         return self.close.due(progress)
