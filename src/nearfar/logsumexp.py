@@ -11,7 +11,6 @@ from typing import Any
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 
 def inner(anchors: Float[Tensor, "anchor dim"], keys: Float[Tensor, "candidate dim"]) -> Tensor:
@@ -22,13 +21,13 @@ def matches(
     left: Int[Tensor, "anchor"], right: Int[Tensor, "candidate"]
 ) -> tuple[Int[Tensor, "match"], Int[Tensor, "match"]]:
     """Rows and columns where left[row] == right[column], by rising row, without comparing all with all."""
-    order = right.argsort()
-    ordered = right[order]
-    first, after = (torch.searchsorted(ordered, left.contiguous(), right=side) for side in (False, True))
+    ordered, order = left.sort()
+    first, after = (torch.searchsorted(ordered, right.contiguous(), right=side) for side in (False, True))
     counts = after - first
-    rows = torch.arange(len(left), device=left.device).repeat_interleave(counts)
-    place = torch.arange(len(rows), device=left.device) - (counts.cumsum(0) - counts)[rows]
-    return rows, order[first[rows] + place]
+    columns = torch.arange(len(right), device=right.device).repeat_interleave(counts)
+    place = torch.arange(len(columns), device=right.device) - (counts.cumsum(0) - counts)[columns]
+    rows, by_row = order[first[columns] + place].sort()
+    return rows, columns[by_row]
 
 
 class InnerLogSumExp(torch.autograd.Function):
@@ -49,8 +48,11 @@ class InnerLogSumExp(torch.autograd.Function):
         return found
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, above: Tensor) -> tuple[Tensor | None, ...]:
+        if torch.is_grad_enabled():  # create_graph
+            raise RuntimeError(
+                "streamed inner products have no second derivative; score them with nf.dense_scores"
+            )
         anchors, keys, bias, rows, columns, found = ctx.saved_tensors
         level = found.nan_to_num(neginf=0.0)
         to_anchors = torch.empty_like(anchors) if ctx.needs_input_grad[0] else None

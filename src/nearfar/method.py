@@ -17,6 +17,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from nearfar.critics import is_product
 from nearfar.schedules import START, Progress
 from nearfar.scores import Candidates, Dense, Negatives, Scores, Streamed
 from nearfar.types import (
@@ -27,7 +28,6 @@ from nearfar.types import (
     Critic,
     Encoded,
     Encoders,
-    Inner,
     Keyed,
     Outcome,
     Pair,
@@ -37,15 +37,16 @@ from nearfar.types import (
     Source,
 )
 
-# scores in one matrix: beyond this, tiles that stay near the processor take half the time (benchmarks/losses.py)
-WHOLE = 2**21
+# scores in one matrix: beyond this, log-sum-exp over tiles that stay in a CPU's cache takes half the time
+# (benchmarks/losses.py); with fewer anchors than LEAST to a tile, reading the candidates again would cost more
+WHOLE, LEAST = 2**21, 32
 
 
 class Method(nn.Module):
     """Views → encoders → negatives → selection → bound, with a critic scoring pairs.
 
     `symmetric`: every ordered pair of views is contrasted, otherwise the first with each other one (`Encoders.pairs`). `chunk`: score
-    that many anchors at a time and never build the whole matrix (None: build it while that is as fast).
+    that many anchors at a time and never build the whole matrix (None: build it, but not for log-sum-exp of many inner products).
     """
 
     def __init__(
@@ -125,16 +126,19 @@ class Method(nn.Module):
     def _negatives(
         self, anchors: Tensor, index: Tensor, candidates: Candidates, progress: Progress
     ) -> Negatives:
-        chunk, count = self.chunk, len(candidates.index)
-        if isinstance(self.critic, Inner) and (chunk or len(anchors) * count > WHOLE):
+        count = len(candidates.index)
+        many = anchors.device.type == "cpu" and len(anchors) * count > WHOLE
+        if is_product(self.critic) and (self.chunk or many):
             anchors, keys = self.critic.factors(anchors, candidates.embedding, progress)
+            tile = self.chunk or max(LEAST, WHOLE // count)
             return Streamed(
-                anchors, index, Candidates(keys, candidates.index), chunk or max(1, WHOLE // count)
+                anchors, index, Candidates(keys, candidates.index), tile, asked=self.chunk is not None
             )
-        if chunk is None:
+        if self.chunk is None:
             values = self.critic.cross(anchors, candidates.embedding, progress)
             return Dense(values, candidates.strangers_to(index))
-        return Streamed(anchors, index, candidates, chunk, partial(self.critic.cross, progress=progress))
+        score = partial(self.critic.cross, progress=progress)
+        return Streamed(anchors, index, candidates, self.chunk, score)
 
     @torch.no_grad()
     def advance(self, outcome: Outcome, progress: Progress = START) -> None:

@@ -10,6 +10,7 @@ counts most, log-sum-exp of inner products, has its backward pass written out (`
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Protocol
 
 import torch
@@ -112,11 +113,24 @@ class Streamed:
     candidates: Candidates
     tile: int = TILE
     score: Callable[[Tensor, Tensor], Float[Tensor, "anchor candidate"]] = inner
+    asked: bool = True  # otherwise only log-sum-exp is streamed, for speed, and the rest reads one matrix
 
     def _tile(self, anchors: Tensor, index: Tensor, keys: Tensor) -> Dense:
         return Dense(self.score(anchors, keys), self.candidates.strangers_to(index))
 
+    @cached_property
+    def _whole(self) -> Dense:
+        return self._tile(self.anchors, self.index, self.candidates.embedding)
+
+    @cached_property
+    def _own(self) -> tuple[Tensor, Tensor]:
+        """Rows and columns of the candidates that are the anchors themselves."""
+        return matches(self.index, self.candidates.index)
+
     def _reduce(self, reduction: Callable[..., Tensor], *per_anchor: Tensor) -> Float[Tensor, "anchor"]:
+        if not self.asked:
+            return reduction(self._whole, *per_anchor)
+
         def tiled(keys: Tensor, anchors: Tensor, index: Tensor, *columns: Tensor) -> Tensor:
             return reduction(self._tile(anchors, index, keys), *columns)
 
@@ -130,16 +144,15 @@ class Streamed:
     def logsumexp(self) -> Float[Tensor, "anchor"]:
         keys, held = self.candidates.embedding, self.candidates.index
         # in half precision torch's own log-sum-exp keeps more digits than exponentials written back to a tile
-        if self.score is not inner or len(keys) == 0 or keys.dtype.itemsize < 4:
+        precise = keys.dtype == self.anchors.dtype and keys.dtype.itemsize >= 4
+        if self.score is not inner or len(keys) == 0 or not precise:
             return self._reduce(Dense.logsumexp)
         bias = torch.zeros_like(held, dtype=keys.dtype).masked_fill_(held == EMPTY, -torch.inf)
-        own = matches(self.index, held)
-        return InnerLogSumExp.apply(self.anchors, keys, bias, *own, self.tile)
+        return InnerLogSumExp.apply(self.anchors, keys, bias, *self._own, self.tile)
 
     def count(self) -> Float[Tensor, "anchor"]:
-        held = self.candidates.index
-        own = torch.bincount(matches(self.index, held)[0], minlength=len(self.index))
-        return ((held != EMPTY).sum() - own).to(self.anchors.dtype)
+        own = torch.bincount(self._own[0], minlength=len(self.index))
+        return ((self.candidates.index != EMPTY).sum() - own).to(self.anchors.dtype)
 
     def mean_of(
         self, function: Callable[..., Tensor], *per_anchor: Float[Tensor, "anchor"]
@@ -150,7 +163,7 @@ class Streamed:
         return self._reduce(Dense.hardest)
 
     def matrix(self) -> tuple[Float[Tensor, "anchor candidate"], Bool[Tensor, "anchor candidate"]]:
-        return self._tile(self.anchors, self.index, self.candidates.embedding).matrix()
+        return self._whole.matrix()
 
 
 @dataclass(frozen=True)

@@ -65,7 +65,7 @@ class Settings(BaseModel):
     chunk: int | None = Field(
         None,
         ge=1,
-        description="score this many anchors at a time, never the whole matrix; none: what is faster",
+        description="score this many anchors at a time, never the whole matrix; none: as is fastest",
     )
     checkpoint_every: int = Field(200, ge=1, le=2**31, description="steps between checkpoints")
     keep: int = Field(2, ge=1, le=10_000, description="checkpoints kept")

@@ -175,16 +175,6 @@ class Critic(Protocol):
     ) -> Float[Tensor, "anchor candidate"]: ...
 
 
-@runtime_checkable
-class Inner(Protocol):
-    """A critic that is an inner product of what it makes of anchors and of keys: streamed at twice the speed."""
-
-    def factors(
-        self, anchors: Tensor, keys: Tensor, progress: Progress
-    ) -> tuple[Float[Tensor, "anchor width"], Float[Tensor, "candidate width"]]:
-        """What is multiplied."""
-
-
 class Source(Protocol):
     """Where candidates live. Only `advance` may change what it holds."""
 

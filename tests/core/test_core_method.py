@@ -137,6 +137,23 @@ def test_forward_changes_nothing_and_advance_what_it_must(recipe: str) -> None:
     assert all(torch.isfinite(p.grad).all() for p in method.parameters() if p.grad is not None)
 
 
+class Shifted(Cosine):
+    """A user's own critic on top of ours."""
+
+    def cross(self, anchors: Tensor, keys: Tensor, progress: Progress = START) -> Tensor:
+        return super().cross(anchors, keys, progress) + 3.0
+
+
+@pytest.mark.parametrize("chunk", [None, 2])
+def test_a_critic_with_scores_of_its_own_is_asked_for_them(chunk: int | None) -> None:
+    methods = [
+        Method(Shared(network()), critic(0.5), InBatch("one"), Everyone(), bounds.NPair(), chunk=chunk)
+        for critic in (Cosine, Shifted)
+    ]
+    plain, shifted = (method(batch()).loss.item() for method in methods)
+    assert shifted > plain + 1.0
+
+
 def test_many_scores_are_streamed_unasked_and_stay_the_same() -> None:
     """256 anchors against 16,384 keys: log(1 + sum e^(f_k - f+)) and its gradient, by one dense matrix."""
     torch.manual_seed(0)
@@ -148,7 +165,9 @@ def test_many_scores_are_streamed_unasked_and_stay_the_same() -> None:
     method.prime(Batch((shown, shown), torch.arange(16_384)))
     a, b, index = torch.randn(256, 8), torch.randn(256, 8), torch.arange(100, 356)
     candidates = queue.candidates({}, index, 1)
-    assert isinstance(method._negatives(a, index, candidates, START), Streamed)
+    negatives = method._negatives(a, index, candidates, START)
+    assert isinstance(negatives, Streamed)
+    assert not negatives.asked
     loss = method(Batch((a, b), index)).loss
     loss.backward()
 

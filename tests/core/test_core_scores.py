@@ -154,8 +154,25 @@ def test_written_out_gradients_pass_gradcheck_and_reach_only_who_asks() -> None:
     assert torch.autograd.gradcheck(lambda u, v: Streamed(u, own, Candidates(v, ids), 2).logsumexp(), (a, k))
     Streamed(a, own, Candidates(k.detach(), ids), 2).logsumexp().sum().backward()  # as for a queue
     assert a.grad is not None
+    assert k.grad is None
     Streamed(a.detach(), own, Candidates(k, ids), 2).logsumexp().sum().backward()
     assert k.grad is not None
+
+
+def test_a_second_derivative_is_refused_and_not_left_out() -> None:
+    a, k = torch.randn(3, 2, requires_grad=True), torch.randn(4, 2)
+    value = Streamed(a, torch.arange(3), Candidates(k, torch.arange(5, 9))).logsumexp().sum()
+    with pytest.raises(RuntimeError, match="no second derivative"):
+        torch.autograd.grad(value, a, create_graph=True)
+
+
+def test_keys_of_another_precision_go_the_general_way() -> None:
+    a, k = torch.randn(5, 3).bfloat16(), torch.randn(5, 3)
+    with torch.autocast("cpu", torch.bfloat16):
+        streamed, dense = (
+            nf.InfoNCE()(scores(a, k, 0.5)) for scores in (nf.streamed_scores, nf.dense_scores)
+        )
+    torch.testing.assert_close(streamed.float(), dense.float(), atol=0.02, rtol=0.02)
 
 
 @given(left=st.lists(st.integers(0, 6), max_size=9), right=st.lists(st.integers(-2, 6), max_size=9))

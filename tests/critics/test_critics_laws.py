@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import nearfar as nf
-from nearfar.critics import PARTS
+from nearfar.critics import PARTS, is_product
 from nearfar.schedules import START
 from nearfar.scores import Candidates, Streamed
 from nearfar.settings import resolve
@@ -42,15 +42,19 @@ def test_a_critic_s_own_weights_learn_through_streamed_scores(name: str) -> None
     index = torch.arange(7)
     candidates = Candidates(v, index)
     gradients = []
-    for tile in (2, 7):
-        streamed = Streamed(u, index, candidates, tile, lambda a, k: critic.cross(a, k, START))
+    scored = [Streamed(u, index, candidates, tile, lambda a, k: critic.cross(a, k, START)) for tile in (2, 7)]
+    if is_product(critic):
+        left, right = critic.factors(u, v, START)
+        scored.append(Streamed(left, index, Candidates(right, index), 2))
+    for streamed in scored:
         value = nf.InfoNCE()(nf.Scores(critic.pairs(u, v, START)[:, None], streamed))
         gradients.append(torch.autograd.grad(value, list(critic.parameters()), allow_unused=True))
     assert any(g is not None and g.abs().sum() > 0 for g in gradients[0])
-    for tiled, whole in zip(*gradients, strict=True):
-        assert (tiled is None) == (whole is None)
-        if tiled is not None:
-            torch.testing.assert_close(tiled, whole)
+    for whole, *others in zip(*gradients, strict=True):
+        for tiled in others:
+            assert (tiled is None) == (whole is None)
+            if tiled is not None:
+                torch.testing.assert_close(tiled, whole)
 
 
 @pytest.mark.parametrize("name", NETWORKS)

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from nearfar.critics.cosine import Cosine
 from nearfar.critics.distance import Distance
 from nearfar.critics.dot import Dot
+from nearfar.critics.inner import InnerProduct, is_product
 from nearfar.critics.networks import Bilinear, Joint, Separable
 from nearfar.types import Critic
 
@@ -17,4 +18,14 @@ PARTS: dict[str, Callable[..., Critic]] = {
     "joint": Joint,
 }
 
-__all__ = ["PARTS", "Bilinear", "Cosine", "Distance", "Dot", "Joint", "Separable"]
+__all__ = [
+    "PARTS",
+    "Bilinear",
+    "Cosine",
+    "Distance",
+    "Dot",
+    "InnerProduct",
+    "Joint",
+    "Separable",
+    "is_product",
+]

@@ -1,5 +1,7 @@
 """f(u, v) = a(u)^T b(v): what most critics are."""
 
+from typing import Any, TypeGuard
+
 from jaxtyping import Float
 from torch import Tensor
 
@@ -25,3 +27,8 @@ class InnerProduct:
         self, anchors: Float[Tensor, "n dim"], keys: Float[Tensor, "m dim"], progress: Progress = START
     ) -> Float[Tensor, "n m"]:
         return inner(*self.factors(anchors, keys, progress))
+
+
+def is_product(critic: Any) -> TypeGuard[InnerProduct]:
+    """Whether its factors say all of it: a subclass may score in a way of its own."""
+    return isinstance(critic, InnerProduct) and type(critic).cross is InnerProduct.cross

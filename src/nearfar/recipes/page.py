@@ -57,9 +57,11 @@ class Entry:
 
 
 def base_of(name: str, entries: Mapping[str, Any]) -> str | None:
-    """The recipe that this one is by rule, under another selection; None if it is a method of its own."""
+    """The recipe that this one is by rule, under another selection; None if it is a method of its own, as are those of
+    Local Aggregation, which is a selection itself."""
     base, _, selection = name.rpartition("-")
-    return base if base in entries and entries[name].recipe.selection["name"] == selection else None
+    ruled = base in entries and entries[base].recipe.selection["name"] == "everyone"
+    return base if ruled and entries[name].recipe.selection["name"] == selection else None
 
 
 def methods_page(entries: Mapping[str, Entry]) -> str:

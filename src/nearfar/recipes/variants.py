@@ -53,13 +53,17 @@ def _selections(recipe: Recipe) -> dict[str, tuple[str, Choice]]:
     if recipe.selection["name"] != "neighbours":
         return found
     # Local Aggregation is its close neighbours C_i: they stay, and the negatives B_i are what changes
-    stay = "those in the anchor's own k-means clusters stay positives (001 App. F)"
     return {
         **found,
         "ring": found["neighbours"],
-        "ball": (f"Ball (+C_i): negatives among the most similar; {stay}", close),
+        "ball": (
+            "Ball (+C_i): negatives among the most similar, and those in the anchor's own k-means clusters as positives "
+            "(001 App. F)",
+            close,
+        ),
         "cave": (
-            f"Cave (+C_i): negatives from the anchor's own one of few clusters; {stay}",
+            "Cave (+C_i): negatives from the anchor's own one of few clusters; those of them in its own smaller clusters "
+            "are positives (001 App. F)",
             {"name": "cave", "clusters": clusters // 10, "close": clusters, "after": CLOSE_AFTER},
         ),
     }

@@ -55,9 +55,9 @@ Seeds = Sequence[Figures]
 
 def entries() -> dict[str, tuple[str, dict[str, Any]]]:
     """What is compared, by name: a recipe and what is changed of it."""
-    found: dict[str, tuple[str, dict[str, Any]]] = {
-        name: (name, {}) for name, recipe in RECIPES.items() if recipe.views["name"] in PIPELINES
-    }
+    seen = {name: recipe for name, recipe in RECIPES.items() if recipe.views["name"] in PIPELINES}
+    del seen["la-neighbours"]  # by another name la-ring: Local Aggregation has its close neighbours anyway
+    found: dict[str, tuple[str, dict[str, Any]]] = {name: (name, {}) for name in seen}
     for label, alpha in CURRICULA.items():
         found[f"moco-ml-cpc-{label}"] = ("moco", {"bound": "ml-cpc", "bound__alpha": alpha})
     return found

@@ -88,7 +88,7 @@ def options_of(study: Study) -> dict[str, inspect.Parameter]:
 
 def _gathering(study: Study) -> dict[str, type]:
     """The parameters after the bench that are dataclasses: options that several studies share."""
-    parameters = list(inspect.signature(study.run).parameters.values())[1:]
+    parameters = list(inspect.signature(study.run, eval_str=True).parameters.values())[1:]
     return {
         p.name: p.annotation
         for p in parameters

@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 Points = Float[Tensor, "point 2"]
 
 NOISES = (0.0, 0.1, 0.2, 0.4, 0.6, 1.0, 2.0, 5.0)
-PAPER: dict[float, Cell] = {0.0: "near chance", 0.4: 0.70, 5.0: "0.5"}
+PAPER: dict[float, Cell] = {0.0: "near chance", 0.4: 0.70, 1.0: "chance", 2.0: "chance", 5.0: "0.5"}
 TURNS, GAP = 1, 0.8
 TEMPERATURE = 0.05
 RATE = cosine(1e-3)

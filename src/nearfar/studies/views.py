@@ -68,7 +68,7 @@ def _said(kind: str, recipe: str, measure: str) -> Cell:
     """003's words are about instance discrimination; the prototype's figures are SimCLR's under kNN."""
     if recipe == "simclr":
         return PROTOTYPE.get(kind) if measure == "knn" else None
-    return PAPER.get(kind)
+    return PAPER.get(kind) if recipe == "instdisc" else None
 
 
 def _remarks(found: Mapping[str, Sequence[Figures]], recipes: Sequence[str]) -> tuple[str, ...]:
@@ -105,7 +105,7 @@ def draw(result: Result) -> "Figure":
             mean,
             0.95 * width,
             yerr=[sd or 0.0 for sd in spread],
-            color=COLOURS[place],
+            color=COLOURS[place % len(COLOURS)],
             label=finding.name.split(", ")[1],
             capsize=2,
         )
