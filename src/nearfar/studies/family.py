@@ -113,8 +113,10 @@ def _table(found: Mapping[str, Seeds]) -> Finding:
 def _line(group: Seeds, untrained: Seeds) -> str:
     linear, knn = percent(group, "linear"), percent(group, "knn")
     above = linear[0] - percent(untrained, "linear")[0]
-    seconds, rate = (np.mean([one[key] for one in group]) for key in ("seconds", "rate"))
-    cost = f"{seconds:7.0f}   {rate:8.0f}" if seconds else f"{'-':>7}   {'-':>8}"
+    # an arm that was stopped between its last step and its evaluation does not know what it took
+    timed = [(one["seconds"], one["rate"]) for one in group if one["rate"]]
+    seconds, rate = np.mean(timed, axis=0) if timed else (0.0, 0.0)
+    cost = f"{seconds:7.0f}   {rate:8.0f}" if timed else f"{'-':>7}   {'-':>8}"
     return (
         f"{written(linear):<10}  {above:+15.1f}   {written(knn):<10}   "
         f"{cost}   {group[0]['parameters'] or '-':>8}"
@@ -132,7 +134,9 @@ def _differences(found: Mapping[str, Seeds], pairs: Mapping[str, str], measure: 
         each[name] = paired(found, name, base, measure)
         kind = name.removeprefix(f"{base}-").partition("-")[0]
         said = PROTOTYPE_PAIRS.get((kind, measure))
-        rows.append(Row(f"{name} - {base}", said and f"prototype: {said}", *moments(each[name])))
+        mean, spread = moments(each[name])
+        shown = round(mean, 2), None if spread is None else round(spread, 2)
+        rows.append(Row(f"{name} - {base}", said and f"prototype: {said}", *shown))
     return Finding(POINTS[measure], tuple(rows), {"by seed": each})
 
 
