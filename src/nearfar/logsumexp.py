@@ -6,6 +6,7 @@ is g (p V) and a candidate's is the sum of g p u. So a tile is scored again, tur
 twice: no graph, no mask of its size, one buffer.
 """
 
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -75,7 +76,7 @@ def _ends(rows: Tensor, anchors: int, tile: int) -> list[int]:
 
 def _tiles(
     anchors: Tensor, keys: Tensor, bias: Tensor, rows: Tensor, columns: Tensor, tile: int, ends: list[int]
-) -> Any:
+) -> Iterator[tuple[int, Tensor, Tensor]]:
     """Each tile's first row, its scores in one buffer that the next tile takes over, and its anchors."""
     buffer = keys.new_empty(min(tile, len(anchors)), len(keys))
     before = 0
