@@ -1,5 +1,6 @@
 """f(u, v) = a(u)^T b(v): what most critics are."""
 
+from abc import ABC, abstractmethod
 from typing import Any, TypeGuard
 
 from jaxtyping import Float
@@ -9,13 +10,14 @@ from nearfar.logsumexp import inner
 from nearfar.schedules import START, Progress
 
 
-class InnerProduct:
+class InnerProduct(ABC):
     """A critic whose `factors` say what is multiplied. Streamed, it needs no graph of its scores (`logsumexp`)."""
 
+    @abstractmethod
     def factors(
         self, anchors: Float[Tensor, "n dim"], keys: Float[Tensor, "m dim"], progress: Progress
     ) -> tuple[Float[Tensor, "n width"], Float[Tensor, "m width"]]:
-        raise NotImplementedError
+        """What is made of anchors and of keys before they are multiplied."""
 
     def pairs(
         self, anchors: Float[Tensor, "n dim"], keys: Float[Tensor, "n dim"], progress: Progress = START

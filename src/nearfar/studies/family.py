@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from nearfar.parts import unknown
-from nearfar.recipes import RECIPES
+from nearfar.recipes import RECIPES, Recipe
 from nearfar.studies.frame import Bench, Finding, Result, Row, Study
 from nearfar.studies.images import Arm, Baseline, Figures, Setup, moments, percent, repeated, written
 from nearfar.views import PIPELINES
@@ -55,8 +55,11 @@ Seeds = Sequence[Figures]
 
 def entries() -> dict[str, tuple[str, dict[str, Any]]]:
     """What is compared, by name: a recipe and what is changed of it."""
-    seen = {name: recipe for name, recipe in RECIPES.items() if recipe.views["name"] in PIPELINES}
-    del seen["la-neighbours"]  # by another name la-ring: Local Aggregation has its close neighbours anyway
+    seen: dict[str, Recipe] = {}
+    for name, recipe in RECIPES.items():
+        # la-neighbours is la-ring by another name, and is trained once
+        if recipe.views["name"] in PIPELINES and recipe not in seen.values():
+            seen[name] = recipe
     found: dict[str, tuple[str, dict[str, Any]]] = {name: (name, {}) for name in seen}
     for label, alpha in CURRICULA.items():
         found[f"moco-ml-cpc-{label}"] = ("moco", {"bound": "ml-cpc", "bound__alpha": alpha})
