@@ -21,18 +21,18 @@ from nearfar.bounds import (
     Tuple,
     Vince,
 )
-from nearfar.critics import Bilinear, Cosine, Distance, Joint, Separable
+from nearfar.critics import Bilinear, Cosine, Distance, Dot, Joint, Separable
 from nearfar.errors import Stopped, UserError
 from nearfar.method import Method
 from nearfar.negatives import Bank, InBatch, NoNegatives, Queue
 from nearfar.schedules import Progress, cosine, geometric, linear, on_loss, on_score, stairs, steps
 from nearfar.scores import Scores, dense_scores, streamed_scores
-from nearfar.selections import Accept, Ball, Cave, Everyone, Neighbours, Ring
-from nearfar.types import Batch, Certificate
+from nearfar.selections import Accept, Ball, Cave, Everyone, Group, Neighbours, Ring
+from nearfar.types import Batch, Certificate, Context
 
 if TYPE_CHECKING:
     from nearfar.data import open_data
-    from nearfar.encoders import Momentum, Network, Shared, backbone
+    from nearfar.encoders import Apart, InfoMax, Momentum, Network, Shared, backbone
     from nearfar.estimate import Estimate, check_mi, estimate_mi, fit_density, info
     from nearfar.evaluate import evaluate_run
     from nearfar.report import write_report
@@ -44,7 +44,9 @@ if TYPE_CHECKING:
 # work, quickly, without them
 _LATER = {
     "open_data": "nearfar.data",
+    "Apart": "nearfar.encoders",
     "backbone": "nearfar.encoders",
+    "InfoMax": "nearfar.encoders",
     "Momentum": "nearfar.encoders",
     "Network": "nearfar.encoders",
     "Shared": "nearfar.encoders",
@@ -75,6 +77,7 @@ __all__ = [
     "Accept",
     "Agreement",
     "AlphaCPC",
+    "Apart",
     "Ball",
     "Bank",
     "BarberAgakov",
@@ -83,12 +86,16 @@ __all__ = [
     "BinaryNCE",
     "Cave",
     "Certificate",
+    "Context",
     "Cosine",
     "Distance",
     "DonskerVaradhan",
+    "Dot",
     "Estimate",
     "Everyone",
+    "Group",
     "InBatch",
+    "InfoMax",
     "InfoNCE",
     "JensenShannon",
     "Joint",

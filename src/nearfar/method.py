@@ -12,11 +12,13 @@ what a selection knows of all instances is renewed apart from steps, by `refresh
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import cast
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from nearfar.buffers import Moved, aside, settle
 from nearfar.critics import is_product
 from nearfar.schedules import START, Progress
 from nearfar.scores import Candidates, Dense, Negatives, Scores, Streamed
@@ -29,6 +31,7 @@ from nearfar.types import (
     Encoded,
     Encoders,
     Keyed,
+    Margined,
     Outcome,
     Pair,
     Refreshing,
@@ -64,15 +67,15 @@ class Method(nn.Module):
         self.encoders, self.critic, self.negatives = encoders, critic, negatives
         self.selection, self.bound = selection, bound
         self.symmetric, self.chunk = symmetric, chunk
+        negatives.furnish(encoders.kinds, critic.prepare)
 
     def forward(self, batch: Batch, progress: Progress = START) -> Outcome:
         pairs = self.encoders.pairs(len(batch.views), self.symmetric)
-        encoded = self.encoders.encode(
+        encoded, moved = self._encode(
             batch.views, anchors=sorted({p.anchor for p in pairs}), keys=sorted({p.key for p in pairs})
         )
         # scores are differences of large numbers: float32, whatever the encoder ran in
         with torch.autocast(batch.index.device.type, enabled=False):
-            encoded = self._prepared(encoded)
             scores = [self.score(encoded, batch.index, p.anchor, p.key, progress) for p in pairs]
             values = [self.bound(s, progress) for s in scores]
             observed = self._observed(scores)
@@ -87,14 +90,21 @@ class Method(nn.Module):
         nats = None
         if claim.status != "objective only":
             nats = (_weighted(weights, values) / sum(weights)).detach()
-        return Outcome(loss, nats, claim.ceiling, _detached(encoded), batch.index, observed)
+        return Outcome(loss, nats, claim.ceiling, _detached(encoded), batch.index, observed, moved)
 
-    def _prepared(self, encoded: Encoded) -> Encoded:
-        return replace(
-            encoded,
-            anchors={w: self.critic.prepare(z) for w, z in encoded.anchors.items()},
-            keys={w: self.critic.prepare(z) for w, z in encoded.keys.items()},
-        )
+    def _encode(
+        self, views: Sequence[Tensor], anchors: Sequence[int], keys: Sequence[int]
+    ) -> tuple[Encoded, Moved]:
+        """Embeddings as they are scored and stored, and what is to become of the networks' buffers."""
+        with aside(cast(nn.Module, self.encoders)) as moved:
+            encoded = self.encoders.encode(views, anchors, keys)
+        with torch.autocast(views[0].device.type, enabled=False):
+            prepared = replace(
+                encoded,
+                anchors={w: self.critic.prepare(z) for w, z in encoded.anchors.items()},
+                keys={w: self.critic.prepare(z) for w, z in encoded.keys.items()},
+            )
+        return prepared, moved
 
     @torch.no_grad()
     def _observed(self, scores: list[Scores]) -> Tensor | None:
@@ -105,15 +115,19 @@ class Method(nn.Module):
     def score(self, encoded: Encoded, index: Tensor, anchor: int, key: int, progress: Progress) -> Scores:
         """Scores of view `anchor` against view `key` after selection."""
         anchors, rows = encoded.anchors[anchor], encoded.index_of(key, index)
-        strange = encoded.index.keys() - {key}  # rows of other pairs
-        keys = {view: rows for view, rows in encoded.keys.items() if view not in strange}
+        keys = {k: rows for k, rows in encoded.keys.items() if self._alike(k, key)}
         positive = self.negatives.positive(keys, rows, key)
         candidates = self.negatives.candidates(keys, rows, key)
         scores = Scores(
             self._positives(anchors, positive, progress),
             self._negatives(anchors, rows, candidates, progress),
         )
-        return self.selection(scores, Context(anchors, candidates, rows, progress))
+        return self.selection(
+            scores, Context(anchors, candidates, rows, progress, isinstance(self.bound, Margined))
+        )
+
+    def _alike(self, key: int, other: int) -> bool:
+        return key % self.encoders.kinds == other % self.encoders.kinds
 
     def _positives(
         self, anchors: Tensor, keys: Tensor, progress: Progress
@@ -143,6 +157,7 @@ class Method(nn.Module):
     @torch.no_grad()
     def advance(self, outcome: Outcome, progress: Progress = START) -> None:
         """Every mutation of a step, after the optimiser's: call it once per outcome."""
+        settle(outcome.moved)
         self.encoders.advance(progress)
         self._remember(outcome.encoded, outcome.index, progress)
         if isinstance(self.bound, Remembering) and outcome.observed is not None:
@@ -152,9 +167,7 @@ class Method(nn.Module):
     def prime(self, batch: Batch, progress: Progress = START) -> None:
         """Shows instances to a source that wants to know them before the first step; no network moves."""
         keys = sorted({p.key for p in self.encoders.pairs(len(batch.views), self.symmetric)})
-        encoded = self.encoders.encode(batch.views, anchors=(), keys=keys)
-        with torch.autocast(batch.index.device.type, enabled=False):
-            encoded = self._prepared(encoded)
+        encoded, _ = self._encode(batch.views, anchors=(), keys=keys)
         self._remember(encoded, batch.index, progress)
 
     def _remember(self, encoded: Encoded, index: Tensor, progress: Progress) -> None:
@@ -168,9 +181,8 @@ class Method(nn.Module):
         """What the key network says of a view, as it is scored and stored: the mean over its places where it has
         several; where each view has a network of its own, the first."""
         first = self.encoders.pairs(1, self.symmetric)[0].key
-        keys = self.encoders.encode((view,), anchors=(), keys=(first,)).keys[first]
-        with torch.autocast(view.device.type, enabled=False):
-            return self.critic.prepare(keys).view(len(view), -1, keys.shape[-1]).mean(dim=1)
+        keys = self._encode((view,), anchors=(), keys=(first,))[0].keys[first]
+        return keys.view(len(view), -1, keys.shape[-1]).mean(dim=1)
 
     @torch.no_grad()
     def refresh(self, embed_all: Callable[[], Float[Tensor, "instance dim"]], progress: Progress) -> bool:
@@ -209,17 +221,20 @@ class Method(nn.Module):
         covered: float | None = None,
     ) -> Certificate:
         """The weakest of the pairs' claims; the ceiling is that of their weighted mean."""
-        key_views = len({p.key for p in pairs})
 
-        def claim(places: int, own: int) -> Certificate:
+        def kind(pair: Pair) -> tuple[int, int, int]:
+            alike = {p.key for p in pairs if self._alike(p.key, pair.key)}
+            return len(alike), pair.places, pair.own
+
+        def claim(key_views: int, places: int, own: int) -> Certificate:
             given = self.negatives.circumstances(batch_size, key_views, places, own)
             given = self.selection.circumstances(replace(given, covered=covered), progress)
             return self.bound.certificate(given, progress)
 
-        claims = {kind: claim(*kind) for kind in {(p.places, p.own) for p in pairs}}
+        claims = {facts: claim(*facts) for facts in {kind(p) for p in pairs}}
         # of equally weak ones the one with the highest ceiling, so that what its sentence says holds for all
         weakest = min(claims.values(), key=lambda c: (_STRENGTH.index(c.status), -(c.ceiling or 0.0)))
-        ceilings = [claims[p.places, p.own].ceiling for p in pairs]
+        ceilings = [claims[kind(p)].ceiling for p in pairs]
         known = [ceiling for ceiling in ceilings if ceiling is not None]
         if len(known) < len(pairs):
             return replace(weakest, ceiling=None)

@@ -306,6 +306,11 @@ def at(value: Value, progress: Progress | None = None) -> float:
     return value(progress or START) if isinstance(value, Schedule) else float(value)
 
 
+def written(value: Value) -> str:
+    """A value as one would set it."""
+    return value.written() if isinstance(value, Schedule) else f"{value:g}"
+
+
 def parse_value(raw: Any, key: str = "value") -> Value:
     """A `Value` from a setting: a number, `linear(0,0.9)`, or `{linear: {start: 0, end: 0.9}}`."""
     if isinstance(raw, Schedule):

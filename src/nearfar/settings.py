@@ -258,8 +258,8 @@ def check(merged: Mapping[str, Any]) -> Settings:
     known["views"] = check_views(known["views"])
     check_senses(known)
     check_backbone_fits(known)
-    try_parts(known)
     check_together(known)
+    try_parts(known)
     for key, field in Settings.model_fields.items():
         if field.default is None and known.get(key) == "none":
             known[key] = None

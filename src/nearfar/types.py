@@ -11,7 +11,7 @@ and cannot tell whether the n x m matrix was ever built. `Dense` holds it, `Stre
 (both in `nearfar.scores`).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol, runtime_checkable
 
@@ -20,7 +20,8 @@ import torch
 from jaxtyping import Float, Int, Int32, Int64, UInt8
 from torch import Tensor, nn
 
-from nearfar.schedules import Progress
+from nearfar.buffers import Moved
+from nearfar.schedules import Progress, Value
 from nearfar.scores import Candidates, Scores
 
 
@@ -134,6 +135,9 @@ class Context:
     candidates: Candidates
     index: Int[Tensor, "anchor"]
     progress: Progress
+    as_mean: bool = (
+        False  # several things that count as one positive are their mean (`Margined`), not their sum of e^f
+    )
 
 
 @dataclass(frozen=True)
@@ -146,10 +150,17 @@ class Outcome:
     encoded: Encoded  # prepared by the critic, detached
     index: Int[Tensor, "anchor"]
     observed: Tensor | None = None  # what a bound that remembers saw, one row per pair of views
+    moved: Moved = ()  # what the pass would have written to the networks' buffers
 
 
 class Encoders(Protocol):
-    """Who encodes: `encode` gives embeddings of the views asked for, `advance` moves what follows slowly."""
+    """Who encodes: `encode` gives embeddings of the views asked for, `advance` moves what follows slowly.
+
+    `kinds`: how many kinds of keys there are that never stand beside each other, since other networks made them. Keys j and k
+    are of one kind if they are equal modulo that number.
+    """
+
+    kinds: int
 
     def pairs(self, views: int, symmetric: bool) -> tuple[Pair, ...]:
         """Who is told from whom, for batches of so many views."""
@@ -178,6 +189,10 @@ class Critic(Protocol):
 class Source(Protocol):
     """Where candidates live. Only `advance` may change what it holds."""
 
+    def furnish(self, kinds: int, prepare: Callable[[Tensor], Tensor]) -> None:
+        """Told once, before anything else, how many kinds of keys will come (`Encoders.kinds`), and what brings a vector to the
+        form that is scored and stored (`Critic.prepare`)."""
+
     def wanted(self) -> int:
         """How many instances it wants to be shown before the first step."""
 
@@ -189,7 +204,7 @@ class Source(Protocol):
     def advance(self, keys: Mapping[int, Tensor], index: Tensor, progress: Progress) -> None: ...
 
     def circumstances(self, batch_size: int, key_views: int, places: int = 1, own: int = 0) -> Circumstances:
-        """Where a step's negatives come from, for so many instances, so many views embedded as keys, and so many
+        """Where a step's negatives come from, for so many instances, so many views of them as keys of one kind, and so many
         keys of each instance in a view, `own` of them strangers to the anchor although of its own instance."""
 
 
@@ -229,6 +244,13 @@ class Bound(Protocol):
     def __call__(self, scores: Scores, progress: Progress | None = None) -> Float[Tensor, ""]: ...
 
     def certificate(self, circumstances: Circumstances, progress: Progress | None = None) -> Certificate: ...
+
+
+@runtime_checkable
+class Margined(Protocol):
+    """A bound that asks for a margin between scores: it takes them for distances, not for logarithms of chances."""
+
+    margin: Value
 
 
 @runtime_checkable

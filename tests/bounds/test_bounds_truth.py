@@ -260,3 +260,59 @@ def test_alpha_between_1_and_m_is_computed() -> None:
     scores = nf.Scores.of(torch.zeros(4), torch.zeros(4, 2))
     torch.testing.assert_close(nf.AlphaCPC(2.0)(scores), torch.tensor(0.0))
     torch.testing.assert_close(nf.MultiLabelCPC(2.0)(scores), torch.tensor(0.0))
+
+
+@pytest.mark.parametrize("alpha", [0.1, 1.0, 10.0])
+@pytest.mark.parametrize("make", [nf.AlphaCPC, nf.MultiLabelCPC])
+def test_against_nobody_any_alpha_gives_a_number_and_a_gradient(make: type[Bound], alpha: float) -> None:
+    """The first step against an empty queue: m = 1, so 002 Eq. 4 is -log alpha, and Eq. 6 tells positives from one another."""
+    positive = torch.tensor([0.5, -1.0, 2.0], dtype=torch.float64, requires_grad=True)
+    nobody = torch.zeros(3, 4, dtype=torch.float64, requires_grad=True)
+    value = make(alpha)(nf.Scores.of(positive, nobody, torch.zeros(3, 4, dtype=torch.bool)))  # type: ignore[call-arg]
+    gradients = torch.autograd.grad(value, (positive, nobody), allow_unused=True, materialize_grads=True)
+    shared = 0.0 if make is nf.AlphaCPC else (positive - positive.logsumexp(0) + math.log(3)).mean().item()
+    assert value.item() == pytest.approx(shared - math.log(alpha))
+    assert all(torch.isfinite(gradient).all() for gradient in gradients)
+    assert not gradients[1].any()
+
+
+def test_an_anchor_with_fewer_negatives_than_alpha_asks_for_says_log_m_over_alpha() -> None:
+    """b = (m - alpha) / (m - 1) of 002 Eq. 4 would not be above 0; the others are as they are alone."""
+    values = torch.randn(
+        3, 12, generator=torch.Generator().manual_seed(0), dtype=torch.float64
+    ).requires_grad_()
+    positive = torch.randn(
+        3, generator=torch.Generator().manual_seed(1), dtype=torch.float64
+    ).requires_grad_()
+    kept = torch.ones(3, 12, dtype=torch.bool)
+    kept[1, 4:] = False  # 4 negatives: m = 5 = alpha
+    bound = nf.AlphaCPC(5.0)
+    value = bound(nf.Scores.of(positive, values, kept))
+    others = [bound(nf.Scores.of(positive[[i]], values[[i]])) for i in (0, 2)]
+    torch.testing.assert_close(value, (others[0] + others[1] + math.log(5 / 5)) / 3)
+    gradients = torch.autograd.grad(value, (positive, values))
+    assert all(torch.isfinite(gradient).all() for gradient in gradients)
+    assert not gradients[0][1]
+    assert not gradients[1][1].any()
+    with pytest.raises(UserError, match=r"bound\.alpha was 13 with 12 negatives"):
+        nf.AlphaCPC(13.0)(nf.Scores.of(positive, values))
+
+
+def test_momentum_contrast_with_a_curriculum_of_alpha_starts_against_an_empty_queue() -> None:
+    """`moco_ring` as one writes it down: no queue need be filled by hand."""
+    net = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(12, 8))
+    method = nf.Method(
+        nf.Momentum(net, 0.999),
+        nf.Cosine(0.07),
+        nf.Queue(64, dim=8),
+        nf.Ring(nf.linear(0, 0.9, epochs=100), 0.99),
+        nf.MultiLabelCPC(nf.geometric(10, 0.1, epochs=200)),
+    )
+    generator = torch.Generator().manual_seed(0)
+    for step in range(4):
+        views = tuple(torch.randn(16, 12, generator=generator) for _ in range(2))
+        outcome = method(nf.Batch(views, torch.arange(16 * step, 16 * step + 16)), nf.Progress(step, 4, 1))
+        outcome.loss.backward()
+        assert torch.isfinite(outcome.loss)
+        assert all(p.grad is None or torch.isfinite(p.grad).all() for p in method.parameters())
+        method.advance(outcome, nf.Progress(step, 4, 1))

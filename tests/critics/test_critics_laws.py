@@ -95,7 +95,7 @@ def test_distance_without_unit_length_is_the_plain_one() -> None:
             lambda: nf.Joint(activation=cast(Any, "tanh"), dim=3),
             "critic.activation was 'tanh'; allowed are relu, silu",
         ),
-        (lambda: nf.Distance(temperature=0.0), "temperature was 0.0"),
+        (lambda: nf.Distance(temperature=0.0), "temperature was 0;"),
     ],
 )
 def test_bad_settings_get_a_sentence(build: object, sentence: str) -> None:

@@ -1,13 +1,11 @@
 """Encoders: pure batch norms are torch's, slow copies follow, every backbone takes any size and channel count."""
 
-import copy
-
 import pytest
 import torch
 import torchvision
 from torch import Tensor, nn
 
-from nearfar.encoders import Momentum, Plan, Seen, Shared, backbone, commit_statistics, with_pure_norms
+from nearfar.encoders import Momentum, Plan, Seen, Shared, backbone
 from nearfar.encoders.backbones import BACKBONES
 from nearfar.errors import UserError
 from nearfar.schedules import START, Progress, linear
@@ -19,33 +17,6 @@ def state_of(module: nn.Module) -> dict[str, Tensor]:
 
 def same(before: dict[str, Tensor], module: nn.Module) -> bool:
     return all(torch.equal(before[name], tensor) for name, tensor in module.state_dict().items())
-
-
-@pytest.mark.parametrize("shape", [(6, 5), (4, 5, 7, 3)])
-@pytest.mark.parametrize("momentum", [0.1, 0.4])
-def test_pure_norm_is_torchs_norm_with_the_mutation_put_off(shape: tuple[int, ...], momentum: float) -> None:
-    kind = nn.BatchNorm1d if len(shape) == 2 else nn.BatchNorm2d
-    theirs = kind(5, momentum=momentum)
-    nn.init.normal_(theirs.weight)
-    ours = with_pure_norms(nn.Sequential(copy.deepcopy(theirs)))
-    for step in range(3):
-        x = torch.randn(shape, generator=torch.Generator().manual_seed(step)) * 3 + 1
-        before = state_of(ours)
-        out = ours(x)
-        ours(x)  # a second look at the same batch must not count
-        assert same(before, ours)
-        torch.testing.assert_close(out, theirs(x))
-        commit_statistics(ours)
-        for name, tensor in theirs.state_dict().items():
-            torch.testing.assert_close(ours.state_dict()[f"0.{name}"], tensor)
-    torch.testing.assert_close(ours.eval()(x), theirs.eval()(x))
-
-
-def test_commit_without_a_forward_pass_changes_nothing() -> None:
-    net = with_pure_norms(nn.Sequential(nn.BatchNorm1d(3)))
-    before = state_of(net)
-    commit_statistics(net)
-    assert same(before, net)
 
 
 @pytest.mark.parametrize("name", ["resnet8-w16", "resnet8-w32", "resnet18"])

@@ -1,5 +1,7 @@
 """Where candidates live: who is among them, what is remembered, and that only `advance` changes it."""
 
+import math
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -7,10 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+import nearfar as nf
+from nearfar.encoders import Apart, Shared
 from nearfar.errors import UserError
 from nearfar.negatives import Bank, InBatch, NoNegatives, Queue
 from nearfar.schedules import START, Progress, linear
 from nearfar.scores import EMPTY
+from nearfar.types import Critic
 
 
 def unit(n: int, dim: int = 4, seed: int = 0) -> Tensor:
@@ -114,3 +119,65 @@ def test_asking_changes_nothing(source: InBatch | Queue | Bank | NoNegatives) ->
 def test_bank_momentum_out_of_range(momentum: float) -> None:
     with pytest.raises(UserError, match=r"negatives\.momentum"):
         Bank(5, momentum)
+
+
+@pytest.mark.parametrize("source", ["queue", "in-batch"])
+@pytest.mark.parametrize("symmetric", [True, False])
+def test_keys_of_different_networks_never_stand_beside_each_other(source: str, symmetric: bool) -> None:
+    """CMC's reading: an anchor whose positive is of network g is told from g's keys alone."""
+    networks = [torch.nn.Linear(3, 4), torch.nn.Linear(3, 4)]
+    negatives = Queue(24, dim=4) if source == "queue" else InBatch("both")
+    method = nf.Method(Apart(networks), nf.Dot(), negatives, nf.Everyone(), nf.InfoNCE(), symmetric=symmetric)
+    views = tuple(torch.randn(8, 3, generator=torch.Generator().manual_seed(v)) for v in (0, 1))
+    batch = nf.Batch(views, torch.arange(8))
+    for _ in range(4):
+        method.advance(method(batch))
+    for key in (0, 1) if symmetric else (1,):
+        made = networks[key](views[key])
+        held = negatives.candidates({key: made}, batch.index, key)
+        seen = held.index >= 0
+        assert int(seen.sum()) == (24 if source == "queue" else 8)
+        torch.testing.assert_close(held.embedding[seen], made[held.index[seen]])
+    expected = 24 if source == "queue" else 7
+    assert method.certificate(8).ceiling == pytest.approx(math.log(1 + expected))
+    # value of the last step, told from keys of the positive's own network alone
+    values = []
+    for anchor, key in ((0, 1), (1, 0)) if symmetric else ((0, 1),):
+        u, v = networks[anchor](views[anchor]), networks[key](views[key])
+        f = u @ v.T
+        rows = []
+        for i in range(8):
+            others = [f[i, j] for j in range(8) if j != i for _ in range(3 if source == "queue" else 1)]
+            rows.append(f[i, i] - torch.stack([f[i, i], *others]).logsumexp(0) + math.log(1 + len(others)))
+        values.append(torch.stack(rows).mean())
+    torch.testing.assert_close(method(batch).nats, torch.stack(values).mean().detach())
+
+
+@pytest.mark.parametrize("critic", [nf.Dot(), nf.Distance(unit=False), nf.Bilinear(dim=4), nf.Cosine(0.1)])
+def test_a_bank_keeps_vectors_as_its_critic_scores_them(critic: Critic) -> None:
+    """M_i <- c M_i + (1 - c) v, at unit length where the critic scores unit vectors and only there."""
+    net = torch.nn.Linear(3, 4)
+    bank = Bank(8, momentum=0.25, dim=4)
+    method = nf.Method(Shared(net), critic, bank, nf.Everyone(), nf.InfoNCE())
+    first, second = (torch.randn(8, 3, generator=torch.Generator().manual_seed(v)) for v in (0, 1))
+    method.prime(nf.Batch((first,), torch.arange(8)))
+    rows = slice(2, 6)
+    method.advance(method(nf.Batch((second[rows],), torch.arange(2, 6))))
+    with torch.no_grad():
+        expected = critic.prepare(net(first))
+        expected[rows] = critic.prepare(0.25 * expected[rows] + 0.75 * critic.prepare(net(second[rows])))
+    torch.testing.assert_close(bank.rows[0], expected)
+
+
+def test_a_bank_says_how_many_views_it_was_made_for() -> None:
+    method = nf.Method(
+        Shared(torch.nn.Linear(3, 4)), nf.Cosine(0.1), Bank(8, dim=4), nf.Everyone(), nf.InfoNCE()
+    )
+    with pytest.raises(UserError, match=r"Bank\(views=1\) was given keys of view 1"):
+        method(nf.Batch((torch.randn(8, 3), torch.randn(8, 3)), torch.arange(8)))
+
+
+def test_a_queue_has_room_for_all_views_of_a_step() -> None:
+    with pytest.raises(UserError, match=r"Queue\(size=50\) is smaller than the batch of 50 in 2 views"):
+        Queue(50).circumstances(50, 2)
+    Queue(100).circumstances(50, 2)

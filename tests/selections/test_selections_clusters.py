@@ -1,20 +1,26 @@
 """Clusters are a function of what was embedded, unknown instances belong nowhere, and refreshing is all that
 changes them. Local Aggregation's numbers and its limits."""
 
+import math
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from nearfar.bounds import InfoNCE, NPair
+from nearfar.bounds import InfoNCE, NPair, Triplet
+from nearfar.critics import Distance
+from nearfar.encoders import Shared
 from nearfar.errors import UserError
+from nearfar.method import Method
+from nearfar.negatives import InBatch
 from nearfar.schedules import START, Progress
 from nearfar.scores import EMPTY, UNKNOWN, Candidates, Scores
 from nearfar.selections import Cave, Neighbours, Ring
 from nearfar.selections.clusters import Clusters
-from nearfar.types import Circumstances, Context, Refreshing
+from nearfar.types import Batch, Circumstances, Context, Encoded, Refreshing
 
 
 def blobs(each: int = 20, groups: int = 4) -> Tensor:
@@ -191,3 +197,48 @@ BAD: list[tuple[Callable[[], object], str]] = [
 def test_settings_that_cannot_be_get_a_sentence(make: Callable[[], object], sentence: str) -> None:
     with pytest.raises(UserError, match=sentence):
         make()
+
+
+@pytest.mark.parametrize("part", ["neighbours", "cave"])
+def test_under_a_margin_the_close_ones_are_a_mean_of_distances(part: str) -> None:
+    """A triplet's positive is -|u - v|^2: with nine neighbours at the same distance nothing is won, as it would be by a sum of e^f."""
+    made = Neighbours(lower=0.0, clusters=4) if part == "neighbours" else Cave(2, close=4)
+    made.refresh(blobs())
+    index, candidates = torch.arange(8), torch.arange(80)
+    scores, context = scene(index, candidates)
+    summed, mean = made(scores, context), made(scores, replace(context, as_mean=True))
+    values, strangers = scores.negative.matrix()
+    group = index[:, None] % 4 == candidates[None, :] % 4
+    for row in range(8):
+        own = [scores.positive[row, 0], *values[row][group[row] & strangers[row]]]
+        assert mean.positive[row, 0] == pytest.approx(float(torch.stack(own).mean()))
+        assert summed.positive[row, 0] == pytest.approx(float(torch.stack(own).logsumexp(0)))
+    assert torch.equal(kept(summed), kept(mean))
+
+
+def test_only_bounds_with_a_margin_take_the_mean() -> None:
+    embedding = blobs()
+    selection = Neighbours(lower=0.0, clusters=4)
+    selection.refresh(embedding)
+    for bound, expected in ((Triplet(1.0), 0.0), (InfoNCE(), math.log(1 + 19))):
+        method = Method(Shared(torch.nn.Identity()), Distance(unit=False), InBatch("one"), selection, bound)
+        same = torch.zeros(
+            80, 8
+        )  # everybody at the same place: the mean distance is nought, the sum counts heads
+        pair = Batch((same, same), torch.arange(80))
+        encoded = Encoded({0: same}, {1: same})
+        found = method.score(encoded, pair.index, 0, 1, START)
+        torch.testing.assert_close(found.positive, torch.full((80, 1), expected))
+
+
+def test_clusters_load_where_nobody_said_how_many_instances_there_are() -> None:
+    one = Cave(4, close=8)
+    one.refresh(blobs())
+    two = Cave(4, close=8)
+    two.load_state_dict(one.state_dict())
+    assert torch.equal(one.cave.ids, two.cave.ids)
+    assert one.close is not None
+    assert two.close is not None
+    assert torch.equal(one.close.ids, two.close.ids)
+    with pytest.raises(RuntimeError, match="size mismatch"):
+        Cave(4, instances=7).load_state_dict(Cave(4, instances=80).state_dict())

@@ -197,6 +197,6 @@ def test_edges_that_cannot_be_get_a_sentence(make: Callable[[], object], sentenc
 
 
 def test_every_selection_is_known_by_name() -> None:
-    stateless = {"everyone": nf.Everyone, "ball": nf.Ball, "ring": nf.Ring}
+    stateless = {"everyone": nf.Everyone, "ball": nf.Ball, "ring": nf.Ring, "annulus": nf.Ring}
     remembering = {"cave": Cave, "neighbours": Neighbours, "group": Group, "accept": Accept}
     assert {**stateless, **remembering} == PARTS

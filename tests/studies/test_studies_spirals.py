@@ -140,7 +140,15 @@ def test_without_noise_a_circle_wound_often_scores_as_one_wound_once(
 
 
 def test_accuracy_is_that_of_a_logistic_regression() -> None:
-    arm = (3, 0.4, 256, 32, 20, 400)  # seed, noise, points, negatives, steps, held
+    arm = (
+        3,
+        0.4,
+        module.TEMPERATURE,
+        256,
+        32,
+        20,
+        400,
+    )  # seed, noise, temperature, points, negatives, steps, held
     found = module.repetition(*arm)
     assert found == module.repetition(*arm)
     generator = torch.Generator().manual_seed(3)
@@ -167,6 +175,29 @@ def test_the_study_runs(tmp_path: Path) -> None:
     assert all(0 <= float(rows[f"noise {noise:g}"].ours) <= 1 for noise in NOISES)  # type: ignore[arg-type]
     assert len(list((tmp_path / "arms").iterdir())) == 2 * len(NOISES)
     assert (tmp_path / "figure.png").stat().st_size > 1000
+
+
+def test_one_noise_and_another_temperature_can_be_asked_for(tmp_path: Path) -> None:
+    toy = ["points=256", "negatives=64", "steps=8", "repeats=2", "held=700", "jobs=1"]
+    record = run_study(STUDY, tmp_path, [*toy, "noise=0.3", "temperature=geometric(0.2,0.1)"])
+    assert [row.label for row in record.result.findings[0].rows] == ["noise 0.3"]
+    circle = next(row for row in record.result.findings[1].rows if "circle" in row.label)
+    assert circle.ours == pytest.approx(module.most_on_a_circle(0.1))
+    usual = run_study(STUDY, tmp_path, [*toy, "noise=0.3"]).result.findings[1].curves["loss"]["0.3"]
+    assert record.result.findings[1].curves["loss"]["0.3"] != usual
+
+
+@pytest.mark.parametrize(
+    ("word", "said"),
+    [
+        ("noise=-1", "noise was -1; allowed are numbers from 0"),
+        ("temperature=0", "temperature was 0; it must be above 0"),
+    ],
+)
+def test_what_cannot_be_asked_for_is_one_sentence(tmp_path: Path, word: str, said: str) -> None:
+    with pytest.raises(UserError, match=said):
+        run_study(STUDY, tmp_path, [word])
+    assert not (tmp_path / "arms").exists()
 
 
 def test_what_cannot_be_is_one_sentence(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """Selections that remember, in real runs: clusters are renewed by the loop, travel with checkpoints, and a run that
 was stopped ends as one that was not. Warnings about a tight start."""
 
+import math
 import shutil
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import torch
 from nearfar.data import open_data
 from nearfar.errors import UserError
 from nearfar.recipes import RECIPES
-from nearfar.schedules import linear
+from nearfar.schedules import geometric, linear
 from nearfar.selections import Ball, Cave, Everyone, Neighbours, Ring
 from nearfar.settings import resolve
 from nearfar.train import checkpoints
@@ -126,3 +127,86 @@ def test_the_rings_outer_edge_rises_in_the_first_third_of_any_run(epochs: int, s
         resolve("moco-ring", "x", {"epochs": 10**400})
     own = resolve("moco-ring", "x", {"epochs": epochs, "selection.lower": 0.2})
     assert own.selection["lower"] == 0.2
+
+
+@pytest.mark.parametrize(
+    ("changes", "speaks"),
+    [({"selection.every": 5}, True), ({"selection.after": 2.0}, True), ({"epochs": 1}, True), ({}, False)],
+)
+def test_a_selection_that_would_never_know_anybody_is_spoken_of(
+    changes: dict[str, Any], speaks: bool, tmp_path: Path
+) -> None:
+    tensors = run("simclr-cave", tmp_path, **changes)
+    (ids,) = clusters(tensors)
+    assert bool((ids < 0).all()) == speaks
+    events = [row["message"] for row in read_metrics(tmp_path / "metrics.jsonl") if row["kind"] == "event"]
+    assert any("never knows its clusters" in message for message in events) == speaks
+
+
+def test_what_is_logged_of_a_step_is_what_it_was_computed_with(tmp_path: Path) -> None:
+    """ML-CPC's ceiling is log(m / alpha): both are of the same step."""
+    changes = {"bound": {"name": "ml-cpc", "alpha": geometric(10.0, 0.1)}, "negatives.size": 256, "epochs": 3}
+    small = {key: value for key, value in SMALL.items() if key != "selection.clusters"}
+    images = open_data("digits").subset(range(256))  # type: ignore[arg-type]
+    pretrain("moco", images, tmp_path, quiet=True, config={**small, **changes})
+    rows = [row for row in read_metrics(tmp_path / "metrics.jsonl") if row["kind"] == "train"]
+    assert rows[0]["bound.alpha"] == 10.0
+    for row in rows:
+        assert row["ceiling"] == pytest.approx(math.log(257 / row["bound.alpha"]))
+        step = row["step"] - 1
+        assert row["bound.alpha"] == pytest.approx(10.0 * 0.01 ** (step / (3 * STEPS_PER_EPOCH)))
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        (
+            {"bound": {"name": "alpha-cpc", "alpha": 20.0}},
+            "bound.alpha was 20 with 1[0-9] negatives to a positive",
+        ),
+        (
+            {"selection.lower": "linear(0,0.99,1)", "selection.upper": "linear(0.5,1,2)"},
+            r"selection.lower, linear\(0.0,0.99,1.0\), is .* where selection.upper, linear\(0.5,1.0,2.0\), is",
+        ),
+        (
+            {"negatives": {"name": "queue", "size": 64}},
+            r"Queue\(size=64\) is smaller than the batch of 64 in 2 views",
+        ),
+    ],
+)
+def test_what_would_fail_later_in_the_run_is_said_before_it(
+    changes: dict[str, Any], said: str, tmp_path: Path
+) -> None:
+    small = {key: value for key, value in SMALL.items() if key != "selection.clusters"}
+    images = open_data("digits").subset(range(256))  # type: ignore[arg-type]
+    with pytest.raises(UserError, match=said):
+        pretrain("simclr-ring", images, tmp_path / "run", quiet=True, config={**small, **changes})
+    assert not (tmp_path / "run" / "ckpt").exists()
+
+
+def test_ends_that_never_meet_are_no_mistake(tmp_path: Path) -> None:
+    """alpha = 10 with all of 126 negatives, 0.1 with the nearest few: the most of one never meets the least of the other."""
+    changes = {"bound": {"name": "alpha-cpc", "alpha": geometric(20.0, 0.1)}, "epochs": 2}
+    small = {key: value for key, value in SMALL.items() if key != "selection.clusters"}
+    images = open_data("digits").subset(range(256))  # type: ignore[arg-type]
+    pretrain(
+        "simclr-ring",
+        images,
+        tmp_path,
+        quiet=True,
+        config={**small, **changes, "selection.lower": "linear(0,0.9)"},
+    )
+
+
+@pytest.mark.parametrize("views", [{}, {"views.count": 3}, {"views.symmetric": False}])
+def test_whole_maps_have_rows_in_a_bank(views: dict[str, Any], tmp_path: Path) -> None:
+    changes = {"encoders.local_weight": 0.0, "negatives": {"name": "bank"}, "epochs": 1, **views}
+    small = {key: value for key, value in SMALL.items() if key != "selection.clusters"}
+    images = open_data("digits").subset(range(256))  # type: ignore[arg-type]
+    pretrain("dim", images, tmp_path, quiet=True, config={**small, **changes})
+    rows = state(tmp_path)["method/negatives.rows"]
+    asked = [2 * view for view in range(views.get("views.count", 2))][
+        0 if views.get("views.symmetric", True) else 1 :
+    ]
+    told = [key for key in range(len(rows)) if bool((rows[key] != 0).any())]
+    assert told == asked

@@ -3,7 +3,7 @@
 import math
 
 from nearfar.errors import UserError
-from nearfar.schedules import Progress, Schedule, Value, at, ends, parse_value
+from nearfar.schedules import Progress, Value, at, ends, parse_value, written
 from nearfar.types import Certificate, Circumstances
 
 UNFITTED = "on data the critic was not fitted to"
@@ -13,8 +13,7 @@ def checked(value: Value, key: str, low: float, high: float, allowed: str) -> Va
     """`value` as a number or schedule whose ends lie strictly between `low` and `high`."""
     parsed = parse_value(value, f"bound.{key}")
     if not all(low < end < high for end in ends(parsed)):
-        written = value.written() if isinstance(value, Schedule) else value
-        raise UserError(f"bound.{key} was {written}; it must be {allowed}")
+        raise UserError(f"bound.{key} was {written(parsed)}; it must be {allowed}")
     return parsed
 
 

@@ -18,7 +18,8 @@ _POSITIVE = "a number or schedule above 0"
 
 
 def _check_below(alpha: float, m: float) -> None:
-    if alpha >= m > 0:
+    """No negatives at all are no mistake: so it is at the first step against an empty queue."""
+    if alpha >= m > 1:
         raise UserError(
             f"bound.alpha was {alpha:g} with {m - 1:g} negatives to a positive; it must be below {m:g}, "
             "or negatives would not count against the estimate"
@@ -27,8 +28,7 @@ def _check_below(alpha: float, m: float) -> None:
 
 def _ceiling(alphas: tuple[float, ...], m: int) -> float:
     for alpha in alphas:
-        if alpha > 1:
-            _check_below(alpha, m)
+        _check_below(alpha, m)
     return math.log(m / min(alphas))
 
 
@@ -37,7 +37,8 @@ class AlphaCPC:
     """mean_i log( m e^f(u_i, v_i) / (alpha e^f(u_i, v_i) + b sum_k e^f(u_i, v_ik)) ), b = (m - alpha) / (m - 1)
     (002 Eq. 4); m = 1 + number of negatives of the anchor.
 
-    A small alpha lifts the ceiling from log m to log(m / alpha), and with it the value above the truth.
+    A small alpha lifts the ceiling from log m to log(m / alpha), and with it the value above the truth. With alpha above 1, an
+    anchor of no more than alpha - 1 negatives (b would not be above 0) says log(m / alpha) whatever its scores: nothing is learnt from it.
     """
 
     alpha: Value = 0.5
@@ -48,8 +49,8 @@ class AlphaCPC:
     def __call__(self, scores: Scores, progress: Progress | None = None) -> Float[Tensor, ""]:
         alpha, count = at(self.alpha, progress), scores.negative.count()[:, None]
         if alpha > 1:  # only then, so that the usual case never waits for the device
-            _check_below(alpha, 1 + float(count.min()))
-        log_b = torch.log((1 + count - alpha) / count.clamp_min(1))
+            _check_below(alpha, 1 + float(count.max()))
+        log_b = torch.log((1 + count - alpha).clamp_min(0) / count.clamp_min(1))
         negative = log_b + scores.negative.logsumexp()[:, None]
         told = scores.positive - torch.logaddexp(math.log(alpha) + scores.positive, negative)
         return (torch.log1p(count) + told).mean()
@@ -93,7 +94,9 @@ class MultiLabelCPC:
         negatives = scores.negative.count().sum()
         if alpha > 1:  # only then, so that the usual case never waits for the device
             _check_below(alpha, 1 + float(negatives) / positives)
-        log_beta = torch.log((positives + negatives - alpha * positives) / negatives.clamp_min(1))
+        log_beta = torch.log(
+            (positives + negatives - alpha * positives).clamp_min(0) / negatives.clamp_min(1)
+        )
         positive = math.log(alpha) + scores.positive
         log_z = torch.logaddexp(
             positive.flatten().logsumexp(dim=0), log_beta + scores.negative.logsumexp().logsumexp(dim=0)

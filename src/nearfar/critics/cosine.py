@@ -9,7 +9,7 @@ from torch import Tensor
 
 from nearfar.critics.inner import InnerProduct
 from nearfar.errors import UserError
-from nearfar.schedules import Progress, Value, at, ends
+from nearfar.schedules import Progress, Value, at, ends, parse_value, written
 
 
 @dataclass(frozen=True)
@@ -19,8 +19,10 @@ class Cosine(InnerProduct):
     temperature: Value = 0.1
 
     def __post_init__(self) -> None:
-        if min(ends(self.temperature)) <= 0:
-            raise UserError(f"temperature was {self.temperature}; it must be above 0")
+        temperature = parse_value(self.temperature, "temperature")
+        if min(ends(temperature)) <= 0:
+            raise UserError(f"temperature was {written(temperature)}; it must be above 0")
+        object.__setattr__(self, "temperature", temperature)
 
     def prepare(self, embedding: Float[Tensor, "*n dim"]) -> Float[Tensor, "*n dim"]:
         """Unit length, in float32 at least: cosines over a small temperature do not survive half precision."""

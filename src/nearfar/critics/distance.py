@@ -8,7 +8,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from nearfar.errors import UserError
-from nearfar.schedules import START, Progress, Value, at, ends
+from nearfar.schedules import START, Progress, Value, at, ends, parse_value, written
 
 
 @dataclass(frozen=True)
@@ -22,8 +22,10 @@ class Distance:
     unit: bool = True
 
     def __post_init__(self) -> None:
-        if min(ends(self.temperature)) <= 0:
-            raise UserError(f"temperature was {self.temperature}; it must be above 0")
+        temperature = parse_value(self.temperature, "temperature")
+        if min(ends(temperature)) <= 0:
+            raise UserError(f"temperature was {written(temperature)}; it must be above 0")
+        object.__setattr__(self, "temperature", temperature)
 
     def prepare(self, embedding: Float[Tensor, "*n dim"]) -> Float[Tensor, "*n dim"]:
         whole = embedding if embedding.dtype is torch.float64 else embedding.float()

@@ -7,7 +7,6 @@ from nearfar.encoders.backbones import backbone, check_backbone, parameters_of
 from nearfar.encoders.heads import Network, linear_head, mlp_head
 from nearfar.encoders.infomax import InfoMax
 from nearfar.encoders.masked import MaskedSymbols, Reader
-from nearfar.encoders.norm import commit_statistics, with_pure_norms
 from nearfar.encoders.plan import Plan, Seen
 from nearfar.encoders.roles import Momentum, Shared
 from nearfar.encoders.sequence import Listener, Predictive
@@ -40,9 +39,7 @@ __all__ = [
     "Shared",
     "backbone",
     "check_backbone",
-    "commit_statistics",
     "linear_head",
     "mlp_head",
     "parameters_of",
-    "with_pure_norms",
 ]

@@ -7,7 +7,6 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from nearfar.encoders.norm import commit_statistics
 from nearfar.encoders.plan import Plan, Seen
 from nearfar.encoders.roles import Viewed, predicted
 from nearfar.errors import UserError
@@ -48,6 +47,7 @@ class Apart(Viewed, nn.Module):
         super().__init__()
         self.networks = nn.ModuleList(networks)
         self.keep, self.channels, self.predictor = keep, tuple(channels), predictor
+        self.kinds = len(self.networks)
 
     @classmethod
     def made(cls, plan: Plan, seen: Seen, **settings: Any) -> Self:
@@ -73,4 +73,4 @@ class Apart(Viewed, nn.Module):
         return Encoded(asked, {w: embedded[w] for w in keys})
 
     def advance(self, progress: Progress) -> None:
-        commit_statistics(self)
+        """Nothing follows slowly here."""

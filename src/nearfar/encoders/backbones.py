@@ -17,7 +17,6 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from nearfar.encoders.norm import with_pure_norms
 from nearfar.errors import UserError
 
 SMALL = 64  # up to this side, a 7x7 stride-2 stem and a pooling would throw most of the picture away
@@ -146,13 +145,11 @@ def check_backbone(name: str) -> str:
 
 
 def backbone(name: str, channels: int = 3, image_size: int = 32) -> nn.Module:
-    """The named network, ready to train, with pure batch norms and `dim`."""
+    """The named network, ready to train, with `dim`."""
     check_backbone(name)
     if name.startswith("timm/"):
-        net = _timm(name.removeprefix("timm/"), channels, image_size)
-    else:
-        net = BACKBONES[name].make(channels, image_size)
-    return with_pure_norms(net)
+        return _timm(name.removeprefix("timm/"), channels, image_size)
+    return BACKBONES[name].make(channels, image_size)
 
 
 def parameters_of(module: nn.Module) -> int:

@@ -4,20 +4,18 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from nearfar.encoders.norm import PureBatchNorm1d
-
 
 def linear_head(inputs: int, outputs: int, norm: bool = False) -> nn.Module:
     """A linear map (instance discrimination, MoCo v1), its output batch-normalised on request."""
     linear = nn.Linear(inputs, outputs, bias=not norm)
-    return nn.Sequential(linear, PureBatchNorm1d(outputs)) if norm else linear
+    return nn.Sequential(linear, nn.BatchNorm1d(outputs)) if norm else linear
 
 
 def mlp_head(inputs: int, hidden: int, outputs: int, norm: bool = True) -> nn.Module:
     """Linear, batch norm, ReLU, linear (SimCLR, BYOL); without the norm it is MoCo v2's head."""
     layers: list[nn.Module] = [nn.Linear(inputs, hidden, bias=not norm)]
     if norm:
-        layers.append(PureBatchNorm1d(hidden))
+        layers.append(nn.BatchNorm1d(hidden))
     return nn.Sequential(*layers, nn.ReLU(inplace=True), nn.Linear(hidden, outputs))
 
 

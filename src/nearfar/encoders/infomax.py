@@ -17,7 +17,6 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from nearfar.encoders.heads import Network
-from nearfar.encoders.norm import commit_statistics
 from nearfar.encoders.plan import Plan, Seen
 from nearfar.encoders.roles import predicted
 from nearfar.encoders.stages import map_and_features, map_shape
@@ -74,6 +73,7 @@ class InfoMax(nn.Module):
     """
 
     one_view: ClassVar[bool] = True
+    kinds: int = 2  # whole maps and places go through networks of their own
 
     def __init__(
         self,
@@ -157,4 +157,4 @@ class InfoMax(nn.Module):
         return self.place(maps).flatten(2).transpose(1, 2)
 
     def advance(self, progress: Progress) -> None:
-        commit_statistics(self)
+        """Nothing follows slowly here."""

@@ -58,6 +58,8 @@ class Reader(nn.Module):
 class MaskedSymbols(nn.Module):
     """Outputs at hidden positions are asked, embeddings of the hidden symbols known."""
 
+    kinds: int = 1
+
     def __init__(
         self,
         dim: int = 128,

@@ -18,10 +18,9 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
-from nearfar.encoders.norm import commit_statistics
 from nearfar.encoders.plan import Plan, Seen
 from nearfar.errors import UserError
-from nearfar.schedules import Progress, Value, at, ends
+from nearfar.schedules import Progress, Value, at, ends, parse_value, written
 from nearfar.types import Encoded, Pair, view_pairs
 
 
@@ -46,6 +45,7 @@ class Viewed:
     """What roles share that have one embedding for each view of an instance."""
 
     network: nn.Module
+    kinds: int = 1
 
     @classmethod
     def made(cls, plan: Plan, seen: Seen, **settings: Any) -> Self:
@@ -77,7 +77,7 @@ class Shared(Viewed, nn.Module):
         return Encoded(asked, known)
 
     def advance(self, progress: Progress) -> None:
-        commit_statistics(self)
+        """Nothing follows slowly here."""
 
 
 class Momentum(Viewed, nn.Module):
@@ -90,8 +90,9 @@ class Momentum(Viewed, nn.Module):
         self, network: nn.Module, momentum: Value = 0.99, *, predictor: nn.Module | None = None
     ) -> None:
         super().__init__()
+        momentum = parse_value(momentum, "encoders.momentum")
         if not all(0 <= end <= 1 for end in ends(momentum)):
-            raise UserError(f"encoders.momentum was {momentum}; it lies in [0, 1]")
+            raise UserError(f"encoders.momentum was {written(momentum)}; it lies in [0, 1]")
         self.network, self.predictor, self.momentum = network, predictor, momentum
         self.slow = copy.deepcopy(network).requires_grad_(False)
 
@@ -103,6 +104,5 @@ class Momentum(Viewed, nn.Module):
 
     @torch.no_grad()
     def advance(self, progress: Progress) -> None:
-        commit_statistics(self)
         weight = 1.0 - at(self.momentum, progress)
         torch._foreach_lerp_(list(self.slow.parameters()), list(self.network.parameters()), weight)

@@ -16,7 +16,6 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from nearfar.encoders.norm import PureBatchNorm1d, commit_statistics
 from nearfar.encoders.plan import Plan, Seen
 from nearfar.errors import UserError
 from nearfar.schedules import Progress
@@ -43,7 +42,7 @@ class Listener(nn.Module):
             nn.Conv1d(channels, width, 2 * stride, stride, padding=stride, bias=False)
             for channels, stride in zip(inputs, strides, strict=True)
         )
-        self.norms = nn.ModuleList(PureBatchNorm1d(width) for _ in strides)
+        self.norms = nn.ModuleList(nn.BatchNorm1d(width) for _ in strides)
         self.context = nn.GRU(width, context, batch_first=True)
 
     @property
@@ -112,6 +111,9 @@ class Predictive(nn.Module):
                 f"{self.listener.hop} samples; use fewer steps or a longer window"
             )
         self.steps, self.others, self.instances = steps, others, instances
+        self.kinds = (
+            steps  # frames k ahead are told from frames k ahead; for other k most are the same frames again
+        )
         self.ahead = nn.ModuleList(nn.Linear(context, width, bias=False) for _ in range(steps))
 
     @classmethod
@@ -147,4 +149,4 @@ class Predictive(nn.Module):
         return names[real[:, k:]]
 
     def advance(self, progress: Progress) -> None:
-        commit_statistics(self)
+        """Nothing follows slowly here."""

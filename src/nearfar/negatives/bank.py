@@ -1,13 +1,14 @@
 """One remembered embedding per instance (instance discrimination, 001 sec. 2; 003 sec. 5)."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from nearfar.errors import UserError
-from nearfar.schedules import Progress, Value, at, ends
+from nearfar.schedules import Progress, Value, at, ends, parse_value, written
 from nearfar.scores import EMPTY, Candidates
 from nearfar.types import Circumstances
 
@@ -15,7 +16,8 @@ from nearfar.types import Circumstances
 class Bank(nn.Module):
     """A row for every instance and view: the anchor's own row is its positive, the others its negatives.
 
-    A row moves as M[i] <- normalise(momentum M[i] + (1 - momentum) z_i). `sample` draws that many rows
+    A row moves as M[i] <- prepare(momentum M[i] + (1 - momentum) z_i), where `prepare` is the critic's: unit length for
+    cosines, and nothing for a critic that scores vectors as they are. `sample` draws that many rows
     uniformly, with replacement, instead of contrasting with all of them.
     """
 
@@ -26,13 +28,22 @@ class Bank(nn.Module):
         self, size: int, momentum: Value = 0.5, sample: int | None = None, *, dim: int = 128, views: int = 1
     ) -> None:
         super().__init__()
+        momentum = parse_value(momentum, "negatives.momentum")
         if not all(0 <= end < 1 for end in ends(momentum)):
-            raise UserError(f"negatives.momentum was {momentum}; a bank's update momentum lies in [0, 1)")
+            raise UserError(
+                f"negatives.momentum was {written(momentum)}; a bank's update momentum lies in [0, 1)"
+            )
+        if not isinstance(size, int) or size < 1:
+            raise UserError(f"Bank(size={size!r}) is no number of rows; it needs one for each instance")
         if sample is not None and sample < 1:
             raise UserError(f"negatives.sample was {sample}; it must be at least 1, or left out for all rows")
         self.momentum, self.sample = momentum, sample
         self.register_buffer("rows", torch.zeros(views, size, dim))
         self.register_buffer("index", torch.full((size,), EMPTY))
+        self.prepare: Callable[[Tensor], Tensor] = partial(F.normalize, dim=1)
+
+    def furnish(self, kinds: int, prepare: Callable[[Tensor], Tensor]) -> None:
+        self.prepare = prepare
 
     @property
     def size(self) -> int:
@@ -42,6 +53,7 @@ class Bank(nn.Module):
         return self.size
 
     def positive(self, keys: Mapping[int, Tensor], index: Tensor, which: int) -> Tensor:
+        self._check_view(which)
         return self.rows[which, index]
 
     def candidates(self, keys: Mapping[int, Tensor], index: Tensor, which: int) -> Candidates:
@@ -55,10 +67,17 @@ class Bank(nn.Module):
         momentum = at(self.momentum, progress)
         known = (self.index[index] != EMPTY)[:, None]
         for view in sorted(keys):
+            self._check_view(view)
             key = keys[view].to(self.rows.dtype)
-            moved = F.normalize(momentum * self.rows[view, index] + (1 - momentum) * key, dim=1)
+            moved = self.prepare(momentum * self.rows[view, index] + (1 - momentum) * key)
             self.rows[view, index] = torch.where(known, moved, key)
         self.index[index] = index
+
+    def _check_view(self, view: int) -> None:
+        if view >= len(self.rows):
+            raise UserError(
+                f"Bank(views={len(self.rows)}) was given keys of view {view}, counted from 0; it needs views={view + 1}"
+            )
 
     def circumstances(self, batch_size: int, key_views: int, places: int = 1, own: int = 0) -> Circumstances:
         if places > 1:

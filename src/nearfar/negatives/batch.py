@@ -7,6 +7,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from nearfar.errors import UserError
 from nearfar.negatives.fresh import GROUPED, Fresh, rows_of
 from nearfar.scores import Candidates
 from nearfar.types import Circumstances
@@ -22,6 +23,10 @@ class InBatch(Fresh):
     """
 
     views: Literal["one", "both"] = "both"
+
+    def __post_init__(self) -> None:
+        if self.views not in ("one", "both"):
+            raise UserError(f"negatives.views was {self.views!r}; allowed are one and both")
 
     def candidates(self, keys: Mapping[int, Tensor], index: Tensor, which: int) -> Candidates:
         if self.views == "one" or len(keys) == 1:

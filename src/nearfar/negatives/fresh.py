@@ -1,6 +1,6 @@
 """What sources without a memory of positives share."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from jaxtyping import Float, Int
 from torch import Tensor
@@ -21,6 +21,9 @@ GROUPED = "the places of one instance are not independent draws, so negatives co
 
 class Fresh:
     """A source that pulls anchors towards the keys of this very step and remembers nothing."""
+
+    def furnish(self, kinds: int, prepare: Callable[[Tensor], Tensor]) -> None:
+        """Nothing is kept."""
 
     def wanted(self) -> int:
         return 0

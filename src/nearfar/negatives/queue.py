@@ -1,6 +1,6 @@
 """The keys of recent steps, first in, first out (MoCo, 000 Eq. 35)."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor, nn
@@ -15,7 +15,10 @@ LARGEST = 2**26  # keys; of 128 numbers each that is 32 GiB
 
 
 class Queue(Fresh, nn.Module):
-    """The last `size` keys. Overflow wraps; a step's own keys enter only after the step that made them."""
+    """The last `size` keys of each kind. Overflow wraps; a step's own keys enter only after the step that made them.
+
+    Kinds of keys (`Encoders.kinds`) lie one below the other in `embedding`, `size` places each, and never mix.
+    """
 
     embedding: Tensor
     index: Tensor
@@ -23,43 +26,60 @@ class Queue(Fresh, nn.Module):
 
     def __init__(self, size: int = 4096, *, dim: int = 128) -> None:
         super().__init__()
-        if not 1 <= size <= LARGEST:
+        if not isinstance(size, int) or not 1 <= size <= LARGEST:
             raise UserError(f"negatives.size was {size}; a queue has from 1 to {LARGEST} places")
+        if dim < 1:
+            raise UserError(f"Queue(dim={dim}) holds no vectors; it must be at least 1")
+        self.size, self.dim = size, dim
         self.register_buffer("embedding", torch.zeros(size, dim))
         self.register_buffer("index", torch.full((size,), EMPTY))
-        self.register_buffer("pointer", torch.zeros((), dtype=torch.long))
+        self.register_buffer("pointer", torch.zeros(1, dtype=torch.long))
 
     @property
-    def size(self) -> int:
-        return len(self.index)
+    def kinds(self) -> int:
+        return len(self.pointer)
+
+    def furnish(self, kinds: int, prepare: Callable[[Tensor], Tensor]) -> None:
+        if kinds != self.kinds:
+            self.embedding = self.embedding.new_zeros(kinds * self.size, self.dim)
+            self.index = self.index.new_full((kinds * self.size,), EMPTY)
+            self.pointer = self.pointer.new_zeros(kinds)
 
     def wanted(self) -> int:
         return self.size
 
     def candidates(self, keys: Mapping[int, Tensor], index: Tensor, which: int) -> Candidates:
-        return Candidates(self.embedding, self.index)
+        return Candidates(*self._of(which % self.kinds))
+
+    def _of(self, kind: int) -> tuple[Tensor, Tensor]:
+        places = slice(kind * self.size, (kind + 1) * self.size)
+        return self.embedding[places], self.index[places]
 
     @torch.no_grad()
     def advance(self, keys: Mapping[int, Tensor], index: Tensor, progress: Progress) -> None:
         for view in sorted(keys):
-            self._push(*rows_of(keys[view], index))
+            self._push(view % self.kinds, *rows_of(keys[view], index))
 
-    def _push(self, keys: Tensor, index: Tensor) -> None:
+    def _push(self, kind: int, keys: Tensor, index: Tensor) -> None:
         count = len(keys)
         self._check_room(count)
-        places = (self.pointer + torch.arange(count, device=self.pointer.device)) % self.size
-        self.embedding[places] = keys.to(self.embedding.dtype)
-        self.index[places] = index
-        self.pointer.add_(count).remainder_(self.size)
+        if keys.shape[1] != self.dim:
+            raise UserError(f"Queue(dim={self.dim}) was given keys of {keys.shape[1]} numbers")
+        places = (self.pointer[kind] + torch.arange(count, device=self.pointer.device)) % self.size
+        embedding, ids = self._of(kind)
+        embedding[places] = keys.to(embedding.dtype)
+        ids[places] = index
+        self.pointer[kind] = (self.pointer[kind] + count) % self.size
 
-    def _check_room(self, count: int) -> None:
-        if count > self.size:
+    def _check_room(self, count: int, views: int = 1) -> None:
+        if count * views > self.size:
+            each = f" in {views} views" if views > 1 else ""
             raise UserError(
-                f"Queue(size={self.size}) is smaller than the batch of {count}: a step would overwrite its own "
+                f"Queue(size={self.size}) is smaller than the batch of {count}{each}: a step would overwrite its own "
                 "negatives; raise negatives.size or lower batch_size"
             )
 
     def circumstances(self, batch_size: int, key_views: int, places: int = 1, own: int = 0) -> Circumstances:
-        self._check_room(batch_size * places)
+        self._check_room(batch_size * places, key_views)
         why = "queued keys were embedded by earlier networks than the positive"
         return Circumstances(batch_size, self.size, exchangeable=False, otherwise=why)

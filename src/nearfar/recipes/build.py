@@ -28,10 +28,11 @@ def build_method(
 ) -> Method:
     """The method that checked settings describe, for data of so many channels and instances."""
     plan = _plan(choices)
+    made = _encoders(choices, plan, _seen(choices["views"], backbone, channels, image_size, instances))
     return Method(
-        encoders=_encoders(choices, plan, _seen(choices["views"], backbone, channels, image_size, instances)),
+        encoders=made,
         critic=_critic(choices["critic"], _dim(choices, plan)),
-        negatives=_negatives(choices, _dim(choices, plan), instances, channels),
+        negatives=_negatives(choices, made, _dim(choices, plan), instances, channels),
         selection=_selection(choices["selection"], instances),
         bound=_plain_part(bounds.PARTS, choices["bound"]),
         symmetric=choices["views"]["symmetric"],
@@ -43,8 +44,8 @@ def try_parts(choices: Choices) -> None:
     """Lets every part judge its own settings, on torch's meta device, where nothing costs memory."""
     with torch.device("meta"):
         plan = _plan(choices)
-        _encoders(choices, plan, _seen(choices["views"], "resnet8-w16", channels=3, size=32, instances=1))
-        _negatives(choices, _dim(choices, plan), instances=1, symbols=3)
+        seen = _seen(choices["views"], "resnet8-w16", channels=3, size=32, instances=1)
+        _negatives(choices, _encoders(choices, plan, seen), _dim(choices, plan), instances=1, symbols=3)
         _critic(choices["critic"], _dim(choices, plan))
         _selection(choices["selection"], instances=1)
         _plain_part(bounds.PARTS, choices["bound"])
@@ -101,12 +102,13 @@ def _encoders(choices: Choices, plan: Plan, seen: Seen) -> Encoders:
     return role.made(plan, seen, **_own(role, choices["encoders"]))  # type: ignore[attr-defined]
 
 
-def _negatives(choices: Choices, dim: int, instances: int, symbols: int) -> Source:
-    choice = choices["negatives"]
+def _negatives(choices: Choices, made: Encoders, dim: int, instances: int, symbols: int) -> Source:
+    choice, views = choices["negatives"], choices["views"]
     part = negatives.PARTS[choice["name"]]
     supplied: dict[str, Any] = {}
     if part is negatives.Bank:
-        supplied = {"size": instances, "dim": dim, "views": choices["views"]["count"]}
+        keys = [pair.key for pair in made.pairs(views["count"], views["symmetric"])]
+        supplied = {"size": instances, "dim": dim, "views": 1 + max(keys)}
     elif part is negatives.Queue:
         supplied = {"dim": dim}
     elif part is negatives.Dictionary:

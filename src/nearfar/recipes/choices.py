@@ -125,6 +125,15 @@ def check_senses(choices: Mapping[str, Mapping[str, Any]]) -> None:
         raise UserError(
             f"negatives.views was both with encoders={role}, which has one view of keys; use negatives.views=one"
         )
+    if (
+        selection == "group"
+        and choices["selection"]["by"] == "self"
+        and choices["encoders"].get("others") != "times"
+    ):
+        raise UserError(
+            "selection.by was self, but nothing is told from its own recording here, so nobody would be left to select; use it "
+            "with encoders=predictive encoders.others=times"
+        )
     if role == "masked" and selection == "group":
         raise UserError(
             "selection was group with encoders=masked, whose negatives are symbols and have no group"

@@ -54,28 +54,31 @@ SOURCES = {
     "dictionary": "every other symbol of the vocabulary, once",
     "none": "nobody",
 }
+RING = "places round(l K) to round(h K) - 1 in rising order of f(u, v_k), l = {lower}, h = {upper}"
 SELECTIONS = {
     "everyone": "all K",
     "ball": "places round(l K) to K - 1 in rising order of f(u, v_k), l = {lower}",
-    "ring": "places round(l K) to round(h K) - 1 in rising order of f(u, v_k), l = {lower}, h = {upper}",
+    "ring": RING,
+    "annulus": RING,
     "cave": "those in u's own of {clusters} k-means clusters",
-    "neighbours": "places round(l K) to round(h K) - 1 in rising order of f(u, v_k), l = {lower}, h = {upper}, of these the "
+    "neighbours": f"{RING}, of these the "
     "nearest ({background}), without C, who share a cluster with u in one of {runs} k-means runs after epoch {after}",
     "group": "those of u's own {by}",
     "accept": "each with a chance r(f(u, v_k)) in [{least}, 1] that is learned",
 }
 PULLED = "f(u, v+) becomes log( e^f(u, v+) + sum over C of e^f(u, v) )"
+PULLED_AS_MEAN = "f(u, v+) becomes the mean of f over v+ and C"
 GIVEN = object()  # whatever it is
 # what one setting of a part adds to its line
 REMARKS = (
     ("encoders", "predictor", "mlp", "u goes through a predictor"),
     ("encoders", "stop_gradient", True, "no gradient reaches v"),
-    ("selection", "keep", "la", PULLED),
+    ("selection", "keep", "la", "{pulled}"),
     (
         "selection",
         "close",
         GIVEN,
-        f"without C, who share one of {{close}} clusters in one of {{runs}} runs too; {PULLED}",
+        "without C, who share one of {close} clusters in one of {runs} runs too; {pulled}",
     ),
     ("bound", "semi_hard", True, "over v_k with f(u, v_k) < f(u, v+) alone"),
 )
@@ -100,10 +103,11 @@ def equation_of(choices: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
     lines = {symbol: line_of(room, choices[room]) for room, symbol in SYMBOLS.items()}
     if choices["negatives"]["name"] == "none":
         del lines["v_k"], lines["who counts"]
+    pulled = PULLED_AS_MEAN if "margin" in choices["bound"] else PULLED
     for room, key, value, remark in REMARKS:
         given = choices[room].get(key)
         if SYMBOLS[room] in lines and (given is not None if value is GIVEN else given == value):
-            lines[SYMBOLS[room]] += f"; {remark.format(**choices[room])}"
+            lines[SYMBOLS[room]] += f"; {remark.format(**choices[room], pulled=pulled)}"
     return lines
 
 

@@ -57,7 +57,9 @@ class Cave(nn.Module):
         close = torch.zeros_like(cave) if self.close is None else cave & self.close.together(*index)
         negatives = cave & ~close
         alone = ~negatives.any(dim=1, keepdim=True)
-        positive = scores.positive if self.close is None else pulled(scores.positive, values, close)
+        positive = (
+            scores.positive if self.close is None else pulled(scores.positive, values, close, context.as_mean)
+        )
         return Scores(positive, Dense(values, negatives | (strangers & ~close & alone)))
 
     def circumstances(self, given: Circumstances, progress: Progress | None = None) -> Circumstances:

@@ -11,6 +11,7 @@ def pulled(
     positive: Float[Tensor, "anchor positive"],
     values: Float[Tensor, "anchor candidate"],
     close: Bool[Tensor, "anchor candidate"],
+    as_mean: bool = False,
 ) -> Float[Tensor, "anchor positive"]:
     """The positive as the event "one of C_i": log( e^f(u, v+) + sum of e^f over the close candidates ).
 
@@ -19,5 +20,11 @@ def pulled(
     positives, would ask for each member in turn. Which things count as one is a question of membership, so a
     selection answers it, and what leaves it is one score per positive: `Scores` needs no mask for positives, and
     log( sum over C_i / sum over B_i ) is what any bound with a softmax computes from it.
+
+    `as_mean`, for bounds with a margin between distances: the mean of f over v+ and C_i. A sum of e^f grows with the
+    number of neighbours, and a margin would be had for nothing.
     """
+    if as_mean:
+        total = positive + torch.where(close, values, 0.0).sum(dim=1, keepdim=True)
+        return total / (1 + close.sum(dim=1, keepdim=True))
     return torch.logaddexp(positive, Dense(values, close).logsumexp()[:, None])

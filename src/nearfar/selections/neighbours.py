@@ -70,7 +70,9 @@ class Neighbours(nn.Module):
             close = reach & self.close.together(context.index, context.candidates.index)
             unknown = ~self.close.knows(context.index)[:, None]
             negatives = (reach & ~too_close & ~close) | (strangers & unknown)
-        positive = pulled(scores.positive, values, close) if self.keep == "la" else scores.positive
+        positive = scores.positive
+        if self.keep == "la":
+            positive = pulled(positive, values, close, context.as_mean)
         return Scores(positive, Dense(values, negatives))
 
     def circumstances(self, given: Circumstances, progress: Progress | None = None) -> Circumstances:

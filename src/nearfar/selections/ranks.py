@@ -43,9 +43,9 @@ def beyond_edges(
     ranked = values if least == kept.shape[1] else values.masked_fill(~kept, -torch.inf)
     reach, close = kept, nobody
     if most_first > 0:
-        reach = _at_or_above(ranked, kept, inner, _edge(ranked, inner, least_inner, most_inner))
+        reach = _nearest(ranked, kept, inner, least_inner, most_inner)
     if most_outer > 0:
-        close = _at_or_above(ranked, kept, outer, _edge(ranked, outer, least_outer, most_outer))
+        close = _nearest(ranked, kept, outer, least_outer, most_outer)
     return reach, close
 
 
@@ -69,35 +69,49 @@ def _places(
     return first, last
 
 
+def _nearest(
+    ranked: Float[Tensor, "anchor candidate"],
+    kept: Bool[Tensor, "anchor candidate"],
+    count: Int[Tensor, "anchor"],
+    least: int,
+    most: int,
+) -> Bool[Tensor, "anchor candidate"]:
+    """The `count` most similar kept ones of each anchor, of equals the later positions; counts lie between `least` and `most`."""
+    if ranked.device.type == "cpu" and ranked.dtype in (torch.float32, torch.float64):
+        return _nearest_by_partition(ranked, kept, count)
+    threshold, following = _edge_by_topk(ranked, count, least, most)
+    inside = (ranked >= threshold) & kept & (count > 0)[:, None]
+    cut = ((threshold == following)[:, 0] & (count > 0)).nonzero()[:, 0]
+    if len(cut):
+        inside[cut] = _among_equals(ranked[cut], kept[cut], count[cut], threshold[cut])
+    return inside
+
+
+def _nearest_by_partition(
+    ranked: Float[Tensor, "anchor candidate"],
+    kept: Bool[Tensor, "anchor candidate"],
+    count: Int[Tensor, "anchor"],
+) -> Bool[Tensor, "anchor candidate"]:
+    """Row by row, so that a row stays in the processor's cache; numpy's partition uses its vector units."""
+    inside = torch.zeros_like(kept)
+    rows = zip(ranked.numpy(), kept.numpy(), count.tolist(), inside.numpy(), strict=True)
+    for scores, candidates, nearest, chosen in rows:
+        if nearest == 0:
+            continue
+        threshold = np.partition(scores, -nearest)[-nearest]
+        np.logical_and(scores >= threshold, candidates, out=chosen)
+        if (surplus := np.count_nonzero(chosen) - nearest) > 0:  # the edge runs through equal scores
+            chosen[np.flatnonzero(chosen & (scores == threshold))[:surplus]] = False
+    return inside
+
+
 Edge = tuple[Float[Tensor, "anchor 1"], Float[Tensor, "anchor 1"]]
-
-
-def _edge(
-    ranked: Float[Tensor, "anchor candidate"], rank: Int[Tensor, "anchor"], least: int, most: int
-) -> Edge:
-    """The rank-th highest score of each anchor and the one after it (NaN: there is none).
-
-    Ranks lie between `least` and `most`; for rank 0 the highest is given.
-    """
-    on_cpu = ranked.device.type == "cpu" and ranked.dtype in (torch.float32, torch.float64)
-    # numpy's partition uses the processor's vector units: on a CPU 6 times as fast as torch's topk
-    return _edge_by_partition(ranked, rank) if on_cpu else _edge_by_topk(ranked, rank, least, most)
-
-
-def _edge_by_partition(ranked: Float[Tensor, "anchor candidate"], rank: Int[Tensor, "anchor"]) -> Edge:
-    edges = np.full((len(ranked), 2), np.nan, dtype=ranked.numpy().dtype)
-    for row, place, edge in zip(ranked.numpy(), (-rank.clamp_min(1)).tolist(), edges, strict=True):
-        parted = np.partition(row, place)
-        edge[0] = parted[place]
-        if place > -len(row):
-            edge[1] = parted[:place].max()
-    threshold, following = torch.from_numpy(edges).split(1, dim=1)
-    return threshold, following
 
 
 def _edge_by_topk(
     ranked: Float[Tensor, "anchor candidate"], rank: Int[Tensor, "anchor"], least: int, most: int
 ) -> Edge:
+    """The rank-th highest score of each anchor and the one after it (NaN: there is none); for rank 0 the highest is given."""
     top = ranked.topk(min(most + 1, ranked.shape[1]), dim=1, sorted=False).values
     # anchors differ little in their number of candidates, so few places are left to put in order
     low = top.topk(top.shape[1] - max(1, least) + 1, dim=1, largest=False, sorted=True).values
@@ -105,21 +119,6 @@ def _edge_by_topk(
         low = torch.cat([torch.full_like(low[:, :1], torch.nan), low], dim=1)
     place = (most + 1 - rank.clamp_min(1))[:, None]
     return low.gather(1, place), low.gather(1, place - 1)
-
-
-def _at_or_above(
-    ranked: Float[Tensor, "anchor candidate"],
-    kept: Bool[Tensor, "anchor candidate"],
-    count: Int[Tensor, "anchor"],
-    edge: Edge,
-) -> Bool[Tensor, "anchor candidate"]:
-    """The `count` most similar of each anchor, given its count-th highest score and the next one."""
-    threshold, following = edge
-    inside = (ranked >= threshold) & kept & (count > 0)[:, None]
-    cut = ((threshold == following)[:, 0] & (count > 0)).nonzero()[:, 0]
-    if len(cut):
-        inside[cut] = _among_equals(ranked[cut], kept[cut], count[cut], threshold[cut])
-    return inside
 
 
 def _among_equals(

@@ -8,7 +8,7 @@ from jaxtyping import Bool
 from torch import Tensor
 
 from nearfar.errors import UserError
-from nearfar.schedules import Progress, Schedule, Value, at, ends, parse_value
+from nearfar.schedules import Progress, Value, at, ends, parse_value, written
 from nearfar.scores import Dense, Scores
 from nearfar.selections.ranks import between_edges, places
 from nearfar.types import Circumstances, Context
@@ -33,7 +33,7 @@ class Ring:
         lower, upper = _share(self.lower, "lower"), _share(self.upper, "upper")
         if any(low > high for low, high in zip(ends(lower), ends(upper), strict=True)):
             raise UserError(
-                f"selection.lower was {_written(lower)}; it must not exceed selection.upper, {_written(upper)}"
+                f"selection.lower was {written(lower)}; it must not exceed selection.upper, {written(upper)}"
             )
         object.__setattr__(self, "lower", lower)
         object.__setattr__(self, "upper", upper)
@@ -66,9 +66,15 @@ class Ring:
         return float(((least >= log_mean - SLACK) & some).sum() / some.sum().clamp_min(1))
 
     def circumstances(self, given: Circumstances, progress: Progress | None = None) -> Circumstances:
-        lowers = ends(self.lower) if progress is None else (at(self.lower, progress),)
-        uppers = ends(self.upper) if progress is None else (at(self.upper, progress),)
-        return selected(given, lowers, uppers)
+        if progress is None:
+            return selected(given, ends(self.lower), ends(self.upper))
+        lower, upper = at(self.lower, progress), at(self.upper, progress)
+        if lower > upper:
+            raise UserError(
+                f"selection.lower, {written(self.lower)}, is {lower:.3g} at step {progress.step} of {progress.steps}, where "
+                f"selection.upper, {written(self.upper)}, is {upper:.3g}; it must never exceed it"
+            )
+        return selected(given, (lower,), (upper,))
 
 
 @dataclass(frozen=True)
@@ -98,13 +104,9 @@ def _share(value: Value, key: str) -> Value:
     parsed = parse_value(value, f"selection.{key}")
     if not all(0 <= end <= 1 for end in ends(parsed)):
         raise UserError(
-            f"selection.{key} was {_written(parsed)}; it must be a share from 0 to 1 or a schedule of it"
+            f"selection.{key} was {written(parsed)}; it must be a share from 0 to 1 or a schedule of it"
         )
     return parsed
-
-
-def _written(value: Value) -> str:
-    return value.written() if isinstance(value, Schedule) else f"{value:g}"
 
 
 def selected(given: Circumstances, lowers: tuple[float, ...], uppers: tuple[float, ...]) -> Circumstances:

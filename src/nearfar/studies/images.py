@@ -29,7 +29,7 @@ from jaxtyping import Int64
 from torch import Tensor, nn
 
 from nearfar.data import Images, Stream, open_data
-from nearfar.encoders import commit_statistics, parameters_of
+from nearfar.encoders import parameters_of
 from nearfar.errors import UserError
 from nearfar.evaluate import Labelled, features, pixels_features, scores
 from nearfar.evaluate.run import aligned_labels
@@ -270,6 +270,5 @@ def _supervised(net: nn.Module, setup: Setup, seed: int, facts: Mapping[str, Any
         optimiser.zero_grad()
         loss.backward()
         optimiser.step()
-        commit_statistics(net)
     net.eval()
     return setup.seen / (time.process_time() - started)

@@ -43,7 +43,8 @@ from nearfar.evaluate import linear
 from nearfar.hardware import one_thread
 from nearfar.method import Method
 from nearfar.negatives import Bank
-from nearfar.schedules import Progress, at, cosine
+from nearfar.parts import plain
+from nearfar.schedules import Progress, Value, at, cosine, ends, parse_value
 from nearfar.selections import Everyone
 from nearfar.studies.frame import Bench, Cell, Finding, Result, Row, Study
 from nearfar.studies.images import moments
@@ -123,7 +124,9 @@ def representation(net: nn.Module, points: Points) -> Points:
     return F.normalize(net(points), dim=1)
 
 
-def repetition(seed: int, noise: float, points: int, negatives: int, steps: int, held: int) -> dict[str, Any]:
+def repetition(
+    seed: int, noise: float, temperature: Value, points: int, negatives: int, steps: int, held: int
+) -> dict[str, Any]:
     """One training: accuracy on validation and test points, the losses, and some points of the embedding."""
     generator = torch.Generator().manual_seed(seed)
     with torch.random.fork_rng(devices=[]):
@@ -131,7 +134,7 @@ def repetition(seed: int, noise: float, points: int, negatives: int, steps: int,
         net = network()
         (x, labels), validation, test = (spirals(size, generator) for size in (points, held, held))
         bank = Bank(points, momentum=0.0, sample=negatives, dim=2)
-        method = Method(Shared(net), Cosine(TEMPERATURE), bank, Everyone(), InfoNCE())
+        method = Method(Shared(net), Cosine(temperature), bank, Everyone(), InfoNCE())
         losses = train(method, x, noise, steps, generator)
     fitted = representation(net, x)
     found = {
@@ -150,6 +153,8 @@ def run(
     negatives: int = 4096,
     steps: int = 10_000,
     held: int = 4_000,
+    temperature: Value = TEMPERATURE,
+    noise: float | None = None,
     jobs: int = 2,
 ) -> Result:
     budget = {"points": points, "negatives": negatives, "steps": steps, "held": held}
@@ -157,29 +162,34 @@ def run(
     for key, given in {**budget, "repeats": repeats, "jobs": jobs}.items():
         if given < least.get(key, 1):
             raise UserError(f"{key} was {given}; allowed are whole numbers from {least.get(key, 1)}")
-    chosen = {"turns": TURNS, "gap": GAP, "temperature": TEMPERATURE, "rate": str(RATE), "version": 2}
+    if noise is not None and noise < 0:
+        raise UserError(f"noise was {noise:g}; allowed are numbers from 0, or none for all of the figure's")
+    Cosine(temperature)  # a temperature that cannot be is said before the work
+    chosen = {"turns": TURNS, "gap": GAP, "temperature": plain(temperature), "rate": str(RATE), "version": 2}
+    noises = NOISES if noise is None else (noise,)
     numbers = range(seed, seed + repeats)
-    arms = [{"seed": s, "noise": noise, **budget, **chosen} for noise in NOISES for s in numbers]
+    arms = [{"seed": s, "noise": eta, **budget, **chosen} for eta in noises for s in numbers]
     found = iter(bench.arms(arms, computed, jobs))
-    groups = {noise: [next(found) for _ in numbers] for noise in NOISES}
-    findings = (_accuracies(groups), _losses(groups), _pictures(groups))
+    groups = {eta: [next(found) for _ in numbers] for eta in noises}
+    findings = (_accuracies(groups), _losses(groups, temperature), _pictures(groups))
     return Result(findings, _remarks(findings[0]))
 
 
 @one_thread()
 def computed(arm: Mapping[str, Any]) -> dict[str, Any]:
-    return repetition(**{key: arm[key] for key in ("seed", "noise", "points", "negatives", "steps", "held")})
+    budget = {key: arm[key] for key in ("seed", "noise", "points", "negatives", "steps", "held")}
+    return repetition(temperature=parse_value(arm["temperature"]), **budget)
 
 
 def _accuracies(groups: Mapping[float, Sequence[Mapping[str, Any]]]) -> Finding:
     values = {noise: moments([found["test"] for found in group]) for noise, group in groups.items()}
     mean, spread = (list(side) for side in zip(*values.values(), strict=True))
-    best = NOISES[int(np.argmax(mean))]
     rows = [Row(f"noise {noise:g}", PAPER.get(noise), *value) for noise, value in values.items()]
-    rows.append(Row("best noise", 0.4, best))
+    if len(values) > 1:
+        rows.append(Row("best noise", 0.4, list(values)[int(np.argmax(mean))]))
     validation = [moments([found["validation"] for found in group])[0] for group in groups.values()]
     curves = {
-        "noise": list(NOISES),
+        "noise": list(values),
         "mean": mean,
         "sd": [sd or 0.0 for sd in spread],
         "validation": validation,
@@ -195,14 +205,14 @@ def most_on_a_circle(temperature: float) -> float:
     return -math.log(ive(0, 1 / temperature))
 
 
-def _losses(groups: Mapping[float, Sequence[Mapping[str, Any]]]) -> Finding:
+def _losses(groups: Mapping[float, Sequence[Mapping[str, Any]]], temperature: Value) -> Finding:
     """InfoNCE at the end of training: the paper says in words that it falls with noise."""
     curves = {
         f"{noise:g}": np.mean([f["loss"] for f in group], axis=0).tolist() for noise, group in groups.items()
     }
-    ceiling = groups[NOISES[0]][0]["ceiling"]
+    ceiling = next(iter(groups.values()))[0]["ceiling"]
     rows = [Row(f"noise {noise}", None, ceiling - losses[-1]) for noise, losses in curves.items()]
-    rows.append(Row("most on a circle, any winding", None, most_on_a_circle(TEMPERATURE)))
+    rows.append(Row("most on a circle, any winding", None, most_on_a_circle(ends(temperature)[1])))
     return Finding("Figure 1c, InfoNCE at the last steps, nats", tuple(rows), {"loss": curves})
 
 
@@ -213,12 +223,15 @@ def _pictures(groups: Mapping[float, Sequence[Mapping[str, Any]]]) -> Finding:
 
 def _remarks(accuracies: Finding) -> tuple[str, ...]:
     mean, noises = accuracies.curves["mean"], accuracies.curves["noise"]
+    chosen = "settings that the paper leaves open were chosen on validation points; test points serve for the table only."
+    if len(noises) == 1:
+        return (chosen,)
     best = int(np.argmax(mean))
     inside = 0.2 <= noises[best] <= 1.0
     return (
         f"best at noise {noises[best]:g} with {mean[best]:.3f}, {'within' if inside else 'outside'} 0.2 to 1.0 "
         f"(paper: 0.70 at 0.4); {mean[0]:.3f} without noise, {mean[-1]:.3f} at {noises[-1]:g}.",
-        "settings that the paper leaves open were chosen on validation points; test points serve for the table only.",
+        chosen,
     )
 
 
@@ -227,12 +240,14 @@ def draw(result: Result) -> "Figure":
 
     from nearfar.studies.drawing import COLOURS, TRUTH, truth
 
-    figure = Figure(figsize=(2.0 * len(NOISES), 8.4), layout="constrained")
-    grid = figure.add_gridspec(3, len(NOISES), height_ratios=(1, 1, 1.6))
     accuracies, losses, pictures = (finding.curves for finding in result.findings)
+    noises = accuracies["noise"]
+    columns = 2 * max(1, len(noises) // 2)
+    figure = Figure(figsize=(2.0 * max(columns, 4), 8.4), layout="constrained")
+    grid = figure.add_gridspec(3, columns, height_ratios=(1, 1, 1.6))
     generator = torch.Generator().manual_seed(0)
     points, spiral = spirals(SHOWN, generator)
-    for column, noise in enumerate(NOISES):
+    for column, noise in enumerate(noises):
         for row, drawn in enumerate(
             (view(points, noise, generator), torch.tensor(pictures["embedding"][f"{noise:g}"]))
         ):
@@ -241,14 +256,14 @@ def draw(result: Result) -> "Figure":
             axis.scatter(across, up, s=2, c=[COLOURS[int(s)] for s in spiral], linewidths=0)
             axis.set(xticks=[], yticks=[])
             axis.set_title(f"views, noise {noise:g}" if row == 0 else "embedding", fontsize=8)
-    half = len(NOISES) // 2
+    half = columns // 2
     left, right = figure.add_subplot(grid[2, :half]), figure.add_subplot(grid[2, half:])
     for place, (noise, loss) in enumerate(losses["loss"].items()):
         steps = [AVERAGED * (at + 1) for at in range(len(loss))]
         left.plot(steps, loss, color=(*COLOURS, TRUTH)[place], linewidth=1, label=f"noise {noise}")
     left.set(xlabel="step", ylabel="loss: ceiling minus InfoNCE, nats")
     left.legend(frameon=False, fontsize=7)
-    at = range(len(NOISES))
+    at = range(len(noises))
     right.errorbar(
         at,
         accuracies["mean"],
@@ -259,8 +274,9 @@ def draw(result: Result) -> "Figure":
         label="test",
     )
     truth(right, 0.5, "chance")
-    right.plot(NOISES.index(0.4), 0.70, "s", color=COLOURS[1], markersize=5, label="paper")
-    right.set_xticks(list(at), [f"{noise:g}" for noise in NOISES])
+    if 0.4 in noises:
+        right.plot(noises.index(0.4), 0.70, "s", color=COLOURS[1], markersize=5, label="paper")
+    right.set_xticks(list(at), [f"{noise:g}" for noise in noises])
     right.set(xlabel="noise", ylabel="linear accuracy")
     right.legend(frameon=False, fontsize=7.5)
     return figure

@@ -11,6 +11,7 @@ covers dropout and sampled negatives. So resuming is loading, and a resumed run 
 import math
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ from nearfar.train.logs import Display, Log
 from nearfar.train.monitors import Collapse, Diverged, Finite, Readings, readings, tight_start
 from nearfar.train.stops import StopRequests
 from nearfar.train.walks import Walks
-from nearfar.types import Batch, Outcome
+from nearfar.types import Batch, Outcome, Refreshing
 
 LOG_EVERY = 10  # steps
 
@@ -35,6 +36,15 @@ LOG_EVERY = 10  # steps
 def seed_step(seed: int, step: int) -> None:
     """Sets torch's generators for one step: what dropout and sampled negatives draw is a function of it."""
     torch.manual_seed(int(np.random.SeedSequence([seed, step]).generate_state(1, np.uint64)[0] >> 1))
+
+
+@dataclass(frozen=True)
+class Step:
+    """What a step found, and where in the run it was computed: what schedules said of it, they said then."""
+
+    outcome: Outcome
+    norm: float  # of the gradient
+    progress: Progress
 
 
 class Trainer:
@@ -68,6 +78,21 @@ class Trainer:
     def progress(self) -> Progress:
         return Progress(self.step, self.steps, self.steps_per_epoch, dict(self.walks.moves))
 
+    def never_refreshed(self) -> str | None:
+        """The warning for a selection that will know nobody in this run, so that everyone counts."""
+        selection, settings = self.method.selection, self.settings
+        starts = (
+            Progress(epoch * self.steps_per_epoch, self.steps, self.steps_per_epoch)
+            for epoch in range(settings.epochs)
+        )
+        if not isinstance(selection, Refreshing) or any(selection.due(start) for start in starts):
+            return None
+        own = ", ".join(f"selection.{key}={settings.selection[key]}" for key in ("after", "every"))
+        return (
+            f"The selection never knows its clusters in {settings.epochs} epochs ({own}), so every candidate counts: train longer, or "
+            "lower these."
+        )
+
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Everything a checkpoint must hold to go on as if never stopped."""
         tensors = {f"method/{name}": tensor for name, tensor in self.method.state_dict().items()}
@@ -94,11 +119,11 @@ class Trainer:
         self.finite.restore(facts["finite"])
         self.walks.restore(facts.get("walks", {"moves": {}, "before": {}}))
 
-    def train_step(self, batch: Batch) -> tuple[Outcome, float, float]:
-        """One step: the outcome, the gradient's norm and the learning rate. Non-finite steps change nothing."""
-        progress, lr = self.progress, at(self.lr, self.progress)
+    def train_step(self, batch: Batch) -> Step:
+        """One step. Those that are not finite change nothing."""
+        progress = self.progress
         seed_step(self.settings.seed, self.step)
-        optimisers.set_lr(self.optimizer, lr)
+        optimisers.set_lr(self.optimizer, at(self.lr, progress))
         self.method.train()
         with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self.precision is torch.bfloat16):
             outcome = self.method(batch, progress)
@@ -111,7 +136,7 @@ class Trainer:
             self.optimizer.step()
             self.method.advance(outcome, progress)
         self.walks.hear_loss(loss)
-        return outcome, norm, lr
+        return Step(outcome, norm, progress)
 
 
 def under(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
@@ -154,19 +179,20 @@ def train(
     try:
         with StopRequests(settings.max_time) as requests, display:
             if not resumed:
-                if warning := tight_start(trainer.method.selection):
-                    say(warning)
+                for warning in (tight_start(trainer.method.selection), trainer.never_refreshed()):
+                    if warning:
+                        say(warning)
                 measure()
                 save()
             clock = Clock(trainer)
             for batch in stream:
                 # a function of the state at this step, so a run resumed here does the same again
                 clock.pause(lambda: trainer.method.refresh(embed_all, trainer.progress))
-                outcome, norm, lr = trainer.train_step(batch.to(trainer.device))
+                taken = trainer.train_step(batch.to(trainer.device))
                 due = trainer.step % LOG_EVERY == 0 or trainer.step in (1, trainer.steps)
                 if due:
-                    seen = readings(next(iter(outcome.encoded.anchors.values())))
-                    row = train_row(trainer, outcome, seen, norm, lr, clock.rate())
+                    seen = readings(next(iter(taken.outcome.encoded.anchors.values())))
+                    row = train_row(trainer, taken, seen, clock.rate())
                     log.write(row)
                     display.show(row)
                     if warning := trainer.collapse.observe(seen, trainer.progress.fraction):
@@ -204,21 +230,19 @@ def is_due(trainer: Trainer, every: float) -> bool:
     return trainer.step % period == 0 or trainer.step == trainer.steps
 
 
-def train_row(
-    trainer: Trainer, outcome: Outcome, seen: Readings, norm: float, lr: float, rate: float
-) -> dict[str, Any]:
+def train_row(trainer: Trainer, taken: Step, seen: Readings, rate: float) -> dict[str, Any]:
     """What is logged of a step; what is not finite is null, which JSON can hold."""
+    outcome, scheduled = taken.outcome, {"lr": trainer.lr, **trainer.settings.schedules()}
     numbers = {
         "loss": float(outcome.loss.detach()),
         "nats": math.nan if outcome.nats is None else float(outcome.nats),
         "ceiling": math.nan if outcome.ceiling is None else outcome.ceiling,
-        "lr": lr,
         "images_per_s": rate,
-        "grad_norm": norm,
+        "grad_norm": taken.norm,
         "deviation": seen.deviation,
         "rank": seen.rank,
         "mean_cosine": seen.mean_cosine,
-        **{name: at(schedule, trainer.progress) for name, schedule in trainer.settings.schedules().items()},
+        **{name: at(value, taken.progress) for name, value in scheduled.items()},
     }
     finite = {key: value if math.isfinite(value) else None for key, value in numbers.items()}
     return {"kind": "train", "step": trainer.step, "epoch": trainer.progress.epoch, **finite}

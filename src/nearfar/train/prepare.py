@@ -16,6 +16,7 @@ from nearfar.evaluate.features import features, frozen, plain_views
 from nearfar.evaluate.knn import knn_probe
 from nearfar.method import Method
 from nearfar.randomness import order
+from nearfar.schedules import Progress
 from nearfar.selections import Group
 from nearfar.settings import Settings
 from nearfar.train.loop import Trainer, seed_step
@@ -24,6 +25,7 @@ from nearfar.types import Batch
 from nearfar.views import statistics
 
 LARGEST = 224  # side of a view when the settings name none and the pictures are larger
+TRIED = 64  # places in a run at which its schedules are tried together
 SAMPLE = 4096  # images that statistics and probes look at
 
 
@@ -85,9 +87,12 @@ def prepare(
         method.selection.assign(torch.from_numpy(groups_of(images, method.selection.by)))
     if isinstance(method.encoders, Predictive):
         check_long_enough(images, method.encoders)
-    # a source too small for the batch says so here, before anything is written
-    method.certificate(settings.batch_size, settings.views["count"])
-    return Trainer(method, settings, stream.steps_per_epoch, device, precision), stream
+    trainer = Trainer(method, settings, stream.steps_per_epoch, device, precision)
+    # a source too small for the batch, or for what a schedule asks later, says so here, before anything is written
+    for part in range(TRIED + 1):
+        progress = Progress(trainer.steps * part // TRIED, trainer.steps, trainer.steps_per_epoch)
+        method.certificate(settings.batch_size, settings.views["count"], progress)
+    return trainer, stream
 
 
 def check_long_enough(images: Images, role: Predictive) -> None:

@@ -1,0 +1,109 @@
+"""Computing changes nothing: what a network writes to its buffers waits until the step is taken."""
+
+import copy
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import nearfar as nf
+from nearfar.buffers import aside, settle
+from nearfar.encoders import Apart, Shared
+from nearfar.types import Encoders
+
+
+def state_of(module: nn.Module) -> dict[str, Tensor]:
+    return {name: tensor.clone() for name, tensor in module.state_dict().items()}
+
+
+def same(before: dict[str, Tensor], module: nn.Module) -> bool:
+    return all(torch.equal(before[name], tensor) for name, tensor in module.state_dict().items())
+
+
+class Counting(nn.Module):
+    """A network of somebody's own, which counts what it was shown, in a norm that is no torch class."""
+
+    seen: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("seen", torch.zeros((), dtype=torch.long))
+        self.norm = type("TheirNorm", (nn.BatchNorm1d,), {})(5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.seen += len(x)
+        return self.norm(x)
+
+
+NORMS = [nn.BatchNorm1d(5), nn.BatchNorm1d(5, momentum=0.4), nn.BatchNorm1d(5, momentum=None), Counting()]
+
+
+@pytest.mark.parametrize("theirs", NORMS)
+def test_statistics_move_as_torchs_own_but_later(theirs: nn.Module) -> None:
+    theirs = copy.deepcopy(theirs)
+    ours = copy.deepcopy(theirs)
+    for step in range(3):
+        x = torch.randn(6, 5, generator=torch.Generator().manual_seed(step)) * 3 + 1
+        before = state_of(ours)
+        with aside(ours) as moved:
+            out = ours(x)
+        with aside(ours):
+            ours(x)  # a second look at the same batch must not count
+        assert same(before, ours)
+        torch.testing.assert_close(out, theirs(x))
+        settle(moved)
+        assert same(state_of(theirs), ours)
+
+
+def test_a_failed_pass_leaves_the_buffers_as_they_were() -> None:
+    net = nn.Sequential(nn.BatchNorm1d(5), nn.Linear(4, 2))
+    before, held = state_of(net), net[0].running_mean
+    with pytest.raises(RuntimeError), aside(net):
+        net(torch.randn(6, 5))
+    assert same(before, net)
+    assert net[0].running_mean is held
+
+
+def test_what_is_not_in_training_is_left_alone() -> None:
+    net = nn.BatchNorm1d(5).eval()
+    with aside(net) as moved:
+        net(torch.randn(6, 5))
+    assert not moved
+
+
+def own(width: int = 6) -> nn.Module:
+    return nn.Sequential(
+        nn.Conv2d(3, 4, 3),
+        nn.BatchNorm2d(4),
+        nn.ReLU(),
+        nn.Flatten(),
+        nn.LazyLinear(width),
+        nn.BatchNorm1d(width),
+    )
+
+
+@pytest.mark.parametrize("kind", ["shared", "momentum", "apart"])
+def test_a_method_of_ones_own_networks_changes_nothing_but_by_advance(kind: str) -> None:
+    """`forward` is pure, whatever batch norms the networks have; one step counts as one."""
+    views = tuple(torch.randn(8, 3, 6, 6, generator=torch.Generator().manual_seed(v)) for v in (0, 1))
+    networks = [own(), own()]
+    for network in networks:
+        network(views[0])  # lazy layers become real ones
+    kinds: dict[str, Encoders] = {
+        "shared": Shared(networks[0]),
+        "momentum": nf.Momentum(networks[0], 0.5),
+        "apart": Apart(networks),
+    }
+    method = nf.Method(kinds[kind], nf.Cosine(0.2), nf.InBatch(), nf.Everyone(), nf.InfoNCE())
+    batch = nf.Batch(views, torch.arange(8))
+    before = state_of(method)
+    first, second = method(batch), method(batch)
+    method.prime(batch)
+    method.embed(views[0])
+    assert same(before, method)
+    assert torch.equal(first.loss, second.loss)
+    method.advance(first)
+    after = method.state_dict()
+    counted = [name for name in after if name.endswith("num_batches_tracked")]
+    assert counted
+    assert all(after[name] == before[name] + 1 for name in counted)
