@@ -80,7 +80,10 @@ def _optional(raw: Any, choices: tuple[Any, ...], key: str) -> Any:
 
 def _numbers(raw: Any, kinds: tuple[Any, ...], key: str) -> tuple[Any, ...]:
     if not isinstance(raw, (list, tuple)) or len(raw) != len(kinds):
-        raise UserError(f"{key} was {raw!r}; allowed is a list of {len(kinds)} numbers such as [0.2, 1.0]")
+        example = ", ".join(
+            "1" if kind is int else f"{0.5 + place / 2:g}" for place, kind in enumerate(kinds)
+        )
+        raise UserError(f"{key} was {raw!r}; allowed is a list of {len(kinds)} numbers such as [{example}]")
     return tuple(convert(item, kind, key) for item, kind in zip(raw, kinds, strict=True))
 
 

@@ -15,7 +15,7 @@ from typing import Any, Literal
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
-from nearfar.encoders import SEQUENCE_ROLES, Plan, check_backbone
+from nearfar.encoders import BACKBONES, SEQUENCE_ROLES, Plan, check_backbone
 from nearfar.errors import UserError
 from nearfar.parts import plain, settable, unknown
 from nearfar.recipes import RECIPES
@@ -280,6 +280,10 @@ def check_backbone_fits(known: dict[str, Any]) -> None:
         if named in [own for own, _ in SEQUENCE_ROLES.values()]:
             raise UserError(
                 f"backbone was {named!r}, which is for sequences; with encoders={role} it sees pictures"
+            )
+        if role == "infomax" and str(named).startswith("timm/"):
+            raise UserError(
+                f"backbone was {named!r} with encoders=infomax, which needs a map from inside it; allowed are {', '.join(BACKBONES)}"
             )
         return
     if known.get("image_size") not in (None, "none"):

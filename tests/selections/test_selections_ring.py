@@ -200,3 +200,14 @@ def test_every_selection_is_known_by_name() -> None:
     stateless = {"everyone": nf.Everyone, "ball": nf.Ball, "ring": nf.Ring, "annulus": nf.Ring}
     remembering = {"cave": Cave, "neighbours": Neighbours, "group": Group, "accept": Accept}
     assert {**stateless, **remembering} == PARTS
+
+
+def test_in_a_loop_of_ones_own_progress_alone_moves_the_edges() -> None:
+    scores = nf.Scores.of(torch.zeros(2), torch.randn(2, 40, generator=torch.Generator().manual_seed(0)))
+    half = nf.Progress(5, 10, 1)
+    for moving, fixed in (
+        (nf.Ring(nf.linear(0, 0.8), 0.9), nf.Ring(0.4, 0.9)),
+        (nf.Ball(nf.linear(0, 0.8)), nf.Ball(0.4)),
+    ):
+        found, expected = (part.negative.matrix()[1] for part in (moving(scores, half), fixed(scores)))
+        assert torch.equal(found, expected)

@@ -270,6 +270,26 @@ def test_a_vocabulary_belongs_to_the_run(tmp_path: Path) -> None:
         ("mlm", {"negatives": "in-batch"}, "negatives.views was both with encoders=masked"),
         ("cpc", {"backbone": "resnet18"}, "backbone was 'resnet18'; with encoders=predictive it is conv-gru"),
         ("simclr", {"backbone": "conv-gru"}, "backbone was 'conv-gru', which is for sequences"),
+        (
+            "dim",
+            {"backbone": "timm/resnet10t"},
+            "backbone was 'timm/resnet10t' with encoders=infomax, which needs a map",
+        ),
+        (
+            "simclr",
+            {"selection.lower": 0.5},
+            "selection.lower is no setting of selection=everyone but of ball, ring",
+        ),
+        (
+            "simclr",
+            {"encoders.momentum": 0.5},
+            "encoders.momentum is no setting of encoders=shared but of momentum",
+        ),
+        (
+            "cpc",
+            {"selection": {"name": "group", "by": "self"}},
+            "selection.by was self, but nothing is told from its own recording here",
+        ),
         ("cpc", {"image_size": 32}, "image_size was 32"),
         ("cpc", {"views.count": 2}, "views.count was 2; with views=window it is 1"),
         (

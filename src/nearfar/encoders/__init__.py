@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from nearfar.encoders.apart import Apart
-from nearfar.encoders.backbones import backbone, check_backbone, parameters_of
+from nearfar.encoders.backbones import BACKBONES, backbone, check_backbone, parameters_of
 from nearfar.encoders.heads import Network, linear_head, mlp_head
 from nearfar.encoders.infomax import InfoMax
 from nearfar.encoders.masked import MaskedSymbols, Reader
@@ -24,6 +24,7 @@ PARTS: dict[str, Callable[..., Encoders]] = {
 SEQUENCE_ROLES = {"predictive": ("conv-gru", "window"), "masked": ("transformer", "mask")}
 
 __all__ = [
+    "BACKBONES",
     "PARTS",
     "SEQUENCE_ROLES",
     "Apart",

@@ -31,6 +31,7 @@ def check_choice(room: str, choice: Mapping[str, Any]) -> dict[str, Any]:
     if not isinstance(name, str) or name not in parts:
         raise UserError(f"{room} was {name!r}; allowed are {', '.join(parts)}")
     raw = {key: value for key, value in choice.items() if key != "name"}
+    _check_whose(room, name, raw)
     if room != "encoders":
         return {"name": name, **check_settings(parts[name], raw, room)}
     if name in SEQUENCE_ROLES:
@@ -43,6 +44,16 @@ def check_choice(room: str, choice: Mapping[str, Any]) -> dict[str, Any]:
     role = check_settings(parts[name], {k: v for k, v in raw.items() if k in role_keys}, room)
     plan = check_settings(Plan, {k: v for k, v in raw.items() if k in plan_keys}, room)
     return {"name": name, **role, **plan}
+
+
+def _check_whose(room: str, name: str, raw: Mapping[str, Any]) -> None:
+    """A setting that other parts of the room have but this one has not is told by whose it is."""
+    for key in raw:
+        owners = [part for part, make in ROOMS[room].items() if key in settable(make)]
+        if owners and name not in owners and not (room == "encoders" and key in settable(Plan)):
+            raise UserError(
+                f"{room}.{key} is no setting of {room}={name} but of {', '.join(owners)}; add {room}={owners[0]} or leave it out"
+            )
 
 
 def check_views(choice: Mapping[str, Any]) -> dict[str, Any]:

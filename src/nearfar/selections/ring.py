@@ -38,7 +38,8 @@ class Ring:
         object.__setattr__(self, "lower", lower)
         object.__setattr__(self, "upper", upper)
 
-    def __call__(self, scores: Scores, context: Context | None = None) -> Scores:
+    def __call__(self, scores: Scores, context: Context | Progress | None = None) -> Scores:
+        """In a loop of one's own, where edges move by schedule, `context` may be how far the run is."""
         values, kept = scores.negative.matrix()
         return Scores(scores.positive, Dense(values, self._inside(values, kept, _now(context))))
 
@@ -89,15 +90,15 @@ class Ball:
     def __post_init__(self) -> None:
         object.__setattr__(self, "lower", _share(self.lower, "lower"))
 
-    def __call__(self, scores: Scores, context: Context | None = None) -> Scores:
+    def __call__(self, scores: Scores, context: Context | Progress | None = None) -> Scores:
         return Ring(at(self.lower, _now(context)), 1.0)(scores)
 
     def circumstances(self, given: Circumstances, progress: Progress | None = None) -> Circumstances:
         return Ring(self.lower, 1.0).circumstances(given, progress)
 
 
-def _now(context: Context | None) -> Progress | None:
-    return None if context is None else context.progress
+def _now(context: Context | Progress | None) -> Progress | None:
+    return context.progress if isinstance(context, Context) else context
 
 
 def _share(value: Value, key: str) -> Value:
