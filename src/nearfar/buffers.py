@@ -15,13 +15,13 @@ Moved = Sequence[tuple[Tensor, Tensor]]  # a buffer, and what it would have beco
 
 
 @contextmanager
-def aside(module: nn.Module) -> Iterator[Moved]:
-    """Inside, the buffers of modules in training are copies; after it they are what they were, and what was yielded tells what
+def aside(networks: object) -> Iterator[Moved]:
+    """Inside, the buffers of networks in training are copies; after it they are what they were, and what was yielded tells what
     became of the copies."""
     moved: list[tuple[Tensor, Tensor]] = []
     held = [
         (child, name, buffer)
-        for child in module.modules()
+        for child in (networks.modules() if isinstance(networks, nn.Module) else ())
         if child.training
         for name, buffer in child.named_buffers(recurse=False)
     ]

@@ -12,7 +12,6 @@ what a selection knows of all instances is renewed apart from steps, by `refresh
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import cast
 
 import torch
 from jaxtyping import Float
@@ -96,7 +95,7 @@ class Method(nn.Module):
         self, views: Sequence[Tensor], anchors: Sequence[int], keys: Sequence[int]
     ) -> tuple[Encoded, Moved]:
         """Embeddings as they are scored and stored, and what is to become of the networks' buffers."""
-        with aside(cast(nn.Module, self.encoders)) as moved:
+        with aside(self.encoders) as moved:
             encoded = self.encoders.encode(views, anchors, keys)
         with torch.autocast(views[0].device.type, enabled=False):
             prepared = replace(
