@@ -99,6 +99,11 @@ class Images:
     quarantine: tuple[tuple[str, str], ...] = ()  # (path, reason) of what cannot be used
     ignored: int = 0  # files in the folder that do not claim to be images
 
+    @property
+    def things(self) -> str:
+        """What one counts of them."""
+        return "images"
+
     def __len__(self) -> int:
         return len(self.rows)
 

@@ -38,7 +38,7 @@ class Stream:
     ) -> None:
         if not 1 <= batch_size <= len(images):
             raise UserError(
-                f"batch_size is {batch_size}; data {images.name!r} have {len(images)} images, "
+                f"batch_size is {batch_size}; data {images.name!r} have {len(images)} {images.things}, "
                 f"so allowed are 1 to {len(images)}."
             )
         if batch_size % world:

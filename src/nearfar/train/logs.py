@@ -69,8 +69,11 @@ class Display:
 
     EVERY = 10.0  # seconds between plain lines
 
-    def __init__(self, steps: int, start: int, epochs: int, quiet: bool = False) -> None:
-        self._steps, self._start, self._epochs, self._quiet = steps, start, epochs, quiet
+    def __init__(
+        self, steps: int, start: int, epochs: int, things: str = "images", quiet: bool = False
+    ) -> None:
+        self._steps, self._start, self._epochs = steps, start, epochs
+        self._things, self._quiet = things, quiet
         self._begun = self._last = time.monotonic()
         self._bar: Progress | None = None
         console = Console(stderr=True)
@@ -109,7 +112,7 @@ class Display:
         if row["nats"] is not None:
             most = "" if row["ceiling"] is None else f" of {row['ceiling']:.2f}"
             text += f"  {row['nats']:.2f}{most} nats"
-        return f"{text}  {row['images_per_s']:.0f} images/s"
+        return f"{text}  {row['images_per_s']:.0f} {self._things}/s"
 
     def _left(self, step: int) -> str:
         done = step - self._start

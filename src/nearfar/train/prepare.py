@@ -36,7 +36,7 @@ def facts_of(
     if before is not None and before["fingerprint"] != images.fingerprint:
         if not allow_change:
             raise UserError(
-                f"{images.name} changed since the run began (it held {before['instances']} images, now {len(images)}); "
+                f"{images.name} changed since the run began (it held {before['instances']} {images.things}, now {len(images)}); "
                 "restore it, choose another --out, or add --allow-change"
             )
         return {**before, "fingerprint": images.fingerprint, "instances": len(images)}

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from nearfar.data import Images, Sequences, open_data
+from nearfar.data import Images, open_data
 from nearfar.encoders import parameters_of
 from nearfar.errors import UserError
 from nearfar.hardware import environment, keep_freed_memory, pick_device, pick_precision
@@ -92,7 +92,7 @@ def run_pretraining(
             out / "env.json", json.dumps({**environment(), "device": str(device), **facts_here}, indent=1)
         )
         keep_freed_memory()
-        display = Display(trainer.steps, trainer.step, settings.epochs, quiet)
+        display = Display(trainer.steps, trainer.step, settings.epochs, images.things, quiet)
         announce(display, settings, images, trainer, precision)
         with torch.random.fork_rng(devices=[]):
             if not restored:
@@ -169,11 +169,10 @@ def announce(
     backbone = backbone_of(trainer.method)
     kind = str(precision).removeprefix("torch.")
     labels = f", {len(images.classes)} classes" if images.labels is not None else ", no labels"
-    things = images.things if isinstance(images, Sequences) else "images"
-    display.say(f"{images.name}: {len(images)} {things}{labels}")
+    display.say(f"{images.name}: {len(images)} {images.things}{labels}")
     display.say(
         f"{settings.recipe} with {settings.backbone} ({parameters_of(backbone):,} weights), {trainer.steps} steps of "
-        f"{settings.batch_size} {things}, {kind} on {trainer.device}"
+        f"{settings.batch_size} {images.things}, {kind} on {trainer.device}"
     )
     if trainer.step:
         display.say(f"going on from step {trainer.step}")
