@@ -2,7 +2,7 @@
 
 Batch norms move their running statistics inside `forward`, so computing a loss twice would count a batch twice. Here what
 a forward pass writes to a network's buffers is written to copies, and `settle` puts them in place once the step is taken
-(`Method.advance`). It holds for every network: torch's norms, timm's, anyone's own.
+(`Method.advance`). It holds for torch's norms, timm's and those of anybody's own modules, while they are in training.
 """
 
 from collections.abc import Iterator, Sequence
@@ -10,33 +10,40 @@ from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
-Moved = Sequence[tuple[Tensor, Tensor]]  # a buffer, and what it would have become
+Moved = Sequence[tuple[nn.Module, str, Tensor]]  # whose buffer, its name, and what it would have become
 
 
 @contextmanager
 def aside(networks: object) -> Iterator[Moved]:
     """Inside, the buffers of networks in training are copies; after it they are what they were, and what was yielded tells what
     became of the copies."""
-    moved: list[tuple[Tensor, Tensor]] = []
+    moved: list[tuple[nn.Module, str, Tensor]] = []
     held = [
         (child, name, buffer)
         for child in (networks.modules() if isinstance(networks, nn.Module) else ())
         if child.training
-        for name, buffer in child.named_buffers(recurse=False)
+        for name, buffer in child.named_buffers(recurse=False, remove_duplicate=False)
+        if not is_lazy(buffer)  # what a first pass makes real was nothing before it
     ]
+    copies = {id(buffer): buffer.clone() for _, _, buffer in held}  # one for all that share it
     for child, name, buffer in held:
-        setattr(child, name, buffer.clone())
+        setattr(child, name, copies[id(buffer)])
     try:
         yield moved
     finally:
         for child, name, buffer in held:
-            moved.append((buffer, getattr(child, name)))
+            moved.append((child, name, getattr(child, name)))
             setattr(child, name, buffer)
 
 
 @torch.no_grad()
 def settle(moved: Moved) -> None:
     """Puts in place what a forward pass had written aside."""
-    for buffer, became in moved:
-        buffer.copy_(became)
+    for child, name, became in moved:
+        buffer = getattr(child, name)
+        if buffer.shape == became.shape:
+            buffer.copy_(became)
+        else:
+            setattr(child, name, became)

@@ -49,6 +49,9 @@ class Negatives(Protocol):
 
     def count(self) -> Float[Tensor, "anchor"]: ...
 
+    def offered(self) -> int:
+        """Candidates there are places for, whether they are kept or not, or not there yet."""
+
     def mean_of(
         self, function: Callable[..., Tensor], *per_anchor: Float[Tensor, "anchor"]
     ) -> Float[Tensor, "anchor"]:
@@ -71,6 +74,9 @@ class Dense:
 
     values: Float[Tensor, "anchor candidate"]
     kept: Bool[Tensor, "anchor candidate"] | None = None
+
+    def offered(self) -> int:
+        return self.values.shape[1]
 
     def logsumexp(self) -> Float[Tensor, "anchor"]:
         values = self.values if self.kept is None else self.values.masked_fill(~self.kept, -torch.inf)
@@ -114,6 +120,9 @@ class Streamed:
     tile: int = TILE
     score: Callable[[Tensor, Tensor], Float[Tensor, "anchor candidate"]] = inner
     asked: bool = True  # otherwise only log-sum-exp is streamed, for speed, and the rest reads one matrix
+
+    def offered(self) -> int:
+        return len(self.candidates.index)
 
     def _tile(self, anchors: Tensor, index: Tensor, keys: Tensor) -> Dense:
         return Dense(self.score(anchors, keys), self.candidates.strangers_to(index))

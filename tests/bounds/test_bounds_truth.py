@@ -267,8 +267,8 @@ def test_alpha_between_1_and_m_is_computed() -> None:
 def test_against_nobody_any_alpha_gives_a_number_and_a_gradient(make: type[Bound], alpha: float) -> None:
     """The first step against an empty queue: m = 1, so 002 Eq. 4 is -log alpha, and Eq. 6 tells positives from one another."""
     positive = torch.tensor([0.5, -1.0, 2.0], dtype=torch.float64, requires_grad=True)
-    nobody = torch.zeros(3, 4, dtype=torch.float64, requires_grad=True)
-    value = make(alpha)(nf.Scores.of(positive, nobody, torch.zeros(3, 4, dtype=torch.bool)))  # type: ignore[call-arg]
+    nobody = torch.zeros(3, 12, dtype=torch.float64, requires_grad=True)
+    value = make(alpha)(nf.Scores.of(positive, nobody, torch.zeros(3, 12, dtype=torch.bool)))  # type: ignore[call-arg]
     gradients = torch.autograd.grad(value, (positive, nobody), allow_unused=True, materialize_grads=True)
     shared = 0.0 if make is nf.AlphaCPC else (positive - positive.logsumexp(0) + math.log(3)).mean().item()
     assert value.item() == pytest.approx(shared - math.log(alpha))
@@ -309,9 +309,9 @@ def test_momentum_contrast_with_a_curriculum_of_alpha_starts_against_an_empty_qu
         nf.MultiLabelCPC(nf.geometric(10, 0.1, epochs=200)),
     )
     generator = torch.Generator().manual_seed(0)
-    for step in range(4):
-        views = tuple(torch.randn(16, 12, generator=generator) for _ in range(2))
-        outcome = method(nf.Batch(views, torch.arange(16 * step, 16 * step + 16)), nf.Progress(step, 4, 1))
+    for step in range(4):  # after the first of them the queue holds 8 keys, fewer than alpha
+        views = tuple(torch.randn(4, 12, generator=generator) for _ in range(2))
+        outcome = method(nf.Batch(views, torch.arange(4 * step, 4 * step + 4)), nf.Progress(step, 4, 1))
         outcome.loss.backward()
         assert torch.isfinite(outcome.loss)
         assert all(p.grad is None or torch.isfinite(p.grad).all() for p in method.parameters())

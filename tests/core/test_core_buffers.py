@@ -107,3 +107,38 @@ def test_a_method_of_ones_own_networks_changes_nothing_but_by_advance(kind: str)
     counted = [name for name in after if name.endswith("num_batches_tracked")]
     assert counted
     assert all(after[name] == before[name] + 1 for name in counted)
+
+
+def test_buffers_that_are_shared_grow_or_are_not_yet_made() -> None:
+    tied = nn.ModuleList([nn.BatchNorm1d(5), nn.BatchNorm1d(5)])
+    tied[1].running_mean = tied[0].running_mean
+    theirs = copy.deepcopy(tied)
+    x = torch.randn(6, 5, generator=torch.Generator().manual_seed(0))
+    with aside(tied) as moved:
+        tied[1](tied[0](x))
+    theirs[1](theirs[0](x))
+    settle(moved)
+    assert same(state_of(theirs), tied)
+    assert tied[0].running_mean is tied[1].running_mean
+
+    class Growing(nn.Module):
+        memory: Tensor
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("memory", torch.zeros(0, 5))
+
+        def forward(self, x: Tensor) -> Tensor:
+            self.memory = torch.cat([self.memory, x.detach()])
+            return x
+
+    net = Growing()
+    with aside(net) as moved:
+        net(x)
+    assert len(net.memory) == 0
+    settle(moved)
+    assert torch.equal(net.memory, x)
+
+    lazy = nn.LazyBatchNorm1d()
+    with aside(lazy):
+        assert lazy(x).shape == x.shape

@@ -1,4 +1,4 @@
-"""Encoders: pure batch norms are torch's, slow copies follow, every backbone takes any size and channel count."""
+"""Encoders: slow copies follow, every backbone takes any size and channel count."""
 
 import pytest
 import torch
@@ -9,14 +9,6 @@ from nearfar.encoders import Momentum, Plan, Seen, Shared, backbone
 from nearfar.encoders.backbones import BACKBONES
 from nearfar.errors import UserError
 from nearfar.schedules import START, Progress, linear
-
-
-def state_of(module: nn.Module) -> dict[str, Tensor]:
-    return {name: tensor.clone() for name, tensor in module.state_dict().items()}
-
-
-def same(before: dict[str, Tensor], module: nn.Module) -> bool:
-    return all(torch.equal(before[name], tensor) for name, tensor in module.state_dict().items())
 
 
 @pytest.mark.parametrize("name", ["resnet8-w16", "resnet8-w32", "resnet18"])

@@ -1,7 +1,9 @@
 """Where candidates live: who is among them, what is remembered, and that only `advance` changes it."""
 
 import math
+from collections.abc import Callable
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -181,3 +183,47 @@ def test_a_queue_has_room_for_all_views_of_a_step() -> None:
     with pytest.raises(UserError, match=r"Queue\(size=50\) is smaller than the batch of 50 in 2 views"):
         Queue(50).circumstances(50, 2)
     Queue(100).circumstances(50, 2)
+
+
+def test_a_queue_of_an_earlier_run_is_read() -> None:
+    """Its pointer was a number before there were kinds of keys."""
+    old = Queue(8, dim=4)
+    old.advance({0: unit(3)}, torch.arange(3), START)
+    state = old.state_dict()
+    new = Queue(8, dim=4)
+    new.load_state_dict({**state, "pointer": state["pointer"].reshape(())})
+    assert torch.equal(new.pointer, old.pointer)
+
+
+def test_a_queue_in_use_is_not_emptied_for_another_method() -> None:
+    queue = Queue(16, dim=4)
+    queue.advance({0: unit(3)}, torch.arange(3), START)
+    with pytest.raises(UserError, match="give it a queue of its own"):
+        queue.furnish(2, F.normalize)
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda: InBatch("three"), "negatives.views was 'three'; allowed are one and both"),  # type: ignore[arg-type]
+        (lambda: Queue("x"), "negatives.size was x"),  # type: ignore[arg-type]
+        (lambda: Queue(8, dim=0), r"Queue\(dim=0\) holds no vectors"),
+        (lambda: Bank(0), r"Bank\(size=0\) is no number of rows"),
+        (lambda: Bank(8, "x"), "negatives.momentum was 'x'"),  # type: ignore[arg-type]
+        (lambda: nf.Cosine("x"), "temperature was 'x'"),  # type: ignore[arg-type]
+        (lambda: nf.Momentum(torch.nn.Linear(1, 1), "x"), "encoders.momentum was 'x'"),  # type: ignore[arg-type]
+        (lambda: nf.Cave(2.5), "selection.clusters was 2.5"),  # type: ignore[arg-type]
+        (
+            lambda: Queue(8, dim=4).advance({0: unit(3, dim=5)}, torch.arange(3), START),
+            r"Queue\(dim=4\) was given keys of 5",
+        ),
+    ],
+)
+def test_parts_made_by_hand_say_what_cannot_be(make: Callable[[], object], said: str) -> None:
+    with pytest.raises(UserError, match=said):
+        make()
+
+
+def test_numbers_of_numpy_are_numbers() -> None:
+    assert Queue(np.int64(8)).size == Bank(np.int64(8)).size == 8  # type: ignore[arg-type]
+    assert nf.Cave(np.int64(4)).cave.clusters == 4  # type: ignore[arg-type]

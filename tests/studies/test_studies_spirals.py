@@ -182,7 +182,7 @@ def test_one_noise_and_another_temperature_can_be_asked_for(tmp_path: Path) -> N
     record = run_study(STUDY, tmp_path, [*toy, "noise=0.3", "temperature=geometric(0.2,0.1)"])
     assert [row.label for row in record.result.findings[0].rows] == ["noise 0.3"]
     circle = next(row for row in record.result.findings[1].rows if "circle" in row.label)
-    assert circle.ours == pytest.approx(module.most_on_a_circle(0.1))
+    assert circle.ours == pytest.approx(module.most_on_a_circle(0.2 * 0.5 ** (7 / 8)))
     usual = run_study(STUDY, tmp_path, [*toy, "noise=0.3"]).result.findings[1].curves["loss"]["0.3"]
     assert record.result.findings[1].curves["loss"]["0.3"] != usual
 
@@ -192,6 +192,7 @@ def test_one_noise_and_another_temperature_can_be_asked_for(tmp_path: Path) -> N
     [
         ("noise=-1", "noise was -1; allowed are numbers from 0"),
         ("temperature=0", "temperature was 0; it must be above 0"),
+        ("temperature=on_loss(0.2,0.1)", "which follows what this study does not watch"),
     ],
 )
 def test_what_cannot_be_asked_for_is_one_sentence(tmp_path: Path, word: str, said: str) -> None:

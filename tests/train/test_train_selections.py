@@ -185,7 +185,7 @@ def test_what_would_fail_later_in_the_run_is_said_before_it(
 
 
 def test_ends_that_never_meet_are_no_mistake(tmp_path: Path) -> None:
-    """alpha = 10 with all of 126 negatives, 0.1 with the nearest few: the most of one never meets the least of the other."""
+    """alpha = 20 with all of 126 negatives, 0.1 with the nearest few: the most of one never meets the least of the other."""
     changes = {"bound": {"name": "alpha-cpc", "alpha": geometric(20.0, 0.1)}, "epochs": 2}
     small = {key: value for key, value in SMALL.items() if key != "selection.clusters"}
     images = open_data("digits").subset(range(256))  # type: ignore[arg-type]
@@ -210,3 +210,33 @@ def test_whole_maps_have_rows_in_a_bank(views: dict[str, Any], tmp_path: Path) -
     ]
     told = [key for key in range(len(rows)) if bool((rows[key] != 0).any())]
     assert told == asked
+
+
+@pytest.mark.parametrize(
+    ("changes", "refused"),
+    [
+        ({"bound": {"name": "alpha-cpc", "alpha": "on_loss(0.5,2000,8)"}}, True),
+        ({"selection.lower": "linear(0,0.6)", "selection.upper": "on_loss(0.5,1,4)"}, False),
+        ({"selection.lower": "on_loss(0,0.9,2)", "selection.upper": "linear(0.3,1)"}, False),
+    ],
+)
+def test_what_follows_the_loss_is_tried_at_its_ends_alone(
+    changes: dict[str, Any], refused: bool, tmp_path: Path
+) -> None:
+    """Nobody knows where it goes; what comes of it must not stop a run half-way."""
+    small = {key: value for key, value in SMALL.items() if key != "selection.clusters"}
+    images = open_data("digits").subset(range(256))  # type: ignore[arg-type]
+    config = {**small, **changes, "epochs": 4}
+    if refused:
+        with pytest.raises(UserError, match=r"bound\.alpha was 2000"):
+            pretrain("simclr-ring", images, tmp_path / "run", quiet=True, config=config)
+        assert not (tmp_path / "run" / "ckpt").exists()
+    else:
+        pretrain("simclr-ring", images, tmp_path / "run", quiet=True, config=config)
+
+
+@pytest.mark.parametrize("bound", ["ml-cpc", "alpha-cpc"])
+def test_a_cave_with_few_of_its_own_does_not_stop_a_run(bound: str, tmp_path: Path) -> None:
+    changes = {"bound": {"name": bound, "alpha": 40.0}, "epochs": 3}
+    tensors = run("simclr-cave", tmp_path, **changes)
+    assert all(torch.isfinite(tensor).all() for tensor in tensors.values() if tensor.is_floating_point())

@@ -18,7 +18,6 @@ _POSITIVE = "a number or schedule above 0"
 
 
 def _check_below(alpha: float, m: float) -> None:
-    """No negatives at all are no mistake: so it is at the first step against an empty queue."""
     if alpha >= m > 1:
         raise UserError(
             f"bound.alpha was {alpha:g} with {m - 1:g} negatives to a positive; it must be below {m:g}, "
@@ -37,8 +36,9 @@ class AlphaCPC:
     """mean_i log( m e^f(u_i, v_i) / (alpha e^f(u_i, v_i) + b sum_k e^f(u_i, v_ik)) ), b = (m - alpha) / (m - 1)
     (002 Eq. 4); m = 1 + number of negatives of the anchor.
 
-    A small alpha lifts the ceiling from log m to log(m / alpha), and with it the value above the truth. With alpha above 1, an
-    anchor of no more than alpha - 1 negatives (b would not be above 0) says log(m / alpha) whatever its scores: nothing is learnt from it.
+    A small alpha lifts the ceiling from log m to log(m / alpha), and with it the value above the truth. Where fewer negatives are
+    there than places for them (a queue that fills, a cave), b stops at 0: with no more than alpha - 1 of them an anchor says log(m / alpha)
+    whatever its scores, and nothing is learnt from it.
     """
 
     alpha: Value = 0.5
@@ -48,8 +48,7 @@ class AlphaCPC:
 
     def __call__(self, scores: Scores, progress: Progress | None = None) -> Float[Tensor, ""]:
         alpha, count = at(self.alpha, progress), scores.negative.count()[:, None]
-        if alpha > 1:  # only then, so that the usual case never waits for the device
-            _check_below(alpha, 1 + float(count.max()))
+        _check_below(alpha, 1 + scores.negative.offered())
         log_b = torch.log((1 + count - alpha).clamp_min(0) / count.clamp_min(1))
         negative = log_b + scores.negative.logsumexp()[:, None]
         told = scores.positive - torch.logaddexp(math.log(alpha) + scores.positive, negative)
@@ -75,7 +74,7 @@ class MultiLabelCPC:
     all P positives and N negatives of all anchors, beta = (P + N - alpha P) / N.
 
     For n anchors with one positive and m - 1 negatives each, P + N = nm and beta = (m - alpha) / (m - 1): 002 Eq. 6;
-    its Eq. 5 is alpha = 1.
+    its Eq. 5 is alpha = 1. Where fewer negatives are there than places for them, beta stops at 0.
     """
 
     alpha: Value = 1.0
@@ -92,8 +91,7 @@ class MultiLabelCPC:
         (002 Algorithm 1): how far the value is below log( (P + N) / (alpha P) ), never negative."""
         alpha, positives = at(self.alpha, progress), scores.positive.numel()
         negatives = scores.negative.count().sum()
-        if alpha > 1:  # only then, so that the usual case never waits for the device
-            _check_below(alpha, 1 + float(negatives) / positives)
+        _check_below(alpha, 1 + scores.negative.offered() / scores.positive.shape[1])
         log_beta = torch.log(
             (positives + negatives - alpha * positives).clamp_min(0) / negatives.clamp_min(1)
         )

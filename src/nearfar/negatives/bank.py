@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from functools import partial
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -33,7 +34,7 @@ class Bank(nn.Module):
             raise UserError(
                 f"negatives.momentum was {written(momentum)}; a bank's update momentum lies in [0, 1)"
             )
-        if not isinstance(size, int) or size < 1:
+        if not isinstance(size, (int, np.integer)) or size < 1:
             raise UserError(f"Bank(size={size!r}) is no number of rows; it needs one for each instance")
         if sample is not None and sample < 1:
             raise UserError(f"negatives.sample was {sample}; it must be at least 1, or left out for all rows")
@@ -70,7 +71,7 @@ class Bank(nn.Module):
             self._check_view(view)
             key = keys[view].to(self.rows.dtype)
             moved = self.prepare(momentum * self.rows[view, index] + (1 - momentum) * key)
-            self.rows[view, index] = torch.where(known, moved, key)
+            self.rows[view, index] = torch.where(known, moved.to(key.dtype), key)
         self.index[index] = index
 
     def _check_view(self, view: int) -> None:

@@ -1,7 +1,9 @@
 """The keys of recent steps, first in, first out (MoCo, 000 Eq. 35)."""
 
 from collections.abc import Callable, Mapping
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -26,11 +28,11 @@ class Queue(Fresh, nn.Module):
 
     def __init__(self, size: int = 4096, *, dim: int = 128) -> None:
         super().__init__()
-        if not isinstance(size, int) or not 1 <= size <= LARGEST:
+        if not isinstance(size, (int, np.integer)) or not 1 <= size <= LARGEST:
             raise UserError(f"negatives.size was {size}; a queue has from 1 to {LARGEST} places")
         if dim < 1:
             raise UserError(f"Queue(dim={dim}) holds no vectors; it must be at least 1")
-        self.size, self.dim = size, dim
+        self.size, self.dim = int(size), dim
         self.register_buffer("embedding", torch.zeros(size, dim))
         self.register_buffer("index", torch.full((size,), EMPTY))
         self.register_buffer("pointer", torch.zeros(1, dtype=torch.long))
@@ -41,9 +43,19 @@ class Queue(Fresh, nn.Module):
 
     def furnish(self, kinds: int, prepare: Callable[[Tensor], Tensor]) -> None:
         if kinds != self.kinds:
+            if bool((self.index != EMPTY).any()):
+                raise UserError(
+                    f"the queue holds keys of {self.kinds} kinds of another method, and this one has {kinds}; give it a queue of its own"
+                )
             self.embedding = self.embedding.new_zeros(kinds * self.size, self.dim)
             self.index = self.index.new_full((kinds * self.size,), EMPTY)
             self.pointer = self.pointer.new_zeros(kinds)
+
+    def _load_from_state_dict(self, state: dict[str, Any], prefix: str, *rest: Any) -> None:
+        pointer = state.get(f"{prefix}pointer")
+        if pointer is not None:  # a number in runs from before there were kinds
+            state[f"{prefix}pointer"] = pointer.reshape(-1)
+        super()._load_from_state_dict(state, prefix, *rest)
 
     def wanted(self) -> int:
         return self.size

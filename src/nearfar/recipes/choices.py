@@ -52,7 +52,7 @@ def _check_whose(room: str, name: str, raw: Mapping[str, Any]) -> None:
         owners = [part for part, make in ROOMS[room].items() if key in settable(make)]
         if owners and name not in owners and not (room == "encoders" and key in settable(Plan)):
             raise UserError(
-                f"{room}.{key} is no setting of {room}={name} but of {', '.join(owners)}; add {room}={owners[0]} or leave it out"
+                f"{room}.{key} is no setting of {room}={name} but of {', '.join(owners)}; leave it out, or choose one of these"
             )
 
 

@@ -30,7 +30,7 @@ class Clusters(nn.Module):
         if not 0 < after < math.inf:
             raise UserError(f"selection.after was {after}; it must be a number of epochs above 0")
         for key, value, least in (("clusters", clusters, 2), ("runs", runs, 1), ("every", every, 1)):
-            if not isinstance(value, int) or value < least:
+            if not isinstance(value, (int, np.integer)) or value < least:
                 raise UserError(f"selection.{key} was {value}; it must be a whole number from {least} up")
         self.clusters, self.every, self.after = clusters, every, after
         self.register_buffer("ids", torch.full((runs, instances), UNKNOWN_CLUSTER, dtype=torch.int32))
@@ -38,7 +38,7 @@ class Clusters(nn.Module):
     def _load_from_state_dict(self, state: dict[str, Any], prefix: str, *rest: Any) -> None:
         """Made without a number of instances, it takes that of what it is given."""
         held = state.get(f"{prefix}ids")
-        if held is not None and self.ids.shape[1] == 0:
+        if held is not None and self.ids.shape[1] == 0 and len(held) == len(self.ids):
             self.ids = self.ids.new_empty(held.shape)
         super()._load_from_state_dict(state, prefix, *rest)
 

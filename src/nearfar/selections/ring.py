@@ -67,15 +67,9 @@ class Ring:
         return float(((least >= log_mean - SLACK) & some).sum() / some.sum().clamp_min(1))
 
     def circumstances(self, given: Circumstances, progress: Progress | None = None) -> Circumstances:
-        if progress is None:
-            return selected(given, ends(self.lower), ends(self.upper))
-        lower, upper = at(self.lower, progress), at(self.upper, progress)
-        if lower > upper:
-            raise UserError(
-                f"selection.lower, {written(self.lower)}, is {lower:.3g} at step {progress.step} of {progress.steps}, where "
-                f"selection.upper, {written(self.upper)}, is {upper:.3g}; it must never exceed it"
-            )
-        return selected(given, (lower,), (upper,))
+        lowers = ends(self.lower) if progress is None else (at(self.lower, progress),)
+        uppers = ends(self.upper) if progress is None else (at(self.upper, progress),)
+        return selected(given, lowers, uppers)
 
 
 @dataclass(frozen=True)

@@ -89,8 +89,8 @@ class Trainer:
             return None
         own = ", ".join(f"selection.{key}={settings.selection[key]}" for key in ("after", "every"))
         return (
-            f"The selection never knows its clusters in {settings.epochs} epochs ({own}), so every candidate counts: train longer, or "
-            "lower these."
+            f"The selection never knows its clusters in so short a run (epochs={settings.epochs}, {own}), so every candidate counts: "
+            "train longer, or renew them sooner."
         )
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:

@@ -16,7 +16,7 @@ from nearfar.evaluate.features import features, frozen, plain_views
 from nearfar.evaluate.knn import knn_probe
 from nearfar.method import Method
 from nearfar.randomness import order
-from nearfar.schedules import Progress
+from nearfar.schedules import Adaptive, Progress, at, written
 from nearfar.selections import Group
 from nearfar.settings import Settings
 from nearfar.train.loop import Trainer, seed_step
@@ -88,11 +88,30 @@ def prepare(
     if isinstance(method.encoders, Predictive):
         check_long_enough(images, method.encoders)
     trainer = Trainer(method, settings, stream.steps_per_epoch, device, precision)
-    # a source too small for the batch, or for what a schedule asks later, says so here, before anything is written
-    for part in range(TRIED + 1):
-        progress = Progress(trainer.steps * part // TRIED, trainer.steps, trainer.steps_per_epoch)
-        method.certificate(settings.batch_size, settings.views["count"], progress)
+    try_run(trainer)
     return trainer, stream
+
+
+def try_run(trainer: Trainer) -> None:
+    """A source too small for the batch, or for what a schedule asks later, says so here, before anything is written.
+
+    What follows loss or score goes nobody knows where: it is tried at its ends alone.
+    """
+    settings = trainer.settings
+    trainer.method.certificate(settings.batch_size, settings.views["count"])
+    adaptive = any(isinstance(schedule, Adaptive) for schedule in settings.schedules().values())
+    for part in range(0 if adaptive else TRIED):
+        progress = Progress(trainer.steps * part // TRIED, trainer.steps, trainer.steps_per_epoch)
+        trainer.method.certificate(settings.batch_size, settings.views["count"], progress)
+        lower, upper = (
+            at(settings.selection.get(edge, other), progress)
+            for edge, other in (("lower", 0.0), ("upper", 1.0))
+        )
+        if lower > upper:
+            raise UserError(
+                f"selection.lower, {written(settings.selection['lower'])}, is {lower:.3g} at step {progress.step} of {progress.steps}, "
+                f"where selection.upper, {written(settings.selection['upper'])}, is {upper:.3g}; it must never exceed it"
+            )
 
 
 def check_long_enough(images: Images, role: Predictive) -> None:

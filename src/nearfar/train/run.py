@@ -83,7 +83,13 @@ class Run:
         data = self.facts["data"]
         method = fresh_method(self.settings, data["channels"], data["image_size"], data["instances"])
         if trained:
-            method.load_state_dict(under(self._loaded[0], "method/"))
+            try:
+                method.load_state_dict(under(self._loaded[0], "method/"))
+            except RuntimeError:
+                raise UserError(
+                    f"the checkpoint in {self.path} holds other tensors than its settings describe; it was written by another version "
+                    "of nearfar: use that one, or train again"
+                ) from None
         return method.eval()
 
     def encoder(self) -> nn.Module:
