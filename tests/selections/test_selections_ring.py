@@ -13,7 +13,7 @@ import nearfar as nf
 from nearfar.errors import UserError
 from nearfar.schedules import Progress
 from nearfar.scores import EMPTY, Candidates
-from nearfar.selections import PARTS, Accept, Cave, Group, Neighbours
+from nearfar.selections import PARTS, Accept, Cave, Group, Neighbours, ranks
 from nearfar.selections.ranks import beyond_edges, places
 from nearfar.types import Circumstances, Context
 
@@ -72,6 +72,19 @@ def test_edges_are_the_same_found_by_partition_and_by_topk(
         for reach, close in found:
             assert reach[row].nonzero()[:, 0].tolist() == sorted(order[first:])
             assert close[row].nonzero()[:, 0].tolist() == sorted(order[last:])
+
+
+@pytest.mark.parametrize("levels", [3, 10_000])
+def test_threads_share_the_rows_and_change_nothing(levels: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    generator = torch.Generator().manual_seed(0)
+    values = torch.randint(levels, (7, 500), generator=generator).float()
+    kept = torch.rand(7, 500, generator=generator) < 0.9
+    alone = beyond_edges(values, kept, 0.6, 0.9)
+    monkeypatch.setattr(ranks, "WORTH_A_THREAD", 1)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
+    for whole, shared in zip(alone, beyond_edges(values, kept, 0.6, 0.9), strict=True):
+        assert torch.equal(whole, shared)
+        assert whole.any()
 
 
 @given(problem=tied_scores(), lower=shares)

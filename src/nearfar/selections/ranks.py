@@ -4,10 +4,15 @@ An edge between two places is a score: everything at or above the r-th highest s
 partial sort, linear in the number of candidates; only anchors whose edge runs through equal scores need more.
 """
 
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
+
+WORTH_A_THREAD = 2**19  # scores: about a millisecond, ten times what starting a thread costs
 
 
 def places(count: int, lower: float, upper: float) -> tuple[int, int]:
@@ -27,17 +32,20 @@ def beyond_edges(
 
     Places are those of `places`; `nearest` moves the outer edge inwards until no more than so many are between.
     """
-    values, nobody = values.detach(), torch.zeros_like(kept)
+    values = values.detach()
     if kept.numel() == 0:
-        return nobody, nobody
+        return kept, kept
     count = kept.sum(dim=1, dtype=torch.int32).long()
     first, last = _places(count, lower, upper)
     if nearest is not None:
         first = torch.maximum(first, last - nearest)
     inner, outer = count - first, count - last  # how many lie beyond each edge
+    if values.device.type == "cpu" and values.dtype in (torch.float32, torch.float64):
+        return _beyond_by_partition(values, kept, count, inner, outer)
     spans = torch.stack([count, first, inner, outer]).aminmax(dim=1)
     (least, _, least_inner, least_outer) = spans.min.tolist()
     (most, most_first, most_inner, most_outer) = spans.max.tolist()
+    nobody = torch.zeros_like(kept)
     if most == 0:
         return nobody, nobody
     ranked = values if least == kept.shape[1] else values.masked_fill(~kept, -torch.inf)
@@ -57,7 +65,7 @@ def between_edges(
 ) -> Bool[Tensor, "anchor candidate"]:
     """Which kept candidates are at the places `lower` to `upper` of their anchor."""
     reach, close = beyond_edges(values, kept, lower, upper)
-    return reach & ~close
+    return reach > close
 
 
 def _places(
@@ -77,8 +85,6 @@ def _nearest(
     most: int,
 ) -> Bool[Tensor, "anchor candidate"]:
     """The `count` most similar kept ones of each anchor, of equals the later positions; counts lie between `least` and `most`."""
-    if ranked.device.type == "cpu" and ranked.dtype in (torch.float32, torch.float64):
-        return _nearest_by_partition(ranked, kept, count)
     threshold, following = _edge_by_topk(ranked, count, least, most)
     inside = (ranked >= threshold) & kept & (count > 0)[:, None]
     cut = ((threshold == following)[:, 0] & (count > 0)).nonzero()[:, 0]
@@ -87,22 +93,50 @@ def _nearest(
     return inside
 
 
-def _nearest_by_partition(
-    ranked: Float[Tensor, "anchor candidate"],
+Row = tuple[np.ndarray, np.ndarray, int, int, int, np.ndarray, np.ndarray]
+
+
+def _beyond_by_partition(
+    values: Float[Tensor, "anchor candidate"],
     kept: Bool[Tensor, "anchor candidate"],
     count: Int[Tensor, "anchor"],
-) -> Bool[Tensor, "anchor candidate"]:
-    """Row by row, so that a row stays in the processor's cache; numpy's partition uses its vector units."""
-    inside = torch.zeros_like(kept)
-    rows = zip(ranked.numpy(), kept.numpy(), count.tolist(), inside.numpy(), strict=True)
-    for scores, candidates, nearest, chosen in rows:
-        if nearest == 0:
-            continue
-        threshold = np.partition(scores, -nearest)[-nearest]
-        np.logical_and(scores >= threshold, candidates, out=chosen)
-        if (surplus := np.count_nonzero(chosen) - nearest) > 0:  # the edge runs through equal scores
-            chosen[np.flatnonzero(chosen & (scores == threshold))[:surplus]] = False
-    return inside
+    inner: Int[Tensor, "anchor"],
+    outer: Int[Tensor, "anchor"],
+) -> tuple[Bool[Tensor, "anchor candidate"], Bool[Tensor, "anchor candidate"]]:
+    """Both edges of a row at once and row by row, so that a row stays in the processor's cache. numpy's partition uses its vector
+    units and lets other threads work."""
+    reach, close = torch.empty_like(kept), torch.zeros_like(kept)
+    counts = (count.tolist(), inner.tolist(), outer.tolist())
+    rows = list(zip(values.numpy(), kept.numpy(), *counts, reach.numpy(), close.numpy(), strict=True))
+    threads = min(torch.get_num_threads(), len(rows), kept.numel() // WORTH_A_THREAD)
+    if threads < 2:
+        _choose(rows)
+        return reach, close
+    with ThreadPoolExecutor(threads) as pool:
+        list(pool.map(_choose, (rows[part::threads] for part in range(threads))))
+    return reach, close
+
+
+def _choose(rows: Iterable[Row]) -> None:
+    """Writes into the last two of each row which of its candidates lie beyond the outer edge, and which beyond the inner one."""
+    for scores, candidates, count, inner, outer, reach, close in rows:
+        # its own copy, of which less is left to part after each edge
+        ranked = scores if count == len(scores) else np.where(candidates, scores, scores.dtype.type(-np.inf))
+        for nearest, chosen in ((inner, reach), (outer, close)):
+            if nearest == count:
+                chosen[:] = candidates
+            elif nearest:
+                ranked = np.partition(ranked, -nearest)[-nearest:]
+                _mark(scores, candidates, ranked[0], nearest, chosen)
+
+
+def _mark(
+    scores: np.ndarray, candidates: np.ndarray, threshold: np.floating, nearest: int, chosen: np.ndarray
+) -> None:
+    """Candidates at or above the threshold; where more than `nearest` are, of those equal to it the later positions."""
+    np.logical_and(scores >= threshold, candidates, out=chosen)
+    if (surplus := np.count_nonzero(chosen) - nearest) > 0:
+        chosen[np.flatnonzero(chosen & (scores == threshold))[:surplus]] = False
 
 
 Edge = tuple[Float[Tensor, "anchor 1"], Float[Tensor, "anchor 1"]]

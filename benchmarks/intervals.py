@@ -1,6 +1,6 @@
 """How often the 90 % interval of `nf.estimate_mi` holds the truth, over many samplings of small problems.
 
-    python benchmarks/coverage.py [SAMPLINGS]       about 4 CPU-seconds each, three problems
+    python benchmarks/intervals.py [SAMPLINGS]       about 4 CPU-seconds each, three problems
 
 1,000 samples each: a Gaussian pair, four categories seen through noise, a category and a number.
 """
