@@ -47,6 +47,13 @@ def run(recipe: str, out: Path, **changes: Any) -> dict[str, torch.Tensor]:
     return state(out)
 
 
+def plain_run(recipe: str, out: Path, changes: dict[str, Any]) -> None:
+    """A run of a recipe whose selection has no clusters."""
+    small = {key: value for key, value in SMALL.items() if key != "selection.clusters"}
+    images = open_data("digits").subset(range(256))  # type: ignore[arg-type]
+    pretrain(recipe, images, out, quiet=True, config={**small, **changes})
+
+
 def state(out: Path) -> dict[str, torch.Tensor]:
     newest = checkpoints.newest(out / "ckpt")
     assert newest is not None
@@ -99,10 +106,8 @@ def test_a_tight_start_is_spoken_of(selection: Selection, speaks: bool) -> None:
 
 def test_the_warning_is_logged_once_and_not_again_when_resuming(tmp_path: Path) -> None:
     changes = {"selection": {"name": "ball", "lower": 0.8}, "epochs": 1}
-    small = {key: value for key, value in SMALL.items() if key != "selection.clusters"}
-    images = open_data("digits").subset(range(256))  # type: ignore[arg-type]
     for _ in range(2):
-        pretrain("simclr", images, tmp_path, quiet=True, config={**small, **changes})
+        plain_run("simclr", tmp_path, changes)
     events = [row["message"] for row in read_metrics(tmp_path / "metrics.jsonl") if row["kind"] == "event"]
     assert sum("selection.lower is 0.8 from the first step" in message for message in events) == 1
 
@@ -146,9 +151,7 @@ def test_a_selection_that_would_never_know_anybody_is_spoken_of(
 def test_what_is_logged_of_a_step_is_what_it_was_computed_with(tmp_path: Path) -> None:
     """ML-CPC's ceiling is log(m / alpha): both are of the same step."""
     changes = {"bound": {"name": "ml-cpc", "alpha": geometric(10.0, 0.1)}, "negatives.size": 256, "epochs": 3}
-    small = {key: value for key, value in SMALL.items() if key != "selection.clusters"}
-    images = open_data("digits").subset(range(256))  # type: ignore[arg-type]
-    pretrain("moco", images, tmp_path, quiet=True, config={**small, **changes})
+    plain_run("moco", tmp_path, changes)
     rows = [row for row in read_metrics(tmp_path / "metrics.jsonl") if row["kind"] == "train"]
     assert rows[0]["bound.alpha"] == 10.0
     for row in rows:
@@ -177,33 +180,21 @@ def test_what_is_logged_of_a_step_is_what_it_was_computed_with(tmp_path: Path) -
 def test_what_would_fail_later_in_the_run_is_said_before_it(
     changes: dict[str, Any], said: str, tmp_path: Path
 ) -> None:
-    small = {key: value for key, value in SMALL.items() if key != "selection.clusters"}
-    images = open_data("digits").subset(range(256))  # type: ignore[arg-type]
     with pytest.raises(UserError, match=said):
-        pretrain("simclr-ring", images, tmp_path / "run", quiet=True, config={**small, **changes})
+        plain_run("simclr-ring", tmp_path / "run", changes)
     assert not (tmp_path / "run" / "ckpt").exists()
 
 
 def test_ends_that_never_meet_are_no_mistake(tmp_path: Path) -> None:
     """alpha = 20 with all of 126 negatives, 0.1 with the nearest few: the most of one never meets the least of the other."""
     changes = {"bound": {"name": "alpha-cpc", "alpha": geometric(20.0, 0.1)}, "epochs": 2}
-    small = {key: value for key, value in SMALL.items() if key != "selection.clusters"}
-    images = open_data("digits").subset(range(256))  # type: ignore[arg-type]
-    pretrain(
-        "simclr-ring",
-        images,
-        tmp_path,
-        quiet=True,
-        config={**small, **changes, "selection.lower": "linear(0,0.9)"},
-    )
+    plain_run("simclr-ring", tmp_path, {**changes, "selection.lower": "linear(0,0.9)"})
 
 
 @pytest.mark.parametrize("views", [{}, {"views.count": 3}, {"views.symmetric": False}])
 def test_whole_maps_have_rows_in_a_bank(views: dict[str, Any], tmp_path: Path) -> None:
     changes = {"encoders.local_weight": 0.0, "negatives": {"name": "bank"}, "epochs": 1, **views}
-    small = {key: value for key, value in SMALL.items() if key != "selection.clusters"}
-    images = open_data("digits").subset(range(256))  # type: ignore[arg-type]
-    pretrain("dim", images, tmp_path, quiet=True, config={**small, **changes})
+    plain_run("dim", tmp_path, changes)
     rows = state(tmp_path)["method/negatives.rows"]
     asked = [2 * view for view in range(views.get("views.count", 2))][
         0 if views.get("views.symmetric", True) else 1 :
@@ -224,15 +215,13 @@ def test_what_follows_the_loss_is_tried_at_its_ends_alone(
     changes: dict[str, Any], refused: bool, tmp_path: Path
 ) -> None:
     """Nobody knows where it goes; what comes of it must not stop a run half-way."""
-    small = {key: value for key, value in SMALL.items() if key != "selection.clusters"}
-    images = open_data("digits").subset(range(256))  # type: ignore[arg-type]
-    config = {**small, **changes, "epochs": 4}
+    config = {**changes, "epochs": 4}
     if refused:
         with pytest.raises(UserError, match=r"bound\.alpha was 2000"):
-            pretrain("simclr-ring", images, tmp_path / "run", quiet=True, config=config)
+            plain_run("simclr-ring", tmp_path / "run", config)
         assert not (tmp_path / "run" / "ckpt").exists()
     else:
-        pretrain("simclr-ring", images, tmp_path / "run", quiet=True, config=config)
+        plain_run("simclr-ring", tmp_path / "run", config)
 
 
 @pytest.mark.parametrize("bound", ["ml-cpc", "alpha-cpc"])
