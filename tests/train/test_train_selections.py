@@ -189,6 +189,7 @@ def test_ends_that_never_meet_are_no_mistake(tmp_path: Path) -> None:
     """alpha = 20 with all of 126 negatives, 0.1 with the nearest few: the most of one never meets the least of the other."""
     changes = {"bound": {"name": "alpha-cpc", "alpha": geometric(20.0, 0.1)}, "epochs": 2}
     plain_run("simclr-ring", tmp_path, {**changes, "selection.lower": "linear(0,0.9)"})
+    assert (tmp_path / "ckpt" / f"step-{2 * STEPS_PER_EPOCH:08d}").exists()
 
 
 @pytest.mark.parametrize("views", [{}, {"views.count": 3}, {"views.symmetric": False}])
@@ -222,6 +223,7 @@ def test_what_follows_the_loss_is_tried_at_its_ends_alone(
         assert not (tmp_path / "run" / "ckpt").exists()
     else:
         plain_run("simclr-ring", tmp_path / "run", config)
+        assert (tmp_path / "run" / "ckpt" / f"step-{4 * STEPS_PER_EPOCH:08d}").exists()
 
 
 @pytest.mark.parametrize("bound", ["ml-cpc", "alpha-cpc"])
