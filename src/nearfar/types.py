@@ -135,9 +135,8 @@ class Context:
     candidates: Candidates
     index: Int[Tensor, "anchor"]
     progress: Progress
-    as_mean: bool = (
-        False  # several things that count as one positive are their mean (`Margined`), not their sum of e^f
-    )
+    # several things that count as one positive are their mean (`Margined`), not their sum of e^f
+    as_mean: bool = False
 
 
 @dataclass(frozen=True)

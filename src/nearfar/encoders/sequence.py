@@ -111,9 +111,8 @@ class Predictive(nn.Module):
                 f"{self.listener.hop} samples; use fewer steps or a longer window"
             )
         self.steps, self.others, self.instances = steps, others, instances
-        self.kinds = (
-            steps  # frames k ahead are told from frames k ahead; for other k most are the same frames again
-        )
+        # frames k ahead are told from frames k ahead: for another k most are the same frames again
+        self.kinds = steps
         self.ahead = nn.ModuleList(nn.Linear(context, width, bias=False) for _ in range(steps))
 
     @classmethod

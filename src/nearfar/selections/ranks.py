@@ -120,7 +120,7 @@ def _beyond_by_partition(
 def _choose(rows: Iterable[Row]) -> None:
     """Writes into the last two of each row which of its candidates lie beyond the outer edge, and which beyond the inner one."""
     for scores, candidates, count, inner, outer, reach, close in rows:
-        # its own copy, of which less is left to part after each edge
+        # `partition` copies; after the first edge only what lies beyond it is left to part
         ranked = scores if count == len(scores) else np.where(candidates, scores, scores.dtype.type(-np.inf))
         for nearest, chosen in ((inner, reach), (outer, close)):
             if nearest == count:
