@@ -19,6 +19,7 @@ from nearfar.train import checkpoints
 from nearfar.train.logs import read_metrics
 from nearfar.train.monitors import tight_start
 from nearfar.train.pretrain import pretrain
+from nearfar.train.run import Run
 from nearfar.types import Selection
 
 SMALL: dict[str, Any] = {
@@ -231,3 +232,11 @@ def test_a_cave_with_few_of_its_own_does_not_stop_a_run(bound: str, tmp_path: Pa
     changes = {"bound": {"name": bound, "alpha": 40.0}, "epochs": 3}
     tensors = run("simclr-cave", tmp_path, **changes)
     assert all(torch.isfinite(tensor).all() for tensor in tensors.values() if tensor.is_floating_point())
+
+
+def test_tensors_that_the_settings_do_not_describe_get_a_sentence(tmp_path: Path) -> None:
+    plain_run("moco", tmp_path, {"negatives.size": 256, "epochs": 1})
+    written = (tmp_path / "config.yaml").read_text()
+    (tmp_path / "config.yaml").write_text(written.replace("size: 256", "size: 128"))
+    with pytest.raises(UserError, match="holds other tensors than its settings describe"):
+        Run.open(tmp_path).method()
