@@ -32,7 +32,7 @@ from nearfar.types import Batch, Certificate, Context
 
 if TYPE_CHECKING:
     from nearfar.data import open_data
-    from nearfar.encoders import Apart, InfoMax, Momentum, Network, Shared, backbone
+    from nearfar.encoders import InfoMax, Momentum, Network, PerView, Shared, backbone
     from nearfar.estimate import Estimate, check_mi, estimate_mi, fit_density, info
     from nearfar.evaluate import evaluate_run
     from nearfar.report import write_report
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 # work, quickly, without them
 _LATER = {
     "open_data": "nearfar.data",
-    "Apart": "nearfar.encoders",
+    "PerView": "nearfar.encoders",
     "backbone": "nearfar.encoders",
     "InfoMax": "nearfar.encoders",
     "Momentum": "nearfar.encoders",
@@ -77,7 +77,6 @@ __all__ = [
     "Accept",
     "Agreement",
     "AlphaCPC",
-    "Apart",
     "Ball",
     "Bank",
     "BarberAgakov",
@@ -106,6 +105,7 @@ __all__ = [
     "Neighbours",
     "Network",
     "NoNegatives",
+    "PerView",
     "Progress",
     "Queue",
     "Ring",

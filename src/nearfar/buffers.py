@@ -1,7 +1,7 @@
 """Computing a loss that changes nothing, whatever network computes it.
 
 Batch norms move their running statistics inside `forward`, so computing a loss twice would count a batch twice. Here what
-a forward pass writes to a network's buffers is written to copies, and `settle` puts them in place once the step is taken
+a forward pass writes to a network's buffers is written to copies, and `apply` puts them in place once the step is taken
 (`Method.advance`). It holds for torch's norms, timm's and those of anybody's own modules, while they are in training.
 """
 
@@ -12,11 +12,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-Moved = Sequence[tuple[nn.Module, str, Tensor]]  # whose buffer, its name, and what it would have become
+BufferUpdates = Sequence[
+    tuple[nn.Module, str, Tensor]
+]  # whose buffer, its name, and what it would have become
 
 
 @contextmanager
-def aside(networks: object) -> Iterator[Moved]:
+def deferred_buffers(networks: object) -> Iterator[BufferUpdates]:
     """Inside, the buffers of networks in training are copies; after it they are what they were, and what was yielded tells what
     became of the copies."""
     moved: list[tuple[nn.Module, str, Tensor]] = []
@@ -39,7 +41,7 @@ def aside(networks: object) -> Iterator[Moved]:
 
 
 @torch.no_grad()
-def settle(moved: Moved) -> None:
+def apply(moved: BufferUpdates) -> None:
     """Puts in place what a forward pass had written aside."""
     for child, name, became in moved:
         buffer = getattr(child, name)

@@ -17,7 +17,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from nearfar.buffers import Moved, aside, settle
+from nearfar.buffers import BufferUpdates, apply, deferred_buffers
 from nearfar.critics import is_product
 from nearfar.schedules import START, Progress
 from nearfar.scores import Candidates, Dense, Negatives, Scores, Streamed
@@ -66,7 +66,7 @@ class Method(nn.Module):
         self.encoders, self.critic, self.negatives = encoders, critic, negatives
         self.selection, self.bound = selection, bound
         self.symmetric, self.chunk = symmetric, chunk
-        negatives.furnish(encoders.kinds, critic.prepare)
+        negatives.setup(encoders.key_groups, critic.prepare)
 
     def forward(self, batch: Batch, progress: Progress = START) -> Outcome:
         pairs = self.encoders.pairs(len(batch.views), self.symmetric)
@@ -78,7 +78,10 @@ class Method(nn.Module):
             scores = [self.score(encoded, batch.index, p.anchor, p.key, progress) for p in pairs]
             values = [self.bound(s, progress) for s in scores]
             observed = self._observed(scores)
-            climbed = [v + s.credit(v, self.bound, progress) for v, s in zip(values, scores, strict=True)]
+            climbed = [
+                v + s.score_function_term(v, self.bound, progress)
+                for v, s in zip(values, scores, strict=True)
+            ]
         weights = [p.weight for p in pairs]
         claim = self._claim(pairs, len(batch.index), progress)
         total = _weighted(weights, climbed)
@@ -93,9 +96,9 @@ class Method(nn.Module):
 
     def _encode(
         self, views: Sequence[Tensor], anchors: Sequence[int], keys: Sequence[int]
-    ) -> tuple[Encoded, Moved]:
+    ) -> tuple[Encoded, BufferUpdates]:
         """Embeddings as they are scored and stored, and what is to become of the networks' buffers."""
-        with aside(self.encoders) as moved:
+        with deferred_buffers(self.encoders) as moved:
             encoded = self.encoders.encode(views, anchors, keys)
         with torch.autocast(views[0].device.type, enabled=False):
             prepared = replace(
@@ -126,7 +129,7 @@ class Method(nn.Module):
         )
 
     def _alike(self, key: int, other: int) -> bool:
-        return key % self.encoders.kinds == other % self.encoders.kinds
+        return key % self.encoders.key_groups == other % self.encoders.key_groups
 
     def _positives(
         self, anchors: Tensor, keys: Tensor, progress: Progress
@@ -149,14 +152,14 @@ class Method(nn.Module):
             )
         if self.chunk is None:
             values = self.critic.cross(anchors, candidates.embedding, progress)
-            return Dense(values, candidates.strangers_to(index))
+            return Dense(values, candidates.negative_mask(index))
         score = partial(self.critic.cross, progress=progress)
         return Streamed(anchors, index, candidates, self.chunk, score)
 
     @torch.no_grad()
     def advance(self, outcome: Outcome, progress: Progress = START) -> None:
         """Every mutation of a step, after the optimiser's: call it once per outcome."""
-        settle(outcome.moved)
+        apply(outcome.moved)
         self.encoders.advance(progress)
         self._remember(outcome.encoded, outcome.index, progress)
         if isinstance(self.bound, Remembering) and outcome.observed is not None:
@@ -223,11 +226,11 @@ class Method(nn.Module):
 
         def kind(pair: Pair) -> tuple[int, int, int]:
             alike = {p.key for p in pairs if self._alike(p.key, pair.key)}
-            return len(alike), pair.places, pair.own
+            return len(alike), pair.keys_per_instance, pair.same_instance_negatives
 
-        def claim(key_views: int, places: int, own: int) -> Certificate:
-            given = self.negatives.circumstances(batch_size, key_views, places, own)
-            given = self.selection.circumstances(replace(given, covered=covered), progress)
+        def claim(key_views: int, keys_per_instance: int, same_instance_negatives: int) -> Certificate:
+            given = self.negatives.sampling(batch_size, key_views, keys_per_instance, same_instance_negatives)
+            given = self.selection.sampling(replace(given, covered=covered), progress)
             return self.bound.certificate(given, progress)
 
         claims = {facts: claim(*facts) for facts in {kind(p) for p in pairs}}

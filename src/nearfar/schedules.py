@@ -3,7 +3,7 @@
 Wherever nearfar takes a number that could sensibly change while training (alpha, a ring's edges, momentum,
 temperature, the learning rate), it takes a `Value`: a float, or a schedule. A schedule is a pure function of
 `Progress`, so it needs no state and a resumed run reads the same numbers. What adaptive ones have heard so far is part of
-the progress too: the loop keeps it (`nearfar.train.walks`) and checkpoints hold it.
+the progress too: the loop keeps it (`nearfar.train.adaptive`) and checkpoints hold it.
 
     selection = Ring(lower=linear(0.0, 0.9), upper=0.99)
     bound     = MultiLabelCPC(alpha=geometric(10.0, 0.1))
@@ -105,7 +105,7 @@ class Linear(Schedule):
 
 @dataclass(frozen=True)
 class Geometric(Schedule):
-    """start (end / start)^t: equal factors in equal times, so 10 -> 0.1 passes 1 half-way (002 sec. 5.3)."""
+    """start (end / start)^t: equal factors in equal times, so 10 -> 0.1 passes 1 half-way (Song & Ermon 2020, sec. 5.3)."""
 
     start: float
     end: float
@@ -184,7 +184,7 @@ class Steps(Schedule):
 @dataclass(frozen=True)
 class Stairs(Schedule):
     """From start to end in `jumps` equal jumps, after equal times: stairs(0, 0.9, 3) is 0, 0.3, 0.6, 0.9 for a quarter
-    of the time each (the step policy of 001 App. E)."""
+    of the time each (the step policy of Wu et al. 2021, App. E)."""
 
     start: float
     end: float
@@ -206,7 +206,7 @@ class Stairs(Schedule):
 
 @dataclass(frozen=True)
 class Adaptive(Schedule):
-    """From start to end in `moves` equal moves: one onwards for good news, one back for bad (001 App. E).
+    """From start to end in `moves` equal moves: one onwards for good news, one back for bad (Wu et al. 2021, App. E).
 
     Which news is the subclass's: it never goes beyond either end.
     """

@@ -36,7 +36,7 @@ class Candidates:
     embedding: Float[Tensor, "candidate dim"]
     index: Int[Tensor, "candidate"]
 
-    def strangers_to(self, anchor: Int[Tensor, "anchor"]) -> Bool[Tensor, "anchor candidate"]:
+    def negative_mask(self, anchor: Int[Tensor, "anchor"]) -> Bool[Tensor, "anchor candidate"]:
         """Which candidates are not the anchor itself: one comparison for batch, queue and bank alike."""
         return (self.index[None, :] != anchor[:, None]) & (self.index[None, :] != EMPTY)
 
@@ -125,7 +125,7 @@ class Streamed:
         return len(self.candidates.index)
 
     def _tile(self, anchors: Tensor, index: Tensor, keys: Tensor) -> Dense:
-        return Dense(self.score(anchors, keys), self.candidates.strangers_to(index))
+        return Dense(self.score(anchors, keys), self.candidates.negative_mask(index))
 
     @cached_property
     def _whole(self) -> Dense:
@@ -182,7 +182,9 @@ class Scores:
     positive: Float[Tensor, "anchor positive"]
     negative: Negatives
 
-    def credit(self, value: Tensor, climb: Callable[..., Tensor], *arguments: Any) -> Tensor | float:
+    def score_function_term(
+        self, value: Tensor, climb: Callable[..., Tensor], *arguments: Any
+    ) -> Tensor | float:
         """What is added to a value for the sake of its gradient alone; scores that were drawn have some."""
         return 0.0
 
@@ -225,7 +227,7 @@ def _in_batch(
 def dense_scores(anchors: Tensor, keys: Tensor, temperature: float | Tensor = 1.0) -> Scores:
     """In-batch cosine scores: row i's positive is key i, the others its negatives."""
     anchors, positive, index, candidates = _in_batch(anchors, keys, temperature)
-    return Scores(positive, Dense(anchors @ candidates.embedding.T, candidates.strangers_to(index)))
+    return Scores(positive, Dense(anchors @ candidates.embedding.T, candidates.negative_mask(index)))
 
 
 def streamed_scores(

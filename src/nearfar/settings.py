@@ -15,7 +15,7 @@ from typing import Any, Literal
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
-from nearfar.encoders import BACKBONES, SEQUENCE_ROLES, Plan, check_backbone
+from nearfar.encoders import BACKBONES, SEQUENCE_ROLES, HeadConfig, check_backbone
 from nearfar.errors import UserError
 from nearfar.parts import plain, settable, unknown
 from nearfar.recipes import RECIPES
@@ -210,7 +210,9 @@ def all_keys() -> list[str]:
     parts = (
         f"{room}.{key}" for room, named in ROOMS.items() for part in named.values() for key in settable(part)
     )
-    return sorted({*Settings.model_fields, *ALIASES, *parts, *(f"encoders.{k}" for k in settable(Plan))})
+    return sorted(
+        {*Settings.model_fields, *ALIASES, *parts, *(f"encoders.{k}" for k in settable(HeadConfig))}
+    )
 
 
 def resolve(recipe: str, data: str, *layers: Mapping[str, Any]) -> Settings:

@@ -20,7 +20,7 @@ import torch
 from jaxtyping import Float, Int, Int32, Int64, UInt8
 from torch import Tensor, nn
 
-from nearfar.buffers import Moved
+from nearfar.buffers import BufferUpdates
 from nearfar.schedules import Progress, Value
 from nearfar.scores import Candidates, Scores
 
@@ -49,15 +49,15 @@ class Batch:
 class Pair:
     """Anchors of one view told from keys of another (or of the same), and how much that counts in the loss.
 
-    `places`: keys per instance: 1 for a picture seen whole, more for the places of a feature map or the times of a
-    sequence. `own`: how many of them an anchor may be told from although they are of its own instance.
+    `keys_per_instance`: keys per instance: 1 for a picture seen whole, more for the places of a feature map or the times of a
+    sequence. `same_instance_negatives`: how many of them an anchor may be told from although they are of its own instance.
     """
 
     anchor: int
     key: int
     weight: float = 1.0
-    places: int = 1
-    own: int = 0
+    keys_per_instance: int = 1
+    same_instance_negatives: int = 0
 
 
 def view_pairs(count: int, symmetric: bool) -> tuple[tuple[int, int], ...]:
@@ -76,7 +76,7 @@ class Encoded:
     Usually row i of each is instance `index[i]` of the batch. Keys may have several places each, (anchor, place, dim):
     then all of them are positives of the anchor. Where rows are no instances at all (the times of a sequence, the
     masked tokens of a text), anchors and keys of a pair are aligned row by row, and `index[key]` gives each row its
-    identity: rows with the same identity are never each other's negatives. Beside those rows, a key without identities
+    identity: rows with the same identity are never each other's negatives. ConcatFeatures those rows, a key without identities
     (the whole vocabulary) goes along with every pair.
     """
 
@@ -90,24 +90,24 @@ class Encoded:
 
 
 @dataclass(frozen=True)
-class Circumstances:
+class NegativeSampling:
     """Where the scores came from, as far as a bound's claim depends on it.
 
     `exchangeable`: under independence of anchor and key, the positive could swap places with any negative
-    without changing the joint distribution. It is what the proof of InfoNCE (000 Eq. 25-33) stands on;
-    `otherwise` says in a clause why it fails when it does. `independent` asks more: every anchor has negatives of
+    without changing the joint distribution. It is what the proof of InfoNCE (Liu 2022, Eq. 25-33) stands on;
+    `reason` says in a clause why it fails when it does. `independent` asks more: every anchor has negatives of
     its own, drawn independently of all positives and of one another.
 
     `cut` is what a selection dropped: the least similar only (`below`), or also the most similar (`above`).
     `covered`: measured share of anchors whose kept scores all have e^f at least the mean of e^f over that
-    anchor's candidates, which is what 001 Thm 3.1 asks of a cut from above (None: not measured).
+    anchor's candidates, which is what Wu et al. 2021, Thm 3.1 asks of a cut from above (None: not measured).
     """
 
     anchors: int
     negatives: int  # per anchor, those kept
-    fewest: int | None = None  # kept per anchor when a schedule keeps fewest (None: always as many)
+    min_negatives: int | None = None  # kept per anchor when a schedule keeps fewest (None: always as many)
     exchangeable: bool = True
-    otherwise: str = ""
+    reason: str = ""
     independent: bool = False
     held_out: bool = False  # the critic was not fitted to this sample
     cut: Literal["none", "below", "above"] = "none"
@@ -149,22 +149,22 @@ class Outcome:
     encoded: Encoded  # prepared by the critic, detached
     index: Int[Tensor, "anchor"]
     observed: Tensor | None = None  # what a bound that remembers saw, one row per pair of views
-    moved: Moved = ()  # what the pass would have written to the networks' buffers
+    moved: BufferUpdates = ()  # what the pass would have written to the networks' buffers
 
 
 class Encoders(Protocol):
     """Who encodes: `encode` gives embeddings of the views asked for, `advance` moves what follows slowly.
 
-    `kinds`: how many kinds of keys there are that never stand beside each other, since other networks made them. Keys j and k
+    `key_groups`: how many kinds of keys there are that never stand beside each other, since other networks made them. Keys j and k
     are of one kind if they are equal modulo that number.
     """
 
-    kinds: int
+    key_groups: int
 
     def pairs(self, views: int, symmetric: bool) -> tuple[Pair, ...]:
         """Who is told from whom, for batches of so many views."""
 
-    def kept(self) -> nn.Module:
+    def backbone(self) -> nn.Module:
         """What is left after training: a network from a plain view to features."""
 
     def encode(self, views: Sequence[Tensor], anchors: Sequence[int], keys: Sequence[int]) -> Encoded: ...
@@ -188,11 +188,11 @@ class Critic(Protocol):
 class Source(Protocol):
     """Where candidates live. Only `advance` may change what it holds."""
 
-    def furnish(self, kinds: int, prepare: Callable[[Tensor], Tensor]) -> None:
-        """Told once, before anything else, how many kinds of keys will come (`Encoders.kinds`), and what brings a vector to the
+    def setup(self, key_groups: int, prepare: Callable[[Tensor], Tensor]) -> None:
+        """Told once, before anything else, how many kinds of keys will come (`Encoders.key_groups`), and what brings a vector to the
         form that is scored and stored (`Critic.prepare`)."""
 
-    def wanted(self) -> int:
+    def prefill_size(self) -> int:
         """How many instances it wants to be shown before the first step."""
 
     def positive(self, keys: Mapping[int, Tensor], index: Tensor, which: int) -> Tensor:
@@ -202,9 +202,11 @@ class Source(Protocol):
 
     def advance(self, keys: Mapping[int, Tensor], index: Tensor, progress: Progress) -> None: ...
 
-    def circumstances(self, batch_size: int, key_views: int, places: int = 1, own: int = 0) -> Circumstances:
+    def sampling(
+        self, batch_size: int, key_views: int, keys_per_instance: int = 1, same_instance_negatives: int = 0
+    ) -> NegativeSampling:
         """Where a step's negatives come from, for so many instances, so many views of them as keys of one kind, and so many
-        keys of each instance in a view, `own` of them strangers to the anchor although of its own instance."""
+        keys of each instance in a view, `same_instance_negatives` of them strangers to the anchor although of its own instance."""
 
 
 class Selection(Protocol):
@@ -212,8 +214,8 @@ class Selection(Protocol):
 
     def __call__(self, scores: Scores, context: Context | None = None) -> Scores: ...
 
-    def circumstances(self, given: Circumstances, progress: Progress | None = None) -> Circumstances:
-        """What is left of the circumstances after selecting; without progress, for the most it ever keeps."""
+    def sampling(self, given: NegativeSampling, progress: Progress | None = None) -> NegativeSampling:
+        """What is left of the sampling after selecting; without progress, for the most it ever keeps."""
 
 
 @runtime_checkable
@@ -242,7 +244,7 @@ class Bound(Protocol):
 
     def __call__(self, scores: Scores, progress: Progress | None = None) -> Float[Tensor, ""]: ...
 
-    def certificate(self, circumstances: Circumstances, progress: Progress | None = None) -> Certificate: ...
+    def certificate(self, sampling: NegativeSampling, progress: Progress | None = None) -> Certificate: ...
 
 
 @runtime_checkable

@@ -12,15 +12,15 @@ import nearfar as nf
 from nearfar.bounds import PARTS, smallest_proven_alpha
 from nearfar.errors import UserError
 from nearfar.schedules import Progress, Schedule
-from nearfar.types import Bound, Circumstances
+from nearfar.types import Bound, NegativeSampling
 
 N, M = 64, 16
-SHARED = Circumstances(N, N - 1)
-OWN = Circumstances(N, M - 1, independent=True)
-QUEUED = Circumstances(N, 1000, exchangeable=False, otherwise="queued keys are old")
+SHARED = NegativeSampling(N, N - 1)
+OWN = NegativeSampling(N, M - 1, independent=True)
+QUEUED = NegativeSampling(N, 1000, exchangeable=False, reason="queued keys are old")
 LEAST = M / (N * (M - 1) + 1)
 
-CASES: list[tuple[Bound, Circumstances, str, float | None, str]] = [
+CASES: list[tuple[Bound, NegativeSampling, str, float | None, str]] = [
     (nf.InfoNCE(), SHARED, "proven", math.log(N), r"the 63 negatives .* nor log 64"),
     (nf.InfoNCE(), OWN, "proven", math.log(M), r"the 15 negatives .* nor log 16"),
     (nf.InfoNCE(), QUEUED, "not covered", math.log(1001), r"queued keys are old; .* 6.909 nats"),
@@ -44,7 +44,7 @@ CASES: list[tuple[Bound, Circumstances, str, float | None, str]] = [
     (nf.TUBA(2.0), SHARED, "proven", None, r"the 63 negatives .* linearly; .* not fitted to"),
     (nf.NWJ(), OWN, "proven", None, r"the 15 negatives .* not fitted to"),
     (nf.NWJ(), QUEUED, "not covered", None, r"^queued keys are old$"),
-    (nf.NWJ(), Circumstances(N, 0), "not covered", None, r"without negatives"),
+    (nf.NWJ(), NegativeSampling(N, 0), "not covered", None, r"without negatives"),
     (nf.DonskerVaradhan(), OWN, "not covered", None, r"fitted to, the value can exceed I without limit"),
     (nf.DonskerVaradhan(), replace(OWN, held_out=True), "not covered", None, r"consistent, but biased upwards .* 64 times 15"),
     (nf.SMILE(), OWN, "not covered", None, r"^not a bound: clipping e\^f at e\^5 "),
@@ -57,11 +57,11 @@ CASES: list[tuple[Bound, Circumstances, str, float | None, str]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("bound", "circumstances", "status", "ceiling", "condition"), CASES)
+@pytest.mark.parametrize(("bound", "sampling", "status", "ceiling", "condition"), CASES)
 def test_case(
-    bound: Bound, circumstances: Circumstances, status: str, ceiling: float | None, condition: str
+    bound: Bound, sampling: NegativeSampling, status: str, ceiling: float | None, condition: str
 ) -> None:
-    certificate = bound.certificate(circumstances)
+    certificate = bound.certificate(sampling)
     assert certificate.status == status
     assert certificate.ceiling == (None if ceiling is None else pytest.approx(ceiling))
     assert re.search(condition, certificate.condition)
@@ -78,7 +78,7 @@ CLAIMING = [nf.InfoNCE(), nf.AlphaCPC(1.0), nf.MultiLabelCPC(0.5), nf.TUBA(), nf
 @pytest.mark.parametrize("lower", [0.0, 0.3, 0.9, 1.0, nf.linear(0.0, 0.9)])
 def test_a_ball_keeps_the_claim_at_any_cut(bound: Bound, lower: float | Schedule) -> None:
     given = replace(OWN, negatives=100)
-    certificate = bound.certificate(nf.Ball(lower).circumstances(given))
+    certificate = bound.certificate(nf.Ball(lower).sampling(given))
     assert certificate.status == "proven"
 
 
@@ -95,9 +95,9 @@ def test_a_ball_keeps_the_claim_at_any_cut(bound: Bound, lower: float | Schedule
 def test_a_ring_keeps_it_only_where_measured(
     bound: Bound, covered: float | None, status: str, says: str
 ) -> None:
-    """001 Thm 3.1 asks every kept e^f to reach the mean over the anchor's candidates."""
+    """Wu et al. 2021 Thm 3.1 asks every kept e^f to reach the mean over the anchor's candidates."""
     given = replace(OWN, negatives=100, covered=covered)
-    certificate = bound.certificate(nf.Ring(0.5, 0.9).circumstances(given))
+    certificate = bound.certificate(nf.Ring(0.5, 0.9).sampling(given))
     assert certificate.status == status
     assert says in certificate.condition
 
@@ -111,7 +111,7 @@ def test_what_a_moving_ring_was_measured_at_once_does_not_serve_for_the_whole_ru
     assert nf.Ring(0.75, 0.9).covered(scores) == 1.0
     assert ring.covered(scores) == nf.Ring(0.0, 0.9).covered(scores) == 0.0
     given = replace(OWN, negatives=8, covered=ring.covered(scores))
-    assert nf.InfoNCE().certificate(ring.circumstances(given)).status == "not covered"
+    assert nf.InfoNCE().certificate(ring.sampling(given)).status == "not covered"
 
 
 @pytest.mark.parametrize("select", [nf.Ball(0.5), nf.Ring(0.5, 0.9)], ids=["ball", "ring"])
@@ -119,19 +119,19 @@ def test_a_selection_gives_no_claim_to_what_had_none(select: nf.Ball | nf.Ring) 
     """And does not take Barber-Agakov's, which reads no negatives."""
     for bound, before, status, *_ in CASES:
         if status != "proven":
-            after = select.circumstances(replace(before, covered=1.0))
+            after = select.sampling(replace(before, covered=1.0))
             if after.negatives:
                 assert bound.certificate(after).status == status
-    assert nf.BarberAgakov(1.0).certificate(select.circumstances(OWN)).status == "proven"
+    assert nf.BarberAgakov(1.0).certificate(select.sampling(OWN)).status == "proven"
 
 
 def test_the_ceiling_is_that_of_the_negatives_kept() -> None:
-    kept = nf.Ball(0.9).circumstances(replace(OWN, negatives=1000))
+    kept = nf.Ball(0.9).sampling(replace(OWN, negatives=1000))
     assert nf.InfoNCE().certificate(kept).ceiling == pytest.approx(math.log(101))
     # for 64 anchors alpha may be 11/641 = 0.017 with 10 negatives each, and 2/65 = 0.031 with the one that is left
     bound = nf.MultiLabelCPC(0.02)
     assert bound.certificate(replace(OWN, negatives=10)).status == "proven"
-    assert bound.certificate(nf.Ball(0.9).circumstances(replace(OWN, negatives=10))).status == "not covered"
+    assert bound.certificate(nf.Ball(0.9).sampling(replace(OWN, negatives=10))).status == "not covered"
 
 
 def test_with_progress_the_certificate_is_that_of_the_moment() -> None:
@@ -144,7 +144,7 @@ def test_with_progress_the_certificate_is_that_of_the_moment() -> None:
 
 
 def test_the_smallest_proven_alpha() -> None:
-    """002 Cor. 2; one anchor leaves InfoNCE alone."""
+    """Song & Ermon 2020 Cor. 2; one anchor leaves InfoNCE alone."""
     assert smallest_proven_alpha(3, 2) == 3 / 7
     assert smallest_proven_alpha(1, 10) == 1.0
     assert smallest_proven_alpha(N, M - 1) == LEAST
@@ -152,7 +152,7 @@ def test_the_smallest_proven_alpha() -> None:
 
 def test_independent_negatives_are_exchangeable() -> None:
     with pytest.raises(ValueError, match="exchangeable"):
-        Circumstances(4, 4, exchangeable=False, independent=True)
+        NegativeSampling(4, 4, exchangeable=False, independent=True)
 
 
 BAD: list[tuple[Callable[[], object], str]] = [
@@ -179,12 +179,12 @@ def test_settings_that_cannot_be_get_a_sentence(make: Callable[[], object], sent
 
 def test_a_schedule_of_cuts_is_proven_only_if_alpha_is_in_range_when_fewest_are_kept() -> None:
     """m/(n(m-1)+1) rises as m falls: alpha = 0.28 is in range with 8 negatives (9/33), not with 1 (2/5)."""
-    given = Circumstances(4, 8, independent=True)
+    given = NegativeSampling(4, 8, independent=True)
     bound = nf.MultiLabelCPC(0.28)
-    assert bound.certificate(nf.Ball(0.0).circumstances(given)).status == "proven"
+    assert bound.certificate(nf.Ball(0.0).sampling(given)).status == "proven"
     shrinking = nf.Ball(nf.linear(0, 1))
-    assert bound.certificate(shrinking.circumstances(given)).status == "not covered"
-    assert nf.MultiLabelCPC(0.4).certificate(shrinking.circumstances(given)).status == "proven"
+    assert bound.certificate(shrinking.sampling(given)).status == "not covered"
+    assert nf.MultiLabelCPC(0.4).certificate(shrinking.sampling(given)).status == "proven"
 
 
 def test_a_rise_from_zero_is_part_of_a_schedule_s_claim() -> None:

@@ -15,13 +15,13 @@ from torch import Tensor
 
 import nearfar as nf
 from nearfar.bounds import PARTS
-from nearfar.bounds.averages import tame
+from nearfar.bounds.averages import soft_clip
 from nearfar.schedules import START
-from nearfar.types import Bound, Circumstances
+from nearfar.types import Bound, NegativeSampling
 
 
 def infonce(positive: Tensor, negatives: list[Tensor]) -> Tensor:
-    """000 Eq. 25 by exponentials and sums, one anchor and one positive at a time."""
+    """Liu 2022 Eq. 25 by exponentials and sums, one anchor and one positive at a time."""
     values = []
     for row, others in zip(positive, negatives, strict=True):
         m = 1 + len(others)
@@ -35,7 +35,7 @@ def agreement(positive: Tensor, negatives: list[Tensor]) -> Tensor:
 
 
 def alpha_cpc(positive: Tensor, negatives: list[Tensor], alpha: float = 0.5) -> Tensor:
-    """002 Eq. 4 by exponentials and sums."""
+    """Song & Ermon 2020 Eq. 4 by exponentials and sums."""
     values = []
     for row, others in zip(positive, negatives, strict=True):
         m = 1 + len(others)
@@ -45,7 +45,7 @@ def alpha_cpc(positive: Tensor, negatives: list[Tensor], alpha: float = 0.5) -> 
 
 
 def multi_label(positive: Tensor, negatives: list[Tensor], alpha: float = 1.0) -> Tensor:
-    """002 Eq. 6 with the sums over all anchors, as in its appendix; P positives and N negatives in all."""
+    """Song & Ermon 2020 Eq. 6 with the sums over all anchors, as in its appendix; P positives and N negatives in all."""
     p, n = positive.numel(), sum(len(others) for others in negatives)
     rest = (p + n - alpha * p) / n * sum(others.exp().sum() for others in negatives) if n else 0.0
     return torch.log((p + n) * positive.exp() / (alpha * positive.exp().sum() + rest)).mean()
@@ -56,7 +56,7 @@ def barber_agakov(positive: Tensor, negatives: list[Tensor]) -> Tensor:
 
 
 def uba(positive: Tensor, negatives: list[Tensor]) -> Tensor:
-    """003 Lemma A.1: f - log Z(u), for the anchors whose Z(u) can be estimated."""
+    """Wu et al. 2020 Lemma A.1: f - log Z(u), for the anchors whose Z(u) can be estimated."""
     pairs = [(row, others) for row, others in zip(positive, negatives, strict=True) if len(others)]
     if not pairs:
         return positive.sum() * 0
@@ -64,7 +64,7 @@ def uba(positive: Tensor, negatives: list[Tensor]) -> Tensor:
 
 
 def tuba(positive: Tensor, negatives: list[Tensor], baseline: float = 1.0) -> Tensor:
-    """003 Lemma A.2 before a is chosen: E f - E[Z / a] - log a + 1."""
+    """Wu et al. 2020 Lemma A.2 before a is chosen: E f - E[Z / a] - log a + 1."""
     partitions = [others.exp().mean() for others in negatives if len(others)]
     z = torch.stack(partitions).mean() if partitions else 0.0
     return positive.mean() - z / baseline - math.log(baseline) + 1
@@ -92,7 +92,7 @@ def jensen_shannon(positive: Tensor, negatives: list[Tensor]) -> Tensor:
 
 
 def binary_nce(positive: Tensor, negatives: list[Tensor]) -> Tensor:
-    """000 Eq. 10 for one anchor at a time: posteriors e^f / (e^f + nu) and nu / (e^f + nu)."""
+    """Liu 2022 Eq. 10 for one anchor at a time: posteriors e^f / (e^f + nu) and nu / (e^f + nu)."""
     values = []
     for row, others in zip(positive, negatives, strict=True):
         nu = len(others)
@@ -104,7 +104,7 @@ def binary_nce(positive: Tensor, negatives: list[Tensor]) -> Tensor:
 def triplet(
     positive: Tensor, negatives: list[Tensor], margin: float = 1.0, semi_hard: bool = False
 ) -> Tensor:
-    """004 Eq. 17 with scores as minus squared distances, one triplet at a time."""
+    """Sáez Maldonado 2021 Eq. 17 with scores as minus squared distances, one triplet at a time."""
     values = []
     for row, others in zip(positive, negatives, strict=True):
         for p in row:
@@ -114,7 +114,7 @@ def triplet(
 
 
 def npair(positive: Tensor, negatives: list[Tensor]) -> Tensor:
-    """004 Eq. 19-20: minus log(1 + sum of e^(negative - positive))."""
+    """Sáez Maldonado 2021 Eq. 19-20: minus log(1 + sum of e^(negative - positive))."""
     values = [
         -torch.log(1 + (others - p).exp().sum())
         for row, others in zip(positive, negatives, strict=True)
@@ -215,7 +215,7 @@ def test_value_stays_below_the_ceiling(name: str, seed: int, scale: float, n: in
     generator = torch.Generator().manual_seed(seed)
     a, k = scale * torch.randn(2, n, 4, generator=generator, dtype=torch.float64)
     bound = BOUNDS[name][0]
-    ceiling = bound.certificate(Circumstances(n, n - 1)).ceiling
+    ceiling = bound.certificate(NegativeSampling(n, n - 1)).ceiling
     value = bound(nf.dense_scores(a, k, temperature=1 / scale))
     assert ceiling is None or value <= ceiling + 1e-9
 
@@ -235,7 +235,7 @@ def test_streamed_scores_are_the_same_to_it(name: str) -> None:
 
 def test_taming_changes_nothing_below_60_and_has_a_continuous_slope() -> None:
     scores = torch.tensor([-1e4, 0.0, 60.0, 61.0, 1e4], dtype=torch.float64, requires_grad=True)
-    tamed = tame(scores)
+    tamed = soft_clip(scores)
     (slope,) = torch.autograd.grad(tamed.sum(), scores)
     torch.testing.assert_close(
         tamed.detach(), torch.tensor([-1e4, 0.0, 60.0, 60 + math.log(2), 60 + math.log(9941)]).double()
@@ -269,9 +269,9 @@ def test_infonce_is_zero_for_a_critic_that_says_nothing_and_log_m_for_one_that_k
 
 
 def test_infonce_certificate_follows_where_negatives_come_from() -> None:
-    proven = nf.InfoNCE().certificate(nf.InBatch("one").circumstances(256, 2))
-    doubled = nf.InfoNCE().certificate(nf.InBatch("both").circumstances(256, 2))
-    queued = nf.InfoNCE().certificate(nf.Queue(1000).circumstances(256, 1))
+    proven = nf.InfoNCE().certificate(nf.InBatch("one").sampling(256, 2))
+    doubled = nf.InfoNCE().certificate(nf.InBatch("both").sampling(256, 2))
+    queued = nf.InfoNCE().certificate(nf.Queue(1000).sampling(256, 1))
     assert (proven.status, proven.ceiling) == ("proven", math.log(256))
     assert (doubled.status, doubled.ceiling) == ("not covered", math.log(511))
     assert (queued.status, queued.ceiling) == ("not covered", math.log(1001))
@@ -300,7 +300,7 @@ def test_negatives_in_pairs_can_exceed_the_truth_and_single_ones_do_not() -> Non
 )
 @settings(max_examples=30, deadline=None)
 def test_ntxent_equals_lightly(n: int, dim: int, temperature: float, seed: int) -> None:
-    """004 Eq. 23-24: NT-Xent is log(2N - 1) minus InfoNCE over both orders with 2N - 2 negatives."""
+    """Sáez Maldonado 2021 Eq. 23-24: NT-Xent is log(2N - 1) minus InfoNCE over both orders with 2N - 2 negatives."""
     generator = torch.Generator().manual_seed(seed)
     z = torch.nn.functional.normalize(torch.randn(2, n, dim, generator=generator, dtype=torch.float64), dim=2)
     index = torch.arange(n)
@@ -310,7 +310,7 @@ def test_ntxent_equals_lightly(n: int, dim: int, temperature: float, seed: int) 
     for anchor, key in ((0, 1), (1, 0)):
         negative = z[anchor] @ candidates.embedding.T / temperature
         scores = nf.Scores.of(
-            (z[anchor] * z[key]).sum(1) / temperature, negative, candidates.strangers_to(index)
+            (z[anchor] * z[key]).sum(1) / temperature, negative, candidates.negative_mask(index)
         )
         values.append(nf.InfoNCE()(scores))
     ours = math.log(2 * n - 1) - torch.stack(values).mean()

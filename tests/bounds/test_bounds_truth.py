@@ -75,7 +75,7 @@ def test_jensen_shannon_with_the_optimal_critic_is_twice_the_divergence_less_2_l
 
 
 def test_binary_nce_is_highest_at_the_log_ratio() -> None:
-    """000 Eq. 12: any change of the critic lowers it."""
+    """Liu 2022 Eq. 12: any change of the critic lowers it."""
     u, positive, negative = quadrature(300)
 
     def value(shift: float, scale: float) -> float:
@@ -87,7 +87,7 @@ def test_binary_nce_is_highest_at_the_log_ratio() -> None:
 
 
 def test_conditional_negatives_give_less_than_plain_ones_and_less_than_the_truth() -> None:
-    """001 Thm 3.1-3.2: with the same number of negatives, CNCE <= NCE <= I, critic fixed."""
+    """Wu et al. 2021 Thm 3.1-3.2: with the same number of negatives, CNCE <= NCE <= I, critic fixed."""
     generator = torch.Generator().manual_seed(0)
     u, noise = torch.randn(2, 4000, 1, generator=generator, dtype=torch.float64)
     v = RHO * u + math.sqrt(1 - RHO**2) * noise
@@ -125,7 +125,7 @@ def expectation(bound: Bound, positive: Tensor, negative: Tensor) -> Tensor:
     ("bound", "expected"), [(nf.AlphaCPC(0.5), 0.717438), (nf.MultiLabelCPC(3 / 7), 0.635473)]
 )
 def test_binary_example(bound: Bound, expected: float) -> None:
-    """002 Example 1 with n = m = 3, the batch's others as negatives."""
+    """Song & Ermon 2020 Example 1 with n = m = 3, the batch's others as negatives."""
     value = expectation(bound, *coin_scores(3, 3, shared=True)).mean()
     assert float(value) == pytest.approx(expected, abs=1e-6)
 
@@ -215,7 +215,7 @@ def test_smile_exceeds_the_truth() -> None:
 )
 @settings(max_examples=60, deadline=None)
 def test_ml_cpc_equals_its_kl_form(n: int, k: int, alpha: float, seed: int, p: int) -> None:
-    """002 Algorithm 1 by torch's own kl_div over all weighted logits; it is the distance to the ceiling."""
+    """Song & Ermon 2020 Algorithm 1 by torch's own kl_div over all weighted logits; it is the distance to the ceiling."""
     generator = torch.Generator().manual_seed(seed)
     positive = 3 * torch.randn(n, p, generator=generator, dtype=torch.float64)
     negative = 3 * torch.randn(n, k, generator=generator, dtype=torch.float64)
@@ -234,14 +234,14 @@ def test_ml_cpc_equals_its_kl_form(n: int, k: int, alpha: float, seed: int, p: i
 @given(n=st.integers(2, 8), seed=st.integers(0, 10**6))
 @settings(max_examples=30, deadline=None)
 def test_npair_is_infonce_without_log_m(n: int, seed: int) -> None:
-    """004 Eq. 22."""
+    """Sáez Maldonado 2021 Eq. 22."""
     a, k = torch.randn(2, n, 3, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
     scores = nf.dense_scores(a, k, 0.3)
     torch.testing.assert_close(nf.NPair()(scores), nf.InfoNCE()(scores) - math.log(n))
 
 
 def test_one_anchor_makes_ml_cpc_of_alpha_cpc() -> None:
-    """002: with n = 1, Eq. 6 is Eq. 4; at alpha = 1, Eq. 4 is InfoNCE."""
+    """Song & Ermon 2020: with n = 1, Eq. 6 is Eq. 4; at alpha = 1, Eq. 4 is InfoNCE."""
     scores = nf.Scores.of(torch.tensor([0.7]), torch.tensor([[0.1, -1.0, 2.0]]))
     torch.testing.assert_close(nf.MultiLabelCPC(0.3)(scores), nf.AlphaCPC(0.3)(scores))
     torch.testing.assert_close(nf.AlphaCPC(1.0)(scores), nf.InfoNCE()(scores))
@@ -253,7 +253,7 @@ def test_alpha_not_below_m_gets_a_sentence(bound: nf.AlphaCPC | nf.MultiLabelCPC
     with pytest.raises(UserError, match="with 2 negatives to a positive; it must be below 3"):
         bound(scores)
     with pytest.raises(UserError, match="it must be below 3"):
-        bound.certificate(nf.InBatch("one").circumstances(3, 2))
+        bound.certificate(nf.InBatch("one").sampling(3, 2))
 
 
 def test_alpha_between_1_and_m_is_computed() -> None:
@@ -265,7 +265,7 @@ def test_alpha_between_1_and_m_is_computed() -> None:
 @pytest.mark.parametrize("alpha", [0.1, 1.0, 10.0])
 @pytest.mark.parametrize("make", [nf.AlphaCPC, nf.MultiLabelCPC])
 def test_against_nobody_any_alpha_gives_a_number_and_a_gradient(make: type[Bound], alpha: float) -> None:
-    """The first step against an empty queue: m = 1, so 002 Eq. 4 is -log alpha, and Eq. 6 tells positives from one another."""
+    """The first step against an empty queue: m = 1, so Song & Ermon 2020, Eq. 4 is -log alpha, and Eq. 6 tells positives from one another."""
     positive = torch.tensor([0.5, -1.0, 2.0], dtype=torch.float64, requires_grad=True)
     nobody = torch.zeros(3, 12, dtype=torch.float64, requires_grad=True)
     value = make(alpha)(nf.Scores.of(positive, nobody, torch.zeros(3, 12, dtype=torch.bool)))  # type: ignore[call-arg]
@@ -277,7 +277,7 @@ def test_against_nobody_any_alpha_gives_a_number_and_a_gradient(make: type[Bound
 
 
 def test_an_anchor_with_fewer_negatives_than_alpha_asks_for_says_log_m_over_alpha() -> None:
-    """b = (m - alpha) / (m - 1) of 002 Eq. 4 would not be above 0; the others are as they are alone."""
+    """b = (m - alpha) / (m - 1) of Song & Ermon 2020, Eq. 4 would not be above 0; the others are as they are alone."""
     values = torch.randn(
         3, 12, generator=torch.Generator().manual_seed(0), dtype=torch.float64
     ).requires_grad_()

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor, nn
 
 import nearfar as nf
-from nearfar.buffers import aside, settle
-from nearfar.encoders import Apart, Shared
+from nearfar.buffers import apply, deferred_buffers
+from nearfar.encoders import PerView, Shared
 from nearfar.types import Encoders
 
 
@@ -45,20 +45,20 @@ def test_statistics_move_as_torchs_own_but_later(theirs: nn.Module) -> None:
     for step in range(3):
         x = torch.randn(6, 5, generator=torch.Generator().manual_seed(step)) * 3 + 1
         before = state_of(ours)
-        with aside(ours) as moved:
+        with deferred_buffers(ours) as moved:
             out = ours(x)
-        with aside(ours):
+        with deferred_buffers(ours):
             ours(x)  # a second look at the same batch must not count
         assert same(before, ours)
         torch.testing.assert_close(out, theirs(x))
-        settle(moved)
+        apply(moved)
         assert same(state_of(theirs), ours)
 
 
 def test_a_failed_pass_leaves_the_buffers_as_they_were() -> None:
     net = nn.Sequential(nn.BatchNorm1d(5), nn.Linear(4, 2))
     before, held = state_of(net), net[0].running_mean
-    with pytest.raises(RuntimeError), aside(net):
+    with pytest.raises(RuntimeError), deferred_buffers(net):
         net(torch.randn(6, 5))
     assert same(before, net)
     assert net[0].running_mean is held
@@ -66,7 +66,7 @@ def test_a_failed_pass_leaves_the_buffers_as_they_were() -> None:
 
 def test_what_is_not_in_training_is_left_alone() -> None:
     net = nn.BatchNorm1d(5).eval()
-    with aside(net) as moved:
+    with deferred_buffers(net) as moved:
         net(torch.randn(6, 5))
     assert not moved
 
@@ -82,7 +82,7 @@ def own(width: int = 6) -> nn.Module:
     )
 
 
-@pytest.mark.parametrize("kind", ["shared", "momentum", "apart"])
+@pytest.mark.parametrize("kind", ["shared", "momentum", "per-view"])
 def test_a_method_of_ones_own_networks_changes_nothing_but_by_advance(kind: str) -> None:
     """`forward` is pure, whatever batch norms the networks have; one step counts as one."""
     views = tuple(torch.randn(8, 3, 6, 6, generator=torch.Generator().manual_seed(v)) for v in (0, 1))
@@ -92,7 +92,7 @@ def test_a_method_of_ones_own_networks_changes_nothing_but_by_advance(kind: str)
     kinds: dict[str, Encoders] = {
         "shared": Shared(networks[0]),
         "momentum": nf.Momentum(networks[0], 0.5),
-        "apart": Apart(networks),
+        "per-view": PerView(networks),
     }
     method = nf.Method(kinds[kind], nf.Cosine(0.2), nf.InBatch(), nf.Everyone(), nf.InfoNCE())
     batch = nf.Batch(views, torch.arange(8))
@@ -114,10 +114,10 @@ def test_buffers_that_are_shared_grow_or_are_not_yet_made() -> None:
     tied[1].running_mean = tied[0].running_mean
     theirs = copy.deepcopy(tied)
     x = torch.randn(6, 5, generator=torch.Generator().manual_seed(0))
-    with aside(tied) as moved:
+    with deferred_buffers(tied) as moved:
         tied[1](tied[0](x))
     theirs[1](theirs[0](x))
-    settle(moved)
+    apply(moved)
     assert same(state_of(theirs), tied)
     assert tied[0].running_mean is tied[1].running_mean
 
@@ -133,12 +133,12 @@ def test_buffers_that_are_shared_grow_or_are_not_yet_made() -> None:
             return x
 
     net = Growing()
-    with aside(net) as moved:
+    with deferred_buffers(net) as moved:
         net(x)
     assert len(net.memory) == 0
-    settle(moved)
+    apply(moved)
     assert torch.equal(net.memory, x)
 
     lazy = nn.LazyBatchNorm1d()
-    with aside(lazy):
+    with deferred_buffers(lazy):
         assert lazy(x).shape == x.shape

@@ -59,7 +59,7 @@ def seen_by(recipe: str) -> tuple[int, ...]:
     return seen_channels(resolve(recipe, "data").views, 3)
 
 
-ROLES = ("shared", "momentum", "apart", "infomax")  # those that see pictures
+ROLES = ("shared", "momentum", "per-view", "infomax")  # those that see pictures
 PICTURED = [name for name, recipe in RECIPES.items() if recipe.encoders["name"] in ROLES]
 BASES = [name for name in PICTURED if not name.endswith(("-ring", "-ball", "-cave", "-neighbours"))]
 # every base, and every selection on a batch, a queue and a bank
@@ -74,7 +74,7 @@ def test_simclr_loss_equals_lightly() -> None:
 
 
 def test_moco_loss_equals_cross_entropy_over_positive_and_queue() -> None:
-    """000 Eq. 35: -log softmax of [q.k+, q.queue] / temperature at place 0."""
+    """Liu 2022 Eq. 35: -log softmax of [q.k+, q.queue] / temperature at place 0."""
     net, shown = network(), batch()
     queue = Queue(9, dim=DIM).double()
     held = F.normalize(torch.randn(9, DIM, dtype=torch.float64), dim=1)
@@ -96,7 +96,7 @@ def test_moco_leaves_out_the_anchors_own_earlier_key() -> None:
 
 
 def test_instance_discrimination_equals_the_non_parametric_softmax() -> None:
-    """001 Eq. 3 with all rows as negatives: -log( e^(z.M[i]/t) / sum_j e^(z.M[j]/t) )."""
+    """Wu et al. 2021 Eq. 3 with all rows as negatives: -log( e^(z.M[i]/t) / sum_j e^(z.M[j]/t) )."""
     net, shown = network(), batch(views=1)
     rows = F.normalize(torch.randn(40, DIM, dtype=torch.float64), dim=1)
     bank = Bank(40, dim=DIM).double()
@@ -107,7 +107,7 @@ def test_instance_discrimination_equals_the_non_parametric_softmax() -> None:
 
 
 def test_byol_loss_equals_the_squared_distance_of_unit_vectors() -> None:
-    """004 Eq. 25, both orders, averaged; the predictor on the online side alone."""
+    """Sáez Maldonado 2021 Eq. 25, both orders, averaged; the predictor on the online side alone."""
     net, shown = network(), batch()
     predictor = linear_head(DIM, DIM).double()
     role = Momentum(net, 0.9, predictor=predictor)

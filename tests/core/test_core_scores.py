@@ -58,7 +58,7 @@ def test_reductions_equal_a_loop_over_pairs(
     name: str, problem: tuple[Tensor, Tensor, Tensor, Candidates], tile: int
 ) -> None:
     anchors, keys, own, candidates = problem
-    dense = Dense(anchors @ keys.T, candidates.strangers_to(own))
+    dense = Dense(anchors @ keys.T, candidates.negative_mask(own))
     forms: list[Dense | Streamed] = [dense]
     forms += [Streamed(anchors, own, candidates, tile, score) for score in CRITICS.values()]
     expected = []
@@ -89,7 +89,7 @@ def test_streamed_gradients_equal_dense_ones(name: str, tile: int, critic: str) 
         negatives = (
             Streamed(a, own, candidates, tile, CRITICS[critic])
             if streamed
-            else Dense(a @ k.T, candidates.strangers_to(own))
+            else Dense(a @ k.T, candidates.negative_mask(own))
         )
         weights = torch.arange(1.0, 8.0, dtype=torch.float64)
         gradients.append(torch.autograd.grad((REDUCTIONS[name](negatives) * weights).sum(), (a, k)))
@@ -116,11 +116,11 @@ def test_mean_of_reads_columns_per_anchor(tile: int, critic: str) -> None:
         negatives = (
             Streamed(a, own, candidates, tile, CRITICS[critic])
             if streamed
-            else Dense(a @ k.T, candidates.strangers_to(own))
+            else Dense(a @ k.T, candidates.negative_mask(own))
         )
         means = negatives.mean_of(lambda s, c, w: w * (s - c).square(), column, other)
         results.append((means, *torch.autograd.grad(means.sum(), (a, k, column))))
-    scores, kept = Dense(a @ k.T, candidates.strangers_to(own)).matrix()
+    scores, kept = Dense(a @ k.T, candidates.negative_mask(own)).matrix()
     for i in range(7):
         chosen = scores[i][kept[i]]
         torch.testing.assert_close(results[0][0][i], (other[i] * (chosen - column[i]) ** 2).mean())
@@ -137,7 +137,7 @@ def test_written_out_gradients_are_those_of_autograd(
     """d lse / d u = sum_k p_k v_k and d lse / d v_k = p_k u, p the softmax over who counts; nothing where nobody does."""
     anchors, keys, own, candidates = problem
     a, k = anchors.requires_grad_(), keys.requires_grad_()
-    dense = Dense(a @ k.T, candidates.strangers_to(own)).logsumexp()
+    dense = Dense(a @ k.T, candidates.negative_mask(own)).logsumexp()
     streamed = Streamed(a, own, Candidates(k, candidates.index), tile).logsumexp()
     weights = torch.linspace(-1, 2, len(a), dtype=torch.float64)
     found, expected = (

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nearfar.data import Images, Stream, open_data, plain_batches
-from nearfar.data.ahead import ahead
+from nearfar.data.prefetch import prefetch
 from nearfar.errors import UserError
 from nearfar.randomness import order, uniforms
 from nearfar.types import Batch, Pixels
@@ -128,7 +128,7 @@ def test_no_more_is_begun_ahead_than_promised() -> None:
             begun.append(item)
             yield item
 
-    results = ahead(lambda item: -item, items(), workers=3)
+    results = prefetch(lambda item: -item, items(), workers=3)
     for taken in range(1, 96):
         assert next(results) == 1 - taken
         assert len(begun) <= taken + 3 + 2

@@ -1,4 +1,4 @@
-"""CPC: the loss against loops written from 000 Eq. 25-28, identities, padding; what is kept after training."""
+"""CPC: the loss against loops written from Liu 2022, Eq. 25-28, identities, padding; what is kept after training."""
 
 import math
 from typing import Any
@@ -10,7 +10,7 @@ from torch import Tensor
 
 from nearfar.bounds import InfoNCE
 from nearfar.critics import Dot
-from nearfar.encoders.sequence import Listener, Predictive
+from nearfar.encoders.sequence import ConvGRU, Predictive
 from nearfar.errors import UserError
 from nearfar.method import Method
 from nearfar.negatives import InBatch, Queue
@@ -48,7 +48,7 @@ LENGTHS = [36, 36, 20, 33, 17, 36]  # frames of four samples: 9, 9, 5, 9, 5, 9
 @torch.no_grad()
 def slow_loss(encoders: Predictive, heard: Tensor, who: list[int], kind: str) -> float:
     """Every step ahead, recording and frame in turn: -log of the positive's share of the sum over it and its negatives,
-    averaged over the frames of a step, then over steps. 000 Eq. 25 with f of Eq. 28."""
+    averaged over the frames of a step, then over steps. Liu 2022, Eq. 25 with f of Eq. 28."""
     z, _ = encoders.listener.frames(heard)
     c = encoders.listener.contexts(z)
     frames = [math.ceil(length / HOP) for length in LENGTHS]
@@ -206,5 +206,5 @@ def test_impossible_settings_get_a_sentence(changed: dict[str, Any], said: str) 
 
 
 def test_the_listener_has_the_width_it_says() -> None:
-    assert Listener(5, 7, pooling="moments").dim == 24
-    assert Listener(5, 7)(torch.ones(2, 2, 400)).shape == (2, 12)
+    assert ConvGRU(5, 7, pooling="moments").dim == 24
+    assert ConvGRU(5, 7)(torch.ones(2, 2, 400)).shape == (2, 12)

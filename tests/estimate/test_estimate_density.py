@@ -1,4 +1,4 @@
-"""Noise-contrastive density estimation: 000 Eq. 5-23 against maximum likelihood, closed forms and quadrature."""
+"""Noise-contrastive density estimation: Liu 2022, Eq. 5-23 against maximum likelihood, closed forms and quadrature."""
 
 import math
 from typing import Any

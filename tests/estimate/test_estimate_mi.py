@@ -9,7 +9,7 @@ from scipy.stats import norm
 
 import nearfar as nf
 from nearfar.estimate import Training
-from nearfar.types import Circumstances, Critic
+from nearfar.types import Critic, NegativeSampling
 
 FAST: dict[str, Any] = {"folds": 3, "baselines": False}
 
@@ -174,7 +174,7 @@ def test_options_that_make_no_sense(options: dict[str, Any], sentence: str) -> N
 
 def test_barber_agakov_needs_a_density_that_no_critic_here_is() -> None:
     """With H(v) given it is a proven bound, of log q(v | u) alone: on log ratios it would return H(v) too much."""
-    assert nf.BarberAgakov(entropy=9.0).certificate(Circumstances(9, 8)).status == "proven"
+    assert nf.BarberAgakov(entropy=9.0).certificate(NegativeSampling(9, 8)).status == "proven"
     with pytest.raises(nf.UserError, match="bound was BarberAgakov, which is no estimate"):
         nf.estimate_mi(X, Y, bound=nf.BarberAgakov(entropy=9.0), **FAST)
 

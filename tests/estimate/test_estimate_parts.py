@@ -13,7 +13,7 @@ from scipy.stats import multivariate_normal, norm
 import nearfar as nf
 from nearfar.estimate import baselines
 from nearfar.estimate.baselines import gaussian_information, ksg_information
-from nearfar.estimate.fit import CRITICS, Begun, Training, both_ways, fitted_critic
+from nearfar.estimate.fit import CRITICS, InitialisedCritic, Training, fitted_critic, symmetrised
 from nearfar.estimate.measure import in_batch_trial, independent_trials, measured
 from nearfar.estimate.samples import Canonical, Encoding
 from nearfar.scores import paired_scores
@@ -24,7 +24,7 @@ CPU = torch.device("cpu")
 @pytest.mark.parametrize("critic", CRITICS)
 def test_the_beginning_is_the_gaussian_log_ratio(critic: str) -> None:
     rho = torch.tensor([0.8, 0.3, 0.0])
-    begun = Begun("gaussian", rho, CRITICS[critic]((3, 4)))
+    begun = InitialisedCritic("gaussian", rho, CRITICS[critic]((3, 4)))
     torch.manual_seed(0)
     x, y = torch.randn(6, 3), torch.randn(5, 4)
     expected = np.zeros((6, 5))
@@ -58,7 +58,7 @@ def test_a_discrete_pair_begins_at_its_table(seed: int, rows: int, columns: int)
     all_of_it = np.linalg.svd(
         canonical.x_map.T @ (u - u.mean(0)).T @ (v - v.mean(0)) @ canonical.y_map / 600
     )[1]
-    begun = Begun(
+    begun = InitialisedCritic(
         "table",
         torch.from_numpy(all_of_it).float(),
         CRITICS["bilinear"]((len(canonical.x_map.T), len(canonical.y_map.T))),
@@ -74,7 +74,7 @@ def test_a_critic_learns_what_is_not_gaussian_and_keeps_its_best() -> None:
     y = x.square() + 0.5 * torch.randn(1200, 1)
     y = (y - y.mean()) / y.std()
     train, rest = (x[:800], y[:800]), (x[800:], y[800:])
-    objective = both_ways(nf.InfoNCE())
+    objective = symmetrised(nf.InfoNCE())
     network = fitted_critic(
         CRITICS["separable"], torch.zeros(1), train, rest, objective, Training(steps=100), 0
     )
@@ -94,8 +94,8 @@ def test_independent_arrangements_use_no_sample_twice(samples: int, negatives: i
         assert trial.negatives is not None
         used = torch.cat([trial.anchors, trial.negatives.flatten()])
         assert len(used.unique()) == len(used)
-        assert trial.circumstances.independent
-        assert (trial.circumstances.anchors, trial.circumstances.negatives) == tuple(trial.negatives.shape)
+        assert trial.sampling.independent
+        assert (trial.sampling.anchors, trial.sampling.negatives) == tuple(trial.negatives.shape)
 
 
 def exact_scores(n: int, rng: np.random.Generator, rho: float = 0.75) -> torch.Tensor:

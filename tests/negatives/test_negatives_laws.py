@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import nearfar as nf
-from nearfar.encoders import Apart, Shared
+from nearfar.encoders import PerView, Shared
 from nearfar.errors import UserError
 from nearfar.negatives import Bank, InBatch, NoNegatives, Queue
 from nearfar.schedules import START, Progress, linear
@@ -29,19 +29,19 @@ def unit(n: int, dim: int = 4, seed: int = 0) -> Tensor:
 def test_in_batch_counts(n: int, views: int) -> None:
     """Both views of the others: V(N - 1) negatives, 2N - 2 for SimCLR; one view: N - 1."""
     keys, index = {v: unit(n, seed=v) for v in range(views)}, torch.arange(n) + 100
-    both = InBatch("both").candidates(keys, index, 0).strangers_to(index).sum(1)
-    one = InBatch("one").candidates(keys, index, 0).strangers_to(index).sum(1)
+    both = InBatch("both").candidates(keys, index, 0).negative_mask(index).sum(1)
+    one = InBatch("one").candidates(keys, index, 0).negative_mask(index).sum(1)
     assert (both == views * (n - 1)).all()
     assert (one == n - 1).all()
-    assert InBatch("both").circumstances(n, views).negatives == views * (n - 1)
-    assert InBatch("one").circumstances(n, views).negatives == n - 1
-    assert InBatch("both").circumstances(n, views).exchangeable is (views == 1)
+    assert InBatch("both").sampling(n, views).negatives == views * (n - 1)
+    assert InBatch("one").sampling(n, views).negatives == n - 1
+    assert InBatch("both").sampling(n, views).exchangeable is (views == 1)
 
 
 def test_no_negatives_has_none() -> None:
     found = NoNegatives().candidates({0: unit(3)}, torch.arange(3), 0)
     assert found.embedding.shape == (0, 4)
-    assert found.strangers_to(torch.arange(3)).shape == (3, 0)
+    assert found.negative_mask(torch.arange(3)).shape == (3, 0)
 
 
 @given(size=st.integers(1, 12), pushes=st.lists(st.integers(0, 12), max_size=8))
@@ -68,14 +68,14 @@ def test_queue_smaller_than_a_batch_is_refused() -> None:
 def test_queue_leaves_out_the_anchors_own_earlier_key_and_empty_slots() -> None:
     queue = Queue(6, dim=4)
     queue.advance({0: unit(4)}, torch.tensor([7, 8, 9, 10]), START)
-    strangers = queue.candidates({}, torch.tensor([8]), 0).strangers_to(torch.tensor([8, 50]))
+    strangers = queue.candidates({}, torch.tensor([8]), 0).negative_mask(torch.tensor([8, 50]))
     assert strangers.tolist() == [[True, False, True, True, False, False], [True] * 4 + [False] * 2]
 
 
 @given(momentum=st.floats(0, 0.99), seed=st.integers(0, 100))
 @settings(deadline=None, max_examples=30)
 def test_bank_rows_move_as_written(momentum: float, seed: int) -> None:
-    """M[i] <- normalise(m M[i] + (1 - m) z_i) (003 sec. 5); first sight stores z_i itself."""
+    """M[i] <- normalise(m M[i] + (1 - m) z_i) (Wu et al. 2020, sec. 5); first sight stores z_i itself."""
     bank = Bank(10, momentum, dim=4)
     index = torch.tensor([3, 1])
     first, second = unit(2, seed=seed), unit(2, seed=seed + 1)
@@ -84,7 +84,7 @@ def test_bank_rows_move_as_written(momentum: float, seed: int) -> None:
     bank.advance({0: second}, index, START)
     expected = F.normalize(momentum * first + (1 - momentum) * second, dim=1)
     torch.testing.assert_close(bank.positive({}, index, 0), expected)
-    assert bank.candidates({}, index, 0).strangers_to(index).sum(1).tolist() == [1, 1]
+    assert bank.candidates({}, index, 0).negative_mask(index).sum(1).tolist() == [1, 1]
 
 
 def test_bank_momentum_follows_a_schedule() -> None:
@@ -113,7 +113,7 @@ def test_asking_changes_nothing(source: InBatch | Queue | Bank | NoNegatives) ->
     before = {name: tensor.clone() for name, tensor in held.items()}
     source.positive(keys, index, 1)
     source.candidates(keys, index, 1)
-    source.circumstances(4, 2)
+    source.sampling(4, 2)
     assert all(torch.equal(before[name], tensor) for name, tensor in held.items())
 
 
@@ -129,7 +129,9 @@ def test_keys_of_different_networks_never_stand_beside_each_other(source: str, s
     """CMC's reading: an anchor whose positive is of network g is told from g's keys alone."""
     networks = [torch.nn.Linear(3, 4), torch.nn.Linear(3, 4)]
     negatives = Queue(24, dim=4) if source == "queue" else InBatch("both")
-    method = nf.Method(Apart(networks), nf.Dot(), negatives, nf.Everyone(), nf.InfoNCE(), symmetric=symmetric)
+    method = nf.Method(
+        PerView(networks), nf.Dot(), negatives, nf.Everyone(), nf.InfoNCE(), symmetric=symmetric
+    )
     views = tuple(torch.randn(8, 3, generator=torch.Generator().manual_seed(v)) for v in (0, 1))
     batch = nf.Batch(views, torch.arange(8))
     for _ in range(4):
@@ -181,8 +183,8 @@ def test_a_bank_says_how_many_views_it_was_made_for() -> None:
 
 def test_a_queue_has_room_for_all_views_of_a_step() -> None:
     with pytest.raises(UserError, match=r"Queue\(size=50\) is smaller than the batch of 50 in 2 views"):
-        Queue(50).circumstances(50, 2)
-    Queue(100).circumstances(50, 2)
+        Queue(50).sampling(50, 2)
+    Queue(100).sampling(50, 2)
 
 
 def test_a_queue_of_an_earlier_run_is_read() -> None:
@@ -199,7 +201,7 @@ def test_a_queue_in_use_is_not_emptied_for_another_method() -> None:
     queue = Queue(16, dim=4)
     queue.advance({0: unit(3)}, torch.arange(3), START)
     with pytest.raises(UserError, match="give it a queue of its own"):
-        queue.furnish(2, F.normalize)
+        queue.setup(2, F.normalize)
 
 
 @pytest.mark.parametrize(

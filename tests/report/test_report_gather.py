@@ -10,8 +10,8 @@ import pytest
 from nearfar.errors import UserError
 from nearfar.report.facts import Absent, Certificate, Fact, Gallery, Map, Score, Strip
 from nearfar.report.gather import flattened, gather, written
-from nearfar.report.look import Detail
 from nearfar.report.pictures import coloured, data_uri
+from nearfar.report.visuals import Detail
 from nearfar.schedules import linear
 
 Make = Callable[..., Any]
@@ -24,7 +24,9 @@ def test_a_whole_run(make_run: Make) -> None:
     assert Fact("views.flip", "0.5") in facts.settings
     assert Fact("views.scale", "0.2, 1.0") in facts.settings
     assert Fact("versions.torch", "2.9") in facts.environment
-    assert {"started", "cpu", "torch", "precision", "images a second"} <= {fact.name for fact in facts.glance}
+    assert {"started", "cpu", "torch", "precision", "images a second"} <= {
+        fact.name for fact in facts.summary
+    }
     assert isinstance(facts.certificate, Certificate)
     assert facts.certificate.ceiling == 6.23
     assert [event.step for event in facts.events] == [55]

@@ -16,11 +16,11 @@ from torch import Tensor
 
 from nearfar.errors import UserError
 from nearfar.randomness import order
+from nearfar.report.classify import watched
 from nearfar.report.facts import Absent, Fact, Selected
 from nearfar.report.gather import gather
-from nearfar.report.look import Detail
 from nearfar.report.selection import Extent, progress_of, selection_of
-from nearfar.report.sift import watched
+from nearfar.report.visuals import Detail
 from nearfar.schedules import START, Progress, at
 from nearfar.selections import Cave, Ring
 from nearfar.train.pretrain import pretrain
@@ -138,7 +138,7 @@ def number(caption: str) -> int:
 def test_the_share_covered_is_what_theorem_3_1_asks(
     ring_run: Run, recomputed: tuple[np.ndarray, ...]
 ) -> None:
-    """001 Thm 3.1: every kept e^f at least the mean of e^f over the anchor's candidates."""
+    """Wu et al. 2021 Thm 3.1: every kept e^f at least the mean of e^f over the anchor's candidates."""
     cosine, _, _, place = recomputed
     f = np.where(place >= 0, cosine / 0.1, -np.inf)
     mean = np.exp(f).sum(axis=1) / (place >= 0).sum(axis=1)

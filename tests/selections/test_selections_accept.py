@@ -1,4 +1,4 @@
-"""Learned acceptance (003 App. C): the score-function gradient equals the gradient of the enumerated expectation."""
+"""Learned acceptance (Wu et al. 2020, App. C): the score-function gradient equals the gradient of the enumerated expectation."""
 
 import itertools
 from pathlib import Path
@@ -16,7 +16,7 @@ from nearfar.selections import Accept
 from nearfar.selections.accept import Aim
 from nearfar.train import checkpoints
 from nearfar.train.pretrain import pretrain
-from nearfar.types import Bound, Circumstances
+from nearfar.types import Bound, NegativeSampling
 
 BOUNDS: dict[str, Bound] = {
     "infonce": InfoNCE(),
@@ -66,7 +66,7 @@ def value_of(bound: Bound, positive: Tensor, negative: Tensor, offered: Tensor, 
 @pytest.mark.parametrize("name", BOUNDS)
 @pytest.mark.parametrize("aim", ["climb", "oppose"])
 def test_the_gradient_equals_that_of_the_enumerated_expectation(name: str, aim: Aim) -> None:
-    """grad E[V] = E[V grad log P + grad V] (003 Lemma C.1's step), summed over all 128 draws."""
+    """grad E[V] = E[V grad log P + grad V] (Wu et al. 2020, Lemma C.1's step), summed over all 128 draws."""
     bound, part = BOUNDS[name], accept(aim=aim)
     positive, negative, offered = small()
     positive, negative = positive.requires_grad_(), negative.requires_grad_()
@@ -85,7 +85,7 @@ def test_the_gradient_equals_that_of_the_enumerated_expectation(name: str, aim: 
         drawn = part.drawn(scores, chances, accepted)
         value = bound(drawn)
         torch.testing.assert_close(value, value_of(bound, positive, negative, offered, accepted))
-        credit = drawn.credit(value, bound)
+        credit = drawn.score_function_term(value, bound)
         assert float(credit.detach()) == 0.0
         torch.testing.assert_close(drawn.log_chance.exp(), chance_of(accepted, offered, chances))
         parts = torch.autograd.grad(value + credit, [*network, *scored], retain_graph=True)
@@ -134,7 +134,7 @@ def test_what_is_learned_follows_the_aim(aim: Aim, sign: int) -> None:
         scores = part(Scores.of(torch.ones(16, dtype=torch.float64), negative))
         value = InfoNCE()(scores)
         optimiser.zero_grad()
-        (-(value + scores.credit(value, InfoNCE()))).backward()
+        (-(value + scores.score_function_term(value, InfoNCE()))).backward()
         optimiser.step()
     ladder = torch.linspace(-2, 2, 9, dtype=torch.float64)[None]
     learned = part.chances(ladder, torch.ones_like(ladder, dtype=torch.bool))[0].detach()
@@ -172,9 +172,9 @@ def test_a_run_with_learned_acceptance_goes_on_as_if_never_stopped(tmp_path: Pat
 
 
 def test_its_claim_and_its_mistakes() -> None:
-    left = Accept().circumstances(Circumstances(8, 7))
+    left = Accept().sampling(NegativeSampling(8, 7))
     assert not left.exchangeable
-    assert (left.negatives, left.fewest) == (7, 1)
+    assert (left.negatives, left.min_negatives) == (7, 1)
     assert InfoNCE().certificate(left).status == "not covered"
     for settings, sentence in (({"least": 0.0}, "least"), ({"hidden": 0}, "hidden"), ({"aim": "up"}, "aim")):
         with pytest.raises(UserError, match=f"selection.{sentence} was"):

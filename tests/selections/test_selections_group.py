@@ -9,7 +9,7 @@ from nearfar.errors import UserError
 from nearfar.schedules import START
 from nearfar.scores import EMPTY, UNKNOWN, Candidates, Dense, Scores
 from nearfar.selections import Group
-from nearfar.types import Circumstances, Context
+from nearfar.types import Context, NegativeSampling
 
 INSTANCES = 7
 
@@ -30,7 +30,7 @@ def test_a_candidate_counts_if_it_is_another_row_of_the_same_known_group(
     values = torch.randn(len(anchors), len(candidates), generator=generator, dtype=torch.float64)
     index = torch.tensor(anchors)
     held = Candidates(torch.zeros(len(candidates), 2), torch.tensor(candidates, dtype=torch.long))
-    scores = Scores(torch.zeros(len(anchors), 1), Dense(values, held.strangers_to(index)))
+    scores = Scores(torch.zeros(len(anchors), 1), Dense(values, held.negative_mask(index)))
     kept = selection(scores, Context(torch.zeros(len(anchors), 2), held, index, START)).negative.matrix()[1]
     for row, anchor in enumerate(anchors):
         strangers = [c not in (anchor, EMPTY) for c in candidates]
@@ -62,8 +62,8 @@ def test_without_context_or_groups_everyone_is_kept() -> None:
 
 
 def test_what_is_left_of_a_claim() -> None:
-    left = Group("speaker").circumstances(Circumstances(8, 7))
+    left = Group("speaker").sampling(NegativeSampling(8, 7))
     assert not left.exchangeable
-    assert "share the anchor's speaker" in left.otherwise
+    assert "share the anchor's speaker" in left.reason
     with pytest.raises(UserError, match=r"selection.by was empty"):
         Group("")

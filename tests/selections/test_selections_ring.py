@@ -15,7 +15,7 @@ from nearfar.schedules import Progress
 from nearfar.scores import EMPTY, Candidates
 from nearfar.selections import PARTS, Accept, Cave, Group, Neighbours, ranks
 from nearfar.selections.ranks import beyond_edges, places
-from nearfar.types import Circumstances, Context
+from nearfar.types import Context, NegativeSampling
 
 shares = st.one_of(st.sampled_from([0.0, 0.25, 0.5, 0.75, 0.9, 0.99, 1.0]), st.floats(0, 1))
 
@@ -129,7 +129,7 @@ def test_neither_the_anchor_nor_an_empty_place_is_ranked() -> None:
     """K counts strangers: of 6 places, one is empty and one the anchor itself, so Ball(0.5) keeps 2 of 4."""
     candidates = Candidates(torch.zeros(6, 1), torch.tensor([7, EMPTY, 1, 2, 3, 4]))
     values = torch.tensor([[9.0, 8.0, 1.0, 4.0, 3.0, 2.0]])
-    scores = nf.Scores.of(torch.zeros(1), values, candidates.strangers_to(torch.tensor([7])))
+    scores = nf.Scores.of(torch.zeros(1), values, candidates.negative_mask(torch.tensor([7])))
     _, kept = nf.Ball(0.5)(scores).negative.matrix()
     assert kept.tolist() == [[False, False, False, True, True, False]]
 
@@ -144,7 +144,7 @@ def test_a_schedule_moves_the_edges() -> None:
             torch.zeros(1, 1), Candidates(torch.zeros(10, 1), torch.arange(10)), index, progress
         )
         assert ring(scores, context).negative.count().tolist() == [kept]
-        assert ring.circumstances(Circumstances(1, 10), progress).negatives == kept
+        assert ring.sampling(NegativeSampling(1, 10), progress).negatives == kept
 
 
 @given(k=st.integers(0, 300), shares=st.tuples(shares, shares))
@@ -152,7 +152,7 @@ def test_a_schedule_moves_the_edges() -> None:
 def test_circumstances_say_how_many_are_kept_and_what_was_cut(k: int, shares: tuple[float, float]) -> None:
     ring = nf.Ring(*sorted(shares))
     _, kept = ring(nf.Scores.of(torch.zeros(1), torch.arange(float(k))[None])).negative.matrix()
-    said = ring.circumstances(Circumstances(8, k))
+    said = ring.sampling(NegativeSampling(8, k))
     assert said.negatives == int(kept.sum())
     above = k > 0 and not bool(kept[0, -1])
     below = k > 0 and not bool(kept[0, 0])
@@ -160,15 +160,15 @@ def test_circumstances_say_how_many_are_kept_and_what_was_cut(k: int, shares: tu
 
 
 def test_circumstances_of_a_schedule_are_the_widest_it_gets() -> None:
-    said = nf.Ring(nf.linear(0.0, 0.5), nf.linear(1.0, 0.9)).circumstances(Circumstances(8, 100))
+    said = nf.Ring(nf.linear(0.0, 0.5), nf.linear(1.0, 0.9)).sampling(NegativeSampling(8, 100))
     assert (said.negatives, said.cut) == (100, "above")
-    ball = nf.Ball(nf.linear(0.9, 0.2)).circumstances(Circumstances(8, 100))
+    ball = nf.Ball(nf.linear(0.9, 0.2)).sampling(NegativeSampling(8, 100))
     assert (ball.negatives, ball.cut) == (80, "below")
 
 
 def test_everyone_leaves_the_circumstances_alone() -> None:
-    given_ = Circumstances(3, 4, independent=True, covered=0.5)
-    assert nf.Everyone().circumstances(given_) == given_
+    given_ = NegativeSampling(3, 4, independent=True, covered=0.5)
+    assert nf.Everyone().sampling(given_) == given_
 
 
 @given(problem=tied_scores(), shares=st.tuples(shares, shares), lift=st.sampled_from([0.0, 1e4, -1e4]))
@@ -176,7 +176,7 @@ def test_everyone_leaves_the_circumstances_alone() -> None:
 def test_covered_is_the_share_of_anchors_the_theorem_asks_for(
     problem: tuple[Tensor, Tensor], shares: tuple[float, float], lift: float
 ) -> None:
-    """001 Thm 3.1: every kept e^f at least c(u); a common offset, however large, changes nothing."""
+    """Wu et al. 2021 Thm 3.1: every kept e^f at least c(u); a common offset, however large, changes nothing."""
     (values, kept), (lower, upper) = problem, sorted(shares)
     holds = []
     for row, mask in zip(values.tolist(), kept.tolist(), strict=True):

@@ -210,8 +210,8 @@ def test_masked_scores_are_those_of_a_loop_over_hidden_symbols(tmp_path: Path) -
     for row in range(len(blocks)):
         read, hidden = hiding(blocks.load(np.array([row])), 5, 0, np.array([row]))
         with torch.no_grad():
-            outputs = method.encoders.kept().outputs(read)  # type: ignore[operator]
-        table = method.encoders.kept().table()  # type: ignore[operator]
+            outputs = method.encoders.backbone().outputs(read)  # type: ignore[operator]
+        table = method.encoders.backbone().table()  # type: ignore[operator]
         for t in range(read.shape[1]):
             if hidden[0, t] < 0:
                 continue

@@ -8,12 +8,12 @@ from torch import Tensor
 from nearfar.bounds.claims import objective
 from nearfar.schedules import Progress
 from nearfar.scores import Scores
-from nearfar.types import Certificate, Circumstances
+from nearfar.types import Certificate, NegativeSampling
 
 
 @dataclass(frozen=True)
 class Agreement:
-    """Minus the squared distance of unit vectors: -|q - z|^2 = 2 cos(q, z) - 2 (004 Eq. 25, sec. 8.1).
+    """Minus the squared distance of unit vectors: -|q - z|^2 = 2 cos(q, z) - 2 (Sáez Maldonado 2021, Eq. 25, sec. 8.1).
 
     Reads the positive score as a cosine, so its critic is `Cosine(temperature=1)`.
     """
@@ -21,5 +21,5 @@ class Agreement:
     def __call__(self, scores: Scores, progress: Progress | None = None) -> Float[Tensor, ""]:
         return (2.0 * scores.positive - 2.0).mean()
 
-    def certificate(self, circumstances: Circumstances, progress: Progress | None = None) -> Certificate:
+    def certificate(self, sampling: NegativeSampling, progress: Progress | None = None) -> Certificate:
         return objective("agreement of two views says nothing about information")

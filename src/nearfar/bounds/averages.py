@@ -8,16 +8,16 @@ from torch import Tensor
 
 from nearfar.scores import Negatives
 
-TAME = 60.0  # e^60 times a million negatives is far from float32's largest number; no useful log-ratio comes near
+SOFT_LIMIT = 60.0  # e^60 times a million negatives is far from float32's largest number; no useful log-ratio comes near
 
 
-def tame(scores: Tensor) -> Tensor:
+def soft_clip(scores: Tensor) -> Tensor:
     """The scores, growing only logarithmically beyond 60, so that their exponentials cannot overflow.
 
     A critic may be any function, so bounding the information with the tamed critic instead is as good a bound, as
     long as positives and negatives are tamed alike. Below 60 nothing changes; at 60 the slope is continuous.
     """
-    excess = (scores - TAME).clamp_min(0.0)
+    excess = (scores - SOFT_LIMIT).clamp_min(0.0)
     return scores - excess + torch.log1p(excess)
 
 

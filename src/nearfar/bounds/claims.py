@@ -4,7 +4,7 @@ import math
 
 from nearfar.errors import UserError
 from nearfar.schedules import Progress, Value, at, ends, parse_value, written
-from nearfar.types import Certificate, Circumstances
+from nearfar.types import Certificate, NegativeSampling
 
 UNFITTED = "on data the critic was not fitted to"
 
@@ -31,20 +31,20 @@ def not_covered(why: str, ceiling: float | None = None) -> Certificate:
     return Certificate("not covered", why + limit, ceiling)
 
 
-def proven(condition: str, circumstances: Circumstances, ceiling: float | None = None) -> Certificate:
+def proven(condition: str, sampling: NegativeSampling, ceiling: float | None = None) -> Certificate:
     """A claim that holds for all negatives, carried over to those that a selection kept.
 
     Only for bounds that fall when a negative's score rises: dropping the least similar then only lowers them. A
-    cut from above needs every kept e^f to reach the mean over the anchor's candidates (001 Thm 3.1).
+    cut from above needs every kept e^f to reach the mean over the anchor's candidates (Wu et al. 2021, Thm 3.1).
     """
-    if circumstances.cut == "above":
-        share = circumstances.covered
+    if sampling.cut == "above":
+        share = sampling.covered
         if share is None:
             return not_covered(f"{_CUT}, which was not measured", ceiling)
         if share < 1.0:
             return not_covered(f"{_CUT}, which holds for {_percent(share)} of anchors", ceiling)
         condition = f"{condition}; {_CUT}, which held for every anchor measured: measure many"
-    if circumstances.cut == "below":
+    if sampling.cut == "below":
         condition = f"{condition}; dropping the least similar can only lower the estimate"
     return Certificate("proven", condition, ceiling)
 

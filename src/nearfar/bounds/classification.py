@@ -10,12 +10,12 @@ from nearfar.bounds.averages import over_anchors
 from nearfar.bounds.claims import objective
 from nearfar.schedules import Progress
 from nearfar.scores import Scores
-from nearfar.types import Certificate, Circumstances
+from nearfar.types import Certificate, NegativeSampling
 
 
 @dataclass(frozen=True)
 class JensenShannon:
-    """E[-sp(-f(u, v+))] - E[sp(f(u, v))], sp(x) = log(1 + e^x): Deep InfoMax's form (000 Eq. 36-37).
+    """E[-sp(-f(u, v+))] - E[sp(f(u, v))], sp(x) = log(1 + e^x): Deep InfoMax's form (Liu 2022, Eq. 36-37).
 
     The best f is the log density ratio, and the value is then 2 JS - 2 log 2, JS the Jensen-Shannon divergence of
     joint and product: it grows with I but is not in its units.
@@ -25,14 +25,14 @@ class JensenShannon:
         negative = scores.negative.mean_of(lambda score: F.logsigmoid(-score))
         return F.logsigmoid(scores.positive).mean() + over_anchors(negative, scores.negative.count())
 
-    def certificate(self, circumstances: Circumstances, progress: Progress | None = None) -> Certificate:
+    def certificate(self, sampling: NegativeSampling, progress: Progress | None = None) -> Certificate:
         return objective("it bounds the Jensen-Shannon divergence, which rises with I but is not I")
 
 
 @dataclass(frozen=True)
 class BinaryNCE:
     """E[log s(f(u, v+) - log nu)] + nu E[log s(log nu - f(u, v))], s the logistic function and nu the number of
-    negatives to a positive (000 Eq. 7-12). f is the log density ratio when the value is highest."""
+    negatives to a positive (Liu 2022, Eq. 7-12). f is the log density ratio when the value is highest."""
 
     def __call__(self, scores: Scores, progress: Progress | None = None) -> Float[Tensor, ""]:
         nu = scores.negative.count()
@@ -40,5 +40,5 @@ class BinaryNCE:
         noise = nu * scores.negative.mean_of(lambda score, log_nu: F.logsigmoid(log_nu - score), log_nu)
         return (F.logsigmoid(scores.positive - log_nu[:, None]) + noise[:, None]).mean()
 
-    def certificate(self, circumstances: Circumstances, progress: Progress | None = None) -> Certificate:
+    def certificate(self, sampling: NegativeSampling, progress: Progress | None = None) -> Certificate:
         return objective("the log-likelihood of telling data from noise estimates a density ratio, not I")

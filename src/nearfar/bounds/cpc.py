@@ -12,7 +12,7 @@ from nearfar.bounds.infonce import InfoNCE
 from nearfar.errors import UserError
 from nearfar.schedules import Progress, Value, at
 from nearfar.scores import Scores
-from nearfar.types import Certificate, Circumstances
+from nearfar.types import Certificate, NegativeSampling
 
 _POSITIVE = "a number or schedule above 0"
 
@@ -34,7 +34,7 @@ def _ceiling(alphas: tuple[float, ...], m: int) -> float:
 @dataclass(frozen=True)
 class AlphaCPC:
     """mean_i log( m e^f(u_i, v_i) / (alpha e^f(u_i, v_i) + b sum_k e^f(u_i, v_ik)) ), b = (m - alpha) / (m - 1)
-    (002 Eq. 4); m = 1 + number of negatives of the anchor.
+    (Song & Ermon 2020, Eq. 4); m = 1 + number of negatives of the anchor.
 
     A small alpha lifts the ceiling from log m to log(m / alpha), and with it the value above the truth. Where fewer negatives are
     there than places for them (a queue that fills, a cave), b stops at 0: with no more than alpha - 1 of them an anchor says log(m / alpha)
@@ -54,11 +54,11 @@ class AlphaCPC:
         told = scores.positive - torch.logaddexp(math.log(alpha) + scores.positive, negative)
         return (torch.log1p(count) + told).mean()
 
-    def certificate(self, circumstances: Circumstances, progress: Progress | None = None) -> Certificate:
-        m, alphas = 1 + circumstances.negatives, values(self.alpha, progress)
+    def certificate(self, sampling: NegativeSampling, progress: Progress | None = None) -> Certificate:
+        m, alphas = 1 + sampling.negatives, values(self.alpha, progress)
         ceiling = _ceiling(alphas, m)
         if set(alphas) == {1.0}:
-            return InfoNCE().certificate(circumstances, progress)
+            return InfoNCE().certificate(sampling, progress)
         if min(alphas) < 1:
             why = (
                 f"alpha = {min(alphas):g} is below 1: on a fair coin seen twice, 2 negatives and alpha = 0.5 give "
@@ -73,7 +73,7 @@ class MultiLabelCPC:
     """mean_i log( (P + N) e^f(u_i, v_i) / (alpha sum_j e^f(u_j, v_j) + beta sum_jk e^f(u_j, v_jk)) ), the sums over
     all P positives and N negatives of all anchors, beta = (P + N - alpha P) / N.
 
-    For n anchors with one positive and m - 1 negatives each, P + N = nm and beta = (m - alpha) / (m - 1): 002 Eq. 6;
+    For n anchors with one positive and m - 1 negatives each, P + N = nm and beta = (m - alpha) / (m - 1): Song & Ermon 2020, Eq. 6;
     its Eq. 5 is alpha = 1. Where fewer negatives are there than places for them, beta stops at 0.
     """
 
@@ -88,7 +88,7 @@ class MultiLabelCPC:
 
     def divergence(self, scores: Scores, progress: Progress | None = None) -> Float[Tensor, ""]:
         """KL( p | p' ) where p shares 1 among the positives and p' is the softmax of all weighted scores
-        (002 Algorithm 1): how far the value is below log( (P + N) / (alpha P) ), never negative."""
+        (Song & Ermon 2020, Algorithm 1): how far the value is below log( (P + N) / (alpha P) ), never negative."""
         alpha, positives = at(self.alpha, progress), scores.positive.numel()
         negatives = scores.negative.count().sum()
         _check_below(alpha, 1 + scores.negative.offered() / scores.positive.shape[1])
@@ -101,17 +101,17 @@ class MultiLabelCPC:
         )
         return (log_z - positive).mean() - math.log(positives)
 
-    def certificate(self, circumstances: Circumstances, progress: Progress | None = None) -> Certificate:
-        n, m, alphas = circumstances.anchors, 1 + circumstances.negatives, values(self.alpha, progress)
+    def certificate(self, sampling: NegativeSampling, progress: Progress | None = None) -> Certificate:
+        n, m, alphas = sampling.anchors, 1 + sampling.negatives, values(self.alpha, progress)
         # the fewer negatives, the larger the least alpha: the range must hold when a selection keeps fewest
-        fewest = m - 1 if circumstances.fewest is None else circumstances.fewest
+        fewest = m - 1 if sampling.min_negatives is None else sampling.min_negatives
         ceiling, least = _ceiling(alphas, m), smallest_proven_alpha(n, fewest)
         outside = [alpha for alpha in alphas if not least <= alpha <= 1]
         if outside:
             why = f"alpha = {outside[0]:g} is outside [m/(n(m-1)+1), 1] = [{least:g}, 1] for n = {n} and m = {1 + fewest}"
             return not_covered(why, ceiling)
-        if not circumstances.independent:
-            why = circumstances.otherwise or "anchors share their negatives"
+        if not sampling.independent:
+            why = sampling.reason or "anchors share their negatives"
             return not_covered(
                 f"{why}, and the proof needs {n} times {m - 1} negatives drawn independently", ceiling
             )
@@ -120,9 +120,9 @@ class MultiLabelCPC:
             f"[{least:g}, 1] for n = {n} and m = {1 + fewest}, and the negatives are drawn independently; then the "
             f"estimate {UNFITTED} never exceeds I in expectation, nor log(m/alpha) = {ceiling:.4g}"
         )
-        return proven(condition, circumstances, ceiling)
+        return proven(condition, sampling, ceiling)
 
 
 def smallest_proven_alpha(anchors: int, negatives: int) -> float:
-    """m / (n (m - 1) + 1), n anchors with m - 1 negatives each: the least alpha of 002 Thm 2 and Cor. 2."""
+    """m / (n (m - 1) + 1), n anchors with m - 1 negatives each: the least alpha of Song & Ermon 2020, Thm 2 and Cor. 2."""
     return (1 + negatives) / (anchors * negatives + 1)

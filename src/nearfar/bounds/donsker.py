@@ -11,11 +11,11 @@ from nearfar.bounds.averages import log_mean_exp, pooled_mean
 from nearfar.bounds.claims import checked, not_covered
 from nearfar.schedules import Progress, Value, at
 from nearfar.scores import Scores
-from nearfar.types import Certificate, Circumstances
+from nearfar.types import Certificate, NegativeSampling
 
 
 class DonskerVaradhan(nn.Module):
-    """E[f(u, v+)] - log E[e^f(u, v)], the second mean over all negatives of all anchors (004 sec. 3).
+    """E[f(u, v+)] - log E[e^f(u, v)], the second mean over all negatives of all anchors (Sáez Maldonado 2021, sec. 3).
 
     The gradient of the log term divides by a mean over the batch, which biases it. MINE divides by a running mean
     instead, mean <- momentum mean + (1 - momentum) batch mean, of which this batch is already a part. The value
@@ -55,11 +55,11 @@ class DonskerVaradhan(nn.Module):
         mean = observed.logsumexp(dim=0) - math.log(len(observed))
         self.log_running.copy_(self._moved(mean, progress))
 
-    def certificate(self, circumstances: Circumstances, progress: Progress | None = None) -> Certificate:
-        if circumstances.held_out:
+    def certificate(self, sampling: NegativeSampling, progress: Progress | None = None) -> Certificate:
+        if sampling.held_out:
             return not_covered(
                 "on held-out data the estimate is consistent, but biased upwards at finite size: the log of a "
-                f"mean over {circumstances.anchors} times {circumstances.negatives} pairs lies below the log of "
+                f"mean over {sampling.anchors} times {sampling.negatives} pairs lies below the log of "
                 "its expectation (Jensen)"
             )
         return not_covered(
@@ -85,7 +85,7 @@ class SMILE:
         log_mean = torch.where(mean > 0, mean.log() + clip, 0.0)
         return scores.positive.mean() - log_mean
 
-    def certificate(self, circumstances: Circumstances, progress: Progress | None = None) -> Certificate:
+    def certificate(self, sampling: NegativeSampling, progress: Progress | None = None) -> Certificate:
         return not_covered(
             f"not a bound: clipping e^f at e^{at(self.clip, progress):g} lowers the mean it subtracts, so the "
             "value can exceed I"

@@ -10,7 +10,7 @@ from torch import Tensor
 from nearfar.bounds.claims import UNFITTED, not_covered, objective, proven
 from nearfar.schedules import Progress
 from nearfar.scores import Scores
-from nearfar.types import Certificate, Circumstances
+from nearfar.types import Certificate, NegativeSampling
 
 
 def log_probability(scores: Scores) -> Float[Tensor, "anchor positive"]:
@@ -21,38 +21,38 @@ def log_probability(scores: Scores) -> Float[Tensor, "anchor positive"]:
 @dataclass(frozen=True)
 class InfoNCE:
     """I >= E[ f(u, v+) - log( (1/m) (e^f(u, v+) + sum_k e^f(u, v_k)) ) ], m = 1 + number of negatives
-    (000 Eq. 25-33, 001 Eq. 1, 004 Eq. 13).
+    (Liu 2022, Eq. 25-33, Wu et al. 2021, Eq. 1, Sáez Maldonado 2021, Eq. 13).
 
     With several positives per anchor, each is told from the negatives alone and the values are averaged. Under a
-    selection that drops the least similar it is CNCE (001 Thm 3.1).
+    selection that drops the least similar it is CNCE (Wu et al. 2021, Thm 3.1).
     """
 
     def __call__(self, scores: Scores, progress: Progress | None = None) -> Float[Tensor, ""]:
         return (log_probability(scores) + torch.log1p(scores.negative.count())[:, None]).mean()
 
-    def certificate(self, circumstances: Circumstances, progress: Progress | None = None) -> Certificate:
-        m = 1 + circumstances.negatives
-        if not circumstances.exchangeable:
-            return not_covered(circumstances.otherwise, math.log(m))
+    def certificate(self, sampling: NegativeSampling, progress: Progress | None = None) -> Certificate:
+        m = 1 + sampling.negatives
+        if not sampling.exchangeable:
+            return not_covered(sampling.reason, math.log(m))
         condition = (
-            f"the {circumstances.negatives} negatives are drawn independently of the anchor; then the estimate "
+            f"the {sampling.negatives} negatives are drawn independently of the anchor; then the estimate "
             f"{UNFITTED} never exceeds I in expectation, nor log {m}"
         )
-        return proven(condition, circumstances, math.log(m))
+        return proven(condition, sampling, math.log(m))
 
 
 @dataclass(frozen=True)
 class Vince:
-    """InfoNCE's number with negatives drawn from any q(v | v+) (003 Eq. 4), as a selection or sampler gives them.
+    """InfoNCE's number with negatives drawn from any q(v | v+) (Wu et al. 2020, Eq. 4), as a selection or sampler gives them.
 
-    003 Eq. 3 subtracts a further K - 1 to have a bound, which leaves nothing of it at any useful K, and its q is
+    Wu et al. 2020, Eq. 3 subtracts a further K - 1 to have a bound, which leaves nothing of it at any useful K, and its q is
     not normalised. So this is something to climb, not an estimate.
     """
 
     def __call__(self, scores: Scores, progress: Progress | None = None) -> Float[Tensor, ""]:
         return InfoNCE()(scores)
 
-    def certificate(self, circumstances: Circumstances, progress: Progress | None = None) -> Certificate:
-        m = 1 + circumstances.negatives
+    def certificate(self, sampling: NegativeSampling, progress: Progress | None = None) -> Certificate:
+        m = 1 + sampling.negatives
         why = f"negatives from a proposal q bound I only after subtracting K - 1 = {m - 1} nats, which proves nothing"
         return objective(why, math.log(m))

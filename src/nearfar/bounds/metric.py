@@ -11,12 +11,12 @@ from nearfar.bounds.claims import checked, objective
 from nearfar.bounds.infonce import log_probability
 from nearfar.schedules import Progress, Value, at
 from nearfar.scores import Negatives, Scores
-from nearfar.types import Certificate, Circumstances
+from nearfar.types import Certificate, NegativeSampling
 
 
 @dataclass(frozen=True)
 class Triplet:
-    """Minus the mean over negatives of max(0, |u - v+|^2 - |u - v|^2 + margin) (004 Eq. 17-18).
+    """Minus the mean over negatives of max(0, |u - v+|^2 - |u - v|^2 + margin) (Sáez Maldonado 2021, Eq. 17-18).
 
     Scores are minus squared distances. `semi_hard` takes the mean over those negatives alone that are farther than
     the positive yet inside the margin (FaceNet); an anchor without any counts as 0.
@@ -35,7 +35,7 @@ class Triplet:
         losses = [loss(scores.negative, positive, margin) for positive in scores.positive.unbind(dim=1)]
         return -torch.stack(losses).mean()
 
-    def certificate(self, circumstances: Circumstances, progress: Progress | None = None) -> Certificate:
+    def certificate(self, sampling: NegativeSampling, progress: Progress | None = None) -> Certificate:
         return objective("a margin between distances says nothing about information")
 
 
@@ -54,32 +54,32 @@ def _semi_hard(negative: Negatives, positive: Tensor, margin: float) -> Float[Te
 
 @dataclass(frozen=True)
 class Tuple:
-    """Minus log(1 + sum_k e^(f(u, v_k) - f(u, v+))), the (N+1)-tuple loss (004 Eq. 19), for negatives of any
+    """Minus log(1 + sum_k e^(f(u, v_k) - f(u, v+))), the (N+1)-tuple loss (Sáez Maldonado 2021, Eq. 19), for negatives of any
     source."""
 
     def __call__(self, scores: Scores, progress: Progress | None = None) -> Float[Tensor, ""]:
         return log_probability(scores).mean()
 
-    def certificate(self, circumstances: Circumstances, progress: Progress | None = None) -> Certificate:
-        return _short_by(circumstances)
+    def certificate(self, sampling: NegativeSampling, progress: Progress | None = None) -> Certificate:
+        return _short_by(sampling)
 
 
 @dataclass(frozen=True)
 class NPair:
-    """Minus the multi-class N-pair loss (004 Eq. 20): the tuple loss with the other pairs of the batch as negatives.
+    """Minus the multi-class N-pair loss (Sáez Maldonado 2021, Eq. 20): the tuple loss with the other pairs of the batch as negatives.
 
-    It is InfoNCE without its log m (004 Eq. 22): the same gradient, another number.
+    It is InfoNCE without its log m (Sáez Maldonado 2021, Eq. 22): the same gradient, another number.
     """
 
     def __call__(self, scores: Scores, progress: Progress | None = None) -> Float[Tensor, ""]:
         return log_probability(scores).mean()
 
-    def certificate(self, circumstances: Circumstances, progress: Progress | None = None) -> Certificate:
-        return _short_by(circumstances)
+    def certificate(self, sampling: NegativeSampling, progress: Progress | None = None) -> Certificate:
+        return _short_by(sampling)
 
 
-def _short_by(circumstances: Circumstances) -> Certificate:
-    m = 1 + circumstances.negatives
+def _short_by(sampling: NegativeSampling) -> Certificate:
+    m = 1 + sampling.negatives
     return objective(
         f"a classification loss: add log {m} to compare it with I, which is what bound=infonce does"
     )

@@ -1,7 +1,7 @@
 """Bounds with an explicit normaliser: Barber-Agakov, its unnormalised form, and that with a fixed baseline.
 
 Write Z(u) = E_p(v)[e^f(u, v)]. Then I >= E[f - log Z] (UBA), and because log Z <= Z/a + log a - 1 for every a > 0,
-I >= E[f] - E[Z/a] - log a + 1 (TUBA), which is linear in the negatives. NWJ is a = e (003 App. A).
+I >= E[f] - E[Z/a] - log a + 1 (TUBA), which is linear in the negatives. NWJ is a = e (Wu et al. 2020, App. A).
 """
 
 import math
@@ -11,17 +11,17 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from nearfar.bounds.averages import over_anchors, tame
+from nearfar.bounds.averages import over_anchors, soft_clip
 from nearfar.bounds.claims import UNFITTED, checked, not_covered, objective, proven
 from nearfar.errors import UserError
 from nearfar.schedules import Progress, Value, at
 from nearfar.scores import Scores
-from nearfar.types import Certificate, Circumstances
+from nearfar.types import Certificate, NegativeSampling
 
 
 @dataclass(frozen=True)
 class BarberAgakov:
-    """I >= E[log q(v | u)] + H(v) (004 sec. 3; 003 App. A). Scores of positives are log q(v | u) of a normalised
+    """I >= E[log q(v | u)] + H(v) (Sáez Maldonado 2021, sec. 3; Wu et al. 2020, App. A). Scores of positives are log q(v | u) of a normalised
     density q; negatives are not read. `entropy` is H(v) in nats; without it the value lacks that constant."""
 
     entropy: float | None = None
@@ -33,7 +33,7 @@ class BarberAgakov:
     def __call__(self, scores: Scores, progress: Progress | None = None) -> Float[Tensor, ""]:
         return scores.positive.mean() + (self.entropy or 0.0)
 
-    def certificate(self, circumstances: Circumstances, progress: Progress | None = None) -> Certificate:
+    def certificate(self, sampling: NegativeSampling, progress: Progress | None = None) -> Certificate:
         if self.entropy is None:
             return objective("log q(v | u) bounds I only together with the entropy H(v), which is not given")
         condition = (
@@ -45,44 +45,44 @@ class BarberAgakov:
 
 @dataclass(frozen=True)
 class UBA:
-    """E[f(u, v+) - log Z(u)], Z(u) estimated as the mean of e^f over the anchor's negatives (003 Lemma A.1)."""
+    """E[f(u, v+) - log Z(u)], Z(u) estimated as the mean of e^f over the anchor's negatives (Wu et al. 2020, Lemma A.1)."""
 
     def __call__(self, scores: Scores, progress: Progress | None = None) -> Float[Tensor, ""]:
         count = scores.negative.count()
         log_z = scores.negative.logsumexp() - count.clamp_min(1).log()
         return over_anchors(scores.positive.mean(dim=1) - log_z, count)
 
-    def certificate(self, circumstances: Circumstances, progress: Progress | None = None) -> Certificate:
+    def certificate(self, sampling: NegativeSampling, progress: Progress | None = None) -> Certificate:
         return not_covered(
-            f"the log of a mean over {circumstances.negatives} negatives lies below log Z(u) in expectation "
+            f"the log of a mean over {sampling.negatives} negatives lies below log Z(u) in expectation "
             "(Jensen), so the estimate is biased upwards"
         )
 
 
 def _linear(scores: Scores, log_baseline: float) -> Float[Tensor, ""]:
     """E[g] - E[e^g] + 1 with g = f - log a."""
-    positive = tame(scores.positive - log_baseline).mean()
-    partition = scores.negative.mean_of(lambda score: torch.exp(tame(score - log_baseline)))
+    positive = soft_clip(scores.positive - log_baseline).mean()
+    partition = scores.negative.mean_of(lambda score: torch.exp(soft_clip(score - log_baseline)))
     return positive + 1.0 - over_anchors(partition, scores.negative.count())
 
 
-def _linear_certificate(circumstances: Circumstances) -> Certificate:
-    if circumstances.negatives == 0:
+def _linear_certificate(sampling: NegativeSampling) -> Certificate:
+    if sampling.negatives == 0:
         return not_covered("without negatives nothing holds the value down")
-    if not circumstances.exchangeable:
-        return not_covered(circumstances.otherwise)
+    if not sampling.exchangeable:
+        return not_covered(sampling.reason)
     condition = (
-        f"the {circumstances.negatives} negatives are drawn from p(v), and their mean enters linearly; then the "
+        f"the {sampling.negatives} negatives are drawn from p(v), and their mean enters linearly; then the "
         f"estimate {UNFITTED} never exceeds I in expectation (its variance may be large)"
     )
-    return proven(condition, circumstances)
+    return proven(condition, sampling)
 
 
 @dataclass(frozen=True)
 class TUBA:
-    """I >= E[f] - E[e^f]/a - log a + 1 for any a > 0; `log_baseline` is log a (003 App. A, after Poole et al. 2019).
+    """I >= E[f] - E[e^f]/a - log a + 1 for any a > 0; `log_baseline` is log a (Wu et al. 2020, App. A, after Poole et al. 2019).
 
-    Scores more than 60 above the baseline are tamed (see `averages.tame`). Tight for f = log a + log ratio.
+    Scores more than 60 above the baseline are tamed (see `averages.soft_clip`). Tight for f = log a + log ratio.
     """
 
     log_baseline: Value = 0.0
@@ -94,19 +94,19 @@ class TUBA:
     def __call__(self, scores: Scores, progress: Progress | None = None) -> Float[Tensor, ""]:
         return _linear(scores, at(self.log_baseline, progress))
 
-    def certificate(self, circumstances: Circumstances, progress: Progress | None = None) -> Certificate:
-        return _linear_certificate(circumstances)
+    def certificate(self, sampling: NegativeSampling, progress: Progress | None = None) -> Certificate:
+        return _linear_certificate(sampling)
 
 
 @dataclass(frozen=True)
 class NWJ:
-    """I >= E[f(u, v+)] - E[e^(f(u, v) - 1)] (003 Lemma A.2): TUBA with a = e. Tight for f = 1 + log ratio.
+    """I >= E[f(u, v+)] - E[e^(f(u, v) - 1)] (Wu et al. 2020, Lemma A.2): TUBA with a = e. Tight for f = 1 + log ratio.
 
-    Scores above 61 are tamed (see `averages.tame`).
+    Scores above 61 are tamed (see `averages.soft_clip`).
     """
 
     def __call__(self, scores: Scores, progress: Progress | None = None) -> Float[Tensor, ""]:
         return _linear(scores, 1.0)
 
-    def certificate(self, circumstances: Circumstances, progress: Progress | None = None) -> Certificate:
-        return _linear_certificate(circumstances)
+    def certificate(self, sampling: NegativeSampling, progress: Progress | None = None) -> Certificate:
+        return _linear_certificate(sampling)

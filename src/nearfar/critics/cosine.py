@@ -14,7 +14,7 @@ from nearfar.schedules import Progress, Value, at, ends, parse_value, written
 
 @dataclass(frozen=True)
 class Cosine(InnerProduct):
-    """Cosine similarity over a temperature, a value or a schedule (001 Eq. 2)."""
+    """Cosine similarity over a temperature, a value or a schedule (Wu et al. 2021, Eq. 2)."""
 
     temperature: Value = 0.1
 

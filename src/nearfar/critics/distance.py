@@ -13,7 +13,7 @@ from nearfar.schedules import START, Progress, Value, at, ends, parse_value, wri
 
 @dataclass(frozen=True)
 class Distance:
-    """Minus the squared Euclidean distance over a temperature (004 Eq. 17); of unit vectors when `unit`.
+    """Minus the squared Euclidean distance over a temperature (Sáez Maldonado 2021, Eq. 17); of unit vectors when `unit`.
 
     On unit vectors it is 2 cos - 2: the cosine critic up to a constant, at half the temperature.
     """

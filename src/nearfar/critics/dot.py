@@ -12,8 +12,8 @@ from nearfar.schedules import Progress
 
 @dataclass(frozen=True)
 class Dot(InnerProduct):
-    """The inner product as it is: for encoders whose maps are the critic (CPC's f_k = z^T W_k c, 000 Eq. 28) and for
-    a softmax over a vocabulary (003 sec. 5.1)."""
+    """The inner product as it is: for encoders whose maps are the critic (CPC's f_k = z^T W_k c, Liu 2022, Eq. 28) and for
+    a softmax over a vocabulary (Wu et al. 2020, sec. 5.1)."""
 
     def prepare(self, embedding: Float[Tensor, "*n dim"]) -> Float[Tensor, "*n dim"]:
         return embedding if embedding.dtype is torch.float64 else embedding.float()

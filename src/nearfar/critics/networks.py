@@ -1,4 +1,4 @@
-"""Critics with weights of their own: what a network says about a pair (002 App. C.2).
+"""Critics with weights of their own: what a network says about a pair (Song & Ermon 2020, App. C.2).
 
     Separable   f(u, v) = g(u)^T h(v)     two networks, n + m passes for n x m scores
     Joint       f(u, v) = t([u, v])       one network, n x m passes: sees interactions a product cannot
@@ -63,7 +63,7 @@ class Scorer(nn.Module):
 
 
 class Separable(InnerProduct, Scorer):
-    """f(u, v) = g(u)^T h(v), g and h networks of `layers` hidden layers (002 App. C.2: 2 of 256, out 32)."""
+    """f(u, v) = g(u)^T h(v), g and h networks of `layers` hidden layers (Song & Ermon 2020, App. C.2: 2 of 256, out 32)."""
 
     def __init__(
         self,
@@ -89,7 +89,7 @@ class Separable(InnerProduct, Scorer):
 
 
 class Joint(Scorer):
-    """f(u, v) = t([u, v]), one network of `layers` hidden layers on both together (002 App. C.2: 2 of 256)."""
+    """f(u, v) = t([u, v]), one network of `layers` hidden layers on both together (Song & Ermon 2020, App. C.2: 2 of 256)."""
 
     def __init__(
         self,
@@ -126,7 +126,7 @@ class Joint(Scorer):
 
 
 class Bilinear(InnerProduct, Scorer):
-    """f(u, v) = u^T W v (000 Eq. 24's log-bilinear score)."""
+    """f(u, v) = u^T W v (Liu 2022, Eq. 24's log-bilinear score)."""
 
     def __init__(self, *, dim: Dim, silent: bool = False) -> None:
         super().__init__()

@@ -100,7 +100,7 @@ class Images:
     ignored: int = 0  # files in the folder that do not claim to be images
 
     @property
-    def things(self) -> str:
+    def unit(self) -> str:
         """What one counts of them."""
         return "images"
 

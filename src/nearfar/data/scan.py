@@ -15,11 +15,11 @@ from typing import Protocol
 
 import numpy as np
 
-from nearfar.data.ahead import ahead
 from nearfar.data.containers import Unusable
 from nearfar.data.decode import decode
 from nearfar.data.images import Encoded, Images, Ragged, Stacked, Store
 from nearfar.data.labels import Labels
+from nearfar.data.prefetch import prefetch
 from nearfar.errors import UserError
 
 _CHUNK_ITEMS, _CHUNK_BYTES = 64, 2**18
@@ -123,7 +123,7 @@ def scanned(source: Source, image_size: int | None, cache_bytes: int) -> Scan:
 
     workers = 0 if source.mean_bytes() < _SMALL else min(os.cpu_count() or 1, 8)
     number = 0
-    for results in ahead(examine, _chunks(source.items()), workers):
+    for results in prefetch(examine, _chunks(source.items()), workers):
         for found in results:
             scan.add(number, found)
             number += 1

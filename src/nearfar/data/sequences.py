@@ -64,10 +64,10 @@ class Sequences(Images):
     groups: Mapping[str, Int64[np.ndarray, "item"]] = field(default_factory=dict)  # who belongs together
 
     def __repr__(self) -> str:
-        return f"Sequences({self.name!r}, {len(self)} {self.things}, {len(self.classes)} classes)"
+        return f"Sequences({self.name!r}, {len(self)} {self.unit}, {len(self.classes)} classes)"
 
     @property
-    def things(self) -> str:
+    def unit(self) -> str:
         """What one counts here."""
         return "recordings" if self.rate else "blocks"
 

@@ -13,8 +13,8 @@ import torch
 from jaxtyping import Int64
 from torch import Tensor
 
-from nearfar.data.ahead import ahead
 from nearfar.data.images import Images
+from nearfar.data.prefetch import prefetch
 from nearfar.errors import UserError
 from nearfar.randomness import order
 from nearfar.types import Batch, Pixels
@@ -38,7 +38,7 @@ class Stream:
     ) -> None:
         if not 1 <= batch_size <= len(images):
             raise UserError(
-                f"batch_size is {batch_size}; data {images.name!r} have {len(images)} {images.things}, "
+                f"batch_size is {batch_size}; data {images.name!r} have {len(images)} {images.unit}, "
                 f"so allowed are 1 to {len(images)}."
             )
         if batch_size % world:
@@ -66,7 +66,7 @@ class Stream:
 
     def batches(self, first: int, last: int) -> Iterator[Batch]:
         """The batches of global steps first, …, last - 1, in order, made ahead by background threads."""
-        return ahead(self._batch, range(first, last), self._workers)
+        return prefetch(self._batch, range(first, last), self._workers)
 
     def _batch(self, step: int) -> Batch:
         epoch, rows = self.index(step)
@@ -79,7 +79,7 @@ def plain_batches(images: Images, views: MakeViews, batch_size: int, *, workers:
         raise UserError(f"batch_size is {batch_size}; allowed are whole numbers from 1.")
     _check_workers(workers)
     starts = range(0, len(images), batch_size)
-    return ahead(
+    return prefetch(
         lambda start: _viewed(images, views, 0, 0, np.arange(start, min(start + batch_size, len(images)))),
         starts,
         workers,

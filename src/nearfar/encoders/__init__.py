@@ -2,20 +2,20 @@
 
 from collections.abc import Callable
 
-from nearfar.encoders.apart import Apart
 from nearfar.encoders.backbones import BACKBONES, backbone, check_backbone, parameters_of
+from nearfar.encoders.config import HeadConfig, InputSpec
 from nearfar.encoders.heads import Network, linear_head, mlp_head
 from nearfar.encoders.infomax import InfoMax
-from nearfar.encoders.masked import MaskedSymbols, Reader
-from nearfar.encoders.plan import Plan, Seen
+from nearfar.encoders.masked import MaskedSymbols, TokenTransformer
+from nearfar.encoders.per_view import PerView
 from nearfar.encoders.roles import Momentum, Shared
-from nearfar.encoders.sequence import Listener, Predictive
+from nearfar.encoders.sequence import ConvGRU, Predictive
 from nearfar.types import Encoders
 
 PARTS: dict[str, Callable[..., Encoders]] = {
     "shared": Shared,
     "momentum": Momentum,
-    "apart": Apart,
+    "per-view": PerView,
     "infomax": InfoMax,
     "predictive": Predictive,
     "masked": MaskedSymbols,
@@ -27,17 +27,17 @@ __all__ = [
     "BACKBONES",
     "PARTS",
     "SEQUENCE_ROLES",
-    "Apart",
+    "ConvGRU",
+    "HeadConfig",
     "InfoMax",
-    "Listener",
+    "InputSpec",
     "MaskedSymbols",
     "Momentum",
     "Network",
-    "Plan",
+    "PerView",
     "Predictive",
-    "Reader",
-    "Seen",
     "Shared",
+    "TokenTransformer",
     "backbone",
     "check_backbone",
     "linear_head",

@@ -5,7 +5,7 @@
               each of its M x M places through a network           local term, the mean of I(X^(i); E(X))
     penalty   a discriminator tells y from draws of a prior        E is moved against it
 
-(000 Eq. 36-39). The map is that of the stage before the last, so that a summary is more than a mean of the map.
+(Liu 2022, Eq. 36-39). The map is that of the stage before the last, so that a summary is more than a mean of the map.
 """
 
 from collections.abc import Sequence
@@ -16,8 +16,8 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from nearfar.encoders.config import HeadConfig, InputSpec
 from nearfar.encoders.heads import Network
-from nearfar.encoders.plan import Plan, Seen
 from nearfar.encoders.roles import predicted
 from nearfar.encoders.stages import map_and_features, map_shape
 from nearfar.errors import UserError
@@ -41,7 +41,7 @@ class _Reversed(torch.autograd.Function):
 
 
 class PriorMatch(nn.Module):
-    """min over E, max over D of E_V[ln D(v)] + E_P[ln(1 - D(E(x)))] (000 Eq. 38).
+    """min over E, max over D of E_V[ln D(v)] + E_P[ln(1 - D(E(x)))] (Liu 2022, Eq. 38).
 
     Its value is minus that, which the discriminator lowers; the gradient that reaches E is turned round, so E raises
     what D lowers, in one backward pass. `uniform` asks sigmoid(y) to be spread evenly over the unit cube, `gaussian`
@@ -67,13 +67,13 @@ class PriorMatch(nn.Module):
 
 
 class InfoMax(nn.Module):
-    """`global_weight` and `local_weight` are alpha and beta of 000 Eq. 37, `prior_weight` that of Eq. 38 in Eq. 39.
+    """`global_weight` and `local_weight` are alpha and beta of Liu 2022, Eq. 37, `prior_weight` that of Eq. 38 in Eq. 39.
 
     With several views, the summary of one is told from the maps of another.
     """
 
     one_view: ClassVar[bool] = True
-    kinds: int = 2  # whole maps and places go through networks of their own
+    key_groups: int = 2  # whole maps and places go through networks of their own
 
     def __init__(
         self,
@@ -104,7 +104,7 @@ class InfoMax(nn.Module):
         self.match = PriorMatch(prior, dim) if prior != "none" and prior_weight else None
 
     @classmethod
-    def made(cls, plan: Plan, seen: Seen, **settings: Any) -> Self:
+    def from_config(cls, plan: HeadConfig, seen: InputSpec, **settings: Any) -> Self:
         network = plan.network(seen)
         channels, side = map_shape(network.backbone, seen)
         whole = nn.Sequential(
@@ -139,7 +139,7 @@ class InfoMax(nn.Module):
         ]
         return tuple(pair for pair in both if pair.weight)
 
-    def kept(self) -> nn.Module:
+    def backbone(self) -> nn.Module:
         return self.network.backbone
 
     def encode(self, views: Sequence[Tensor], anchors: Sequence[int], keys: Sequence[int]) -> Encoded:

@@ -1,4 +1,4 @@
-"""Predicting hidden symbols from those around them (003 sec. 5.1).
+"""Predicting hidden symbols from those around them (Wu et al. 2020, sec. 5.1).
 
     f(x̂, w) = g(x̂)_t^T e(w)      g: a small transformer over the masked block, e: an embedding of each symbol
 
@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from nearfar.encoders.plan import Plan, Seen
+from nearfar.encoders.config import HeadConfig, InputSpec
 from nearfar.errors import UserError
 from nearfar.schedules import Progress
 from nearfar.types import Encoded, Pair
@@ -22,7 +22,7 @@ from nearfar.types import Encoded, Pair
 READ, HIDDEN, TABLE = 0, 1, 2
 
 
-class Reader(nn.Module):
+class TokenTransformer(nn.Module):
     """A transformer over blocks of symbols; its features are its outputs averaged over the block.
 
     Below 0 is padding, which nobody attends to. `symbols` counts the vocabulary; the mask symbol comes after it.
@@ -58,7 +58,7 @@ class Reader(nn.Module):
 class MaskedSymbols(nn.Module):
     """Outputs at hidden positions are asked, embeddings of the hidden symbols known."""
 
-    kinds: int = 1
+    key_groups: int = 1
 
     def __init__(
         self,
@@ -81,17 +81,17 @@ class MaskedSymbols(nn.Module):
             )
         if not 0 <= dropout < 1:
             raise UserError(f"encoders.dropout was {dropout:g}; it lies in [0, 1)")
-        self.reader = Reader(symbols, length, dim, layers, heads, dropout)
+        self.reader = TokenTransformer(symbols, length, dim, layers, heads, dropout)
         self.hidden = max(round(share * length), 1)
 
     @classmethod
-    def made(cls, plan: Plan, seen: Seen, **settings: Any) -> Self:
+    def from_config(cls, plan: HeadConfig, seen: InputSpec, **settings: Any) -> Self:
         return cls(**settings, symbols=seen.channels[0], length=seen.size, share=seen.views["share"])
 
     def pairs(self, views: int, symmetric: bool) -> tuple[Pair, ...]:
         return (Pair(READ, HIDDEN, 1.0, self.hidden, self.hidden - 1),)
 
-    def kept(self) -> nn.Module:
+    def backbone(self) -> nn.Module:
         return self.reader
 
     def encode(self, views: Sequence[Tensor], anchors: Sequence[int], keys: Sequence[int]) -> Encoded:

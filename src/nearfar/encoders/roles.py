@@ -4,7 +4,7 @@
     Shared(network, stop_gradient=True, predictor=p)  SimSiam
     Momentum(network, momentum=0.999)                 MoCo
     Momentum(network, momentum=0.99, predictor=p)     BYOL
-    Apart(networks)                                   CMC, end-to-end contrast (apart.py)
+    PerView(networks)                                   CMC, end-to-end contrast (per_view.py)
     InfoMax(network)                                  Deep InfoMax (infomax.py)
 
 All views a network must embed go through it in one forward pass: faster, and batch norm then sees the views
@@ -18,7 +18,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
-from nearfar.encoders.plan import Plan, Seen
+from nearfar.encoders.config import HeadConfig, InputSpec
 from nearfar.errors import UserError
 from nearfar.schedules import Progress, Value, at, ends, parse_value, written
 from nearfar.types import Encoded, Pair, view_pairs
@@ -41,14 +41,14 @@ def predicted(predictor: nn.Module | None, embedded: dict[int, Tensor]) -> dict[
     )
 
 
-class Viewed:
+class ViewEncoder:
     """What roles share that have one embedding for each view of an instance."""
 
     network: nn.Module
-    kinds: int = 1
+    key_groups: int = 1
 
     @classmethod
-    def made(cls, plan: Plan, seen: Seen, **settings: Any) -> Self:
+    def from_config(cls, plan: HeadConfig, seen: InputSpec, **settings: Any) -> Self:
         """The role with the network that a plan describes."""
         return cls(plan.network(seen), **settings, predictor=plan.make_predictor())  # type: ignore[call-arg]
 
@@ -56,11 +56,11 @@ class Viewed:
         pairs = view_pairs(views, symmetric)
         return tuple(Pair(anchor, key, 1 / len(pairs)) for anchor, key in pairs)
 
-    def kept(self) -> nn.Module:
+    def backbone(self) -> nn.Module:
         return self.network.backbone  # type: ignore[return-value]
 
 
-class Shared(Viewed, nn.Module):
+class Shared(ViewEncoder, nn.Module):
     """One network for both. `predictor` follows it on the anchor's side only; `stop_gradient` lets no
     gradient through the keys."""
 
@@ -80,8 +80,8 @@ class Shared(Viewed, nn.Module):
         """Nothing follows slowly here."""
 
 
-class Momentum(Viewed, nn.Module):
-    """Keys come from a slow copy: theta' <- m theta' + (1 - m) theta after each step (000 sec. 3.2.2).
+class Momentum(ViewEncoder, nn.Module):
+    """Keys come from a slow copy: theta' <- m theta' + (1 - m) theta after each step (Liu 2022, sec. 3.2.2).
 
     No gradient reaches the copy. Its batch norms run on batch statistics, as the network's own do.
     """

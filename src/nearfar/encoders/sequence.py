@@ -1,7 +1,7 @@
-"""Predicting what comes next in a sequence, in the space of what it is encoded to (CPC, 000 sec. 2.2).
+"""Predicting what comes next in a sequence, in the space of what it is encoded to (CPC, Liu 2022, sec. 2.2).
 
     sound --strided convolutions--> z_t --GRU--> c_t          one frame t for every 160 samples
-    f_k(z_{t+k}, c_t) = z_{t+k}^T W_k c_t                      000 Eq. 28, one W_k for each step ahead
+    f_k(z_{t+k}, c_t) = z_{t+k}^T W_k c_t                      Liu 2022, Eq. 28, one W_k for each step ahead
 
 A pair of the method is one step ahead: anchors[k] = W_k c_t, keys[k] = z_{t+k}, a row for every frame of every
 recording that has one k steps later. The critic that goes with it is `dot`.
@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from nearfar.encoders.plan import Plan, Seen
+from nearfar.encoders.config import HeadConfig, InputSpec
 from nearfar.errors import UserError
 from nearfar.schedules import Progress
 from nearfar.types import Encoded, Pair
@@ -26,7 +26,7 @@ STRIDES: Strides = (5, 4, 2, 2, 2)
 Pooling = Literal["mean", "moments"]
 
 
-class Listener(nn.Module):
+class ConvGRU(nn.Module):
     """Five strided convolutions and a GRU; its features are those of z and c averaged over time.
 
     What lies beyond a recording's end is zero after every layer, so a recording's frames do not depend on how far it
@@ -103,7 +103,7 @@ class Predictive(nn.Module):
                 raise UserError(f"encoders.{key} was {value}; it lies from 1 to 65536")
         if min(strides) < 1:
             raise UserError(f"encoders.strides was {list(strides)}; each must be at least 1")
-        self.listener = Listener(width, context, strides, pooling)
+        self.listener = ConvGRU(width, context, strides, pooling)
         self.window = -(-samples // self.listener.hop)
         if steps >= self.window:
             raise UserError(
@@ -112,11 +112,11 @@ class Predictive(nn.Module):
             )
         self.steps, self.others, self.instances = steps, others, instances
         # frames k ahead are told from frames k ahead: for another k most are the same frames again
-        self.kinds = steps
+        self.key_groups = steps
         self.ahead = nn.ModuleList(nn.Linear(context, width, bias=False) for _ in range(steps))
 
     @classmethod
-    def made(cls, plan: Plan, seen: Seen, **settings: Any) -> Self:
+    def from_config(cls, plan: HeadConfig, seen: InputSpec, **settings: Any) -> Self:
         return cls(**settings, samples=seen.views["samples"], instances=seen.instances)
 
     def pairs(self, views: int, symmetric: bool) -> tuple[Pair, ...]:
@@ -126,7 +126,7 @@ class Predictive(nn.Module):
         places = self.window - k
         return Pair(k, k, 1 / self.steps, places, places - 1 if self.others == "times" else 0)
 
-    def kept(self) -> nn.Module:
+    def backbone(self) -> nn.Module:
         return self.listener
 
     def encode(self, views: Sequence[Tensor], anchors: Sequence[int], keys: Sequence[int]) -> Encoded:

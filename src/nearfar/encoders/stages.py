@@ -6,7 +6,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from nearfar.encoders.backbones import ResNet8
-from nearfar.encoders.plan import Seen
+from nearfar.encoders.config import InputSpec
 from nearfar.errors import UserError
 
 Map = Float[Tensor, "image channel side side"]
@@ -30,7 +30,7 @@ def map_and_features(
 
 
 @torch.no_grad()
-def map_shape(body: nn.Module, seen: Seen) -> tuple[int, int]:
+def map_shape(body: nn.Module, seen: InputSpec) -> tuple[int, int]:
     """(channels, side) of the map."""
     weight = next(body.parameters())
     picture = torch.zeros(1, seen.channels[0], seen.size, seen.size, device=weight.device)

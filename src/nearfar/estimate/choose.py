@@ -66,9 +66,7 @@ def candidate_bounds(bound: str | Bound, negatives: Contrast, samples: int) -> d
     else:
         chosen = {bound: _by_name(bound, negatives, samples)}
     for name, one in chosen.items():
-        certificate = one.certificate(
-            trials(one, negatives, samples, 0, torch.device("cpu"))[0].circumstances
-        )
+        certificate = one.certificate(trials(one, negatives, samples, 0, torch.device("cpu"))[0].sampling)
         # Barber-Agakov proves something of a normalised log q(y | x) alone, and a critic here is a log ratio
         if certificate.status == "objective only" or isinstance(one, BarberAgakov):
             raise UserError(

@@ -1,4 +1,4 @@
-"""Densities learned by telling data from noise (000 sec. 1, 004 ch. 4).
+"""Densities learned by telling data from noise (Liu 2022, sec. 1, Sáez Maldonado 2021, ch. 4).
 
     fit_density(gaussian, data, noise)                       log p(u) = log p0(u; alpha) + c, c learned: -log Z
     fit_density(network, data, noise, partition="zero")      c = 0: a density already, or left to become one
@@ -40,7 +40,7 @@ class Density(Generic[Model]):
 
     model: Model
     log_partition: float
-    loss: float  # minus the objective of 000 Eq. 10, at the optimum found
+    loss: float  # minus the objective of Liu 2022, Eq. 10, at the optimum found
     mass: float  # integral of p over the noise sample by importance weights: far from 1, p is no density yet
 
     def log_prob(self, u: Float[Tensor, "point ..."]) -> Float[Tensor, "point"]:
@@ -50,9 +50,9 @@ class Density(Generic[Model]):
 def nce_loss(
     data: Float[Tensor, "point"], noise: Float[Tensor, "noise_point"], nu: float
 ) -> Float[Tensor, ""]:
-    """Minus 000 Eq. 10: -mean log h(x) - nu mean log(1 - h(y)), h = p / (p + nu p_n) (Eq. 5, 6).
+    """Minus Liu 2022, Eq. 10: -mean log h(x) - nu mean log(1 - h(y)), h = p / (p + nu p_n) (Eq. 5, 6).
 
-    `data` and `noise` are log-ratios G = log p - log p_n of the model to the noise (004 Eq. 8) at points of
+    `data` and `noise` are log-ratios G = log p - log p_n of the model to the noise (Sáez Maldonado 2021, Eq. 8) at points of
     either kind; h = sigmoid(G - log nu).
     """
     shift = torch.as_tensor(nu, dtype=data.dtype, device=data.device).log()
@@ -71,7 +71,7 @@ def fit_density(
 ) -> Density[Model]:
     """Fits a copy of `model`, whose call gives log p0(u; alpha) for each point, to `data`.
 
-    `nu` is how many points of noise there are for each of data (000 Eq. 5): as it grows the gradient approaches
+    `nu` is how many points of noise there are for each of data (Liu 2022, Eq. 5): as it grows the gradient approaches
     that of maximum likelihood (Eq. 20-23). `partition` says whether c = -log Z is a parameter (Eq. 9) or zero
     (Eq. 22), which suits models that are normalised by construction or flexible enough to become so. Full-batch
     L-BFGS for up to `steps` iterations; the same `seed` gives the same noise and so the same fit.
@@ -163,7 +163,7 @@ def _check_model(values: Tensor, data: Tensor) -> None:
 
 
 def _log_noise(noise: Noise, points: Tensor, which: str) -> Float[Tensor, "point"]:
-    """log p_n, which must be finite wherever there are data (004 Thm 4.1)."""
+    """log p_n, which must be finite wherever there are data (Sáez Maldonado 2021, Thm 4.1)."""
     try:
         with torch.no_grad():
             values = noise.log_prob(points)

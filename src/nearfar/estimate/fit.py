@@ -59,7 +59,7 @@ LEAST_RATIO = (
 )
 
 
-class Begun(nn.Module):
+class InitialisedCritic(nn.Module):
     """f(x, y) = a first guess from the canonical correlations r + what a critic adds.
 
     `gaussian`: the log ratio if all were Gaussian, for one pair -log(1-r^2)/2 - (r^2 x^2 + r^2 y^2 - 2 r x y) / (2 (1-r^2)).
@@ -90,7 +90,7 @@ class Begun(nn.Module):
         return added
 
 
-def both_ways(bound: Bound) -> Objective:
+def symmetrised(bound: Bound) -> Objective:
     """The bound of x about y and of y about x, averaged: ties the critic's scale across rows and columns."""
     return lambda f: (bound(paired_scores(f)) + bound(paired_scores(f.T))) / 2
 
@@ -103,7 +103,7 @@ def fitted_critic(
     objective: Objective,
     how: Training,
     seed: int,
-) -> Begun:
+) -> InitialisedCritic:
     """The critic whose validation value was best, among the running means of its weights and its beginning."""
     x, y = training
     dim = (x.shape[1], y.shape[1])
@@ -113,7 +113,9 @@ def fitted_critic(
     if not isinstance(learner, nn.Module):
         raise UserError(f"critic was {learner!r}; a critic with weights is needed, for instance nf.Separable")
     shuffle = torch.Generator().manual_seed(seed)
-    begun = [Begun(beginning, correlation, learner).to(x.device) for beginning in get_args(Beginning)]
+    begun = [
+        InitialisedCritic(beginning, correlation, learner).to(x.device) for beginning in get_args(Beginning)
+    ]
     network = max(begun, key=lambda one: value_on(one, objective, validation))
     optimiser = torch.optim.AdamW(network.parameters(), how.lr, weight_decay=how.weight_decay, fused=True)
     mean = copy.deepcopy(network)
@@ -142,7 +144,7 @@ def fitted_critic(
 
 @torch.no_grad()
 def value_on(
-    network: Begun, objective: Objective, sample: tuple[Tensor, Tensor], largest: int = 2048
+    network: InitialisedCritic, objective: Objective, sample: tuple[Tensor, Tensor], largest: int = 2048
 ) -> float:
     """The objective on unseen samples, mean over equal blocks of at most `largest`; -inf if it is no number."""
     x, y = sample

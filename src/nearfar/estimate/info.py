@@ -1,4 +1,4 @@
-"""Entropy, divergence and mutual information of discrete distributions (004 ch. 3).
+"""Entropy, divergence and mutual information of discrete distributions (Sáez Maldonado 2021, ch. 3).
 
     entropy([0.5, 0.5])                             0.693  (nats; base=2 gives 1 bit)
     kl([1.0, 0.0], [0.5, 0.5])                      0.693
@@ -22,7 +22,7 @@ TOLERANCE = 1e-6  # how far from one the sum of a distribution given in single p
 
 
 def entropy(p: Any, base: float = math.e) -> float:
-    """H(X) = -sum_x p(x) log p(x) (004 Def. 3.1.1); of a matrix, the joint entropy H(X, Y)."""
+    """H(X) = -sum_x p(x) log p(x) (Sáez Maldonado 2021, Def. 3.1.1); of a matrix, the joint entropy H(X, Y)."""
     p = _distribution(p, "p")
     return _in_base(-_expected_log(p, p), base)
 
@@ -40,7 +40,7 @@ def kl(p: Any, q: Any, base: float = math.e) -> float:
 
 
 def conditional_entropy(joint: Any, given: Literal["x", "y"] = "y", base: float = math.e) -> float:
-    """H(X | Y) = -sum_{x,y} p(x, y) log(p(x, y) / p(y)) (004 Def. 3.1.2), X along rows, Y along columns.
+    """H(X | Y) = -sum_{x,y} p(x, y) log(p(x, y) / p(y)) (Sáez Maldonado 2021, Def. 3.1.2), X along rows, Y along columns.
 
     `given="y"`, the default, is the thesis's H(X | Y); `given="x"` is H(Y | X).
     """
@@ -52,7 +52,7 @@ def conditional_entropy(joint: Any, given: Literal["x", "y"] = "y", base: float 
 
 
 def mutual_information(joint: Any, base: float = math.e) -> float:
-    """I(X, Y) = H(X) - H(X | Y) = KL(p(x, y) || p(x) p(y)) (004 Def. 3.1, Eq. 4)."""
+    """I(X, Y) = H(X) - H(X | Y) = KL(p(x, y) || p(x) p(y)) (Sáez Maldonado 2021, Def. 3.1, Eq. 4)."""
     joint = _joint(joint)
     x, y = joint.sum(axis=1), joint.sum(axis=0)
     # the marginals' logarithms are added: their product can underflow to zero where the joint has not

@@ -15,7 +15,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from nearfar.scores import Scores, paired_scores
-from nearfar.types import Bound, Circumstances
+from nearfar.types import Bound, NegativeSampling
 
 GROUPS = 10  # of samples left out in turn, per block
 
@@ -26,7 +26,7 @@ class Trial:
 
     anchors: Int[Tensor, "anchor"]
     negatives: Int[Tensor, "anchor negative"] | None
-    circumstances: Circumstances
+    sampling: NegativeSampling
 
     def scores(self, f: Float[Tensor, "sample sample"], present: Bool[Tensor, "sample"]) -> Scores:
         """Scores of the samples that are present; an anchor without a negative left has nothing to say."""
@@ -39,8 +39,8 @@ class Trial:
 
 
 def in_batch_trial(samples: int, device: torch.device) -> Trial:
-    circumstances = Circumstances(samples, samples - 1, held_out=True)
-    return Trial(torch.arange(samples, device=device), None, circumstances)
+    sampling = NegativeSampling(samples, samples - 1, held_out=True)
+    return Trial(torch.arange(samples, device=device), None, sampling)
 
 
 def independent_trials(
@@ -49,11 +49,11 @@ def independent_trials(
     """Random arrangements in which no sample appears twice: so many anchors, each with negatives of its own."""
     shuffle = torch.Generator().manual_seed(seed)
     anchors = samples // (1 + negatives)
-    circumstances = Circumstances(anchors, negatives, independent=True, held_out=True)
+    sampling = NegativeSampling(anchors, negatives, independent=True, held_out=True)
     trials = []
     for _ in range(repeats):
         order = torch.randperm(samples, generator=shuffle)[: anchors * (1 + negatives)].to(device)
-        trials.append(Trial(order[:anchors], order[anchors:].view(anchors, negatives), circumstances))
+        trials.append(Trial(order[:anchors], order[anchors:].view(anchors, negatives), sampling))
     return trials
 
 

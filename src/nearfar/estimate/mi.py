@@ -33,7 +33,7 @@ from nearfar.estimate.choose import (
     optimism,
     trials,
 )
-from nearfar.estimate.fit import CRITICS, Begun, Training, both_ways, fitted_critic
+from nearfar.estimate.fit import CRITICS, InitialisedCritic, Training, fitted_critic, symmetrised
 from nearfar.estimate.measure import Measured, average
 from nearfar.estimate.result import Estimate
 from nearfar.estimate.samples import (
@@ -125,9 +125,7 @@ def estimate_mi(
 
 def _certificate(bound: Bound, negatives: Contrast, samples: int, among: int) -> Certificate:
     """What the bound claims for held-out blocks of so many samples, when it was chosen among so many bounds."""
-    certificate = bound.certificate(
-        trials(bound, negatives, samples, 0, torch.device("cpu"))[0].circumstances
-    )
+    certificate = bound.certificate(trials(bound, negatives, samples, 0, torch.device("cpu"))[0].sampling)
     if among == 1:
         return certificate
     chosen = "the bound was chosen on validation rows, some of which other folds report on"
@@ -207,7 +205,7 @@ def _fold(
         torch.from_numpy(canonical.correlation).float().to(place),
         prepared(train),
         prepared(validation),
-        both_ways(objective),
+        symmetrised(objective),
         how,
         seed,
     )
@@ -236,7 +234,7 @@ def _alike(train: np.ndarray, held_out: np.ndarray) -> list[np.ndarray]:
 
 
 @torch.no_grad()
-def _every_pair(network: Begun, x: Tensor, y: Tensor, rows: int = 256) -> Tensor:
+def _every_pair(network: InitialisedCritic, x: Tensor, y: Tensor, rows: int = 256) -> Tensor:
     return torch.cat([network.cross(part, y) for part in x.split(rows)])
 
 

@@ -18,7 +18,7 @@ from safetensors.torch import save as bytes_of
 from torch import Tensor, nn
 from torch.nn import functional
 
-from nearfar.data.ahead import ahead
+from nearfar.data.prefetch import prefetch
 from nearfar.types import Pixels
 from nearfar.views import WholeSound, WholeText
 
@@ -104,7 +104,7 @@ def plain_views(images: ImageSet, plain: View, batch_size: int, workers: int) ->
 
     numbers = np.arange(len(images), dtype=np.int64)
     batches = (numbers[start : start + batch_size] for start in range(0, len(images), batch_size))
-    return ahead(view, batches, workers)
+    return prefetch(view, batches, workers)
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from nearfar.evaluate.linear import linear
 
 
 @dataclass(frozen=True)
-class Knobs:
+class Options:
     """What a protocol may be told."""
 
     k: int = 20
@@ -21,22 +21,22 @@ class Knobs:
     seed: int = 0
 
 
-Protocol = Callable[[Labelled, Labelled, Knobs], dict[str, float]]
+Protocol = Callable[[Labelled, Labelled, Options], dict[str, float]]
 
 
-def _knn(train: Labelled, test: Labelled, knobs: Knobs) -> dict[str, float]:
+def _knn(train: Labelled, test: Labelled, knobs: Options) -> dict[str, float]:
     """The weighted cosine vote of the k nearest (Wu et al. 2018)."""
     return knn(
         train.features, train.labels, test.features, test.labels, k=knobs.k, temperature=knobs.temperature
     )
 
 
-def _nearest(train: Labelled, test: Labelled, knobs: Knobs) -> dict[str, float]:
+def _nearest(train: Labelled, test: Labelled, knobs: Options) -> dict[str, float]:
     """The class of the one nearest by Euclidean distance; it names one class, so top-5 is top-1."""
     return knn(train.features, train.labels, test.features, test.labels, k=1, weighting="l2")
 
 
-def _linear(train: Labelled, test: Labelled, knobs: Knobs) -> dict[str, float]:
+def _linear(train: Labelled, test: Labelled, knobs: Options) -> dict[str, float]:
     """Penalised logistic regression, solved; the penalty chosen within train."""
     return linear(train.features, train.labels, test.features, test.labels, seed=knobs.seed)
 
@@ -56,7 +56,7 @@ def scores(
     """Every asked protocol's figures, by its name: `{"knn": {"top1": …, "top5": …}, …}`."""
     check_protocols(protocols)
     _check_sets(train, test)
-    knobs = Knobs(k, temperature, seed)
+    knobs = Options(k, temperature, seed)
     return {name: PROTOCOLS[name](train, test, knobs) for name in protocols}
 
 

@@ -270,11 +270,11 @@ def aligned_labels(
 
 
 def _facts(images: ImageSet) -> dict[str, Any]:
-    things = getattr(images, "things", "images")
+    unit = getattr(images, "unit", "images")
     return {
         "name": str(images.name),
         "fingerprint": images.fingerprint,
-        "things": things,
+        "unit": unit,
         "images": len(images),
     }
 

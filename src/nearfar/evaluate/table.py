@@ -35,10 +35,10 @@ def _line(row: list[str], widths: list[int]) -> str:
 def _caption(result: Mapping[str, Any]) -> str:
     samples, train, test = result["samples"], result["data"]["train"]["name"], result["data"]["test"]["name"]
     where = f"the held-out {result['split']['share']:.0%}" if result["split"] else test
-    things = result["data"]["train"].get("things", "images")
+    unit = result["data"]["train"].get("unit", "images")
     if (
         result["data"]["train"]["fingerprint"] == result["data"]["test"]["fingerprint"]
         and not result["split"]
     ):
         where = f"{test}, the training text itself"
-    return f"fitted on {samples['train']} {things} of {train}; tested on {samples['test']} of {where}"
+    return f"fitted on {samples['train']} {unit} of {train}; tested on {samples['test']} of {where}"

@@ -1,4 +1,4 @@
-"""One remembered embedding per instance (instance discrimination, 001 sec. 2; 003 sec. 5)."""
+"""One remembered embedding per instance (instance discrimination, Wu et al. 2021, sec. 2; Wu et al. 2020, sec. 5)."""
 
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from nearfar.errors import UserError
 from nearfar.schedules import Progress, Value, at, ends, parse_value, written
 from nearfar.scores import EMPTY, Candidates
-from nearfar.types import Circumstances
+from nearfar.types import NegativeSampling
 
 
 class Bank(nn.Module):
@@ -43,14 +43,14 @@ class Bank(nn.Module):
         self.register_buffer("index", torch.full((size,), EMPTY))
         self.prepare: Callable[[Tensor], Tensor] = partial(F.normalize, dim=1)
 
-    def furnish(self, kinds: int, prepare: Callable[[Tensor], Tensor]) -> None:
+    def setup(self, key_groups: int, prepare: Callable[[Tensor], Tensor]) -> None:
         self.prepare = prepare
 
     @property
     def size(self) -> int:
         return len(self.index)
 
-    def wanted(self) -> int:
+    def prefill_size(self) -> int:
         return self.size
 
     def positive(self, keys: Mapping[int, Tensor], index: Tensor, which: int) -> Tensor:
@@ -80,12 +80,14 @@ class Bank(nn.Module):
                 f"Bank(views={len(self.rows)}) was given keys of view {view}, counted from 0; it needs views={view + 1}"
             )
 
-    def circumstances(self, batch_size: int, key_views: int, places: int = 1, own: int = 0) -> Circumstances:
-        if places > 1:
+    def sampling(
+        self, batch_size: int, key_views: int, keys_per_instance: int = 1, same_instance_negatives: int = 0
+    ) -> NegativeSampling:
+        if keys_per_instance > 1:
             raise UserError(
-                f"negatives was bank with encoders that have {places} keys for each instance; a bank holds one row "
+                f"negatives was bank with encoders that have {keys_per_instance} keys for each instance; a bank holds one row "
                 "each: use in-batch or queue"
             )
         why = "rows are averages over earlier networks and views, not draws of one key distribution"
         count = self.size - 1 if self.sample is None else self.sample
-        return Circumstances(batch_size, count, exchangeable=False, otherwise=why)
+        return NegativeSampling(batch_size, count, exchangeable=False, reason=why)

@@ -10,14 +10,14 @@ from torch import Tensor
 from nearfar.errors import UserError
 from nearfar.negatives.fresh import GROUPED, Fresh, rows_of
 from nearfar.scores import Candidates
-from nearfar.types import Circumstances
+from nearfar.types import NegativeSampling
 
 
 @dataclass(frozen=True)
 class InBatch(Fresh):
     """Keys of the other instances in the batch.
 
-    `views="both"` takes every view of the others, 2N - 2 negatives for two views (SimCLR, 004 Eq. 23);
+    `views="both"` takes every view of the others, 2N - 2 negatives for two views (SimCLR, Sáez Maldonado 2021, Eq. 23);
     `views="one"` only the view the positive is of, N - 1 negatives (CLIP-style, and the form that is proven
     to bound mutual information).
     """
@@ -34,11 +34,13 @@ class InBatch(Fresh):
         embedding, ids = zip(*(rows_of(keys[view], index) for view in sorted(keys)), strict=True)
         return Candidates(torch.cat(embedding), torch.cat(ids))
 
-    def circumstances(self, batch_size: int, key_views: int, places: int = 1, own: int = 0) -> Circumstances:
-        others = (batch_size - 1) * places + own
+    def sampling(
+        self, batch_size: int, key_views: int, keys_per_instance: int = 1, same_instance_negatives: int = 0
+    ) -> NegativeSampling:
+        others = (batch_size - 1) * keys_per_instance + same_instance_negatives
         if self.views == "one" or key_views == 1:
-            if places == 1:
-                return Circumstances(batch_size, others)
-            return Circumstances(batch_size, others, exchangeable=False, otherwise=GROUPED)
+            if keys_per_instance == 1:
+                return NegativeSampling(batch_size, others)
+            return NegativeSampling(batch_size, others, exchangeable=False, reason=GROUPED)
         why = f"{key_views} views of the same other image are not independent draws, so negatives come in groups"
-        return Circumstances(batch_size, key_views * others, exchangeable=False, otherwise=why)
+        return NegativeSampling(batch_size, key_views * others, exchangeable=False, reason=why)

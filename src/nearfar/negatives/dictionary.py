@@ -1,4 +1,4 @@
-"""Every symbol of the vocabulary (masked language models, 003 sec. 5.1)."""
+"""Every symbol of the vocabulary (masked language models, Wu et al. 2020, sec. 5.1)."""
 
 from collections.abc import Mapping
 
@@ -8,7 +8,7 @@ from torch import Tensor
 from nearfar.errors import UserError
 from nearfar.negatives.fresh import Fresh
 from nearfar.scores import Candidates
-from nearfar.types import Circumstances
+from nearfar.types import NegativeSampling
 
 
 class Dictionary(Fresh):
@@ -27,9 +27,11 @@ class Dictionary(Fresh):
             )
         return Candidates(tables[0], torch.arange(self.symbols, device=index.device))
 
-    def circumstances(self, batch_size: int, key_views: int, places: int = 1, own: int = 0) -> Circumstances:
+    def sampling(
+        self, batch_size: int, key_views: int, keys_per_instance: int = 1, same_instance_negatives: int = 0
+    ) -> NegativeSampling:
         why = (
             "each symbol of the vocabulary is a negative once, not as often as it occurs, so the value can exceed the "
-            "information by as much as the symbols' entropy falls short of log V (003 sec. 5.1)"
+            "information by as much as the symbols' entropy falls short of log V (Wu et al. 2020, sec. 5.1)"
         )
-        return Circumstances(batch_size, self.symbols - 1, exchangeable=False, otherwise=why)
+        return NegativeSampling(batch_size, self.symbols - 1, exchangeable=False, reason=why)

@@ -22,10 +22,10 @@ GROUPED = "the places of one instance are not independent draws, so negatives co
 class Fresh:
     """A source that pulls anchors towards the keys of this very step and remembers nothing."""
 
-    def furnish(self, kinds: int, prepare: Callable[[Tensor], Tensor]) -> None:
+    def setup(self, key_groups: int, prepare: Callable[[Tensor], Tensor]) -> None:
         """Nothing is kept."""
 
-    def wanted(self) -> int:
+    def prefill_size(self) -> int:
         return 0
 
     def positive(self, keys: Mapping[int, Tensor], index: Tensor, which: int) -> Tensor:

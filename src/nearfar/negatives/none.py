@@ -7,7 +7,7 @@ from torch import Tensor
 
 from nearfar.negatives.fresh import Fresh, rows_of
 from nearfar.scores import Candidates
-from nearfar.types import Circumstances
+from nearfar.types import NegativeSampling
 
 
 @dataclass(frozen=True)
@@ -18,5 +18,7 @@ class NoNegatives(Fresh):
         flat, ids = rows_of(keys[which], index)
         return Candidates(flat[:0], ids[:0])
 
-    def circumstances(self, batch_size: int, key_views: int, places: int = 1, own: int = 0) -> Circumstances:
-        return Circumstances(batch_size, 0)
+    def sampling(
+        self, batch_size: int, key_views: int, keys_per_instance: int = 1, same_instance_negatives: int = 0
+    ) -> NegativeSampling:
+        return NegativeSampling(batch_size, 0)

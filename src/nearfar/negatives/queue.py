@@ -1,4 +1,4 @@
-"""The keys of recent steps, first in, first out (MoCo, 000 Eq. 35)."""
+"""The keys of recent steps, first in, first out (MoCo, Liu 2022, Eq. 35)."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -11,7 +11,7 @@ from nearfar.errors import UserError
 from nearfar.negatives.fresh import Fresh, rows_of
 from nearfar.schedules import Progress
 from nearfar.scores import EMPTY, Candidates
-from nearfar.types import Circumstances
+from nearfar.types import NegativeSampling
 
 LARGEST = 2**26  # keys; of 128 numbers each that is 32 GiB
 
@@ -19,7 +19,7 @@ LARGEST = 2**26  # keys; of 128 numbers each that is 32 GiB
 class Queue(Fresh, nn.Module):
     """The last `size` keys of each kind. Overflow wraps; a step's own keys enter only after the step that made them.
 
-    Kinds of keys (`Encoders.kinds`) lie one below the other in `embedding`, `size` places each, and never mix.
+    Kinds of keys (`Encoders.key_groups`) lie one below the other in `embedding`, `size` places each, and never mix.
     """
 
     embedding: Tensor
@@ -38,18 +38,18 @@ class Queue(Fresh, nn.Module):
         self.register_buffer("pointer", torch.zeros(1, dtype=torch.long))
 
     @property
-    def kinds(self) -> int:
+    def key_groups(self) -> int:
         return len(self.pointer)
 
-    def furnish(self, kinds: int, prepare: Callable[[Tensor], Tensor]) -> None:
-        if kinds != self.kinds:
+    def setup(self, key_groups: int, prepare: Callable[[Tensor], Tensor]) -> None:
+        if key_groups != self.key_groups:
             if bool((self.index != EMPTY).any()):
                 raise UserError(
-                    f"the queue holds keys of {self.kinds} kinds of another method, and this one has {kinds}; give it a queue of its own"
+                    f"the queue holds keys of {self.key_groups} kinds of another method, and this one has {key_groups}; give it a queue of its own"
                 )
-            self.embedding = self.embedding.new_zeros(kinds * self.size, self.dim)
-            self.index = self.index.new_full((kinds * self.size,), EMPTY)
-            self.pointer = self.pointer.new_zeros(kinds)
+            self.embedding = self.embedding.new_zeros(key_groups * self.size, self.dim)
+            self.index = self.index.new_full((key_groups * self.size,), EMPTY)
+            self.pointer = self.pointer.new_zeros(key_groups)
 
     def _load_from_state_dict(self, state: dict[str, Any], prefix: str, *rest: Any) -> None:
         pointer = state.get(f"{prefix}pointer")
@@ -57,11 +57,11 @@ class Queue(Fresh, nn.Module):
             state[f"{prefix}pointer"] = pointer.reshape(-1)
         super()._load_from_state_dict(state, prefix, *rest)
 
-    def wanted(self) -> int:
+    def prefill_size(self) -> int:
         return self.size
 
     def candidates(self, keys: Mapping[int, Tensor], index: Tensor, which: int) -> Candidates:
-        return Candidates(*self._of(which % self.kinds))
+        return Candidates(*self._of(which % self.key_groups))
 
     def _of(self, kind: int) -> tuple[Tensor, Tensor]:
         places = slice(kind * self.size, (kind + 1) * self.size)
@@ -70,7 +70,7 @@ class Queue(Fresh, nn.Module):
     @torch.no_grad()
     def advance(self, keys: Mapping[int, Tensor], index: Tensor, progress: Progress) -> None:
         for view in sorted(keys):
-            self._push(view % self.kinds, *rows_of(keys[view], index))
+            self._push(view % self.key_groups, *rows_of(keys[view], index))
 
     def _push(self, kind: int, keys: Tensor, index: Tensor) -> None:
         count = len(keys)
@@ -91,7 +91,9 @@ class Queue(Fresh, nn.Module):
                 "negatives; raise negatives.size or lower batch_size"
             )
 
-    def circumstances(self, batch_size: int, key_views: int, places: int = 1, own: int = 0) -> Circumstances:
-        self._check_room(batch_size * places, key_views)
+    def sampling(
+        self, batch_size: int, key_views: int, keys_per_instance: int = 1, same_instance_negatives: int = 0
+    ) -> NegativeSampling:
+        self._check_room(batch_size * keys_per_instance, key_views)
         why = "queued keys were embedded by earlier networks than the positive"
-        return Circumstances(batch_size, self.size, exchangeable=False, otherwise=why)
+        return NegativeSampling(batch_size, self.size, exchangeable=False, reason=why)

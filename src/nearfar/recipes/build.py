@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from nearfar import bounds, critics, encoders, negatives, selections
-from nearfar.encoders import Plan, Seen
+from nearfar.encoders import HeadConfig, InputSpec
 from nearfar.errors import UserError
 from nearfar.method import Method
 from nearfar.parts import settable
@@ -51,12 +51,12 @@ def try_parts(choices: Choices) -> None:
         _plain_part(bounds.PARTS, choices["bound"])
 
 
-def _plan(choices: Choices) -> Plan:
-    keys = settable(Plan)
-    return Plan(**{key: value for key, value in choices["encoders"].items() if key in keys})
+def _plan(choices: Choices) -> HeadConfig:
+    keys = settable(HeadConfig)
+    return HeadConfig(**{key: value for key, value in choices["encoders"].items() if key in keys})
 
 
-def _dim(choices: Choices, plan: Plan) -> int:
+def _dim(choices: Choices, plan: HeadConfig) -> int:
     """How wide what is scored is."""
     return choices["encoders"]["width"] if choices["encoders"]["name"] == "predictive" else plan.dim
 
@@ -93,13 +93,13 @@ def seen_channels(views: Mapping[str, Any], channels: int) -> tuple[int, ...]:
     return LAB_CHANNELS
 
 
-def _seen(views: Mapping[str, Any], backbone: str, channels: int, size: int, instances: int) -> Seen:
-    return Seen(backbone, seen_channels(views, channels), size, instances, views)
+def _seen(views: Mapping[str, Any], backbone: str, channels: int, size: int, instances: int) -> InputSpec:
+    return InputSpec(backbone, seen_channels(views, channels), size, instances, views)
 
 
-def _encoders(choices: Choices, plan: Plan, seen: Seen) -> Encoders:
+def _encoders(choices: Choices, plan: HeadConfig, seen: InputSpec) -> Encoders:
     role = encoders.PARTS[choices["encoders"]["name"]]
-    return role.made(plan, seen, **_own(role, choices["encoders"]))  # type: ignore[attr-defined]
+    return role.from_config(plan, seen, **_own(role, choices["encoders"]))  # type: ignore[attr-defined]
 
 
 def _negatives(choices: Choices, made: Encoders, dim: int, instances: int, symbols: int) -> Source:

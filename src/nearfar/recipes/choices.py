@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from nearfar import bounds, critics, encoders, negatives, selections
-from nearfar.encoders import SEQUENCE_ROLES, Plan
+from nearfar.encoders import SEQUENCE_ROLES, HeadConfig
 from nearfar.errors import UserError
 from nearfar.parts import check_settings, convert, settable, unknown
 from nearfar.views import PIPELINES, SEQUENCES, Colours, pipelines
@@ -37,12 +37,12 @@ def check_choice(room: str, choice: Mapping[str, Any]) -> dict[str, Any]:
     if name in SEQUENCE_ROLES:
         return {"name": name, **check_settings(parts[name], raw, room)}
     # the encoders' section holds the role's settings and the network's
-    role_keys, plan_keys = settable(parts[name]), settable(Plan)
+    role_keys, plan_keys = settable(parts[name]), settable(HeadConfig)
     for key in raw:
         if key not in role_keys and key not in plan_keys:
             raise unknown(f"{room}.{key}", (f"{room}.{k}" for k in {**role_keys, **plan_keys}))
     role = check_settings(parts[name], {k: v for k, v in raw.items() if k in role_keys}, room)
-    plan = check_settings(Plan, {k: v for k, v in raw.items() if k in plan_keys}, room)
+    plan = check_settings(HeadConfig, {k: v for k, v in raw.items() if k in plan_keys}, room)
     return {"name": name, **role, **plan}
 
 
@@ -50,7 +50,7 @@ def _check_whose(room: str, name: str, raw: Mapping[str, Any]) -> None:
     """A setting that other parts of the room have but this one has not is told by whose it is."""
     for key in raw:
         owners = [part for part, make in ROOMS[room].items() if key in settable(make)]
-        if owners and name not in owners and not (room == "encoders" and key in settable(Plan)):
+        if owners and name not in owners and not (room == "encoders" and key in settable(HeadConfig)):
             raise UserError(
                 f"{room}.{key} is no setting of {room}={name} but of {', '.join(owners)}; leave it out, or choose one of these"
             )
@@ -98,10 +98,10 @@ def check_together(choices: Mapping[str, Mapping[str, Any]]) -> None:
     """Pairs of parts that would train nothing."""
     source, bound = choices["negatives"]["name"], choices["bound"]["name"]
     views, role = choices["views"], choices["encoders"]["name"]
-    if views.get("colours") == "lab" and (role != "apart" or views["count"] != 2):
+    if views.get("colours") == "lab" and (role != "per-view" or views["count"] != 2):
         raise UserError(
             f"views.colours was lab with encoders={role} and views.count={views['count']}: luminance and colour have "
-            "other channels and need networks of their own; use encoders=apart views.count=2"
+            "other channels and need networks of their own; use encoders=per-view views.count=2"
         )
     if views["count"] == 1 and source != "bank" and not getattr(encoders.PARTS[role], "one_view", False):
         raise UserError(

@@ -41,7 +41,7 @@ CRITICS = {
 ENCODERS = {
     "shared": "u = h(x), v = h(x'): one network",
     "momentum": "u = h(x), v = h'(x'): h' follows h, weights w' <- c w' + (1 - c) w, c = {momentum}",
-    "apart": "u = h_1(x), v = h_2(x'): no weight shared",
+    "per-view": "u = h_1(x), v = h_2(x'): no weight shared",
     "infomax": "u = h(x), v = the feature map of x' whole ({global_weight} of the loss) and at every place ({local_weight}); "
     "u matched to a prior ({prior}, {prior_weight})",
     "predictive": "u = W_k c_t, v = z_(t+k), k = 1 to {steps}: z_t encodes frame t, c_t all frames up to it",

@@ -5,7 +5,7 @@ from dataclasses import replace
 from nearfar.recipes.recipe import CLOSE_AFTER, Recipe
 
 MOCO = Recipe(
-    about="A view is told from a queue of keys that a slow copy of the network embedded (000 sec. 3.2.2; v2 head).",
+    about="A view is told from a queue of keys that a slow copy of the network embedded (Liu 2022, sec. 3.2.2; v2 head).",
     views={"name": "simclr", "symmetric": False},
     encoders={"name": "momentum", "momentum": 0.99, "head": "mlp-plain"},
     critic={"name": "cosine", "temperature": 0.1},
@@ -16,14 +16,14 @@ MOCO = Recipe(
 
 MOCO_V1 = replace(
     MOCO,
-    about="MoCo as first published: a linear head and no blur (000 Eq. 35).",
+    about="MoCo as first published: a linear head and no blur (Liu 2022, Eq. 35).",
     views={"name": "instdisc", "symmetric": False},
     encoders={"name": "momentum", "momentum": 0.99, "head": "linear"},
     critic={"name": "cosine", "temperature": 0.07},
 )
 
 INSTDISC = Recipe(
-    about="A view is told, from a bank with one row per picture, to be its own row (001 sec. 2, 003 sec. 5).",
+    about="A view is told, from a bank with one row per picture, to be its own row (Wu et al. 2021, sec. 2, Wu et al. 2020, sec. 5).",
     views={"name": "instdisc", "count": 1},
     encoders={"name": "shared", "head": "linear-norm"},
     critic={"name": "cosine", "temperature": 0.07},
@@ -33,9 +33,9 @@ INSTDISC = Recipe(
 )
 
 CMC = Recipe(
-    about="Luminance is told, from a bank of colours, to go with its own picture's colour, and the other way round; two networks, twice the weights (001 sec. 2).",
+    about="Luminance is told, from a bank of colours, to go with its own picture's colour, and the other way round; two networks, twice the weights (Wu et al. 2021, sec. 2).",
     views={"name": "cmc", "colours": "lab", "aligned": True},
-    encoders={"name": "apart", "keep": "all", "head": "linear-norm"},
+    encoders={"name": "per-view", "keep": "all", "head": "linear-norm"},
     critic={"name": "cosine", "temperature": 0.07},
     negatives={"name": "bank", "momentum": 0.5},
     bound={"name": "infonce"},
@@ -44,7 +44,7 @@ CMC = Recipe(
 
 LOCAL_AGGREGATION = replace(
     INSTDISC,
-    about="Local Aggregation: a view is told, from its nearest rows, to be one of those in its own clusters (003 sec. 5.3).",
+    about="Local Aggregation: a view is told, from its nearest rows, to be one of those in its own clusters (Wu et al. 2020, sec. 5.3).",
     selection={"name": "neighbours", "background": 4096, "lower": 0.0, "after": CLOSE_AFTER},
     bound={"name": "tuple"},  # its value is the paper's log p(C_i and B_i) - log p(B_i), without a log m
 )

@@ -1,4 +1,4 @@
-"""Losses of metric learning, with the other pairs of the batch as negatives (004 sec. 6)."""
+"""Losses of metric learning, with the other pairs of the batch as negatives (Sáez Maldonado 2021, sec. 6)."""
 
 from dataclasses import replace
 
@@ -7,19 +7,19 @@ from nearfar.recipes.siamese import SIMCLR
 
 NPAIR = replace(
     SIMCLR,
-    about="Each view is told from the same view of the other pictures: multi-class N-pair (004 Eq. 20).",
+    about="Each view is told from the same view of the other pictures: multi-class N-pair (Sáez Maldonado 2021, Eq. 20).",
     negatives={"name": "in-batch", "views": "one"},
     bound={"name": "npair"},
 )
 
 TUPLE = replace(
     SIMCLR,
-    about="A view is told from all views of the other pictures in one tuple (004 Eq. 19).",
+    about="A view is told from all views of the other pictures in one tuple (Sáez Maldonado 2021, Eq. 19).",
     bound={"name": "tuple"},
 )
 
 TRIPLET = Recipe(
-    about="A view is nearer to its own picture's other view, by a margin, than to any other's (004 Eq. 17-18).",
+    about="A view is nearer to its own picture's other view, by a margin, than to any other's (Sáez Maldonado 2021, Eq. 17-18).",
     views={"name": "simclr"},
     encoders={"name": "shared", "head": "mlp"},
     critic={"name": "distance"},

@@ -3,7 +3,7 @@
 from nearfar.recipes.recipe import Recipe
 
 SIMCLR = Recipe(
-    about="Two views of a picture are told from the views of all other pictures in the batch (004 ch. 7).",
+    about="Two views of a picture are told from the views of all other pictures in the batch (Sáez Maldonado 2021, ch. 7).",
     views={"name": "simclr"},
     encoders={"name": "shared", "head": "mlp"},
     critic={"name": "cosine", "temperature": 0.2},
@@ -13,9 +13,9 @@ SIMCLR = Recipe(
 )
 
 END_TO_END = Recipe(
-    about="Query and key have networks of their own, both trained: contrast end to end (000 Eq. 34).",
+    about="Query and key have networks of their own, both trained: contrast end to end (Liu 2022, Eq. 34).",
     views={"name": "simclr", "symmetric": False},
-    encoders={"name": "apart", "keep": "first", "head": "mlp"},
+    encoders={"name": "per-view", "keep": "first", "head": "mlp"},
     critic={"name": "cosine", "temperature": 0.2},
     negatives={"name": "in-batch", "views": "one"},
     bound={"name": "infonce"},
@@ -23,7 +23,7 @@ END_TO_END = Recipe(
 )
 
 BYOL = Recipe(
-    about="The online network predicts what a slow copy of it says of the other view; no negatives (004 ch. 8).",
+    about="The online network predicts what a slow copy of it says of the other view; no negatives (Sáez Maldonado 2021, ch. 8).",
     views={"name": "byol"},
     encoders={"name": "momentum", "momentum": "cosine(0.99,1.0)", "head": "mlp", "predictor": "mlp"},
     critic={"name": "cosine", "temperature": 1.0},

@@ -1,10 +1,10 @@
 """Every image recipe with negatives under every selection: `moco` gives `moco-ring`, `moco-ball`, `moco-cave`,
 `moco-neighbours`, by rule.
 
-001 lets the outer edge of a ring rise linearly, from all candidates to the most similar tenth in the first 100 of
+Wu et al. 2021 lets the outer edge of a ring rise linearly, from all candidates to the most similar tenth in the first 100 of
 its 300 epochs (App. E); here it is the first third of however many there are. It does not tell its inner edge, only
 that there is one (Table 2: without it, worse): 0.99 is ours. Close neighbours are pulled once that first third is over:
-what an untrained network calls close means little, and 003 starts Local Aggregation from 10 epochs of instance discrimination.
+what an untrained network calls close means little, and Wu et al. 2020 starts Local Aggregation from 10 epochs of instance discrimination.
 """
 
 from collections.abc import Mapping
@@ -34,19 +34,19 @@ def _selections(recipe: Recipe) -> dict[str, tuple[str, Choice]]:
     close = {"name": "neighbours", "lower": OUTER_EDGE, "clusters": clusters, "after": CLOSE_AFTER}
     found: dict[str, tuple[str, Choice]] = {
         "ring": (
-            "Negatives neither too easy nor too close, the ring narrowing in the first third of the run (001 sec. 4)",
+            "Negatives neither too easy nor too close, the ring narrowing in the first third of the run (Wu et al. 2021, sec. 4)",
             {"name": "ring", "lower": OUTER_EDGE, "upper": INNER_EDGE},
         ),
         "ball": (
-            "Negatives among the most similar, more so over the first third of the run (001 Table 2, 003 Def. 5.2)",
+            "Negatives among the most similar, more so over the first third of the run (Wu et al. 2021, Table 2, Wu et al. 2020, Def. 5.2)",
             {"name": "ball", "lower": OUTER_EDGE},
         ),
         "cave": (
-            "Negatives from the anchor's own k-means cluster, renewed every epoch (001 App. F)",
+            "Negatives from the anchor's own k-means cluster, renewed every epoch (Wu et al. 2021, App. F)",
             {"name": "cave", "clusters": caves},
         ),
         "neighbours": (
-            "Ring (+C_i): negatives of a ring, and those in the anchor's own k-means clusters as positives (001 App. F)",
+            "Ring (+C_i): negatives of a ring, and those in the anchor's own k-means clusters as positives (Wu et al. 2021, App. F)",
             {**close, "upper": INNER_EDGE},
         ),
     }
@@ -58,12 +58,12 @@ def _selections(recipe: Recipe) -> dict[str, tuple[str, Choice]]:
         "ring": found["neighbours"],
         "ball": (
             "Ball (+C_i): negatives among the most similar, and those in the anchor's own k-means clusters as positives "
-            "(001 App. F)",
+            "(Wu et al. 2021, App. F)",
             close,
         ),
         "cave": (
             "Cave (+C_i): negatives from the anchor's own one of few clusters; those of them in its own smaller clusters "
-            "are positives (001 App. F)",
+            "are positives (Wu et al. 2021, App. F)",
             {"name": "cave", "clusters": clusters // 10, "close": clusters, "after": CLOSE_AFTER},
         ),
     }

@@ -8,8 +8,8 @@ from pathlib import Path
 from nearfar.errors import UserError
 from nearfar.report.gather import gather
 from nearfar.report.inputs import Run
-from nearfar.report.look import Detail
 from nearfar.report.page import page
+from nearfar.report.visuals import Detail
 
 __all__ = ["write_report"]
 

@@ -186,7 +186,7 @@ class RunFacts:
     path: str
     recipe: str
     data: str
-    glance: tuple[Fact, ...]  # a handful: how far, how fast, on what
+    summary: tuple[Fact, ...]  # a handful: how far, how fast, on what
     environment: tuple[Fact, ...]
     choices: Mapping[str, str]  # views, encoders, critic, negatives, selection, bound
     certificate: Certificate | Absent

@@ -16,7 +16,7 @@ from nearfar.errors import UserError
 from nearfar.report.curves import curves_of, edges_of
 from nearfar.report.facts import Absent, Certificate, Curve, Event, Fact, RunFacts, Score
 from nearfar.report.inputs import Run
-from nearfar.report.look import Detail, look
+from nearfar.report.visuals import Detail, visuals_of
 
 
 @dataclass(frozen=True)
@@ -32,13 +32,13 @@ def gather(run: Run, detail: Detail) -> RunFacts:
     settings = run.settings.as_plain()
     environment = _environment(run)
     metrics = list(run.metrics)
-    seen = look(run, settings, detail)
+    seen = visuals_of(run, settings, detail)
     return RunFacts(
         title=run.path.resolve().name,
         path=str(run.path),
         recipe=written(settings.get("recipe", "")),
         data=written(settings.get("data", "")),
-        glance=tuple(_glance(_Numbers(settings, environment, metrics, _last_logged(run)))),
+        summary=tuple(_summary(_Numbers(settings, environment, metrics, _last_logged(run)))),
         environment=tuple(Fact(name, value) for name, value in environment.items()),
         choices=dict(run.choices()),
         certificate=_certificate(run),
@@ -85,7 +85,7 @@ def _environment(run: Run) -> dict[str, str]:
     return {name: written(value) for name, value in flattened(tree)} if isinstance(tree, dict) else {}
 
 
-def _glance(numbers: _Numbers) -> Iterator[Fact]:
+def _summary(numbers: _Numbers) -> Iterator[Fact]:
     trained = [row for row in numbers.metrics if row.get("kind") == "train"]
     if trained:
         last = max(trained, key=lambda row: row["step"])

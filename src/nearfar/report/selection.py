@@ -16,11 +16,21 @@ from jaxtyping import Float, Int
 from nearfar.critics import Cosine
 from nearfar.method import Method
 from nearfar.randomness import order
-from nearfar.report.cases import Shown, cases_of, clusters_of
+from nearfar.report.classify import (
+    CLOSE,
+    DROPPED,
+    EASY,
+    GROUPS,
+    KEPT,
+    PULLED,
+    Sifted,
+    classify_candidates,
+    watched,
+)
+from nearfar.report.examples import Thumbnails, cases_of, clusters_of
 from nearfar.report.facts import Absent, Group, Selected
 from nearfar.report.inputs import Images, Run
 from nearfar.report.reasons import UNAVAILABLE, said
-from nearfar.report.sift import CLOSE, DROPPED, EASY, GROUPS, KEPT, PULLED, Sifted, sift, watched
 from nearfar.schedules import Progress, at
 from nearfar.selections import Ball, Neighbours, Ring
 from nearfar.types import Batch
@@ -90,7 +100,7 @@ def _measured(run: Run, images: Images, settings: Mapping[str, Any], extent: Ext
     labels = np.asarray(images.labels) if whole and images.labels is not None else None
     name, bins = chosen(settings, "selection"), _bins(sifted)
     groups = {g: _group(sifted, g, name, bins, labels) for g in GROUPS if (sifted.group == g).any()}
-    shown = Shown(images, run.views(), method, batch, extent.side)
+    shown = Thumbnails(images, run.views(), method, batch, extent.side)
     return Selected(
         name=name,
         step=progress.step,
@@ -107,12 +117,12 @@ def _measured(run: Run, images: Images, settings: Mapping[str, Any], extent: Ext
 
 
 def _sifted(method: Method, batch: Batch, progress: Progress, seed: int) -> tuple[Sifted, float | None]:
-    """The candidates in their groups, by similarity, and for a ring the share of anchors that 001 Thm 3.1 covers."""
+    """The candidates in their groups, by similarity, and for a ring the share of anchors that Wu et al. 2021, Thm 3.1 covers."""
     by_rank = isinstance(method.selection, (Ball, Ring, Neighbours))
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)  # a bank may sample its rows, a selection draw, an encoder drop units
         scores, context = watched(method, batch, progress)
-        sifted = sift(method.selection, scores, context, by_rank)
+        sifted = classify_candidates(method.selection, scores, context, by_rank)
     covered = method.selection.covered(scores, context) if isinstance(method.selection, Ring) else None
     return _in_units(sifted, method, progress), covered
 
@@ -127,7 +137,7 @@ def progress_of(run: Run, settings: Mapping[str, Any]) -> Progress:
 
 def _anchors(method: Method, batch_size: int) -> int:
     """As many as a batch where they are one another's candidates, otherwise as few as show something."""
-    remembered = method.negatives.wanted()
+    remembered = method.negatives.prefill_size()
     if not remembered:
         return min(batch_size, LARGEST_BATCH)
     return min(batch_size, ANCHORS, max(8, SCORES // remembered))
@@ -184,11 +194,11 @@ def _notes(method: Method, anchors: int, covered: float | None, batch_size: int)
     if covered is not None:
         # rounding down: a share short of all must never read as all
         yield (
-            "001 Thm 3.1 asks of a ring that every kept e^f is at least its mean over the anchor's candidates: it holds "
+            "Wu et al. 2021 Thm 3.1 asks of a ring that every kept e^f is at least its mean over the anchor's candidates: it holds "
             f"for {math.floor(100 * covered)}% of these anchors. Only where it holds for all does a bound remain one "
             "when the closest are dropped."
         )
-    if not method.negatives.wanted() and anchors < batch_size:
+    if not method.negatives.prefill_size() and anchors < batch_size:
         yield f"Training contrasts {batch_size:,} images at a time; here it is {anchors:,}, so there are fewer candidates."
     clusters = clusters_of(method)
     if clusters is not None and bool((clusters.ids < 0).all()):

@@ -24,7 +24,7 @@ PARTS: dict[str, Callable[..., Selection]] = {
     "everyone": Everyone,
     "ball": Ball,
     "ring": Ring,
-    "annulus": Ring,  # 003's name for it
+    "annulus": Ring,  # Wu et al. 2020's name for it
     "cave": Cave,
     "group": Group,
     "neighbours": Neighbours,

@@ -1,4 +1,4 @@
-"""Learned acceptance: which negatives count is drawn, and the chances are learned (VINCE+, 003 App. C)."""
+"""Learned acceptance: which negatives count is drawn, and the chances are learned (VINCE+, Wu et al. 2020, App. C)."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from nearfar.errors import UserError
 from nearfar.schedules import Progress
 from nearfar.scores import Dense, Scores
-from nearfar.types import Circumstances, Context
+from nearfar.types import Context, NegativeSampling
 
 Aim = Literal["climb", "oppose"]
 
@@ -24,7 +24,7 @@ class Drawn(Scores):
     everyone: Scores
     aim: Aim
 
-    def credit(self, value: Tensor, climb: Callable[..., Tensor], *arguments: Any) -> Tensor:
+    def score_function_term(self, value: Tensor, climb: Callable[..., Tensor], *arguments: Any) -> Tensor:
         """Zero, with the score-function gradient of the expected value: (value - baseline) grad log chance.
 
         What everyone's scores give serves as baseline: it does not depend on the draw, so the gradient stays unbiased,
@@ -41,7 +41,7 @@ class Accept(nn.Module):
     """Each candidate is accepted with a chance r in [least, 1] that a small network reads off its similarity.
 
     The network sees how far a candidate's score is from the mean over its anchor's candidates, in standard deviations,
-    so it can learn a ball, a ring or anything between. 003 writes q = r p, which is not normalised; here acceptance is
+    so it can learn a ball, a ring or anything between. Wu et al. 2020 writes q = r p, which is not normalised; here acceptance is
     a coin for each candidate, so the chance of a draw is exactly prod r^a (1 - r)^(1 - a), and the weights 1 / r of
     Eq. 17 are left out, as Eq. 4 does. `aim="climb"` trains r to raise the bound, as VINCE+ does (easier negatives do
     that); `aim="oppose"` trains it to lower the bound, towards harder ones. An anchor that accepts nobody keeps all.
@@ -92,8 +92,8 @@ class Accept(nn.Module):
         kept = Dense(values, accepted | (offered & alone))
         return Drawn(scores.positive, kept, log_chance, scores, self.aim)
 
-    def circumstances(self, given: Circumstances, progress: Progress | None = None) -> Circumstances:
-        why = "negatives are accepted with learned chances, and 003 Cor. 3.1.1 takes an unnormalised q for a density"
+    def sampling(self, given: NegativeSampling, progress: Progress | None = None) -> NegativeSampling:
+        why = "negatives are accepted with learned chances, and Wu et al. 2020, Cor. 3.1.1 takes an unnormalised q for a density"
         return replace(
-            given, exchangeable=False, independent=False, otherwise=why, fewest=min(1, given.negatives)
+            given, exchangeable=False, independent=False, reason=why, min_negatives=min(1, given.negatives)
         )

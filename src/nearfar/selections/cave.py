@@ -8,17 +8,17 @@ from torch import Tensor, nn
 from nearfar.errors import UserError
 from nearfar.schedules import Progress
 from nearfar.scores import Dense, Scores
-from nearfar.selections.close import pulled
+from nearfar.selections.close import merge_positives
 from nearfar.selections.clusters import Clusters
-from nearfar.types import Circumstances, Context
+from nearfar.types import Context, NegativeSampling
 
 
 class Cave(nn.Module):
-    """The candidates in the anchor's own one of `clusters` k-means clusters (001 App. F).
+    """The candidates in the anchor's own one of `clusters` k-means clusters (Wu et al. 2021, App. F).
 
     An anchor without company there, and every anchor before the first refresh, keeps everyone: told from nobody it
     would learn nothing. `close` adds +C_i: members of the cave that share one of so many smaller clusters with the
-    anchor, in any of `runs` k-means runs, join its positive (see `close.pulled`) instead of its negatives.
+    anchor, in any of `runs` k-means runs, join its positive (see `close.merge_positives`) instead of its negatives.
     """
 
     def __init__(
@@ -58,15 +58,17 @@ class Cave(nn.Module):
         negatives = cave & ~close
         alone = ~negatives.any(dim=1, keepdim=True)
         positive = (
-            scores.positive if self.close is None else pulled(scores.positive, values, close, context.as_mean)
+            scores.positive
+            if self.close is None
+            else merge_positives(scores.positive, values, close, context.as_mean)
         )
         return Scores(positive, Dense(values, negatives | (strangers & ~close & alone)))
 
-    def circumstances(self, given: Circumstances, progress: Progress | None = None) -> Circumstances:
+    def sampling(self, given: NegativeSampling, progress: Progress | None = None) -> NegativeSampling:
         why = (
-            "negatives come from the anchor's own cluster, which 001 Thm 3.1 covers only where every kept e^f is at "
+            "negatives come from the anchor's own cluster, which Wu et al. 2021, Thm 3.1 covers only where every kept e^f is at "
             "least its mean over the anchor's candidates"
         )
         if self.close is not None:
             why = f"{why}, and close neighbours count as positives"
-        return replace(given, exchangeable=False, independent=False, otherwise=why)
+        return replace(given, exchangeable=False, independent=False, reason=why)

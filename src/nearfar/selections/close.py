@@ -7,7 +7,7 @@ from torch import Tensor
 from nearfar.scores import Dense
 
 
-def pulled(
+def merge_positives(
     positive: Float[Tensor, "anchor positive"],
     values: Float[Tensor, "anchor candidate"],
     close: Bool[Tensor, "anchor candidate"],
@@ -16,7 +16,7 @@ def pulled(
     """The positive as the event "one of C_i": log( e^f(u, v+) + sum of e^f over the close candidates ).
 
     Why a sum, and why here. Local Aggregation's p(C_i) is the chance that a softmax picks any member of C_i, and
-    chances of disjoint outcomes add (003 sec. 5.3); a mean of log-softmaxes, which bounds take over several
+    chances of disjoint outcomes add (Wu et al. 2020, sec. 5.3); a mean of log-softmaxes, which bounds take over several
     positives, would ask for each member in turn. Which things count as one is a question of membership, so a
     selection answers it, and what leaves it is one score per positive: `Scores` needs no mask for positives, and
     log( sum over C_i / sum over B_i ) is what any bound with a softmax computes from it.

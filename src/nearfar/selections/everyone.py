@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from nearfar.schedules import Progress
 from nearfar.scores import Scores
-from nearfar.types import Circumstances, Context
+from nearfar.types import Context, NegativeSampling
 
 
 @dataclass(frozen=True)
@@ -14,5 +14,5 @@ class Everyone:
     def __call__(self, scores: Scores, context: Context | None = None) -> Scores:
         return scores
 
-    def circumstances(self, given: Circumstances, progress: Progress | None = None) -> Circumstances:
+    def sampling(self, given: NegativeSampling, progress: Progress | None = None) -> NegativeSampling:
         return given

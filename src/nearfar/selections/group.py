@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from nearfar.errors import UserError
 from nearfar.schedules import Progress
 from nearfar.scores import Dense, Scores
-from nearfar.types import Circumstances, Context
+from nearfar.types import Context, NegativeSampling
 
 UNKNOWN_GROUP = -1
 
@@ -53,6 +53,6 @@ class Group(nn.Module):
         alone = ~company.any(dim=1, keepdim=True)
         return Scores(scores.positive, Dense(values, company | (strangers & alone)))
 
-    def circumstances(self, given: Circumstances, progress: Progress | None = None) -> Circumstances:
+    def sampling(self, given: NegativeSampling, progress: Progress | None = None) -> NegativeSampling:
         why = f"negatives share the anchor's {self.by}, so the value speaks of the information beyond it, not of all"
-        return replace(given, exchangeable=False, independent=False, otherwise=why)
+        return replace(given, exchangeable=False, independent=False, reason=why)

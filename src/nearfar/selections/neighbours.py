@@ -9,23 +9,23 @@ from torch import Tensor, nn
 from nearfar.errors import UserError
 from nearfar.schedules import Progress, Value, at
 from nearfar.scores import Dense, Scores
-from nearfar.selections.close import pulled
+from nearfar.selections.close import merge_positives
 from nearfar.selections.clusters import Clusters
 from nearfar.selections.ranks import beyond_edges
 from nearfar.selections.ring import Ring
-from nearfar.types import Circumstances, Context
+from nearfar.types import Context, NegativeSampling
 
 
 class Neighbours(nn.Module):
-    """Background set B_i and close set C_i of each anchor (001 App. F, 003 sec. 5.3).
+    """Background set B_i and close set C_i of each anchor (Wu et al. 2021, App. F, Wu et al. 2020, sec. 5.3).
 
     B_i: the candidates at the places of `Ring(lower, upper)`, of these the `background` most similar (None: all),
-    ranked for the anchor as it is seen now (001), not for its remembered row (003). C_i: who shares a cluster with
+    ranked for the anchor as it is seen now (Wu et al. 2021), not for its remembered row (Wu et al. 2020). C_i: who shares a cluster with
     the anchor in any of `runs` k-means runs of `clusters` clusters, renewed every `every` epochs once `after` are over.
 
         keep="la"        close ones join the positive, the rest of B_i are negatives; with `Tuple` or `NPair` the value
                          is log( sum over C_i and B_i of e^f / sum over B_i of e^f ), the anchor's own in both sums
-        keep="annulus"   close ones are left out of B_i and join nobody (003 Def. 5.3)
+        keep="annulus"   close ones are left out of B_i and join nobody (Wu et al. 2020, Def. 5.3)
 
     Local Aggregation has upper = 1. With upper < 1 it is Ring (+C_i): what is closer than the inner edge is no
     negative, but if it is in C_i it is pulled like the rest of C_i. Anchors not clustered yet keep everyone.
@@ -72,13 +72,13 @@ class Neighbours(nn.Module):
             negatives = (reach & ~too_close & ~close) | (strangers & unknown)
         positive = scores.positive
         if self.keep == "la":
-            positive = pulled(positive, values, close, context.as_mean)
+            positive = merge_positives(positive, values, close, context.as_mean)
         return Scores(positive, Dense(values, negatives))
 
-    def circumstances(self, given: Circumstances, progress: Progress | None = None) -> Circumstances:
+    def sampling(self, given: NegativeSampling, progress: Progress | None = None) -> NegativeSampling:
         if self.keep == "la":
-            why = "close neighbours count as positives, for which no bound is proven (003 Cor. 5.4.1 approximates)"
+            why = "close neighbours count as positives, for which no bound is proven (Wu et al. 2020, Cor. 5.4.1 approximates)"
         else:
             why = "negatives in the anchor's own clusters were dropped, the most similar ones among them"
         # before the first refresh everyone is kept, so that many can count
-        return replace(given, exchangeable=False, independent=False, otherwise=why, cut="above")
+        return replace(given, exchangeable=False, independent=False, reason=why, cut="above")

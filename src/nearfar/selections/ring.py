@@ -11,7 +11,7 @@ from nearfar.errors import UserError
 from nearfar.schedules import Progress, Value, at, ends, parse_value, written
 from nearfar.scores import Dense, Scores
 from nearfar.selections.ranks import between_edges, places
-from nearfar.types import Circumstances, Context
+from nearfar.types import Context, NegativeSampling
 
 SLACK = 1e-9  # nats: equal scores are not below their own mean because of rounding
 
@@ -19,7 +19,7 @@ SLACK = 1e-9  # nats: equal scores are not below their own mean because of round
 @dataclass(frozen=True)
 class Ring:
     """Of an anchor's K candidates in rising order of similarity (ties by position) those at places
-    round(lower K) .. round(upper K) - 1, at least one (001 sec. 4; 003's annulus).
+    round(lower K) .. round(upper K) - 1, at least one (Wu et al. 2021, sec. 4; Wu et al. 2020's annulus).
 
     K counts what the source offers that anchor: not the positive, not the anchor itself, no empty places. Halves
     round to the even neighbour, as Python's `round` does. Where the places would be empty, the one at
@@ -54,7 +54,7 @@ class Ring:
         """Share of anchors whose kept scores all have e^f at least the mean of e^f over that anchor's candidates.
 
         Takes the scores before selection. Give it to `Method.certificate(..., covered=...)` or put it into the
-        `Circumstances`: a ring is proven where it is 1 (001 Thm 3.1, with c(u) measured). Without context it speaks
+        `NegativeSampling`: a ring is proven where it is 1 (Wu et al. 2021, Thm 3.1, with c(u) measured). Without context it speaks
         for the whole run, as a certificate does: for the lowest inner edge, on which alone the least kept depends.
         """
         values, candidates = scores.negative.matrix()
@@ -66,7 +66,7 @@ class Ring:
         some = candidates.any(dim=1)  # an anchor without candidates shows nothing
         return float(((least >= log_mean - SLACK) & some).sum() / some.sum().clamp_min(1))
 
-    def circumstances(self, given: Circumstances, progress: Progress | None = None) -> Circumstances:
+    def sampling(self, given: NegativeSampling, progress: Progress | None = None) -> NegativeSampling:
         lowers = ends(self.lower) if progress is None else (at(self.lower, progress),)
         uppers = ends(self.upper) if progress is None else (at(self.upper, progress),)
         return selected(given, lowers, uppers)
@@ -87,8 +87,8 @@ class Ball:
     def __call__(self, scores: Scores, context: Context | Progress | None = None) -> Scores:
         return Ring(at(self.lower, _now(context)), 1.0)(scores)
 
-    def circumstances(self, given: Circumstances, progress: Progress | None = None) -> Circumstances:
-        return Ring(self.lower, 1.0).circumstances(given, progress)
+    def sampling(self, given: NegativeSampling, progress: Progress | None = None) -> NegativeSampling:
+        return Ring(self.lower, 1.0).sampling(given, progress)
 
 
 def _now(context: Context | Progress | None) -> Progress | None:
@@ -104,11 +104,13 @@ def _share(value: Value, key: str) -> Value:
     return parsed
 
 
-def selected(given: Circumstances, lowers: tuple[float, ...], uppers: tuple[float, ...]) -> Circumstances:
-    """The circumstances after cuts between these edges, the widest of which keeps most."""
+def selected(
+    given: NegativeSampling, lowers: tuple[float, ...], uppers: tuple[float, ...]
+) -> NegativeSampling:
+    """The sampling after cuts between these edges, the widest of which keeps most."""
     first, last = places(given.negatives, min(lowers), max(uppers))
     narrow_first, narrow_last = places(given.negatives, max(lowers), min(uppers))
     cut: Literal["none", "below", "above"] = "none" if first == 0 else "below"
     if narrow_last < given.negatives:
         cut = "above"
-    return replace(given, negatives=last - first, fewest=narrow_last - narrow_first, cut=cut)
+    return replace(given, negatives=last - first, min_negatives=narrow_last - narrow_first, cut=cut)

@@ -1,8 +1,8 @@
-"""How a ring's outer edge should rise (001 App. E, Fig. 2b and 2c, in small).
+"""How a ring's outer edge should rise (Wu et al. 2021, App. E, Fig. 2b and 2c, in small).
 
 Instance discrimination with Ring(lower, 0.99), the lower edge going from everyone (0) to the most similar tenth (0.9)
 by each policy of App. E: linear, in steps, adaptive on a validation score at every epoch, adaptive on the loss at every
-step; and at 0.9 from the first step on, which Table 2 calls no annealing. 001 trains for 200 epochs and gives the
+step; and at 0.9 from the first step on, which Table 2 calls no annealing. Wu et al. 2021 trains for 200 epochs and gives the
 length of the linear rise (half of them), not that of the steps or the size of an adaptive move: those are ours.
 
 Command: nearfar study annealing data=cifar10:ROOT     Cost: about 6 minutes on two cores.
@@ -116,5 +116,8 @@ def draw(result: Result) -> "Figure":
 
 
 STUDY = Study(
-    "annealing", "001 App. E in small: policies for a ring's lower edge, accuracy and course", run, draw
+    "annealing",
+    "Wu et al. 2021 App. E in small: policies for a ring's lower edge, accuracy and course",
+    run,
+    draw,
 )

@@ -1,7 +1,7 @@
-"""How slowly a bank's rows should move (003 Fig. 2c).
+"""How slowly a bank's rows should move (Wu et al. 2020, Fig. 2c).
 
 Instance discrimination keeps a row per image, M[i] <- normalise(m M[i] + (1 - m) z_i). At m = 0 the row is the view
-seen in the last epoch; near 1 it hardly leaves what the untrained network said. 003 finds m = 0 as good as its
+seen in the last epoch; near 1 it hardly leaves what the untrained network said. Wu et al. 2020 finds m = 0 as good as its
 default of 0.5 and m near 1 worse; its figure is of ImageNet, so the shape is compared and not the numbers.
 
 Command: nearfar study bank-momentum data=cifar10:ROOT     Cost: about 6 minutes on two cores.
@@ -76,5 +76,8 @@ def draw(result: Result) -> "Figure":
 
 
 STUDY = Study(
-    "bank-momentum", "003 Fig. 2c: instance discrimination against its bank's update momentum", run, draw
+    "bank-momentum",
+    "Wu et al. 2020 Fig. 2c: instance discrimination against its bank's update momentum",
+    run,
+    draw,
 )

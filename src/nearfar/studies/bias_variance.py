@@ -1,4 +1,4 @@
-"""Conditional negatives trade bias for variance (001 Thm 3.2, App. C in small).
+"""Conditional negatives trade bias for variance (Wu et al. 2021, Thm 3.2, App. C in small).
 
 Four correlated pairs of Gaussians share a known number of nats, and the critic is the true log-ratio
 f(u, v) = log p(v | u) / p(v): what is left of bias and variance is the estimator's own. For each k, negatives come
@@ -51,7 +51,7 @@ def correlation_of(nats: float) -> float:
 def estimates(
     k: int, cut: float, nats: float, anchors: int, draws: int, seed: int
 ) -> tuple[Float[np.ndarray, "anchor draw"], Float[np.ndarray, "anchor"]]:
-    """Z of 001 Thm 3.2, one value for each anchor and draw of its k - 1 negatives; and f(u, v) - I of its positive."""
+    """Z of Wu et al. 2021, Thm 3.2, one value for each anchor and draw of its k - 1 negatives; and f(u, v) - I of its positive."""
     generator = torch.Generator().manual_seed(seed)
     rho = correlation_of(nats)
     u = torch.randn(anchors, DIM, generator=generator)
@@ -158,7 +158,7 @@ def draw(result: Result) -> "Figure":
 
 STUDY = Study(
     "bias-variance",
-    "001 Thm 3.2, App. C in small: conditional negatives, mean and variance against k",
+    "Wu et al. 2021 Thm 3.2, App. C in small: conditional negatives, mean and variance against k",
     run,
     draw,
 )

@@ -1,4 +1,4 @@
-"""Two equal coins: what CPC and ML-CPC say of log 2 nats, exactly (002 Example 1, Fig. 1, 2, App. C.1).
+"""Two equal coins: what CPC and ML-CPC say of log 2 nats, exactly (Song & Ermon 2020, Example 1, Fig. 1, 2, App. C.1).
 
 Command: nearfar study binary     Cost: under a second (p other than 1/2: half a minute).
 """
@@ -49,7 +49,7 @@ def run(bench: Bench, p: float = 0.5) -> Result:
     )
     second = _figure_two(p)
     remark = (
-        "002 Thm 2 assumes independent negatives but Fig. 1, 2 take them from the batch: there the theorem does not "
+        "Song & Ermon 2020 Thm 2 assumes independent negatives but Fig. 1, 2 take them from the batch: there the theorem does not "
         "apply, and that J stays below I for these coins is a fact about the coins."
     )
     return Result((first, second), (remark,))
@@ -140,4 +140,6 @@ def draw(result: Result) -> "Figure":
     return figure
 
 
-STUDY = Study("binary", "002 Fig. 1, 2: CPC and ML-CPC of two equal coins, in closed form", run, draw)
+STUDY = Study(
+    "binary", "Song & Ermon 2020 Fig. 1, 2: CPC and ML-CPC of two equal coins, in closed form", run, draw
+)

@@ -1,4 +1,4 @@
-"""How loose CNCE is on two correlated Gaussians (001 App. B, Table 5).
+"""How loose CNCE is on two correlated Gaussians (Wu et al. 2021, App. B, Table 5).
 
 X and Y have covariance [[2, 0.4], [0.4, 2]], so I(X; Y) = -log(1 - 0.2^2) / 2 = 0.02041 nats. Two MLPs embed them,
 a dot product scores a pair, and CNCE draws 100 negatives from the candidates above the w-th percentile of similarity
@@ -210,4 +210,4 @@ def draw(result: Result) -> "Figure":
     return figure
 
 
-STUDY = Study("cnce-toy", "001 Table 5: how loose CNCE is on two correlated Gaussians", run, draw)
+STUDY = Study("cnce-toy", "Wu et al. 2021 Table 5: how loose CNCE is on two correlated Gaussians", run, draw)

@@ -1,4 +1,4 @@
-"""The mathematics of the `binary` study: CPC and ML-CPC of two equal coins as finite sums (002 App. C.1).
+"""The mathematics of the `binary` study: CPC and ML-CPC of two equal coins as finite sums (Song & Ermon 2020, App. C.1).
 
 X = Y is 1 with probability p, so I(X; Y) = H(p), and the optimal critic g(x, y) = [x = y] / P(x) is known. A
 batch enters the objectives only through how many of its members are ones and how many negatives equal their
@@ -31,8 +31,8 @@ class Moments:
 class Coins:
     """n pairs of equal coins with m - 1 negatives for each, P(1) = p.
 
-    `negatives="batch"`: the other pairs of the batch, so m = n, as in 002 App. C.1.
-    `negatives="independent"`: n (m - 1) further draws, as the proof of 002 Thm 2 wants them.
+    `negatives="batch"`: the other pairs of the batch, so m = n, as in Song & Ermon 2020, App. C.1.
+    `negatives="independent"`: n (m - 1) further draws, as the proof of Song & Ermon 2020, Thm 2 wants them.
     """
 
     n: int
@@ -57,11 +57,11 @@ class Coins:
 
     @property
     def smallest_proven(self) -> float:
-        """alpha_{m,n} of 002 Cor. 2: from here to 1, J_alpha <= I if negatives are independent."""
+        """alpha_{m,n} of Song & Ermon 2020, Cor. 2: from here to 1, J_alpha <= I if negatives are independent."""
         return self.m / (self.n * (self.m - 1) + 1)
 
     def cpc(self, alpha: float) -> Moments:
-        """L_alpha of 002 Eq. 4: each anchor tells its positive from its own negatives."""
+        """L_alpha of Song & Ermon 2020, Eq. 4: each anchor tells its positive from its own negatives."""
 
         def value(same: np.ndarray) -> np.ndarray:
             return np.log(self.m / (alpha + self._beta(alpha) * same))
@@ -80,7 +80,7 @@ class Coins:
         return Moments(one.mean, one.variance / self.n)  # anchors are independent of one another
 
     def ml_cpc(self, alpha: float) -> Moments:
-        """J_alpha of 002 Eq. 6: all positives told from all negatives at once."""
+        """J_alpha of Song & Ermon 2020, Eq. 6: all positives told from all negatives at once."""
         n, m, beta = self.n, self.m, self._beta(alpha)
         ratio = np.array([1 / (1 - self.p), 1 / self.p])  # g(0, 0) and g(1, 1)
         values, chances = [], []

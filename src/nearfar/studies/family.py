@@ -1,6 +1,6 @@
 """Every image recipe on one small budget, beside raw pixels, no training and labels.
 
-Each recipe as it stands, every selection on each that has negatives, and MoCo under ML-CPC with 002's curricula of
+Each recipe as it stands, every selection on each that has negatives, and MoCo under ML-CPC with Song & Ermon 2020's curricula of
 alpha (sec. 5.3): one table of what a linear classifier and the nearest neighbours make of the
 frozen features. Selections and curricula are compared with what they change, seed by seed.
 

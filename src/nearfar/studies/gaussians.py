@@ -1,11 +1,11 @@
-"""What CPC and ML-CPC find of 2 to 10 nats between Gaussians of 20 dimensions (002 Fig. 3, App. C.2).
+"""What CPC and ML-CPC find of 2 to 10 nats between Gaussians of 20 dimensions (Song & Ermon 2020, Fig. 3, App. C.2).
 
 A critic learns from fresh batches of 128 pairs while the information rises by 2 nats every 4,000 steps; negatives are
 the others of the batch. The value of a level is the mean over the second half of its steps, each batch scored before
 the critic learns from it. With negatives from the batch nothing is proven of ML-CPC, and alpha-CPC does exceed the truth.
 
 The arm `proven` asks how far a proof reaches: 256 anchors, each with 1,023 negatives of its own that no other anchor
-sees, alpha the smallest of 002 Thm 2, the critic frozen before the samples that judge it are drawn. As many negatives
+sees, alpha the smallest of Song & Ermon 2020, Thm 2, the critic frozen before the samples that judge it are drawn. As many negatives
 as anchors would be too few at 10 nats, even for the true log ratio as critic (docs/information.md).
 
 Command: nearfar study gaussians arms=separable,proven     Cost: a quarter of an hour on one core.
@@ -28,7 +28,7 @@ from nearfar.critics import Joint, Separable
 from nearfar.errors import UserError
 from nearfar.scores import Scores, paired_scores
 from nearfar.studies.frame import Bench, Cell, Finding, Result, Row, Study
-from nearfar.types import Bound, Certificate, Circumstances
+from nearfar.types import Bound, Certificate, NegativeSampling
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -178,7 +178,7 @@ def proven(anchors: int, negatives: int, steps: int, batches: int, seed: int) ->
 
 def claim(anchors: int, negatives: int) -> Certificate:
     """What the bound of the arm `proven` claims."""
-    where = Circumstances(anchors, negatives, independent=True, held_out=True)
+    where = NegativeSampling(anchors, negatives, independent=True, held_out=True)
     return MultiLabelCPC(smallest_proven_alpha(anchors, negatives)).certificate(where)
 
 
@@ -227,7 +227,7 @@ def _staircase_finding(bench: Bench, critic: str, steps: int, batch_size: int, s
             for nats, told, ours in zip(LEVELS, paper, found["mean"], strict=True)
         ]
         # held out: a batch is scored before the critic learns from it, and never again
-        where = Circumstances(batch_size, batch_size - 1, held_out=True)
+        where = NegativeSampling(batch_size, batch_size - 1, held_out=True)
         certificate = BOUNDS[bound].certificate(where)
         rows.append(Row(f"{bound}: certificate", None, certificate.status))
         curves[bound] = {**found, "ceiling": certificate.ceiling, "certificate": certificate.condition}
@@ -278,5 +278,8 @@ def draw(result: Result) -> "Figure":
 
 
 STUDY = Study(
-    "gaussians", "002 Fig. 3: CPC and ML-CPC on Gaussians of 20 dimensions, 2 to 10 nats", run, draw
+    "gaussians",
+    "Song & Ermon 2020 Fig. 3: CPC and ML-CPC on Gaussians of 20 dimensions, 2 to 10 nats",
+    run,
+    draw,
 )

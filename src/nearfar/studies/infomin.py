@@ -1,4 +1,4 @@
-"""What two views share, against what is learnt from them (004 sec. 5.2, the InfoMin principle).
+"""What two views share, against what is learnt from them (Sáez Maldonado 2021, sec. 5.2, the InfoMin principle).
 
 Views that are alike share all there is, and telling them apart from others asks for nothing; views that share nothing
 teach nothing. Good ones lie between: as augmentation grows stronger, I(v1; v2) falls and accuracy should rise, then fall.
@@ -90,7 +90,7 @@ def _nats(first: Tensor, second: Tensor, temperature: float) -> float:
 
 
 def _claim(images: int) -> Certificate:
-    return InfoNCE().certificate(InBatch(views="one").circumstances(images, key_views=1))
+    return InfoNCE().certificate(InBatch(views="one").sampling(images, key_views=1))
 
 
 @torch.no_grad()
@@ -165,7 +165,7 @@ def _remarks(
         f"the nats are {first['status']} to be at most I(v1; v2) in expectation: held-out InfoNCE with one view of every "
         f"other image, ceiling {first['ceiling']:.2f}, the temperature ({min(temperatures):.2g} to {max(temperatures):.2g}) "
         "chosen on other unseen images. What the encoder loses, the number lacks.",
-        "004 states the principle and gives no figures; its words stand in the paper column.",
+        "Sáez Maldonado 2021 states the principle and gives no figures; its words stand in the paper column.",
         "evaluation shows whole images, so small crops lose accuracy by their scale too, not only by what views share.",
     ]
     if near:
@@ -201,7 +201,7 @@ def draw(result: Result) -> "Figure":
 
 STUDY = Study(
     "infomin",
-    "004 sec. 5.2: what two views share against accuracy, as augmentation grows stronger",
+    "Sáez Maldonado 2021 sec. 5.2: what two views share against accuracy, as augmentation grows stronger",
     run,
     draw,
 )

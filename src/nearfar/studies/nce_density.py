@@ -1,9 +1,9 @@
-"""Densities told from noise: how far from maximum likelihood, for how much noise (000 sec. 1.3, 004 ch. 4).
+"""Densities told from noise: how far from maximum likelihood, for how much noise (Liu 2022, sec. 1.3, Sáez Maldonado 2021, ch. 4).
 
 Two models that are not normalised, after Gutmann and Hyvärinen, whose estimator both papers present: a Gaussian of
 five dimensions with an unknown precision matrix, and four Laplace sources behind an unknown mixing matrix (ICA).
 Neither paper reports numbers; what they claim is that the estimate approaches maximum likelihood as nu, the
-noise per data point, grows (000 Eq. 20-23).
+noise per data point, grows (Liu 2022, Eq. 20-23).
 
 Command: nearfar study nce-density     Cost: about half a minute on one core.
 """
@@ -152,10 +152,10 @@ def run(bench: Bench, seed: int = 0, repeats: int = 5, points: int = 1000) -> Re
     return Result(
         findings,
         (
-            "neither 000 nor 004 prints numbers for this experiment; their claim is that the estimate nears maximum "
+            "neither Liu 2022 nor Sáez Maldonado 2021 prints numbers for this experiment; their claim is that the estimate nears maximum "
             "likelihood as nu grows.",
             "two things may slow the sources down, and they were not told apart: Laplace tails are heavier than the Gaussian "
-            "noise's, so p / (nu p_n), which 000 Eq. 22-23 let vanish, stays large far out; and the optimiser can stop "
+            "noise's, so p / (nu p_n), which Liu 2022, Eq. 22-23 let vanish, stays large far out; and the optimiser can stop "
             "on the kinks of |s| (starting fits again moved them by up to 0.03).",
         ),
     )
@@ -187,7 +187,7 @@ def _finding(bench: Bench, name: str, seeds: range, points: int) -> Finding:
     for what in ("matrix", "log Z", "to likelihood"):
         curves[what] = [column(nu, what)[0] for nu in NUS]
         curves[f"{what} sd"] = [column(nu, what)[1] for nu in NUS]
-    return Finding(f"000 Eq. 20-23, {name}", tuple(rows), curves)
+    return Finding(f"Liu 2022 Eq. 20-23, {name}", tuple(rows), curves)
 
 
 def draw(result: Result) -> "Figure":
@@ -209,5 +209,8 @@ def draw(result: Result) -> "Figure":
 
 
 STUDY = Study(
-    "nce-density", "000 sec. 1.3: unnormalised Gaussian and ICA told from noise, error against nu", run, draw
+    "nce-density",
+    "Liu 2022 sec. 1.3: unnormalised Gaussian and ICA told from noise, error against nu",
+    run,
+    draw,
 )

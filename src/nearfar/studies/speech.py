@@ -1,4 +1,4 @@
-"""Spoken digits: what predicting the next frames teaches, beside what speech recognition used before (000 sec. 2.2).
+"""Spoken digits: what predicting the next frames teaches, beside what speech recognition used before (Liu 2022, sec. 2.2).
 
     nearfar study speech train=data/fsdd_train.parquet test=data/fsdd_test.parquet
 
@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from nearfar.data import Sequences, open_data
-from nearfar.encoders import Listener
+from nearfar.encoders import ConvGRU
 from nearfar.errors import UserError
 from nearfar.evaluate.features import features
 from nearfar.evaluate.labels import Labelled
@@ -116,7 +116,7 @@ def trained(arm: Mapping[str, Any]) -> Figures:
             last = [row for row in done.metrics if row["kind"] == "train"][-1]
     else:
         encoder = backbone_of(fresh_method(resolve("cpc", heard.name, settings), 1, 0, len(heard)))
-    assert isinstance(encoder, Listener)
+    assert isinstance(encoder, ConvGRU)
 
     def found(pooling: Literal["mean", "moments"]) -> Figures:
         encoder.pooling = pooling
@@ -202,7 +202,7 @@ def draw(result: Result) -> "Figure":
 
 STUDY = Study(
     "speech",
-    "000 sec. 2.2 on spoken digits: CPC with three kinds of negatives beside MFCC",
+    "Liu 2022 sec. 2.2 on spoken digits: CPC with three kinds of negatives beside MFCC",
     run,
     draw,
 )

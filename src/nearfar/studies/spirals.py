@@ -1,4 +1,4 @@
-"""How much noise makes a good view: two spirals (003 sec. 4.3, Fig. 1).
+"""How much noise makes a good view: two spirals (Wu et al. 2020, sec. 4.3, Fig. 1).
 
 Points on two intertwined spirals are told apart as instances, by a memory bank and 4096 negatives; a view adds uniform
 noise from [0, eta] to each coordinate. The representation is two-dimensional, and a logistic regression on it says which
@@ -17,7 +17,7 @@ epochs, 12,800 points. Its other settings did not show its curve, or are not tol
   torch's own random biases, networks without noise ended anywhere from 0.51 to 0.77, so the first weights told, not the noise.
 - The temperature is 0.05: at 0.5, noise of 0.4 costs 0.06 of 1.18 nats, too little to move a network; at 0.05, half a nat of 2.41.
 - Adam at 1e-3, falling by a cosine: SGD at the paper's 0.03 and near it stayed at chance at this temperature, or collapsed to a point.
-- The bank holds the last view (momentum 0, in 003 sec. 6 as good as 0.5).
+- The bank holds the last view (momentum 0, in Wu et al. 2020, sec. 6 as good as 0.5).
 - One turn to a spiral, arms 0.8 apart: arms 1.5 apart were unrolled without any noise.
 
 How far the spirals come apart is decided by the first weights more than by any of these: the curve enters the circle folded, and to take a fold
@@ -291,4 +291,6 @@ def draw(result: Result) -> "Figure":
     return figure
 
 
-STUDY = Study("spirals", "003 Fig. 1: noise of views against linear accuracy on two spirals", run, draw)
+STUDY = Study(
+    "spirals", "Wu et al. 2020 Fig. 1: noise of views against linear accuracy on two spirals", run, draw
+)

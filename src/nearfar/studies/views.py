@@ -1,4 +1,4 @@
-"""What each augmentation is worth alone (003 Fig. 2b).
+"""What each augmentation is worth alone (Wu et al. 2020, Fig. 2b).
 
 SimCLR and instance discrimination with no augmentation, with one at a time, and with all of their own: what a view
 hides is what the features must not rest on. The paper's lesions are on ImageNet; here they are on small images, so the
@@ -65,7 +65,7 @@ def _finding(found: Mapping[str, Sequence[Figures]], recipe: str, measure: str) 
 
 
 def _said(kind: str, recipe: str, measure: str) -> Cell:
-    """003's words are about instance discrimination; the prototype's figures are SimCLR's under kNN."""
+    """The words of Wu et al. 2020 are about instance discrimination; the prototype's figures are SimCLR's under kNN."""
     if recipe == "simclr":
         return PROTOTYPE.get(kind) if measure == "knn" else None
     return PAPER.get(kind) if recipe == "instdisc" else None
@@ -117,5 +117,8 @@ def draw(result: Result) -> "Figure":
 
 
 STUDY = Study(
-    "views", "003 Fig. 2b: SimCLR and instance discrimination with each augmentation alone", run, draw
+    "views",
+    "Wu et al. 2020 Fig. 2b: SimCLR and instance discrimination with each augmentation alone",
+    run,
+    draw,
 )

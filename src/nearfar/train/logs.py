@@ -70,10 +70,10 @@ class Display:
     EVERY = 10.0  # seconds between plain lines
 
     def __init__(
-        self, steps: int, start: int, epochs: int, things: str = "images", quiet: bool = False
+        self, steps: int, start: int, epochs: int, unit: str = "images", quiet: bool = False
     ) -> None:
         self._steps, self._start, self._epochs = steps, start, epochs
-        self._things, self._quiet = things, quiet
+        self._unit, self._quiet = unit, quiet
         self._begun = self._last = time.monotonic()
         self._bar: Progress | None = None
         console = Console(stderr=True)
@@ -112,7 +112,7 @@ class Display:
         if row["nats"] is not None:
             most = "" if row["ceiling"] is None else f" of {row['ceiling']:.2f}"
             text += f"  {row['nats']:.2f}{most} nats"
-        return f"{text}  {row['images_per_s']:.0f} {self._things}/s"
+        return f"{text}  {row['images_per_s']:.0f} {self._unit}/s"
 
     def _left(self, step: int) -> str:
         done = step - self._start

@@ -24,10 +24,10 @@ from nearfar.method import Method
 from nearfar.schedules import Progress, Value, at, cosine
 from nearfar.settings import Settings
 from nearfar.train import checkpoints, optimisers
+from nearfar.train.adaptive import AdaptiveState
 from nearfar.train.logs import Display, Log
 from nearfar.train.monitors import Collapse, Diverged, Finite, Readings, readings, tight_start
 from nearfar.train.stops import StopRequests
-from nearfar.train.walks import Walks
 from nearfar.types import Batch, Outcome, Refreshing
 
 LOG_EVERY = 10  # steps
@@ -72,11 +72,11 @@ class Trainer:
         )
         self.collapse = Collapse()
         self.finite = Finite(settings.skip_steps)
-        self.walks = Walks([self.lr, *settings.schedules().values()])
+        self.adaptive = AdaptiveState([self.lr, *settings.schedules().values()])
 
     @property
     def progress(self) -> Progress:
-        return Progress(self.step, self.steps, self.steps_per_epoch, dict(self.walks.moves))
+        return Progress(self.step, self.steps, self.steps_per_epoch, dict(self.adaptive.moves))
 
     def never_refreshed(self) -> str | None:
         """The warning for a selection that will know nobody in this run, so that everyone counts."""
@@ -104,7 +104,7 @@ class Trainer:
             "seconds": self.seconds,
             "collapse": self.collapse.state(),
             "finite": self.finite.state(),
-            "walks": self.walks.state(),
+            "walks": self.adaptive.state(),
         }
         return tensors, facts
 
@@ -117,7 +117,7 @@ class Trainer:
         self.step, self.seconds = facts["step"], facts["seconds"]
         self.collapse.restore(facts["collapse"])
         self.finite.restore(facts["finite"])
-        self.walks.restore(facts.get("walks", {"moves": {}, "before": {}}))
+        self.adaptive.restore(facts.get("walks", {"moves": {}, "before": {}}))
 
     def train_step(self, batch: Batch) -> Step:
         """One step. Those that are not finite change nothing."""
@@ -135,7 +135,7 @@ class Trainer:
         if self.finite.observe(loss, norm, self.step) == "step":
             self.optimizer.step()
             self.method.advance(outcome, progress)
-        self.walks.hear_loss(loss)
+        self.adaptive.observe_loss(loss)
         return Step(outcome, norm, progress)
 
 
@@ -173,7 +173,7 @@ def train(
             row = {"kind": "probe", "step": trainer.step, "epoch": trainer.progress.epoch}
             score = probe(trainer.method)
             log.write({**row, "knn_top1": score})
-            trainer.walks.hear_score(score)
+            trainer.adaptive.observe_score(score)
 
     stream = batches(trainer.step, trainer.steps)
     try:

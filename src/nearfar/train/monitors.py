@@ -100,7 +100,7 @@ def tight_start(selection: Selection) -> str | None:
         return None
     return (
         f"selection.lower is {at(selection.lower):g} from the first step: an untrained encoder does not know which "
-        "negatives are similar, and choosing by it can settle on a poor representation (001 sec. 4). "
+        "negatives are similar, and choosing by it can settle on a poor representation (Wu et al. 2021, sec. 4). "
         "Let it rise: selection.lower=linear(0,0.9)."
     )
 

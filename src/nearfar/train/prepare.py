@@ -36,7 +36,7 @@ def facts_of(
     if before is not None and before["fingerprint"] != images.fingerprint:
         if not allow_change:
             raise UserError(
-                f"{images.name} changed since the run began (it held {before['instances']} {images.things}, now {len(images)}); "
+                f"{images.name} changed since the run began (it held {before['instances']} {images.unit}, now {len(images)}); "
                 "restore it, choose another --out, or add --allow-change"
             )
         return {**before, "fingerprint": images.fingerprint, "instances": len(images)}
@@ -128,7 +128,7 @@ def check_long_enough(images: Images, role: Predictive) -> None:
 @torch.no_grad()
 def prime(trainer: Trainer, images: Images, facts: Mapping[str, Any]) -> None:
     """Shows the source the instances it wants to know before the first step, in plain view."""
-    wanted = min(trainer.method.negatives.wanted(), len(images))
+    wanted = min(trainer.method.negatives.prefill_size(), len(images))
     if not wanted:
         return
     plain = plain_view(trainer.settings, facts, trainer.device)

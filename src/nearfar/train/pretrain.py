@@ -92,7 +92,7 @@ def run_pretraining(
             out / "env.json", json.dumps({**environment(), "device": str(device), **facts_here}, indent=1)
         )
         keep_freed_memory()
-        display = Display(trainer.steps, trainer.step, settings.epochs, images.things, quiet)
+        display = Display(trainer.steps, trainer.step, settings.epochs, images.unit, quiet)
         announce(display, settings, images, trainer, precision)
         with torch.random.fork_rng(devices=[]):
             if not restored:
@@ -169,10 +169,10 @@ def announce(
     backbone = backbone_of(trainer.method)
     kind = str(precision).removeprefix("torch.")
     labels = f", {len(images.classes)} classes" if images.labels is not None else ", no labels"
-    display.say(f"{images.name}: {len(images)} {images.things}{labels}")
+    display.say(f"{images.name}: {len(images)} {images.unit}{labels}")
     display.say(
         f"{settings.recipe} with {settings.backbone} ({parameters_of(backbone):,} weights), {trainer.steps} steps of "
-        f"{settings.batch_size} {images.things}, {kind} on {trainer.device}"
+        f"{settings.batch_size} {images.unit}, {kind} on {trainer.device}"
     )
     if trainer.step:
         display.say(f"going on from step {trainer.step}")

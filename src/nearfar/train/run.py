@@ -226,7 +226,7 @@ def plain_view(settings: Settings, data: Mapping[str, Any], device: torch.device
 
 
 def backbone_of(method: Method) -> nn.Module:
-    return method.encoders.kept()
+    return method.encoders.backbone()
 
 
 def read_json(path: Path) -> dict[str, Any] | None:

@@ -1,4 +1,4 @@
-"""Symbols with some of them hidden, and the hidden ones: the two views of a masked language model (003 sec. 5.1).
+"""Symbols with some of them hidden, and the hidden ones: the two views of a masked language model (Wu et al. 2020, sec. 5.1).
 
 View 0 is the block as it is read, view 1 what was hidden: the true symbol at each chosen position and -1 everywhere
 else. So the positions travel with the second view, those left unchanged in the first among them.
@@ -86,7 +86,7 @@ class WholeText:
     """The evaluation's view: each block as it stands."""
 
     def as_views(self, shown: Symbols, count: int) -> tuple[Symbols, ...]:
-        """Shown as read and as hidden: nothing is masked and everything is asked, which is what a source is primed
+        """Thumbnails as read and as hidden: nothing is masked and everything is asked, which is what a source is primed
         with."""
         return (shown,) * count
 

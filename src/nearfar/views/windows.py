@@ -1,6 +1,6 @@
 """What is heard of a recording: a random stretch for training, all of it for evaluation.
 
-A view of sound has two channels: the wave, and 1 where there is sound, 0 in the padding. Beside it goes whose it is,
+A view of sound has two channels: the wave, and 1 where there is sound, 0 in the padding. ConcatFeatures it goes whose it is,
 so that an encoder with many rows for each recording can name them: (sound, who).
 """
 

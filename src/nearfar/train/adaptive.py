@@ -1,4 +1,4 @@
-"""What adaptive schedules have heard: the validation score at every probe, the loss at every step (001 App. E)."""
+"""What adaptive schedules have heard: the validation score at every probe, the loss at every step (Wu et al. 2021, App. E)."""
 
 import math
 from collections.abc import Iterable
@@ -9,7 +9,7 @@ from nearfar.schedules import Adaptive, Schedule
 MEMORY = 0.99  # of the loss's moving average: about the last hundred steps
 
 
-class Walks:
+class AdaptiveState:
     """How many moves each adaptive schedule has made, by the schedule as it is written; a checkpoint's facts hold it.
 
     The first number of a kind is only something to compare with. A number that is not finite is bad news, and is not
@@ -25,13 +25,13 @@ class Walks:
     def listens_to(self, kind: str) -> bool:
         return any(schedule.hears == kind for schedule in self._schedules.values())
 
-    def hear_score(self, score: float) -> None:
+    def observe_score(self, score: float) -> None:
         """Compares with the last score."""
         self._hear("score", score - self._before.get("score", score), "score" in self._before)
         if math.isfinite(score):
             self._before["score"] = score
 
-    def hear_loss(self, loss: float) -> None:
+    def observe_loss(self, loss: float) -> None:
         """Compares with the moving average of losses, one step being too noisy to compare with another."""
         before = self._before.get("loss", loss)
         self._hear("loss", before - loss, "loss" in self._before)

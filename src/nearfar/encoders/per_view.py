@@ -7,14 +7,14 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from nearfar.encoders.plan import Plan, Seen
-from nearfar.encoders.roles import Viewed, predicted
+from nearfar.encoders.config import HeadConfig, InputSpec
+from nearfar.encoders.roles import ViewEncoder, predicted
 from nearfar.errors import UserError
 from nearfar.schedules import Progress
 from nearfar.types import Encoded
 
 
-class Beside(nn.Module):
+class ConcatFeatures(nn.Module):
     """Features of several backbones side by side, each of the channels it was trained on."""
 
     def __init__(self, backbones: Sequence[nn.Module], channels: Sequence[int]) -> None:
@@ -29,8 +29,8 @@ class Beside(nn.Module):
         return torch.cat([net(part) for net, part in zip(self.backbones, parts, strict=True)], dim=1)
 
 
-class Apart(Viewed, nn.Module):
-    """View v has network v: no weight is shared, gradients reach all of them (000 sec. 3.2.1; CMC in 001 sec. 2).
+class PerView(ViewEncoder, nn.Module):
+    """View v has network v: no weight is shared, gradients reach all of them (Liu 2022, sec. 3.2.1; CMC in Wu et al. 2021, sec. 2).
 
     There are as many weights as views times those of one network. `keep="all"` puts the networks' features side by
     side afterwards (CMC), `keep="first"` keeps the first network alone (the query encoder).
@@ -47,10 +47,10 @@ class Apart(Viewed, nn.Module):
         super().__init__()
         self.networks = nn.ModuleList(networks)
         self.keep, self.channels, self.predictor = keep, tuple(channels), predictor
-        self.kinds = len(self.networks)
+        self.key_groups = len(self.networks)
 
     @classmethod
-    def made(cls, plan: Plan, seen: Seen, **settings: Any) -> Self:
+    def from_config(cls, plan: HeadConfig, seen: InputSpec, **settings: Any) -> Self:
         networks = [plan.network(seen, view) for view in range(len(seen.channels))]
         return cls(networks, **settings, channels=seen.channels, predictor=plan.make_predictor())
 
@@ -61,11 +61,11 @@ class Apart(Viewed, nn.Module):
             )
         return super().pairs(views, symmetric)
 
-    def kept(self) -> nn.Module:
+    def backbone(self) -> nn.Module:
         backbones = [network.backbone for network in self.networks]
         if self.keep == "first":
             return backbones[0]  # type: ignore[return-value]
-        return Beside(backbones, self.channels)  # type: ignore[arg-type]
+        return ConcatFeatures(backbones, self.channels)  # type: ignore[arg-type]
 
     def encode(self, views: Sequence[Tensor], anchors: Sequence[int], keys: Sequence[int]) -> Encoded:
         embedded = {w: self.networks[w](views[w]) for w in sorted({*anchors, *keys})}

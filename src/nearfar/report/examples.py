@@ -7,12 +7,12 @@ import torch
 from jaxtyping import Int
 
 from nearfar.method import Method
+from nearfar.report.classify import EASY, Sifted
 from nearfar.report.facts import Absent, Case, Cases, Group, Neighbour, Picture
 from nearfar.report.inputs import Images, Views
 from nearfar.report.named import Named
 from nearfar.report.pictures import coloured, data_uri, decoded, fitted, within
 from nearfar.report.reasons import UNAVAILABLE, said
-from nearfar.report.sift import EASY, Sifted
 from nearfar.report.space import queries_of
 from nearfar.selections import Cave, Neighbours
 from nearfar.selections.clusters import Clusters
@@ -21,7 +21,7 @@ from nearfar.types import Batch, Keyed
 EACH = 5  # pictures of a group
 
 
-class Shown:
+class Thumbnails:
     """Pictures of anchors and positives as the encoder saw them, and of instances as they are."""
 
     def __init__(self, images: Images, views: Views, method: Method, batch: Batch, side: int) -> None:
@@ -40,7 +40,7 @@ class Shown:
         return Picture(data_uri(within(coloured(np.asarray(drawn)[0]), self.side)), caption)
 
 
-def cases_of(sifted: Sifted, groups: Mapping[int, Group], shown: Shown, count: int) -> Cases | Absent:
+def cases_of(sifted: Sifted, groups: Mapping[int, Group], shown: Thumbnails, count: int) -> Cases | Absent:
     """Anchors of as many classes as there are, each with its hardest kept, its closest dropped, its easiest."""
     try:
         rows = _rows(sifted, shown.images, count)
@@ -98,7 +98,7 @@ def _first_of_each(places: Int[np.ndarray, "place"], instance: np.ndarray) -> It
             yield place
 
 
-def _pair(shown: Shown, row: int, whole: Picture) -> tuple[Picture, Picture]:
+def _pair(shown: Thumbnails, row: int, whole: Picture) -> tuple[Picture, Picture]:
     """The anchor as it was seen and its positive: the other view, or, from a bank, the instance itself."""
     views = len(shown.batch.views)
     pair = shown.method.encoders.pairs(views, shown.method.symmetric)[0]

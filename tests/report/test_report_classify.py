@@ -6,7 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nearfar.report.sift import ABSENT, CLOSE, DROPPED, EASY, KEPT, PULLED, sift
+from nearfar.report.classify import ABSENT, CLOSE, DROPPED, EASY, KEPT, PULLED, classify_candidates
 from nearfar.schedules import START
 from nearfar.scores import Candidates, Scores
 from nearfar.selections import Ball, Cave, Everyone, Neighbours, Ring
@@ -53,20 +53,22 @@ def test_a_ring_and_a_ball_group_as_a_full_sort_does(
     values, offered = table
     scores, context = asked(values, offered, np.arange(values.shape[1]) + 100)
     for selection, upper in ((Ring(*edges), edges[1]), (Ball(edges[0]), 1.0)):
-        found = sift(selection, scores, context, by_rank=True)
+        found = classify_candidates(selection, scores, context, by_rank=True)
         np.testing.assert_array_equal(found.group, by_full_sort(values, offered, edges[0], upper))
         np.testing.assert_array_equal(found.score, values)
 
 
 def test_everyone_keeps_all_that_are_offered() -> None:
     offered = np.array([[True, False, True]])
-    found = sift(Everyone(), *asked(np.zeros((1, 3)), offered, np.array([7, 0, 8])), by_rank=False)
+    found = classify_candidates(
+        Everyone(), *asked(np.zeros((1, 3)), offered, np.array([7, 0, 8])), by_rank=False
+    )
     assert found.group.tolist() == [[KEPT, ABSENT, KEPT]]
 
 
 @pytest.mark.parametrize("spread", [1.0, 1e4])
 def test_a_cave_keeps_its_cluster_and_pulls_the_close_of_it(spread: float) -> None:
-    """001 App. F: negatives from the anchor's cluster, +C_i pulled, however far below the best it scores."""
+    """Wu et al. 2021 App. F: negatives from the anchor's cluster, +C_i pulled, however far below the best it scores."""
     rng = np.random.default_rng(0)
     index = np.arange(40)
     cave = Cave(clusters=4, close=12, runs=2, instances=40)
@@ -75,7 +77,7 @@ def test_a_cave_keeps_its_cluster_and_pulls_the_close_of_it(spread: float) -> No
     cave.close.ids = torch.from_numpy(rng.integers(0, 12, (2, 40)).astype(np.int32))
     offered = index[None, :] != np.arange(6)[:, None]
     values = spread * rng.standard_normal((6, 40))
-    found = sift(cave, *asked(values, offered, index), by_rank=False)
+    found = classify_candidates(cave, *asked(values, offered, index), by_rank=False)
     for anchor in range(6):
         for candidate in range(40):
             mine, theirs = cave.close.ids[:, anchor], cave.close.ids[:, candidate]
@@ -97,7 +99,7 @@ def test_neighbours_group_by_place_and_by_cluster(keep: str) -> None:
     neighbours.close.ids = torch.from_numpy(ids)
     offered = index[None, :] != np.arange(6)[:, None]
     values = rng.standard_normal((6, 50))
-    found = sift(neighbours, *asked(values, offered, index), by_rank=True).group
+    found = classify_candidates(neighbours, *asked(values, offered, index), by_rank=True).group
     places = by_full_sort(values, offered, 0.4, 0.9)
     for anchor in range(6):
         together = (ids[:, anchor][:, None] == ids).any(axis=0)
@@ -113,7 +115,7 @@ def test_neighbours_group_by_place_and_by_cluster(keep: str) -> None:
 
 
 def test_without_candidates_there_is_nobody() -> None:
-    found = sift(
+    found = classify_candidates(
         Ring(), *asked(np.zeros((2, 0)), np.zeros((2, 0), dtype=bool), np.zeros(0, int)), by_rank=True
     )
     assert found.group.shape == (2, 0)
@@ -123,5 +125,5 @@ def test_an_anchor_that_pulls_all_its_near_ones_still_has_easy_ones() -> None:
     neighbours = Neighbours(lower=0.5, clusters=2, runs=1, instances=5)
     neighbours.close.ids = torch.zeros(1, 5, dtype=torch.int32)
     scores, context = asked(np.arange(4.0)[None, :], np.ones((1, 4), dtype=bool), np.arange(1, 5))
-    found = sift(neighbours, scores, context, by_rank=True)
+    found = classify_candidates(neighbours, scores, context, by_rank=True)
     assert found.group.tolist() == [[EASY, EASY, PULLED, PULLED]]

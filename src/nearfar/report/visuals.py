@@ -50,14 +50,14 @@ class Detail:
 
 
 @dataclass(frozen=True)
-class Seen:
+class Visuals:
     map: Map | Absent
     gallery: Gallery | Absent
     strip: Strip | Absent
     selection: Selected | Absent | None  # None: everyone is kept
 
 
-def look(run: Run, settings: Mapping[str, Any], detail: Detail) -> Seen:
+def visuals_of(run: Run, settings: Mapping[str, Any], detail: Detail) -> Visuals:
     """Map, gallery, strip and what the selection does, or why there are none."""
     seed = int(settings.get("seed") or 0)
     try:
@@ -68,18 +68,18 @@ def look(run: Run, settings: Mapping[str, Any], detail: Detail) -> Seen:
         return _nothing(none, settings)
     if not len(rows):
         return _nothing(Absent("The data set holds no images."), settings)
-    things = getattr(images, "things", "images")  # sequences say what one counts of them
-    if things != "images":
-        return _nothing(Absent(f"The data are {things}: there is no picture to show."), settings)
-    return Seen(
+    unit = getattr(images, "unit", "images")  # sequences say what one counts of them
+    if unit != "images":
+        return _nothing(Absent(f"The data are {unit}: there is no picture to show."), settings)
+    return Visuals(
         *_space(run, images, rows, detail),
         _strip(run, images, rows, seed, detail),
         selection_of(run, images, settings, Extent(detail.cases, detail.side)),
     )
 
 
-def _nothing(why: Absent, settings: Mapping[str, Any]) -> Seen:
-    return Seen(why, why, why, None if chosen(settings, "selection") == "everyone" else why)
+def _nothing(why: Absent, settings: Mapping[str, Any]) -> Visuals:
+    return Visuals(why, why, why, None if chosen(settings, "selection") == "everyone" else why)
 
 
 def _space(

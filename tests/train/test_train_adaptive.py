@@ -1,4 +1,4 @@
-"""Adaptive schedules (001 App. E): walks of whole moves between two ends, in real runs too, and across stops."""
+"""Adaptive schedules (Wu et al. 2021, App. E): walks of whole moves between two ends, in real runs too, and across stops."""
 
 import itertools
 from pathlib import Path
@@ -15,9 +15,9 @@ from nearfar.data import open_data
 from nearfar.errors import Stopped, UserError
 from nearfar.schedules import Adaptive, Progress
 from nearfar.train import checkpoints
+from nearfar.train.adaptive import MEMORY, AdaptiveState
 from nearfar.train.logs import read_metrics
 from nearfar.train.pretrain import pretrain
-from nearfar.train.walks import MEMORY, Walks
 
 SMALL: dict[str, Any] = {
     "backbone": "resnet8-w16",
@@ -31,7 +31,7 @@ SMALL: dict[str, Any] = {
 }
 
 
-def place(schedule: Adaptive, walks: Walks) -> float:
+def place(schedule: Adaptive, walks: AdaptiveState) -> float:
     return schedule(Progress(0, 1, 1, dict(walks.moves)))
 
 
@@ -41,11 +41,11 @@ def test_the_score_walk_is_a_count_of_rises_and_falls_kept_between_the_ends(
     scores: list[float], moves: int
 ) -> None:
     schedule = nf.on_score(0.1, 0.9, moves)
-    walks = Walks([schedule])
+    walks = AdaptiveState([schedule])
     at = 0
     for number, score in enumerate(scores):
-        walks.hear_score(score)
-        walks.hear_loss(1.0 / (number + 1))  # another kind of news
+        walks.observe_score(score)
+        walks.observe_loss(1.0 / (number + 1))  # another kind of news
         if number:
             at = max(0, at - 1) if score <= scores[number - 1] else min(moves, at + 1)
         assert place(schedule, walks) == pytest.approx(0.1 + 0.8 * at / moves)
@@ -55,11 +55,11 @@ def test_the_score_walk_is_a_count_of_rises_and_falls_kept_between_the_ends(
 @settings(max_examples=100, deadline=None)
 def test_the_loss_walk_compares_with_the_moving_average(losses: list[float]) -> None:
     schedule = nf.on_loss(0.0, 1.0, 5)
-    walks = Walks([schedule])
+    walks = AdaptiveState([schedule])
     averages = list(itertools.accumulate(losses, lambda mean, loss: MEMORY * mean + (1 - MEMORY) * loss))
     at = 0
     for before, loss in zip([None, *averages], losses, strict=False):
-        walks.hear_loss(loss)
+        walks.observe_loss(loss)
         if before is not None:
             at = min(5, at + 1) if loss < before else max(0, at - 1)
     assert place(schedule, walks) == pytest.approx(at / 5)
@@ -67,24 +67,24 @@ def test_the_loss_walk_compares_with_the_moving_average(losses: list[float]) -> 
 
 def test_a_loss_that_is_not_finite_is_bad_news_and_forgotten() -> None:
     schedule = nf.on_loss(0.0, 1.0, 5)
-    walks = Walks([schedule])
+    walks = AdaptiveState([schedule])
     for loss in (3.0, 2.0, 1.0, float("nan"), float("inf"), 0.5):
-        walks.hear_loss(loss)
+        walks.observe_loss(loss)
     assert place(schedule, walks) == pytest.approx(1 / 5)
 
 
 def test_walks_go_on_from_their_state() -> None:
     schedules = [nf.on_score(0, 1, 4), nf.on_loss(0, 1, 4), nf.linear(0, 1)]
     news = np.random.default_rng(0).random(20)
-    whole, first, second = Walks(schedules), Walks(schedules), Walks(schedules)
+    whole, first, second = AdaptiveState(schedules), AdaptiveState(schedules), AdaptiveState(schedules)
     for walks, part in ((whole, news), (first, news[:9])):
         for number in part:
-            walks.hear_score(number)
-            walks.hear_loss(number)
+            walks.observe_score(number)
+            walks.observe_loss(number)
     second.restore(first.state())
     for number in news[9:]:
-        second.hear_score(number)
-        second.hear_loss(number)
+        second.observe_score(number)
+        second.observe_loss(number)
     assert second.state() == whole.state()
 
 

@@ -47,8 +47,8 @@ class _Watch(nn.Module):
             self.asked = scores, context
         return self.selection(scores, context)
 
-    def circumstances(self, *arguments: object) -> object:
-        return self.selection.circumstances(*arguments)  # type: ignore[arg-type]
+    def sampling(self, *arguments: object) -> object:
+        return self.selection.sampling(*arguments)  # type: ignore[arg-type]
 
 
 @torch.no_grad()
@@ -77,7 +77,7 @@ def _put(method: Method, selection: Selection | _Watch) -> None:
     method.selection = selection  # type: ignore[assignment]
 
 
-def sift(selection: Selection, scores: Scores, context: Context, by_rank: bool) -> Sifted:
+def classify_candidates(selection: Selection, scores: Scores, context: Context, by_rank: bool) -> Sifted:
     """Every candidate's group. `by_rank`: who is dropped is named after the side of the kept ones it ranks on."""
     values, offered = scores.negative.matrix()
     values, positive = values.detach().double(), scores.positive.detach().double()

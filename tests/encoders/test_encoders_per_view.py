@@ -11,10 +11,10 @@ from torch import Tensor, nn
 from nearfar.bounds import PARTS as BOUNDS
 from nearfar.bounds import DonskerVaradhan, InfoNCE, JensenShannon
 from nearfar.critics import Cosine
-from nearfar.encoders import Apart, InfoMax, Network, Plan, Seen, backbone, linear_head
-from nearfar.encoders.apart import Beside
+from nearfar.encoders import HeadConfig, InfoMax, InputSpec, Network, PerView, backbone, linear_head
 from nearfar.encoders.backbones import BACKBONES
 from nearfar.encoders.infomax import PriorMatch
+from nearfar.encoders.per_view import ConcatFeatures
 from nearfar.encoders.stages import map_and_features
 from nearfar.errors import UserError
 from nearfar.method import Method
@@ -38,12 +38,12 @@ def colours() -> Batch:
 
 
 def test_cmc_is_two_instance_discriminations_with_the_banks_swapped() -> None:
-    """001 sec. 2: luminance is told from the bank of colours, colour from the bank of luminances."""
+    """Wu et al. 2021 sec. 2: luminance is told from the bank of colours, colour from the bank of luminances."""
     nets, shown = networks(), colours()
     bank = Bank(20, dim=DIM, views=2).double()
     rows = F.normalize(torch.randn(2, 20, DIM, dtype=torch.float64), dim=2)
     bank.advance({0: rows[0], 1: rows[1]}, torch.arange(20), START)
-    loss = Method(Apart(nets), Cosine(T), bank, Everyone(), InfoNCE())(shown).loss
+    loss = Method(PerView(nets), Cosine(T), bank, Everyone(), InfoNCE())(shown).loss
     z = [F.normalize(net(view), dim=1) for net, view in zip(nets, shown.views, strict=True)]
     swapped = [F.cross_entropy(z[a] @ rows[1 - a].T / T, shown.index) for a in (0, 1)]
     torch.testing.assert_close(loss, torch.stack(swapped).mean(), rtol=1e-9, atol=1e-9)
@@ -52,7 +52,7 @@ def test_cmc_is_two_instance_discriminations_with_the_banks_swapped() -> None:
 def test_both_banks_follow_their_own_network() -> None:
     nets, shown = networks(), colours()
     bank = Bank(20, dim=DIM, views=2, momentum=0.0).double()
-    method = Method(Apart(nets), Cosine(T), bank, Everyone(), InfoNCE())
+    method = Method(PerView(nets), Cosine(T), bank, Everyone(), InfoNCE())
     method.prime(shown)
     for view in (0, 1):
         expected = F.normalize(nets[view](shown.views[view]), dim=1)
@@ -60,12 +60,14 @@ def test_both_banks_follow_their_own_network() -> None:
 
 
 def test_end_to_end_contrast_trains_both_networks() -> None:
-    """000 Eq. 34: -log e^(q.k+ / t) / sum over the batch's keys, the gradient reaching query and key network."""
+    """Liu 2022 Eq. 34: -log e^(q.k+ / t) / sum over the batch's keys, the gradient reaching query and key network."""
     nets = [network for network in networks() for _ in (0,)]
     nets[1] = Network(nn.Flatten(), linear_head(4, DIM)).double()
     first = colours().views[0]
     shown = Batch((first, first.flip(0) + 0.1), torch.arange(N))
-    loss = Method(Apart(nets), Cosine(T), InBatch("one"), Everyone(), InfoNCE(), symmetric=False)(shown).loss
+    loss = Method(PerView(nets), Cosine(T), InBatch("one"), Everyone(), InfoNCE(), symmetric=False)(
+        shown
+    ).loss
     q, k = (F.normalize(net(view), dim=1) for net, view in zip(nets, shown.views, strict=True))
     torch.testing.assert_close(loss, F.cross_entropy(q @ k.T / T, torch.arange(N)), rtol=1e-9, atol=1e-9)
     loss.backward()
@@ -79,24 +81,30 @@ def backbone_in(network: nn.Module) -> nn.Module:
 
 
 def test_what_is_kept_of_networks_apart() -> None:
-    role = Apart.made(Plan(hidden=8, dim=4), Seen("resnet8-w16", (1, 2), 16), keep="all").eval()
+    role = PerView.from_config(
+        HeadConfig(hidden=8, dim=4), InputSpec("resnet8-w16", (1, 2), 16), keep="all"
+    ).eval()
     picture = torch.randn(3, 3, 16, 16)
     first, second = (backbone_in(network) for network in role.networks)
-    beside = role.kept()
-    assert isinstance(beside, Beside)
+    beside = role.backbone()
+    assert isinstance(beside, ConcatFeatures)
     torch.testing.assert_close(
         beside(picture), torch.cat([first(picture[:, :1]), second(picture[:, 1:])], dim=1)
     )
     assert beside.dim == 256
-    alone = Apart.made(Plan(hidden=8, dim=4), Seen("resnet8-w16", (3, 3), 16), keep="first").eval()
-    torch.testing.assert_close(alone.kept()(picture), backbone_in(alone.networks[0])(picture))
-    whole = Apart.made(Plan(hidden=8, dim=4), Seen("resnet8-w16", (3, 3), 16), keep="all").eval()
-    assert whole.kept()(picture).shape == (3, 256)
+    alone = PerView.from_config(
+        HeadConfig(hidden=8, dim=4), InputSpec("resnet8-w16", (3, 3), 16), keep="first"
+    ).eval()
+    torch.testing.assert_close(alone.backbone()(picture), backbone_in(alone.networks[0])(picture))
+    whole = PerView.from_config(
+        HeadConfig(hidden=8, dim=4), InputSpec("resnet8-w16", (3, 3), 16), keep="all"
+    ).eval()
+    assert whole.backbone()(picture).shape == (3, 256)
 
 
 def test_more_views_than_networks_is_one_sentence() -> None:
     with pytest.raises(UserError, match="3 views"):
-        Apart(networks()).pairs(3, True)
+        PerView(networks()).pairs(3, True)
 
 
 # ------------------------------------------------------------------------------------------- Deep InfoMax
@@ -104,8 +112,8 @@ def test_more_views_than_networks_is_one_sentence() -> None:
 
 def infomax(**settings: object) -> InfoMax:
     torch.manual_seed(0)
-    plan = Plan(hidden=16, dim=DIM, head="linear")
-    return InfoMax.made(plan, Seen("resnet8-w16", (3,), 16), **settings).double()
+    plan = HeadConfig(hidden=16, dim=DIM, head="linear")
+    return InfoMax.from_config(plan, InputSpec("resnet8-w16", (3,), 16), **settings).double()
 
 
 def photographs(views: int = 1) -> Batch:
@@ -124,7 +132,7 @@ def codes(role: InfoMax, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 def told(value: Tensor, positive: Tensor, negatives: Tensor, form: str) -> Tensor:
     """The three forms of DIM's estimator, each from scores of one positive and all negatives of an anchor."""
-    if form == "infonce":  # 000 Eq. 36 with the positive in the sum, plus log m
+    if form == "infonce":  # Liu 2022, Eq. 36 with the positive in the sum, plus log m
         return positive - torch.cat([positive[None], negatives]).logsumexp(0) + math.log(1 + len(negatives))
     if form == "js":  # Hjelm et al. 2018: -softplus(-T) - mean softplus(T')
         return -F.softplus(-positive) - F.softplus(negatives).mean()
@@ -136,7 +144,7 @@ def told(value: Tensor, positive: Tensor, negatives: Tensor, form: str) -> Tenso
 def test_dim_equals_global_and_local_terms_written_out(
     form: str, bound: object, alpha: float, beta: float
 ) -> None:
-    """000 Eq. 37: alpha I(X; E(X)) + beta / M^2 sum_i I(X^(i); E(X)), negatives from the other pictures."""
+    """Liu 2022 Eq. 37: alpha I(X; E(X)) + beta / M^2 sum_i I(X^(i); E(X)), negatives from the other pictures."""
     role = infomax(global_weight=alpha, local_weight=beta, prior="none")
     shown = photographs()
     outcome = Method(role, Cosine(T), InBatch("one"), Everyone(), bound)(shown)  # type: ignore[arg-type]
@@ -191,7 +199,7 @@ def test_dims_claim_is_that_of_its_weakest_term() -> None:
 
 @pytest.mark.parametrize("prior", ["uniform", "gaussian"])
 def test_the_discriminator_descends_what_the_encoder_climbs(prior: str) -> None:
-    """000 Eq. 38 with the erratum: D maximises E ln D(v) + E ln(1 - D(y)), the encoder minimises it."""
+    """Liu 2022 Eq. 38 with the erratum: D maximises E ln D(v) + E ln(1 - D(y)), the encoder minimises it."""
     torch.manual_seed(0)
     match = PriorMatch(prior, DIM).double()  # type: ignore[arg-type]
     y = torch.randn(N, DIM, dtype=torch.float64, requires_grad=True)

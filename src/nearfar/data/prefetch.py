@@ -9,7 +9,7 @@ Given = TypeVar("Given")
 Made = TypeVar("Made")
 
 
-def ahead(make: Callable[[Given], Made], items: Iterable[Given], workers: int) -> Iterator[Made]:
+def prefetch(make: Callable[[Given], Made], items: Iterable[Given], workers: int) -> Iterator[Made]:
     """`map(make, items)` by `workers` threads, at most workers + 2 results ahead of the consumer.
 
     An exception in `make` is raised where its result would have come; then, as when the consumer closes the

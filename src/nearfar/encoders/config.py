@@ -14,7 +14,7 @@ Head = Literal["linear", "linear-norm", "mlp", "mlp-plain"]
 
 
 @dataclass(frozen=True)
-class Seen:
+class InputSpec:
     """What the networks of a run are shown, and with which backbone.
 
     `channels`: of each view of a picture; for text, the number of symbols. `size`: side of a picture, length of a block of
@@ -29,7 +29,7 @@ class Seen:
 
 
 @dataclass(frozen=True)
-class Plan:
+class HeadConfig:
     """Head and predictor of a network.
 
     `head`: linear; linear-norm (a linear map, batch-normalised); mlp (with batch norm); mlp-plain (without:
@@ -49,7 +49,7 @@ class Plan:
         if not 0 <= self.dropout < 1:
             raise UserError(f"encoders.dropout was {self.dropout}; it lies in [0, 1)")
 
-    def network(self, seen: Seen, view: int = 0) -> Network:
+    def network(self, seen: InputSpec, view: int = 0) -> Network:
         body = backbone(seen.backbone, seen.channels[view], seen.size)
         return Network(body, self._head(int(body.dim)), self.dropout)  # type: ignore[arg-type]
 
