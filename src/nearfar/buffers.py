@@ -10,6 +10,7 @@ from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parameter import is_lazy
 
 BufferUpdates = Sequence[
@@ -49,3 +50,24 @@ def apply(moved: BufferUpdates) -> None:
             buffer.copy_(became)
         else:
             setattr(child, name, became)
+
+
+def uses_batch_statistics(networks: object) -> bool:
+    """Whether a batch norm would now normalise by its batch, so that an embedding depends on the rest of it. A module of
+    another kind that mixes instances is not seen."""
+    return isinstance(networks, nn.Module) and any(
+        isinstance(child, _BatchNorm) and (child.training or child.running_mean is None)
+        for child in networks.modules()
+    )
+
+
+@contextmanager
+def frozen(module: nn.Module) -> Iterator[nn.Module]:
+    """The module in evaluation mode; afterwards every part of it is in the mode it was in."""
+    modes = [(part, part.training) for part in module.modules()]
+    module.eval()
+    try:
+        yield module
+    finally:
+        for part, mode in modes:
+            part.training = mode

@@ -9,15 +9,16 @@ the optimiser's step, does every mutation: slow networks, batch-norm statistics,
 what a selection knows of all instances is renewed apart from steps, by `refresh`, at the start of epochs.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from nearfar.buffers import BufferUpdates, apply, deferred_buffers
+from nearfar.buffers import BufferUpdates, apply, deferred_buffers, uses_batch_statistics
 from nearfar.critics import is_product
 from nearfar.schedules import START, Progress
 from nearfar.scores import Candidates, Dense, Negatives, Scores, Streamed
@@ -26,6 +27,7 @@ from nearfar.types import (
     Bound,
     Certificate,
     Context,
+    Coverage,
     Critic,
     Encoded,
     Encoders,
@@ -70,7 +72,7 @@ class Method(nn.Module):
 
     def forward(self, batch: Batch, progress: Progress = START) -> Outcome:
         pairs = self.encoders.pairs(len(batch.views), self.symmetric)
-        encoded, moved = self._encode(
+        encoded, moved = self.encode(
             batch.views, anchors=sorted({p.anchor for p in pairs}), keys=sorted({p.key for p in pairs})
         )
         # scores are differences of large numbers: float32, whatever the encoder ran in
@@ -83,7 +85,7 @@ class Method(nn.Module):
                 for v, s in zip(values, scores, strict=True)
             ]
         weights = [p.weight for p in pairs]
-        claim = self._claim(pairs, len(batch.index), progress)
+        claim = self._claim(pairs, len(batch.index), progress, {"held_out": False})
         total = _weighted(weights, climbed)
         # how far the estimate is below its ceiling: for InfoNCE this is the cross-entropy people know
         loss = -total if claim.ceiling is None else sum(weights) * claim.ceiling - total
@@ -94,7 +96,7 @@ class Method(nn.Module):
             nats = (_weighted(weights, values) / sum(weights)).detach()
         return Outcome(loss, nats, claim.ceiling, _detached(encoded), batch.index, observed, moved)
 
-    def _encode(
+    def encode(
         self, views: Sequence[Tensor], anchors: Sequence[int], keys: Sequence[int]
     ) -> tuple[Encoded, BufferUpdates]:
         """Embeddings as they are scored and stored, and what is to become of the networks' buffers."""
@@ -169,7 +171,7 @@ class Method(nn.Module):
     def prime(self, batch: Batch, progress: Progress = START) -> None:
         """Shows instances to a source that wants to know them before the first step; no network moves."""
         keys = sorted({p.key for p in self.encoders.pairs(len(batch.views), self.symmetric)})
-        encoded, _ = self._encode(batch.views, anchors=(), keys=keys)
+        encoded, _ = self.encode(batch.views, anchors=(), keys=keys)
         self._remember(encoded, batch.index, progress)
 
     def _remember(self, encoded: Encoded, index: Tensor, progress: Progress) -> None:
@@ -183,7 +185,7 @@ class Method(nn.Module):
         """What the key network says of a view, as it is scored and stored: the mean over its places where it has
         several; where each view has a network of its own, the first."""
         first = self.encoders.pairs(1, self.symmetric)[0].key
-        keys = self._encode((view,), anchors=(), keys=(first,))[0].keys[first]
+        keys = self.encode((view,), anchors=(), keys=(first,))[0].keys[first]
         return keys.view(len(view), -1, keys.shape[-1]).mean(dim=1)
 
     @torch.no_grad()
@@ -207,45 +209,64 @@ class Method(nn.Module):
         batch_size: int,
         views: int = 2,
         progress: Progress | None = None,
-        covered: float | None = None,
+        *,
+        held_out: bool | None = False,
+        coverage: Coverage | None = None,
     ) -> Certificate:
-        """What the number that training climbs proves, for this batch size and number of views.
+        """What the method's number proves, for batches of so many instances, each another, in so many views.
 
-        Without progress it speaks for the whole run. `covered` is what `Ring.covered` measured, where it was.
+        It speaks of the training objective, which is fitted to its own batches and so never proven. `held_out=True`: of the
+        same number on instances that nothing was fitted to, with networks in the mode they are in (batch norm in training mode
+        keeps it from being proven). Without progress it speaks for the whole run. `coverage` is what `Ring.coverage`
+        measured, where it was.
         """
-        return self._claim(self.encoders.pairs(views, self.symmetric), batch_size, progress, covered)
+        known = {"held_out": held_out, "coverage": coverage}
+        return self._claim(self.encoders.pairs(views, self.symmetric), batch_size, progress, known)
 
     def _claim(
         self,
         pairs: Sequence[Pair],
         batch_size: int,
         progress: Progress | None,
-        covered: float | None = None,
+        known: Mapping[str, Any],
     ) -> Certificate:
         """The weakest of the pairs' claims; the ceiling is that of their weighted mean."""
+        facts = {
+            **known,
+            "batch_statistics": uses_batch_statistics(self.encoders) or None,
+            "normalised": getattr(self.critic, "normalised", None),
+        }
 
-        def kind(pair: Pair) -> tuple[int, int, int]:
+        def kind(pair: Pair) -> tuple[int, int, int, bool]:
             alike = {p.key for p in pairs if self._alike(p.key, pair.key)}
-            return len(alike), pair.keys_per_instance, pair.same_instance_negatives
+            return len(alike), pair.keys_per_instance, pair.same_instance_negatives, pair.identity_is_key
 
-        def claim(key_views: int, keys_per_instance: int, same_instance_negatives: int) -> Certificate:
-            given = self.negatives.sampling(batch_size, key_views, keys_per_instance, same_instance_negatives)
-            given = self.selection.sampling(replace(given, covered=covered), progress)
+        def claim(
+            key_views: int, keys_per_instance: int, same_instance: int, identity_is_key: bool
+        ) -> Certificate:
+            given = self.negatives.sampling(batch_size, key_views, keys_per_instance, same_instance)
+            if identity_is_key:
+                given = given.not_exchangeable(EQUAL_KEYS)
+            given = self.selection.sampling(replace(given, **facts), progress)
             return self.bound.certificate(given, progress)
 
-        claims = {facts: claim(*facts) for facts in {kind(p) for p in pairs}}
+        claims = {of: claim(*of) for of in {kind(p) for p in pairs}}
         # of equally weak ones the one with the highest ceiling, so that what its sentence says holds for all
         weakest = min(claims.values(), key=lambda c: (_STRENGTH.index(c.status), -(c.ceiling or 0.0)))
+        if weakest.status == "proven" and len({frozenset((p.anchor, p.key)) for p in pairs}) > 1:
+            weakest = replace(weakest, condition=f"{weakest.condition}; {UNLIKE_PAIRS}")
         ceilings = [claims[kind(p)].ceiling for p in pairs]
-        known = [ceiling for ceiling in ceilings if ceiling is not None]
-        if len(known) < len(pairs):
+        bounded = [ceiling for ceiling in ceilings if ceiling is not None]
+        if len(bounded) < len(pairs):
             return replace(weakest, ceiling=None)
         weights = [p.weight for p in pairs]
-        mean = sum(w * c for w, c in zip(weights, known, strict=True)) / sum(weights)
+        mean = sum(w * c for w, c in zip(weights, bounded, strict=True)) / sum(weights)
         return replace(weakest, ceiling=mean)
 
 
-_STRENGTH = ("objective only", "not covered", "proven")
+EQUAL_KEYS = "rows with equal keys are not contrasted with each other, so negatives are not draws of p(v)"
+UNLIKE_PAIRS = "the number is a weighted mean over pairs of different views or steps, I the same mean of their informations"
+_STRENGTH = ("objective only", "not covered", "measured", "proven")
 
 
 def _weighted(weights: Sequence[float], values: Sequence[Tensor]) -> Float[Tensor, ""]:

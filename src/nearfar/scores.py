@@ -29,6 +29,11 @@ UNKNOWN = -1  # a candidate whose instance is not known: always somebody else
 EMPTY = -2  # a slot that holds nothing yet: never a negative
 
 
+def at_least_float32(values: Tensor) -> Tensor:
+    """Half precision cannot count to 700, and a ceiling must hold to the last digit: scores are float32 at least."""
+    return values.float() if values.is_floating_point() and values.dtype.itemsize < 4 else values
+
+
 @dataclass(frozen=True)
 class Candidates:
     """Things an anchor may be contrasted with, and which instance each of them is."""
@@ -70,10 +75,13 @@ class Negatives(Protocol):
 
 @dataclass(frozen=True)
 class Dense:
-    """Negatives as a matrix and a mask of those that count (None: all)."""
+    """Negatives as a matrix, in float32 at least, and a mask of those that count (None: all)."""
 
     values: Float[Tensor, "anchor candidate"]
     kept: Bool[Tensor, "anchor candidate"] | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "values", at_least_float32(self.values))
 
     def offered(self) -> int:
         return self.values.shape[1]
@@ -161,7 +169,8 @@ class Streamed:
 
     def count(self) -> Float[Tensor, "anchor"]:
         own = torch.bincount(self._own[0], minlength=len(self.index))
-        return ((self.candidates.index != EMPTY).sum() - own).to(self.anchors.dtype)
+        precise = torch.promote_types(self.anchors.dtype, torch.float32)
+        return ((self.candidates.index != EMPTY).sum() - own).to(precise)
 
     def mean_of(
         self, function: Callable[..., Tensor], *per_anchor: Float[Tensor, "anchor"]
@@ -181,6 +190,9 @@ class Scores:
 
     positive: Float[Tensor, "anchor positive"]
     negative: Negatives
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "positive", at_least_float32(self.positive))
 
     def score_function_term(
         self, value: Tensor, climb: Callable[..., Tensor], *arguments: Any

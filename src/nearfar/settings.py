@@ -76,6 +76,12 @@ class Settings(BaseModel):
     skip_steps: int = Field(
         10, ge=0, le=2**31, description="non-finite steps in a row to skip before stopping"
     )
+    held_out: float | None = Field(
+        None,
+        ge=0,
+        lt=0.5,
+        description="share of the data kept aside to estimate information on; none: 5 %, up to 2,048, if there are 1,000",
+    )
     max_bad_share: float = Field(0.05, ge=0, le=1, description="share of unusable files to go on with")
     views: dict[str, Any]
     encoders: dict[str, Any]

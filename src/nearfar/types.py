@@ -12,7 +12,7 @@ and cannot tell whether the n x m matrix was ever built. `Dense` holds it, `Stre
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal, Protocol, runtime_checkable
 
 import numpy as np
@@ -58,6 +58,9 @@ class Pair:
     weight: float = 1.0
     keys_per_instance: int = 1
     same_instance_negatives: int = 0
+    identity_is_key: bool = (
+        False  # rows with equal keys are one identity, so that none is the other's negative
+    )
 
 
 def view_pairs(count: int, symmetric: bool) -> tuple[tuple[int, int], ...]:
@@ -83,6 +86,9 @@ class Encoded:
     anchors: Mapping[int, Float[Tensor, "anchor dim"]]
     keys: Mapping[int, Float[Tensor, "anchor dim"] | Float[Tensor, "anchor place dim"]]
     index: Mapping[int, Int[Tensor, "row"]] = field(default_factory=dict)
+    instance: Mapping[int, Int[Tensor, "row"]] = field(
+        default_factory=dict
+    )  # where in the batch a row is from
     penalty: Float[Tensor, ""] | None = None  # what the encoders ask beside the bound, e.g. a prior to match
 
     def index_of(self, key: int, instances: Int[Tensor, "instance"]) -> Int[Tensor, "row"]:
@@ -90,17 +96,24 @@ class Encoded:
 
 
 @dataclass(frozen=True)
-class NegativeSampling:
-    """Where the scores came from, as far as a bound's claim depends on it.
+class Coverage:
+    """For which share of so many anchors the condition of Wu et al. 2021, Thm 3.1 was measured to hold (`Ring.coverage`)."""
 
-    `exchangeable`: under independence of anchor and key, the positive could swap places with any negative
-    without changing the joint distribution. It is what the proof of InfoNCE (Liu 2022, Eq. 25-33) stands on;
-    `reason` says in a clause why it fails when it does. `independent` asks more: every anchor has negatives of
-    its own, drawn independently of all positives and of one another.
+    share: float
+    anchors: int
+
+
+@dataclass(frozen=True)
+class NegativeSampling:
+    """How the scores came about, as far as a bound's claim depends on it. None: the program cannot know, so a claim says it as
+    a condition; what is known to fail is never proven.
+
+    `exchangeable`: if anchor and key were independent, the positive could change places with any negative without changing
+    the joint distribution. The proof of InfoNCE stands on it (docs/certificates.md); `reason` says in a clause why it fails
+    where it does. `independent` asks more: every anchor has negatives of its own, drawn from p(v) independently of all
+    positives and of one another.
 
     `cut` is what a selection dropped: the least similar only (`below`), or also the most similar (`above`).
-    `covered`: measured share of anchors whose kept scores all have e^f at least the mean of e^f over that
-    anchor's candidates, which is what Wu et al. 2021, Thm 3.1 asks of a cut from above (None: not measured).
     """
 
     anchors: int
@@ -109,20 +122,37 @@ class NegativeSampling:
     exchangeable: bool = True
     reason: str = ""
     independent: bool = False
-    held_out: bool = False  # the critic was not fitted to this sample
+    held_out: bool | None = None  # neither encoders nor critic were fitted to this sample
+    batch_statistics: bool | None = (
+        None  # an embedding depends on the rest of its batch (batch norm in training)
+    )
+    normalised: bool | None = None  # scores are log q(v | u) of a normalised density q
     cut: Literal["none", "below", "above"] = "none"
-    covered: float | None = None
+    coverage: Coverage | None = None  # of a cut from above, where it was measured
 
     def __post_init__(self) -> None:
         if self.independent and not self.exchangeable:
             raise ValueError("negatives that are independent are exchangeable with the positive")
 
+    def not_exchangeable(self, reason: str) -> "NegativeSampling":
+        """The same, with one more reason why the positive cannot change places; the first reason stands."""
+        if not self.exchangeable:
+            return self
+        return replace(self, exchangeable=False, independent=False, reason=reason)
+
+
+Status = Literal["proven", "measured", "not covered", "objective only"]
+
 
 @dataclass(frozen=True)
 class Certificate:
-    """What a number proves about mutual information, under which condition, and how high it can go."""
+    """What a number proves about mutual information, under which condition, and how high it can go.
 
-    status: Literal["proven", "not covered", "objective only"]
+    `proven`: in expectation at most I, under the condition. `measured`: a condition of the proof was measured on so many
+    anchors, which is evidence, not proof. `not covered`: an estimate without proof. `objective only`: no estimate of I.
+    """
+
+    status: Status
     condition: str
     ceiling: float | None  # nats
 
@@ -173,7 +203,8 @@ class Encoders(Protocol):
 
 
 class Critic(Protocol):
-    """How a pair is scored."""
+    """How a pair is scored. One whose scores are log q(v | u) of a normalised density says so by an attribute
+    `normalised = True`, one whose scores are not by `normalised = False`; without it nothing is known."""
 
     def prepare(self, embedding: Tensor) -> Tensor:
         """Brings an embedding to the form that is scored and stored, e.g. unit length."""

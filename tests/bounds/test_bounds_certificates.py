@@ -12,7 +12,7 @@ import nearfar as nf
 from nearfar.bounds import PARTS, smallest_proven_alpha
 from nearfar.errors import UserError
 from nearfar.schedules import Progress, Schedule
-from nearfar.types import Bound, NegativeSampling
+from nearfar.types import Bound, Coverage, NegativeSampling
 
 N, M = 64, 16
 SHARED = NegativeSampling(N, N - 1)
@@ -41,8 +41,8 @@ CASES: list[tuple[Bound, NegativeSampling, str, float | None, str]] = [
     (nf.BarberAgakov(), OWN, "objective only", None, r"entropy H\(v\), which is not given"),
     (nf.BarberAgakov(2.5), QUEUED, "proven", None, r"normalised q and H\(v\) is 2.5 nats"),
     (nf.UBA(), OWN, "not covered", None, r"mean over 15 negatives .*\(Jensen\)"),
-    (nf.TUBA(2.0), SHARED, "proven", None, r"the 63 negatives .* linearly; .* not fitted to"),
-    (nf.NWJ(), OWN, "proven", None, r"the 15 negatives .* not fitted to"),
+    (nf.TUBA(2.0), SHARED, "proven", None, r"the 63 negatives .* linearly; .* were fitted to"),
+    (nf.NWJ(), OWN, "proven", None, r"the 15 negatives .* were fitted to"),
     (nf.NWJ(), QUEUED, "not covered", None, r"^queued keys are old$"),
     (nf.NWJ(), NegativeSampling(N, 0), "not covered", None, r"without negatives"),
     (nf.DonskerVaradhan(), OWN, "not covered", None, r"fitted to, the value can exceed I without limit"),
@@ -84,19 +84,37 @@ def test_a_ball_keeps_the_claim_at_any_cut(bound: Bound, lower: float | Schedule
 
 @pytest.mark.parametrize("bound", CLAIMING, ids=lambda b: type(b).__name__)
 @pytest.mark.parametrize(
-    ("covered", "status", "says"),
+    ("coverage", "status", "says"),
     [
         (None, "not covered", "which was not measured"),
-        (0.63, "not covered", "holds for 63 % of anchors"),
-        (0.9999, "not covered", "holds for 99 % of anchors"),
-        (1.0, "proven", "held for every anchor measured"),
+        (
+            Coverage(0.63, 100),
+            "measured",
+            "held for 63 % of the 100 anchors measured (of all anchors for at least 54 %",
+        ),
+        (Coverage(0.9999, 10_000), "measured", "held for 99 % of the 10000 anchors"),
+        (
+            Coverage(1.0, 1),
+            "measured",
+            "held for 100 % of the 1 anchors measured (of all anchors for at least 5 %",
+        ),
+        (
+            Coverage(1.0, 512),
+            "measured",
+            "held for 100 % of the 512 anchors measured (of all anchors for at least 99 %",
+        ),
+        (
+            Coverage(0.0, 512),
+            "measured",
+            "held for 0 % of the 512 anchors measured (of all anchors for at least 0 %",
+        ),
     ],
 )
-def test_a_ring_keeps_it_only_where_measured(
-    bound: Bound, covered: float | None, status: str, says: str
+def test_a_ring_is_measured_never_proven(
+    bound: Bound, coverage: Coverage | None, status: str, says: str
 ) -> None:
-    """Wu et al. 2021 Thm 3.1 asks every kept e^f to reach the mean over the anchor's candidates."""
-    given = replace(OWN, negatives=100, covered=covered)
+    """Wu et al. 2021, Thm 3.1 asks every kept e^f to reach the mean over the anchor's candidates, of all anchors there are."""
+    given = replace(OWN, negatives=100, coverage=coverage)
     certificate = bound.certificate(nf.Ring(0.5, 0.9).sampling(given))
     assert certificate.status == status
     assert says in certificate.condition
@@ -108,10 +126,8 @@ def test_what_a_moving_ring_was_measured_at_once_does_not_serve_for_the_whole_ru
         nf.Ring(nf.linear(0.75, 0.0), 0.9),
         nf.Scores.of(torch.zeros(1), torch.arange(1.0, 9.0)[None]),
     )
-    assert nf.Ring(0.75, 0.9).covered(scores) == 1.0
-    assert ring.covered(scores) == nf.Ring(0.0, 0.9).covered(scores) == 0.0
-    given = replace(OWN, negatives=8, covered=ring.covered(scores))
-    assert nf.InfoNCE().certificate(ring.sampling(given)).status == "not covered"
+    assert nf.Ring(0.75, 0.9).coverage(scores) == Coverage(1.0, 1)
+    assert ring.coverage(scores) == nf.Ring(0.0, 0.9).coverage(scores) == Coverage(0.0, 1)
 
 
 @pytest.mark.parametrize("select", [nf.Ball(0.5), nf.Ring(0.5, 0.9)], ids=["ball", "ring"])
@@ -119,7 +135,7 @@ def test_a_selection_gives_no_claim_to_what_had_none(select: nf.Ball | nf.Ring) 
     """And does not take Barber-Agakov's, which reads no negatives."""
     for bound, before, status, *_ in CASES:
         if status != "proven":
-            after = select.sampling(replace(before, covered=1.0))
+            after = select.sampling(replace(before, coverage=Coverage(1.0, 10**6)))
             if after.negatives:
                 assert bound.certificate(after).status == status
     assert nf.BarberAgakov(1.0).certificate(select.sampling(OWN)).status == "proven"
@@ -144,7 +160,7 @@ def test_with_progress_the_certificate_is_that_of_the_moment() -> None:
 
 
 def test_the_smallest_proven_alpha() -> None:
-    """Song & Ermon 2020 Cor. 2; one anchor leaves InfoNCE alone."""
+    """Song & Ermon 2020, Cor. 2; one anchor leaves InfoNCE alone."""
     assert smallest_proven_alpha(3, 2) == 3 / 7
     assert smallest_proven_alpha(1, 10) == 1.0
     assert smallest_proven_alpha(N, M - 1) == LEAST
@@ -195,4 +211,4 @@ def test_a_rise_from_zero_is_part_of_a_schedule_s_claim() -> None:
 
 
 def test_anchors_without_candidates_show_nothing() -> None:
-    assert nf.Ring(0.5, 0.9).covered(nf.Scores.of(torch.zeros(2), torch.zeros(2, 0))) == 0.0
+    assert nf.Ring(0.5, 0.9).coverage(nf.Scores.of(torch.zeros(2), torch.zeros(2, 0))) == Coverage(0.0, 0)

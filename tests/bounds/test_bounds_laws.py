@@ -21,7 +21,7 @@ from nearfar.types import Bound, NegativeSampling
 
 
 def infonce(positive: Tensor, negatives: list[Tensor]) -> Tensor:
-    """Liu 2022 Eq. 25 by exponentials and sums, one anchor and one positive at a time."""
+    """Liu 2022, Eq. 25 by exponentials and sums, one anchor and one positive at a time."""
     values = []
     for row, others in zip(positive, negatives, strict=True):
         m = 1 + len(others)
@@ -35,7 +35,7 @@ def agreement(positive: Tensor, negatives: list[Tensor]) -> Tensor:
 
 
 def alpha_cpc(positive: Tensor, negatives: list[Tensor], alpha: float = 0.5) -> Tensor:
-    """Song & Ermon 2020 Eq. 4 by exponentials and sums."""
+    """Song & Ermon 2020, Eq. 4 by exponentials and sums."""
     values = []
     for row, others in zip(positive, negatives, strict=True):
         m = 1 + len(others)
@@ -45,7 +45,7 @@ def alpha_cpc(positive: Tensor, negatives: list[Tensor], alpha: float = 0.5) -> 
 
 
 def multi_label(positive: Tensor, negatives: list[Tensor], alpha: float = 1.0) -> Tensor:
-    """Song & Ermon 2020 Eq. 6 with the sums over all anchors, as in its appendix; P positives and N negatives in all."""
+    """Song & Ermon 2020, Eq. 6 with the sums over all anchors, as in its appendix; P positives and N negatives in all."""
     p, n = positive.numel(), sum(len(others) for others in negatives)
     rest = (p + n - alpha * p) / n * sum(others.exp().sum() for others in negatives) if n else 0.0
     return torch.log((p + n) * positive.exp() / (alpha * positive.exp().sum() + rest)).mean()
@@ -56,7 +56,7 @@ def barber_agakov(positive: Tensor, negatives: list[Tensor]) -> Tensor:
 
 
 def uba(positive: Tensor, negatives: list[Tensor]) -> Tensor:
-    """Wu et al. 2020 Lemma A.1: f - log Z(u), for the anchors whose Z(u) can be estimated."""
+    """Wu et al. 2020, Lemma A.1: f - log Z(u), for the anchors whose Z(u) can be estimated."""
     pairs = [(row, others) for row, others in zip(positive, negatives, strict=True) if len(others)]
     if not pairs:
         return positive.sum() * 0
@@ -64,7 +64,7 @@ def uba(positive: Tensor, negatives: list[Tensor]) -> Tensor:
 
 
 def tuba(positive: Tensor, negatives: list[Tensor], baseline: float = 1.0) -> Tensor:
-    """Wu et al. 2020 Lemma A.2 before a is chosen: E f - E[Z / a] - log a + 1."""
+    """Wu et al. 2020, Lemma A.2 before a is chosen: E f - E[Z / a] - log a + 1."""
     partitions = [others.exp().mean() for others in negatives if len(others)]
     z = torch.stack(partitions).mean() if partitions else 0.0
     return positive.mean() - z / baseline - math.log(baseline) + 1
@@ -92,7 +92,7 @@ def jensen_shannon(positive: Tensor, negatives: list[Tensor]) -> Tensor:
 
 
 def binary_nce(positive: Tensor, negatives: list[Tensor]) -> Tensor:
-    """Liu 2022 Eq. 10 for one anchor at a time: posteriors e^f / (e^f + nu) and nu / (e^f + nu)."""
+    """Liu 2022, Eq. 10 for one anchor at a time: posteriors e^f / (e^f + nu) and nu / (e^f + nu)."""
     values = []
     for row, others in zip(positive, negatives, strict=True):
         nu = len(others)
@@ -104,7 +104,7 @@ def binary_nce(positive: Tensor, negatives: list[Tensor]) -> Tensor:
 def triplet(
     positive: Tensor, negatives: list[Tensor], margin: float = 1.0, semi_hard: bool = False
 ) -> Tensor:
-    """Sáez Maldonado 2021 Eq. 17 with scores as minus squared distances, one triplet at a time."""
+    """Sáez Maldonado 2021, Eq. 17 with scores as minus squared distances, one triplet at a time."""
     values = []
     for row, others in zip(positive, negatives, strict=True):
         for p in row:
@@ -114,7 +114,7 @@ def triplet(
 
 
 def npair(positive: Tensor, negatives: list[Tensor]) -> Tensor:
-    """Sáez Maldonado 2021 Eq. 19-20: minus log(1 + sum of e^(negative - positive))."""
+    """Sáez Maldonado 2021, Eq. 19-20: minus log(1 + sum of e^(negative - positive))."""
     values = [
         -torch.log(1 + (others - p).exp().sum())
         for row, others in zip(positive, negatives, strict=True)
@@ -300,7 +300,7 @@ def test_negatives_in_pairs_can_exceed_the_truth_and_single_ones_do_not() -> Non
 )
 @settings(max_examples=30, deadline=None)
 def test_ntxent_equals_lightly(n: int, dim: int, temperature: float, seed: int) -> None:
-    """Sáez Maldonado 2021 Eq. 23-24: NT-Xent is log(2N - 1) minus InfoNCE over both orders with 2N - 2 negatives."""
+    """Sáez Maldonado 2021, Eq. 23-24: NT-Xent is log(2N - 1) minus InfoNCE over both orders with 2N - 2 negatives."""
     generator = torch.Generator().manual_seed(seed)
     z = torch.nn.functional.normalize(torch.randn(2, n, dim, generator=generator, dtype=torch.float64), dim=2)
     index = torch.arange(n)

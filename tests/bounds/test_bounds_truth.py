@@ -75,7 +75,7 @@ def test_jensen_shannon_with_the_optimal_critic_is_twice_the_divergence_less_2_l
 
 
 def test_binary_nce_is_highest_at_the_log_ratio() -> None:
-    """Liu 2022 Eq. 12: any change of the critic lowers it."""
+    """Liu 2022, Eq. 12: any change of the critic lowers it."""
     u, positive, negative = quadrature(300)
 
     def value(shift: float, scale: float) -> float:
@@ -87,7 +87,7 @@ def test_binary_nce_is_highest_at_the_log_ratio() -> None:
 
 
 def test_conditional_negatives_give_less_than_plain_ones_and_less_than_the_truth() -> None:
-    """Wu et al. 2021 Thm 3.1-3.2: with the same number of negatives, CNCE <= NCE <= I, critic fixed."""
+    """Wu et al. 2021, Thm 3.1-3.2: with the same number of negatives, CNCE <= NCE <= I, critic fixed."""
     generator = torch.Generator().manual_seed(0)
     u, noise = torch.randn(2, 4000, 1, generator=generator, dtype=torch.float64)
     v = RHO * u + math.sqrt(1 - RHO**2) * noise
@@ -125,7 +125,7 @@ def expectation(bound: Bound, positive: Tensor, negative: Tensor) -> Tensor:
     ("bound", "expected"), [(nf.AlphaCPC(0.5), 0.717438), (nf.MultiLabelCPC(3 / 7), 0.635473)]
 )
 def test_binary_example(bound: Bound, expected: float) -> None:
-    """Song & Ermon 2020 Example 1 with n = m = 3, the batch's others as negatives."""
+    """Song & Ermon 2020, Example 1 with n = m = 3, the batch's others as negatives."""
     value = expectation(bound, *coin_scores(3, 3, shared=True)).mean()
     assert float(value) == pytest.approx(expected, abs=1e-6)
 
@@ -185,7 +185,7 @@ def test_a_ring_can_exceed_the_truth() -> None:
     assert values[ring] == pytest.approx(3 / 8 * math.log(1.5) - math.log(2) / 8)
     assert values[ring] > 0.06
     assert values[ball] < 0
-    assert ring.covered(nf.Scores.of(scores[:, 0], scores[:, 1:])) == 0.5
+    assert ring.coverage(nf.Scores.of(scores[:, 0], scores[:, 1:])).share == 0.5
 
 
 def test_donsker_varadhan_has_no_limit_on_the_sample_it_was_fitted_to() -> None:
@@ -215,7 +215,7 @@ def test_smile_exceeds_the_truth() -> None:
 )
 @settings(max_examples=60, deadline=None)
 def test_ml_cpc_equals_its_kl_form(n: int, k: int, alpha: float, seed: int, p: int) -> None:
-    """Song & Ermon 2020 Algorithm 1 by torch's own kl_div over all weighted logits; it is the distance to the ceiling."""
+    """Song & Ermon 2020, Algorithm 1 by torch's own kl_div over all weighted logits; it is the distance to the ceiling."""
     generator = torch.Generator().manual_seed(seed)
     positive = 3 * torch.randn(n, p, generator=generator, dtype=torch.float64)
     negative = 3 * torch.randn(n, k, generator=generator, dtype=torch.float64)
@@ -234,7 +234,7 @@ def test_ml_cpc_equals_its_kl_form(n: int, k: int, alpha: float, seed: int, p: i
 @given(n=st.integers(2, 8), seed=st.integers(0, 10**6))
 @settings(max_examples=30, deadline=None)
 def test_npair_is_infonce_without_log_m(n: int, seed: int) -> None:
-    """Sáez Maldonado 2021 Eq. 22."""
+    """Sáez Maldonado 2021, Eq. 22."""
     a, k = torch.randn(2, n, 3, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
     scores = nf.dense_scores(a, k, 0.3)
     torch.testing.assert_close(nf.NPair()(scores), nf.InfoNCE()(scores) - math.log(n))

@@ -19,6 +19,7 @@ LAYERS = [
     ("types",),
     ROOMS,
     ("method", "parts", "hardware"),
+    ("held_out",),
     ("recipes",),
     ("settings", "data"),
     ("evaluate", "estimate"),

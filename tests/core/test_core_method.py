@@ -24,7 +24,7 @@ from nearfar.schedules import START, Progress, geometric, linear
 from nearfar.scores import UNKNOWN, Streamed
 from nearfar.selections import Ball, Everyone, Ring
 from nearfar.settings import resolve
-from nearfar.types import Batch, Certificate, Selection, view_pairs
+from nearfar.types import Batch, Certificate, Coverage, Selection, view_pairs
 
 N, DIM = 6, 5
 NEEDS_NOBODY = ("agreement", "barber-agakov")
@@ -74,7 +74,7 @@ def test_simclr_loss_equals_lightly() -> None:
 
 
 def test_moco_loss_equals_cross_entropy_over_positive_and_queue() -> None:
-    """Liu 2022 Eq. 35: -log softmax of [q.k+, q.queue] / temperature at place 0."""
+    """Liu 2022, Eq. 35: -log softmax of [q.k+, q.queue] / temperature at place 0."""
     net, shown = network(), batch()
     queue = Queue(9, dim=DIM).double()
     held = F.normalize(torch.randn(9, DIM, dtype=torch.float64), dim=1)
@@ -96,7 +96,7 @@ def test_moco_leaves_out_the_anchors_own_earlier_key() -> None:
 
 
 def test_instance_discrimination_equals_the_non_parametric_softmax() -> None:
-    """Wu et al. 2021 Eq. 3 with all rows as negatives: -log( e^(z.M[i]/t) / sum_j e^(z.M[j]/t) )."""
+    """Wu et al. 2021, Eq. 3 with all rows as negatives: -log( e^(z.M[i]/t) / sum_j e^(z.M[j]/t) )."""
     net, shown = network(), batch(views=1)
     rows = F.normalize(torch.randn(40, DIM, dtype=torch.float64), dim=1)
     bank = Bank(40, dim=DIM).double()
@@ -107,7 +107,7 @@ def test_instance_discrimination_equals_the_non_parametric_softmax() -> None:
 
 
 def test_byol_loss_equals_the_squared_distance_of_unit_vectors() -> None:
-    """Sáez Maldonado 2021 Eq. 25, both orders, averaged; the predictor on the online side alone."""
+    """Sáez Maldonado 2021, Eq. 25, both orders, averaged; the predictor on the online side alone."""
     net, shown = network(), batch()
     predictor = linear_head(DIM, DIM).double()
     role = Momentum(net, 0.9, predictor=predictor)
@@ -301,15 +301,15 @@ def test_a_number_is_called_nats_only_where_it_estimates_information() -> None:
 def test_a_certificate_passes_through_the_selection() -> None:
     """Negatives, then selection, then bound: in-batch with one view is proven, a ring of it only once measured."""
 
-    def certificate(selection: Selection, covered: float | None = None) -> Certificate:
+    def certificate(selection: Selection, coverage: Coverage | None = None) -> Certificate:
         method = Method(Shared(network()), Cosine(0.3), InBatch("one"), selection, InfoNCE())
-        return method.certificate(101, covered=covered)
+        return method.eval().certificate(101, held_out=True, coverage=coverage)
 
     ball, ring = certificate(Ball(0.9)), certificate(Ring(0.5, 0.9))
     assert (ball.status, ball.ceiling) == ("proven", math.log(11))
     assert (ring.status, ring.ceiling) == ("not covered", math.log(41))
-    assert certificate(Ring(0.5, 0.9), covered=1.0).status == "proven"
-    assert "63 %" in certificate(Ring(0.5, 0.9), covered=0.63).condition
+    assert certificate(Ring(0.5, 0.9), Coverage(1.0, 512)).status == "measured"
+    assert "63 % of the 100 anchors" in certificate(Ring(0.5, 0.9), Coverage(0.63, 100)).condition
 
 
 def test_mines_running_mean_moves_only_in_advance_and_travels_with_the_state() -> None:

@@ -30,13 +30,13 @@ def test_shapes_equal_their_formulas(a: float, b: float, progress: Progress) -> 
 
 
 def test_alpha_curricula_cross_one_half_way() -> None:
-    """Song & Ermon 2020 sec. 5.3, with the erratum: 5 to 0.2, geometric."""
+    """Song & Ermon 2020, sec. 5.3, with the erratum: 5 to 0.2, geometric."""
     for start, end in ((2, 0.5), (5, 0.2), (10, 0.1)):
         assert nf.geometric(start, end)(Progress(50, 100)) == pytest.approx(1.0)
 
 
 def test_stairs_rise_by_equal_jumps_after_equal_times() -> None:
-    """Wu et al. 2021 App. E's step policy: 0, .3, .6, .9 for a quarter of the run each; by epochs, and then it stays."""
+    """Wu et al. 2021, App. E's step policy: 0, .3, .6, .9 for a quarter of the run each; by epochs, and then it stays."""
     seen = [nf.stairs(0.0, 0.9, 3)(Progress(step, 100)) for step in range(101)]
     expected = [0.0] * 25 + [0.3] * 25 + [0.6] * 25 + [0.9] * 26
     assert seen == pytest.approx(expected)

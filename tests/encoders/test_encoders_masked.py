@@ -40,7 +40,7 @@ def batch(lengths: list[int]) -> Batch:
 
 
 def test_the_dictionarys_loss_is_torchs_cross_entropy() -> None:
-    """Wu et al. 2020 sec. 5.1: enumerating the vocabulary is log-softmax, and the value is log V above it."""
+    """Wu et al. 2020, sec. 5.1: enumerating the vocabulary is log-softmax, and the value is log V above it."""
     encoders = role()
     method = Method(encoders, Dot(), Dictionary(symbols=SYMBOLS), Everyone(), InfoNCE())
     given = batch([20, 20, 13, 7])

@@ -38,7 +38,7 @@ def colours() -> Batch:
 
 
 def test_cmc_is_two_instance_discriminations_with_the_banks_swapped() -> None:
-    """Wu et al. 2021 sec. 2: luminance is told from the bank of colours, colour from the bank of luminances."""
+    """Wu et al. 2021, sec. 2: luminance is told from the bank of colours, colour from the bank of luminances."""
     nets, shown = networks(), colours()
     bank = Bank(20, dim=DIM, views=2).double()
     rows = F.normalize(torch.randn(2, 20, DIM, dtype=torch.float64), dim=2)
@@ -60,7 +60,7 @@ def test_both_banks_follow_their_own_network() -> None:
 
 
 def test_end_to_end_contrast_trains_both_networks() -> None:
-    """Liu 2022 Eq. 34: -log e^(q.k+ / t) / sum over the batch's keys, the gradient reaching query and key network."""
+    """Liu 2022, Eq. 34: -log e^(q.k+ / t) / sum over the batch's keys, the gradient reaching query and key network."""
     nets = [network for network in networks() for _ in (0,)]
     nets[1] = Network(nn.Flatten(), linear_head(4, DIM)).double()
     first = colours().views[0]
@@ -144,7 +144,7 @@ def told(value: Tensor, positive: Tensor, negatives: Tensor, form: str) -> Tenso
 def test_dim_equals_global_and_local_terms_written_out(
     form: str, bound: object, alpha: float, beta: float
 ) -> None:
-    """Liu 2022 Eq. 37: alpha I(X; E(X)) + beta / M^2 sum_i I(X^(i); E(X)), negatives from the other pictures."""
+    """Liu 2022, Eq. 37: alpha I(X; E(X)) + beta / M^2 sum_i I(X^(i); E(X)), negatives from the other pictures."""
     role = infomax(global_weight=alpha, local_weight=beta, prior="none")
     shown = photographs()
     outcome = Method(role, Cosine(T), InBatch("one"), Everyone(), bound)(shown)  # type: ignore[arg-type]
@@ -188,7 +188,8 @@ def test_dims_claim_is_that_of_its_weakest_term() -> None:
     """The global term alone has one key a picture and is proven; places of one picture are no independent draws."""
 
     def claim(**settings: float) -> Certificate:
-        return Method(infomax(**settings), Cosine(T), InBatch("one"), Everyone(), InfoNCE()).certificate(N, 1)
+        method = Method(infomax(**settings), Cosine(T), InBatch("one"), Everyone(), InfoNCE())
+        return method.eval().certificate(N, 1, held_out=True)
 
     assert claim(local_weight=0.0).status == "proven"
     assert claim(local_weight=0.0).ceiling == pytest.approx(math.log(N))
@@ -199,7 +200,7 @@ def test_dims_claim_is_that_of_its_weakest_term() -> None:
 
 @pytest.mark.parametrize("prior", ["uniform", "gaussian"])
 def test_the_discriminator_descends_what_the_encoder_climbs(prior: str) -> None:
-    """Liu 2022 Eq. 38 with the erratum: D maximises E ln D(v) + E ln(1 - D(y)), the encoder minimises it."""
+    """Liu 2022, Eq. 38 with the erratum: D maximises E ln D(v) + E ln(1 - D(y)), the encoder minimises it."""
     torch.manual_seed(0)
     match = PriorMatch(prior, DIM).double()  # type: ignore[arg-type]
     y = torch.randn(N, DIM, dtype=torch.float64, requires_grad=True)

@@ -42,7 +42,7 @@ pairs = st.integers(1, 8).flatmap(lambda n: st.tuples(distributions(n), distribu
 @laws
 @given(p=lists())
 def test_entropy_lies_between_zero_and_log_n(p: np.ndarray) -> None:
-    """Sáez Maldonado 2021 Prop. 2."""
+    """Sáez Maldonado 2021, Prop. 2."""
     assert 0 <= info.entropy(p) <= math.log(len(p)) + 1e-12
     assert info.entropy(np.full(len(p), 1 / len(p))) == pytest.approx(math.log(len(p)), abs=1e-12)
     assert info.entropy(np.eye(len(p))[0]) == 0
@@ -83,7 +83,7 @@ def test_chain_rule(joint: np.ndarray) -> None:
 @laws
 @given(joint=joints())
 def test_conditional_entropy_is_the_mean_over_what_is_given(joint: np.ndarray) -> None:
-    """Sáez Maldonado 2021 Def. 3.1.2, by its first line: sum_y p(y) H(X | Y = y)."""
+    """Sáez Maldonado 2021, Def. 3.1.2, by its first line: sum_y p(y) H(X | Y = y)."""
     columns = [(column.sum(), column / column.sum()) for column in joint.T if column.sum() > 0]
     expected = sum(weight * scipy.stats.entropy(column) for weight, column in columns)
     assert info.conditional_entropy(joint) == pytest.approx(expected, abs=1e-12)
@@ -93,7 +93,7 @@ def test_conditional_entropy_is_the_mean_over_what_is_given(joint: np.ndarray) -
 @laws
 @given(joint=joints())
 def test_mutual_information_is_uncertainty_removed(joint: np.ndarray) -> None:
-    """Sáez Maldonado 2021 Def. 3.1, Eq. 4 and Cor. 1 (iii)."""
+    """Sáez Maldonado 2021, Def. 3.1, Eq. 4 and Cor. 1 (iii)."""
     x, y = joint.sum(axis=1), joint.sum(axis=0)
     value = info.mutual_information(joint)
     assert value >= 0
@@ -105,7 +105,7 @@ def test_mutual_information_is_uncertainty_removed(joint: np.ndarray) -> None:
 @laws
 @given(joint=joints())
 def test_mutual_information_is_zero_only_under_independence(joint: np.ndarray) -> None:
-    """Sáez Maldonado 2021 Cor. 1 (ii), with Pinsker's inequality for the way back."""
+    """Sáez Maldonado 2021, Cor. 1 (ii), with Pinsker's inequality for the way back."""
     independent = np.outer(joint.sum(axis=1), joint.sum(axis=0))
     assert info.mutual_information(independent) == pytest.approx(0, abs=1e-12)
     assert info.mutual_information(joint) >= np.abs(joint - independent).sum() ** 2 / 2 - 1e-12

@@ -203,6 +203,7 @@ def ring_run(tmp_path_factory: pytest.TempPathFactory) -> Run:
         "batch_size": 128,
         "epochs": 2,
         "probe_every": 0,
+        "held_out": 0,
         "views": {"flip": 0.0},
         "negatives": {"size": 512},
         "selection": {"upper": 0.95},

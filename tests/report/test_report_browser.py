@@ -258,7 +258,7 @@ def test_a_selection_is_shown_without_complaint(browser: Page, ring_run: Any, tm
         "Edges of the selection",
         "dropped as too close",
         "bound.alpha",
-        "Wu et al. 2021 Thm 3.1",
+        "Wu et al. 2021, Thm 3.1",
     ):
         assert words in shown
     assert browser.value("document.querySelectorAll('.case').length") == 5

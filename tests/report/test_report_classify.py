@@ -68,7 +68,7 @@ def test_everyone_keeps_all_that_are_offered() -> None:
 
 @pytest.mark.parametrize("spread", [1.0, 1e4])
 def test_a_cave_keeps_its_cluster_and_pulls_the_close_of_it(spread: float) -> None:
-    """Wu et al. 2021 App. F: negatives from the anchor's cluster, +C_i pulled, however far below the best it scores."""
+    """Wu et al. 2021, App. F: negatives from the anchor's cluster, +C_i pulled, however far below the best it scores."""
     rng = np.random.default_rng(0)
     index = np.arange(40)
     cave = Cave(clusters=4, close=12, runs=2, instances=40)

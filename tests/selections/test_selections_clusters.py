@@ -131,7 +131,7 @@ def test_a_cave_holds_the_anchors_cluster_and_a_lone_anchor_everyone() -> None:
 
 
 def test_local_aggregation_is_the_log_of_two_sums() -> None:
-    """Wu et al. 2020 sec. 5.3: log p(C_i and B_i) / p(B_i); with the log m of InfoNCE the same but for the number of negatives."""
+    """Wu et al. 2020, sec. 5.3: log p(C_i and B_i) / p(B_i); with the log m of InfoNCE the same but for the number of negatives."""
     part = Neighbours(background=12, lower=0.0, clusters=4, instances=80)
     part.refresh(blobs())
     index, candidates = torch.arange(8), torch.arange(40)
@@ -151,7 +151,7 @@ def test_local_aggregation_is_the_log_of_two_sums() -> None:
 
 
 def test_local_aggregation_with_nobody_close_is_a_ball() -> None:
-    """Wu et al. 2020 Thm 5.4: C_i = {i} makes LA the ball objective."""
+    """Wu et al. 2020, Thm 5.4: C_i = {i} makes LA the ball objective."""
     part = Neighbours(lower=0.5, clusters=40, runs=1, instances=40)
     part.close.ids = torch.arange(40, dtype=torch.int32)[None]
     scores, context = scene(torch.arange(8), torch.arange(40))
@@ -162,7 +162,7 @@ def test_local_aggregation_with_nobody_close_is_a_ball() -> None:
 
 
 def test_ring_with_close_set_differs_from_local_aggregation_by_its_inner_edge_alone() -> None:
-    """Wu et al. 2021 App. F: close ones are pulled wherever they are; only the negatives lose what is too close."""
+    """Wu et al. 2021, App. F: close ones are pulled wherever they are; only the negatives lose what is too close."""
     la, ring = (Neighbours(lower=0.4, upper=u, clusters=4, instances=80) for u in (1.0, 0.8))
     for part in (la, ring):
         part.refresh(blobs())

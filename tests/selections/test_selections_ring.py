@@ -15,7 +15,7 @@ from nearfar.schedules import Progress
 from nearfar.scores import EMPTY, Candidates
 from nearfar.selections import PARTS, Accept, Cave, Group, Neighbours, ranks
 from nearfar.selections.ranks import beyond_edges, places
-from nearfar.types import Context, NegativeSampling
+from nearfar.types import Context, Coverage, NegativeSampling
 
 shares = st.one_of(st.sampled_from([0.0, 0.25, 0.5, 0.75, 0.9, 0.99, 1.0]), st.floats(0, 1))
 
@@ -167,7 +167,7 @@ def test_circumstances_of_a_schedule_are_the_widest_it_gets() -> None:
 
 
 def test_everyone_leaves_the_circumstances_alone() -> None:
-    given_ = NegativeSampling(3, 4, independent=True, covered=0.5)
+    given_ = NegativeSampling(3, 4, independent=True, coverage=Coverage(0.5, 8))
     assert nf.Everyone().sampling(given_) == given_
 
 
@@ -176,7 +176,7 @@ def test_everyone_leaves_the_circumstances_alone() -> None:
 def test_covered_is_the_share_of_anchors_the_theorem_asks_for(
     problem: tuple[Tensor, Tensor], shares: tuple[float, float], lift: float
 ) -> None:
-    """Wu et al. 2021 Thm 3.1: every kept e^f at least c(u); a common offset, however large, changes nothing."""
+    """Wu et al. 2021, Thm 3.1: every kept e^f at least c(u); a common offset, however large, changes nothing."""
     (values, kept), (lower, upper) = problem, sorted(shares)
     holds = []
     for row, mask in zip(values.tolist(), kept.tolist(), strict=True):
@@ -189,7 +189,7 @@ def test_covered_is_the_share_of_anchors_the_theorem_asks_for(
             all(math.exp(v) >= mean * (1 - 1e-12) for v, stays in zip(row, inside, strict=True) if stays)
         )
     scores = nf.Scores.of(torch.zeros(len(values)), values + lift, kept)
-    assert nf.Ring(lower, upper).covered(scores) == pytest.approx(sum(holds) / max(1, len(holds)))
+    assert nf.Ring(lower, upper).coverage(scores).share == pytest.approx(sum(holds) / max(1, len(holds)))
 
 
 BAD: list[tuple[Callable[[], object], str]] = [

@@ -76,7 +76,7 @@ def test_mean_of_the_smallest_estimate_agrees_with_plain_sampling() -> None:
 
 
 def test_a_small_run_shows_the_trade(tmp_path: Path) -> None:
-    """Wu et al. 2021 Thm 3.2: bias rises and variance falls with the cut, at every k; the bias of NCE falls with k."""
+    """Wu et al. 2021, Thm 3.2: bias rises and variance falls with the cut, at every k; the bias of NCE falls with k."""
     record = run_study(STUDY, tmp_path, ["anchors=60", "draws=6", "nats=1"])
     curves = record.result.findings[0].curves
     for weaker, stronger in itertools.pairwise(CUTS):

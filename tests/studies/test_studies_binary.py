@@ -1,4 +1,4 @@
-"""Song & Ermon 2020 App. C.1 in closed form, against enumeration of every batch and of every draw of negatives."""
+"""Song & Ermon 2020, App. C.1 in closed form, against enumeration of every batch and of every draw of negatives."""
 
 import itertools
 import math
@@ -57,7 +57,7 @@ def test_mean_and_variance_are_those_of_all_batches(
 
 
 def test_values_of_the_example() -> None:
-    """Song & Ermon 2020 Example 1: L_0.5 exceeds the information; exact to 1e-6."""
+    """Song & Ermon 2020, Example 1: L_0.5 exceeds the information; exact to 1e-6."""
     three = Coins(3, 3)
     assert three.information == pytest.approx(math.log(2), abs=1e-15)
     assert three.smallest_proven == pytest.approx(3 / 7)
@@ -68,7 +68,7 @@ def test_values_of_the_example() -> None:
 
 @pytest.mark.parametrize("negatives", ["batch", "independent"])
 def test_ml_cpc_within_its_range_never_exceeds_the_information(negatives: Negatives) -> None:
-    """Song & Ermon 2020 Cor. 2 for every n = m up to 128; below the range it does exceed it."""
+    """Song & Ermon 2020, Cor. 2 for every n = m up to 128; below the range it does exceed it."""
     for n in range(2, 129):
         coins = Coins(n, n, 0.5, negatives)
         edge = coins.smallest_proven

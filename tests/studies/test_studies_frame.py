@@ -155,7 +155,7 @@ def test_every_study_says_what_it_is() -> None:
     found = studies()
     assert {"binary", "bias-variance", "cnce-toy", "nce-density"} <= set(found)
     assert all(study.name == name and study.about for name, study in found.items())
-    assert "Song & Ermon 2020 Fig. 1, 2" in catalogue()["binary"]
+    assert "Song & Ermon 2020, Fig. 1, 2" in catalogue()["binary"]
 
 
 def test_command_line_lists_and_refuses(capsys: pytest.CaptureFixture[str]) -> None:

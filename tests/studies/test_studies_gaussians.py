@@ -43,7 +43,7 @@ def exact_log_ratio(x: Tensor, y: Tensor, rho: float) -> Tensor:
 
 @pytest.mark.parametrize("nats", LEVELS)
 def test_a_level_holds_its_nats(nats: int) -> None:
-    """Song & Ermon 2020 App. C.2 as corrected: I = -(d/2) log(1 - rho^2); and the samples have that correlation and unit variance."""
+    """Song & Ermon 2020, App. C.2 as corrected: I = -(d/2) log(1 - rho^2); and the samples have that correlation and unit variance."""
     rho = correlation_of(nats)
     assert -0.5 * DIM * math.log(1 - rho**2) == pytest.approx(nats, rel=1e-12)
     x, y = pairs(20_000, nats, torch.Generator().manual_seed(0))
@@ -135,7 +135,7 @@ def test_the_saturated_log_ratio_tells_the_joint_from_the_mixture_best(share: fl
 def test_ml_cpc_with_the_exact_ratio_is_below_the_truth_where_proven_and_above_where_alpha_is_too_small() -> (
     None
 ):
-    """Song & Ermon 2020 Thm 2 at 4 nats, n = m = 16: [m/(n(m-1)+1), 1] = [0.066, 1]."""
+    """Song & Ermon 2020, Thm 2 at 4 nats, n = m = 16: [m/(n(m-1)+1), 1] = [0.066, 1]."""
     generator = torch.Generator().manual_seed(0)
     n, k, batches, nats = 16, 15, 1500, 4.0
     least = smallest_proven_alpha(n, k)

@@ -55,7 +55,7 @@ def test_every_knob_moves_one_way() -> None:
 
 
 def brute_force(first: np.ndarray, second: np.ndarray, temperature: float) -> float:
-    """Liu 2022 Eq. 25-33 in float64, anchor by anchor: log m + log softmax of the pair's own cosine."""
+    """Liu 2022, Eq. 25-33 in float64, anchor by anchor: log m + log softmax of the pair's own cosine."""
     unit = [x / np.linalg.norm(x, axis=1, keepdims=True) for x in (first, second)]
     f = unit[0] @ unit[1].T / temperature
     own = [row[i] - row.max() - math.log(np.exp(row - row.max()).sum()) for i, row in enumerate(f)]

@@ -55,7 +55,7 @@ def test_no_line_tells_the_spirals_apart_by_their_coordinates() -> None:
 @settings(deadline=None, max_examples=20)
 @given(noise=st.floats(0.0, 5.0), seed=st.integers(0, 1000))
 def test_a_view_moves_each_coordinate_within_the_noise(noise: float, seed: int) -> None:
-    """Wu et al. 2020 sec. 4.3: epsilon_x, epsilon_y independent, U(0, eta)."""
+    """Wu et al. 2020, sec. 4.3: epsilon_x, epsilon_y independent, U(0, eta)."""
     points = torch.zeros(4000, 2)
     moved = view(points, noise, torch.Generator().manual_seed(seed))
     assert float(moved.min()) >= 0.0

@@ -24,7 +24,7 @@ from nearfar.studies.run import run_study
 
 
 def test_truth_is_that_of_the_covariance() -> None:
-    """Wu et al. 2021 App. B prints 0.02041."""
+    """Wu et al. 2021, App. B prints 0.02041."""
     covariance = torch.tensor(COVARIANCE)
     assert pytest.approx(float(-0.5 * torch.logdet(covariance / 2)), abs=1e-6) == TRUTH
     assert round(TRUTH, 5) == 0.02041
@@ -69,7 +69,7 @@ def test_encoders_never_meet_their_own_key_among_negatives() -> None:
 
 
 def test_cnce_lies_below_nce_and_falls_with_the_percentile() -> None:
-    """Wu et al. 2021 Thm 3.1 for one critic: harder negatives can only lower the value."""
+    """Wu et al. 2021, Thm 3.1 for one critic: harder negatives can only lower the value."""
     generator = torch.Generator().manual_seed(1)
     torch.manual_seed(1)
     encoders = Encoders()

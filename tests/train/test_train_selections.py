@@ -126,7 +126,7 @@ def test_every_recipe_with_negatives_comes_with_every_selection() -> None:
 
 @pytest.mark.parametrize(("epochs", "share"), [(300, 100.0), (30, 10.0), (1, 0.3333)])
 def test_the_rings_outer_edge_rises_in_the_first_third_of_any_run(epochs: int, share: float) -> None:
-    """Wu et al. 2021 App. E: from everyone to the most similar tenth in 100 of 300 epochs."""
+    """Wu et al. 2021, App. E: from everyone to the most similar tenth in 100 of 300 epochs."""
     chosen = resolve("moco-ring", "x", {"epochs": 7}, {"epochs": epochs})
     assert chosen.selection == {"name": "ring", "lower": linear(0.0, 0.9, share), "upper": 0.99}
     with pytest.raises(UserError, match="epochs was"):

@@ -112,7 +112,7 @@ def test_masks_hide_the_promised_number_and_touch_nothing_else(
 
 
 def test_of_the_chosen_eight_in_ten_are_masked_one_is_any_symbol_one_is_left() -> None:
-    """Wu et al. 2020 sec. 5.1, after BERT. 40,000 blocks of 20 with 3 chosen: shares within 5 standard errors."""
+    """Wu et al. 2020, sec. 5.1, after BERT. 40,000 blocks of 20 with 3 chosen: shares within 5 standard errors."""
     symbols, blocks = 50, 40_000
     series = padded(text([20] * blocks, symbols))
     read, hidden = (view.numpy() for view in Masked(0.15, symbols)(series, 0, 0, np.arange(blocks)))

@@ -1,12 +1,26 @@
-"""How a claim is put together: from what the bound proves, where the negatives came from and what was cut."""
+"""How a claim is put together: from what the bound proves, how the scores came about and what a selection cut.
+
+A claim is a function of all its conditions (`NegativeSampling`). What is known to fail is never proven; what the program
+cannot know becomes part of the sentence.
+"""
 
 import math
 
+from scipy.special import betaincinv
+
 from nearfar.errors import UserError
 from nearfar.schedules import Progress, Value, at, ends, parse_value, written
-from nearfar.types import Certificate, NegativeSampling
+from nearfar.types import Certificate, Coverage, NegativeSampling
 
-UNFITTED = "on data the critic was not fitted to"
+FITTED = "encoders and critic are fitted to this very sample, which can raise the value above I"
+BATCH_STATISTICS = (
+    "an embedding depends on the rest of its batch (batch norm in training mode), so anchor and negatives are not "
+    "independent"
+)
+# of every proof: which information is meant. For the data set itself as the population, rows drawn without
+# replacement are dependent, and the estimate can exceed that information (docs/certificates.md)
+POPULATION = "I is that of the distribution from which the rows were drawn independently"
+CONFIDENCE = 0.95  # of what is said about anchors that were not measured
 
 
 def checked(value: Value, key: str, low: float, high: float, allowed: str) -> Value:
@@ -27,26 +41,33 @@ def objective(why: str, ceiling: float | None = None) -> Certificate:
 
 
 def not_covered(why: str, ceiling: float | None = None) -> Certificate:
-    limit = "" if ceiling is None else f"; the value still cannot exceed {ceiling:.4g} nats"
-    return Certificate("not covered", why + limit, ceiling)
+    return Certificate("not covered", why + _limit(ceiling), ceiling)
 
 
 def proven(condition: str, sampling: NegativeSampling, ceiling: float | None = None) -> Certificate:
-    """A claim that holds for all negatives, carried over to those that a selection kept.
+    """A claim that holds for all negatives of a sample, carried over to those that a selection kept.
 
-    Only for bounds that fall when a negative's score rises: dropping the least similar then only lowers them. A
-    cut from above needs every kept e^f to reach the mean over the anchor's candidates (Wu et al. 2021, Thm 3.1).
+    Only for bounds that fall when a negative's score rises: dropping the least similar then only lowers them. A cut from
+    above needs every kept e^f to reach the mean over the anchor's candidates (Wu et al. 2021, Thm 3.1), which can be
+    measured on some anchors and never seen to hold for all.
     """
+    if sampling.batch_statistics:
+        return not_covered(BATCH_STATISTICS, ceiling)
+    if sampling.held_out is False:
+        return not_covered(FITTED, ceiling)
     if sampling.cut == "above":
-        share = sampling.covered
-        if share is None:
+        if sampling.coverage is None:
             return not_covered(f"{_CUT}, which was not measured", ceiling)
-        if share < 1.0:
-            return not_covered(f"{_CUT}, which holds for {_percent(share)} of anchors", ceiling)
-        condition = f"{condition}; {_CUT}, which held for every anchor measured: measure many"
+        return Certificate("measured", f"{_CUT}, which {_held(sampling.coverage)}{_limit(ceiling)}", ceiling)
     if sampling.cut == "below":
         condition = f"{condition}; dropping the least similar can only lower the estimate"
-    return Certificate("proven", condition, ceiling)
+    unknown = []
+    if sampling.held_out is None:
+        unknown.append("neither encoders nor critic were fitted to this sample")
+    if sampling.batch_statistics is None:
+        unknown.append("no embedding depends on the rest of its batch")
+    given = f"; given that {' and '.join(unknown)}" if unknown else ""
+    return Certificate("proven", f"{condition}{given}; {POPULATION}", ceiling)
 
 
 _CUT = (
@@ -55,6 +76,20 @@ _CUT = (
 )
 
 
+def _held(coverage: Coverage) -> str:
+    """What was measured, and what follows at least for anchors that were not (Clopper and Pearson 1934)."""
+    held = round(coverage.share * coverage.anchors)
+    least = float(betaincinv(held, coverage.anchors - held + 1, 1 - CONFIDENCE)) if held else 0.0
+    return (
+        f"held for {_percent(coverage.share)} of the {coverage.anchors} anchors measured (of all anchors for at least "
+        f"{_percent(least)}, at {CONFIDENCE:.0%} confidence)"
+    )
+
+
 def _percent(share: float) -> str:
     # rounding down: a share short of all must never read as all
     return f"{math.floor(100 * share)} %"
+
+
+def _limit(ceiling: float | None) -> str:
+    return "" if ceiling is None else f"; the value still cannot exceed {ceiling:.4g} nats"

@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from nearfar.bounds.claims import UNFITTED, checked, not_covered, proven, values
+from nearfar.bounds.claims import checked, not_covered, proven, values
 from nearfar.bounds.infonce import InfoNCE
 from nearfar.errors import UserError
 from nearfar.schedules import Progress, Value, at
@@ -113,12 +113,14 @@ class MultiLabelCPC:
         if not sampling.independent:
             why = sampling.reason or "anchors share their negatives"
             return not_covered(
-                f"{why}, and the proof needs {n} times {m - 1} negatives drawn independently", ceiling
+                f"{why}, and the proof needs {n} times {m - 1} negatives drawn from p(v) independently",
+                ceiling,
             )
         condition = (
             f"alpha = {' to '.join(f'{a:g}' for a in dict.fromkeys(alphas))} lies in [m/(n(m-1)+1), 1] = "
-            f"[{least:g}, 1] for n = {n} and m = {1 + fewest}, and the negatives are drawn independently; then the "
-            f"estimate {UNFITTED} never exceeds I in expectation, nor log(m/alpha) = {ceiling:.4g}"
+            f"[{least:g}, 1] for n = {n} and m = {1 + fewest}, and every anchor has negatives of its "
+            "own, drawn from p(v) independently of everything else; then the estimate never exceeds I in expectation, nor "
+            f"log(m/alpha) = {ceiling:.4g}"
         )
         return proven(condition, sampling, ceiling)
 

@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from nearfar.bounds.claims import UNFITTED, not_covered, objective, proven
+from nearfar.bounds.claims import not_covered, objective, proven
 from nearfar.schedules import Progress
 from nearfar.scores import Scores
 from nearfar.types import Certificate, NegativeSampling
@@ -35,8 +35,8 @@ class InfoNCE:
         if not sampling.exchangeable:
             return not_covered(sampling.reason, math.log(m))
         condition = (
-            f"the {sampling.negatives} negatives are drawn independently of the anchor; then the estimate "
-            f"{UNFITTED} never exceeds I in expectation, nor log {m}"
+            f"the {sampling.negatives} negatives are draws of p(v) that could change places with the positive if that were "
+            f"independent of the anchor; then the estimate never exceeds I in expectation, nor log {m}"
         )
         return proven(condition, sampling, math.log(m))
 

@@ -5,14 +5,14 @@ I >= E[f] - E[Z/a] - log a + 1 (TUBA), which is linear in the negatives. NWJ is 
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from nearfar.bounds.averages import over_anchors, soft_clip
-from nearfar.bounds.claims import UNFITTED, checked, not_covered, objective, proven
+from nearfar.bounds.claims import checked, not_covered, objective, proven
 from nearfar.errors import UserError
 from nearfar.schedules import Progress, Value, at
 from nearfar.scores import Scores
@@ -36,11 +36,16 @@ class BarberAgakov:
     def certificate(self, sampling: NegativeSampling, progress: Progress | None = None) -> Certificate:
         if self.entropy is None:
             return objective("log q(v | u) bounds I only together with the entropy H(v), which is not given")
+        if sampling.normalised is False:
+            return objective(
+                "the critic's scores are not log q(v | u) of a normalised density q, without which H(v) + E[f] is no bound"
+            )
         condition = (
-            f"scores are log q(v | u) of a normalised q and H(v) is {self.entropy:.4g} nats; then the estimate "
-            f"{UNFITTED} never exceeds I in expectation"
+            f"scores are log q(v | u) of a normalised q and H(v) is {self.entropy:.4g} nats; then the estimate never exceeds I "
+            "in expectation"
         )
-        return Certificate("proven", condition, None)
+        # no negatives are read, so no cut of them matters
+        return proven(condition, replace(sampling, cut="none"))
 
 
 @dataclass(frozen=True)
@@ -72,8 +77,8 @@ def _linear_certificate(sampling: NegativeSampling) -> Certificate:
     if not sampling.exchangeable:
         return not_covered(sampling.reason)
     condition = (
-        f"the {sampling.negatives} negatives are drawn from p(v), and their mean enters linearly; then the "
-        f"estimate {UNFITTED} never exceeds I in expectation (its variance may be large)"
+        f"the {sampling.negatives} negatives are drawn from p(v), independently of the anchor, and the mean of e^f over them "
+        "enters linearly; then the estimate never exceeds I in expectation (its variance may be large)"
     )
     return proven(condition, sampling)
 

@@ -1,6 +1,7 @@
 """f(u, v) = -|u - v|^2 / temperature."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -18,6 +19,7 @@ class Distance:
     On unit vectors it is 2 cos - 2: the cosine critic up to a constant, at half the temperature.
     """
 
+    normalised: ClassVar[bool] = False
     temperature: Value = 1.0
     unit: bool = True
 

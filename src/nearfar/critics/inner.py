@@ -1,7 +1,7 @@
 """f(u, v) = a(u)^T b(v): what most critics are."""
 
 from abc import ABC, abstractmethod
-from typing import Any, TypeGuard
+from typing import Any, ClassVar, TypeGuard
 
 from jaxtyping import Float
 from torch import Tensor
@@ -12,6 +12,8 @@ from nearfar.schedules import START, Progress
 
 class InnerProduct(ABC):
     """A critic whose `factors` say what is multiplied. Streamed, it needs no graph of its scores (`logsumexp`)."""
+
+    normalised: ClassVar[bool] = False
 
     @abstractmethod
     def factors(

@@ -9,7 +9,7 @@ away from "nothing is known" (and a critic can be added to another without distu
 """
 
 from collections.abc import Callable
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from jaxtyping import Float
@@ -57,6 +57,8 @@ def _last(width: int, out: int, silent: bool, bias: bool = True) -> nn.Linear:
 
 class Scorer(nn.Module):
     """What network critics share: an embedding is scored as it is, in float32 at least."""
+
+    normalised: ClassVar[bool] = False
 
     def prepare(self, embedding: Float[Tensor, "*n dim"]) -> Float[Tensor, "*n dim"]:
         return embedding if embedding.dtype is torch.float64 else embedding.float()

@@ -89,7 +89,7 @@ class MaskedSymbols(nn.Module):
         return cls(**settings, symbols=seen.channels[0], length=seen.size, share=seen.views["share"])
 
     def pairs(self, views: int, symmetric: bool) -> tuple[Pair, ...]:
-        return (Pair(READ, HIDDEN, 1.0, self.hidden, self.hidden - 1),)
+        return (Pair(READ, HIDDEN, 1.0, self.hidden, self.hidden - 1, identity_is_key=True),)
 
     def backbone(self) -> nn.Module:
         return self.reader
@@ -99,7 +99,9 @@ class MaskedSymbols(nn.Module):
         hidden = views[HIDDEN][asked]
         table = self.reader.table()
         rows = {READ: self.reader.outputs(views[READ])[asked]} if anchors else {}
-        return Encoded(rows, {HIDDEN: table[hidden], TABLE: table}, {HIDDEN: hidden})
+        return Encoded(
+            rows, {HIDDEN: table[hidden], TABLE: table}, {HIDDEN: hidden}, {HIDDEN: asked.nonzero()[:, 0]}
+        )
 
     def advance(self, progress: Progress) -> None:
         """Nothing follows slowly here."""

@@ -138,7 +138,8 @@ class Predictive(nn.Module):
         # a row for frame t and step k is one whose frame t + k is real
         asked = {k: self.ahead[k - 1](c[:, :-k][real[:, k:]]) for k in anchors}
         known = {k: z[:, k:][real[:, k:]] for k in keys}
-        return Encoded(asked, known, {k: self._identity(who, real, k) for k in keys})
+        instance = {k: real[:, k:].nonzero()[:, 0] for k in keys}
+        return Encoded(asked, known, {k: self._identity(who, real, k) for k in keys}, instance)
 
     def _identity(
         self, who: Int[Tensor, "item"], real: Bool[Tensor, "item frame"], k: int

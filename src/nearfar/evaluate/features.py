@@ -5,7 +5,6 @@ import hashlib
 import os
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
@@ -18,6 +17,7 @@ from safetensors.torch import save as bytes_of
 from torch import Tensor, nn
 from torch.nn import functional
 
+from nearfar.buffers import frozen
 from nearfar.data.prefetch import prefetch
 from nearfar.types import Pixels
 from nearfar.views import WholeSound, WholeText
@@ -105,18 +105,6 @@ def plain_views(images: ImageSet, plain: View, batch_size: int, workers: int) ->
     numbers = np.arange(len(images), dtype=np.int64)
     batches = (numbers[start : start + batch_size] for start in range(0, len(images), batch_size))
     return prefetch(view, batches, workers)
-
-
-@contextmanager
-def frozen(module: nn.Module) -> Iterator[nn.Module]:
-    """The module in evaluation mode; afterwards every part of it is in the mode it was in."""
-    modes = [(part, part.training) for part in module.modules()]
-    module.eval()
-    try:
-        yield module
-    finally:
-        for part, mode in modes:
-            part.training = mode
 
 
 def _on(encoder: nn.Module, device: torch.device) -> nn.Module:

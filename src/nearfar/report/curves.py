@@ -22,6 +22,7 @@ TRAINED = (
     "mean_cosine",
 )
 PROBED = ("knn_top1",)
+HELD_OUT = ("nats", "ceiling")
 EDGES = ("lower", "upper")  # of a selection by rank: the outer and the inner edge
 
 
@@ -29,12 +30,12 @@ def curves_of(rows: Sequence[Mapping[str, Any]]) -> dict[str, Curve]:
     """Every logged number that has at least one finite value, by its name in metrics.jsonl; schedules have a dotted one."""
     drawn = {}
     moving = dict.fromkeys(name for row in rows if row.get("kind") == "train" for name in row if "." in name)
-    for kind, names in (("train", (*TRAINED, *moving)), ("probe", PROBED)):
+    for kind, names in (("train", (*TRAINED, *moving)), ("probe", PROBED), ("held-out", HELD_OUT)):
         of_kind = _of_kind(rows, kind)
         for name in names:
             curve = curve_of((row["epoch"], row.get(name)) for row in of_kind)
             if curve is not None:
-                drawn[name] = curve
+                drawn[f"held-out {name}" if kind == "held-out" else name] = curve
     return drawn
 
 

@@ -181,6 +181,16 @@ class Event:
 
 
 @dataclass(frozen=True)
+class HeldOut:
+    """What two views tell about each other, last estimated on instances that nothing was fitted to."""
+
+    nats: float
+    error: float
+    instances: int
+    certificate: Certificate
+
+
+@dataclass(frozen=True)
 class RunFacts:
     title: str
     path: str
@@ -189,7 +199,8 @@ class RunFacts:
     summary: tuple[Fact, ...]  # a handful: how far, how fast, on what
     environment: tuple[Fact, ...]
     choices: Mapping[str, str]  # views, encoders, critic, negatives, selection, bound
-    certificate: Certificate | Absent
+    certificate: Certificate | Absent  # of the training objective
+    held_out: HeldOut | Absent
     curves: Mapping[str, Curve]  # by the name metrics.jsonl gives it; absent when nothing was logged
     scores: tuple[Score, ...]
     events: tuple[Event, ...]

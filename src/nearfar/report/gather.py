@@ -14,7 +14,7 @@ from typing import Any, TypeGuard
 
 from nearfar.errors import UserError
 from nearfar.report.curves import curves_of, edges_of
-from nearfar.report.facts import Absent, Certificate, Curve, Event, Fact, RunFacts, Score
+from nearfar.report.facts import Absent, Certificate, Curve, Event, Fact, HeldOut, RunFacts, Score
 from nearfar.report.inputs import Run
 from nearfar.report.visuals import Detail, visuals_of
 
@@ -42,6 +42,7 @@ def gather(run: Run, detail: Detail) -> RunFacts:
         environment=tuple(Fact(name, value) for name, value in environment.items()),
         choices=dict(run.choices()),
         certificate=_certificate(run),
+        held_out=_held_out(metrics),
         curves=_certified(curves_of(metrics)),
         scores=tuple(_scores(run.evaluation or {})),
         events=tuple(_events(metrics)),
@@ -132,6 +133,18 @@ def _certificate(run: Run) -> Certificate | Absent:
     ceiling = said.get("ceiling")
     known = ceiling is not None and math.isfinite(ceiling)
     return Certificate(str(said["status"]), str(said["condition"]), ceiling if known else None)
+
+
+def _held_out(metrics: Sequence[Mapping[str, Any]]) -> HeldOut | Absent:
+    """The last held-out estimate that was logged."""
+    rows = [row for row in metrics if row.get("kind") == "held-out" and row.get("nats") is not None]
+    if not rows:
+        return Absent(
+            "No instances were kept aside, so nothing is proven of this run; held_out=0.05 keeps 5 % aside."
+        )
+    last = max(rows, key=lambda row: row["step"])
+    claimed = Certificate(str(last["status"]), str(last["condition"]), last.get("ceiling"))
+    return HeldOut(float(last["nats"]), float(last["error"] or math.nan), int(last["instances"]), claimed)
 
 
 def _certified(curves: dict[str, Curve]) -> dict[str, Curve]:

@@ -26,13 +26,19 @@ class Plot:
 _EDGES = {f"selection.{name}" for name in EDGES}
 GROUPS = (
     (
-        "What is climbed",
+        "The objective, and what it is worth elsewhere",
         (
             Plot("loss", "Loss", "what the optimiser lowers"),
             Plot(
                 "nats",
-                "Mutual information, nats",
-                "the estimate; dashed, the most it can say",
+                "Training objective, nats",
+                "on the batches it is fitted to; dashed, the most it can say",
+                Axis(zero=True),
+            ),
+            Plot(
+                "held-out nats",
+                "Held-out estimate, nats",
+                "what two views tell about each other, on instances nothing was fitted to; dashed, the most it can say",
                 Axis(zero=True),
             ),
             Plot("knn_top1", "kNN probe", "top-1 on held-back training images", Axis(percent=True)),
@@ -55,7 +61,7 @@ GROUPS = (
         ),
     ),
 )
-COMPARED = ("loss", "nats", "knn_top1", "deviation", "rank", "lr")
+COMPARED = ("loss", "nats", "held-out nats", "knn_top1", "deviation", "rank", "lr")
 
 
 @dataclass(frozen=True)
@@ -118,12 +124,13 @@ def _schedules(run: RunFacts, names: Iterable[str]) -> list[Drawn]:
 def _alone(plot: Plot, run: RunFacts, name: str) -> Drawn:
     curve = run.curves[plot.metric]
     lines = [Line(curve)]
-    if plot.metric == "nats" and "ceiling" in run.curves:
-        lines.append(Line(run.curves["ceiling"], ceiling=True))
+    ceiling = run.curves.get(plot.metric.replace("nats", "ceiling")) if "nats" in plot.metric else None
+    if ceiling is not None:
+        lines.append(Line(ceiling, ceiling=True))
     said = percent if plot.axis.percent else number
     words = f"{plot.title}: {_course(curve, said)}."
-    if len(lines) > 1:
-        words += f" The ceiling ends at {number(run.curves['ceiling'].last)}."
+    if ceiling is not None:
+        words += f" The ceiling ends at {number(ceiling.last)}."
     note = plot.note if not curve.broken else f"{plot.note}; {curve.broken:,} not finite, left out"
     return Drawn(plot.title, note, said(curve.last), words, chart(lines, plot.axis, name))
 
@@ -144,7 +151,7 @@ def compared(runs: Sequence[RunFacts], names: Iterable[str]) -> list[Drawn]:
             said = percent if plot.axis.percent else number
             words = "; ".join(f"{titles[place]} {_course(curve, said)}" for place, curve in there)
             svg = chart([Line(curve, place) for place, curve in there], plot.axis, name)
-            note = plot.note if metric != "nats" else "each run's estimate"
+            note = plot.note.partition("; dashed")[0]
             drawn.append(Drawn(plot.title, note, "", f"{plot.title}: {words}.", svg))
     return drawn
 

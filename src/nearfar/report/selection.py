@@ -33,7 +33,7 @@ from nearfar.report.inputs import Images, Run
 from nearfar.report.reasons import UNAVAILABLE, said
 from nearfar.schedules import Progress, at
 from nearfar.selections import Ball, Neighbours, Ring
-from nearfar.types import Batch
+from nearfar.types import Batch, Coverage
 
 ANCHORS = 256
 LARGEST_BATCH = 512  # anchors, where the batch itself is what they are told from
@@ -87,10 +87,11 @@ def selection_of(
 
 def _measured(run: Run, images: Images, settings: Mapping[str, Any], extent: Extent) -> Selected | Absent:
     method, progress = run.method().to(run.device), progress_of(run, settings)
+    images = run.trained_on(images)
     rows = order(2, 0, len(images))[: _anchors(method, int(settings["batch_size"]))]
     views = run.views()(images.load(rows), int(settings["seed"]), int(progress.epoch), rows)
     batch = Batch(views, torch.from_numpy(rows)).to(run.device)
-    sifted, covered = _sifted(method, batch, progress, int(settings["seed"]))
+    sifted, coverage = _sifted(method, batch, progress, int(settings["seed"]))
     if not (sifted.group >= 0).any():
         return Absent("The anchors have no negatives, so the selection has nothing to choose from.")
     if not np.isfinite(sifted.score[sifted.group >= 0]).all():
@@ -111,20 +112,20 @@ def _measured(run: Run, images: Images, settings: Mapping[str, Any], extent: Ext
         positive=float(np.median(sifted.positive)),
         bins=tuple(bins.tolist()),
         groups=tuple(groups.values()),
-        notes=tuple(_notes(method, len(rows), covered, int(settings["batch_size"]))),
+        notes=tuple(_notes(method, len(rows), coverage, int(settings["batch_size"]))),
         cases=cases_of(sifted, groups, shown, extent.cases) if whole else _PARTS,
     )
 
 
-def _sifted(method: Method, batch: Batch, progress: Progress, seed: int) -> tuple[Sifted, float | None]:
+def _sifted(method: Method, batch: Batch, progress: Progress, seed: int) -> tuple[Sifted, Coverage | None]:
     """The candidates in their groups, by similarity, and for a ring the share of anchors that Wu et al. 2021, Thm 3.1 covers."""
     by_rank = isinstance(method.selection, (Ball, Ring, Neighbours))
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)  # a bank may sample its rows, a selection draw, an encoder drop units
         scores, context = watched(method, batch, progress)
         sifted = classify_candidates(method.selection, scores, context, by_rank)
-    covered = method.selection.covered(scores, context) if isinstance(method.selection, Ring) else None
-    return _in_units(sifted, method, progress), covered
+    coverage = method.selection.coverage(scores, context) if isinstance(method.selection, Ring) else None
+    return _in_units(sifted, method, progress), coverage
 
 
 def progress_of(run: Run, settings: Mapping[str, Any]) -> Progress:
@@ -190,13 +191,13 @@ def _same(sifted: Sifted, inside: np.ndarray, labels: Int[np.ndarray, "image"] |
     return float((known & (mine == theirs)).sum() / known.sum()) if known.any() else None
 
 
-def _notes(method: Method, anchors: int, covered: float | None, batch_size: int) -> Iterator[str]:
-    if covered is not None:
+def _notes(method: Method, anchors: int, coverage: Coverage | None, batch_size: int) -> Iterator[str]:
+    if coverage is not None:
         # rounding down: a share short of all must never read as all
         yield (
-            "Wu et al. 2021 Thm 3.1 asks of a ring that every kept e^f is at least its mean over the anchor's candidates: it holds "
-            f"for {math.floor(100 * covered)}% of these anchors. Only where it holds for all does a bound remain one "
-            "when the closest are dropped."
+            "Wu et al. 2021, Thm 3.1 asks of a ring that every kept e^f is at least its mean over the anchor's candidates: it holds "
+            f"for {math.floor(100 * coverage.share)}% of these {coverage.anchors:,} anchors. Only if it held for every anchor there is "
+            "would a bound remain one when the closest are dropped."
         )
     if not method.negatives.prefill_size() and anchors < batch_size:
         yield f"Training contrasts {batch_size:,} images at a time; here it is {anchors:,}, so there are fewer candidates."

@@ -11,7 +11,7 @@ from nearfar.errors import UserError
 from nearfar.schedules import Progress, Value, at, ends, parse_value, written
 from nearfar.scores import Dense, Scores
 from nearfar.selections.ranks import between_edges, places
-from nearfar.types import Context, NegativeSampling
+from nearfar.types import Context, Coverage, NegativeSampling
 
 SLACK = 1e-9  # nats: equal scores are not below their own mean because of rounding
 
@@ -50,12 +50,13 @@ class Ring:
             return between_edges(values, kept, at(self.lower, progress), at(self.upper, progress))
 
     @torch.no_grad()
-    def covered(self, scores: Scores, context: Context | None = None) -> float:
-        """Share of anchors whose kept scores all have e^f at least the mean of e^f over that anchor's candidates.
+    def coverage(self, scores: Scores, context: Context | None = None) -> Coverage:
+        """For which share of anchors all kept scores have e^f at least the mean of e^f over that anchor's candidates.
 
-        Takes the scores before selection. Give it to `Method.certificate(..., covered=...)` or put it into the
-        `NegativeSampling`: a ring is proven where it is 1 (Wu et al. 2021, Thm 3.1, with c(u) measured). Without context it speaks
-        for the whole run, as a certificate does: for the lowest inner edge, on which alone the least kept depends.
+        It is what Wu et al. 2021, Thm 3.1 asks of every anchor there is, with c(u) measured. Takes the scores before selection. Give it to
+        `Method.certificate(..., coverage=...)` or put it into the `NegativeSampling`: the claim is then "measured", never
+        proven, since a critic that varies fails for some anchors sooner or later. Without context it speaks for the
+        whole run, as a certificate does: for the lowest inner edge, on which alone the least kept depends.
         """
         values, candidates = scores.negative.matrix()
         values = values.double()
@@ -64,7 +65,8 @@ class Ring:
         inside = Ring(lower, 1.0)._inside(values, candidates, None)
         least = -Dense(-values, inside).hardest()
         some = candidates.any(dim=1)  # an anchor without candidates shows nothing
-        return float(((least >= log_mean - SLACK) & some).sum() / some.sum().clamp_min(1))
+        share = ((least >= log_mean - SLACK) & some).sum() / some.sum().clamp_min(1)
+        return Coverage(float(share), int(some.sum()))
 
     def sampling(self, given: NegativeSampling, progress: Progress | None = None) -> NegativeSampling:
         lowers = ends(self.lower) if progress is None else (at(self.lower, progress),)

@@ -117,7 +117,7 @@ def draw(result: Result) -> "Figure":
 
 STUDY = Study(
     "annealing",
-    "Wu et al. 2021 App. E in small: policies for a ring's lower edge, accuracy and course",
+    "Wu et al. 2021, App. E in small: policies for a ring's lower edge, accuracy and course",
     run,
     draw,
 )

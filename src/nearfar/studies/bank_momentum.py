@@ -77,7 +77,7 @@ def draw(result: Result) -> "Figure":
 
 STUDY = Study(
     "bank-momentum",
-    "Wu et al. 2020 Fig. 2c: instance discrimination against its bank's update momentum",
+    "Wu et al. 2020, Fig. 2c: instance discrimination against its bank's update momentum",
     run,
     draw,
 )

@@ -158,7 +158,7 @@ def draw(result: Result) -> "Figure":
 
 STUDY = Study(
     "bias-variance",
-    "Wu et al. 2021 Thm 3.2, App. C in small: conditional negatives, mean and variance against k",
+    "Wu et al. 2021, Thm 3.2, App. C in small: conditional negatives, mean and variance against k",
     run,
     draw,
 )

@@ -49,7 +49,7 @@ def run(bench: Bench, p: float = 0.5) -> Result:
     )
     second = _figure_two(p)
     remark = (
-        "Song & Ermon 2020 Thm 2 assumes independent negatives but Fig. 1, 2 take them from the batch: there the theorem does not "
+        "Song & Ermon 2020, Thm 2 assumes independent negatives but Fig. 1, 2 take them from the batch: there the theorem does not "
         "apply, and that J stays below I for these coins is a fact about the coins."
     )
     return Result((first, second), (remark,))
@@ -141,5 +141,5 @@ def draw(result: Result) -> "Figure":
 
 
 STUDY = Study(
-    "binary", "Song & Ermon 2020 Fig. 1, 2: CPC and ML-CPC of two equal coins, in closed form", run, draw
+    "binary", "Song & Ermon 2020, Fig. 1, 2: CPC and ML-CPC of two equal coins, in closed form", run, draw
 )

@@ -210,4 +210,4 @@ def draw(result: Result) -> "Figure":
     return figure
 
 
-STUDY = Study("cnce-toy", "Wu et al. 2021 Table 5: how loose CNCE is on two correlated Gaussians", run, draw)
+STUDY = Study("cnce-toy", "Wu et al. 2021, Table 5: how loose CNCE is on two correlated Gaussians", run, draw)

@@ -279,7 +279,7 @@ def draw(result: Result) -> "Figure":
 
 STUDY = Study(
     "gaussians",
-    "Song & Ermon 2020 Fig. 3: CPC and ML-CPC on Gaussians of 20 dimensions, 2 to 10 nats",
+    "Song & Ermon 2020, Fig. 3: CPC and ML-CPC on Gaussians of 20 dimensions, 2 to 10 nats",
     run,
     draw,
 )

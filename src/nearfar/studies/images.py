@@ -117,7 +117,13 @@ class Setup:
         self, recipe: str, seed: int, changes: Mapping[str, Any], probe_every: float = 0.0
     ) -> Settings:
         budget = {"epochs": self.epochs, "batch_size": self.batch, "image_size": self.size, "seed": seed}
-        fixed = {"backbone": BACKBONE, "precision": "fp32", "workers": 1, "probe_every": probe_every}
+        fixed = {
+            "backbone": BACKBONE,
+            "precision": "fp32",
+            "workers": 1,
+            "probe_every": probe_every,
+            "held_out": 0,
+        }
         return resolve(recipe, self.data, changes, {**budget, **fixed})
 
 

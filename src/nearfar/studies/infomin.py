@@ -201,7 +201,7 @@ def draw(result: Result) -> "Figure":
 
 STUDY = Study(
     "infomin",
-    "Sáez Maldonado 2021 sec. 5.2: what two views share against accuracy, as augmentation grows stronger",
+    "Sáez Maldonado 2021, sec. 5.2: what two views share against accuracy, as augmentation grows stronger",
     run,
     draw,
 )

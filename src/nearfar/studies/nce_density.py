@@ -187,7 +187,7 @@ def _finding(bench: Bench, name: str, seeds: range, points: int) -> Finding:
     for what in ("matrix", "log Z", "to likelihood"):
         curves[what] = [column(nu, what)[0] for nu in NUS]
         curves[f"{what} sd"] = [column(nu, what)[1] for nu in NUS]
-    return Finding(f"Liu 2022 Eq. 20-23, {name}", tuple(rows), curves)
+    return Finding(f"Liu 2022, Eq. 20-23, {name}", tuple(rows), curves)
 
 
 def draw(result: Result) -> "Figure":
@@ -210,7 +210,7 @@ def draw(result: Result) -> "Figure":
 
 STUDY = Study(
     "nce-density",
-    "Liu 2022 sec. 1.3: unnormalised Gaussian and ICA told from noise, error against nu",
+    "Liu 2022, sec. 1.3: unnormalised Gaussian and ICA told from noise, error against nu",
     run,
     draw,
 )

@@ -107,7 +107,7 @@ def baseline(name: str, heard: Sequences, asked: Sequences) -> Figures:
 def trained(arm: Mapping[str, Any]) -> Figures:
     """Trains one arm and asks the probe; no epochs at all is the network before training."""
     heard, asked = parts(arm["train"], arm["test"])
-    settings = {**KINDS.get(arm["kind"], {}), "seed": arm["seed"], "probe_every": 0, "keep": 1}
+    settings = {**KINDS.get(arm["kind"], {}), "seed": arm["seed"], "probe_every": 0, "keep": 1, "held_out": 0}
     last: dict[str, Any] = {}
     if arm["epochs"]:
         with tempfile.TemporaryDirectory(prefix="nearfar-speech-") as folder:
@@ -202,7 +202,7 @@ def draw(result: Result) -> "Figure":
 
 STUDY = Study(
     "speech",
-    "Liu 2022 sec. 2.2 on spoken digits: CPC with three kinds of negatives beside MFCC",
+    "Liu 2022, sec. 2.2 on spoken digits: CPC with three kinds of negatives beside MFCC",
     run,
     draw,
 )

@@ -292,5 +292,5 @@ def draw(result: Result) -> "Figure":
 
 
 STUDY = Study(
-    "spirals", "Wu et al. 2020 Fig. 1: noise of views against linear accuracy on two spirals", run, draw
+    "spirals", "Wu et al. 2020, Fig. 1: noise of views against linear accuracy on two spirals", run, draw
 )

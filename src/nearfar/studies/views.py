@@ -118,7 +118,7 @@ def draw(result: Result) -> "Figure":
 
 STUDY = Study(
     "views",
-    "Wu et al. 2020 Fig. 2b: SimCLR and instance discrimination with each augmentation alone",
+    "Wu et al. 2020, Fig. 2b: SimCLR and instance discrimination with each augmentation alone",
     run,
     draw,
 )

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from nearfar.errors import Stopped
+from nearfar.held_out import HeldOut
 from nearfar.method import Method
 from nearfar.schedules import Progress, Value, at, cosine
 from nearfar.settings import Settings
@@ -152,10 +153,11 @@ def train(
     display: Display,
     embed_all: Callable[[], Tensor],
     probe: Callable[[nn.Module], float] | None = None,
+    estimate: Callable[[Method, Progress], HeldOut | None] | None = None,
     resumed: bool = False,
 ) -> None:
     """Trains to the end, or raises `Stopped` after saving. `facts` goes into every checkpoint beside the state;
-    `embed_all` is what `Method.refresh` asks for."""
+    `embed_all` is what `Method.refresh` asks for; `probe` and `estimate` look at what was not trained on."""
     settings = trainer.settings
     log = Log(folder, trainer.step if resumed else -1)
 
@@ -169,8 +171,14 @@ def train(
         display.say(message)
 
     def measure() -> None:
+        now = {"step": trainer.step, "epoch": trainer.progress.epoch}
+        found = estimate(trainer.method, trainer.progress) if estimate is not None else None
+        if found is not None:
+            log.write({"kind": "held-out", **now, **held_out_row(found)})
+            if trainer.step == trainer.steps:
+                display.say(held_out_line(found))
         if probe is not None and settings.probe_every:
-            row = {"kind": "probe", "step": trainer.step, "epoch": trainer.progress.epoch}
+            row = {"kind": "probe", **now}
             score = probe(trainer.method)
             log.write({**row, "knn_top1": score})
             trainer.adaptive.observe_score(score)
@@ -197,7 +205,7 @@ def train(
                     display.show(row)
                     if warning := trainer.collapse.observe(seen, trainer.progress.fraction):
                         say(warning)
-                if is_due(trainer, settings.probe_every):
+                if is_due(trainer, settings.probe_every) or trainer.step == trainer.steps:
                     clock.pause(measure)
                 stop = requests.reason()
                 # in the midst of steps that are not finite, a save could push out the last good one
@@ -246,6 +254,29 @@ def train_row(trainer: Trainer, taken: Step, seen: Readings, rate: float) -> dic
     }
     finite = {key: value if math.isfinite(value) else None for key, value in numbers.items()}
     return {"kind": "train", "step": trainer.step, "epoch": trainer.progress.epoch, **finite}
+
+
+def held_out_row(found: HeldOut) -> dict[str, Any]:
+    certificate = found.certificate
+    numbers = {"nats": found.nats, "error": found.error, "ceiling": certificate.ceiling}
+    finite = {k: v if v is not None and math.isfinite(v) else None for k, v in numbers.items()}
+    return {
+        **finite,
+        "instances": found.instances,
+        "status": certificate.status,
+        "condition": certificate.condition,
+    }
+
+
+def held_out_line(found: HeldOut) -> str:
+    certificate = found.certificate
+    ceiling = "" if certificate.ceiling is None else f", ceiling {certificate.ceiling:.3g}"
+    return (
+        f"on {found.instances} held-out instances: {found.nats:.3f} ± {found.error:.3f} nats shared by two views "
+        f"({certificate.status} lower bound{ceiling})"
+        if certificate.status == "proven"
+        else f"on {found.instances} held-out instances: {found.nats:.3f} nats, {certificate.status}: {certificate.condition}"
+    )
 
 
 class Clock:

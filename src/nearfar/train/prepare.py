@@ -1,19 +1,23 @@
 """What a run needs before its first step: facts of the data, the method on its device, a source that knows the instances, a
 probe."""
 
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
 
+from nearfar.buffers import frozen
 from nearfar.data import Images, Sequences, Stream
+from nearfar.data.aside import HELD_OUT_DRAW
 from nearfar.data.sequences import groups_of
 from nearfar.encoders import Predictive
 from nearfar.errors import UserError
-from nearfar.evaluate.features import features, frozen, plain_views
+from nearfar.evaluate.features import features, plain_views
 from nearfar.evaluate.knn import knn_probe
+from nearfar.held_out import HeldOut, held_out_estimate
 from nearfar.method import Method
 from nearfar.randomness import order
 from nearfar.schedules import Adaptive, Progress, at, written
@@ -27,6 +31,32 @@ from nearfar.views import statistics
 LARGEST = 224  # side of a view when the settings name none and the pictures are larger
 TRIED = 64  # places in a run at which its schedules are tried together
 SAMPLE = 4096  # images that statistics and probes look at
+
+
+def make_estimate(
+    aside: Images | None, facts: Mapping[str, Any], settings: Settings, device: torch.device
+) -> Callable[[Method, Progress], HeldOut | None] | None:
+    """What two views of held-out instances tell about each other; None where nothing was kept aside."""
+    if aside is None:
+        return None
+    views = training_views(settings, facts, device)
+
+    def shown(rows: np.ndarray, draw: int) -> tuple[torch.Tensor, ...]:
+        return views(aside.load(rows), settings.seed, HELD_OUT_DRAW + draw, rows)
+
+    def batches(method: Method) -> Iterator[Batch]:
+        for rows in np.array_split(np.arange(len(aside)), math.ceil(len(aside) / settings.batch_size)):
+            seen = shown(rows, 0)
+            # a method that knows one view of each instance by its place in a bank is asked about a second one here
+            if settings.views["count"] == 1 and not getattr(method.encoders, "one_view", False):
+                seen = (*seen, *shown(rows, 1))
+            yield Batch(seen, torch.from_numpy(rows)).to(device)
+
+    def estimate(method: Method, progress: Progress) -> HeldOut | None:
+        with torch.random.fork_rng(devices=[]):
+            return held_out_estimate(method, batches(method), progress)
+
+    return estimate
 
 
 def facts_of(

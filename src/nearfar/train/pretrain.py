@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from nearfar.data import Images, open_data
+from nearfar.data.aside import kept_aside
 from nearfar.encoders import parameters_of
 from nearfar.errors import UserError
 from nearfar.hardware import environment, keep_freed_memory, pick_device, pick_precision
@@ -20,7 +21,16 @@ from nearfar.settings import MAY_CHANGE, Settings, resolve
 from nearfar.train import checkpoints
 from nearfar.train.logs import Display
 from nearfar.train.loop import Trainer, train
-from nearfar.train.prepare import LARGEST, check_heard, embedded, facts_of, make_probe, prepare, prime
+from nearfar.train.prepare import (
+    LARGEST,
+    check_heard,
+    embedded,
+    facts_of,
+    make_estimate,
+    make_probe,
+    prepare,
+    prime,
+)
 from nearfar.train.run import (
     Run,
     backbone_of,
@@ -76,6 +86,7 @@ def run_pretraining(
             reading=reading_of(settings, restored[1]["data"] if restored else None),
         )
         check_kind(settings, images)
+        everything, (images, aside) = images, kept_aside(images, settings.held_out, settings.seed)
         facts = {"data": facts_of(images, settings, restored[1]["data"] if restored else None, allow_change)}
         trainer, stream = prepare(settings, images, facts["data"], device, precision)
         probe = make_probe(images, facts["data"], settings, device) if settings.probe_every else None
@@ -93,12 +104,17 @@ def run_pretraining(
         )
         keep_freed_memory()
         display = Display(trainer.steps, trainer.step, settings.epochs, images.unit, quiet)
-        announce(display, settings, images, trainer, precision)
+        announce(display, settings, everything, trainer, precision)
+        if aside is not None:
+            display.say(f"{len(aside)} of them are kept aside, to estimate on what nothing was fitted to")
         with torch.random.fork_rng(devices=[]):
             if not restored:
                 prime(trainer, images, facts["data"])
             embed_all = lambda: embedded(trainer, images, facts["data"])
-            train(trainer, stream.batches, out, facts, display, embed_all, probe, restored is not None)
+            estimate = make_estimate(aside, facts["data"], settings, device)
+            train(
+                trainer, stream.batches, out, facts, display, embed_all, probe, estimate, restored is not None
+            )
     return Run.open(out)
 
 

@@ -12,6 +12,7 @@ import yaml
 from torch import Tensor, nn
 
 from nearfar.data import Images, Reading, Sequences, open_data
+from nearfar.data.aside import kept_aside
 from nearfar.errors import UserError
 from nearfar.evaluate.features import features
 from nearfar.hardware import pick_device
@@ -124,6 +125,10 @@ class Run:
             )
         return opened
 
+    def trained_on(self, images: Images) -> Images:
+        """Of the run's data, what it was trained on: instance numbers of banks and clusters count these."""
+        return kept_aside(images, self.settings.held_out, self.settings.seed)[0]
+
     def embed(self, data: str | Path | np.ndarray | Images) -> Tensor:
         """Features of the frozen encoder, one float32 row per image, in the data's order."""
         return features(
@@ -154,7 +159,8 @@ def stored_settings(config: Path) -> Settings:
     for room in CHOICES:
         if not isinstance(stored[room], dict):
             raise UserError(f"{config}: {room} was {stored[room]!r}; it must be a mapping with a name")
-    return check(stored)
+    # runs from before anything was kept aside kept nothing aside
+    return check({"held_out": 0.0, **stored})
 
 
 def fresh_method(settings: Settings, channels: int, image_size: int, instances: int) -> Method:

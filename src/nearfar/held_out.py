@@ -1,0 +1,123 @@
+"""What two views tell about each other, estimated on instances that nothing was fitted to.
+
+Any function is a critic. So whatever a method trains with (a queue, a bank, both views of the others, no negatives at all),
+its encoders and its critic score pairs of held-out instances in evaluation mode, and InfoNCE over one key of each of the
+other instances is a lower bound on the information of the pair, proven as docs/certificates.md says. Where an instance has
+several keys (the places of a map, the times of a recording), they are not independent draws: places are taken one at a
+time and averaged, of rows one is drawn for each instance.
+"""
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from nearfar.bounds import InfoNCE
+from nearfar.bounds.infonce import log_probability
+from nearfar.buffers import frozen
+from nearfar.method import UNLIKE_PAIRS, Method
+from nearfar.schedules import START, Progress
+from nearfar.scores import paired_scores
+from nearfar.types import Batch, Certificate, Encoded, NegativeSampling
+
+# relative difference of an embedding in a batch and in half of it: sums in another order differ by far less, a batch norm that
+# reads its batch by far more
+ALONE = 1e-2
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """An estimate in nats with its standard error over instances, and what it proves."""
+
+    nats: float
+    error: float
+    instances: int
+    certificate: Certificate
+
+
+Aligned = tuple[
+    Float[Tensor, "instance dim"], Float[Tensor, "instance place dim"]
+]  # of one pair: anchors, keys
+
+
+@torch.no_grad()
+def held_out_estimate(method: Method, batches: Iterable[Batch], progress: Progress = START) -> HeldOut | None:
+    """The estimate on these batches, taken together; None where the encoders do not say of which instance a row is.
+
+    No instance may come twice, and none may have been trained on. Nothing of the method changes.
+    """
+    parts: list[list[Aligned]] = []
+    mixed = False
+    with frozen(method):
+        for batch in batches:
+            pairs = method.encoders.pairs(len(batch.views), method.symmetric)
+            encoded = _encoded(method, batch)
+            if any(key in encoded.index and key not in encoded.instance for key in encoded.keys):
+                return None
+            mixed = mixed or (not parts and _depends_on_the_rest(method, batch, encoded))
+            parts.append([_aligned(encoded, pair.anchor, pair.key) for pair in pairs])
+        together = [
+            [torch.cat(side) for side in zip(*pair, strict=True)] for pair in zip(*parts, strict=True)
+        ]
+        values = [_per_instance(method, anchors, keys, progress) for anchors, keys in together]
+    weights = [pair.weight / sum(pair.weight for pair in pairs) for pair in pairs]
+    least = min(len(value) for value in values)
+    given = NegativeSampling(least, least - 1, held_out=True, batch_statistics=mixed)
+    certificate = InfoNCE().certificate(given)
+    if certificate.status == "proven" and len({frozenset((pair.anchor, pair.key)) for pair in pairs}) > 1:
+        certificate = replace(certificate, condition=f"{certificate.condition}; {UNLIKE_PAIRS}")
+    nats = sum(weight * float(value.mean()) for weight, value in zip(weights, values, strict=True))
+    errors = [
+        weight * float(value.std()) / math.sqrt(len(value))
+        for weight, value in zip(weights, values, strict=True)
+    ]
+    return HeldOut(nats, sum(errors), least, certificate)
+
+
+def _encoded(method: Method, batch: Batch) -> Encoded:
+    pairs = method.encoders.pairs(len(batch.views), method.symmetric)
+    encoded, _ = method.encode(
+        batch.views, anchors=sorted({p.anchor for p in pairs}), keys=sorted({p.key for p in pairs})
+    )
+    return encoded
+
+
+def _depends_on_the_rest(method: Method, batch: Batch, encoded: Encoded) -> bool:
+    """Whether an embedding changes when half of its batch is not there: then anchors could see their negatives."""
+    few = max(1, len(batch.index) // 2)
+    alone = _encoded(method, Batch(tuple(view[:few] for view in batch.views), batch.index[:few]))
+    pairs = [(alone.anchors[w], encoded.anchors[w]) for w in alone.anchors]
+    pairs += [(alone.keys[w], encoded.keys[w]) for w in alone.keys]
+    return any(
+        bool((one - other[: len(one)]).norm() > ALONE * other[: len(one)].norm()) for one, other in pairs
+    )
+
+
+def _aligned(encoded: Encoded, anchor: int, key: int) -> Aligned:
+    """Anchors and keys of one pair, a row for each instance that has any; of several rows one is drawn."""
+    anchors, keys = encoded.anchors[anchor], encoded.keys[key]
+    if key in encoded.index:
+        generator = torch.Generator().manual_seed(0)
+        instance = encoded.instance[key].cpu()
+        shuffled = torch.randperm(len(instance), generator=generator)
+        # a stable sort by instance keeps the shuffled order within each: its first is a fair draw
+        by_instance = shuffled[instance[shuffled].argsort(stable=True)]
+        first = torch.ones(len(by_instance), dtype=torch.bool)
+        first[1:] = instance[by_instance][1:] != instance[by_instance][:-1]
+        rows = by_instance[first].to(anchors.device)
+        anchors, keys = anchors[rows], keys[rows]
+    return anchors, keys if keys.ndim == 3 else keys[:, None]
+
+
+def _per_instance(
+    method: Method, anchors: Tensor, keys: Tensor, progress: Progress
+) -> Float[Tensor, "instance"]:
+    """InfoNCE of each instance, over the same place of every other."""
+    total = anchors.new_zeros(len(anchors))
+    for place in range(keys.shape[1]):
+        scores = paired_scores(method.critic.cross(anchors, keys[:, place], progress))
+        total = total + log_probability(scores).squeeze(1) + math.log(len(anchors))
+    return total / keys.shape[1]
