@@ -19,7 +19,9 @@ BATCH_STATISTICS = (
 )
 # of every proof: which information is meant. For the data set itself as the population, rows drawn without
 # replacement are dependent, and the estimate can exceed that information (docs/certificates.md)
-POPULATION = "I is that of the distribution from which the rows were drawn independently"
+POPULATION = (
+    "I is that of the distribution from which the rows, each another instance, were drawn independently"
+)
 CONFIDENCE = 0.95  # of what is said about anchors that were not measured
 
 

@@ -1,0 +1,136 @@
+"""What is kept aside is never trained on, and what is estimated there is what a slow reference says."""
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import nearfar as nf
+from nearfar.data import open_data
+from nearfar.data.aside import ENOUGH, kept_aside
+from nearfar.data.stream import Stream
+from nearfar.errors import UserError
+from nearfar.held_out import held_out_estimate
+from nearfar.report.facts import Absent
+from nearfar.report.gather import gather
+from nearfar.report.visuals import Detail
+from nearfar.train.pretrain import pretrain
+from nearfar.types import Batch
+
+SMALL: dict[str, Any] = {
+    "backbone": "resnet8-w16",
+    "batch_size": 128,
+    "epochs": 1,
+    "probe_every": 0,
+    "workers": 1,
+}
+
+
+@pytest.mark.parametrize(("share", "aside"), [(None, 90), (0.1, 180), (0.0, 0)])
+def test_the_split_is_a_function_of_the_seed_and_a_partition(share: float | None, aside: int) -> None:
+    images = open_data("digits")
+    trained, held = kept_aside(images, share, seed=3)
+    paths = set(held.paths) if held is not None else set()
+    assert len(paths) == aside
+    assert len(trained) + aside == len(images)
+    assert paths.isdisjoint(trained.paths)
+    again = kept_aside(images, share, seed=3)[1]
+    assert (held is None and again is None) or (
+        held is not None and again is not None and held.paths == again.paths
+    )
+    if aside:
+        other = kept_aside(images, share, seed=4)[1]
+        assert other is not None
+        assert set(other.paths) != paths
+
+
+def test_few_data_are_all_trained_on() -> None:
+    images = open_data("digits").subset(np.arange(ENOUGH - 1))
+    assert kept_aside(images, None, 0)[1] is None
+    with pytest.raises(
+        UserError, match=r"held_out was 0\.001: of the 999 images of digits that is 1, too few"
+    ):
+        kept_aside(images, 0.001, 0)
+
+
+@pytest.mark.parametrize("recipe", ["simclr", "instdisc", "byol", "moco"])
+def test_every_method_logs_a_proven_estimate_on_what_it_never_saw(
+    recipe: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever the negatives of training: encoders and critic are a critic, and held-out rows are contrasted with one another."""
+    seen: set[int] = set()
+    plain = Stream.batches
+
+    def watched(self: Stream, first: int, last: int) -> Any:
+        for batch in plain(self, first, last):
+            seen.update(self._images.rows[batch.index.numpy()].tolist())
+            yield batch
+
+    monkeypatch.setattr(Stream, "batches", watched)
+    run = pretrain(recipe, "digits", tmp_path / "run", quiet=True, **SMALL)
+    _, aside = kept_aside(open_data("digits"), None, 0)
+    assert aside is not None
+    assert seen.isdisjoint(aside.rows.tolist())
+    rows = [row for row in run.metrics if row["kind"] == "held-out"]
+    assert [row["step"] for row in rows] == [0, 13]
+    for row in rows:
+        assert row["status"] == "proven"
+        assert row["instances"] == 90
+        assert row["nats"] <= row["ceiling"] + 1e-6 == pytest.approx(math.log(90))
+    # the objective itself is fitted to its batches: no word of proof
+    assert run.certificate()["status"] in ("not covered", "objective only")
+    facts = gather(run, Detail(points=20))
+    assert not isinstance(facts.held_out, Absent)
+    assert facts.held_out.certificate.status == "proven"
+    assert facts.held_out.nats == rows[-1]["nats"]
+
+
+def test_the_estimate_equals_a_slow_one() -> None:
+    """InfoNCE, one row at a time in float64: log of n times the positive's share over the keys of all rows; batches together."""
+    torch.manual_seed(0)
+    first, second = nn.Linear(5, 3), nn.Linear(5, 3)
+    method = nf.Method(
+        nf.PerView([first, second]), nf.Cosine(0.3), nf.Queue(64, dim=3), nf.Ball(0.5), nf.InfoNCE(), symmetric=False
+    )  # fmt: skip
+    x, y = torch.randn(2, 20, 5)
+    batches = [Batch((x[:12], y[:12]), torch.arange(12)), Batch((x[12:], y[12:]), torch.arange(12, 20))]
+    found = held_out_estimate(method, batches)
+    assert found is not None
+    with torch.no_grad():
+        u = nn.functional.normalize(first(x), dim=1).double()
+        v = nn.functional.normalize(second(y), dim=1).double()
+    terms = []
+    for i in range(20):
+        chances = [math.exp(float(u[i] @ v[j]) / 0.3) for j in range(20)]
+        terms.append(math.log(20 * chances[i] / sum(chances)))
+    assert found.nats == pytest.approx(np.mean(terms), abs=1e-5)
+    assert found.error == pytest.approx(np.std(terms, ddof=1) / math.sqrt(20), abs=1e-5)
+    assert (found.instances, found.certificate.status) == (20, "proven")
+
+
+def test_places_of_a_map_are_taken_one_at_a_time(tmp_path: Path) -> None:
+    """Deep InfoMax's places are no independent draws of each other; of one place, one key an instance, all is as with pictures."""
+    run = pretrain("dim", "digits", tmp_path / "run", quiet=True, **SMALL)
+    last = [row for row in run.metrics if row["kind"] == "held-out"][-1]
+    assert last["status"] == "proven"
+    assert "weighted mean over pairs" in last["condition"]
+    assert last["ceiling"] == pytest.approx(math.log(90))
+
+
+def test_sequences_draw_one_row_of_each_instance() -> None:
+    """Of a masked text one hidden symbol of each block is asked for; equal symbols stay among the negatives."""
+    from nearfar.encoders.masked import MaskedSymbols
+
+    torch.manual_seed(0)
+    role = MaskedSymbols(dim=8, layers=1, heads=2, symbols=6, length=10, share=0.3)
+    method = nf.Method(role, nf.Dot(), nf.InBatch("one"), nf.Everyone(), nf.InfoNCE(), symmetric=False)
+    read = torch.randint(0, 6, (24, 10))
+    hidden = torch.where(torch.rand(24, 10) < 0.3, read, -1)
+    hidden[:, 0] = read[:, 0]
+    found = held_out_estimate(method, [Batch((read, hidden), torch.arange(24))])
+    assert found is not None
+    assert (found.instances, found.certificate.status) == (24, "proven")
