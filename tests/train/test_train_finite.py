@@ -207,3 +207,16 @@ def test_cmc_may_keep_its_first_network_alone(tmp_path: Path) -> None:
         assert torch.equal(encoder(pictures), encoders.networks[0].backbone(pictures[:, :1]))  # type: ignore[operator]
     assert main(["evaluate", str(out), "--protocol", "knn"]) == 0
     assert main(["embed", str(out), str(data), "--out", str(tmp_path / "features.parquet")]) == 0
+
+
+@pytest.mark.parametrize("bound", ["nwj", "tuba"])
+@pytest.mark.parametrize("critic", ["dot", "bilinear"])
+def test_linear_bounds_take_steps_on_a_bank_of_vectors_of_any_length(
+    bound: str, critic: str, tmp_path: Path
+) -> None:
+    """Inner products of vectors that are not of unit length reach 200 here: every step used to be skipped."""
+    config = {**SMALL, "bound": bound, "critic": critic, "batch_size": 512}
+    run = pretrain("instdisc", "digits", tmp_path, quiet=True, config=config)
+    rows = [row for row in run.metrics if row["kind"] == "train"]
+    assert all(row["grad_norm"] is not None for row in rows)
+    assert run.facts["finite"] == {"bad": 0, "taken": 3}
