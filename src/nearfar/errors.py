@@ -8,5 +8,9 @@ class UserError(Exception):
     """
 
 
+class NotFinite(UserError):
+    """What a network makes of its input holds NaN or infinity."""
+
+
 class Stopped(Exception):
     """A run ended early and can be resumed by the same command; the command line exits with 75."""

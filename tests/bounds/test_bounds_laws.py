@@ -233,14 +233,26 @@ def test_streamed_scores_are_the_same_to_it(name: str) -> None:
         torch.testing.assert_close(streamed, dense, rtol=1e-10, atol=1e-12)
 
 
-def test_taming_changes_nothing_below_60_and_has_a_continuous_slope() -> None:
-    scores = torch.tensor([-1e4, 0.0, 60.0, 61.0, 1e4], dtype=torch.float64, requires_grad=True)
+def test_taming_changes_nothing_below_30_and_has_a_continuous_slope() -> None:
+    scores = torch.tensor([-1e4, 0.0, 30.0, 31.0, 1e4], dtype=torch.float64, requires_grad=True)
     tamed = soft_clip(scores)
     (slope,) = torch.autograd.grad(tamed.sum(), scores)
     torch.testing.assert_close(
-        tamed.detach(), torch.tensor([-1e4, 0.0, 60.0, 60 + math.log(2), 60 + math.log(9941)]).double()
+        tamed.detach(), torch.tensor([-1e4, 0.0, 30.0, 30 + math.log(2), 30 + math.log(9971)]).double()
     )
-    torch.testing.assert_close(slope, torch.tensor([1.0, 1.0, 1.0, 1 / 2, 1 / 9941]).double())
+    torch.testing.assert_close(slope, torch.tensor([1.0, 1.0, 1.0, 1 / 2, 1 / 9971]).double())
+
+
+@pytest.mark.parametrize("bound", [nf.NWJ(), nf.TUBA(-5.0)], ids=["nwj", "tuba"])
+def test_gradients_of_inner_products_in_the_thousands_can_be_squared(bound: Bound) -> None:
+    """Norms and optimisers square them in float32: e^60 fits there, its square does not."""
+    generator = torch.Generator().manual_seed(0)
+    anchors = (20 * torch.randn(64, 128, generator=generator)).requires_grad_()
+    keys = 20 * torch.randn(64, 128, generator=generator)
+    scores = nf.Scores.of((anchors * keys).sum(dim=1), anchors @ keys.T)
+    assert float(scores.negative.hardest().detach().max()) > 1000
+    (gradient,) = torch.autograd.grad(bound(scores), anchors)
+    assert 0 < float(gradient.square().sum()) < torch.inf
 
 
 def test_mine_divides_the_gradient_by_the_running_mean_and_reports_the_plain_value() -> None:

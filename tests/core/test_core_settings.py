@@ -176,6 +176,12 @@ def test_a_parts_signature_is_its_schema() -> None:
     [
         (["views.count=1"], "views.count was 1"),
         (["negatives=none"], "bound was infonce with negatives=none"),
+        (
+            ["bound=agreement", "critic=dot"],
+            "bound was agreement with critic=dot: .*critic=cosine or distance",
+        ),
+        (["bound=barber-agakov", "critic=bilinear"], "bound was barber-agakov with critic=bilinear"),
+        (["bound=agreement", "critic=joint"], "grow without limit"),
         (["temperature=linear(0.1,-0.1)"], "temperature was"),
         (["encoders=momentum", "encoders.momentum=linear(0,5)"], "encoders.momentum was"),
         (["lr=linear(0.1,-1)"], "lr was"),

@@ -1,6 +1,7 @@
 """Agreement of the positive pair alone, without negatives (BYOL)."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from jaxtyping import Float
 from torch import Tensor
@@ -17,6 +18,8 @@ class Agreement:
 
     Reads the positive score as a cosine, so its critic is `Cosine(temperature=1)`.
     """
+
+    needs_bounded: ClassVar[bool] = True  # scores: longer vectors would agree ever more
 
     def __call__(self, scores: Scores, progress: Progress | None = None) -> Float[Tensor, ""]:
         return (2.0 * scores.positive - 2.0).mean()

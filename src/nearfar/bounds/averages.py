@@ -8,14 +8,15 @@ from torch import Tensor
 
 from nearfar.scores import Negatives
 
-SOFT_LIMIT = 60.0  # e^60 times a million negatives is far from float32's largest number; no useful log-ratio comes near
+# optimisers and gradient norms square gradients: (e^30 × 10^6)^2 is still a float32; no useful log-ratio comes near
+SOFT_LIMIT = 30.0
 
 
 def soft_clip(scores: Tensor) -> Tensor:
-    """The scores, growing only logarithmically beyond 60, so that their exponentials cannot overflow.
+    """The scores, growing only logarithmically beyond 30, so that neither their exponentials nor the squares of those overflow.
 
     A critic may be any function, so bounding the information with the tamed critic instead is as good a bound, as
-    long as positives and negatives are tamed alike. Below 60 nothing changes; at 60 the slope is continuous.
+    long as positives and negatives are tamed alike. Below 30 nothing changes; at 30 the slope is continuous.
     """
     excess = (scores - SOFT_LIMIT).clamp_min(0.0)
     return scores - excess + torch.log1p(excess)

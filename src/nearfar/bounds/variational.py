@@ -6,6 +6,7 @@ I >= E[f] - E[Z/a] - log a + 1 (TUBA), which is linear in the negatives. NWJ is 
 
 import math
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import torch
 from jaxtyping import Float
@@ -24,6 +25,7 @@ class BarberAgakov:
     """I >= E[log q(v | u)] + H(v) (Sáez Maldonado 2021, sec. 3; Wu et al. 2020, App. A). Scores of positives are log q(v | u) of a normalised
     density q; negatives are not read. `entropy` is H(v) in nats; without it the value lacks that constant."""
 
+    needs_bounded: ClassVar[bool] = True  # scores: nothing else holds the value down
     entropy: float | None = None
 
     def __post_init__(self) -> None:
@@ -87,7 +89,7 @@ def _linear_certificate(sampling: NegativeSampling) -> Certificate:
 class TUBA:
     """I >= E[f] - E[e^f]/a - log a + 1 for any a > 0; `log_baseline` is log a (Wu et al. 2020, App. A, after Poole et al. 2019).
 
-    Scores more than 60 above the baseline are tamed (see `averages.soft_clip`). Tight for f = log a + log ratio.
+    Scores more than 30 above the baseline are tamed (see `averages.soft_clip`). Tight for f = log a + log ratio.
     """
 
     log_baseline: Value = 0.0
@@ -107,7 +109,7 @@ class TUBA:
 class NWJ:
     """I >= E[f(u, v+)] - E[e^(f(u, v) - 1)] (Wu et al. 2020, Lemma A.2): TUBA with a = e. Tight for f = 1 + log ratio.
 
-    Scores above 61 are tamed (see `averages.soft_clip`).
+    Scores above 31 are tamed (see `averages.soft_clip`).
     """
 
     def __call__(self, scores: Scores, progress: Progress | None = None) -> Float[Tensor, ""]:

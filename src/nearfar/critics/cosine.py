@@ -1,6 +1,7 @@
 """f(u, v) = cos(u, v) / temperature."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -16,6 +17,7 @@ from nearfar.schedules import Progress, Value, at, ends, parse_value, written
 class Cosine(InnerProduct):
     """Cosine similarity over a temperature, a value or a schedule (Wu et al. 2021, Eq. 2)."""
 
+    bounded: ClassVar[bool] = True  # above
     temperature: Value = 0.1
 
     def __post_init__(self) -> None:

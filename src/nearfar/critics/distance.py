@@ -20,6 +20,7 @@ class Distance:
     """
 
     normalised: ClassVar[bool] = False
+    bounded: ClassVar[bool] = True  # above
     temperature: Value = 1.0
     unit: bool = True
 

@@ -15,7 +15,7 @@ from nearfar.types import Encoded
 
 
 class ConcatFeatures(nn.Module):
-    """Features of several backbones side by side, each of the channels it was trained on."""
+    """Features of several backbones side by side, each of the channels it was trained on: all, or its own in order."""
 
     def __init__(self, backbones: Sequence[nn.Module], channels: Sequence[int]) -> None:
         super().__init__()
@@ -25,7 +25,7 @@ class ConcatFeatures(nn.Module):
 
     def forward(self, x: Float[Tensor, "image channel height width"]) -> Float[Tensor, "image dim"]:
         whole = all(count == x.shape[1] for count in self.channels)
-        parts = [x] * len(self.channels) if whole else x.split(self.channels, dim=1)
+        parts = [x] * len(self.channels) if whole else x[:, : sum(self.channels)].split(self.channels, dim=1)
         return torch.cat([net(part) for net, part in zip(self.backbones, parts, strict=True)], dim=1)
 
 
@@ -63,9 +63,10 @@ class PerView(ViewEncoder, nn.Module):
 
     def backbone(self) -> nn.Module:
         backbones = [network.backbone for network in self.networks]
-        if self.keep == "first":
+        kept = 1 if self.keep == "first" else len(backbones)
+        if kept == 1 and len({*self.channels}) <= 1:  # every network sees what the plain view shows
             return backbones[0]  # type: ignore[return-value]
-        return ConcatFeatures(backbones, self.channels)  # type: ignore[arg-type]
+        return ConcatFeatures(backbones[:kept], self.channels[:kept])  # type: ignore[arg-type]
 
     def encode(self, views: Sequence[Tensor], anchors: Sequence[int], keys: Sequence[int]) -> Encoded:
         embedded = {w: self.networks[w](views[w]) for w in sorted({*anchors, *keys})}

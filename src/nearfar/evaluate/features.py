@@ -19,6 +19,7 @@ from torch.nn import functional
 
 from nearfar.buffers import frozen
 from nearfar.data.prefetch import prefetch
+from nearfar.errors import NotFinite
 from nearfar.types import Pixels
 from nearfar.views import WholeSound, WholeText
 
@@ -64,7 +65,8 @@ def features(
     """The encoder's features of every image, in order, as float32 on the CPU.
 
     The encoder comes back as it was: batch norm reads its statistics and moves none of them, every module's
-    training mode is put back, and an encoder that lives elsewhere than `device` is copied there, not moved.
+    training mode is put back, and an encoder that lives elsewhere than `device` is copied there, not moved. Features that
+    are not finite are refused: whatever is made of them would be a number about nothing.
     """
     device = torch.device(device)
     half = torch.autocast(device.type, dtype=torch.bfloat16, enabled=precision == "bf16")
@@ -73,7 +75,14 @@ def features(
             still(_laid_out(view).to(device, non_blocking=True)).float().cpu()
             for view in plain_views(images, plain, batch_size, workers)
         ]
-    return torch.cat(parts)  # outside inference mode, so that the result may enter autograd
+    embedded = torch.cat(parts)  # outside inference mode, so that the result may enter autograd
+    wrong = int((~embedded.isfinite().all(dim=1)).sum())
+    if wrong:
+        raise NotFinite(
+            f"the features of {wrong} of {len(embedded)} items of {images.name} are not finite: the encoder's weights are unusable, "
+            "or too large for these inputs"
+        )
+    return embedded
 
 
 def _laid_out(view: Tensor) -> Tensor:
@@ -165,7 +174,9 @@ def _read(path: Path) -> Tensor | None:
         return None
     if tensors.keys() != {"features", "digest"}:
         return None
-    return tensors["features"] if torch.equal(tensors["digest"], _seal(tensors["features"])) else None
+    stored = tensors["features"]
+    whole = torch.equal(tensors["digest"], _seal(stored)) and bool(stored.isfinite().all())
+    return stored if whole else None
 
 
 def _write(path: Path, features: Tensor) -> None:

@@ -107,6 +107,15 @@ def check_together(choices: Mapping[str, Mapping[str, Any]]) -> None:
         raise UserError(
             f"views.count was 1 with negatives={source}: a view's positive would be itself; use views.count=2 or negatives=bank"
         )
+    critic = choices["critic"]["name"]
+    if getattr(bounds.PARTS[bound], "needs_bounded", False) and not getattr(
+        critics.PARTS[critic], "bounded", False
+    ):
+        allowed = [name for name, part in critics.PARTS.items() if getattr(part, "bounded", False)]
+        raise UserError(
+            f"bound was {bound} with critic={critic}: it reads positives alone, and these scores grow without limit as the "
+            f"embeddings do; use critic={' or '.join(allowed)}, or a bound with negatives"
+        )
     if source == "none" and bound not in ("agreement", "barber-agakov"):
         raise UserError(
             f"bound was {bound} with negatives=none: told from nobody, there is nothing to learn; use bound=agreement or other negatives"

@@ -8,6 +8,9 @@ A checkpoint appears by one rename of a complete, fsynced folder, and nothing ol
 rename is durable. So a folder named `step-*` is whole unless the disk changed it later, and then the
 manifest says so: every byte of every file is covered. Nothing here is executed on load (no pickle).
 
+What holds a weight that is not finite is not valid either: nothing can go on from it. Tensors that are meant to hold an
+infinity (a mask, a running mean of nothing yet) are named in the facts, under `unbounded`.
+
 A step saved again becomes `step-00000123.1`: a rename cannot replace a full folder in one go, and removing the
 first one before the second is there would leave a moment with neither.
 
@@ -20,12 +23,13 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import safetensors.torch
+import torch
 from safetensors import SafetensorError
 from torch import Tensor
 
@@ -73,11 +77,22 @@ def load(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
 
 
 def check(path: Path) -> str | None:
-    """Why `path` is not a valid checkpoint, or None if `load` would take it."""
+    """Why `path` is not a valid checkpoint, or None if `load` would take it and all its numbers are finite."""
     try:
-        _parsed(path)
+        tensors, facts = _parsed(path)
     except _Damaged as damage:
         return str(damage)
+    wrong = not_finite(tensors, facts.get("unbounded", ()))
+    return None if wrong is None else f"{wrong} is not finite"
+
+
+def not_finite(tensors: Mapping[str, Tensor], unbounded: Collection[str] = ()) -> str | None:
+    """The first tensor with a number that is none; those named in `unbounded` may hold infinities."""
+    for name, tensor in sorted(tensors.items()):
+        if tensor.is_floating_point() or tensor.is_complex():
+            wrong = torch.isnan(tensor) if name in unbounded else ~torch.isfinite(tensor)
+            if bool(wrong.any()):
+                return name
     return None
 
 
@@ -88,6 +103,12 @@ def valid(path: Path) -> bool:
 def newest(folder: Path) -> Path | None:
     """The newest valid checkpoint of a folder, found by checking each from the newest down."""
     return next((path for path in _checkpoints(folder) if valid(path)), None)
+
+
+def newest_step(folder: Path) -> int | None:
+    """The step of the newest valid checkpoint."""
+    found = newest(folder)
+    return None if found is None else _place(found)[0]
 
 
 # ---------------------------------------------------------------------------------------------- bytes

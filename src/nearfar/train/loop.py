@@ -11,15 +11,17 @@ covers dropout and sampled negatives. So resuming is loading, and a resumed run 
 import math
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from nearfar.errors import Stopped
+from nearfar.errors import NotFinite, Stopped, UserError
 from nearfar.held_out import HeldOut
 from nearfar.method import Method
 from nearfar.schedules import Progress, Value, at, cosine
@@ -32,6 +34,8 @@ from nearfar.train.stops import StopRequests
 from nearfar.types import Batch, Outcome, Refreshing
 
 LOG_EVERY = 10  # steps
+
+Result = TypeVar("Result")
 
 
 def seed_step(seed: int, step: int) -> None:
@@ -74,6 +78,12 @@ class Trainer:
         self.collapse = Collapse()
         self.finite = Finite(settings.skip_steps)
         self.adaptive = AdaptiveState([self.lr, *settings.schedules().values()])
+        # a mask may hold infinities, and so does a running mean that has seen nothing yet
+        self.unbounded = [
+            f"method/{name}"
+            for name, held in self.method.named_buffers()
+            if checkpoints.not_finite({"": held}) is not None
+        ]
 
     @property
     def progress(self) -> Progress:
@@ -106,6 +116,7 @@ class Trainer:
             "collapse": self.collapse.state(),
             "finite": self.finite.state(),
             "walks": self.adaptive.state(),
+            "unbounded": self.unbounded,
         }
         return tensors, facts
 
@@ -123,14 +134,8 @@ class Trainer:
     def train_step(self, batch: Batch) -> Step:
         """One step. Those that are not finite change nothing."""
         progress = self.progress
-        seed_step(self.settings.seed, self.step)
         optimisers.set_lr(self.optimizer, at(self.lr, progress))
-        self.method.train()
-        with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self.precision is torch.bfloat16):
-            outcome = self.method(batch, progress)
-        self.optimizer.zero_grad(set_to_none=True)
-        outcome.loss.backward()
-        norm = optimisers.clip(self.method.parameters(), self.settings.clip)
+        outcome, norm = self._differentiated(batch, progress)
         self.step += 1
         loss = float(outcome.loss.detach())
         if self.finite.observe(loss, norm, self.step) == "step":
@@ -138,6 +143,28 @@ class Trainer:
             self.method.advance(outcome, progress)
         self.adaptive.observe_loss(loss)
         return Step(outcome, norm, progress)
+
+    def _differentiated(self, batch: Batch, progress: Progress) -> tuple[Outcome, float]:
+        """What the method makes of a batch, its gradients in place, clipped, and their norm before that."""
+        seed_step(self.settings.seed, progress.step)
+        self.method.train()
+        with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self.precision is torch.bfloat16):
+            outcome = self.method(batch, progress)
+        self.optimizer.zero_grad(set_to_none=True)
+        outcome.loss.backward()
+        return outcome, optimisers.clip(self.method.parameters(), self.settings.clip)
+
+    def sound(self, batch: Batch, taken: Step) -> bool:
+        """Whether a run can go on from here: the last step counted, every number is finite, and so are loss and gradient of the
+        batch at hand under the new weights. A step can explode and leave finite weights with which nothing else is.
+
+        Changes nothing: forward is pure, and generators are set anew at every step.
+        """
+        if not self.finite.steady or checkpoints.not_finite(self.state()[0], self.unbounded):
+            return False
+        outcome, norm = self._differentiated(batch, taken.progress)
+        self.optimizer.zero_grad(set_to_none=True)
+        return math.isfinite(float(outcome.loss.detach())) and math.isfinite(norm)
 
 
 def under(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
@@ -161,7 +188,14 @@ def train(
     settings = trainer.settings
     log = Log(folder, trainer.step if resumed else -1)
 
-    def save() -> None:
+    def save(batch: Batch, taken: Step) -> bool:
+        """What nothing can go on from is not saved: it would push out what something can."""
+        if not trainer.sound(batch, taken):
+            return False
+        write()
+        return True
+
+    def write() -> None:
         log.durable()
         tensors, own = trainer.state()
         checkpoints.save(folder / "ckpt", trainer.step, tensors, {**facts, **own}, keep=settings.keep)
@@ -173,14 +207,17 @@ def train(
     def measure() -> None:
         now = {"step": trainer.step, "epoch": trainer.progress.epoch}
         found = estimate(trainer.method, trainer.progress) if estimate is not None else None
-        if found is not None:
+        if found is not None and math.isfinite(found.nats):
             log.write({"kind": "held-out", **now, **held_out_row(found)})
             if trainer.step == trainer.steps:
                 display.say(held_out_line(found))
         if probe is not None and settings.probe_every:
-            row = {"kind": "probe", **now}
-            score = probe(trainer.method)
-            log.write({**row, "knn_top1": score})
+            try:
+                score = probe(trainer.method)
+            except NotFinite as problem:  # the weights exploded: what stops the run says more
+                say(f"the probe was left out: {problem}")
+                return
+            log.write({"kind": "probe", **now, "knn_top1": score})
             trainer.adaptive.observe_score(score)
 
     stream = batches(trainer.step, trainer.steps)
@@ -191,12 +228,13 @@ def train(
                     if warning:
                         say(warning)
                 measure()
-                save()
-            clock = Clock(trainer)
-            for batch in stream:
+                write()
+            clock, overdue = Clock(trainer), False
+            for drawn in stream:
+                batch = drawn.to(trainer.device)
                 # a function of the state at this step, so a run resumed here does the same again
                 clock.pause(lambda: trainer.method.refresh(embed_all, trainer.progress))
-                taken = trainer.train_step(batch.to(trainer.device))
+                taken = trainer.train_step(batch)
                 due = trainer.step % LOG_EVERY == 0 or trainer.step in (1, trainer.steps)
                 if due:
                     seen = readings(next(iter(taken.outcome.encoded.anchors.values())))
@@ -208,20 +246,35 @@ def train(
                 if is_due(trainer, settings.probe_every) or trainer.step == trainer.steps:
                     clock.pause(measure)
                 stop = requests.reason()
-                # in the midst of steps that are not finite, a save could push out the last good one
-                usual = trainer.step % settings.checkpoint_every == 0 and trainer.finite.steady
-                if stop or usual or trainer.step == trainer.steps:
-                    clock.pause(save)
-                if stop and trainer.step < trainer.steps:
-                    raise Stopped(
-                        f"stopped by {stop} at step {trainer.step} of {trainer.steps}; the same command goes on from there"
-                    )
-    except Diverged:
-        dump(trainer, folder / "diverged", facts)
-        raise
+                last = trainer.step == trainer.steps
+                overdue = overdue or trainer.step % settings.checkpoint_every == 0
+                if stop or overdue or last:
+                    # what could not be saved is tried again after the next step
+                    overdue = not clock.pause(partial(save, batch, taken))
+                if last and overdue:
+                    raise trainer.finite.unfinished(trainer.steps)
+                if stop and not last:
+                    raise Stopped(stop_sentence(trainer, stop, folder, saved=not overdue))
+    except Diverged as diverged:
+        with suppress(UserError):  # a full disk is not the reason why this run ends
+            dump(trainer, folder / "diverged", facts)
+        raise Diverged(f"{diverged}; {what_is_kept(folder)}") from None
     finally:
         stream.close()
         log.close()
+
+
+def stop_sentence(trainer: Trainer, reason: str, folder: Path, saved: bool) -> str:
+    where = f"stopped by {reason} at step {trainer.step} of {trainer.steps}"
+    if saved:
+        return f"{where}; the same command goes on from there"
+    kept = checkpoints.newest_step(folder / "ckpt")
+    return f"{where}, where nothing was finite to be saved; the same command goes on from step {kept}"
+
+
+def what_is_kept(folder: Path) -> str:
+    kept = checkpoints.newest_step(folder / "ckpt")
+    return f"the checkpoint of step {kept} is kept, and the command with other settings and --allow-change goes on from it"
 
 
 def dump(trainer: Trainer, folder: Path, facts: dict[str, Any]) -> None:
@@ -294,7 +347,8 @@ class Clock:
         self._since, self._step = now, step
         return images / elapsed
 
-    def pause(self, work: Callable[[], object]) -> None:
+    def pause(self, work: Callable[[], Result]) -> Result:
         begun = time.perf_counter()
-        work()
+        result = work()
         self._since += time.perf_counter() - begun
+        return result

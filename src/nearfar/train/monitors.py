@@ -150,7 +150,7 @@ class Collapse:
 
 
 class Diverged(UserError):
-    """Training stopped because too many steps in a row were not finite."""
+    """Training stopped because too many steps in a row were not finite, or ended with some."""
 
 
 class Finite:
@@ -158,19 +158,42 @@ class Finite:
 
     def __init__(self, allowed: int = 10) -> None:
         self.allowed = allowed
-        self._bad = 0
+        self._bad = 0  # in a row
+        self._taken = 0
+        self._seen = (0.0, 0.0)  # loss and gradient norm of the last one
 
     def observe(self, loss: float, grad_norm: float, step: int) -> Literal["step", "skip"]:
+        self._seen = (loss, grad_norm)
         if math.isfinite(loss) and math.isfinite(grad_norm):
             self._bad = 0
+            self._taken += 1
             return "step"
         self._bad += 1
         if self._bad > self.allowed:
             raise Diverged(
-                f"Training diverged at step {step}: the loss was {loss:.4g} and the gradient norm {grad_norm:.4g}, "
-                f"not finite for {self._bad} steps in a row; try a lower lr, precision=fp32, or clip=1."
+                f"Training diverged at step {step}: {self._numbers()}, not finite for {self._bad} steps in a row; {self._advice()}"
             )
         return "skip"
+
+    def unfinished(self, steps: int) -> Diverged:
+        """What to say of a run whose last state cannot be saved."""
+        if self.steady:
+            return Diverged(
+                f"Training diverged at its last step, {steps}: with the weights it made, nothing is finite; {self._advice()}"
+            )
+        return Diverged(
+            f"Training ended without finite steps: the last {self._bad} of {steps} changed nothing, because {self._numbers()}; "
+            f"{self._advice()}"
+        )
+
+    def _numbers(self) -> str:
+        loss, grad_norm = self._seen
+        return f"the loss was {loss:.4g} and the gradient norm {grad_norm:.4g}"
+
+    def _advice(self) -> str:
+        if self._taken:
+            return "try a lower lr, precision=fp32, or clip=1"
+        return "it was so from the first step on, so lr is not the cause: try a higher temperature, precision=fp32, another critic or bound"
 
     @property
     def steady(self) -> bool:
@@ -178,7 +201,8 @@ class Finite:
         return self._bad == 0
 
     def state(self) -> dict[str, Any]:
-        return {"bad": self._bad}
+        return {"bad": self._bad, "taken": self._taken}
 
     def restore(self, state: dict[str, Any]) -> None:
-        self._bad = state["bad"]
+        # runs from before they were counted have taken all they did not skip
+        self._bad, self._taken = state["bad"], state.get("taken", 1)

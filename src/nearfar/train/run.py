@@ -94,6 +94,10 @@ class Run:
         return method.eval()
 
     def encoder(self) -> nn.Module:
+        if self.facts["step"] == 0:
+            raise UserError(
+                f"{self.path} has taken no step yet: its only checkpoint is the untrained encoder; run the pretrain command again"
+            )
         return backbone_of(self.method()).to(self.device)
 
     def untrained(self) -> nn.Module:

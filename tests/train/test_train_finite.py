@@ -1,0 +1,222 @@
+"""A run that is no longer finite: it never ends as a success, and never costs the state from which it could go on."""
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from nearfar.cli import main
+from nearfar.data import open_data
+from nearfar.encoders import PerView
+from nearfar.errors import NotFinite, Stopped, UserError
+from nearfar.evaluate.features import cached_features, features
+from nearfar.train import checkpoints
+from nearfar.train.logs import read_metrics
+from nearfar.train.pretrain import pretrain
+from nearfar.train.run import Run
+from nearfar.views import Plain
+
+SMALL: dict[str, Any] = {
+    "backbone": "resnet8-w16",
+    "batch_size": 256,
+    "epochs": 1,
+    "probe_every": 0,
+    "workers": 1,
+    "precision": "fp32",
+}  # 7 steps
+EXPLODING = {**SMALL, "optimizer": "sgd", "lr": "steps(0.002,1e25,0.5)", "keep": 1, "checkpoint_every": 1}
+
+
+def nearfar(*words: object) -> "subprocess.CompletedProcess[str]":
+    command = [sys.executable, "-m", "nearfar", *map(str, words)]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def tensors_of(run: Path) -> dict[str, Tensor]:
+    newest = checkpoints.newest(run / "ckpt")
+    assert newest is not None
+    return checkpoints.load(newest)[0]
+
+
+def rewritten(run: Run, step: int, change: Any) -> None:
+    """One more checkpoint, complete and hashed, whose encoder's first weights are changed."""
+    tensors, facts = checkpoints.load(run.checkpoint)
+    name = "method/encoders.network.backbone.conv1.weight"
+    changed = {**tensors, name: change(tensors[name])}
+    checkpoints.save(run.path / "ckpt", step, changed, {**facts, "step": step}, keep=3)
+
+
+def test_a_run_that_ends_in_nan_is_no_success_and_keeps_its_good_state(tmp_path: Path) -> None:
+    """The issue's first example: the last save used to push out the only sound one (keep=1), with exit code 0."""
+    out = tmp_path / "run"
+    words = [
+        "pretrain",
+        "moco",
+        "digits",
+        "--out",
+        out,
+        "backbone=resnet8-w16",
+        "batch_size=200",
+        "epochs=10",
+    ]
+    words += ["optimizer=sgd", "keep=1", "checkpoint_every=20", "probe_every=0"]
+    done = nearfar(*words, "lr=steps(0.002,1e25,9.4)")
+    assert done.returncode == 2, done.stderr
+    assert "trained for" not in done.stdout
+    said = done.stderr.splitlines()[-1]
+    assert "Training ended without finite steps: the last " in said
+    assert "the checkpoint of step 60 is kept" in said
+    assert checkpoints.newest_step(out / "ckpt") == 60
+    assert checkpoints.not_finite(tensors_of(out)) is None
+    again = nearfar(*words, "lr=0.002", "--allow-change")  # as the sentence advises
+    assert again.returncode == 0, again.stderr
+    assert "going on from step 60" in again.stderr
+
+
+def test_a_run_without_a_single_step_is_no_success_and_nothing_is_learned(tmp_path: Path) -> None:
+    """The issue's second example: evaluation showed the untrained encoder's 88 % as learned."""
+    out = tmp_path / "run"
+    words = ["backbone=resnet8-w16", "batch_size=199", "epochs=1", "probe_every=0", "temperature=1e-40"]
+    done = nearfar("pretrain", "simclr", "digits", "--out", out, *words)
+    assert done.returncode == 2, done.stderr
+    assert "the last 9 of 9 changed nothing" in done.stderr
+    assert "lr is not the cause" in done.stderr
+    judged = nearfar("evaluate", out, "--protocol", "knn")
+    assert judged.returncode == 2
+    assert "has taken no step yet" in judged.stderr
+    assert not (out / "evaluation.json").exists()
+
+
+def test_the_state_that_an_exploding_step_leaves_is_not_saved(tmp_path: Path) -> None:
+    """The issue's third: its weights are finite, but nothing that is computed with them; so a lower lr did not help."""
+    with pytest.raises(UserError, match=r"ended without finite steps: .* the checkpoint of step 4 is kept"):
+        pretrain("simclr", "digits", tmp_path, quiet=True, config=EXPLODING)
+    dumped = checkpoints.load(next((tmp_path / "diverged").iterdir()))[0]
+    name = "method/encoders.network.backbone.conv1.weight"
+    assert dumped[name].isfinite().all()  # so a look at the weights alone would have saved it
+    assert dumped[name].abs().max() > 1e15
+    config = {**EXPLODING, "lr": 0.002}
+    run = pretrain("simclr", "digits", tmp_path, quiet=True, allow_change=True, config=config)
+    assert run.facts["step"] == 7
+    assert all(row["loss"] is not None for row in run.metrics if row["kind"] == "train")
+
+
+def test_a_last_step_that_explodes_is_seen(tmp_path: Path) -> None:
+    config = {**EXPLODING, "lr": "steps(0.002,1e25,0.8)"}  # 0.8 of 7 steps: the seventh alone
+    with pytest.raises(UserError, match=r"diverged at its last step, 7: .* the checkpoint of step 6 is kept"):
+        pretrain("simclr", "digits", tmp_path, quiet=True, config=config)
+
+
+def test_embed_refuses_features_that_are_not_finite(tmp_path: Path) -> None:
+    """The issue's fourth: finite weights, NaN in every feature, a Parquet file and exit code 0."""
+    run = pretrain("simclr", "digits", tmp_path / "run", quiet=True, config=SMALL)
+    rewritten(run, 8, lambda weight: torch.full_like(weight, 3e38))
+    out = tmp_path / "features.parquet"
+    done = nearfar("embed", run.path, "digits", "--out", out)
+    assert done.returncode == 2
+    assert "the features of 1797 of 1797 items of digits are not finite" in done.stderr
+    assert not out.exists()
+    judged = nearfar("evaluate", run.path, "--protocol", "knn")
+    assert judged.returncode == 2
+    assert "are not finite" in judged.stderr
+    assert not (run.path / "evaluation.json").exists()
+
+
+@pytest.mark.parametrize("number", [torch.nan, torch.inf, -torch.inf])
+def test_the_newest_finite_checkpoint_counts(number: float, tmp_path: Path) -> None:
+    config = {**SMALL, "checkpoint_every": 4}
+    run = pretrain("simclr", "digits", tmp_path, quiet=True, config=config)
+    expected = tensors_of(tmp_path)
+    rewritten(run, 8, lambda weight: weight.index_fill(0, torch.tensor([1]), number))
+    assert checkpoints.check(tmp_path / "ckpt" / "step-00000008") == (
+        "method/encoders.network.backbone.conv1.weight is not finite"
+    )
+    assert Run.open(tmp_path).facts["step"] == 7
+    pretrain("simclr", "digits", tmp_path, quiet=True, config=config)
+    assert all(torch.equal(expected[name], value) for name, value in tensors_of(tmp_path).items())
+
+
+def test_checkpoints_without_a_finite_one_are_no_reason_to_start_over(tmp_path: Path) -> None:
+    run = pretrain("simclr", "digits", tmp_path, quiet=True, config={**SMALL, "keep": 1})
+    rewritten(run, 8, lambda weight: weight * torch.nan)
+    (tmp_path / "ckpt" / "step-00000007").rename(tmp_path / "elsewhere")
+    with pytest.raises(UserError, match=r"step-00000008 cannot be used \(.*conv1.weight is not finite\)"):
+        pretrain("simclr", "digits", tmp_path, quiet=True, config={**SMALL, "keep": 1})
+
+
+def test_a_stop_amid_steps_that_are_not_finite_saves_nothing_and_says_so(tmp_path: Path) -> None:
+    config = {**SMALL, "temperature": 1e-40, "max_time": 1e-3}
+    with pytest.raises(Stopped, match=r"at step 1 of 7, where nothing was finite .* goes on from step 0"):
+        pretrain("simclr", "digits", tmp_path, quiet=True, config=config)
+    assert checkpoints.newest_step(tmp_path / "ckpt") == 0
+
+
+@pytest.mark.parametrize(
+    ("recipe", "change"),
+    [("moco", {"negatives": {"size": 512}, "encoders": {"dropout": 0.2}}), ("instdisc", {"bound": "dv"})],
+)
+def test_looking_before_saving_changes_nothing(recipe: str, change: dict[str, Any], tmp_path: Path) -> None:
+    """Saving at every step and at none but the last end in the same bits, drawn negatives and dropout included. The
+    running mean of dv begins at minus infinity, which is no reason not to save."""
+    for name, every in (("often", 1), ("once", 1000)):
+        config = {**SMALL, **change, "checkpoint_every": every}
+        pretrain(recipe, "digits", tmp_path / name, quiet=True, config=config)
+    often, once = tensors_of(tmp_path / "often"), tensors_of(tmp_path / "once")
+    assert [name for name in once if not torch.equal(once[name], often[name])] == []
+
+
+def test_a_probe_of_exploded_weights_is_left_out(tmp_path: Path) -> None:
+    config = {**EXPLODING, "probe_every": 1.0}
+    with pytest.raises(UserError, match="ended without finite steps"):
+        pretrain("simclr", "digits", tmp_path, quiet=True, config=config)
+    rows = read_metrics(tmp_path / "metrics.jsonl")
+    assert [row["step"] for row in rows if row["kind"] == "probe"] == [0]
+    assert any("the probe was left out" in row["message"] for row in rows if row["kind"] == "event")
+
+
+def test_features_in_a_cache_must_be_finite_too(tmp_path: Path) -> None:
+    class Broken(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return torch.where(torch.arange(len(x)) < 3, torch.nan, 1.0)[:, None]
+
+    digits = open_data("digits").subset(range(20))  # type: ignore[arg-type]
+    with pytest.raises(NotFinite, match="the features of 3 of 20 items"):
+        features(Broken(), digits, Plain(8, [0.5] * digits.channels, [0.5] * digits.channels))
+    cached_features(tmp_path, "key", lambda: torch.full((2, 3), torch.nan))
+    fresh = torch.ones(2, 3)
+    assert torch.equal(cached_features(tmp_path, "key", lambda: fresh), fresh)
+
+
+def test_cmc_may_keep_its_first_network_alone(tmp_path: Path) -> None:
+    """The kept network sees luminance, the plain view shows all three channels: its own are taken out of them."""
+    glyphs, data, out = open_data("glyphs"), tmp_path / "glyphs.npz", tmp_path / "run"
+    rows = np.arange(300)
+    np.savez(data, images=glyphs.load(rows).data, labels=np.asarray(glyphs.labels)[rows])
+    words = ["backbone=resnet8-w16", "batch_size=64", "epochs=1", "encoders.keep=first", "--quiet"]
+    assert main(["pretrain", "cmc", str(data), "--out", str(out), *words]) == 0
+    run = Run.open(out)
+    assert [row["step"] for row in run.metrics if row["kind"] == "probe"] == [0, 4]
+    encoder, encoders, pictures = run.encoder().eval(), run.method().encoders, torch.randn(5, 3, 32, 32)
+    assert isinstance(encoders, PerView)
+    with torch.no_grad():
+        assert torch.equal(encoder(pictures), encoders.networks[0].backbone(pictures[:, :1]))  # type: ignore[operator]
+    assert main(["evaluate", str(out), "--protocol", "knn"]) == 0
+    assert main(["embed", str(out), str(data), "--out", str(tmp_path / "features.parquet")]) == 0
+
+
+@pytest.mark.parametrize("bound", ["nwj", "tuba"])
+@pytest.mark.parametrize("critic", ["dot", "bilinear"])
+def test_linear_bounds_take_steps_on_a_bank_of_vectors_of_any_length(
+    bound: str, critic: str, tmp_path: Path
+) -> None:
+    """Inner products of vectors that are not of unit length reach 200 here: every step used to be skipped."""
+    config = {**SMALL, "bound": bound, "critic": critic, "batch_size": 512}
+    run = pretrain("instdisc", "digits", tmp_path, quiet=True, config=config)
+    rows = [row for row in run.metrics if row["kind"] == "train"]
+    assert all(row["grad_norm"] is not None for row in rows)
+    assert run.facts["finite"] == {"bad": 0, "taken": 3}
