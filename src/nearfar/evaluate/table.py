@@ -52,7 +52,7 @@ def _caption(result: Mapping[str, Any]) -> str:
     other = result.get(MASKED, {}).get("test")
     if other:
         said += f"; {MASKED} on {other['samples']} {other.get('unit', unit)}: {other['name']}"
-    return f"{said}\nin brackets, {result['confidence']:.0%} intervals over test sets of that size; seeds of training are not in them"
+    return f"{said}\nin brackets, {result['confidence']:.0%} Wilson intervals for test sets of this size; how much other seeds of training would differ is not in them"
 
 
 def _matched(labels: Mapping[str, Any] | None) -> list[str]:
