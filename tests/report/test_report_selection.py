@@ -144,7 +144,9 @@ def test_the_share_covered_is_what_theorem_3_1_asks(
     mean = np.exp(f).sum(axis=1) / (place >= 0).sum(axis=1)
     least = np.where(groups(place)["kept"], f, np.inf).min(axis=1)
     share = int(100 * np.mean(np.exp(least) >= mean))
-    assert any(f"holds for {share}% of these {len(place):,} anchors" in note for note in measured(ring_run).notes)
+    assert any(
+        f"holds for {share}% of these {len(place):,} anchors" in note for note in measured(ring_run).notes
+    )
 
 
 def test_watching_changes_nothing(ring_run: Run) -> None:
