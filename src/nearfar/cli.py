@@ -196,8 +196,16 @@ def _split_words(words: Sequence[str], config: dict[str, Any]) -> tuple[str, str
 def _add_evaluate(commands: Any) -> None:
     evaluate = commands.add_parser("evaluate", help="how good the frozen features are, beside baselines")
     evaluate.add_argument("run", type=Path, metavar="RUN", help="run folder")
+    evaluate.add_argument("--train", metavar="A", help="labelled data to fit on (default: the run's data)")
     evaluate.add_argument(
-        "--data", help="labelled test data; without it a fifth of the training data is held out"
+        "--data",
+        metavar="B",
+        help="labelled data to test on; without it a fifth of what is fitted on is held out",
+    )
+    evaluate.add_argument(
+        "--same-labels",
+        action="store_true",
+        help="A and B number their classes alike; only needed where the classes have no names",
     )
     evaluate.add_argument("--protocol", default="knn,linear", help="knn, linear, nearest (comma between)")
     evaluate.add_argument("--k", type=int, default=20, help="neighbours of knn (default 20)")
@@ -220,6 +228,8 @@ def _evaluate(given: argparse.Namespace) -> int:
         baselines=not given.no_baselines,
         k=given.k,
         temperature=given.temperature,
+        train=given.train,
+        same_labels=given.same_labels,
     )
     print(json.dumps(result) if given.json else table(result))
     return DONE

@@ -7,12 +7,50 @@ new part needs no schema: its signature is the schema.
 
 import difflib
 import inspect
+import re
 import types
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal, Union, get_args, get_origin
 
+import yaml
+
 from nearfar.errors import UserError
 from nearfar.schedules import Schedule, Value, parse_value
+
+
+class _Plain(yaml.SafeLoader):
+    """YAML without its numbers, which are not those people write: 1e-4 is text to it, 010 is 8 and 1:30 is 90."""
+
+
+_NUMBERS = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
+_Plain.yaml_implicit_resolvers = {
+    first: [(tag, pattern) for tag, pattern in resolvers if tag not in _NUMBERS]
+    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+_NUMBER = re.compile(r"[-+]?(\d[\d_]*\.?\d*|\.\d+)([eE][-+]?\d+)?|[-+]?\.inf|\.nan", re.ASCII)
+
+
+def load_yaml(text: str) -> Any:
+    """What YAML text holds, with numbers as people write them."""
+    return numbers(yaml.load(text, _Plain))
+
+
+def numbers(raw: Any) -> Any:
+    """`raw` with every text in it that is a number as that number: `1e-4`, `.5`, `1_000`; whole ones as integers."""
+    if isinstance(raw, Mapping):
+        return {key: numbers(value) for key, value in raw.items()}
+    if isinstance(raw, (list, tuple)):
+        return type(raw)(map(numbers, raw))
+    if not isinstance(raw, str) or not _NUMBER.fullmatch(raw.strip()):
+        return raw
+    text = raw.strip()
+    try:
+        value = float(text.replace(".inf", "inf").replace(".nan", "nan"))
+        if "." in text or not abs(value) < 2**1023:
+            return value
+        return int(text) if "e" not in text.lower() else int(value) if value.is_integer() else value
+    except ValueError:  # such as more digits than Python takes
+        return raw
 
 
 def settable(part: Callable[..., Any]) -> dict[str, inspect.Parameter]:

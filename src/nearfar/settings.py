@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
 
 from nearfar.encoders import BACKBONES, SEQUENCE_ROLES, HeadConfig, check_backbone
 from nearfar.errors import UserError
-from nearfar.parts import plain, settable, unknown
+from nearfar.parts import load_yaml, numbers, plain, settable, unknown
 from nearfar.recipes import RECIPES
 from nearfar.recipes.build import try_parts
 from nearfar.recipes.choices import (
@@ -90,6 +90,14 @@ class Settings(BaseModel):
     selection: dict[str, Any]
     bound: dict[str, Any]
 
+    @field_validator("*", mode="before")
+    @classmethod
+    def _whole(cls, raw: Any, info: ValidationInfo) -> Any:
+        """A whole number may be written 1e3, which Python takes for a float."""
+        wanted = cls.model_fields[info.field_name or ""].annotation
+        whole = isinstance(raw, float) and raw.is_integer() and wanted in (int, int | None)
+        return int(raw) if whole else raw
+
     @field_validator("lr")
     @classmethod
     def _lr(cls, raw: Any) -> Value:
@@ -160,7 +168,7 @@ def read_words(words: Iterable[str]) -> dict[str, Any]:
         if not equals or not key:
             raise UserError(f"{word!r} is not a setting; write key=value, for instance epochs=50")
         try:
-            value = yaml.safe_load(text)
+            value = load_yaml(text)
         except (yaml.YAMLError, ValueError, RecursionError):
             value = text
         put(settings, key, value if text.strip() else "")
@@ -170,7 +178,7 @@ def read_words(words: Iterable[str]) -> dict[str, Any]:
 def read_file(path: Path) -> dict[str, Any]:
     """Settings from a YAML file, by the safe loader."""
     try:
-        loaded = yaml.safe_load(path.read_text(encoding="utf-8"))
+        loaded = load_yaml(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as problem:
         raise UserError(
             f"--config {path} cannot be read: {getattr(problem, 'strerror', None) or 'not text'}"
@@ -188,8 +196,9 @@ def read_file(path: Path) -> dict[str, Any]:
 
 
 def put(settings: dict[str, Any], key: str, value: Any) -> None:
-    """Sets a dotted key. A bare choice (`bound=x`, `bound: {…}`) is kept with what was already set inside it."""
+    """Sets a dotted key, a number written as text as that number. A bare choice (`bound=x`, `bound: {…}`) is kept with what was already set inside it."""
     head, _, rest = ALIASES.get(key, key).partition(".")
+    value = value if key in ("recipe", "data") else numbers(value)
     if head not in CHOICES:
         if rest:
             raise unknown(key, all_keys())
@@ -242,7 +251,7 @@ def resolve(recipe: str, data: str, *layers: Mapping[str, Any]) -> Settings:
 
 def _epochs(layers: Iterable[Mapping[str, Any]]) -> int:
     """How long the run will be, for schedules that last a share of it; what is no number is told of later."""
-    asked = [layer["epochs"] for layer in layers if "epochs" in layer]
+    asked = [numbers(layer["epochs"]) for layer in layers if "epochs" in layer]
     sound = asked and isinstance(asked[-1], int) and 1 <= asked[-1] <= LONGEST
     return asked[-1] if sound else Settings.model_fields["epochs"].default
 

@@ -61,12 +61,45 @@ def test_a_run_folder_holds_what_the_contract_says(run: Path) -> None:
 def test_evaluate_prints_one_json_object(run: Path, photos: Path) -> None:
     done = nearfar("evaluate", run, "--data", photos, "--json")
     result = json.loads(done.stdout)
-    assert set(result["knn"]) >= {"top1", "top5"}
-    assert set(result["linear"]) >= {"top1", "top5"}
+    assert set(result["knn"]) >= {"top1", "top5", "interval"}
+    assert set(result["linear"]) >= {"top1", "top5", "interval"}
     assert set(result["baselines"]) == {"pixels", "untrained"}
     assert set(result["baselines"]["pixels"]) == {"knn", "linear"}
     assert 0 <= result["knn"]["top1"] <= 1
-    assert json.loads((run / "evaluation.json").read_text())["knn"] == result["knn"]
+    assert set(result["test"]) == set(result["train"]) == {"name", "samples", "fingerprint", "unit"}
+    assert result in json.loads((run / "evaluation.json").read_text())["results"]
+
+
+def test_labels_of_two_unnamed_sets_are_not_scored_against_each_other(
+    run: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """Integer labels in an .npz say nothing of which class is which, until a word or names do."""
+    rng = np.random.default_rng(0)
+    for name in ("one", "two"):
+        images, labels = rng.integers(0, 256, (30, 24, 24, 3), np.uint8), np.arange(30) % 2
+        np.savez(tmp_path / f"{name}.npz", images=images, labels=labels)
+        np.savez(
+            tmp_path / f"{name}-named.npz", images=images, labels=labels, classes=np.array(["cat", "dog"])
+        )
+    words = ["evaluate", str(run), "--no-baselines", "--protocol", "knn"]
+    pair = lambda kind="": [
+        "--train",
+        str(tmp_path / f"one{kind}.npz"),
+        "--data",
+        str(tmp_path / f"two{kind}.npz"),
+    ]
+    assert main([*words, *pair()]) == 2
+    (said,) = capsys.readouterr().err.splitlines()
+    assert "numbers without names" in said
+    assert "--same-labels" in said
+    assert main([*words, *pair(), "--same-labels"]) == 0
+    assert "matched by number" in capsys.readouterr().out
+    assert main([*words, *pair("-named")]) == 0
+    assert "2 classes matched by name" in capsys.readouterr().out
+    assert main([*words, "--data", str(tmp_path / "two-named.npz")]) == 2, "photos have other classes"
+    assert "which" in capsys.readouterr().err
+    assert main([*words, "--train", str(tmp_path / "two.npz")]) == 0
+    assert "a held-out 20% of" in capsys.readouterr().out
 
 
 def test_embed_writes_features_with_paths_and_labels(run: Path, photos: Path, tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """Settings: layers go over one another, what is written is read back, and 500 wrong ones each get a sentence."""
 
 import random
+from pathlib import Path
 
 import pytest
 import yaml
@@ -8,11 +9,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from nearfar.errors import UserError
-from nearfar.parts import settable
+from nearfar.parts import load_yaml, numbers, settable
 from nearfar.recipes import RECIPES
 from nearfar.recipes.build import describe
 from nearfar.recipes.choices import CHOICES, ROOMS
 from nearfar.settings import Settings, check, read_file, read_words, resolve
+from nearfar.studies.run import read_options, studies
 
 
 @pytest.mark.parametrize("recipe", RECIPES)
@@ -69,6 +71,51 @@ def test_keyword_style_and_dotted_style_are_the_same() -> None:
     nested = resolve("moco", "x", {"negatives": {"size": 99}, "critic": {"temperature": 0.5}})
     dotted = resolve("moco", "x", {"negatives.size": 99, "temperature": 0.5})
     assert nested == dotted
+
+
+@pytest.mark.parametrize(
+    ("written", "number"),
+    [
+        ("1e-4", 1e-4), ("1E-4", 1e-4), ("1.e-4", 1e-4), (".5", 0.5), ("+2", 2), ("-3", -3), ("010", 10), ("0.10", 0.1),
+        ("1_000", 1000), ("1e3", 1000), ("2.0", 2.0), ("1e+2", 100), ("5e-1", 0.5), (" 7 ", 7),
+    ],
+)  # fmt: skip
+def test_numbers_are_those_that_people_write(written: str, number: float) -> None:
+    """YAML 1.1 takes 1e-4 for text, 010 for 8 and 1:30 for 90."""
+    found = numbers(written)
+    assert found == number
+    assert type(found) is type(number)
+    assert load_yaml(f"a: [{written}, {{b: {written}}}]") == {"a": [number, {"b": number}]}
+
+
+@pytest.mark.parametrize(
+    "text", ["1:30", "0x10", "1e", "e4", "1-2", "--1", "1.2.3", "nan", "inf", "٣", "1e-4x"]
+)
+def test_what_is_no_number_stays_text(text: str) -> None:
+    assert load_yaml(text) == numbers(text) == text
+
+
+def test_numbers_are_read_alike_from_words_files_and_python(tmp_path: Path) -> None:
+    file = tmp_path / "run.yaml"
+    file.write_text(
+        "weight_decay: 1e-4\nbatch_size: 1e2\nlr: {linear: {start: 1e-3, end: 0}}\nnegatives: {size: 2e2}\nviews: {crop_scale: [2e-1, 1]}\n"
+    )
+    words = [
+        "weight_decay=1e-4", "batch_size=1e2", "lr=linear(1e-3,0)", "negatives.size=2e2", "views.crop_scale=[2e-1,1]",
+    ]  # fmt: skip
+    python = {
+        "weight_decay": "1e-4", "batch_size": 1e2, "lr": "linear(1e-3,0)", "negatives": {"size": "2e2"},
+        "views": {"crop_scale": ["2e-1", "1"]},
+    }  # fmt: skip
+    layers = [read_file(file), read_words(words), python]
+    first, *others = [resolve("moco", "x", layer) for layer in layers]
+    assert all(other == first for other in others)
+    assert (first.weight_decay, first.batch_size, first.negatives["size"]) == (1e-4, 100, 200)
+    assert type(first.batch_size) is int
+    assert resolve("moco", "x", {"epochs": "30"}) == resolve("moco", "x", {"epochs": 30})
+    assert read_options(studies()["gaussians"], ["steps=2e1"])["steps"] == 20
+    with pytest.raises(UserError, match=r"batch_size was 1\.5"):
+        resolve("moco", "x", {"batch_size": 1.5})
 
 
 WRONG_VALUES = [

@@ -13,6 +13,10 @@ from torch import Tensor, nn
 
 from nearfar.errors import UserError
 from nearfar.evaluate import PROTOCOLS, Labelled, evaluate_run, knn, linear, scores, stratified_split, table
+from nearfar.evaluate.intervals import wilson
+from nearfar.evaluate.matching import splits_of_one_set
+from nearfar.evaluate.record import kind_of
+from nearfar.evaluate.symbols import clustered
 from nearfar.types import Pixels
 
 
@@ -94,28 +98,38 @@ def test_result_is_the_protocols_on_the_features(run: SmallRun) -> None:
     )
     train, test = embedded(run, "train"), embedded(run, "test")
     both = train.features, train.labels, test.features, test.labels
-    assert result["knn"] == knn(*both, k=7, temperature=0.1)
-    assert result["nearest"] == knn(*both, k=1, weighting="l2")
-    assert result["linear"] == pytest.approx(linear(*both), abs=1e-9)
-    assert result["samples"] == {"train": 600, "test": 300}
+    assert figures(result["knn"]) == knn(*both, k=7, temperature=0.1)
+    assert figures(result["nearest"]) == knn(*both, k=1, weighting="l2")
+    assert figures(result["linear"]) == pytest.approx(linear(*both), abs=1e-9)
+    assert result["knn"]["interval"] == wilson(result["knn"]["top1"], 300)
+    for role, count in (("train", 600), ("test", 300)):
+        images = run.sets[role]
+        assert result[role] == {
+            "name": role, "samples": count, "fingerprint": images.fingerprint, "unit": "images"
+        }  # fmt: skip
     assert result["split"] is None
-    assert result["data"]["test"]["name"] == "test"
+    assert result["labels"]["matched_by"] == "name"
     assert set(result["baselines"]) == {"pixels", "untrained"}
     for baseline in result["baselines"].values():
         assert set(baseline) == {"knn", "nearest", "linear"}
-        assert all(0.3 < figures["top1"] <= figures["top5"] for figures in baseline.values())
+        for found in baseline.values():
+            assert 0.3 < found["interval"][0] < found["top1"] < found["interval"][1] <= 1
+            assert found["top1"] <= found["top5"]
     pixels = [torch.from_numpy(run.sets[name].pixels).flatten(1).double() / 255 for name in ("train", "test")]
     expected = knn(pixels[0], train.labels, pixels[1], test.labels, k=7, temperature=0.1)
-    assert result["baselines"]["pixels"]["knn"] == expected
-    assert json.loads((run.path / "evaluation.json").read_text()) == result
+    assert figures(result["baselines"]["pixels"]["knn"]) == expected
+    assert stored(run) == [result]
 
 
 def test_without_test_data_a_fifth_is_held_out(run: SmallRun) -> None:
     result = evaluate_run(run)
     train = embedded(run, "train")
     rest, held = (train.rows(rows) for rows in stratified_split(train.labels, 0.2, 0))
-    assert result["knn"] == knn(rest.features, rest.labels, held.features, held.labels)
-    assert result["samples"] == {"train": len(rest), "test": len(held)}
+    assert figures(result["knn"]) == knn(rest.features, rest.labels, held.features, held.labels)
+    assert [result[role]["samples"] for role in ("train", "test")] == [len(rest), len(held)]
+    assert result["test"]["name"] == "a held-out 20% of train"
+    prints = {run.sets["train"].fingerprint, *(result[role]["fingerprint"] for role in ("train", "test"))}
+    assert len(prints) == 3, "a part of a set is not the set"
     assert result["split"] == {"of": "train", "share": 0.2, "seed": 0, "stratified": True}
     assert "baselines" not in result
 
@@ -159,8 +173,13 @@ def test_evaluation_never_changes_the_encoder(run: SmallRun) -> None:
     assert all(torch.equal(before[name], value) for name, value in run.trained.state_dict().items())
 
 
-def stored(run: SmallRun) -> dict[str, Any]:
-    loaded: dict[str, Any] = json.loads((run.path / "evaluation.json").read_text())
+def figures(found: dict[str, Any]) -> dict[str, float]:
+    """What the protocol itself computed."""
+    return {name: value for name, value in found.items() if not name.startswith("interval")}
+
+
+def stored(run: SmallRun) -> list[dict[str, Any]]:
+    loaded: list[dict[str, Any]] = json.loads((run.path / "evaluation.json").read_text())["results"]
     return loaded
 
 
@@ -168,35 +187,65 @@ def test_file_gathers_protocols_of_the_same_evaluation(run: SmallRun) -> None:
     first = evaluate_run(run, "test", protocols=("knn",), baselines=True)
     second = evaluate_run(run, "test", protocols=("nearest",), baselines=True)
     assert "knn" not in second
-    merged = stored(run)
+    (merged,) = stored(run)
     assert merged["knn"] == first["knn"]
     assert merged["nearest"] == second["nearest"]
     assert set(merged["baselines"]["untrained"]) == {"knn", "nearest"}
     evaluate_run(run, "test", protocols=("knn",))
-    assert stored(run)["baselines"] == merged["baselines"]
+    assert stored(run)[0]["baselines"] == merged["baselines"]
     assert [path.name for path in run.path.iterdir() if path.name.startswith(".")] == []
 
 
-def test_file_forgets_what_does_not_compare(run: SmallRun) -> None:
-    for change in (
-        lambda: evaluate_run(run, None, protocols=("nearest",)),
-        lambda: evaluate_run(run, "test", protocols=("nearest",), k=5),
-        lambda: (
-            next(run.trained.parameters()).data.add_(0.1),
-            evaluate_run(run, "test", protocols=("nearest",)),
-        ),
-    ):
-        evaluate_run(run, "test", protocols=("knn",), baselines=True)
-        change()
-        assert "nearest" in stored(run)
-        assert "knn" not in stored(run)
-        assert "baselines" not in stored(run)
+def test_a_second_test_set_replaces_nothing(run: SmallRun) -> None:
+    """Each test set, each set fitted on and each setting keeps its own result, under its own name."""
+    run.sets["other"] = digits(slice(900, 1200), "other")
+    first = evaluate_run(run, "test", protocols=("knn",), baselines=True)
+    second = evaluate_run(run, "other", protocols=("knn",))
+    third = evaluate_run(run, None, protocols=("knn",))
+    fourth = evaluate_run(run, "other", protocols=("knn",), k=5)
+    fifth = evaluate_run(run, "other", protocols=("knn",), train="test")
+    assert stored(run) == [first, second, third, fourth, fifth]
+    assert [result["test"]["name"] for result in stored(run)] == [
+        "test",
+        "other",
+        "a held-out 20% of train",
+        "other",
+        "other",
+    ]
+    again = evaluate_run(run, "test", protocols=("nearest",))
+    assert {**first, **again} in stored(run)
+    assert len(stored(run)) == 5
+    assert len({kind_of(result) for result in stored(run)}) == 5
 
 
-@pytest.mark.parametrize("junk", ["", "{", "[1]", '{"data": 3}', "\udcff"])
+def test_file_forgets_weights_that_are_gone(run: SmallRun) -> None:
+    evaluate_run(run, "test", protocols=("knn",), baselines=True)
+    next(run.trained.parameters()).data.add_(0.1)
+    now = evaluate_run(run, None, protocols=("nearest",))
+    assert stored(run) == [now]
+
+
+def test_a_file_of_an_earlier_version_is_read(run: SmallRun) -> None:
+    """It held one result, with the sets under `data` and `samples`."""
+    encoder = evaluate_run(run, "test", protocols=("knn",))["encoder"]
+    sets = {role: {"name": role, "fingerprint": role, "unit": "images"} for role in ("train", "test")}
+    old = {
+        "knn": {"top1": 0.5, "top5": 0.9}, "samples": {"train": 600, "test": 300}, "data": sets, "split": None,
+        "baselines": {"pixels": {"knn": {"top1": 0.4, "top5": 0.8}}}, "settings": {"k": 20}, "encoder": encoder,
+    }  # fmt: skip
+    (run.path / "evaluation.json").write_text(json.dumps(old))
+    new = evaluate_run(run, "test", protocols=("knn",))
+    before, after = stored(run)
+    assert after == new
+    assert before["test"] == {"name": "test", "samples": 300, "fingerprint": "test", "unit": "images"}
+    assert before["knn"]["interval"] == wilson(0.5, 300)
+    assert before["baselines"]["pixels"]["knn"]["top1"] == 0.4
+
+
+@pytest.mark.parametrize("junk", ["", "{", "[1]", '{"data": 3}', '{"results": [3, {"test": {}}]}', "\udcff"])
 def test_a_broken_file_is_replaced(run: SmallRun, junk: str) -> None:
     (run.path / "evaluation.json").write_bytes(junk.encode("utf-8", "surrogateescape"))
-    assert evaluate_run(run, "test", protocols=("knn",)) == stored(run)
+    assert [evaluate_run(run, "test", protocols=("knn",))] == stored(run)
 
 
 def test_classes_are_matched_by_name(run: SmallRun) -> None:
@@ -207,8 +256,90 @@ def test_classes_are_matched_by_name(run: SmallRun) -> None:
     fewer = Digits(full.pixels[kept], full.labels[kept] - 1, "fewer", tuple("123456789"))
     same = Digits(full.pixels[kept], full.labels[kept], "same", tuple("0123456789"))
     run.sets.update(fewer=fewer, same=same)
-    assert evaluate_run(run, "fewer")["knn"] == evaluate_run(run, "same")["knn"]
-    assert evaluate_run(run, "fewer")["knn"]["top1"] > 0.7
+    found = evaluate_run(run, "fewer")
+    assert found["knn"] == evaluate_run(run, "same")["knn"]
+    assert found["knn"]["top1"] > 0.7
+    assert found["labels"]["classes"]["7"] == {"train": 7, "test": 6}
+    shown = table(found).splitlines()
+    assert "9 classes matched by name; 1 are not in the test set: 0" in shown
+    assert ["7", "7", "6"] in [line.split() for line in shown]
+
+
+def test_unmatched_labels_are_never_scored(run: SmallRun) -> None:
+    """Two sets numbered 0 to 9 without names, of different origin: nothing says that one's 3 is the other's 3."""
+    train, test = run.sets["train"], run.sets["test"]
+    rng = np.random.default_rng(0)
+    foreign = Digits(rng.integers(0, 256, (300, 8, 8, 1), np.uint8), rng.integers(0, 10, 300), "foreign", ())
+    run.sets.update(
+        {"named": train, "named-test": test, "foreign": foreign},
+        train=replace(train, classes=(), name="bare"),
+        fresh=replace(test, classes=(), name="fresh"),
+    )
+    for spec in ("foreign", "fresh"):
+        with pytest.raises(UserError, match=r"numbers without names.*--same-labels.*--train") as caught:
+            evaluate_run(run, spec, protocols=("knn",))
+        assert "\n" not in str(caught.value)
+        with pytest.raises(UserError, match=f"the labels of {spec} are numbers"):
+            evaluate_run(run, spec, protocols=("knn",), train="named")
+    assert not (run.path / "evaluation.json").exists()
+    said = evaluate_run(run, "fresh", protocols=("knn",), same_labels=True)
+    assert said["labels"]["matched_by"] == "number"
+    assert "10 classes matched by number (--same-labels)" in table(said)
+    # a named set beside it gives the same figures, with its names
+    beside = evaluate_run(run, "fresh", protocols=("knn",), train="named", same_labels=True)
+    assert (
+        beside["knn"]
+        == said["knn"]
+        == evaluate_run(run, "named-test", protocols=("knn",), train="named")["knn"]
+    )
+
+
+def test_splits_of_one_set_are_numbered_alike(run: SmallRun) -> None:
+    """Sets called train and test beside each other, the same numbers in both; if a number is missing, it takes a word."""
+    train, test = (replace(run.sets[name], classes=()) for name in ("train", "test"))
+    assert test.labels is not None
+    fewer = Digits(test.pixels[test.labels > 0], test.labels[test.labels > 0], "test", ())
+    expected = evaluate_run(run, "test", protocols=("knn",))
+    run.sets.update(train=train, test=test, fewer=fewer)
+    found = evaluate_run(run, "test", protocols=("knn",))
+    assert found["knn"] == expected["knn"]
+    assert "10 classes matched by number (splits of one set by their file names)" in table(found)
+    with pytest.raises(UserError, match="numbers without names"):
+        evaluate_run(run, "fewer", protocols=("knn",))
+    assert evaluate_run(run, "fewer", protocols=("knn",), same_labels=True)["labels"]["not_in_test"] == ["0"]
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        ("fsdd_train.parquet", "fsdd_test.parquet", True),
+        ("data/train-00000-of-00002.parquet", "data/test-00000-of-00001.parquet", True),
+        ("set/train/", "set/validation", True),
+        ("Train.npz", "val.npz", True),
+        ("mnist_train.npz", "fashion_test.npz", False),
+        ("mnist/train.npz", "fashion/test.npz", False),
+        ("mnist.npz", "fashion.npz", False),
+        ("trainer.npz", "tester.npz", False),
+        ("train.npz", "train.npz", False),
+        ("test_a/x.npz", "test_a/y.npz", False),
+    ],
+)
+def test_splits_are_known_by_their_names(one: str, other: str, same: bool) -> None:
+    assert splits_of_one_set(one, other) is splits_of_one_set(other, one) is same
+
+
+def test_transfer_fits_where_the_labels_are(run: SmallRun) -> None:
+    """A run on one set judged on another: `train` gives the labels, the encoder stays."""
+    test = run.sets["test"]
+    run.sets["animals"] = replace(test, name="animals", classes=tuple("abcdefghij"))
+    with pytest.raises(UserError, match="0 of 10 match by name"):
+        evaluate_run(run, "animals", protocols=("knn",))
+    found = evaluate_run(run, "animals", protocols=("knn",), train="animals")
+    assert found["split"]["of"] == "animals"
+    whole = embedded(run, "animals")
+    rest, held = (whole.rows(rows) for rows in stratified_split(whole.labels, 0.2, 0))
+    assert figures(found["knn"]) == knn(rest.features, rest.labels, held.features, held.labels)
+    assert evaluate_run(run, train="animals", protocols=("knn",)) == found
 
 
 def test_mistakes_are_one_sentence(run: SmallRun) -> None:
@@ -223,12 +354,19 @@ def test_mistakes_are_one_sentence(run: SmallRun) -> None:
     for spec, words in (
         ("bare", "bare has no labels"),
         ("unknown", "unknown has 300 images with a label below 0"),
-        ("strange", "strange has the classes otter, which train has not"),
-        ("numbers", "10, 11, 12, 13, 14, which no training image has"),
+        (
+            "strange",
+            r"strange has the classes otter, which train has not \(9 of 10 match by name: 0, 1, .*--train",
+        ),
+        ("numbers", "the labels of numbers are numbers without names"),
     ):
         with pytest.raises(UserError, match=words) as caught:
             evaluate_run(run, spec, protocols=("knn",))
         assert "\n" not in str(caught.value)
+    with pytest.raises(
+        UserError, match="numbers has the labels 10, 11, 12, 13, 14, which no instance of train"
+    ):
+        evaluate_run(run, "numbers", protocols=("knn",), same_labels=True)
     run.sets["train"] = Digits(test.pixels[:3], np.arange(3), "single")
     with pytest.raises(UserError, match="single has one image of each class"):
         evaluate_run(run)
@@ -273,13 +411,40 @@ def test_every_protocol_tells_separate_classes_apart(protocol: str) -> None:
 
 def test_table_shows_baselines_above_what_was_learned(run: SmallRun) -> None:
     result = evaluate_run(run, "test", baselines=True)
-    head, *rows, caption = table(result).splitlines()
+    head, *rows, sets, intervals, matched = table(result).splitlines()
     assert " ".join(head.split()) == "features knn top-1 knn top-5 linear top-1 linear top-5"
     assert [row.split()[0] for row in rows] == ["pixels", "untrained", "learned"]
-    assert f"{100 * result['knn']['top1']:.1f} %" in rows[2]
-    assert rows[0].rstrip().endswith(f"{100 * result['baselines']['pixels']['linear']['top5']:.1f} %")
+    top1, (low, high) = (result["knn"][key] for key in ("top1", "interval"))
+    assert f"{100 * top1:.1f} % ({100 * low:.1f}–{100 * high:.1f})" in rows[2]
+    top5, (low, high) = (result["baselines"]["pixels"]["linear"][key] for key in ("top5", "interval_top5"))
+    assert rows[0].rstrip().endswith(f"{100 * top5:.1f} % ({100 * low:.1f}–{100 * high:.1f})")
     assert len({len(line) for line in (head, *rows)}) == 1
-    assert caption == "fitted on 600 images of train; tested on 300 of test"
+    assert sets == "fitted on 600 images: train; tested on 300 images: test"
+    assert intervals.startswith("in brackets, 95% Wilson intervals")
+    assert matched == "10 classes matched by name"
     held = table(evaluate_run(run, protocols=("knn",))).splitlines()
     assert held[0].split() == ["features", "knn", "top-1", "knn", "top-5"]
-    assert held[-1].endswith("of the held-out 20%")
+    assert held[-2].endswith("images: a held-out 20% of train")
+
+
+@pytest.mark.parametrize("samples", [1, 7, 300])
+def test_intervals_are_where_the_score_test_does_not_reject(samples: int) -> None:
+    """Wilson 1927: p is inside iff |share - p| <= z sqrt(p (1 - p) / n), here on a fine grid of p."""
+    grid = np.linspace(0, 1, 200_001)
+    for hits in {0, samples // 3, samples - 1, samples}:
+        inside = np.abs(hits / samples - grid) <= 1.959963984540054 * np.sqrt(grid * (1 - grid) / samples)
+        assert wilson(hits / samples, samples) == pytest.approx(
+            [grid[inside].min(), grid[inside].max()], abs=1e-5
+        )
+
+
+def test_answers_of_one_block_are_no_independent_samples() -> None:
+    """Ten answers that always agree are one; answers that have nothing to do with each other are ten."""
+    generator = torch.Generator().manual_seed(0)
+    right = (torch.rand(400, generator=generator) < 0.6).double()
+    ten = torch.full((400,), 10.0).double()
+    assert clustered(10 * right, ten) == pytest.approx(wilson(float(right.mean()), 400), abs=1e-3)
+    apart = torch.bernoulli(torch.full((400, 10), 0.6).double(), generator=generator).sum(1)
+    assert clustered(apart, ten) == pytest.approx(wilson(float(apart.sum() / 4000), 4000), abs=3e-3)
+    assert clustered(ten, ten) == wilson(1.0, 400)
+    assert clustered(ten[:1], ten[:1]) == wilson(1.0, 1)

@@ -14,6 +14,7 @@ from sklearn.datasets import load_digits
 from torch import Tensor, nn
 
 from nearfar.errors import UserError
+from nearfar.evaluate.intervals import with_intervals
 from nearfar.randomness import uniforms
 from nearfar.train.pretrain import pretrain
 from nearfar.train.run import Run
@@ -90,15 +91,39 @@ ENVIRONMENT = {
     "cpu": "a processor",
     "versions": {"torch": "2.9", "numpy": "2.3"},
 }
-EVALUATION = {
-    "data": "digits",
-    "knn": {"top1": 0.581, "top5": 0.93},
-    "linear": {"top1": 0.616, "top5": None},
-    "baselines": {
-        "pixels": {"knn": {"top1": 0.35, "top5": 0.7}, "linear": {"top1": 0.39, "top5": 0.8}},
-        "untrained": {"knn": {"top1": 0.32, "top5": 0.66}, "linear": {"top1": 0.36, "top5": 0.78}},
-    },
-}
+
+
+def evaluated(
+    knn: float = 0.581, linear: float | None = 0.616, test: str = "digits:test", **more: Any
+) -> dict[str, Any]:
+    """A result as `evaluate_run` writes it (a test compares the two shapes), of so much accuracy."""
+
+    def figures(top1: float, top5: float) -> dict[str, Any]:
+        return with_intervals({"top1": top1, "top5": top5}, 2000)
+
+    learned = {"knn": figures(knn, 0.93)} | ({} if linear is None else {"linear": figures(linear, 0.95)})
+    pixels = {"knn": figures(0.35, 0.7), "linear": figures(0.39, 0.8)}
+    untrained = {"knn": figures(0.32, 0.66), "linear": figures(0.36, 0.78)}
+    return {
+        **learned,
+        "train": {"name": "digits:train", "samples": 5000, "fingerprint": "digits:train", "unit": "images"},
+        "test": {"name": test, "samples": 2000, "fingerprint": test, "unit": "images"},
+        "split": None,
+        "labels": {
+            "matched_by": "name",
+            "because": "names",
+            "classes": {"0": {"train": 0, "test": 0}},
+            "not_in_test": [],
+        },
+        "baselines": {"pixels": pixels, "untrained": untrained},
+        "confidence": 0.95,
+        "settings": {"k": 20, "temperature": 0.07, "seed": 0},
+        "encoder": "e",
+        **more,
+    }
+
+
+EVALUATION = {"results": [evaluated()]}
 
 
 def metric_rows(count: int, per_epoch: int = 40, start: float = 6.2) -> list[dict[str, Any]]:
@@ -221,3 +246,8 @@ def make_digits() -> Callable[..., Arrays]:
 @pytest.fixture
 def make_rows() -> Callable[..., list[dict[str, Any]]]:
     return metric_rows
+
+
+@pytest.fixture
+def make_result() -> Callable[..., dict[str, Any]]:
+    return evaluated

@@ -1,18 +1,24 @@
 """A run becomes facts: all that it has, and a reason for all that it has not."""
 
+import json
 import math
+import shutil
 from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 from nearfar.errors import UserError
+from nearfar.evaluate import evaluate_run
 from nearfar.report.facts import Absent, Certificate, Fact, Gallery, Map, Score, Strip
 from nearfar.report.gather import flattened, gather, written
 from nearfar.report.pictures import coloured, data_uri
 from nearfar.report.visuals import Detail
 from nearfar.schedules import linear
+from nearfar.train.run import Run
 
 Make = Callable[..., Any]
 
@@ -42,18 +48,57 @@ def test_a_whole_run(make_run: Make) -> None:
     }
 
 
-def test_scores_hold_learned_and_baselines_however_deep(make_run: Make) -> None:
-    evaluation = {
-        "data": "x",
-        "knn": {"top1": 0.5, "top5": math.nan},
-        "fractions": {"1%": {"top1": 0.2}},
-        "baselines": {"pixels": {"knn": {"top1": 0.25, "top5": 0.5}}, "untrained": None},
-    }
-    assert gather(make_run(evaluation=evaluation), Detail()).scores == (
-        Score("knn", "learned", 0.5, None),
-        Score("fractions 1%", "learned", 0.2, None),
-        Score("knn", "pixels", 0.25, 0.5),
+def test_scores_hold_learned_and_baselines_however_deep(make_run: Make, make_result: Make) -> None:
+    whole = {"name": "all of it", "samples": 900, "fingerprint": "w", "unit": "blocks"}
+    result = make_result(
+        knn=0.5,
+        linear=None,
+        fractions={"1%": {"top1": 0.2, "top5": math.nan}},
+        masked={"top1": 0.3, "top5": 0.4, "nats": 2.0, "interval": [0.1, math.nan], "test": whole},
+        baselines={"pixels": {"knn": {"top1": 0.25, "top5": 0.5, "interval": [0.2, 0.3]}}, "untrained": None},
     )
+    scores = gather(make_run(evaluation={"results": [result]}), Detail()).scores
+    told = scores[0].tested
+    assert (told.name, told.samples, told.unit) == ("digits:test", 2000, "images")
+    assert (told.fitted_on, told.fitted_samples) == ("digits:train", 5000)
+    assert Fact("k", "20") in told.settings
+    low, high = result["knn"]["interval"]
+    assert scores == (
+        Score("knn", "learned", 0.5, 0.93, (low, high), told),
+        Score("fractions 1%", "learned", 0.2, None, None, told),
+        Score("masked", "learned", 0.3, 0.4, None, replace(told, name="all of it", samples=900)),
+        Score("knn", "pixels", 0.25, 0.5, (0.2, 0.3), told),
+    )
+
+
+def keys_of(tree: Any) -> Any:
+    """The shape of a JSON value: names and kinds, no values."""
+    if isinstance(tree, dict):
+        return {name: keys_of(value) for name, value in tree.items()}
+    return type(tree).__name__
+
+
+def test_the_fixture_has_the_shape_a_run_writes(ring_run: Any, make_result: Make, tmp_path: Path) -> None:
+    """Else the tests of the page would show a page that no run can have."""
+    shutil.copytree(ring_run.path, tmp_path / "run")
+    run = Run.open(tmp_path / "run")
+    rng = np.random.default_rng(0)
+    other = tmp_path / "other.npz"
+    np.savez(
+        other,
+        images=rng.integers(0, 256, (20, 8, 8), np.uint8),
+        labels=np.arange(20) % 10,
+        classes=np.array(list("0123456789")),
+    )
+    evaluate_run(run, str(other), baselines=True)
+    (written_down,) = json.loads((tmp_path / "run" / "evaluation.json").read_text())["results"]
+    made = make_result()
+    for result in (written_down, made):
+        result["labels"]["classes"] = {}
+        for figures in (result, *result["baselines"].values()):
+            figures["linear"].pop("penalty", None)
+    assert keys_of(written_down) == keys_of(made)
+    assert {score.protocol for score in gather(run, Detail(points=20)).scores} == {"knn", "linear"}
 
 
 def test_the_gallery_judges_by_label(make_run: Make, make_digits: Make) -> None:

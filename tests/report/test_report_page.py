@@ -80,7 +80,9 @@ def test_headings_never_skip_a_level(make_run: Make, tmp_path: Path) -> None:
         assert all(after - before <= 1 for before, after in itertools.pairwise(levels))
 
 
-def test_names_of_any_kind_are_only_text(make_run: Make, make_digits: Make, tmp_path: Path) -> None:
+def test_names_of_any_kind_are_only_text(
+    make_run: Make, make_digits: Make, make_result: Make, tmp_path: Path
+) -> None:
     data = make_digits(60, classes=tuple(f"{EVIL}{d}" for d in range(10)))
     data.paths = tuple(f"{EVIL}#{i}" for i in range(60))
     rows = [{"kind": "event", "step": 1, "message": EVIL}]
@@ -90,7 +92,7 @@ def test_names_of_any_kind_are_only_text(make_run: Make, make_digits: Make, tmp_
             data=data,
             metrics=rows,
             options={"recipe": EVIL, EVIL: EVIL},
-            evaluation={EVIL: {"top1": 0.5}},
+            evaluation={"results": [make_result(test=EVIL, **{EVIL: {"top1": 0.5}})]},
         ),
         make_run("c", data=UserError(EVIL), certified=EVIL),
     ]
@@ -139,11 +141,22 @@ def test_a_method_without_a_reading_says_so(make_run: Make, make_rows: Make, tmp
     assert "Mutual information, nats" not in page.words
 
 
-def test_several_runs_are_compared_first(make_run: Make, tmp_path: Path) -> None:
-    worse = {"knn": {"top1": 0.4}}
+def test_every_score_names_its_test_set(make_run: Make, make_result: Make, tmp_path: Path) -> None:
+    results = [make_result(), make_result(knn=0.9, linear=None, test="elsewhere/")]
+    page = outline([make_run(evaluation={"results": results}, data=GONE)], tmp_path / "r.html")
+    words = " ".join(page.words.split())
+    assert "58.1% 55.9–60.2% on 2,000 images: digits:test" in words
+    assert "90.0% 88.6–91.2% on 2,000 images: elsewhere/" in words
+    assert "Tested on elsewhere/ (2,000 images), fitted on digits:train (5,000)" in words
+    figures = [tag for tag, attrs in page.tags if attrs.get("class") == "figure"]
+    named = [tag for tag, attrs in page.tags if attrs.get("class") == "on"]
+    assert len(figures) == len(named) == 3
+
+
+def test_several_runs_are_compared_first(make_run: Make, make_result: Make, tmp_path: Path) -> None:
     runs = [
         make_run("one"),
-        make_run("two", evaluation=worse, options={"lr": 0.5}),
+        make_run("two", evaluation={"results": [make_result(0.4, 0.5)]}, options={"lr": 0.5}),
         make_run("three", evaluation=None),
     ]
     page = outline(runs, tmp_path / "r.html")
@@ -153,6 +166,40 @@ def test_several_runs_are_compared_first(make_run: Make, tmp_path: Path) -> None
     assert len(best) == 2, "kNN and linear are both best in the first run"
     text = (tmp_path / "r.html").read_text()
     assert text.count("background-image: url(") == 1, "runs on the same data share their thumbnails"
+
+
+def test_runs_tested_on_different_data_are_not_ranked(
+    make_run: Make, make_result: Make, tmp_path: Path
+) -> None:
+    """One table for each test set; a figure that stands alone in its column is not the best of anything."""
+    easy = make_result(0.99, 0.99, test="easy")
+    other_fit = make_result(0.95, 0.95)
+    other_fit["train"]["fingerprint"] = "more data"
+    other_k = make_result(0.9, 0.9, settings={"k": 1, "temperature": 0.07, "seed": 0})
+    for results in ([easy], [other_fit], [other_k]):
+        runs = [make_run("one", data=GONE), make_run("two", data=GONE, evaluation={"results": results})]
+        page = outline(runs, tmp_path / "r.html")
+        captions = [tag for tag, _ in page.tags if tag == "caption"]
+        assert len(captions) == 4, "two in the comparison, one under each run"
+        assert not [attrs for tag, attrs in page.tags if attrs.get("class") == "best"]
+        assert "cannot be compared" in page.words
+    both = {"results": [make_result(0.4, 0.5), easy]}
+    runs = [make_run("one", data=GONE), make_run("two", data=GONE, evaluation=both)]
+    best = [attrs for _, attrs in outline(runs, tmp_path / "r.html").tags if attrs.get("class") == "best"]
+    assert len(best) == 2, "on the test set they share"
+
+
+def test_a_moving_ceiling_is_told_as_it_is_drawn(make_run: Make, make_rows: Make, tmp_path: Path) -> None:
+    """The certificate holds for the whole run, the curve for each step: both are said, each as what it is."""
+    rows = make_rows(100)
+    for row in rows:
+        if row["kind"] == "train":
+            row["ceiling"] = 6.23 - 0.02 * row["step"]
+    words = " ".join(outline([make_run(metrics=rows, data=GONE)], tmp_path / "r.html").words.split())
+    assert "at the last logged step it can say at most 4.25 nats" in words
+    assert "over the whole run never more than 6.23" in words
+    still = " ".join(outline([make_run(data=GONE)], tmp_path / "r.html").words.split())
+    assert "It can say at most 6.23 nats." in still
 
 
 def test_runs_called_alike_are_told_apart_by_path(make_run: Make, tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cosine_similarity, normalize
 
 from nearfar.errors import UserError
+from nearfar.train.logs import Display
 from nearfar.train.monitors import Collapse, Diverged, Finite, Readings, complaint, readings
 
 GOOD = Readings(deviation=0.9, rank=50.0, mean_cosine=0.1, full_rank=128)
@@ -222,3 +223,34 @@ def test_a_restored_count_goes_on(good: list[bool], cut: int, allowed: int) -> N
     before = answers(first, good[:cut])
     second.restore(json.loads(json.dumps(first.state())))
     assert before + answers(second, good[cut:]) == answers(unbroken, good)
+
+
+def test_time_left_is_that_of_the_steps_not_of_the_start(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first step compiles for 20 s, the others take 0.1 s; later the machine is half as fast."""
+    now = 0.0
+    monkeypatch.setattr("nearfar.train.logs.time.monotonic", lambda: now)
+    display = Display(steps=3001, start=0, epochs=10)
+    said = []
+    for step in range(1, 3002):
+        now += 20.0 if step == 1 else 0.1 if step <= 1001 else 0.2
+        if step % 10 == 1:
+            row = {
+                "step": step,
+                "epoch": step / 300,
+                "loss": 1.0,
+                "nats": None,
+                "ceiling": None,
+                "images_per_s": 1.0,
+            }
+            display.show(row)
+            said += [(step, line) for line in capsys.readouterr().err.splitlines()]
+    assert said[0][1].endswith("time left not known yet")
+    assert said[-1][1].endswith("0 s left")
+    # a minute after the change of speed nothing of the old one is left
+    for step, line in said[1:-1]:
+        left = (3001 - step) * 0.2 if step > 1301 else (1001 - step) * 0.1 + 2000 * 0.1
+        if step <= 1001 or step > 1301:
+            assert line.endswith(f"{left / 60:.1f} min left" if left >= 60 else f"{left:.0f} s left")
+    assert len(said) > 20

@@ -13,13 +13,14 @@ from jaxtyping import Shaped, UInt8
 
 from nearfar.data.decode import shrunk
 from nearfar.data.images import Images, Stacked
-from nearfar.data.labels import Labels, class_numbers
+from nearfar.data.labels import Labels, class_numbers, given_names
 from nearfar.data.text import Reading, tokens_of
 from nearfar.errors import UserError
 
 CIFAR10_CLASSES = (
     "airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck",
 )  # fmt: skip
+_NPZ = ("images", "tokens", "labels", "classes")
 
 
 def open_array(
@@ -57,7 +58,7 @@ def open_array(
 
 
 def open_npz(path: Path, name: str, image_size: int | None, reading: Reading) -> Images:
-    """`images` or `tokens`, and optional `labels`, of an .npz file; object arrays (which are pickles) are refused,
+    """`images` or `tokens`, optional `labels` and their names, `classes`, of an .npz file; object arrays (which are pickles) are refused,
     not loaded."""
     arrays = _npz_arrays(path, name)
     if "tokens" in arrays and "images" not in arrays:
@@ -67,7 +68,9 @@ def open_npz(path: Path, name: str, image_size: int | None, reading: Reading) ->
         raise UserError(f"data {name!r} have no array `images` (the file holds: {held}).")
     labelled: Labels = (None, ())
     if "labels" in arrays:
-        labelled = class_numbers(arrays["labels"], f"data {name!r}")
+        where = f"data {name!r}"
+        named = given_names(arrays["classes"], where) if "classes" in arrays else ()
+        labelled = class_numbers(arrays["labels"], where, named)
     paths = [f"{path.name}#{row}" for row in range(len(np.atleast_1d(arrays["images"])))]
     return open_array(arrays["images"], name, image_size, labelled, paths)
 
@@ -81,7 +84,7 @@ def _npz_arrays(path: Path, name: str) -> dict[str, np.ndarray]:
             if isinstance(file, np.ndarray):
                 raise ValueError("it is a single array, not an .npz archive")
             with file:
-                arrays = {key: file[key] for key in file.files if key in ("images", "tokens", "labels")}
+                arrays = {key: file[key] for key in file.files if key in _NPZ}
                 known = "images" in arrays or "tokens" in arrays
                 return arrays if known else dict.fromkeys(file.files, np.empty(0))
     except Exception as error:  # zip, zlib and numpy each fail in their own ways on damaged files
@@ -95,7 +98,7 @@ def open_digits(image_size: int | None) -> Images:
 
     digits = load_digits()
     pixels = np.rint(digits.images * (255 / 16)).astype(np.uint8)
-    return open_array(pixels, "digits", image_size, class_numbers(digits.target, "digits"))
+    return open_array(pixels, "digits", image_size, class_numbers(digits.target, "digits", "0123456789"))
 
 
 def open_glyphs(split: str, image_size: int | None) -> Images:

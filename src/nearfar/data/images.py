@@ -91,7 +91,7 @@ class Images:
     fingerprint: str  # sha256 over the names, sizes, labels and contents of the usable images
     channels: int
     labels: Int64[np.ndarray, "image"] | None
-    classes: tuple[str, ...]  # () when unlabelled
+    classes: tuple[str, ...]  # () when unlabelled, or labelled by numbers without names
     paths: tuple[str, ...]  # "cat/a.jpg", "train.parquet#17", "images.npz#3"
     store: Store
     rows: Int64[np.ndarray, "image"]  # this set's images among the store's
@@ -104,11 +104,18 @@ class Images:
         """What one counts of them."""
         return "images"
 
+    @property
+    def class_count(self) -> int:
+        """How many classes have a name, or, without names, occur."""
+        if self.labels is None:
+            return 0
+        return len(self.classes) or len(np.unique(self.labels[self.labels >= 0]))
+
     def __len__(self) -> int:
         return len(self.rows)
 
     def __repr__(self) -> str:
-        return f"Images({self.name!r}, {len(self)} images, {len(self.classes)} classes)"
+        return f"Images({self.name!r}, {len(self)} images, {self.class_count} classes)"
 
     def load(self, index: Int[np.ndarray, "image"]) -> Pixels:
         """The pixels of the images with these row numbers, in this order."""

@@ -16,7 +16,8 @@ def class_numbers(values: np.ndarray, where: str, names: Sequence[str] = ()) -> 
     """(class number of each image, class names); (None, ()) when every label says "unknown" (-1).
 
     Strings become classes in sorted order. Integers are class numbers already and are kept as they are, so that
-    a test set lacking a class still agrees with its training set.
+    a test set lacking a class still agrees with its training set; without `names` they have none, and none are made
+    up: "3" of one set and "3" of another would look like the same class.
     """
     if values.ndim != 1:
         raise UserError(
@@ -31,7 +32,7 @@ def class_numbers(values: np.ndarray, where: str, names: Sequence[str] = ()) -> 
         )
     if len(values) == 0 or (values.dtype.kind == "i" and (values == -1).all()):
         return None, ()
-    return _checked(values, where, names), tuple(names) or _numerals(int(values.max()))
+    return _checked(values, where, names), tuple(names)
 
 
 def _checked(values: np.ndarray, where: str, names: Sequence[str]) -> np.ndarray:
@@ -45,8 +46,14 @@ def _checked(values: np.ndarray, where: str, names: Sequence[str]) -> np.ndarray
     return values.astype(np.int64)
 
 
-def _numerals(largest: int) -> tuple[str, ...]:
-    return tuple(str(number) for number in range(largest + 1))
+def given_names(names: np.ndarray, where: str) -> tuple[str, ...]:
+    """The class names an .npz file gives in `classes`: name i is that of class number i."""
+    if names.ndim != 1 or names.dtype.kind not in "US" or len(set(names.tolist())) < len(names):
+        raise UserError(
+            f"{where}: classes are {names.dtype} of shape {names.shape}; expected a list of different strings, the name "
+            "of class 0 first."
+        )
+    return tuple(_text(name) for name in names)
 
 
 def _text(name: str | bytes) -> str:

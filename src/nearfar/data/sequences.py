@@ -64,7 +64,7 @@ class Sequences(Images):
     groups: Mapping[str, Int64[np.ndarray, "item"]] = field(default_factory=dict)  # who belongs together
 
     def __repr__(self) -> str:
-        return f"Sequences({self.name!r}, {len(self)} {self.unit}, {len(self.classes)} classes)"
+        return f"Sequences({self.name!r}, {len(self)} {self.unit}, {self.class_count} classes)"
 
     @property
     def unit(self) -> str:

@@ -17,7 +17,7 @@ from jaxtyping import Int64
 
 from nearfar.data.containers import Unusable
 from nearfar.data.folder import Folder
-from nearfar.data.labels import Labels, class_numbers
+from nearfar.data.labels import Labels, class_numbers, given_names
 from nearfar.data.scan import write_quarantine
 from nearfar.data.sequences import PADDING, Held, Sequences
 from nearfar.errors import UserError
@@ -128,7 +128,9 @@ def tokens_of(arrays: dict[str, np.ndarray], path: Path, name: str, reading: Rea
     """The `tokens` of an .npz file, with its `labels` where it has them."""
     labelled: Labels = (None, ())
     if "labels" in arrays:
-        labelled = class_numbers(arrays["labels"], f"data {name!r}")
+        where = f"data {name!r}"
+        named = given_names(arrays["classes"], where) if "classes" in arrays else ()
+        labelled = class_numbers(arrays["labels"], where, named)
     paths = [f"{path.name}#{row}" for row in range(len(arrays["tokens"]))]
     return open_tokens(arrays["tokens"], name, reading, labelled, paths)
 

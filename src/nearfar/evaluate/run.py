@@ -1,8 +1,9 @@
 """A trained run, judged: features of its frozen encoder under the protocols, beside baselines, written down."""
 
-import json
+import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol, cast
 
@@ -20,11 +21,13 @@ from nearfar.evaluate.features import (
     features,
     features_key,
     pixels_features,
-    write_whole,
 )
+from nearfar.evaluate.intervals import CONFIDENCE, with_intervals
 from nearfar.evaluate.labels import Labelled, stratified_split
+from nearfar.evaluate.matching import Matching, Unmatched, matched
 from nearfar.evaluate.mfcc import mfcc_features
 from nearfar.evaluate.protocols import check_protocols, scores
+from nearfar.evaluate.record import record
 from nearfar.evaluate.symbols import Hiding, frequency_scores, masked_scores, symbol_frequencies
 from nearfar.method import Method
 from nearfar.views import WholeSound, WholeText
@@ -60,14 +63,18 @@ def evaluate_run(
     k: int = 20,
     temperature: float = 0.07,
     *,
+    train: str | None = None,
+    same_labels: bool = False,
     seed: int = 0,
 ) -> dict[str, Any]:
-    """How good the run's frozen features are; also merged into RUN/evaluation.json.
+    """How good the run's frozen features are; also kept in RUN/evaluation.json, beside what other test sets said.
 
-    Protocols fit on the training data and are tested on `data`. Without `data`, or when it is the training data
-    again, a stratified fifth of the training data is held out from the fit (the encoder has seen its pixels,
-    never its labels), and the result says so under "split". Where the training data have no labels at all, that is
-    done with `data` instead.
+    Protocols fit on `train` (default: the run's data) and are tested on `data`. Without `data`, or when it is the set
+    fitted on again, a stratified fifth of that set is held out from the fit (of its own data the encoder has seen the
+    pixels, never the labels), and the result says so under "split". Where the run's data have no labels at all and no
+    `train` is given, that is done with `data` instead.
+
+    Classes of two sets are matched by name; `same_labels` says that two sets without names number them alike.
 
     A run on symbols is judged by how well it tells hidden ones ("masked"), and by the protocols only where there are
     labels.
@@ -75,29 +82,70 @@ def evaluate_run(
     check_protocols(protocols)
     reads = isinstance(run.plain(), WholeText)
     settings = {"k": k, "temperature": temperature, "seed": seed}
+    asked = Asked(run, train, data, same_labels)
     result: dict[str, Any] = {}
-    if not reads or _labelled(run, data):
-        result = _by_protocols(run, data, protocols, baselines, settings)
+    if not reads or asked.labelled():
+        result = _by_protocols(asked, protocols, baselines, settings)
     if reads:
-        result = _with_symbols_told(cast(ReadingRun, run), data, baselines, seed, result)
-    result |= {"settings": settings, "encoder": encoder_digest(run.encoder())}
-    _record(run.path / "evaluation.json", result)
+        result = _with_symbols_told(asked, baselines, seed, result)
+    result |= {"confidence": CONFIDENCE, "settings": settings, "encoder": encoder_digest(run.encoder())}
+    record(run.path / "evaluation.json", result)
     return result
 
 
+@dataclass(frozen=True)
+class Asked:
+    """Which encoder, fitted on what, tested on what."""
+
+    run: TrainedRun
+    train: str | None
+    data: str | None
+    same_labels: bool
+
+    @cached_property
+    def sets(self) -> tuple[ImageSet, ImageSet]:
+        """The set to fit on and the set to test on; one and the same where one is given, or none."""
+        train: ImageSet = self.run.images(self.train)
+        if self.data is None or self.data == self.train:
+            return train, train
+        return train, self.run.images(self.data)
+
+    def labelled(self) -> bool:
+        return all(images.labels is not None for images in self.sets)
+
+    def split(self, seed: int) -> "_HeldOut | _TwoSets":
+        train, test = self.sets
+        # nothing to fit on in the run's own data, so the labelled set serves for both
+        if self.train is None and self.data is not None and train.labels is None:
+            train = test
+        if test.fingerprint == train.fingerprint:
+            return _held_out(train, seed)
+        labels = _labels(train)
+        try:
+            matching = matched(_labels(test), test, labels, train, self.same_labels)
+        except Unmatched as problem:
+            ways = [
+                *([problem.way] if problem.way else []),
+                f"give --train a set labelled like {test.name} ({test.name} itself will do: a fifth of it is then held out)",
+            ]
+            raise UserError(f"{problem}; {', or '.join(ways)}") from None
+        return _TwoSets(train, torch.from_numpy(labels), test, matching)
+
+
 def _by_protocols(
-    run: TrainedRun, data: str | None, protocols: Sequence[str], baselines: bool, settings: Mapping[str, Any]
+    asked: Asked, protocols: Sequence[str], baselines: bool, settings: Mapping[str, Any]
 ) -> dict[str, Any]:
     """What the protocols say of the learned features, and of the baselines' where they are asked for."""
-    exam = _exam(run, data, settings["seed"])
+    run, split = asked.run, asked.split(settings["seed"])
     plain, encoder, cache = run.plain(), run.encoder(), run.path / "cache"
     device = _solving_device(encoder)
 
-    def judged(embed: Embed) -> dict[str, dict[str, float]]:
-        fit, ask = (part.to(device) for part in exam.sets(embed))
-        return scores(fit, ask, protocols, **settings)
+    def judged(embed: Embed) -> dict[str, dict[str, Any]]:
+        fit, ask = (part.to(device) for part in split.sets(embed))
+        found = scores(fit, ask, protocols, **settings)
+        return {name: with_intervals(figures, len(ask)) for name, figures in found.items()}
 
-    result: dict[str, Any] = {**judged(_embedding(encoder, plain, cache)), **exam.facts()}
+    result: dict[str, Any] = {**judged(_embedding(encoder, plain, cache)), **split.facts()}
     if baselines:
         result["baselines"] = {
             **{name: judged(embed) for name, embed in _unlearned(plain).items()},
@@ -118,24 +166,20 @@ def _unlearned(plain: View) -> dict[str, Embed]:
     return {"pixels": lambda images: pixels_features(images, plain)}
 
 
-def _labelled(run: TrainedRun, data: str | None) -> bool:
-    return all(run.images(spec).labels is not None for spec in {None, data})
-
-
-def _with_symbols_told(
-    run: ReadingRun, data: str | None, baselines: bool, seed: int, result: dict[str, Any]
-) -> dict[str, Any]:
+def _with_symbols_told(asked: Asked, baselines: bool, seed: int, result: dict[str, Any]) -> dict[str, Any]:
     """Adds how well hidden symbols of `data` are told, or of the training text itself where there is none."""
-    train = run.images()
-    test = train if data is None else run.images(data)
+    train, test = asked.sets
+    run = cast(ReadingRun, asked.run)
     method, hiding = run.method(), run.views()
     device = next(run.encoder().parameters()).device
-    facts = {
-        "samples": {"train": len(train), "test": len(test)},
-        "data": {"train": _facts(train), "test": _facts(test)},
-        "split": None,
-    }
+    seen = asked.train is None and train.fingerprint == test.fingerprint
+    tested = _facts(test, f"{test.name}, the training text itself" if seen else None)
+    facts = {"train": _facts(train), "test": tested, "split": None}
     told = {"masked": masked_scores(method, test, hiding, device=device, seed=seed)}
+    if (
+        result and result["test"] != tested
+    ):  # the protocols hold labelled blocks out, this asks about all of them
+        told["masked"]["test"] = tested
     if not baselines:
         return {**facts, **result, **told}
     by_frequency = {"masked": frequency_scores(train, test, hiding, seed=seed)}
@@ -163,9 +207,13 @@ class _HeldOut:
 
     def facts(self) -> dict[str, Any]:
         rest, held = self.rows
+        kept, asked = (
+            f"{1 - HELD_SHARE:.0%} of {self.images.name}",
+            f"a held-out {HELD_SHARE:.0%} of {self.images.name}",
+        )
         return {
-            "samples": {"train": len(rest), "test": len(held)},
-            "data": {"train": _facts(self.images), "test": _facts(self.images)},
+            "train": _facts(self.images, kept, rest),
+            "test": _facts(self.images, asked, held),
             "split": {
                 "of": str(self.images.name),
                 "share": HELD_SHARE,
@@ -182,38 +230,26 @@ class _TwoSets:
     train: ImageSet
     labels: Int[Tensor, "train"]
     test: ImageSet
-    test_labels: Int[Tensor, "test"]
+    matching: Matching
 
     def sets(self, embed: Embed) -> tuple[Labelled, Labelled]:
-        return Labelled(embed(self.train), self.labels), Labelled(embed(self.test), self.test_labels)
+        known = torch.from_numpy(self.matching.labels)
+        return Labelled(embed(self.train), self.labels), Labelled(embed(self.test), known)
 
     def facts(self) -> dict[str, Any]:
         return {
-            "samples": {"train": len(self.labels), "test": len(self.test_labels)},
-            "data": {"train": _facts(self.train), "test": _facts(self.test)},
+            "train": _facts(self.train),
+            "test": _facts(self.test),
             "split": None,
+            "labels": self.matching.facts(),
         }
-
-
-def _exam(run: TrainedRun, data: str | None, seed: int) -> _HeldOut | _TwoSets:
-    train: ImageSet = run.images()
-    test: ImageSet = train if data is None else run.images(data)
-    if (
-        data is not None and train.labels is None
-    ):  # nothing to fit on there, so the labelled set serves for both
-        return _held_out(test, seed)
-    if test.fingerprint == train.fingerprint:
-        return _held_out(train, seed)
-    labels = _labels(train)
-    known = aligned_labels(_labels(test), test, train)
-    return _TwoSets(train, torch.from_numpy(labels), test, torch.from_numpy(known))
 
 
 def _held_out(images: ImageSet, seed: int) -> _HeldOut:
     exam = _HeldOut(images, torch.from_numpy(_labels(images)), seed)
     if not len(exam.rows[1]):
         raise UserError(
-            f"{images.name} has one image of each class, so none can be held out; give labelled test data by --data"
+            f"{images.name} has one image of each class, so none can be held out; give labelled test data with --data"
         )
     return exam
 
@@ -248,57 +284,14 @@ def _labels(images: ImageSet) -> Int64[np.ndarray, "image"]:
     return labels
 
 
-def aligned_labels(
-    labels: Int64[np.ndarray, "image"], test: ImageSet, train: ImageSet
-) -> Int64[np.ndarray, "image"]:
-    """The test set's labels in the training set's numbering.
-
-    Two folders number their class folders apart: 1 may be "dog" here and "cat" there, so names decide. Without
-    names on both sides the numbers are all there is.
-    """
-    if not test.classes or not train.classes:
-        return labels
-    place = {name: number for number, name in enumerate(train.classes)}
-    missing = [test.classes[label] for label in np.unique(labels) if test.classes[label] not in place]
-    if missing:
-        shown = ", ".join(missing[:5]) + (", …" if len(missing) > 5 else "")
-        raise UserError(
-            f"--data {test.name} has the classes {shown}, which {train.name} has not; "
-            "allowed are classes seen in training"
-        )
-    return np.array([place.get(name, -1) for name in test.classes], dtype=np.int64)[labels]
-
-
-def _facts(images: ImageSet) -> dict[str, Any]:
-    unit = getattr(images, "unit", "images")
+def _facts(
+    images: ImageSet, name: str | None = None, rows: Int[Tensor, "row"] | None = None
+) -> dict[str, Any]:
+    """A set to be named under a score, or some rows of it, which are then a set of their own."""
+    mark = images.fingerprint.encode() + (b"" if rows is None else rows.cpu().numpy().astype("<i8").tobytes())
     return {
-        "name": str(images.name),
-        "fingerprint": images.fingerprint,
-        "unit": unit,
-        "images": len(images),
+        "name": name or str(images.name),
+        "samples": len(images) if rows is None else len(rows),
+        "fingerprint": images.fingerprint if rows is None else hashlib.sha256(mark).hexdigest(),
+        "unit": getattr(images, "unit", "images"),
     }
-
-
-def _record(path: Path, result: Mapping[str, Any]) -> None:
-    """Write the result, keeping earlier protocols and baselines of the same encoder, data and settings."""
-    earlier = _comparable(path, result)
-    before, now = earlier.get("baselines", {}), result.get("baselines", {})
-    baselines = {name: {**before.get(name, {}), **now.get(name, {})} for name in {**before, **now}}
-    merged = {**earlier, **result, **({"baselines": baselines} if baselines else {})}
-    try:
-        write_whole(path, (json.dumps(merged, indent=2) + "\n").encode())
-    except OSError as problem:
-        raise UserError(
-            f"{path} could not be written ({problem.strerror}); the figures were computed but not saved"
-        ) from None
-
-
-def _comparable(path: Path, result: Mapping[str, Any]) -> dict[str, Any]:
-    """What the file holds, if it judges the same features of the same data in the same way; else nothing."""
-    try:
-        earlier = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    same = ("data", "split", "settings", "encoder")
-    alike = isinstance(earlier, dict) and all(earlier.get(key, "") == result[key] for key in same)
-    return earlier if alike else {}

@@ -14,6 +14,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from nearfar.evaluate.features import ImageSet, frozen
+from nearfar.evaluate.intervals import wilson
 from nearfar.evaluate.labels import TOP
 from nearfar.method import Method
 from nearfar.schedules import START
@@ -28,33 +29,55 @@ class Hiding(Protocol):
 
 
 class _Tally:
-    """Sums over hidden symbols."""
+    """Sums over hidden symbols, block by block."""
 
     def __init__(self) -> None:
-        self.nats = self.first = self.five = 0.0
-        self.count = 0
+        self.nats = 0.0
+        self.blocks: list[Float[Tensor, "block 3"]] = []  # hits at rank 1 and 5, and how many were asked
 
-    def add(self, log_p: Float[Tensor, "row symbol"], hidden: Int[Tensor, "row"]) -> None:
+    def add(
+        self, log_p: Float[Tensor, "row symbol"], hidden: Int[Tensor, "row"], block: Int[Tensor, "row"]
+    ) -> None:
         own = log_p.gather(1, hidden[:, None])
         # among symbols equally likely the lower number comes first
         number = torch.arange(log_p.shape[1], device=log_p.device)
         ahead = (log_p > own) | ((log_p == own) & (number < hidden[:, None]))
         rank = ahead.sum(dim=1)
         self.nats -= float(own.double().sum())
-        self.first += int((rank < 1).sum())
-        self.five += int((rank < TOP).sum())
-        self.count += len(hidden)
+        hits = torch.stack([rank < 1, rank < TOP, rank >= 0], dim=1).double()
+        sums = hits.new_zeros(int(block.max()) + 1, 3).index_add_(0, block.to(hits.device), hits)
+        self.blocks.append(sums[sums[:, 2] > 0].cpu())
 
-    def figures(self) -> dict[str, float]:
-        return {name: total / self.count for name, total in (
-            ("top1", self.first), ("top5", self.five), ("nats", self.nats)
-        )}  # fmt: skip
+    def figures(self) -> dict[str, Any]:
+        first, five, asked = torch.cat(self.blocks).unbind(1)
+        count = float(asked.sum())
+        return {
+            "top1": float(first.sum()) / count,
+            "top5": float(five.sum()) / count,
+            "nats": self.nats / count,
+            "interval": clustered(first, asked),
+            "interval_top5": clustered(five, asked),
+        }
+
+
+def clustered(hits: Float[Tensor, "block"], asked: Float[Tensor, "block"]) -> list[float]:
+    """Wilson's interval for sum(hits) / sum(asked), where answers of one block depend on one another.
+
+    The samples that count are p (1 - p) / v, v the variance of that ratio over blocks, but no more than were asked;
+    where all answers are alike nothing tells v, and each block counts as one.
+    """
+    share, blocks = float(hits.sum() / asked.sum()), len(asked)
+    spread = float((hits - share * asked).square().sum()) * blocks / max(1, blocks - 1)
+    if not spread or blocks < 2:
+        return wilson(share, blocks)
+    variance = spread / float(asked.sum()) ** 2
+    return wilson(share, min(float(asked.sum()), share * (1 - share) / variance))
 
 
 @torch.no_grad()
 def masked_scores(
     method: Method, blocks: ImageSet, hiding: Hiding, *, device: torch.device, seed: int = 0
-) -> dict[str, float]:
+) -> dict[str, Any]:
     """What the trained encoders say of the hidden symbols, by a softmax over the whole vocabulary."""
     tally = _Tally()
     with frozen(method.to(device)):
@@ -63,11 +86,11 @@ def masked_scores(
             (table,) = (keys for view, keys in encoded.keys.items() if view not in encoded.index)
             prepare = method.critic.prepare
             scores = method.critic.cross(prepare(encoded.anchors[0]), prepare(table), START)
-            tally.add(scores.log_softmax(dim=1), encoded.index[1])
+            tally.add(scores.log_softmax(dim=1), encoded.index[1], (hidden >= 0).nonzero()[:, 0])
     return tally.figures()
 
 
-def frequency_scores(train: ImageSet, blocks: ImageSet, hiding: Hiding, *, seed: int = 0) -> dict[str, float]:
+def frequency_scores(train: ImageSet, blocks: ImageSet, hiding: Hiding, *, seed: int = 0) -> dict[str, Any]:
     """The same by the frequency of each symbol in the training text, none of them zero (one is added to each)."""
     counts = np.ones(train.channels, dtype=np.int64)
     for rows in _rows(len(train)):
@@ -77,7 +100,7 @@ def frequency_scores(train: ImageSet, blocks: ImageSet, hiding: Hiding, *, seed:
     tally = _Tally()
     for _, hidden in _hidden(blocks, hiding, seed):
         asked = hidden[hidden >= 0]
-        tally.add(log_p.expand(len(asked), -1), asked)
+        tally.add(log_p.expand(len(asked), -1), asked, (hidden >= 0).nonzero()[:, 0])
     return tally.figures()
 
 

@@ -6,23 +6,36 @@ from typing import Any
 from nearfar.evaluate.protocols import PROTOCOLS
 
 MASKED = "masked"  # hidden symbols told, which has a third figure: nats
+MOST = 20  # classes listed
 
 
 def table(result: Mapping[str, Any]) -> str:
-    """One row for each kind of features (baselines first), a column for each figure of each protocol."""
+    """One row for each kind of features (baselines first), a column for each figure of each protocol; then what it was
+    fitted and tested on, and which class was taken for which."""
     columns = [(name, f"top{top}") for name in (*PROTOCOLS, MASKED) if name in result for top in (1, 5)]
     columns += [(MASKED, "nats")] if MASKED in result else []
     rows = [["features", *(f"{name} {figure.replace('top', 'top-')}" for name, figure in columns)]]
     for kind, figures in {**result.get("baselines", {}), "learned": result}.items():
-        rows.append([kind, *(_cell(figure, figures.get(name, {}).get(figure)) for name, figure in columns)])
+        rows.append([kind, *(_cell(figure, figures.get(name, {})) for name, figure in columns)])
+    return "\n".join([*_lines(rows), _caption(result), *_matched(result.get("labels"))])
+
+
+def _lines(rows: list[list[str]]) -> list[str]:
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return "\n".join([*(_line(row, widths) for row in rows), _caption(result)])
+    return [_line(row, widths) for row in rows]
 
 
-def _cell(figure: str, value: float | None) -> str:
+def _cell(figure: str, figures: Mapping[str, Any]) -> str:
+    """`58.1 % (57.1–59.1)`: the figure with its interval."""
+    value = figures.get(figure)
     if value is None:
         return "–"
-    return f"{value:.3f}" if figure == "nats" else f"{100 * value:.1f} %"
+    if figure == "nats":
+        return f"{value:.3f}"
+    interval = figures.get("interval" if figure == "top1" else "interval_top5")
+    return f"{100 * value:.1f} %" + (
+        f" ({100 * interval[0]:.1f}–{100 * interval[1]:.1f})" if interval else ""
+    )
 
 
 def _line(row: list[str], widths: list[int]) -> str:
@@ -33,12 +46,31 @@ def _line(row: list[str], widths: list[int]) -> str:
 
 
 def _caption(result: Mapping[str, Any]) -> str:
-    samples, train, test = result["samples"], result["data"]["train"]["name"], result["data"]["test"]["name"]
-    where = f"the held-out {result['split']['share']:.0%}" if result["split"] else test
-    unit = result["data"]["train"].get("unit", "images")
-    if (
-        result["data"]["train"]["fingerprint"] == result["data"]["test"]["fingerprint"]
-        and not result["split"]
-    ):
-        where = f"{test}, the training text itself"
-    return f"fitted on {samples['train']} {unit} of {train}; tested on {samples['test']} of {where}"
+    train, test = result["train"], result["test"]
+    unit = test.get("unit", "images")
+    said = f"fitted on {train['samples']} {train.get('unit', unit)}: {train['name']}; tested on {test['samples']} {unit}: {test['name']}"
+    other = result.get(MASKED, {}).get("test")
+    if other:
+        said += f"; {MASKED} on {other['samples']} {other.get('unit', unit)}: {other['name']}"
+    return f"{said}\nin brackets, {result['confidence']:.0%} Wilson intervals for test sets of this size; how much other seeds of training would differ is not in them"
+
+
+def _matched(labels: Mapping[str, Any] | None) -> list[str]:
+    """Which class of the test set was taken for which: one line where numbers and names agree, else a table."""
+    if labels is None:
+        return []
+    pairs, missing = labels["classes"], labels["not_in_test"]
+    said = [f"{len(pairs)} classes matched by {labels['matched_by']}"]
+    if missing:
+        said[0] += (
+            f"; {len(missing)} are not in the test set: {', '.join(missing[:MOST])}{', …' if len(missing) > MOST else ''}"
+        )
+    if labels["matched_by"] == "number":
+        said[0] += f" ({labels['because']})"
+    if all(numbers["train"] == numbers["test"] for numbers in pairs.values()):
+        return said
+    rows = [["class", "number in train", "number in test"]]
+    rows += [
+        [name, str(numbers["train"]), str(numbers["test"])] for name, numbers in list(pairs.items())[:MOST]
+    ]
+    return [*said, *_lines(rows), *([f"… and {len(pairs) - MOST} more"] if len(pairs) > MOST else [])]

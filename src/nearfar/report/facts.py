@@ -41,6 +41,19 @@ class Curve:
 
 
 @dataclass(frozen=True)
+class Tested:
+    """What a score was fitted on, tested on and how. Scores of one `kind` can be compared, others cannot."""
+
+    kind: str
+    name: str
+    samples: int
+    unit: str
+    fitted_on: str
+    fitted_samples: int
+    settings: tuple[Fact, ...] = ()
+
+
+@dataclass(frozen=True)
 class Score:
     """What one protocol measured on one kind of features, as shares in [0, 1]."""
 
@@ -48,6 +61,8 @@ class Score:
     features: str  # "learned", "untrained", "pixels", ...
     top1: float
     top5: float | None
+    interval: tuple[float, float] | None  # of top1
+    tested: Tested
 
 
 @dataclass(frozen=True)

@@ -7,14 +7,15 @@ encoder (map, gallery, strip), each of which may be absent with a reason: a page
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from statistics import median
 from typing import Any, TypeGuard
 
 from nearfar.errors import UserError
+from nearfar.evaluate.record import kind_of, results_of
 from nearfar.report.curves import curves_of, edges_of
-from nearfar.report.facts import Absent, Certificate, Curve, Event, Fact, HeldOut, RunFacts, Score
+from nearfar.report.facts import Absent, Certificate, Curve, Event, Fact, HeldOut, RunFacts, Score, Tested
 from nearfar.report.inputs import Run
 from nearfar.report.visuals import Detail, visuals_of
 
@@ -44,7 +45,7 @@ def gather(run: Run, detail: Detail) -> RunFacts:
         certificate=_certificate(run),
         held_out=_held_out(metrics),
         curves=_certified(curves_of(metrics)),
-        scores=tuple(_scores(run.evaluation or {})),
+        scores=tuple(_scores(run.evaluation)),
         events=tuple(_events(metrics)),
         settings=tuple(Fact(name, written(value)) for name, value in flattened(settings)),
         map=seen.map,
@@ -160,25 +161,57 @@ def _events(metrics: Sequence[Mapping[str, Any]]) -> Iterator[Event]:
             yield Event(int(row.get("step", 0)), str(row.get("message", "")))
 
 
-def _scores(evaluation: Mapping[str, Any]) -> Iterator[Score]:
-    """Every protocol's result: the learned features, then each baseline's."""
-    learned = {name: value for name, value in evaluation.items() if name != "baselines"}
-    yield from _results(learned, "learned")
-    for features, results in (evaluation.get("baselines") or {}).items():
-        if isinstance(results, Mapping):
-            yield from _results(results, str(features))
+def _scores(evaluation: Any) -> Iterator[Score]:
+    """Every result's protocols: the learned features, then each baseline's."""
+    for result in results_of(evaluation):
+        tested = _tested(result)
+        yield from _results(_protocols(result), "learned", tested)
+        for features, results in (result.get("baselines") or {}).items():
+            if isinstance(results, Mapping):
+                yield from _results(results, str(features), tested)
 
 
-def _results(tree: Mapping[str, Any], features: str, above: str = "") -> Iterator[Score]:
+def _protocols(result: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        name: value for name, value in result.items() if name not in ("baselines", "train", "test", "labels")
+    }
+
+
+def _tested(result: Mapping[str, Any]) -> Tested:
+    train, test = result["train"], result["test"]
+    settings = result.get("settings") if isinstance(result.get("settings"), Mapping) else {}
+    return Tested(
+        kind_of(result),
+        str(test["name"]),
+        int(test["samples"]),
+        str(test.get("unit", "images")),
+        str(train["name"]),
+        int(train["samples"]),
+        tuple(Fact(str(name), written(value)) for name, value in (settings or {}).items()),
+    )
+
+
+def _results(tree: Mapping[str, Any], features: str, tested: Tested, above: str = "") -> Iterator[Score]:
     """A result is a mapping with `top1`, however deep: label fractions nest theirs under the fraction."""
     for name, value in tree.items():
         if not isinstance(value, Mapping):
             continue
         top1, top5 = value.get("top1"), value.get("top5")
         if _is_share(top1):
-            yield Score(f"{above}{name}", features, top1, top5 if _is_share(top5) else None)
+            other = value.get("test")  # a protocol that was tested on more than the others
+            own = replace(tested, name=str(other["name"]), samples=int(other["samples"])) if other else tested
+            yield Score(
+                f"{above}{name}", features, top1, top5 if _is_share(top5) else None, _interval(value), own
+            )
         else:
-            yield from _results(value, features, f"{above}{name} ")
+            yield from _results(value, features, tested, f"{above}{name} ")
+
+
+def _interval(figures: Mapping[str, Any]) -> tuple[float, float] | None:
+    found = figures.get("interval")
+    if not isinstance(found, (list, tuple)) or len(found) != 2 or not all(map(_is_share, found)):
+        return None
+    return float(found[0]), float(found[1])
 
 
 def _is_share(value: Any) -> TypeGuard[float]:

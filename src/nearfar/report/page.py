@@ -16,8 +16,17 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from nearfar.report.charts import SERIES
-from nearfar.report.facts import Absent, Map, RunFacts, Score
-from nearfar.report.plots import compared, groups_of, number, percent, selection_charts, similarity, titles_of
+from nearfar.report.facts import Absent, Map, RunFacts, Score, Tested
+from nearfar.report.plots import (
+    between,
+    compared,
+    groups_of,
+    number,
+    percent,
+    selection_charts,
+    similarity,
+    titles_of,
+)
 
 _HERE = Path(__file__).parent
 
@@ -47,6 +56,31 @@ class Protocol:
         return tuple(score for score in self.scores if score.features != "learned")
 
 
+@dataclass(frozen=True)
+class Judged:
+    """What one test set says of a run."""
+
+    tested: Tested
+    protocols: tuple[Protocol, ...]
+
+
+@dataclass(frozen=True)
+class Column:
+    """One protocol's learned top-1 of every run; `best` only where two runs or more have one to compare."""
+
+    protocol: str
+    scores: tuple[Score | None, ...]
+    best: float | None
+
+
+@dataclass(frozen=True)
+class Compared:
+    """Runs side by side on one test set: the only place where one may be called better than another."""
+
+    tested: Tested
+    columns: tuple[Column, ...]
+
+
 def page(runs: Sequence[RunFacts]) -> str:
     """The whole page: a comparison first where there are several runs, then each of them."""
     script = (_HERE / "page.js").read_text(encoding="utf-8")
@@ -59,9 +93,9 @@ def page(runs: Sequence[RunFacts]) -> str:
             titles=titles_of(runs),
             groups=[groups_of(run, names) for run in runs],
             selections=[selection_charts(run, names) for run in runs],
-            protocols=[_protocols(run.scores) for run in runs],
+            judged=[_judged(run.scores) for run in runs],
             compared=compared(runs, names) if len(runs) > 1 else (),
-            columns=_columns(runs),
+            tables=_tables(runs),
             differing=_differing(runs),
             sprites=_sprites(runs),
             rooms=ROOMS,
@@ -85,35 +119,58 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters.update(percent=percent, number=number, similarity=similarity, hue=_hue)
+    environment.filters.update(
+        percent=percent, between=between, number=number, similarity=similarity, hue=_hue
+    )
     environment.tests["absent"] = lambda part: isinstance(part, Absent)
     return environment
 
 
-def _protocols(scores: Sequence[Score]) -> list[Protocol]:
+def _judged(scores: Sequence[Score]) -> list[Judged]:
+    """A run's scores by test set, each with its protocols."""
+    return [
+        Judged(tested, _protocols([score for score in scores if score.tested == tested]))
+        for tested in dict.fromkeys(score.tested for score in scores)
+    ]
+
+
+def _protocols(scores: Sequence[Score]) -> tuple[Protocol, ...]:
     ranks = list(FEATURES)
 
     def rank(score: Score) -> int:
         return ranks.index(score.features) if score.features in ranks else len(ranks)
 
     names = dict.fromkeys(score.protocol for score in scores)
-    return [
+    return tuple(
         Protocol(name, tuple(sorted((s for s in scores if s.protocol == name), key=rank))) for name in names
-    ]
+    )
 
 
-def _columns(runs: Sequence[RunFacts]) -> list[tuple[str, list[float | None], float | None]]:
-    """For each protocol its name, the runs' learned top-1, and the best of them."""
-    found = [{s.protocol: s.top1 for s in run.scores if s.features == "learned"} for run in runs]
-    names = dict.fromkeys(name for scores in found for name in scores)
-    return [
-        (
-            name,
-            [scores.get(name) for scores in found],
-            max(scores[name] for scores in found if name in scores),
-        )
-        for name in names
-    ]
+def _tables(runs: Sequence[RunFacts]) -> list[Compared]:
+    """One table for each test set that any of the runs was tested on; the one most runs share comes first."""
+    learned = [[score for score in run.scores if score.features == "learned"] for run in runs]
+    sets = {_kind(score): score.tested for scores in learned for score in scores}
+    tables = [Compared(tested, _columns(learned, kind)) for kind, tested in sets.items()]
+
+    def shared(table: Compared) -> int:
+        return sum(any(column.scores[place] for column in table.columns) for place in range(len(runs)))
+
+    return sorted(tables, key=shared, reverse=True)
+
+
+def _kind(score: Score) -> tuple[str, str]:
+    """A protocol with a test set of its own stands apart from the others of its result."""
+    return score.tested.kind, score.tested.name if score.protocol == "masked" else ""
+
+
+def _columns(learned: Sequence[Sequence[Score]], kind: tuple[str, str]) -> tuple[Column, ...]:
+    found = [{score.protocol: score for score in scores if _kind(score) == kind} for scores in learned]
+    columns = []
+    for name in dict.fromkeys(name for scores in found for name in scores):
+        row = tuple(scores.get(name) for scores in found)
+        there = [score.top1 for score in row if score is not None]
+        columns.append(Column(name, row, max(there) if len(there) > 1 else None))
+    return tuple(columns)
 
 
 def _differing(runs: Sequence[RunFacts]) -> list[tuple[str, list[str]]]:

@@ -80,6 +80,11 @@ def percent(share: float) -> str:
     return f"{100 * share:.1f}%"
 
 
+def between(interval: tuple[float, float]) -> str:
+    low, high = interval
+    return f"{100 * low:.1f}\N{EN DASH}{100 * high:.1f}%"
+
+
 def similarity(value: float) -> str:
     return f"{value:.2f}".replace("-", "\N{MINUS SIGN}")
 

@@ -32,7 +32,7 @@ from nearfar.data import Images, Stream, open_data
 from nearfar.encoders import parameters_of
 from nearfar.errors import UserError
 from nearfar.evaluate import Labelled, features, pixels_features, scores
-from nearfar.evaluate.run import aligned_labels
+from nearfar.evaluate.matching import matched
 from nearfar.hardware import one_thread
 from nearfar.recipes import RECIPES
 from nearfar.schedules import Progress, cosine
@@ -170,7 +170,10 @@ def sets_of(setup: Setup) -> tuple[Images, Images]:
     if setup.images > len(pool):
         raise UserError(f"images was {setup.images}; there are {len(pool)} in {pool.name} to train on")
     train = pool if setup.images == len(pool) else pool.split(setup.images / len(pool), seed=0)[1]
-    return train, replace(asked, labels=aligned_labels(_labels(asked).numpy(), asked, train))
+    if setup.on == "validation":  # a part of the same set, numbered alike
+        return train, asked
+    same = matched(_labels(asked).numpy(), asked, _labels(train).numpy(), train)
+    return train, replace(asked, labels=same.labels)
 
 
 @lru_cache(maxsize=4)  # a study asks for the same sets under several budgets

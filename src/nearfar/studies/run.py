@@ -15,7 +15,7 @@ from typing import Any
 import yaml
 
 from nearfar.errors import UserError
-from nearfar.parts import convert, settable, unknown
+from nearfar.parts import convert, load_yaml, settable, unknown
 from nearfar.studies.frame import Bench, Cell, Finding, Result, Study, write_json
 
 
@@ -125,7 +125,7 @@ def read_options(study: Study, words: Iterable[str]) -> dict[str, Any]:
 
 def _scalar(text: str) -> Any:
     try:
-        return yaml.safe_load(text)
+        return load_yaml(text)
     except (yaml.YAMLError, ValueError, RecursionError):
         return text
 

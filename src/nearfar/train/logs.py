@@ -4,6 +4,7 @@ import json
 import os
 import sys
 import time
+from collections import deque
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
@@ -68,13 +69,16 @@ class Display:
     """Progress for people: a live bar on a terminal, a plain line now and then elsewhere."""
 
     EVERY = 10.0  # seconds between plain lines
+    WINDOW = 60.0  # seconds over which the speed is measured
+    LEAST = 5.0  # seconds of steps before it is believed
 
     def __init__(
         self, steps: int, start: int, epochs: int, unit: str = "images", quiet: bool = False
     ) -> None:
-        self._steps, self._start, self._epochs = steps, start, epochs
+        self._steps, self._epochs = steps, epochs
         self._unit, self._quiet = unit, quiet
-        self._begun = self._last = time.monotonic()
+        self._last = time.monotonic()
+        self._seen: deque[tuple[float, int]] = deque()  # when which steps were done, over the last minute
         self._bar: Progress | None = None
         console = Console(stderr=True)
         if console.is_terminal and not quiet:
@@ -94,11 +98,15 @@ class Display:
             self._bar.stop()
 
     def show(self, row: Mapping[str, Any]) -> None:
-        if self._bar:
+        self._note(row["step"])
+        if self._bar and len(self._seen) == 1:
+            # the bar's own clock starts here as well
+            self._bar.reset(self._task, completed=row["step"], description=self._line(row))
+        elif self._bar:
             self._bar.update(self._task, completed=row["step"], description=self._line(row))
         elif time.monotonic() - self._last >= self.EVERY or row["step"] == self._steps:
             self._last = time.monotonic()
-            self.say(f"{self._line(row)}  {self._left(row['step'])} left")
+            self.say(f"{self._line(row)}  {self._left()}")
 
     def say(self, message: str) -> None:
         if self._bar:
@@ -114,9 +122,18 @@ class Display:
             text += f"  {row['nats']:.2f}{most} nats"
         return f"{text}  {row['images_per_s']:.0f} {self._unit}/s"
 
-    def _left(self, step: int) -> str:
-        done = step - self._start
-        if done < 1:
-            return "?"
-        left = (time.monotonic() - self._begun) / done * (self._steps - step)
-        return f"{left / 60:.1f} min" if left >= 60 else f"{left:.0f} s"
+    def _note(self, step: int) -> None:
+        now = time.monotonic()
+        self._seen.append((now, step))
+        while now - self._seen[0][0] > self.WINDOW and len(self._seen) > 2:
+            self._seen.popleft()
+
+    def _left(self) -> str:
+        """By the speed of the last minute; the first step, which compiles and fills caches, is not in it."""
+        (first, before), (last, step) = self._seen[0], self._seen[-1]
+        if step == self._steps:
+            return "0 s left"
+        if last - first < self.LEAST:
+            return "time left not known yet"
+        left = (last - first) / (step - before) * (self._steps - step)
+        return f"{left / 60:.1f} min left" if left >= 60 else f"{left:.0f} s left"

@@ -184,7 +184,7 @@ def announce(
 ) -> None:
     backbone = backbone_of(trainer.method)
     kind = str(precision).removeprefix("torch.")
-    labels = f", {len(images.classes)} classes" if images.labels is not None else ", no labels"
+    labels = f", {images.class_count} classes" if images.labels is not None else ", no labels"
     display.say(f"{images.name}: {len(images)} {images.unit}{labels}")
     display.say(
         f"{settings.recipe} with {settings.backbone} ({parameters_of(backbone):,} weights), {trainer.steps} steps of "

@@ -17,6 +17,7 @@ from nearfar.errors import UserError
 from nearfar.evaluate.features import features
 from nearfar.hardware import pick_device
 from nearfar.method import Method
+from nearfar.parts import load_yaml
 from nearfar.recipes.build import build_method, describe
 from nearfar.recipes.choices import CHOICES, augmentation
 from nearfar.settings import Settings, check
@@ -154,7 +155,7 @@ class Run:
 def stored_settings(config: Path) -> Settings:
     """The settings a run wrote down."""
     try:
-        stored = yaml.safe_load(config.read_text(encoding="utf-8"))
+        stored = load_yaml(config.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError, yaml.YAMLError):
         raise UserError(f"{config} cannot be read as settings") from None
     rooms = ("recipe", "data", *CHOICES)

@@ -1,0 +1,104 @@
+"""RUN/evaluation.json: `{"results": […]}`, one for each way in which the run's encoder was tested.
+
+Two results are of one kind if they were fitted and tested on the same data under the same settings; then their protocols and
+baselines stand together, and the newer figure counts. Results of one kind can be compared between runs, others cannot.
+A result of other weights than the run now has says nothing of the run and is dropped.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from nearfar.errors import UserError
+from nearfar.evaluate.features import write_whole
+from nearfar.evaluate.intervals import with_intervals
+
+Result = Mapping[str, Any]
+
+
+def kind_of(result: Result) -> str:
+    """A short name of what the result was fitted on, tested on and how."""
+    told = [result[role]["fingerprint"] for role in ("train", "test")] + [
+        result.get("settings"),
+        result.get("split"),
+    ]
+    return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def results_of(stored: Any) -> list[dict[str, Any]]:
+    """The results in what evaluation.json holds, oldest first; what makes no sense is passed by."""
+    if not isinstance(stored, Mapping):
+        return []
+    listed = stored["results"] if "results" in stored else [_of_old(stored)]
+    return [dict(result) for result in listed if _sound(result)] if isinstance(listed, Sequence) else []
+
+
+def record(path: Path, result: Result) -> None:
+    """Adds a result to the file: beside those of other kinds, together with those of its own."""
+    earlier = [one for one in _read(path) if one.get("encoder") == result["encoder"]]
+    same = [one for one in earlier if kind_of(one) == kind_of(result)]
+    others = [one for one in earlier if kind_of(one) != kind_of(result)]
+    merged: Result = result
+    for one in same:
+        merged = _together(one, merged)
+    try:
+        write_whole(path, (json.dumps({"results": [*others, merged]}, indent=2) + "\n").encode())
+    except OSError as problem:
+        raise UserError(
+            f"{path} could not be written ({problem.strerror}); the figures were computed but not saved"
+        ) from None
+
+
+def _together(earlier: Result, now: Result) -> dict[str, Any]:
+    before, after = earlier.get("baselines", {}), now.get("baselines", {})
+    baselines = {name: {**before.get(name, {}), **after.get(name, {})} for name in {**before, **after}}
+    return {**earlier, **now, **({"baselines": baselines} if baselines else {})}
+
+
+def _read(path: Path) -> list[dict[str, Any]]:
+    try:
+        return results_of(json.loads(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError):
+        return []
+
+
+def _sound(result: Any) -> bool:
+    sets = [result.get(role) for role in ("train", "test")] if isinstance(result, Mapping) else []
+    return bool(sets) and all(
+        isinstance(one, Mapping) and {"name", "samples", "fingerprint"} <= set(one) for one in sets
+    )
+
+
+def _of_old(stored: Mapping[str, Any]) -> Any:
+    """The one result that earlier versions kept in the file: without intervals, the last one alone."""
+    try:
+        held_out = ", held out" if stored["split"] else ""
+        sets = {
+            role: {
+                "name": stored["data"][role]["name"] + held_out,
+                "samples": stored["samples"][role],
+                "fingerprint": stored["data"][role]["fingerprint"] + held_out,
+                "unit": stored["data"][role].get("unit", "images"),
+            }
+            for role in ("train", "test")
+        }
+        count = stored["samples"]["test"]
+        rest = {name: value for name, value in stored.items() if name not in ("data", "samples", "baselines")}
+        told = {name: _old_figures(value, count) for name, value in rest.items()}
+        baselines = {
+            name: {protocol: _old_figures(value, count) for protocol, value in figures.items()}
+            for name, figures in stored.get("baselines", {}).items()
+        }
+    except (KeyError, TypeError, AttributeError):
+        return None
+    return {**told, **sets, **({"baselines": baselines} if baselines else {})}
+
+
+def _old_figures(value: Any, samples: int) -> Any:
+    return (
+        with_intervals(value, samples)
+        if isinstance(value, Mapping) and "top5" in value and "nats" not in value
+        else value
+    )
