@@ -10,13 +10,13 @@ import json
 import os
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NoReturn
 
 import yaml
 
 from nearfar.errors import Stopped, UserError
+from nearfar.mi_command import add_mi
 
 DONE, BAD_INPUT, RESUMABLE = 0, 2, 75
 
@@ -86,7 +86,7 @@ def _parser() -> argparse.ArgumentParser:
         _add_evaluate,
         _add_embed,
         _add_report,
-        _add_mi,
+        add_mi,
         _add_study,
         _add_recipes,
         _add_doctor,
@@ -269,72 +269,6 @@ def _report(given: argparse.Namespace) -> int:
 
     runs = [Run.open(path) for path in given.runs]
     print(write_report(runs, given.out or given.runs[0] / "report.html"))
-    return DONE
-
-
-def _add_mi(commands: Any) -> None:
-    mi = commands.add_parser(
-        "mi",
-        help="how much one sample tells about another, with interval, ceiling and what is proven",
-        description="Mutual information between two samples: row i of X belongs to row i of Y. Files are .npy, .npz, "
-        ".csv or .parquet; FILE:NAME takes one array or column, FILE:a,b several.",
-    )
-    mi.add_argument("x", metavar="X", help="file of one sample")
-    mi.add_argument("y", metavar="Y", help="file of the other")
-    mi.add_argument(
-        "--bound", default="auto", help="auto, infonce, ml-cpc, alpha-cpc, nwj, tuba, dv, smile, uba"
-    )
-    mi.add_argument("--alpha", type=float, help="of ml-cpc (default: the smallest proven) and alpha-cpc")
-    mi.add_argument("--critic", default="separable", help="separable, joint, bilinear (default separable)")
-    mi.add_argument(
-        "--negatives", default="batch", help="batch, or independent, which proves more (default batch)"
-    )
-    mi.add_argument("--scaling", default="rank", help="rank, standard, none (default rank)")
-    mi.add_argument(
-        "--discrete", default="auto", help="which columns are categories: auto, all, none (default auto)"
-    )
-    mi.add_argument("--folds", type=int, default=5, help="parts that are held out in turn (default 5)")
-    mi.add_argument("--confidence", type=float, default=0.9, help="of the interval (default 0.9)")
-    mi.add_argument("--seed", type=int, default=0, help="of the split and the critic (default 0)")
-    mi.add_argument("--no-baselines", action="store_true", help="leave out the KSG and Gaussian estimates")
-    mi.add_argument(
-        "--check", action="store_true", help="check the estimator's laws on these data instead (6 estimates)"
-    )
-    mi.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
-    mi.set_defaults(command=_mi)
-
-
-def _mi(given: argparse.Namespace) -> int:
-    from nearfar.estimate.choose import named_bound
-    from nearfar.estimate.consistency import check_mi
-    from nearfar.estimate.mi import estimate_mi
-    from nearfar.estimate.read import read_sample
-
-    x, y = read_sample(given.x), read_sample(given.y)
-    options = {
-        "bound": named_bound(given.bound, given.alpha),
-        "critic": given.critic,
-        "negatives": given.negatives,
-        "scaling": given.scaling,
-        "discrete": given.discrete,
-        "folds": given.folds,
-        "confidence": given.confidence,
-        "seed": given.seed,
-    }
-    if given.check:
-        checks = check_mi(x, y, **options)
-        if given.json:
-            print(json.dumps({check.law: asdict(check) for check in checks}))
-        else:
-            print(
-                "\n".join(
-                    f"{check.law}: {check.found:.4f}, {'holds' if check.holds else 'FAILS'} ({check.allowed})"
-                    for check in checks
-                )
-            )
-        return DONE
-    estimate = estimate_mi(x, y, baselines=not given.no_baselines, **options)
-    print(json.dumps(estimate.as_json()) if given.json else estimate)
     return DONE
 
 

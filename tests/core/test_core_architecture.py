@@ -25,7 +25,7 @@ LAYERS = [
     ("evaluate", "estimate"),
     ("train",),
     ("report", "studies"),
-    ("demo", "cli", "__main__", "__init__"),
+    ("demo", "mi_command", "cli", "__main__", "__init__"),
 ]
 
 

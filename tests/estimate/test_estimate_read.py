@@ -60,15 +60,15 @@ def test_one_column_by_name(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("spec", "sentence"),
     [
-        ("nothing.csv", "nothing.csv is not there"),
+        ("nothing.csv", "nothing.csv was not found"),
         ("folder.npy", "folder.npy is a folder, not a file"),
         ("x.txt", r"ends in '.txt'; allowed are .npy, .npz, .csv, .parquet"),
         ("two.npz", "holds a, b; say which, for instance .*two.npz:a"),
         ("two.npz:c", "has no 'c'; it has a, b"),
         ("t.parquet:c", "has no 'c'; it has a, b"),
         ("x.npy:a", "holds one array without a name"),
-        ("words.csv", "column a holds 'cat', which is no number"),
-        ("gap.csv", "column a has a gap at row 5"),
+        ("words.csv", "column a holds 'cat' at row 0 .line 2., which is no number"),
+        ("gap.csv", "column a has a gap at row 5 .line 7."),
         ("broken.npy", "broken.npy cannot be read as .npy"),
         ("broken.parquet", "broken.parquet cannot be read as .parquet"),
         ("objects.npy", "objects.npy cannot be read as .npy"),
@@ -110,10 +110,11 @@ def test_the_command_in_words_and_its_laws(folder: Path, capsys: pytest.CaptureF
     said = capsys.readouterr().out
     assert " nats (" in said
     assert "proven: " in said
-    assert "for company: ksg" in said
+    assert "baselines: ksg" in said
     assert main([*arguments, "--check"]) == 0
     assert [line.split(":")[0] for line in capsys.readouterr().out.splitlines()] == [
         "independence",
+        "circular shift",
         "data processing",
         "additivity",
     ]

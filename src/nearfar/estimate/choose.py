@@ -1,5 +1,6 @@
 """Which bound is measured, on which arrangement of the unseen samples, and why that one."""
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -23,6 +24,7 @@ from nearfar.estimate.measure import (
     Measured,
     Trial,
     average,
+    average_of_draws,
     in_batch_trial,
     independent_trials,
     measured,
@@ -36,12 +38,15 @@ POOLED_NEGATIVES = 7  # per anchor where one sum runs over all: the ceiling need
 ESTIMATES = ("infonce", "ml-cpc", "alpha-cpc", "nwj", "tuba", "dv", "smile", "uba")
 
 
+LEAST_EFFECTIVE = 20  # anchors, and keys, that the mean of e^f must be spread over to say what it is
+
+
 @dataclass(frozen=True)
 class Part:
     """One fold: scores of every pair of its unseen samples, by block, of its validation samples, and of those its
-    critic learned from."""
+    critic learned from. Where rows come in groups there are several draws of blocks, with one row of each group."""
 
-    held_out: list[Tensor]
+    held_out: list[list[Tensor]]
     validation: Tensor
     learned: list[Tensor]
 
@@ -110,61 +115,91 @@ def trials(bound: Bound, negatives: Contrast, samples: int, seed: int, place: to
 
 
 def chosen_bound(
-    candidates: dict[str, Bound], parts: list[Part], negatives: Contrast, seed: int
-) -> tuple[Bound, str]:
-    """The first candidate, unless a later one is clearly above it on validation data; and why.
+    candidates: dict[str, Bound], part: Part, negatives: Contrast, seed: int
+) -> tuple[str, dict[str, Measured]]:
+    """The first candidate, unless a later one is clearly above it on the fold's validation rows; and their values there.
 
-    All are lower bounds, so the higher is the tighter; but one without a ceiling must show it beyond its own error.
+    All are lower bounds, so the higher is the tighter; but one without a ceiling must show it beyond its own error, and
+    have enough pairs that count. A fold chooses on rows it does not report on, so its own number stays a bound.
     """
+    best = next(iter(candidates))
     if len(candidates) == 1:
-        return next(iter(candidates.values())), "as asked"
-    found = {name: _on_validation(bound, parts, negatives, seed) for name, bound in candidates.items()}
-    best = next(iter(found))
+        return best, {}
+    eligible = {
+        name: bound
+        for name, bound in candidates.items()
+        if not isinstance(bound, NWJ | TUBA) or effective(part.validation) >= LEAST_EFFECTIVE
+    }
+    found = {
+        name: measured_blocks(bound, [part.validation], part.validation, negatives, seed)
+        for name, bound in eligible.items()
+    }
     for name, one in found.items():
         if one.nats - one.error > found[best].nats:
             best = name
-    values = ", ".join(f"{name} {one.nats:.4f} ± {one.error:.4f}" for name, one in found.items())
-    return candidates[best], f"on validation data {values}"
+    return best, found
 
 
-def _on_validation(bound: Bound, parts: list[Part], negatives: Contrast, seed: int) -> Measured:
-    return average([measured_blocks(bound, [p.validation], p.validation, negatives, seed) for p in parts])
+def measured_part(bound: Bound, part: Part, negatives: Contrast, seed: int) -> Measured:
+    """The bound on a fold's unseen rows."""
+    return average_of_draws(
+        [measured_blocks(bound, blocks, part.validation, negatives, seed) for blocks in part.held_out]
+    )
 
 
 def measured_blocks(
     bound: Bound, blocks: list[Tensor], validation: Tensor, negatives: Contrast, seed: int
 ) -> Measured:
-    shift = _shift(bound, validation)
-    return average(
-        [measured(bound, f, trials(bound, negatives, len(f), seed, f.device), shift) for f in blocks]
-    )
+    shifted = [_shifted(bound, f, validation) for f in blocks]
+    return average([measured(bound, f, trials(bound, negatives, len(f), seed, f.device)) for f in shifted])
 
 
-def optimism(bound: Bound, parts: list[Part], negatives: Contrast, seed: int) -> float:
+def effective(f: Tensor) -> float:
+    """Effective sample size of the mean of e^f over pairs that do not belong together: (sum w)^2 / sum w^2, w the sums over
+    an anchor's or a key's pairs, whichever is less. A mean that rests on a few of them says nothing about its expectation."""
+    sizes = []
+    for one in (f, f.T):
+        log_w = paired_scores(one).negative.logsumexp().double()
+        sizes.append(float(2 * log_w.logsumexp(dim=0) - (2 * log_w).logsumexp(dim=0)))
+    return math.exp(min(sizes))
+
+
+def optimism(bound: Bound, part: Part, negatives: Contrast, seed: int) -> float:
     """How much higher the bound is on samples a critic learned from than on unseen ones.
 
-    Each sample counts in both means, so what is left is what fitting did: half of it lifted the one, and about as
-    much is missing from the other (Akaike's argument), which the truth may be above.
+    Over all folds each sample counts in both means, so what is left is what fitting did: half of it lifted the one, and
+    about as much is missing from the other (Akaike's argument), which the truth may be above.
     """
-    gaps = []
-    for part in parts:
-        shift = _shift(bound, part.validation)
-        known, unseen = (
-            [value(bound, f, trials(bound, negatives, len(f), seed, f.device), shift) for f in blocks]
-            for blocks in (part.learned, part.held_out)
-        )
-        gaps.append(sum(known) / len(known) - sum(unseen) / len(unseen))
-    return max(0.0, sum(gaps) / len(gaps))
-
-
-def _shift(bound: Bound, f: Tensor) -> float:
-    """The constant that brings scores to log density ratios (mean e^f of negatives one), as read off validation
-    data; bounds without a ceiling have one best constant near it, found there too."""
-    off_diagonal = paired_scores(f).negative
-    mean = off_diagonal.logsumexp().logsumexp(dim=0) - off_diagonal.count().sum().log()
-    if not isinstance(bound, NWJ | TUBA):
-        return -float(mean)
-    found = minimize_scalar(
-        lambda c: -float(bound(paired_scores(f - mean + c))), bounds=(-4.0, 4.0), method="bounded"
+    known, unseen = (
+        [
+            value(
+                bound, _shifted(bound, f, part.validation), trials(bound, negatives, len(f), seed, f.device)
+            )
+            for f in blocks
+        ]
+        for blocks in (part.learned, [f for draw in part.held_out for f in draw])
     )
-    return float(found.x) - float(mean)
+    return sum(known) / len(known) - sum(unseen) / len(unseen)
+
+
+def _shifted(bound: Bound, f: Tensor, validation: Tensor) -> Tensor:
+    """Scores as log density ratios: mean e^f of negatives one, by a constant read off validation rows.
+
+    Bounds without a ceiling have one best constant near it, found there too; and since no ratio above the number of pairs can
+    be seen in so many pairs, neither their constant nor their scores go beyond its logarithm. That is another critic,
+    fixed before the pairs are looked at, and the claim holds for every critic.
+    """
+    off_diagonal = paired_scores(validation).negative
+    pairs = off_diagonal.count().sum().log()
+    mean = (off_diagonal.logsumexp().logsumexp(dim=0) - pairs).clamp(-pairs, pairs)
+    if not isinstance(bound, NWJ | TUBA):
+        return f - mean
+    highest = math.log(len(f) * (len(f) - 1))
+
+    def best_at(scores: Tensor, shift: float) -> Tensor:
+        return (scores - mean).clamp(max=highest) + shift
+
+    found = minimize_scalar(
+        lambda c: -float(bound(paired_scores(best_at(validation, c)))), bounds=(-4.0, 4.0), method="bounded"
+    )
+    return best_at(f, float(found.x))

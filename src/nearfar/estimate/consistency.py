@@ -1,6 +1,7 @@
-"""Does an estimate behave like information? Three checks that need no truth (the tests of Song and Ermon 2020).
+"""Does an estimate behave like information? Checks that need no truth (the tests of Song and Ermon 2020, and one of the rows).
 
 independence      y shuffled tells nothing: the estimate is zero
+circular shift    y moved by half its length tells nothing either, if rows do not depend on their neighbours
 data processing   a coarser x tells no more about y than x does
 additivity        two independent copies side by side tell twice as much
 """
@@ -11,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from nearfar.estimate.dependence import checked_groups
 from nearfar.estimate.mi import estimate_mi
 from nearfar.estimate.result import Estimate
 from nearfar.estimate.samples import Array, checked_pair
@@ -27,20 +29,24 @@ class Check:
 
 
 def check_mi(x: Any, y: Any, *, seed: int = 0, **options: Any) -> tuple[Check, ...]:
-    """The three laws, each with the estimator that `options` (those of `estimate_mi`) describe."""
+    """The laws, each with the estimator that `options` (those of `estimate_mi`) describe; where there are `groups`, on one row
+    of each."""
     x, y = checked_pair(x, y)
+    unit = checked_groups(options.pop("groups", None), len(x))
+    one_of_each = np.sort(np.unique(unit, return_index=True)[1])
+    x, y = checked_pair(x[one_of_each], y[one_of_each])
     options = {"baselines": False, **options, "seed": seed}
     whole = estimate_mi(x, y, **options)
     shuffled = estimate_mi(x, np.random.default_rng(seed).permutation(y), **options)
+    shifted = estimate_mi(x, np.roll(y, len(y) // 2, axis=0), **options)
     coarse = estimate_mi(_coarser(x), y, **options)
-    half = len(x) // 2
-    first = estimate_mi(x[:half], y[:half], **options)
-    second = estimate_mi(x[half : 2 * half], y[half : 2 * half], **options)
-    copies = estimate_mi(
-        np.hstack([x[:half], x[half : 2 * half]]), np.hstack([y[:half], y[half : 2 * half]]), **options
-    )
+    # at random: halves of a sorted table would be two different populations
+    a, b = np.random.default_rng(seed).permutation(len(x))[: 2 * (len(x) // 2)].reshape(2, -1)
+    first, second = estimate_mi(x[a], y[a], **options), estimate_mi(x[b], y[b], **options)
+    copies = estimate_mi(np.hstack([x[a], x[b]]), np.hstack([y[a], y[b]]), **options)
     return (
         _near("independence", shuffled.nats, 0.0, _error(shuffled)),
+        _near("circular shift", shifted.nats, 0.0, _error(shifted)),
         _at_most("data processing", coarse.nats, whole.nats, math.hypot(_error(coarse), _error(whole))),
         _near(
             "additivity",

@@ -67,11 +67,8 @@ class Measured:
 
 
 @torch.no_grad()
-def measured(
-    bound: Bound, f: Float[Tensor, "sample sample"], trials: Sequence[Trial], shift: float = 0.0
-) -> Measured:
+def measured(bound: Bound, f: Float[Tensor, "sample sample"], trials: Sequence[Trial]) -> Measured:
     """Mean over the trials, with the jackknife's error: groups of samples are left out in turn."""
-    f = f + shift
     group = torch.arange(len(f), device=f.device) % GROUPS  # rows are in random order already
     nats = _mean_value(bound, f, trials, group >= 0)
     left_out = torch.stack([_mean_value(bound, f, trials, group != g) for g in range(GROUPS)])
@@ -80,12 +77,10 @@ def measured(
 
 
 @torch.no_grad()
-def value(
-    bound: Bound, f: Float[Tensor, "sample sample"], trials: Sequence[Trial], shift: float = 0.0
-) -> float:
+def value(bound: Bound, f: Float[Tensor, "sample sample"], trials: Sequence[Trial]) -> float:
     """Mean over the trials, without its error."""
     everyone = torch.ones(len(f), dtype=torch.bool, device=f.device)
-    return float(_mean_value(bound, f + shift, trials, everyone))
+    return float(_mean_value(bound, f, trials, everyone))
 
 
 def _mean_value(
@@ -97,7 +92,13 @@ def _mean_value(
 
 
 def average(parts: Sequence[Measured]) -> Measured:
-    """Mean of values from different samples."""
+    """Mean of values from samples that share no row."""
     nats = sum(part.nats for part in parts) / len(parts)
     error = math.sqrt(sum(part.error**2 for part in parts)) / len(parts)
     return Measured(nats, error, sum(part.freedom for part in parts))
+
+
+def average_of_draws(draws: Sequence[Measured]) -> Measured:
+    """Mean of values from samples that share rows: it is not known to vary less than one of them."""
+    nats = sum(draw.nats for draw in draws) / len(draws)
+    return Measured(nats, sum(draw.error for draw in draws) / len(draws), min(d.freedom for d in draws))

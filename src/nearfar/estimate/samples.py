@@ -34,9 +34,9 @@ def checked_sample(values: Any, name: str) -> Array:
     except ValueError as error:
         raise UserError(f"{name} is not a table of numbers: its rows have different lengths") from error
     if array.dtype.kind not in "biuf":
-        first = next(iter(array.flat), None) if array.size else None
+        wrong = next((value for value in array.flat if not _is_number(value)), None)
         raise UserError(
-            f"{name} holds {first!r}, which is no number; give numbers, categories as whole-number codes"
+            f"{name} holds {wrong!r}, which is no number; give numbers, categories as whole-number codes"
         )
     if array.ndim == 1:
         array = array[:, None]
@@ -60,6 +60,10 @@ def checked_sample(values: Any, name: str) -> Array:
     return _of_usual_size(array)
 
 
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float, np.number)) and not isinstance(value, np.complexfloating)
+
+
 def _of_usual_size(array: Array) -> Array:
     """Columns of extreme size divided by a power of two, which loses nothing: their squares must be numbers too."""
     exponent = np.frexp(np.abs(array).max(axis=0))[1]
@@ -74,6 +78,16 @@ def checked_pair(x: Any, y: Any) -> tuple[Array, Array]:
             f"x has {len(x)} samples and y {len(y)}; row i of one must belong to row i of the other"
         )
     return x, y
+
+
+def shared_columns(x: Array, y: Array) -> list[tuple[int, int]]:
+    """Pairs of columns of x and of y with the same value in every row."""
+    return [
+        (i, j)
+        for i in range(x.shape[1])
+        for j in range(y.shape[1])
+        if x[0, i] == y[0, j] and np.array_equal(x[:, i], y[:, j])
+    ]
 
 
 def discrete_columns(sample: Array, discrete: Discrete) -> Bool[np.ndarray, "column"]:
