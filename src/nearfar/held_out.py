@@ -16,7 +16,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from nearfar.bounds import InfoNCE
-from nearfar.bounds.infonce import log_probability
+from nearfar.bounds.infonce import log_share
 from nearfar.buffers import frozen
 from nearfar.method import UNLIKE_PAIRS, Method
 from nearfar.schedules import START, Progress
@@ -53,8 +53,8 @@ def held_out_estimate(method: Method, batches: Iterable[Batch], progress: Progre
     mixed = False
     with frozen(method):
         for batch in batches:
-            pairs = method.encoders.pairs(len(batch.views), method.symmetric)
-            encoded = _encoded(method, batch)
+            pairs = method.pairs(batch)
+            encoded, _ = method.encode_batch(batch)
             if any(key in encoded.index and key not in encoded.instance for key in encoded.keys):
                 return None
             mixed = mixed or (not parts and _depends_on_the_rest(method, batch, encoded))
@@ -77,18 +77,10 @@ def held_out_estimate(method: Method, batches: Iterable[Batch], progress: Progre
     return HeldOut(nats, sum(errors), least, certificate)
 
 
-def _encoded(method: Method, batch: Batch) -> Encoded:
-    pairs = method.encoders.pairs(len(batch.views), method.symmetric)
-    encoded, _ = method.encode(
-        batch.views, anchors=sorted({p.anchor for p in pairs}), keys=sorted({p.key for p in pairs})
-    )
-    return encoded
-
-
 def _depends_on_the_rest(method: Method, batch: Batch, encoded: Encoded) -> bool:
     """Whether an embedding changes when half of its batch is not there: then anchors could see their negatives."""
     few = max(1, len(batch.index) // 2)
-    alone = _encoded(method, Batch(tuple(view[:few] for view in batch.views), batch.index[:few]))
+    alone, _ = method.encode_batch(Batch(tuple(view[:few] for view in batch.views), batch.index[:few]))
     pairs = [(alone.anchors[w], encoded.anchors[w]) for w in alone.anchors]
     pairs += [(alone.keys[w], encoded.keys[w]) for w in alone.keys]
     return any(
@@ -119,5 +111,5 @@ def _per_instance(
     total = anchors.new_zeros(len(anchors))
     for place in range(keys.shape[1]):
         scores = paired_scores(method.critic.cross(anchors, keys[:, place], progress))
-        total = total + log_probability(scores).squeeze(1) + math.log(len(anchors))
+        total = total + log_share(scores.positive[:, 0], scores.negative.logsumexp()) + math.log(len(anchors))
     return total / keys.shape[1]

@@ -32,7 +32,6 @@ from nearfar.types import (
     Encoded,
     Encoders,
     Keyed,
-    Margined,
     Outcome,
     Pair,
     Refreshing,
@@ -71,13 +70,13 @@ class Method(nn.Module):
         negatives.setup(encoders.key_groups, critic.prepare)
 
     def forward(self, batch: Batch, progress: Progress = START) -> Outcome:
-        pairs = self.encoders.pairs(len(batch.views), self.symmetric)
-        encoded, moved = self.encode(
-            batch.views, anchors=sorted({p.anchor for p in pairs}), keys=sorted({p.key for p in pairs})
-        )
+        pairs = self.pairs(batch)
+        encoded, moved = self.encode_batch(batch)
         # scores are differences of large numbers: float32, whatever the encoder ran in
         with torch.autocast(batch.index.device.type, enabled=False):
-            scores = [self.score(encoded, batch.index, p.anchor, p.key, progress) for p in pairs]
+            scores = [
+                self.selection(*self.score(encoded, batch.index, p.anchor, p.key, progress)) for p in pairs
+            ]
             values = [self.bound(s, progress) for s in scores]
             observed = self._observed(scores)
             climbed = [
@@ -95,6 +94,17 @@ class Method(nn.Module):
         if claim.status != "objective only":
             nats = (_weighted(weights, values) / sum(weights)).detach()
         return Outcome(loss, nats, claim.ceiling, _detached(encoded), batch.index, observed, moved)
+
+    def pairs(self, batch: Batch) -> tuple[Pair, ...]:
+        """Who is contrasted with whom in a batch."""
+        return self.encoders.pairs(len(batch.views), self.symmetric)
+
+    def encode_batch(self, batch: Batch) -> tuple[Encoded, BufferUpdates]:
+        """Anchors and keys of all pairs."""
+        pairs = self.pairs(batch)
+        return self.encode(
+            batch.views, anchors=sorted({p.anchor for p in pairs}), keys=sorted({p.key for p in pairs})
+        )
 
     def encode(
         self, views: Sequence[Tensor], anchors: Sequence[int], keys: Sequence[int]
@@ -116,8 +126,10 @@ class Method(nn.Module):
             return None
         return torch.stack([self.bound.observe(s) for s in scores])
 
-    def score(self, encoded: Encoded, index: Tensor, anchor: int, key: int, progress: Progress) -> Scores:
-        """Scores of view `anchor` against view `key` after selection."""
+    def score(
+        self, encoded: Encoded, index: Tensor, anchor: int, key: int, progress: Progress
+    ) -> tuple[Scores, Context]:
+        """Scores of view `anchor` against view `key` before the selection, and what the selection may know beside them."""
         anchors, rows = encoded.anchors[anchor], encoded.index_of(key, index)
         keys = {k: rows for k, rows in encoded.keys.items() if self._alike(k, key)}
         positive = self.negatives.positive(keys, rows, key)
@@ -126,9 +138,8 @@ class Method(nn.Module):
             self._positives(anchors, positive, progress),
             self._negatives(anchors, rows, candidates, progress),
         )
-        return self.selection(
-            scores, Context(anchors, candidates, rows, progress, isinstance(self.bound, Margined))
-        )
+        as_mean = getattr(self.bound, "distance_scores", False)
+        return scores, Context(anchors, candidates, rows, progress, as_mean)
 
     def _alike(self, key: int, other: int) -> bool:
         return key % self.encoders.key_groups == other % self.encoders.key_groups
@@ -170,7 +181,7 @@ class Method(nn.Module):
     @torch.no_grad()
     def prime(self, batch: Batch, progress: Progress = START) -> None:
         """Shows instances to a source that wants to know them before the first step; no network moves."""
-        keys = sorted({p.key for p in self.encoders.pairs(len(batch.views), self.symmetric)})
+        keys = sorted({p.key for p in self.pairs(batch)})
         encoded, _ = self.encode(batch.views, anchors=(), keys=keys)
         self._remember(encoded, batch.index, progress)
 

@@ -7,7 +7,9 @@ integer.
 """
 
 import numpy as np
+import torch
 from jaxtyping import Float, Int
+from torch import Tensor
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
@@ -35,3 +37,21 @@ def uniforms(
 def order(seed: int, epoch: int, size: int) -> Int[np.ndarray, "image"]:
     """The order in which epoch `epoch` visits `size` images."""
     return np.random.Generator(np.random.Philox(key=[seed % 2**64, epoch])).permutation(size)
+
+
+def uniform_grid(seed: int, rows: Int[Tensor, "row"], columns: int) -> Float[Tensor, "row column"]:
+    """A number in [0, 1) for every (row, column): the same for the same place, whichever rows are asked for together."""
+    words = _mixed(_mixed(rows + seed)[:, None] + torch.arange(columns, device=rows.device))
+    return ((words >> 11) & (2**53 - 1)).double() * 2.0**-53
+
+
+def _mixed(word: Int[Tensor, "*any"]) -> Int[Tensor, "*any"]:
+    """The splitmix64 finaliser in torch's signed integers, which wrap as unsigned ones do; shifts lose the sign's copies."""
+    word = word + _signed(0x9E3779B97F4A7C15)
+    word = (word ^ ((word >> 30) & (2**34 - 1))) * _signed(0xBF58476D1CE4E5B9)
+    word = (word ^ ((word >> 27) & (2**37 - 1))) * _signed(0x94D049BB133111EB)
+    return word ^ ((word >> 31) & (2**33 - 1))
+
+
+def _signed(word: int) -> int:
+    return word - 2**64 if word >= 2**63 else word

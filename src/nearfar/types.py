@@ -21,7 +21,7 @@ from jaxtyping import Float, Int, Int32, Int64, UInt8
 from torch import Tensor, nn
 
 from nearfar.buffers import BufferUpdates
-from nearfar.schedules import Progress, Value
+from nearfar.schedules import Progress
 from nearfar.scores import Candidates, Scores
 
 
@@ -165,7 +165,7 @@ class Context:
     candidates: Candidates
     index: Int[Tensor, "anchor"]
     progress: Progress
-    # several things that count as one positive are their mean (`Margined`), not their sum of e^f
+    # several things that count as one positive are their mean, not their sum of e^f: where scores are read as distances
     as_mean: bool = False
 
 
@@ -269,6 +269,8 @@ class Keyed(Protocol):
 class Bound(Protocol):
     """What number is climbed: the estimate in nats, averaged over anchors, always maximised.
 
+    A bound that takes scores for distances, not for logarithms of chances, says so by an attribute `distance_scores = True`.
+
     A certificate without progress speaks for the whole run: proven only if every value of a schedule is covered,
     the ceiling the highest it reaches.
     """
@@ -276,13 +278,6 @@ class Bound(Protocol):
     def __call__(self, scores: Scores, progress: Progress | None = None) -> Float[Tensor, ""]: ...
 
     def certificate(self, sampling: NegativeSampling, progress: Progress | None = None) -> Certificate: ...
-
-
-@runtime_checkable
-class Margined(Protocol):
-    """A bound that asks for a margin between scores: it takes them for distances, not for logarithms of chances."""
-
-    margin: Value
 
 
 @runtime_checkable

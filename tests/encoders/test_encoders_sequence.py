@@ -111,7 +111,7 @@ def test_the_ceiling_is_the_number_of_negatives_of_full_windows_and_no_value_exc
     counts = []
     for k in range(1, 4):
         encoded = encoders.encode(whole.views, (k,), (k,))
-        scores = method.score(encoded, whole.index, k, k, START)
+        scores, _ = method.score(encoded, whole.index, k, k, START)
         assert scores.negative.count().unique().numel() == 1
         counts.append(1 + float(scores.negative.count()[0]))
     assert certificate.ceiling == pytest.approx(np.mean(np.log(counts)))

@@ -82,12 +82,12 @@ def test_the_gradient_equals_that_of_the_enumerated_expectation(name: str, aim: 
     estimated = [torch.zeros_like(parameter) for parameter in (*network, *scored)]
     scores = Scores.of(positive, negative, offered)
     for accepted in every:
-        drawn = part.drawn(scores, chances, accepted)
+        drawn = part.drawn(scores, lambda *_, chosen=accepted: chosen)
         value = bound(drawn)
         torch.testing.assert_close(value, value_of(bound, positive, negative, offered, accepted))
         credit = drawn.score_function_term(value, bound)
         assert float(credit.detach()) == 0.0
-        torch.testing.assert_close(drawn.log_chance.exp(), chance_of(accepted, offered, chances))
+        torch.testing.assert_close(drawn.log_chance.sum().exp(), chance_of(accepted, offered, chances))
         parts = torch.autograd.grad(value + credit, [*network, *scored], retain_graph=True)
         for total, gradient in zip(estimated, parts, strict=True):
             total += chance_of(accepted, offered, chances).detach() * gradient

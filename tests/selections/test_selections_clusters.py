@@ -227,7 +227,7 @@ def test_only_bounds_with_a_margin_take_the_mean() -> None:
         )  # everybody at the same place: the mean distance is nought, the sum counts heads
         pair = Batch((same, same), torch.arange(80))
         encoded = Encoded({0: same}, {1: same})
-        found = method.score(encoded, pair.index, 0, 1, START)
+        found = method.selection(*method.score(encoded, pair.index, 0, 1, START))
         torch.testing.assert_close(found.positive, torch.full((80, 1), expected))
 
 

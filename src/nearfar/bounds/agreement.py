@@ -22,7 +22,7 @@ class Agreement:
     needs_bounded: ClassVar[bool] = True  # scores: longer vectors would agree ever more
 
     def __call__(self, scores: Scores, progress: Progress | None = None) -> Float[Tensor, ""]:
-        return (2.0 * scores.positive - 2.0).mean()
+        return scores.over_positives(lambda f: 2.0 * f - 2.0)
 
     def certificate(self, sampling: NegativeSampling, progress: Progress | None = None) -> Certificate:
         return objective("agreement of two views says nothing about information")

@@ -23,7 +23,7 @@ class JensenShannon:
 
     def __call__(self, scores: Scores, progress: Progress | None = None) -> Float[Tensor, ""]:
         negative = scores.negative.mean_of(lambda score: F.logsigmoid(-score))
-        return F.logsigmoid(scores.positive).mean() + over_anchors(negative, scores.negative.count())
+        return scores.over_positives(F.logsigmoid) + over_anchors(negative, scores.negative.count())
 
     def certificate(self, sampling: NegativeSampling, progress: Progress | None = None) -> Certificate:
         return objective("it bounds the Jensen-Shannon divergence, which rises with I but is not I")
@@ -38,7 +38,7 @@ class BinaryNCE:
         nu = scores.negative.count()
         log_nu = nu.log()  # -inf without noise: then everything is data, surely
         noise = nu * scores.negative.mean_of(lambda score, log_nu: F.logsigmoid(log_nu - score), log_nu)
-        return (F.logsigmoid(scores.positive - log_nu[:, None]) + noise[:, None]).mean()
+        return scores.over_positives(lambda f, log_nu, noise: F.logsigmoid(f - log_nu) + noise, log_nu, noise)
 
     def certificate(self, sampling: NegativeSampling, progress: Progress | None = None) -> Certificate:
         return objective("the log-likelihood of telling data from noise estimates a density ratio, not I")

@@ -47,12 +47,15 @@ class AlphaCPC:
         object.__setattr__(self, "alpha", checked(self.alpha, "alpha", 0, math.inf, _POSITIVE))
 
     def __call__(self, scores: Scores, progress: Progress | None = None) -> Float[Tensor, ""]:
-        alpha, count = at(self.alpha, progress), scores.negative.count()[:, None]
+        alpha, count = at(self.alpha, progress), scores.negative.count()
         _check_below(alpha, 1 + scores.negative.offered())
         log_b = torch.log((1 + count - alpha).clamp_min(0) / count.clamp_min(1))
-        negative = log_b + scores.negative.logsumexp()[:, None]
-        told = scores.positive - torch.logaddexp(math.log(alpha) + scores.positive, negative)
-        return (torch.log1p(count) + told).mean()
+        negative = log_b + scores.negative.logsumexp()
+        return scores.over_positives(
+            lambda f, others, many: torch.log1p(many) + (f - torch.logaddexp(math.log(alpha) + f, others)),
+            negative,
+            count,
+        )
 
     def certificate(self, sampling: NegativeSampling, progress: Progress | None = None) -> Certificate:
         m, alphas = 1 + sampling.negatives, values(self.alpha, progress)
@@ -83,23 +86,29 @@ class MultiLabelCPC:
         object.__setattr__(self, "alpha", checked(self.alpha, "alpha", 0, math.inf, _POSITIVE))
 
     def __call__(self, scores: Scores, progress: Progress | None = None) -> Float[Tensor, ""]:
-        per_positive = 1 + scores.negative.count().sum() / scores.positive.numel()
+        per_positive = 1 + scores.negative.count().sum() / scores.positive_count().sum()
         return per_positive.log() - math.log(at(self.alpha, progress)) - self.divergence(scores, progress)
 
     def divergence(self, scores: Scores, progress: Progress | None = None) -> Float[Tensor, ""]:
         """KL( p | p' ) where p shares 1 among the positives and p' is the softmax of all weighted scores
         (Song & Ermon 2020, Algorithm 1): how far the value is below log( (P + N) / (alpha P) ), never negative."""
-        alpha, positives = at(self.alpha, progress), scores.positive.numel()
+        alpha, positives = at(self.alpha, progress), scores.positive_count().sum()
         negatives = scores.negative.count().sum()
-        _check_below(alpha, 1 + scores.negative.offered() / scores.positive.shape[1])
+        if scores.also is None:
+            _check_below(alpha, 1 + scores.negative.offered() / scores.positive.shape[1])
         log_beta = torch.log(
             (positives + negatives - alpha * positives).clamp_min(0) / negatives.clamp_min(1)
         )
-        positive = math.log(alpha) + scores.positive
         log_z = torch.logaddexp(
-            positive.flatten().logsumexp(dim=0), log_beta + scores.negative.logsumexp().logsumexp(dim=0)
+            math.log(alpha) + scores.positive_logsumexp().logsumexp(dim=0),
+            log_beta + scores.negative.logsumexp().logsumexp(dim=0),
         )
-        return (log_z - positive).mean() - math.log(positives)
+        total = (
+            scores.positive.sum()
+            if scores.also is None
+            else scores.positive.sum() + scores.also.sum_of(lambda f: f).sum()
+        )
+        return log_z - math.log(alpha) - total / positives - torch.log(positives)
 
     def certificate(self, sampling: NegativeSampling, progress: Progress | None = None) -> Certificate:
         n, m, alphas = sampling.anchors, 1 + sampling.negatives, values(self.alpha, progress)

@@ -14,6 +14,10 @@ from nearfar.scores import Scores
 from nearfar.types import Certificate, NegativeSampling
 
 
+def _itself(score: Tensor) -> Tensor:
+    return score
+
+
 class DonskerVaradhan(nn.Module):
     """E[f(u, v+)] - log E[e^f(u, v)], the second mean over all negatives of all anchors (Sáez Maldonado 2021, sec. 3).
 
@@ -37,7 +41,7 @@ class DonskerVaradhan(nn.Module):
         batch = log_mean.detach()
         # at most 1 / (1 - momentum), because the running mean contains the batch's
         share = torch.exp(batch - self._moved(batch, progress))
-        return scores.positive.mean() - batch - share * (log_mean - batch)
+        return scores.over_positives(_itself) - batch - share * (log_mean - batch)
 
     def _moved(self, log_mean: Tensor, progress: Progress | None) -> Tensor:
         """log of the running mean after a batch of this mean."""
@@ -83,7 +87,7 @@ class SMILE:
         clip = at(self.clip, progress)
         mean = pooled_mean(scores.negative, lambda score: torch.exp(score.clamp(-clip, clip) - clip))
         log_mean = torch.where(mean > 0, mean.log() + clip, 0.0)
-        return scores.positive.mean() - log_mean
+        return scores.over_positives(_itself) - log_mean
 
     def certificate(self, sampling: NegativeSampling, progress: Progress | None = None) -> Certificate:
         return not_covered(

@@ -13,9 +13,15 @@ from nearfar.scores import Scores
 from nearfar.types import Certificate, NegativeSampling
 
 
-def log_probability(scores: Scores) -> Float[Tensor, "anchor positive"]:
-    """log softmax of each positive among itself and the negatives of its anchor, without other positives."""
-    return scores.positive - torch.logaddexp(scores.positive, scores.negative.logsumexp()[:, None])
+def log_share(positive: Tensor, negatives: Tensor) -> Tensor:
+    """log softmax of a positive among itself and the negatives of its anchor, whose log-sum-exp is given; without other
+    positives."""
+    return positive - torch.logaddexp(positive, negatives)
+
+
+def log_probability(scores: Scores) -> Float[Tensor, ""]:
+    """Its mean over positives."""
+    return scores.over_positives(log_share, scores.negative.logsumexp())
 
 
 @dataclass(frozen=True)
@@ -28,7 +34,12 @@ class InfoNCE:
     """
 
     def __call__(self, scores: Scores, progress: Progress | None = None) -> Float[Tensor, ""]:
-        return (log_probability(scores) + torch.log1p(scores.negative.count())[:, None]).mean()
+        negative = scores.negative
+        return scores.over_positives(
+            lambda f, others, count: log_share(f, others) + torch.log1p(count),
+            negative.logsumexp(),
+            negative.count(),
+        )
 
     def certificate(self, sampling: NegativeSampling, progress: Progress | None = None) -> Certificate:
         m = 1 + sampling.negatives

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from jaxtyping import Float
@@ -22,6 +23,7 @@ class Triplet:
     the positive yet inside the margin (FaceNet); an anchor without any counts as 0.
     """
 
+    distance_scores: ClassVar[bool] = True
     margin: Value = 1.0
     semi_hard: bool = False
 
@@ -32,8 +34,14 @@ class Triplet:
     def __call__(self, scores: Scores, progress: Progress | None = None) -> Float[Tensor, ""]:
         margin = at(self.margin, progress)
         loss = _semi_hard if self.semi_hard else _hinge
-        losses = [loss(scores.negative, positive, margin) for positive in scores.positive.unbind(dim=1)]
-        return -torch.stack(losses).mean()
+        if scores.also is None:
+            losses = [loss(scores.negative, positive, margin) for positive in scores.positive.unbind(dim=1)]
+            return -torch.stack(losses).mean()
+        # a sum over positives of a mean over negatives is no reduction of either: their mean score stands for the positives
+        positive = (
+            scores.positive.sum(dim=1) + scores.also.sum_of(lambda f: f)
+        ) / scores.positive_count().clamp_min(1)
+        return -loss(scores.negative, positive, margin).mean()
 
     def certificate(self, sampling: NegativeSampling, progress: Progress | None = None) -> Certificate:
         return objective("a margin between distances says nothing about information")
@@ -58,7 +66,7 @@ class Tuple:
     source."""
 
     def __call__(self, scores: Scores, progress: Progress | None = None) -> Float[Tensor, ""]:
-        return log_probability(scores).mean()
+        return log_probability(scores)
 
     def certificate(self, sampling: NegativeSampling, progress: Progress | None = None) -> Certificate:
         return _short_by(sampling)
@@ -72,7 +80,7 @@ class NPair:
     """
 
     def __call__(self, scores: Scores, progress: Progress | None = None) -> Float[Tensor, ""]:
-        return log_probability(scores).mean()
+        return log_probability(scores)
 
     def certificate(self, sampling: NegativeSampling, progress: Progress | None = None) -> Certificate:
         return _short_by(sampling)

@@ -33,7 +33,7 @@ class BarberAgakov:
             raise UserError(f"bound.entropy was {self.entropy}; it must be H(v) in nats, or left out")
 
     def __call__(self, scores: Scores, progress: Progress | None = None) -> Float[Tensor, ""]:
-        return scores.positive.mean() + (self.entropy or 0.0)
+        return scores.over_positives(lambda f: f) + (self.entropy or 0.0)
 
     def certificate(self, sampling: NegativeSampling, progress: Progress | None = None) -> Certificate:
         if self.entropy is None:
@@ -57,7 +57,12 @@ class UBA:
     def __call__(self, scores: Scores, progress: Progress | None = None) -> Float[Tensor, ""]:
         count = scores.negative.count()
         log_z = scores.negative.logsumexp() - count.clamp_min(1).log()
-        return over_anchors(scores.positive.mean(dim=1) - log_z, count)
+        own = (
+            scores.positive.sum(dim=1)
+            if scores.also is None
+            else scores.positive.sum(dim=1) + scores.also.sum_of(lambda f: f)
+        )
+        return over_anchors(own / scores.positive_count().clamp_min(1) - log_z, count)
 
     def certificate(self, sampling: NegativeSampling, progress: Progress | None = None) -> Certificate:
         return not_covered(
@@ -68,7 +73,7 @@ class UBA:
 
 def _linear(scores: Scores, log_baseline: float) -> Float[Tensor, ""]:
     """E[g] - E[e^g] + 1 with g = f - log a."""
-    positive = soft_clip(scores.positive - log_baseline).mean()
+    positive = scores.over_positives(lambda f: soft_clip(f - log_baseline))
     partition = scores.negative.mean_of(lambda score: torch.exp(soft_clip(score - log_baseline)))
     return positive + 1.0 - over_anchors(partition, scores.negative.count())
 

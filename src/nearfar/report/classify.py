@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int, Int8
-from torch import Tensor, nn
+from torch import Tensor
 
 from nearfar.method import Method
 from nearfar.schedules import Progress
@@ -34,23 +34,6 @@ class Sifted:
     candidate: Int[np.ndarray, "candidate"]
 
 
-class _Watch(nn.Module):
-    """Stands in a method where its selection was, and keeps what it is first asked."""
-
-    def __init__(self, selection: Selection) -> None:
-        super().__init__()
-        self.selection = selection
-        self.asked: tuple[Scores, Context] | None = None
-
-    def forward(self, scores: Scores, context: Context) -> Scores:
-        if self.asked is None:
-            self.asked = scores, context
-        return self.selection(scores, context)
-
-    def sampling(self, *arguments: object) -> object:
-        return self.selection.sampling(*arguments)  # type: ignore[arg-type]
-
-
 @torch.no_grad()
 def watched(method: Method, batch: Batch, progress: Progress) -> tuple[Scores, Context]:
     """What the selection is asked in a training step on `batch`, for the first pair of views.
@@ -58,23 +41,13 @@ def watched(method: Method, batch: Batch, progress: Progress) -> tuple[Scores, C
     The method runs as it does in training, batch statistics included, or the anchors would not be those that
     the candidates in a queue or bank were embedded beside. Nothing of it changes.
     """
-    selection, training = method.selection, method.training
-    watch = _Watch(selection)
+    training = method.training
     method.train()
     try:
-        _put(method, watch)
-        method(batch, progress)
+        pair, (encoded, _) = method.pairs(batch)[0], method.encode_batch(batch)
+        return method.score(encoded, batch.index, pair.anchor, pair.key, progress)
     finally:
-        _put(method, selection)
         method.train(training)
-    if watch.asked is None:
-        raise RuntimeError("the method has a step in which its selection is never asked")
-    return watch.asked
-
-
-def _put(method: Method, selection: Selection | _Watch) -> None:
-    del method.selection  # torch lets nothing but a module take a module's place
-    method.selection = selection  # type: ignore[assignment]
 
 
 def classify_candidates(selection: Selection, scores: Scores, context: Context, by_rank: bool) -> Sifted:

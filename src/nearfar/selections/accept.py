@@ -1,7 +1,7 @@
 """Learned acceptance: which negatives count is drawn, and the chances are learned (VINCE+, Wu et al. 2020, App. C)."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import torch
@@ -9,8 +9,9 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from nearfar.errors import UserError
+from nearfar.randomness import uniform_grid
 from nearfar.schedules import Progress
-from nearfar.scores import Dense, Scores
+from nearfar.scores import Membership, Scores
 from nearfar.types import Context, NegativeSampling
 
 Aim = Literal["climb", "oppose"]
@@ -18,11 +19,11 @@ Aim = Literal["climb", "oppose"]
 
 @dataclass(frozen=True)
 class Drawn(Scores):
-    """Scores whose kept negatives were drawn, with the log of the chance of exactly that draw."""
+    """Scores whose kept negatives were drawn, with the log of the chance of exactly that draw, anchor by anchor."""
 
-    log_chance: Float[Tensor, ""]
-    everyone: Scores
-    aim: Aim
+    log_chance: Float[Tensor, "anchor"] = field(default_factory=lambda: torch.zeros(0))
+    everyone: Scores | None = None
+    aim: Aim = "climb"
 
     def score_function_term(self, value: Tensor, climb: Callable[..., Tensor], *arguments: Any) -> Tensor:
         """Zero, with the score-function gradient of the expected value: (value - baseline) grad log chance.
@@ -34,7 +35,8 @@ class Drawn(Scores):
             gain = value - climb(self.everyone, *arguments)
         if self.aim == "oppose":
             gain = -gain
-        return gain * (self.log_chance - self.log_chance.detach())
+        log_chance = self.log_chance.sum()
+        return gain * (log_chance - log_chance.detach())
 
 
 class Accept(nn.Module):
@@ -72,25 +74,29 @@ class Accept(nn.Module):
         return self.least + (1 - self.least) * torch.sigmoid(told)
 
     def forward(self, scores: Scores, context: Context | None = None) -> Scores:
-        values, offered = scores.negative.matrix()
-        chances = self.chances(values, offered)
-        accepted = offered & (torch.rand_like(chances) < chances)
-        return self.drawn(scores, chances, accepted)
+        # one number of torch's generator, then a function of it and the pair's place: a tile draws what the whole would
+        seed = int(torch.randint(2**62, ()))
 
-    def drawn(
-        self,
-        scores: Scores,
-        chances: Float[Tensor, "anchor candidate"],
-        accepted: Bool[Tensor, "anchor candidate"],
-    ) -> Drawn:
-        """The scores of one draw."""
-        values, offered = scores.negative.matrix()
-        # where r is 1 a refusal cannot happen, and its log would be -inf times 0
-        refusal = torch.log1p(-chances.clamp_max(1 - 1e-7))
-        log_chance = torch.where(accepted, chances.log(), refusal).masked_fill(~offered, 0.0).sum()
-        alone = ~accepted.any(dim=1, keepdim=True)
-        kept = Dense(values, accepted | (offered & alone))
-        return Drawn(scores.positive, kept, log_chance, scores, self.aim)
+        def draw(chances: Tensor, rows: Tensor) -> Tensor:
+            return uniform_grid(seed, rows, chances.shape[1]) < chances
+
+        return self.drawn(scores, draw)
+
+    def drawn(self, scores: Scores, draw: Callable[[Tensor, Tensor], Tensor]) -> Drawn:
+        """The scores of one draw: `draw(chances, rows)` says who is accepted."""
+
+        def rule(values: Tensor, offered: Tensor, rows: Tensor) -> Membership:
+            chances = self.chances(values, offered)
+            accepted = offered & draw(chances, rows)
+            # where r is 1 a refusal cannot happen, and its log would be -inf times 0
+            refusal = torch.log1p(-chances.clamp_max(1 - 1e-7))
+            log_chance = torch.where(accepted, chances.log(), refusal).masked_fill(~offered, 0.0).sum(dim=1)
+            alone = ~accepted.any(dim=1, keepdim=True)
+            return Membership(accepted | (offered & alone), log_chance=log_chance)
+
+        divided = scores.negative.divide(rule, drawn=True)
+        assert divided.log_chance is not None
+        return Drawn(scores.positive, divided.kept, scores.also, divided.log_chance, scores, self.aim)
 
     def sampling(self, given: NegativeSampling, progress: Progress | None = None) -> NegativeSampling:
         why = "negatives are accepted with learned chances, and Wu et al. 2020, Cor. 3.1.1 takes an unnormalised q for a density"

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from nearfar.errors import UserError
 from nearfar.schedules import Progress
-from nearfar.scores import Dense, Scores
+from nearfar.scores import Membership, Scores
 from nearfar.selections.close import merge_positives
 from nearfar.selections.clusters import Clusters
 from nearfar.types import Context, NegativeSampling
@@ -51,18 +51,21 @@ class Cave(nn.Module):
     def forward(self, scores: Scores, context: Context | None = None) -> Scores:
         if context is None:
             return scores
-        values, strangers = scores.negative.matrix()
-        index = context.index, context.candidates.index
-        cave = strangers & self.cave.together(*index)
-        close = torch.zeros_like(cave) if self.close is None else cave & self.close.together(*index)
-        negatives = cave & ~close
-        alone = ~negatives.any(dim=1, keepdim=True)
-        positive = (
-            scores.positive
-            if self.close is None
-            else merge_positives(scores.positive, values, close, context.as_mean)
-        )
-        return Scores(positive, Dense(values, negatives | (strangers & ~close & alone)))
+        theirs = context.candidates.index
+
+        def rule(values: Tensor, offered: Tensor, rows: Tensor) -> Membership:
+            index = context.index[rows], theirs
+            cave = offered & self.cave.together(*index)
+            close = torch.zeros_like(cave) if self.close is None else cave & self.close.together(*index)
+            negatives = cave & ~close
+            alone = ~negatives.any(dim=1, keepdim=True)
+            return Membership(negatives | (offered & ~close & alone), close)
+
+        divided = scores.negative.divide(rule, close=self.close is not None)
+        if divided.close is None:
+            return replace(scores, negative=divided.kept)
+        positive = merge_positives(scores.positive, divided.close, context.as_mean)
+        return replace(scores, positive=positive, negative=divided.kept)
 
     def sampling(self, given: NegativeSampling, progress: Progress | None = None) -> NegativeSampling:
         why = (

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from nearfar.errors import UserError
 from nearfar.schedules import Progress
-from nearfar.scores import Dense, Scores
+from nearfar.scores import Membership, Scores
 from nearfar.types import Context, NegativeSampling
 
 UNKNOWN_GROUP = -1
@@ -47,11 +47,15 @@ class Group(nn.Module):
     def forward(self, scores: Scores, context: Context | None = None) -> Scores:
         if context is None:
             return scores
-        values, strangers = scores.negative.matrix()
-        mine, theirs = self.of(context.index)[:, None], self.of(context.candidates.index)[None, :]
-        company = strangers & (mine == theirs) & (mine != UNKNOWN_GROUP)
-        alone = ~company.any(dim=1, keepdim=True)
-        return Scores(scores.positive, Dense(values, company | (strangers & alone)))
+        theirs = self.of(context.candidates.index)[None, :]
+
+        def rule(values: Tensor, offered: Tensor, rows: Tensor) -> Membership:
+            mine = self.of(context.index[rows])[:, None]
+            company = offered & (mine == theirs) & (mine != UNKNOWN_GROUP)
+            alone = ~company.any(dim=1, keepdim=True)
+            return Membership(company | (offered & alone))
+
+        return replace(scores, negative=scores.negative.divide(rule).kept)
 
     def sampling(self, given: NegativeSampling, progress: Progress | None = None) -> NegativeSampling:
         why = f"negatives share the anchor's {self.by}, so the value speaks of the information beyond it, not of all"

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from nearfar.errors import UserError
 from nearfar.schedules import Progress, Value, at
-from nearfar.scores import Dense, Scores
+from nearfar.scores import Membership, Scores
 from nearfar.selections.close import merge_positives
 from nearfar.selections.clusters import Clusters
 from nearfar.selections.ranks import beyond_edges
@@ -63,17 +63,21 @@ class Neighbours(nn.Module):
     def forward(self, scores: Scores, context: Context | None = None) -> Scores:
         if context is None:
             return scores
-        values, strangers = scores.negative.matrix()
         lower, upper = (at(edge, context.progress) for edge in (self.ring.lower, self.ring.upper))
-        with torch.no_grad():
-            reach, too_close = beyond_edges(values, strangers, lower, upper, self.background)
-            close = reach & self.close.together(context.index, context.candidates.index)
-            unknown = ~self.close.knows(context.index)[:, None]
-            negatives = (reach & ~too_close & ~close) | (strangers & unknown)
-        positive = scores.positive
-        if self.keep == "la":
-            positive = merge_positives(positive, values, close, context.as_mean)
-        return Scores(positive, Dense(values, negatives))
+
+        def rule(values: Tensor, offered: Tensor, rows: Tensor) -> Membership:
+            index = context.index[rows]
+            with torch.no_grad():
+                reach, too_close = beyond_edges(values, offered, lower, upper, self.background)
+                close = reach & self.close.together(index, context.candidates.index)
+                unknown = ~self.close.knows(index)[:, None]
+                return Membership((reach & ~too_close & ~close) | (offered & unknown), close)
+
+        divided = scores.negative.divide(rule, close=self.keep == "la")
+        if divided.close is None:
+            return replace(scores, negative=divided.kept)
+        positive = merge_positives(scores.positive, divided.close, context.as_mean)
+        return replace(scores, positive=positive, negative=divided.kept)
 
     def sampling(self, given: NegativeSampling, progress: Progress | None = None) -> NegativeSampling:
         if self.keep == "la":

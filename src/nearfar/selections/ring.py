@@ -9,7 +9,7 @@ from torch import Tensor
 
 from nearfar.errors import UserError
 from nearfar.schedules import Progress, Value, at, ends, parse_value, written
-from nearfar.scores import Dense, Scores
+from nearfar.scores import Dense, Membership, Scores
 from nearfar.selections.ranks import between_edges, places
 from nearfar.types import Context, Coverage, NegativeSampling
 
@@ -40,8 +40,9 @@ class Ring:
 
     def __call__(self, scores: Scores, context: Context | Progress | None = None) -> Scores:
         """In a loop of one's own, where edges move by schedule, `context` may be how far the run is."""
-        values, kept = scores.negative.matrix()
-        return Scores(scores.positive, Dense(values, self._inside(values, kept, _now(context))))
+        now = _now(context)
+        rule = lambda values, offered, rows: Membership(self._inside(values, offered, now))
+        return replace(scores, negative=scores.negative.divide(rule).kept)
 
     def _inside(
         self, values: Tensor, kept: Tensor, progress: Progress | None

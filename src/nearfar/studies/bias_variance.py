@@ -19,7 +19,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from nearfar.bounds.infonce import log_probability
+from nearfar.bounds.infonce import log_share
 from nearfar.errors import UserError
 from nearfar.scores import Scores
 from nearfar.selections import Ball
@@ -69,7 +69,9 @@ def estimates(
 
 def _each(scores: Scores) -> Float[Tensor, "anchor"]:
     """InfoNCE before its mean over anchors: a variance needs them apart."""
-    return log_probability(scores)[:, 0] + torch.log1p(scores.negative.count())
+    return log_share(scores.positive[:, 0], scores.negative.logsumexp()) + torch.log1p(
+        scores.negative.count()
+    )
 
 
 def moments(k: int, cut: float, nats: float, anchors: int, draws: int, seed: int) -> dict[str, float]:
