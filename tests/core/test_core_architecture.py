@@ -71,8 +71,28 @@ nf.Method, nf.Queue(16), nf.Bank(16), nf.linear(0, 1)
     assert float(done.stdout) <= 2.08
 
 
-def test_the_public_surface_is_there() -> None:
+# the names that users were promised, written out: a name may be added, none may go
+PROMISED = """
+pretrain Run Method evaluate_run write_report open_data
+Shared Momentum PerView InfoMax Network backbone Views
+Cosine Dot Bilinear Joint Separable Distance
+InBatch Queue Bank NoNegatives
+Everyone Ball Ring Cave Neighbours Accept Group
+InfoNCE AlphaCPC MultiLabelCPC NWJ DonskerVaradhan JensenShannon BarberAgakov BinaryNCE Vince UBA TUBA SMILE Triplet Tuple NPair
+Agreement
+Scores dense_scores streamed_scores
+linear geometric cosine steps
+estimate_mi check_mi info Estimate Certificate
+UserError Stopped
+"""
+
+
+def test_the_public_surface_is_what_was_promised() -> None:
+    assert sorted(set(PROMISED.split()) - set(nf.__all__)) == []
+    assert len(set(nf.__all__)) == len(nf.__all__)
     for name in nf.__all__:
         assert getattr(nf, name) is not None
+    for name in ("entropy", "conditional_entropy", "mutual_information", "kl"):
+        assert callable(getattr(nf.info, name))
     with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
         _ = nf.nonsense

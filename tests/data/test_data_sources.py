@@ -301,6 +301,22 @@ class TestParquet:
             pq.write_table(table, tmp_path / "b.parquet")
             assert open_data(tmp_path / "b.parquet").classes == ()
 
+    @pytest.mark.parametrize(
+        ("image", "label"), [("img", "label"), ("image", "labels"), ("img", "fine_label")]
+    )
+    def test_the_column_names_of_hugging_faces_own_sets(self, tmp_path: Path, image: str, label: str) -> None:
+        """CIFAR-10 there has `img` and `label`, CIFAR-100 `img`, `fine_label` and `coarse_label`."""
+        usual = write_parquet(tmp_path / "a.parquet", [png(p) for p in pictures()], LABELS, CLASSES)
+        table = pq.read_table(usual)
+        features = {label: {"_type": "ClassLabel", "names": list(CLASSES)}, image: {"_type": "Image"}}
+        renamed = table.rename_columns([image, label]).append_column("coarse_label", pa.array([0] * 12))
+        metadata = {"huggingface": json.dumps({"info": {"features": features}})}
+        pq.write_table(renamed.replace_schema_metadata(metadata), tmp_path / "b.parquet")
+        expected, found = open_data(usual), open_data(tmp_path / "b.parquet")
+        np.testing.assert_array_equal(everything(found), everything(expected))
+        np.testing.assert_array_equal(found.labels, LABELS)
+        assert found.classes == CLASSES
+
     def test_wrong_columns_and_files(self, tmp_path: Path) -> None:
         pq.write_table(pa.table({"picture": [b"x"], "label": [1]}), tmp_path / "a.parquet")
         with pytest.raises(UserError, match=r"a\.parquet' has no `image` column .*picture, label"):

@@ -66,7 +66,14 @@ def test_scores_hold_learned_and_baselines_however_deep(make_run: Make, make_res
     assert scores == (
         Score("knn", "learned", 0.5, 0.93, (low, high), told),
         Score("fractions 1%", "learned", 0.2, None, None, told),
-        Score("masked", "learned", 0.3, 0.4, None, replace(told, name="all of it", samples=900)),
+        Score(
+            "masked",
+            "learned",
+            0.3,
+            0.4,
+            None,
+            replace(told, kind=f"{told.kind} w", name="all of it", samples=900),
+        ),
         Score("knn", "pixels", 0.25, 0.5, (0.2, 0.3), told),
     )
 

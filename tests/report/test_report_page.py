@@ -183,7 +183,11 @@ def test_runs_tested_on_different_data_are_not_ranked(
         assert len(captions) == 4, "two in the comparison, one under each run"
         assert not [attrs for tag, attrs in page.tags if attrs.get("class") == "best"]
         assert "cannot be compared" in page.words
-    both = {"results": [make_result(0.4, 0.5), easy]}
+    elsewhere = make_result(0.4, 0.5)
+    elsewhere["test"]["name"] = (
+        "/another/way/to/digits:test"  # what the data are decides, not what they are called
+    )
+    both = {"results": [elsewhere, easy]}
     runs = [make_run("one", data=GONE), make_run("two", data=GONE, evaluation=both)]
     best = [attrs for _, attrs in outline(runs, tmp_path / "r.html").tags if attrs.get("class") == "best"]
     assert len(best) == 2, "on the test set they share"

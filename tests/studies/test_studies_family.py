@@ -10,7 +10,18 @@ import pytest
 import nearfar as nf
 from nearfar.recipes import RECIPES
 from nearfar.studies import run_study
-from nearfar.studies.family import STUDY, TABLE, _remarks, base_of, chosen, entries, paired
+from nearfar.studies.family import (
+    PAPER,
+    STUDY,
+    TABLE,
+    _paper,
+    _paper_difference,
+    _remarks,
+    base_of,
+    chosen,
+    entries,
+    paired,
+)
 
 TOY = ["data=digits", "on=validation", "images=120", "epochs=1", "size=8", "batch=40", "seeds=2", "jobs=1"]
 
@@ -29,6 +40,21 @@ def test_a_variant_knows_its_base() -> None:
     assert base_of("moco-ml-cpc-10-0.1") == "moco"
     assert base_of("moco-v1") is None
     assert base_of("byol") is None
+
+
+def test_paper_cells_name_their_table_and_differences_are_the_papers() -> None:
+    assert set(PAPER) <= set(entries())
+    assert _paper("cmc-ring") == "87.6, Wu et al. 2021 Table 1a"
+    assert _paper("byol") is None
+    assert _paper_difference("cmc-ring", "cmc") == "+2, Wu et al. 2021 Table 1a"
+    assert _paper_difference("instdisc-ball", "instdisc") == "+0.9, Wu et al. 2021 Table 1a and 2a"
+    assert _paper_difference("moco-ml-cpc-10-0.1", "moco") == "+2.88, Song & Ermon 2020 Table 3a"
+    assert _paper_difference("simclr-ring", "simclr") is None
+    # figures of two papers have nothing to be subtracted for
+    for name in PAPER:
+        base = base_of(name)
+        if base in PAPER:
+            assert PAPER[name][1].partition(" Table")[0] == PAPER[base][1].partition(" Table")[0]
 
 
 def test_recipes_can_be_chosen() -> None:

@@ -1,6 +1,7 @@
 """The studies' frame: options by signature, finished arms kept, results and figures written, JSON and nothing else."""
 
 import json
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from matplotlib.figure import Figure
 
 import nearfar as nf
 from nearfar.cli import main
+from nearfar.studies.family import PAPER
 from nearfar.studies.frame import Bench, Finding, Result, Row, Study
 from nearfar.studies.run import catalogue, read_options, run_study, studies
 
@@ -17,7 +19,7 @@ from nearfar.studies.run import catalogue, read_options, run_study, studies
 def run(bench: Bench, seed: int = 0, rate: float = 0.5, label: str = "x") -> Result:
     value = bench.arm({"seed": seed}, lambda: {"value": seed * rate})["value"]
     rows = (Row("a", 0.25, value), Row("b", None, 2.0, spread=0.125), Row("claim", "rises", "rises"))
-    return Result((Finding("Table 1", rows, {label: [1, 2]}),), ("it differs",))
+    return Result((Finding("Table 1", rows, {label: [1, 2]}, "A & B 2020, Table 1"),), ("it differs",))
 
 
 SMALL = Study("small", "a small one", run, lambda result: Figure())
@@ -33,6 +35,7 @@ def test_a_record_has_paper_and_ours(tmp_path: Path) -> None:
         "claim": "rises",
         "curves": {"x": [1, 2]},
     }
+    assert held["sources"] == {"Table 1": "A & B 2020, Table 1"}
     assert held["command"] == "nearfar study small seed=3 rate=0.5 label=x"
     assert held["remarks"] == ["it differs"]
     text = record.text()
@@ -41,10 +44,51 @@ def test_a_record_has_paper_and_ours(tmp_path: Path) -> None:
         ["a", "0.25", "1.5"],
         ["b", "-", "2", "±", "0.125"],
     ]
+    assert "paper: A & B 2020, Table 1" in text.splitlines()
     assert "note: it differs" in text
     assert "nearfar study small seed=3" in text
     assert (tmp_path / "figure.png").read_bytes().startswith(b"\x89PNG")
     assert "<svg" in (tmp_path / "figure.svg").read_text()
+
+
+def test_a_papers_figure_has_a_source() -> None:
+    with pytest.raises(ValueError, match="does not say where they are from"):
+        Finding("Table 1", (Row("a", 0.25, 1.0),))
+    assert Finding("ours alone", (Row("a", None, 1.0),)).paper() == {}
+
+
+def papers() -> dict[str, str]:
+    folder = Path(__file__).parents[3] / "shared" / "papers"
+    if not folder.is_dir():
+        pytest.skip("../shared/papers is absent: the papers' figures are not looked up")
+    return {path.stem[:3]: path.read_text(encoding="utf-8") for path in folder.glob("0*.txt")}
+
+
+def test_the_familys_paper_figures_stand_in_the_papers() -> None:
+    """Each in the passage of the table it names; the tables of Wu et al. 2021 have one row of models and one of figures."""
+    texts = papers()
+    ring, curricula, thesis = texts["001"], texts["002"], texts["004"]
+    names = {
+        "instdisc": "IR", "instdisc-ring": "IRing", "cmc": "CMC*", "cmc-ring": "CMCRing*", "moco-v1": "MoCo",
+        "moco-v1-ring": "MoCoRing", "la": "LA", "instdisc-cave": "IRCave", "cmc-cave": "CMCCave",
+        "instdisc-neighbours": "IRing $(+C_i)$", "cmc-neighbours": "CMCRing $(+C_i)$",
+        "instdisc-ball": "$\\mathrm{IRing}(w_u=100)$",
+    }  # fmt: skip
+    models, figures = ring[: ring.index("(a) CIFAR10")].splitlines()[-1].split("\t")[:2]
+    first = dict(zip(models.split(), re.sub(r"\(.*?\)", "", figures).split(), strict=True))
+    for name, (value, source) in PAPER.items():
+        if source.endswith("Table 1a"):
+            assert float(first[names[name]]) == value
+        elif source.startswith("Wu"):
+            assert f"{names[name]}\t{value:.1f}" in ring
+        elif source.startswith("Sáez"):
+            assert f"\t{value / 100:.3f}\t" in thesis[: thesis.index("**Table 11:**")][-200:]
+        else:
+            row = {"moco": "L_{1.0}$", "1": "J_{1.0} \\rightarrow J_{1.0}$"}
+            ends = name.removeprefix("moco-ml-cpc-")
+            high, _, low = ends.partition("-")
+            start = row.get(ends) or rf"J_{{{float(high):.1f}}} \rightarrow J_{{{low}}}$"
+            assert re.search(re.escape(start) + rf"\t{value:.2f}\b", curricula)
 
 
 @pytest.mark.parametrize(
@@ -173,7 +217,7 @@ def test_command_line_lists_and_refuses(capsys: pytest.CaptureFixture[str]) -> N
 def test_json_is_one_object_and_nothing_else(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["study", "binary", "--json", "--out", str(tmp_path / "b")]) == 0
     printed = json.loads(capsys.readouterr().out)
-    assert set(printed) == {"paper", "ours"}
+    assert set(printed) == {"paper", "ours", "sources"}
     assert printed["paper"]["Figure 1"]["CPC alpha=0.5, n=m=3"] == 0.72
     assert printed["ours"]["Figure 1"]["CPC alpha=0.5, n=m=3"] == pytest.approx(0.717438, abs=1e-6)
     assert {path.name for path in (tmp_path / "b").iterdir()} == {"result.json", "figure.svg", "figure.png"}

@@ -210,6 +210,7 @@ def test_every_arm_is_finite_kept_and_not_computed_again(
     assert first.result.finding("Figure 3, joint").ours()["ML-CPC 0.1: certificate"] == "not covered"
     held = json.loads((tmp_path / "result.json").read_text())
     assert held["paper"]["Figure 3, joint"]["ML-CPC 0.01, I = 10"] == 8.00
+    assert "read off the vector graphics in the authors' repository" in held["sources"]["Figure 3, joint"]
 
     def never(*_: object, **__: object) -> None:
         raise AssertionError("computed again")

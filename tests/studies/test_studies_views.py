@@ -43,13 +43,17 @@ def test_steps_and_sentences_follow_the_figures() -> None:
         simclr_none=(0.20, 0.24), simclr_flip=(0.23, 0.25), simclr_greyscale=(0.3, 0.3), simclr_jitter=(0.3, 0.3),
         simclr_crop=(0.30, 0.32), simclr_all=(0.40, 0.42), untrained=(0.2, 0.3),
         instdisc_none=(0.20, 0.24), instdisc_flip=(0.30, 0.30), instdisc_crop=(0.25, 0.26), instdisc_all=(0.5, 0.5),
+        instdisc_greyscale=(0.3, 0.3), instdisc_jitter=(0.3, 0.3),
     )  # fmt: skip
     rows = {row.label: row for row in _finding(found, "simclr", "knn").rows}
     assert rows["none"].ours == pytest.approx(22.0)
     assert rows["none"].spread == pytest.approx(8**0.5)
     assert rows["none to crop, crop to all"].ours == "+9.0, +10.0"
     assert rows["none to flip"].ours == "+2.0"
-    simclr, instdisc, _ = _remarks(found, RECIPES)
+    assert {row.paper for row in rows.values()} == {None}, "Wu et al. 2020 says nothing of SimCLR here"
+    said = {row.label: row.paper for row in _finding(found, "instdisc", "knn").rows if row.paper}
+    assert set(said) == {"none", "flip", "crop", "none to flip"}
+    simclr, instdisc = _remarks(found, RECIPES)
     assert "none < crop alone < all holds" in simclr
     assert "near it" in simclr
     assert "does not hold" in instdisc

@@ -161,7 +161,10 @@ def test_parameters_that_ask_for_nothing_change_nothing(render: Render) -> None:
     data = np.random.default_rng(0).integers(0, 256, (1, 31, 31, 3), dtype=np.uint8)
     pixels = Pixels(data, np.array([[31, 31]], dtype=np.int32))
     view = render(pixels, unchanged(31), window(1, 31), 31, 3, np.zeros(3), np.ones(3))
-    np.testing.assert_allclose(view[0].permute(1, 2, 0), data[0] / 255, atol=1e-7)
+    # x * fl(1/255), then minus 0 and over 1: two roundings of numbers up to 1, half an eps each
+    np.testing.assert_allclose(
+        view[0].permute(1, 2, 0), data[0] / 255, rtol=0, atol=float(np.finfo(np.float32).eps)
+    )
 
 
 @IMPLEMENTATIONS

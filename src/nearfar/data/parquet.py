@@ -1,4 +1,5 @@
-"""Parquet files in the Hugging Face convention: `image` or `audio` {bytes, path}, optional `label`.
+"""Parquet files in the Hugging Face convention: `image` (or `img`) or `audio` {bytes, path}, optional `label` (or `labels`,
+or `fine_label`, as CIFAR-100 has beside `coarse_label`).
 
 Class names come from the `ClassLabel` feature in the schema's `huggingface` metadata when it is there. A picture
 stored only as a path is not followed: a data file does not get to name files on this machine. Further columns of
@@ -25,6 +26,8 @@ from nearfar.data.scan import Item
 from nearfar.errors import UserError
 
 _ROWS = 256
+_CONTENT = ("image", "img", "audio")  # the first that there is
+_LABELS = ("label", "labels", "fine_label")
 
 
 class Parquet:
@@ -35,15 +38,19 @@ class Parquet:
         self.ignored = ignored
         self._entries = sorted(entries, key=lambda entry: entry.parts)
         self._counts: list[int] = []
-        self.column = _content_column([entry.path for entry in self._entries])
+        first = _columns(self._entries[0].path)
+        self.column = next((name for name in _CONTENT if name in first), _CONTENT[0])
+        self.label = next((name for name in _LABELS if name in first), _LABELS[0])
         classes: set[tuple[str, ...]] = set()
         for entry in self._entries:
             with _opened(entry.path) as file:
                 _check_content(file.schema_arrow, self.column, entry.path)
                 self._counts.append(_row_count(file, entry))
-                classes.add(_class_names(file.schema_arrow))
+                classes.add(_class_names(file.schema_arrow, self.label))
         if len(classes) > 1:
-            raise UserError(f"data {root!r}: the Parquet files disagree about the class names of `label`.")
+            raise UserError(
+                f"data {root!r}: the Parquet files disagree about the class names of `{self.label}`."
+            )
         self._classes = classes.pop()
 
     def names(self) -> Sequence[str]:
@@ -65,28 +72,28 @@ class Parquet:
         return Spill(item.read() for number, item in enumerate(self.items()) if number in wanted).read
 
     def labels(self, kept: np.ndarray) -> Labels:
-        columns = [_label_column(entry.path) for entry in self._entries]
+        columns = [_label_column(entry.path, self.label) for entry in self._entries]
         missing = [column is None for column in columns]
         if all(missing):
             return None, ()
         if any(missing):
             raise UserError(
-                f"data {self.root!r}: some of the Parquet files have a `label` column and some have not."
+                f"data {self.root!r}: some of the Parquet files have a `{self.label}` column and some have not."
             )
         column = pa.chunked_array([chunk for part in columns if part is not None for chunk in part.chunks])
         numbers, classes = class_numbers(
-            _label_values(column, self.root), f"data {self.root!r}", self._classes
+            _label_values(column, self.root, self.label), f"data {self.root!r}", self._classes
         )
         return None if numbers is None else numbers[kept], classes
 
     def groups(self, kept: np.ndarray) -> dict[str, np.ndarray]:
         """The numbered values of every further column of whole numbers or words, without gaps, that all files have."""
         found = {}
-        for name in _group_columns([entry.path for entry in self._entries], self.column):
+        for name in _group_columns([entry.path for entry in self._entries], {self.column, self.label}):
             parts = [_column(entry.path, name) for entry in self._entries]
             column = pa.chunked_array([chunk for part in parts for chunk in part.chunks])
             if not column.null_count:
-                numbers = np.unique(_label_values(column, self.root), return_inverse=True)[1]
+                numbers = np.unique(_label_values(column, self.root, name), return_inverse=True)[1]
                 found[name] = numbers.astype(np.int64)[kept]
         return found
 
@@ -126,17 +133,16 @@ def _opened(path: str) -> Any:
         raise UserError(f"{path!r} cannot be read as Parquet: {_first_line(error)}.") from error
 
 
-def _content_column(paths: Sequence[str]) -> str:
-    """`audio` where the first file has that and no `image`; else `image`."""
-    with _opened(paths[0]) as file:
-        names = file.schema_arrow.names
-    return "audio" if "audio" in names and "image" not in names else "image"
+def _columns(path: str) -> list[str]:
+    with _opened(path) as file:
+        return list(file.schema_arrow.names)
 
 
 def _check_content(schema: Any, column: str, path: str) -> None:
     columns = ", ".join(schema.names[:20])
     if column not in schema.names:
-        raise UserError(f"{path!r} has no `{column}` column (its columns: {columns}).")
+        known = " or ".join(f"`{name}`" for name in _CONTENT)
+        raise UserError(f"{path!r} has no `{column}` column (its columns: {columns}); known are {known}.")
     kind = schema.field(column).type
     if pa.types.is_struct(kind) and kind.get_field_index("bytes") >= 0:
         kind = kind.field("bytes").type
@@ -146,11 +152,11 @@ def _check_content(schema: Any, column: str, path: str) -> None:
         )
 
 
-def _class_names(schema: Any) -> tuple[str, ...]:
+def _class_names(schema: Any, label: str) -> tuple[str, ...]:
     """The names of a ClassLabel feature; () when the metadata have none or make no sense."""
     try:
         metadata = json.loads((schema.metadata or {})[b"huggingface"])
-        names = metadata["info"]["features"]["label"]["names"]
+        names = metadata["info"]["features"][label]["names"]
         return tuple(names) if all(isinstance(name, str) for name in names) else ()
     except (KeyError, TypeError, ValueError, RecursionError):
         return ()
@@ -201,10 +207,8 @@ def _giving(data: bytes | None, otherwise: str) -> Callable[[], bytes]:
     return read
 
 
-def _label_column(path: str) -> Any:
-    with _opened(path) as file:
-        known = "label" in file.schema_arrow.names
-    return _column(path, "label") if known else None
+def _label_column(path: str, name: str) -> Any:
+    return _column(path, name) if name in _columns(path) else None
 
 
 def _column(path: str, name: str) -> Any:
@@ -215,15 +219,15 @@ def _column(path: str, name: str) -> Any:
             raise UserError(f"{path!r}: the `{name}` column cannot be read: {_first_line(error)}.") from error
 
 
-def _group_columns(paths: Sequence[str], content: str) -> list[str]:
-    """Columns of whole numbers or words in every file, other than the label."""
+def _group_columns(paths: Sequence[str], others: set[str]) -> list[str]:
+    """Columns of whole numbers or words in every file, but for the content and the label."""
     common: set[str] | None = None
     for path in paths:
         with _opened(path) as file:
             fields = [file.schema_arrow.field(name) for name in file.schema_arrow.names]
         named = {field.name for field in fields if _tells_groups(field.type)}
         common = named if common is None else common & named
-    return sorted((common or set()) - {content, "label"})
+    return sorted((common or set()) - others)
 
 
 def _tells_groups(kind: Any) -> bool:
@@ -232,14 +236,14 @@ def _tells_groups(kind: Any) -> bool:
     return pa.types.is_integer(kind) or pa.types.is_string(kind) or pa.types.is_large_string(kind)
 
 
-def _label_values(column: Any, root: str) -> np.ndarray:
+def _label_values(column: Any, root: str, name: str) -> np.ndarray:
     """Labels as an array; missing ones are -1, which `class_numbers` knows."""
     if pa.types.is_dictionary(column.type):
         column = column.cast(column.type.value_type)
     if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
         if column.null_count:
             raise UserError(
-                f"data {root!r}: {column.null_count} rows have no `label`; give every row one, or none."
+                f"data {root!r}: {column.null_count} rows have no `{name}`; give every row one, or none."
             )
         return np.array(column.to_pylist(), dtype=np.str_)
     if pa.types.is_integer(column.type) and column.null_count:

@@ -198,13 +198,24 @@ def _results(tree: Mapping[str, Any], features: str, tested: Tested, above: str 
             continue
         top1, top5 = value.get("top1"), value.get("top5")
         if _is_share(top1):
-            other = value.get("test")  # a protocol that was tested on more than the others
-            own = replace(tested, name=str(other["name"]), samples=int(other["samples"])) if other else tested
             yield Score(
-                f"{above}{name}", features, top1, top5 if _is_share(top5) else None, _interval(value), own
+                f"{above}{name}",
+                features,
+                top1,
+                top5 if _is_share(top5) else None,
+                _interval(value),
+                _own(tested, value.get("test")),
             )
         else:
             yield from _results(value, features, tested, f"{above}{name} ")
+
+
+def _own(tested: Tested, other: Any) -> Tested:
+    """The test set of a protocol that was tested on another than its company: a kind of its own."""
+    if not isinstance(other, Mapping):
+        return tested
+    kind = f"{tested.kind} {other['fingerprint']}"
+    return replace(tested, kind=kind, name=str(other["name"]), samples=int(other["samples"]))
 
 
 def _interval(figures: Mapping[str, Any]) -> tuple[float, float] | None:

@@ -149,7 +149,7 @@ def _protocols(scores: Sequence[Score]) -> tuple[Protocol, ...]:
 def _tables(runs: Sequence[RunFacts]) -> list[Compared]:
     """One table for each test set that any of the runs was tested on; the one most runs share comes first."""
     learned = [[score for score in run.scores if score.features == "learned"] for run in runs]
-    sets = {_kind(score): score.tested for scores in learned for score in scores}
+    sets = {score.tested.kind: score.tested for scores in learned for score in scores}
     tables = [Compared(tested, _columns(learned, kind)) for kind, tested in sets.items()]
 
     def shared(table: Compared) -> int:
@@ -158,13 +158,8 @@ def _tables(runs: Sequence[RunFacts]) -> list[Compared]:
     return sorted(tables, key=shared, reverse=True)
 
 
-def _kind(score: Score) -> tuple[str, str]:
-    """A protocol with a test set of its own stands apart from the others of its result."""
-    return score.tested.kind, score.tested.name if score.protocol == "masked" else ""
-
-
-def _columns(learned: Sequence[Sequence[Score]], kind: tuple[str, str]) -> tuple[Column, ...]:
-    found = [{score.protocol: score for score in scores if _kind(score) == kind} for scores in learned]
+def _columns(learned: Sequence[Sequence[Score]], kind: str) -> tuple[Column, ...]:
+    found = [{score.protocol: score for score in scores if score.tested.kind == kind} for scores in learned]
     columns = []
     for name in dict.fromkeys(name for scores in found for name in scores):
         row = tuple(scores.get(name) for scores in found)

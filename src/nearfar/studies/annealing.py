@@ -23,6 +23,11 @@ PAPER = {
     "linear": {"no ring": "81.2", "no annealing": "81.4", "linear": "83.9"},  # Table 2a, CIFAR-10
     "knn": dict.fromkeys(("linear", "step", "on score", "on loss"), "alike in the end"),
 }
+SOURCES = {
+    "linear": "Wu et al. 2021, Table 2a (CIFAR-10, ResNet-18, 300 epochs, linear on the pre-pool map)",
+    "knn": "Wu et al. 2021, App. E, Fig. 2b, in words: only drawn there",
+    "edge": "Wu et al. 2021, App. E, in words",
+}
 MEASURES = {"knn": "kNN top-1 in percent", "linear": "linear top-1 in percent"}
 
 
@@ -56,7 +61,7 @@ def _arm(setup: Setup, edge: Any, seed: int) -> dict[str, Any]:
 
 def _finding(found: Mapping[str, Sequence[Figures]], measure: str) -> Finding:
     rows = [Row(name, PAPER[measure].get(name), *percent(group, measure)) for name, group in found.items()]
-    return Finding(MEASURES[measure], tuple(rows))
+    return Finding(MEASURES[measure], tuple(rows), source=SOURCES[measure])
 
 
 def _courses(found: Mapping[str, Sequence[Figures]], edges: Mapping[str, Any]) -> Finding:
@@ -71,7 +76,7 @@ def _courses(found: Mapping[str, Sequence[Figures]], edges: Mapping[str, Any]) -
         curves[name] = [
             {**course, "probes": one["probes"]} for course, one in zip(courses, found[name], strict=True)
         ]
-    return Finding("lower edge at the end", tuple(rows), curves)
+    return Finding("lower edge at the end", tuple(rows), curves, SOURCES["edge"])
 
 
 def _course(one: Figures, edge: Any) -> dict[str, list[float]]:

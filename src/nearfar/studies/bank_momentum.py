@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 MOMENTA = (0.0, 0.25, 0.5, 0.75, 0.9, 0.99)
 DEFAULT = 0.5
 PAPER = {0.0: "as good as 0.5", 0.99: "worse"}
+SOURCE = "Wu et al. 2020, Fig. 2c, in words: of ImageNet, and only drawn there"
 MEASURES = {"knn": "Figure 2c, kNN top-1 in percent", "linear": "Figure 2c, linear top-1 in percent"}
 
 
@@ -41,7 +42,7 @@ def _finding(found: Mapping[str, Sequence[Figures]], measure: str) -> Finding:
     rows += [Row(name_of(m), PAPER.get(m), *percent(found[name_of(m)], measure)) for m in MOMENTA]
     values = [percent(found[name_of(m)], measure) for m in MOMENTA]
     curves = {"m": list(MOMENTA), "mean": [v[0] for v in values], "sd": [v[1] for v in values]}
-    return Finding(MEASURES[measure], tuple(rows), {**curves, "untrained": rows[0].ours})
+    return Finding(MEASURES[measure], tuple(rows), {**curves, "untrained": rows[0].ours}, SOURCE)
 
 
 def _remarks(found: Mapping[str, Sequence[Figures]]) -> tuple[str, ...]:

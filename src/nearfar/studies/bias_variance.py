@@ -129,7 +129,7 @@ def _finding(found: dict[float, list[dict[str, float]]], nats: float) -> Finding
     curves: dict[str, Any] = {"k": list(SIZES), "information": nats}
     for cut in CUTS:
         curves[name_of(cut)] = {what: [v[what] for v in found[cut]] for what in ("mean", "error", "variance")}
-    return Finding("Theorem 3.2", tuple(rows), curves)
+    return Finding("Theorem 3.2", tuple(rows), curves, "Wu et al. 2021, Thm 3.2")
 
 
 def _remarks(found: dict[float, list[dict[str, float]]], nats: float) -> tuple[str, ...]:

@@ -46,6 +46,7 @@ def run(bench: Bench, p: float = 0.5) -> Result:
             ),
         ),
         _figure_one(p),
+        "Song & Ermon 2020, Example 1, printed to two digits, and Thm 2",
     )
     second = _figure_two(p)
     remark = (
@@ -91,7 +92,9 @@ def _figure_two(p: float) -> Finding:
             bias = [c.information - f.mean for c, f in zip(coins, found, strict=True)]
             curves[f"{name}, {negatives}"] = {"bias": bias, "variance": [f.variance for f in found]}
         rows += _against(curves, negatives)
-    return Finding("Figure 2", tuple(rows), curves)
+    return Finding(
+        "Figure 2", tuple(rows), curves, "Song & Ermon 2020, Fig. 2, in the words beside it: only drawn there"
+    )
 
 
 def _against(curves: dict[str, Any], negatives: Negatives) -> list[Row]:

@@ -167,7 +167,7 @@ def _finding(name: str, repetitions: list[dict[str, float]]) -> Finding:
     labels = ["NCE", *(f"CNCE, w={w}" for w in PAPER)]
     rows = [Row(*row) for row in zip(labels, paper, mean, spread, strict=True)]
     curves = {"w": list(percentiles), "paper": paper, "mean": mean, "sd": spread}
-    return Finding(name, (Row("true I(X; Y)", 0.02041, TRUTH), *rows), curves)
+    return Finding(name, (Row("true I(X; Y)", 0.02041, TRUTH), *rows), curves, "Wu et al. 2021, Table 5")
 
 
 def _remarks(judged: Finding, retrained: Finding, seen: Finding) -> tuple[str, ...]:

@@ -47,6 +47,11 @@ class Finding:
     name: str
     rows: tuple[Row, ...]
     curves: Mapping[str, Any] = field(default_factory=dict)  # what is drawn: in the JSON, not in the table
+    source: str = ""  # where the paper's cells are from, exactly: paper, table, and how they were read
+
+    def __post_init__(self) -> None:
+        if any(row.paper is not None for row in self.rows) and not self.source:
+            raise ValueError(f"{self.name!r} shows a paper's figures and does not say where they are from")
 
     def paper(self) -> dict[str, Cell]:
         return {row.label: row.paper for row in self.rows if row.paper is not None}
@@ -73,6 +78,7 @@ class Result:
         return {
             "paper": {finding.name: finding.paper() for finding in self.findings},
             "ours": {finding.name: finding.ours() for finding in self.findings},
+            "sources": {finding.name: finding.source for finding in self.findings if finding.source},
         }
 
 

@@ -39,6 +39,7 @@ SMALLEST = 0.2  # share of the image that SimCLR's smallest crop shows at this s
 TEMPERATURES = tuple(np.geomspace(0.003, 1.0, 30).tolist())
 TUNING = 0.2  # share of the unseen images that the temperature is chosen on
 SEED = 1  # of the views that information is measured on
+SOURCE = "Sáez Maldonado 2021, sec. 5.2, in words: the InfoMin principle, without figures"
 MEASURES = {
     "nats": "I(v1; v2) in nats, at least",
     "linear": "linear top-1 in percent",
@@ -135,7 +136,10 @@ def _finding(groups: Mapping[float, Sequence[Mapping[str, Any]]], measure: str) 
         curves["ceiling"] = groups[STRENGTHS[0]][0]["ceiling"]
         fall = "yes" if (np.diff(mean) < 0).all() else f"no: {', '.join(f'{nats:.2f}' for nats in mean)}"
         return Finding(
-            MEASURES[measure], (*rows, Row("falls at every step", "falls with strength", fall)), curves
+            MEASURES[measure],
+            (*rows, Row("falls at every step", "falls with strength", fall)),
+            curves,
+            SOURCE,
         )
     best = int(np.argmax(mean))
     ends = (
@@ -145,7 +149,7 @@ def _finding(groups: Mapping[float, Sequence[Mapping[str, Any]]], measure: str) 
         Row("best strength", "neither end", f"{STRENGTHS[best]:g}"),
         Row("the ends against the best, points", "both below", ends),
     ]
-    return Finding(MEASURES[measure], tuple(rows), curves)
+    return Finding(MEASURES[measure], tuple(rows), curves, SOURCE)
 
 
 def _remarks(

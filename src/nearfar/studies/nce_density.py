@@ -187,7 +187,7 @@ def _finding(bench: Bench, name: str, seeds: range, points: int) -> Finding:
     for what in ("matrix", "log Z", "to likelihood"):
         curves[what] = [column(nu, what)[0] for nu in NUS]
         curves[f"{what} sd"] = [column(nu, what)[1] for nu in NUS]
-    return Finding(f"Liu 2022, Eq. 20-23, {name}", tuple(rows), curves)
+    return Finding(f"Liu 2022, Eq. 20-23, {name}", tuple(rows), curves, "Liu 2022, Eq. 20-23, in words")
 
 
 def draw(result: Result) -> "Figure":

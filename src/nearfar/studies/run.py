@@ -148,7 +148,8 @@ def _table(finding: Finding) -> str:
         spread = "" if row.spread is None else f" ± {_cell(row.spread)}"
         lines.append((row.label, _cell(row.paper), _cell(row.ours) + spread))
     widths = [max(len(line[column]) for line in lines) for column in range(2)]
-    return "\n".join(f"{a:<{widths[0]}}   {b:<{widths[1]}}   {c}".rstrip() for a, b, c in lines)
+    table = [f"{a:<{widths[0]}}   {b:<{widths[1]}}   {c}".rstrip() for a, b, c in lines]
+    return "\n".join([*table, *([f"paper: {finding.source}"] if finding.source else [])])
 
 
 def _cell(value: Cell) -> str:

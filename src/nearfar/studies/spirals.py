@@ -60,6 +60,7 @@ if TYPE_CHECKING:
 Points = Float[Tensor, "point 2"]
 
 NOISES = (0.0, 0.1, 0.2, 0.4, 0.6, 1.0, 2.0, 5.0)
+SOURCE = "Wu et al. 2020, Fig. 1d: 0.70 and the words as its text tells them; the curve is only drawn there"
 PAPER: dict[float, Cell] = {0.0: "near chance", 0.4: 0.70, 1.0: "chance", 2.0: "chance", 5.0: "0.5"}
 TURNS, GAP = 1, 0.8
 TEMPERATURE = 0.05
@@ -203,7 +204,7 @@ def _accuracies(groups: Mapping[float, Sequence[Mapping[str, Any]]]) -> Finding:
         "sd": [sd or 0.0 for sd in spread],
         "validation": validation,
     }
-    return Finding("Figure 1d, linear accuracy on test points", tuple(rows), curves)
+    return Finding("Figure 1d, linear accuracy on test points", tuple(rows), curves, SOURCE)
 
 
 def most_on_a_circle(temperature: float) -> float:
