@@ -19,6 +19,7 @@ from nearfar.errors import Stopped, UserError
 from nearfar.mi_command import add_mi
 
 DONE, BAD_INPUT, RESUMABLE = 0, 2, 75
+LONGEST_SENTENCE = 2000  # characters
 
 
 class _Parser(argparse.ArgumentParser):
@@ -69,6 +70,9 @@ def _parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def _say(sentence: str, code: int) -> int:
+    if len(sentence) > LONGEST_SENTENCE:  # it quotes something long; what is allowed stands at its end
+        half = LONGEST_SENTENCE // 2
+        sentence = f"{sentence[:half]} … {sentence[-half:]}"
     print(f"nearfar: {sentence}", file=sys.stderr)
     return code
 

@@ -13,13 +13,20 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal, Union, get_args, get_origin
 
 import yaml
+from yaml.composer import ComposerError
 
 from nearfar.errors import UserError
 from nearfar.schedules import Schedule, Value, parse_value
 
 
 class _Plain(yaml.SafeLoader):
-    """YAML without its numbers, which are not those people write: 1e-4 is text to it, 010 is 8 and 1:30 is 90."""
+    """YAML without its numbers, which are not those people write: 1e-4 is text to it, 010 is 8 and 1:30 is 90; and without
+    aliases, by which ten lines make a billion values."""
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        if self.check_event(yaml.AliasEvent):
+            raise ComposerError(None, None, "an alias is not allowed", self.peek_event().start_mark)
+        return super().compose_node(parent, index)
 
 
 _NUMBERS = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")

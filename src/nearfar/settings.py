@@ -30,6 +30,7 @@ from nearfar.recipes.choices import (
     check_views,
 )
 from nearfar.schedules import Adaptive, Schedule, Value, ends, parse_value
+from nearfar.untrusted import read_text
 
 ALIASES = {"temperature": "critic.temperature"}  # names the contract keeps at the top
 LONGEST = 1_000_000  # epochs
@@ -178,7 +179,7 @@ def read_words(words: Iterable[str]) -> dict[str, Any]:
 def read_file(path: Path) -> dict[str, Any]:
     """Settings from a YAML file, by the safe loader."""
     try:
-        loaded = load_yaml(path.read_text(encoding="utf-8"))
+        loaded = load_yaml(read_text(path))
     except (OSError, UnicodeDecodeError) as problem:
         raise UserError(
             f"--config {path} cannot be read: {getattr(problem, 'strerror', None) or 'not text'}"

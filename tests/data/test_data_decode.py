@@ -231,15 +231,22 @@ def test_sixteen_bit_colour_keeps_its_high_byte() -> None:
 
 @given(st.integers(1, 5000), st.integers(1, 5000), st.integers(1, 300))
 @settings(deadline=None)
-def test_shrinking_sets_the_shorter_side_and_keeps_the_shape(
+def test_shrinking_brings_both_sides_to_their_limits_and_keeps_the_shape(
     width: int, height: int, image_size: int
 ) -> None:
-    new_width, new_height = shrunk_size(width, height, image_size)
-    if min(width, height) <= 2 * image_size:
-        assert (new_width, new_height) == (width, height)
+    kept = shrunk_size(width, height, image_size)
+    limits = (2 * image_size, 8 * image_size)
+    short, long = sorted(kept)
+    assert short <= limits[0]
+    assert long <= limits[1]
+    if min(width, height) <= limits[0] and max(width, height) <= limits[1]:
+        assert kept == (width, height)
     else:
-        assert min(new_width, new_height) == 2 * image_size
-        assert abs(new_width * height - new_height * width) <= max(width, height)
+        assert short == limits[0] or long == limits[1]
+        # each side is rounded, and none to nothing
+        assert abs(short - max(1.0, long * min(width, height) / max(width, height))) <= 1
+    if max(width, height) <= 8 * min(width, height):  # no view is enlarged that was not before
+        assert short >= min(image_size, width, height)
 
 
 @pytest.mark.parametrize("kind", ["JPEG", "PNG"])

@@ -28,6 +28,7 @@ SMALL: dict[str, Any] = {
     "probe_every": 0,
     "workers": 1,
     "precision": "fp32",
+    "held_out": 0.0,
 }  # 7 steps
 EXPLODING = {**SMALL, "optimizer": "sgd", "lr": "steps(0.002,1e25,0.5)", "keep": 1, "checkpoint_every": 1}
 
@@ -64,7 +65,7 @@ def test_a_run_that_ends_in_nan_is_no_success_and_keeps_its_good_state(tmp_path:
         "batch_size=200",
         "epochs=10",
     ]
-    words += ["optimizer=sgd", "keep=1", "checkpoint_every=20", "probe_every=0"]
+    words += ["optimizer=sgd", "keep=1", "checkpoint_every=20", "probe_every=0", "held_out=0"]
     done = nearfar(*words, "lr=steps(0.002,1e25,9.4)")
     assert done.returncode == 2, done.stderr
     assert "trained for" not in done.stdout
@@ -81,7 +82,14 @@ def test_a_run_that_ends_in_nan_is_no_success_and_keeps_its_good_state(tmp_path:
 def test_a_run_without_a_single_step_is_no_success_and_nothing_is_learned(tmp_path: Path) -> None:
     """The issue's second example: evaluation showed the untrained encoder's 88 % as learned."""
     out = tmp_path / "run"
-    words = ["backbone=resnet8-w16", "batch_size=199", "epochs=1", "probe_every=0", "temperature=1e-40"]
+    words = [
+        "backbone=resnet8-w16",
+        "batch_size=199",
+        "epochs=1",
+        "probe_every=0",
+        "temperature=1e-40",
+        "held_out=0",
+    ]
     done = nearfar("pretrain", "simclr", "digits", "--out", out, *words)
     assert done.returncode == 2, done.stderr
     assert "the last 9 of 9 changed nothing" in done.stderr

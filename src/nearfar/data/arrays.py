@@ -11,11 +11,12 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Shaped, UInt8
 
-from nearfar.data.decode import shrunk
+from nearfar.data.decode import shrunk, shrunk_size
 from nearfar.data.images import Images, Stacked
 from nearfar.data.labels import Labels, class_numbers, given_names
 from nearfar.data.text import Reading, tokens_of
 from nearfar.errors import UserError
+from nearfar.untrusted import check_npz
 
 CIFAR10_CLASSES = (
     "airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck",
@@ -77,6 +78,7 @@ def open_npz(path: Path, name: str, image_size: int | None, reading: Reading) ->
 
 def _npz_arrays(path: Path, name: str) -> dict[str, np.ndarray]:
     try:
+        check_npz(path)
         # A header that is not quite numpy's makes numpy warn before it fails or succeeds.
         with warnings.catch_warnings(), open(path, "rb") as opened:
             warnings.simplefilter("ignore")
@@ -87,6 +89,8 @@ def _npz_arrays(path: Path, name: str) -> dict[str, np.ndarray]:
                 arrays = {key: file[key] for key in file.files if key in _NPZ}
                 known = "images" in arrays or "tokens" in arrays
                 return arrays if known else dict.fromkeys(file.files, np.empty(0))
+    except UserError:
+        raise
     except Exception as error:  # zip, zlib and numpy each fail in their own ways on damaged files
         reason = str(error).splitlines()[0].rstrip(".") if str(error) else type(error).__name__
         raise UserError(f"{str(path)!r} cannot be read as .npz: {reason}.") from error
@@ -132,7 +136,7 @@ def cifar10_files(root: str, split: str) -> list[Path]:
     folder = Path(root)
     pattern = re.compile(r"data_batch_\d+\.bin" if split == "train" else r"test_batch\.bin")
     for place in (folder, folder / "cifar-10-batches-bin"):
-        found = sorted(file for file in _inside(place) if pattern.fullmatch(file.name))
+        found = sorted(file for file in _inside(place) if pattern.fullmatch(file.name) and file.is_file())
         if found:
             return found
     if (folder / f"cifar10_{split}.parquet").is_file():
@@ -179,6 +183,7 @@ def _bytes_of(array: np.ndarray, name: str) -> UInt8[np.ndarray, "image height w
 
 
 def _shrunk_all(pixels: np.ndarray, image_size: int | None) -> np.ndarray:
-    if image_size is None or min(pixels.shape[1:3]) <= 2 * image_size:
+    height, width = pixels.shape[1:3]
+    if shrunk_size(width, height, image_size) == (width, height):
         return pixels
     return np.stack([shrunk(picture, image_size) for picture in pixels])

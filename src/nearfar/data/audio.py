@@ -38,6 +38,8 @@ def decode_wav(data: bytes) -> Recording:
         with wave.open(io.BytesIO(data)) as file:
             width, channels, rate = file.getsampwidth(), file.getnchannels(), file.getframerate()
             frames = file.getnframes()
+            if width > 4:
+                raise Unusable(f"samples of {8 * width} bits; allowed are 8 to 32")
             if frames * channels > _LONGEST:
                 raise Unusable(f"too long: {frames:,} samples, allowed are {_LONGEST:,}")
             raw = file.readframes(frames)

@@ -51,14 +51,18 @@ def decode(data: bytes, image_size: int | None = None) -> UInt8[np.ndarray, "hei
 
 
 def shrunk_size(width: int, height: int, image_size: int | None) -> tuple[int, int]:
-    """(width, height) kept in memory: a shorter side beyond 2 × image_size is shrunk to just that.
+    """(width, height) kept in memory: a shorter side beyond 2 × image_size is shrunk to just that, a longer one beyond
+    8 × image_size to that.
 
-    Twice the training size leaves a random crop of a quarter of the picture its full resolution.
+    Twice the training size leaves a random crop of a quarter of the picture its full resolution. A batch is padded to its highest
+    and its widest picture, so that one thin one of either kind would cost the square of their lengths; up to 8:1 the shorter side
+    still has image_size.
     """
-    shorter = min(width, height)
-    if image_size is None or shorter <= 2 * image_size:
+    if image_size is None:
         return width, height
-    scale = 2 * image_size / shorter
+    scale = min(1.0, 2 * image_size / min(width, height), 8 * image_size / max(width, height))
+    if scale == 1.0:
+        return width, height
     return max(1, round(width * scale)), max(1, round(height * scale))
 
 

@@ -21,6 +21,7 @@ from nearfar.data.parquet import Parquet
 from nearfar.data.scan import Source, open_source, write_quarantine
 from nearfar.data.text import Reading
 from nearfar.errors import UserError
+from nearfar.untrusted import check_regular
 
 NAMES = ("digits", "glyphs", "glyphs:train", "glyphs:test", "cifar10:ROOT")
 _ALLOWED = (
@@ -107,6 +108,7 @@ def _resolved(spec: str, image_size: int | None, reading: Reading) -> Images | S
             return _folder(spec)
         if not path.exists():
             raise UserError(_unknown(spec))
+        check_regular(path)  # a pipe would be waited for without end
     except (OSError, ValueError) as error:  # a name too long, a null byte, a folder one may not look into
         reason = getattr(error, "strerror", None) or error
         raise UserError(f"data {printable(spec)!r} cannot be opened: {reason}.") from error

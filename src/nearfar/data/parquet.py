@@ -24,6 +24,7 @@ from nearfar.data.folder import Entry
 from nearfar.data.labels import Labels, class_numbers
 from nearfar.data.scan import Item
 from nearfar.errors import UserError
+from nearfar.untrusted import check_parquet, check_regular
 
 _ROWS = 256
 _CONTENT = ("image", "img", "audio")  # the first that there is
@@ -80,10 +81,12 @@ class Parquet:
             raise UserError(
                 f"data {self.root!r}: some of the Parquet files have a `{self.label}` column and some have not."
             )
-        column = pa.chunked_array([chunk for part in columns if part is not None for chunk in part.chunks])
-        numbers, classes = class_numbers(
-            _label_values(column, self.root, self.label), f"data {self.root!r}", self._classes
-        )
+        values = [_label_values(column, self.root, self.label) for column in columns if column is not None]
+        if len({part.dtype.kind == "U" for part in values}) > 1:
+            raise UserError(
+                f"data {self.root!r}: `{self.label}` holds class numbers in some of the Parquet files and names in others."
+            )
+        numbers, classes = class_numbers(np.concatenate(values), f"data {self.root!r}", self._classes)
         return None if numbers is None else numbers[kept], classes
 
     def groups(self, kept: np.ndarray) -> dict[str, np.ndarray]:
@@ -91,9 +94,13 @@ class Parquet:
         found = {}
         for name in _group_columns([entry.path for entry in self._entries], {self.column, self.label}):
             parts = [_column(entry.path, name) for entry in self._entries]
-            column = pa.chunked_array([chunk for part in parts for chunk in part.chunks])
-            if not column.null_count:
-                numbers = np.unique(_label_values(column, self.root, name), return_inverse=True)[1]
+            if any(part.null_count for part in parts):
+                continue
+            values = [_label_values(part, self.root, name) for part in parts]
+            if (
+                len({part.dtype.kind == "U" for part in values}) == 1
+            ):  # else it is another thing in another file
+                numbers = np.unique(np.concatenate(values), return_inverse=True)[1]
                 found[name] = numbers.astype(np.int64)[kept]
         return found
 
@@ -128,6 +135,7 @@ class Spill:
 
 def _opened(path: str) -> Any:
     try:
+        check_regular(path)
         return pq.ParquetFile(path)
     except Exception as error:  # whatever a damaged file provokes in the reader
         raise UserError(f"{path!r} cannot be read as Parquet: {_first_line(error)}.") from error
@@ -143,6 +151,11 @@ def _check_content(schema: Any, column: str, path: str) -> None:
     if column not in schema.names:
         known = " or ".join(f"`{name}`" for name in _CONTENT)
         raise UserError(f"{path!r} has no `{column}` column (its columns: {columns}); known are {known}.")
+    for name in (column, *_LABELS):
+        if schema.names.count(name) > 1:
+            raise UserError(
+                f"{path!r} has {schema.names.count(name)} columns called `{name}`; allowed is one."
+            )
     kind = schema.field(column).type
     if pa.types.is_struct(kind) and kind.get_field_index("bytes") >= 0:
         kind = kind.field("bytes").type
@@ -174,6 +187,7 @@ def _row_count(file: Any, entry: Entry) -> int:
 def _file_items(path: str, column: str) -> Iterator[Item]:
     """One item per row, whatever happens: rows behind a damaged page become items that say so."""
     with _opened(path) as file:
+        check_parquet(file, column, path)
         for group in range(file.num_row_groups):
             rows = file.metadata.row_group(group).num_rows
             yield from islice(_group_items(file, group, rows, column), rows)
@@ -213,6 +227,7 @@ def _label_column(path: str, name: str) -> Any:
 
 def _column(path: str, name: str) -> Any:
     with _opened(path) as file:
+        check_parquet(file, name, path)
         try:
             return file.read(columns=[name]).column(name)
         except (pa.ArrowException, OSError) as error:
@@ -224,7 +239,8 @@ def _group_columns(paths: Sequence[str], others: set[str]) -> list[str]:
     common: set[str] | None = None
     for path in paths:
         with _opened(path) as file:
-            fields = [file.schema_arrow.field(name) for name in file.schema_arrow.names]
+            names = file.schema_arrow.names
+            fields = [file.schema_arrow.field(name) for name in names if names.count(name) == 1]
         named = {field.name for field in fields if _tells_groups(field.type)}
         common = named if common is None else common & named
     return sorted((common or set()) - others)

@@ -131,7 +131,7 @@ def tokens_of(arrays: dict[str, np.ndarray], path: Path, name: str, reading: Rea
         where = f"data {name!r}"
         named = given_names(arrays["classes"], where) if "classes" in arrays else ()
         labelled = class_numbers(arrays["labels"], where, named)
-    paths = [f"{path.name}#{row}" for row in range(len(arrays["tokens"]))]
+    paths = [f"{path.name}#{row}" for row in range(len(np.atleast_1d(arrays["tokens"])))]
     return open_tokens(arrays["tokens"], name, reading, labelled, paths)
 
 

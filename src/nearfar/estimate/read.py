@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from nearfar.errors import UserError
+from nearfar.untrusted import check_npz, check_parquet
 
 KINDS = (".npy", ".npz", ".csv", ".parquet")
 
@@ -75,6 +76,7 @@ def _npy(file: Path, wanted: list[str]) -> dict[str, np.ndarray]:
 
 
 def _npz(file: Path, wanted: list[str]) -> dict[str, np.ndarray]:
+    check_npz(file)
     with np.load(file, allow_pickle=False) as arrays:
         names = list(arrays)
         if not wanted and len(names) != 1:
@@ -96,6 +98,9 @@ def _csv(file: Path, wanted: list[str]) -> dict[str, np.ndarray]:
 def _parquet(file: Path, wanted: list[str]) -> dict[str, np.ndarray]:
     import pyarrow.parquet
 
+    with pyarrow.parquet.ParquetFile(file) as opened:
+        for name in wanted or opened.schema_arrow.names:
+            check_parquet(opened, name, file)
     return _columns(file, pyarrow.parquet.read_table(file), wanted)
 
 

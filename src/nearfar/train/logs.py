@@ -13,18 +13,23 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
+from nearfar.untrusted import check_regular
+
 Row = dict[str, Any]
 
 
 def read_metrics(path: Path) -> list[Row]:
     """The rows of metrics.jsonl; a line that a kill cut short is left out."""
-    if not path.exists():
+    try:
+        check_regular(path)
+        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
         return []
     rows = []
-    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
+    for line in lines:
         try:
             row = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             continue
         if isinstance(row, dict) and isinstance(row.get("step"), int):
             rows.append(row)

@@ -24,6 +24,7 @@ from nearfar.settings import Settings, check
 from nearfar.train import checkpoints
 from nearfar.train.logs import read_metrics
 from nearfar.train.loop import under
+from nearfar.untrusted import read_text
 from nearfar.views import SEQUENCES, Mask, Plain, Views, WholeSound, WholeText, pipelines
 
 PlainView = Plain | WholeSound | WholeText
@@ -155,7 +156,7 @@ class Run:
 def stored_settings(config: Path) -> Settings:
     """The settings a run wrote down."""
     try:
-        stored = load_yaml(config.read_text(encoding="utf-8"))
+        stored = load_yaml(read_text(config))
     except (OSError, ValueError, RecursionError, yaml.YAMLError):
         raise UserError(f"{config} cannot be read as settings") from None
     rooms = ("recipe", "data", *CHOICES)
@@ -242,7 +243,7 @@ def backbone_of(method: Method) -> nn.Module:
 
 def read_json(path: Path) -> dict[str, Any] | None:
     try:
-        loaded = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        loaded = json.loads(read_text(path))
+    except (OSError, ValueError, RecursionError):
         return None
     return loaded if isinstance(loaded, dict) else None

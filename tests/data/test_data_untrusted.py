@@ -1,0 +1,206 @@
+"""Files that somebody else made: nothing hangs, nothing unpacks beyond memory, one bad item is one line of the quarantine list."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import wave
+from collections.abc import Iterator
+from pathlib import Path
+from types import FrameType
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from PIL import Image
+
+from nearfar.cli import main
+from nearfar.data import open_data
+from nearfar.errors import UserError
+from nearfar.estimate.read import read_sample
+from nearfar.parts import load_yaml
+from nearfar.settings import read_file, read_words
+from nearfar.train.logs import read_metrics
+from nearfar.train.run import Run, read_json
+from nearfar.untrusted import FREE
+
+
+@pytest.fixture
+def hangs_fail() -> Iterator[None]:
+    """A read that never returns becomes a failure: the alarm interrupts it."""
+
+    def rang(number: int, frame: FrameType | None) -> None:
+        raise AssertionError("it hung")
+
+    before = signal.signal(signal.SIGALRM, rang)
+    signal.alarm(60)
+    yield
+    signal.alarm(0)
+    signal.signal(signal.SIGALRM, before)
+
+
+def picture(seed: int, height: int = 9, width: int = 12) -> bytes:
+    import io
+
+    out = io.BytesIO()
+    rng = np.random.default_rng(seed)
+    Image.fromarray(rng.integers(0, 256, (height, width, 3), dtype=np.uint8)).save(out, "PNG")
+    return out.getvalue()
+
+
+def parquet(path: Path, columns: dict[str, pa.Array], **options: object) -> Path:
+    pq.write_table(pa.table(columns), path, **options)
+    return path
+
+
+def pictures(count: int, seed: int = 0) -> pa.Array:
+    return pa.array([{"bytes": picture(seed + number)} for number in range(count)])
+
+
+@pytest.mark.usefixtures("hangs_fail")
+@pytest.mark.parametrize("name", ["a.parquet", "a.npz", "a.txt", "a", "a.png"])
+def test_a_pipe_given_as_data_is_refused_at_once(name: str, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / name)
+    with pytest.raises(UserError, match="not a regular file"):
+        open_data(tmp_path / name)
+
+
+@pytest.mark.usefixtures("hangs_fail")
+def test_a_pipe_among_data_files_is_refused_at_once(tmp_path: Path) -> None:
+    parquet(tmp_path / "a.parquet", {"image": pictures(3)})
+    os.mkfifo(tmp_path / "b.parquet")
+    with pytest.raises(UserError, match=r"b\.parquet' cannot be read as Parquet: .*not a regular file"):
+        open_data(tmp_path)
+    (tmp_path / "cifar").mkdir()
+    os.mkfifo(tmp_path / "cifar" / "data_batch_1.bin")
+    with pytest.raises(UserError, match="the folder needs the binary version"):
+        open_data(f"cifar10:{tmp_path / 'cifar'}")
+
+
+@pytest.mark.usefixtures("hangs_fail")
+def test_a_pipe_as_settings_or_in_a_run_is_refused_at_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("settings.yaml", "config.yaml", "evaluation.json", "metrics.jsonl"):
+        os.mkfifo(tmp_path / name)
+    assert main(["pretrain", "--config", str(tmp_path / "settings.yaml"), "--print-config"]) == 2
+    assert "not a regular file" in capsys.readouterr().err
+    with pytest.raises(UserError, match="is not a run"):
+        Run.open(tmp_path)
+    assert read_json(tmp_path / "evaluation.json") is None
+    assert read_metrics(tmp_path / "metrics.jsonl") == []
+
+
+@pytest.mark.parametrize("bits", [40, 64])
+def test_a_recording_of_odd_width_is_one_bad_item(bits: int, tmp_path: Path) -> None:
+    for number, width in enumerate([2, 2, 2, 2, bits // 8]):
+        with wave.open(str(tmp_path / f"{number}.wav"), "wb") as file:
+            file.setparams((1, 2, 8000, 0, "NONE", ""))
+            file.writeframes(bytes(2 * 400))
+        if width > 4:  # the standard library writes no such file: its header is changed
+            data = bytearray((tmp_path / f"{number}.wav").read_bytes())
+            data[32:36] = width.to_bytes(2, "little") + bits.to_bytes(2, "little")
+            (tmp_path / f"{number}.wav").write_bytes(data)
+    opened = open_data(tmp_path, max_bad_share=0.5)
+    assert len(opened) == 4
+    assert [reason for _, reason in opened.quarantine] == [f"samples of {bits} bits; allowed are 8 to 32"]
+
+
+def test_labels_of_another_kind_in_another_file_get_a_sentence(tmp_path: Path) -> None:
+    parquet(tmp_path / "a.parquet", {"image": pictures(3), "label": pa.array([0, 1, 0])})
+    parquet(tmp_path / "b.parquet", {"image": pictures(3), "label": pa.array(["x", "y", "x"])})
+    with pytest.raises(UserError, match="class numbers in some of the Parquet files and names in others"):
+        open_data(tmp_path)
+
+
+def test_labels_of_another_width_in_another_file_are_the_same_labels(tmp_path: Path) -> None:
+    parquet(tmp_path / "a.parquet", {"image": pictures(3), "label": pa.array([0, 1, 0], pa.int64())})
+    parquet(tmp_path / "b.parquet", {"image": pictures(3), "label": pa.array([2, 1, 1], pa.uint8())})
+    labels = open_data(tmp_path).labels
+    assert labels is not None
+    assert labels.tolist() == [0, 1, 0, 2, 1, 1]
+
+
+@pytest.mark.parametrize("twice", ["image", "label"])
+def test_a_column_that_is_there_twice_gets_a_sentence(twice: str, tmp_path: Path) -> None:
+    columns = {"image": pictures(3), "label": pa.array([0, 1, 0])}
+    names, arrays = [*columns, twice], [*columns.values(), columns[twice]]
+    pq.write_table(pa.Table.from_arrays(arrays, names=names), tmp_path / "a.parquet")
+    with pytest.raises(UserError, match=f"has 2 columns called `{twice}`"):
+        open_data(tmp_path / "a.parquet")
+
+
+@pytest.mark.parametrize("name", ["tokens", "images"])
+def test_a_single_number_is_no_array_of_data(name: str, tmp_path: Path) -> None:
+    np.savez(tmp_path / "a.npz", **{name: np.array(3)})  # type: ignore[arg-type]
+    with pytest.raises(UserError, match=r"shape \(\)"):
+        open_data(tmp_path / "a.npz")
+
+
+def test_two_thin_pictures_leave_a_set_trainable(tmp_path: Path) -> None:
+    """1 x 60000 and 60000 x 1 in one batch were padded to 60000 x 60000."""
+    for number in range(18):
+        (tmp_path / f"{number:02}.png").write_bytes(picture(number))
+    (tmp_path / "wide.png").write_bytes(picture(18, 1, 60000))
+    (tmp_path / "high.png").write_bytes(picture(19, 60000, 1))
+    opened = open_data(tmp_path, image_size=32)
+    pixels = opened.load(np.arange(20))
+    assert pixels.data.shape == (20, 256, 256, 3)
+    assert sorted(map(tuple, pixels.size.tolist()))[-2:] == [(9, 12), (256, 1)]
+
+
+def test_a_parquet_file_that_would_unpack_beyond_memory_is_refused_by_its_footer(tmp_path: Path) -> None:
+    """A zstd frame of zeros: a few kilobytes that unpack to more than FREE."""
+    zeros = pa.array([{"bytes": bytes(FREE // 8 + 1)}] * 8)
+    path = parquet(tmp_path / "a.parquet", {"image": zeros}, compression="zstd", use_dictionary=False)
+    assert path.stat().st_size < FREE / 1000
+    with pytest.raises(UserError, match=r"would unpack from [\d,]+ to 2[\d,]+ bytes; allowed are 200 times"):
+        open_data(path)
+    with pytest.raises(UserError, match="would unpack"):
+        read_sample(f"{path}:image")
+
+
+def test_an_npz_file_that_would_unpack_beyond_memory_is_refused_by_its_directory(tmp_path: Path) -> None:
+    np.savez_compressed(tmp_path / "a.npz", images=np.zeros((FREE // 1024 + 1, 32, 32), dtype=np.uint8))
+    for read in (open_data, read_sample):
+        with pytest.raises(UserError, match="would unpack"):
+            read(str(tmp_path / "a.npz"))
+
+
+BOMB = "a: &a [x,x,x,x,x,x,x,x,x]\n" + "".join(
+    f"{new}: &{new} [{','.join([f'*{old}'] * 9)}]\n" for old, new in zip("abcdefg", "bcdefgh", strict=True)
+)
+
+
+def test_yaml_aliases_are_refused_wherever_yaml_is_read(tmp_path: Path) -> None:
+    """328 bytes of them were nine to the eighth values, and a sentence of hundreds of megabytes."""
+    (tmp_path / "settings.yaml").write_text(BOMB)
+    with pytest.raises(UserError, match="is not YAML of the plain kind at line 2") as problem:
+        read_file(tmp_path / "settings.yaml")
+    assert len(str(problem.value)) < 500
+    (tmp_path / "config.yaml").write_text(BOMB)
+    with pytest.raises(UserError, match="cannot be read as settings"):
+        Run.open(tmp_path)
+    assert read_words(["epochs=[&a 1, *a]"]) == {"epochs": "[&a 1, *a]"}  # a word, which epochs will refuse
+    assert load_yaml("{a: [1, 2.5, x], b: {c: null}}") == {"a": [1, 2.5, "x"], "b": {"c": None}}
+
+
+def test_long_values_are_cut_in_the_sentence_about_them(tmp_path: Path) -> None:
+    words = ["pretrain", "simclr", "digits", "--out", str(tmp_path), f"epochs={'9' * 100_000}x"]
+    done = subprocess.run(
+        [sys.executable, "-m", "nearfar", *words], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2
+    assert "epochs was" in done.stderr
+    assert len(done.stderr) < 3000
+
+
+def test_json_nested_beyond_all_depth_is_no_json(tmp_path: Path) -> None:
+    (tmp_path / "evaluation.json").write_text('{"a":' * 100_000 + "1" + "}" * 100_000)
+    assert read_json(tmp_path / "evaluation.json") is None
+    (tmp_path / "metrics.jsonl").write_text(
+        "[" * 100_000 + "\n" + json.dumps({"kind": "train", "step": 1}) + "\n"
+    )
+    assert read_metrics(tmp_path / "metrics.jsonl") == [{"kind": "train", "step": 1}]
