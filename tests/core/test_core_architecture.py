@@ -18,7 +18,7 @@ LAYERS = [
     ("scores",),
     ("types",),
     ROOMS,
-    ("method", "parts", "hardware"),
+    ("method", "parts", "hardware", "losses"),
     ("held_out",),
     ("recipes",),
     ("settings", "data"),

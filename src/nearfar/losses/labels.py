@@ -1,0 +1,262 @@
+"""Losses of embeddings and labels: rows with one label are each other's positives, all others negatives.
+
+    loss(embeddings, labels)                                            a batch with itself, nobody with oneself
+    loss(embeddings, labels, ref_emb=others, ref_labels=their_labels)   anchors of one set, keys of another
+
+An anchor may have many positives, none, or no negative; each loss says what it makes of that.
+"""
+
+from dataclasses import dataclass, replace
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+from nearfar.bounds.infonce import log_probability
+from nearfar.errors import UserError
+from nearfar.losses.gather import Rows
+from nearfar.losses.pairs import scored
+from nearfar.losses.scoring import by_tiles, check_embeddings, negatives, positive_number, unit
+
+NOBODY = -1  # the number of an anchor that is not among the keys
+
+
+@dataclass(frozen=True)
+class Labelled:
+    """Anchors and keys with their labels, counted from 0, and which key each anchor is itself."""
+
+    anchors: Float[Tensor, "anchor dim"]
+    labels: Int[Tensor, "anchor"]
+    itself: Int[Tensor, "anchor"]
+    keys: Float[Tensor, "key dim"]
+    key_labels: Int[Tensor, "key"]
+    classes: int
+
+    def partners(self) -> Float[Tensor, "anchor"]:
+        """How many positives each anchor has."""
+        same = torch.bincount(self.key_labels, minlength=self.classes)[self.labels]
+        return (same - (self.itself != NOBODY).long()).to(self.anchors.dtype)
+
+    def mean_partner(self) -> Float[Tensor, "anchor dim"]:
+        """The mean of each anchor's positives, zero without any. Its inner product with the anchor is the mean
+        of theirs, so that no pair need be scored to have it."""
+        total = self.keys.new_zeros(self.classes, self.keys.shape[1]).index_add(0, self.key_labels, self.keys)
+        own = torch.where((self.itself != NOBODY)[:, None], self.keys[self.itself], 0.0)
+        return (total[self.labels] - own) / self.partners().clamp_min(1.0)[:, None]
+
+    def with_partners(self) -> "Labelled":
+        """The same without the anchors that have no positive."""
+        some = self.partners() > 0
+        return replace(self, anchors=self.anchors[some], labels=self.labels[some], itself=self.itself[some])
+
+    def positives(self, labels: Tensor, itself: Tensor) -> Bool[Tensor, "anchor key"]:
+        """Which keys are positives of these anchors."""
+        place = torch.arange(len(self.key_labels), device=labels.device)
+        return (self.key_labels == labels[:, None]) & (place != itself[:, None])
+
+
+class LabelLoss(nn.Module):
+    """What they have in common: `forward` makes a `Labelled`, `loss` a number of it.
+
+    Over ranks every one computes the loss of the whole batch; its gradient then needs no correction.
+    """
+
+    normalize = True
+
+    def __init__(self, gather_distributed: bool = False) -> None:
+        super().__init__()
+        self.gather_distributed = gather_distributed
+
+    def forward(
+        self,
+        embeddings: Float[Tensor, "n dim"],
+        labels: Int[Tensor, "n"],
+        *,
+        ref_emb: Float[Tensor, "m dim"] | None = None,
+        ref_labels: Int[Tensor, "m"] | None = None,
+    ) -> Float[Tensor, ""]:
+        with torch.autocast(embeddings.device.type, enabled=False):
+            found = self.loss(
+                _labelled(embeddings, labels, ref_emb, ref_labels, self.normalize, self.gather_distributed)
+            )
+            # a batch without a single term says nothing, and says it with a gradient
+            return found if found.requires_grad else found + 0.0 * embeddings.sum()
+
+    def loss(self, given: Labelled) -> Float[Tensor, ""]:
+        raise NotImplementedError
+
+
+def _labelled(
+    rows: Tensor,
+    labels: Tensor,
+    ref_emb: Tensor | None,
+    ref_labels: Tensor | None,
+    normalize: bool,
+    gather: bool,
+) -> Labelled:
+    if (ref_emb is None) != (ref_labels is None):
+        raise UserError("ref_emb and ref_labels belong together; give both or neither")
+    named = {"embeddings": rows} | ({} if ref_emb is None else {"ref_emb": ref_emb})
+    ready = [unit(each) if normalize else each for each in check_embeddings(**named)]
+    counts = [_check_labels("labels", labels, rows)]
+    if ref_emb is not None and ref_labels is not None:
+        counts.append(_check_labels("ref_labels", ref_labels, ref_emb))
+    layouts = [Rows.of(len(each), each.device, gather) for each in ready]
+    ready = [layout.everyones(each) for layout, each in zip(layouts, ready, strict=True)]
+    counts = [layout.everyones(each) for layout, each in zip(layouts, counts, strict=True)]
+    classes, numbered = torch.cat(counts).unique(return_inverse=True)
+    codes = numbered.split([len(each) for each in counts])
+    alone = len(ready) == 1
+    place = torch.arange(len(ready[0]), device=rows.device)
+    itself = place if alone else torch.full_like(place, NOBODY)
+    return Labelled(ready[0], codes[0], itself, ready[-1], codes[-1], len(classes))
+
+
+def _check_labels(name: str, labels: Tensor, rows: Tensor) -> Int[Tensor, "n"]:
+    whole = isinstance(labels, Tensor) and not (labels.is_floating_point() or labels.is_complex())
+    if not whole or labels.shape != rows.shape[:1]:
+        what = (
+            f"{labels.dtype} of shape {tuple(labels.shape)}"
+            if isinstance(labels, Tensor)
+            else type(labels).__name__
+        )
+        raise UserError(f"{name} was {what}; expected {len(rows)} whole numbers, one for each embedding")
+    return labels.to(device=rows.device, dtype=torch.int64)
+
+
+class SupConLoss(LabelLoss):
+    """Supervised contrast: every positive p of an anchor against all others a, f = cosine / temperature.
+
+        form="out"   log sum_a e^f(u, a) - (1/|P|) sum_p f(u, p)              (Khosla et al. 2020, Eq. 2)
+        form="in"    log sum_a e^f(u, a) - log( (1/|P|) sum_p e^f(u, p) )     (Khosla et al. 2020, Eq. 3)
+
+    averaged over anchors that have a positive. As `pytorch_metric_learning.losses.SupConLoss`, and as its authors'
+    `loss(features, labels)` with features of shape (n, views, dim), where without labels every instance is a class of its own.
+    """
+
+    def __init__(
+        self, temperature: float = 0.1, *, form: str = "out", gather_distributed: bool = False
+    ) -> None:
+        super().__init__(gather_distributed)
+        self.temperature, self.form = positive_number("temperature", temperature), form
+        if form not in ("out", "in"):
+            raise UserError(f"form was {form!r}; expected out or in")
+
+    def forward(
+        self,
+        embeddings: Float[Tensor, "n dim"] | Float[Tensor, "n view dim"],
+        labels: Int[Tensor, "n"] | None = None,
+        *,
+        ref_emb: Float[Tensor, "m dim"] | None = None,
+        ref_labels: Int[Tensor, "m"] | None = None,
+    ) -> Float[Tensor, ""]:
+        if labels is None:
+            if embeddings.ndim != 3:
+                raise UserError("labels were left out; that needs embeddings of shape (n, views, dim)")
+            labels = Rows.of(len(embeddings), embeddings.device, self.gather_distributed).own(
+                embeddings.device
+            )
+        if embeddings.ndim == 3:
+            labels = _check_labels("labels", labels, embeddings).repeat_interleave(embeddings.shape[1])
+            embeddings = embeddings.flatten(0, 1)
+        return super().forward(embeddings, labels, ref_emb=ref_emb, ref_labels=ref_labels)
+
+    def loss(self, given: Labelled) -> Float[Tensor, ""]:
+        given = given.with_partners()
+        if len(given.anchors) == 0:
+            return given.keys.new_zeros(())
+        anchors = given.anchors / self.temperature
+        place = torch.arange(len(given.keys), device=anchors.device)
+        everyone = negatives(anchors, given.keys, given.itself, place).logsumexp()
+        if self.form == "out":
+            return (everyone - (anchors * given.mean_partner()).sum(dim=1)).mean()
+
+        def log_sum(keys: Tensor, block: Tensor, labels: Tensor, itself: Tensor) -> Tensor:
+            return (block @ keys.T).masked_fill(~given.positives(labels, itself), -torch.inf).logsumexp(dim=1)
+
+        partners = by_tiles(log_sum, given.keys, anchors, given.labels, given.itself)
+        return (everyone + given.partners().log() - partners).mean()
+
+
+class LabelledNTXentLoss(LabelLoss):
+    """-log( e^f(u, p) / (e^f(u, p) + sum_k e^f(u, v_k)) ), f = cosine / temperature, averaged over all positive pairs
+    (u, p); v_k are the keys with another label than u. Other positives are not in the sum, unlike in `SupConLoss`.
+
+    As `pytorch_metric_learning.losses.NTXentLoss`.
+    """
+
+    def __init__(self, temperature: float = 0.07, *, gather_distributed: bool = False) -> None:
+        super().__init__(gather_distributed)
+        self.temperature = positive_number("temperature", temperature)
+
+    def loss(self, given: Labelled) -> Float[Tensor, ""]:
+        given = given.with_partners()
+        if len(given.anchors) == 0:
+            return given.keys.new_zeros(())
+        anchors = given.anchors / self.temperature
+        apart = negatives(anchors, given.keys, given.labels, given.key_labels).logsumexp()
+
+        def summed(keys: Tensor, block: Tensor, others: Tensor, labels: Tensor, itself: Tensor) -> Tensor:
+            score = block @ keys.T
+            losses = torch.logaddexp(score, others[:, None]) - score
+            return losses.masked_fill(~given.positives(labels, itself), 0.0).sum(dim=1)
+
+        sums = by_tiles(summed, given.keys, anchors, apart, given.labels, given.itself)
+        return sums.sum() / given.partners().sum()
+
+
+class NPairsLoss(LabelLoss):
+    """One pair from each label, the first two rows that have it: -log( e^(u . p) / sum_q e^(u . q) ), q the positives of
+    all labels, averaged over labels (Sohn 2016, Eq. 7; `nf.NPair`). `normalize=False`: inner products of embeddings as
+    they are, as Sohn has it.
+
+    As `pytorch_metric_learning.losses.NPairsLoss`, which knows no ref_emb either.
+    """
+
+    def __init__(self, *, normalize: bool = True, gather_distributed: bool = False) -> None:
+        super().__init__(gather_distributed)
+        self.normalize = normalize
+
+    def loss(self, given: Labelled) -> Float[Tensor, ""]:
+        if len(given.itself) and bool((given.itself == NOBODY).any()):
+            raise UserError("NPairsLoss takes its pairs from one set; leave out ref_emb and ref_labels")
+        order = given.labels.argsort(stable=True)
+        sizes = torch.bincount(given.labels)
+        first = order[(sizes.cumsum(0) - sizes)[sizes > 1]]
+        second = order[(sizes.cumsum(0) - sizes + 1)[sizes > 1]]
+        if len(first) == 0:
+            return given.keys.new_zeros(())
+        scores = scored(given.anchors[first], given.anchors[second], Rows((len(first),)))
+        return -log_probability(scores).mean()
+
+
+class TripletMarginLoss(LabelLoss):
+    """max(0, |u - p| - |u - v| + margin) of unit vectors, averaged over those triplets (anchor u, positive p,
+    negative v) of the batch for which it is above 0.
+
+    As `pytorch_metric_learning.losses.TripletMarginLoss`. Its n^3 triplets are never listed: with an anchor's negatives in
+    rising order of distance, those inside the margin of a positive are the first k, and their sum is a difference of two numbers.
+    """
+
+    def __init__(self, margin: float = 0.05, *, gather_distributed: bool = False) -> None:
+        super().__init__(gather_distributed)
+        self.margin = positive_number("margin", margin)
+
+    def loss(self, given: Labelled) -> Float[Tensor, ""]:
+        given = given.with_partners()
+        if len(given.anchors) == 0:
+            return given.keys.new_zeros(())
+
+        def sums(keys: Tensor, block: Tensor, labels: Tensor, itself: Tensor) -> Tensor:
+            distance = torch.cdist(block, keys)
+            ordered = distance.masked_fill(given.key_labels == labels[:, None], torch.inf).sort(dim=1).values
+            first = F.pad(ordered.masked_fill(ordered.isinf(), 0.0).cumsum(dim=1), (1, 0))
+            reach = distance + self.margin
+            inside = torch.searchsorted(ordered.detach(), reach.detach())
+            hinge = inside * reach - first.gather(1, inside)
+            positive = given.positives(labels, itself)
+            return torch.stack([(each * positive).sum(dim=1) for each in (hinge, inside)], dim=1)
+
+        total, violated = by_tiles(sums, given.keys, given.anchors, given.labels, given.itself).sum(dim=0)
+        return total / violated.detach().clamp_min(1.0)

@@ -1,0 +1,182 @@
+"""Losses of two sets of embeddings, row i of one belonging to row i of the other."""
+
+from collections.abc import Sequence
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from nearfar.bounds.infonce import log_probability
+from nearfar.errors import UserError
+from nearfar.losses.gather import Rows
+from nearfar.losses.scoring import check_paired, negatives, positive_number, rows_at_once, unit
+from nearfar.losses.sigmoid import SoftplusSum
+from nearfar.scores import UNKNOWN, Scores
+
+
+def scored(anchors: Float[Tensor, "own dim"], keys: Float[Tensor, "own dim"], rows: Rows) -> Scores:
+    """Row i's positive is key i; the keys of all other rows, on all ranks, are its negatives."""
+    everyone = torch.arange(rows.total, device=anchors.device)
+    others = negatives(anchors, rows.everyones(keys), rows.own(anchors.device), everyone)
+    return Scores((anchors * keys).sum(dim=1, keepdim=True), others)
+
+
+class NTXentLoss(nn.Module):
+    """-log( e^f(u, v+) / (e^f(u, v+) + sum_k e^f(u, v_k)) ), f = cosine / temperature, averaged over both views of
+    every instance; v_k are both views of all other instances (Chen et al. 2020, Eq. 1).
+
+    As `lightly.loss.NTXentLoss` without its memory bank, which is `nf.Queue` in a `nf.Method`. It is log m less
+    `nf.InfoNCE`, m = 2n - 1.
+    """
+
+    def __init__(self, temperature: float = 0.5, gather_distributed: bool = False) -> None:
+        super().__init__()
+        self.temperature = positive_number("temperature", temperature)
+        self.gather_distributed = gather_distributed
+
+    def forward(self, z0: Float[Tensor, "n dim"], z1: Float[Tensor, "n dim"]) -> Float[Tensor, ""]:
+        with torch.autocast(z0.device.type, enabled=False):
+            z0, z1 = map(unit, check_paired(z0=z0, z1=z1))
+            rows = Rows.of(len(z0), z0.device, self.gather_distributed)
+            keys = torch.cat([rows.everyones(z0), rows.everyones(z1)])
+            anchors = torch.cat([z0, z1]) / self.temperature
+            own = rows.own(z0.device).repeat(2)
+            others = negatives(anchors, keys, own, torch.arange(rows.total, device=z0.device).repeat(2))
+            scores = Scores((anchors * torch.cat([z1, z0])).sum(dim=1, keepdim=True), others)
+            return -rows.mean(log_probability(scores)) / 2
+
+
+class ClipLoss(nn.Module):
+    """Cross-entropy of the right text among all texts and of the right image among all images, averaged
+    (Radford et al. 2021). Features are scored as they are: normalise them before, as CLIP does.
+
+    As `open_clip.loss.ClipLoss`; its `rank`, `world_size`, `local_loss` and `gather_with_grad` are `gather_distributed`.
+    """
+
+    def __init__(self, gather_distributed: bool = False) -> None:
+        super().__init__()
+        self.gather_distributed = gather_distributed
+
+    def forward(
+        self,
+        image_features: Float[Tensor, "n dim"],
+        text_features: Float[Tensor, "n dim"],
+        logit_scale: float | Tensor,
+        logit_bias: float | Tensor | None = None,
+        output_dict: bool = False,
+    ) -> Tensor | dict[str, Tensor]:
+        with torch.autocast(image_features.device.type, enabled=False):
+            images, texts = check_paired(image_features=image_features, text_features=text_features)
+            rows = Rows.of(len(images), images.device, self.gather_distributed)
+            there = log_probability(scored(logit_scale * images, texts, rows))
+            back = log_probability(scored(logit_scale * texts, images, rows))
+            loss = -rows.mean(there + back) / 2
+            if logit_bias is not None:
+                # the same number added to every score leaves a softmax as it is; a learnt one still gets its
+                # gradient, zero, without which DDP would wait for it
+                loss = loss + 0.0 * logit_bias
+        return {"contrastive_loss": loss} if output_dict else loss
+
+
+class SigLipLoss(nn.Module):
+    """-(1/n) sum_ij log s(y_ij (logit_scale u_i . v_j + logit_bias)), y_ij = 1 for i = j and -1 otherwise, s the
+    logistic function (Zhai et al. 2023, Eq. 1). Features are scored as they are: normalise them before.
+
+    As `open_clip.loss.SigLipLoss`; its `rank`, `world_size` and `dist_impl` are `gather_distributed`.
+    """
+
+    def __init__(self, gather_distributed: bool = False) -> None:
+        super().__init__()
+        self.gather_distributed = gather_distributed
+
+    def forward(
+        self,
+        image_features: Float[Tensor, "n dim"],
+        text_features: Float[Tensor, "n dim"],
+        logit_scale: float | Tensor,
+        logit_bias: float | Tensor | None = None,
+        output_dict: bool = False,
+    ) -> Tensor | dict[str, Tensor]:
+        with torch.autocast(image_features.device.type, enabled=False):
+            images, texts = check_paired(image_features=image_features, text_features=text_features)
+            rows = Rows.of(len(images), images.device, self.gather_distributed)
+            anchors = logit_scale * images
+            bias = torch.as_tensor(0.0 if logit_bias is None else logit_bias, device=images.device)
+            bias = bias.to(images.dtype)
+            everyones = rows.everyones(texts)
+            # -log s(-x) = log(1 + e^x), and less x it is -log s(x): a positive is a negative less its score
+            apart = SoftplusSum.apply(anchors, everyones, bias, rows_at_once(anchors, everyones))
+            positive = (anchors * texts).sum(dim=1) + bias
+            loss = rows.mean(apart - positive)
+        return {"contrastive_loss": loss} if output_dict else loss
+
+
+DIRECTIONS = ("query_to_doc", "query_to_query", "doc_to_query", "doc_to_doc")
+
+
+class MultipleNegativesRankingLoss(nn.Module):
+    """log( sum_j e^f(q_i, d_j) ) - f(q_i, d_i), f = scale * cosine, averaged over queries (Henderson et al. 2017):
+    every query's own document against all documents of the batch, the hard negatives of every query included.
+
+        loss(queries, documents)                        pairs
+        loss(queries, documents, negatives)             triplets; more hard negatives as further columns
+
+    As `sentence_transformers.losses.MultipleNegativesRankingLoss`, on embeddings instead of a model. `directions` adds
+    terms to the sum: `doc_to_query` with `partition_mode="per_direction"` is the symmetric loss, all four in one sum are
+    GTE's (Li et al. 2023). `normalize=False` scores by inner product (then a scale of 1 is usual).
+    """
+
+    def __init__(
+        self,
+        scale: float = 20.0,
+        *,
+        normalize: bool = True,
+        directions: Sequence[str] = ("query_to_doc",),
+        partition_mode: str = "joint",
+        gather_distributed: bool = False,
+    ) -> None:
+        super().__init__()
+        self.scale, self.normalize = positive_number("scale", scale), normalize
+        self.directions, self.partition_mode = tuple(directions), partition_mode
+        self.gather_distributed = gather_distributed
+        unknown = [direction for direction in self.directions if direction not in DIRECTIONS]
+        if unknown or "query_to_doc" not in self.directions:
+            raise UserError(
+                f"directions were {', '.join(self.directions) or 'none'}; expected query_to_doc and any of "
+                f"{', '.join(DIRECTIONS[1:])}"
+            )
+        if partition_mode not in ("joint", "per_direction"):
+            raise UserError(f"partition_mode was {partition_mode!r}; expected joint or per_direction")
+        alone = {"query_to_query", "doc_to_doc"} & set(self.directions)
+        if partition_mode == "per_direction" and alone:
+            raise UserError(
+                f"partition_mode was 'per_direction' with {min(alone)}, a sum that holds no positive; use joint"
+            )
+
+    def forward(
+        self, queries: Float[Tensor, "n dim"], documents: Float[Tensor, "n dim"], *hard_negatives: Tensor
+    ) -> Float[Tensor, ""]:
+        with torch.autocast(queries.device.type, enabled=False):
+            named = {f"hard_negatives[{i}]": column for i, column in enumerate(hard_negatives)}
+            queries, *columns = check_paired(queries=queries, documents=documents, **named)
+            if self.normalize:
+                queries, *columns = map(unit, (queries, *columns))
+            rows = Rows.of(len(queries), queries.device, self.gather_distributed)
+            positive = self.scale * (queries * columns[0]).sum(dim=1)
+            sums = [self._log_sum(direction, queries, columns, rows) for direction in self.directions]
+            stacked = torch.stack(sums)
+            log_z = stacked.logsumexp(dim=0) if self.partition_mode == "joint" else stacked.mean(dim=0)
+            return rows.mean(log_z - positive)
+
+    def _log_sum(
+        self, direction: str, queries: Tensor, columns: Sequence[Tensor], rows: Rows
+    ) -> Float[Tensor, "n"]:
+        """log of the sum of e^f from each own query or document to everybody's documents or queries."""
+        source, target = direction.split("_to_")
+        anchors = queries if source == "query" else columns[0]
+        sets = [queries] if target == "query" else columns
+        everyone = torch.arange(rows.total, device=queries.device).repeat(len(sets))
+        if source != target:  # the positive is part of the sum
+            everyone = torch.full_like(everyone, UNKNOWN)
+        keys = torch.cat([rows.everyones(column) for column in sets])
+        return negatives(self.scale * anchors, keys, rows.own(queries.device), everyone).logsumexp()

@@ -1,0 +1,90 @@
+"""What the losses share: embeddings checked and made ready, and inner products with many keys as `Negatives`."""
+
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+from nearfar.errors import UserError
+from nearfar.logsumexp import inner
+from nearfar.scores import Candidates, Dense, Negatives, Streamed
+
+# scores that are held at once: on a CPU as many as its cache takes, on a GPU as many as keep it busy
+WHOLE_CPU, WHOLE_GPU, LEAST = 2**21, 2**25, 32
+
+
+def check_embeddings(**named: Tensor) -> list[Float[Tensor, "row dim"]]:
+    """The named embeddings in float32 at least, or a sentence about the first that does not fit the others.
+
+    Scores are differences of large numbers and do not survive half precision, whatever the network ran in.
+    """
+    width = None
+    for name, tensor in named.items():
+        if not isinstance(tensor, Tensor) or tensor.ndim != 2 or not tensor.is_floating_point():
+            what = (
+                f"{tensor.dtype} of shape {tuple(tensor.shape)}"
+                if isinstance(tensor, Tensor)
+                else type(tensor).__name__
+            )
+            raise UserError(f"{name} was {what}; expected floating-point embeddings of shape (n, dim)")
+        if len(tensor) == 0:
+            raise UserError(f"{name} has no rows; a loss needs at least one")
+        width = width or tensor.shape[1]
+        if tensor.shape[1] != width:
+            raise UserError(f"{name} has {tensor.shape[1]} dimensions and {next(iter(named))} has {width}")
+    double = any(tensor.dtype == torch.float64 for tensor in named.values())
+    return [tensor.to(torch.float64 if double else torch.float32) for tensor in named.values()]
+
+
+def check_paired(**named: Tensor) -> list[Float[Tensor, "row dim"]]:
+    """The same for embeddings of which row i belongs to row i."""
+    ready = check_embeddings(**named)
+    first, *others = named
+    for name in others:
+        if len(named[name]) != len(named[first]):
+            raise UserError(f"{name} has {len(named[name])} rows and {first} has {len(named[first])}")
+    return ready
+
+
+def positive_number(name: str, value: float) -> float:
+    if not (isinstance(value, (int, float)) and 0 < value < float("inf")):
+        raise UserError(f"{name} was {value!r}; it must be a number above 0")
+    return float(value)
+
+
+def unit(rows: Float[Tensor, "row dim"]) -> Float[Tensor, "row dim"]:
+    return F.normalize(rows, dim=1)
+
+
+def rows_at_once(anchors: Tensor, keys: Tensor) -> int:
+    whole = WHOLE_CPU if anchors.device.type == "cpu" else WHOLE_GPU
+    return max(LEAST, whole // max(1, len(keys)))
+
+
+def negatives(
+    anchors: Float[Tensor, "anchor dim"],
+    keys: Float[Tensor, "candidate dim"],
+    own: Int[Tensor, "anchor"],
+    others: Int[Tensor, "candidate"],
+) -> Negatives:
+    """Inner products with the keys whose number is not the anchor's own: one matrix if it is small, else tiles."""
+    candidates, tile = Candidates(keys, others), rows_at_once(anchors, keys)
+    if len(anchors) <= tile:
+        return Dense(inner(anchors, keys), candidates.negative_mask(own))
+    return Streamed(anchors, own, candidates, tile)
+
+
+def by_tiles(
+    function: Callable[..., Tensor], keys: Tensor, *per_anchor: Tensor
+) -> Float[Tensor, "anchor ..."]:
+    """`function(keys, *block)` for blocks of anchors; of many blocks none is kept for the backward pass."""
+    tile = rows_at_once(per_anchor[0], keys)
+    if len(per_anchor[0]) <= tile:
+        return function(keys, *per_anchor)
+    blocks = zip(*(rows.split(tile) for rows in per_anchor), strict=True)
+    return torch.cat(
+        [checkpoint(function, keys, *b, use_reentrant=False, preserve_rng_state=False) for b in blocks]
+    )

@@ -1,0 +1,216 @@
+"""What holds of the losses whatever a peer says: formulas, no n x n matrix, half precision, ranks, sentences."""
+
+import math
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import nearfar as nf
+from nearfar.errors import UserError
+from nearfar.losses import (
+    ClipLoss,
+    LabelledNTXentLoss,
+    MultipleNegativesRankingLoss,
+    NPairsLoss,
+    NTXentLoss,
+    SigLipLoss,
+    SupConLoss,
+    TripletMarginLoss,
+    scoring,
+)
+
+PAIRED: dict[str, Callable[..., Callable[[Tensor, Tensor], Tensor]]] = {
+    "ntxent": lambda **o: NTXentLoss(0.3, **o),
+    "clip": lambda **o: lambda a, k: ClipLoss(**o)(a, k, 4.0),
+    "siglip": lambda **o: lambda a, k: SigLipLoss(**o)(a, k, 4.0, -1.0),
+    "mnr": lambda **o: MultipleNegativesRankingLoss(6.0, **o),
+    "mnr all": lambda **o: MultipleNegativesRankingLoss(
+        6.0, directions=("query_to_doc", "query_to_query", "doc_to_query", "doc_to_doc"), **o
+    ),
+}
+LABELLED: dict[str, Callable[..., Callable[[Tensor, Tensor], Tensor]]] = {
+    "supcon": lambda **o: SupConLoss(0.3, **o),
+    "supcon in": lambda **o: SupConLoss(0.3, form="in", **o),
+    "labelled ntxent": lambda **o: LabelledNTXentLoss(0.3, **o),
+    "npairs": lambda **o: NPairsLoss(normalize=False, **o),
+    "triplet": lambda **o: TripletMarginLoss(0.3, **o),
+}
+
+
+@pytest.mark.parametrize("form", ["out", "in"])
+def test_supcon_is_the_sum_its_authors_wrote(form: str) -> None:
+    """Khosla et al. 2020, Eq. 2 and 3, by loops over anchors and positives."""
+    torch.manual_seed(0)
+    z, labels = torch.randn(9, 4, dtype=torch.float64), torch.tensor([0, 1, 2, 0, 1, 0, 3, 1, 1])
+    unit = torch.nn.functional.normalize(z, dim=1)
+    losses = []
+    for i in range(9):
+        partners = [p for p in range(9) if p != i and labels[p] == labels[i]]
+        if not partners:
+            continue
+        weights = {a: math.exp(float(unit[i] @ unit[a]) / 0.2) for a in range(9) if a != i}
+        shares = [weights[p] / sum(weights.values()) for p in partners]
+        outside = -sum(math.log(share) for share in shares) / len(shares)
+        losses.append(outside if form == "out" else -math.log(sum(shares) / len(shares)))
+    assert float(SupConLoss(0.2, form=form)(z, labels)) == pytest.approx(sum(losses) / len(losses), rel=1e-12)
+
+
+def test_supcon_without_labels_is_ntxent() -> None:
+    """Every instance a class of its own: both of its views are what SimCLR has."""
+    z0, z1 = torch.randn(2, 7, 5, dtype=torch.float64)
+    torch.testing.assert_close(SupConLoss(0.4)(torch.stack([z0, z1], dim=1)), NTXentLoss(0.4)(z0, z1))
+
+
+def test_ntxent_is_log_m_less_infonce() -> None:
+    z0, z1 = torch.randn(2, 6, 5, dtype=torch.float64)
+    method = nf.Method(
+        nf.Shared(torch.nn.Identity()), nf.Cosine(0.5), nf.InBatch("both"), nf.Everyone(), nf.InfoNCE()
+    )
+    outcome = method(nf.Batch((z0, z1), torch.arange(6)))
+    assert outcome.nats is not None
+    torch.testing.assert_close(NTXentLoss(0.5)(z0, z1), math.log(2 * 6 - 1) - outcome.nats)
+
+
+@pytest.mark.parametrize("name", LABELLED)
+@pytest.mark.parametrize("classes", [[0] * 6, [0, 0, 0, 1, 2, 3]])
+def test_gradients_are_finite_where_an_anchor_lacks_positives_or_negatives(
+    name: str, classes: list[int]
+) -> None:
+    rows = torch.randn(6, 4, requires_grad=True)
+    value = LABELLED[name]()(rows, torch.tensor(classes))
+    (gradient,) = torch.autograd.grad(value, rows)
+    assert torch.isfinite(value)
+    assert torch.isfinite(gradient).all()
+
+
+class _Largest(TorchDispatchMode):
+    """Remembers the largest tensor that any operation returned."""
+
+    numel = 0
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        out = func(*args, **(kwargs or {}))
+        for tensor in out if isinstance(out, (tuple, list)) else (out,):
+            if isinstance(tensor, Tensor):
+                self.numel = max(self.numel, tensor.untyped_storage().nbytes() // tensor.element_size())
+        return out
+
+
+@pytest.mark.parametrize("name", [*PAIRED, *LABELLED])
+def test_a_large_batch_never_holds_the_matrix(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Forward and backward at n = 300 with tiles of 32 rows: nothing larger than a tile of 32 x 2n."""
+    monkeypatch.setattr(scoring, "WHOLE_CPU", 1)
+    n, largest = 300, _Largest()
+    torch.manual_seed(0)
+    a, k = (torch.randn(n, 8, requires_grad=True) for _ in range(2))
+    labels = torch.arange(n) // 4
+    loss = PAIRED[name]() if name in PAIRED else LABELLED[name]()
+    with largest:
+        (loss(a, k) if name in PAIRED else loss(a, labels)).backward()
+    assert a.grad is not None
+    assert torch.isfinite(a.grad).all()
+    assert largest.numel <= 32 * 2 * n
+
+
+@pytest.mark.parametrize("name", PAIRED)
+def test_half_precision_is_scored_in_float32(name: str) -> None:
+    a, k = torch.randn(2, 8, 6).bfloat16()
+    loss = PAIRED[name]()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        got = loss(a, k)
+    assert got.dtype == torch.float32
+    torch.testing.assert_close(got, loss(a.float(), k.float()))
+
+
+SIZES = (5, 3)  # ranks with different numbers of rows, as at the end of an epoch
+
+
+def rows_of(start: int, end: int) -> tuple[Tensor, Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    x, y = torch.randn(2, sum(SIZES), 4, dtype=torch.float64, generator=generator)
+    return x[start:end], y[start:end], torch.tensor([0, 1, 0, 2, 1, 0, 1, 2])[start:end]
+
+
+def through_weights(
+    loss: Callable[..., Tensor], name: str, rows: tuple[Tensor, Tensor, Tensor]
+) -> tuple[Tensor, Tensor]:
+    """Value, and gradient of one linear layer that both embeddings went through."""
+    weights = torch.linspace(-1, 1, 12, dtype=torch.float64).view(4, 3).requires_grad_()
+    x, y, labels = rows
+    value = loss(x @ weights, labels if name in LABELLED else y @ weights)
+    return value.detach(), torch.autograd.grad(value, weights)[0]
+
+
+def one_rank(rank: int, folder: str) -> None:
+    store = f"file://{folder}/rendezvous"
+    dist.init_process_group("gloo", init_method=store, rank=rank, world_size=len(SIZES))
+    start = sum(SIZES[:rank])
+    found = {}
+    for name, make in {**PAIRED, **LABELLED}.items():
+        shares = through_weights(make(gather_distributed=True), name, rows_of(start, start + SIZES[rank]))
+        for share in shares:  # what DDP does to gradients
+            dist.all_reduce(share)
+            share /= len(SIZES)
+        found[name] = shares
+    if rank == 0:
+        torch.save(found, os.path.join(folder, "found.pt"))
+    dist.destroy_process_group()
+
+
+def test_two_ranks_equal_one(tmp_path: Path) -> None:
+    """The average over ranks of value and gradient is that of one process with all rows."""
+    mp.start_processes(one_rank, (str(tmp_path),), nprocs=len(SIZES), start_method="spawn")
+    found = torch.load(tmp_path / "found.pt", weights_only=True)
+    for name, make in {**PAIRED, **LABELLED}.items():
+        expected = through_weights(make(), name, rows_of(0, sum(SIZES)))
+        for got, wanted in zip(found[name], expected, strict=True):
+            assert torch.allclose(got, wanted, rtol=1e-12, atol=1e-12), name
+
+
+SEVEN = torch.randn(7, 3)
+MISTAKES: dict[str, tuple[Callable[[], object], str]] = {
+    "temperature": (lambda: NTXentLoss(0.0), "temperature was 0.0"),
+    "rows": (lambda: NTXentLoss()(SEVEN, SEVEN[:5]), "z1 has 5 rows and z0 has 7"),
+    "widths": (lambda: ClipLoss()(SEVEN, SEVEN[:, :2], 1.0), "text_features has 2 dimensions"),
+    "shape": (lambda: SigLipLoss()(SEVEN[0], SEVEN, 1.0), "expected floating-point embeddings"),
+    "whole": (lambda: NTXentLoss()(SEVEN.long(), SEVEN), "z0 was torch.int64"),
+    "empty": (lambda: NTXentLoss()(SEVEN[:0], SEVEN[:0]), "z0 has no rows"),
+    "labels": (lambda: SupConLoss()(SEVEN, torch.arange(6)), "expected 7 whole numbers"),
+    "float labels": (lambda: SupConLoss()(SEVEN, torch.rand(7)), "labels was torch.float32"),
+    "no labels": (lambda: SupConLoss()(SEVEN), "labels were left out"),
+    "form": (lambda: SupConLoss(form="mean"), "form was 'mean'"),
+    "half a reference": (lambda: TripletMarginLoss()(SEVEN, torch.arange(7), ref_emb=SEVEN), "give both"),
+    "npairs reference": (
+        lambda: NPairsLoss()(SEVEN, torch.arange(7), ref_emb=SEVEN, ref_labels=torch.arange(7)),
+        "leave out ref_emb",
+    ),
+    "direction": (
+        lambda: MultipleNegativesRankingLoss(directions=("doc_to_query",)),
+        "expected query_to_doc",
+    ),
+    "partition": (lambda: MultipleNegativesRankingLoss(partition_mode="each"), "partition_mode was 'each'"),
+    "partition alone": (
+        lambda: MultipleNegativesRankingLoss(
+            directions=("query_to_doc", "doc_to_doc"), partition_mode="per_direction"
+        ),
+        "doc_to_doc",
+    ),
+    "ranks": (lambda: NTXentLoss(gather_distributed=True)(SEVEN, SEVEN), "without a process group"),
+}
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_a_mistake_gets_one_sentence(name: str) -> None:
+    mistake, said = MISTAKES[name]
+    with pytest.raises(UserError, match=said.replace("(", r"\(").replace(")", r"\)")):
+        mistake()
