@@ -84,6 +84,20 @@ def check_settings(part: Callable[..., Any], raw: Mapping[str, Any], prefix: str
     }
 
 
+def fixed_views(part: Any, choice: Mapping[str, Any]) -> dict[str, Any]:
+    """The views' section of a part that gives as many views as it does, `part.count`, the first of them the anchor."""
+    fixed = {"count": part.count, "symmetric": False}
+    for key, value in fixed.items():
+        if choice.get(key, value) != value:
+            raise UserError(
+                f"views.{key} was {choice[key]!r}; with views={choice['name']} it is {str(value).lower()}"
+            )
+    own = {key: value for key, value in choice.items() if key not in ("name", *fixed)}
+    checked = check_settings(part, own, "views")
+    part(**checked)
+    return {"name": choice["name"], **fixed, **checked}
+
+
 def plain(value: Any) -> Any:
     """A part's setting as YAML can hold it."""
     if isinstance(value, Schedule):

@@ -260,6 +260,15 @@ class Refreshing(Protocol):
 
 
 @runtime_checkable
+class Grouping(Protocol):
+    """A selection that goes by what the data know: told once, before the first step, the group of every instance."""
+
+    by: str  # a column of the data
+
+    def assign(self, groups: Int[Tensor, "instance"]) -> None: ...
+
+
+@runtime_checkable
 class Keyed(Protocol):
     """A source with a row for every instance, which saves embedding all of them again."""
 

@@ -93,7 +93,7 @@ def test_a_masked_text_with_in_batch_negatives_is_not_covered(selection: str) ->
         room: getattr(settings, room)
         for room in ("views", "encoders", "critic", "negatives", "selection", "bound")
     }
-    method = build_method(choices, backbone="transformer", channels=20, image_size=16, instances=100)
+    method = build_method(choices, backbone="transformer", data=settings.modality.typical(100))
     assert method.eval().certificate(64, 2, held_out=True).status == "not covered"
 
 

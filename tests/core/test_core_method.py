@@ -3,6 +3,7 @@
 import itertools
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 import lightly.loss
 import pytest
@@ -16,9 +17,10 @@ from nearfar.critics import Cosine
 from nearfar.encoders import Momentum, Network, Shared, linear_head
 from nearfar.errors import UserError
 from nearfar.method import Method
+from nearfar.modalities.image import IMAGE, seen_channels
 from nearfar.negatives import Bank, InBatch, NoNegatives, Queue
 from nearfar.recipes import RECIPES
-from nearfar.recipes.build import build_method, seen_channels
+from nearfar.recipes.build import build_method
 from nearfar.recipes.choices import CHOICES
 from nearfar.schedules import START, Progress, geometric, linear
 from nearfar.scores import UNKNOWN, Streamed
@@ -45,7 +47,9 @@ def built(recipe: str, *, chunk: int | None = None, **changes: object) -> Method
     settings = resolve(recipe, "data", {"encoders.hidden": 16, "encoders.dim": 8}, changes)
     torch.manual_seed(0)
     choices = {room: getattr(settings, room) for room in CHOICES}
-    return build_method(choices, backbone="resnet8-w16", channels=3, image_size=16, instances=40, chunk=chunk)
+    return build_method(
+        choices, backbone="resnet8-w16", data=replace(IMAGE.typical(40), size=16), chunk=chunk
+    )
 
 
 def pictures(channels: Sequence[int], seed: int = 0, first: int = 0) -> Batch:

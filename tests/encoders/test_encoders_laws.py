@@ -5,7 +5,7 @@ import torch
 import torchvision
 from torch import Tensor, nn
 
-from nearfar.encoders import HeadConfig, InputSpec, Momentum, Shared, backbone
+from nearfar.encoders import HeadConfig, Momentum, Shared, backbone, pictured
 from nearfar.encoders.backbones import BACKBONES
 from nearfar.errors import UserError
 from nearfar.schedules import START, Progress, linear
@@ -109,7 +109,7 @@ def test_one_forward_pass_for_all_views_gives_each_view_its_rows() -> None:
 
 
 def test_views_of_different_sizes_are_encoded_apart() -> None:
-    net = HeadConfig(dim=8).network(InputSpec("resnet8-w16", (3,), 32)).eval()
+    net = HeadConfig(dim=8).network(pictured("resnet8-w16", (3,), 32)).eval()
     encoded = Shared(net).encode([torch.randn(2, 3, 32, 32), torch.randn(2, 3, 16, 16)], [0, 1], [0, 1])
     assert [encoded.anchors[v].shape for v in (0, 1)] == [(2, 8), (2, 8)]
 
@@ -122,14 +122,14 @@ def test_only_the_anchor_goes_through_the_predictor() -> None:
 
 @pytest.mark.parametrize("head", ["linear", "linear-norm", "mlp", "mlp-plain"])
 def test_heads_have_the_width_asked_for(head: str) -> None:
-    net = HeadConfig(head=head, hidden=32, dim=16).network(InputSpec("resnet8-w16", (3,), 32))  # type: ignore[arg-type]
+    net = HeadConfig(head=head, hidden=32, dim=16).network(pictured("resnet8-w16", (3,), 32))  # type: ignore[arg-type]
     assert net(torch.randn(4, 3, 32, 32)).shape == (4, 16)
     norms = sum(isinstance(m, nn.BatchNorm1d) for m in net.head.modules())
     assert norms == (1 if head in ("linear-norm", "mlp") else 0)
 
 
 def test_dropout_acts_in_training_only() -> None:
-    net = HeadConfig(dropout=0.5).network(InputSpec("resnet8-w16", (3,), 32))
+    net = HeadConfig(dropout=0.5).network(pictured("resnet8-w16", (3,), 32))
     x = torch.randn(4, 3, 32, 32)
     assert not torch.equal(net(x), net(x))
     net.eval()

@@ -11,10 +11,10 @@ from torch.nn import functional
 
 from nearfar.bounds import InfoNCE
 from nearfar.critics import Cosine, Dot
-from nearfar.data.sequences import padded
 from nearfar.encoders.masked import MaskedSymbols
 from nearfar.errors import UserError
 from nearfar.method import Method
+from nearfar.modalities.series import padded
 from nearfar.negatives import Dictionary, InBatch
 from nearfar.selections import Everyone
 from nearfar.types import Batch

@@ -6,8 +6,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nearfar.data.sequences import padded
 from nearfar.errors import UserError
+from nearfar.modalities.series import padded
 from nearfar.views.masks import NOTHING, Mask, Masked, WholeText
 from nearfar.views.windows import LOUDNESS, WholeSound, Window, levelled
 

@@ -18,11 +18,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from nearfar.data.containers import Unusable
 from nearfar.data.folder import Entry
-from nearfar.data.labels import Labels, class_numbers
 from nearfar.data.scan import Item
 from nearfar.errors import UserError
+from nearfar.modalities.dataset import Unusable
+from nearfar.modalities.labels import Labels, class_numbers
 
 _ROWS = 256
 
@@ -30,12 +30,10 @@ _ROWS = 256
 class Parquet:
     """The rows of one or more files, in the order of their names."""
 
-    def __init__(self, root: str, entries: Sequence[Entry], ignored: int) -> None:
-        self.root = root
-        self.ignored = ignored
+    def __init__(self, root: str, entries: Sequence[Entry], ignored: int, column: str) -> None:
+        self.root, self.ignored, self.column = root, ignored, column
         self._entries = sorted(entries, key=lambda entry: entry.parts)
         self._counts: list[int] = []
-        self.column = _content_column([entry.path for entry in self._entries])
         classes: set[tuple[str, ...]] = set()
         for entry in self._entries:
             with _opened(entry.path) as file:
@@ -90,6 +88,9 @@ class Parquet:
                 found[name] = numbers.astype(np.int64)[kept]
         return found
 
+    def unlabelled(self) -> str:
+        return "there is no `label` column, or it says -1 throughout"
+
 
 class Spill:
     """Encoded pictures copied to a nameless temporary file, because rows of Parquet cannot be read one by one.
@@ -126,11 +127,10 @@ def _opened(path: str) -> Any:
         raise UserError(f"{path!r} cannot be read as Parquet: {_first_line(error)}.") from error
 
 
-def _content_column(paths: Sequence[str]) -> str:
-    """`audio` where the first file has that and no `image`; else `image`."""
-    with _opened(paths[0]) as file:
-        names = file.schema_arrow.names
-    return "audio" if "audio" in names and "image" not in names else "image"
+def columns_of(path: str) -> list[str]:
+    """The names of a file's columns."""
+    with _opened(path) as file:
+        return list(file.schema_arrow.names)
 
 
 def _check_content(schema: Any, column: str, path: str) -> None:

@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from nearfar.encoders.backbones import BACKBONES
 from nearfar.encoders.config import HeadConfig, InputSpec
 from nearfar.encoders.heads import Network
 from nearfar.encoders.roles import predicted
@@ -73,6 +74,7 @@ class InfoMax(nn.Module):
     """
 
     one_view: ClassVar[bool] = True
+    networks: ClassVar[tuple[str, ...]] = tuple(BACKBONES)  # a map from inside them is needed
     key_groups: int = 2  # whole maps and places go through networks of their own
 
     def __init__(

@@ -8,7 +8,7 @@ key 2, for negatives=dictionary. The critic that goes with it is `dot`.
 """
 
 from collections.abc import Sequence
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import torch
 from jaxtyping import Float, Int
@@ -58,6 +58,10 @@ class TokenTransformer(nn.Module):
 class MaskedSymbols(nn.Module):
     """Outputs at hidden positions are asked, embeddings of the hidden symbols known."""
 
+    own_network: ClassVar[str] = "transformer"
+    takes: ClassVar[tuple[str, ...]] = ("mask",)
+    whole: ClassVar[bool] = False  # there are many embeddings of an instance
+    vocabulary: ClassVar[bool] = True  # keys are symbols, and all of them can be had
     key_groups: int = 1
 
     def __init__(
@@ -86,7 +90,7 @@ class MaskedSymbols(nn.Module):
 
     @classmethod
     def from_config(cls, plan: HeadConfig, seen: InputSpec, **settings: Any) -> Self:
-        return cls(**settings, symbols=seen.channels[0], length=seen.size, share=seen.views["share"])
+        return cls(**settings, **{key: seen.context[key] for key in ("symbols", "length", "share")})
 
     def pairs(self, views: int, symmetric: bool) -> tuple[Pair, ...]:
         return (Pair(READ, HIDDEN, 1.0, self.hidden, self.hidden - 1, identity_is_key=True),)

@@ -51,8 +51,9 @@ class PerView(ViewEncoder, nn.Module):
 
     @classmethod
     def from_config(cls, plan: HeadConfig, seen: InputSpec, **settings: Any) -> Self:
-        networks = [plan.network(seen, view) for view in range(len(seen.channels))]
-        return cls(networks, **settings, channels=seen.channels, predictor=plan.make_predictor())
+        networks = [plan.network(seen, view) for view in range(len(seen.shapes))]
+        channels = [shape[0] for shape in seen.shapes]
+        return cls(networks, **settings, channels=channels, predictor=plan.make_predictor())
 
     def pairs(self, views: int, symmetric: bool) -> tuple[Any, ...]:
         if views > len(self.networks):

@@ -9,7 +9,7 @@ recording that has one k steps later. The critic that goes with it is `dot`.
 
 import math
 from collections.abc import Sequence
-from typing import Any, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 import torch
 import torch.nn.functional as F
@@ -83,7 +83,11 @@ class Predictive(nn.Module):
     `strides` of the convolutions multiply to the hop: (5, 4, 2, 2, 2) makes frames of 20 ms at 8 kHz.
     """
 
-    one_view = True  # a sequence's positive is its own future, so one view is enough
+    own_network: ClassVar[str] = "conv-gru"
+    takes: ClassVar[tuple[str, ...]] = ("window",)
+    scored: ClassVar[str] = "width"  # the setting that says how wide anchors and keys are
+    whole: ClassVar[bool] = False  # there are many embeddings of an instance
+    one_view: ClassVar[bool] = True  # a sequence's positive is its own future, so one view is enough
 
     def __init__(
         self,
@@ -117,7 +121,7 @@ class Predictive(nn.Module):
 
     @classmethod
     def from_config(cls, plan: HeadConfig, seen: InputSpec, **settings: Any) -> Self:
-        return cls(**settings, samples=seen.views["samples"], instances=seen.instances)
+        return cls(**settings, samples=seen.context["samples"], instances=seen.context["instances"])
 
     def pairs(self, views: int, symmetric: bool) -> tuple[Pair, ...]:
         return tuple(self._pair(k) for k in range(1, self.steps + 1))
