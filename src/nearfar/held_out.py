@@ -80,7 +80,7 @@ def held_out_estimate(method: Method, batches: Iterable[Batch], progress: Progre
 def _encoded(method: Method, batch: Batch) -> Encoded:
     pairs = method.encoders.pairs(len(batch.views), method.symmetric)
     encoded, _ = method.encode(
-        batch.views, anchors=sorted({p.anchor for p in pairs}), keys=sorted({p.key for p in pairs})
+        batch, anchors=sorted({p.anchor for p in pairs}), keys=sorted({p.key for p in pairs})
     )
     return encoded
 

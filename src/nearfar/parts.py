@@ -92,10 +92,14 @@ def fixed_views(part: Any, choice: Mapping[str, Any]) -> dict[str, Any]:
             raise UserError(
                 f"views.{key} was {choice[key]!r}; with views={choice['name']} it is {str(value).lower()}"
             )
-    own = {key: value for key, value in choice.items() if key not in ("name", *fixed)}
-    checked = check_settings(part, own, "views")
+    return {**chosen_views(part, {key: v for key, v in choice.items() if key not in fixed}), **fixed}
+
+
+def chosen_views(part: Any, choice: Mapping[str, Any]) -> dict[str, Any]:
+    """The views' section of a part whose parameters are all its settings, tried out."""
+    checked = check_settings(part, {key: v for key, v in choice.items() if key != "name"}, "views")
     part(**checked)
-    return {"name": choice["name"], **fixed, **checked}
+    return {"name": choice["name"], **checked}
 
 
 def plain(value: Any) -> Any:

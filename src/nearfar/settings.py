@@ -255,8 +255,11 @@ def _views_for(modality: Modality, merged: Mapping[str, Any]) -> dict[str, Any]:
     made_for = getattr(role, "takes", ()) or getattr(role, "networks", ())
     if views["name"] in modality.pipelines or made_for or not modality.many_views:
         return dict(views)
-    kept = {key: views[key] for key in ("count", "symmetric") if key in views}
-    return {"name": modality.default_views, **kept}
+    return {
+        "name": modality.default_views,
+        "count": views.get("count", 2),
+        "symmetric": views.get("symmetric", True),
+    }
 
 
 def _epochs(layers: Iterable[Mapping[str, Any]]) -> int:

@@ -95,7 +95,7 @@ def test_moco_leaves_out_the_anchors_own_earlier_key() -> None:
     queue = Queue(N, dim=DIM).double()
     queue.advance({0: F.normalize(net(shown.views[1]).detach(), dim=1)}, shown.index, progress=None)  # type: ignore[arg-type]
     method = Method(Momentum(net), Cosine(0.07), queue, Everyone(), InfoNCE(), symmetric=False)
-    encoded = method.encoders.encode(shown.views, [0], [1])
+    encoded = method.encoders.encode(shown, [0], [1])
     assert (method.score(encoded, shown.index, 0, 1, progress=None).negative.count() == N - 1).all()  # type: ignore[arg-type]
 
 

@@ -85,7 +85,10 @@ def plain_batches(data: DataSet, views: MakeViews, batch_size: int, *, workers: 
 
 
 def _viewed(data: DataSet, views: MakeViews, seed: int, epoch: int, rows: np.ndarray) -> Batch:
-    return Batch(views(data.load(rows), seed, epoch, rows), torch.from_numpy(rows))
+    index = torch.from_numpy(rows)
+    labels = None if data.labels is None else torch.from_numpy(data.labels[rows])
+    groups = {name: torch.from_numpy(numbers[rows]) for name, numbers in data.groups.items()}
+    return Batch(views(data.load(rows), seed, epoch, rows), index, labels, groups)
 
 
 def _check_workers(workers: int) -> None:

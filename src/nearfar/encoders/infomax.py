@@ -23,7 +23,7 @@ from nearfar.encoders.roles import predicted
 from nearfar.encoders.stages import map_and_features, map_shape
 from nearfar.errors import UserError
 from nearfar.schedules import Progress
-from nearfar.types import Encoded, Pair, view_pairs
+from nearfar.types import Batch, Encoded, Pair, view_pairs
 
 Prior = Literal["uniform", "gaussian", "none"]
 DISCRIMINATOR_WIDTH = 200
@@ -144,10 +144,10 @@ class InfoMax(nn.Module):
     def backbone(self) -> nn.Module:
         return self.network.backbone
 
-    def encode(self, views: Sequence[Tensor], anchors: Sequence[int], keys: Sequence[int]) -> Encoded:
+    def encode(self, batch: Batch, anchors: Sequence[int], keys: Sequence[int]) -> Encoded:
         maps, features = {}, {}
         for w in sorted({*anchors, *(key // 2 for key in keys)}):
-            maps[w], features[w] = map_and_features(self.network.backbone, views[w])
+            maps[w], features[w] = map_and_features(self.network.backbone, batch.views[w])
         summaries = {w: self.network.head(self.network.dropped(features[w])) for w in anchors}
         known = {key: self._places(maps[key // 2]) if key % 2 else self.whole(maps[key // 2]) for key in keys}
         penalty = None

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from nearfar.encoders.config import HeadConfig, InputSpec
 from nearfar.errors import UserError
 from nearfar.schedules import Progress
-from nearfar.types import Encoded, Pair
+from nearfar.types import Batch, Encoded, Pair
 
 Strides = tuple[int, int, int, int, int]
 STRIDES: Strides = (5, 4, 2, 2, 2)
@@ -85,6 +85,7 @@ class Predictive(nn.Module):
 
     own_network: ClassVar[str] = "conv-gru"
     takes: ClassVar[tuple[str, ...]] = ("window",)
+    views: ClassVar[int] = 1
     scored: ClassVar[str] = "width"  # the setting that says how wide anchors and keys are
     whole: ClassVar[bool] = False  # there are many embeddings of an instance
     one_view: ClassVar[bool] = True  # a sequence's positive is its own future, so one view is enough
@@ -133,17 +134,15 @@ class Predictive(nn.Module):
     def backbone(self) -> nn.Module:
         return self.listener
 
-    def encode(self, views: Sequence[Tensor], anchors: Sequence[int], keys: Sequence[int]) -> Encoded:
-        """Rows for the steps asked for, from (sound, who); without `who`, recordings are named by place."""
-        sound = views[0]
-        who = views[1] if len(views) > 1 else torch.arange(len(sound), device=sound.device)
-        z, real = self.listener.frames(sound)
+    def encode(self, batch: Batch, anchors: Sequence[int], keys: Sequence[int]) -> Encoded:
+        """Rows for the steps asked for; whose they are, the batch says."""
+        z, real = self.listener.frames(batch.views[0])
         c = self.listener.contexts(z) if anchors else z
         # a row for frame t and step k is one whose frame t + k is real
         asked = {k: self.ahead[k - 1](c[:, :-k][real[:, k:]]) for k in anchors}
         known = {k: z[:, k:][real[:, k:]] for k in keys}
         instance = {k: real[:, k:].nonzero()[:, 0] for k in keys}
-        return Encoded(asked, known, {k: self._identity(who, real, k) for k in keys}, instance)
+        return Encoded(asked, known, {k: self._identity(batch.index, real, k) for k in keys}, instance)
 
     def _identity(
         self, who: Int[Tensor, "item"], real: Bool[Tensor, "item frame"], k: int

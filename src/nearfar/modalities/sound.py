@@ -25,7 +25,7 @@ from nearfar.modalities.mfcc import mfcc_features
 from nearfar.modalities.series import Held, Read, Series
 from nearfar.modalities.showing import spectrogram
 from nearfar.modalities.wav import decode_wav
-from nearfar.parts import fixed_views
+from nearfar.parts import chosen_views
 from nearfar.views import WholeSound, Window
 
 WIDTH, CONTEXT = 64, 128  # of the network, where a role does not bring its own
@@ -57,7 +57,6 @@ class SoundModality(Modality):
     suffixes = (".wav",)
     columns = ("audio",)
     pipelines = ("window",)
-    many_views = False
     default_views = "window"
     networks = ("conv-gru",)
     default_network = "conv-gru"
@@ -112,10 +111,10 @@ class SoundModality(Modality):
             )
 
     def check_views(self, choice: Choice) -> dict[str, Any]:
-        return fixed_views(Window, choice)
+        return chosen_views(Window, choice)
 
     def views(self, choice: Choice, known: SoundDescription, device: torch.device) -> Window:
-        return Window(choice["samples"])
+        return Window(choice["samples"], choice["count"])
 
     def plain(self, choice: Choice, known: SoundDescription, device: torch.device) -> WholeSound:
         return WholeSound()

@@ -19,6 +19,7 @@ from nearfar.intervals import wilson
 from nearfar.method import Method
 from nearfar.modalities.series import Series
 from nearfar.schedules import START
+from nearfar.types import Batch
 
 TOP = 5  # how many symbols a top-5 answer may name
 
@@ -94,7 +95,8 @@ def masked_scores(
     tally = _Tally()
     with frozen(method.to(device)):
         for read, hidden in _hidden(blocks, hiding, seed):
-            encoded = method.encoders.encode((read.to(device), hidden.to(device)), (0,), (1,))
+            batch = Batch((read, hidden), torch.arange(len(read))).to(device)
+            encoded = method.encoders.encode(batch, (0,), (1,))
             (table,) = (keys for view, keys in encoded.keys.items() if view not in encoded.index)
             prepare = method.critic.prepare
             scores = method.critic.cross(prepare(encoded.anchors[0]), prepare(table), START)

@@ -24,7 +24,7 @@ from nearfar.modalities.base import Baseline, Choice, Decoded, Description, Foun
 from nearfar.modalities.dataset import DataSet, Unusable
 from nearfar.modalities.labels import Labels
 from nearfar.modalities.showing import heat, plain_views
-from nearfar.parts import check_settings, settable
+from nearfar.parts import chosen_views, settable
 from nearfar.randomness import uniforms
 
 WIDTHS = {"mlp": 256, "mlp-small": 64}
@@ -219,9 +219,7 @@ class VectorsModality(Modality):
             )
 
     def check_views(self, choice: Choice) -> dict[str, Any]:
-        checked = check_settings(Corrupt, {k: v for k, v in choice.items() if k != "name"}, "views")
-        Corrupt(**checked)
-        return {"name": choice["name"], **checked}
+        return chosen_views(Corrupt, choice)
 
     def views(self, choice: Choice, known: VectorsDescription, device: torch.device) -> Corrupted:
         return Corrupted(Corrupt(**{key: choice[key] for key in settable(Corrupt)}), known, device)

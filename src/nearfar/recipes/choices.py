@@ -84,6 +84,8 @@ def _check_views_fit(choices: Mapping[str, Any], role: Any, modality: Modality) 
         raise UserError(
             f"encoders was {name} with views={views['name']}; it takes views={' or '.join(takes)}"
         )
+    if takes and views["count"] != role.views:
+        raise UserError(f"views.count was {views['count']}; with encoders={name} it is {role.views}")
     if not takes and not modality.many_views:
         raise UserError(
             f"encoders was {name} with views={views['name']}; it takes several views of one instance, which {modality.holds} "

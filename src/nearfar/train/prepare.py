@@ -124,9 +124,8 @@ def prime(trainer: Trainer, data: DataSet, known: Description) -> None:
     seed_step(trainer.settings.seed, 2**40)
     # parts of almost equal size: a last part of one image would have no batch statistics
     for part in np.array_split(rows, max(1, wanted // trainer.settings.batch_size)):
-        shown = plain(data.load(part), 0, 0, part)
-        # sound comes with whose it is
-        views = shown if len(shown) > 1 else plain.as_views(shown[0], trainer.settings.views["count"])
+        (shown,) = plain(data.load(part), 0, 0, part)
+        views = plain.as_views(shown, trainer.settings.views["count"])
         trainer.method.prime(Batch(views, torch.from_numpy(part)).to(trainer.device))
 
 
