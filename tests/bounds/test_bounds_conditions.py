@@ -60,9 +60,9 @@ class BySymbol(nn.Module):
     def backbone(self) -> nn.Module:
         return self
 
-    def encode(self, views: Sequence[Tensor], anchors: Sequence[int], keys: Sequence[int]) -> Encoded:
-        symbol = views[1].long()[:, 0]
-        return Encoded({0: torch.ones_like(views[0])}, {1: self.scores[symbol][:, None]}, {1: symbol})
+    def encode(self, batch: Batch, anchors: Sequence[int], keys: Sequence[int]) -> Encoded:
+        symbol = batch.views[1].long()[:, 0]
+        return Encoded({0: torch.ones_like(batch.views[0])}, {1: self.scores[symbol][:, None]}, {1: symbol})
 
     def advance(self, progress: nf.Progress) -> None: ...
 
