@@ -17,7 +17,7 @@ import torch
 from nearfar.data import open_data
 from nearfar.hardware import keep_freed_memory, pick_device, pick_precision
 from nearfar.settings import resolve
-from nearfar.train.prepare import facts_of, prepare, prime
+from nearfar.train.prepare import described, prepare, prime
 
 BLOCKS, STEPS, BATCH = 7, 6, 256
 
@@ -34,9 +34,9 @@ def main() -> None:
     settings = resolve(recipe, "noise", {"backbone": backbone, "batch_size": BATCH, "epochs": 10})
     device = pick_device("auto")
     precision = pick_precision("auto", device)
-    facts = facts_of(images, settings, None, False)
-    trainer, stream = prepare(settings, images, facts, device, precision)
-    prime(trainer, images, facts)
+    known = described(images, settings, None, False)
+    trainer, stream = prepare(settings, images, known, device, precision)
+    prime(trainer, images, known)
     batches = stream.batches(0, (BLOCKS + 1) * STEPS)
     network = trainer.method.encoders.network
     ready = torch.cat(next(batches).to(device).views)

@@ -347,9 +347,7 @@ def _entries(name: str | None) -> dict[str, Any]:
 
     settings = {each: resolve(each, "DATA") for each in (RECIPES if name is None else (name,))}
     return {
-        each: Entry(
-            each, RECIPES[each], {room: getattr(s, room) for room in CHOICES}, s.backbone, s.batch_size
-        )
+        each: Entry(each, RECIPES[each], {room: getattr(s, room) for room in CHOICES}, s.batch_size)
         for each, s in settings.items()
     }
 

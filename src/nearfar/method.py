@@ -103,16 +103,16 @@ class Method(nn.Module):
         """Anchors and keys of all pairs."""
         pairs = self.pairs(batch)
         return self.encode(
-            batch.views, anchors=sorted({p.anchor for p in pairs}), keys=sorted({p.key for p in pairs})
+            batch, anchors=sorted({p.anchor for p in pairs}), keys=sorted({p.key for p in pairs})
         )
 
     def encode(
-        self, views: Sequence[Tensor], anchors: Sequence[int], keys: Sequence[int]
+        self, batch: Batch, anchors: Sequence[int], keys: Sequence[int]
     ) -> tuple[Encoded, BufferUpdates]:
         """Embeddings as they are scored and stored, and what is to become of the networks' buffers."""
         with deferred_buffers(self.encoders) as moved:
-            encoded = self.encoders.encode(views, anchors, keys)
-        with torch.autocast(views[0].device.type, enabled=False):
+            encoded = self.encoders.encode(batch, anchors, keys)
+        with torch.autocast(batch.index.device.type, enabled=False):
             prepared = replace(
                 encoded,
                 anchors={w: self.critic.prepare(z) for w, z in encoded.anchors.items()},
@@ -182,7 +182,7 @@ class Method(nn.Module):
     def prime(self, batch: Batch, progress: Progress = START) -> None:
         """Shows instances to a source that wants to know them before the first step; no network moves."""
         keys = sorted({p.key for p in self.pairs(batch)})
-        encoded, _ = self.encode(batch.views, anchors=(), keys=keys)
+        encoded, _ = self.encode(batch, anchors=(), keys=keys)
         self._remember(encoded, batch.index, progress)
 
     def _remember(self, encoded: Encoded, index: Tensor, progress: Progress) -> None:
@@ -196,7 +196,8 @@ class Method(nn.Module):
         """What the key network says of a view, as it is scored and stored: the mean over its places where it has
         several; where each view has a network of its own, the first."""
         first = self.encoders.pairs(1, self.symmetric)[0].key
-        keys = self.encode((view,), anchors=(), keys=(first,))[0].keys[first]
+        alone = Batch((view,), torch.arange(len(view), device=view.device))
+        keys = self.encode(alone, anchors=(), keys=(first,))[0].keys[first]
         return keys.view(len(view), -1, keys.shape[-1]).mean(dim=1)
 
     @torch.no_grad()

@@ -91,6 +91,24 @@ def check_settings(part: Callable[..., Any], raw: Mapping[str, Any], prefix: str
     }
 
 
+def fixed_views(part: Any, choice: Mapping[str, Any]) -> dict[str, Any]:
+    """The views' section of a part that gives as many views as it does, `part.count`, the first of them the anchor."""
+    fixed = {"count": part.count, "symmetric": False}
+    for key, value in fixed.items():
+        if choice.get(key, value) != value:
+            raise UserError(
+                f"views.{key} was {choice[key]!r}; with views={choice['name']} it is {str(value).lower()}"
+            )
+    return {**chosen_views(part, {key: v for key, v in choice.items() if key not in fixed}), **fixed}
+
+
+def chosen_views(part: Any, choice: Mapping[str, Any]) -> dict[str, Any]:
+    """The views' section of a part whose parameters are all its settings, tried out."""
+    checked = check_settings(part, {key: v for key, v in choice.items() if key != "name"}, "views")
+    part(**checked)
+    return {"name": choice["name"], **checked}
+
+
 def plain(value: Any) -> Any:
     """A part's setting as YAML can hold it."""
     if isinstance(value, Schedule):

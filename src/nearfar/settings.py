@@ -15,8 +15,9 @@ from typing import Any, Literal
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
 
-from nearfar.encoders import BACKBONES, SEQUENCE_ROLES, HeadConfig, check_backbone
+from nearfar.encoders import HeadConfig
 from nearfar.errors import UserError
+from nearfar.modalities import MODALITIES, Modality, modality_of_views
 from nearfar.parts import load_yaml, numbers, plain, settable, unknown
 from nearfar.recipes import RECIPES
 from nearfar.recipes.build import try_parts
@@ -25,9 +26,7 @@ from nearfar.recipes.choices import (
     ROOMS,
     VIEWS,
     check_choice,
-    check_senses,
     check_together,
-    check_views,
 )
 from nearfar.schedules import Adaptive, Schedule, Value, ends, parse_value
 from nearfar.untrusted import read_text
@@ -112,17 +111,16 @@ class Settings(BaseModel):
     def _max_time(cls, raw: Any) -> Any:
         return seconds(raw) if isinstance(raw, str) else raw
 
-    @field_validator("backbone")
-    @classmethod
-    def _backbone(cls, name: str) -> str:
-        return name if name in [own for own, _ in SEQUENCE_ROLES.values()] else check_backbone(name)
-
     @field_validator("device")
     @classmethod
     def _device(cls, name: str) -> str:
         if not re.fullmatch(r"auto|cpu|mps|cuda(:\d+)?", name):
             raise UserError(f"device was {name!r}; allowed are auto, cpu, cuda, cuda:N and mps")
         return name
+
+    @property
+    def modality(self) -> Modality:
+        return modality_of_views(self.views["name"])
 
     def schedules(self) -> dict[str, Schedule]:
         """Every setting of the five choices that moves over the run, by its dotted name."""
@@ -231,11 +229,14 @@ def all_keys() -> list[str]:
     )
 
 
-def resolve(recipe: str, data: str, *layers: Mapping[str, Any]) -> Settings:
-    """The settings of `recipe`, changed by each layer in turn."""
+def resolve(recipe: str, data: str, *layers: Mapping[str, Any], modality: Modality | None = None) -> Settings:
+    """The settings of `recipe`, changed by each layer in turn. Where the data are of another `modality` than the recipe was
+    written for, and its encoders take any views, it gets that modality's."""
     if recipe not in RECIPES:
         raise unknown(recipe, RECIPES, "recipes")
     merged: dict[str, Any] = {"recipe": recipe, "data": data, **RECIPES[recipe].settings(_epochs(layers))}
+    if modality is not None:
+        merged["views"] = _views_for(modality, merged)
     for layer in layers:
         for key in ("recipe", "data"):
             if key in layer:
@@ -248,6 +249,18 @@ def resolve(recipe: str, data: str, *layers: Mapping[str, Any]) -> Settings:
         for key, value in flat.items():
             merged[key] = _changed(key, merged[key], value) if key in CHOICES else value
     return check(merged)
+
+
+def _views_for(modality: Modality, merged: Mapping[str, Any]) -> dict[str, Any]:
+    views, role = merged["views"], ROOMS["encoders"][merged["encoders"]["name"]]
+    made_for = getattr(role, "takes", ()) or getattr(role, "networks", ())
+    if views["name"] in modality.pipelines or made_for or not modality.many_views:
+        return dict(views)
+    return {
+        "name": modality.default_views,
+        "count": views.get("count", 2),
+        "symmetric": views.get("symmetric", True),
+    }
 
 
 def _epochs(layers: Iterable[Mapping[str, Any]]) -> int:
@@ -273,9 +286,9 @@ def check(merged: Mapping[str, Any]) -> Settings:
             raise unknown(str(key), all_keys())
     for room in ROOMS:
         known[room] = check_choice(room, known[room])
-    known["views"] = check_views(known["views"])
-    check_senses(known)
-    check_backbone_fits(known)
+    modality = modality_of_views(known["views"].get("name"))
+    known["views"] = modality.check_views(known["views"])
+    check_network(known, modality)
     check_together(known)
     try_parts(known)
     for key, field in Settings.model_fields.items():
@@ -291,21 +304,28 @@ def check(merged: Mapping[str, Any]) -> Settings:
         ) from None
 
 
-def check_backbone_fits(known: dict[str, Any]) -> None:
-    """Sequences have networks of their own and no image size."""
-    role, named = known["encoders"]["name"], known.get("backbone")
-    if role not in SEQUENCE_ROLES:
-        if named in [own for own, _ in SEQUENCE_ROLES.values()]:
+def check_network(known: dict[str, Any], modality: Modality) -> None:
+    """A role may bring its own network or need one of some; the others are the modality's. Only some data have an image size."""
+    role = ROOMS["encoders"][known["encoders"]["name"]]
+    where = f"encoders={known['encoders']['name']}"
+    own = getattr(role, "own_network", None)
+    named = known.setdefault("backbone", own or modality.default_network)
+    if not isinstance(named, str):
+        raise UserError(f"backbone was {named!r}; expected a string")
+    if own is not None and named != own:
+        raise UserError(f"backbone was {named!r}; with {where} it is {own}")
+    if own is None:
+        elsewhere = [other.holds for other in MODALITIES.values() if named in other.networks]
+        if elsewhere and modality.holds not in elsewhere:
             raise UserError(
-                f"backbone was {named!r}, which is for sequences; with encoders={role} it sees pictures"
+                f"backbone was {named!r}, which is for {elsewhere[0]}; for {modality.holds} allowed are "
+                f"{', '.join(modality.networks)}"
             )
-        if role == "infomax" and str(named).startswith("timm/"):
-            raise UserError(
-                f"backbone was {named!r} with encoders=infomax, which needs a map from inside it; allowed are {', '.join(BACKBONES)}"
-            )
-        return
-    if known.get("image_size") not in (None, "none"):
-        raise UserError(f"image_size was {known['image_size']!r}; with encoders={role} there is no image")
-    own = SEQUENCE_ROLES[role][0]
-    if known.setdefault("backbone", own) != own:
-        raise UserError(f"backbone was {known['backbone']!r}; with encoders={role} it is {own}")
+        modality.check_network(named)
+    needed = getattr(role, "networks", None)
+    if needed is not None and named not in needed:
+        raise UserError(
+            f"backbone was {named!r} with {where}, which needs a map from inside it; allowed are {', '.join(needed)}"
+        )
+    if known.get("image_size") not in (None, "none") and not modality.sized:
+        raise UserError(f"image_size was {known['image_size']!r}; {modality.holds} have no image size")

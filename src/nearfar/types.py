@@ -35,14 +35,21 @@ class Pixels:
 
 @dataclass(frozen=True)
 class Batch:
-    """Views of the same instances: row i of every view is instance `index[i]`."""
+    """Views of the same instances: row i of every view is instance `index[i]`, and so is row i of what else is known of
+    them: their classes, and their groups by the name of what tells them."""
 
-    views: tuple[Tensor, ...]  # each (image, channel, height, width)
-    index: Int64[Tensor, "image"]
+    views: tuple[Tensor, ...]  # each (instance, …), e.g. (image, channel, height, width)
+    index: Int64[Tensor, "instance"]
+    labels: Int64[Tensor, "instance"] | None = None
+    groups: Mapping[str, Int64[Tensor, "instance"]] = field(default_factory=dict)
 
     def to(self, device: torch.device | str) -> "Batch":
-        moved = tuple(view.to(device, non_blocking=True) for view in self.views)
-        return Batch(moved, self.index.to(device, non_blocking=True))
+        def moved(tensor: Tensor) -> Tensor:
+            return tensor.to(device, non_blocking=True)
+
+        labels = None if self.labels is None else moved(self.labels)
+        groups = {name: moved(numbers) for name, numbers in self.groups.items()}
+        return Batch(tuple(map(moved, self.views)), moved(self.index), labels, groups)
 
 
 @dataclass(frozen=True)
@@ -197,7 +204,7 @@ class Encoders(Protocol):
     def backbone(self) -> nn.Module:
         """What is left after training: a network from a plain view to features."""
 
-    def encode(self, views: Sequence[Tensor], anchors: Sequence[int], keys: Sequence[int]) -> Encoded: ...
+    def encode(self, batch: Batch, anchors: Sequence[int], keys: Sequence[int]) -> Encoded: ...
 
     def advance(self, progress: Progress) -> None: ...
 
@@ -257,6 +264,15 @@ class Refreshing(Protocol):
 
     def refresh(self, embedding: Float[Tensor, "instance dim"]) -> None:
         """Takes in an embedding of every instance, row i that of instance i; zeros where none is known."""
+
+
+@runtime_checkable
+class Grouping(Protocol):
+    """A selection that goes by what the data know: told once, before the first step, the group of every instance."""
+
+    by: str  # a column of the data
+
+    def assign(self, groups: Int[Tensor, "instance"]) -> None: ...
 
 
 @runtime_checkable

@@ -60,9 +60,9 @@ class BySymbol(nn.Module):
     def backbone(self) -> nn.Module:
         return self
 
-    def encode(self, views: Sequence[Tensor], anchors: Sequence[int], keys: Sequence[int]) -> Encoded:
-        symbol = views[1].long()[:, 0]
-        return Encoded({0: torch.ones_like(views[0])}, {1: self.scores[symbol][:, None]}, {1: symbol})
+    def encode(self, batch: Batch, anchors: Sequence[int], keys: Sequence[int]) -> Encoded:
+        symbol = batch.views[1].long()[:, 0]
+        return Encoded({0: torch.ones_like(batch.views[0])}, {1: self.scores[symbol][:, None]}, {1: symbol})
 
     def advance(self, progress: nf.Progress) -> None: ...
 
@@ -93,7 +93,7 @@ def test_a_masked_text_with_in_batch_negatives_is_not_covered(selection: str) ->
         room: getattr(settings, room)
         for room in ("views", "encoders", "critic", "negatives", "selection", "bound")
     }
-    method = build_method(choices, backbone="transformer", channels=20, image_size=16, instances=100)
+    method = build_method(choices, backbone="transformer", data=settings.modality.typical(100))
     assert method.eval().certificate(64, 2, held_out=True).status == "not covered"
 
 

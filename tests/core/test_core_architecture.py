@@ -14,14 +14,16 @@ ROOMS = ("views", "encoders", "critics", "negatives", "selections", "bounds")
 BASE = {f"nearfar.{name}" for name in ("types", "schedules", "scores", "logsumexp", "randomness", "errors")}
 # each layer may import those before it; `parts` and `hardware` know nothing of the rooms
 LAYERS = [
-    ("errors", "untrusted", "randomness", "schedules", "logsumexp", "buffers"),
+    ("errors", "untrusted", "randomness", "schedules", "logsumexp", "buffers", "prefetch", "intervals"),
     ("scores",),
     ("types",),
     ROOMS,
     ("method", "parts", "hardware", "losses"),
     ("held_out",),
+    ("modalities",),
     ("recipes",),
-    ("settings", "data"),
+    ("settings",),
+    ("data",),
     ("evaluate", "estimate"),
     ("train",),
     ("report", "studies"),

@@ -3,6 +3,7 @@
 import itertools
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 import lightly.loss
 import pytest
@@ -16,9 +17,10 @@ from nearfar.critics import Cosine
 from nearfar.encoders import Momentum, Network, Shared, linear_head
 from nearfar.errors import UserError
 from nearfar.method import Method
+from nearfar.modalities.image import IMAGE, seen_channels
 from nearfar.negatives import Bank, InBatch, NoNegatives, Queue
 from nearfar.recipes import RECIPES
-from nearfar.recipes.build import build_method, seen_channels
+from nearfar.recipes.build import build_method
 from nearfar.recipes.choices import CHOICES
 from nearfar.schedules import START, Progress, geometric, linear
 from nearfar.scores import UNKNOWN, Streamed
@@ -45,7 +47,9 @@ def built(recipe: str, *, chunk: int | None = None, **changes: object) -> Method
     settings = resolve(recipe, "data", {"encoders.hidden": 16, "encoders.dim": 8}, changes)
     torch.manual_seed(0)
     choices = {room: getattr(settings, room) for room in CHOICES}
-    return build_method(choices, backbone="resnet8-w16", channels=3, image_size=16, instances=40, chunk=chunk)
+    return build_method(
+        choices, backbone="resnet8-w16", data=replace(IMAGE.typical(40), size=16), chunk=chunk
+    )
 
 
 def pictures(channels: Sequence[int], seed: int = 0, first: int = 0) -> Batch:
@@ -91,7 +95,7 @@ def test_moco_leaves_out_the_anchors_own_earlier_key() -> None:
     queue = Queue(N, dim=DIM).double()
     queue.advance({0: F.normalize(net(shown.views[1]).detach(), dim=1)}, shown.index, progress=None)  # type: ignore[arg-type]
     method = Method(Momentum(net), Cosine(0.07), queue, Everyone(), InfoNCE(), symmetric=False)
-    encoded = method.encoders.encode(shown.views, [0], [1])
+    encoded = method.encoders.encode(shown, [0], [1])
     scores, _ = method.score(encoded, shown.index, 0, 1, START)
     assert (scores.negative.count() == N - 1).all()
 

@@ -12,12 +12,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nearfar.data import Images, Reading, Sequences, open_data
-from nearfar.data.audio import decode_wav
-from nearfar.data.containers import Unusable
-from nearfar.data.sequences import Held, Read, groups_of
-from nearfar.data.text import UNKNOWN_SYMBOL
+from nearfar.data import open_data
 from nearfar.errors import UserError
+from nearfar.modalities import DataSet, Images, Reading, Recordings, Texts
+from nearfar.modalities.dataset import Unusable, grouped
+from nearfar.modalities.series import Held, Read
+from nearfar.modalities.text import UNKNOWN_SYMBOL
+from nearfar.modalities.wav import decode_wav
 
 
 def wav(samples: list[list[int]], bits: int = 16, rate: int = 8000) -> bytes:
@@ -80,18 +81,18 @@ SPEAKERS = ["bo", "al", "al", "cy", "bo", "al"]
 SOUNDS = [wav(tone(20 + 10 * n, n)) for n in range(6)]
 
 
-def speech(tmp_path: Path) -> Sequences:
+def speech(tmp_path: Path) -> Recordings:
     file = write_parquet(
         tmp_path / "s.parquet", list(SOUNDS), label=[0, 1, 2, 0, 1, 2], speaker=SPEAKERS, take=[3] * 6
     )
     opened = open_data(file)
-    assert isinstance(opened, Sequences)
+    assert isinstance(opened, Recordings)
     return opened
 
 
 def test_parquet_with_audio_opens_with_labels_and_groups(tmp_path: Path) -> None:
     opened = speech(tmp_path)
-    assert (len(opened), opened.rate, opened.channels) == (6, 8000, 1)
+    assert (len(opened), opened.rate) == (6, 8000)
     assert opened.labels is not None
     assert opened.labels.tolist() == [0, 1, 2, 0, 1, 2]
     assert opened.groups["speaker"].tolist() == [1, 0, 0, 2, 1, 0]
@@ -110,22 +111,22 @@ def test_subsets_and_splits_keep_groups_and_classes_in_step(tmp_path: Path) -> N
     assert part.load(np.array([1])).length.tolist() == [50]
     assert part.fingerprint != opened.fingerprint
     rest, held = opened.split(0.5, seed=1)
-    assert isinstance(rest, Sequences)
+    assert isinstance(rest, Recordings)
     assert sorted([*rest.paths, *held.paths]) == sorted(opened.paths)
     for half in (rest, held):
         numbers = [int(path.partition("#")[2]) for path in half.paths]
-        assert half.groups["speaker"].tolist() == [opened.groups["speaker"][n] for n in numbers]  # type: ignore[attr-defined]
+        assert half.groups["speaker"].tolist() == [opened.groups["speaker"][n] for n in numbers]
 
 
 def test_groups_by_name(tmp_path: Path) -> None:
     opened = speech(tmp_path)
-    assert groups_of(opened, "speaker").tolist() == [1, 0, 0, 2, 1, 0]
-    assert groups_of(opened, "label").tolist() == [0, 1, 2, 0, 1, 2]
-    assert groups_of(opened, "self").tolist() == list(range(6))
+    assert grouped(opened, "speaker").tolist() == [1, 0, 0, 2, 1, 0]
+    assert grouped(opened, "label").tolist() == [0, 1, 2, 0, 1, 2]
+    assert grouped(opened, "self").tolist() == list(range(6))
     with pytest.raises(
         UserError, match=r"selection.by was 'spaeker'; .* can be grouped by label, self, speaker, take"
     ):
-        groups_of(opened, "spaeker")
+        grouped(opened, "spaeker")
 
 
 def test_a_changed_group_is_changed_data(tmp_path: Path) -> None:
@@ -163,7 +164,7 @@ def test_folders_of_wav_files_have_their_folders_as_classes(tmp_path: Path) -> N
         path.parent.mkdir(exist_ok=True)
         path.write_bytes(sound)
     opened = open_data(tmp_path)
-    assert isinstance(opened, Sequences)
+    assert isinstance(opened, Recordings)
     assert opened.classes == ("no", "yes")
     assert opened.labels is not None
     assert opened.labels.tolist() == [0, 0, 0, 1, 1, 1]
@@ -191,14 +192,14 @@ def test_a_picture_column_still_means_pictures(tmp_path: Path) -> None:
     pq.write_table(pa.table({**both, "audio": both["image"]}), tmp_path / "p.parquet")
     opened = open_data(tmp_path / "p.parquet")
     assert isinstance(opened, Images)
-    assert not isinstance(opened, Sequences)
+    assert not isinstance(opened, Recordings)
 
 
 TEXT = "to be or not to be"
 
 
-def symbols(opened: Images, row: int) -> str:
-    assert isinstance(opened, Sequences)
+def symbols(opened: DataSet, row: int) -> str:
+    assert isinstance(opened, Texts)
     series = opened.load(np.array([row]))
     return "".join(opened.symbols[n] for n in series.data[0, : series.length[0]])
 
@@ -208,15 +209,15 @@ def test_text_is_blocks_of_its_characters(tmp_path: Path) -> None:
     opened = open_data(tmp_path / "a.txt", reading=Reading(length=8))
     assert [symbols(opened, row) for row in range(3)] == ["to be or", " not to ", "be"]
     assert opened.paths == ("a.txt#0", "a.txt#1", "a.txt#2")
-    assert opened.symbols[:3] == (UNKNOWN_SYMBOL, " ", "o")  # type: ignore[attr-defined]
-    assert opened.channels == len(set(TEXT)) + 1
+    assert opened.symbols[:3] == (UNKNOWN_SYMBOL, " ", "o")
+    assert len(opened.symbols) == len(set(TEXT)) + 1
     assert opened.load(np.array([2, 0])).data.tolist()[0][2:] == [-1] * 6
 
 
 def test_words_and_a_vocabulary_of_the_most_frequent(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text(TEXT, encoding="utf-8")
     opened = open_data(tmp_path / "a.txt", reading=Reading("words", length=4, most=2))
-    assert isinstance(opened, Sequences)
+    assert isinstance(opened, Texts)
     assert opened.symbols == (UNKNOWN_SYMBOL, "be", "to")
     assert opened.load(np.arange(2)).data.tolist() == [[2, 1, 0, 0], [2, 1, -1, -1]]
     other = tmp_path / "b.txt"
@@ -244,8 +245,8 @@ def test_tokens_of_an_npz(tmp_path: Path) -> None:
     tokens = np.array([[4, 0, 2], [1, 1, -1]], dtype=np.int32)
     np.savez(tmp_path / "t.npz", tokens=tokens, labels=np.array(["b", "a"]))
     opened = open_data(tmp_path / "t.npz")
-    assert isinstance(opened, Sequences)
-    assert (opened.channels, opened.classes) == (5, ("a", "b"))
+    assert isinstance(opened, Texts)
+    assert (len(opened.symbols), opened.classes) == (5, ("a", "b"))
     assert opened.load(np.arange(2)).data.tolist() == tokens.tolist()
     assert opened.load(np.array([1])).length.tolist() == [2]
     with pytest.raises(UserError, match="tokens range from -1 to 4; allowed are numbers from 0 to 2"):

@@ -13,9 +13,10 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
-from nearfar.data import Images, open_data
-from nearfar.data.images import Encoded, Ragged, Stacked
+from nearfar.data import open_data
 from nearfar.errors import UserError
+from nearfar.modalities import Images
+from nearfar.modalities.image_sets import Encoded, Ragged, Stacked
 
 SHARED = Path(__file__).parents[2].parent / "shared" / "data"
 
@@ -319,7 +320,9 @@ class TestParquet:
 
     def test_wrong_columns_and_files(self, tmp_path: Path) -> None:
         pq.write_table(pa.table({"picture": [b"x"], "label": [1]}), tmp_path / "a.parquet")
-        with pytest.raises(UserError, match=r"a\.parquet' has no `image` column .*picture, label"):
+        with pytest.raises(
+            UserError, match=r"a\.parquet': the column `picture` is binary; .*`image`, `img`, `audio`"
+        ):
             open_data(tmp_path / "a.parquet")
         pq.write_table(pa.table({"image": [1, 2]}), tmp_path / "b.parquet")
         with pytest.raises(UserError, match=r"`image` column is int64"):
@@ -383,8 +386,8 @@ class TestNpz:
     @pytest.mark.parametrize(
         ("arrays", "told"),
         [
-            ({}, "no array `images` (the file holds: nothing)"),
-            ({"x": np.zeros(3)}, "no array `images` (the file holds: x)"),
+            ({}, "no array `images`, `tokens` or `x` (the file holds: nothing)"),
+            ({"y": np.zeros(3)}, "no array `images`, `tokens` or `x` (the file holds: y)"),
             ({"images": pictures().astype(np.int64)}, "images are int64"),
             ({"images": pictures() > 3}, "images are bool"),
             ({"images": pictures() / 100}, "range from 0 to 2.55"),
@@ -514,7 +517,7 @@ class TestNames:
 )
 def test_what_is_no_data_gets_a_sentence(spec: object) -> None:
     with pytest.raises(UserError) as caught:
-        open_data(spec)  # type: ignore[arg-type]
+        open_data(spec)
     assert str(caught.value).startswith("data ")
     assert "\n" not in str(caught.value)
 

@@ -9,14 +9,15 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nearfar.data import Images, Stream, open_data, plain_batches
-from nearfar.data.prefetch import prefetch
+from nearfar.data import Stream, open_data, plain_batches
 from nearfar.errors import UserError
+from nearfar.modalities import DataSet
+from nearfar.prefetch import prefetch
 from nearfar.randomness import order, uniforms
 from nearfar.types import Batch, Pixels
 
 
-def numbered(count: int) -> Images:
+def numbered(count: int) -> DataSet:
     """Image i has i as its pixels, so that a batch shows which images it was made of."""
     pixels = np.arange(count, dtype=np.uint8)[:, None, None, None] * np.ones((1, 2, 2, 1), np.uint8)
     return open_data(pixels)

@@ -5,10 +5,11 @@ import torch
 import torchvision
 from torch import Tensor, nn
 
-from nearfar.encoders import HeadConfig, InputSpec, Momentum, Shared, backbone
+from nearfar.encoders import HeadConfig, Momentum, Shared, backbone, pictured
 from nearfar.encoders.backbones import BACKBONES
 from nearfar.errors import UserError
 from nearfar.schedules import START, Progress, linear
+from nearfar.types import Batch
 
 
 @pytest.mark.parametrize("name", ["resnet8-w16", "resnet8-w32", "resnet18"])
@@ -59,6 +60,10 @@ def test_unknown_backbones_get_a_sentence(name: str) -> None:
         backbone(name)
 
 
+def batch_of(*views: Tensor) -> Batch:
+    return Batch(views, torch.arange(len(views[0])))
+
+
 class Affine(nn.Module):
     """x -> w x, so that embeddings can be written down."""
 
@@ -76,7 +81,7 @@ def test_momentum_follows_slowly_and_only_in_advance() -> None:
     role = Momentum(network, 0.9)
     with torch.no_grad():
         network.weight.fill_(2.0)
-    encoded = role.encode([torch.ones(1, 1)], [0], [0])
+    encoded = role.encode(batch_of(torch.ones(1, 1)), [0], [0])
     assert (encoded.anchors[0].item(), encoded.keys[0].item()) == (2.0, 1.0)
     role.advance(START)
     assert role.slow.state_dict()["weight"].item() == pytest.approx(0.9 * 1.0 + 0.1 * 2.0)
@@ -96,40 +101,42 @@ def test_momentum_schedule() -> None:
 @pytest.mark.parametrize("stop", [True, False])
 def test_stop_gradient(stop: bool) -> None:
     role = Shared(Affine(3.0), stop_gradient=stop)
-    encoded = role.encode([torch.ones(2, 1), torch.ones(2, 1)], [0], [1])
+    encoded = role.encode(batch_of(torch.ones(2, 1), torch.ones(2, 1)), [0], [1])
     assert encoded.keys[1].requires_grad is not stop
 
 
 def test_one_forward_pass_for_all_views_gives_each_view_its_rows() -> None:
     torch.manual_seed(0)
     views = [torch.randn(3, 4), torch.randn(3, 4), torch.randn(3, 4)]
-    encoded = Shared(Affine(2.0)).encode(views, [0, 1], [1, 2])
+    encoded = Shared(Affine(2.0)).encode(batch_of(*views), [0, 1], [1, 2])
     for view, z in {**encoded.anchors, **encoded.keys}.items():
         torch.testing.assert_close(z, 2.0 * views[view])
 
 
 def test_views_of_different_sizes_are_encoded_apart() -> None:
-    net = HeadConfig(dim=8).network(InputSpec("resnet8-w16", (3,), 32)).eval()
-    encoded = Shared(net).encode([torch.randn(2, 3, 32, 32), torch.randn(2, 3, 16, 16)], [0, 1], [0, 1])
+    net = HeadConfig(dim=8).network(pictured("resnet8-w16", (3,), 32)).eval()
+    encoded = Shared(net).encode(
+        batch_of(torch.randn(2, 3, 32, 32), torch.randn(2, 3, 16, 16)), [0, 1], [0, 1]
+    )
     assert [encoded.anchors[v].shape for v in (0, 1)] == [(2, 8), (2, 8)]
 
 
 def test_only_the_anchor_goes_through_the_predictor() -> None:
     role = Shared(Affine(2.0), predictor=Affine(5.0))
-    encoded = role.encode([torch.ones(1, 1)], [0], [0])
+    encoded = role.encode(batch_of(torch.ones(1, 1)), [0], [0])
     assert (encoded.anchors[0].item(), encoded.keys[0].item()) == (10.0, 2.0)
 
 
 @pytest.mark.parametrize("head", ["linear", "linear-norm", "mlp", "mlp-plain"])
 def test_heads_have_the_width_asked_for(head: str) -> None:
-    net = HeadConfig(head=head, hidden=32, dim=16).network(InputSpec("resnet8-w16", (3,), 32))  # type: ignore[arg-type]
+    net = HeadConfig(head=head, hidden=32, dim=16).network(pictured("resnet8-w16", (3,), 32))  # type: ignore[arg-type]
     assert net(torch.randn(4, 3, 32, 32)).shape == (4, 16)
     norms = sum(isinstance(m, nn.BatchNorm1d) for m in net.head.modules())
     assert norms == (1 if head in ("linear-norm", "mlp") else 0)
 
 
 def test_dropout_acts_in_training_only() -> None:
-    net = HeadConfig(dropout=0.5).network(InputSpec("resnet8-w16", (3,), 32))
+    net = HeadConfig(dropout=0.5).network(pictured("resnet8-w16", (3,), 32))
     x = torch.randn(4, 3, 32, 32)
     assert not torch.equal(net(x), net(x))
     net.eval()

@@ -11,10 +11,10 @@ from torch.nn import functional
 
 from nearfar.bounds import InfoNCE
 from nearfar.critics import Cosine, Dot
-from nearfar.data.sequences import padded
 from nearfar.encoders.masked import MaskedSymbols
 from nearfar.errors import UserError
 from nearfar.method import Method
+from nearfar.modalities.series import padded
 from nearfar.negatives import Dictionary, InBatch
 from nearfar.selections import Everyone
 from nearfar.types import Batch
@@ -101,7 +101,7 @@ def test_neither_padding_nor_what_is_hidden_elsewhere_is_read() -> None:
 def test_anchors_are_the_outputs_where_something_is_hidden_in_order() -> None:
     encoders = role().eval()
     read, hidden = blocks([20, 12])
-    encoded = encoders.encode((read, hidden), (0,), (1,))
+    encoded = encoders.encode(Batch((read, hidden), torch.arange(len(read))), (0,), (1,))
     places = [(i, t) for i in range(2) for t in range(20) if hidden[i, t] >= 0]
     outputs = encoders.reader.outputs(read)
     for row, (i, t) in enumerate(places):

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from nearfar.bounds import PARTS as BOUNDS
 from nearfar.bounds import DonskerVaradhan, InfoNCE, JensenShannon
 from nearfar.critics import Cosine
-from nearfar.encoders import HeadConfig, InfoMax, InputSpec, Network, PerView, backbone, linear_head
+from nearfar.encoders import HeadConfig, InfoMax, Network, PerView, backbone, linear_head, pictured
 from nearfar.encoders.backbones import BACKBONES
 from nearfar.encoders.infomax import PriorMatch
 from nearfar.encoders.per_view import ConcatFeatures
@@ -82,7 +82,7 @@ def backbone_in(network: nn.Module) -> nn.Module:
 
 def test_what_is_kept_of_networks_apart() -> None:
     role = PerView.from_config(
-        HeadConfig(hidden=8, dim=4), InputSpec("resnet8-w16", (1, 2), 16), keep="all"
+        HeadConfig(hidden=8, dim=4), pictured("resnet8-w16", (1, 2), 16), keep="all"
     ).eval()
     picture = torch.randn(3, 3, 16, 16)
     first, second = (backbone_in(network) for network in role.networks)
@@ -93,11 +93,11 @@ def test_what_is_kept_of_networks_apart() -> None:
     )
     assert beside.dim == 256
     alone = PerView.from_config(
-        HeadConfig(hidden=8, dim=4), InputSpec("resnet8-w16", (3, 3), 16), keep="first"
+        HeadConfig(hidden=8, dim=4), pictured("resnet8-w16", (3, 3), 16), keep="first"
     ).eval()
     torch.testing.assert_close(alone.backbone()(picture), backbone_in(alone.networks[0])(picture))
     whole = PerView.from_config(
-        HeadConfig(hidden=8, dim=4), InputSpec("resnet8-w16", (3, 3), 16), keep="all"
+        HeadConfig(hidden=8, dim=4), pictured("resnet8-w16", (3, 3), 16), keep="all"
     ).eval()
     assert whole.backbone()(picture).shape == (3, 256)
 
@@ -113,7 +113,7 @@ def test_more_views_than_networks_is_one_sentence() -> None:
 def infomax(**settings: object) -> InfoMax:
     torch.manual_seed(0)
     plan = HeadConfig(hidden=16, dim=DIM, head="linear")
-    return InfoMax.from_config(plan, InputSpec("resnet8-w16", (3,), 16), **settings).double()
+    return InfoMax.from_config(plan, pictured("resnet8-w16", (3,), 16), **settings).double()
 
 
 def photographs(views: int = 1) -> Batch:

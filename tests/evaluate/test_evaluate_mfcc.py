@@ -5,8 +5,8 @@ import math
 import numpy as np
 import pytest
 
-from nearfar.data.sequences import padded
-from nearfar.evaluate.mfcc import mfcc, mfcc_features, triangles
+from nearfar.modalities.mfcc import mfcc, mfcc_features, triangles
+from nearfar.modalities.series import padded
 
 
 def slow_mfcc(wave: np.ndarray, rate: int) -> np.ndarray:

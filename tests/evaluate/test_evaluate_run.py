@@ -13,10 +13,11 @@ from torch import Tensor, nn
 
 from nearfar.errors import UserError
 from nearfar.evaluate import PROTOCOLS, Labelled, evaluate_run, knn, linear, scores, stratified_split, table
-from nearfar.evaluate.intervals import wilson
 from nearfar.evaluate.matching import splits_of_one_set
 from nearfar.evaluate.record import kind_of
-from nearfar.evaluate.symbols import clustered
+from nearfar.intervals import wilson
+from nearfar.modalities.image import IMAGE
+from nearfar.modalities.symbols import clustered
 from nearfar.types import Pixels
 
 
@@ -45,9 +46,15 @@ def digits(rows: slice, name: str) -> Digits:
     return Digits(pixels, labels[rows].astype(np.int64), name)
 
 
-def whole(pixels: Pixels, seed: int, epoch: int, index: np.ndarray) -> tuple[Tensor]:
-    resized = pixels.data[:, :8, :8]  # every digit is 8 × 8; the fixed picture of the cache key is larger
-    return (torch.from_numpy(np.ascontiguousarray(resized)).permute(0, 3, 1, 2).float() / 255,)
+@dataclass(frozen=True)
+class Whole:
+    """Every digit as it is."""
+
+    def __call__(self, pixels: Pixels, seed: int, epoch: int, index: np.ndarray) -> tuple[Tensor]:
+        return (torch.from_numpy(pixels.data).permute(0, 3, 1, 2).float() / 255,)
+
+
+whole = Whole()
 
 
 def network(seed: int) -> nn.Module:
@@ -65,6 +72,8 @@ class SmallRun:
 
     def _count(self, *_: Any) -> None:
         self.forwards += 1
+
+    modality = IMAGE
 
     def encoder(self) -> nn.Module:
         return self.trained

@@ -14,7 +14,8 @@ from sklearn.datasets import load_digits
 from torch import Tensor, nn
 
 from nearfar.errors import UserError
-from nearfar.evaluate.intervals import with_intervals
+from nearfar.intervals import with_intervals
+from nearfar.modalities.image import IMAGE
 from nearfar.randomness import uniforms
 from nearfar.train.pretrain import pretrain
 from nearfar.train.run import Run
@@ -166,6 +167,9 @@ class SmallRun:
     certified: str = (
         "InfoNCE is a lower bound on mutual information when negatives are independent of the anchor."
     )
+
+    modality = IMAGE
+    description = None
 
     @property
     def settings(self) -> Settings:

@@ -13,9 +13,10 @@ import pytest
 
 from nearfar.errors import UserError
 from nearfar.evaluate import evaluate_run
+from nearfar.modalities.showing import coloured
 from nearfar.report.facts import Absent, Certificate, Fact, Gallery, Map, Score, Strip
 from nearfar.report.gather import flattened, gather, written
-from nearfar.report.pictures import coloured, data_uri
+from nearfar.report.pictures import data_uri
 from nearfar.report.visuals import Detail
 from nearfar.schedules import linear
 from nearfar.train.run import Run

@@ -7,7 +7,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from nearfar.report.pictures import coloured, data_uri, sprite_of, square, whole, within
+from nearfar.modalities.image import IMAGE
+from nearfar.modalities.showing import coloured
+from nearfar.report.pictures import data_uri, sprite_of, square, within
 from nearfar.types import Pixels
 
 
@@ -38,7 +40,7 @@ def test_any_number_of_channels_has_a_colour(channels: int) -> None:
 
 def test_padding_is_cut_away() -> None:
     pixels = Pixels(noise(2, 9, 7, 3), np.array([[9, 5], [4, 7]], dtype=np.int32))
-    assert [picture.size for picture in whole(pixels)] == [(5, 9), (7, 4)]
+    assert [picture.size for picture in IMAGE.pictures(pixels, IMAGE.typical(2))] == [(5, 9), (7, 4)]
 
 
 def test_a_limit_is_kept_where_a_quality_reaches_it() -> None:

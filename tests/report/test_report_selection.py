@@ -48,7 +48,7 @@ def recomputed(ring_run: Run) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.nd
     method = ring_run.method().train()
     batch = batch_of(ring_run, 128, epoch=2)
     with torch.no_grad():
-        anchors = method.encoders.encode(batch.views, anchors=[0], keys=[]).anchors[0]
+        anchors = method.encoders.encode(batch, anchors=[0], keys=[]).anchors[0]
     unit = (anchors / anchors.norm(dim=1, keepdim=True)).double().numpy()
     tensors = ring_run.method().state_dict()
     cosine = unit @ tensors["negatives.embedding"].double().numpy().T

@@ -13,7 +13,7 @@ import torch
 from nearfar.data import open_data
 from nearfar.errors import UserError
 from nearfar.evaluate.linear import linear
-from nearfar.evaluate.mfcc import mfcc_features
+from nearfar.modalities.mfcc import mfcc_features
 from nearfar.studies import speech
 from nearfar.studies.run import run_study
 
@@ -58,7 +58,7 @@ def test_every_kind_beside_its_baselines(tmp_path: Path) -> None:
         assert 0 <= ours[label] <= 1, label
     heard, asked = open_data(train), open_data(test)
     known = [torch.as_tensor(part.labels) for part in (heard, asked)]
-    fit, ask = (mfcc_features(part) for part in (heard, asked))  # type: ignore[arg-type]
+    fit, ask = (mfcc_features(part) for part in (heard, asked))
     assert ours["MFCC means: digit"] == linear(fit, known[0], ask, known[1], seed=0)["top1"]
     values = {kind: record.result.findings[0].curves["found"][kind][0] for kind in kinds}
     assert "nats" not in values["untrained"]

@@ -192,7 +192,7 @@ def test_features_in_a_cache_must_be_finite_too(tmp_path: Path) -> None:
         def forward(self, x: Tensor) -> Tensor:
             return torch.where(torch.arange(len(x)) < 3, torch.nan, 1.0)[:, None]
 
-    digits = open_data("digits").subset(range(20))  # type: ignore[arg-type]
+    digits = open_data("digits").subset(range(20))
     with pytest.raises(NotFinite, match="the features of 3 of 20 items"):
         features(Broken(), digits, Plain(8, [0.5] * digits.channels, [0.5] * digits.channels))
     cached_features(tmp_path, "key", lambda: torch.full((2, 3), torch.nan))

@@ -67,7 +67,7 @@ def test_every_method_logs_a_proven_estimate_on_what_it_never_saw(
 
     def watched(self: Stream, first: int, last: int) -> Any:
         for batch in plain(self, first, last):
-            seen.update(self._images.rows[batch.index.numpy()].tolist())
+            seen.update(self._data.rows[batch.index.numpy()].tolist())
             yield batch
 
     monkeypatch.setattr(Stream, "batches", watched)

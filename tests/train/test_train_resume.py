@@ -158,9 +158,9 @@ def test_changed_data_stop_too(tmp_path: Path) -> None:
 
     digits = open_data("digits")
     settings = {**SMALL, "epochs": 1}
-    pretrain("simclr", digits.subset(range(400)), tmp_path, quiet=True, config=settings)  # type: ignore[arg-type]
+    pretrain("simclr", digits.subset(range(400)), tmp_path, quiet=True, config=settings)
     with pytest.raises(UserError, match="changed since the run began"):
-        pretrain("simclr", digits.subset(range(1, 401)), tmp_path, quiet=True, config=settings)  # type: ignore[arg-type]
+        pretrain("simclr", digits.subset(range(1, 401)), tmp_path, quiet=True, config=settings)
 
 
 def test_a_second_process_in_the_same_folder_is_refused(tmp_path: Path) -> None:

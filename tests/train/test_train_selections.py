@@ -43,7 +43,7 @@ STEPS_PER_EPOCH = 4
 
 
 def run(recipe: str, out: Path, **changes: Any) -> dict[str, torch.Tensor]:
-    images = open_data("digits").subset(range(256))  # type: ignore[arg-type]
+    images = open_data("digits").subset(range(256))
     pretrain(recipe, images, out, quiet=True, config={**SMALL, **RUNS.get(recipe, {}), **changes})
     return state(out)
 
@@ -51,7 +51,7 @@ def run(recipe: str, out: Path, **changes: Any) -> dict[str, torch.Tensor]:
 def plain_run(recipe: str, out: Path, changes: dict[str, Any]) -> None:
     """A run of a recipe whose selection has no clusters."""
     small = {key: value for key, value in SMALL.items() if key != "selection.clusters"}
-    images = open_data("digits").subset(range(256))  # type: ignore[arg-type]
+    images = open_data("digits").subset(range(256))
     pretrain(recipe, images, out, quiet=True, config={**small, **changes})
 
 

@@ -11,11 +11,11 @@ import pytest
 import torch
 
 from nearfar.cli import main
-from nearfar.data import Sequences
-from nearfar.data.sequences import Held
 from nearfar.errors import Stopped, UserError
 from nearfar.evaluate import evaluate_run
-from nearfar.evaluate.symbols import frequency_scores, masked_scores, symbol_frequencies
+from nearfar.modalities import Recordings, Texts
+from nearfar.modalities.series import Held
+from nearfar.modalities.symbols import frequency_scores, masked_scores, symbol_frequencies
 from nearfar.settings import resolve
 from nearfar.train import checkpoints
 from nearfar.train.logs import read_metrics
@@ -32,7 +32,7 @@ TEXT: dict[str, Any] = {
 }  # fmt: skip
 
 
-def recordings(count: int = 24, seed: int = 0, low: float = 0.02, high: float = 0.2) -> Sequences:
+def recordings(count: int = 24, seed: int = 0, low: float = 0.02, high: float = 0.2) -> Recordings:
     """Two kinds of tones by two speakers."""
     generator = np.random.default_rng(seed)
     labels = np.arange(count) % 2
@@ -41,10 +41,10 @@ def recordings(count: int = 24, seed: int = 0, low: float = 0.02, high: float = 
         time = np.arange(int(generator.integers(60, 160)))
         wave = np.sin(2 * np.pi * (high if label else low) * time + generator.uniform(0, 6))
         waves.append((wave + 0.1 * generator.normal(size=len(time))).astype(np.float32))
-    return Sequences(
-        name="tones", fingerprint=f"tones {count} {seed}", channels=1, labels=labels, classes=("low", "high"),
-        paths=tuple(f"{n}.wav" for n in range(count)), store=Held(waves),  # type: ignore[arg-type]
-        rows=np.arange(count), sizes=np.array([(1, len(w)) for w in waves], dtype=np.int32),
+    return Recordings(
+        name="tones", fingerprint=f"tones {count} {seed}", labels=labels, classes=("low", "high"),
+        paths=tuple(f"{n}.wav" for n in range(count)), store=Held(waves),
+        rows=np.arange(count), lengths=np.array([len(w) for w in waves]),
         rate=8000, groups={"speaker": np.arange(count) // 2 % 2},
     )  # fmt: skip
 
@@ -153,7 +153,9 @@ def test_cpc_learns_tones_and_the_page_tells_of_it(
     assert pq.read_table(tmp_path / "f.parquet")["feature"].type.list_size == 16
     assert any(row["kind"] == "probe" for row in read_metrics(tmp_path / "run" / "metrics.jsonl"))
     assert main(["report", run]) == 0
-    assert "recordings" in (tmp_path / "run" / "report.html").read_text()
+    page = (tmp_path / "run" / "report.html").read_text()
+    assert "data:image/webp" in page  # spectrograms
+    assert "could not be" not in page
 
 
 def wav(wave: np.ndarray) -> bytes:
@@ -203,7 +205,7 @@ def test_masked_scores_are_those_of_a_loop_over_hidden_symbols(tmp_path: Path) -
     method, blocks, hiding = run.method(), run.images(), run.views()
     found = masked_scores(method, blocks, hiding, device=torch.device("cpu"), seed=5)
     nats, first, five, told = [], [], [], []
-    counts = np.ones(blocks.channels)
+    counts = np.ones(len(blocks.symbols))
     for row in range(len(blocks)):
         series: Any = blocks.load(np.array([row]))
         for symbol in series.data[0, : series.length[0]]:
@@ -228,7 +230,7 @@ def test_masked_scores_are_those_of_a_loop_over_hidden_symbols(tmp_path: Path) -
     assert frequency_scores(blocks, blocks, hiding, seed=5)["nats"] == pytest.approx(np.mean(told), rel=1e-6)
     bags = symbol_frequencies(blocks).numpy()
     last_block: Any = blocks.load(np.array([len(blocks) - 1]))
-    expected = np.bincount(last_block.data[0], minlength=blocks.channels) / last_block.length[0]
+    expected = np.bincount(last_block.data[0], minlength=len(blocks.symbols)) / last_block.length[0]
     assert bags[-1] == pytest.approx(expected)
 
 
@@ -254,9 +256,9 @@ def test_a_vocabulary_belongs_to_the_run(tmp_path: Path) -> None:
     )
     (tmp_path / "b.txt").write_text("hgz", encoding="utf-8")
     opened = run.images(tmp_path / "b.txt")
-    assert isinstance(opened, Sequences)
+    assert isinstance(opened, Texts)
     trained = run.images()
-    assert isinstance(trained, Sequences)
+    assert isinstance(trained, Texts)
     assert opened.symbols == trained.symbols
     shown = [opened.symbols[n] for n in opened.load(np.array([0])).data[0]]
     assert shown == ["h", "g", opened.symbols[0]]
@@ -266,14 +268,18 @@ def test_a_vocabulary_belongs_to_the_run(tmp_path: Path) -> None:
     ("recipe", "settings", "said"),
     [
         ("cpc", {"views": "simclr"}, "encoders was predictive with views=simclr; it takes views=window"),
-        ("simclr", {"views": "mask"}, "encoders was shared with views=mask; it takes views of pictures"),
+        (
+            "simclr",
+            {"views": "mask"},
+            "encoders was shared with views=mask; it takes several views of one instance",
+        ),
         ("simclr", {"negatives": "dictionary"}, "only encoders=masked has a vocabulary"),
         ("cpc", {"negatives": "bank"}, "negatives=bank knows one embedding"),
         ("cpc", {"selection": "cave"}, "selection=cave knows one embedding"),
         ("mlm", {"selection": "group"}, "selection was group with encoders=masked"),
         ("mlm", {"negatives": "in-batch"}, "negatives.views was both with encoders=masked"),
         ("cpc", {"backbone": "resnet18"}, "backbone was 'resnet18'; with encoders=predictive it is conv-gru"),
-        ("simclr", {"backbone": "conv-gru"}, "backbone was 'conv-gru', which is for sequences"),
+        ("simclr", {"backbone": "conv-gru"}, "backbone was 'conv-gru', which is for recordings"),
         (
             "dim",
             {"backbone": "timm/resnet10t"},
@@ -295,7 +301,7 @@ def test_a_vocabulary_belongs_to_the_run(tmp_path: Path) -> None:
             "selection.by was self, but nothing is told from its own recording here",
         ),
         ("cpc", {"image_size": 32}, "image_size was 32"),
-        ("cpc", {"views.count": 2}, "views.count was 2; with views=window it is 1"),
+        ("cpc", {"views.count": 2}, "views.count was 2; with encoders=predictive it is 1"),
         (
             "cpc",
             {"views.samples": 900},
@@ -313,8 +319,8 @@ def test_settings_that_do_not_fit_get_a_sentence(recipe: str, settings: dict[str
 def test_data_that_do_not_fit_get_a_sentence(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="digits holds pictures, but cpc is made for recordings"):
         pretrain("cpc", "digits", tmp_path / "run", quiet=True)
-    with pytest.raises(UserError, match="tones holds recordings, but simclr is made for pictures"):
-        pretrain("simclr", recordings(), tmp_path / "run", quiet=True)
+    with pytest.raises(UserError, match="tones holds recordings, but dim is made for pictures"):
+        pretrain("dim", recordings(), tmp_path / "run", quiet=True)
     with pytest.raises(UserError, match="24 of 24 recordings are shorter than so many frames of 160 samples"):
         pretrain("cpc", recordings(), tmp_path / "run", quiet=True, batch_size=8)
     run = pretrain("cpc", recordings(), tmp_path / "run", quiet=True, config={**SPEECH, "epochs": 1})

@@ -1,13 +1,10 @@
-"""Images and sequences → a deterministic, resumable stream of batches.
+"""Whatever a user calls data → a deterministic, resumable stream of batches.
 
-open_data("photos/") --Images--> Stream(images, views, batch_size, seed) --Batch--> the training loop
-open_data("speech.parquet") --Sequences--> the same
+open_data("photos/") --DataSet--> Stream(data, views, batch_size, seed) --Batch--> the training loop
 """
 
-from nearfar.data.images import Images
-from nearfar.data.open import open_data
-from nearfar.data.sequences import Sequences, Series
+from nearfar.data.open import Located, locate, open_data
+from nearfar.data.scan import Limits
 from nearfar.data.stream import Stream, plain_batches
-from nearfar.data.text import Reading
 
-__all__ = ["Images", "Reading", "Sequences", "Series", "Stream", "open_data", "plain_batches"]
+__all__ = ["Limits", "Located", "Stream", "locate", "open_data", "plain_batches"]

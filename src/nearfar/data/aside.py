@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from nearfar.data.images import Images
 from nearfar.errors import UserError
+from nearfar.modalities import DataSet
 from nearfar.randomness import order
 
 SHARE, MOST, FEWEST = 0.05, 2048, 8  # instances kept aside
@@ -11,7 +11,7 @@ ENOUGH = 1000  # instances, from which on some are kept aside unasked
 HELD_OUT_DRAW = 2**31  # in place of an epoch: no epoch of training draws the same
 
 
-def kept_aside(images: Images, share: float | None, seed: int) -> tuple[Images, Images | None]:
+def kept_aside(images: DataSet, share: float | None, seed: int) -> tuple[DataSet, DataSet | None]:
     """What is trained on and what is not: a function of the seed alone. No share: `SHARE`, where there is enough."""
     rows = round(len(images) * (SHARE if share is None else share))
     if share is None:

@@ -1,4 +1,4 @@
-"""A folder of pictures, nested as one likes; first-level folders are classes when every picture lies in one."""
+"""A folder of files, nested as one likes; first-level folders are classes when every file lies in one."""
 
 import os
 import stat
@@ -7,12 +7,11 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from nearfar.data.containers import Unusable
-from nearfar.data.decode import MAX_BYTES
-from nearfar.data.labels import Labels
 from nearfar.data.scan import Item
+from nearfar.modalities.dataset import Unusable
+from nearfar.modalities.labels import Labels
 
-SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp")
+MAX_BYTES = 400_000_000  # of one file: what an uncompressed picture of the largest size may take, twice
 
 
 @dataclass(frozen=True)
@@ -27,7 +26,7 @@ class Listing:
     """What a folder holds: files with one of the `suffixes`, and Parquet. Hidden files and folders are left out; a
     folder reached twice is listed once."""
 
-    suffixes: tuple[str, ...] = SUFFIXES
+    suffixes: tuple[str, ...]
     entries: list[Entry] = field(default_factory=list)
     parquet: list[Entry] = field(default_factory=list)
     others: int = 0
@@ -58,7 +57,7 @@ class Listing:
 
 
 class Folder:
-    """The pictures of a listing, by path."""
+    """The files of a listing, by path."""
 
     def __init__(self, root: str, listing: Listing) -> None:
         self.root = root
@@ -86,13 +85,22 @@ class Folder:
         numbers = {name: number for number, name in enumerate(classes)}
         return np.array([numbers[self._entries[n].parts[0]] for n in kept], dtype=np.int64), tuple(classes)
 
+    def groups(self, kept: np.ndarray) -> dict[str, np.ndarray]:
+        return {}
+
+    def unlabelled(self) -> str:
+        loose = sum(len(entry.parts) < 2 for entry in self._entries)
+        if loose == len(self._entries):
+            return "its files lie in no class folders"
+        return f"{loose} of its {len(self._entries)} files lie beside the folders, so these are not taken for classes"
+
 
 def file_bytes(path: str) -> bytes:
     """A regular file's bytes; anything else (a pipe would block for ever) is unusable."""
     try:
         status = os.stat(path)
         if stat.S_ISDIR(status.st_mode):
-            os.listdir(path)  # a folder counts as a picture only when it could not be listed; this says why
+            os.listdir(path)  # a folder counts as a file only when it could not be listed; this says why
         if not stat.S_ISREG(status.st_mode):
             raise Unusable("unreadable: not a regular file")
         if status.st_size > MAX_BYTES:

@@ -1,107 +1,175 @@
-"""`open_data`: whatever a user may call data, opened."""
+"""`open_data`: whatever a user may call data, opened. What kind it is, is asked of the modalities before anything is read."""
 
 import difflib
 import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import torch
 
-from nearfar.data import audio, text
-from nearfar.data.arrays import (
-    cifar10_files,
-    open_array,
-    open_cifar10_binary,
-    open_digits,
-    open_glyphs,
-    open_npz,
-)
-from nearfar.data.folder import SUFFIXES, Entry, Folder, Listing, printable
-from nearfar.data.images import Images
-from nearfar.data.parquet import Parquet
-from nearfar.data.scan import Source, open_source, write_quarantine
-from nearfar.data.text import Reading
+from nearfar.data import named, tables
+from nearfar.data.folder import Entry, Folder, Listing, printable
+from nearfar.data.parquet import Parquet, columns_of
+from nearfar.data.scan import Limits, Source, open_source, write_quarantine
+from nearfar.data.torch_sets import Items, decoder, is_items
 from nearfar.errors import UserError
+from nearfar.modalities import MODALITIES, DataSet, Modality, modality_of
+from nearfar.modalities.labels import Labels, class_numbers
 from nearfar.untrusted import check_regular
 
 NAMES = ("digits", "glyphs", "glyphs:train", "glyphs:test", "cifar10:ROOT")
 _ALLOWED = (
-    "a folder of images, of .wav or of .txt files, a .txt file, a Parquet file or folder, an .npz file, or one of the names "
-    "digits, glyphs:train, glyphs:test, cifar10:ROOT"
+    "a folder of images, of .wav or of .txt files, a .txt file, a Parquet file or folder, a .csv file, an .npz file, or one "
+    "of the names digits, glyphs:train, glyphs:test, cifar10:ROOT"
 )
+_KEYS = {modality.key: modality for modality in MODALITIES.values() if modality.key}
 
-Spec = str | os.PathLike[str] | np.ndarray | Images
+Spec = Any  # a path or name, an array or tensor, (array, labels), a torch Dataset, or a set opened before
+
+
+@dataclass(frozen=True)
+class Located:
+    """Data that were found but not read: their modality, and how they are opened with its options."""
+
+    name: str
+    modality: Modality
+    opened: Callable[[Mapping[str, Any], Limits], DataSet]
+
+    def open(self, limits: Limits, **options: Any) -> DataSet:
+        data = self.opened(self.modality.options(**options), limits)
+        if limits.quarantine is not None and not data.quarantine:
+            write_quarantine(limits.quarantine, data.quarantine)
+        return data
 
 
 def open_data(
     spec: Spec,
     *,
-    image_size: int | None = None,
+    labels: Any = None,
     cache_bytes: int = 2**31,
     max_bad_share: float = 0.05,
     quarantine: Path | None = None,
-    reading: Reading | None = None,
-) -> Images:
+    **options: Any,
+) -> Any:
     """The data set that `spec` names.
 
     `spec` is a folder of images (nested as one likes; when every image lies in a first-level folder, those are
     the classes), a Parquet file or a folder of them in the Hugging Face image convention, an `.npz` with
     `images` and maybe `labels`, a name (`digits`, `glyphs:train`, `glyphs:test`, `cifar10:ROOT`, also
     `cifar10:ROOT:test`; to open a folder that has such a name write `./digits`), or from Python an array
-    (n, h, w) or (n, h, w, c) or data already opened.
+    (n, h, w) or (n, h, w, c), alone or as (array, labels), a torch `Dataset` of images or (image, label), or data
+    already opened.
 
-    Sequences come as a folder of `.wav` files (first-level folders as classes) or Parquet with an `audio` column, as
-    a `.txt` file or a folder of them, or as an `.npz` with `tokens`; what comes back is then `Sequences`, and
-    `reading` says what a symbol of text is.
+    Recordings come as a folder of `.wav` files (first-level folders as classes) or Parquet with an `audio` column, text as
+    a `.txt` file or a folder of them, or as an `.npz` with `tokens`, vectors as a table of numbers (`.csv`, Parquet, an
+    `.npz` with `x`) or an array (n, width). `options` are the modality's: `image_size` for images, `reading` for text.
 
-    Every image is decoded once here. What cannot be used (truncated, not an image, over 50 megapixels, empty,
-    16-bit grey or float, another format than JPEG, PNG, WebP, BMP, unreadable) is put on the quarantine list,
-    which goes to `quarantine` as CSV; when its share exceeds `max_bad_share`, or nothing is left, opening fails.
+    Everything is decoded once here. What cannot be used (truncated, of another format, empty, unreadable) is put on the
+    quarantine list, which goes to `quarantine` as CSV; when its share exceeds `max_bad_share`, or nothing is left, opening
+    fails.
 
-    With `image_size`, an image whose shorter side exceeds twice that is shrunk to it, antialiased. Decoded
-    images live in memory if they fit in `cache_bytes`, and are otherwise decoded at each `load`.
+    What comes back is the modality's `DataSet`: `Images`, `Recordings`, `Texts` or `Vectors`.
+
+    With `image_size`, an image whose shorter side exceeds twice that is shrunk to it, antialiased. What was decoded
+    lives in memory if it fits in `cache_bytes`, and is otherwise decoded at each `load`.
     """
-    if image_size is not None and image_size < 1:
-        raise UserError(f"image_size is {image_size}; allowed are whole numbers from 1.")
-    if isinstance(spec, Images):
-        images = spec
-    elif isinstance(spec, np.ndarray):
-        images = open_array(spec, "array", image_size)
-    elif isinstance(spec, str | os.PathLike):
-        name = os.fspath(spec)
-        found = _resolved(name, image_size, reading or Reading())
-        if isinstance(found, _Text):
-            return text.open_text(found, name, reading or Reading(), max_bad_share, quarantine)
-        if isinstance(found, _Waves) or (isinstance(found, Parquet) and found.column == "audio"):
-            columns = found.groups if isinstance(found, Parquet) else lambda kept: {}
-            return audio.open_recordings(found, name, cache_bytes, max_bad_share, quarantine, columns)
-        if not isinstance(found, Images):
-            return open_source(found, name, image_size, cache_bytes, max_bad_share, quarantine)
-        images = found
-    else:
+    limits = Limits(cache_bytes, max_bad_share, quarantine)
+    return locate(spec, labels).open(limits, **options)
+
+
+def locate(spec: Spec, labels: Any = None) -> Located:
+    """Which modality `spec` is of, and how it is opened, without reading it."""
+    if isinstance(spec, tuple) and len(spec) == 2 and labels is None:
+        spec, labels = spec
+    if labels is not None and not isinstance(spec, np.ndarray | torch.Tensor):
         raise UserError(
-            f"data of type {type(spec).__name__} cannot be opened; allowed are {_ALLOWED}, or an array."
+            f"labels were given beside {type(spec).__name__}; they go with an array of instances."
         )
-    if quarantine is not None:
-        write_quarantine(quarantine, images.quarantine)
-    return images
+    if isinstance(spec, DataSet):
+        return Located(spec.name, modality_of(spec), lambda options, limits: spec)
+    if isinstance(spec, np.ndarray | torch.Tensor):
+        return _array(spec, labels)
+    if isinstance(spec, str | os.PathLike):
+        return _named(os.fspath(spec))
+    if isinstance(spec, torch.utils.data.DataLoader):
+        spec = spec.dataset
+    if is_items(spec) and not isinstance(spec, (list, dict, set)):
+        items = Items(spec, type(spec).__name__)
+        return _located_source(items, items.root, items.modality, decoder)
+    raise UserError(
+        f"data of type {type(spec).__name__} cannot be opened; allowed are {_ALLOWED}, an array, or a torch Dataset."
+    )
 
 
-class _Waves(Folder):
-    """A folder of recordings."""
+def _array(given: np.ndarray | torch.Tensor, labels: Any) -> Located:
+    array = given
+    if isinstance(array, torch.Tensor):
+        array = array.detach().cpu()
+        # torch has channels before height and width
+        array = (array.permute(0, 2, 3, 1) if array.ndim == 4 else array).numpy()
+    modality = _with_axes(array.ndim)
+    labelled: Labels = (None, ())
+    if labels is not None:
+        labelled = class_numbers(np.asarray(labels), "data 'array'")
+    return _located_arrays(named.Arrays(array, labelled), "array", modality)
 
 
-class _Text(Folder):
-    """A folder of text files, or one of them."""
+def _with_axes(count: int) -> Modality:
+    """The modality of arrays with so many axes; what has a number that nobody knows is for the first to refuse."""
+    found = (modality for modality in MODALITIES.values() if count in modality.axes)
+    return next(found, next(iter(MODALITIES.values())))
 
 
-def _resolved(spec: str, image_size: int | None, reading: Reading) -> Images | Source:
-    """Arrays come opened; encoded pictures, recordings and text as a source yet to be scanned."""
+def _located_arrays(arrays: named.Arrays, name: str, modality: Modality) -> Located:
+    return Located(
+        name,
+        modality,
+        lambda options, limits: modality.from_array(
+            arrays.array, name, options, arrays.labelled, arrays.paths
+        ),
+    )
+
+
+def _later(name: str, modality: Modality, read: Callable[[], named.Arrays]) -> Located:
+    """Arrays that are read only when they are opened."""
+    return Located(
+        name,
+        modality,
+        lambda options, limits: _located_arrays(read(), name, modality).opened(options, limits),
+    )
+
+
+def _bytes_decoder(modality: Modality, options: Mapping[str, Any]) -> Callable[[bytes], Any]:
+    return lambda raw: modality.decode(raw, options)
+
+
+def _located_source(
+    source: Source,
+    name: str,
+    modality: Modality,
+    decoding: Callable[[Modality, Mapping[str, Any]], Any] = _bytes_decoder,
+) -> Located:
+    return Located(
+        name,
+        modality,
+        lambda options, limits: open_source(
+            source, name, modality, options, decoding(modality, options), limits
+        ),
+    )
+
+
+def _named(spec: str) -> Located:
+    pictures = _with_axes(4)
     if spec == "digits":
-        return open_digits(image_size)
+        return _later(spec, pictures, named.digits)
     if spec in ("glyphs", "glyphs:train", "glyphs:test"):
-        return open_glyphs(spec.partition(":")[2] or "train", image_size)
+        split = spec.partition(":")[2] or "train"
+        return _later(f"glyphs:{split}", pictures, lambda: named.glyphs(split))
     if spec.startswith("cifar10:"):
-        return _cifar10(spec, image_size)
+        return _cifar10(spec)
     path = Path(spec)
     try:
         if path.is_dir():
@@ -112,52 +180,80 @@ def _resolved(spec: str, image_size: int | None, reading: Reading) -> Images | S
     except (OSError, ValueError) as error:  # a name too long, a null byte, a folder one may not look into
         reason = getattr(error, "strerror", None) or error
         raise UserError(f"data {printable(spec)!r} cannot be opened: {reason}.") from error
-    return _file(path, spec, image_size, reading)
+    return _file(path, spec)
 
 
-def _cifar10(spec: str, image_size: int | None) -> Images | Source:
+def _cifar10(spec: str) -> Located:
     root = spec.removeprefix("cifar10:")
     split = "train"
     if root.endswith((":train", ":test")):
         root, _, split = root.rpartition(":")
-    files = cifar10_files(root, split)
+    files = named.cifar10_files(root, split)
     if files[0].suffix == ".bin":
-        return open_cifar10_binary(files, spec, image_size)
-    return Parquet(str(files[0].parent), [_entry(files[0])], 0)
+        return _later(spec, _with_axes(4), lambda: named.cifar10_binary(files, spec))
+    return _parquet(str(files[0].parent), [_entry(files[0])], 0, spec)
 
 
-def _folder(spec: str) -> Source:
+def _folder(spec: str) -> Located:
     os.listdir(
         spec
     )  # below, a folder that cannot be listed is one bad file among many; at the root it is all
-    listing = Listing()
+    first, *rest = [modality for modality in MODALITIES.values() if modality.suffixes]
+    listing = Listing(first.suffixes)
     listing.add(spec)
     if listing.entries:
-        return Folder(spec, listing)
+        return _located_source(Folder(spec, listing), spec, first)
     if listing.parquet:
-        return Parquet(spec, listing.parquet, listing.others)
-    for kind, suffixes in ((_Waves, audio.SUFFIXES), (_Text, text.SUFFIXES)):
-        others = Listing(suffixes)
+        return _parquet(spec, listing.parquet, listing.others, spec)
+    for modality in rest:
+        others = Listing(modality.suffixes)
         others.add(spec)
         if others.entries:
-            return kind(spec, others)
-    allowed = ", ".join([*SUFFIXES, *audio.SUFFIXES, *text.SUFFIXES])
+            return _located_source(Folder(spec, others), spec, modality)
+    allowed = ", ".join(suffix for modality in (first, *rest) for suffix in modality.suffixes)
     raise UserError(
         f"data {spec!r}: the folder holds no images ({listing.others} other files); "
         f"allowed are {allowed}, or .parquet files."
     )
 
 
-def _file(path: Path, spec: str, image_size: int | None, reading: Reading) -> Images | Source:
+def _parquet(root: str, entries: list[Entry], ignored: int, name: str) -> Located:
+    """By the column that the first file has; without one, a table of numbers."""
+    held = columns_of(min(entries, key=lambda entry: entry.parts).path)
+    for modality in MODALITIES.values():
+        for column in modality.columns:
+            if column in held:
+                return _located_source(Parquet(root, entries, ignored, column), name, modality)
+    if len(entries) > 1:
+        raise UserError(
+            f"data {name!r}: the Parquet files have none of the columns "
+            f"{', '.join(f'`{column}`' for m in MODALITIES.values() for column in m.columns)} (their columns: "
+            f"{', '.join(held[:20])})."
+        )
+    path = Path(entries[0].path)
+    return _later(name, _with_axes(2), lambda: tables.table(path, name))
+
+
+def _file(path: Path, spec: str) -> Located:
     suffix = path.suffix.lower()
-    if suffix in text.SUFFIXES:
-        return _Text(str(path.parent), Listing(text.SUFFIXES, [_entry(path)]))
     if suffix == ".parquet":
-        return Parquet(str(path.parent), [_entry(path)], 0)
+        return _parquet(str(path.parent), [_entry(path)], 0, spec)
+    if suffix in tables.SUFFIXES:
+        return _later(spec, _with_axes(2), lambda: tables.table(path, spec))
     if suffix == ".npz":
-        return open_npz(path, spec, image_size, reading)
-    if suffix in SUFFIXES:
-        raise UserError(f"data {spec!r} are a single image; give the folder that holds the images.")
+        held = named.npz_keys(path)
+        modality = next((m for key, m in _KEYS.items() if key in held), next(iter(_KEYS.values())))
+        return _later(spec, modality, lambda: named.npz(path, spec, _KEYS)[1])
+    for modality in MODALITIES.values():
+        if suffix in modality.suffixes and modality.single:
+            return _located_source(
+                Folder(str(path.parent), Listing(modality.suffixes, [_entry(path)])), spec, modality
+            )
+        if suffix in modality.suffixes:
+            one = modality.unit.removesuffix("s")
+            raise UserError(
+                f"data {spec!r} are a single {one}; give the folder that holds the {modality.unit}."
+            )
     raise UserError(
         f"data {spec!r} are a file of an unknown kind ({suffix or 'no suffix'}); allowed are {_ALLOWED}."
     )

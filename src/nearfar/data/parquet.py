@@ -19,28 +19,25 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from nearfar.data.containers import Unusable
 from nearfar.data.folder import Entry
-from nearfar.data.labels import Labels, class_numbers
 from nearfar.data.scan import Item
 from nearfar.errors import UserError
+from nearfar.modalities.dataset import Unusable
+from nearfar.modalities.labels import Labels, class_numbers
 from nearfar.untrusted import check_parquet, check_regular
 
 _ROWS = 256
-_CONTENT = ("image", "img", "audio")  # the first that there is
 _LABELS = ("label", "labels", "fine_label")
 
 
 class Parquet:
     """The rows of one or more files, in the order of their names."""
 
-    def __init__(self, root: str, entries: Sequence[Entry], ignored: int) -> None:
-        self.root = root
-        self.ignored = ignored
+    def __init__(self, root: str, entries: Sequence[Entry], ignored: int, column: str) -> None:
+        self.root, self.ignored, self.column = root, ignored, column
         self._entries = sorted(entries, key=lambda entry: entry.parts)
         self._counts: list[int] = []
-        first = _columns(self._entries[0].path)
-        self.column = next((name for name in _CONTENT if name in first), _CONTENT[0])
+        first = columns_of(self._entries[0].path)
         self.label = next((name for name in _LABELS if name in first), _LABELS[0])
         classes: set[tuple[str, ...]] = set()
         for entry in self._entries:
@@ -104,6 +101,9 @@ class Parquet:
                 found[name] = numbers.astype(np.int64)[kept]
         return found
 
+    def unlabelled(self) -> str:
+        return "there is no `label` column, or it says -1 throughout"
+
 
 class Spill:
     """Encoded pictures copied to a nameless temporary file, because rows of Parquet cannot be read one by one.
@@ -141,7 +141,8 @@ def _opened(path: str) -> Any:
         raise UserError(f"{path!r} cannot be read as Parquet: {_first_line(error)}.") from error
 
 
-def _columns(path: str) -> list[str]:
+def columns_of(path: str) -> list[str]:
+    """The names of a file's columns."""
     with _opened(path) as file:
         return list(file.schema_arrow.names)
 
@@ -149,8 +150,7 @@ def _columns(path: str) -> list[str]:
 def _check_content(schema: Any, column: str, path: str) -> None:
     columns = ", ".join(schema.names[:20])
     if column not in schema.names:
-        known = " or ".join(f"`{name}`" for name in _CONTENT)
-        raise UserError(f"{path!r} has no `{column}` column (its columns: {columns}); known are {known}.")
+        raise UserError(f"{path!r} has no `{column}` column (its columns: {columns}).")
     for name in (column, *_LABELS):
         if schema.names.count(name) > 1:
             raise UserError(
@@ -222,7 +222,7 @@ def _giving(data: bytes | None, otherwise: str) -> Callable[[], bytes]:
 
 
 def _label_column(path: str, name: str) -> Any:
-    return _column(path, name) if name in _columns(path) else None
+    return _column(path, name) if name in columns_of(path) else None
 
 
 def _column(path: str, name: str) -> Any:

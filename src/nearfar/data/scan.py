@@ -1,26 +1,26 @@
-"""Every picture is looked at once, when the data are opened: what is usable, and why the rest is not.
+"""Every file or row is looked at once, when the data are opened: what is usable, and why the rest is not.
 
-The scan decodes each picture in full, because a header does not tell whether the file behind it is complete.
-While the decoded pictures fit the cache they are kept, so that for small sets nothing is decoded twice; beyond
-it only the index stays and pictures are decoded at each `load`.
+The scan decodes each in full, because a header does not tell whether the file behind it is complete. While what was
+decoded fits the cache it is kept, so that for small sets nothing is decoded twice; beyond it only the index stays and
+instances are decoded at each `load`. This is the one way in for every modality: what differs is `decode`.
 """
 
 import csv
 import hashlib
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
-from nearfar.data.containers import Unusable
-from nearfar.data.decode import decode
-from nearfar.data.images import Encoded, Images, Ragged, Stacked, Store
-from nearfar.data.labels import Labels
-from nearfar.data.prefetch import prefetch
 from nearfar.errors import UserError
+from nearfar.modalities import DataSet, Modality
+from nearfar.modalities.base import Decoded, Found
+from nearfar.modalities.dataset import Unusable
+from nearfar.modalities.labels import Labels
+from nearfar.prefetch import prefetch
 
 _CHUNK_ITEMS, _CHUNK_BYTES = 64, 2**18
 _SAMPLE = 2**16
@@ -29,14 +29,14 @@ _SMALL = 2**14  # below this, handing the interpreter lock to and fro costs more
 
 @dataclass(frozen=True)
 class Item:
-    """A picture yet to be read; `weight` is about how many bytes it has."""
+    """Something yet to be read; `weight` is about how many bytes it has."""
 
     weight: int
-    read: Callable[[], bytes]
+    read: Callable[[], Any]
 
 
 class Source(Protocol):
-    """Encoded pictures: a folder, or Parquet files."""
+    """Things yet to be decoded: the files of a folder, the rows of Parquet files, the items of a torch `Dataset`."""
 
     root: str  # what messages call it
     ignored: int
@@ -44,82 +44,104 @@ class Source(Protocol):
     def names(self) -> Sequence[str]: ...
     def items(self) -> Iterator[Item]: ...
     def mean_bytes(self) -> float: ...
-    def reader(self, kept: np.ndarray) -> Callable[[int], bytes]:
-        """Random access to the pictures with these numbers, by place in `kept`."""
+    def reader(self, kept: np.ndarray) -> Callable[[int], Any]:
+        """Random access to those with these numbers, by place in `kept`."""
 
     def labels(self, kept: np.ndarray) -> Labels: ...
+    def groups(self, kept: np.ndarray) -> Mapping[str, np.ndarray]: ...
+    def unlabelled(self) -> str:
+        """Why there are no labels, where there are none."""
+
+
+Decode = Callable[[Any], Decoded]
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How much may be held in memory, what share may be unusable, and where the list of that goes."""
+
+    cache_bytes: int = 2**31
+    max_bad_share: float = 0.05
+    quarantine: Path | None = None
 
 
 @dataclass(frozen=True)
 class Usable:
     digest: bytes
-    size: tuple[int, int]  # (height, width)
-    pixels: np.ndarray | None
+    facts: Any
+    weight: int
+    content: Any
 
 
 @dataclass
 class Scan:
-    """What was found so far. `pictures` is None once they no longer fit."""
+    """What was found so far. `held` is None once it no longer fits."""
 
     room: int
     kept: list[int] = field(default_factory=list)
     digests: list[bytes] = field(default_factory=list)
-    sizes: list[tuple[int, int]] = field(default_factory=list)
-    pictures: list[np.ndarray] | None = field(default_factory=list)
-    bad: list[tuple[int, str]] = field(default_factory=list)
+    facts: list[Any] = field(default_factory=list)
+    held: list[Any] | None = field(default_factory=list)
+    bad: dict[int, str] = field(default_factory=dict)
 
     def add(self, number: int, found: Usable | str) -> None:
         if isinstance(found, str):
-            self.bad.append((number, found))
+            self.bad[number] = found
             return
         self.kept.append(number)
         self.digests.append(found.digest)
-        self.sizes.append(found.size)
-        self.room -= 3 * found.size[0] * found.size[1]
+        self.facts.append(found.facts)
+        self.room -= found.weight
         if self.room < 0:
-            self.pictures = None
-        if self.pictures is not None and found.pixels is not None:
-            self.pictures.append(found.pixels)
+            self.held = None
+        if self.held is not None:
+            self.held.append(found.content)
+
+    def drop(self, odd: Mapping[int, str]) -> None:
+        """Sets aside what does not go with the others, by place among the kept."""
+        self.bad |= {self.kept[place]: reason for place, reason in odd.items()}
+        lists: list[list[Any]] = [self.kept, self.digests, self.facts]
+        lists += [] if self.held is None else [self.held]
+        for place in sorted(odd, reverse=True):
+            for each in lists:
+                del each[place]
 
 
 def open_source(
-    source: Source,
-    name: str,
-    image_size: int | None,
-    cache_bytes: int,
-    max_bad_share: float,
-    quarantine: Path | None,
-) -> Images:
-    """The usable pictures of a source, if enough of them are."""
-    scan = scanned(source, image_size, cache_bytes)
+    source: Source, name: str, modality: Modality, options: Mapping[str, Any], decode: Decode, limits: Limits
+) -> DataSet:
+    """The usable part of a source, if enough of it is."""
+    scan = scanned(source, decode, limits.cache_bytes)
+    scan.drop(modality.odd(scan.facts))
     names = source.names()
-    bad = tuple((os.path.join(source.root, names[number]), reason) for number, reason in scan.bad)
-    if quarantine is not None:
-        write_quarantine(quarantine, bad)
-    _check_share(source.root, len(scan.kept), bad, max_bad_share)
+    bad = tuple((os.path.join(source.root, names[n]), reason) for n, reason in sorted(scan.bad.items()))
+    if limits.quarantine is not None:
+        write_quarantine(limits.quarantine, bad)
+    _check_share(source.root, modality.files, len(scan.kept), bad, limits.max_bad_share)
     kept = np.array(scan.kept, dtype=np.int64)
-    labels, classes = source.labels(kept)
+    labelled = source.labels(kept)
     paths = tuple(names[number] for number in scan.kept)
-    return Images(
+    found = Found(
         name=name,
-        fingerprint=fingerprint(paths, scan.digests, labels),
-        channels=3,
-        labels=labels,
-        classes=classes,
+        fingerprint=fingerprint(paths, scan.digests, labelled[0]),
         paths=paths,
-        store=_store(source, scan, kept, image_size),
-        rows=np.arange(len(kept)),
-        sizes=np.array(scan.sizes, dtype=np.int32),
+        facts=scan.facts,
+        held=scan.held,
+        read=_again(source, kept, paths, decode) if scan.held is None else lambda place: None,
+        labelled=labelled,
+        groups=source.groups(kept),
         quarantine=bad,
         ignored=source.ignored,
+        unlabelled="" if labelled[0] is not None else source.unlabelled(),
     )
+    return modality.collect(found, options)
 
 
-def scanned(source: Source, image_size: int | None, cache_bytes: int) -> Scan:
+def scanned(source: Source, decode: Decode, cache_bytes: int) -> Scan:
     scan = Scan(room=cache_bytes)
 
     def examine(chunk: list[Item]) -> list[Usable | str]:
-        return [examined(item, image_size, keep=scan.pictures is not None) for item in chunk]
+        return [examined(item, decode, keep=scan.held is not None) for item in chunk]
 
     workers = 0 if source.mean_bytes() < _SMALL else min(os.cpu_count() or 1, 8)
     number = 0
@@ -130,21 +152,36 @@ def scanned(source: Source, image_size: int | None, cache_bytes: int) -> Scan:
     return scan
 
 
-def examined(item: Item, image_size: int | None, keep: bool) -> Usable | str:
-    """A picture's digest, size and pixels, or the reason why it cannot be used."""
+def examined(item: Item, decode: Decode, keep: bool) -> Usable | str:
+    """Digest, facts and content of a file or row, or the reason why it cannot be used."""
     try:
-        data = item.read()
-        pixels = decode(data, image_size)
+        raw = item.read()
+        found = decode(raw)
     except Unusable as reason:
         return str(reason)
-    return Usable(content_digest(data), (pixels.shape[0], pixels.shape[1]), pixels if keep else None)
+    seen = raw if isinstance(raw, bytes) else np.ascontiguousarray(found.content).tobytes()
+    return Usable(content_digest(seen), found.facts, found.weight, found.content if keep else None)
+
+
+def _again(source: Source, kept: np.ndarray, paths: Sequence[str], decode: Decode) -> Callable[[int], Any]:
+    read = source.reader(kept)
+
+    def content(place: int) -> Any:
+        try:
+            return decode(read(place)).content
+        except Unusable as reason:
+            raise UserError(
+                f"{paths[place]} was usable when the data were opened and no longer is: {reason}."
+            ) from reason
+
+    return content
 
 
 def content_digest(data: bytes) -> bytes:
     """sha256 over the length, the first and the last 64 KiB.
 
     Files up to 128 KiB are covered whole. In larger ones an edit that changes neither the length nor either end
-    goes unseen; that is no way in which pictures are edited or replaced.
+    goes unseen; that is no way in which files are edited or replaced.
     """
     digest = hashlib.sha256(len(data).to_bytes(8, "little"))
     digest.update(data if len(data) <= 2 * _SAMPLE else data[:_SAMPLE] + data[-_SAMPLE:])
@@ -152,7 +189,7 @@ def content_digest(data: bytes) -> bytes:
 
 
 def fingerprint(paths: Sequence[str], digests: Sequence[bytes], labels: np.ndarray | None) -> str:
-    """Changes when a usable image is added, removed, renamed, reordered, edited or labelled anew.
+    """Changes when something usable is added, removed, renamed, reordered, edited or labelled anew.
 
     Where the data lie and when they were written play no part.
     """
@@ -172,31 +209,17 @@ def write_quarantine(file: Path, bad: Sequence[tuple[str, str]]) -> None:
         raise UserError(f"the quarantine list {str(file)!r} cannot be written: {error.strerror}.") from error
 
 
-def _check_share(root: str, usable: int, bad: Sequence[tuple[str, str]], allowed: float) -> None:
+def _check_share(root: str, unit: str, usable: int, bad: Sequence[tuple[str, str]], allowed: float) -> None:
     if not bad and not usable:
-        raise UserError(f"data {root!r} hold no images.")
+        raise UserError(f"data {root!r} hold no {unit}.")
     total = usable + len(bad)
     if usable and len(bad) <= allowed * total:
         return
     limit = "none is left" if not usable else f"the allowed share is {allowed:g} (max_bad_share)"
     raise UserError(
-        f"data {root!r}: {len(bad)} of {total} images cannot be used and {limit}; "
+        f"data {root!r}: {len(bad)} of {total} {unit} cannot be used and {limit}; "
         f"the first is {bad[0][0]!r}: {bad[0][1]}."
     )
-
-
-def _store(source: Source, scan: Scan, kept: np.ndarray, image_size: int | None) -> Store:
-    if scan.pictures is None:
-        names = source.names()
-        return Encoded(source.reader(kept), lambda row: names[kept[row]], image_size)
-    if len(set(scan.sizes)) > 1:
-        return Ragged(scan.pictures)
-    array = np.empty((len(kept), *scan.sizes[0], 3), dtype=np.uint8)
-    for row in range(len(kept))[
-        ::-1
-    ]:  # each picture is given up once copied, so that memory is not held twice
-        array[row] = scan.pictures.pop()
-    return Stacked(array)
 
 
 def _chunks(items: Iterable[Item]) -> Iterator[list[Item]]:

@@ -5,21 +5,19 @@ image i in an epoch are a function of (seed, epoch, i) alone. So a run resumes w
 number of workers nor the number of ranks changes what is seen.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import lru_cache
 
 import numpy as np
 import torch
 from jaxtyping import Int64
-from torch import Tensor
 
-from nearfar.data.images import Images
-from nearfar.data.prefetch import prefetch
 from nearfar.errors import UserError
+from nearfar.modalities import DataSet
+from nearfar.modalities.base import MakeViews
+from nearfar.prefetch import prefetch
 from nearfar.randomness import order
-from nearfar.types import Batch, Pixels
-
-MakeViews = Callable[[Pixels, int, int, np.ndarray], tuple[Tensor, ...]]  # (pixels, seed, epoch, index)
+from nearfar.types import Batch
 
 
 class Stream:
@@ -27,7 +25,7 @@ class Stream:
 
     def __init__(
         self,
-        images: Images,
+        data: DataSet,
         views: MakeViews,
         batch_size: int,
         seed: int,
@@ -36,10 +34,10 @@ class Stream:
         rank: int = 0,
         world: int = 1,
     ) -> None:
-        if not 1 <= batch_size <= len(images):
+        if not 1 <= batch_size <= len(data):
             raise UserError(
-                f"batch_size is {batch_size}; data {images.name!r} have {len(images)} {images.unit}, "
-                f"so allowed are 1 to {len(images)}."
+                f"batch_size is {batch_size}; data {data.name!r} have {len(data)} {data.unit}, "
+                f"so allowed are 1 to {len(data)}."
             )
         if batch_size % world:
             raise UserError(
@@ -48,15 +46,15 @@ class Stream:
         if not 0 <= rank < world:
             raise UserError(f"rank is {rank}; with {world} ranks allowed are 0 to {world - 1}.")
         _check_workers(workers)
-        self._images, self._views, self._seed = images, views, seed
+        self._data, self._views, self._seed = data, views, seed
         self._batch_size, self._workers = batch_size, workers
         self._part = slice(rank * batch_size // world, (rank + 1) * batch_size // world)
-        self._order = lru_cache(maxsize=2)(lambda epoch: order(seed, epoch, len(images)))
+        self._order = lru_cache(maxsize=2)(lambda epoch: order(seed, epoch, len(data)))
 
     @property
     def steps_per_epoch(self) -> int:
         """Whole batches in an epoch; the rest of its order is not visited."""
-        return len(self._images) // self._batch_size
+        return len(self._data) // self._batch_size
 
     def index(self, step: int) -> tuple[int, Int64[np.ndarray, "image"]]:
         """(epoch, this rank's row numbers) of a global step."""
@@ -70,24 +68,27 @@ class Stream:
 
     def _batch(self, step: int) -> Batch:
         epoch, rows = self.index(step)
-        return _viewed(self._images, self._views, self._seed, epoch, rows)
+        return _viewed(self._data, self._views, self._seed, epoch, rows)
 
 
-def plain_batches(images: Images, views: MakeViews, batch_size: int, *, workers: int = 2) -> Iterator[Batch]:
+def plain_batches(data: DataSet, views: MakeViews, batch_size: int, *, workers: int = 2) -> Iterator[Batch]:
     """One pass over the whole set in its own order, nothing dropped: for embedding."""
     if batch_size < 1:
         raise UserError(f"batch_size is {batch_size}; allowed are whole numbers from 1.")
     _check_workers(workers)
-    starts = range(0, len(images), batch_size)
+    starts = range(0, len(data), batch_size)
     return prefetch(
-        lambda start: _viewed(images, views, 0, 0, np.arange(start, min(start + batch_size, len(images)))),
+        lambda start: _viewed(data, views, 0, 0, np.arange(start, min(start + batch_size, len(data)))),
         starts,
         workers,
     )
 
 
-def _viewed(images: Images, views: MakeViews, seed: int, epoch: int, rows: np.ndarray) -> Batch:
-    return Batch(views(images.load(rows), seed, epoch, rows), torch.from_numpy(rows))
+def _viewed(data: DataSet, views: MakeViews, seed: int, epoch: int, rows: np.ndarray) -> Batch:
+    index = torch.from_numpy(rows)
+    labels = None if data.labels is None else torch.from_numpy(data.labels[rows])
+    groups = {name: torch.from_numpy(numbers[rows]) for name, numbers in data.groups.items()}
+    return Batch(views(data.load(rows), seed, epoch, rows), index, labels, groups)
 
 
 def _check_workers(workers: int) -> None:

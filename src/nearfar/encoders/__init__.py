@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from nearfar.encoders.backbones import BACKBONES, backbone, check_backbone, parameters_of
-from nearfar.encoders.config import HeadConfig, InputSpec
+from nearfar.encoders.config import HeadConfig, InputSpec, pictured
 from nearfar.encoders.heads import Network, linear_head, mlp_head
 from nearfar.encoders.infomax import InfoMax
 from nearfar.encoders.masked import MaskedSymbols, TokenTransformer
@@ -20,13 +20,10 @@ PARTS: dict[str, Callable[..., Encoders]] = {
     "predictive": Predictive,
     "masked": MaskedSymbols,
 }
-# what sequences are encoded with, and the views each is made for; these have no backbone of pictures and no head
-SEQUENCE_ROLES = {"predictive": ("conv-gru", "window"), "masked": ("transformer", "mask")}
 
 __all__ = [
     "BACKBONES",
     "PARTS",
-    "SEQUENCE_ROLES",
     "ConvGRU",
     "HeadConfig",
     "InfoMax",
@@ -43,4 +40,5 @@ __all__ = [
     "linear_head",
     "mlp_head",
     "parameters_of",
+    "pictured",
 ]

@@ -1,6 +1,6 @@
 """How a network is put together around a backbone."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -15,17 +15,26 @@ Head = Literal["linear", "linear-norm", "mlp", "mlp-plain"]
 
 @dataclass(frozen=True)
 class InputSpec:
-    """What the networks of a run are shown, and with which backbone.
+    """What the networks of a run are shown.
 
-    `channels`: of each view of a picture; for text, the number of symbols. `size`: side of a picture, length of a block of
-    text. `instances`: how many there are. `views`: the settings of the views.
+    `body(v)` makes a backbone for view v, with `dim`; `shapes[v]` is the shape of one instance in view v; `context` is what
+    data and views know by name that a role may ask for (`instances`, `samples`, `symbols`, …).
     """
 
-    backbone: str
-    channels: tuple[int, ...]
-    size: int
-    instances: int = 1
-    views: Mapping[str, Any] = field(default_factory=dict)
+    body: Callable[[int], nn.Module]
+    shapes: tuple[tuple[int, ...], ...]
+    context: Mapping[str, Any] = field(default_factory=dict)
+
+
+def pictured(
+    name: str, channels: Sequence[int], size: int, context: Mapping[str, Any] | None = None
+) -> InputSpec:
+    """Square pictures of `size` pixels a side, so many channels in each view, seen by the named backbone."""
+    return InputSpec(
+        lambda view: backbone(name, channels[view], size),
+        tuple((count, size, size) for count in channels),
+        context or {},
+    )
 
 
 @dataclass(frozen=True)
@@ -50,7 +59,7 @@ class HeadConfig:
             raise UserError(f"encoders.dropout was {self.dropout}; it lies in [0, 1)")
 
     def network(self, seen: InputSpec, view: int = 0) -> Network:
-        body = backbone(seen.backbone, seen.channels[view], seen.size)
+        body = seen.body(view)
         return Network(body, self._head(int(body.dim)), self.dropout)  # type: ignore[arg-type]
 
     def _head(self, inputs: int) -> nn.Module:

@@ -16,13 +16,14 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from nearfar.encoders.backbones import BACKBONES
 from nearfar.encoders.config import HeadConfig, InputSpec
 from nearfar.encoders.heads import Network
 from nearfar.encoders.roles import predicted
 from nearfar.encoders.stages import map_and_features, map_shape
 from nearfar.errors import UserError
 from nearfar.schedules import Progress
-from nearfar.types import Encoded, Pair, view_pairs
+from nearfar.types import Batch, Encoded, Pair, view_pairs
 
 Prior = Literal["uniform", "gaussian", "none"]
 DISCRIMINATOR_WIDTH = 200
@@ -73,6 +74,7 @@ class InfoMax(nn.Module):
     """
 
     one_view: ClassVar[bool] = True
+    networks: ClassVar[tuple[str, ...]] = tuple(BACKBONES)  # a map from inside them is needed
     key_groups: int = 2  # whole maps and places go through networks of their own
 
     def __init__(
@@ -142,10 +144,10 @@ class InfoMax(nn.Module):
     def backbone(self) -> nn.Module:
         return self.network.backbone
 
-    def encode(self, views: Sequence[Tensor], anchors: Sequence[int], keys: Sequence[int]) -> Encoded:
+    def encode(self, batch: Batch, anchors: Sequence[int], keys: Sequence[int]) -> Encoded:
         maps, features = {}, {}
         for w in sorted({*anchors, *(key // 2 for key in keys)}):
-            maps[w], features[w] = map_and_features(self.network.backbone, views[w])
+            maps[w], features[w] = map_and_features(self.network.backbone, batch.views[w])
         summaries = {w: self.network.head(self.network.dropped(features[w])) for w in anchors}
         known = {key: self._places(maps[key // 2]) if key % 2 else self.whole(maps[key // 2]) for key in keys}
         penalty = None

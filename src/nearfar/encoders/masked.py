@@ -8,7 +8,7 @@ key 2, for negatives=dictionary. The critic that goes with it is `dot`.
 """
 
 from collections.abc import Sequence
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import torch
 from jaxtyping import Float, Int
@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from nearfar.encoders.config import HeadConfig, InputSpec
 from nearfar.errors import UserError
 from nearfar.schedules import Progress
-from nearfar.types import Encoded, Pair
+from nearfar.types import Batch, Encoded, Pair
 
 READ, HIDDEN, TABLE = 0, 1, 2
 
@@ -58,6 +58,11 @@ class TokenTransformer(nn.Module):
 class MaskedSymbols(nn.Module):
     """Outputs at hidden positions are asked, embeddings of the hidden symbols known."""
 
+    own_network: ClassVar[str] = "transformer"
+    takes: ClassVar[tuple[str, ...]] = ("mask",)
+    views: ClassVar[int] = 2
+    whole: ClassVar[bool] = False  # there are many embeddings of an instance
+    vocabulary: ClassVar[bool] = True  # keys are symbols, and all of them can be had
     key_groups: int = 1
 
     def __init__(
@@ -86,7 +91,7 @@ class MaskedSymbols(nn.Module):
 
     @classmethod
     def from_config(cls, plan: HeadConfig, seen: InputSpec, **settings: Any) -> Self:
-        return cls(**settings, symbols=seen.channels[0], length=seen.size, share=seen.views["share"])
+        return cls(**settings, **{key: seen.context[key] for key in ("symbols", "length", "share")})
 
     def pairs(self, views: int, symmetric: bool) -> tuple[Pair, ...]:
         return (Pair(READ, HIDDEN, 1.0, self.hidden, self.hidden - 1, identity_is_key=True),)
@@ -94,11 +99,12 @@ class MaskedSymbols(nn.Module):
     def backbone(self) -> nn.Module:
         return self.reader
 
-    def encode(self, views: Sequence[Tensor], anchors: Sequence[int], keys: Sequence[int]) -> Encoded:
-        asked = views[HIDDEN] >= 0
-        hidden = views[HIDDEN][asked]
+    def encode(self, batch: Batch, anchors: Sequence[int], keys: Sequence[int]) -> Encoded:
+        read, hidden = batch.views[READ], batch.views[HIDDEN]
+        asked = hidden >= 0
+        hidden = hidden[asked]
         table = self.reader.table()
-        rows = {READ: self.reader.outputs(views[READ])[asked]} if anchors else {}
+        rows = {READ: self.reader.outputs(read)[asked]} if anchors else {}
         return Encoded(
             rows, {HIDDEN: table[hidden], TABLE: table}, {HIDDEN: hidden}, {HIDDEN: asked.nonzero()[:, 0]}
         )

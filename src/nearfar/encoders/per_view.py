@@ -11,7 +11,7 @@ from nearfar.encoders.config import HeadConfig, InputSpec
 from nearfar.encoders.roles import ViewEncoder, predicted
 from nearfar.errors import UserError
 from nearfar.schedules import Progress
-from nearfar.types import Encoded
+from nearfar.types import Batch, Encoded
 
 
 class ConcatFeatures(nn.Module):
@@ -51,8 +51,9 @@ class PerView(ViewEncoder, nn.Module):
 
     @classmethod
     def from_config(cls, plan: HeadConfig, seen: InputSpec, **settings: Any) -> Self:
-        networks = [plan.network(seen, view) for view in range(len(seen.channels))]
-        return cls(networks, **settings, channels=seen.channels, predictor=plan.make_predictor())
+        networks = [plan.network(seen, view) for view in range(len(seen.shapes))]
+        channels = [shape[0] for shape in seen.shapes]
+        return cls(networks, **settings, channels=channels, predictor=plan.make_predictor())
 
     def pairs(self, views: int, symmetric: bool) -> tuple[Any, ...]:
         if views > len(self.networks):
@@ -68,8 +69,8 @@ class PerView(ViewEncoder, nn.Module):
             return backbones[0]  # type: ignore[return-value]
         return ConcatFeatures(backbones[:kept], self.channels[:kept])  # type: ignore[arg-type]
 
-    def encode(self, views: Sequence[Tensor], anchors: Sequence[int], keys: Sequence[int]) -> Encoded:
-        embedded = {w: self.networks[w](views[w]) for w in sorted({*anchors, *keys})}
+    def encode(self, batch: Batch, anchors: Sequence[int], keys: Sequence[int]) -> Encoded:
+        embedded = {w: self.networks[w](batch.views[w]) for w in sorted({*anchors, *keys})}
         asked = predicted(self.predictor, {w: embedded[w] for w in anchors})
         return Encoded(asked, {w: embedded[w] for w in keys})
 

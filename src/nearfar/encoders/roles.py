@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from nearfar.encoders.config import HeadConfig, InputSpec
 from nearfar.errors import UserError
 from nearfar.schedules import Progress, Value, at, ends, parse_value, written
-from nearfar.types import Encoded, Pair, view_pairs
+from nearfar.types import Batch, Encoded, Pair, view_pairs
 
 
 def _embed(network: nn.Module, views: Sequence[Tensor], which: Sequence[int]) -> dict[int, Tensor]:
@@ -70,8 +70,8 @@ class Shared(ViewEncoder, nn.Module):
         super().__init__()
         self.network, self.predictor, self.stop_gradient = network, predictor, stop_gradient
 
-    def encode(self, views: Sequence[Tensor], anchors: Sequence[int], keys: Sequence[int]) -> Encoded:
-        embedded = _embed(self.network, views, sorted({*anchors, *keys}))
+    def encode(self, batch: Batch, anchors: Sequence[int], keys: Sequence[int]) -> Encoded:
+        embedded = _embed(self.network, batch.views, sorted({*anchors, *keys}))
         asked = predicted(self.predictor, {w: embedded[w] for w in anchors})
         known = {w: embedded[w].detach() if self.stop_gradient else embedded[w] for w in keys}
         return Encoded(asked, known)
@@ -96,10 +96,10 @@ class Momentum(ViewEncoder, nn.Module):
         self.network, self.predictor, self.momentum = network, predictor, momentum
         self.slow = copy.deepcopy(network).requires_grad_(False)
 
-    def encode(self, views: Sequence[Tensor], anchors: Sequence[int], keys: Sequence[int]) -> Encoded:
-        asked = predicted(self.predictor, _embed(self.network, views, sorted({*anchors})))
+    def encode(self, batch: Batch, anchors: Sequence[int], keys: Sequence[int]) -> Encoded:
+        asked = predicted(self.predictor, _embed(self.network, batch.views, sorted({*anchors})))
         with torch.no_grad():
-            known = _embed(self.slow, views, sorted({*keys}))
+            known = _embed(self.slow, batch.views, sorted({*keys}))
         return Encoded(asked, known)
 
     @torch.no_grad()

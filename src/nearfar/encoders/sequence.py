@@ -9,7 +9,7 @@ recording that has one k steps later. The critic that goes with it is `dot`.
 
 import math
 from collections.abc import Sequence
-from typing import Any, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 import torch
 import torch.nn.functional as F
@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from nearfar.encoders.config import HeadConfig, InputSpec
 from nearfar.errors import UserError
 from nearfar.schedules import Progress
-from nearfar.types import Encoded, Pair
+from nearfar.types import Batch, Encoded, Pair
 
 Strides = tuple[int, int, int, int, int]
 STRIDES: Strides = (5, 4, 2, 2, 2)
@@ -83,7 +83,12 @@ class Predictive(nn.Module):
     `strides` of the convolutions multiply to the hop: (5, 4, 2, 2, 2) makes frames of 20 ms at 8 kHz.
     """
 
-    one_view = True  # a sequence's positive is its own future, so one view is enough
+    own_network: ClassVar[str] = "conv-gru"
+    takes: ClassVar[tuple[str, ...]] = ("window",)
+    views: ClassVar[int] = 1
+    scored: ClassVar[str] = "width"  # the setting that says how wide anchors and keys are
+    whole: ClassVar[bool] = False  # there are many embeddings of an instance
+    one_view: ClassVar[bool] = True  # a sequence's positive is its own future, so one view is enough
 
     def __init__(
         self,
@@ -117,7 +122,7 @@ class Predictive(nn.Module):
 
     @classmethod
     def from_config(cls, plan: HeadConfig, seen: InputSpec, **settings: Any) -> Self:
-        return cls(**settings, samples=seen.views["samples"], instances=seen.instances)
+        return cls(**settings, samples=seen.context["samples"], instances=seen.context["instances"])
 
     def pairs(self, views: int, symmetric: bool) -> tuple[Pair, ...]:
         return tuple(self._pair(k) for k in range(1, self.steps + 1))
@@ -129,17 +134,15 @@ class Predictive(nn.Module):
     def backbone(self) -> nn.Module:
         return self.listener
 
-    def encode(self, views: Sequence[Tensor], anchors: Sequence[int], keys: Sequence[int]) -> Encoded:
-        """Rows for the steps asked for, from (sound, who); without `who`, recordings are named by place."""
-        sound = views[0]
-        who = views[1] if len(views) > 1 else torch.arange(len(sound), device=sound.device)
-        z, real = self.listener.frames(sound)
+    def encode(self, batch: Batch, anchors: Sequence[int], keys: Sequence[int]) -> Encoded:
+        """Rows for the steps asked for; whose they are, the batch says."""
+        z, real = self.listener.frames(batch.views[0])
         c = self.listener.contexts(z) if anchors else z
         # a row for frame t and step k is one whose frame t + k is real
         asked = {k: self.ahead[k - 1](c[:, :-k][real[:, k:]]) for k in anchors}
         known = {k: z[:, k:][real[:, k:]] for k in keys}
         instance = {k: real[:, k:].nonzero()[:, 0] for k in keys}
-        return Encoded(asked, known, {k: self._identity(who, real, k) for k in keys}, instance)
+        return Encoded(asked, known, {k: self._identity(batch.index, real, k) for k in keys}, instance)
 
     def _identity(
         self, who: Int[Tensor, "item"], real: Bool[Tensor, "item frame"], k: int

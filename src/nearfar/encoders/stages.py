@@ -33,7 +33,7 @@ def map_and_features(
 def map_shape(body: nn.Module, seen: InputSpec) -> tuple[int, int]:
     """(channels, side) of the map."""
     weight = next(body.parameters())
-    picture = torch.zeros(1, seen.channels[0], seen.size, seen.size, device=weight.device)
+    picture = torch.zeros(1, *seen.shapes[0], device=weight.device)
     training = body.training
     inner, _ = map_and_features(body.eval(), picture)
     body.train(training)

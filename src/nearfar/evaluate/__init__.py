@@ -6,7 +6,7 @@ A protocol sees two labelled sets of features and nothing else, so it judges an 
 vectors alike. `evaluate_run` does it for a run folder and writes evaluation.json.
 """
 
-from nearfar.evaluate.features import cached_features, features, pixels_features
+from nearfar.evaluate.features import cached_features, features
 from nearfar.evaluate.knn import knn, knn_probe
 from nearfar.evaluate.labels import Labelled, stratified_split
 from nearfar.evaluate.linear import fit_linear, linear
@@ -24,7 +24,6 @@ __all__ = [
     "knn",
     "knn_probe",
     "linear",
-    "pixels_features",
     "scores",
     "stratified_split",
     "table",

@@ -22,7 +22,7 @@ import numpy as np
 from jaxtyping import Int64
 
 from nearfar.errors import UserError
-from nearfar.evaluate.features import ImageSet
+from nearfar.modalities import Instances
 
 _SHOWN = 5  # classes named in a sentence
 # the words that mark a split in the Hugging Face convention, no letter on either side, and the number of a shard
@@ -62,7 +62,7 @@ class Matching:
 
 
 def matched(
-    labels: Numbers, test: ImageSet, train_labels: Numbers, train: ImageSet, same_labels: bool = False
+    labels: Numbers, test: Instances, train_labels: Numbers, train: Instances, same_labels: bool = False
 ) -> Matching:
     """The test set's labels as the training set numbers them, or a sentence about what does not match."""
     if test.classes and train.classes:
@@ -85,7 +85,7 @@ def splits_of_one_set(one: str, other: str) -> bool:
     return one != other and family[0] == family[1]
 
 
-def _by_name(labels: Numbers, test: ImageSet, train_labels: Numbers, train: ImageSet) -> Matching:
+def _by_name(labels: Numbers, test: Instances, train_labels: Numbers, train: Instances) -> Matching:
     place = {train.classes[number]: int(number) for number in np.unique(train_labels)}
     asked = {test.classes[number]: int(number) for number in np.unique(labels)}
     missing = [name for name in asked if name not in place]
@@ -103,7 +103,9 @@ def _by_name(labels: Numbers, test: ImageSet, train_labels: Numbers, train: Imag
     )
 
 
-def _by_number(labels: Numbers, test: ImageSet, train_labels: Numbers, train: ImageSet, why: str) -> Matching:
+def _by_number(
+    labels: Numbers, test: Instances, train_labels: Numbers, train: Instances, why: str
+) -> Matching:
     names = train.classes or test.classes
     called = lambda number: names[number] if number < len(names) else str(number)
     known, asked = np.unique(train_labels).tolist(), np.unique(labels).tolist()

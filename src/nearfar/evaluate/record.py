@@ -13,7 +13,7 @@ from typing import Any
 
 from nearfar.errors import UserError
 from nearfar.evaluate.features import write_whole
-from nearfar.evaluate.intervals import with_intervals
+from nearfar.intervals import with_intervals
 
 Result = Mapping[str, Any]
 

@@ -14,27 +14,23 @@ from torch import Tensor, nn
 
 from nearfar.errors import UserError
 from nearfar.evaluate.features import (
-    ImageSet,
-    View,
     cached_features,
     encoder_digest,
     features,
     features_key,
-    pixels_features,
 )
-from nearfar.evaluate.intervals import CONFIDENCE, with_intervals
 from nearfar.evaluate.labels import Labelled, stratified_split
 from nearfar.evaluate.matching import Matching, Unmatched, matched
-from nearfar.evaluate.mfcc import mfcc_features
 from nearfar.evaluate.protocols import check_protocols, scores
 from nearfar.evaluate.record import record
-from nearfar.evaluate.symbols import Hiding, frequency_scores, masked_scores, symbol_frequencies
+from nearfar.intervals import CONFIDENCE, with_intervals
 from nearfar.method import Method
-from nearfar.views import WholeSound, WholeText
+from nearfar.modalities import Instances, Modality
+from nearfar.modalities.base import MakeViews, Measure
 
 HELD_SHARE = 0.2
 
-Embed = Callable[[ImageSet], Float[Tensor, "image dim"]]
+Embed = Callable[[Instances], Float[Tensor, "image dim"]]
 
 
 class TrainedRun(Protocol):
@@ -44,15 +40,17 @@ class TrainedRun(Protocol):
     def path(self) -> Path: ...
     def encoder(self) -> nn.Module: ...
     def untrained(self) -> nn.Module: ...
-    def plain(self) -> View: ...
-    def images(self, spec: Any = None, /) -> Any: ...  # an ImageSet
+    @property
+    def modality(self) -> Modality: ...
+    def plain(self) -> MakeViews: ...
+    def images(self, spec: Any = None, /) -> Any: ...  # an Instances
 
 
-class ReadingRun(TrainedRun, Protocol):
-    """What it needs beside that of a run on symbols."""
+class MethodRun(TrainedRun, Protocol):
+    """What a measure without labels needs beside that."""
 
     def method(self) -> Method: ...
-    def views(self) -> Hiding: ...
+    def views(self) -> MakeViews: ...
 
 
 def evaluate_run(
@@ -76,18 +74,18 @@ def evaluate_run(
 
     Classes of two sets are matched by name; `same_labels` says that two sets without names number them alike.
 
-    A run on symbols is judged by how well it tells hidden ones ("masked"), and by the protocols only where there are
-    labels.
+    Where the modality has measures that need no labels (of text, how well hidden symbols are told: "masked"), they are taken too,
+    and the protocols are asked only where there are labels.
     """
     check_protocols(protocols)
-    reads = isinstance(run.plain(), WholeText)
+    measures = run.modality.measures()
     settings = {"k": k, "temperature": temperature, "seed": seed}
     asked = Asked(run, train, data, same_labels)
     result: dict[str, Any] = {}
-    if not reads or asked.labelled():
+    if not measures or asked.labelled():
         result = _by_protocols(asked, protocols, baselines, settings)
-    if reads:
-        result = _with_symbols_told(asked, baselines, seed, result)
+    for name, measure in measures.items():
+        result = _measured(asked, name, measure, baselines, seed, result)
     result |= {"confidence": CONFIDENCE, "settings": settings, "encoder": encoder_digest(run.encoder())}
     record(run.path / "evaluation.json", result)
     return result
@@ -103,9 +101,9 @@ class Asked:
     same_labels: bool
 
     @cached_property
-    def sets(self) -> tuple[ImageSet, ImageSet]:
+    def sets(self) -> tuple[Instances, Instances]:
         """The set to fit on and the set to test on; one and the same where one is given, or none."""
-        train: ImageSet = self.run.images(self.train)
+        train: Instances = self.run.images(self.train)
         if self.data is None or self.data == self.train:
             return train, train
         return train, self.run.images(self.data)
@@ -148,51 +146,41 @@ def _by_protocols(
     result: dict[str, Any] = {**judged(_embedding(encoder, plain, cache)), **split.facts()}
     if baselines:
         result["baselines"] = {
-            **{name: judged(embed) for name, embed in _unlearned(plain).items()},
+            **{name: judged(found.features) for name, found in run.modality.baselines(plain).items()},
             "untrained": judged(_embedding(run.untrained(), plain, cache)),
         }
     return result
 
 
-def _unlearned(plain: View) -> dict[str, Embed]:
-    """Features that nothing was learned for, by name: raw pixels, cepstra of sound, frequencies of symbols."""
-    if isinstance(plain, WholeSound):
-        return {
-            "mfcc": lambda sounds: mfcc_features(sounds),
-            "mfcc-moments": lambda sounds: mfcc_features(sounds, moments=True),
-        }
-    if isinstance(plain, WholeText):
-        return {"frequencies": symbol_frequencies}
-    return {"pixels": lambda images: pixels_features(images, plain)}
-
-
-def _with_symbols_told(asked: Asked, baselines: bool, seed: int, result: dict[str, Any]) -> dict[str, Any]:
-    """Adds how well hidden symbols of `data` are told, or of the training text itself where there is none."""
+def _measured(
+    asked: Asked, name: str, measure: Measure, baselines: bool, seed: int, result: dict[str, Any]
+) -> dict[str, Any]:
+    """Adds a measure without labels, taken of `data`, or of the training data themselves where there are none."""
     train, test = asked.sets
-    run = cast(ReadingRun, asked.run)
-    method, hiding = run.method(), run.views()
+    run = cast(MethodRun, asked.run)
+    method, views = run.method(), run.views()
     device = next(run.encoder().parameters()).device
     seen = asked.train is None and train.fingerprint == test.fingerprint
-    tested = _facts(test, f"{test.name}, the training text itself" if seen else None)
+    tested = _facts(test, f"{test.name}, the training {run.modality.holds} itself" if seen else None)
     facts = {"train": _facts(train), "test": tested, "split": None}
-    told = {"masked": masked_scores(method, test, hiding, device=device, seed=seed)}
+    learned = {name: measure.learned(method, test, views, device=device, seed=seed)}
     if (
         result and result["test"] != tested
-    ):  # the protocols hold labelled blocks out, this asks about all of them
-        told["masked"]["test"] = tested
+    ):  # the protocols hold labelled ones out, this asks about all of them
+        learned[name]["test"] = tested
     if not baselines:
-        return {**facts, **result, **told}
-    by_frequency = {"masked": frequency_scores(train, test, hiding, seed=seed)}
-    before = result.get("baselines", {})
-    both = {**before, "frequencies": {**before.get("frequencies", {}), **by_frequency}}
-    return {**facts, **result, **told, "baselines": both}
+        return {**facts, **result, **learned}
+    both = dict(result.get("baselines", {}))
+    for kind, figures in measure.baselines.items():
+        both[kind] = {**both.get(kind, {}), name: figures(train, test, views, seed=seed)}
+    return {**facts, **result, **learned, "baselines": both}
 
 
 @dataclass(frozen=True)
 class _HeldOut:
     """Fit on part of a set, ask about the rest of it."""
 
-    images: ImageSet
+    images: Instances
     labels: Int[Tensor, "image"]
     seed: int
 
@@ -227,9 +215,9 @@ class _HeldOut:
 class _TwoSets:
     """Fit on one set, ask about another; both labelled in the first one's numbering."""
 
-    train: ImageSet
+    train: Instances
     labels: Int[Tensor, "train"]
-    test: ImageSet
+    test: Instances
     matching: Matching
 
     def sets(self, embed: Embed) -> tuple[Labelled, Labelled]:
@@ -245,7 +233,7 @@ class _TwoSets:
         }
 
 
-def _held_out(images: ImageSet, seed: int) -> _HeldOut:
+def _held_out(images: Instances, seed: int) -> _HeldOut:
     exam = _HeldOut(images, torch.from_numpy(_labels(images)), seed)
     if not len(exam.rows[1]):
         raise UserError(
@@ -254,10 +242,10 @@ def _held_out(images: ImageSet, seed: int) -> _HeldOut:
     return exam
 
 
-def _embedding(encoder: nn.Module, plain: View, cache: Path) -> Embed:
+def _embedding(encoder: nn.Module, plain: MakeViews, cache: Path) -> Embed:
     device = next((value.device for value in encoder.parameters()), torch.device("cpu"))
 
-    def embed(images: ImageSet) -> Tensor:
+    def embed(images: Instances) -> Tensor:
         compute = lambda: features(encoder, images, plain, device=device)
         return cached_features(cache, features_key(encoder, images, plain), compute)
 
@@ -270,7 +258,7 @@ def _solving_device(encoder: nn.Module) -> torch.device:
     return home if home.type == "cuda" else torch.device("cpu")
 
 
-def _labels(images: ImageSet) -> Int64[np.ndarray, "image"]:
+def _labels(images: Instances) -> Int64[np.ndarray, "image"]:
     if images.labels is None or not len(images.labels):
         raise UserError(
             f"{images.name} has no labels; evaluation needs class folders, a label column or a labels array"
@@ -285,7 +273,7 @@ def _labels(images: ImageSet) -> Int64[np.ndarray, "image"]:
 
 
 def _facts(
-    images: ImageSet, name: str | None = None, rows: Int[Tensor, "row"] | None = None
+    images: Instances, name: str | None = None, rows: Int[Tensor, "row"] | None = None
 ) -> dict[str, Any]:
     """A set to be named under a score, or some rows of it, which are then a set of their own."""
     mark = images.fingerprint.encode() + (b"" if rows is None else rows.cpu().numpy().astype("<i8").tobytes())

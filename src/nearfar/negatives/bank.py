@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from functools import partial
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -22,6 +23,8 @@ class Bank(nn.Module):
     uniformly, with replacement, instead of contrasting with all of them.
     """
 
+    own_positive: ClassVar[bool] = True  # one view is enough
+    per_instance: ClassVar[bool] = True
     rows: Tensor
     index: Tensor
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -23,6 +23,13 @@ class InBatch(Fresh):
     """
 
     views: Literal["one", "both"] = "both"
+
+    @staticmethod
+    def conflict(choices: Mapping[str, Any], parts: Mapping[str, Any]) -> str | None:
+        if choices["negatives"]["views"] == "one" or getattr(parts["encoders"], "whole", True):
+            return None
+        role = choices["encoders"]["name"]
+        return f"negatives.views was both with encoders={role}, which has one view of keys; use negatives.views=one"
 
     def __post_init__(self) -> None:
         if self.views not in ("one", "both"):

@@ -1,6 +1,7 @@
 """Every symbol of the vocabulary (masked language models, Wu et al. 2020, sec. 5.1)."""
 
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -14,6 +15,13 @@ from nearfar.types import NegativeSampling
 class Dictionary(Fresh):
     """All `symbols` of the vocabulary, each once, as the encoders embed them: InfoNCE over them is
     log-softmax + log V, the cross-entropy of a masked language model up to a constant."""
+
+    @staticmethod
+    def conflict(choices: Mapping[str, Any], parts: Mapping[str, Any]) -> str | None:
+        if getattr(parts["encoders"], "vocabulary", False):
+            return None
+        role = choices["encoders"]["name"]
+        return f"negatives was dictionary with encoders={role}; only encoders=masked has a vocabulary"
 
     def __init__(self, *, symbols: int) -> None:
         self.symbols = symbols

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from torch import Tensor
 
@@ -13,6 +14,16 @@ from nearfar.types import NegativeSampling
 @dataclass(frozen=True)
 class NoNegatives(Fresh):
     """No negatives at all: BYOL, and the case that shows what negatives are for."""
+
+    @staticmethod
+    def conflict(choices: Mapping[str, Any], parts: Mapping[str, Any]) -> str | None:
+        bound = choices["bound"]["name"]
+        if bound in ("agreement", "barber-agakov"):
+            return None
+        return (
+            f"bound was {bound} with negatives=none: told from nobody, there is nothing to learn; use bound=agreement or "
+            "other negatives"
+        )
 
     def candidates(self, keys: Mapping[int, Tensor], index: Tensor, which: int) -> Candidates:
         flat, ids = rows_of(keys[which], index)

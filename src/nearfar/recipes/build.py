@@ -8,47 +8,36 @@ import torch
 
 from nearfar import bounds, critics, encoders, negatives, selections
 from nearfar.encoders import HeadConfig, InputSpec
-from nearfar.errors import UserError
 from nearfar.method import Method
+from nearfar.modalities import Description, modality_of_views
 from nearfar.parts import settable
 from nearfar.types import Critic, Encoders, Selection, Source
-from nearfar.views import LAB_CHANNELS
 
 Choices = Mapping[str, Mapping[str, Any]]
 
 
-def build_method(
-    choices: Choices,
-    *,
-    backbone: str,
-    channels: int,
-    image_size: int,
-    instances: int,
-    chunk: int | None = None,
-) -> Method:
-    """The method that checked settings describe, for data of so many channels and instances."""
-    plan = _plan(choices)
-    made = _encoders(choices, plan, _seen(choices["views"], backbone, channels, image_size, instances))
-    return Method(
-        encoders=made,
-        critic=_critic(choices["critic"], _dim(choices, plan)),
-        negatives=_negatives(choices, made, _dim(choices, plan), instances, channels),
-        selection=_selection(choices["selection"], instances),
-        bound=_plain_part(bounds.PARTS, choices["bound"]),
-        symmetric=choices["views"]["symmetric"],
-        chunk=chunk,
-    )
+def build_method(choices: Choices, *, backbone: str, data: Description, chunk: int | None = None) -> Method:
+    """The method that checked settings describe, for data like these."""
+    return Method(**_parts(choices, backbone, data), symmetric=choices["views"]["symmetric"], chunk=chunk)
 
 
 def try_parts(choices: Choices) -> None:
     """Lets every part judge its own settings, on torch's meta device, where nothing costs memory."""
+    modality = modality_of_views(choices["views"]["name"])
     with torch.device("meta"):
-        plan = _plan(choices)
-        seen = _seen(choices["views"], "resnet8-w16", channels=3, size=32, instances=1)
-        _negatives(choices, _encoders(choices, plan, seen), _dim(choices, plan), instances=1, symbols=3)
-        _critic(choices["critic"], _dim(choices, plan))
-        _selection(choices["selection"], instances=1)
-        _plain_part(bounds.PARTS, choices["bound"])
+        _parts(choices, modality.smallest_network, modality.typical(instances=1))
+
+
+def _parts(choices: Choices, backbone: str, data: Description) -> dict[str, Any]:
+    seen = modality_of_views(choices["views"]["name"]).inputs(backbone, choices["views"], data)
+    made = _encoders(choices, _plan(choices), seen)
+    return {
+        "encoders": made,
+        "critic": _critic(choices["critic"], _dim(choices)),
+        "negatives": _negatives(choices, made, _dim(choices), seen.context),
+        "selection": _selection(choices["selection"], data.instances),
+        "bound": _plain_part(bounds.PARTS, choices["bound"]),
+    }
 
 
 def _plan(choices: Choices) -> HeadConfig:
@@ -56,9 +45,10 @@ def _plan(choices: Choices) -> HeadConfig:
     return HeadConfig(**{key: value for key, value in choices["encoders"].items() if key in keys})
 
 
-def _dim(choices: Choices, plan: HeadConfig) -> int:
-    """How wide what is scored is."""
-    return choices["encoders"]["width"] if choices["encoders"]["name"] == "predictive" else plan.dim
+def _dim(choices: Choices) -> int:
+    """How wide what is scored is: the role's setting of that meaning."""
+    role = encoders.PARTS[choices["encoders"]["name"]]
+    return choices["encoders"][getattr(role, "scored", "dim")]
 
 
 def _own(part: Any, choice: Mapping[str, Any]) -> dict[str, Any]:
@@ -82,37 +72,19 @@ def _critic(choice: Mapping[str, Any], dim: int) -> Critic:
     return part(**_own(part, choice), **supplied)
 
 
-def seen_channels(views: Mapping[str, Any], channels: int) -> tuple[int, ...]:
-    """How many channels each view shows of data that have so many."""
-    if views.get("colours", "rgb") == "rgb":
-        return (channels,) * views["count"]
-    if channels != 3:
-        raise UserError(
-            f"views.colours was {views['colours']} but the images have {channels} channels; it needs colour images"
-        )
-    return LAB_CHANNELS
-
-
-def _seen(views: Mapping[str, Any], backbone: str, channels: int, size: int, instances: int) -> InputSpec:
-    return InputSpec(backbone, seen_channels(views, channels), size, instances, views)
-
-
 def _encoders(choices: Choices, plan: HeadConfig, seen: InputSpec) -> Encoders:
     role = encoders.PARTS[choices["encoders"]["name"]]
     return role.from_config(plan, seen, **_own(role, choices["encoders"]))  # type: ignore[attr-defined]
 
 
-def _negatives(choices: Choices, made: Encoders, dim: int, instances: int, symbols: int) -> Source:
+def _negatives(choices: Choices, made: Encoders, dim: int, context: Mapping[str, Any]) -> Source:
+    """A source is given, by name, what it asks for and no setting says."""
     choice, views = choices["negatives"], choices["views"]
     part = negatives.PARTS[choice["name"]]
-    supplied: dict[str, Any] = {}
-    if part is negatives.Bank:
-        keys = [pair.key for pair in made.pairs(views["count"], views["symmetric"])]
-        supplied = {"size": instances, "dim": dim, "views": 1 + max(keys)}
-    elif part is negatives.Queue:
-        supplied = {"dim": dim}
-    elif part is negatives.Dictionary:
-        supplied = {"symbols": symbols}
+    keys = [pair.key for pair in made.pairs(views["count"], views["symmetric"])]
+    known = {**context, "size": context["instances"], "dim": dim, "views": 1 + max(keys)}
+    asked = set(inspect.signature(part).parameters) - set(settable(part))
+    supplied = {name: known[name] for name in asked if name in known}
     return part(**_own(part, choice), **supplied)
 
 

@@ -8,10 +8,10 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from nearfar import bounds, critics, encoders, negatives, selections
-from nearfar.encoders import SEQUENCE_ROLES, HeadConfig
+from nearfar.encoders import HeadConfig
 from nearfar.errors import UserError
-from nearfar.parts import check_settings, convert, settable, unknown
-from nearfar.views import PIPELINES, SEQUENCES, Colours, pipelines
+from nearfar.modalities import Modality, modality_of_views
+from nearfar.parts import check_settings, settable, unknown
 
 ROOMS: dict[str, Mapping[str, Callable[..., object]]] = {
     "encoders": encoders.PARTS,
@@ -21,7 +21,12 @@ ROOMS: dict[str, Mapping[str, Callable[..., object]]] = {
     "bound": bounds.PARTS,
 }
 CHOICES = ("views", "encoders", "critic", "negatives", "selection", "bound")
-VIEWS = ("count", "symmetric", "aligned", "colours")  # of the views' section, what is not the pipeline's
+VIEWS = (
+    "count",
+    "symmetric",
+    "aligned",
+    "colours",
+)  # of the views' section, what is the method's, not the pipeline's
 
 
 def check_choice(room: str, choice: Mapping[str, Any]) -> dict[str, Any]:
@@ -34,7 +39,7 @@ def check_choice(room: str, choice: Mapping[str, Any]) -> dict[str, Any]:
     _check_whose(room, name, raw)
     if room != "encoders":
         return {"name": name, **check_settings(parts[name], raw, room)}
-    if name in SEQUENCE_ROLES:
+    if getattr(parts[name], "own_network", False):
         return {"name": name, **check_settings(parts[name], raw, room)}
     # the encoders' section holds the role's settings and the network's
     role_keys, plan_keys = settable(parts[name]), settable(HeadConfig)
@@ -56,105 +61,63 @@ def _check_whose(room: str, name: str, raw: Mapping[str, Any]) -> None:
             )
 
 
-def check_views(choice: Mapping[str, Any]) -> dict[str, Any]:
-    """The views' section: a pipeline's name, how many views, how they are paired, and changes to the pipeline."""
-    name = choice.get("name")
-    if not isinstance(name, str) or name not in {**PIPELINES, **SEQUENCES}:
-        raise UserError(f"views was {name!r}; allowed are {', '.join([*PIPELINES, *SEQUENCES])}")
-    if name in SEQUENCES:
-        return check_sequence_views(name, choice)
-    count = choice.get("count", 2)
-    if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= 16:
-        raise UserError(f"views.count was {count!r}; allowed is a whole number from 1 to 16")
-    together = {key: choice.get(key, default) for key, default in (("symmetric", True), ("aligned", False))}
-    for key, value in together.items():
-        if not isinstance(value, bool):
-            raise UserError(f"views.{key} was {value!r}; allowed are true and false")
-    colours = convert(choice.get("colours", "rgb"), Colours, "views.colours")
-    changes = augmentation(choice)
-    pipelines(name, 32, changes)
-    return {"name": name, "count": count, **together, "colours": colours, **changes}
+def check_together(choices: Mapping[str, Any]) -> None:
+    """Stops parts that would train nothing together. By what parts say of themselves, and then by what each of them knows it
+    does not go with (`conflict`)."""
+    parts = {room: named[choices[room]["name"]] for room, named in ROOMS.items()}
+    modality = modality_of_views(choices["views"]["name"])
+    _check_views_fit(choices, parts["encoders"], modality)
+    _check_rows_fit(choices, parts)
+    _check_bounded(choices, parts)
+    for part in (modality, *parts.values()):
+        conflict = getattr(part, "conflict", None)
+        reason = conflict(choices, parts) if conflict else None
+        if reason:
+            raise UserError(reason)
 
 
-def check_sequence_views(name: str, choice: Mapping[str, Any]) -> dict[str, Any]:
-    """Views of sequences are as many as they are: one stretch of sound; a block as read and what it hides."""
-    part = SEQUENCES[name]
-    fixed = {"count": part.count, "symmetric": False}
-    for key, value in fixed.items():
-        if choice.get(key, value) != value:
-            raise UserError(f"views.{key} was {choice[key]!r}; with views={name} it is {str(value).lower()}")
-    own = {key: value for key, value in choice.items() if key not in ("name", *fixed)}
-    checked = check_settings(part, own, "views")
-    part(**checked)
-    return {"name": name, **fixed, **checked}
-
-
-def augmentation(views: Mapping[str, Any]) -> dict[str, Any]:
-    """What the views' section changes of its pipeline."""
-    return {key: value for key, value in views.items() if key != "name" and key not in VIEWS}
-
-
-def check_together(choices: Mapping[str, Mapping[str, Any]]) -> None:
-    """Pairs of parts that would train nothing."""
-    source, bound = choices["negatives"]["name"], choices["bound"]["name"]
-    views, role = choices["views"], choices["encoders"]["name"]
-    if views.get("colours") == "lab" and (role != "per-view" or views["count"] != 2):
+def _check_views_fit(choices: Mapping[str, Any], role: Any, modality: Modality) -> None:
+    """Some roles are made for views of their own; the others take several views of one instance."""
+    views, name, source = choices["views"], choices["encoders"]["name"], choices["negatives"]["name"]
+    takes = getattr(role, "takes", ())
+    if takes and views["name"] not in takes:
         raise UserError(
-            f"views.colours was lab with encoders={role} and views.count={views['count']}: luminance and colour have "
-            "other channels and need networks of their own; use encoders=per-view views.count=2"
+            f"encoders was {name} with views={views['name']}; it takes views={' or '.join(takes)}"
         )
-    if views["count"] == 1 and source != "bank" and not getattr(encoders.PARTS[role], "one_view", False):
+    if takes and views["count"] != role.views:
+        raise UserError(f"views.count was {views['count']}; with encoders={name} it is {role.views}")
+    if not takes and not modality.many_views:
+        raise UserError(
+            f"encoders was {name} with views={views['name']}; it takes several views of one instance, which {modality.holds} "
+            "have not"
+        )
+    if (
+        views["count"] == 1
+        and not getattr(ROOMS["negatives"][source], "own_positive", False)
+        and not getattr(role, "one_view", False)
+    ):
         raise UserError(
             f"views.count was 1 with negatives={source}: a view's positive would be itself; use views.count=2 or negatives=bank"
         )
-    critic = choices["critic"]["name"]
-    if getattr(bounds.PARTS[bound], "needs_bounded", False) and not getattr(
-        critics.PARTS[critic], "bounded", False
-    ):
+
+
+def _check_rows_fit(choices: Mapping[str, Any], parts: Mapping[str, Any]) -> None:
+    """What remembers one embedding of each instance needs encoders that give one."""
+    if getattr(parts["encoders"], "whole", True):
+        return
+    for room in ("negatives", "selection"):
+        if getattr(parts[room], "per_instance", False):
+            raise UserError(
+                f"{room}={choices[room]['name']} knows one embedding of each instance, but encoders="
+                f"{choices['encoders']['name']} has many; use negatives=in-batch with selection=everyone, ring, ball or group"
+            )
+
+
+def _check_bounded(choices: Mapping[str, Any], parts: Mapping[str, Any]) -> None:
+    """What reads positives alone needs scores that cannot grow for ever."""
+    if getattr(parts["bound"], "needs_bounded", False) and not getattr(parts["critic"], "bounded", False):
         allowed = [name for name, part in critics.PARTS.items() if getattr(part, "bounded", False)]
         raise UserError(
-            f"bound was {bound} with critic={critic}: it reads positives alone, and these scores grow without limit as the "
-            f"embeddings do; use critic={' or '.join(allowed)}, or a bound with negatives"
-        )
-    if source == "none" and bound not in ("agreement", "barber-agakov"):
-        raise UserError(
-            f"bound was {bound} with negatives=none: told from nobody, there is nothing to learn; use bound=agreement or other negatives"
-        )
-
-
-def check_senses(choices: Mapping[str, Mapping[str, Any]]) -> None:
-    """Networks for pictures see pictures, those for sequences their own kind of view."""
-    views, role = choices["views"]["name"], choices["encoders"]["name"]
-    made_for = SEQUENCE_ROLES[role][1] if role in SEQUENCE_ROLES else None
-    if made_for != (views if views in SEQUENCES else None):
-        raise UserError(
-            f"encoders was {role} with views={views}; it takes {f'views={made_for}' if made_for else 'views of pictures'}"
-        )
-    source, selection = choices["negatives"]["name"], choices["selection"]["name"]
-    if source == "dictionary" and role != "masked":
-        raise UserError(
-            f"negatives was dictionary with encoders={role}; only encoders=masked has a vocabulary"
-        )
-    if made_for and (source == "bank" or selection in ("cave", "neighbours")):
-        what = "negatives=bank" if source == "bank" else f"selection={selection}"
-        raise UserError(
-            f"{what} knows one embedding of each instance, but encoders={role} has many; "
-            "use negatives=in-batch with selection=everyone, ring, ball or group"
-        )
-    if made_for and choices["negatives"].get("views") == "both":
-        raise UserError(
-            f"negatives.views was both with encoders={role}, which has one view of keys; use negatives.views=one"
-        )
-    if (
-        selection == "group"
-        and choices["selection"]["by"] == "self"
-        and choices["encoders"].get("others") != "times"
-    ):
-        raise UserError(
-            "selection.by was self, but nothing is told from its own recording here, so nobody would be left to select; use it "
-            "with encoders=predictive encoders.others=times"
-        )
-    if role == "masked" and selection == "group":
-        raise UserError(
-            "selection was group with encoders=masked, whose negatives are symbols and have no group"
+            f"bound was {choices['bound']['name']} with critic={choices['critic']['name']}: it reads positives alone, and these "
+            f"scores grow without limit as the embeddings do; use critic={' or '.join(allowed)}, or a bound with negatives"
         )

@@ -9,14 +9,13 @@ from typing import Any
 
 import torch
 
+from nearfar.modalities import Modality, modality_of_views
 from nearfar.recipes.build import Choices, build_method, describe
 from nearfar.recipes.equations import LINES, equation_of
 from nearfar.recipes.recipe import Recipe
 from nearfar.types import Certificate
 
 INSTANCES = 10_000
-SYMBOLS = 100  # of a vocabulary, where one is told from all of it
-_DATA = {"window": "recordings/", "mask": "texts/"}  # by views; everything else looks at pictures
 
 
 @dataclass(frozen=True)
@@ -26,28 +25,24 @@ class Entry:
     name: str
     recipe: Recipe
     choices: Choices
-    backbone: str
     batch_size: int
 
     @property
-    def data(self) -> str:
-        return _DATA.get(str(self.choices["views"]["name"]), "photos/")
+    def modality(self) -> Modality:
+        return modality_of_views(self.choices["views"]["name"])
 
     @property
     def command(self) -> str:
-        return f"nearfar pretrain {self.name} {self.data} --out runs/{self.name}"
+        return f"nearfar pretrain {self.name} {self.modality.example} --out runs/{self.name}"
 
     def certificate(self) -> Certificate:
         """What the method's number proves on instances nothing was fitted to, networks in evaluation mode, for its batch
         size and INSTANCES instances; while it trains, it proves nothing."""
-        text, pictures = self.choices["views"]["name"] == "mask", self.data == "photos/"
         with torch.device("meta"):
             method = build_method(
                 self.choices,
-                backbone="resnet8-w16" if pictures else self.backbone,
-                channels=SYMBOLS if text else 3,
-                image_size=32,
-                instances=INSTANCES,
+                backbone=self.modality.smallest_network,
+                data=self.modality.typical(INSTANCES),
             )
             return method.eval().certificate(self.batch_size, self.choices["views"]["count"], held_out=True)
 

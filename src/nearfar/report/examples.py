@@ -9,9 +9,9 @@ from jaxtyping import Int
 from nearfar.method import Method
 from nearfar.report.classify import EASY, Sifted
 from nearfar.report.facts import Absent, Case, Cases, Group, Neighbour, Picture
-from nearfar.report.inputs import Images, Views
+from nearfar.report.inputs import Images, Run
 from nearfar.report.named import Named
-from nearfar.report.pictures import coloured, data_uri, decoded, fitted, within
+from nearfar.report.pictures import data_uri, fitted, within
 from nearfar.report.reasons import UNAVAILABLE, said
 from nearfar.report.space import queries_of
 from nearfar.selections import Cave, Neighbours
@@ -24,20 +24,21 @@ EACH = 5  # pictures of a group
 class Thumbnails:
     """Pictures of anchors and positives as the encoder saw them, and of instances as they are."""
 
-    def __init__(self, images: Images, views: Views, method: Method, batch: Batch, side: int) -> None:
-        self.images, self.views, self.method, self.batch, self.side = images, views, method, batch, side
+    def __init__(self, run: Run, images: Images, method: Method, batch: Batch, side: int) -> None:
+        self.run, self.images, self.method, self.batch, self.side = run, images, method, batch, side
 
     def instances(self, ids: Int[np.ndarray, "instance"]) -> tuple[Named, dict[int, Picture]]:
-        named = Named(self.images, ids)
+        named = Named(self.run, self.images, ids)
         pictures = {
             int(row): Picture(data_uri(fitted(picture, self.side)), named.caption(place))
-            for place, (row, picture) in enumerate(zip(ids, decoded(self.images, ids), strict=True))
+            for place, (row, picture) in enumerate(zip(ids, named.pictures(), strict=True))
         }
         return named, pictures
 
     def view(self, which: int, row: int, caption: str) -> Picture:
-        drawn = self.views.unnormalise(self.batch.views[which][row : row + 1])
-        return Picture(data_uri(within(coloured(np.asarray(drawn)[0]), self.side)), caption)
+        seen = self.batch.views[which][row : row + 1]
+        (drawn,) = self.run.modality.view_pictures(self.run.views(), seen, self.run.description)
+        return Picture(data_uri(within(drawn, self.side)), caption)
 
 
 def cases_of(sifted: Sifted, groups: Mapping[int, Group], shown: Thumbnails, count: int) -> Cases | Absent:

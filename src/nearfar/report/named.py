@@ -1,21 +1,28 @@
-"""Images with what can be said of each."""
+"""Instances with what can be said and shown of each."""
+
+from collections.abc import Iterator
 
 import numpy as np
+from PIL import Image
 
-from nearfar.report.inputs import Images
-from nearfar.report.pictures import SMALL
+from nearfar.report.inputs import Images, Run
+from nearfar.report.pictures import SMALL, decoded
 
 
 class Named:
     """Some rows of a data set: `place` counts among them, not in the data set."""
 
-    def __init__(self, images: Images, rows: np.ndarray):
-        self.images, self.rows = images, rows
+    def __init__(self, run: Run, images: Images, rows: np.ndarray):
+        self.run, self.images, self.rows = run, images, rows
         self.labels = None if images.labels is None else np.asarray(images.labels)[rows]
-        self.small = int(images.load(rows[:1]).size.max()) <= SMALL
+        self.small = max(next(decoded(run, images, rows[:1])).size) <= SMALL
+
+    def pictures(self, places: np.ndarray | None = None) -> Iterator[Image.Image]:
+        """Those at these places, or all."""
+        return decoded(self.run, self.images, self.rows if places is None else self.rows[places])
 
     def label(self, place: int) -> int | None:
-        """The class of the image at `place` of the sample; a negative label means unknown."""
+        """The class of the instance at `place` of the sample; a negative label means unknown."""
         if self.labels is None or self.labels[place] < 0:
             return None
         return int(self.labels[place])

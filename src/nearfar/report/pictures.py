@@ -1,42 +1,24 @@
-"""Decoded pixels -> pictures that live inside the page."""
+"""Instances -> pictures that live inside the page."""
 
 import base64
 import io
 from collections.abc import Iterator, Sequence
 
 import numpy as np
-from jaxtyping import UInt8
 from PIL import Image, ImageOps
 
 from nearfar.report.facts import Sprite
-from nearfar.report.inputs import Images
-from nearfar.types import Pixels
+from nearfar.report.inputs import Images, Run
 
 _QUALITIES = (85, 70, 50, 30, 10)
 SMALL = 48  # pixels: at most this wide, a picture is shown enlarged
 _AT_ONCE = 64  # images decoded together: full-size photographs are large
 
 
-def coloured(array: UInt8[np.ndarray, "height width channel"]) -> Image.Image:
-    """An RGB picture of any number of channels: one or two as their grey mean, more by the first three."""
-    if array.shape[-1] < 3:
-        grey = array.mean(axis=-1, keepdims=True).round().astype(np.uint8)
-        array = np.repeat(grey, 3, axis=-1)
-    return Image.fromarray(np.ascontiguousarray(array[..., :3]), "RGB")
-
-
-def whole(pixels: Pixels) -> list[Image.Image]:
-    """Each image without its padding."""
-    return [
-        coloured(data[:height, :width])
-        for data, (height, width) in zip(pixels.data, pixels.size, strict=True)
-    ]
-
-
-def decoded(images: Images, rows: np.ndarray) -> Iterator[Image.Image]:
-    """The pictures of `rows`, a few in memory at a time."""
+def decoded(run: Run, images: Images, rows: np.ndarray) -> Iterator[Image.Image]:
+    """The instances of `rows` as pictures, a few in memory at a time."""
     for start in range(0, len(rows), _AT_ONCE):
-        yield from whole(images.load(rows[start : start + _AT_ONCE]))
+        yield from run.modality.pictures(images.load(rows[start : start + _AT_ONCE]), run.description)
 
 
 def square(picture: Image.Image, side: int) -> Image.Image:

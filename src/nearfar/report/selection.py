@@ -101,7 +101,7 @@ def _measured(run: Run, images: Images, settings: Mapping[str, Any], extent: Ext
     labels = np.asarray(images.labels) if whole and images.labels is not None else None
     name, bins = chosen(settings, "selection"), _bins(sifted)
     groups = {g: _group(sifted, g, name, bins, labels) for g in GROUPS if (sifted.group == g).any()}
-    shown = Thumbnails(images, run.views(), method, batch, extent.side)
+    shown = Thumbnails(run, images, method, batch, extent.side)
     return Selected(
         name=name,
         step=progress.step,
@@ -131,7 +131,7 @@ def _sifted(method: Method, batch: Batch, progress: Progress, seed: int) -> tupl
 def progress_of(run: Run, settings: Mapping[str, Any]) -> Progress:
     """Where the run is at its last checkpoint."""
     facts = run.facts
-    per_epoch = max(1, facts["data"]["instances"] // settings["batch_size"])
+    per_epoch = max(1, run.description.instances // settings["batch_size"])
     walked = facts.get("walks", {}).get("moves", {})
     return Progress(facts["step"], settings["epochs"] * per_epoch, per_epoch, walked)
 

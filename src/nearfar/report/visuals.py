@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from torch import Tensor
 
 from nearfar.report.facts import (
     Absent,
@@ -18,9 +19,9 @@ from nearfar.report.facts import (
     Strip,
     StripRow,
 )
-from nearfar.report.inputs import Images, Run, Views
+from nearfar.report.inputs import Images, Run
 from nearfar.report.named import Named
-from nearfar.report.pictures import coloured, data_uri, decoded, fitted, sprite_of, square, whole, within
+from nearfar.report.pictures import data_uri, fitted, sprite_of, square, within
 from nearfar.report.reasons import UNAVAILABLE, said
 from nearfar.report.selection import Extent, chosen, selection_of
 from nearfar.report.space import flat_map, nearest, queries_of, sample
@@ -68,9 +69,6 @@ def visuals_of(run: Run, settings: Mapping[str, Any], detail: Detail) -> Visuals
         return _nothing(none, settings)
     if not len(rows):
         return _nothing(Absent("The data set holds no images."), settings)
-    unit = getattr(images, "unit", "images")  # sequences say what one counts of them
-    if unit != "images":
-        return _nothing(Absent(f"The data are {unit}: there is no picture to show."), settings)
     return Visuals(
         *_space(run, images, rows, detail),
         _strip(run, images, rows, seed, detail),
@@ -90,7 +88,7 @@ def _space(
         if not np.isfinite(features).all():
             none = Absent("The encoder's features are not finite numbers: this run has diverged.")
             return none, none
-        named = Named(images, rows)
+        named = Named(run, images, rows)
         return _map(features, named, detail), _gallery(features, named, detail)
     except UNAVAILABLE as problem:
         none = Absent(f"The images could not be embedded: {said(problem)}")
@@ -104,7 +102,7 @@ def _map(features: np.ndarray, named: Named, detail: Detail) -> Map:
     )
     # WebP works in blocks of 16, so tiles of whole blocks do not bleed into one another
     side = 32 if named.small else 48
-    tiles = [square(picture, side) for picture in decoded(named.images, named.rows)]
+    tiles = [square(picture, side) for picture in named.pictures()]
     sprite = sprite_of(tiles, detail.sprite_bytes)
     return Map(points, named.classes(), sprite, drawn_by, len(named.images), named.small)
 
@@ -117,7 +115,7 @@ def _gallery(features: np.ndarray, named: Named, detail: Detail) -> Gallery | Ab
     shown = np.unique(np.concatenate([queries, near.ravel()]))
     pictures = {
         int(place): Picture(data_uri(fitted(picture, detail.side)), named.caption(int(place)))
-        for place, picture in zip(shown, decoded(named.images, named.rows[shown]), strict=True)
+        for place, picture in zip(shown, named.pictures(shown), strict=True)
     }
 
     def neighbour(query: int, place: int, score: float) -> Neighbour:
@@ -142,15 +140,15 @@ def _gallery(features: np.ndarray, named: Named, detail: Detail) -> Gallery | Ab
 def _strip(run: Run, images: Images, rows: np.ndarray, seed: int, detail: Detail) -> Strip | Absent:
     """A few images as the encoder met them: the run's own seed, the first epochs, the images' own numbers."""
     try:
-        named = Named(images, rows)
+        named = Named(run, images, rows)
         places = queries_of(named.labels, len(rows), detail.queries)
         index = rows[places]
-        pixels = images.load(index)
-        views = run.views()
+        loaded, views = images.load(index), run.views()
         epochs = [
-            _drawn(views, views(pixels, seed, epoch, index), detail.side) for epoch in range(detail.epochs)
+            _drawn(run, views(loaded, seed, epoch, index), detail.side) for epoch in range(detail.epochs)
         ]
-        originals = [data_uri(within(picture, detail.side)) for picture in whole(pixels)]
+        shown = run.modality.pictures(loaded, run.description)
+        originals = [data_uri(within(picture, detail.side)) for picture in shown]
     except UNAVAILABLE as problem:
         return Absent(f"The views could not be drawn: {said(problem)}")
     return Strip(
@@ -171,9 +169,10 @@ def _strip(run: Run, images: Images, rows: np.ndarray, seed: int, detail: Detail
     )
 
 
-def _drawn(views: Views, tensors: Sequence, side: int) -> list[list[str]]:
-    """Each view of each image as a data URI."""
+def _drawn(run: Run, tensors: Sequence[Tensor], side: int) -> list[list[str]]:
+    """Each view of each instance as a data URI."""
+    views, known = run.views(), run.description
     return [
-        [data_uri(within(coloured(image), side)) for image in np.asarray(views.unnormalise(tensor))]
+        [data_uri(within(picture, side)) for picture in run.modality.view_pictures(views, tensor, known)]
         for tensor in tensors
     ]

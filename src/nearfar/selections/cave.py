@@ -1,6 +1,7 @@
 """Negatives from the anchor's own cluster."""
 
 from dataclasses import replace
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -20,6 +21,8 @@ class Cave(nn.Module):
     would learn nothing. `close` adds +C_i: members of the cave that share one of so many smaller clusters with the
     anchor, in any of `runs` k-means runs, join its positive (see `close.merge_positives`) instead of its negatives.
     """
+
+    per_instance: ClassVar[bool] = True
 
     def __init__(
         self,

@@ -1,6 +1,8 @@
 """Negatives from the anchor's own group: the same speaker, the same place, the same day."""
 
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 import torch
 from jaxtyping import Int
@@ -25,6 +27,18 @@ class Group(nn.Module):
     """
 
     ids: Int[Tensor, "instance"]
+
+    @staticmethod
+    def conflict(choices: Mapping[str, Any], parts: Mapping[str, Any]) -> str | None:
+        if getattr(parts["encoders"], "vocabulary", False):
+            role = choices["encoders"]["name"]
+            return f"selection was group with encoders={role}, whose negatives are symbols and have no group"
+        if choices["selection"]["by"] == "self" and choices["encoders"].get("others") != "times":
+            return (
+                "selection.by was self, but nothing is told from its own recording here, so nobody would be left to select; "
+                "use it with encoders=predictive encoders.others=times"
+            )
+        return None
 
     def __init__(self, by: str = "speaker", *, instances: int = 0) -> None:
         super().__init__()

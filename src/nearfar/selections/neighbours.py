@@ -1,7 +1,7 @@
 """Local Aggregation: told from the nearest, pulled towards those of them in the same clusters."""
 
 from dataclasses import replace
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -30,6 +30,8 @@ class Neighbours(nn.Module):
     Local Aggregation has upper = 1. With upper < 1 it is Ring (+C_i): what is closer than the inner edge is no
     negative, but if it is in C_i it is pulled like the rest of C_i. Anchors not clustered yet keep everyone.
     """
+
+    per_instance: ClassVar[bool] = True
 
     def __init__(
         self,

@@ -28,20 +28,22 @@ import torch.nn.functional as F
 from jaxtyping import Int64
 from torch import Tensor, nn
 
-from nearfar.data import Images, Stream, open_data
+from nearfar.data import Stream, open_data
 from nearfar.encoders import parameters_of
 from nearfar.errors import UserError
-from nearfar.evaluate import Labelled, features, pixels_features, scores
+from nearfar.evaluate import Labelled, features, scores
 from nearfar.evaluate.matching import matched
 from nearfar.hardware import one_thread
+from nearfar.modalities import Images
+from nearfar.modalities.image import ImageDescription, pixels_features
 from nearfar.recipes import RECIPES
 from nearfar.schedules import Progress, cosine
 from nearfar.settings import Settings, resolve
 from nearfar.studies.frame import Bench, arm_name
-from nearfar.train.prepare import facts_of
+from nearfar.train.prepare import described
 from nearfar.train.pretrain import run_pretraining
 from nearfar.train.run import Run, backbone_of, fresh_method
-from nearfar.views import Plain, Views, pipelines
+from nearfar.views import Views, pipelines
 
 CIFAR = "cifar10:data"
 BACKBONE = "resnet8-w16"
@@ -179,6 +181,7 @@ def sets_of(setup: Setup) -> tuple[Images, Images]:
 @lru_cache(maxsize=4)  # a study asks for the same sets under several budgets
 def _labelled(name: str, size: int) -> Images:
     images = open_data(name, image_size=size)
+    assert isinstance(images, Images)
     if images.labels is None or (images.labels < 0).any():
         raise UserError(f"{name} is not labelled throughout; features are judged by their classes")
     return images
@@ -206,12 +209,13 @@ def figures_of(arm: Mapping[str, Any], setup: Setup, folder: Path, measure: Meas
             return _trained(arm, setup, folder / arm_name(arm), measure)
         settings = setup.settings("simclr", arm["seed"], {})
         train, _ = sets_of(setup)
-        facts = facts_of(train, settings, None, False)
-        plain = Plain(facts["image_size"], facts["mean"], facts["std"])
+        known = described(train, settings, None, False)
+        assert isinstance(known, ImageDescription)
+        plain = settings.modality.plain(settings.views, known, torch.device("cpu"))
         if arm["kind"] == "pixels":
             return {**_judged(lambda images: pixels_features(images, plain, workers=1), setup), **_cost(0)}
-        net = backbone_of(fresh_method(settings, train.channels, facts["image_size"], len(train)))
-        rate = _supervised(net, setup, arm["seed"], facts) if arm["kind"] == "supervised" else 0.0
+        net = backbone_of(fresh_method(settings, known))
+        rate = _supervised(net, setup, arm["seed"], known) if arm["kind"] == "supervised" else 0.0
         embed = lambda images: features(net, images, plain, workers=1)
         return {**_judged(embed, setup), **_cost(parameters_of(net), rate, setup.seen)}
 
@@ -257,13 +261,13 @@ def _course(run: Run, watch: list[str]) -> Figures:
     return {"warnings": said, "course": course, "probes": probes}
 
 
-def _supervised(net: nn.Module, setup: Setup, seed: int, facts: Mapping[str, Any]) -> float:
+def _supervised(net: nn.Module, setup: Setup, seed: int, known: ImageDescription) -> float:
     """Trains the backbone on the labels, by cross-entropy, with every other arm's budget; images per core second."""
     train, _ = sets_of(setup)
     labels = _labels(train)
     # colours are left alone: labels tell what matters, and jitter would only cost accuracy
     view = pipelines("simclr", setup.size, {"jitter": 0.0, "greyscale": 0.0, "blur": 0.0})[0]
-    views = Views([view], facts["image_size"], facts["mean"], facts["std"])
+    views = Views([view], known.size, known.mean, known.std)
     stream = Stream(train, views, setup.batch, seed, workers=1)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)

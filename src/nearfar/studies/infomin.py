@@ -22,8 +22,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from nearfar.bounds import InfoNCE
-from nearfar.data import Images
 from nearfar.errors import UserError
+from nearfar.modalities import Images
 from nearfar.negatives import InBatch
 from nearfar.scores import streamed_scores
 from nearfar.studies.frame import Bench, Finding, Result, Row, Study

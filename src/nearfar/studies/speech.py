@@ -19,14 +19,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from nearfar.data import Sequences, open_data
+from nearfar.data import open_data
 from nearfar.encoders import ConvGRU
 from nearfar.errors import UserError
 from nearfar.evaluate.features import features
 from nearfar.evaluate.labels import Labelled
-from nearfar.evaluate.mfcc import mfcc_features
 from nearfar.evaluate.protocols import scores
 from nearfar.hardware import one_thread
+from nearfar.modalities import Recordings
+from nearfar.modalities.mfcc import mfcc_features
 from nearfar.settings import resolve
 from nearfar.studies.frame import Bench, Finding, Result, Row, Study
 from nearfar.train.pretrain import pretrain
@@ -77,27 +78,25 @@ def run(
     return Result((_finding(baselines, found),), _remarks(baselines, found, test))
 
 
-def parts(train: str, test: str) -> tuple[Sequences, Sequences]:
+def parts(train: str, test: str) -> tuple[Recordings, Recordings]:
     """The recordings to learn from and those to be asked about; both must tell what is said and who says it."""
     heard = _recordings(train)
     if test == VALIDATION:
         rest, held = heard.split(0.2, seed=0)
-        assert isinstance(rest, Sequences)
-        assert isinstance(held, Sequences)
         return rest, held
     return heard, _recordings(test)
 
 
-def _recordings(path: str) -> Sequences:
+def _recordings(path: str) -> Recordings:
     opened = open_data(path)
-    if not isinstance(opened, Sequences) or opened.labels is None or "speaker" not in opened.groups:
+    if not isinstance(opened, Recordings) or opened.labels is None or "speaker" not in opened.groups:
         raise UserError(
             f"{path} is no set of recordings with the columns label and speaker, which this study needs"
         )
     return opened
 
 
-def baseline(name: str, heard: Sequences, asked: Sequences) -> Figures:
+def baseline(name: str, heard: Recordings, asked: Recordings) -> Figures:
     """What the probe makes of MFCC features."""
     embed = partial(mfcc_features, moments=name == BASELINES[1])
     return told(embed(heard), embed(asked), heard, asked)
@@ -115,7 +114,8 @@ def trained(arm: Mapping[str, Any]) -> Figures:
             encoder = done.encoder()
             last = [row for row in done.metrics if row["kind"] == "train"][-1]
     else:
-        encoder = backbone_of(fresh_method(resolve("cpc", heard.name, settings), 1, 0, len(heard)))
+        chosen = resolve("cpc", heard.name, settings)
+        encoder = backbone_of(fresh_method(chosen, chosen.modality.describe(heard, None)))
     assert isinstance(encoder, ConvGRU)
 
     def found(pooling: Literal["mean", "moments"]) -> Figures:
@@ -127,7 +127,7 @@ def trained(arm: Mapping[str, Any]) -> Figures:
     return figures | {name: last[name] for name in ("nats", "ceiling") if name in last}
 
 
-def told(fit: Tensor, ask: Tensor, heard: Sequences, asked: Sequences) -> Figures:
+def told(fit: Tensor, ask: Tensor, heard: Recordings, asked: Recordings) -> Figures:
     """How often these features are right about the digit, by a linear probe, and about the speaker, by their nearest
     neighbours."""
     assert heard.labels is not None

@@ -9,23 +9,22 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
-from nearfar.data import Images, open_data
+from nearfar.data import Limits, Located, locate
 from nearfar.data.aside import kept_aside
 from nearfar.encoders import parameters_of
 from nearfar.errors import UserError
 from nearfar.hardware import environment, keep_freed_memory, pick_device, pick_precision
+from nearfar.modalities import DataSet
 from nearfar.settings import MAY_CHANGE, Settings, resolve
 from nearfar.train import checkpoints
 from nearfar.train.logs import Display
 from nearfar.train.loop import Trainer, train
 from nearfar.train.prepare import (
-    LARGEST,
     check_heard,
+    described,
     embedded,
-    facts_of,
     make_estimate,
     make_probe,
     prepare,
@@ -36,14 +35,13 @@ from nearfar.train.run import (
     backbone_of,
     check_kind,
     read_json,
-    reading_of,
     stored_settings,
 )
 
 
 def pretrain(
     recipe: str,
-    data: str | Path | np.ndarray | Images,
+    data: Any,
     out: str | Path,
     *,
     config: Mapping[str, Any] | None = None,
@@ -53,16 +51,17 @@ def pretrain(
 ) -> Run:
     """Trains `recipe` on `data` into the folder `out` and returns the run; called again, it resumes.
 
+    `data` is a path or a name, an array, (array, labels), a torch `Dataset` or a set opened before (see `open_data`).
     Settings are keyword arguments; dotted ones are passed as a mapping: `negatives={"size": 8192}`.
     """
-    name = str(data) if isinstance(data, (str, Path)) else getattr(data, "name", "array")
-    chosen = resolve(recipe, name, config or {}, settings)
-    return run_pretraining(chosen, data, Path(out), allow_change=allow_change, quiet=quiet)
+    located = locate(data)
+    chosen = resolve(recipe, located.name, config or {}, settings, modality=located.modality)
+    return run_pretraining(chosen, located, Path(out), allow_change=allow_change, quiet=quiet)
 
 
 def run_pretraining(
     settings: Settings,
-    data: str | Path | np.ndarray | Images,
+    data: Any,
     out: Path,
     *,
     allow_change: bool = False,
@@ -75,21 +74,19 @@ def run_pretraining(
         raise UserError(
             f"{out} was begun with other settings ({changed}); go on with those, choose another --out, or add --allow-change"
         )
+    located = data if isinstance(data, Located) else locate(data)
+    check_kind(settings, located)
     with claimed(out):
         found = newest_checkpoint(out / "ckpt")
         restored = checkpoints.load(found) if found else None
-        images = open_data(
-            data,
-            image_size=settings.image_size or LARGEST,
-            max_bad_share=settings.max_bad_share,
-            quarantine=out / "quarantine.csv",
-            reading=reading_of(settings, restored[1]["data"] if restored else None),
-        )
-        check_kind(settings, images)
-        everything, (images, aside) = images, kept_aside(images, settings.held_out, settings.seed)
-        facts = {"data": facts_of(images, settings, restored[1]["data"] if restored else None, allow_change)}
-        trainer, stream = prepare(settings, images, facts["data"], device, precision)
-        probe = make_probe(images, facts["data"], settings, device) if settings.probe_every else None
+        before = settings.modality.description(restored[1]["data"]) if restored else None
+        limits = Limits(max_bad_share=settings.max_bad_share, quarantine=out / "quarantine.csv")
+        options = settings.modality.opening(settings.views, settings.image_size, before)
+        everything = located.open(limits, **options)
+        images, aside = kept_aside(everything, settings.held_out, settings.seed)
+        known = described(images, settings, before, allow_change)
+        trainer, stream = prepare(settings, images, known, device, precision)
+        probe = make_probe(images, known, settings, device) if settings.probe_every else None
         check_heard(settings, images, probe is not None)
         if restored:
             resume(trainer, restored, out)
@@ -109,9 +106,10 @@ def run_pretraining(
             display.say(f"{len(aside)} of them are kept aside, to estimate on what nothing was fitted to")
         with torch.random.fork_rng(devices=[]):
             if not restored:
-                prime(trainer, images, facts["data"])
-            embed_all = lambda: embedded(trainer, images, facts["data"])
-            estimate = make_estimate(aside, facts["data"], settings, device)
+                prime(trainer, images, known)
+            embed_all = lambda: embedded(trainer, images, known)
+            estimate = make_estimate(aside, known, settings, device)
+            facts = {"data": known.as_plain()}
             train(
                 trainer, stream.batches, out, facts, display, embed_all, probe, estimate, restored is not None
             )
@@ -180,7 +178,7 @@ def resume(trainer: Trainer, restored: tuple[dict[str, torch.Tensor], dict[str, 
 
 
 def announce(
-    display: Display, settings: Settings, images: Images, trainer: Trainer, precision: torch.dtype
+    display: Display, settings: Settings, images: DataSet, trainer: Trainer, precision: torch.dtype
 ) -> None:
     backbone = backbone_of(trainer.method)
     kind = str(precision).removeprefix("torch.")

@@ -1,33 +1,30 @@
 """A run folder, opened: its settings, what it logged, and the encoder it trained."""
 
 import json
-from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 import yaml
 from torch import Tensor, nn
 
-from nearfar.data import Images, Reading, Sequences, open_data
+from nearfar.data import Limits, Located, locate
 from nearfar.data.aside import kept_aside
 from nearfar.errors import UserError
 from nearfar.evaluate.features import features
 from nearfar.hardware import pick_device
 from nearfar.method import Method
+from nearfar.modalities import DataSet, Description, Modality
+from nearfar.modalities.base import PlainView
 from nearfar.parts import load_yaml
 from nearfar.recipes.build import build_method, describe
-from nearfar.recipes.choices import CHOICES, augmentation
+from nearfar.recipes.choices import CHOICES
 from nearfar.settings import Settings, check
 from nearfar.train import checkpoints
 from nearfar.train.logs import read_metrics
 from nearfar.train.loop import under
 from nearfar.untrusted import read_text
-from nearfar.views import SEQUENCES, Mask, Plain, Views, WholeSound, WholeText, pipelines
-
-PlainView = Plain | WholeSound | WholeText
 
 
 class Run:
@@ -83,8 +80,7 @@ class Run:
 
     def method(self, trained: bool = True) -> Method:
         """The whole method as trained, or as it was before the first step."""
-        data = self.facts["data"]
-        method = fresh_method(self.settings, data["channels"], data["image_size"], data["instances"])
+        method = fresh_method(self.settings, self.description)
         if trained:
             try:
                 method.load_state_dict(under(self._loaded[0], "method/"))
@@ -105,38 +101,38 @@ class Run:
     def untrained(self) -> nn.Module:
         return backbone_of(self.method(trained=False)).to(self.device)
 
+    @property
+    def modality(self) -> Modality:
+        return self.settings.modality
+
+    @property
+    def description(self) -> Description:
+        """What the run knows of the data it was trained on."""
+        return self.modality.description(self.facts["data"])
+
     def plain(self) -> PlainView:
-        data = self.facts["data"]
-        return plain_view(self.settings, data, self.device)
+        return self.modality.plain(self.settings.views, self.description, self.device)
 
     def views(self) -> Any:
-        return training_views(self.settings, self.facts["data"], self.device)
+        return self.modality.views(self.settings.views, self.description, self.device)
 
-    def images(self, spec: str | Path | np.ndarray | Images | None = None) -> Images:
-        if isinstance(spec, Images):
+    def images(self, spec: Any = None) -> Any:
+        """The run's own data, or others that its encoder can be shown."""
+        if isinstance(spec, DataSet):
             return spec
-        data = self.facts["data"]
-        opened = open_data(
-            self.settings.data if spec is None else spec,
-            image_size=data["image_size"],
-            max_bad_share=self.settings.max_bad_share,
-            reading=reading_of(self.settings, data),
-        )
-        check_kind(self.settings, opened)
-        if isinstance(opened, Sequences):
-            check_alike(opened, data, self.path)
-        if opened.channels != self.facts["data"]["channels"]:
-            raise UserError(
-                f"{opened.name} has {opened.channels} channels but {self.path} was trained on {self.facts['data']['channels']}"
-            )
+        located = locate(self.settings.data if spec is None else spec)
+        check_kind(self.settings, located)
+        options = self.modality.opening(self.settings.views, self.settings.image_size, self.description)
+        opened = located.open(Limits(max_bad_share=self.settings.max_bad_share), **options)
+        self.modality.check_alike(opened, self.description, str(self.path))
         return opened
 
-    def trained_on(self, images: Images) -> Images:
+    def trained_on(self, images: Any) -> Any:
         """Of the run's data, what it was trained on: instance numbers of banks and clusters count these."""
         return kept_aside(images, self.settings.held_out, self.settings.seed)[0]
 
-    def embed(self, data: str | Path | np.ndarray | Images) -> Tensor:
-        """Features of the frozen encoder, one float32 row per image, in the data's order."""
+    def embed(self, data: Any) -> Tensor:
+        """Features of the frozen encoder, one float32 row per instance, in the data's order."""
         return features(
             self.encoder(),
             self.images(data),
@@ -169,72 +165,24 @@ def stored_settings(config: Path) -> Settings:
     return check({"held_out": 0.0, **stored})
 
 
-def fresh_method(settings: Settings, channels: int, image_size: int, instances: int) -> Method:
+def fresh_method(settings: Settings, data: Description) -> Method:
     """The method of a run before its first step: initial weights are a function of the seed alone."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(settings.seed)
         return build_method(
             {room: getattr(settings, room) for room in CHOICES},
             backbone=settings.backbone,
-            channels=channels,
-            image_size=image_size,
-            instances=instances,
+            data=data,
             chunk=settings.chunk,
         )
 
 
-def reading_of(settings: Settings, data: Mapping[str, Any] | None = None) -> Reading | None:
-    """How text is read: what a symbol is by the settings, which there are by the data a run was trained on."""
-    choice = settings.views
-    if choice["name"] != "mask":
-        return None
-    vocabulary = None if data is None else tuple(data["symbols"])
-    return Reading(choice["unit"], choice["length"], choice["most"], vocabulary)
-
-
-def check_kind(settings: Settings, opened: Images) -> None:
+def check_kind(settings: Settings, located: Located) -> None:
     """Stops a recipe that was given another kind of data than it is made for."""
-    wanted = {"window": "recordings", "mask": "text"}.get(settings.views["name"], "pictures")
-    held = "pictures"
-    if isinstance(opened, Sequences):
-        held = "recordings" if opened.rate else "text"
-    if held != wanted:
-        raise UserError(f"{opened.name} holds {held}, but {settings.recipe} is made for {wanted}")
-
-
-def check_alike(opened: Sequences, data: Mapping[str, Any], path: Path) -> None:
-    """Stops data that a run's encoder would misread."""
-    if opened.rate != data["rate"]:
+    if located.modality is not settings.modality:
         raise UserError(
-            f"{opened.name} is sampled at {opened.rate} Hz but {path} was trained on {data['rate']} Hz"
+            f"{located.name} holds {located.modality.holds}, but {settings.recipe} is made for {settings.modality.holds}"
         )
-    longest = int(opened.sizes[:, 1].max())
-    if opened.symbols and longest > data["image_size"]:
-        raise UserError(
-            f"{opened.name} has blocks of {longest} symbols but {path} was trained on {data['image_size']}"
-        )
-
-
-def training_views(settings: Settings, data: Mapping[str, Any], device: torch.device) -> Any:
-    """The views that training sees of data with these facts."""
-    choice = settings.views
-    if choice["name"] in SEQUENCES:
-        part = SEQUENCES[choice["name"]](**augmentation(choice))
-        return part.views(data["channels"]) if isinstance(part, Mask) else part
-    image_size, mean, std = data["image_size"], data["mean"], data["std"]
-    first, second = pipelines(choice["name"], image_size, augmentation(choice))
-    # beyond two, views are more draws of the second pipeline
-    together = [first, *[second] * (choice["count"] - 1)]
-    return Views(
-        together, image_size, mean, std, device, aligned=choice["aligned"], colours=choice["colours"]
-    )
-
-
-def plain_view(settings: Settings, data: Mapping[str, Any], device: torch.device) -> PlainView:
-    """The evaluation view for data with these facts."""
-    if settings.views["name"] in SEQUENCES:
-        return WholeSound() if settings.views["name"] == "window" else WholeText()
-    return Plain(data["image_size"], data["mean"], data["std"], device, settings.views["colours"])
 
 
 def backbone_of(method: Method) -> nn.Module:

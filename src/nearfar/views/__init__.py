@@ -8,13 +8,9 @@ from nearfar.views.parameters import Parameters, draw
 from nearfar.views.pipeline import Plain, Views, statistics
 from nearfar.views.windows import WholeSound, Window
 
-# views of sequences by name; pictures have their own list, PIPELINES
-SEQUENCES: dict[str, type[Window] | type[Mask]] = {"window": Window, "mask": Mask}
-
 __all__ = [
     "LAB_CHANNELS",
     "PIPELINES",
-    "SEQUENCES",
     "Augment",
     "Colours",
     "Mask",

@@ -172,6 +172,10 @@ class Plain:
     ) -> None:
         self._renderer = _Renderer(size, mean, std, device, colours)
 
+    def __repr__(self) -> str:
+        seen = self._renderer
+        return f"Plain({seen.size}, {seen.mean.tolist()}, {seen.std.tolist()}, {seen.colours!r})"
+
     def as_views(self, shown: Image, count: int) -> tuple[Image, ...]:
         """A plain view as the training views would show it: what a source is primed with."""
         return (shown,) * count if self._renderer.colours == "rgb" else split(shown)[:count]

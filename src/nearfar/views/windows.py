@@ -1,22 +1,20 @@
 """What is heard of a recording: a random stretch for training, all of it for evaluation.
 
-A view of sound has two channels: the wave, and 1 where there is sound, 0 in the padding. ConcatFeatures it goes whose it is,
-so that an encoder with many rows for each recording can name them: (sound, who).
+A view of sound has two channels: the wave, and 1 where there is sound, 0 in the padding.
 """
 
 from dataclasses import dataclass
-from typing import ClassVar, Protocol
+from typing import Protocol
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int, Int64
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from nearfar.errors import UserError
 from nearfar.randomness import uniforms
 
 Sound = Float[Tensor, "item 2 time"]
-Heard = tuple[Sound, Int64[Tensor, "item"]]
 
 LOUDNESS = 0.5  # root mean square of a recording; the encoder's first layer expects numbers of this order
 _SILENCE = 1e-5  # below this a recording is not made louder
@@ -33,24 +31,35 @@ class Series(Protocol):
 
 @dataclass(frozen=True)
 class Window:
-    """A random stretch of `samples`; a shorter recording is heard whole, at the beginning of the window."""
+    """`count` random stretches of `samples`; a shorter recording is heard whole, at the beginning of the window."""
 
     samples: int = 2560
-    count: ClassVar[int] = 1
+    count: int = 1
+    symmetric: bool = False
 
     def __post_init__(self) -> None:
         if not 16 <= self.samples <= 2**24:
             raise UserError(f"views.samples was {self.samples}; it lies from 16 to {2**24}")
+        if not 1 <= self.count <= 16:
+            raise UserError(f"views.count was {self.count}; allowed is a whole number from 1 to 16")
 
-    def __call__(self, series: Series, seed: int, epoch: int, index: Int[np.ndarray, "item"]) -> Heard:
-        """The stretch of recording i in an epoch is a function of (seed, epoch, i) alone."""
+    def __call__(
+        self, series: Series, seed: int, epoch: int, index: Int[np.ndarray, "item"]
+    ) -> tuple[Sound, ...]:
+        """Stretch v of recording i in an epoch is a function of (seed, epoch, i, v) alone."""
+        even = levelled(series)
+        return tuple(
+            self._stretch(series, even, uniforms(seed, epoch, index, view, 1)[:, 0])
+            for view in range(self.count)
+        )
+
+    def _stretch(self, series: Series, even: np.ndarray, draw: np.ndarray) -> Sound:
         length = series.length
         spare = np.maximum(length - self.samples, 0)
-        start = (uniforms(seed, epoch, index, 0, 1)[:, 0] * (spare + 1)).astype(np.int64)
+        start = (draw * (spare + 1)).astype(np.int64)
         place = start[:, None] + np.arange(self.samples)
         real = place < length[:, None]
-        wave = np.take_along_axis(levelled(series), np.minimum(place, series.data.shape[1] - 1), axis=1)
-        return _sound(wave, real), torch.from_numpy(np.asarray(index, dtype=np.int64))
+        return _sound(np.take_along_axis(even, np.minimum(place, series.data.shape[1] - 1), axis=1), real)
 
 
 @dataclass(frozen=True)
@@ -58,7 +67,7 @@ class WholeSound:
     """The evaluation's view: each recording from beginning to end."""
 
     def as_views(self, shown: Sound, count: int) -> tuple[Sound, ...]:
-        return (shown,)
+        return (shown,) * count
 
     def __call__(
         self,
@@ -66,10 +75,9 @@ class WholeSound:
         seed: int = 0,
         epoch: int = 0,
         index: Int[np.ndarray, "item"] | None = None,
-    ) -> Heard:
+    ) -> tuple[Sound]:
         real = np.arange(series.data.shape[1]) < series.length[:, None]
-        numbers = np.arange(len(real)) if index is None else np.asarray(index)
-        return _sound(levelled(series), real), torch.from_numpy(numbers.astype(np.int64))
+        return (_sound(levelled(series), real),)
 
 
 def levelled(series: Series) -> Float[np.ndarray, "item time"]:

@@ -18,7 +18,8 @@ from PIL.JpegImagePlugin import JpegImageFile
 from PIL.PngImagePlugin import PngImageFile
 from PIL.WebPImagePlugin import WebPImageFile
 
-from nearfar.data.containers import Unusable, bare_jpeg, bare_png, format_of, orientation, webp_size
+from nearfar.modalities.containers import bare_jpeg, bare_png, format_of, orientation, webp_size
+from nearfar.modalities.dataset import Unusable
 
 MAX_PIXELS: Final = 50_000_000
 MAX_BYTES: Final = 8 * MAX_PIXELS  # an uncompressed picture of MAX_PIXELS needs half of this

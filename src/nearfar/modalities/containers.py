@@ -9,6 +9,8 @@ What metadata matters, the EXIF orientation, is read here.
 import struct
 from typing import Final
 
+from nearfar.modalities.dataset import Unusable
+
 SUPPORTED: Final = ("JPEG", "PNG", "WEBP", "BMP")
 
 _PNG: Final = b"\x89PNG\r\n\x1a\n"
@@ -23,10 +25,6 @@ _KNOWN_OTHERS: Final = (
     (b"<svg", "SVG"),
     (b"<?xml", "XML"),
 )
-
-
-class Unusable(Exception):
-    """One picture cannot be used; the text is the reason that goes into the quarantine list."""
 
 
 def format_of(data: bytes) -> str:

@@ -20,7 +20,7 @@ _WIDTH, _STEP = 0.025, 0.010  # seconds
 
 
 class Recordings(Protocol):
-    """What is asked of an opened set (`nearfar.data.Sequences` is one)."""
+    """What is asked of an opened set (`nearfar.modalities.sound.Recordings` is one)."""
 
     @property
     def rate(self) -> int: ...

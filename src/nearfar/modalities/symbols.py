@@ -6,6 +6,7 @@ beside what the symbols' frequencies in the training text alone can say. Which p
 seed and the block, so two models are asked the same.
 """
 
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -13,13 +14,25 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from nearfar.evaluate.features import ImageSet, frozen
-from nearfar.evaluate.intervals import wilson
-from nearfar.evaluate.labels import TOP
+from nearfar.buffers import frozen
+from nearfar.intervals import wilson
 from nearfar.method import Method
+from nearfar.modalities.series import Series
 from nearfar.schedules import START
+from nearfar.types import Batch
+
+TOP = 5  # how many symbols a top-5 answer may name
 
 _BLOCKS = 64  # read at once
+
+
+class Blocks(Protocol):
+    """What is asked of an opened text (`nearfar.modalities.Texts` is one)."""
+
+    @property
+    def symbols(self) -> Sequence[str]: ...
+    def __len__(self) -> int: ...
+    def load(self, index: np.ndarray, /) -> Series: ...
 
 
 class Hiding(Protocol):
@@ -76,13 +89,14 @@ def clustered(hits: Float[Tensor, "block"], asked: Float[Tensor, "block"]) -> li
 
 @torch.no_grad()
 def masked_scores(
-    method: Method, blocks: ImageSet, hiding: Hiding, *, device: torch.device, seed: int = 0
+    method: Method, blocks: Blocks, hiding: Hiding, *, device: torch.device, seed: int = 0
 ) -> dict[str, Any]:
     """What the trained encoders say of the hidden symbols, by a softmax over the whole vocabulary."""
     tally = _Tally()
     with frozen(method.to(device)):
         for read, hidden in _hidden(blocks, hiding, seed):
-            encoded = method.encoders.encode((read.to(device), hidden.to(device)), (0,), (1,))
+            batch = Batch((read, hidden), torch.arange(len(read))).to(device)
+            encoded = method.encoders.encode(batch, (0,), (1,))
             (table,) = (keys for view, keys in encoded.keys.items() if view not in encoded.index)
             prepare = method.critic.prepare
             scores = method.critic.cross(prepare(encoded.anchors[0]), prepare(table), START)
@@ -90,12 +104,12 @@ def masked_scores(
     return tally.figures()
 
 
-def frequency_scores(train: ImageSet, blocks: ImageSet, hiding: Hiding, *, seed: int = 0) -> dict[str, Any]:
+def frequency_scores(train: Blocks, blocks: Blocks, hiding: Hiding, *, seed: int = 0) -> dict[str, Any]:
     """The same by the frequency of each symbol in the training text, none of them zero (one is added to each)."""
-    counts = np.ones(train.channels, dtype=np.int64)
+    counts = np.ones(len(train.symbols), dtype=np.int64)
     for rows in _rows(len(train)):
         data = train.load(rows).data
-        counts += np.bincount(data[data >= 0], minlength=train.channels)
+        counts += np.bincount(data[data >= 0], minlength=len(train.symbols))
     log_p = torch.from_numpy(np.log(counts / counts.sum()))
     tally = _Tally()
     for _, hidden in _hidden(blocks, hiding, seed):
@@ -104,14 +118,14 @@ def frequency_scores(train: ImageSet, blocks: ImageSet, hiding: Hiding, *, seed:
     return tally.figures()
 
 
-def symbol_frequencies(blocks: ImageSet) -> Float[Tensor, "item symbol"]:
+def symbol_frequencies(blocks: Blocks) -> Float[Tensor, "item symbol"]:
     """How often each symbol occurs in each block: what can be said of a text without its order."""
-    parts = []
+    parts, symbols = [], len(blocks.symbols)
     for rows in _rows(len(blocks)):
         loaded = blocks.load(rows)
-        place = np.arange(len(rows))[:, None] * blocks.channels + loaded.data
-        counts = np.bincount(place[loaded.data >= 0], minlength=len(rows) * blocks.channels)
-        parts.append(counts.reshape(len(rows), blocks.channels) / loaded.length[:, None])
+        place = np.arange(len(rows))[:, None] * symbols + loaded.data
+        counts = np.bincount(place[loaded.data >= 0], minlength=len(rows) * symbols)
+        parts.append(counts.reshape(len(rows), symbols) / loaded.length[:, None])
     return torch.from_numpy(np.concatenate(parts).astype(np.float32))
 
 
@@ -119,5 +133,5 @@ def _rows(count: int) -> list[np.ndarray]:
     return [np.arange(start, min(start + _BLOCKS, count)) for start in range(0, count, _BLOCKS)]
 
 
-def _hidden(blocks: ImageSet, hiding: Hiding, seed: int) -> Any:
+def _hidden(blocks: Blocks, hiding: Hiding, seed: int) -> Any:
     return (hiding(blocks.load(rows), seed, 0, rows) for rows in _rows(len(blocks)))

@@ -1,0 +1,66 @@
+"""Tables of numbers: CSV, and Parquet without a column of images or sound. A column `label` tells classes."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv as pacsv
+import pyarrow.parquet as pq
+
+from nearfar.data.named import Arrays
+from nearfar.errors import UserError
+from nearfar.modalities import MODALITIES
+from nearfar.modalities.labels import Labels, class_numbers
+
+SUFFIXES = (".csv",)
+LABEL = "label"
+
+
+def table(path: Path, name: str) -> Arrays:
+    """The columns of numbers side by side, in their order; columns of anything else are an error that names the first."""
+    read = _read(path, name)
+    numbers: list[np.ndarray] = []
+    labelled: Labels = (None, ())
+    for column in read.column_names:
+        if column == LABEL:
+            labelled = _labels(read.column(column), name)
+            continue
+        kind = read.schema.field(column).type
+        if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)):
+            encoded = ", ".join(
+                f"`{known}`" for modality in MODALITIES.values() for known in modality.columns
+            )
+            raise UserError(
+                f"data {name!r}: the column `{column}` is {kind}; allowed are columns of numbers with classes in `label`, or encoded "
+                f"instances in a column {encoded}."
+            )
+        if read.column(column).null_count:
+            raise UserError(
+                f"data {name!r}: {read.column(column).null_count} rows have nothing in column {column!r}; fill or drop them."
+            )
+        numbers.append(read.column(column).cast(pa.float64()).to_numpy())
+    if not numbers or not len(numbers[0]):
+        raise UserError(f"data {name!r}: the table holds no rows of numbers.")
+    rows = np.stack(numbers, axis=1)
+    return Arrays(rows, labelled, tuple(f"{path.name}#{row}" for row in range(len(rows))))
+
+
+def _read(path: Path, name: str) -> Any:
+    try:
+        return pacsv.read_csv(path) if path.suffix.lower() in SUFFIXES else pq.read_table(path)
+    except (pa.ArrowException, OSError) as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
+        raise UserError(f"data {name!r} cannot be read as a table: {reason}.") from error
+
+
+def _labels(column: Any, name: str) -> Labels:
+    if pa.types.is_dictionary(column.type):
+        column = column.cast(column.type.value_type)
+    if column.null_count:
+        raise UserError(
+            f"data {name!r}: {column.null_count} rows have no `label`; give every row one, or none."
+        )
+    text = pa.types.is_string(column.type) or pa.types.is_large_string(column.type)
+    values = np.array(column.to_pylist(), dtype=np.str_) if text else np.asarray(column.to_numpy())
+    return class_numbers(values, f"data {name!r}")

@@ -1,0 +1,45 @@
+"""Kinds of data, each an object that knows all that depends on its kind (see `base.py`). Order decides what a folder with
+files of several kinds is taken for."""
+
+from typing import Any
+
+from nearfar.errors import UserError
+from nearfar.modalities.base import Description, Modality
+from nearfar.modalities.dataset import DataSet, Instances
+from nearfar.modalities.image import IMAGE
+from nearfar.modalities.image_sets import Images
+from nearfar.modalities.sound import SOUND, Recordings
+from nearfar.modalities.text import TEXT, Reading, Texts
+from nearfar.modalities.vectors import VECTORS, Vectors
+
+MODALITIES: dict[str, Modality] = {each.name: each for each in (IMAGE, SOUND, TEXT, VECTORS)}
+
+
+def modality_of(data: Any) -> Modality:
+    """That of an opened set."""
+    return MODALITIES[data.modality]
+
+
+def modality_of_views(name: object) -> Modality:
+    """That which has training views of this name."""
+    for modality in MODALITIES.values():
+        if name in modality.pipelines:
+            return modality
+    known = [pipeline for modality in MODALITIES.values() for pipeline in modality.pipelines]
+    raise UserError(f"views was {name!r}; allowed are {', '.join(known)}")
+
+
+__all__ = [
+    "MODALITIES",
+    "DataSet",
+    "Description",
+    "Images",
+    "Instances",
+    "Modality",
+    "Reading",
+    "Recordings",
+    "Texts",
+    "Vectors",
+    "modality_of",
+    "modality_of_views",
+]

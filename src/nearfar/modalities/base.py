@@ -1,0 +1,279 @@
+"""What a modality is: everything that depends on what kind of thing an instance is, in one object.
+
+    IMAGE     folders of JPEG and PNG, arrays (n, h, w, c)    crops and colours      ResNets        raw pixels
+    SOUND     .wav, Parquet `audio`                           stretches of time      conv + GRU     MFCC
+    TEXT      .txt, arrays of tokens                          hidden symbols         transformer    frequencies
+    VECTORS   tables of numbers, arrays (n, width)            noise and dropout      MLP            the numbers
+
+Everything else asks the modality and never its name: how data are opened (`decode`, `collect`, `from_array`), what they
+are like (`describe`), what training and evaluation see (`views`, `plain`), which networks there are (`inputs`), what is
+compared with (`baselines`, `measures`), and what a person is shown (`pictures`). A new one is a file like `vectors.py`
+and a line in `MODALITIES`.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any, ClassVar, Protocol, Self
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from PIL import Image
+from torch import Tensor
+
+from nearfar.encoders import InputSpec
+from nearfar.errors import UserError
+from nearfar.method import Method
+from nearfar.modalities.dataset import DataSet, Instances
+from nearfar.modalities.labels import Labels
+
+Choice = Mapping[str, Any]  # a room's section of the settings: a name and the part's settings
+
+
+@dataclass(frozen=True)
+class Description:
+    """What a run knows of its data, typed; a checkpoint holds it as plain JSON (`as_plain`)."""
+
+    fingerprint: str
+    instances: int
+
+    def as_plain(self) -> dict[str, Any]:
+        return {
+            key: list(value) if isinstance(value, tuple) else value for key, value in asdict(self).items()
+        }
+
+    @classmethod
+    def from_plain(cls, plain: Mapping[str, Any]) -> Self:
+        own = {field.name for field in fields(cls)}
+        known: dict[str, Any] = {
+            k: tuple(v) if isinstance(v, list) else v for k, v in plain.items() if k in own
+        }
+        return cls(**known)
+
+    def of(self, data: Instances) -> Self:
+        """The same kind of data, but these."""
+        return replace(self, fingerprint=data.fingerprint, instances=len(data))
+
+    def resized(self, size: int | None) -> Self:
+        """As the settings ask to see them, where that can be asked."""
+        return self
+
+
+@dataclass(frozen=True)
+class Decoded:
+    """The content of one file or row, what is known of it without looking again, and the bytes it takes in memory."""
+
+    content: Any
+    facts: Any
+    weight: int
+
+
+@dataclass(frozen=True)
+class Found:
+    """What is usable of a source, in its order. `held` is None where it is too much to hold: then `read(place)` decodes one."""
+
+    name: str
+    fingerprint: str
+    paths: tuple[str, ...]
+    facts: Sequence[Any]
+    held: list[Any] | None
+    read: Callable[[int], Any]
+    labelled: Labels
+    groups: Mapping[str, np.ndarray]
+    quarantine: tuple[tuple[str, str], ...]
+    ignored: int
+    unlabelled: str
+
+    def common(self) -> dict[str, Any]:
+        """The fields that data sets of every modality have, but for the store."""
+        labels, classes = self.labelled
+        return {
+            "name": self.name,
+            "fingerprint": self.fingerprint,
+            "labels": labels,
+            "classes": classes,
+            "paths": self.paths,
+            "rows": np.arange(len(self.paths)),
+            "groups": self.groups,
+            "quarantine": self.quarantine,
+            "ignored": self.ignored,
+            "unlabelled": self.unlabelled,
+        }
+
+
+class MakeViews(Protocol):
+    """What is seen of loaded instances: a pure function of (seed, epoch, index) and them."""
+
+    def __call__(
+        self, loaded: Any, seed: int, epoch: int, index: Int[np.ndarray, "instance"], /
+    ) -> tuple[Tensor, ...]: ...
+
+
+class PlainView(MakeViews, Protocol):
+    """The view of evaluation: no randomness; the first of what it gives is what an encoder is shown."""
+
+    def as_views(self, shown: Tensor, count: int, /) -> tuple[Tensor, ...]:
+        """A plain view as the training views would show it: what a source of negatives is prefilled with."""
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """Features that nothing was learned for."""
+
+    title: str
+    features: Callable[[Any], Float[Tensor, "instance dim"]]  # of a data set of the modality
+
+
+class Learned(Protocol):
+    """Figures of a trained method on data, without labels."""
+
+    def __call__(
+        self, method: Method, test: Any, views: Any, /, *, device: torch.device, seed: int
+    ) -> dict[str, Any]: ...
+
+
+class Unlearned(Protocol):
+    """The same figures by what can be said without learning, from the training data."""
+
+    def __call__(self, train: Any, test: Any, views: Any, /, *, seed: int) -> dict[str, Any]: ...
+
+
+@dataclass(frozen=True)
+class Measure:
+    """A protocol that needs no labels."""
+
+    learned: Learned
+    baselines: Mapping[str, Unlearned]
+
+
+class Modality(ABC):
+    """One kind of data. Stateless: every method is a function of its arguments."""
+
+    name: ClassVar[str]
+    unit: ClassVar[str]  # what one counts
+    files: ClassVar[str]  # what one counts before they are opened, where a file holds several
+    holds: ClassVar[str]  # what such data are said to hold
+    example: ClassVar[str]  # of DATA on a command line
+    suffixes: ClassVar[tuple[str, ...]] = ()  # of its files, each of them one instance or several
+    single: ClassVar[bool] = False  # whether one file alone is a data set
+    columns: ClassVar[tuple[str, ...]] = ()  # of Parquet files, any of which holds the encoded instances
+    key: ClassVar[str] = ""  # of the array in an .npz file
+    axes: ClassVar[tuple[int, ...]] = ()  # numbers of axes of a bare array that is of this modality
+    sized: ClassVar[bool] = False  # whether image_size means something
+    pipelines: ClassVar[tuple[str, ...]]  # names of training views
+    default_views: ClassVar[str]
+    many_views: ClassVar[bool] = (
+        True  # whether these are several views of one instance, which any role can take
+    )
+    networks: ClassVar[tuple[str, ...]]
+    default_network: ClassVar[str]
+    smallest_network: ClassVar[str]  # with which settings are tried out
+
+    # ------------------------------------------------------------------------------------------- opening
+
+    def options(self, **given: Any) -> Mapping[str, Any]:
+        """Checked options of opening; none, unless a modality has its own."""
+        for key in given:
+            raise UserError(f"{key} was given, but {self.holds} have no such option.")
+        return {}
+
+    def opening(self, views: Choice, size: int | None, known: Description | None) -> dict[str, Any]:
+        """The options with which a run with these settings opens data; `known` are those it was trained on."""
+        return {}
+
+    def decode(self, raw: bytes, options: Mapping[str, Any]) -> Decoded:
+        """The content of an encoded file or row, or `Unusable` with a reason."""
+        raise NotImplementedError
+
+    def convert(self, item: Any, options: Mapping[str, Any]) -> Decoded | None:
+        """The content of a Python object (an item of a torch `Dataset`); None if it is of another modality."""
+        return None
+
+    def odd(self, facts: Sequence[Any]) -> dict[int, str]:
+        """By place, why some that can be decoded do not go with the others."""
+        return {}
+
+    def collect(self, found: Found, options: Mapping[str, Any]) -> DataSet:
+        raise NotImplementedError
+
+    def from_array(
+        self,
+        array: np.ndarray,
+        name: str,
+        options: Mapping[str, Any],
+        labelled: Labels,
+        paths: Sequence[str] | None,
+    ) -> DataSet:
+        raise NotImplementedError
+
+    # --------------------------------------------------------------------------------------- description
+
+    @abstractmethod
+    def describe(self, data: Any, size: int | None) -> Description:
+        """What a run must know of its data; `size` is what the settings ask for."""
+
+    @abstractmethod
+    def typical(self, instances: int) -> Description:
+        """Small data of this kind that nobody has opened: for trying out settings and for documentation."""
+
+    @abstractmethod
+    def description(self, plain: Mapping[str, Any]) -> Description: ...
+
+    @abstractmethod
+    def check_alike(self, data: Any, known: Any, where: str) -> None:
+        """Stops data that an encoder trained on `known` would misread."""
+
+    def check_method(self, data: Any, method: Method) -> None:
+        """Stops data from which a method could learn nothing; there may be none."""
+        return
+
+    # --------------------------------------------------------------------------------------------- views
+
+    @abstractmethod
+    def check_views(self, choice: Choice) -> dict[str, Any]:
+        """The views' section, complete and converted, or a sentence about the first thing that is wrong."""
+
+    @abstractmethod
+    def views(self, choice: Choice, known: Any, device: torch.device) -> MakeViews:
+        """What training sees."""
+
+    @abstractmethod
+    def plain(self, choice: Choice, known: Any, device: torch.device) -> PlainView:
+        """What evaluation sees."""
+
+    def conflict(self, choices: Mapping[str, Any], parts: Mapping[str, Any]) -> str | None:
+        """Why its views do not go with the other choices, in a sentence."""
+        return None
+
+    # ------------------------------------------------------------------------------------------ networks
+
+    def check_network(self, name: str) -> str:
+        """The name, if there is such a network."""
+        if name not in self.networks:
+            raise UserError(f"backbone was {name!r}; for {self.holds} allowed are {', '.join(self.networks)}")
+        return name
+
+    @abstractmethod
+    def inputs(self, network: str, choice: Choice, known: Any) -> InputSpec:
+        """What networks are shown, and how a backbone of that name is made for each view."""
+
+    # ------------------------------------------------------------------------------ evaluation and report
+
+    def baselines(self, plain: MakeViews) -> dict[str, Baseline]:
+        return {}
+
+    def measures(self) -> dict[str, Measure]:
+        return {}
+
+    @abstractmethod
+    def pictures(self, loaded: Any, known: Any) -> list[Image.Image]:
+        """Each loaded instance as a person can look at it."""
+
+    @abstractmethod
+    def view_pictures(self, views: Any, shown: Tensor, known: Any) -> list[Image.Image]:
+        """Each instance of one view, as training sees it, for a person."""
+
+    def caption(self, data: Any, row: int) -> str:
+        """What can be said of one instance in a line."""
+        return str(data.paths[row])

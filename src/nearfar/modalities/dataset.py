@@ -1,0 +1,135 @@
+"""An opened data set: how many instances, what is known of each, and their content on demand.
+
+`Instances` is all that anything outside asks of one; `DataSet` is ours, and a modality adds what it alone knows
+(channels and sizes of images, the sample rate of recordings, the vocabulary of text).
+"""
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, Protocol, Self
+
+import numpy as np
+from jaxtyping import Int, Int64
+
+from nearfar.errors import UserError
+from nearfar.randomness import order
+
+
+class Unusable(Exception):
+    """One file or row cannot be used; the text is the reason that goes into the quarantine list."""
+
+
+class Instances(Protocol):
+    """What anything outside asks of a data set. What `load` gives is for its modality to understand."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def fingerprint(self) -> str: ...
+    @property
+    def labels(self) -> np.ndarray | None: ...
+    @property
+    def classes(self) -> tuple[str, ...]: ...
+    def __len__(self) -> int: ...
+    def load(self, index: Int[np.ndarray, "instance"], /) -> Any: ...
+
+
+class Store(Protocol):
+    """Where the content is: in one array, in a list, or read anew at each request."""
+
+    def take(self, rows: Int[np.ndarray, "instance"]) -> Any: ...
+
+
+@dataclass(frozen=True, eq=False, repr=False, kw_only=True)
+class DataSet:
+    """An opened data set. `load` is deterministic and may be called from any number of threads."""
+
+    modality: ClassVar[str]  # its name in `MODALITIES`
+    unit: ClassVar[str]  # what one counts
+    each: ClassVar[tuple[str, ...]] = ("labels", "rows")  # fields with a row for each instance
+
+    name: str  # what the user wrote
+    fingerprint: str  # sha256 over the names, labels and contents of what is usable
+    labels: Int64[np.ndarray, "instance"] | None
+    classes: tuple[str, ...]  # () when unlabelled, or labelled by numbers without names
+    paths: tuple[str, ...]  # "cat/a.jpg", "train.parquet#17", "images.npz#3"
+    store: Store
+    rows: Int64[np.ndarray, "instance"]  # this set's instances among the store's
+    groups: Mapping[str, Int64[np.ndarray, "instance"]] = field(default_factory=dict)  # who belongs together
+    quarantine: tuple[tuple[str, str], ...] = ()  # (path, reason) of what cannot be used
+    ignored: int = 0  # files in the folder that do not claim to be of this modality
+    unlabelled: str = ""  # why there are no labels, where there are none
+
+    @property
+    def class_count(self) -> int:
+        """How many classes have a name, or, without names, occur."""
+        if self.labels is None:
+            return 0
+        return len(self.classes) or len(np.unique(self.labels[self.labels >= 0]))
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.name!r}, {len(self)} {self.unit}, {self.class_count} classes)"
+
+    def load(self, index: Int[np.ndarray, "instance"]) -> Any:
+        """The content of the instances with these row numbers, in this order."""
+        return self.store.take(self.rows[np.asarray(index, dtype=np.int64)])
+
+    def subset(self, index: Int[np.ndarray, "instance"]) -> Self:
+        """The instances with these row numbers, as a data set of its own; the content is shared."""
+        index = np.asarray(index)
+        index = np.flatnonzero(index) if index.dtype == bool else index.astype(np.int64)
+        held: dict[str, Any] = {name: getattr(self, name) for name in self.each}
+        parts: dict[str, Any] = {name: None if rows is None else rows[index] for name, rows in held.items()}
+        return replace(
+            self,
+            fingerprint=hashlib.sha256(self.fingerprint.encode() + index.tobytes()).hexdigest(),
+            paths=tuple(self.paths[i] for i in index),
+            groups={name: numbers[index] for name, numbers in self.groups.items()},
+            **parts,
+        )
+
+    def split(self, share: float, seed: int) -> tuple[Self, Self]:
+        """(the rest, the held-out share): a pure function of the seed, in proportion within every class.
+
+        Class quotas are share × class size, rounded by largest remainder so that round(share × n) are held out
+        in all, except that no class is held out whole.
+        """
+        held = np.zeros(len(self), dtype=bool)
+        held[self._held(share, seed)] = True
+        if held.all() or not held.any():
+            raise UserError(
+                f"data {self.name!r}: a share of {share} of {len(self)} {self.unit} leaves one side of the split empty; "
+                f"allowed are shares strictly between 0 and 1 with at least one on either side."
+            )
+        return self.subset(np.flatnonzero(~held)), self.subset(np.flatnonzero(held))
+
+    def _held(self, share: float, seed: int) -> np.ndarray:
+        if not 0 < share < 1:
+            raise UserError(
+                f"share {share} of a split is not allowed: give a number strictly between 0 and 1."
+            )
+        labels = np.zeros(len(self), dtype=np.int64) if self.labels is None else self.labels
+        shuffled = order(seed, 0, len(self))
+        groups = [shuffled[labels[shuffled] == label] for label in np.unique(labels)]
+        exact = share * np.array([len(group) for group in groups], dtype=np.float64)
+        quota = np.floor(exact).astype(np.int64)
+        spare = round(share * len(self)) - int(quota.sum())
+        for group in np.argsort(quota - exact, kind="stable")[: max(spare, 0)]:
+            quota[group] += quota[group] + 1 < len(groups[group])
+        return np.concatenate(
+            [shuffled[:0], *(group[:count] for group, count in zip(groups, quota, strict=True))]
+        )
+
+
+def grouped(data: DataSet, by: str) -> Int64[np.ndarray, "instance"]:
+    """The group of each instance: a column's values by number, its class, or itself."""
+    known = {"self": np.arange(len(data), dtype=np.int64), **data.groups}
+    if data.labels is not None:
+        known["label"] = data.labels
+    if by not in known:
+        raise UserError(f"selection.by was {by!r}; {data.name} can be grouped by {', '.join(sorted(known))}")
+    return known[by]

@@ -1,0 +1,302 @@
+"""Images: decoded, cropped, coloured; seen by convolutional networks; compared with their raw pixels."""
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Self
+
+import numpy as np
+import torch
+from jaxtyping import Float, Shaped, UInt8
+from PIL import Image
+from torch import Tensor
+from torch.nn import functional
+
+from nearfar.encoders import BACKBONES, InputSpec, check_backbone, pictured
+from nearfar.errors import UserError
+from nearfar.modalities.base import (
+    Baseline,
+    Choice,
+    Decoded,
+    Description,
+    Found,
+    MakeViews,
+    Modality,
+    PlainView,
+)
+from nearfar.modalities.dataset import Instances, Unusable
+from nearfar.modalities.decode import decode, shrunk, shrunk_size
+from nearfar.modalities.image_sets import Encoded, Images, Ragged, Stacked
+from nearfar.modalities.labels import Labels
+from nearfar.modalities.showing import coloured, plain_views
+from nearfar.parts import convert
+from nearfar.randomness import order
+from nearfar.types import Pixels
+from nearfar.views import LAB_CHANNELS, PIPELINES, Colours, Plain, Views, pipelines, statistics
+
+LARGEST = 224  # side of a view when the settings name none and the pictures are larger
+SAMPLE = 4096  # images that statistics are taken from
+PIXEL_SIDE = 32  # raw pixels are compared at this size at most: beyond it they only get slower, not better
+TOGETHER = ("count", "symmetric", "aligned", "colours")  # of the views' section, what is not the pipeline's
+
+
+@dataclass(frozen=True)
+class ImageDescription(Description):
+    channels: int
+    size: int  # side of a view
+    mean: tuple[float, ...]  # of each channel, in [0, 1]
+    std: tuple[float, ...]
+
+    def resized(self, size: int | None) -> Self:
+        return replace(self, size=size or self.size)
+
+
+class ImageModality(Modality):
+    name = "image"
+    unit = "images"
+    files = "images"
+    holds = "pictures"
+    example = "photos/"
+    suffixes = (".jpg", ".jpeg", ".png", ".webp", ".bmp")
+    columns = ("image", "img")
+    key = "images"
+    axes = (3, 4)
+    sized = True
+    pipelines: ClassVar[tuple[str, ...]] = tuple(PIPELINES)
+    default_views = "simclr"
+    networks: ClassVar[tuple[str, ...]] = tuple(BACKBONES)
+    default_network = "resnet18"
+    smallest_network = "resnet8-w16"
+
+    def options(self, *, image_size: int | None = None, **given: Any) -> Mapping[str, Any]:
+        if image_size is not None and image_size < 1:
+            raise UserError(f"image_size is {image_size}; allowed are whole numbers from 1.")
+        return {"image_size": image_size, **super().options(**given)}
+
+    def opening(self, views: Choice, size: int | None, known: Description | None) -> dict[str, Any]:
+        return {"image_size": size or LARGEST}
+
+    def decode(self, raw: bytes, options: Mapping[str, Any]) -> Decoded:
+        return _decoded(decode(raw, options["image_size"]))
+
+    def convert(self, item: Any, options: Mapping[str, Any]) -> Decoded | None:
+        if isinstance(item, Image.Image):
+            pixels = np.asarray(item if item.mode in ("L", "RGB") else item.convert("RGB"))
+        elif isinstance(item, Tensor) and item.ndim == 3:
+            pixels = item.detach().cpu().permute(1, 2, 0).numpy()
+        elif isinstance(item, Tensor | np.ndarray) and item.ndim in (2, 3):
+            pixels = np.asarray(item)
+        else:
+            return None
+        try:
+            whole = _bytes_of(_four_axes(pixels[None], "item"), "item")[0]
+        except UserError as problem:
+            raise Unusable(str(problem)) from problem
+        return _decoded(shrunk(whole, options["image_size"]))
+
+    def odd(self, facts: Sequence[Any]) -> dict[int, str]:
+        channels = [fact[2] for fact in facts]
+        usual = max(sorted(set(channels)), key=channels.count, default=3)
+        return {
+            place: f"{count} channels, where most have {usual}"
+            for place, count in enumerate(channels)
+            if count != usual
+        }
+
+    def collect(self, found: Found, options: Mapping[str, Any]) -> Images:
+        sizes = np.array([fact[:2] for fact in found.facts], dtype=np.int32)
+        channels = found.facts[0][2]
+        store: Encoded | Ragged | Stacked
+        if found.held is None:
+            store = Encoded(found.read)
+        elif len({tuple(fact) for fact in found.facts}) > 1:
+            store = Ragged(found.held)
+        else:
+            array = np.empty((len(found.held), *found.facts[0]), dtype=np.uint8)
+            # each picture is given up once copied, so that memory is not held twice
+            for row in range(len(array))[::-1]:
+                array[row] = found.held.pop()
+            store = Stacked(array)
+        return Images(**found.common(), store=store, channels=channels, sizes=sizes)
+
+    def from_array(
+        self,
+        array: Shaped[np.ndarray, "image height width *channel"],
+        name: str,
+        options: Mapping[str, Any],
+        labelled: Labels,
+        paths: Sequence[str] | None,
+    ) -> Images:
+        """An array (n, h, w) or (n, h, w, c), uint8 or float in [0, 1], as a data set.
+
+        The array itself is used when it is uint8 and no shrinking is asked for: do not write to it afterwards.
+        """
+        pixels = _bytes_of(_four_axes(array, name), name)
+        labels, classes = labelled
+        if labels is not None and len(labels) != len(pixels):
+            raise UserError(
+                f"data {name!r}: {len(pixels)} images but {len(labels)} labels; one label per image is allowed."
+            )
+        digest = hashlib.sha256(repr(pixels.shape).encode())
+        digest.update(np.ascontiguousarray(pixels).data)
+        digest.update(b"unlabelled" if labels is None else labels.astype("<i8").tobytes())
+        pixels = _shrunk_all(pixels, options["image_size"])
+        return Images(
+            name=name,
+            fingerprint=digest.hexdigest(),
+            channels=pixels.shape[3],
+            labels=labels,
+            classes=classes,
+            paths=tuple(paths or (f"{name}#{row}" for row in range(len(pixels)))),
+            store=Stacked(pixels),
+            rows=np.arange(len(pixels)),
+            sizes=np.tile(np.array(pixels.shape[1:3], dtype=np.int32), (len(pixels), 1)),
+            unlabelled="" if labels is not None else "no labels were given with the array",
+        )
+
+    def describe(self, data: Images, size: int | None) -> ImageDescription:
+        """Side of a view and channel statistics, from a sample."""
+        rows = np.sort(order(0, 0, len(data))[:SAMPLE])
+        sample = [data.load(part) for part in np.array_split(rows, 16) if len(part)]
+        mean, std = statistics(sample)
+        side = int(np.median(np.concatenate([pixels.size.min(axis=1) for pixels in sample])))
+        view = size or max(8, min(LARGEST, side))
+        return ImageDescription(data.fingerprint, len(data), data.channels, view, mean, std)
+
+    def typical(self, instances: int) -> ImageDescription:
+        return ImageDescription("", instances, 3, 32, (0.5,) * 3, (0.25,) * 3)
+
+    def description(self, plain: Mapping[str, Any]) -> ImageDescription:
+        return ImageDescription.from_plain(plain)
+
+    def check_alike(self, data: Images, known: ImageDescription, where: str) -> None:
+        if data.channels != known.channels:
+            raise UserError(
+                f"{data.name} has {data.channels} channels but {where} was trained on {known.channels}"
+            )
+
+    def check_views(self, choice: Choice) -> dict[str, Any]:
+        """A pipeline's name, how many views, how they are paired, and changes to the pipeline."""
+        count = choice.get("count", 2)
+        if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= 16:
+            raise UserError(f"views.count was {count!r}; allowed is a whole number from 1 to 16")
+        together = {
+            key: choice.get(key, default) for key, default in (("symmetric", True), ("aligned", False))
+        }
+        for key, value in together.items():
+            if not isinstance(value, bool):
+                raise UserError(f"views.{key} was {value!r}; allowed are true and false")
+        colours = convert(choice.get("colours", "rgb"), Colours, "views.colours")
+        changes = augmentation(choice)
+        pipelines(choice["name"], 32, changes)
+        return {"name": choice["name"], "count": count, **together, "colours": colours, **changes}
+
+    def conflict(self, choices: Mapping[str, Any], parts: Mapping[str, Any]) -> str | None:
+        views, role = choices["views"], choices["encoders"]["name"]
+        if views["colours"] != "lab" or (role == "per-view" and views["count"] == 2):
+            return None
+        return (
+            f"views.colours was lab with encoders={role} and views.count={views['count']}: luminance and colour have "
+            "other channels and need networks of their own; use encoders=per-view views.count=2"
+        )
+
+    def views(self, choice: Choice, known: ImageDescription, device: torch.device) -> Views:
+        first, second = pipelines(choice["name"], known.size, augmentation(choice))
+        # beyond two, views are more draws of the second pipeline
+        together = [first, *[second] * (choice["count"] - 1)]
+        seen = (known.size, known.mean, known.std, device)
+        return Views(together, *seen, aligned=choice["aligned"], colours=choice["colours"])
+
+    def plain(self, choice: Choice, known: ImageDescription, device: torch.device) -> PlainView:
+        return Plain(known.size, known.mean, known.std, device, choice["colours"])
+
+    def check_network(self, name: str) -> str:
+        return check_backbone(name)
+
+    def inputs(self, network: str, choice: Choice, known: ImageDescription) -> InputSpec:
+        channels = seen_channels(choice, known.channels)
+        return pictured(network, channels, known.size, {"instances": known.instances})
+
+    def baselines(self, plain: MakeViews) -> dict[str, Baseline]:
+        return {"pixels": Baseline("raw pixels", lambda images: pixels_features(images, plain))}
+
+    def pictures(self, loaded: Pixels, known: ImageDescription) -> list[Image.Image]:
+        """Each image without its padding."""
+        return [
+            coloured(data[:height, :width])
+            for data, (height, width) in zip(loaded.data, loaded.size, strict=True)
+        ]
+
+    def view_pictures(self, views: Views, shown: Tensor, known: ImageDescription) -> list[Image.Image]:
+        return [coloured(image) for image in np.asarray(views.unnormalise(shown))]
+
+
+def augmentation(views: Choice) -> dict[str, Any]:
+    """What the views' section changes of its pipeline."""
+    return {key: value for key, value in views.items() if key != "name" and key not in TOGETHER}
+
+
+def seen_channels(views: Choice, channels: int) -> tuple[int, ...]:
+    """How many channels each view shows of images that have so many."""
+    if views["colours"] == "rgb":
+        return (channels,) * views["count"]
+    if channels != 3:
+        raise UserError(
+            f"views.colours was {views['colours']} but the images have {channels} channels; it needs colour images"
+        )
+    return LAB_CHANNELS
+
+
+def pixels_features(
+    images: Instances, plain: MakeViews, *, batch_size: int = 512, workers: int = 2
+) -> Float[Tensor, "image dim"]:
+    """The plain view itself as a feature vector: what there was before anything was learned.
+
+    Views larger than 32 × 32 are averaged down to that, which does raw pixels no harm: their neighbours and
+    linear classifiers see little more than coarse colour.
+    """
+    parts = []
+    for view in plain_views(images, plain, batch_size, workers):
+        side = min(PIXEL_SIDE, view.shape[-1])
+        parts.append(functional.adaptive_avg_pool2d(view, side).flatten(1).float().cpu())
+    return torch.cat(parts)
+
+
+def _decoded(pixels: UInt8[np.ndarray, "height width channel"]) -> Decoded:
+    return Decoded(pixels, pixels.shape, pixels.nbytes)
+
+
+def _four_axes(array: np.ndarray, name: str) -> np.ndarray:
+    four = array[..., None] if array.ndim == 3 else array
+    allowed = "allowed are (n, h, w) and (n, h, w, channels) with nothing empty"
+    if four.ndim != 4 or 0 in four.shape:
+        raise UserError(f"data {name!r}: images have shape {array.shape}; {allowed}.")
+    if four.shape[3] > 16:
+        hint = ", and these look channels-first" if four.shape[1] <= 4 else ""
+        raise UserError(
+            f"data {name!r}: images have shape {array.shape}; {allowed} and at most 16 channels{hint}."
+        )
+    return four
+
+
+def _bytes_of(array: np.ndarray, name: str) -> UInt8[np.ndarray, "image height width channel"]:
+    if array.dtype == np.uint8:
+        return array
+    if array.dtype.kind != "f":
+        raise UserError(f"data {name!r}: images are {array.dtype}; allowed are uint8 and floats in [0, 1].")
+    low, high = float(array.min()), float(array.max())
+    if not (low >= 0 and high <= 1):  # also when either is not a number
+        raise UserError(
+            f"data {name!r}: float images range from {low:g} to {high:g}; allowed are uint8 and floats in [0, 1]."
+        )
+    return np.rint(array * 255).astype(np.uint8)
+
+
+def _shrunk_all(pixels: np.ndarray, image_size: int | None) -> np.ndarray:
+    height, width = pixels.shape[1:3]
+    if shrunk_size(width, height, image_size) == (width, height):
+        return pixels
+    return np.stack([shrunk(picture, image_size) for picture in pixels])
+
+
+IMAGE = ImageModality()
