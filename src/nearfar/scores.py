@@ -92,8 +92,11 @@ class Negatives(Protocol):
     def hardest(self) -> Float[Tensor, "anchor"]:
         """The highest score; -inf where an anchor has none."""
 
-    def divide(self, rule: Rule, *, close: bool = False, drawn: bool = False) -> "Divided":
-        """What a rule makes of them; `close` and `drawn` say whether it speaks of those."""
+    def divide(
+        self, rule: Rule, *, close: bool = False, drawn: bool = False, plain: bool = False
+    ) -> "Divided":
+        """What a rule makes of them; `close` and `drawn` say whether it speaks of those, `plain` that it gives no weights and has
+        no gradient."""
 
     def matrix(self) -> tuple[Float[Tensor, "anchor candidate"], Bool[Tensor, "anchor candidate"]]:
         """Scores and which are kept, built in full: for looking at them, never for bounds."""
@@ -157,7 +160,7 @@ class Dense:
             return self.values.new_full((len(self.values),), -torch.inf)
         return self._masked(self.values).amax(dim=1)
 
-    def divide(self, rule: Rule, *, close: bool = False, drawn: bool = False) -> Divided:
+    def divide(self, rule: Rule, *, close: bool = False, drawn: bool = False, plain: bool = False) -> Divided:
         values, offered = self.matrix()
         found = rule(values, offered, torch.arange(len(values), device=values.device))
         kept = Dense(values, found.kept, _sum(self.log_weight, found.log_weight))
@@ -181,6 +184,15 @@ def _sum(first: Tensor | None, second: Tensor | None) -> Tensor | None:
 
 
 @dataclass(frozen=True)
+class Asked:
+    """A rule that tiles ask, and which of the two it speaks of is meant."""
+
+    rule: Rule
+    close: bool
+    plain: bool
+
+
+@dataclass(frozen=True)
 class Streamed:
     """Negatives that are scored when a reduction asks for them, `tile` anchors at a time; a selection's rules are asked anew in
     each tile, and again in the backward pass, so that nothing of the size anchors x candidates is ever held."""
@@ -191,16 +203,16 @@ class Streamed:
     tile: int = TILE
     score: Callable[[Tensor, Tensor], Float[Tensor, "anchor candidate"]] = inner
     asked: bool = True  # otherwise only log-sum-exp is streamed, for speed, and the rest reads one matrix
-    rules: tuple[tuple[Rule, bool], ...] = ()  # each with whether its close ones are meant, or its kept
+    rules: tuple["Asked", ...] = ()
 
     def offered(self) -> int:
         return len(self.candidates.index)
 
     def _tile(self, anchors: Tensor, index: Tensor, keys: Tensor, rows: Tensor) -> Dense:
         found: Negatives = Dense(self.score(anchors, keys), self.candidates.negative_mask(index))
-        for rule, close in self.rules:
-            divided = found.divide(_at(rule, rows), close=close)
-            found = divided.close if close and divided.close is not None else divided.kept
+        for one in self.rules:
+            divided = found.divide(_at(one.rule, rows), close=one.close)
+            found = divided.kept if divided.close is None else divided.close
         assert isinstance(found, Dense)
         return found
 
@@ -235,19 +247,26 @@ class Streamed:
     @cached_property
     def _sums(self) -> tuple[Float[Tensor, "anchor"], Float[Tensor, "anchor"]]:
         """Log-sum-exp and count in one pass: what most bounds read, and ranking candidates twice would cost twice."""
-        both = self._reduce(lambda tile: torch.stack([tile.logsumexp(), tile.count()]))
-        return both[0], both[1].detach()
-
-    def logsumexp(self) -> Float[Tensor, "anchor"]:
         keys, held = self.candidates.embedding, self.candidates.index
         # in half precision torch's own log-sum-exp keeps more digits than exponentials written back to a tile
         precise = keys.dtype == self.anchors.dtype and keys.dtype.itemsize >= 4
-        if self.rules:
-            return self._sums[0]
-        if self.score is not inner or len(keys) == 0 or not precise:
-            return self._reduce(Dense.logsumexp)
-        bias = torch.zeros_like(held, dtype=keys.dtype).masked_fill_(held == EMPTY, -torch.inf)
-        return InnerLogSumExp.apply(self.anchors, keys, bias, *self._own, self.tile)
+        if self.score is inner and len(keys) and precise and all(one.plain for one in self.rules):
+            bias = torch.zeros_like(held, dtype=keys.dtype).masked_fill_(held == EMPTY, -torch.inf)
+            kept = self._kept if self.rules else None
+            return InnerLogSumExp.apply(self.anchors, keys, bias, *self._own, self.tile, kept)
+        both = self._reduce(lambda tile: torch.stack([tile.logsumexp(), tile.count()]))
+        return both[0], both[1].detach()
+
+    @torch.no_grad()
+    def _kept(self, values: Tensor, offered: Tensor, rows: Tensor) -> Tensor:
+        """Who counts after all rules."""
+        for one in self.rules:
+            found = one.rule(values, offered, rows)
+            offered = found.kept if not one.close or found.close is None else found.close
+        return offered
+
+    def logsumexp(self) -> Float[Tensor, "anchor"]:
+        return self._sums[0]
 
     def count(self) -> Float[Tensor, "anchor"]:
         if self.rules:
@@ -269,7 +288,7 @@ class Streamed:
     def hardest(self) -> Float[Tensor, "anchor"]:
         return self._reduce(Dense.hardest)
 
-    def divide(self, rule: Rule, *, close: bool = False, drawn: bool = False) -> Divided:
+    def divide(self, rule: Rule, *, close: bool = False, drawn: bool = False, plain: bool = False) -> Divided:
         if not self.asked:  # the matrix fits, and a rule asked once is cheaper
             return self._whole.divide(rule, close=close, drawn=drawn)
         chance = None
@@ -281,8 +300,8 @@ class Streamed:
                 return found
 
             chance = self._reduce(chances, self._rows)
-        kept = replace(self, rules=(*self.rules, (rule, False)))
-        return Divided(kept, replace(self, rules=(*self.rules, (rule, True))) if close else None, chance)
+        kept, near = (replace(self, rules=(*self.rules, Asked(rule, part, plain))) for part in (False, True))
+        return Divided(kept, near if close else None, chance)
 
     def matrix(self) -> tuple[Float[Tensor, "anchor candidate"], Bool[Tensor, "anchor candidate"]]:
         return self._whole.matrix()

@@ -25,6 +25,7 @@ SMALL = {
     "epochs": 2,
     "checkpoint_every": 1,
     "probe_every": 0,
+    "held_out": 0,
     "workers": 1,
     "views": {"crop_scale": [0.5, 1.0]},
 }

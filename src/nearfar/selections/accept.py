@@ -7,6 +7,7 @@ from typing import Any, Literal
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from nearfar.errors import UserError
 from nearfar.randomness import uniform_grid
@@ -15,6 +16,7 @@ from nearfar.scores import Membership, Scores
 from nearfar.types import Context, NegativeSampling
 
 Aim = Literal["climb", "oppose"]
+PIECE = 2**17  # pairs whose acceptance is computed at a time
 
 
 @dataclass(frozen=True)
@@ -70,8 +72,14 @@ class Accept(nn.Module):
         centred = (values - mean).masked_fill(~offered, 0.0)
         spread = (centred.square().sum(dim=1, keepdim=True) / count).sqrt().clamp_min(1e-6)
         weight = next(self.network.parameters())
-        told = self.network((centred / spread).to(weight.dtype)[..., None]).squeeze(-1)
-        return self.least + (1 - self.least) * torch.sigmoid(told)
+        flat = (centred / spread).to(weight.dtype).flatten()[:, None]
+        # a hidden layer of every pair would be `hidden` times the scores: pieces are computed again in the backward pass
+        pieces = flat.split(PIECE) if torch.is_grad_enabled() and len(flat) > PIECE else (flat,)
+        told = [
+            checkpoint(self.network, piece, use_reentrant=False) if len(pieces) > 1 else self.network(piece)
+            for piece in pieces
+        ]
+        return self.least + (1 - self.least) * torch.sigmoid(torch.cat(told).view_as(values))
 
     def forward(self, scores: Scores, context: Context | None = None) -> Scores:
         # one number of torch's generator, then a function of it and the pair's place: a tile draws what the whole would

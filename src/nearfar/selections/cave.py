@@ -64,7 +64,7 @@ class Cave(nn.Module):
             alone = ~negatives.any(dim=1, keepdim=True)
             return Membership(negatives | (offered & ~close & alone), close)
 
-        divided = scores.negative.divide(rule, close=self.close is not None)
+        divided = scores.negative.divide(rule, close=self.close is not None, plain=True)
         if divided.close is None:
             return replace(scores, negative=divided.kept)
         positive = merge_positives(scores.positive, divided.close, context.as_mean)

@@ -69,7 +69,7 @@ class Group(nn.Module):
             alone = ~company.any(dim=1, keepdim=True)
             return Membership(company | (offered & alone))
 
-        return replace(scores, negative=scores.negative.divide(rule).kept)
+        return replace(scores, negative=scores.negative.divide(rule, plain=True).kept)
 
     def sampling(self, given: NegativeSampling, progress: Progress | None = None) -> NegativeSampling:
         why = f"negatives share the anchor's {self.by}, so the value speaks of the information beyond it, not of all"

@@ -75,7 +75,7 @@ class Neighbours(nn.Module):
                 unknown = ~self.close.knows(index)[:, None]
                 return Membership((reach & ~too_close & ~close) | (offered & unknown), close)
 
-        divided = scores.negative.divide(rule, close=self.keep == "la")
+        divided = scores.negative.divide(rule, close=self.keep == "la", plain=True)
         if divided.close is None:
             return replace(scores, negative=divided.kept)
         positive = merge_positives(scores.positive, divided.close, context.as_mean)

@@ -42,7 +42,7 @@ class Ring:
         """In a loop of one's own, where edges move by schedule, `context` may be how far the run is."""
         now = _now(context)
         rule = lambda values, offered, rows: Membership(self._inside(values, offered, now))
-        return replace(scores, negative=scores.negative.divide(rule).kept)
+        return replace(scores, negative=scores.negative.divide(rule, plain=True).kept)
 
     def _inside(
         self, values: Tensor, kept: Tensor, progress: Progress | None
