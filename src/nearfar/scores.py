@@ -25,6 +25,7 @@ from nearfar.logsumexp import InnerLogSumExp, inner, matches
 TILE = 256  # anchors per tile: small enough for a tile to stay in cache, large enough for a good matmul
 
 
+GRAPH = 4  # copies of a tile that the graph of a rule with a gradient holds, about
 UNKNOWN = -1  # a candidate whose instance is not known: always somebody else
 EMPTY = -2  # a slot that holds nothing yet: never a negative
 
@@ -299,8 +300,12 @@ class Streamed:
                 assert found is not None
                 return found
 
-            chance = self._reduce(chances, self._rows)
-        kept, near = (replace(self, rules=(*self.rules, Asked(rule, part, plain))) for part in (False, True))
+            chance = replace(self, tile=max(1, self.tile // GRAPH))._reduce(chances, self._rows)
+        # the graph of a rule with a gradient holds a tile several times over
+        tile = self.tile if plain else max(1, self.tile // GRAPH)
+        kept, near = (
+            replace(self, tile=tile, rules=(*self.rules, Asked(rule, part, plain))) for part in (False, True)
+        )
         return Divided(kept, near if close else None, chance)
 
     def matrix(self) -> tuple[Float[Tensor, "anchor candidate"], Bool[Tensor, "anchor candidate"]]:

@@ -7,7 +7,6 @@ from typing import Any, Literal
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
 
 from nearfar.errors import UserError
 from nearfar.randomness import uniform_grid
@@ -16,7 +15,33 @@ from nearfar.scores import Membership, Scores
 from nearfar.types import Context, NegativeSampling
 
 Aim = Literal["climb", "oppose"]
-PIECE = 2**17  # pairs whose acceptance is computed at a time
+PIECE = 2**15  # pairs whose acceptance is computed at a time
+
+
+class OneHiddenLayer(torch.autograd.Function):
+    """w2 tanh(w1 z + b1) + b2 of each of many numbers z, with the gradient of its weights alone.
+
+    Held by autograd, the hidden layer of all pairs would be as many times the scores as it has units; here it is made a piece at
+    a time, in both passes.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, z: Tensor, w1: Tensor, b1: Tensor, w2: Tensor, b2: Tensor) -> Float[Tensor, "pair"]:
+        ctx.save_for_backward(z, w1, b1, w2)
+        parts = [torch.tanh(piece[:, None] * w1[:, 0] + b1) @ w2[0] + b2 for piece in z.split(PIECE)]
+        return torch.cat(parts)
+
+    @staticmethod
+    def backward(ctx: Any, above: Tensor) -> tuple[Tensor | None, ...]:
+        z, w1, b1, w2 = ctx.saved_tensors
+        to_w1, to_b1, to_w2 = torch.zeros_like(w1), torch.zeros_like(b1), torch.zeros_like(w2)
+        for piece, given in zip(z.split(PIECE), above.split(PIECE), strict=True):
+            hidden = torch.tanh(piece[:, None] * w1[:, 0] + b1)
+            to_w2[0] += given @ hidden
+            before = (1 - hidden.square()) * (given[:, None] * w2[0])
+            to_b1 += before.sum(dim=0)
+            to_w1[:, 0] += piece @ before
+        return None, to_w1, to_b1, to_w2, above.sum()[None]
 
 
 @dataclass(frozen=True)
@@ -72,14 +97,9 @@ class Accept(nn.Module):
         centred = (values - mean).masked_fill(~offered, 0.0)
         spread = (centred.square().sum(dim=1, keepdim=True) / count).sqrt().clamp_min(1e-6)
         weight = next(self.network.parameters())
-        flat = (centred / spread).to(weight.dtype).flatten()[:, None]
-        # a hidden layer of every pair would be `hidden` times the scores: pieces are computed again in the backward pass
-        pieces = flat.split(PIECE) if torch.is_grad_enabled() and len(flat) > PIECE else (flat,)
-        told = [
-            checkpoint(self.network, piece, use_reentrant=False) if len(pieces) > 1 else self.network(piece)
-            for piece in pieces
-        ]
-        return self.least + (1 - self.least) * torch.sigmoid(torch.cat(told).view_as(values))
+        similarity = (centred / spread).to(weight.dtype)
+        logit = OneHiddenLayer.apply(similarity.flatten(), *self.network.parameters())
+        return self.least + (1 - self.least) * torch.sigmoid(logit.view_as(similarity))
 
     def forward(self, scores: Scores, context: Context | None = None) -> Scores:
         # one number of torch's generator, then a function of it and the pair's place: a tile draws what the whole would
