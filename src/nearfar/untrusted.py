@@ -9,7 +9,6 @@ import os
 import stat
 import zipfile
 from pathlib import Path
-from typing import Any
 
 from nearfar.errors import UserError
 
@@ -55,24 +54,3 @@ def check_npz(path: str | os.PathLike[str]) -> None:
         return
     for member in members:
         check_unpacked(path, member.compress_size, member.file_size)
-
-
-def _top(chunk: Any) -> str | None:
-    """The column of the table that a chunk belongs to; None where a damaged footer does not say."""
-    try:
-        return str(chunk.path_in_schema).split(".")[0]
-    except UnicodeDecodeError:
-        return None
-
-
-def check_parquet(file: Any, column: str, path: str | os.PathLike[str]) -> None:
-    """Stops a Parquet file whose column (and what is nested in it) is a bomb, by the sizes in its footer."""
-    packed = unpacked = 0
-    for group in range(file.metadata.num_row_groups):
-        row_group = file.metadata.row_group(group)
-        for place in range(row_group.num_columns):
-            chunk = row_group.column(place)
-            if _top(chunk) in (column, None):
-                packed += chunk.total_compressed_size
-                unpacked += chunk.total_uncompressed_size
-    check_unpacked(path, max(packed, 0), unpacked)

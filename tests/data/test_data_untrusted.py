@@ -7,6 +7,7 @@ import subprocess
 import sys
 import wave
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 
@@ -14,10 +15,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from PIL import Image
 
 from nearfar.cli import main
 from nearfar.data import open_data
+from nearfar.data.parquet_sizes import _chunks, _Compact, _pages
 from nearfar.errors import UserError
 from nearfar.estimate.read import read_sample
 from nearfar.parts import load_yaml
@@ -160,6 +164,60 @@ def test_a_parquet_file_that_would_unpack_beyond_memory_is_refused_by_its_footer
         open_data(path)
     with pytest.raises(UserError, match="would unpack"):
         read_sample(f"{path}:image")
+
+
+@pytest.mark.parametrize("compression", ["none", "snappy", "zstd"])
+@pytest.mark.parametrize("version", ["1.0", "2.0"])
+def test_the_sizes_of_pages_are_those_that_arrow_reads(
+    compression: str, version: str, tmp_path: Path
+) -> None:
+    """A chunk's total is its pages and their headers, for both page versions, with and without dictionaries."""
+    rng = np.random.default_rng(0)
+    columns = {
+        "image": pictures(40),
+        "label": pa.array(rng.integers(0, 3, 40)),
+        "who": pa.array(["a", "b"] * 20),
+    }
+    options = {"compression": compression, "data_page_version": version, "data_page_size": 200}
+    path = parquet(tmp_path / "a.parquet", columns, row_group_size=17, **options)
+    metadata = pq.ParquetFile(path).metadata
+    known = [metadata.row_group(g).column(c) for g in range(metadata.num_row_groups) for c in range(3)]
+    with path.open("rb") as file:
+        chunks = _chunks(file, path.stat().st_size)
+        found = [_pages(file, chunk) for chunk in chunks]
+    assert [chunk[3][0].decode() for chunk in chunks] == [c.path_in_schema.split(".")[0] for c in known]
+    for (unpacked, packed), chunk in zip(found, known, strict=True):
+        headers = chunk.total_compressed_size - packed
+        assert headers > 0
+        assert unpacked + headers == chunk.total_uncompressed_size
+
+
+def test_a_footer_that_states_too_little_is_not_believed(tmp_path: Path) -> None:
+    zeros = pa.array([{"bytes": bytes(FREE // 8 + 1)}] * 8)
+    path = parquet(tmp_path / "a.parquet", {"image": zeros}, compression="zstd", use_dictionary=False)
+    chunk = pq.ParquetFile(path).metadata.row_group(0).column(0)
+    data, written, lying = path.read_bytes(), varint(chunk.total_uncompressed_size), varint(1000)
+    # as many bytes as before: a number may be written with leading zeros
+    padded = bytes([lying[0], lying[1] | 128, *[128] * (len(written) - 3), 0])
+    footer = len(data) - 8 - int.from_bytes(data[-8:-4], "little")
+    path.write_bytes(data[:footer] + data[footer:].replace(written, padded))
+    assert pq.ParquetFile(path).metadata.row_group(0).column(0).total_uncompressed_size == 1000
+    with pytest.raises(UserError, match="would unpack"):
+        open_data(path)
+
+
+def varint(number: int) -> bytes:
+    zigzag, out = 2 * number, bytearray()
+    while zigzag >= 128:
+        out.append(zigzag & 127 | 128)
+        zigzag >>= 7
+    return bytes([*out, zigzag])
+
+
+@given(st.binary(max_size=200))
+def test_thrift_that_makes_no_sense_ends_in_one_of_two_ways(data: bytes) -> None:
+    with suppress(ValueError, IndexError):
+        assert isinstance(_Compact(data).struct(), dict)
 
 
 def test_an_npz_file_that_would_unpack_beyond_memory_is_refused_by_its_directory(tmp_path: Path) -> None:
