@@ -5,14 +5,17 @@ any memory. So kinds and sizes are looked at before anything is read, and before
 """
 
 import errno
+import json
 import os
 import stat
 import zipfile
 from pathlib import Path
+from typing import Any, TypeGuard
 
 from nearfar.errors import UserError
 
-TEXT = 2**26  # bytes of a file of settings, metrics or results
+TEXT = 2**26  # bytes of a file of settings or results
+DEEPEST = 32  # levels of a JSON file
 # what unpacks to more than FREE bytes may not be more than RATIO times its packed size: pictures, sounds and
 # numbers never are, and a file of zeros is
 FREE, RATIO = 2**28, 200
@@ -34,6 +37,28 @@ def read_text(path: str | os.PathLike[str], most: int = TEXT) -> str:
     if size > most:
         raise OSError(errno.EFBIG, f"{size:,} bytes are too many; allowed are {most:,}", os.fspath(path))
     return Path(path).read_text(encoding="utf-8")
+
+
+def read_json(path: str | os.PathLike[str]) -> Any:
+    """What a JSON file holds; None where it cannot be read, is too long, or nested deeper than anything we write."""
+    try:
+        loaded = json.loads(read_text(path))
+    except (OSError, ValueError, RecursionError):
+        return None
+    level = [loaded]
+    for _ in range(DEEPEST):
+        level = [
+            inner
+            for outer in level
+            if isinstance(outer, (dict, list))
+            for inner in (outer.values() if isinstance(outer, dict) else outer)
+        ]
+    return None if level else loaded
+
+
+def is_number(value: Any) -> TypeGuard[float]:
+    """Whether a value from JSON is a number that a float can be: NaN and infinities are, truth values are not."""
+    return isinstance(value, float) or (type(value) is int and abs(value) < 2**1023)
 
 
 def check_unpacked(path: str | os.PathLike[str], packed: int, unpacked: int) -> None:

@@ -25,8 +25,8 @@ from nearfar.estimate.read import read_sample
 from nearfar.parts import load_yaml
 from nearfar.settings import read_file, read_words
 from nearfar.train.logs import read_metrics
-from nearfar.train.run import Run, read_json
-from nearfar.untrusted import FREE
+from nearfar.train.run import Run
+from nearfar.untrusted import FREE, read_json
 
 
 @pytest.fixture
