@@ -5,15 +5,17 @@ any memory. So kinds and sizes are looked at before anything is read, and before
 """
 
 import errno
+import json
 import os
 import stat
 import zipfile
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 from nearfar.errors import UserError
 
-TEXT = 2**26  # bytes of a file of settings, metrics or results
+TEXT = 2**26  # bytes of a file of settings or results
+DEEPEST = 32  # levels of a JSON file
 # what unpacks to more than FREE bytes may not be more than RATIO times its packed size: pictures, sounds and
 # numbers never are, and a file of zeros is
 FREE, RATIO = 2**28, 200
@@ -37,6 +39,28 @@ def read_text(path: str | os.PathLike[str], most: int = TEXT) -> str:
     return Path(path).read_text(encoding="utf-8")
 
 
+def read_json(path: str | os.PathLike[str]) -> Any:
+    """What a JSON file holds; None where it cannot be read, is too long, or nested deeper than anything we write."""
+    try:
+        loaded = json.loads(read_text(path))
+    except (OSError, ValueError, RecursionError):
+        return None
+    level = [loaded]
+    for _ in range(DEEPEST):
+        level = [
+            inner
+            for outer in level
+            if isinstance(outer, (dict, list))
+            for inner in (outer.values() if isinstance(outer, dict) else outer)
+        ]
+    return None if level else loaded
+
+
+def is_number(value: Any) -> TypeGuard[float]:
+    """Whether a value from JSON is a number that a float can be: NaN and infinities are, truth values are not."""
+    return isinstance(value, float) or (type(value) is int and abs(value) < 2**1023)
+
+
 def check_unpacked(path: str | os.PathLike[str], packed: int, unpacked: int) -> None:
     """Stops what would unpack to a large multiple of itself."""
     if unpacked > max(FREE, RATIO * packed):
@@ -55,24 +79,3 @@ def check_npz(path: str | os.PathLike[str]) -> None:
         return
     for member in members:
         check_unpacked(path, member.compress_size, member.file_size)
-
-
-def _top(chunk: Any) -> str | None:
-    """The column of the table that a chunk belongs to; None where a damaged footer does not say."""
-    try:
-        return str(chunk.path_in_schema).split(".")[0]
-    except UnicodeDecodeError:
-        return None
-
-
-def check_parquet(file: Any, column: str, path: str | os.PathLike[str]) -> None:
-    """Stops a Parquet file whose column (and what is nested in it) is a bomb, by the sizes in its footer."""
-    packed = unpacked = 0
-    for group in range(file.metadata.num_row_groups):
-        row_group = file.metadata.row_group(group)
-        for place in range(row_group.num_columns):
-            chunk = row_group.column(place)
-            if _top(chunk) in (column, None):
-                packed += chunk.total_compressed_size
-                unpacked += chunk.total_uncompressed_size
-    check_unpacked(path, max(packed, 0), unpacked)

@@ -20,11 +20,12 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from nearfar.data.folder import Entry
+from nearfar.data.parquet_sizes import check_parquet
 from nearfar.data.scan import Item
 from nearfar.errors import UserError
 from nearfar.modalities.dataset import Unusable
 from nearfar.modalities.labels import Labels, class_numbers
-from nearfar.untrusted import check_parquet, check_regular
+from nearfar.untrusted import check_regular
 
 _ROWS = 256
 _LABELS = ("label", "labels", "fine_label")
@@ -41,6 +42,7 @@ class Parquet:
         self.label = next((name for name in _LABELS if name in first), _LABELS[0])
         classes: set[tuple[str, ...]] = set()
         for entry in self._entries:
+            check_parquet(entry.path, [self.column])
             with _opened(entry.path) as file:
                 _check_content(file.schema_arrow, self.column, entry.path)
                 self._counts.append(_row_count(file, entry))
@@ -187,7 +189,6 @@ def _row_count(file: Any, entry: Entry) -> int:
 def _file_items(path: str, column: str) -> Iterator[Item]:
     """One item per row, whatever happens: rows behind a damaged page become items that say so."""
     with _opened(path) as file:
-        check_parquet(file, column, path)
         for group in range(file.num_row_groups):
             rows = file.metadata.row_group(group).num_rows
             yield from islice(_group_items(file, group, rows, column), rows)
@@ -226,8 +227,8 @@ def _label_column(path: str, name: str) -> Any:
 
 
 def _column(path: str, name: str) -> Any:
+    check_parquet(path, [name])
     with _opened(path) as file:
-        check_parquet(file, name, path)
         try:
             return file.read(columns=[name]).column(name)
         except (pa.ArrowException, OSError) as error:

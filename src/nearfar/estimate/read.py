@@ -6,8 +6,9 @@ from typing import Any
 
 import numpy as np
 
+from nearfar.data.parquet_sizes import check_parquet
 from nearfar.errors import UserError
-from nearfar.untrusted import check_npz, check_parquet
+from nearfar.untrusted import check_npz
 
 KINDS = (".npy", ".npz", ".csv", ".parquet")
 
@@ -99,8 +100,7 @@ def _parquet(file: Path, wanted: list[str]) -> dict[str, np.ndarray]:
     import pyarrow.parquet
 
     with pyarrow.parquet.ParquetFile(file) as opened:
-        for name in wanted or opened.schema_arrow.names:
-            check_parquet(opened, name, file)
+        check_parquet(file, opened.schema_arrow.names)
     return _columns(file, pyarrow.parquet.read_table(file), wanted)
 
 

@@ -14,6 +14,7 @@ from typing import Any
 from nearfar.errors import UserError
 from nearfar.evaluate.features import write_whole
 from nearfar.intervals import with_intervals
+from nearfar.untrusted import read_json
 
 Result = Mapping[str, Any]
 
@@ -58,16 +59,22 @@ def _together(earlier: Result, now: Result) -> dict[str, Any]:
 
 
 def _read(path: Path) -> list[dict[str, Any]]:
-    try:
-        return results_of(json.loads(path.read_text(encoding="utf-8")))
-    except (OSError, ValueError):
-        return []
+    return results_of(read_json(path))
 
 
 def _sound(result: Any) -> bool:
-    sets = [result.get(role) for role in ("train", "test")] if isinstance(result, Mapping) else []
-    return bool(sets) and all(
-        isinstance(one, Mapping) and {"name", "samples", "fingerprint"} <= set(one) for one in sets
+    if not isinstance(result, Mapping) or not all(is_set(result.get(role)) for role in ("train", "test")):
+        return False
+    baselines = result.get("baselines", {})
+    return isinstance(baselines, Mapping) and all(isinstance(each, Mapping) for each in baselines.values())
+
+
+def is_set(told: Any) -> bool:
+    """Whether this describes a data set: its name, fingerprint and number of samples."""
+    return (
+        isinstance(told, Mapping)
+        and all(isinstance(told.get(key), str) for key in ("name", "fingerprint"))
+        and type(told.get("samples")) is int
     )
 
 

@@ -11,6 +11,8 @@ compared with (`baselines`, `measures`), and what a person is shown (`pictures`)
 and a line in `MODALITIES`.
 """
 
+import json
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
@@ -20,6 +22,7 @@ import numpy as np
 import torch
 from jaxtyping import Float, Int
 from PIL import Image
+from pydantic import TypeAdapter, ValidationError
 from torch import Tensor
 
 from nearfar.encoders import InputSpec
@@ -27,6 +30,7 @@ from nearfar.errors import UserError
 from nearfar.method import Method
 from nearfar.modalities.dataset import DataSet, Instances
 from nearfar.modalities.labels import Labels
+from nearfar.untrusted import is_number
 
 Choice = Mapping[str, Any]  # a room's section of the settings: a name and the part's settings
 
@@ -45,11 +49,28 @@ class Description:
 
     @classmethod
     def from_plain(cls, plain: Mapping[str, Any]) -> Self:
-        own = {field.name for field in fields(cls)}
-        known: dict[str, Any] = {
-            k: tuple(v) if isinstance(v, list) else v for k, v in plain.items() if k in own
-        }
-        return cls(**known)
+        """What `as_plain` gave; a description of anything else, which a checkpoint from elsewhere may hold, is refused."""
+        try:
+            known = TypeAdapter(cls).validate_json(json.dumps(plain), strict=True)
+        except ValidationError as problem:
+            first = problem.errors()[0]
+            where = ".".join(map(str, first["loc"]))
+            raise UserError(
+                f"the checkpoint's description of its data makes no sense ({where}: {first['msg']})"
+            ) from None
+        for field in fields(known):
+            held = getattr(known, field.name)
+            numbers = [value for value in (held if isinstance(held, tuple) else (held,)) if is_number(value)]
+            wrong = [value for value in numbers if not math.isfinite(value)]
+            if wrong or (isinstance(held, int) and held < 1):
+                raise UserError(
+                    f"the checkpoint's description of its data makes no sense ({field.name} is {held})"
+                )
+        if len(getattr(known, "mean", ())) != len(getattr(known, "std", ())):
+            raise UserError(
+                "the checkpoint's description of its data makes no sense (mean and std have different lengths)"
+            )
+        return known
 
     def of(self, data: Instances) -> Self:
         """The same kind of data, but these."""

@@ -43,7 +43,7 @@ class Queue(Fresh, nn.Module):
 
     def setup(self, key_groups: int, prepare: Callable[[Tensor], Tensor]) -> None:
         if key_groups != self.key_groups:
-            if bool((self.index != EMPTY).any()):
+            if not self.index.is_meta and bool((self.index != EMPTY).any()):
                 raise UserError(
                     f"the queue holds keys of {self.key_groups} kinds of another method, and this one has {key_groups}; give it a queue of its own"
                 )

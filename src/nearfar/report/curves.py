@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from nearfar.report.facts import Curve
+from nearfar.untrusted import is_number
 
 POINTS = 500
 
@@ -31,9 +32,9 @@ def curves_of(rows: Sequence[Mapping[str, Any]]) -> dict[str, Curve]:
     drawn = {}
     moving = dict.fromkeys(name for row in rows if row.get("kind") == "train" for name in row if "." in name)
     for kind, names in (("train", (*TRAINED, *moving)), ("probe", PROBED), ("held-out", HELD_OUT)):
-        of_kind = _of_kind(rows, kind)
+        told = of_kind(rows, kind)
         for name in names:
-            curve = curve_of((row["epoch"], row.get(name)) for row in of_kind)
+            curve = curve_of((row["epoch"], row.get(name)) for row in told)
             if curve is not None:
                 drawn[f"held-out {name}" if kind == "held-out" else name] = curve
     return drawn
@@ -41,7 +42,7 @@ def curves_of(rows: Sequence[Mapping[str, Any]]) -> dict[str, Curve]:
 
 def edges_of(rows: Sequence[Mapping[str, Any]], selection: Mapping[str, Any]) -> dict[str, Curve]:
     """The course of a selection's edges as shares of an anchor's candidates; one that is a number stays where it is."""
-    trained = _of_kind(rows, "train")
+    trained = of_kind(rows, "train")
     drawn = {}
     for name in EDGES:
         fixed = selection.get(name)
@@ -54,13 +55,15 @@ def edges_of(rows: Sequence[Mapping[str, Any]], selection: Mapping[str, Any]) ->
     return drawn
 
 
-def _of_kind(rows: Sequence[Mapping[str, Any]], kind: str) -> list[Mapping[str, Any]]:
-    return sorted((row for row in rows if row.get("kind") == kind), key=lambda row: row["epoch"])
+def of_kind(rows: Sequence[Mapping[str, Any]], kind: str) -> list[Mapping[str, Any]]:
+    """The rows of a kind that say where in the run they are, in that order."""
+    placed = (row for row in rows if row.get("kind") == kind and is_number(row.get("epoch")))
+    return sorted((row for row in placed if math.isfinite(row["epoch"])), key=lambda row: row["epoch"])
 
 
 def curve_of(pairs: Iterable[tuple[float, float | None]]) -> Curve | None:
     """A curve of (epoch, value); a null value was never measured, a NaN or infinite one was and is a gap."""
-    measured = [(epoch, value) for epoch, value in pairs if value is not None]
+    measured = [(epoch, value) for epoch, value in pairs if is_number(value)]
     table = np.array(measured, dtype=np.float64).reshape(-1, 2)
     epoch, value = table[:, 0], np.where(np.isfinite(table[:, 1]), table[:, 1], np.nan)
     finite = value[~np.isnan(value)]

@@ -4,7 +4,6 @@ Numbers first (settings, metrics, evaluation), which are always there; then what
 encoder (map, gallery, strip), each of which may be absent with a reason: a page is written all the same.
 """
 
-import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -13,11 +12,12 @@ from statistics import median
 from typing import Any, TypeGuard
 
 from nearfar.errors import UserError
-from nearfar.evaluate.record import kind_of, results_of
-from nearfar.report.curves import curves_of, edges_of
+from nearfar.evaluate.record import is_set, kind_of, results_of
+from nearfar.report.curves import curves_of, edges_of, of_kind
 from nearfar.report.facts import Absent, Certificate, Curve, Event, Fact, HeldOut, RunFacts, Score, Tested
 from nearfar.report.inputs import Run
 from nearfar.report.visuals import Detail, visuals_of
+from nearfar.untrusted import is_number, read_json
 
 
 @dataclass(frozen=True)
@@ -80,20 +80,17 @@ def written(value: Any) -> str:
 
 def _environment(run: Run) -> dict[str, str]:
     """env.json, flattened; empty when the file is missing or damaged, since the page can do without it."""
-    try:
-        tree = json.loads((run.path / "env.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
+    tree = read_json(run.path / "env.json")
     return {name: written(value) for name, value in flattened(tree)} if isinstance(tree, dict) else {}
 
 
 def _summary(numbers: _Numbers) -> Iterator[Fact]:
-    trained = [row for row in numbers.metrics if row.get("kind") == "train"]
+    trained = of_kind(numbers.metrics, "train")
     if trained:
         last = max(trained, key=lambda row: row["step"])
         yield Fact("steps", f"{last['step']:,}")
         yield Fact("epochs", f"{last['epoch']:.3g}" + _planned(numbers.settings.get("epochs")))
-        speeds = [row["images_per_s"] for row in trained if row.get("images_per_s")]
+        speeds = [speed for row in trained if is_number(speed := row.get("images_per_s"))]
         if speeds:
             yield Fact("images a second", f"{median(speeds):,.0f}")
     for name in ("backbone", "batch_size"):
@@ -138,14 +135,18 @@ def _certificate(run: Run) -> Certificate | Absent:
 
 def _held_out(metrics: Sequence[Mapping[str, Any]]) -> HeldOut | Absent:
     """The last held-out estimate that was logged."""
-    rows = [row for row in metrics if row.get("kind") == "held-out" and row.get("nats") is not None]
+    rows = [row for row in of_kind(metrics, "held-out") if is_number(row.get("nats"))]
     if not rows:
         return Absent(
             "No instances were kept aside, so nothing is proven of this run; held_out=0.05 keeps 5 % aside."
         )
     last = max(rows, key=lambda row: row["step"])
-    claimed = Certificate(str(last["status"]), str(last["condition"]), last.get("ceiling"))
-    return HeldOut(float(last["nats"]), float(last["error"] or math.nan), int(last["instances"]), claimed)
+    ceiling, error, instances = (last.get(name) for name in ("ceiling", "error", "instances"))
+    claimed = Certificate(
+        str(last.get("status")), str(last.get("condition")), ceiling if is_number(ceiling) else None
+    )
+    known = int(instances) if isinstance(instances, int) else 0
+    return HeldOut(float(last["nats"]), float(error) if is_number(error) else math.nan, known, claimed)
 
 
 def _certified(curves: dict[str, Curve]) -> dict[str, Curve]:
@@ -212,7 +213,7 @@ def _results(tree: Mapping[str, Any], features: str, tested: Tested, above: str 
 
 def _own(tested: Tested, other: Any) -> Tested:
     """The test set of a protocol that was tested on another than its company: a kind of its own."""
-    if not isinstance(other, Mapping):
+    if not is_set(other):
         return tested
     kind = f"{tested.kind} {other['fingerprint']}"
     return replace(tested, kind=kind, name=str(other["name"]), samples=int(other["samples"]))

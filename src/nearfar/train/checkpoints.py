@@ -82,7 +82,8 @@ def check(path: Path) -> str | None:
         tensors, facts = _parsed(path)
     except _Damaged as damage:
         return str(damage)
-    wrong = not_finite(tensors, facts.get("unbounded", ()))
+    named = facts.get("unbounded")
+    wrong = not_finite(tensors, named if isinstance(named, list) else ())
     return None if wrong is None else f"{wrong} is not finite"
 
 
@@ -108,7 +109,12 @@ def newest(folder: Path) -> Path | None:
 def newest_step(folder: Path) -> int | None:
     """The step of the newest valid checkpoint."""
     found = newest(folder)
-    return None if found is None else _place(found)[0]
+    return None if found is None else step_of(found)
+
+
+def step_of(path: Path) -> int:
+    """The step in a checkpoint's name."""
+    return _place(path)[0]
 
 
 # ---------------------------------------------------------------------------------------------- bytes

@@ -28,6 +28,7 @@ from nearfar.schedules import Progress, Value, at, cosine
 from nearfar.settings import Settings
 from nearfar.train import checkpoints, optimisers
 from nearfar.train.adaptive import AdaptiveState
+from nearfar.train.facts import fits
 from nearfar.train.logs import Display, Log
 from nearfar.train.monitors import Collapse, Diverged, Finite, Readings, readings, tight_start
 from nearfar.train.stops import StopRequests
@@ -121,7 +122,10 @@ class Trainer:
         return tensors, facts
 
     def restore(self, tensors: dict[str, Tensor], facts: dict[str, Any]) -> None:
-        self.method.load_state_dict(under(tensors, "method/"))
+        stored = under(tensors, "method/")
+        if not fits(self.method, stored):
+            raise ValueError("other tensors than the settings describe")
+        self.method.load_state_dict(stored)
         if (
             facts["optimizer"] == self.settings.optimizer
         ):  # moments of another optimiser mean nothing to this one

@@ -17,6 +17,7 @@ from torch.optim import SGD, AdamW, Optimizer
 from nearfar.errors import UserError
 
 _NORMS = (_NormBase, nn.GroupNorm, nn.LayerNorm, nn.RMSNorm)
+_STATE = ("step", "exp_avg", "exp_avg_sq", "momentum_buffer")
 _FUSED_ON = ("cpu", "cuda", "mps", "xpu")
 
 
@@ -129,7 +130,8 @@ def load_state_tensors(optimizer: Optimizer, module: nn.Module, tensors: Mapping
         key, _, name = label.partition("/")
         parameter = parameters.get(name)
         shape = () if key == "step" or parameter is None else parameter.shape
-        if parameter is None or value.shape != shape:
+        expected = torch.float32 if key == "step" or parameter is None else parameter.dtype
+        if parameter is None or value.shape != shape or value.dtype is not expected or key not in _STATE:
             raise UserError(
                 f"The saved optimiser state {label!r} of shape {list(value.shape)} fits no parameter."
             )
@@ -138,6 +140,10 @@ def load_state_tensors(optimizer: Optimizer, module: nn.Module, tensors: Mapping
         else:
             restored = torch.empty_like(parameter, dtype=value.dtype, requires_grad=False).copy_(value)
         state.setdefault(parameter, {})[key] = restored
+    if len({frozenset(held) for held in state.values()}) > 1:
+        raise UserError(
+            "The saved optimiser state is not complete: some parameters have more of it than others."
+        )
     optimizer.state.clear()
     optimizer.state.update(state)
 

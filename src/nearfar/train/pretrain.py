@@ -19,6 +19,7 @@ from nearfar.hardware import environment, keep_freed_memory, pick_device, pick_p
 from nearfar.modalities import DataSet
 from nearfar.settings import MAY_CHANGE, Settings, resolve
 from nearfar.train import checkpoints
+from nearfar.train.facts import load as load_checkpoint
 from nearfar.train.logs import Display
 from nearfar.train.loop import Trainer, train
 from nearfar.train.prepare import (
@@ -34,7 +35,7 @@ from nearfar.train.run import (
     Run,
     backbone_of,
     check_kind,
-    read_json,
+    read_mapping,
     stored_settings,
 )
 
@@ -78,7 +79,7 @@ def run_pretraining(
     check_kind(settings, located)
     with claimed(out):
         found = newest_checkpoint(out / "ckpt")
-        restored = checkpoints.load(found) if found else None
+        restored = load_checkpoint(found) if found else None
         before = settings.modality.description(restored[1]["data"]) if restored else None
         limits = Limits(max_bad_share=settings.max_bad_share, quarantine=out / "quarantine.csv")
         options = settings.modality.opening(settings.views, settings.image_size, before)
@@ -91,7 +92,7 @@ def run_pretraining(
         if restored:
             resume(trainer, restored, out)
         write_text(out / "config.yaml", settings.as_yaml())
-        began = (read_json(out / "env.json") or {}).get("started") if restored else None
+        began = (read_mapping(out / "env.json") or {}).get("started") if restored else None
         facts_here = {
             "started": began or f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}",
             "precision": str(precision),

@@ -1,6 +1,5 @@
 """A run folder, opened: its settings, what it logged, and the encoder it trained."""
 
-import json
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -21,10 +20,10 @@ from nearfar.parts import load_yaml
 from nearfar.recipes.build import build_method, describe
 from nearfar.recipes.choices import CHOICES
 from nearfar.settings import Settings, check
-from nearfar.train import checkpoints
+from nearfar.train import checkpoints, facts
 from nearfar.train.logs import read_metrics
 from nearfar.train.loop import under
-from nearfar.untrusted import read_text
+from nearfar.untrusted import read_json, read_text
 
 
 class Run:
@@ -47,11 +46,11 @@ class Run:
 
     @property
     def evaluation(self) -> dict[str, Any] | None:
-        return read_json(self.path / "evaluation.json")
+        return read_mapping(self.path / "evaluation.json")
 
     @property
     def environment(self) -> dict[str, Any] | None:
-        return read_json(self.path / "env.json")
+        return read_mapping(self.path / "env.json")
 
     @cached_property
     def checkpoint(self) -> Path:
@@ -63,7 +62,7 @@ class Run:
 
     @cached_property
     def _loaded(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        return checkpoints.load(self.checkpoint)
+        return facts.load(self.checkpoint)
 
     @property
     def facts(self) -> dict[str, Any]:
@@ -80,14 +79,22 @@ class Run:
 
     def method(self, trained: bool = True) -> Method:
         """The whole method as trained, or as it was before the first step."""
+        stored = under(self._loaded[0], "method/")
+        # first where a network of any size costs nothing: a line of settings can describe one beyond all memory
+        with torch.device("meta"):
+            described = fresh_method(self.settings, self.description)
+        if not facts.fits(described, stored):
+            raise UserError(
+                f"the checkpoint in {self.path} holds other tensors than its settings describe; it was written by another version "
+                "of nearfar: use that one, or train again"
+            )
         method = fresh_method(self.settings, self.description)
         if trained:
             try:
-                method.load_state_dict(under(self._loaded[0], "method/"))
+                method.load_state_dict(stored)
             except RuntimeError:
                 raise UserError(
-                    f"the checkpoint in {self.path} holds other tensors than its settings describe; it was written by another version "
-                    "of nearfar: use that one, or train again"
+                    f"the checkpoint in {self.path} holds tensors of other shapes than its settings describe"
                 ) from None
         return method.eval()
 
@@ -189,9 +196,6 @@ def backbone_of(method: Method) -> nn.Module:
     return method.encoders.backbone()
 
 
-def read_json(path: Path) -> dict[str, Any] | None:
-    try:
-        loaded = json.loads(read_text(path))
-    except (OSError, ValueError, RecursionError):
-        return None
+def read_mapping(path: Path) -> dict[str, Any] | None:
+    loaded = read_json(path)
     return loaded if isinstance(loaded, dict) else None

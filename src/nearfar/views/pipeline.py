@@ -23,6 +23,7 @@ from nearfar.views.parameters import Parameters, draw
 
 Image = Float[Tensor, "image channel size size"]
 
+LARGEST = 4096  # side of a view
 MARGIN = 256 / 224  # evaluation shows the central 224 of 256 pixels wherever the image has so many to spare
 
 
@@ -37,8 +38,8 @@ class _Renderer:
         device: str | torch.device,
         colours: Colours = "rgb",
     ) -> None:
-        if isinstance(size, bool) or not isinstance(size, int) or size < 2:
-            raise UserError(f"image_size is {size!r}; allowed is a whole number of at least 2.")
+        if isinstance(size, bool) or not isinstance(size, int) or not 2 <= size <= LARGEST:
+            raise UserError(f"image_size is {size!r}; allowed is a whole number from 2 to {LARGEST}.")
         self.size = size
         self.mean = _statistic("mean", mean)
         self.std = _statistic("std", std)

@@ -1,0 +1,74 @@
+"""What a checkpoint's facts and tensors must be to be used: types and ranges, whoever wrote them.
+
+The manifest's hashes find damage. They do not tell whether a folder was made by us: a mean of the wrong length, a step that is
+text or weights that are integers would be noticed far from here, or never.
+"""
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import torch
+from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError
+from torch import Tensor, nn
+
+from nearfar.errors import UserError
+from nearfar.train import checkpoints
+
+Count = Annotated[int, Field(ge=0, lt=2**62)]
+
+
+class _Facts(BaseModel):
+    model_config = ConfigDict(strict=True, extra="allow", allow_inf_nan=False)
+
+
+class _Collapse(_Facts):
+    bad: Count
+    spoken: bool
+
+
+class _Finite(_Facts):
+    bad: Count
+    taken: Count = 1
+
+
+class _Walks(_Facts):
+    moves: dict[str, Count]
+    before: dict[Literal["score", "loss"], FiniteFloat]
+
+
+class _Checkpoint(_Facts):
+    step: Count
+    optimizer: Literal["sgd", "adamw", "lars"]
+    seconds: Annotated[FiniteFloat, Field(ge=0)]
+    collapse: _Collapse
+    finite: _Finite
+    walks: _Walks = _Walks(moves={}, before={})
+    unbounded: list[str] = []
+    data: dict[str, Any]  # its modality knows what must be in it
+
+
+def load(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """The tensors and facts of a run's checkpoint, their types and ranges checked."""
+    tensors, facts = checkpoints.load(path)
+    try:
+        _Checkpoint(**facts)
+    except ValidationError as problem:
+        first = problem.errors()[0]
+        where = ".".join(map(str, first["loc"])) or "facts"
+        raise UserError(
+            f"{path}: not a usable checkpoint, its {where} makes no sense ({first['msg'][0].lower()}{first['msg'][1:]})"
+        ) from None
+    if facts["step"] != checkpoints.step_of(path):
+        raise UserError(f"{path}: not a usable checkpoint, its facts are those of step {facts['step']}")
+    return tensors, facts
+
+
+def fits(described: nn.Module, tensors: dict[str, Tensor]) -> bool:
+    """Whether these are the tensors of a module: the same names, sizes and kinds of numbers. The module may be on torch's
+    meta device, where a network of any size costs nothing."""
+    wanted = described.state_dict()
+    return wanted.keys() == tensors.keys() and all(
+        tensors[name].numel() == value.numel() and tensors[name].dtype is value.dtype
+        for name, value in wanted.items()
+        if isinstance(value, torch.Tensor)
+    )
