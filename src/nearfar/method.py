@@ -67,7 +67,7 @@ class Method(nn.Module):
         self.encoders, self.critic, self.negatives = encoders, critic, negatives
         self.selection, self.bound = selection, bound
         self.symmetric, self.chunk = symmetric, chunk
-        negatives.setup(encoders.key_groups, critic.prepare)
+        negatives.setup(encoders.key_groups, encoders.group_of, critic.prepare)
 
     def forward(self, batch: Batch, progress: Progress = START) -> Outcome:
         pairs = self.pairs(batch)
@@ -142,7 +142,7 @@ class Method(nn.Module):
         return scores, Context(anchors, candidates, rows, progress, as_mean)
 
     def _alike(self, key: int, other: int) -> bool:
-        return key % self.encoders.key_groups == other % self.encoders.key_groups
+        return self.encoders.group_of(key) == self.encoders.group_of(other)
 
     def _positives(
         self, anchors: Tensor, keys: Tensor, progress: Progress

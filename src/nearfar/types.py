@@ -192,11 +192,13 @@ class Outcome:
 class Encoders(Protocol):
     """Who encodes: `encode` gives embeddings of the views asked for, `advance` moves what follows slowly.
 
-    `key_groups`: how many kinds of keys there are that never stand beside each other, since other networks made them. Keys j and k
-    are of one kind if they are equal modulo that number.
+    Keys that other networks made never stand beside each other: `group_of` says to which of `key_groups` groups a key belongs.
     """
 
     key_groups: int
+
+    def group_of(self, key: int) -> int:
+        """The group of a key, from 0 to `key_groups` - 1."""
 
     def pairs(self, views: int, symmetric: bool) -> tuple[Pair, ...]:
         """Who is told from whom, for batches of so many views."""
@@ -226,9 +228,11 @@ class Critic(Protocol):
 class Source(Protocol):
     """Where candidates live. Only `advance` may change what it holds."""
 
-    def setup(self, key_groups: int, prepare: Callable[[Tensor], Tensor]) -> None:
-        """Told once, before anything else, how many kinds of keys will come (`Encoders.key_groups`), and what brings a vector to the
-        form that is scored and stored (`Critic.prepare`)."""
+    def setup(
+        self, key_groups: int, group_of: Callable[[int], int], prepare: Callable[[Tensor], Tensor]
+    ) -> None:
+        """Told once, before anything else, how many groups of keys there are and which group a key is of (`Encoders.group_of`),
+        and what brings a vector to the form that is scored and stored (`Critic.prepare`)."""
 
     def prefill_size(self) -> int:
         """How many instances it wants to be shown before the first step."""

@@ -50,6 +50,9 @@ class BySymbol(nn.Module):
 
     key_groups = 1
 
+    def group_of(self, key: int) -> int:
+        return 0
+
     def __init__(self, scores: Sequence[float]) -> None:
         super().__init__()
         self.scores = torch.tensor(scores, dtype=torch.float64)

@@ -201,7 +201,7 @@ def test_a_queue_in_use_is_not_emptied_for_another_method() -> None:
     queue = Queue(16, dim=4)
     queue.advance({0: unit(3)}, torch.arange(3), START)
     with pytest.raises(UserError, match="give it a queue of its own"):
-        queue.setup(2, F.normalize)
+        queue.setup(2, lambda key: key % 2, F.normalize)
 
 
 @pytest.mark.parametrize(

@@ -128,6 +128,9 @@ class InfoMax(nn.Module):
             predictor=plan.make_predictor(),
         )
 
+    def group_of(self, key: int) -> int:
+        return key % 2  # see `pairs`
+
     def pairs(self, views: int, symmetric: bool) -> tuple[Pair, ...]:
         """The summary of view a told from the maps of view b: key 2b is b's whole map, 2b + 1 its places."""
         asked = view_pairs(views, symmetric)

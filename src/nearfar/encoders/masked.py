@@ -93,6 +93,9 @@ class MaskedSymbols(nn.Module):
     def from_config(cls, plan: HeadConfig, seen: InputSpec, **settings: Any) -> Self:
         return cls(**settings, **{key: seen.context[key] for key in ("symbols", "length", "share")})
 
+    def group_of(self, key: int) -> int:
+        return 0
+
     def pairs(self, views: int, symmetric: bool) -> tuple[Pair, ...]:
         return (Pair(READ, HIDDEN, 1.0, self.hidden, self.hidden - 1, identity_is_key=True),)
 

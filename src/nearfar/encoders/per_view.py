@@ -55,6 +55,9 @@ class PerView(ViewEncoder, nn.Module):
         channels = [shape[0] for shape in seen.shapes]
         return cls(networks, **settings, channels=channels, predictor=plan.make_predictor())
 
+    def group_of(self, key: int) -> int:
+        return key  # a view's network makes its keys
+
     def pairs(self, views: int, symmetric: bool) -> tuple[Any, ...]:
         if views > len(self.networks):
             raise UserError(

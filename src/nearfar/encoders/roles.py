@@ -52,6 +52,9 @@ class ViewEncoder:
         """The role with the network that a plan describes."""
         return cls(plan.network(seen), **settings, predictor=plan.make_predictor())  # type: ignore[call-arg]
 
+    def group_of(self, key: int) -> int:
+        return 0
+
     def pairs(self, views: int, symmetric: bool) -> tuple[Pair, ...]:
         pairs = view_pairs(views, symmetric)
         return tuple(Pair(anchor, key, 1 / len(pairs)) for anchor, key in pairs)

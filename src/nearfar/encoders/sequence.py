@@ -124,6 +124,9 @@ class Predictive(nn.Module):
     def from_config(cls, plan: HeadConfig, seen: InputSpec, **settings: Any) -> Self:
         return cls(**settings, samples=seen.context["samples"], instances=seen.context["instances"])
 
+    def group_of(self, key: int) -> int:
+        return key % self.steps  # steps count from 1
+
     def pairs(self, views: int, symmetric: bool) -> tuple[Pair, ...]:
         return tuple(self._pair(k) for k in range(1, self.steps + 1))
 

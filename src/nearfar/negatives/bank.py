@@ -46,7 +46,9 @@ class Bank(nn.Module):
         self.register_buffer("index", torch.full((size,), EMPTY))
         self.prepare: Callable[[Tensor], Tensor] = partial(F.normalize, dim=1)
 
-    def setup(self, key_groups: int, prepare: Callable[[Tensor], Tensor]) -> None:
+    def setup(
+        self, key_groups: int, group_of: Callable[[int], int], prepare: Callable[[Tensor], Tensor]
+    ) -> None:
         self.prepare = prepare
 
     @property

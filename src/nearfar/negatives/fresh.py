@@ -22,7 +22,9 @@ GROUPED = "the places of one instance are not independent draws, so negatives co
 class Fresh:
     """A source that pulls anchors towards the keys of this very step and remembers nothing."""
 
-    def setup(self, key_groups: int, prepare: Callable[[Tensor], Tensor]) -> None:
+    def setup(
+        self, key_groups: int, group_of: Callable[[int], int], prepare: Callable[[Tensor], Tensor]
+    ) -> None:
         """Nothing is kept."""
 
     def prefill_size(self) -> int:

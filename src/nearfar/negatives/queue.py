@@ -13,13 +13,18 @@ from nearfar.schedules import Progress
 from nearfar.scores import EMPTY, Candidates
 from nearfar.types import NegativeSampling
 
+
+def _the_only_one(key: int) -> int:
+    return 0
+
+
 LARGEST = 2**26  # keys; of 128 numbers each that is 32 GiB
 
 
 class Queue(Fresh, nn.Module):
-    """The last `size` keys of each kind. Overflow wraps; a step's own keys enter only after the step that made them.
+    """The last `size` keys of each group. Overflow wraps; a step's own keys enter only after the step that made them.
 
-    Kinds of keys (`Encoders.key_groups`) lie one below the other in `embedding`, `size` places each, and never mix.
+    Groups of keys (`Encoders.group_of`) lie one below the other in `embedding`, `size` places each, and never mix.
     """
 
     embedding: Tensor
@@ -33,6 +38,7 @@ class Queue(Fresh, nn.Module):
         if dim < 1:
             raise UserError(f"Queue(dim={dim}) holds no vectors; it must be at least 1")
         self.size, self.dim = int(size), dim
+        self.group_of: Callable[[int], int] = _the_only_one
         self.register_buffer("embedding", torch.zeros(size, dim))
         self.register_buffer("index", torch.full((size,), EMPTY))
         self.register_buffer("pointer", torch.zeros(1, dtype=torch.long))
@@ -41,11 +47,14 @@ class Queue(Fresh, nn.Module):
     def key_groups(self) -> int:
         return len(self.pointer)
 
-    def setup(self, key_groups: int, prepare: Callable[[Tensor], Tensor]) -> None:
+    def setup(
+        self, key_groups: int, group_of: Callable[[int], int], prepare: Callable[[Tensor], Tensor]
+    ) -> None:
+        self.group_of = group_of
         if key_groups != self.key_groups:
             if not self.index.is_meta and bool((self.index != EMPTY).any()):
                 raise UserError(
-                    f"the queue holds keys of {self.key_groups} kinds of another method, and this one has {key_groups}; give it a queue of its own"
+                    f"the queue holds keys in {self.key_groups} groups of another method, and this one has {key_groups}; give it a queue of its own"
                 )
             self.embedding = self.embedding.new_zeros(key_groups * self.size, self.dim)
             self.index = self.index.new_full((key_groups * self.size,), EMPTY)
@@ -53,7 +62,7 @@ class Queue(Fresh, nn.Module):
 
     def _load_from_state_dict(self, state: dict[str, Any], prefix: str, *rest: Any) -> None:
         pointer = state.get(f"{prefix}pointer")
-        if pointer is not None:  # a number in runs from before there were kinds
+        if pointer is not None:  # a number in runs from before there were groups
             state[f"{prefix}pointer"] = pointer.reshape(-1)
         super()._load_from_state_dict(state, prefix, *rest)
 
@@ -61,27 +70,27 @@ class Queue(Fresh, nn.Module):
         return self.size
 
     def candidates(self, keys: Mapping[int, Tensor], index: Tensor, which: int) -> Candidates:
-        return Candidates(*self._of(which % self.key_groups))
+        return Candidates(*self._of(self.group_of(which)))
 
-    def _of(self, kind: int) -> tuple[Tensor, Tensor]:
-        places = slice(kind * self.size, (kind + 1) * self.size)
+    def _of(self, group: int) -> tuple[Tensor, Tensor]:
+        places = slice(group * self.size, (group + 1) * self.size)
         return self.embedding[places], self.index[places]
 
     @torch.no_grad()
     def advance(self, keys: Mapping[int, Tensor], index: Tensor, progress: Progress) -> None:
         for view in sorted(keys):
-            self._push(view % self.key_groups, *rows_of(keys[view], index))
+            self._push(self.group_of(view), *rows_of(keys[view], index))
 
-    def _push(self, kind: int, keys: Tensor, index: Tensor) -> None:
+    def _push(self, group: int, keys: Tensor, index: Tensor) -> None:
         count = len(keys)
         self._check_room(count)
         if keys.shape[1] != self.dim:
             raise UserError(f"Queue(dim={self.dim}) was given keys of {keys.shape[1]} numbers")
-        places = (self.pointer[kind] + torch.arange(count, device=self.pointer.device)) % self.size
-        embedding, ids = self._of(kind)
+        places = (self.pointer[group] + torch.arange(count, device=self.pointer.device)) % self.size
+        embedding, ids = self._of(group)
         embedding[places] = keys.to(embedding.dtype)
         ids[places] = index
-        self.pointer[kind] = (self.pointer[kind] + count) % self.size
+        self.pointer[group] = (self.pointer[group] + count) % self.size
 
     def _check_room(self, count: int, views: int = 1) -> None:
         if count * views > self.size:
