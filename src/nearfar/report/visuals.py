@@ -19,11 +19,11 @@ from nearfar.report.facts import (
     Strip,
     StripRow,
 )
-from nearfar.report.inputs import Images, Run
+from nearfar.report.inputs import Run, Shown
 from nearfar.report.named import Named
 from nearfar.report.pictures import data_uri, fitted, sprite_of, square, within
 from nearfar.report.reasons import UNAVAILABLE, said
-from nearfar.report.selection import Extent, chosen, selection_of
+from nearfar.report.selection import Extent, selection_of, selects
 from nearfar.report.space import flat_map, nearest, queries_of, sample
 
 
@@ -77,11 +77,11 @@ def visuals_of(run: Run, settings: Mapping[str, Any], detail: Detail) -> Visuals
 
 
 def _nothing(why: Absent, settings: Mapping[str, Any]) -> Visuals:
-    return Visuals(why, why, why, None if chosen(settings, "selection") == "everyone" else why)
+    return Visuals(why, why, why, why if selects(settings) else None)
 
 
 def _space(
-    run: Run, images: Images, rows: np.ndarray, detail: Detail
+    run: Run, images: Shown, rows: np.ndarray, detail: Detail
 ) -> tuple[Map | Absent, Gallery | Absent]:
     try:
         features = run.embed(images.subset(rows)).detach().float().cpu().numpy()
@@ -137,7 +137,7 @@ def _gallery(features: np.ndarray, named: Named, detail: Detail) -> Gallery | Ab
     )
 
 
-def _strip(run: Run, images: Images, rows: np.ndarray, seed: int, detail: Detail) -> Strip | Absent:
+def _strip(run: Run, images: Shown, rows: np.ndarray, seed: int, detail: Detail) -> Strip | Absent:
     """A few images as the encoder met them: the run's own seed, the first epochs, the images' own numbers."""
     try:
         named = Named(run, images, rows)
