@@ -94,6 +94,7 @@ def concrete() -> tuple[set[str], set[str]]:
 def named(path: Path, classes: set[str], names: set[str]) -> list[str]:
     """Where a file uses a concrete part or modality, or compares with, or looks up by, the name of one."""
     tree = ast.parse(path.read_text())
+    homes = [["nearfar"], *(["nearfar", room] for room in (*ROOMS, "modalities"))]
     annotations = {
         id(inner)
         for node in ast.walk(tree)
@@ -104,7 +105,7 @@ def named(path: Path, classes: set[str], names: set[str]) -> list[str]:
     found = []
     for node in (node for node in ast.walk(tree) if isinstance(node, ast.expr | ast.stmt)):
         strings: list[ast.expr | None] = []
-        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("nearfar"):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[:2] in homes:
             found += [f"{node.lineno}: imports {alias.name}" for alias in node.names if alias.name in classes]
         elif isinstance(node, ast.Attribute) and node.attr in classes and id(node) not in annotations:
             found.append(f"{node.lineno}: .{node.attr}")

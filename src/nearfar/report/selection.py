@@ -29,7 +29,7 @@ from nearfar.report.classify import (
 )
 from nearfar.report.examples import Thumbnails, cases_of, clusters_of
 from nearfar.report.facts import Absent, Group, Selected
-from nearfar.report.inputs import Run, Shown
+from nearfar.report.inputs import Images, Run
 from nearfar.report.reasons import UNAVAILABLE, said
 from nearfar.schedules import Progress
 from nearfar.types import Batch, Coverage, Covering, Scaled
@@ -66,7 +66,7 @@ def selects(settings: Mapping[str, Any]) -> bool:
 
 
 def selection_of(
-    run: Run, images: Shown, settings: Mapping[str, Any], extent: Extent
+    run: Run, images: Images, settings: Mapping[str, Any], extent: Extent
 ) -> Selected | Absent | None:
     """What the selection does at the last checkpoint; None where it keeps everyone."""
     if not selects(settings):
@@ -77,7 +77,7 @@ def selection_of(
         return Absent(f"What the selection does could not be measured: {said(problem)}")
 
 
-def _measured(run: Run, images: Shown, settings: Mapping[str, Any], extent: Extent) -> Selected | Absent:
+def _measured(run: Run, images: Images, settings: Mapping[str, Any], extent: Extent) -> Selected | Absent:
     method, progress = run.method().to(run.device), progress_of(run, settings)
     images = run.trained_on(images)
     rows = order(2, 0, len(images))[: _anchors(method, int(settings["batch_size"]))]

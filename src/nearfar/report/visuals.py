@@ -19,7 +19,7 @@ from nearfar.report.facts import (
     Strip,
     StripRow,
 )
-from nearfar.report.inputs import Run, Shown
+from nearfar.report.inputs import Images, Run
 from nearfar.report.named import Named
 from nearfar.report.pictures import data_uri, fitted, sprite_of, square, within
 from nearfar.report.reasons import UNAVAILABLE, said
@@ -81,7 +81,7 @@ def _nothing(why: Absent, settings: Mapping[str, Any]) -> Visuals:
 
 
 def _space(
-    run: Run, images: Shown, rows: np.ndarray, detail: Detail
+    run: Run, images: Images, rows: np.ndarray, detail: Detail
 ) -> tuple[Map | Absent, Gallery | Absent]:
     try:
         features = run.embed(images.subset(rows)).detach().float().cpu().numpy()
@@ -137,7 +137,7 @@ def _gallery(features: np.ndarray, named: Named, detail: Detail) -> Gallery | Ab
     )
 
 
-def _strip(run: Run, images: Shown, rows: np.ndarray, seed: int, detail: Detail) -> Strip | Absent:
+def _strip(run: Run, images: Images, rows: np.ndarray, seed: int, detail: Detail) -> Strip | Absent:
     """A few images as the encoder met them: the run's own seed, the first epochs, the images' own numbers."""
     try:
         named = Named(run, images, rows)
