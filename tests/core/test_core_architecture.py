@@ -14,7 +14,18 @@ ROOMS = ("views", "encoders", "critics", "negatives", "selections", "bounds")
 BASE = {f"nearfar.{name}" for name in ("types", "schedules", "scores", "logsumexp", "randomness", "errors")}
 # each layer may import those before it; `parts` and `hardware` know nothing of the rooms
 LAYERS = [
-    ("errors", "untrusted", "randomness", "schedules", "logsumexp", "buffers", "prefetch", "intervals"),
+    (
+        "errors",
+        "untrusted",
+        "randomness",
+        "schedules",
+        "logsumexp",
+        "buffers",
+        "prefetch",
+        "intervals",
+        "atomic",
+        "splits",
+    ),
     ("scores",),
     ("types",),
     ROOMS,
