@@ -157,20 +157,28 @@ def _default(value: Any) -> str:
 
 
 def _pretrain(given: argparse.Namespace) -> int:
+    from nearfar.data import locate
     from nearfar.settings import read_file, read_words, resolve
 
     config = read_file(given.config) if given.config else {}
     recipe, data, words = _split_words(given.words, config)
-    settings = resolve(recipe, data, config, read_words(words))
+    missing: UserError | None = None
+    try:
+        modality = (located := locate(data)).modality
+    except UserError as problem:  # a wrong setting is told first, and settings can be printed without data
+        missing, modality = problem, None
+    settings = resolve(recipe, data, config, read_words(words), modality=modality)
     if given.print_config:
         print(settings.as_yaml(), end="")
         return DONE
     if given.out is None:
         raise UserError("--out is missing; name the folder the run goes to, for instance --out runs/first")
+    if missing is not None:
+        raise missing
 
     from nearfar.train.pretrain import run_pretraining
 
-    run = run_pretraining(settings, data, given.out, allow_change=given.allow_change, quiet=given.quiet)
+    run = run_pretraining(settings, located, given.out, allow_change=given.allow_change, quiet=given.quiet)
     print(f"{run.path}: trained for {run.facts['step']} steps; next: nearfar evaluate {run.path}")
     return DONE
 

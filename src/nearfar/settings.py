@@ -36,6 +36,9 @@ LONGEST = 1_000_000  # epochs
 MAY_CHANGE = ("max_time", "workers", "probe_every", "checkpoint_every", "keep")  # cannot change a result
 
 
+_FIRST = next(iter(MODALITIES.values()))  # which most recipes are written for
+
+
 class Settings(BaseModel):
     """A run's settings, complete and checked."""
 
@@ -48,7 +51,10 @@ class Settings(BaseModel):
     epochs: int = Field(100, ge=1, le=LONGEST, description="passes over the data")
     batch_size: int = Field(256, ge=2, le=2**31, description="images per step")
     seed: int = Field(0, ge=0, lt=2**63, description="of order, augmentation and initial weights")
-    backbone: str = Field("resnet18", description="resnet8-w16, resnet8-w32, resnet18/34/50 or timm/NAME")
+    backbone: str = Field(
+        _FIRST.default_network,
+        description=f"{', '.join(_FIRST.networks)} or timm/NAME; other data have their own",
+    )
     image_size: int | None = Field(
         None, ge=8, le=4096, description="side of a view; none: the data's, up to 224"
     )

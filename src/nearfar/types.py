@@ -271,6 +271,44 @@ class Refreshing(Protocol):
 
 
 @runtime_checkable
+class Cautious(Protocol):
+    """A selection that may have something to say before the first step."""
+
+    def caution(self) -> str | None: ...
+
+
+@runtime_checkable
+class Covering(Protocol):
+    """A selection that can measure whether Wu et al. 2021, Thm 3.1 covers what it keeps."""
+
+    def coverage(self, scores: Scores, context: Context | None = None) -> Coverage: ...
+
+
+@runtime_checkable
+class Clustering(Protocol):
+    """A selection that goes by clusters of all instances."""
+
+    def clustering(self) -> "Clustered": ...
+
+
+class Clustered(Protocol):
+    """Clusters of all instances, from several runs of k-means; -1 is none yet."""
+
+    ids: Int[Tensor, "run instance"]
+
+    def of(self, index: Int[Tensor, "row"]) -> Int[Tensor, "run row"]: ...
+
+
+@runtime_checkable
+class Scaled(Protocol):
+    """A critic whose scores, times `scale`, are a similarity with a name of its own."""
+
+    measure: str
+
+    def scale(self, progress: Progress) -> float: ...
+
+
+@runtime_checkable
 class Grouping(Protocol):
     """A selection that goes by what the data know: told once, before the first step, the group of every instance."""
 

@@ -14,7 +14,18 @@ ROOMS = ("views", "encoders", "critics", "negatives", "selections", "bounds")
 BASE = {f"nearfar.{name}" for name in ("types", "schedules", "scores", "logsumexp", "randomness", "errors")}
 # each layer may import those before it; `parts` and `hardware` know nothing of the rooms
 LAYERS = [
-    ("errors", "untrusted", "randomness", "schedules", "logsumexp", "buffers", "prefetch", "intervals"),
+    (
+        "errors",
+        "untrusted",
+        "randomness",
+        "schedules",
+        "logsumexp",
+        "buffers",
+        "prefetch",
+        "intervals",
+        "atomic",
+        "splits",
+    ),
     ("scores",),
     ("types",),
     ROOMS,
@@ -56,6 +67,93 @@ def test_dependence_points_one_way() -> None:
         for module in imports(path):
             there = module.split(".")[1]
             assert level[there] <= level[here], f"{path.relative_to(SOURCE)} imports {module}"
+
+
+# may name kinds of data and parts: the rooms and modalities are these, recipes choose them; estimators, held-out estimates, drop-in
+# losses, studies and the demo use some as their own tools; `__init__` hands them to users; a schedule is called cosine too
+MAY_NAME = {
+    *ROOMS,
+    "schedules",
+    "modalities",
+    "recipes",
+    "estimate",
+    "held_out",
+    "losses",
+    "studies",
+    "demo",
+    "__init__",
+}
+
+
+def concrete() -> tuple[set[str], set[str]]:
+    """(class names of parts and modalities, the names by which settings know them)."""
+    from nearfar import views
+    from nearfar.modalities import MODALITIES
+    from nearfar.recipes.choices import ROOMS as PARTS
+
+    parts = [part for room in PARTS.values() for part in room.values()]
+    kinds = [*MODALITIES.values()]
+    classes = {getattr(part, "__name__", "") for part in parts} | {type(kind).__name__ for kind in kinds}
+    classes |= {kind.name.upper() for kind in kinds} | {"Images", "Recordings", "Texts", "Vectors", "Pixels"}
+    classes |= {name for name in views.__all__ if name[0].isupper()}
+    names = {name for room in PARTS.values() for name in room} | {kind.name for kind in kinds}
+    names |= {name for kind in kinds for name in (*kind.pipelines, *kind.networks)}
+    # none also means that nothing was given, cosine is also a schedule and a way to vote, momentum an optimiser's
+    return classes - {""}, names - {"none", "cosine", "momentum"}
+
+
+def named(path: Path, classes: set[str], names: set[str]) -> list[str]:
+    """Where a file uses a concrete part or modality, or compares with, or looks up by, the name of one."""
+    tree = ast.parse(path.read_text())
+    homes = [["nearfar"], *(["nearfar", room] for room in (*ROOMS, "modalities"))]
+    annotations = {
+        id(inner)
+        for node in ast.walk(tree)
+        for field in ("annotation", "returns")
+        if getattr(node, field, None) is not None
+        for inner in ast.walk(getattr(node, field))
+    }
+    found = []
+    for node in (node for node in ast.walk(tree) if isinstance(node, ast.expr | ast.stmt)):
+        strings: list[ast.expr | None] = []
+        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[:2] in homes:
+            found += [f"{node.lineno}: imports {alias.name}" for alias in node.names if alias.name in classes]
+        elif isinstance(node, ast.Attribute) and node.attr in classes and id(node) not in annotations:
+            found.append(f"{node.lineno}: .{node.attr}")
+        elif isinstance(node, ast.Compare):
+            strings = [inner for side in (node.left, *node.comparators) for inner in ast.walk(side)]  # type: ignore[misc]
+        elif isinstance(node, ast.Dict):
+            strings = list(node.keys)
+        elif isinstance(node, ast.Subscript) and id(node) not in annotations:
+            strings = [node.slice]
+        found += [
+            f"{node.lineno}: {inner.value!r}"
+            for inner in strings
+            if isinstance(inner, ast.Constant) and inner.value in names
+        ]
+    return found
+
+
+def test_only_rooms_modalities_and_recipes_name_parts_and_kinds_of_data() -> None:
+    """Everything else asks the part or the modality (issue: 63 lines that asked "is it sound? is it text?")."""
+    classes, names = concrete()
+    for path in SOURCE.rglob("*.py"):
+        if path.relative_to(SOURCE).parts[0].removesuffix(".py") not in MAY_NAME:
+            assert named(path, classes, names) == [], path.relative_to(SOURCE)
+
+
+def test_the_search_for_names_finds_them(tmp_path: Path) -> None:
+    lines = [
+        "from nearfar.selections import Ring",
+        'if choice["name"] == "cave": pass',
+        'SOURCES = {"queue": 1}',
+        "nearfar.views.WholeText()",
+        'from nearfar.modalities import MODALITIES; MODALITIES["sound"]',
+        'if name in ("window", "mask"): pass',
+    ]
+    (tmp_path / "a.py").write_text("\n".join(lines))
+    found = named(tmp_path / "a.py", *concrete())
+    assert {int(line.partition(":")[0]) for line in found} == {1, 2, 3, 4, 5, 6}
 
 
 def test_losses_work_without_torchvision_and_friends() -> None:

@@ -17,10 +17,9 @@ from nearfar.selections import Ball, Cave, Everyone, Neighbours, Ring
 from nearfar.settings import resolve
 from nearfar.train import checkpoints
 from nearfar.train.logs import read_metrics
-from nearfar.train.monitors import tight_start
 from nearfar.train.pretrain import pretrain
 from nearfar.train.run import Run
-from nearfar.types import Selection
+from nearfar.types import Cautious, Selection
 
 SMALL: dict[str, Any] = {
     "backbone": "resnet8-w16",
@@ -99,7 +98,7 @@ def test_stopping_before_and_after_a_refresh_changes_nothing(recipe: str, tmp_pa
     ],
 )
 def test_a_tight_start_is_spoken_of(selection: Selection, speaks: bool) -> None:
-    said = tight_start(selection)
+    said = selection.caution() if isinstance(selection, Cautious) else None
     assert (said is not None) == speaks
     if said is not None:
         assert "selection.lower=linear(0,0.9)" in said

@@ -18,6 +18,7 @@ class Cosine(InnerProduct):
     """Cosine similarity over a temperature, a value or a schedule (Wu et al. 2021, Eq. 2)."""
 
     bounded: ClassVar[bool] = True  # above
+    measure: ClassVar[str] = "cosine"  # what scores times `scale` are
     temperature: Value = 0.1
 
     def __post_init__(self) -> None:
@@ -25,6 +26,9 @@ class Cosine(InnerProduct):
         if min(ends(temperature)) <= 0:
             raise UserError(f"temperature was {written(temperature)}; it must be above 0")
         object.__setattr__(self, "temperature", temperature)
+
+    def scale(self, progress: Progress) -> float:
+        return at(self.temperature, progress)
 
     def prepare(self, embedding: Float[Tensor, "*n dim"]) -> Float[Tensor, "*n dim"]:
         """Unit length, in float32 at least: cosines over a small temperature do not survive half precision."""

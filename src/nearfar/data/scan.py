@@ -7,6 +7,7 @@ instances are decoded at each `load`. This is the one way in for every modality:
 
 import csv
 import hashlib
+import io
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,6 +16,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from nearfar.atomic import write_whole
 from nearfar.errors import UserError
 from nearfar.modalities import DataSet, Modality
 from nearfar.modalities.base import Decoded, Found
@@ -203,8 +205,9 @@ def fingerprint(paths: Sequence[str], digests: Sequence[bytes], labels: np.ndarr
 def write_quarantine(file: Path, bad: Sequence[tuple[str, str]]) -> None:
     """`path,reason` as CSV, with nothing but the header when all is well."""
     try:
-        with open(file, "w", encoding="utf-8", errors="backslashreplace", newline="") as out:
-            csv.writer(out, lineterminator="\n").writerows([("path", "reason"), *bad])
+        lines = io.StringIO()
+        csv.writer(lines, lineterminator="\n").writerows([("path", "reason"), *bad])
+        write_whole(file, lines.getvalue().encode("utf-8", "backslashreplace"))
     except OSError as error:
         raise UserError(f"the quarantine list {str(file)!r} cannot be written: {error.strerror}.") from error
 

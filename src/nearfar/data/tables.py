@@ -22,6 +22,8 @@ def table(path: Path, name: str) -> Arrays:
     read = _read(path, name)
     numbers: list[np.ndarray] = []
     labelled: Labels = (None, ())
+    if not read.num_rows:
+        raise UserError(f"data {name!r}: the table holds no rows of numbers.")
     for column in read.column_names:
         if column == LABEL:
             labelled = _labels(read.column(column), name)
@@ -40,7 +42,7 @@ def table(path: Path, name: str) -> Arrays:
                 f"data {name!r}: {read.column(column).null_count} rows have nothing in column {column!r}; fill or drop them."
             )
         numbers.append(read.column(column).cast(pa.float64()).to_numpy())
-    if not numbers or not len(numbers[0]):
+    if not numbers:
         raise UserError(f"data {name!r}: the table holds no rows of numbers.")
     rows = np.stack(numbers, axis=1)
     return Arrays(rows, labelled, tuple(f"{path.name}#{row}" for row in range(len(rows))))

@@ -2,8 +2,6 @@
 
 import copy
 import hashlib
-import os
-import tempfile
 import uuid
 from collections.abc import Callable
 from pathlib import Path
@@ -16,6 +14,7 @@ from safetensors.torch import load as tensors_of
 from safetensors.torch import save as bytes_of
 from torch import Tensor, nn
 
+from nearfar.atomic import write_whole
 from nearfar.buffers import frozen
 from nearfar.errors import NotFinite
 from nearfar.modalities import Instances
@@ -126,21 +125,6 @@ def _write(path: Path, features: Tensor) -> None:
         write_whole(path, content)
     except OSError:
         return
-
-
-def write_whole(path: Path, content: bytes) -> None:
-    """Writes a file so that a reader, a kill or a full disk finds the old one or the new one, never a part."""
-    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.chmod(name, 0o644)
-        os.replace(name, path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
 
 
 def _seal(features: Tensor) -> Tensor:

@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from nearfar.randomness import order
+from nearfar.splits import at_least_one, held_out
 
 TOP = 5  # how many classes a top-5 answer may name
 
@@ -31,21 +31,10 @@ class Labelled:
 def stratified_split(
     labels: Int[Tensor, "image"], share: float, seed: int
 ) -> tuple[Int[Tensor, "rest"], Int[Tensor, "held"]]:
-    """Rows to fit on and rows to hold out: `share` of every class, both in rising order.
-
-    A class of two or more gives at least one row to each side; a class of one stays with the rest, because a
-    class nobody fitted cannot be recognised. A function of (labels, share, seed) alone.
-    """
-    shuffled = torch.from_numpy(order(seed, 0, len(labels)))
-    codes = class_codes(labels.cpu())[1][shuffled]
-    by_class = torch.argsort(codes, stable=True)
-    counts = torch.bincount(codes)
-    held_counts = (counts * share).round().long().clamp(min=1).minimum(counts - 1)
-    first = counts.cumsum(0) - counts
-    rank = torch.arange(len(codes)) - first[codes[by_class]]
-    held = rank < held_counts[codes[by_class]]
-    rows = shuffled[by_class]
-    return rows[~held].sort().values.to(labels.device), rows[held].sort().values.to(labels.device)
+    """Rows to fit on and rows to hold out: `share` of every class, both in rising order (see `splits.at_least_one`)."""
+    held = torch.from_numpy(held_out(labels.cpu().numpy(), share, seed, at_least_one))
+    rest, kept = (~held).nonzero()[:, 0], held.nonzero()[:, 0]
+    return rest.to(labels.device), kept.to(labels.device)
 
 
 def class_codes(labels: Int[Tensor, "image"]) -> tuple[Int[Tensor, "class"], Int[Tensor, "image"]]:

@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from nearfar.atomic import write_whole
 from nearfar.errors import UserError
-from nearfar.evaluate.features import write_whole
 from nearfar.intervals import with_intervals
 from nearfar.untrusted import read_json
 
@@ -45,7 +45,7 @@ def record(path: Path, result: Result) -> None:
     for one in same:
         merged = _together(one, merged)
     try:
-        write_whole(path, (json.dumps({"results": [*others, merged]}, indent=2) + "\n").encode())
+        write_whole(path, json.dumps({"results": [*others, merged]}, indent=2) + "\n")
     except OSError as problem:
         raise UserError(
             f"{path} could not be written ({problem.strerror}); the figures were computed but not saved"

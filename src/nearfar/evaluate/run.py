@@ -146,7 +146,7 @@ def _by_protocols(
     result: dict[str, Any] = {**judged(_embedding(encoder, plain, cache)), **split.facts()}
     if baselines:
         result["baselines"] = {
-            **{name: judged(found.features) for name, found in run.modality.baselines(plain).items()},
+            **{name: judged(embed) for name, embed in run.modality.baselines(plain).items()},
             "untrained": judged(_embedding(run.untrained(), plain, cache)),
         }
     return result

@@ -5,19 +5,24 @@ from typing import Any
 
 from nearfar.evaluate.protocols import PROTOCOLS
 
-MASKED = "masked"  # hidden symbols told, which has a third figure: nats
+FIGURES = {"top1": "top-1", "top5": "top-5", "nats": "nats"}
 MOST = 20  # classes listed
 
 
 def table(result: Mapping[str, Any]) -> str:
     """One row for each kind of features (baselines first), a column for each figure of each protocol; then what it was
     fitted and tested on, and which class was taken for which."""
-    columns = [(name, f"top{top}") for name in (*PROTOCOLS, MASKED) if name in result for top in (1, 5)]
-    columns += [(MASKED, "nats")] if MASKED in result else []
-    rows = [["features", *(f"{name} {figure.replace('top', 'top-')}" for name, figure in columns)]]
+    columns = [(name, figure) for name in _protocols(result) for figure in FIGURES if figure in result[name]]
+    rows = [["features", *(f"{name} {FIGURES[figure]}" for name, figure in columns)]]
     for kind, figures in {**result.get("baselines", {}), "learned": result}.items():
         rows.append([kind, *(_cell(figure, figures.get(name, {})) for name, figure in columns)])
     return "\n".join([*_lines(rows), _caption(result), *_matched(result.get("labels"))])
+
+
+def _protocols(result: Mapping[str, Any]) -> list[str]:
+    """What was measured: the protocols in their order, then what a modality measures without labels."""
+    measured = [name for name, found in result.items() if isinstance(found, Mapping) and "top1" in found]
+    return [*(name for name in PROTOCOLS if name in measured), *(n for n in measured if n not in PROTOCOLS)]
 
 
 def _lines(rows: list[list[str]]) -> list[str]:
@@ -49,9 +54,11 @@ def _caption(result: Mapping[str, Any]) -> str:
     train, test = result["train"], result["test"]
     unit = test.get("unit", "images")
     said = f"fitted on {train['samples']} {train.get('unit', unit)}: {train['name']}; tested on {test['samples']} {unit}: {test['name']}"
-    other = result.get(MASKED, {}).get("test")
-    if other:
-        said += f"; {MASKED} on {other['samples']} {other.get('unit', unit)}: {other['name']}"
+    for name in _protocols(result):
+        other = result[name].get("test")
+        if other is None:
+            continue
+        said += f"; {name} on {other['samples']} {other.get('unit', unit)}: {other['name']}"
     return f"{said}\nin brackets, {result['confidence']:.0%} Wilson intervals for test sets of this size; how much other seeds of training would differ is not in them"
 
 

@@ -138,12 +138,7 @@ class PlainView(MakeViews, Protocol):
         """A plain view as the training views would show it: what a source of negatives is prefilled with."""
 
 
-@dataclass(frozen=True)
-class Baseline:
-    """Features that nothing was learned for."""
-
-    title: str
-    features: Callable[[Any], Float[Tensor, "instance dim"]]  # of a data set of the modality
+Features = Callable[[Any], Float[Tensor, "instance dim"]]  # of a data set of the modality
 
 
 class Learned(Protocol):
@@ -189,6 +184,7 @@ class Modality(ABC):
     )
     networks: ClassVar[tuple[str, ...]]
     default_network: ClassVar[str]
+    baseline_titles: ClassVar[Mapping[str, str]] = {}  # by name, in words
     smallest_network: ClassVar[str]  # with which settings are tried out
 
     # ------------------------------------------------------------------------------------------- opening
@@ -281,7 +277,8 @@ class Modality(ABC):
 
     # ------------------------------------------------------------------------------ evaluation and report
 
-    def baselines(self, plain: MakeViews) -> dict[str, Baseline]:
+    def baselines(self, plain: MakeViews) -> dict[str, Features]:
+        """Features that nothing was learned for."""
         return {}
 
     def measures(self) -> dict[str, Measure]:

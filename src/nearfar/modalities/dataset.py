@@ -13,7 +13,7 @@ import numpy as np
 from jaxtyping import Int, Int64
 
 from nearfar.errors import UserError
-from nearfar.randomness import order
+from nearfar.splits import apportioned, held_out
 
 
 class Unusable(Exception):
@@ -93,36 +93,19 @@ class DataSet:
         )
 
     def split(self, share: float, seed: int) -> tuple[Self, Self]:
-        """(the rest, the held-out share): a pure function of the seed, in proportion within every class.
-
-        Class quotas are share × class size, rounded by largest remainder so that round(share × n) are held out
-        in all, except that no class is held out whole.
-        """
-        held = np.zeros(len(self), dtype=bool)
-        held[self._held(share, seed)] = True
+        """(the rest, the held-out share): a pure function of the seed, in proportion within every class (see `splits.apportioned`)."""
+        if not 0 < share < 1:
+            raise UserError(
+                f"share {share} of a split is not allowed: give a number strictly between 0 and 1."
+            )
+        labels = np.zeros(len(self), dtype=np.int64) if self.labels is None else self.labels
+        held = held_out(labels, share, seed, apportioned)
         if held.all() or not held.any():
             raise UserError(
                 f"data {self.name!r}: a share of {share} of {len(self)} {self.unit} leaves one side of the split empty; "
                 f"allowed are shares strictly between 0 and 1 with at least one on either side."
             )
         return self.subset(np.flatnonzero(~held)), self.subset(np.flatnonzero(held))
-
-    def _held(self, share: float, seed: int) -> np.ndarray:
-        if not 0 < share < 1:
-            raise UserError(
-                f"share {share} of a split is not allowed: give a number strictly between 0 and 1."
-            )
-        labels = np.zeros(len(self), dtype=np.int64) if self.labels is None else self.labels
-        shuffled = order(seed, 0, len(self))
-        groups = [shuffled[labels[shuffled] == label] for label in np.unique(labels)]
-        exact = share * np.array([len(group) for group in groups], dtype=np.float64)
-        quota = np.floor(exact).astype(np.int64)
-        spare = round(share * len(self)) - int(quota.sum())
-        for group in np.argsort(quota - exact, kind="stable")[: max(spare, 0)]:
-            quota[group] += quota[group] + 1 < len(groups[group])
-        return np.concatenate(
-            [shuffled[:0], *(group[:count] for group, count in zip(groups, quota, strict=True))]
-        )
 
 
 def grouped(data: DataSet, by: str) -> Int64[np.ndarray, "instance"]:

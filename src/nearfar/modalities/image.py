@@ -15,10 +15,10 @@ from torch.nn import functional
 from nearfar.encoders import BACKBONES, InputSpec, check_backbone, pictured
 from nearfar.errors import UserError
 from nearfar.modalities.base import (
-    Baseline,
     Choice,
     Decoded,
     Description,
+    Features,
     Found,
     MakeViews,
     Modality,
@@ -67,6 +67,7 @@ class ImageModality(Modality):
     networks: ClassVar[tuple[str, ...]] = tuple(BACKBONES)
     default_network = "resnet18"
     smallest_network = "resnet8-w16"
+    baseline_titles: ClassVar[Mapping[str, str]] = {"pixels": "raw pixels"}
 
     def options(self, *, image_size: int | None = None, **given: Any) -> Mapping[str, Any]:
         if image_size is not None and image_size < 1:
@@ -217,8 +218,8 @@ class ImageModality(Modality):
         channels = seen_channels(choice, known.channels)
         return pictured(network, channels, known.size, {"instances": known.instances})
 
-    def baselines(self, plain: MakeViews) -> dict[str, Baseline]:
-        return {"pixels": Baseline("raw pixels", lambda images: pixels_features(images, plain))}
+    def baselines(self, plain: MakeViews) -> dict[str, Features]:
+        return {"pixels": lambda images: pixels_features(images, plain)}
 
     def pictures(self, loaded: Pixels, known: ImageDescription) -> list[Image.Image]:
         """Each image without its padding."""

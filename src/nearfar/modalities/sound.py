@@ -19,7 +19,7 @@ from torch import Tensor
 from nearfar.encoders import ConvGRU, InputSpec, Predictive
 from nearfar.errors import UserError
 from nearfar.method import Method
-from nearfar.modalities.base import Baseline, Choice, Decoded, Description, Found, MakeViews, Modality
+from nearfar.modalities.base import Choice, Decoded, Description, Features, Found, MakeViews, Modality
 from nearfar.modalities.dataset import DataSet
 from nearfar.modalities.mfcc import mfcc_features
 from nearfar.modalities.series import Held, Read, Series
@@ -61,6 +61,7 @@ class SoundModality(Modality):
     networks = ("conv-gru",)
     default_network = "conv-gru"
     smallest_network = "conv-gru"
+    baseline_titles: ClassVar[Mapping[str, str]] = {"mfcc": "MFCC", "mfcc-moments": "MFCC and deviations"}
 
     def decode(self, raw: bytes, options: Mapping[str, Any]) -> Decoded:
         recording = decode_wav(raw)
@@ -124,13 +125,10 @@ class SoundModality(Modality):
         shape = (2, choice["samples"])
         return InputSpec(lambda view: ConvGRU(WIDTH, CONTEXT), (shape,) * choice["count"], context)
 
-    def baselines(self, plain: MakeViews) -> dict[str, Baseline]:
+    def baselines(self, plain: MakeViews) -> dict[str, Features]:
         return {
-            "mfcc": Baseline("MFCC", lambda sounds: mfcc_features(sounds)),
-            "mfcc-moments": Baseline(
-                "MFCC, mean and deviation",
-                lambda sounds: mfcc_features(sounds, moments=True),
-            ),
+            "mfcc": lambda sounds: mfcc_features(sounds),
+            "mfcc-moments": lambda sounds: mfcc_features(sounds, moments=True),
         }
 
     def pictures(self, loaded: Series, known: SoundDescription) -> list[Image.Image]:

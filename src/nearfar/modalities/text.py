@@ -19,10 +19,10 @@ from torch import Tensor
 from nearfar.encoders import InputSpec, TokenTransformer
 from nearfar.errors import UserError
 from nearfar.modalities.base import (
-    Baseline,
     Choice,
     Decoded,
     Description,
+    Features,
     Found,
     MakeViews,
     Measure,
@@ -103,6 +103,7 @@ class TextModality(Modality):
     networks = ("transformer",)
     default_network = "transformer"
     smallest_network = "transformer"
+    baseline_titles: ClassVar[Mapping[str, str]] = {"frequencies": "frequencies of symbols"}
 
     def options(self, *, reading: Reading | None = None, **given: Any) -> Mapping[str, Any]:
         return {"reading": reading or Reading(), **super().options(**given)}
@@ -210,8 +211,8 @@ class TextModality(Modality):
         )
         return InputSpec(body, ((known.length,),) * choice["count"], context)
 
-    def baselines(self, plain: MakeViews) -> dict[str, Baseline]:
-        return {"frequencies": Baseline("frequencies of symbols", symbol_frequencies)}
+    def baselines(self, plain: MakeViews) -> dict[str, Features]:
+        return {"frequencies": symbol_frequencies}
 
     def measures(self) -> dict[str, Measure]:
         return {"masked": Measure(masked_scores, {"frequencies": frequency_scores})}

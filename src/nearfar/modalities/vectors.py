@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from nearfar.encoders import InputSpec
 from nearfar.errors import UserError
-from nearfar.modalities.base import Baseline, Choice, Decoded, Description, Found, MakeViews, Modality
+from nearfar.modalities.base import Choice, Decoded, Description, Features, Found, MakeViews, Modality
 from nearfar.modalities.dataset import DataSet, Unusable
 from nearfar.modalities.labels import Labels
 from nearfar.modalities.showing import heat, plain_views
@@ -144,6 +144,7 @@ class VectorsModality(Modality):
     networks: ClassVar[tuple[str, ...]] = tuple(WIDTHS)
     default_network = "mlp"
     smallest_network = "mlp-small"
+    baseline_titles: ClassVar[Mapping[str, str]] = {"numbers": "the numbers themselves"}
 
     def convert(self, item: Any, options: Mapping[str, Any]) -> Decoded | None:
         if not isinstance(item, Tensor | np.ndarray) or item.ndim != 1:
@@ -235,9 +236,9 @@ class VectorsModality(Modality):
             {"instances": known.instances},
         )
 
-    def baselines(self, plain: MakeViews) -> dict[str, Baseline]:
+    def baselines(self, plain: MakeViews) -> dict[str, Features]:
         whole = lambda data: torch.cat([view.cpu() for view in plain_views(data, plain, 4096, 0)])
-        return {"numbers": Baseline("the standardised numbers", whole)}
+        return {"numbers": whole}
 
     def pictures(self, loaded: np.ndarray, known: VectorsDescription) -> list[Image.Image]:
         return [heat(row[None]) for row in (loaded - np.array(known.mean)) / np.array(known.std)]

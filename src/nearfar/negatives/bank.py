@@ -23,6 +23,7 @@ class Bank(nn.Module):
     uniformly, with replacement, instead of contrasting with all of them.
     """
 
+    called: ClassVar[str] = "the bank"
     own_positive: ClassVar[bool] = True  # one view is enough
     per_instance: ClassVar[bool] = True
     rows: Tensor

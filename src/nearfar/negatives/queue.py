@@ -1,7 +1,7 @@
 """The keys of recent steps, first in, first out (MoCo, Liu 2022, Eq. 35)."""
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -27,6 +27,7 @@ class Queue(Fresh, nn.Module):
     Groups of keys (`Encoders.group_of`) lie one below the other in `embedding`, `size` places each, and never mix.
     """
 
+    called: ClassVar[str] = "the queue"
     embedding: Tensor
     index: Tensor
     pointer: Tensor

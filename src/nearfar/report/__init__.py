@@ -1,10 +1,9 @@
 """One self-contained page about one run or several: `write_report`."""
 
-import os
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 
+from nearfar.atomic import write_whole
 from nearfar.errors import UserError
 from nearfar.report.gather import gather
 from nearfar.report.inputs import Run
@@ -26,13 +25,9 @@ def write_report(runs: Sequence[Run], out: Path, *, points: int = 1500) -> Path:
         raise UserError(f"report: out was the folder {out}; give a file such as {out / 'report.html'}")
     detail = Detail(points=points).shared(len(runs))
     text = page([gather(run, detail) for run in runs])
-    unfinished = out.with_name(f".{out.name}.{os.getpid()}")
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
-        unfinished.write_text(text, encoding="utf-8")
-        unfinished.replace(out)
+        write_whole(out, text)
     except OSError as problem:
-        with suppress(OSError):
-            unfinished.unlink()
         raise UserError(f"report {out} could not be written: {problem.strerror}") from problem
     return out

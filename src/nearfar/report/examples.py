@@ -14,9 +14,7 @@ from nearfar.report.named import Named
 from nearfar.report.pictures import data_uri, fitted, within
 from nearfar.report.reasons import UNAVAILABLE, said
 from nearfar.report.space import queries_of
-from nearfar.selections import Cave, Neighbours
-from nearfar.selections.clusters import Clusters
-from nearfar.types import Batch, Keyed
+from nearfar.types import Batch, Clustered, Clustering, Keyed
 
 EACH = 5  # pictures of a group
 
@@ -110,11 +108,10 @@ def _pair(shown: Thumbnails, row: int, whole: Picture) -> tuple[Picture, Picture
     return anchor, positive
 
 
-def clusters_of(method: Method) -> Clusters | None:
+def clusters_of(method: Method) -> Clustered | None:
     """The clusters that the selection goes by; None if it does not."""
-    if isinstance(method.selection, Cave):
-        return method.selection.cave
-    return method.selection.close if isinstance(method.selection, Neighbours) else None
+    selection = method.selection
+    return selection.clustering() if isinstance(selection, Clustering) else None
 
 
 def _clusters(method: Method, instance: int) -> str:

@@ -211,6 +211,7 @@ class RunFacts:
     path: str
     recipe: str
     data: str
+    unit: str  # what one counts of the data
     summary: tuple[Fact, ...]  # a handful: how far, how fast, on what
     environment: tuple[Fact, ...]
     choices: Mapping[str, str]  # views, encoders, critic, negatives, selection, bound

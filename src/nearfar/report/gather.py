@@ -26,6 +26,7 @@ class _Numbers:
     environment: dict[str, str]
     metrics: Sequence[Mapping[str, Any]]
     logged: str
+    unit: str
 
 
 def gather(run: Run, detail: Detail) -> RunFacts:
@@ -39,7 +40,10 @@ def gather(run: Run, detail: Detail) -> RunFacts:
         path=str(run.path),
         recipe=written(settings.get("recipe", "")),
         data=written(settings.get("data", "")),
-        summary=tuple(_summary(_Numbers(settings, environment, metrics, _last_logged(run)))),
+        unit=run.modality.unit,
+        summary=tuple(
+            _summary(_Numbers(settings, environment, metrics, _last_logged(run), run.modality.unit))
+        ),
         environment=tuple(Fact(name, value) for name, value in environment.items()),
         choices=dict(run.choices()),
         certificate=_certificate(run),
@@ -92,7 +96,7 @@ def _summary(numbers: _Numbers) -> Iterator[Fact]:
         yield Fact("epochs", f"{last['epoch']:.3g}" + _planned(numbers.settings.get("epochs")))
         speeds = [speed for row in trained if is_number(speed := row.get("images_per_s"))]
         if speeds:
-            yield Fact("images a second", f"{median(speeds):,.0f}")
+            yield Fact(f"{numbers.unit} a second", f"{median(speeds):,.0f}")
     for name in ("backbone", "batch_size"):
         if numbers.settings.get(name) is not None:
             yield Fact(name.replace("_", " "), written(numbers.settings[name]))

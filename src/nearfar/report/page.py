@@ -15,6 +15,7 @@ from pathlib import Path
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
+from nearfar.modalities import MODALITIES
 from nearfar.report.charts import SERIES
 from nearfar.report.facts import Absent, Map, RunFacts, Score, Tested
 from nearfar.report.plots import (
@@ -30,7 +31,11 @@ from nearfar.report.plots import (
 
 _HERE = Path(__file__).parent
 
-FEATURES = {"learned": "learned", "untrained": "untrained encoder", "pixels": "raw pixels"}
+FEATURES = {
+    "learned": "learned",
+    "untrained": "untrained encoder",
+    **{name: title for modality in MODALITIES.values() for name, title in modality.baseline_titles.items()},
+}
 PROTOCOLS = {"knn": "kNN", "linear": "linear probe", "finetune": "fine-tuning"}
 
 ROOMS = (

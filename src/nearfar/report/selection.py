@@ -13,9 +13,9 @@ import numpy as np
 import torch
 from jaxtyping import Float, Int
 
-from nearfar.critics import Cosine
 from nearfar.method import Method
 from nearfar.randomness import order
+from nearfar.recipes.choices import ROOMS
 from nearfar.report.classify import (
     CLOSE,
     DROPPED,
@@ -31,9 +31,8 @@ from nearfar.report.examples import Thumbnails, cases_of, clusters_of
 from nearfar.report.facts import Absent, Group, Selected
 from nearfar.report.inputs import Images, Run
 from nearfar.report.reasons import UNAVAILABLE, said
-from nearfar.schedules import Progress, at
-from nearfar.selections import Ball, Neighbours, Ring
-from nearfar.types import Batch, Coverage
+from nearfar.schedules import Progress
+from nearfar.types import Batch, Coverage, Covering, Scaled
 
 ANCHORS = 256
 LARGEST_BATCH = 512  # anchors, where the batch itself is what they are told from
@@ -47,16 +46,8 @@ TITLES = {
     DROPPED: "dropped",
     EASY: "dropped as too easy",
 }
-# why a candidate is dropped that is neither nearer nor farther than those kept
-REASONS = {
-    "cave": "dropped: another cluster",
-    "neighbours": "dropped: the anchor's own clusters",
-    "accept": "dropped: not accepted",
-    "group": "dropped: another group",
-}
 SERIES = {KEPT: 0, CLOSE: 1, PULLED: 2, DROPPED: 3, EASY: 8}
 _PARTS = Absent("Anchors are parts of an instance here, which are not shown one by one.")
-SOURCES = {"in-batch": "the batch", "queue": "the queue", "bank": "the bank"}
 
 
 @dataclass(frozen=True)
@@ -67,17 +58,18 @@ class Extent:
     side: int = 96
 
 
-def chosen(settings: Mapping[str, Any], room: str) -> str:
-    """The name of the part in a room; everyone, where settings name none."""
-    choice = settings.get(room)
-    return str(choice.get("name", "everyone")) if isinstance(choice, Mapping) else "everyone"
+def selects(settings: Mapping[str, Any]) -> bool:
+    """Whether the settings name a selection, and one that may leave somebody out."""
+    choice = settings.get("selection")
+    part = ROOMS["selection"].get(choice.get("name", "")) if isinstance(choice, Mapping) else None
+    return part is not None and not getattr(part, "keeps_all", False)
 
 
 def selection_of(
     run: Run, images: Images, settings: Mapping[str, Any], extent: Extent
 ) -> Selected | Absent | None:
     """What the selection does at the last checkpoint; None where it keeps everyone."""
-    if chosen(settings, "selection") == "everyone":
+    if not selects(settings):
         return None
     try:
         return _measured(run, images, settings, extent)
@@ -99,16 +91,18 @@ def _measured(run: Run, images: Images, settings: Mapping[str, Any], extent: Ext
     # anchors may be the times of a sequence, with ids that are no instance's
     whole = np.array_equal(sifted.anchor, rows)
     labels = np.asarray(images.labels) if whole and images.labels is not None else None
-    name, bins = chosen(settings, "selection"), _bins(sifted)
-    groups = {g: _group(sifted, g, name, bins, labels) for g in GROUPS if (sifted.group == g).any()}
+    name, bins = str(settings["selection"]["name"]), _bins(sifted)
+    # why a candidate is dropped that is neither nearer nor farther than those kept
+    dropped = getattr(method.selection, "dropped", "")
+    groups = {g: _group(sifted, g, dropped, bins, labels) for g in GROUPS if (sifted.group == g).any()}
     shown = Thumbnails(run, images, method, batch, extent.side)
     return Selected(
         name=name,
         step=progress.step,
         anchors=len(sifted.anchor),
         candidates=float((sifted.group >= 0).sum(axis=1).mean()),
-        source=SOURCES.get(chosen(settings, "negatives"), "its source"),
-        measure="cosine" if isinstance(method.critic, Cosine) else "score",
+        source=getattr(method.negatives, "called", "its source"),
+        measure=method.critic.measure if isinstance(method.critic, Scaled) else "score",
         positive=float(np.median(sifted.positive)),
         bins=tuple(bins.tolist()),
         groups=tuple(groups.values()),
@@ -119,12 +113,12 @@ def _measured(run: Run, images: Images, settings: Mapping[str, Any], extent: Ext
 
 def _sifted(method: Method, batch: Batch, progress: Progress, seed: int) -> tuple[Sifted, Coverage | None]:
     """The candidates in their groups, by similarity, and for a ring the share of anchors that Wu et al. 2021, Thm 3.1 covers."""
-    by_rank = isinstance(method.selection, (Ball, Ring, Neighbours))
+    selection = method.selection
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)  # a bank may sample its rows, a selection draw, an encoder drop units
         scores, context = watched(method, batch, progress)
-        sifted = classify_candidates(method.selection, scores, context, by_rank)
-    coverage = method.selection.coverage(scores, context) if isinstance(method.selection, Ring) else None
+        sifted = classify_candidates(selection, scores, context, getattr(selection, "by_rank", False))
+    coverage = selection.coverage(scores, context) if isinstance(selection, Covering) else None
     return _in_units(sifted, method, progress), coverage
 
 
@@ -146,9 +140,9 @@ def _anchors(method: Method, batch_size: int) -> int:
 
 def _in_units(sifted: Sifted, method: Method, progress: Progress) -> Sifted:
     """Scores as similarities that mean something by themselves: a cosine without its temperature."""
-    if not isinstance(method.critic, Cosine):
+    if not isinstance(method.critic, Scaled):
         return sifted
-    scale = at(method.critic.temperature, progress)
+    scale = method.critic.scale(progress)
     return replace(sifted, score=sifted.score * scale, positive=sifted.positive * scale)
 
 
@@ -161,14 +155,14 @@ def _bins(sifted: Sifted) -> Float[np.ndarray, "edge"]:
 
 
 def _group(
-    sifted: Sifted, group: int, name: str, bins: np.ndarray, labels: Int[np.ndarray, "image"] | None
+    sifted: Sifted, group: int, dropped: str, bins: np.ndarray, labels: Int[np.ndarray, "image"] | None
 ) -> Group:
     inside = sifted.group == group
     similar = np.where(inside, sifted.score, np.nan)
     some = inside.any(axis=1)
     low, high = np.nanmin(similar[some], axis=1), np.nanmax(similar[some], axis=1)
     return Group(
-        title=REASONS.get(name, TITLES[group]) if group == DROPPED else TITLES[group],
+        title=TITLES[group] + (f": {dropped}" if group == DROPPED and dropped else ""),
         series=SERIES[group],
         per_anchor=float(inside.sum(axis=1).mean()),
         share=float(inside.sum() / (sifted.group >= 0).sum()),

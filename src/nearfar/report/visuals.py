@@ -23,7 +23,7 @@ from nearfar.report.inputs import Images, Run
 from nearfar.report.named import Named
 from nearfar.report.pictures import data_uri, fitted, sprite_of, square, within
 from nearfar.report.reasons import UNAVAILABLE, said
-from nearfar.report.selection import Extent, chosen, selection_of
+from nearfar.report.selection import Extent, selection_of, selects
 from nearfar.report.space import flat_map, nearest, queries_of, sample
 
 
@@ -77,7 +77,7 @@ def visuals_of(run: Run, settings: Mapping[str, Any], detail: Detail) -> Visuals
 
 
 def _nothing(why: Absent, settings: Mapping[str, Any]) -> Visuals:
-    return Visuals(why, why, why, None if chosen(settings, "selection") == "everyone" else why)
+    return Visuals(why, why, why, why if selects(settings) else None)
 
 
 def _space(

@@ -23,6 +23,7 @@ class Cave(nn.Module):
     """
 
     per_instance: ClassVar[bool] = True
+    dropped: ClassVar[str] = "another cluster"  # who is
 
     def __init__(
         self,
@@ -42,6 +43,9 @@ class Cave(nn.Module):
             )
         self.cave = Clusters(clusters, 1, every, instances, after)
         self.close = None if close is None else Clusters(close, runs, every, instances, after)
+
+    def clustering(self) -> Clusters:
+        return self.cave
 
     def due(self, progress: Progress) -> bool:
         return self.cave.due(progress)

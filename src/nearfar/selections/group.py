@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from jaxtyping import Int
@@ -26,6 +26,7 @@ class Group(nn.Module):
     instances.
     """
 
+    dropped: ClassVar[str] = "another group"  # who is
     ids: Int[Tensor, "instance"]
 
     @staticmethod

@@ -32,6 +32,8 @@ class Neighbours(nn.Module):
     """
 
     per_instance: ClassVar[bool] = True
+    by_rank: ClassVar[bool] = True
+    dropped: ClassVar[str] = "the anchor's own clusters"  # who is, beside those by rank
 
     def __init__(
         self,
@@ -55,6 +57,9 @@ class Neighbours(nn.Module):
             raise UserError(f"selection.keep was {keep!r}; allowed are la and annulus")
         self.background, self.ring, self.keep = background, Ring(lower, upper), keep
         self.close = Clusters(clusters, runs, every, instances, after)
+
+    def clustering(self) -> Clusters:
+        return self.close
 
     def due(self, progress: Progress) -> bool:
         return self.close.due(progress)

@@ -1,7 +1,7 @@
 """Candidates by their rank in similarity: the nearest (Ball), or those between two ranks (Ring, annulus)."""
 
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from jaxtyping import Bool
@@ -26,6 +26,7 @@ class Ring:
     round(lower K) is kept, or the last. Ring(0, 1) keeps everyone.
     """
 
+    by_rank: ClassVar[bool] = True
     lower: Value = 0.5
     upper: Value = 0.99
 
@@ -69,6 +70,9 @@ class Ring:
         share = ((least >= log_mean - SLACK) & some).sum() / some.sum().clamp_min(1)
         return Coverage(float(share), int(some.sum()))
 
+    def caution(self) -> str | None:
+        return _tight_start(self.lower)
+
     def sampling(self, given: NegativeSampling, progress: Progress | None = None) -> NegativeSampling:
         lowers = ends(self.lower) if progress is None else (at(self.lower, progress),)
         uppers = ends(self.upper) if progress is None else (at(self.upper, progress),)
@@ -82,6 +86,7 @@ class Ball:
     Of all selections by rank it is the one that keeps a bound at any cut (see docs/certificates.md).
     """
 
+    by_rank: ClassVar[bool] = True
     lower: Value = 0.5
 
     def __post_init__(self) -> None:
@@ -90,8 +95,22 @@ class Ball:
     def __call__(self, scores: Scores, context: Context | Progress | None = None) -> Scores:
         return Ring(at(self.lower, _now(context)), 1.0)(scores)
 
+    def caution(self) -> str | None:
+        return _tight_start(self.lower)
+
     def sampling(self, given: NegativeSampling, progress: Progress | None = None) -> NegativeSampling:
         return Ring(self.lower, 1.0).sampling(given, progress)
+
+
+def _tight_start(lower: Value) -> str | None:
+    """What to say of negatives that are hard from the first step on; None if they are not."""
+    if at(lower) < 0.5:
+        return None
+    return (
+        f"selection.lower is {at(lower):g} from the first step: an untrained encoder does not know which "
+        "negatives are similar, and choosing by it can settle on a poor representation (Wu et al. 2021, sec. 4). "
+        "Let it rise: selection.lower=linear(0,0.9)."
+    )
 
 
 def _now(context: Context | Progress | None) -> Progress | None:

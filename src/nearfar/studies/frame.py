@@ -23,6 +23,8 @@ from multiprocessing import connection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from nearfar.atomic import write_whole
+
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
@@ -197,8 +199,6 @@ def _read_json(path: Path) -> Any:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Whole or not at all: written beside, then renamed."""
+    """Whole or not at all, folders above it included."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    fresh = path.with_suffix(f".{os.getpid()}.part")
-    fresh.write_text(json.dumps(value, indent=1, allow_nan=False) + "\n", encoding="utf-8")
-    os.replace(fresh, path)
+    write_whole(path, json.dumps(value, indent=1, allow_nan=False) + "\n")

@@ -33,6 +33,7 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor
 
+from nearfar.atomic import sync_folder, write_new
 from nearfar.errors import UserError
 
 FORMAT = 1
@@ -242,7 +243,7 @@ def _ready(folder: Path) -> None:
     """Make the folder, or clear it of what a killed process left: that is never valid and takes up space."""
     if not folder.is_dir():
         folder.mkdir(parents=True)
-        _sync(folder.parent)
+        sync_folder(folder.parent)
     for leftover in _leftovers(folder):
         shutil.rmtree(leftover, ignore_errors=True)
 
@@ -256,29 +257,14 @@ def _written(folder: Path, name: str, files: Mapping[str, bytes]) -> Path:
     try:
         temporary.mkdir()
         for file, data in files.items():
-            _write(temporary / file, data)
-        _sync(temporary)
+            write_new(temporary / file, data)
+        sync_folder(temporary)
         path = temporary.rename(folder / name)
     except BaseException:
         shutil.rmtree(temporary, ignore_errors=True)
         raise
-    _sync(folder)
+    sync_folder(folder)
     return path
-
-
-def _write(path: Path, data: bytes) -> None:
-    with open(path, "xb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def _sync(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _prune(folder: Path, saved: Path, keep: int) -> None:

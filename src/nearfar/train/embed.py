@@ -1,11 +1,11 @@
 """Features as a Parquet file that any tool can read."""
 
-import os
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from nearfar.atomic import replacing
 from nearfar.train.run import Run
 
 
@@ -21,7 +21,6 @@ def write_embedding(run: Run, data: str, out: Path) -> tuple[int, int]:
             columns["class"] = pa.array([images.classes[label] for label in images.labels])
     columns["feature"] = pa.FixedSizeListArray.from_arrays(pa.array(features.ravel()), width)
     out.parent.mkdir(parents=True, exist_ok=True)
-    fresh = out.with_name(f".{out.name}.writing")
-    pq.write_table(pa.table(columns), fresh)
-    os.replace(fresh, out)
+    with replacing(out) as fresh:
+        pq.write_table(pa.table(columns), fresh)
     return rows, width

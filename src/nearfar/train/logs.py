@@ -13,6 +13,7 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
+from nearfar.atomic import write_whole
 from nearfar.untrusted import check_regular
 
 Row = dict[str, Any]
@@ -39,9 +40,7 @@ def read_metrics(path: Path) -> list[Row]:
 def rewind_metrics(path: Path, step: int) -> None:
     """Forgets rows after `step`: the resumed run will write them again."""
     rows = [row for row in read_metrics(path) if row["step"] <= step]
-    fresh = path.with_suffix(".rewinding")
-    fresh.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    os.replace(fresh, path)
+    write_whole(path, "".join(json.dumps(row) + "\n" for row in rows))
 
 
 class Log:

@@ -30,9 +30,9 @@ from nearfar.train import checkpoints, optimisers
 from nearfar.train.adaptive import AdaptiveState
 from nearfar.train.facts import fits
 from nearfar.train.logs import Display, Log
-from nearfar.train.monitors import Collapse, Diverged, Finite, Readings, readings, tight_start
+from nearfar.train.monitors import Collapse, Diverged, Finite, Readings, readings
 from nearfar.train.stops import StopRequests
-from nearfar.types import Batch, Outcome, Refreshing
+from nearfar.types import Batch, Cautious, Outcome, Refreshing
 
 LOG_EVERY = 10  # steps
 
@@ -89,6 +89,11 @@ class Trainer:
     @property
     def progress(self) -> Progress:
         return Progress(self.step, self.steps, self.steps_per_epoch, dict(self.adaptive.moves))
+
+    def caution(self) -> str | None:
+        """What the selection has to say before the first step."""
+        selection = self.method.selection
+        return selection.caution() if isinstance(selection, Cautious) else None
 
     def never_refreshed(self) -> str | None:
         """The warning for a selection that will know nobody in this run, so that everyone counts."""
@@ -228,7 +233,7 @@ def train(
     try:
         with StopRequests(settings.max_time) as requests, display:
             if not resumed:
-                for warning in (tight_start(trainer.method.selection), trainer.never_refreshed()):
+                for warning in (trainer.caution(), trainer.never_refreshed()):
                     if warning:
                         say(warning)
                 measure()

@@ -15,9 +15,6 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from nearfar.errors import UserError
-from nearfar.schedules import at
-from nearfar.selections import Ball, Ring
-from nearfar.types import Selection
 
 _POINT = 1e-6  # spread below which embeddings are one point: what is left is float32 rounding
 
@@ -92,17 +89,6 @@ def complaint(seen: Readings) -> str | None:
             "Try a lower weight_decay, a lower lr, batch norm in the head."
         )
     return None
-
-
-def tight_start(selection: Selection) -> str | None:
-    """What to say of negatives that are hard from the first step on; None if they are not."""
-    if not isinstance(selection, (Ball, Ring)) or at(selection.lower) < 0.5:
-        return None
-    return (
-        f"selection.lower is {at(selection.lower):g} from the first step: an untrained encoder does not know which "
-        "negatives are similar, and choosing by it can settle on a poor representation (Wu et al. 2021, sec. 4). "
-        "Let it rise: selection.lower=linear(0,0.9)."
-    )
 
 
 def _least_rank(full_rank: int) -> float:

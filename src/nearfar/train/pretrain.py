@@ -2,7 +2,6 @@
 
 import fcntl
 import json
-import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -11,6 +10,7 @@ from typing import Any
 
 import torch
 
+from nearfar.atomic import write_whole
 from nearfar.data import Limits, Located, locate
 from nearfar.data.aside import kept_aside
 from nearfar.encoders import parameters_of
@@ -91,13 +91,13 @@ def run_pretraining(
         check_heard(settings, images, probe is not None)
         if restored:
             resume(trainer, restored, out)
-        write_text(out / "config.yaml", settings.as_yaml())
+        write_whole(out / "config.yaml", settings.as_yaml())
         began = (read_mapping(out / "env.json") or {}).get("started") if restored else None
         facts_here = {
             "started": began or f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}",
             "precision": str(precision),
         }
-        write_text(
+        write_whole(
             out / "env.json", json.dumps({**environment(), "device": str(device), **facts_here}, indent=1)
         )
         keep_freed_memory()
@@ -191,10 +191,3 @@ def announce(
     )
     if trainer.step:
         display.say(f"going on from step {trainer.step}")
-
-
-def write_text(path: Path, text: str) -> None:
-    """Writes a small file so that a kill leaves the old one or the new one."""
-    fresh = path.with_name(f".{path.name}.writing")
-    fresh.write_text(text, encoding="utf-8")
-    os.replace(fresh, path)

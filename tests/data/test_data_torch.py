@@ -1,0 +1,107 @@
+"""torch `Dataset`s, tensors and arrays with labels are data like files are."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch.utils.data import DataLoader, Dataset, TensorDataset
+
+from nearfar.data import open_data
+from nearfar.errors import UserError
+from nearfar.modalities.image_sets import Encoded
+from nearfar.train.pretrain import pretrain
+
+PIXELS = np.random.default_rng(0).integers(0, 256, (20, 8, 8, 3), dtype=np.uint8)
+LABELS = np.arange(20) % 4
+
+
+class Items(Dataset):
+    """Items made by a function of their number."""
+
+    classes = ("ant", "bee", "cow", "dog")
+
+    def __init__(self, make: Any) -> None:
+        self.make, self.asked = make, 0
+
+    def __len__(self) -> int:
+        return 20
+
+    def __getitem__(self, number: int) -> Any:
+        self.asked += 1
+        return self.make(number)
+
+
+FORMS = {
+    "pil": lambda n: Image.fromarray(PIXELS[n]),
+    "array": lambda n: PIXELS[n],
+    "bytes of a tensor": lambda n: torch.from_numpy(PIXELS[n]).permute(2, 0, 1),
+    "floats of a tensor": lambda n: torch.from_numpy(PIXELS[n]).permute(2, 0, 1) / 255,
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("labelled", [True, False])
+def test_items_hold_the_pixels_and_labels_they_stand_for(form: str, labelled: bool) -> None:
+    make = FORMS[form]
+    opened = open_data(Items(lambda n: (make(n), int(LABELS[n])) if labelled else make(n)))
+    np.testing.assert_array_equal(opened.load(np.arange(20)).data, PIXELS)
+    if labelled:
+        assert opened.labels.tolist() == LABELS.tolist()
+        assert opened.classes == Items.classes
+    else:
+        assert opened.labels is None
+        assert "no pairs" in opened.unlabelled
+
+
+def test_the_fingerprint_is_that_of_the_content() -> None:
+    one, same = (open_data(Items(FORMS[form])).fingerprint for form in ("pil", "floats of a tensor"))
+    other = open_data(Items(lambda n: PIXELS[n] ^ (n == 7))).fingerprint
+    assert one == same != other
+
+
+def test_a_loader_a_tensor_set_and_vectors() -> None:
+    tensors = TensorDataset(torch.from_numpy(PIXELS).permute(0, 3, 1, 2), torch.from_numpy(LABELS))
+    for spec in (tensors, DataLoader(tensors, batch_size=4)):
+        opened = open_data(spec)
+        np.testing.assert_array_equal(opened.load(np.arange(20)).data, PIXELS)
+        assert opened.labels.tolist() == LABELS.tolist()
+    vectors = open_data(TensorDataset(torch.randn(9, 5)))
+    assert (vectors.modality, vectors.width, len(vectors)) == ("vectors", 5, 9)
+
+
+def test_what_does_not_fit_in_memory_is_asked_for_again() -> None:
+    items = Items(FORMS["pil"])
+    opened = open_data(items, cache_bytes=100)
+    assert isinstance(opened.store, Encoded)
+    before = items.asked
+    np.testing.assert_array_equal(opened.load(np.array([4, 9])).data, PIXELS[[4, 9]])
+    assert items.asked == before + 2
+
+
+def test_items_that_cannot_be_used_get_a_sentence() -> None:
+    generator = np.random.default_rng(0)
+    with pytest.raises(UserError, match="item 0 is another one each time"):
+        open_data(Items(lambda n: generator.integers(0, 256, (4, 4, 3), dtype=np.uint8)))
+    with pytest.raises(UserError, match="item 0 is of type dict"):
+        open_data(Items(lambda n: {"image": PIXELS[n]}))
+    with pytest.raises(UserError, match="1 of 20 images cannot be used"):
+        open_data(Items(lambda n: PIXELS[n] if n != 3 else PIXELS[n] / 2.0), max_bad_share=0.01)
+    odd = open_data(Items(lambda n: PIXELS[n] if n != 3 else PIXELS[n][..., :1]), max_bad_share=0.1)
+    assert odd.quarantine[0][1] == "1 channels, where most have 3"
+    with pytest.raises(UserError, match="20 images but 3 labels"):
+        open_data(PIXELS, labels=[0, 1, 2])
+    with pytest.raises(UserError, match="labels were given beside str"):
+        open_data("digits", labels=[0, 1, 2])
+
+
+def test_a_run_from_a_torch_dataset_resumes_and_knows_its_labels(tmp_path: Path) -> None:
+    items = Items(lambda n: (Image.fromarray(PIXELS[n]), int(LABELS[n])))
+    config = {"backbone": "resnet8-w16", "batch_size": 5, "epochs": 1, "workers": 0, "probe_every": 0}
+    run = pretrain("simclr", items, tmp_path, quiet=True, config=config)
+    assert run.facts["step"] == 4
+    again = pretrain("simclr", items, tmp_path, quiet=True, config=config)
+    assert again.facts["step"] == 4
+    assert run.embed(items).shape == (20, 128)

@@ -1,0 +1,156 @@
+"""One suite for every modality: what is opened, described, seen, embedded, compared and shown, by the object alone."""
+
+import wave
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from nearfar.data import locate, open_data
+from nearfar.errors import UserError
+from nearfar.modalities import MODALITIES, DataSet, modality_of, modality_of_views
+
+CPU = torch.device("cpu")
+
+
+def images(folder: Path) -> str:
+    pixels = np.random.default_rng(0).integers(0, 256, (12, 10, 9, 3), dtype=np.uint8)
+    np.savez(folder / "i.npz", images=pixels, labels=np.arange(12) % 3)
+    return str(folder / "i.npz")
+
+
+def recordings(folder: Path) -> str:
+    for k in range(12):
+        place = folder / "w" / "ab"[k % 2] / f"{k}.wav"
+        place.parent.mkdir(parents=True, exist_ok=True)
+        with wave.open(str(place), "wb") as file:
+            file.setnchannels(1)
+            file.setsampwidth(2)
+            file.setframerate(8000)
+            tone = np.sin(np.arange(3000 + 10 * k) * (0.1 + 0.1 * (k % 2)))
+            file.writeframes((tone * 8000).astype("<i2").tobytes())
+    return str(folder / "w")
+
+
+def text(folder: Path) -> str:
+    (folder / "t.txt").write_text("near and far, ring and ball and cave. " * 60, encoding="utf-8")
+    return str(folder / "t.txt")
+
+
+def table(folder: Path) -> str:
+    rows = np.random.default_rng(1).normal(size=(12, 4)) * [1, 10, 100, 0] + [0, 5, -50, 7]
+    lines = [",".join([*map(str, row), "ab"[n % 2]]) for n, row in enumerate(rows)]
+    (folder / "v.csv").write_text("\n".join(["p,q,r,s,label", *lines]), encoding="utf-8")
+    return str(folder / "v.csv")
+
+
+EXAMPLES: dict[str, Callable[[Path], str]] = {
+    "image": images,
+    "sound": recordings,
+    "text": text,
+    "vectors": table,
+}
+
+
+def test_every_modality_has_an_example_here() -> None:
+    assert set(EXAMPLES) == set(MODALITIES)
+
+
+@pytest.fixture(params=list(MODALITIES))
+def opened(request: pytest.FixtureRequest, tmp_path: Path) -> DataSet:
+    spec = EXAMPLES[request.param](tmp_path)
+    assert locate(spec).modality is MODALITIES[request.param]
+    return open_data(spec)
+
+
+def choice_of(data: DataSet) -> dict[str, Any]:
+    modality = modality_of(data)
+    return modality.check_views({"name": modality.default_views})
+
+
+def test_a_description_is_plain_json_and_comes_back(opened: DataSet) -> None:
+    modality = modality_of(opened)
+    known = modality.describe(opened, None)
+    assert modality.description(known.as_plain()) == known
+    assert (known.fingerprint, known.instances) == (opened.fingerprint, len(opened))
+    assert known.of(opened.subset(np.arange(5))).instances == 5
+    modality.check_alike(opened, known, "run")
+
+
+def test_views_are_functions_of_seed_epoch_and_index(opened: DataSet) -> None:
+    modality, choice = modality_of(opened), choice_of(opened)
+    views = modality.views(choice, modality.describe(opened, None), CPU)
+    rows = np.array([7, 2, 5])
+    whole, again = (views(opened.load(rows), 3, 1, rows) for _ in range(2))
+    assert len(whole) == choice["count"]
+    for first, second in zip(whole, again, strict=True):
+        assert torch.equal(first, second)
+    other = views(opened.load(rows), 3, 2, rows)
+    assert not all(torch.equal(a, b) for a, b in zip(whole, other, strict=True))
+    part = views(opened.load(rows[1:]), 3, 1, rows[1:])
+    for first, second in zip(whole, part, strict=True):
+        assert torch.equal(first[1:, ..., : second.shape[-1]], second)
+
+
+def test_its_networks_embed_the_plain_view(opened: DataSet) -> None:
+    modality, choice = modality_of(opened), choice_of(opened)
+    known = modality.describe(opened, None)
+    rows = np.arange(len(opened))
+    plain = modality.plain(choice, known, CPU)
+    (shown,) = plain(opened.load(rows), 0, 0, rows)
+    assert all(len(view) == len(rows) for view in plain.as_views(shown, choice["count"]))
+    assert " at 0x" not in repr(plain)
+    for name in {modality.smallest_network, modality.default_network}:
+        body = modality.inputs(modality.check_network(name), choice, known).body(0).eval()
+        assert body(shown).shape == (len(rows), body.dim)
+    with pytest.raises(UserError, match="backbone was 'resnet9'"):
+        modality.check_network("resnet9")
+
+
+def test_baselines_and_pictures_are_there_for_each_instance(opened: DataSet) -> None:
+    modality, choice = modality_of(opened), choice_of(opened)
+    known = modality.describe(opened, None)
+    rows = np.arange(4)
+    baselines = modality.baselines(modality.plain(choice, known, CPU))
+    assert set(baselines) == set(modality.baseline_titles)
+    for features in baselines.values():
+        found = features(opened)
+        assert len(found) == len(opened)
+        assert found.isfinite().all()
+    shown = modality.pictures(opened.load(rows), known)
+    views = modality.views(choice, known, CPU)
+    drawn = modality.view_pictures(views, views(opened.load(rows), 0, 0, rows)[0], known)
+    for pictures in (shown, drawn):
+        assert [type(picture) for picture in pictures] == [Image.Image] * 4
+        assert all(picture.mode == "RGB" for picture in pictures)
+
+
+def test_typical_data_build_every_network_without_being_opened() -> None:
+    for modality in MODALITIES.values():
+        choice = modality.check_views({"name": modality.default_views})
+        with torch.device("meta"):
+            seen = modality.inputs(modality.smallest_network, choice, modality.typical(5))
+            assert seen.body(0).dim
+        assert len(seen.shapes) == choice["count"]
+        assert seen.context["instances"] == 5
+
+
+def test_names_of_views_belong_to_one_modality() -> None:
+    names = [name for modality in MODALITIES.values() for name in modality.pipelines]
+    assert len(names) == len(set(names))
+    for modality in MODALITIES.values():
+        assert all(modality_of_views(name) is modality for name in modality.pipelines)
+    with pytest.raises(UserError, match="views was 'smell'; allowed are simclr"):
+        modality_of_views("smell")
+
+
+def test_data_an_encoder_would_misread_are_refused(tmp_path: Path) -> None:
+    known = MODALITIES["vectors"].describe(open_data(np.zeros((5, 3))), None)
+    with pytest.raises(UserError, match="has 4 features but RUN was trained on 3"):
+        MODALITIES["vectors"].check_alike(open_data(np.zeros((5, 4))), known, "RUN")
+    with pytest.raises(UserError, match="image_size was given, but recordings have no such option"):
+        open_data(recordings(tmp_path), image_size=8)
