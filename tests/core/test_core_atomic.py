@@ -22,9 +22,14 @@ SOURCE = Path(nearfar.__file__).parent
 def test_what_fails_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> None:
     file = tmp_path / "a.json"
     write_whole(file, "old")
-    with pytest.raises(RuntimeError, match="halfway"), replacing(file) as fresh:
-        fresh.write_text("ne")
-        raise RuntimeError("halfway")
+
+    def interrupted() -> None:
+        with replacing(file) as fresh:
+            fresh.write_text("ne")
+            raise RuntimeError("halfway")
+
+    with pytest.raises(RuntimeError, match="halfway"):
+        interrupted()
     assert file.read_text() == "old"
     write_whole(file, b"new")
     assert file.read_bytes() == b"new"

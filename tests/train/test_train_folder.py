@@ -194,4 +194,4 @@ def test_a_page_is_made_of_whatever_json_a_run_holds(run: Run, tmp_path: Path) -
         list(_events(read))
         list(_scores(results))
         results_of(results)
-        list(_summary(_Numbers(run.settings.as_plain(), _environment(here), read, "")))
+        list(_summary(_Numbers(run.settings.as_plain(), _environment(here), read, "", "images")))
