@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -22,6 +22,7 @@ class InBatch(Fresh):
     to bound mutual information).
     """
 
+    equation: ClassVar[str] = "the other instances of the batch, views: {views}"
     views: Literal["one", "both"] = "both"
 
     @staticmethod

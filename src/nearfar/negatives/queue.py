@@ -1,7 +1,7 @@
 """The keys of recent steps, first in, first out (MoCo, Liu 2022, Eq. 35)."""
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -22,6 +22,7 @@ class Queue(Fresh, nn.Module):
     Kinds of keys (`Encoders.key_groups`) lie one below the other in `embedding`, `size` places each, and never mix.
     """
 
+    equation: ClassVar[str] = "the last {size} keys"
     embedding: Tensor
     index: Tensor
     pointer: Tensor

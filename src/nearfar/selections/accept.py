@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from jaxtyping import Bool, Float
@@ -48,6 +48,8 @@ class Accept(nn.Module):
     Eq. 17 are left out, as Eq. 4 does. `aim="climb"` trains r to raise the bound, as VINCE+ does (easier negatives do
     that); `aim="oppose"` trains it to lower the bound, towards harder ones. An anchor that accepts nobody keeps all.
     """
+
+    equation: ClassVar[str] = "each with a chance r(f(u, v_k)) in [{least}, 1] that is learned"
 
     def __init__(self, least: float = 0.1, hidden: int = 16, aim: Aim = "climb") -> None:
         super().__init__()

@@ -1,6 +1,7 @@
 """All candidates but the anchor itself."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from nearfar.schedules import Progress
 from nearfar.scores import Scores
@@ -10,6 +11,8 @@ from nearfar.types import Context, NegativeSampling
 @dataclass(frozen=True)
 class Everyone:
     """Keeps every negative: q(v | u) = p(v)."""
+
+    equation: ClassVar[str] = "all K"
 
     def __call__(self, scores: Scores, context: Context | None = None) -> Scores:
         return scores

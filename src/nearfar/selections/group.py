@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from jaxtyping import Int
@@ -26,6 +26,7 @@ class Group(nn.Module):
     instances.
     """
 
+    equation: ClassVar[str] = "those of u's own {by}"
     ids: Int[Tensor, "instance"]
 
     @staticmethod

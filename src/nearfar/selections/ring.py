@@ -1,7 +1,7 @@
 """Candidates by their rank in similarity: the nearest (Ball), or those between two ranks (Ring, annulus)."""
 
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from jaxtyping import Bool
@@ -26,6 +26,9 @@ class Ring:
     round(lower K) is kept, or the last. Ring(0, 1) keeps everyone.
     """
 
+    equation: ClassVar[str] = (
+        "places round(l K) to round(h K) - 1 in rising order of f(u, v_k), l = {lower}, h = {upper}"
+    )
     lower: Value = 0.5
     upper: Value = 0.99
 
@@ -82,6 +85,7 @@ class Ball:
     Of all selections by rank it is the one that keeps a bound at any cut (see docs/certificates.md).
     """
 
+    equation: ClassVar[str] = "places round(l K) to K - 1 in rising order of f(u, v_k), l = {lower}"
     lower: Value = 0.5
 
     def __post_init__(self) -> None:
