@@ -9,11 +9,21 @@ of each anchor, and its negatives through reductions (`logsumexp`, `count`, `mea
 
 and cannot tell whether the n x m matrix was ever built. `Dense` holds it, `Streamed` computes it tile by tile
 (both in `nearfar.scores`).
+
+What a part says of itself are class attributes, all but the first optional, and nothing outside knows parts by their names:
+
+    equation     its line of the method's equation, settings in braces; `remarks` what some settings add to it
+    conflict     (choices, parts) -> why it does not go with the other choices, in a sentence, or None
+    bound        distance_scores, needs_bounded, reads_negatives (True)
+    critic       bounded, normalised
+    negatives    own_positive, per_instance, nobody
+    selection    per_instance
+    encoders     takes, views, networks, own_network, scored, whole (True), one_view, own_weights
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -187,6 +197,10 @@ class Outcome:
     index: Int[Tensor, "anchor"]
     observed: Tensor | None = None  # what a bound that remembers saw, one row per pair of views
     moved: BufferUpdates = ()  # what the pass would have written to the networks' buffers
+
+
+# (setting, value, text): what a part's equation says besides where the setting has that value, or, for `...`, any
+Remark = tuple[str, Any, str]
 
 
 class Encoders(Protocol):

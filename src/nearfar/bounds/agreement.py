@@ -19,6 +19,8 @@ class Agreement:
     Reads the positive score as a cosine, so its critic is `Cosine(temperature=1)`.
     """
 
+    equation: ClassVar[str] = "E[ 2 f(u, v+) - 2 ] = -E[ |u - v+|^2 ] of unit vectors"
+    reads_negatives: ClassVar[bool] = False
     needs_bounded: ClassVar[bool] = True  # scores: longer vectors would agree ever more
 
     def __call__(self, scores: Scores, progress: Progress | None = None) -> Float[Tensor, ""]:

@@ -1,6 +1,7 @@
 """Telling pairs that belong together from pairs that do not, one pair at a time, by logistic regression."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch.nn.functional as F
 from jaxtyping import Float
@@ -21,6 +22,8 @@ class JensenShannon:
     joint and product: it grows with I but is not in its units.
     """
 
+    equation: ClassVar[str] = "E[ -sp(-f(u, v+)) ] - E[ sp(f(u, v_k)) ], sp(x) = log(1 + e^x)"
+
     def __call__(self, scores: Scores, progress: Progress | None = None) -> Float[Tensor, ""]:
         negative = scores.negative.mean_of(lambda score: F.logsigmoid(-score))
         return scores.over_positives(F.logsigmoid) + over_anchors(negative, scores.negative.count())
@@ -33,6 +36,11 @@ class JensenShannon:
 class BinaryNCE:
     """E[log s(f(u, v+) - log nu)] + nu E[log s(log nu - f(u, v))], s the logistic function and nu the number of
     negatives to a positive (Liu 2022, Eq. 7-12). f is the log density ratio when the value is highest."""
+
+    equation: ClassVar[str] = (
+        "E[ log s(f(u, v+) - log nu) ] + nu E[ log s(log nu - f(u, v_k)) ], s(x) = 1 / (1 + e^-x), nu = "
+        "number of v_k"
+    )
 
     def __call__(self, scores: Scores, progress: Progress | None = None) -> Float[Tensor, ""]:
         nu = scores.negative.count()

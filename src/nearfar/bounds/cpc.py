@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from jaxtyping import Float
@@ -41,6 +42,10 @@ class AlphaCPC:
     whatever its scores, and nothing is learnt from it.
     """
 
+    equation: ClassVar[str] = (
+        "E[ log( m e^f(u, v+) / (alpha e^f(u, v+) + b sum_k e^f(u, v_k)) ) ], b = (m - alpha) / (m - 1), "
+        "alpha = {alpha}"
+    )
     alpha: Value = 0.5
 
     def __post_init__(self) -> None:
@@ -80,6 +85,10 @@ class MultiLabelCPC:
     its Eq. 5 is alpha = 1. Where fewer negatives are there than places for them, beta stops at 0.
     """
 
+    equation: ClassVar[str] = (
+        "E_i[ log( nm e^f(u_i, v_i+) / (alpha sum_j e^f(u_j, v_j+) + b sum_jk e^f(u_j, v_jk)) ) ], b = (m - "
+        "alpha) / (m - 1), alpha = {alpha}"
+    )
     alpha: Value = 1.0
 
     def __post_init__(self) -> None:

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from jaxtyping import Float
@@ -26,6 +27,7 @@ class DonskerVaradhan(nn.Module):
     is the plain one either way. `momentum` = 0 is the plain gradient, MINE takes 0.99.
     """
 
+    equation: ClassVar[str] = "E[ f(u, v+) ] - log E[ e^f(u, v_k) ]"
     log_running: Tensor
 
     def __init__(self, momentum: Value = 0.0) -> None:
@@ -76,6 +78,7 @@ class SMILE:
     """E[f(u, v+)] - log E[clip(e^f(u, v), e^-clip, e^clip)] (Song and Ermon 2020): Donsker-Varadhan with its
     exponentials clipped, which bounds their variance and with it removes the guarantee."""
 
+    equation: ClassVar[str] = "E[ f(u, v+) ] - log E[ clip(e^f(u, v_k), e^-{clip}, e^{clip}) ]"
     clip: Value = 5.0
 
     def __post_init__(self) -> None:

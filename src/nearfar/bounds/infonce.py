@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from jaxtyping import Float
@@ -33,6 +34,10 @@ class InfoNCE:
     selection that drops the least similar it is CNCE (Wu et al. 2021, Thm 3.1).
     """
 
+    equation: ClassVar[str] = (
+        "E[ f(u, v+) - log( (e^f(u, v+) + sum_k e^f(u, v_k)) / m ) ], m = 1 + number of v_k"
+    )
+
     def __call__(self, scores: Scores, progress: Progress | None = None) -> Float[Tensor, ""]:
         negative = scores.negative
         return scores.over_positives(
@@ -59,6 +64,10 @@ class Vince:
     Wu et al. 2020, Eq. 3 subtracts a further K - 1 to have a bound, which leaves nothing of it at any useful K, and its q is
     not normalised. So this is something to climb, not an estimate.
     """
+
+    equation: ClassVar[str] = (
+        "E[ f(u, v+) - log( (e^f(u, v+) + sum_k e^f(u, v_k)) / m ) ], v_k from any q(v | v+)"
+    )
 
     def __call__(self, scores: Scores, progress: Progress | None = None) -> Float[Tensor, ""]:
         return InfoNCE()(scores)

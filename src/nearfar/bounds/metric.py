@@ -12,7 +12,7 @@ from nearfar.bounds.claims import checked, objective
 from nearfar.bounds.infonce import log_probability
 from nearfar.schedules import Progress, Value, at
 from nearfar.scores import Negatives, Scores
-from nearfar.types import Certificate, NegativeSampling
+from nearfar.types import Certificate, NegativeSampling, Remark
 
 
 @dataclass(frozen=True)
@@ -23,6 +23,8 @@ class Triplet:
     the positive yet inside the margin (FaceNet); an anchor without any counts as 0.
     """
 
+    equation: ClassVar[str] = "-E[ max(0, f(u, v_k) - f(u, v+) + {margin}) ]"
+    remarks: ClassVar[tuple[Remark, ...]] = (("semi_hard", True, "over v_k with f(u, v_k) < f(u, v+) alone"),)
     distance_scores: ClassVar[bool] = True
     margin: Value = 1.0
     semi_hard: bool = False
@@ -65,6 +67,8 @@ class Tuple:
     """Minus log(1 + sum_k e^(f(u, v_k) - f(u, v+))), the (N+1)-tuple loss (Sáez Maldonado 2021, Eq. 19), for negatives of any
     source."""
 
+    equation: ClassVar[str] = "-E[ log(1 + sum_k e^(f(u, v_k) - f(u, v+))) ]"
+
     def __call__(self, scores: Scores, progress: Progress | None = None) -> Float[Tensor, ""]:
         return log_probability(scores)
 
@@ -78,6 +82,8 @@ class NPair:
 
     It is InfoNCE without its log m (Sáez Maldonado 2021, Eq. 22): the same gradient, another number.
     """
+
+    equation: ClassVar[str] = "-E[ log(1 + sum_k e^(f(u, v_k) - f(u, v+))) ]"
 
     def __call__(self, scores: Scores, progress: Progress | None = None) -> Float[Tensor, ""]:
         return log_probability(scores)

@@ -25,6 +25,10 @@ class BarberAgakov:
     """I >= E[log q(v | u)] + H(v) (Sáez Maldonado 2021, sec. 3; Wu et al. 2020, App. A). Scores of positives are log q(v | u) of a normalised
     density q; negatives are not read. `entropy` is H(v) in nats; without it the value lacks that constant."""
 
+    equation: ClassVar[str] = (
+        "E[ f(u, v+) ] + H(v), f the log of a normalised q(v | u), H(v) known or left out"
+    )
+    reads_negatives: ClassVar[bool] = False
     needs_bounded: ClassVar[bool] = True  # scores: nothing else holds the value down
     entropy: float | None = None
 
@@ -53,6 +57,8 @@ class BarberAgakov:
 @dataclass(frozen=True)
 class UBA:
     """E[f(u, v+) - log Z(u)], Z(u) estimated as the mean of e^f over the anchor's negatives (Wu et al. 2020, Lemma A.1)."""
+
+    equation: ClassVar[str] = "E[ f(u, v+) - log mean_k e^f(u, v_k) ]"
 
     def __call__(self, scores: Scores, progress: Progress | None = None) -> Float[Tensor, ""]:
         count = scores.negative.count()
@@ -97,6 +103,7 @@ class TUBA:
     Scores more than 30 above the baseline are tamed (see `averages.soft_clip`). Tight for f = log a + log ratio.
     """
 
+    equation: ClassVar[str] = "E[ f(u, v+) ] - E[ e^f(u, v_k) ] / a - log a + 1, log a = {log_baseline}"
     log_baseline: Value = 0.0
 
     def __post_init__(self) -> None:
@@ -116,6 +123,8 @@ class NWJ:
 
     Scores above 31 are tamed (see `averages.soft_clip`).
     """
+
+    equation: ClassVar[str] = "E[ f(u, v+) ] - E[ e^(f(u, v_k) - 1) ]"
 
     def __call__(self, scores: Scores, progress: Progress | None = None) -> Float[Tensor, ""]:
         return _linear(scores, 1.0)

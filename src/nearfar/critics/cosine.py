@@ -17,6 +17,7 @@ from nearfar.schedules import Progress, Value, at, ends, parse_value, written
 class Cosine(InnerProduct):
     """Cosine similarity over a temperature, a value or a schedule (Wu et al. 2021, Eq. 2)."""
 
+    equation: ClassVar[str] = "cos(u, v) / {temperature}"
     bounded: ClassVar[bool] = True  # above
     measure: ClassVar[str] = "cosine"  # what scores times `scale` are
     temperature: Value = 0.1

@@ -19,6 +19,7 @@ class Distance:
     On unit vectors it is 2 cos - 2: the cosine critic up to a constant, at half the temperature.
     """
 
+    equation: ClassVar[str] = "-|u - v|^2 / {temperature}"
     normalised: ClassVar[bool] = False
     bounded: ClassVar[bool] = True  # above
     temperature: Value = 1.0

@@ -67,6 +67,8 @@ class Scorer(nn.Module):
 class Separable(InnerProduct, Scorer):
     """f(u, v) = g(u)^T h(v), g and h networks of `layers` hidden layers (Song & Ermon 2020, App. C.2: 2 of 256, out 32)."""
 
+    equation: ClassVar[str] = "g(u)^T h(v)"
+
     def __init__(
         self,
         hidden: int = 256,
@@ -92,6 +94,8 @@ class Separable(InnerProduct, Scorer):
 
 class Joint(Scorer):
     """f(u, v) = t([u, v]), one network of `layers` hidden layers on both together (Song & Ermon 2020, App. C.2: 2 of 256)."""
+
+    equation: ClassVar[str] = "t([u, v])"
 
     def __init__(
         self,
@@ -129,6 +133,8 @@ class Joint(Scorer):
 
 class Bilinear(InnerProduct, Scorer):
     """f(u, v) = u^T W v (Liu 2022, Eq. 24's log-bilinear score)."""
+
+    equation: ClassVar[str] = "u^T W v"
 
     def __init__(self, *, dim: Dim, silent: bool = False) -> None:
         super().__init__()

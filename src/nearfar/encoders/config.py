@@ -2,13 +2,14 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from torch import nn
 
 from nearfar.encoders.backbones import backbone
 from nearfar.encoders.heads import Network, linear_head, mlp_head
 from nearfar.errors import UserError
+from nearfar.types import Remark
 
 Head = Literal["linear", "linear-norm", "mlp", "mlp-plain"]
 
@@ -44,6 +45,8 @@ class HeadConfig:
     `head`: linear; linear-norm (a linear map, batch-normalised); mlp (with batch norm); mlp-plain (without:
     MoCo v2). `predictor`: the online network's extra MLP (BYOL), or none.
     """
+
+    remarks: ClassVar[tuple[Remark, ...]] = (("predictor", "mlp", "u goes through a predictor"),)
 
     head: Head = "mlp"
     hidden: int = 512

@@ -73,6 +73,10 @@ class InfoMax(nn.Module):
     With several views, the summary of one is told from the maps of another.
     """
 
+    equation: ClassVar[str] = (
+        "u = h(x), v = the feature map of x' whole ({global_weight} of the loss) and at every place "
+        "({local_weight}); u matched to a prior ({prior}, {prior_weight})"
+    )
     one_view: ClassVar[bool] = True
     networks: ClassVar[tuple[str, ...]] = tuple(BACKBONES)  # a map from inside them is needed
     key_groups: int = 2  # whole maps and places go through networks of their own

@@ -8,13 +8,12 @@ key 2, for negatives=dictionary. The critic that goes with it is `dot`.
 """
 
 from collections.abc import Sequence
-from typing import Any, ClassVar, Self
+from typing import ClassVar
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from nearfar.encoders.config import HeadConfig, InputSpec
 from nearfar.errors import UserError
 from nearfar.schedules import Progress
 from nearfar.types import Batch, Encoded, Pair
@@ -58,6 +57,7 @@ class TokenTransformer(nn.Module):
 class MaskedSymbols(nn.Module):
     """Outputs at hidden positions are asked, embeddings of the hidden symbols known."""
 
+    equation: ClassVar[str] = "u = g(x)_t at a hidden place t, v = e(w_t), the symbol that stood there"
     own_network: ClassVar[str] = "transformer"
     takes: ClassVar[tuple[str, ...]] = ("mask",)
     views: ClassVar[int] = 2
@@ -88,10 +88,6 @@ class MaskedSymbols(nn.Module):
             raise UserError(f"encoders.dropout was {dropout:g}; it lies in [0, 1)")
         self.reader = TokenTransformer(symbols, length, dim, layers, heads, dropout)
         self.hidden = max(round(share * length), 1)
-
-    @classmethod
-    def from_config(cls, plan: HeadConfig, seen: InputSpec, **settings: Any) -> Self:
-        return cls(**settings, **{key: seen.context[key] for key in ("symbols", "length", "share")})
 
     def group_of(self, key: int) -> int:
         return 0

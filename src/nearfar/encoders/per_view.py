@@ -1,7 +1,7 @@
 """One network for each view: what CMC needs for luminance and colour, and end-to-end contrast for query and key."""
 
 from collections.abc import Sequence
-from typing import Any, Literal, Self, cast
+from typing import Any, ClassVar, Literal, Self, cast
 
 import torch
 from jaxtyping import Float
@@ -35,6 +35,10 @@ class PerView(ViewEncoder, nn.Module):
     There are as many weights as views times those of one network. `keep="all"` puts the networks' features side by
     side afterwards (CMC), `keep="first"` keeps the first network alone (the query encoder).
     """
+
+    equation: ClassVar[str] = "u = h_1(x), v = h_2(x'): no weight shared"
+
+    own_weights: ClassVar[bool] = True  # for each view, which may then have other channels
 
     def __init__(
         self,

@@ -13,7 +13,7 @@ together, so its statistics are those of the mixture of views (as in single-devi
 
 import copy
 from collections.abc import Sequence
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor, nn
@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from nearfar.encoders.config import HeadConfig, InputSpec
 from nearfar.errors import UserError
 from nearfar.schedules import Progress, Value, at, ends, parse_value, written
-from nearfar.types import Batch, Encoded, Pair, view_pairs
+from nearfar.types import Batch, Encoded, Pair, Remark, view_pairs
 
 
 def _embed(network: nn.Module, views: Sequence[Tensor], which: Sequence[int]) -> dict[int, Tensor]:
@@ -67,6 +67,9 @@ class Shared(ViewEncoder, nn.Module):
     """One network for both. `predictor` follows it on the anchor's side only; `stop_gradient` lets no
     gradient through the keys."""
 
+    equation: ClassVar[str] = "u = h(x), v = h(x'): one network"
+    remarks: ClassVar[tuple[Remark, ...]] = (("stop_gradient", True, "no gradient reaches v"),)
+
     def __init__(
         self, network: nn.Module, stop_gradient: bool = False, *, predictor: nn.Module | None = None
     ) -> None:
@@ -88,6 +91,10 @@ class Momentum(ViewEncoder, nn.Module):
 
     No gradient reaches the copy. Its batch norms run on batch statistics, as the network's own do.
     """
+
+    equation: ClassVar[str] = (
+        "u = h(x), v = h'(x'): h' follows h, weights w' <- c w' + (1 - c) w, c = {momentum}"
+    )
 
     def __init__(
         self, network: nn.Module, momentum: Value = 0.99, *, predictor: nn.Module | None = None

@@ -9,14 +9,13 @@ recording that has one k steps later. The critic that goes with it is `dot`.
 
 import math
 from collections.abc import Sequence
-from typing import Any, ClassVar, Literal, Self
+from typing import ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from nearfar.encoders.config import HeadConfig, InputSpec
 from nearfar.errors import UserError
 from nearfar.schedules import Progress
 from nearfar.types import Batch, Encoded, Pair
@@ -83,6 +82,9 @@ class Predictive(nn.Module):
     `strides` of the convolutions multiply to the hop: (5, 4, 2, 2, 2) makes frames of 20 ms at 8 kHz.
     """
 
+    equation: ClassVar[str] = (
+        "u = W_k c_t, v = z_(t+k), k = 1 to {steps}: z_t encodes frame t, c_t all frames up to it"
+    )
     own_network: ClassVar[str] = "conv-gru"
     takes: ClassVar[tuple[str, ...]] = ("window",)
     views: ClassVar[int] = 1
@@ -119,10 +121,6 @@ class Predictive(nn.Module):
         # frames k ahead are told from frames k ahead: for another k most are the same frames again
         self.key_groups = steps
         self.ahead = nn.ModuleList(nn.Linear(context, width, bias=False) for _ in range(steps))
-
-    @classmethod
-    def from_config(cls, plan: HeadConfig, seen: InputSpec, **settings: Any) -> Self:
-        return cls(**settings, samples=seen.context["samples"], instances=seen.context["instances"])
 
     def group_of(self, key: int) -> int:
         return key % self.steps  # steps count from 1

@@ -194,7 +194,8 @@ class ImageModality(Modality):
 
     def conflict(self, choices: Mapping[str, Any], parts: Mapping[str, Any]) -> str | None:
         views, role = choices["views"], choices["encoders"]["name"]
-        if views["colours"] != "lab" or (role == "per-view" and views["count"] == 2):
+        own = getattr(parts["encoders"], "own_weights", False)
+        if views["colours"] != "lab" or (own and views["count"] == 2):
             return None
         return (
             f"views.colours was lab with encoders={role} and views.count={views['count']}: luminance and colour have "

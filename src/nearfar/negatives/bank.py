@@ -24,6 +24,9 @@ class Bank(nn.Module):
     """
 
     called: ClassVar[str] = "the bank"
+    equation: ClassVar[str] = (
+        "the rows of all other instances; v+ is the instance's own, M_i <- c M_i + (1 - c) v, c = {momentum}"
+    )
     own_positive: ClassVar[bool] = True  # one view is enough
     per_instance: ClassVar[bool] = True
     rows: Tensor

@@ -23,6 +23,7 @@ class InBatch(Fresh):
     """
 
     called: ClassVar[str] = "the batch"
+    equation: ClassVar[str] = "the other instances of the batch, views: {views}"
     views: Literal["one", "both"] = "both"
 
     @staticmethod

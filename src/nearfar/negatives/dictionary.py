@@ -1,7 +1,7 @@
 """Every symbol of the vocabulary (masked language models, Wu et al. 2020, sec. 5.1)."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -15,6 +15,8 @@ from nearfar.types import NegativeSampling
 class Dictionary(Fresh):
     """All `symbols` of the vocabulary, each once, as the encoders embed them: InfoNCE over them is
     log-softmax + log V, the cross-entropy of a masked language model up to a constant."""
+
+    equation: ClassVar[str] = "every other symbol of the vocabulary, once"
 
     @staticmethod
     def conflict(choices: Mapping[str, Any], parts: Mapping[str, Any]) -> str | None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from torch import Tensor
 
@@ -15,10 +15,13 @@ from nearfar.types import NegativeSampling
 class NoNegatives(Fresh):
     """No negatives at all: BYOL, and the case that shows what negatives are for."""
 
+    equation: ClassVar[str] = "nobody"
+    nobody: ClassVar[bool] = True  # is contrasted with
+
     @staticmethod
     def conflict(choices: Mapping[str, Any], parts: Mapping[str, Any]) -> str | None:
         bound = choices["bound"]["name"]
-        if bound in ("agreement", "barber-agakov"):
+        if not getattr(parts["bound"], "reads_negatives", True):
             return None
         return (
             f"bound was {bound} with negatives=none: told from nobody, there is nothing to learn; use bound=agreement or "

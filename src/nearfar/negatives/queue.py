@@ -28,6 +28,7 @@ class Queue(Fresh, nn.Module):
     """
 
     called: ClassVar[str] = "the queue"
+    equation: ClassVar[str] = "the last {size} keys"
     embedding: Tensor
     index: Tensor
     pointer: Tensor

@@ -1,18 +1,25 @@
-"""From settings to a `Method` and its `Views`."""
+"""From settings to a `Method`: the one place that turns names and numbers into parts.
+
+A part is given its settings, and by name what its signature asks for besides (`built`): `dim`, how wide what is scored is;
+`instances`; `data`, their description; `size` and `views`, for a source with a row for each instance; and what the modality
+knows (`samples`, `symbols`, …).
+"""
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 
-from nearfar import bounds, critics, encoders, negatives, selections
 from nearfar.encoders import HeadConfig, InputSpec
+from nearfar.errors import UserError
 from nearfar.method import Method
 from nearfar.modalities import Description, modality_of_views
 from nearfar.parts import settable
-from nearfar.types import Critic, Encoders, Selection, Source
+from nearfar.recipes.choices import ROOMS
+from nearfar.types import Encoders
 
+OTHERS = ("critic", "negatives", "selection", "bound")  # beside the encoders, in the order they are made
 Choices = Mapping[str, Mapping[str, Any]]
 
 
@@ -30,62 +37,44 @@ def try_parts(choices: Choices) -> None:
 
 def _parts(choices: Choices, backbone: str, data: Description) -> dict[str, Any]:
     seen = modality_of_views(choices["views"]["name"]).inputs(backbone, choices["views"], data)
-    made = _encoders(choices, _plan(choices), seen)
-    return {
-        "encoders": made,
-        "critic": _critic(choices["critic"], _dim(choices)),
-        "negatives": _negatives(choices, made, _dim(choices), seen.context),
-        "selection": _selection(choices["selection"], data.instances),
-        "bound": _plain_part(bounds.PARTS, choices["bound"]),
+    context = {"data": data, "instances": data.instances, "dim": _dim(choices), **seen.context}
+    made = _encoders(choices["encoders"], seen, context)
+    views = choices["views"]
+    keys = [pair.key for pair in made.pairs(views["count"], views["symmetric"])]
+    context |= {"size": context["instances"], "views": 1 + max(keys)}  # of a source with a row for each
+    others = {room: built(ROOMS[room][choices[room]["name"]], choices[room], context) for room in OTHERS}
+    return {"encoders": made, **others}
+
+
+def built(part: Callable[..., Any], choice: Mapping[str, Any], context: Mapping[str, Any]) -> Any:
+    """A part with its settings and, by name, whatever of the context its signature asks for besides."""
+    own = {key: choice[key] for key in settable(part)}
+    asked = {
+        name: p
+        for name, p in inspect.signature(part).parameters.items()
+        if name not in own and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)
     }
+    for name, parameter in asked.items():
+        if name not in context and parameter.default is parameter.empty:
+            raise UserError(
+                f"{choice['name']} asks for {name}, which nothing here knows; known are {', '.join(context)}"
+            )
+    return part(**own, **{name: context[name] for name in asked if name in context})
 
 
-def _plan(choices: Choices) -> HeadConfig:
+def _encoders(choice: Mapping[str, Any], seen: InputSpec, context: Mapping[str, Any]) -> Encoders:
+    role = ROOMS["encoders"][choice["name"]]
+    if not hasattr(role, "from_config"):
+        return built(role, choice, context)
     keys = settable(HeadConfig)
-    return HeadConfig(**{key: value for key, value in choices["encoders"].items() if key in keys})
+    plan = HeadConfig(**{key: value for key, value in choice.items() if key in keys})
+    return role.from_config(plan, seen, **{key: choice[key] for key in settable(role)})
 
 
 def _dim(choices: Choices) -> int:
     """How wide what is scored is: the role's setting of that meaning."""
-    role = encoders.PARTS[choices["encoders"]["name"]]
+    role = ROOMS["encoders"][choices["encoders"]["name"]]
     return choices["encoders"][getattr(role, "scored", "dim")]
-
-
-def _own(part: Any, choice: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: choice[key] for key in settable(part)}
-
-
-def _plain_part(parts: Mapping[str, Any], choice: Mapping[str, Any]) -> Any:
-    part = parts[choice["name"]]
-    return part(**_own(part, choice))
-
-
-def _selection(choice: Mapping[str, Any], instances: int) -> Selection:
-    part = selections.PARTS[choice["name"]]
-    supplied = {"instances": instances} if "instances" in inspect.signature(part).parameters else {}
-    return part(**_own(part, choice), **supplied)
-
-
-def _critic(choice: Mapping[str, Any], dim: int) -> Critic:
-    part = critics.PARTS[choice["name"]]
-    supplied = {"dim": dim} if "dim" in inspect.signature(part).parameters else {}
-    return part(**_own(part, choice), **supplied)
-
-
-def _encoders(choices: Choices, plan: HeadConfig, seen: InputSpec) -> Encoders:
-    role = encoders.PARTS[choices["encoders"]["name"]]
-    return role.from_config(plan, seen, **_own(role, choices["encoders"]))  # type: ignore[attr-defined]
-
-
-def _negatives(choices: Choices, made: Encoders, dim: int, context: Mapping[str, Any]) -> Source:
-    """A source is given, by name, what it asks for and no setting says."""
-    choice, views = choices["negatives"], choices["views"]
-    part = negatives.PARTS[choice["name"]]
-    keys = [pair.key for pair in made.pairs(views["count"], views["symmetric"])]
-    known = {**context, "size": context["instances"], "dim": dim, "views": 1 + max(keys)}
-    asked = set(inspect.signature(part).parameters) - set(settable(part))
-    supplied = {name: known[name] for name in asked if name in known}
-    return part(**_own(part, choice), **supplied)
 
 
 def describe(choices: Choices) -> dict[str, str]:

@@ -11,7 +11,8 @@ import torch
 
 from nearfar.modalities import Modality, modality_of_views
 from nearfar.recipes.build import Choices, build_method, describe
-from nearfar.recipes.equations import LINES, equation_of
+from nearfar.recipes.choices import ROOMS
+from nearfar.recipes.equations import equation_of, template
 from nearfar.recipes.recipe import Recipe
 from nearfar.types import Certificate
 
@@ -170,10 +171,10 @@ def _parts() -> Iterator[str]:
     yield ""
     yield "What can be chosen in each room, with its line of the equation; settings stand in braces."
     yield ""
-    for room, lines in LINES.items():
+    for room, parts in ROOMS.items():
         yield from (f"| {room} | |", "|---|---|")
-        for name, line in lines.items():
-            yield f"| `{name}` | `{_cell(line)}` |"
+        for name, part in parts.items():
+            yield f"| `{name}` | `{_cell(template(part))}` |"
         yield ""
 
 

@@ -77,6 +77,7 @@ class Accept(nn.Module):
     """
 
     dropped: ClassVar[str] = "not accepted"  # who is
+    equation: ClassVar[str] = "each with a chance r(f(u, v_k)) in [{least}, 1] that is learned"
 
     def __init__(self, least: float = 0.1, hidden: int = 16, aim: Aim = "climb") -> None:
         super().__init__()

@@ -11,7 +11,7 @@ from nearfar.schedules import Progress
 from nearfar.scores import Membership, Scores
 from nearfar.selections.close import merge_positives
 from nearfar.selections.clusters import Clusters
-from nearfar.types import Context, NegativeSampling
+from nearfar.types import Context, NegativeSampling, Remark
 
 
 class Cave(nn.Module):
@@ -22,6 +22,14 @@ class Cave(nn.Module):
     anchor, in any of `runs` k-means runs, join its positive (see `close.merge_positives`) instead of its negatives.
     """
 
+    equation: ClassVar[str] = "those in u's own of {clusters} k-means clusters"
+    remarks: ClassVar[tuple[Remark, ...]] = (
+        (
+            "close",
+            ...,
+            "without C, who share one of {close} clusters in one of {runs} runs too; {pulled}",
+        ),
+    )
     per_instance: ClassVar[bool] = True
     dropped: ClassVar[str] = "another cluster"  # who is
 

@@ -13,6 +13,7 @@ class Everyone:
     """Keeps every negative: q(v | u) = p(v)."""
 
     keeps_all: ClassVar[bool] = True
+    equation: ClassVar[str] = "all K"
 
     def __call__(self, scores: Scores, context: Context | None = None) -> Scores:
         return scores

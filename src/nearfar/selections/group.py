@@ -27,6 +27,7 @@ class Group(nn.Module):
     """
 
     dropped: ClassVar[str] = "another group"  # who is
+    equation: ClassVar[str] = "those of u's own {by}"
     ids: Int[Tensor, "instance"]
 
     @staticmethod

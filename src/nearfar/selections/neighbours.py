@@ -13,7 +13,7 @@ from nearfar.selections.close import merge_positives
 from nearfar.selections.clusters import Clusters
 from nearfar.selections.ranks import beyond_edges
 from nearfar.selections.ring import Ring
-from nearfar.types import Context, NegativeSampling
+from nearfar.types import Context, NegativeSampling, Remark
 
 
 class Neighbours(nn.Module):
@@ -31,6 +31,11 @@ class Neighbours(nn.Module):
     negative, but if it is in C_i it is pulled like the rest of C_i. Anchors not clustered yet keep everyone.
     """
 
+    equation: ClassVar[str] = (
+        f"{Ring.equation}, of these the nearest ({{background}}), without C, who share a cluster with u in one of {{runs}} "
+        "k-means runs after epoch {after}"
+    )
+    remarks: ClassVar[tuple[Remark, ...]] = (("keep", "la", "{pulled}"),)
     per_instance: ClassVar[bool] = True
     by_rank: ClassVar[bool] = True
     dropped: ClassVar[str] = "the anchor's own clusters"  # who is, beside those by rank

@@ -27,6 +27,9 @@ class Ring:
     """
 
     by_rank: ClassVar[bool] = True
+    equation: ClassVar[str] = (
+        "places round(l K) to round(h K) - 1 in rising order of f(u, v_k), l = {lower}, h = {upper}"
+    )
     lower: Value = 0.5
     upper: Value = 0.99
 
@@ -87,6 +90,7 @@ class Ball:
     """
 
     by_rank: ClassVar[bool] = True
+    equation: ClassVar[str] = "places round(l K) to K - 1 in rising order of f(u, v_k), l = {lower}"
     lower: Value = 0.5
 
     def __post_init__(self) -> None:
