@@ -1,0 +1,141 @@
+"""Any part works with any other: random compositions take two steps, finite and resumable, or are refused before the first.
+
+Recipes, parts and settings are drawn from what there is, modality by modality. A refusal is a `UserError` before anything is
+computed, in a sentence that names one of the settings drawn; anything else is a defect.
+"""
+
+import random
+import wave
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from nearfar.data.open import Located, locate
+from nearfar.data.scan import Limits
+from nearfar.errors import UserError
+from nearfar.modalities import DataSet
+from nearfar.recipes import RECIPES
+from nearfar.recipes.choices import CHOICES, ROOMS
+from nearfar.settings import resolve
+from nearfar.train.loop import Trainer
+from nearfar.train.prepare import described, prepare, prime
+from nearfar.train.run import check_kind
+
+BATCH, INSTANCES = 6, 24
+TAKEN = {"images": 150, "recordings": 60, "vectors": 80, "texts": 20}  # compositions that must run
+
+
+def pictures(folder: Path) -> Path:
+    rng = np.random.default_rng(0)
+    file = folder / "pictures.npz"
+    images = rng.integers(0, 256, (INSTANCES, 12, 12, 3), dtype=np.uint8)
+    np.savez(file, images=images, labels=np.arange(INSTANCES) % 3, classes=np.array(["a", "b", "c"]))
+    return file
+
+
+def recordings(folder: Path) -> Path:
+    rng = np.random.default_rng(1)
+    for k in range(INSTANCES):
+        (folder / f"{k % 3}").mkdir(exist_ok=True)
+        with wave.open(str(folder / f"{k % 3}" / f"{k}.wav"), "wb") as file:
+            file.setnchannels(1)
+            file.setsampwidth(2)
+            file.setframerate(8000)
+            file.writeframes((3000 * rng.normal(size=2600)).astype("<i2").tobytes())
+    return folder
+
+
+def vectors(folder: Path) -> Path:
+    rows = np.random.default_rng(2).normal(size=(INSTANCES, 6)).astype(np.float32)
+    np.savez(folder / "table.npz", x=rows, labels=np.arange(INSTANCES) % 3)
+    return folder / "table.npz"
+
+
+def texts(folder: Path) -> Path:
+    words = np.random.default_rng(3).choice(["near", "far", "ring", "ball"], 120)
+    (folder / "text.txt").write_text(" ".join(words), encoding="utf-8")
+    return folder / "text.txt"
+
+
+MADE = {"images": pictures, "recordings": recordings, "vectors": vectors, "texts": texts}
+FITTING = {
+    "images": [name for name in RECIPES if name not in ("cpc", "mlm")],
+    "texts": ["mlm"],
+    "recordings": ["cpc", "simclr", "moco", "byol"],
+    "vectors": [name for name in RECIPES if name not in ("cpc", "mlm", "dim", "cmc") and not name.startswith(("dim-", "cmc-"))],
+}  # fmt: skip
+
+
+def drawn(rng: random.Random, kind: str) -> tuple[str, dict[str, Any]]:
+    """A recipe, and changes to some of its choices."""
+    recipe = rng.choice(FITTING[kind])
+    layer: dict[str, Any] = {
+        "epochs": 2,
+        "batch_size": BATCH,
+        "held_out": 0,
+        "workers": 0,
+        "precision": "fp32",
+    }
+    layer |= {"seed": rng.randrange(100)}
+    if kind == "images":
+        layer["backbone"] = "resnet8-w16"
+    elif kind == "recordings":
+        layer["views.samples"] = 640
+    elif kind == "texts":
+        layer["views.length"] = 16
+    for room in rng.sample([room for room in CHOICES if room in ROOMS], rng.randint(1, 4)):
+        if kind == "images" or room != "encoders":
+            layer[room] = rng.choice(list(ROOMS[room]))
+    if rng.random() < 0.3:
+        layer["views.count"] = rng.choice([1, 2, 3])
+    if rng.random() < 0.3:
+        layer["chunk"] = rng.choice([1, 4, 100])
+    if rng.random() < 0.2:
+        layer["critic.temperature"] = "linear(0.5,0.2)"
+    return recipe, layer
+
+
+def begun(recipe: str, layer: dict[str, Any], located: Located) -> tuple[Trainer, Any, DataSet]:
+    settings = resolve(recipe, located.name, layer, modality=located.modality)
+    check_kind(settings, located)
+    options = settings.modality.opening(settings.views, settings.image_size, None)
+    data = located.open(Limits(), **options)
+    known = described(data, settings, None, False)
+    return *prepare(settings, data, known, torch.device("cpu"), torch.float32), data
+
+
+def steps(trainer: Trainer, stream: Any, first: int, last: int) -> list[float]:
+    return [float(trainer.train_step(batch).outcome.loss.detach()) for batch in stream.batches(first, last)]
+
+
+@pytest.mark.parametrize("kind", MADE)
+def test_compositions_run_and_resume_or_are_refused(kind: str, tmp_path: Path) -> None:
+    located, rng = locate(MADE[kind](tmp_path)), random.Random(f"{kind} 1")
+    refused: Counter[str] = Counter()
+    taken, tried = 0, 0
+    torch.set_num_threads(1)
+    while taken < TAKEN[kind]:
+        tried += 1
+        assert tried < 12 * TAKEN[kind], f"hardly anything runs: {refused.most_common(5)}"
+        recipe, layer = drawn(rng, kind)
+        try:
+            trainer, stream, data = begun(recipe, layer, located)
+        except UserError as refusal:
+            said = str(refusal)
+            named = [key for key in layer if key.split(".")[0] in said or str(layer[key]) in said]
+            assert named, f"{recipe} {layer}: {said}"
+            refused[said[:60]] += 1
+            continue
+        taken += 1
+        prime(trainer, data, described(data, trainer.settings, None, False))
+        losses = steps(trainer, stream, 0, 2)
+        assert all(np.isfinite(losses)), (recipe, layer, losses)
+        tensors, facts = ({name: t.clone() for name, t in trainer.state()[0].items()}, trainer.state()[1])
+        third = steps(trainer, stream, 2, 3)
+        again, stream, _ = begun(recipe, layer, located)
+        again.restore(tensors, facts)
+        assert steps(again, stream, 2, 3) == third, (recipe, layer)
