@@ -4,18 +4,19 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+DEMO := $(VENV)/.demo
 READY := $(VENV)/.ready
 
-.PHONY: demo test lint types tests bench clean
+.PHONY: demo test lint types tests bench docs clean
 
-demo: $(READY)
+demo: $(DEMO)
 	$(BIN)/nearfar demo --out runs/demo
 
 test: lint types tests
 
 lint: $(READY)
-	$(BIN)/ruff check src tests benchmarks
-	$(BIN)/ruff format --check src tests benchmarks
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
 
 types: $(READY)
 	$(BIN)/mypy
@@ -24,17 +25,23 @@ types: $(READY)
 tests: $(READY)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
 
+# the pages of docs/ and an API reference from the docstrings, as plain HTML in build/docs
+docs: $(READY)
+	$(BIN)/python docs/build.py build/docs
+
 # each benchmark prints ratios measured in one run, arms interleaved
 bench: $(READY)
 	for file in benchmarks/*.py; do echo "== $$file"; $(BIN)/python $$file || exit 1; done
 
-# pip needs the dev extra for demo too: one environment, made once, serves every target
-$(READY): pyproject.toml constraints.txt
+# the demo installs what it needs and no developer tools; the tests add theirs to the same environment
+EXTRAS = $(if $(filter $(READY),$@),dev,report$(comma)tensorboard)
+comma := ,
+$(DEMO) $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "nearfar needs Python 3.11 or newer; set PYTHON=python3.12 or the like")'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade pip
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[$(EXTRAS)]'
 	touch $@
 
 clean:
-	rm -rf $(VENV) runs .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) runs .mypy_cache .ruff_cache .pytest_cache .hypothesis build

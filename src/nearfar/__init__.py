@@ -1,140 +1,90 @@
-"""nearfar: a method is five choices (views, encoders, negatives, selection, bound)."""
+"""nearfar: a method is five choices (views, encoders, negatives, selection, bound).
+
+Everything is imported when it is first asked for, so that `import nearfar` costs nothing, losses and bounds work without what
+training needs, and a command line on a broken install can still say what is broken.
+"""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from nearfar.bounds import (
-    NWJ,
-    SMILE,
-    TUBA,
-    UBA,
-    Agreement,
-    AlphaCPC,
-    BarberAgakov,
-    BinaryNCE,
-    DonskerVaradhan,
-    InfoNCE,
-    JensenShannon,
-    MultiLabelCPC,
-    NPair,
-    Triplet,
-    Tuple,
-    Vince,
-)
-from nearfar.critics import Bilinear, Cosine, Distance, Dot, Joint, Separable
-from nearfar.errors import Stopped, UserError
-from nearfar.method import Method
-from nearfar.negatives import Bank, InBatch, NoNegatives, Queue
-from nearfar.schedules import Progress, cosine, geometric, linear, on_loss, on_score, stairs, steps
-from nearfar.scores import Scores, dense_scores, streamed_scores
-from nearfar.selections import Accept, Ball, Cave, Everyone, Group, Neighbours, Ring
-from nearfar.types import Batch, Certificate, Context
+__version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from nearfar import losses
+    from nearfar.bounds import (
+        NWJ,
+        SMILE,
+        TUBA,
+        UBA,
+        Agreement,
+        AlphaCPC,
+        BarberAgakov,
+        BinaryNCE,
+        DonskerVaradhan,
+        InfoNCE,
+        JensenShannon,
+        MultiLabelCPC,
+        NPair,
+        Triplet,
+        Tuple,
+        Vince,
+    )
+    from nearfar.critics import Bilinear, Cosine, Distance, Dot, Joint, Separable
     from nearfar.data import open_data
     from nearfar.encoders import InfoMax, Momentum, Network, PerView, Shared, backbone
+    from nearfar.errors import Stopped, UserError
     from nearfar.estimate import Estimate, check_mi, estimate_mi, fit_density, info
     from nearfar.evaluate import evaluate_run
+    from nearfar.method import Method
+    from nearfar.negatives import Bank, InBatch, NoNegatives, Queue
     from nearfar.report import write_report
+    from nearfar.schedules import Progress, cosine, geometric, linear, on_loss, on_score, stairs, steps
+    from nearfar.scores import Scores, dense_scores, streamed_scores
+    from nearfar.selections import Accept, Ball, Cave, Everyone, Group, Neighbours, Ring
     from nearfar.train.pretrain import pretrain
     from nearfar.train.run import Run
+    from nearfar.types import Batch, Certificate, Context
     from nearfar.views import Views
 
-# what needs torchvision, image codecs or matplotlib is imported when first asked for, so that losses and bounds
-# work, quickly, without them
-_LATER = {
-    "open_data": "nearfar.data",
-    "PerView": "nearfar.encoders",
-    "backbone": "nearfar.encoders",
-    "InfoMax": "nearfar.encoders",
-    "Momentum": "nearfar.encoders",
-    "Network": "nearfar.encoders",
-    "Shared": "nearfar.encoders",
-    "Estimate": "nearfar.estimate",
-    "check_mi": "nearfar.estimate",
-    "estimate_mi": "nearfar.estimate",
-    "fit_density": "nearfar.estimate",
-    "info": "nearfar.estimate",
-    "evaluate_run": "nearfar.evaluate",
-    "write_report": "nearfar.report",
-    "pretrain": "nearfar.train.pretrain",
-    "Run": "nearfar.train.run",
-    "Views": "nearfar.views",
+# the same names once more for Python itself; tests/core/test_core_surface.py holds the two lists together
+_WHERE = {
+    "nearfar.bounds": "Agreement AlphaCPC BarberAgakov BinaryNCE DonskerVaradhan InfoNCE JensenShannon "
+    "MultiLabelCPC NPair NWJ SMILE Triplet TUBA Tuple UBA Vince",
+    "nearfar.critics": "Bilinear Cosine Distance Dot Joint Separable",
+    "nearfar.data": "open_data",
+    "nearfar.encoders": "backbone InfoMax Momentum Network PerView Shared",
+    "nearfar.errors": "Stopped UserError",
+    "nearfar.estimate": "check_mi Estimate estimate_mi fit_density info",
+    "nearfar.evaluate": "evaluate_run",
+    "nearfar.method": "Method",
+    "nearfar.negatives": "Bank InBatch NoNegatives Queue",
+    "nearfar.report": "write_report",
+    "nearfar.schedules": "cosine geometric linear on_loss on_score Progress stairs steps",
+    "nearfar.scores": "dense_scores Scores streamed_scores",
+    "nearfar.selections": "Accept Ball Cave Everyone Group Neighbours Ring",
+    "nearfar.train.pretrain": "pretrain",
+    "nearfar.train.run": "Run",
+    "nearfar.types": "Batch Certificate Context",
+    "nearfar.views": "Views",
 }
+_MODULE_OF = {name: module for module, names in _WHERE.items() for name in names.split()}
+__all__ = ["__version__", "losses", *_MODULE_OF]
 
 
 def __getattr__(name: str) -> Any:
-    if name in _LATER:
-        return getattr(import_module(_LATER[name]), name)
-    raise AttributeError(f"module 'nearfar' has no attribute {name!r}")
+    if name == "losses":
+        return import_module("nearfar.losses")
+    if name not in _MODULE_OF:
+        raise AttributeError(f"module 'nearfar' has no attribute {name!r}")
+    try:
+        found = getattr(import_module(_MODULE_OF[name]), name)
+    except ModuleNotFoundError as problem:
+        from nearfar.extras import missing_extra
+
+        raise missing_extra(problem) or problem from None
+    globals()[name] = found  # asked for once
+    return found
 
 
-__all__ = [
-    "NWJ",
-    "SMILE",
-    "TUBA",
-    "UBA",
-    "Accept",
-    "Agreement",
-    "AlphaCPC",
-    "Ball",
-    "Bank",
-    "BarberAgakov",
-    "Batch",
-    "Bilinear",
-    "BinaryNCE",
-    "Cave",
-    "Certificate",
-    "Context",
-    "Cosine",
-    "Distance",
-    "DonskerVaradhan",
-    "Dot",
-    "Estimate",
-    "Everyone",
-    "Group",
-    "InBatch",
-    "InfoMax",
-    "InfoNCE",
-    "JensenShannon",
-    "Joint",
-    "Method",
-    "Momentum",
-    "MultiLabelCPC",
-    "NPair",
-    "Neighbours",
-    "Network",
-    "NoNegatives",
-    "PerView",
-    "Progress",
-    "Queue",
-    "Ring",
-    "Run",
-    "Scores",
-    "Separable",
-    "Shared",
-    "Stopped",
-    "Triplet",
-    "Tuple",
-    "UserError",
-    "Views",
-    "Vince",
-    "backbone",
-    "check_mi",
-    "cosine",
-    "dense_scores",
-    "estimate_mi",
-    "evaluate_run",
-    "fit_density",
-    "geometric",
-    "info",
-    "linear",
-    "on_loss",
-    "on_score",
-    "open_data",
-    "pretrain",
-    "stairs",
-    "steps",
-    "streamed_scores",
-    "write_report",
-]
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,17 +1,16 @@
 """What this machine has, and what is used of it."""
 
 import ctypes
-import os
 import platform
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib import metadata
 from typing import Any
 
 import torch
 
 from nearfar.errors import UserError
+from nearfar.machine import look
 
 
 def pick_device(name: str) -> torch.device:
@@ -71,39 +70,13 @@ def one_thread() -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def cpu_name() -> str:
-    try:
-        with open("/proc/cpuinfo", encoding="utf-8") as file:
-            names = [line.partition(":")[2].strip() for line in file if line.startswith("model name")]
-        return names[0] if names else platform.processor()
-    except OSError:
-        return platform.processor() or platform.machine()
-
-
-def cores() -> int:
-    """Cores this process may use, which in a container are fewer than the machine has."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def _version(package: str) -> str | None:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return None
-
-
 def environment() -> dict[str, Any]:
-    """Facts about the machine and the software, for env.json and `nearfar doctor`."""
+    """Facts about the machine and the software for env.json: as `nearfar doctor` finds them, with torch's own word on devices."""
     device = pick_device("auto")
-    packages = ("nearfar", "torch", "torchvision", "numpy", "numba", "pillow", "pyarrow", "timm")
     return {
-        "python": platform.python_version(),
-        "system": f"{platform.system()} {platform.machine()}",
-        "cpu": cpu_name(),
-        "cores": cores(),
+        **look(),
         "threads": torch.get_num_threads(),
         "device": str(device),
         "gpu": torch.cuda.get_device_name(0) if device.type == "cuda" else None,
         "bf16": has_bf16(device),
-        "packages": {name: _version(name) for name in packages},
     }

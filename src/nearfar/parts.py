@@ -71,13 +71,22 @@ def settable(part: Callable[..., Any]) -> dict[str, inspect.Parameter]:
     }
 
 
+LISTED = 12  # names are listed in an error up to so many
+
+
 def unknown(key: str, allowed: Iterable[str], where: str = "settings") -> UserError:
     """The sentence for a key nobody knows, with the nearest one that is known."""
     names = sorted(allowed)
-    near = difflib.get_close_matches(key, names, n=1)
-    hint = f" (did you mean {near[0]}?)" if near else ""
-    allowed_names = ", ".join(names) if names else "none at this place"
-    return UserError(f"{key} is not one of the {where}{hint}; allowed are {allowed_names}")
+    if len(names) <= LISTED:
+        near = difflib.get_close_matches(key, names, n=1)
+        all_of_them = f"expected one of {', '.join(names)}" if names else "there are none here"
+    else:
+        near = difflib.get_close_matches(key, names, n=3)
+        command = {"recipes": "nearfar recipes --all", "settings": "nearfar pretrain --help"}.get(where)
+        all_of_them = f"{command} lists them" if command else f"there are {len(names)}"
+    nearest = " or ".join([", ".join(near[:-1]), near[-1]] if len(near) > 1 else near)
+    hint = f" (did you mean {nearest}?)" if near else ""
+    return UserError(f"{key} is not one of the {where}{hint}; {all_of_them}")
 
 
 def check_settings(part: Callable[..., Any], raw: Mapping[str, Any], prefix: str) -> dict[str, Any]:
@@ -128,8 +137,10 @@ def convert(raw: Any, annotation: Any, key: str) -> Any:
         return _optional(raw, get_args(annotation), key)
     if origin is Literal:
         if raw not in get_args(annotation):
-            raise UserError(f"{key} was {raw!r}; allowed are {', '.join(map(str, get_args(annotation)))}")
+            raise UserError(f"{key} was {raw!r}; expected {', '.join(map(str, get_args(annotation)))}")
         return raw
+    if origin is list:
+        return _list(raw, get_args(annotation)[0], key)
     if origin is tuple:
         return _numbers(raw, get_args(annotation), key)
     return _SCALARS[annotation](raw, key)
@@ -147,14 +158,20 @@ def _numbers(raw: Any, kinds: tuple[Any, ...], key: str) -> tuple[Any, ...]:
         example = ", ".join(
             "1" if kind is int else f"{0.5 + place / 2:g}" for place, kind in enumerate(kinds)
         )
-        raise UserError(f"{key} was {raw!r}; allowed is a list of {len(kinds)} numbers such as [{example}]")
+        raise UserError(f"{key} was {raw!r}; expected a list of {len(kinds)} numbers such as [{example}]")
     return tuple(convert(item, kind, key) for item, kind in zip(raw, kinds, strict=True))
+
+
+def _list(raw: Any, kind: Any, key: str) -> list[Any]:
+    if not isinstance(raw, (list, tuple)):
+        raise UserError(f"{key} was {raw!r}; expected a list such as [1, 2]")
+    return [convert(item, kind, key) for item in raw]
 
 
 def _float(raw: Any, key: str) -> float:
     value = parse_value(raw, key) if not isinstance(raw, Mapping) else None
     if not isinstance(value, float):
-        raise UserError(f"{key} was {raw!r}; allowed is a number")
+        raise UserError(f"{key} was {raw!r}; expected a number")
     return value
 
 
@@ -163,19 +180,19 @@ def _int(raw: Any, key: str) -> int:
         isinstance(raw, (int, float)) and not isinstance(raw, bool) and abs(raw) < 2**63 and raw == int(raw)
     )
     if not whole:
-        raise UserError(f"{key} was {raw!r}; allowed is a whole number")
+        raise UserError(f"{key} was {raw!r}; expected a whole number")
     return int(raw)
 
 
 def _bool(raw: Any, key: str) -> bool:
     if not isinstance(raw, bool):
-        raise UserError(f"{key} was {raw!r}; allowed are true and false")
+        raise UserError(f"{key} was {raw!r}; expected true or false")
     return raw
 
 
 def _str(raw: Any, key: str) -> str:
     if not isinstance(raw, str):
-        raise UserError(f"{key} was {raw!r}; allowed is a word")
+        raise UserError(f"{key} was {raw!r}; expected a string")
     return raw
 
 

@@ -325,7 +325,7 @@ def parse_value(raw: Any, key: str = "value") -> Value:
     allowed = "a number or a schedule such as linear(0,0.9); schedules are " + ", ".join(SCHEDULES)
     name, positional, named = _schedule_parts(raw)
     if name not in SCHEDULES:
-        raise UserError(f"{key} was {raw!r}; allowed is {allowed}")
+        raise UserError(f"{key} was {raw!r}; expected {allowed}")
     numbers = [v for v in (*positional, *named.values()) if v is not None]
     if any(abs(v) > _LARGEST or v != v for v in numbers):
         raise UserError(f"{key} was {raw!r}; a schedule's numbers must be finite")
@@ -337,7 +337,7 @@ def parse_value(raw: Any, key: str = "value") -> Value:
         raise UserError(f"{key} was {raw!r}, which grows beyond every number; use a smaller factor") from None
     except TypeError:
         raise UserError(
-            f"{key} was {raw!r}, which are not the arguments of {name}; allowed is {allowed}"
+            f"{key} was {raw!r}, which are not the arguments of {name}; expected {allowed}"
         ) from None
     except UserError as problem:
         raise UserError(f"{key}: {problem}") from None

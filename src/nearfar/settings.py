@@ -14,11 +14,13 @@ from typing import Any, Literal
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
+from torch import nn
 
 from nearfar.encoders import HeadConfig
 from nearfar.errors import UserError
 from nearfar.modalities import MODALITIES, Modality, modality_of_views
-from nearfar.parts import load_yaml, numbers, plain, settable, unknown
+from nearfar.optimisers import OPTIMISERS, build
+from nearfar.parts import check_settings, load_yaml, numbers, plain, settable, unknown
 from nearfar.recipes import RECIPES
 from nearfar.recipes.build import try_parts
 from nearfar.recipes.choices import (
@@ -33,7 +35,14 @@ from nearfar.untrusted import read_text
 
 ALIASES = {"temperature": "critic.temperature"}  # names the contract keeps at the top
 LONGEST = 1_000_000  # epochs
-MAY_CHANGE = ("max_time", "workers", "probe_every", "checkpoint_every", "keep")  # cannot change a result
+MAY_CHANGE = (
+    "max_time",
+    "workers",
+    "probe_every",
+    "checkpoint_every",
+    "keep",
+    "log_every",
+)  # cannot change a result
 
 
 _FIRST = next(iter(MODALITIES.values()))  # which most recipes are written for
@@ -51,14 +60,23 @@ class Settings(BaseModel):
     epochs: int = Field(100, ge=1, le=LONGEST, description="passes over the data")
     batch_size: int = Field(256, ge=2, le=2**31, description="images per step")
     seed: int = Field(0, ge=0, lt=2**63, description="of order, augmentation and initial weights")
+    init: str | None = Field(
+        None, description="weights to start from: another run, or a torchvision or timm weights file"
+    )
     backbone: str = Field(
         _FIRST.default_network,
-        description=f"{', '.join(_FIRST.networks)} or timm/NAME; other data have their own",
+        description="resnet8-w16, resnet8-w32, resnet18, resnet34, resnet50 or timm/NAME; other data have their own",
     )
     image_size: int | None = Field(
         None, ge=8, le=4096, description="side of a view; none: the data's, up to 224"
     )
     optimizer: Literal["sgd", "adamw", "lars"] = Field("adamw", description="sgd, adamw or lars")
+    optimizer_options: dict[str, Any] = Field(
+        {}, description="of the optimizer, written optimizer.nesterov=true, optimizer.betas=[0.9,0.95]"
+    )
+    momentum: float | None = Field(
+        None, ge=0, lt=1, description="of sgd and lars, and adamw's first beta; none: 0.9"
+    )
     lr: Any = Field(2e-3, description="a number (warm-up, then cosine to 0) or a schedule, taken as it is")
     warmup: float = Field(1.0, ge=0, description="epochs of linear rise when lr is a number")
     weight_decay: float = Field(1e-4, ge=0, description="leaves out norms and biases")
@@ -73,6 +91,7 @@ class Settings(BaseModel):
         ge=1,
         description="score this many anchors at a time, never the whole matrix; none: as is fastest",
     )
+    log_every: int = Field(10, ge=1, le=2**31, description="steps between rows of metrics.jsonl")
     checkpoint_every: int = Field(200, ge=1, le=2**31, description="steps between checkpoints")
     keep: int = Field(2, ge=1, le=10_000, description="checkpoints kept")
     max_time: float | None = Field(None, gt=0, description="stop, resumable, after this: seconds, or 90m, 2h")
@@ -121,7 +140,7 @@ class Settings(BaseModel):
     @classmethod
     def _device(cls, name: str) -> str:
         if not re.fullmatch(r"auto|cpu|mps|cuda(:\d+)?", name):
-            raise UserError(f"device was {name!r}; allowed are auto, cpu, cuda, cuda:N and mps")
+            raise UserError(f"device was {name!r}; expected auto, cpu, cuda, cuda:N or mps")
         return name
 
     @property
@@ -161,7 +180,7 @@ def seconds(text: str) -> float:
     """`90`, `90s`, `15m` or `2h` in seconds."""
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([smh]?)\s*", text)
     if not match:
-        raise UserError(f"max_time was {text!r}; allowed is a number of seconds, or 30s, 90m, 2h")
+        raise UserError(f"max_time was {text!r}; expected a number of seconds, or 30s, 90m, 2h")
     return float(match[1]) * {"": 1, "s": 1, "m": 60, "h": 3600}[match[2]]
 
 
@@ -204,6 +223,12 @@ def put(settings: dict[str, Any], key: str, value: Any) -> None:
     """Sets a dotted key, a number written as text as that number. A bare choice (`bound=x`, `bound: {…}`) is kept with what was already set inside it."""
     head, _, rest = ALIASES.get(key, key).partition(".")
     value = value if key in ("recipe", "data") else numbers(value)
+    if head == "optimizer" and (rest or isinstance(value, Mapping)):
+        options = settings.setdefault("optimizer_options", {})
+        options.update({rest: value} if rest else {str(k): v for k, v in value.items()})
+        if "name" in options:
+            settings["optimizer"] = options.pop("name")
+        return
     if head not in CHOICES:
         if rest:
             raise unknown(key, all_keys())
@@ -230,9 +255,9 @@ def all_keys() -> list[str]:
     parts = (
         f"{room}.{key}" for room, named in ROOMS.items() for part in named.values() for key in settable(part)
     )
-    return sorted(
-        {*Settings.model_fields, *ALIASES, *parts, *(f"encoders.{k}" for k in settable(HeadConfig))}
-    )
+    options = (f"optimizer.{key}" for builder in OPTIMISERS.values() for key in settable(builder))
+    heads = (f"encoders.{key}" for key in settable(HeadConfig))
+    return sorted({*Settings.model_fields, *ALIASES, *parts, *options, *heads})
 
 
 def resolve(recipe: str, data: str, *layers: Mapping[str, Any], modality: Modality | None = None) -> Settings:
@@ -252,7 +277,13 @@ def resolve(recipe: str, data: str, *layers: Mapping[str, Any], modality: Modali
         flat: dict[str, Any] = {}
         for key, value in layer.items():
             put(flat, key, value)
+        if flat.get("optimizer", merged.get("optimizer")) != merged.get("optimizer"):
+            merged.pop(
+                "optimizer_options", None
+            )  # as naming another part drops the settings of the one before
         for key, value in flat.items():
+            if key == "optimizer_options" and isinstance(value, Mapping):
+                value = {**merged.get(key, {}), **value}
             merged[key] = _changed(key, merged[key], value) if key in CHOICES else value
     return check(merged)
 
@@ -290,6 +321,7 @@ def check(merged: Mapping[str, Any]) -> Settings:
     for key in known:
         if key not in Settings.model_fields:
             raise unknown(str(key), all_keys())
+    known["optimizer_options"] = check_optimizer(known)
     for room in ROOMS:
         known[room] = check_choice(room, known[room])
     modality = modality_of_views(known["views"].get("name"))
@@ -308,6 +340,21 @@ def check(merged: Mapping[str, Any]) -> Settings:
         raise UserError(
             f"{key} was {first['input']!r}; {first['msg'][0].lower()}{first['msg'][1:]}"
         ) from None
+
+
+def check_optimizer(known: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of the chosen optimiser that differ from its own, tried on a parameter of no size."""
+    name, options = known.get("optimizer", "adamw"), known.get("optimizer_options") or {}
+    if not isinstance(name, str) or name not in OPTIMISERS or not options:
+        return {}  # a wrong name is answered with the other settings
+    if not isinstance(options, Mapping):
+        raise UserError(f"optimizer_options was {options!r}; expected a mapping such as {{nesterov: true}}")
+    complete = check_settings(OPTIMISERS[name], options, "optimizer")
+    checked = {key: complete[key] for key in options}
+    momentum = None if known.get("momentum") == "none" else known.get("momentum")
+    if momentum is None or isinstance(momentum, (int, float)):
+        build(name, nn.Linear(1, 1), lr=1.0, weight_decay=0.0, momentum=momentum, options=checked)
+    return checked
 
 
 def check_network(known: dict[str, Any], modality: Modality) -> None:
@@ -331,7 +378,7 @@ def check_network(known: dict[str, Any], modality: Modality) -> None:
     needed = getattr(role, "networks", None)
     if needed is not None and named not in needed:
         raise UserError(
-            f"backbone was {named!r} with {where}, which needs a map from inside it; allowed are {', '.join(needed)}"
+            f"backbone was {named!r} with {where}, which needs a map from inside it; expected {', '.join(needed)}"
         )
     if known.get("image_size") not in (None, "none") and not modality.sized:
         raise UserError(f"image_size was {known['image_size']!r}; {modality.holds} have no image size")

@@ -64,10 +64,10 @@ class Batch:
 
 @dataclass(frozen=True)
 class Pair:
-    """Anchors of one view told from keys of another (or of the same), and how much that counts in the loss.
+    """Anchors of one view contrasted with keys of another (or of the same), and how much that counts in the loss.
 
     `keys_per_instance`: keys per instance: 1 for a picture seen whole, more for the places of a feature map or the times of a
-    sequence. `same_instance_negatives`: how many of them an anchor may be told from although they are of its own instance.
+    sequence. `same_instance_negatives`: how many of them an anchor may be contrasted with although they are of its own instance.
     """
 
     anchor: int
@@ -215,7 +215,7 @@ class Encoders(Protocol):
         """The group of a key, from 0 to `key_groups` - 1."""
 
     def pairs(self, views: int, symmetric: bool) -> tuple[Pair, ...]:
-        """Who is told from whom, for batches of so many views."""
+        """Who is contrasted with whom, for batches of so many views."""
 
     def backbone(self) -> nn.Module:
         """What is left after training: a network from a plain view to features."""

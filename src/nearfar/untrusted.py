@@ -35,7 +35,7 @@ def read_text(path: str | os.PathLike[str], most: int = TEXT) -> str:
     """A regular file of UTF-8 text; longer than `most` bytes is an OSError, other bytes than UTF-8 a ValueError."""
     size = check_regular(path)
     if size > most:
-        raise OSError(errno.EFBIG, f"{size:,} bytes are too many; allowed are {most:,}", os.fspath(path))
+        raise OSError(errno.EFBIG, f"{size:,} bytes are too many; expected {most:,}", os.fspath(path))
     return Path(path).read_text(encoding="utf-8")
 
 
@@ -65,7 +65,7 @@ def check_unpacked(path: str | os.PathLike[str], packed: int, unpacked: int) -> 
     """Stops what would unpack to a large multiple of itself."""
     if unpacked > max(FREE, RATIO * packed):
         raise UserError(
-            f"{os.fspath(path)!r} would unpack from {packed:,} to {unpacked:,} bytes; allowed are {RATIO} times as many, or {FREE:,}"
+            f"{os.fspath(path)!r} would unpack from {packed:,} to {unpacked:,} bytes; expected {RATIO} times as many, or {FREE:,}"
         )
 
 

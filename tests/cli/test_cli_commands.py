@@ -1,6 +1,7 @@
 """The command line as a person meets it: real processes, exit codes, one sentence for a mistake, JSON and nothing else."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +14,10 @@ from PIL import Image
 
 import nearfar as nf
 from nearfar.cli import main
+from nearfar.cli.settings_help import CHOSEN, settings_shown
+from nearfar.hardware import environment
+from nearfar.machine import look
+from nearfar.settings import Settings
 
 
 def nearfar(*words: object, cwd: Path | None = None) -> "subprocess.CompletedProcess[str]":
@@ -151,9 +156,14 @@ def test_print_config_round_trips_through_a_file(capsys: pytest.CaptureFixture[s
 
 
 MISTAKES = {
-    "no command": ([], "required"),
     "unknown command": (["pretrian"], "pretrian"),
     "unknown option": (["recipes", "--jsn"], "--jsn"),
+    "setting with dashes": (["pretrain", "simclr", "x", "--out", "o", "--epochs", "10"], "epochs=10"),
+    "setting with dashes and =": (
+        ["pretrain", "simclr", "x", "--batch-size=8", "--out", "o"],
+        "batch_size=8",
+    ),
+    "setting with dashes last": (["pretrain", "simclr", "x", "--out", "o", "--lr"], "lr=VALUE"),
     "unknown recipe": (["pretrain", "simclir", "x", "--out", "o"], "did you mean simclr"),
     "no data": (["pretrain", "simclr", "--out", "o"], "DATA is missing"),
     "no recipe": (["pretrain", "--out", "o"], "RECIPE is missing"),
@@ -192,6 +202,42 @@ def test_unknown_protocol_and_bad_out(run: Path, capsys: pytest.CaptureFixture[s
     (tmp_path / "file").write_text("")
     assert main(["pretrain", "simclr", "digits", "--out", str(tmp_path / "file" / "run")]) == 2
     assert "cannot be written" in capsys.readouterr().err
+
+
+def test_bare_nearfar_shows_help(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == 0
+    assert "pretrain" in capsys.readouterr().out
+
+
+def test_help_shows_every_setting_as_it_is() -> None:
+    """Read from the text of settings.py, which importing it must confirm."""
+    shown = {setting.name: setting for setting in settings_shown()}
+    assert {*shown, "recipe", "data"} == set(Settings.model_fields)
+    for name, setting in shown.items():
+        field = Settings.model_fields[name]
+        assert setting.description == field.description
+        assert setting.description is None or setting.default in (field.default, CHOSEN)
+
+
+def test_doctor_agrees_with_torch() -> None:
+    found, asked = look(), environment()
+    assert {key: asked[key] for key in found if key != "threads"} == {
+        key: found[key] for key in found if key != "threads"
+    }
+
+
+def test_doctor_finds_what_cannot_be_imported(tmp_path: Path) -> None:
+    (tmp_path / "timm").mkdir()
+    (tmp_path / "timm" / "__init__.py").write_text("raise OSError('libnothing.so: cannot open')")
+    path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
+    done = subprocess.run(
+        [sys.executable, "-c", "from nearfar import machine; machine.EXTRAS = {'timm': 'timm'}; machine.CORE = (); print(machine.broken())"],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, "PYTHONPATH": path},
+    )  # fmt: skip
+    assert done.stdout.strip() == str({"timm": "OSError: libnothing.so: cannot open"})
 
 
 @pytest.mark.parametrize(

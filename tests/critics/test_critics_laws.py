@@ -89,11 +89,11 @@ def test_distance_without_unit_length_is_the_plain_one() -> None:
         (lambda: nf.Joint(layers=0, dim=3), "critic.layers was 0"),
         (
             lambda: nf.Separable(activation=cast(Any, "tanh"), dim=3),
-            "critic.activation was 'tanh'; allowed are relu, silu",
+            "critic.activation was 'tanh'; expected relu, silu",
         ),
         (
             lambda: nf.Joint(activation=cast(Any, "tanh"), dim=3),
-            "critic.activation was 'tanh'; allowed are relu, silu",
+            "critic.activation was 'tanh'; expected relu, silu",
         ),
         (lambda: nf.Distance(temperature=0.0), "temperature was 0;"),
     ],

@@ -249,7 +249,7 @@ def test_tokens_of_an_npz(tmp_path: Path) -> None:
     assert (len(opened.symbols), opened.classes) == (5, ("a", "b"))
     assert opened.load(np.arange(2)).data.tolist() == tokens.tolist()
     assert opened.load(np.array([1])).length.tolist() == [2]
-    with pytest.raises(UserError, match="tokens range from -1 to 4; allowed are numbers from 0 to 2"):
+    with pytest.raises(UserError, match="tokens range from -1 to 4; expected numbers from 0 to 2"):
         open_data(tmp_path / "t.npz", reading=Reading(vocabulary=("a", "b", "c")))
     np.savez(tmp_path / "t.npz", tokens=np.array([[1, -1, 2]]))
     with pytest.raises(UserError, match="-1 only at the end of a row"):

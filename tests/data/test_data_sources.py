@@ -274,7 +274,7 @@ class TestParquet:
             ([0] * 11 + [-1], (), "label of image 11 is -1"),
             ([0] * 3 + [-7] * 9, (), "label of image 3 is -7"),
             ([0] * 11 + [None], (), "label of image 11 is -1"),
-            ([0] * 11 + [3], CLASSES, "label of image 11 is 3; allowed are class numbers from 0 to 2"),
+            ([0] * 11 + [3], CLASSES, "label of image 11 is 3; expected class numbers from 0 to 2"),
             ([0] * 11 + [10**12], (), f"label of image 11 is {10**12}"),
             (["a"] * 11 + [None], (), "1 rows have no `label`"),
             ([0.5] * 12, (), "labels are float64"),
@@ -502,7 +502,7 @@ class TestNames:
         [("digts", "digits"), ("glyhps:train", "glyphs:train"), ("cifar10", "cifar10:ROOT")],
     )
     def test_a_slip_of_the_pen_is_answered_with_the_near_name(self, typed: str, meant: str) -> None:
-        with pytest.raises(UserError, match=f"data '{typed}' do not exist; did you mean '{meant}'"):
+        with pytest.raises(UserError, match=f"data '{typed}' was not found; did you mean '{meant}'"):
             open_data(typed)
 
     def test_a_near_file_is_suggested(self, tmp_path: Path) -> None:

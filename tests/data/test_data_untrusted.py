@@ -107,7 +107,7 @@ def test_a_recording_of_odd_width_is_one_bad_item(bits: int, tmp_path: Path) -> 
             (tmp_path / f"{number}.wav").write_bytes(data)
     opened = open_data(tmp_path, max_bad_share=0.5)
     assert len(opened) == 4
-    assert [reason for _, reason in opened.quarantine] == [f"samples of {bits} bits; allowed are 8 to 32"]
+    assert [reason for _, reason in opened.quarantine] == [f"samples of {bits} bits; expected 8 to 32"]
 
 
 def test_labels_of_another_kind_in_another_file_get_a_sentence(tmp_path: Path) -> None:
@@ -158,7 +158,7 @@ def test_a_parquet_file_that_would_unpack_beyond_memory_is_refused_by_its_footer
     zeros = pa.array([{"bytes": bytes(FREE // 8 + 1)}] * 8)
     path = parquet(tmp_path / "a.parquet", {"image": zeros}, compression="zstd", use_dictionary=False)
     assert path.stat().st_size < FREE / 1000
-    with pytest.raises(UserError, match=r"would unpack from [\d,]+ to 2[\d,]+ bytes; allowed are 200 times"):
+    with pytest.raises(UserError, match=r"would unpack from [\d,]+ to 2[\d,]+ bytes; expected 200 times"):
         open_data(path)
     with pytest.raises(UserError, match="would unpack"):
         read_sample(f"{path}:image")

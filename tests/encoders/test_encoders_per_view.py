@@ -38,7 +38,7 @@ def colours() -> Batch:
 
 
 def test_cmc_is_two_instance_discriminations_with_the_banks_swapped() -> None:
-    """Wu et al. 2021, sec. 2: luminance is told from the bank of colours, colour from the bank of luminances."""
+    """Wu et al. 2021, sec. 2: luminance is contrasted with the bank of colours, colour from the bank of luminances."""
     nets, shown = networks(), colours()
     bank = Bank(20, dim=DIM, views=2).double()
     rows = F.normalize(torch.randn(2, 20, DIM, dtype=torch.float64), dim=2)

@@ -180,8 +180,8 @@ BAD: list[tuple[Callable[..., float], tuple[Any, ...], str]] = [
     (info.kl, ([0.5, 0.5], [1.0]), r"same outcomes; their shapes were \(2,\) and \(1,\)"),
     (info.kl, ([0.5, 0.5], [0.5, math.inf]), "q holds inf"),
     (info.mutual_information, ([0.5, 0.5],), r"joint must be a matrix p\(x, y\); its shape was \(2,\)"),
-    (info.conditional_entropy, ([[0.5, 0.5]], "z"), "given was 'z'; allowed are x"),
-    (info.entropy, ([1.0], 1), "base was 1; allowed is a number above 1"),
+    (info.conditional_entropy, ([[0.5, 0.5]], "z"), "given was 'z'; expected x"),
+    (info.entropy, ([1.0], 1), "base was 1; expected a number above 1"),
     (info.entropy, ([1.0], "bits"), "base was 'bits'"),
 ]
 

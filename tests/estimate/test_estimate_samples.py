@@ -134,5 +134,5 @@ def test_standardising_knows_small_columns_from_constant_ones() -> None:
 @pytest.mark.parametrize("option", [{"scaling": "log"}, {"discrete": "some"}])
 def test_options_get_a_sentence(option: dict[str, Any]) -> None:
     name, value = next(iter(option.items()))
-    with pytest.raises(nf.UserError, match=f"{name} was '{value}'; allowed are"):
+    with pytest.raises(nf.UserError, match=f"{name} was '{value}'; expected"):
         nf.estimate_mi(GOOD, GOOD, **option)

@@ -384,8 +384,8 @@ def test_mistakes_are_one_sentence(run: SmallRun) -> None:
 @pytest.mark.parametrize(
     ("asked", "words"),
     [
-        (["knm"], r"--protocol was 'knm' \(did you mean knn\?\); allowed are knn, nearest, linear"),
-        (["knn", "svm"], r"--protocol was 'svm'; allowed are knn, nearest, linear"),
+        (["knm"], r"--protocol was 'knm' \(did you mean knn\?\); expected knn, nearest, linear"),
+        (["knn", "svm"], r"--protocol was 'svm'; expected knn, nearest, linear"),
         ([], "--protocol was empty"),
     ],
 )

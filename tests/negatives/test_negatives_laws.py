@@ -126,7 +126,7 @@ def test_bank_momentum_out_of_range(momentum: float) -> None:
 @pytest.mark.parametrize("source", ["queue", "in-batch"])
 @pytest.mark.parametrize("symmetric", [True, False])
 def test_keys_of_different_networks_never_stand_beside_each_other(source: str, symmetric: bool) -> None:
-    """CMC's reading: an anchor whose positive is of network g is told from g's keys alone."""
+    """CMC's reading: an anchor whose positive is of network g is contrasted with g's keys alone."""
     networks = [torch.nn.Linear(3, 4), torch.nn.Linear(3, 4)]
     negatives = Queue(24, dim=4) if source == "queue" else InBatch("both")
     method = nf.Method(
@@ -144,7 +144,7 @@ def test_keys_of_different_networks_never_stand_beside_each_other(source: str, s
         torch.testing.assert_close(held.embedding[seen], made[held.index[seen]])
     expected = 24 if source == "queue" else 7
     assert method.certificate(8).ceiling == pytest.approx(math.log(1 + expected))
-    # value of the last step, told from keys of the positive's own network alone
+    # value of the last step, contrasted with keys of the positive's own network alone
     values = []
     for anchor, key in ((0, 1), (1, 0)) if symmetric else ((0, 1),):
         u, v = networks[anchor](views[anchor]), networks[key](views[key])
@@ -207,10 +207,10 @@ def test_a_queue_in_use_is_not_emptied_for_another_method() -> None:
 @pytest.mark.parametrize(
     ("make", "said"),
     [
-        (lambda: InBatch("three"), "negatives.views was 'three'; allowed are one and both"),  # type: ignore[arg-type]
+        (lambda: InBatch("three"), "negatives.views was 'three'; expected one or both"),  # type: ignore[arg-type]
         (lambda: Queue("x"), "negatives.size was x"),  # type: ignore[arg-type]
         (lambda: Queue(8, dim=0), r"Queue\(dim=0\) holds no vectors"),
-        (lambda: Bank(0), r"Bank\(size=0\) is no number of rows"),
+        (lambda: Bank(0), r"Bank\(size=0\) is not a number of rows"),
         (lambda: Bank(8, "x"), "negatives.momentum was 'x'"),  # type: ignore[arg-type]
         (lambda: nf.Cosine("x"), "temperature was 'x'"),  # type: ignore[arg-type]
         (lambda: nf.Momentum(torch.nn.Linear(1, 1), "x"), "encoders.momentum was 'x'"),  # type: ignore[arg-type]

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from nearfar.cli import main
-from nearfar.recipes import RECIPES
+from nearfar.recipes import BASE, RECIPES
 from nearfar.recipes.choices import CHOICES, ROOMS
 from nearfar.recipes.equations import equation_of
 from nearfar.recipes.page import Entry, base_of, methods_page
@@ -117,9 +117,15 @@ def test_the_command_prints_one_recipe_in_full(capsys: pytest.CaptureFixture[str
 
 
 def test_the_command_lists_all_with_their_claims(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["recipes"]) == 0
+    assert main(["recipes", "--all"]) == 0
     shown = capsys.readouterr().out
     assert shown.count("\n  claims     ") == len(RECIPES)
+
+
+def test_the_command_gives_each_base_method_a_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["recipes"]) == 0
+    lines = capsys.readouterr().out.split("\n\n")[0].splitlines()
+    assert [line.split()[0] for line in lines] == list(BASE)
 
 
 def test_json_keeps_its_shape(capsys: pytest.CaptureFixture[str]) -> None:

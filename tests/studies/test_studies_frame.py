@@ -96,9 +96,9 @@ def test_the_familys_paper_figures_stand_in_the_papers() -> None:
     [
         (
             "sed=3",
-            r"sed is not one of the options of small \(did you mean seed\?\); allowed are label, rate, seed",
+            r"sed is not one of the options of small \(did you mean seed\?\); expected one of label, rate, seed",
         ),
-        ("seed=x", "seed was 'x'; allowed is a whole number"),
+        ("seed=x", "seed was 'x'; expected a whole number"),
         ("rate=[1]", r"rate was \[1\]"),
         ("seed", "'seed' is not an option of small; write key=value, for instance seed=0"),
         ("=3", "'=3' is not an option"),
@@ -124,7 +124,7 @@ class Shared:
 
     def __post_init__(self) -> None:
         if self.size < 1:
-            raise nf.UserError(f"size was {self.size}; allowed are whole numbers from 1")
+            raise nf.UserError(f"size was {self.size}; expected whole numbers from 1")
 
 
 def gathering(bench: Bench, shared: Shared, label: str = "x") -> Result:

@@ -227,12 +227,12 @@ def test_every_arm_is_finite_kept_and_not_computed_again(
 @pytest.mark.parametrize(
     ("word", "sentence"),
     [
-        ("arms=joint,all", "arms was 'joint,all'; allowed are joint, separable, proven, with commas between"),
+        ("arms=joint,all", "arms was 'joint,all'; expected joint, separable, proven, with commas between"),
         ("arms=", "arms was"),
         ("anchors=1", "anchors 1,"),
         ("steps=1", "steps was 1,"),
         ("batch_size=1", "batch_size 1,"),
-        ("batches=1", "batches 1; allowed are"),
+        ("batches=1", "batches 1; expected"),
         ("negatives=100", "negatives from anchors - 1"),
     ],
 )

@@ -126,11 +126,11 @@ def test_the_test_set_belongs_to_the_data() -> None:
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        ({"images": 1}, "images was 1; allowed are whole numbers from 2"),
+        ({"images": 1}, "images was 1; expected whole numbers from 2"),
         ({"epochs": 0}, "epochs was 0"),
         ({"size": 4}, "size was 4"),
-        ({"seeds": 0}, "seeds was 0; allowed are whole numbers from 1"),
-        ({"jobs": 0}, "jobs was 0; allowed are whole numbers from 1"),
+        ({"seeds": 0}, "seeds was 0; expected whole numbers from 1"),
+        ({"jobs": 0}, "jobs was 0; expected whole numbers from 1"),
         ({"batch": 500, "images": 100}, "batch was 500; with images=100 allowed are 2 to 100"),
     ],
 )
@@ -143,7 +143,7 @@ def test_a_budget_that_cannot_be_is_refused(options: dict[str, Any], sentence: s
     ("data", "images", "sentence"),
     [
         ("digits", 100, "test was not given; beside data=digits name a labelled set to ask about"),
-        ("nowhere", 100, "'nowhere' do not exist"),
+        ("nowhere", 100, "'nowhere' was not found"),
     ],
 )
 def test_data_that_cannot_be_used_get_a_sentence(data: str, images: int, sentence: str) -> None:

@@ -76,5 +76,7 @@ def test_validation_is_a_fifth_of_train_and_never_heard(tmp_path: Path) -> None:
 
 
 def test_recordings_without_speakers_get_a_sentence(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="digits is no set of recordings with the columns label and speaker"):
+    with pytest.raises(
+        UserError, match="digits is not a set of recordings with the columns label and speaker"
+    ):
         speech.parts("digits", "validation")

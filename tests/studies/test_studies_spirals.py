@@ -190,7 +190,7 @@ def test_one_noise_and_another_temperature_can_be_asked_for(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("word", "said"),
     [
-        ("noise=-1", "noise was -1; allowed are numbers from 0"),
+        ("noise=-1", "noise was -1; expected numbers from 0"),
         ("temperature=0", "temperature was 0; it must be above 0"),
         ("temperature=on_loss(0.2,0.1)", "which follows what this study does not watch"),
     ],
@@ -202,5 +202,5 @@ def test_what_cannot_be_asked_for_is_one_sentence(tmp_path: Path, word: str, sai
 
 
 def test_what_cannot_be_is_one_sentence(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="points was 5; allowed are whole numbers from 128"):
+    with pytest.raises(UserError, match="points was 5; expected whole numbers from 128"):
         run_study(STUDY, tmp_path, ["points=5"])

@@ -76,7 +76,7 @@ def test_a_run_that_ends_in_nan_is_no_success_and_keeps_its_good_state(tmp_path:
     assert checkpoints.not_finite(tensors_of(out)) is None
     again = nearfar(*words, "lr=0.002", "--allow-change")  # as the sentence advises
     assert again.returncode == 0, again.stderr
-    assert "going on from step 60" in again.stderr
+    assert "resuming from step 60" in again.stderr
 
 
 def test_a_run_without_a_single_step_is_no_success_and_nothing_is_learned(tmp_path: Path) -> None:
@@ -159,7 +159,7 @@ def test_checkpoints_without_a_finite_one_are_no_reason_to_start_over(tmp_path: 
 
 def test_a_stop_amid_steps_that_are_not_finite_saves_nothing_and_says_so(tmp_path: Path) -> None:
     config = {**SMALL, "temperature": 1e-40, "max_time": 1e-3}
-    with pytest.raises(Stopped, match=r"at step 1 of 7, where nothing was finite .* goes on from step 0"):
+    with pytest.raises(Stopped, match=r"at step 1 of 7, where nothing was finite .* resumes from step 0"):
         pretrain("simclr", "digits", tmp_path, quiet=True, config=config)
     assert checkpoints.newest_step(tmp_path / "ckpt") == 0
 

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from nearfar.errors import UserError
+from nearfar.optimisers import LARS, build, clip, load_state_tensors, set_lr, state_tensors
 from nearfar.train import checkpoints
-from nearfar.train.optimisers import LARS, build, clip, load_state_tensors, set_lr, state_tensors
 
 NAMES = ["sgd", "adamw", "lars"]
 
@@ -114,7 +114,7 @@ def test_a_module_of_one_kind_makes_one_group() -> None:
     ],
 )
 def test_a_wrong_setting_is_named(key: str, given_settings: dict[str, Any]) -> None:
-    with pytest.raises(UserError, match=rf"^{key} is"):
+    with pytest.raises(UserError, match=rf"^{key} was"):
         build(**{"name": "sgd", "module": net(), "lr": 0.1, "weight_decay": 0.0, **given_settings})
 
 

@@ -122,7 +122,7 @@ def test_a_signal_saves_and_exits_75_and_the_same_command_goes_on(
     assert 0 < stopped_at < 56
     again = subprocess.run(words, capture_output=True, text=True, check=False)
     assert again.returncode == 0, again.stderr
-    assert f"going on from step {stopped_at}" in again.stderr
+    assert f"resuming from step {stopped_at}" in again.stderr
     assert "trained for 56 steps" in again.stdout
 
 

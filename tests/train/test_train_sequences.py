@@ -298,7 +298,7 @@ def test_a_vocabulary_belongs_to_the_run(tmp_path: Path) -> None:
         (
             "cpc",
             {"selection": {"name": "group", "by": "self"}},
-            "selection.by was self, but nothing is told from its own recording here",
+            "selection.by was self, but nothing is contrasted with its own recording here",
         ),
         ("cpc", {"image_size": 32}, "image_size was 32"),
         ("cpc", {"views.count": 2}, "views.count was 2; with encoders=predictive it is 1"),

@@ -21,7 +21,7 @@ def test_every_setting_is_covered_here() -> None:
 @pytest.mark.parametrize("name", NUMBERS)
 @pytest.mark.parametrize("value", [-0.1, float("nan"), float("inf"), "much", None, True, [0.5], (0.1, 0.2)])
 def test_a_number_that_is_none_is_refused_by_name(name: str, value: object) -> None:
-    with pytest.raises(UserError, match=rf"^views\.{name} is .*; allowed is .*\.$"):
+    with pytest.raises(UserError, match=rf"^views\.{name} is .*; expected .*\.$"):
         Augment(**{name: value})  # type: ignore[arg-type]
 
 
@@ -43,7 +43,7 @@ def test_hue_ends_at_half_the_circle() -> None:
     [0.5, "0.1,1", (1.0, 0.5), (0.0, 1.0), (-1, 1), (0.1, 0.2, 0.3), (0.1, float("nan")), (True, True), None],
 )
 def test_a_range_that_is_none_is_refused_by_name(name: str, value: object) -> None:
-    with pytest.raises(UserError, match=rf"^views\.{name} is .*; allowed are two numbers .*\.$"):
+    with pytest.raises(UserError, match=rf"^views\.{name} is .*; expected two numbers .*\.$"):
         Augment(**{name: value})  # type: ignore[arg-type]
 
 
@@ -91,7 +91,7 @@ def outcome(changes: dict[str, object]) -> str:
 
 
 def test_an_unknown_pipeline_is_refused_with_the_known_ones() -> None:
-    with pytest.raises(UserError, match=r"'simcrl'; allowed are simclr, .*byol.*moco.*instdisc.*none"):
+    with pytest.raises(UserError, match=r"'simcrl'; expected simclr, .*byol.*moco.*instdisc.*none"):
         pipelines("simcrl", 32)
 
 

@@ -1,7 +1,7 @@
 """What number is climbed. A bound is a function of scores, in nats, always maximised.
 
-    InfoNCE          log softmax of the positive + log m          told from the anchor's own negatives
-    MultiLabelCPC    the same with one softmax for the batch      told from everybody's negatives
+    InfoNCE          log softmax of the positive + log m          contrasted with the anchor's own negatives
+    MultiLabelCPC    the same with one softmax for the batch      contrasted with everybody's negatives
     NWJ              E[f] - E[e^(f-1)]                            no ceiling, more variance
 
 What each claims about mutual information is its `certificate`; the reasons are in docs/certificates.md.

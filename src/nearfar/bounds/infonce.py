@@ -1,4 +1,4 @@
-"""InfoNCE: how well the positive is told from its negatives."""
+"""InfoNCE: how well the positive is distinguished from its negatives."""
 
 import math
 from dataclasses import dataclass
@@ -30,7 +30,7 @@ class InfoNCE:
     """I >= E[ f(u, v+) - log( (1/m) (e^f(u, v+) + sum_k e^f(u, v_k)) ) ], m = 1 + number of negatives
     (Liu 2022, Eq. 25-33, Wu et al. 2021, Eq. 1, Sáez Maldonado 2021, Eq. 13).
 
-    With several positives per anchor, each is told from the negatives alone and the values are averaged. Under a
+    With several positives per anchor, each is contrasted with the negatives alone and the values are averaged. Under a
     selection that drops the least similar it is CNCE (Wu et al. 2021, Thm 3.1).
     """
 

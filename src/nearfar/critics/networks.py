@@ -43,7 +43,7 @@ def _hidden_layers(width: int, hidden: int, layers: int, activation: Activation)
 
 def _activation(name: Activation) -> nn.Module:
     if name not in ACTIVATIONS:
-        raise UserError(f"critic.activation was {name!r}; allowed are {', '.join(ACTIVATIONS)}")
+        raise UserError(f"critic.activation was {name!r}; expected {', '.join(ACTIVATIONS)}")
     return ACTIVATIONS[name]()
 
 

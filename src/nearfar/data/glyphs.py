@@ -77,7 +77,7 @@ def glyphs(
     Letters and typefaces take turns (picture i shows letter i mod 20), so any run of 20 pictures is balanced.
     """
     if split not in FAMILIES:
-        raise UserError(f"glyphs has no split {split!r}; allowed is train or test")
+        raise UserError(f"glyphs has no split {split!r}; expected train or test")
     faces = [face for family in FAMILIES[split].values() for face in family]
     index = np.arange(len(CLASSES) * len(faces) * PICTURES_PER_FACE)
     labels = index % len(CLASSES)

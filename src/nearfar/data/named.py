@@ -1,6 +1,5 @@
 """Sets that come with a name, and `.npz` files: arrays with labels."""
 
-import importlib
 import os
 import re
 import warnings
@@ -12,6 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from nearfar.errors import UserError
+from nearfar.extras import need
 from nearfar.modalities.labels import Labels, class_numbers, given_names
 from nearfar.untrusted import check_npz
 
@@ -78,9 +78,7 @@ def _npz_arrays(path: Path, keys: Sequence[str]) -> tuple[dict[str, np.ndarray],
 
 def digits() -> Arrays:
     """scikit-learn's 1,797 handwritten digits, 8 × 8, grey; 0..16 scaled to 0..255."""
-    from sklearn.datasets import load_digits
-
-    found = load_digits()
+    found = need("sklearn.datasets").load_digits()
     pixels = np.rint(found.images * (255 / 16)).astype(np.uint8)
     return Arrays(pixels, class_numbers(found.target, "digits", "0123456789"))
 
@@ -88,7 +86,7 @@ def digits() -> Arrays:
 def glyphs(split: str) -> Arrays:
     """The rendered characters that come with nearfar."""
     # Imported when asked for: drawing needs matplotlib, which no other data set does.
-    images, labels, classes = importlib.import_module("nearfar.data.glyphs").glyphs(split)
+    images, labels, classes = need("nearfar.data.glyphs").glyphs(split)
     return Arrays(images, (labels, tuple(classes)))
 
 
@@ -112,7 +110,7 @@ def cifar10_binary(files: Sequence[Path], name: str) -> Arrays:
 def cifar10_files(root: str, split: str) -> list[Path]:
     """The binary files of a split, or its one Parquet file."""
     if split not in ("train", "test"):
-        raise UserError(f"data 'cifar10:{root}:{split}': the split is {split!r}; allowed are train and test.")
+        raise UserError(f"data 'cifar10:{root}:{split}': the split is {split!r}; expected train or test.")
     folder = Path(root)
     pattern = re.compile(r"data_batch_\d+\.bin" if split == "train" else r"test_batch\.bin")
     for place in (folder, folder / "cifar-10-batches-bin"):

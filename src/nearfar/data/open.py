@@ -100,7 +100,7 @@ def locate(spec: Spec, labels: Any = None) -> Located:
         items = Items(spec, type(spec).__name__)
         return _located_source(items, items.root, items.modality, decoder)
     raise UserError(
-        f"data of type {type(spec).__name__} cannot be opened; allowed are {_ALLOWED}, an array, or a torch Dataset."
+        f"data of type {type(spec).__name__} cannot be opened; expected {_ALLOWED}, an array, or a torch Dataset."
     )
 
 
@@ -255,7 +255,7 @@ def _file(path: Path, spec: str) -> Located:
                 f"data {spec!r} are a single {one}; give the folder that holds the {modality.unit}."
             )
     raise UserError(
-        f"data {spec!r} are a file of an unknown kind ({suffix or 'no suffix'}); allowed are {_ALLOWED}."
+        f"data {spec!r} are a file of an unknown kind ({suffix or 'no suffix'}); expected {_ALLOWED}."
     )
 
 
@@ -275,4 +275,4 @@ def _unknown(spec: str) -> str:
         os.path.join(parent, entry) for entry in difflib.get_close_matches(name, beside, n=1, cutoff=0.7)
     ]
     hint = f"did you mean {printable(near[0])!r}?" if near else f"allowed are {_ALLOWED}."
-    return f"data {spec!r} do not exist; {hint}"
+    return f"data {spec!r} was not found; {hint}"

@@ -155,15 +155,13 @@ def _check_content(schema: Any, column: str, path: str) -> None:
         raise UserError(f"{path!r} has no `{column}` column (its columns: {columns}).")
     for name in (column, *_LABELS):
         if schema.names.count(name) > 1:
-            raise UserError(
-                f"{path!r} has {schema.names.count(name)} columns called `{name}`; allowed is one."
-            )
+            raise UserError(f"{path!r} has {schema.names.count(name)} columns called `{name}`; expected one.")
     kind = schema.field(column).type
     if pa.types.is_struct(kind) and kind.get_field_index("bytes") >= 0:
         kind = kind.field("bytes").type
     if not (pa.types.is_binary(kind) or pa.types.is_large_binary(kind)):
         raise UserError(
-            f"{path!r}: the `{column}` column is {kind}; allowed is a struct with binary `bytes`, or binary."
+            f"{path!r}: the `{column}` column is {kind}; expected a struct with binary `bytes`, or binary."
         )
 
 

@@ -74,7 +74,7 @@ class Stream:
 def plain_batches(data: DataSet, views: MakeViews, batch_size: int, *, workers: int = 2) -> Iterator[Batch]:
     """One pass over the whole set in its own order, nothing dropped: for embedding."""
     if batch_size < 1:
-        raise UserError(f"batch_size is {batch_size}; allowed are whole numbers from 1.")
+        raise UserError(f"batch_size is {batch_size}; expected whole numbers from 1.")
     _check_workers(workers)
     starts = range(0, len(data), batch_size)
     return prefetch(
@@ -93,4 +93,4 @@ def _viewed(data: DataSet, views: MakeViews, seed: int, epoch: int, rows: np.nda
 
 def _check_workers(workers: int) -> None:
     if workers < 0:
-        raise UserError(f"workers is {workers}; allowed are whole numbers from 0 (0: no background threads).")
+        raise UserError(f"workers is {workers}; expected whole numbers from 0 (0: no background threads).")

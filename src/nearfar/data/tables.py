@@ -34,7 +34,7 @@ def table(path: Path, name: str) -> Arrays:
                 f"`{known}`" for modality in MODALITIES.values() for known in modality.columns
             )
             raise UserError(
-                f"data {name!r}: the column `{column}` is {kind}; allowed are columns of numbers with classes in `label`, or encoded "
+                f"data {name!r}: the column `{column}` is {kind}; expected columns of numbers with classes in `label`, or encoded "
                 f"instances in a column {encoded}."
             )
         if read.column(column).null_count:

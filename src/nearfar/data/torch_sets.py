@@ -97,6 +97,6 @@ def _modality(item: Any, name: str) -> Modality:
         if modality.convert(item, modality.options()) is not None:
             return modality
     raise UserError(
-        f"data {name!r}: item 0 is of type {type(item).__name__}; allowed are images (PIL, an array (h, w, c), a tensor "
+        f"data {name!r}: item 0 is of type {type(item).__name__}; expected images (PIL, an array (h, w, c), a tensor "
         "(c, h, w)) and vectors, each alone or as (item, label)."
     )

@@ -18,6 +18,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from nearfar.errors import UserError
+from nearfar.extras import need
 
 SMALL = 64  # up to this side, a 7x7 stride-2 stem and a pooling would throw most of the picture away
 
@@ -63,9 +64,7 @@ class ResNet8(nn.Module):
 
 
 def _torchvision_resnet(name: str, channels: int, image_size: int) -> nn.Module:
-    import torchvision
-
-    net = getattr(torchvision.models, name)(weights=None)
+    net = getattr(need("torchvision.models"), name)(weights=None)
     dim = net.fc.in_features
     if image_size <= SMALL:
         net.conv1 = nn.Conv2d(channels, 64, 3, padding=1, bias=False)
@@ -141,7 +140,7 @@ def check_backbone(name: str) -> str:
         return name
     near = difflib.get_close_matches(name, BACKBONES, n=1)
     hint = f" (did you mean {near[0]}?)" if near else ""
-    raise UserError(f"backbone was {name!r}{hint}; allowed are {', '.join(BACKBONES)} and timm/NAME")
+    raise UserError(f"backbone was {name!r}{hint}; expected {', '.join(BACKBONES)} and timm/NAME")
 
 
 def backbone(name: str, channels: int = 3, image_size: int = 32) -> nn.Module:

@@ -57,9 +57,9 @@ class HeadConfig:
     def __post_init__(self) -> None:
         for key in ("hidden", "dim"):
             if not 1 <= getattr(self, key) <= 65536:
-                raise UserError(f"encoders.{key} was {getattr(self, key)}; it lies from 1 to 65536")
+                raise UserError(f"encoders.{key} was {getattr(self, key)}; it must be from 1 to 65536")
         if not 0 <= self.dropout < 1:
-            raise UserError(f"encoders.dropout was {self.dropout}; it lies in [0, 1)")
+            raise UserError(f"encoders.dropout was {self.dropout}; it must lie in [0, 1)")
 
     def network(self, seen: InputSpec, view: int = 0) -> Network:
         body = seen.body(view)

@@ -1,4 +1,4 @@
-"""Deep InfoMax: a summary of a picture is told, from the feature maps of other pictures, to go with its own.
+"""Deep InfoMax: a summary of a picture must identify its own feature map among those of other pictures.
 
     anchors   y = E(x), the head's output                          one vector a picture
     keys      the whole feature map through a network              global term, I(X; E(X))
@@ -70,7 +70,7 @@ class PriorMatch(nn.Module):
 class InfoMax(nn.Module):
     """`global_weight` and `local_weight` are alpha and beta of Liu 2022, Eq. 37, `prior_weight` that of Eq. 38 in Eq. 39.
 
-    With several views, the summary of one is told from the maps of another.
+    With several views, the summary of one is contrasted with the maps of another.
     """
 
     equation: ClassVar[str] = (
@@ -136,7 +136,7 @@ class InfoMax(nn.Module):
         return key % 2  # see `pairs`
 
     def pairs(self, views: int, symmetric: bool) -> tuple[Pair, ...]:
-        """The summary of view a told from the maps of view b: key 2b is b's whole map, 2b + 1 its places."""
+        """The summary of view a contrasted with the maps of view b: key 2b is b's whole map, 2b + 1 its places."""
         asked = view_pairs(views, symmetric)
         both = [
             pair

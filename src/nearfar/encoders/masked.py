@@ -79,13 +79,13 @@ class MaskedSymbols(nn.Module):
         super().__init__()
         for key, value in (("dim", dim), ("layers", layers), ("heads", heads)):
             if not 1 <= value <= 65536:
-                raise UserError(f"encoders.{key} was {value}; it lies from 1 to 65536")
+                raise UserError(f"encoders.{key} was {value}; it must be from 1 to 65536")
         if dim % heads:
             raise UserError(
                 f"encoders.dim was {dim} with {heads} heads; it must be a multiple of encoders.heads"
             )
         if not 0 <= dropout < 1:
-            raise UserError(f"encoders.dropout was {dropout:g}; it lies in [0, 1)")
+            raise UserError(f"encoders.dropout was {dropout:g}; it must lie in [0, 1)")
         self.reader = TokenTransformer(symbols, length, dim, layers, heads, dropout)
         self.hidden = max(round(share * length), 1)
 

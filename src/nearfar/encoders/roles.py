@@ -102,7 +102,7 @@ class Momentum(ViewEncoder, nn.Module):
         super().__init__()
         momentum = parse_value(momentum, "encoders.momentum")
         if not all(0 <= end <= 1 for end in ends(momentum)):
-            raise UserError(f"encoders.momentum was {written(momentum)}; it lies in [0, 1]")
+            raise UserError(f"encoders.momentum was {written(momentum)}; it must lie in [0, 1]")
         self.network, self.predictor, self.momentum = network, predictor, momentum
         self.slow = copy.deepcopy(network).requires_grad_(False)
 

@@ -77,7 +77,7 @@ class ConvGRU(nn.Module):
 class Predictive(nn.Module):
     """Every frame's context predicts the frames 1 to `steps` ahead.
 
-    `others`: what a frame is told from. "sequences": frames of other recordings; its identity is the recording's.
+    `others`: what a frame is contrasted with. "sequences": frames of other recordings; its identity is the recording's.
     "times": those and other frames of its own recording; its identity is instance + instances * time.
     `strides` of the convolutions multiply to the hop: (5, 4, 2, 2, 2) makes frames of 20 ms at 8 kHz.
     """
@@ -107,7 +107,7 @@ class Predictive(nn.Module):
         super().__init__()
         for key, value in (("width", width), ("context", context), ("steps", steps)):
             if not 1 <= value <= 65536:
-                raise UserError(f"encoders.{key} was {value}; it lies from 1 to 65536")
+                raise UserError(f"encoders.{key} was {value}; it must be from 1 to 65536")
         if min(strides) < 1:
             raise UserError(f"encoders.strides was {list(strides)}; each must be at least 1")
         self.listener = ConvGRU(width, context, strides, pooling)
@@ -118,7 +118,7 @@ class Predictive(nn.Module):
                 f"{self.listener.hop} samples; use fewer steps or a longer window"
             )
         self.steps, self.others, self.instances = steps, others, instances
-        # frames k ahead are told from frames k ahead: for another k most are the same frames again
+        # frames k ahead are contrasted with frames k ahead: for another k most are the same frames again
         self.key_groups = steps
         self.ahead = nn.ModuleList(nn.Linear(context, width, bias=False) for _ in range(steps))
 

@@ -21,7 +21,7 @@ def map_and_features(
         return inner, body.blocks[-1](inner).mean(dim=(2, 3))
     if not hasattr(body, "layer4"):
         raise UserError(
-            "the backbone has no stages, and encoders=infomax needs a map from inside it; allowed are backbone="
+            "the backbone has no stages, and encoders=infomax needs a map from inside it; expected backbone="
             "resnet8-w16, resnet8-w32, resnet18, resnet34, resnet50"
         )
     stem = body.maxpool(body.relu(body.bn1(body.conv1(x))))  # type: ignore[operator]

@@ -1,4 +1,4 @@
-"""Estimates without a network, for company: Gaussian (canonical correlations) and KSG (nearest neighbours)."""
+"""Baselines without a network: Gaussian (canonical correlations) and KSG (nearest neighbours)."""
 
 import numpy as np
 from jaxtyping import Float

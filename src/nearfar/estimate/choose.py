@@ -62,7 +62,7 @@ def candidate_bounds(bound: str | Bound, negatives: Contrast, samples: int) -> d
     if not isinstance(bound, str):
         if isinstance(bound, type) or not hasattr(bound, "certificate"):
             raise UserError(
-                f"bound was {bound!r}; allowed are auto, {', '.join(ESTIMATES)}, or a bound such as nf.InfoNCE()"
+                f"bound was {bound!r}; expected auto, {', '.join(ESTIMATES)}, or a bound such as nf.InfoNCE()"
             )
         chosen = {type(bound).__name__: bound}
     elif bound == "auto":
@@ -75,7 +75,7 @@ def candidate_bounds(bound: str | Bound, negatives: Contrast, samples: int) -> d
         # Barber-Agakov proves something of a normalised log q(y | x) alone, and a critic here is a log ratio
         if certificate.status == "objective only" or isinstance(one, BarberAgakov):
             raise UserError(
-                f"bound was {name}, which is no estimate of information; allowed are auto, {', '.join(ESTIMATES)}"
+                f"bound was {name}, which does not estimate information; expected auto, {', '.join(ESTIMATES)}"
             )
     return chosen
 
@@ -91,7 +91,7 @@ def named_bound(name: str, alpha: float | None) -> str | Bound:
 
 def _by_name(name: str, negatives: Contrast, samples: int) -> Bound:
     if name not in bounds.PARTS:
-        raise UserError(f"bound was {name!r}; allowed are auto, {', '.join(ESTIMATES)}, or a bound")
+        raise UserError(f"bound was {name!r}; expected auto, {', '.join(ESTIMATES)}, or a bound")
     if name != "ml-cpc":
         return bounds.PARTS[name]()
     per_anchor = samples - 1 if negatives == "batch" else _per_anchor(MultiLabelCPC(), samples)

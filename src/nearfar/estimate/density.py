@@ -140,15 +140,15 @@ def _check(data: Tensor, nu: float, partition: str, steps: int, seed: int) -> No
     if not torch.isfinite(data).all():
         raise UserError("data holds NaN or infinite numbers; leave such rows out")
     if isinstance(nu, bool) or not isinstance(nu, (int, float)) or not 0 < nu < float("inf"):
-        raise UserError(f"nu was {nu!r}; allowed is a number above 0: points of noise for each of data")
+        raise UserError(f"nu was {nu!r}; expected a number above 0: points of noise for each of data")
     if nu * data.numel() > MOST_NOISE:
         raise UserError(f"nu was {nu!r}; with {len(data)} points that is more noise than memory can hold")
     if isinstance(seed, bool) or not isinstance(seed, int):
-        raise UserError(f"seed was {seed!r}; allowed is a whole number")
+        raise UserError(f"seed was {seed!r}; expected a whole number")
     if partition not in ("learned", "zero"):
-        raise UserError(f"partition was {partition!r}; allowed are learned and zero")
+        raise UserError(f"partition was {partition!r}; expected learned or zero")
     if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
-        raise UserError(f"steps was {steps!r}; allowed is a whole number from 1")
+        raise UserError(f"steps was {steps!r}; expected a whole number from 1")
 
 
 def _check_model(values: Tensor, data: Tensor) -> None:

@@ -45,7 +45,7 @@ def conditional_entropy(joint: Any, given: Literal["x", "y"] = "y", base: float 
     `given="y"`, the default, is the thesis's H(X | Y); `given="x"` is H(Y | X).
     """
     if given not in ("x", "y"):
-        raise UserError(f"given was {given!r}; allowed are x (for H(Y|X)) and y (for H(X|Y))")
+        raise UserError(f"given was {given!r}; expected x (for H(Y|X)) or y (for H(X|Y))")
     joint = _joint(joint)
     marginal = joint.sum(axis=0 if given == "y" else 1)
     return _in_base(_expected_log(marginal, marginal) - _expected_log(joint, joint), base)
@@ -71,7 +71,7 @@ def _in_base(nats: float, base: float) -> float:
     """Every quantity here is at least zero; rounding must not make it otherwise."""
     numeric = isinstance(base, (int, float)) and not isinstance(base, bool)
     if not numeric or not 1 < base < math.inf:
-        raise UserError(f"base was {base!r}; allowed is a number above 1: 2 for bits, e for nats")
+        raise UserError(f"base was {base!r}; expected a number above 1: 2 for bits, e for nats")
     return max(0.0, nats) / math.log(base)  # in this order a zero has no minus
 
 

@@ -197,7 +197,7 @@ def _check_options(folds: int, confidence: float, negatives: str, seed: int, sam
     if not isinstance(confidence, numbers.Real) or not 0 < confidence < 1:
         raise UserError(f"confidence was {confidence!r}; it must lie between 0 and 1, for instance 0.9")
     if negatives not in get_args(Contrast):
-        raise UserError(f"negatives was {negatives!r}; allowed are {', '.join(get_args(Contrast))}")
+        raise UserError(f"negatives was {negatives!r}; expected {', '.join(get_args(Contrast))}")
     if not isinstance(seed, numbers.Integral) or not 0 <= seed < 2**62:
         raise UserError(f"seed was {seed!r}; it must be a whole number from 0 and below 2^62")
 
@@ -217,14 +217,12 @@ def _critic(
     if not isinstance(critic, str):
         if not callable(critic) or isinstance(critic, nn.Module) or critic in critics.PARTS.values():
             raise UserError(
-                f"critic was {critic!r}; allowed are {', '.join(CRITICS)}, or a function from the widths of x and y "
+                f"critic was {critic!r}; expected {', '.join(CRITICS)}, or a function from the widths of x and y "
                 "to a critic, for instance lambda dim: nf.Separable(dim=dim)"
             )
         return critic, getattr(critic, "__name__", type(critic).__name__)
     if critic not in CRITICS:
-        raise UserError(
-            f"critic was {critic!r}; allowed are {', '.join(CRITICS)}, or a function that makes one"
-        )
+        raise UserError(f"critic was {critic!r}; expected {', '.join(CRITICS)}, or a function that makes one")
     return CRITICS[critic], critic
 
 

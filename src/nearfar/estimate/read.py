@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from nearfar.data.parquet_sizes import check_parquet
 from nearfar.errors import UserError
+from nearfar.extras import need
 from nearfar.untrusted import check_npz
 
 KINDS = (".npy", ".npz", ".csv", ".parquet")
@@ -57,7 +57,7 @@ def read_columns(spec: str) -> Columns:
     file = Path(path)
     kind = file.suffix.lower()
     if kind not in KINDS:
-        raise UserError(f"{file} ends in {file.suffix or 'nothing'!r}; allowed are {', '.join(KINDS)}")
+        raise UserError(f"{file} ends in {file.suffix or 'nothing'!r}; expected {', '.join(KINDS)}")
     if not file.is_file():
         raise UserError(f"{file} {'is a folder, not a file' if file.is_dir() else 'was not found'}")
     wanted = [name.strip() for name in names.split(",")] if names else []
@@ -86,22 +86,22 @@ def _npz(file: Path, wanted: list[str]) -> dict[str, np.ndarray]:
 
 
 def _csv(file: Path, wanted: list[str]) -> dict[str, np.ndarray]:
-    import pyarrow.csv
-
+    csv = need("pyarrow.csv")
     with file.open(encoding="utf-8") as lines:
         first = lines.readline().strip().split(",")
     headless = all(_is_number(cell) for cell in first)
-    options = pyarrow.csv.ReadOptions(autogenerate_column_names=headless)
-    table = pyarrow.csv.read_csv(file, read_options=options)
+    options = csv.ReadOptions(autogenerate_column_names=headless)
+    table = csv.read_csv(file, read_options=options)
     return _columns(file, table, wanted, first_line=1 if headless else 2)
 
 
 def _parquet(file: Path, wanted: list[str]) -> dict[str, np.ndarray]:
-    import pyarrow.parquet
+    from nearfar.data.parquet_sizes import check_parquet
 
-    with pyarrow.parquet.ParquetFile(file) as opened:
+    parquet = need("pyarrow.parquet")
+    with parquet.ParquetFile(file) as opened:
         check_parquet(file, opened.schema_arrow.names)
-    return _columns(file, pyarrow.parquet.read_table(file), wanted)
+    return _columns(file, parquet.read_table(file), wanted)
 
 
 def _columns(
@@ -123,7 +123,7 @@ def _numbers(values: list[Any], where: str, first_line: int | None) -> np.ndarra
         # one wrong cell makes a column of text: it is the cell that must be named, not the column's first
         row = next((i for i, value in enumerate(values) if not _is_number(value)), 0)
         raise UserError(
-            f"{where} holds {values[row]!r} at {_place(row, first_line)}, which is no number; "
+            f"{where} holds {values[row]!r} at {_place(row, first_line)}, which is not a number; "
             "categories go as whole-number codes"
         )
     return array

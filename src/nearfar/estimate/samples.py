@@ -36,7 +36,7 @@ def checked_sample(values: Any, name: str) -> Array:
     if array.dtype.kind not in "biuf":
         wrong = next((value for value in array.flat if not _is_number(value)), None)
         raise UserError(
-            f"{name} holds {wrong!r}, which is no number; give numbers, categories as whole-number codes"
+            f"{name} holds {wrong!r}, which is not a number; give numbers, categories as whole-number codes"
         )
     if array.ndim == 1:
         array = array[:, None]
@@ -93,7 +93,7 @@ def shared_columns(x: Array, y: Array) -> list[tuple[int, int]]:
 def discrete_columns(sample: Array, discrete: Discrete) -> Bool[np.ndarray, "column"]:
     """Which columns are taken as categories: few distinct values, each seen often (or as the user says)."""
     if discrete not in get_args(Discrete):
-        raise UserError(f"discrete was {discrete!r}; allowed are {', '.join(get_args(Discrete))}")
+        raise UserError(f"discrete was {discrete!r}; expected {', '.join(get_args(Discrete))}")
     if discrete != "auto":
         return np.full(sample.shape[1], discrete == "all")
     levels = np.array([len(np.unique(column)) for column in sample.T])
@@ -112,7 +112,7 @@ class Encoding:
     @staticmethod
     def fit(sample: Array, scaling: Scaling, discrete: Bool[np.ndarray, "column"]) -> "Encoding":
         if scaling not in get_args(Scaling):
-            raise UserError(f"scaling was {scaling!r}; allowed are {', '.join(get_args(Scaling))}")
+            raise UserError(f"scaling was {scaling!r}; expected {', '.join(get_args(Scaling))}")
         levels = tuple(np.unique(column) for column in sample.T[discrete])
         return Encoding(scaling, discrete, np.sort(sample[:, ~discrete], axis=0), levels)
 

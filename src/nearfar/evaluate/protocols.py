@@ -64,12 +64,12 @@ def check_protocols(names: Sequence[str]) -> None:
     """Stop at a protocol that does not exist, before any feature is computed."""
     allowed = ", ".join(PROTOCOLS)
     if not names:
-        raise UserError(f"--protocol was empty; allowed are {allowed}, joined by commas")
+        raise UserError(f"--protocol was empty; expected {allowed}, joined by commas")
     for name in names:
         if name not in PROTOCOLS:
             close = difflib.get_close_matches(name, PROTOCOLS, n=1)
             hint = f" (did you mean {close[0]}?)" if close else ""
-            raise UserError(f"--protocol was {name!r}{hint}; allowed are {allowed}")
+            raise UserError(f"--protocol was {name!r}{hint}; expected {allowed}")
 
 
 def _check_sets(train: Labelled, test: Labelled) -> None:
@@ -88,5 +88,5 @@ def _check_sets(train: Labelled, test: Labelled) -> None:
     if len(unseen):
         shown = ", ".join(str(int(label)) for label in unseen[:5]) + (", …" if len(unseen) > 5 else "")
         raise UserError(
-            f"the test labels had {shown}, which no training image has; allowed are classes seen in training"
+            f"the test labels had {shown}, which no training image has; expected classes seen in training"
         )

@@ -13,10 +13,9 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from nearfar.bounds.infonce import log_probability
 from nearfar.errors import UserError
 from nearfar.losses.gather import Rows
-from nearfar.losses.pairs import scored
+from nearfar.losses.pairs import log_shares
 from nearfar.losses.scoring import by_tiles, check_embeddings, negatives, positive_number, unit
 
 NOBODY = -1  # the number of an anchor that is not among the keys
@@ -227,8 +226,7 @@ class NPairsLoss(LabelLoss):
         second = order[(sizes.cumsum(0) - sizes + 1)[sizes > 1]]
         if len(first) == 0:
             return given.keys.new_zeros(())
-        scores = scored(given.anchors[first], given.anchors[second], Rows((len(first),)))
-        return -log_probability(scores).mean()
+        return -log_shares(given.anchors[first], given.anchors[second], Rows((len(first),))).mean()
 
 
 class TripletMarginLoss(LabelLoss):

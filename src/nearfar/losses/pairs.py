@@ -6,19 +6,21 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from nearfar.bounds.infonce import log_probability
+from nearfar.bounds.infonce import log_share
 from nearfar.errors import UserError
 from nearfar.losses.gather import Rows
 from nearfar.losses.scoring import check_paired, negatives, positive_number, rows_at_once, unit
 from nearfar.losses.sigmoid import SoftplusSum
-from nearfar.scores import UNKNOWN, Scores
+from nearfar.scores import UNKNOWN
 
 
-def scored(anchors: Float[Tensor, "own dim"], keys: Float[Tensor, "own dim"], rows: Rows) -> Scores:
-    """Row i's positive is key i; the keys of all other rows, on all ranks, are its negatives."""
+def log_shares(
+    anchors: Float[Tensor, "own dim"], keys: Float[Tensor, "own dim"], rows: Rows
+) -> Float[Tensor, "own"]:
+    """log softmax of key i among the keys of all rows, on all ranks, for anchor i."""
     everyone = torch.arange(rows.total, device=anchors.device)
     others = negatives(anchors, rows.everyones(keys), rows.own(anchors.device), everyone)
-    return Scores((anchors * keys).sum(dim=1, keepdim=True), others)
+    return log_share((anchors * keys).sum(dim=1), others.logsumexp())
 
 
 class NTXentLoss(nn.Module):
@@ -42,8 +44,8 @@ class NTXentLoss(nn.Module):
             anchors = torch.cat([z0, z1]) / self.temperature
             own = rows.own(z0.device).repeat(2)
             others = negatives(anchors, keys, own, torch.arange(rows.total, device=z0.device).repeat(2))
-            scores = Scores((anchors * torch.cat([z1, z0])).sum(dim=1, keepdim=True), others)
-            return -rows.mean(log_probability(scores)) / 2
+            positive = (anchors * torch.cat([z1, z0])).sum(dim=1)
+            return -rows.mean(log_share(positive, others.logsumexp())) / 2
 
 
 class ClipLoss(nn.Module):
@@ -68,8 +70,8 @@ class ClipLoss(nn.Module):
         with torch.autocast(image_features.device.type, enabled=False):
             images, texts = check_paired(image_features=image_features, text_features=text_features)
             rows = Rows.of(len(images), images.device, self.gather_distributed)
-            there = log_probability(scored(logit_scale * images, texts, rows))
-            back = log_probability(scored(logit_scale * texts, images, rows))
+            there = log_shares(logit_scale * images, texts, rows)
+            back = log_shares(logit_scale * texts, images, rows)
             loss = -rows.mean(there + back) / 2
             if logit_bias is not None:
                 # the same number added to every score leaves a softmax as it is; a learnt one still gets its

@@ -26,7 +26,7 @@ def modality_of_views(name: object) -> Modality:
         if name in modality.pipelines:
             return modality
     known = [pipeline for modality in MODALITIES.values() for pipeline in modality.pipelines]
-    raise UserError(f"views was {name!r}; allowed are {', '.join(known)}")
+    raise UserError(f"views was {name!r}; expected {', '.join(known)}")
 
 
 __all__ = [

@@ -184,6 +184,7 @@ class Modality(ABC):
     )
     networks: ClassVar[tuple[str, ...]]
     default_network: ClassVar[str]
+    small_network: ClassVar[str | None] = None  # in its place on a CPU, where that one is too slow
     baseline_titles: ClassVar[Mapping[str, str]] = {}  # by name, in words
     smallest_network: ClassVar[str]  # with which settings are tried out
 

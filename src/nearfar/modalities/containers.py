@@ -38,10 +38,10 @@ def format_of(data: bytes) -> str:
     if data.startswith(b"BM"):
         return "BMP"
     if data[4:8] == b"ftyp":
-        raise Unusable("unsupported format (HEIF or AVIF); allowed are JPEG, PNG, WebP and BMP")
+        raise Unusable("unsupported format (HEIF or AVIF); expected JPEG, PNG, WebP and BMP")
     for magic, name in _KNOWN_OTHERS:
         if data.startswith(magic):
-            raise Unusable(f"unsupported format ({name}); allowed are JPEG, PNG, WebP and BMP")
+            raise Unusable(f"unsupported format ({name}); expected JPEG, PNG, WebP and BMP")
     raise Unusable("not an image: the first bytes are not those of JPEG, PNG, WebP or BMP")
 
 

@@ -66,12 +66,13 @@ class ImageModality(Modality):
     default_views = "simclr"
     networks: ClassVar[tuple[str, ...]] = tuple(BACKBONES)
     default_network = "resnet18"
+    small_network = "resnet8-w16"
     smallest_network = "resnet8-w16"
     baseline_titles: ClassVar[Mapping[str, str]] = {"pixels": "raw pixels"}
 
     def options(self, *, image_size: int | None = None, **given: Any) -> Mapping[str, Any]:
         if image_size is not None and image_size < 1:
-            raise UserError(f"image_size is {image_size}; allowed are whole numbers from 1.")
+            raise UserError(f"image_size is {image_size}; expected whole numbers from 1.")
         return {"image_size": image_size, **super().options(**given)}
 
     def opening(self, views: Choice, size: int | None, known: Description | None) -> dict[str, Any]:
@@ -180,13 +181,13 @@ class ImageModality(Modality):
         """A pipeline's name, how many views, how they are paired, and changes to the pipeline."""
         count = choice.get("count", 2)
         if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= 16:
-            raise UserError(f"views.count was {count!r}; allowed is a whole number from 1 to 16")
+            raise UserError(f"views.count was {count!r}; expected a whole number from 1 to 16")
         together = {
             key: choice.get(key, default) for key, default in (("symmetric", True), ("aligned", False))
         }
         for key, value in together.items():
             if not isinstance(value, bool):
-                raise UserError(f"views.{key} was {value!r}; allowed are true and false")
+                raise UserError(f"views.{key} was {value!r}; expected true or false")
         colours = convert(choice.get("colours", "rgb"), Colours, "views.colours")
         changes = augmentation(choice)
         pipelines(choice["name"], 32, changes)
@@ -285,11 +286,11 @@ def _bytes_of(array: np.ndarray, name: str) -> UInt8[np.ndarray, "image height w
     if array.dtype == np.uint8:
         return array
     if array.dtype.kind != "f":
-        raise UserError(f"data {name!r}: images are {array.dtype}; allowed are uint8 and floats in [0, 1].")
+        raise UserError(f"data {name!r}: images are {array.dtype}; expected uint8 or floats in [0, 1].")
     low, high = float(array.min()), float(array.max())
     if not (low >= 0 and high <= 1):  # also when either is not a number
         raise UserError(
-            f"data {name!r}: float images range from {low:g} to {high:g}; allowed are uint8 and floats in [0, 1]."
+            f"data {name!r}: float images range from {low:g} to {high:g}; expected uint8 or floats in [0, 1]."
         )
     return np.rint(array * 255).astype(np.uint8)
 

@@ -21,14 +21,14 @@ def class_numbers(values: np.ndarray, where: str, names: Sequence[str] = ()) -> 
     """
     if values.ndim != 1:
         raise UserError(
-            f"{where}: labels have shape {values.shape}; allowed is one class number or name per image."
+            f"{where}: labels have shape {values.shape}; expected one class number or name per image."
         )
     if values.dtype.kind in "US":
         found, numbers = np.unique(values, return_inverse=True)
         return numbers.astype(np.int64), tuple(_text(name) for name in found)
     if values.dtype.kind not in "iub":
         raise UserError(
-            f"{where}: labels are {values.dtype}; allowed are integers (class numbers) or strings (class names)."
+            f"{where}: labels are {values.dtype}; expected integers (class numbers) or strings (class names)."
         )
     if len(values) == 0 or (values.dtype.kind == "i" and (values == -1).all()):
         return None, ()
@@ -40,7 +40,7 @@ def _checked(values: np.ndarray, where: str, names: Sequence[str]) -> np.ndarray
     wrong = np.flatnonzero((values < 0) | (values >= most))
     if len(wrong):
         raise UserError(
-            f"{where}: the label of image {wrong[0]} is {values[wrong[0]]}; allowed are class numbers "
+            f"{where}: the label of image {wrong[0]} is {values[wrong[0]]}; expected class numbers "
             f"from 0 to {most - 1} (or -1 for all images, meaning unlabelled)."
         )
     return values.astype(np.int64)

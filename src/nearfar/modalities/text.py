@@ -157,7 +157,7 @@ class TextModality(Modality):
         where = f"data {name!r}: tokens"
         if array.ndim != 2 or 0 in array.shape or array.dtype.kind not in "iu":
             raise UserError(
-                f"{where} are {array.dtype} of shape {array.shape}; allowed are integers of shape (blocks, length)."
+                f"{where} are {array.dtype} of shape {array.shape}; expected integers of shape (blocks, length)."
             )
         rows = array.astype(np.int64)
         real = rows != PADDING
@@ -166,7 +166,7 @@ class TextModality(Modality):
         ordered = (real == (np.arange(rows.shape[1]) < length[:, None])).all()
         if not ordered or length.min() < 1 or rows.min() < PADDING or rows.max() >= known:
             raise UserError(
-                f"{where} range from {rows.min()} to {rows.max()}; allowed are numbers from 0 to {known - 1}, and -1 only "
+                f"{where} range from {rows.min()} to {rows.max()}; expected numbers from 0 to {known - 1}, and -1 only "
                 "at the end of a row."
             )
         vocabulary = reading.vocabulary or tuple(str(number) for number in range(int(rows.max()) + 1))
@@ -244,7 +244,7 @@ def _texts(
     labels, classes = labelled
     if labels is not None and len(labels) != len(blocks):
         raise UserError(
-            f"data {name!r}: {len(labels)} labels for {len(blocks)} blocks; allowed is one for each."
+            f"data {name!r}: {len(labels)} labels for {len(blocks)} blocks; expected one for each."
         )
     digest = hashlib.sha256("\0".join(vocabulary).encode("utf-8", "surrogatepass"))
     for path, block in zip(paths, blocks, strict=True):

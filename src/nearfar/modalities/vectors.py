@@ -69,9 +69,9 @@ class Corrupt:
         if self.noise < 0:
             raise UserError(f"views.noise was {self.noise:g}; it must be at least 0")
         if not 0 <= self.dropout < 1:
-            raise UserError(f"views.dropout was {self.dropout:g}; it lies in [0, 1)")
+            raise UserError(f"views.dropout was {self.dropout:g}; it must lie in [0, 1)")
         if not 1 <= self.count <= 16:
-            raise UserError(f"views.count was {self.count}; allowed is a whole number from 1 to 16")
+            raise UserError(f"views.count was {self.count}; expected a whole number from 1 to 16")
 
 
 class Standard:
@@ -174,7 +174,7 @@ class VectorsModality(Modality):
     ) -> Vectors:
         if array.ndim != 2 or 0 in array.shape or array.dtype.kind not in "iufb":
             raise UserError(
-                f"data {name!r}: x is {array.dtype} of shape {array.shape}; allowed are numbers of shape (rows, features)."
+                f"data {name!r}: x is {array.dtype} of shape {array.shape}; expected numbers of shape (rows, features)."
             )
         rows = array.astype(np.float32)
         bad = np.flatnonzero(~np.isfinite(rows).all(axis=1))

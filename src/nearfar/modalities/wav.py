@@ -25,7 +25,7 @@ def decode_wav(data: bytes) -> Recording:
             width, channels, rate = file.getsampwidth(), file.getnchannels(), file.getframerate()
             frames = file.getnframes()
             if width > 4:
-                raise Unusable(f"samples of {8 * width} bits; allowed are 8 to 32")
+                raise Unusable(f"samples of {8 * width} bits; expected 8 to 32")
             if frames * channels > _LONGEST:
                 raise Unusable(f"too long: {frames:,} samples, allowed are {_LONGEST:,}")
             raw = file.readframes(frames)

@@ -42,7 +42,7 @@ class Bank(nn.Module):
                 f"negatives.momentum was {written(momentum)}; a bank's update momentum lies in [0, 1)"
             )
         if not isinstance(size, (int, np.integer)) or size < 1:
-            raise UserError(f"Bank(size={size!r}) is no number of rows; it needs one for each instance")
+            raise UserError(f"Bank(size={size!r}) is not a number of rows; it needs one for each instance")
         if sample is not None and sample < 1:
             raise UserError(f"negatives.sample was {sample}; it must be at least 1, or left out for all rows")
         self.momentum, self.sample = momentum, sample

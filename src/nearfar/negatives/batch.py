@@ -35,7 +35,7 @@ class InBatch(Fresh):
 
     def __post_init__(self) -> None:
         if self.views not in ("one", "both"):
-            raise UserError(f"negatives.views was {self.views!r}; allowed are one and both")
+            raise UserError(f"negatives.views was {self.views!r}; expected one or both")
 
     def candidates(self, keys: Mapping[int, Tensor], index: Tensor, which: int) -> Candidates:
         if self.views == "one" or len(keys) == 1:

@@ -24,7 +24,7 @@ class NoNegatives(Fresh):
         if not getattr(parts["bound"], "reads_negatives", True):
             return None
         return (
-            f"bound was {bound} with negatives=none: told from nobody, there is nothing to learn; use bound=agreement or "
+            f"bound was {bound} with negatives=none: without anything to contrast with, there is nothing to learn; use bound=agreement or "
             "other negatives"
         )
 

@@ -8,7 +8,7 @@ from nearfar.recipes.sequences import CPC, MASKED
 from nearfar.recipes.siamese import BYOL, END_TO_END, SIMCLR, SIMSIAM
 from nearfar.recipes.variants import variants
 
-_PLAIN: dict[str, Recipe] = {
+IMAGES: dict[str, Recipe] = {
     "simclr": SIMCLR,
     "moco": MOCO,
     "moco-v1": MOCO_V1,
@@ -23,11 +23,7 @@ _PLAIN: dict[str, Recipe] = {
     "dim": DIM,
     "la": LOCAL_AGGREGATION,
 }
-RECIPES: dict[str, Recipe] = {
-    **_PLAIN,
-    "cpc": CPC,
-    "mlm": MASKED,
-    **variants(_PLAIN),
-}
+BASE: dict[str, Recipe] = {**IMAGES, "cpc": CPC, "mlm": MASKED}
+RECIPES: dict[str, Recipe] = {**BASE, **variants(IMAGES)}
 
-__all__ = ["RECIPES", "Recipe"]
+__all__ = ["BASE", "RECIPES", "Recipe"]

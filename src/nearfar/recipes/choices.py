@@ -34,7 +34,7 @@ def check_choice(room: str, choice: Mapping[str, Any]) -> dict[str, Any]:
     parts = ROOMS[room]
     name = choice.get("name")
     if not isinstance(name, str) or name not in parts:
-        raise UserError(f"{room} was {name!r}; allowed are {', '.join(parts)}")
+        raise UserError(f"{room} was {name!r}; expected {', '.join(parts)}")
     raw = {key: value for key, value in choice.items() if key != "name"}
     _check_whose(room, name, raw)
     if room != "encoders":
@@ -57,7 +57,7 @@ def _check_whose(room: str, name: str, raw: Mapping[str, Any]) -> None:
         owners = [part for part, make in ROOMS[room].items() if key in settable(make)]
         if owners and name not in owners and not (room == "encoders" and key in settable(HeadConfig)):
             raise UserError(
-                f"{room}.{key} is no setting of {room}={name} but of {', '.join(owners)}; leave it out, or choose one of these"
+                f"{room}.{key} is a setting of {', '.join(owners)}, not of {room}={name}; leave it out, or choose one of these"
             )
 
 

@@ -9,7 +9,7 @@ The paper shows one view: then summary and map share every pixel, and little has
 from nearfar.recipes.recipe import Recipe
 
 DIM = Recipe(
-    about="A summary of one view is told, from the feature maps of other pictures, to go with those of the other view, whole and place by place; a prior shapes it (Liu 2022, Eq. 36-39).",
+    about="A summary of one view must identify the feature maps of the other view, whole and place by place, among those of other pictures; a prior shapes it (Liu 2022, Eq. 36-39).",
     views={"name": "simclr"},
     encoders={"name": "infomax", "head": "mlp"},
     critic={"name": "cosine", "temperature": 0.1},

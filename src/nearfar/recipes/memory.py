@@ -5,7 +5,7 @@ from dataclasses import replace
 from nearfar.recipes.recipe import CLOSE_AFTER, Recipe
 
 MOCO = Recipe(
-    about="A view is told from a queue of keys that a slow copy of the network embedded (Liu 2022, sec. 3.2.2; v2 head).",
+    about="A view is contrasted with a queue of keys embedded by a slow copy of the network (Liu 2022, sec. 3.2.2; v2 head).",
     views={"name": "simclr", "symmetric": False},
     encoders={"name": "momentum", "momentum": 0.99, "head": "mlp-plain"},
     critic={"name": "cosine", "temperature": 0.1},
@@ -23,7 +23,7 @@ MOCO_V1 = replace(
 )
 
 INSTDISC = Recipe(
-    about="A view is told, from a bank with one row per picture, to be its own row (Wu et al. 2021, sec. 2, Wu et al. 2020, sec. 5).",
+    about="A view must identify its own row in a memory bank with one row per picture (Wu et al. 2021, sec. 2, Wu et al. 2020, sec. 5).",
     views={"name": "instdisc", "count": 1},
     encoders={"name": "shared", "head": "linear-norm"},
     critic={"name": "cosine", "temperature": 0.07},
@@ -33,7 +33,7 @@ INSTDISC = Recipe(
 )
 
 CMC = Recipe(
-    about="Luminance is told, from a bank of colours, to go with its own picture's colour, and the other way round; two networks, twice the weights (Wu et al. 2021, sec. 2).",
+    about="A picture's luminance must identify its colours in a memory bank, and its colours its luminance; two networks, twice the weights (Wu et al. 2021, sec. 2).",
     views={"name": "cmc", "colours": "lab", "aligned": True},
     encoders={"name": "per-view", "keep": "all", "head": "linear-norm"},
     critic={"name": "cosine", "temperature": 0.07},
@@ -44,7 +44,7 @@ CMC = Recipe(
 
 LOCAL_AGGREGATION = replace(
     INSTDISC,
-    about="Local Aggregation: a view is told, from its nearest rows, to be one of those in its own clusters (Wu et al. 2020, sec. 5.3).",
+    about="Local Aggregation: a view is contrasted with its nearest rows in a memory bank and pulled towards those in its own clusters (Wu et al. 2020, sec. 5.3).",
     selection={"name": "neighbours", "background": 4096, "lower": 0.0, "after": CLOSE_AFTER},
     bound={"name": "tuple"},  # its value is the paper's log p(C_i and B_i) - log p(B_i), without a log m
 )

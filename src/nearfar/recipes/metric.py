@@ -7,14 +7,14 @@ from nearfar.recipes.siamese import SIMCLR
 
 NPAIR = replace(
     SIMCLR,
-    about="Each view is told from the same view of the other pictures: multi-class N-pair (Sáez Maldonado 2021, Eq. 20).",
+    about="Each view is contrasted with the same view of the other pictures: multi-class N-pair (Sáez Maldonado 2021, Eq. 20).",
     negatives={"name": "in-batch", "views": "one"},
     bound={"name": "npair"},
 )
 
 TUPLE = replace(
     SIMCLR,
-    about="A view is told from all views of the other pictures in one tuple (Sáez Maldonado 2021, Eq. 19).",
+    about="A view is contrasted with all views of the other pictures in one tuple (Sáez Maldonado 2021, Eq. 19).",
     bound={"name": "tuple"},
 )
 

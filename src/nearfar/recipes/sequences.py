@@ -3,7 +3,7 @@
 from nearfar.recipes.recipe import Recipe
 
 CPC = Recipe(
-    about="A recording's past is asked for its next frames, told from frames of other recordings (Liu 2022, sec. 2.2, Eq. 28).",
+    about="A recording's past predicts its next frames, contrasted with frames of other recordings (Liu 2022, sec. 2.2, Eq. 28).",
     views={"name": "window", "samples": 2560},
     encoders={"name": "predictive"},
     critic={"name": "dot"},
@@ -19,7 +19,7 @@ CPC = Recipe(
 )
 
 MASKED = Recipe(
-    about="A block of symbols with some hidden is asked for those, told from the whole vocabulary (Wu et al. 2020, sec. 5.1).",
+    about="The hidden symbols of a block are predicted, contrasted with the whole vocabulary (Wu et al. 2020, sec. 5.1).",
     views={"name": "mask"},
     encoders={"name": "masked"},
     critic={"name": "dot"},

@@ -3,7 +3,7 @@
 from nearfar.recipes.recipe import Recipe
 
 SIMCLR = Recipe(
-    about="Two views of a picture are told from the views of all other pictures in the batch (Sáez Maldonado 2021, ch. 7).",
+    about="Two views of a picture are contrasted with the views of all other pictures in the batch (Sáez Maldonado 2021, ch. 7).",
     views={"name": "simclr"},
     encoders={"name": "shared", "head": "mlp"},
     critic={"name": "cosine", "temperature": 0.2},

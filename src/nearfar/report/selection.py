@@ -35,7 +35,7 @@ from nearfar.schedules import Progress
 from nearfar.types import Batch, Coverage, Covering, Scaled
 
 ANCHORS = 256
-LARGEST_BATCH = 512  # anchors, where the batch itself is what they are told from
+LARGEST_BATCH = 512  # anchors, where the batch itself is what they are contrasted with
 SCORES = 2**21  # anchors times candidates: what is sorted, and put before a learned acceptance, in a second
 BINS = 48
 

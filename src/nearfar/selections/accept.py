@@ -86,7 +86,7 @@ class Accept(nn.Module):
         if hidden < 1:
             raise UserError(f"selection.hidden was {hidden}; it must be a whole number from 1")
         if aim not in ("climb", "oppose"):
-            raise UserError(f"selection.aim was {aim!r}; allowed are climb and oppose")
+            raise UserError(f"selection.aim was {aim!r}; expected climb or oppose")
         self.least, self.aim = least, aim
         self.network = nn.Sequential(nn.Linear(1, hidden), nn.Tanh(), nn.Linear(hidden, 1))
 

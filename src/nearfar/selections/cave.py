@@ -17,7 +17,7 @@ from nearfar.types import Context, NegativeSampling, Remark
 class Cave(nn.Module):
     """The candidates in the anchor's own one of `clusters` k-means clusters (Wu et al. 2021, App. F).
 
-    An anchor without company there, and every anchor before the first refresh, keeps everyone: told from nobody it
+    An anchor alone there, and every anchor before the first refresh, keeps everyone: contrasted with nobody it
     would learn nothing. `close` adds +C_i: members of the cave that share one of so many smaller clusters with the
     anchor, in any of `runs` k-means runs, join its positive (see `close.merge_positives`) instead of its negatives.
     """

@@ -10,6 +10,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from nearfar.errors import UserError
+from nearfar.extras import need
 from nearfar.schedules import Progress
 
 UNKNOWN_CLUSTER = -1
@@ -80,7 +81,7 @@ def spherical_kmeans(
     directions: Float[np.ndarray, "item dim"], clusters: int, seed: int
 ) -> Int[np.ndarray, "item"]:
     """Cluster of each unit vector, centres being unit vectors too; the same vectors give the same clusters."""
-    import faiss  # here, so that losses and bounds work without it
+    faiss = need("faiss")  # here, so that losses and bounds work without it
 
     kmeans = faiss.Kmeans(
         directions.shape[1],

@@ -21,7 +21,7 @@ class Group(nn.Module):
     for the recording itself: other times of it).
 
     What separates groups then no longer helps to tell the positive, so it need not be learned. An anchor without
-    company in its group keeps everyone: told from nobody it would learn nothing. Rows that are times of a recording
+    others in its group keeps everyone: contrasted with nobody it would learn nothing. Rows that are times of a recording
     have the identity instance + instances * time (see `encoders.sequence`), so the group is that of identity modulo
     instances.
     """
@@ -37,7 +37,7 @@ class Group(nn.Module):
             return f"selection was group with encoders={role}, whose negatives are symbols and have no group"
         if choices["selection"]["by"] == "self" and choices["encoders"].get("others") != "times":
             return (
-                "selection.by was self, but nothing is told from its own recording here, so nobody would be left to select; "
+                "selection.by was self, but nothing is contrasted with its own recording here, so no candidate would be left; "
                 "use it with encoders=predictive encoders.others=times"
             )
         return None

@@ -1,4 +1,4 @@
-"""Local Aggregation: told from the nearest, pulled towards those of them in the same clusters."""
+"""Local Aggregation: contrasted with the nearest, pulled towards those of them in the same clusters."""
 
 from dataclasses import replace
 from typing import ClassVar, Literal
@@ -59,7 +59,7 @@ class Neighbours(nn.Module):
                 f"selection.background was {background}; it must be at least 1, or left out for no limit"
             )
         if keep not in ("la", "annulus"):
-            raise UserError(f"selection.keep was {keep!r}; allowed are la and annulus")
+            raise UserError(f"selection.keep was {keep!r}; expected la or annulus")
         self.background, self.ring, self.keep = background, Ring(lower, upper), keep
         self.close = Clusters(clusters, runs, every, instances, after)
 

@@ -94,7 +94,7 @@ def moments(k: int, cut: float, nats: float, anchors: int, draws: int, seed: int
 def run(bench: Bench, seed: int = 0, nats: float = 1.5, anchors: int = 400, draws: int = 10) -> Result:
     if anchors < 2 or draws < 2 or not 0 < nats < 20:
         raise UserError(
-            f"anchors was {anchors}, draws {draws} and nats {nats:g}; allowed are anchors and draws from 2, and 0 < nats < 20"
+            f"anchors was {anchors}, draws {draws} and nats {nats:g}; expected anchors and draws from 2, and 0 < nats < 20"
         )
     found: dict[float, list[dict[str, float]]] = {}
     for cut in CUTS:

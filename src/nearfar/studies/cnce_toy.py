@@ -147,7 +147,7 @@ def run(
 ) -> Result:
     if min(repeats, epochs, steps) < 1 or points <= BATCH:
         raise UserError(
-            f"repeats was {repeats}, epochs {epochs}, steps {steps} and points {points}; allowed are whole numbers "
+            f"repeats was {repeats}, epochs {epochs}, steps {steps} and points {points}; expected whole numbers "
             f"from 1, and more than {BATCH} points"
         )
     found = []

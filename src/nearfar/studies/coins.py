@@ -80,7 +80,7 @@ class Coins:
         return Moments(one.mean, one.variance / self.n)  # anchors are independent of one another
 
     def ml_cpc(self, alpha: float) -> Moments:
-        """J_alpha of Song & Ermon 2020, Eq. 6: all positives told from all negatives at once."""
+        """J_alpha of Song & Ermon 2020, Eq. 6: all positives contrasted with all negatives at once."""
         n, m, beta = self.n, self.m, self._beta(alpha)
         ratio = np.array([1 / (1 - self.p), 1 / self.p])  # g(0, 0) and g(1, 1)
         values, chances = [], []

@@ -202,7 +202,7 @@ def run(
     """
     wanted = [kind.strip() for kind in arms.split(",")]
     if not set(wanted) <= set(KINDS):
-        raise UserError(f"arms was {arms!r}; allowed are {', '.join(KINDS)}, with commas between")
+        raise UserError(f"arms was {arms!r}; expected {', '.join(KINDS)}, with commas between")
     if steps < 2 or min(batch_size, anchors, batches) < 2 or negatives < anchors - 1:
         raise UserError(
             f"steps was {steps}, batch_size {batch_size}, anchors {anchors}, negatives {negatives} and batches {batches}; "

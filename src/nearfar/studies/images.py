@@ -76,7 +76,7 @@ class Setup:
         least_of = {"images": 2, "epochs": 1, "size": 8, "batch": 2, "seeds": 1, "jobs": 1}
         for key, least in least_of.items():
             if getattr(self, key) < least:
-                raise UserError(f"{key} was {getattr(self, key)}; allowed are whole numbers from {least}")
+                raise UserError(f"{key} was {getattr(self, key)}; expected whole numbers from {least}")
         if self.batch > self.images:
             raise UserError(
                 f"batch was {self.batch}; with images={self.images} allowed are 2 to {self.images}"

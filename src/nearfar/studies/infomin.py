@@ -160,7 +160,7 @@ def _remarks(
     best, spread = int(np.argmax(linear)), max(findings[1].curves["sd"])
     # a hump within the spread of seeds, or of less than a point, is none
     inside = linear[best] - max(linear[0], linear[-1]) > max(1.0, 2 * spread)
-    shape = "an inverted U" if inside else "no inverted U that could be told from the spread of seeds"
+    shape = "an inverted U" if inside else "no inverted U that exceeds the spread of seeds"
     temperatures = [found["temperature"] for group in groups.values() for found in group]
     near = [f"{s:g}" for s, value in zip(STRENGTHS, nats, strict=True) if value > first["ceiling"] - 1]
     remarks = [

@@ -1,4 +1,4 @@
-"""Densities told from noise: how far from maximum likelihood, for how much noise (Liu 2022, sec. 1.3, Sáez Maldonado 2021, ch. 4).
+"""Densities estimated by contrast with noise: how far from maximum likelihood, for how much noise (Liu 2022, sec. 1.3, Sáez Maldonado 2021, ch. 4).
 
 Two models that are not normalised, after Gutmann and Hyvärinen, whose estimator both papers present: a Gaussian of
 five dimensions with an unknown precision matrix, and four Laplace sources behind an unknown mixing matrix (ICA).
@@ -70,7 +70,7 @@ Model = Gaussian | Sources
 
 @dataclass(frozen=True)
 class Problem:
-    """Data, the noise they are told from, where a fit starts, and what generated them."""
+    """Data, the noise they are contrasted with, where a fit starts, and what generated them."""
 
     data: Float[Tensor, "point dim"]
     noise: MultivariateNormal
@@ -146,7 +146,7 @@ def errors(name: str, nu: int, points: int, seed: int) -> dict[str, float]:
 def run(bench: Bench, seed: int = 0, repeats: int = 5, points: int = 1000) -> Result:
     if repeats < 1 or points < 50:
         raise UserError(
-            f"repeats was {repeats} and points {points}; allowed are repeats from 1 and points from 50"
+            f"repeats was {repeats} and points {points}; expected repeats from 1 and points from 50"
         )
     findings = tuple(_finding(bench, name, range(seed, seed + repeats), points) for name in MODELS)
     return Result(
@@ -210,7 +210,7 @@ def draw(result: Result) -> "Figure":
 
 STUDY = Study(
     "nce-density",
-    "Liu 2022, sec. 1.3: unnormalised Gaussian and ICA told from noise, error against nu",
+    "Liu 2022, sec. 1.3: unnormalised Gaussian and ICA contrasted with noise, error against nu",
     run,
     draw,
 )

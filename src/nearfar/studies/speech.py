@@ -91,7 +91,7 @@ def _recordings(path: str) -> Recordings:
     opened = open_data(path)
     if not isinstance(opened, Recordings) or opened.labels is None or "speaker" not in opened.groups:
         raise UserError(
-            f"{path} is no set of recordings with the columns label and speaker, which this study needs"
+            f"{path} is not a set of recordings with the columns label and speaker, which this study needs"
         )
     return opened
 

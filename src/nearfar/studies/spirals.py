@@ -166,9 +166,9 @@ def run(
     least = {"points": BATCH, "held": SHOWN}
     for key, given in {**budget, "repeats": repeats, "jobs": jobs}.items():
         if given < least.get(key, 1):
-            raise UserError(f"{key} was {given}; allowed are whole numbers from {least.get(key, 1)}")
+            raise UserError(f"{key} was {given}; expected whole numbers from {least.get(key, 1)}")
     if noise is not None and noise < 0:
-        raise UserError(f"noise was {noise:g}; allowed are numbers from 0, or none for all of the figure's")
+        raise UserError(f"noise was {noise:g}; expected numbers from 0, or none for all of the figure's")
     Cosine(temperature)  # a temperature that cannot be is said before the work
     if isinstance(temperature, Adaptive):
         raise UserError(

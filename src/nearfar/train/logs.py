@@ -6,6 +6,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -44,29 +45,33 @@ def rewind_metrics(path: Path, step: int) -> None:
 
 
 class Log:
-    """Appends rows to metrics.jsonl and mirrors their numbers to TensorBoard."""
+    """Appends rows to metrics.jsonl and mirrors their numbers to TensorBoard, where that is installed."""
 
     def __init__(self, folder: Path, step: int) -> None:
-        from torch.utils.tensorboard import SummaryWriter
-
         rewind_metrics(folder / "metrics.jsonl", step)
         self._file = (folder / "metrics.jsonl").open("a", encoding="utf-8")
-        self._board = SummaryWriter(str(folder / "tb"), purge_step=step + 1)
+        self._board: Any = None
+        if find_spec("tensorboard"):
+            from torch.utils.tensorboard import SummaryWriter
+
+            self._board = SummaryWriter(str(folder / "tb"), purge_step=step + 1)
 
     def write(self, row: Mapping[str, Any]) -> None:
         self._file.write(json.dumps(row) + "\n")
         self._file.flush()
-        for key, value in row.items():
+        for key, value in row.items() if self._board else ():
             if isinstance(value, float) and key != "epoch":
                 self._board.add_scalar(f"{row['kind']}/{key}", value, row["step"])
 
     def durable(self) -> None:
         os.fsync(self._file.fileno())
-        self._board.flush()
+        if self._board:
+            self._board.flush()
 
     def close(self) -> None:
         self._file.close()
-        self._board.close()
+        if self._board:
+            self._board.close()
 
 
 class Display:

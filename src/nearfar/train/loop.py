@@ -21,20 +21,19 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from nearfar import optimisers
 from nearfar.errors import NotFinite, Stopped, UserError
 from nearfar.held_out import HeldOut
 from nearfar.method import Method
 from nearfar.schedules import Progress, Value, at, cosine
 from nearfar.settings import Settings
-from nearfar.train import checkpoints, optimisers
+from nearfar.train import checkpoints
 from nearfar.train.adaptive import AdaptiveState
 from nearfar.train.facts import fits
 from nearfar.train.logs import Display, Log
 from nearfar.train.monitors import Collapse, Diverged, Finite, Readings, readings
 from nearfar.train.stops import StopRequests
 from nearfar.types import Batch, Cautious, Outcome, Refreshing
-
-LOG_EVERY = 10  # steps
 
 Result = TypeVar("Result")
 
@@ -74,7 +73,12 @@ class Trainer:
         if not callable(settings.lr):
             self.lr = cosine(settings.lr, 0.0, warmup=min(settings.warmup, settings.epochs / 2))
         self.optimizer = optimisers.build(
-            settings.optimizer, self.method, lr=at(self.lr), weight_decay=settings.weight_decay
+            settings.optimizer,
+            self.method,
+            lr=at(self.lr),
+            weight_decay=settings.weight_decay,
+            momentum=settings.momentum,
+            options=settings.optimizer_options,
         )
         self.collapse = Collapse()
         self.finite = Finite(settings.skip_steps)
@@ -244,7 +248,7 @@ def train(
                 # a function of the state at this step, so a run resumed here does the same again
                 clock.pause(lambda: trainer.method.refresh(embed_all, trainer.progress))
                 taken = trainer.train_step(batch)
-                due = trainer.step % LOG_EVERY == 0 or trainer.step in (1, trainer.steps)
+                due = trainer.step % settings.log_every == 0 or trainer.step in (1, trainer.steps)
                 if due:
                     seen = readings(next(iter(taken.outcome.encoded.anchors.values())))
                     row = train_row(trainer, taken, seen, clock.rate())
@@ -276,14 +280,14 @@ def train(
 def stop_sentence(trainer: Trainer, reason: str, folder: Path, saved: bool) -> str:
     where = f"stopped by {reason} at step {trainer.step} of {trainer.steps}"
     if saved:
-        return f"{where}; the same command goes on from there"
+        return f"{where}; the same command resumes from there"
     kept = checkpoints.newest_step(folder / "ckpt")
-    return f"{where}, where nothing was finite to be saved; the same command goes on from step {kept}"
+    return f"{where}, where nothing was finite to be saved; the same command resumes from step {kept}"
 
 
 def what_is_kept(folder: Path) -> str:
     kept = checkpoints.newest_step(folder / "ckpt")
-    return f"the checkpoint of step {kept} is kept, and the command with other settings and --allow-change goes on from it"
+    return f"the checkpoint of step {kept} is kept, and the command with other settings and --allow-change resumes from it"
 
 
 def dump(trainer: Trainer, folder: Path, facts: dict[str, Any]) -> None:

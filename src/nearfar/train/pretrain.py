@@ -17,9 +17,11 @@ from nearfar.encoders import parameters_of
 from nearfar.errors import UserError
 from nearfar.hardware import environment, keep_freed_memory, pick_device, pick_precision
 from nearfar.modalities import DataSet
-from nearfar.settings import MAY_CHANGE, Settings, resolve
+from nearfar.settings import MAY_CHANGE, Settings
 from nearfar.train import checkpoints
+from nearfar.train.defaults import resolve_here
 from nearfar.train.facts import load as load_checkpoint
+from nearfar.train.init import start_from
 from nearfar.train.logs import Display
 from nearfar.train.loop import Trainer, train
 from nearfar.train.prepare import (
@@ -56,8 +58,10 @@ def pretrain(
     Settings are keyword arguments; dotted ones are passed as a mapping: `negatives={"size": 8192}`.
     """
     located = locate(data)
-    chosen = resolve(recipe, located.name, config or {}, settings, modality=located.modality)
-    return run_pretraining(chosen, located, Path(out), allow_change=allow_change, quiet=quiet)
+    chosen, said = resolve_here(
+        recipe, located.name, Path(out), config or {}, settings, modality=located.modality
+    )
+    return run_pretraining(chosen, located, Path(out), allow_change=allow_change, quiet=quiet, said=said)
 
 
 def run_pretraining(
@@ -67,13 +71,14 @@ def run_pretraining(
     *,
     allow_change: bool = False,
     quiet: bool = False,
+    said: str | None = None,
 ) -> Run:
     device = pick_device(settings.device)
     precision = pick_precision(settings.precision, device)
     changed = changes_since(settings, out)
     if changed and not allow_change:
         raise UserError(
-            f"{out} was begun with other settings ({changed}); go on with those, choose another --out, or add --allow-change"
+            f"{out} was begun with other settings ({changed}); resume with those, choose another --out, or add --allow-change"
         )
     located = data if isinstance(data, Located) else locate(data)
     check_kind(settings, located)
@@ -91,6 +96,7 @@ def run_pretraining(
         check_heard(settings, images, probe is not None)
         if restored:
             resume(trainer, restored, out)
+        begun_from = start_from(trainer.method, settings.init) if settings.init and not restored else None
         write_whole(out / "config.yaml", settings.as_yaml())
         began = (read_mapping(out / "env.json") or {}).get("started") if restored else None
         facts_here = {
@@ -103,8 +109,10 @@ def run_pretraining(
         keep_freed_memory()
         display = Display(trainer.steps, trainer.step, settings.epochs, images.unit, quiet)
         announce(display, settings, everything, trainer, precision)
+        for sentence in filter(None, (said, begun_from)):
+            display.say(sentence)
         if aside is not None:
-            display.say(f"{len(aside)} of them are kept aside, to estimate on what nothing was fitted to")
+            display.say(f"{len(aside)} of them are kept out of training, for held-out estimates")
         with torch.random.fork_rng(devices=[]):
             if not restored:
                 prime(trainer, images, known)
@@ -190,4 +198,4 @@ def announce(
         f"{settings.batch_size} {images.unit}, {kind} on {trainer.device}"
     )
     if trainer.step:
-        display.say(f"going on from step {trainer.step}")
+        display.say(f"resuming from step {trainer.step}")

@@ -79,7 +79,7 @@ class Run:
 
     def method(self, trained: bool = True) -> Method:
         """The whole method as trained, or as it was before the first step."""
-        stored = under(self._loaded[0], "method/")
+        stored = self.weights()
         # first where a network of any size costs nothing: a line of settings can describe one beyond all memory
         with torch.device("meta"):
             described = fresh_method(self.settings, self.description)
@@ -97,6 +97,10 @@ class Run:
                     f"the checkpoint in {self.path} holds tensors of other shapes than its settings describe"
                 ) from None
         return method.eval()
+
+    def weights(self) -> dict[str, Tensor]:
+        """The method's tensors by name, as the checkpoint holds them."""
+        return under(self._loaded[0], "method/")
 
     def encoder(self) -> nn.Module:
         if self.facts["step"] == 0:

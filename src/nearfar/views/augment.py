@@ -58,13 +58,13 @@ class Augment:
         # Narrower than a hundredth of a pixel a Gaussian touches no neighbour, and its square underflows float32.
         self._range("blur_sigma", 0.01, math.inf)
         if not isinstance(self.greyscale_first, bool):
-            raise UserError(f"views.greyscale_first is {self.greyscale_first!r}; allowed are true and false.")
+            raise UserError(f"views.greyscale_first is {self.greyscale_first!r}; expected true or false.")
 
     def _number(self, name: str, low: float, high: float, what: str) -> None:
         value = getattr(self, name)
         if not _is_number(value) or not low <= value <= high:
             allowed = f"from {low:g} to {high:g}" if high < math.inf else f"of at least {low:g}"
-            raise UserError(f"views.{name} is {value!r}; allowed is {what}, a number {allowed}.")
+            raise UserError(f"views.{name} is {value!r}; expected {what}, a number {allowed}.")
         object.__setattr__(self, name, float(value))
 
     def _range(self, name: str, low: float, high: float) -> None:
@@ -74,7 +74,7 @@ class Augment:
             bound = f"above {low:g}" if low == 0 else f"of at least {low:g}"
             upper = f" and at most {high:g}" if high < math.inf else ""
             raise UserError(
-                f"views.{name} is {value!r}; allowed are two numbers {bound}{upper}, the smaller first."
+                f"views.{name} is {value!r}; expected two numbers {bound}{upper}, the smaller first."
             )
         object.__setattr__(self, name, (float(value[0]), float(value[1])))
 
@@ -133,7 +133,7 @@ def pipelines(name: str, size: int, changes: Mapping[str, object] | None = None)
     `{"blur": 0.1}` goes to both views, `{"second": {"solarise": 0.2}}` to one, after those to both.
     """
     if name not in PIPELINES:
-        raise UserError(f"views.pipeline is {name!r}; allowed are {', '.join(PIPELINES)}.")
+        raise UserError(f"views.pipeline is {name!r}; expected {', '.join(PIPELINES)}.")
     small = f"{name}-small"
     pair = PIPELINES[small if size <= SMALL_SIZE and small in PIPELINES else name]
     common = {key: value for key, value in (changes or {}).items() if key not in _SIDES}
@@ -146,11 +146,11 @@ def pipelines(name: str, size: int, changes: Mapping[str, object] | None = None)
 
 def _changed(augment: Augment, changes: object, where: str) -> Augment:
     if not isinstance(changes, Mapping):
-        raise UserError(f"{where} is {changes!r}; allowed is a mapping of settings of one view.")
+        raise UserError(f"{where} is {changes!r}; expected a mapping of settings of one view.")
     known = [field.name for field in fields(Augment)]
     for key in changes:
         if key not in known:
-            raise UserError(f"{where}.{key} is not a setting; allowed are {', '.join(known)}.")
+            raise UserError(f"{where}.{key} is not a setting; expected {', '.join(known)}.")
     try:
         return replace(augment, **changes)
     except UserError as error:

@@ -42,10 +42,10 @@ class Mask:
 
     def __post_init__(self) -> None:
         if not 0 < self.share < 1:
-            raise UserError(f"views.share was {self.share:g}; it lies strictly between 0 and 1")
+            raise UserError(f"views.share was {self.share:g}; it must lie strictly between 0 and 1")
         for key, least, largest in (("length", 2, 2**16), ("most", 2, 2**20)):
             if not least <= getattr(self, key) <= largest:
-                raise UserError(f"views.{key} was {getattr(self, key)}; it lies from {least} to {largest}")
+                raise UserError(f"views.{key} was {getattr(self, key)}; it must be from {least} to {largest}")
 
     def views(self, vocabulary: int) -> "Masked":
         return Masked(self.share, vocabulary)

@@ -39,7 +39,7 @@ class _Renderer:
         colours: Colours = "rgb",
     ) -> None:
         if isinstance(size, bool) or not isinstance(size, int) or not 2 <= size <= LARGEST:
-            raise UserError(f"image_size is {size!r}; allowed is a whole number from 2 to {LARGEST}.")
+            raise UserError(f"image_size is {size!r}; expected a whole number from 2 to {LARGEST}.")
         self.size = size
         self.mean = _statistic("mean", mean)
         self.std = _statistic("std", std)
@@ -48,7 +48,7 @@ class _Renderer:
                 f"views.mean has {len(self.mean)} numbers and views.std {len(self.std)}; give one per channel to each."
             )
         if (self.std <= 0).any():
-            raise UserError(f"views.std is {list(std)!r}; allowed are numbers above 0.")
+            raise UserError(f"views.std is {list(std)!r}; expected numbers above 0.")
         if colours == "lab" and len(self.mean) != 3:
             raise UserError(
                 f"views.colours is lab but the images have {len(self.mean)} channels; it needs 3."
@@ -78,7 +78,7 @@ def _check(pixels: Pixels, channels: int) -> None:
     data, size = pixels.data, pixels.size
     if data.ndim != 4 or data.dtype != np.uint8:
         raise UserError(
-            f"The images are {data.ndim}-dimensional {data.dtype}; allowed are bytes (uint8), "
+            f"The images are {data.ndim}-dimensional {data.dtype}; expected bytes (uint8), "
             "image x height x width x channel."
         )
     if size.shape != (len(data), 2) or (size < 1).any() or (size > data.shape[1:3]).any():
@@ -97,7 +97,7 @@ def _statistic(name: str, values: Sequence[float]) -> Float[np.ndarray, "channel
     except (TypeError, ValueError):
         numbers = np.array(np.nan)
     if numbers.ndim != 1 or len(numbers) == 0 or not np.isfinite(numbers).all():
-        raise UserError(f"views.{name} is {values!r}; allowed is one number per channel.")
+        raise UserError(f"views.{name} is {values!r}; expected one number per channel.")
     return numbers
 
 
@@ -135,7 +135,7 @@ class Views:
         _check(pixels, len(self._renderer.mean))
         if np.shape(index) != (len(pixels.data),):
             raise UserError(
-                f"index has shape {np.shape(index)}; allowed is one number for each of the {len(pixels.data)} images."
+                f"index has shape {np.shape(index)}; expected one number for each of the {len(pixels.data)} images."
             )
         size = self._renderer.size
         window = np.tile(np.array([size, size, 0, 0], dtype=np.int32), (len(pixels.data), 1))

@@ -39,9 +39,9 @@ class Window:
 
     def __post_init__(self) -> None:
         if not 16 <= self.samples <= 2**24:
-            raise UserError(f"views.samples was {self.samples}; it lies from 16 to {2**24}")
+            raise UserError(f"views.samples was {self.samples}; it must be from 16 to {2**24}")
         if not 1 <= self.count <= 16:
-            raise UserError(f"views.count was {self.count}; allowed is a whole number from 1 to 16")
+            raise UserError(f"views.count was {self.count}; expected a whole number from 1 to 16")
 
     def __call__(
         self, series: Series, seed: int, epoch: int, index: Int[np.ndarray, "item"]

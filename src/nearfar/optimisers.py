@@ -17,7 +17,8 @@ from torch.optim import SGD, AdamW, Optimizer
 from nearfar.errors import UserError
 
 _NORMS = (_NormBase, nn.GroupNorm, nn.LayerNorm, nn.RMSNorm)
-_STATE = ("step", "exp_avg", "exp_avg_sq", "momentum_buffer")
+_STATE = ("step", "exp_avg", "exp_avg_sq", "max_exp_avg_sq", "momentum_buffer")
+MOMENTUM = 0.9  # where none is set
 _FUSED_ON = ("cpu", "cuda", "mps", "xpu")
 
 
@@ -82,17 +83,32 @@ def _scaled_gradients(weights: list[Tensor], group: Mapping[str, Any]) -> list[T
 
 
 def build(
-    name: str, module: nn.Module, *, lr: float, weight_decay: float, momentum: float = 0.9
+    name: str,
+    module: nn.Module,
+    *,
+    lr: float,
+    weight_decay: float,
+    momentum: float | None = None,
+    options: Mapping[str, Any] | None = None,
 ) -> Optimizer:
-    """The optimiser `name` over the trainable parameters of `module`; AdamW takes `momentum` as its β₁."""
-    if name not in _BUILDERS:
-        raise UserError(f"optimizer is {name!r}; allowed are {', '.join(_BUILDERS)}.")
+    """The optimiser `name` over the trainable parameters of `module`. `momentum` is 0.9 if not given, and AdamW's β₁;
+    `options` are the builder's own parameters: for SGD `nesterov` and `dampening`, for AdamW `betas`, `eps` and `amsgrad`,
+    for LARS `trust`."""
+    if name not in OPTIMISERS:
+        raise UserError(f"optimizer was {name!r}; expected one of {', '.join(OPTIMISERS)}")
     for key, value in (("lr", lr), ("weight_decay", weight_decay)):
         if not (math.isfinite(value) and value >= 0):
-            raise UserError(f"{key} is {value}; it must be a finite number, at least 0.")
-    if not 0 <= momentum < 1:
-        raise UserError(f"momentum is {momentum}; it must be at least 0 and below 1.")
-    return _BUILDERS[name](_groups(module, weight_decay), lr, momentum)
+            raise UserError(f"{key} was {value}; it must be a finite number, at least 0")
+    if momentum is not None and not 0 <= momentum < 1:
+        raise UserError(f"momentum was {momentum}; it must be at least 0 and below 1")
+    groups = _groups(module, weight_decay)
+    try:
+        return OPTIMISERS[name](groups, lr, momentum, **(options or {}))
+    except ValueError as problem:  # torch names the option and its value
+        given = ", ".join(f"optimizer.{key}={value}" for key, value in (options or {}).items())
+        raise UserError(
+            f"optimizer={name} cannot take {given or f'momentum={momentum}'}: {problem}"
+        ) from None
 
 
 def set_lr(optimizer: Optimizer, lr: float) -> None:
@@ -170,16 +186,38 @@ def _groups(module: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
     ]
 
 
-def _sgd(groups: list[dict[str, Any]], lr: float, momentum: float) -> Optimizer:
-    return SGD(groups, lr=lr, momentum=momentum, fused=_can_fuse(groups))
+# A builder's parameters after the first three are the options a user may set (`nearfar.parts`).
 
 
-def _adamw(groups: list[dict[str, Any]], lr: float, momentum: float) -> Optimizer:
-    return AdamW(groups, lr=lr, betas=(momentum, 0.999), fused=_can_fuse(groups))
+def _sgd(
+    groups: list[dict[str, Any]],
+    lr: float,
+    momentum: float | None,
+    nesterov: bool = False,
+    dampening: float = 0.0,
+) -> Optimizer:
+    kept = MOMENTUM if momentum is None else momentum
+    return SGD(groups, lr=lr, momentum=kept, nesterov=nesterov, dampening=dampening, fused=_can_fuse(groups))
 
 
-def _lars(groups: list[dict[str, Any]], lr: float, momentum: float) -> Optimizer:
-    return LARS(groups, lr=lr, momentum=momentum)
+def _adamw(
+    groups: list[dict[str, Any]],
+    lr: float,
+    momentum: float | None,
+    betas: tuple[float, float] | None = None,
+    eps: float = 1e-8,
+    amsgrad: bool = False,
+) -> Optimizer:
+    if betas is not None and momentum is not None and momentum != betas[0]:
+        raise ValueError(f"momentum={momentum} is its first beta, which is {betas[0]}")
+    kept = betas or (MOMENTUM if momentum is None else momentum, 0.999)
+    return AdamW(groups, lr=lr, betas=kept, eps=eps, amsgrad=amsgrad, fused=_can_fuse(groups))
+
+
+def _lars(groups: list[dict[str, Any]], lr: float, momentum: float | None, trust: float = 0.001) -> Optimizer:
+    if not (math.isfinite(trust) and trust > 0):
+        raise ValueError(f"trust must be above 0, not {trust}")
+    return LARS(groups, lr=lr, momentum=MOMENTUM if momentum is None else momentum, trust=trust)
 
 
 def _can_fuse(groups: list[dict[str, Any]]) -> bool:
@@ -188,4 +226,4 @@ def _can_fuse(groups: list[dict[str, Any]]) -> bool:
     return all(p.is_floating_point() and p.device.type in _FUSED_ON for p in parameters)
 
 
-_BUILDERS = {"sgd": _sgd, "adamw": _adamw, "lars": _lars}
+OPTIMISERS: dict[str, Callable[..., Optimizer]] = {"sgd": _sgd, "adamw": _adamw, "lars": _lars}

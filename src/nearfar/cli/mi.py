@@ -5,8 +5,10 @@ import json
 from dataclasses import asdict
 from typing import Any
 
+from nearfar.cli.codes import DONE
 
-def add_mi(commands: Any) -> None:
+
+def add(commands: Any) -> None:
     mi = commands.add_parser(
         "mi",
         help="how much one sample tells about another, with interval, ceiling and what is proven",
@@ -38,10 +40,10 @@ def add_mi(commands: Any) -> None:
         "--check", action="store_true", help="check the estimator's laws on these data instead (7 estimates)"
     )
     mi.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
-    mi.set_defaults(command=run_mi)
+    mi.set_defaults(command=run)
 
 
-def run_mi(given: argparse.Namespace) -> int:
+def run(given: argparse.Namespace) -> int:
     from nearfar.estimate.choose import named_bound
     from nearfar.estimate.consistency import check_mi
     from nearfar.estimate.mi import estimate_mi
@@ -67,11 +69,11 @@ def run_mi(given: argparse.Namespace) -> int:
             for check in checks:
                 verdict = "holds" if check.holds else "FAILS"
                 print(f"{check.law}: {check.found:.4f}, {verdict} ({check.allowed})")
-        return 0
+        return DONE
     estimate = estimate_mi(x, y, baselines=not given.no_baselines, **options)
     if given.json:
         answer = estimate.as_json()
         print(json.dumps({**answer, "warnings": [*said, *answer["warnings"]]}))
     else:
         print(estimate, *(f"note: {sentence}" for sentence in said), sep="\n")
-    return 0
+    return DONE

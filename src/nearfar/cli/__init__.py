@@ -1,0 +1,111 @@
+"""The command line: `nearfar …`, `python -m nearfar …`.
+
+A command is a file here with two functions, `add` (its arguments) and `run` (from parsed arguments to an exit code), and its name
+in `COMMANDS`. What it needs it imports inside `run`: `--help` and `doctor` answer at once, and on a broken install too.
+Results go to standard output, progress to standard error.
+"""
+
+import argparse
+import errno
+import os
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from typing import NoReturn
+
+from nearfar import __version__
+from nearfar.cli.codes import BAD_INPUT, DONE, RESUMABLE
+from nearfar.errors import Stopped, UserError
+from nearfar.extras import missing_extra
+
+COMMANDS = ("demo", "pretrain", "evaluate", "embed", "report", "mi", "study", "recipes", "doctor")
+LONGEST_SENTENCE = 2000  # characters
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise UserError(f"{message}; see {self.prog} --help")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs one command and returns its exit code."""
+    try:
+        parsed = _parsed(arguments)
+        return parsed.command(parsed)
+    except UserError as problem:
+        return _say(str(problem), BAD_INPUT)
+    except Stopped as stopped:
+        return _say(str(stopped), RESUMABLE)
+    except KeyboardInterrupt:
+        return _say("interrupted; what was saved is kept, and the same command resumes from it", RESUMABLE)
+    except BrokenPipeError:  # the reader of our output went away, as `| head` does
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return DONE
+    except ModuleNotFoundError as problem:
+        sentence = missing_extra(problem)
+        if sentence is None:
+            raise
+        return _say(str(sentence), BAD_INPUT)
+    except OSError as problem:
+        if problem.filename is None and problem.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        where = problem.filename or "a file"
+        return _say(f"{where} cannot be used: {problem.strerror}; what was saved is kept", BAD_INPUT)
+    except (MemoryError, RuntimeError) as problem:
+        if not isinstance(problem, MemoryError) and not _out_of_memory(problem):
+            raise
+        return _say("memory ran out; lower batch_size, image_size or negatives.size, or set chunk", BAD_INPUT)
+
+
+def _out_of_memory(problem: RuntimeError) -> bool:
+    """torch says so by a class of its own on GPUs, and by its text alone on CPUs."""
+    return type(problem).__name__ == "OutOfMemoryError" or "can't allocate memory" in str(problem)
+
+
+def _parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
+    """Parsed arguments; settings may stand before or after the options, which argparse alone cannot take."""
+    parser = _parser()
+    parsed, rest = parser.parse_known_args(arguments)
+    settings = hasattr(parsed, "words")
+    strange = [place for place, word in enumerate(rest) if word.startswith("-") or not settings]
+    if strange:
+        word, *after = rest[strange[0] :]
+        raise UserError(
+            f"{word} is not an option or argument of this command{_as_setting(word, after, settings)}"
+        )
+    if rest:
+        parsed.words += rest
+    return parsed
+
+
+def _as_setting(word: str, after: Sequence[str], settings: bool) -> str:
+    """`--epochs 10` and `--epochs=10` are how other tools write what is here `epochs=10`."""
+    key, equals, value = word.lstrip("-").partition("=")
+    if not settings or not word.startswith("--") or not key:
+        return ""
+    if not equals:
+        value = after[0] if after and not after[0].startswith("-") and "=" not in after[0] else "VALUE"
+    return f"; settings are written without dashes: {key.replace('-', '_')}={value}"
+
+
+def _say(sentence: str, code: int) -> int:
+    if len(sentence) > LONGEST_SENTENCE:  # it quotes something long; what is allowed stands at its end
+        half = LONGEST_SENTENCE // 2
+        sentence = f"{sentence[:half]} … {sentence[-half:]}"
+    print(f"nearfar: {sentence}", file=sys.stderr)
+    return code
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(
+        prog="nearfar",
+        description="Learns representations from unlabelled data, evaluates them, and estimates mutual information.",
+        epilog="nearfar COMMAND --help shows the arguments of one. "
+        "Exit codes: 0 done, 2 bad input, 75 stopped but resumable (run the same command again).",
+    )
+    parser.add_argument("--version", action="version", version=f"nearfar {__version__}")
+    parser.set_defaults(command=lambda given: print(parser.format_help(), end="") or DONE)
+    commands = parser.add_subparsers(metavar="COMMAND", parser_class=_Parser)
+    for name in COMMANDS:
+        import_module(f"nearfar.cli.{name}").add(commands)
+    return parser

@@ -1,0 +1,22 @@
+"""`nearfar demo`."""
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from nearfar.cli.codes import DONE
+
+
+def add(commands: Any) -> None:
+    demo = commands.add_parser(
+        "demo", help="learn from embedded data in a few minutes and show what came of it"
+    )
+    demo.add_argument("--out", type=Path, default=Path("runs/demo"), help="run folder (default: runs/demo)")
+    demo.set_defaults(command=run)
+
+
+def run(given: argparse.Namespace) -> int:
+    from nearfar.demo import run_demo
+
+    run_demo(given.out)
+    return DONE

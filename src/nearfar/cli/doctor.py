@@ -1,0 +1,52 @@
+"""`nearfar doctor`: works on a broken install, because it imports none of what it reports on."""
+
+import argparse
+import json
+from typing import Any
+
+from nearfar.cli.codes import DONE
+from nearfar.extras import EXTRAS
+from nearfar.machine import CORE, DISTRIBUTIONS, broken, look
+
+
+def add(commands: Any) -> None:
+    doctor = commands.add_parser(
+        "doctor", help="what this machine has, what will be used of it, what is missing"
+    )
+    doctor.add_argument("--import", action="store_true", dest="try_import", help="also import every package")
+    doctor.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
+    doctor.set_defaults(command=run)
+
+
+def run(given: argparse.Namespace) -> int:
+    facts = look()
+    if given.try_import:
+        facts["broken"] = broken()
+    print(json.dumps(facts) if given.json else "\n".join(_lines(facts)))
+    return DONE
+
+
+def _lines(facts: dict[str, Any]) -> list[str]:
+    packages = facts["packages"]
+    lines = [f"{key:<9} {facts[key]}" for key in ("python", "system", "cpu", "cores")]
+    precision = "bf16" if facts["bf16"] else "fp32"
+    lines += [
+        f"{'packages':<9} {', '.join(f'{name} {at}' for name, at in packages.items() if at)}",
+        f"{'will use':<9} {facts['device']}, precision {precision}, {facts['threads']} threads",
+    ]
+    core = [DISTRIBUTIONS.get(module, module) for module in CORE]
+    lacking = [name for name in core if packages[name] is None]
+    if lacking:
+        lines.append(f"{'missing':<9} {', '.join(lacking)}, without which nothing works: pip install nearfar")
+    for extra in dict.fromkeys(EXTRAS.values()):
+        names = [DISTRIBUTIONS.get(module, module) for module, own in EXTRAS.items() if own == extra]
+        lacking = [name for name in names if packages[name] is None]
+        if lacking:
+            lines.append(f"{'missing':<9} {', '.join(lacking)}: pip install 'nearfar[{extra}]'")
+    if all(packages.values()):
+        lines.append(f"{'missing':<9} nothing")
+    for name, reason in facts.get("broken", {}).items():
+        lines.append(f"{'broken':<9} {name}: {reason}")
+    if "broken" in facts and not facts["broken"]:
+        lines.append(f"{'broken':<9} nothing")
+    return lines

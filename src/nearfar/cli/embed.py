@@ -1,0 +1,29 @@
+"""`nearfar embed`."""
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from nearfar.cli.codes import DONE
+from nearfar.errors import UserError
+
+
+def add(commands: Any) -> None:
+    embed = commands.add_parser("embed", help="features of pictures, with paths and labels, as Parquet")
+    embed.add_argument("run", type=Path, metavar="RUN", help="run folder")
+    embed.add_argument("data", metavar="DATA", help="pictures, as for pretrain")
+    embed.add_argument("--out", type=Path, required=True, metavar="FILE.parquet", help="file to write")
+    embed.set_defaults(command=run)
+
+
+def run(given: argparse.Namespace) -> int:
+    from nearfar.train.embed import write_embedding
+    from nearfar.train.run import Run
+
+    if given.out.suffix != ".parquet" or given.out.is_dir():
+        raise UserError(
+            f"--out was {given.out}; embed writes a Parquet file, so name one that ends in .parquet"
+        )
+    rows, width = write_embedding(Run.open(given.run), given.data, given.out)
+    print(f"{given.out}: {rows} rows of {width} features")
+    return DONE

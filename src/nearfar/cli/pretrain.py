@@ -1,0 +1,84 @@
+"""`nearfar pretrain`."""
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from nearfar.cli.codes import DONE
+from nearfar.cli.settings_help import settings_help
+from nearfar.errors import UserError
+
+
+def add(commands: Any) -> None:
+    pretrain = commands.add_parser(
+        "pretrain",
+        help="learn an encoder from pictures, recordings or text; the same command again resumes",
+        usage="nearfar pretrain RECIPE DATA --out RUN [--config FILE] [key=value ...]",
+        description="Learns an encoder. DATA is a folder of images, a Parquet file or folder with an image column, an .npz "
+        "with images (and labels), or a name: digits, glyphs, cifar10:FOLDER; for cpc a folder of .wav files or Parquet "
+        "with an audio column; for mlm a .txt file, a folder of them, or an .npz with tokens.",
+        epilog=settings_help(),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    pretrain.add_argument("words", nargs="*", metavar="RECIPE DATA key=value", help="see nearfar recipes")
+    pretrain.add_argument("--out", type=Path, help="run folder")
+    pretrain.add_argument("--config", type=Path, help="YAML file of settings; key=value words go over it")
+    pretrain.add_argument("--print-config", action="store_true", help="print the complete settings and stop")
+    pretrain.add_argument(
+        "--allow-change", action="store_true", help="go on although a setting or the data changed"
+    )
+    pretrain.add_argument("--quiet", action="store_true", help="no progress")
+    pretrain.set_defaults(command=run)
+
+
+def run(given: argparse.Namespace) -> int:
+    from nearfar.data import locate
+    from nearfar.settings import read_file, read_words
+    from nearfar.train.defaults import resolve_here
+    from nearfar.train.pretrain import run_pretraining
+
+    config = read_file(given.config) if given.config else {}
+    recipe, data, words = _split_words(given.words, config)
+    missing: UserError | None = None
+    try:
+        modality = (located := locate(data)).modality
+    except (
+        UserError
+    ) as problem:  # a mistake in the settings comes first, and they can be printed without data
+        missing, modality = problem, None
+    settings, said = resolve_here(recipe, data, given.out, config, read_words(words), modality=modality)
+    if given.print_config:
+        print(settings.as_yaml(), end="")
+        return DONE
+    if given.out is None:
+        raise UserError("--out is missing; name the folder the run goes to, for instance --out runs/first")
+    if missing is not None:
+        raise missing
+    run = run_pretraining(
+        settings, located, given.out, allow_change=given.allow_change, quiet=given.quiet, said=said
+    )
+    print(f"{run.path}: trained for {run.facts['step']} steps; next: nearfar evaluate {run.path}")
+    return DONE
+
+
+def _split_words(words: Sequence[str], config: dict[str, Any]) -> tuple[str, str, list[str]]:
+    """RECIPE and DATA are the words before the first key=value; a file of settings may name them too."""
+    leading: list[str] = []
+    for word in words:
+        if len(leading) == 2 or ("=" in word and not Path(word).exists()):
+            break
+        leading.append(word)
+    recipe = leading[0] if leading else config.pop("recipe", None)
+    data = leading[1] if len(leading) > 1 else config.pop("data", None)
+    config.pop("recipe", None)
+    config.pop("data", None)
+    if not isinstance(recipe, str):
+        raise UserError(
+            "RECIPE is missing; nearfar recipes lists them, for instance nearfar pretrain simclr photos/"
+        )
+    if not isinstance(data, str):
+        raise UserError(
+            f"DATA is missing; name a folder of pictures, for instance nearfar pretrain {recipe} photos/"
+        )
+    return recipe, data, list(words[len(leading) :])

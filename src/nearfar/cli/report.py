@@ -1,0 +1,23 @@
+"""`nearfar report`."""
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from nearfar.cli.codes import DONE
+
+
+def add(commands: Any) -> None:
+    report = commands.add_parser("report", help="one self-contained page about one run or several")
+    report.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="run folders")
+    report.add_argument("--out", type=Path, help="file to write (default: RUN/report.html)")
+    report.set_defaults(command=run)
+
+
+def run(given: argparse.Namespace) -> int:
+    from nearfar.report import write_report
+    from nearfar.train.run import Run
+
+    runs = [Run.open(path) for path in given.runs]
+    print(write_report(runs, given.out or given.runs[0] / "report.html"))
+    return DONE

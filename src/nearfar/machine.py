@@ -1,0 +1,94 @@
+"""What this machine has and what is installed, found without importing any of it: the answer comes at once, and on a broken
+install too. `nearfar.hardware` asks torch itself."""
+
+import os
+import platform
+import re
+import subprocess
+import sys
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from nearfar.extras import EXTRAS
+
+# what is installed under another name than it is imported by
+DISTRIBUTIONS = {"PIL": "pillow", "faiss": "faiss-cpu", "sklearn": "scikit-learn", "yaml": "pyyaml"}
+CORE = ("torch", "numpy", "scipy", "jaxtyping", "safetensors", "yaml")
+
+
+def version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def packages() -> dict[str, str | None]:
+    """Version of each package that anything here imports, by the name pip knows; None: not installed."""
+    names = ["nearfar", *(DISTRIBUTIONS.get(module, module) for module in (*CORE, *EXTRAS))]
+    return {name: version(name) for name in names}
+
+
+def cpu_info() -> dict[str, str]:
+    """The first processor's lines of /proc/cpuinfo; nothing elsewhere than Linux."""
+    try:
+        text = Path("/proc/cpuinfo").read_text(encoding="utf-8")
+    except OSError:
+        return {}
+    lines = (line.partition(":") for line in text.split("\n\n")[0].splitlines())
+    return {key.strip(): value.strip() for key, _, value in lines}
+
+
+def cpu_name() -> str:
+    return cpu_info().get("model name") or platform.processor() or platform.machine()
+
+
+def cores() -> int:
+    """Cores this process may use, which in a container are fewer than the machine has."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def threads() -> int:
+    """As many as torch will use: what OMP_NUM_THREADS says, or all cores."""
+    asked = os.environ.get("OMP_NUM_THREADS", "")
+    return int(asked) if asked.isdigit() and int(asked) > 0 else cores()
+
+
+def device() -> str:
+    """What torch will most likely take: a CUDA device needs a driver and a torch built for it."""
+    if Path("/proc/driver/nvidia/version").exists() and "+cpu" not in (version("torch") or "+cpu"):
+        return "cuda"
+    return "mps" if sys.platform == "darwin" and platform.machine() == "arm64" else "cpu"
+
+
+def look() -> dict[str, Any]:
+    """The facts of `nearfar doctor`."""
+    flags = cpu_info().get("flags", "").split()
+    found = device()
+    return {
+        "python": platform.python_version(),
+        "system": f"{platform.system()} {platform.machine()}",
+        "cpu": cpu_name(),
+        "cores": cores(),
+        "threads": threads(),
+        "device": found,
+        "bf16": found == "cuda" or bool({"avx512_bf16", "amx_tile"} & set(flags)),
+        "packages": packages(),
+    }
+
+
+def broken() -> dict[str, str]:
+    """Packages that are installed and cannot be imported, with the reason, each tried in a process of its own."""
+    found = {}
+    for module in ("nearfar", *CORE, *EXTRAS):
+        name = DISTRIBUTIONS.get(module, module)
+        if version(name) is None:
+            continue
+        tried = subprocess.run(
+            [sys.executable, "-c", f"import {module}"], capture_output=True, text=True, check=False
+        )
+        if tried.returncode != 0:
+            lines = [line for line in tried.stderr.splitlines() if re.match(r"\w", line)]
+            found[name] = lines[-1] if lines else f"exit code {tried.returncode}"
+    return found

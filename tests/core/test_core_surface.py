@@ -1,0 +1,168 @@
+"""The front door: one list of names, nothing heavy behind it until asked for, and a core that needs little."""
+
+import ast
+import os
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+import nearfar as nf
+from nearfar.extras import EXTRAS
+from nearfar.machine import CORE, DISTRIBUTIONS
+
+SOURCE = Path(nf.__file__)
+ROOT = Path(__file__).parents[2]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+
+
+def python(code: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+
+
+def test_every_public_name_is_listed() -> None:
+    assert set(nf.__all__) <= set(dir(nf))
+
+
+def test_names_are_shown_before_they_are_asked_for() -> None:
+    done = python("import nearfar, sys; print('pretrain' in dir(nearfar), 'torch' in sys.modules)")
+    assert done.stdout.split() == ["True", "False"], done.stderr
+
+
+def test_type_checkers_see_the_names_that_python_finds() -> None:
+    tree = ast.parse(SOURCE.read_text())
+    (block,) = (node for node in tree.body if isinstance(node, ast.If))
+    seen = {
+        (alias.name, node.module)
+        for node in block.body
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
+    assert seen - {("losses", "nearfar")} == set(nf._MODULE_OF.items())
+
+
+def test_one_version() -> None:
+    assert PROJECT["dynamic"] == ["version"]
+    done = subprocess.run(
+        [sys.executable, "-m", "nearfar", "--version"], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == f"nearfar {nf.__version__}"
+
+
+def distributions(requirements: list[str]) -> set[str]:
+    return {r.partition(">")[0].partition("=")[0].strip().lower() for r in requirements if "[" not in r}
+
+
+def test_the_extras_of_the_sentences_are_those_of_the_project() -> None:
+    """Whoever follows the sentence about a missing package gets it."""
+    extras = PROJECT["optional-dependencies"]
+    for module, extra in EXTRAS.items():
+        assert DISTRIBUTIONS.get(module, module) in distributions(extras[extra]), module
+    assert distributions(PROJECT["dependencies"]) == {DISTRIBUTIONS.get(module, module) for module in CORE}
+
+
+WITHOUT = f"""
+import sys
+for name in {sorted({*EXTRAS, "lightly"})!r}:
+    sys.modules[name] = None
+"""
+
+CORE_ALONE = """
+import numpy as np, torch, nearfar as nf
+from nearfar.losses import NTXentLoss, SupConLoss
+a, k = torch.randn(2, 8, 4)
+assert float(nf.InfoNCE()(nf.streamed_scores(a, k, temperature=0.1))) <= 2.08
+assert float(NTXentLoss(0.5)(a, k)) > 0 and float(SupConLoss()(a, torch.arange(8) // 2)) > 0
+for bound in (nf.MultiLabelCPC(0.5), nf.NWJ(), nf.DonskerVaradhan(), nf.SMILE(), nf.Triplet(), nf.JensenShannon()):
+    assert torch.isfinite(bound(nf.dense_scores(a, k)))
+method = nf.Method(nf.Momentum(torch.nn.Linear(4, 3), 0.9), nf.Cosine(0.2), nf.Queue(16, dim=3), nf.Ring(0.1, 0.9), nf.InfoNCE())
+outcome = method(nf.Batch((a, k), torch.arange(8)))
+outcome.loss.backward()
+method.advance(outcome)
+assert abs(nf.info.mutual_information(np.full((2, 2), 0.25))) < 1e-9
+rng = np.random.default_rng(0)
+x = rng.normal(size=(300, 1))
+mi = nf.estimate_mi(x, x + rng.normal(size=(300, 1)), folds=2)
+assert mi.interval[0] < 0.3466 < mi.interval[1] + 0.2, mi
+print("done")
+"""
+
+
+def test_losses_bounds_methods_and_information_need_the_core_alone() -> None:
+    done = python(WITHOUT + CORE_ALONE)
+    assert done.stdout.strip() == "done", done.stderr
+
+
+# what is asked for, with which packages gone, and the extra that the sentence must name
+NEEDS = {
+    "nf.pretrain": "train",
+    "nf.Run": "train",
+    "nf.Views": "train",
+    "nf.open_data": "train",
+    "nf.backbone('resnet18', channels=3, image_size=32)": "train",
+    "nf.write_report": "report",
+    "nf.open_data('glyphs')": "report",
+}
+
+
+@pytest.mark.parametrize("asked", NEEDS)
+def test_a_missing_extra_is_one_sentence(asked: str) -> None:
+    gone = [module for module, extra in EXTRAS.items() if extra == NEEDS[asked]]
+    code = f"""
+import sys
+for name in {gone!r}:
+    sys.modules[name] = None
+import nearfar as nf
+try:
+    {asked}
+except nf.UserError as problem:
+    print(problem)
+"""
+    done = python(code)
+    assert f"is not installed; pip install 'nearfar[{NEEDS[asked]}]'" in done.stdout, done.stderr
+    assert len(done.stdout.splitlines()) == 1
+
+
+HEAVY = ("torch", "numpy", "scipy", "yaml", *EXTRAS)
+LIGHT = [["--help"], ["--version"], [], ["doctor"], ["doctor", "--json"]]
+LIGHT += [
+    [command, "--help"] for command in ("demo", "pretrain", "evaluate", "embed", "report", "mi", "study")
+]
+LIGHT += [[command, "--help"] for command in ("recipes", "doctor")]
+
+
+def test_help_and_doctor_import_nothing_heavy_and_survive_a_broken_install() -> None:
+    """In one process for all of them; what is heavy is not there to be imported."""
+    code = f"""
+import contextlib, io, sys
+for name in {HEAVY!r}:
+    sys.modules[name] = None
+from nearfar.cli import COMMANDS, main
+assert {{words[0] for words in {LIGHT!r} if words[1:] == ["--help"]}} == set(COMMANDS), COMMANDS
+for words in {LIGHT!r}:
+    shown = io.StringIO()
+    with contextlib.redirect_stdout(shown):
+        try:
+            code = main(words)
+        except SystemExit as left:
+            code = left.code
+    assert code == 0, (words, code)
+    assert shown.getvalue().strip(), words
+print("done")
+"""
+    done = python(code)
+    assert done.stdout.strip() == "done", done.stderr
+
+
+def test_a_command_without_its_extra_exits_with_one_sentence(tmp_path: Path) -> None:
+    hook = "import sys\nsys.modules['numba'] = None\n"
+    (tmp_path / "sitecustomize.py").write_text(hook)
+    path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
+    words = [sys.executable, "-m", "nearfar", "pretrain", "simclr", "digits", "--out", str(tmp_path / "run")]
+    done = subprocess.run(
+        words, capture_output=True, text=True, check=False, env={**os.environ, "PYTHONPATH": path}
+    )
+    assert done.returncode == 2
+    assert done.stderr.strip() == "nearfar: numba is not installed; pip install 'nearfar[train]'"

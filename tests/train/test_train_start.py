@@ -1,0 +1,206 @@
+"""Where a run starts and what it steps with: `init`, `momentum`, options of the optimiser, defaults by the machine."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import safetensors.torch
+import timm
+import torch
+import torchvision
+from torch import nn
+
+import nearfar as nf
+from nearfar.errors import UserError
+from nearfar.modalities.image import ImageDescription
+from nearfar.optimisers import build
+from nearfar.parts import convert
+from nearfar.settings import resolve
+from nearfar.train.defaults import resolve_here
+from nearfar.train.init import start_from
+from nearfar.train.run import fresh_method
+
+SMALL: dict[str, Any] = {"backbone": "resnet8-w16", "epochs": 1, "batch_size": 32, "probe_every": 0}
+
+
+@pytest.fixture(scope="module")
+def pictures() -> np.ndarray:
+    return np.random.default_rng(0).integers(0, 256, (64, 16, 16, 3), dtype=np.uint8)
+
+
+@pytest.fixture(scope="module")
+def simclr(pictures: np.ndarray, tmp_path_factory: pytest.TempPathFactory) -> nf.Run:
+    return nf.pretrain("simclr", pictures, tmp_path_factory.mktemp("init") / "simclr", quiet=True, **SMALL)
+
+
+def untrained(recipe: str, settings: dict[str, Any], size: int) -> nf.Method:
+    data = ImageDescription("", 64, channels=3, size=size, mean=(0.5,) * 3, std=(0.25,) * 3)
+    return fresh_method(resolve(recipe, "x", settings), data)
+
+
+def equal(left: nn.Module, right: nn.Module) -> bool:
+    ours, theirs = left.state_dict(), right.state_dict()
+    return ours.keys() == theirs.keys() and all(torch.equal(ours[name], theirs[name]) for name in ours)
+
+
+def test_the_same_method_starts_from_all_networks(
+    simclr: nf.Run, pictures: np.ndarray, tmp_path: Path
+) -> None:
+    """With a learning rate of nothing, the run ends where it started: at the other's weights."""
+    # weights move by lr; statistics of batch norm move in every step
+    run = nf.pretrain(
+        "simclr", pictures, tmp_path / "run", quiet=True, init=str(simclr.path), lr=1e-30, warmup=0, **SMALL
+    )
+    for ours, theirs in zip(run.method().parameters(), simclr.method().parameters(), strict=True):
+        assert torch.equal(ours, theirs)
+
+
+def test_another_method_starts_from_the_backbone_and_its_slow_copy_too(simclr: nf.Run) -> None:
+    method = untrained("moco", SMALL, 16)
+    said = start_from(method, str(simclr.path))
+    assert said == f"started from the backbone of {simclr.path}"
+    assert equal(method.encoders.network.backbone, simclr.encoder())  # type: ignore[attr-defined]
+    assert equal(method.encoders.slow.backbone, simclr.encoder())  # type: ignore[attr-defined]
+    assert not equal(method.encoders.network.head, simclr.method().encoders.network.head)  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("wrapped", ["plain", "DataParallel", "safetensors", "without counts"])
+def test_a_torchvision_file_is_a_start(tmp_path: Path, wrapped: str) -> None:
+    torch.manual_seed(0)
+    net = torchvision.models.resnet18(weights=None)
+    state, path = net.state_dict(), tmp_path / "resnet18.pth"
+    if wrapped == "DataParallel":
+        torch.save({"state_dict": {f"module.{name}": t for name, t in state.items()}}, path)
+    elif wrapped == "safetensors":
+        path = path.with_suffix(".safetensors")
+        safetensors.torch.save_file(state, path)
+    else:
+        torch.save({n: t for n, t in state.items() if wrapped == "plain" or "tracked" not in n}, path)
+    method = untrained("simclr", {**SMALL, "backbone": "resnet18"}, 96)
+    assert "resnet18" in start_from(method, str(path))
+    backbone = method.encoders.backbone()
+    for name, tensor in backbone.state_dict().items():
+        assert torch.equal(tensor, state[name]), name
+
+
+def test_a_timm_file_is_a_start(tmp_path: Path) -> None:
+    net = timm.create_model("resnet10t", pretrained=False)
+    torch.save(net.state_dict(), tmp_path / "timm.pth")
+    method = untrained("simclr", {**SMALL, "backbone": "timm/resnet10t"}, 32)
+    start_from(method, str(tmp_path / "timm.pth"))
+    state = net.state_dict()
+    for name, tensor in method.encoders.backbone().state_dict().items():
+        assert torch.equal(tensor, state[name.removeprefix("net.")]), name
+
+
+def test_what_does_not_fit_is_one_sentence(simclr: nf.Run, tmp_path: Path) -> None:
+    method = untrained("simclr", {**SMALL, "backbone": "resnet18"}, 32)
+    with pytest.raises(UserError, match="was not found"):
+        start_from(method, str(tmp_path / "nothing"))
+    with pytest.raises(UserError, match=r"lacks .*; choose the backbone it was made for"):
+        start_from(method, str(simclr.path))
+    torch.save(torchvision.models.resnet18(weights=None).state_dict(), tmp_path / "r.pth")
+    with pytest.raises(
+        UserError, match=r"conv1.weight is \[64, 3, 7, 7\] where the backbone's is \[64, 3, 3, 3\]"
+    ):
+        start_from(method, str(tmp_path / "r.pth"))
+    (tmp_path / "text.pth").write_text("not weights")
+    with pytest.raises(UserError, match="is not a weights file"):
+        start_from(method, str(tmp_path / "text.pth"))
+
+
+OPTIMISERS: dict[str, tuple[dict[str, Any], Any]] = {
+    "sgd": (
+        {"optimizer": "sgd", "momentum": 0.7, "optimizer.nesterov": True},
+        lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.7, nesterov=True),
+    ),
+    "sgd plain": ({"optimizer": "sgd", "momentum": 0}, lambda p: torch.optim.SGD(p, lr=0.1)),
+    "adamw": (
+        {"optimizer": {"name": "adamw", "betas": [0.8, 0.95], "eps": 1e-4}},
+        lambda p: torch.optim.AdamW(p, lr=0.1, betas=(0.8, 0.95), eps=1e-4, weight_decay=0.0),
+    ),
+    "adamw momentum": (
+        {"momentum": 0.5},
+        lambda p: torch.optim.AdamW(p, lr=0.1, betas=(0.5, 0.999), weight_decay=0.0),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", OPTIMISERS)
+def test_options_reach_the_optimiser(name: str) -> None:
+    """Settings as text, then as a file, then three steps: those of torch's own with these arguments."""
+    given, theirs = OPTIMISERS[name]
+    settings = resolve("simclr", "x", given)
+    again = resolve(
+        "simclr", "x", {k: v for k, v in settings.as_plain().items() if k not in ("recipe", "data")}
+    )
+    assert again == settings
+    ends = []
+    for make in (
+        lambda net: build(
+            settings.optimizer, net, lr=0.1, weight_decay=0.0, momentum=settings.momentum, options=settings.optimizer_options
+        ),
+        lambda net: theirs(net.parameters()),
+    ):  # fmt: skip
+        torch.manual_seed(0)
+        net = nn.Linear(3, 2)
+        optimizer = make(net)
+        for _ in range(3):
+            optimizer.zero_grad()
+            net(torch.ones(1, 3)).square().sum().backward()
+            optimizer.step()
+        ends.append(net.weight.detach())
+    torch.testing.assert_close(*ends)
+
+
+MISTAKES = [
+    ({"optimizer.nesterow": True, "optimizer": "sgd"}, "did you mean optimizer.nesterov"),
+    ({"optimizer.betas": [0.9]}, "optimizer.betas was"),
+    ({"optimizer.betas": [0.9, 2.0]}, "optimizer.betas="),
+    ({"optimizer": "sgd", "optimizer.nesterov": True, "momentum": 0}, "Nesterov"),
+    ({"optimizer": "lars", "optimizer.trust": 0}, "trust must be above 0"),
+    ({"optimizer.betas": [0.8, 0.9], "momentum": 0.9}, "first beta"),
+    ({"momentum": 1.0}, "momentum was 1.0"),
+    ({"log_every": 0}, "log_every was 0"),
+]
+
+
+@pytest.mark.parametrize(("given", "said"), MISTAKES)
+def test_a_bad_option_is_one_sentence(given: dict[str, Any], said: str) -> None:
+    with pytest.raises(UserError, match=said):
+        resolve("simclr", "x", given)
+
+
+def test_another_optimiser_drops_the_options_of_the_one_before() -> None:
+    settings = resolve(
+        "simclr", "x", {"optimizer": "sgd", "optimizer.nesterov": True}, {"optimizer": "adamw"}
+    )
+    assert settings.optimizer_options == {}
+
+
+def test_a_list_of_numbers_is_a_setting() -> None:
+    assert convert([1, "1e-2", 3.5], list[float], "views.scales") == [1.0, 0.01, 3.5]
+    with pytest.raises(UserError, match=r"views.scales was 3; expected a list"):
+        convert(3, list[float], "views.scales")
+
+
+def test_log_every(pictures: np.ndarray, tmp_path: Path) -> None:
+    options: dict[str, Any] = {**SMALL, "batch_size": 8, "log_every": 3}
+    run = nf.pretrain("simclr", pictures, tmp_path / "run", quiet=True, **options)
+    assert [row["step"] for row in run.metrics if row["kind"] == "train"] == [1, 3, 6, 8]
+
+
+def test_defaults_suit_the_machine_and_give_way(tmp_path: Path, simclr: nf.Run) -> None:
+    def chosen(recipe: str, out: Path | None, given: dict[str, Any]) -> tuple[object, ...]:
+        settings, said = resolve_here(recipe, "x", out, given)
+        return settings.backbone, settings.epochs, said
+
+    said = "backbone=resnet8-w16 and epochs=20 chosen for a CPU; name them to choose yourself"
+    assert chosen("simclr", tmp_path, {"device": "cpu"}) == ("resnet8-w16", 20, said)
+    assert chosen("simclr", tmp_path, {"device": "cuda"}) == ("resnet18", 100, None)
+    named = chosen("simclr", None, {"device": "cpu", "epochs": 3})
+    assert named == ("resnet8-w16", 3, said.replace(" and epochs=20", ""))
+    assert chosen("cpc", None, {"device": "cpu"})[2] is None
+    # a run that was begun keeps its own
+    assert chosen("simclr", simclr.path, {"device": "cpu"}) == ("resnet8-w16", 1, None)
