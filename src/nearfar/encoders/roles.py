@@ -41,6 +41,12 @@ def predicted(predictor: nn.Module | None, embedded: dict[int, Tensor]) -> dict[
     )
 
 
+def kept_of(network: nn.Module) -> nn.Module:
+    """What is left of a network after training: its backbone, or, of one without, all of it."""
+    backbone = getattr(network, "backbone", None)
+    return backbone if isinstance(backbone, nn.Module) else network
+
+
 class ViewEncoder:
     """What roles share that have one embedding for each view of an instance."""
 
@@ -60,7 +66,7 @@ class ViewEncoder:
         return tuple(Pair(anchor, key, 1 / len(pairs)) for anchor, key in pairs)
 
     def backbone(self) -> nn.Module:
-        return self.network.backbone  # type: ignore[return-value]
+        return kept_of(self.network)
 
 
 class Shared(ViewEncoder, nn.Module):
