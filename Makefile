@@ -14,8 +14,8 @@ demo: $(READY)
 test: lint types tests
 
 lint: $(READY)
-	$(BIN)/ruff check src tests benchmarks
-	$(BIN)/ruff format --check src tests benchmarks
+	$(BIN)/ruff check src tests benchmarks examples
+	$(BIN)/ruff format --check src tests benchmarks examples
 
 types: $(READY)
 	$(BIN)/mypy

@@ -12,7 +12,7 @@ what a selection knows of all instances is renewed apart from steps, by `refresh
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, cast
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from nearfar.buffers import BufferUpdates, apply, deferred_buffers, uses_batch_statistics
 from nearfar.critics import is_product
-from nearfar.encoders import Shared
+from nearfar.encoders import as_encoders
 from nearfar.schedules import START, Progress
 from nearfar.scores import Candidates, Dense, Negatives, Scores, Streamed
 from nearfar.types import (
@@ -65,10 +65,7 @@ class Method(nn.Module):
         chunk: int | None = None,
     ) -> None:
         super().__init__()
-        # a bare network embeds anchors and keys alike
-        self.encoders: Encoders = (
-            Shared(cast(nn.Module, encoders)) if not hasattr(encoders, "encode") else cast(Encoders, encoders)
-        )
+        self.encoders = as_encoders(encoders)
         self.critic, self.negatives = critic, negatives
         self.selection, self.bound = selection, bound
         self.symmetric, self.chunk = symmetric, chunk

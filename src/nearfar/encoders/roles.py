@@ -13,7 +13,7 @@ together, so its statistics are those of the mixture of views (as in single-devi
 
 import copy
 from collections.abc import Sequence
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, cast
 
 import torch
 from torch import Tensor, nn
@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from nearfar.encoders.config import HeadConfig, InputSpec
 from nearfar.errors import UserError
 from nearfar.schedules import Progress, Value, at, ends, parse_value, written
-from nearfar.types import Batch, Encoded, Pair, Remark, view_pairs
+from nearfar.types import Batch, Encoded, Encoders, Pair, Remark, view_pairs
 
 
 def _embed(network: nn.Module, views: Sequence[Tensor], which: Sequence[int]) -> dict[int, Tensor]:
@@ -90,6 +90,13 @@ class Shared(ViewEncoder, nn.Module):
 
     def advance(self, progress: Progress) -> None:
         """Nothing follows slowly here."""
+
+
+def as_encoders(encoders: Encoders | nn.Module) -> Encoders:
+    """Encoders as they are; of a bare network, that network for anchors and keys alike."""
+    if hasattr(encoders, "encode"):
+        return cast(Encoders, encoders)
+    return Shared(cast(nn.Module, encoders))
 
 
 class Momentum(ViewEncoder, nn.Module):
