@@ -30,50 +30,51 @@ if TYPE_CHECKING:
         Vince,
     )
     from nearfar.critics import Bilinear, Cosine, Distance, Dot, Joint, Separable
-    from nearfar.data import open_data
+    from nearfar.data import Stream, open_data
     from nearfar.encoders import InfoMax, Momentum, Network, PerView, Shared, backbone
     from nearfar.errors import Stopped, UserError
     from nearfar.estimate import Estimate, check_mi, estimate_mi, fit_density, info
-    from nearfar.evaluate import evaluate_run
+    from nearfar.evaluate import evaluate_run, knn
+    from nearfar.evaluate import evaluate_run as evaluate
     from nearfar.method import Method
     from nearfar.negatives import Bank, InBatch, NoNegatives, Queue
     from nearfar.report import write_report
     from nearfar.schedules import Progress, cosine, geometric, linear, on_loss, on_score, stairs, steps
-    from nearfar.scores import Scores, dense_scores, streamed_scores
+    from nearfar.scores import Candidates, Membership, Scores, dense_scores, streamed_scores
     from nearfar.selections import Accept, Ball, Cave, Everyone, Group, Neighbours, Ring
     from nearfar.train.pretrain import pretrain
     from nearfar.train.run import Run
-    from nearfar.types import Batch, Certificate, Context
-    from nearfar.views import Views
+    from nearfar.types import Batch, Certificate, Context, Encoded, NegativeSampling, Outcome, Pair
+    from nearfar.views import Augment, Views
 
 # the same names once more for Python itself; tests/core/test_core_surface.py holds the two lists together
 _WHERE = {
     "nearfar.bounds": "Agreement AlphaCPC BarberAgakov BinaryNCE DonskerVaradhan InfoNCE JensenShannon "
     "MultiLabelCPC NPair NWJ SMILE Triplet TUBA Tuple UBA Vince",
     "nearfar.critics": "Bilinear Cosine Distance Dot Joint Separable",
-    "nearfar.data": "open_data",
+    "nearfar.data": "open_data Stream",
     "nearfar.encoders": "backbone InfoMax Momentum Network PerView Shared",
     "nearfar.errors": "Stopped UserError",
     "nearfar.estimate": "check_mi Estimate estimate_mi fit_density info",
-    "nearfar.evaluate": "evaluate_run",
+    "nearfar.evaluate": "evaluate_run knn",
     "nearfar.method": "Method",
     "nearfar.negatives": "Bank InBatch NoNegatives Queue",
     "nearfar.report": "write_report",
     "nearfar.schedules": "cosine geometric linear on_loss on_score Progress stairs steps",
-    "nearfar.scores": "dense_scores Scores streamed_scores",
+    "nearfar.scores": "Candidates dense_scores Membership Scores streamed_scores",
     "nearfar.selections": "Accept Ball Cave Everyone Group Neighbours Ring",
     "nearfar.train.pretrain": "pretrain",
     "nearfar.train.run": "Run",
-    "nearfar.types": "Batch Certificate Context",
-    "nearfar.views": "Views",
+    "nearfar.types": "Batch Certificate Context Encoded NegativeSampling Outcome Pair",
+    "nearfar.views": "Augment Views",
 }
 _MODULE_OF = {name: module for module, names in _WHERE.items() for name in names.split()}
-__all__ = ["__version__", "losses", *_MODULE_OF]
+__all__ = ["__version__", "evaluate", "losses", *_MODULE_OF]
 
 
 def __getattr__(name: str) -> Any:
-    if name == "losses":
-        return import_module("nearfar.losses")
+    if name in ("losses", "evaluate"):  # the latter is a module that can be called
+        return import_module(f"nearfar.{name}")
     if name not in _MODULE_OF:
         raise AttributeError(f"module 'nearfar' has no attribute {name!r}")
     try:

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from nearfar.buffers import BufferUpdates, apply, deferred_buffers, uses_batch_statistics
 from nearfar.critics import is_product
+from nearfar.encoders import as_encoders
 from nearfar.schedules import START, Progress
 from nearfar.scores import Candidates, Dense, Negatives, Scores, Streamed
 from nearfar.types import (
@@ -54,7 +55,7 @@ class Method(nn.Module):
 
     def __init__(
         self,
-        encoders: Encoders,
+        encoders: Encoders | nn.Module,
         critic: Critic,
         negatives: Source,
         selection: Selection,
@@ -64,10 +65,11 @@ class Method(nn.Module):
         chunk: int | None = None,
     ) -> None:
         super().__init__()
-        self.encoders, self.critic, self.negatives = encoders, critic, negatives
+        self.encoders = as_encoders(encoders)
+        self.critic, self.negatives = critic, negatives
         self.selection, self.bound = selection, bound
         self.symmetric, self.chunk = symmetric, chunk
-        negatives.setup(encoders.key_groups, encoders.group_of, critic.prepare)
+        negatives.setup(self.encoders.key_groups, self.encoders.group_of, critic.prepare)
 
     def forward(self, batch: Batch, progress: Progress = START) -> Outcome:
         pairs = self.pairs(batch)

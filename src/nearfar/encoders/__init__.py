@@ -8,7 +8,7 @@ from nearfar.encoders.heads import Network, linear_head, mlp_head
 from nearfar.encoders.infomax import InfoMax
 from nearfar.encoders.masked import MaskedSymbols, TokenTransformer
 from nearfar.encoders.per_view import PerView
-from nearfar.encoders.roles import Momentum, Shared
+from nearfar.encoders.roles import Momentum, Shared, as_encoders
 from nearfar.encoders.sequence import ConvGRU, Predictive
 from nearfar.types import Encoders
 
@@ -35,6 +35,7 @@ __all__ = [
     "Predictive",
     "Shared",
     "TokenTransformer",
+    "as_encoders",
     "backbone",
     "check_backbone",
     "linear_head",

@@ -4,7 +4,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from nearfar.encoders.backbones import backbone
 from nearfar.encoders.heads import Network, linear_head, mlp_head
@@ -25,6 +26,32 @@ class InputSpec:
     body: Callable[[int], nn.Module]
     shapes: tuple[tuple[int, ...], ...]
     context: Mapping[str, Any] = field(default_factory=dict)
+    asked: bool = False  # how wide features are is asked of the network itself: it is somebody's own
+
+
+def width_of(body: nn.Module, shape: tuple[int, ...]) -> int:
+    """How many features a network gives of one instance: tried on zeros, in evaluation mode; no gradient, nothing moves."""
+    weight = next(body.parameters(), None)
+    zeros = torch.zeros(2, *shape, device=None if weight is None else weight.device)
+    training = body.training
+    try:
+        with torch.no_grad():
+            found = body.eval()(zeros)
+    except Exception as problem:  # anything may happen in somebody's network
+        raise UserError(
+            f"backbone {type(body).__name__} could not take a batch of shape {tuple(zeros.shape)}: {problem}"
+        ) from problem
+    finally:
+        body.train(training)
+    if not isinstance(found, Tensor) or found.ndim != 2 or len(found) != 2:
+        what = (
+            f"a tensor of shape {tuple(found.shape)}" if isinstance(found, Tensor) else type(found).__name__
+        )
+        raise UserError(
+            f"backbone {type(body).__name__} gave {what} of a batch of shape {tuple(zeros.shape)}; expected features (2, d), "
+            "one row for each instance: pool or flatten what comes before"
+        )
+    return found.shape[1]
 
 
 def pictured(
@@ -63,7 +90,8 @@ class HeadConfig:
 
     def network(self, seen: InputSpec, view: int = 0) -> Network:
         body = seen.body(view)
-        return Network(body, self._head(int(body.dim)), self.dropout)  # type: ignore[arg-type]
+        width = width_of(body, seen.shapes[view]) if seen.asked else int(body.dim)  # type: ignore[arg-type]
+        return Network(body, self._head(width), self.dropout)
 
     def _head(self, inputs: int) -> nn.Module:
         if self.head == "linear":

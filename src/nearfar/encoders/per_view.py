@@ -1,14 +1,14 @@
 """One network for each view: what CMC needs for luminance and colour, and end-to-end contrast for query and key."""
 
 from collections.abc import Sequence
-from typing import Any, ClassVar, Literal, Self, cast
+from typing import Any, ClassVar, Literal, Self
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
 from nearfar.encoders.config import HeadConfig, InputSpec
-from nearfar.encoders.roles import ViewEncoder, predicted
+from nearfar.encoders.roles import ViewEncoder, kept_of, predicted
 from nearfar.errors import UserError
 from nearfar.schedules import Progress
 from nearfar.types import Batch, Encoded
@@ -21,7 +21,8 @@ class ConcatFeatures(nn.Module):
         super().__init__()
         self.backbones = nn.ModuleList(backbones)
         self.channels = tuple(channels)
-        self.dim = sum(cast(int, backbone.dim) for backbone in backbones)
+        widths = [getattr(backbone, "dim", None) for backbone in backbones]
+        self.dim = sum(widths) if all(isinstance(width, int) for width in widths) else None  # type: ignore[arg-type]
 
     def forward(self, x: Float[Tensor, "image channel height width"]) -> Float[Tensor, "image dim"]:
         whole = all(count == x.shape[1] for count in self.channels)
@@ -70,11 +71,11 @@ class PerView(ViewEncoder, nn.Module):
         return super().pairs(views, symmetric)
 
     def backbone(self) -> nn.Module:
-        backbones = [network.backbone for network in self.networks]
+        backbones = [kept_of(network) for network in self.networks]
         kept = 1 if self.keep == "first" else len(backbones)
         if kept == 1 and len({*self.channels}) <= 1:  # every network sees what the plain view shows
-            return backbones[0]  # type: ignore[return-value]
-        return ConcatFeatures(backbones[:kept], self.channels[:kept])  # type: ignore[arg-type]
+            return backbones[0]
+        return ConcatFeatures(backbones[:kept], self.channels[:kept])
 
     def encode(self, batch: Batch, anchors: Sequence[int], keys: Sequence[int]) -> Encoded:
         embedded = {w: self.networks[w](batch.views[w]) for w in sorted({*anchors, *keys})}

@@ -13,7 +13,7 @@ together, so its statistics are those of the mixture of views (as in single-devi
 
 import copy
 from collections.abc import Sequence
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, cast
 
 import torch
 from torch import Tensor, nn
@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from nearfar.encoders.config import HeadConfig, InputSpec
 from nearfar.errors import UserError
 from nearfar.schedules import Progress, Value, at, ends, parse_value, written
-from nearfar.types import Batch, Encoded, Pair, Remark, view_pairs
+from nearfar.types import Batch, Encoded, Encoders, Pair, Remark, view_pairs
 
 
 def _embed(network: nn.Module, views: Sequence[Tensor], which: Sequence[int]) -> dict[int, Tensor]:
@@ -39,6 +39,12 @@ def predicted(predictor: nn.Module | None, embedded: dict[int, Tensor]) -> dict[
     return dict(
         zip(embedded, predictor(torch.cat(list(embedded.values()))).chunk(len(embedded)), strict=True)
     )
+
+
+def kept_of(network: nn.Module) -> nn.Module:
+    """What is left of a network after training: its backbone, or, of one without, all of it."""
+    backbone = getattr(network, "backbone", None)
+    return backbone if isinstance(backbone, nn.Module) else network
 
 
 class ViewEncoder:
@@ -60,7 +66,7 @@ class ViewEncoder:
         return tuple(Pair(anchor, key, 1 / len(pairs)) for anchor, key in pairs)
 
     def backbone(self) -> nn.Module:
-        return self.network.backbone  # type: ignore[return-value]
+        return kept_of(self.network)
 
 
 class Shared(ViewEncoder, nn.Module):
@@ -84,6 +90,13 @@ class Shared(ViewEncoder, nn.Module):
 
     def advance(self, progress: Progress) -> None:
         """Nothing follows slowly here."""
+
+
+def as_encoders(encoders: Encoders | nn.Module) -> Encoders:
+    """Encoders as they are; of a bare network, that network for anchors and keys alike."""
+    if hasattr(encoders, "encode"):
+        return cast(Encoders, encoders)
+    return Shared(cast(nn.Module, encoders))
 
 
 class Momentum(ViewEncoder, nn.Module):

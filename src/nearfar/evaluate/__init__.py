@@ -6,6 +6,10 @@ A protocol sees two labelled sets of features and nothing else, so it judges an 
 vectors alike. `evaluate_run` does it for a run folder and writes evaluation.json.
 """
 
+import sys
+from types import ModuleType
+from typing import Any
+
 from nearfar.evaluate.features import cached_features, features
 from nearfar.evaluate.knn import knn, knn_probe
 from nearfar.evaluate.labels import Labelled, stratified_split
@@ -28,3 +32,14 @@ __all__ = [
     "stratified_split",
     "table",
 ]
+
+
+class _Evaluate(ModuleType):
+    """`nearfar.evaluate` is this room, and what one does in it: `nf.evaluate(run, …)` is `evaluate_run`. An attribute of a
+    package and its submodule share one name, so the module itself can be called."""
+
+    def __call__(self, *arguments: Any, **settings: Any) -> dict[str, Any]:
+        return evaluate_run(*arguments, **settings)
+
+
+sys.modules[__name__].__class__ = _Evaluate

@@ -55,19 +55,19 @@ class MethodRun(TrainedRun, Protocol):
 
 def evaluate_run(
     run: TrainedRun,
-    data: str | None = None,
+    data: Any = None,
     protocols: Sequence[str] = ("knn", "linear"),
     baselines: bool = False,
     k: int = 20,
     temperature: float = 0.07,
     *,
-    train: str | None = None,
+    train: Any = None,
     same_labels: bool = False,
     seed: int = 0,
 ) -> dict[str, Any]:
     """How good the run's frozen features are; also kept in RUN/evaluation.json, beside what other test sets said.
 
-    Protocols fit on `train` (default: the run's data) and are tested on `data`. Without `data`, or when it is the set
+    Protocols fit on `train` (default: the run's data) and are tested on `data`, each anything that `open_data` takes. Without `data`, or when it is the set
     fitted on again, a stratified fifth of that set is held out from the fit (of its own data the encoder has seen the
     pixels, never the labels), and the result says so under "split". Where the run's data have no labels at all and no
     `train` is given, that is done with `data` instead.
@@ -96,15 +96,15 @@ class Asked:
     """Which encoder, fitted on what, tested on what."""
 
     run: TrainedRun
-    train: str | None
-    data: str | None
+    train: Any
+    data: Any
     same_labels: bool
 
     @cached_property
     def sets(self) -> tuple[Instances, Instances]:
         """The set to fit on and the set to test on; one and the same where one is given, or none."""
         train: Instances = self.run.images(self.train)
-        if self.data is None or self.data == self.train:
+        if self.data is None or _same(self.data, self.train):
             return train, train
         return train, self.run.images(self.data)
 
@@ -231,6 +231,13 @@ class _TwoSets:
             "split": None,
             "labels": self.matching.facts(),
         }
+
+
+def _same(one: Any, other: Any) -> bool:
+    """Whether two specifications are one, without looking: arrays are compared by what they are, not number by number."""
+    return one is other or (
+        isinstance(one, (str, Path)) and isinstance(other, (str, Path)) and str(one) == str(other)
+    )
 
 
 def _held_out(images: Instances, seed: int) -> _HeldOut:

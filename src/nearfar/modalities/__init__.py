@@ -1,6 +1,7 @@
 """Kinds of data, each an object that knows all that depends on its kind (see `base.py`). Order decides what a folder with
 files of several kinds is taken for."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from nearfar.errors import UserError
@@ -20,8 +21,11 @@ def modality_of(data: Any) -> Modality:
     return MODALITIES[data.modality]
 
 
-def modality_of_views(name: object) -> Modality:
-    """That which has training views of this name."""
+def modality_of_views(views: object) -> Modality:
+    """That which has training views of this name, or which the views' section of a run names (views that somebody made)."""
+    if isinstance(views, Mapping) and views.get("modality") in MODALITIES:
+        return MODALITIES[views["modality"]]
+    name = views.get("name") if isinstance(views, Mapping) else views
     for modality in MODALITIES.values():
         if name in modality.pipelines:
             return modality

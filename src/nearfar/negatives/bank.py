@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -13,6 +13,8 @@ from nearfar.errors import UserError
 from nearfar.schedules import Progress, Value, at, ends, parse_value, written
 from nearfar.scores import EMPTY, Candidates
 from nearfar.types import NegativeSampling
+
+UNKNOWN_WIDTH = 0
 
 
 class Bank(nn.Module):
@@ -33,7 +35,13 @@ class Bank(nn.Module):
     index: Tensor
 
     def __init__(
-        self, size: int, momentum: Value = 0.5, sample: int | None = None, *, dim: int = 128, views: int = 1
+        self,
+        size: int,
+        momentum: Value = 0.5,
+        sample: int | None = None,
+        *,
+        dim: int | None = None,
+        views: int = 1,
     ) -> None:
         super().__init__()
         momentum = parse_value(momentum, "negatives.momentum")
@@ -46,7 +54,7 @@ class Bank(nn.Module):
         if sample is not None and sample < 1:
             raise UserError(f"negatives.sample was {sample}; it must be at least 1, or left out for all rows")
         self.momentum, self.sample = momentum, sample
-        self.register_buffer("rows", torch.zeros(views, size, dim))
+        self.register_buffer("rows", torch.zeros(views, size, dim or UNKNOWN_WIDTH))
         self.register_buffer("index", torch.full((size,), EMPTY))
         self.prepare: Callable[[Tensor], Tensor] = partial(F.normalize, dim=1)
 
@@ -64,17 +72,32 @@ class Bank(nn.Module):
 
     def positive(self, keys: Mapping[int, Tensor], index: Tensor, which: int) -> Tensor:
         self._check_view(which)
-        return self.rows[which, index]
+        return self._rows(keys[which])[which, index]
 
     def candidates(self, keys: Mapping[int, Tensor], index: Tensor, which: int) -> Candidates:
+        rows = self._rows(keys[which])
         if self.sample is None:
-            return Candidates(self.rows[which], self.index)
+            return Candidates(rows[which], self.index)
         chosen = torch.randint(self.size, (self.sample,), device=self.index.device)
-        return Candidates(self.rows[which, chosen], self.index[chosen])
+        return Candidates(rows[which, chosen], self.index[chosen])
+
+    def _rows(self, keys: Tensor) -> Tensor:
+        """As wide as the keys, also where none was held yet: only `advance` may change what is."""
+        if self.rows.shape[2] != UNKNOWN_WIDTH:
+            return self.rows
+        return self.rows.new_zeros(*self.rows.shape[:2], keys.shape[-1])
+
+    def _load_from_state_dict(self, state: dict[str, Any], prefix: str, *rest: Any) -> None:
+        held = state.get(f"{prefix}rows")
+        if held is not None:
+            self.rows = self._rows(held)
+        super()._load_from_state_dict(state, prefix, *rest)
 
     @torch.no_grad()
     def advance(self, keys: Mapping[int, Tensor], index: Tensor, progress: Progress) -> None:
+        self.rows = self._rows(next(iter(keys.values())))
         momentum = at(self.momentum, progress)
+        self._check_rows(index)
         known = (self.index[index] != EMPTY)[:, None]
         for view in sorted(keys):
             self._check_view(view)
@@ -82,6 +105,13 @@ class Bank(nn.Module):
             moved = self.prepare(momentum * self.rows[view, index] + (1 - momentum) * key)
             self.rows[view, index] = torch.where(known, moved.to(key.dtype), key)
         self.index[index] = index
+
+    def _check_rows(self, index: Tensor) -> None:
+        highest = int(index.max()) if index.device.type == "cpu" and len(index) else 0
+        if highest >= self.size:
+            raise UserError(
+                f"Bank(size={self.size}) was given instance {highest}, counted from 0; it needs a row for each instance of the data"
+            )
 
     def _check_view(self, view: int) -> None:
         if view >= len(self.rows):

@@ -13,18 +13,19 @@ from nearfar.schedules import Progress
 from nearfar.scores import EMPTY, Candidates
 from nearfar.types import NegativeSampling
 
+UNKNOWN_WIDTH = 0
+LARGEST = 2**26  # keys; of 128 numbers each that is 32 GiB
+
 
 def _the_only_one(key: int) -> int:
     return 0
 
 
-LARGEST = 2**26  # keys; of 128 numbers each that is 32 GiB
-
-
 class Queue(Fresh, nn.Module):
     """The last `size` keys of each group. Overflow wraps; a step's own keys enter only after the step that made them.
 
-    Groups of keys (`Encoders.group_of`) lie one below the other in `embedding`, `size` places each, and never mix.
+    Groups of keys (`Encoders.group_of`) lie one below the other in `embedding`, `size` places each, and never mix. Without `dim`,
+    keys are as wide as the first that come.
     """
 
     called: ClassVar[str] = "the queue"
@@ -33,17 +34,22 @@ class Queue(Fresh, nn.Module):
     index: Tensor
     pointer: Tensor
 
-    def __init__(self, size: int = 4096, *, dim: int = 128) -> None:
+    def __init__(self, size: int = 4096, *, dim: int | None = None) -> None:
         super().__init__()
         if not isinstance(size, (int, np.integer)) or not 1 <= size <= LARGEST:
             raise UserError(f"negatives.size was {size}; a queue has from 1 to {LARGEST} places")
-        if dim < 1:
+        if dim is not None and dim < 1:
             raise UserError(f"Queue(dim={dim}) holds no vectors; it must be at least 1")
-        self.size, self.dim = int(size), dim
+        self.size = int(size)
         self.group_of: Callable[[int], int] = _the_only_one
-        self.register_buffer("embedding", torch.zeros(size, dim))
+        self.register_buffer("embedding", torch.zeros(size, dim or UNKNOWN_WIDTH))
         self.register_buffer("index", torch.full((size,), EMPTY))
         self.register_buffer("pointer", torch.zeros(1, dtype=torch.long))
+
+    @property
+    def dim(self) -> int:
+        """How wide keys are; 0 as long as nobody knows."""
+        return self.embedding.shape[1]
 
     @property
     def key_groups(self) -> int:
@@ -66,13 +72,22 @@ class Queue(Fresh, nn.Module):
         pointer = state.get(f"{prefix}pointer")
         if pointer is not None:  # a number in runs from before there were groups
             state[f"{prefix}pointer"] = pointer.reshape(-1)
+        held = state.get(f"{prefix}embedding")
+        if held is not None and self.dim == UNKNOWN_WIDTH:
+            self._widen(held.shape[1])
         super()._load_from_state_dict(state, prefix, *rest)
 
     def prefill_size(self) -> int:
         return self.size
 
     def candidates(self, keys: Mapping[int, Tensor], index: Tensor, which: int) -> Candidates:
-        return Candidates(*self._of(self.group_of(which)))
+        embedding, ids = self._of(self.group_of(which))
+        if self.dim == UNKNOWN_WIDTH:  # nobody is here yet, and only `advance` may change that
+            embedding = embedding.new_zeros(self.size, keys[which].shape[-1])
+        return Candidates(embedding, ids)
+
+    def _widen(self, dim: int) -> None:
+        self.embedding = self.embedding.new_zeros(len(self.embedding), dim)
 
     def _of(self, group: int) -> tuple[Tensor, Tensor]:
         places = slice(group * self.size, (group + 1) * self.size)
@@ -86,6 +101,8 @@ class Queue(Fresh, nn.Module):
     def _push(self, group: int, keys: Tensor, index: Tensor) -> None:
         count = len(keys)
         self._check_room(count)
+        if self.dim == UNKNOWN_WIDTH:
+            self._widen(keys.shape[1])
         if keys.shape[1] != self.dim:
             raise UserError(f"Queue(dim={self.dim}) was given keys of {keys.shape[1]} numbers")
         places = (self.pointer[group] + torch.arange(count, device=self.pointer.device)) % self.size

@@ -5,8 +5,10 @@ A part is given its settings, and by name what its signature asks for besides (`
 knows (`samples`, `symbols`, …).
 """
 
+import copy
 import inspect
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -19,30 +21,52 @@ from nearfar.parts import settable
 from nearfar.recipes.choices import ROOMS
 from nearfar.types import Encoders
 
+NONE: Mapping[str, Any] = {}
 OTHERS = ("critic", "negatives", "selection", "bound")  # beside the encoders, in the order they are made
 Choices = Mapping[str, Mapping[str, Any]]
 
 
-def build_method(choices: Choices, *, backbone: str, data: Description, chunk: int | None = None) -> Method:
-    """The method that checked settings describe, for data like these."""
-    return Method(**_parts(choices, backbone, data), symmetric=choices["views"]["symmetric"], chunk=chunk)
+def build_method(
+    choices: Choices,
+    *,
+    backbone: str,
+    data: Description,
+    chunk: int | None = None,
+    objects: Mapping[str, Any] = NONE,
+) -> Method:
+    """The method that checked settings describe, for data like these. `objects` are what somebody made: parts by room, and a
+    `backbone`; they are used as they are, not copied."""
+    parts = _parts(choices, backbone, data, objects)
+    return Method(**parts, symmetric=choices["views"]["symmetric"], chunk=chunk)
 
 
-def try_parts(choices: Choices) -> None:
+def try_parts(choices: Choices, objects: Mapping[str, Any] = NONE) -> None:
     """Lets every part judge its own settings, on torch's meta device, where nothing costs memory."""
-    modality = modality_of_views(choices["views"]["name"])
+    modality = modality_of_views(choices["views"])
+    parts = {key: part for key, part in objects.items() if key in ROOMS}
     with torch.device("meta"):
-        _parts(choices, modality.smallest_network, modality.typical(instances=1))
+        _parts(choices, modality.smallest_network, modality.typical(instances=1), parts)
 
 
-def _parts(choices: Choices, backbone: str, data: Description) -> dict[str, Any]:
-    seen = modality_of_views(choices["views"]["name"]).inputs(backbone, choices["views"], data)
-    context = {"data": data, "instances": data.instances, "dim": _dim(choices), **seen.context}
-    made = _encoders(choices["encoders"], seen, context)
+def _parts(choices: Choices, backbone: str, data: Description, objects: Mapping[str, Any]) -> dict[str, Any]:
+    modality = modality_of_views(choices["views"])
+    own = objects.get("backbone")
+    seen = modality.inputs(modality.smallest_network if own else backbone, choices["views"], data)
+    seen = seen if own is None else replace(seen, body=lambda view: copy.deepcopy(own), asked=True)
+    context = {"data": data, "instances": data.instances, **seen.context}
+    made = objects.get("encoders")
+    if made is None:
+        context["dim"] = _dim(choices)
+        made = _encoders(choices["encoders"], seen, context)
     views = choices["views"]
     keys = [pair.key for pair in made.pairs(views["count"], views["symmetric"])]
     context |= {"size": context["instances"], "views": 1 + max(keys)}  # of a source with a row for each
-    others = {room: built(ROOMS[room][choices[room]["name"]], choices[room], context) for room in OTHERS}
+    others = {
+        room: objects[room]
+        if room in objects
+        else built(ROOMS[room][choices[room]["name"]], choices[room], context)
+        for room in OTHERS
+    }
     return {"encoders": made, **others}
 
 
@@ -82,8 +106,16 @@ def describe(choices: Choices) -> dict[str, str]:
     return {room: _line(choice) for room, choice in choices.items()}
 
 
+_UNSAID = (
+    "name",
+    "object",
+    "modality",
+    "tensors",
+)  # of a part that somebody made, what a person need not read
+
+
 def _line(choice: Mapping[str, Any]) -> str:
-    inside = ", ".join(f"{key}={_written(value)}" for key, value in choice.items() if key != "name")
+    inside = ", ".join(f"{key}={_written(value)}" for key, value in choice.items() if key not in _UNSAID)
     return f"{choice['name']}({inside})" if inside else str(choice["name"])
 
 

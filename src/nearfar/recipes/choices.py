@@ -21,7 +21,7 @@ ROOMS: dict[str, Mapping[str, Callable[..., object]]] = {
     "bound": bounds.PARTS,
 }
 CHOICES = ("views", "encoders", "critic", "negatives", "selection", "bound")
-VIEWS = (
+TOGETHER = (
     "count",
     "symmetric",
     "aligned",
@@ -61,12 +61,15 @@ def _check_whose(room: str, name: str, raw: Mapping[str, Any]) -> None:
             )
 
 
-def check_together(choices: Mapping[str, Any]) -> None:
+def check_together(choices: Mapping[str, Any], objects: Mapping[str, Any]) -> None:
     """Stops parts that would train nothing together. By what parts say of themselves, and then by what each of them knows it
-    does not go with (`conflict`)."""
-    parts = {room: named[choices[room]["name"]] for room, named in ROOMS.items()}
-    modality = modality_of_views(choices["views"]["name"])
-    _check_views_fit(choices, parts["encoders"], modality)
+    does not go with (`conflict`). `objects` are parts that somebody made, by room."""
+    parts = {
+        room: objects[room] if room in objects else named[choices[room]["name"]]
+        for room, named in ROOMS.items()
+    }
+    modality = modality_of_views(choices["views"])
+    _check_views_fit(choices, parts, modality)
     _check_rows_fit(choices, parts)
     _check_bounded(choices, parts)
     for part in (modality, *parts.values()):
@@ -76,9 +79,10 @@ def check_together(choices: Mapping[str, Any]) -> None:
             raise UserError(reason)
 
 
-def _check_views_fit(choices: Mapping[str, Any], role: Any, modality: Modality) -> None:
+def _check_views_fit(choices: Mapping[str, Any], parts: Mapping[str, Any], modality: Modality) -> None:
     """Some roles are made for views of their own; the others take several views of one instance."""
     views, name, source = choices["views"], choices["encoders"]["name"], choices["negatives"]["name"]
+    role = parts["encoders"]
     takes = getattr(role, "takes", ())
     if takes and views["name"] not in takes:
         raise UserError(
@@ -93,7 +97,7 @@ def _check_views_fit(choices: Mapping[str, Any], role: Any, modality: Modality) 
         )
     if (
         views["count"] == 1
-        and not getattr(ROOMS["negatives"][source], "own_positive", False)
+        and not getattr(parts["negatives"], "own_positive", False)
         and not getattr(role, "one_view", False)
     ):
         raise UserError(

@@ -6,6 +6,8 @@ from typing import Any
 
 from nearfar.hardware import pick_device
 from nearfar.modalities import Modality
+from nearfar.recipes.build import NONE
+from nearfar.recipes.given import Objects
 from nearfar.settings import Settings, resolve
 from nearfar.train.run import stored_settings
 
@@ -13,12 +15,20 @@ EPOCHS_ON_CPU = 20
 
 
 def resolve_here(
-    recipe: str, data: str, out: Path | None, *layers: Mapping[str, Any], modality: Modality | None = None
+    recipe: str,
+    data: str,
+    out: Path | None,
+    *layers: Mapping[str, Any],
+    modality: Modality | None = None,
+    objects: Objects = NONE,
 ) -> tuple[Settings, str | None]:
     """The settings as `resolve` gives them, with defaults for this machine, and a sentence about those if there are any."""
-    settings = resolve(recipe, data, *layers, modality=modality)
-    here, said = machine_defaults(settings, out, *layers)
-    return resolve(recipe, data, here, *layers, modality=modality) if here else settings, said
+    settings = resolve(recipe, data, *layers, modality=modality, objects=objects)
+    # encoders, or a whole method, that somebody made have their network
+    own = {"backbone": None} if {"backbone", "encoders", "method"} & set(objects) else {}
+    here, said = machine_defaults(settings, out, own, *layers)
+    again = resolve(recipe, data, here, *layers, modality=modality, objects=objects) if here else settings
+    return again, said
 
 
 def machine_defaults(

@@ -65,10 +65,11 @@ def load(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
 
 def fits(described: nn.Module, tensors: dict[str, Tensor]) -> bool:
     """Whether these are the tensors of a module: the same names, sizes and kinds of numbers. The module may be on torch's
-    meta device, where a network of any size costs nothing."""
+    meta device, where a network of any size costs nothing. What is empty in it has no size yet and takes any."""
     wanted = described.state_dict()
-    return wanted.keys() == tensors.keys() and all(
-        tensors[name].numel() == value.numel() and tensors[name].dtype is value.dtype
-        for name, value in wanted.items()
-        if isinstance(value, torch.Tensor)
+    held = {name: value for name, value in wanted.items() if isinstance(value, torch.Tensor)}
+    return (
+        wanted.keys() == tensors.keys()
+        and all(tensors[name].numel() == value.numel() or not value.numel() for name, value in held.items())
+        and all(tensors[name].dtype is value.dtype for name, value in held.items())
     )

@@ -108,7 +108,8 @@ class Trainer:
         )
         if not isinstance(selection, Refreshing) or any(selection.due(start) for start in starts):
             return None
-        own = ", ".join(f"selection.{key}={settings.selection[key]}" for key in ("after", "every"))
+        said = ((key, settings.selection.get(key)) for key in ("after", "every"))
+        own = ", ".join(f"selection.{key}={value}" for key, value in said if value is not None)
         return (
             f"The selection never knows its clusters in so short a run (epochs={settings.epochs}, {own}), so every candidate counts: "
             "train longer, or renew them sooner."

@@ -17,13 +17,16 @@ from nearfar.evaluate.knn import knn_probe
 from nearfar.held_out import HeldOut, held_out_estimate
 from nearfar.method import Method
 from nearfar.modalities import DataSet, Description
+from nearfar.modalities.base import MakeViews
 from nearfar.modalities.dataset import grouped
 from nearfar.modalities.showing import plain_views
 from nearfar.randomness import order
+from nearfar.recipes.build import NONE
+from nearfar.recipes.given import VIEWS, Objects
 from nearfar.schedules import Adaptive, Progress, at, written
 from nearfar.settings import Settings
 from nearfar.train.loop import Trainer, seed_step
-from nearfar.train.run import backbone_of, fresh_method
+from nearfar.train.run import backbone_of, fresh_method, views_of
 from nearfar.types import Batch, Grouping
 
 TRIED = 64  # places in a run at which its schedules are tried together
@@ -31,12 +34,16 @@ SAMPLE = 4096  # instances that probes look at
 
 
 def make_estimate(
-    aside: DataSet | None, known: Description, settings: Settings, device: torch.device
+    aside: DataSet | None,
+    known: Description,
+    settings: Settings,
+    device: torch.device,
+    objects: Objects = NONE,
 ) -> Callable[[Method, Progress], HeldOut | None] | None:
     """What two views of held-out instances tell about each other; None where nothing was kept aside."""
     if aside is None:
         return None
-    views = settings.modality.views(settings.views, known, device)
+    views = views_of(settings, known, device, objects)
 
     def shown(rows: np.ndarray, draw: int) -> tuple[torch.Tensor, ...]:
         return views(aside.load(rows), settings.seed, HELD_OUT_DRAW + draw, rows)
@@ -77,17 +84,46 @@ def _sample(size: int) -> np.ndarray:
 
 
 def prepare(
-    settings: Settings, data: DataSet, known: Description, device: torch.device, precision: torch.dtype
+    settings: Settings,
+    data: DataSet,
+    known: Description,
+    device: torch.device,
+    precision: torch.dtype,
+    objects: Objects = NONE,
 ) -> tuple[Trainer, Stream]:
-    views = settings.modality.views(settings.views, known, device)
+    views = views_of(settings, known, device, objects)
+    if VIEWS in objects:
+        check_own_views(views, data, settings)
     stream = Stream(data, views, settings.batch_size, settings.seed, workers=settings.workers)
-    method = fresh_method(settings, known)
+    method = fresh_method(settings, known, objects)
     if isinstance(method.selection, Grouping):
         method.selection.assign(torch.from_numpy(grouped(data, method.selection.by)))
     settings.modality.check_method(data, method)
     trainer = Trainer(method, settings, stream.steps_per_epoch, device, precision)
     try_run(trainer)
     return trainer, stream
+
+
+def check_own_views(views: MakeViews, data: DataSet, settings: Settings) -> None:
+    """Tries views that somebody made on the first instances, twice: as many as was said, one row for each, and no chance in
+    them but by (seed, epoch, index)."""
+    rows = np.arange(min(2, len(data)))
+    first, again = (views(data.load(rows), settings.seed, 0, rows) for _ in range(2))
+    count = settings.views["count"]
+    shapes = (
+        [tuple(getattr(view, "shape", ())) for view in first] if isinstance(first, (tuple, list)) else None
+    )
+    if shapes is None or len(shapes) != count or any(not shape or shape[0] != len(rows) for shape in shapes):
+        what = type(first).__name__ if shapes is None else f"{len(shapes)} views of shapes {shapes}"
+        raise UserError(
+            f"views gave {what} of {len(rows)} instances; expected {count} tensors with a row for each (an attribute `count` says "
+            "how many views there are)"
+        )
+    if not all(torch.equal(one, other) for one, other in zip(first, again, strict=True)):
+        raise UserError(
+            "views gave something else when asked again with the same seed, epoch and index, so no run could be resumed; draw "
+            "by those alone (nearfar.randomness.uniforms does)"
+        )
 
 
 def try_run(trainer: Trainer) -> None:
@@ -101,6 +137,8 @@ def try_run(trainer: Trainer) -> None:
     for part in range(0 if adaptive else TRIED):
         progress = Progress(trainer.steps * part // TRIED, trainer.steps, trainer.steps_per_epoch)
         trainer.method.certificate(settings.batch_size, settings.views["count"], progress)
+        if "object" in settings.selection:
+            continue
         lower, upper = (
             at(settings.selection.get(edge, other), progress)
             for edge, other in (("lower", 0.0), ("upper", 1.0))

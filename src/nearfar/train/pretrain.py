@@ -16,7 +16,10 @@ from nearfar.data.aside import kept_aside
 from nearfar.encoders import parameters_of
 from nearfar.errors import UserError
 from nearfar.hardware import environment, keep_freed_memory, pick_device, pick_precision
+from nearfar.method import Method
 from nearfar.modalities import DataSet
+from nearfar.recipes.build import NONE
+from nearfar.recipes.given import Objects, given
 from nearfar.settings import MAY_CHANGE, Settings
 from nearfar.train import checkpoints
 from nearfar.train.defaults import resolve_here
@@ -43,25 +46,36 @@ from nearfar.train.run import (
 
 
 def pretrain(
-    recipe: str,
+    method: str | Method,
     data: Any,
     out: str | Path,
     *,
+    labels: Any = None,
     config: Mapping[str, Any] | None = None,
     allow_change: bool = False,
     quiet: bool = False,
     **settings: Any,
 ) -> Run:
-    """Trains `recipe` on `data` into the folder `out` and returns the run; called again, it resumes.
+    """Trains a method on `data` into the folder `out` and returns the run; called again, it resumes.
 
-    `data` is a path or a name, an array, (array, labels), a torch `Dataset` or a set opened before (see `open_data`).
-    Settings are keyword arguments; dotted ones are passed as a mapping: `negatives={"size": 8192}`.
+    `method` is the name of a recipe or a `Method`. `data` is a path or a name, an array (with `labels`, if there are any), a torch
+    `Dataset` of images or (image, label), or a set opened before (see `open_data`). Settings are keyword arguments; dotted ones
+    are passed as a mapping: `negatives={"size": 8192}`.
+
+    Objects are welcome for names: `backbone=` a module from a batch of images to (n, d), `bound=`, `selection=`, `critic=`,
+    `negatives=` and `encoders=` parts, `views=` one `Augment` for each view or any function of (loaded instances, seed, epoch,
+    index). They are copied, so yours stay as they were; the trained ones are in the run. To resume, call it again with the same
+    objects: config.yaml describes them (classes, numbers, shapes of tensors), and others are refused with what differs. Initial
+    weights of your own modules are those that they have.
     """
-    located = locate(data)
+    located = locate(data, labels)
+    asked = given(method, config or {}, settings)
     chosen, said = resolve_here(
-        recipe, located.name, Path(out), config or {}, settings, modality=located.modality
+        asked.recipe, located.name, Path(out), *asked.layers, modality=located.modality, objects=asked.objects
     )
-    return run_pretraining(chosen, located, Path(out), allow_change=allow_change, quiet=quiet, said=said)
+    return run_pretraining(
+        chosen, located, Path(out), allow_change=allow_change, quiet=quiet, said=said, objects=asked.objects
+    )
 
 
 def run_pretraining(
@@ -72,6 +86,7 @@ def run_pretraining(
     allow_change: bool = False,
     quiet: bool = False,
     said: str | None = None,
+    objects: Objects = NONE,
 ) -> Run:
     device = pick_device(settings.device)
     precision = pick_precision(settings.precision, device)
@@ -91,7 +106,7 @@ def run_pretraining(
         everything = located.open(limits, **options)
         images, aside = kept_aside(everything, settings.held_out, settings.seed)
         known = described(images, settings, before, allow_change)
-        trainer, stream = prepare(settings, images, known, device, precision)
+        trainer, stream = prepare(settings, images, known, device, precision, objects)
         probe = make_probe(images, known, settings, device) if settings.probe_every else None
         check_heard(settings, images, probe is not None)
         if restored:
@@ -117,12 +132,12 @@ def run_pretraining(
             if not restored:
                 prime(trainer, images, known)
             embed_all = lambda: embedded(trainer, images, known)
-            estimate = make_estimate(aside, known, settings, device)
+            estimate = make_estimate(aside, known, settings, device, objects)
             facts = {"data": known.as_plain()}
             train(
                 trainer, stream.batches, out, facts, display, embed_all, probe, estimate, restored is not None
             )
-    return Run.open(out)
+    return Run(out, stored_settings(out / "config.yaml"), objects, located)
 
 
 def changes_since(settings: Settings, out: Path) -> str:

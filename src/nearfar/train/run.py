@@ -1,5 +1,7 @@
 """A run folder, opened: its settings, what it logged, and the encoder it trained."""
 
+import copy
+from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -15,10 +17,11 @@ from nearfar.evaluate.features import features
 from nearfar.hardware import pick_device
 from nearfar.method import Method
 from nearfar.modalities import DataSet, Description, Modality
-from nearfar.modalities.base import PlainView
-from nearfar.parts import load_yaml
-from nearfar.recipes.build import build_method, describe
+from nearfar.modalities.base import MakeViews, PlainView
+from nearfar.parts import load_yaml, unknown
+from nearfar.recipes.build import NONE, build_method, describe
 from nearfar.recipes.choices import CHOICES
+from nearfar.recipes.given import METHOD, TAKEN, VIEWS, Objects, check_given, differences, given, wanted
 from nearfar.settings import Settings, check
 from nearfar.train import checkpoints, facts
 from nearfar.train.logs import read_metrics
@@ -27,18 +30,28 @@ from nearfar.untrusted import read_json, read_text
 
 
 class Run:
-    """What `nearfar pretrain` left in a folder. Nothing is read before it is asked for."""
+    """What `nearfar pretrain` left in a folder. Nothing is read before it is asked for.
 
-    def __init__(self, path: Path, settings: Settings) -> None:
-        self.path, self.settings = path, settings
+    `objects` are those the run was made with that no file holds: `method`, or a `backbone`, parts by room, `views`. `data` are
+    the run's own where they are no file either.
+    """
+
+    def __init__(
+        self, path: Path, settings: Settings, objects: Objects = NONE, data: Located | None = None
+    ) -> None:
+        self.path, self.settings, self.objects, self.data = path, settings, objects, data
 
     @classmethod
-    def open(cls, path: str | Path) -> "Run":
+    def open(cls, path: str | Path, *, data: Any = None, labels: Any = None, **objects: Any) -> "Run":
+        """The run in a folder. One that was made with objects of Python needs them again, as they were given to `pretrain`:
+        `Run.open("runs/own", backbone=my_module, data=my_dataset)`, `Run.open("runs/mine", method=my_method)`."""
         folder = Path(path)
         config = folder / "config.yaml"
         if not config.is_file():
             raise UserError(f"{folder} is not a run: it has no config.yaml; make one with nearfar pretrain")
-        return cls(folder, stored_settings(config))
+        settings = stored_settings(config)
+        again = _given_again(settings, objects, folder)
+        return cls(folder, settings, again, None if data is None else locate(data, labels))
 
     @property
     def metrics(self) -> list[dict[str, Any]]:
@@ -79,16 +92,17 @@ class Run:
 
     def method(self, trained: bool = True) -> Method:
         """The whole method as trained, or as it was before the first step."""
+        self._check_objects()
         stored = self.weights()
         # first where a network of any size costs nothing: a line of settings can describe one beyond all memory
         with torch.device("meta"):
-            described = fresh_method(self.settings, self.description)
-        if not facts.fits(described, stored):
+            described = None if self.objects else fresh_method(self.settings, self.description)
+        if described is not None and not facts.fits(described, stored):
             raise UserError(
                 f"the checkpoint in {self.path} holds other tensors than its settings describe; it was written by another version "
                 "of nearfar: use that one, or train again"
             )
-        method = fresh_method(self.settings, self.description)
+        method = fresh_method(self.settings, self.description, self.objects)
         if trained:
             try:
                 method.load_state_dict(stored)
@@ -102,7 +116,12 @@ class Run:
         """The method's tensors by name, as the checkpoint holds them."""
         return under(self._loaded[0], "method/")
 
+    def _check_objects(self) -> None:
+        where = f"nearfar.Run.open({str(self.path)!r}, "
+        check_given(self.settings, self.objects, str(self.path), lambda arguments: f"{where}{arguments})")
+
     def encoder(self) -> nn.Module:
+        """The trained network without its head: a plain module from a plain view to features."""
         if self.facts["step"] == 0:
             raise UserError(
                 f"{self.path} has taken no step yet: its only checkpoint is the untrained encoder; run the pretrain command again"
@@ -125,18 +144,31 @@ class Run:
         return self.modality.plain(self.settings.views, self.description, self.device)
 
     def views(self) -> Any:
-        return self.modality.views(self.settings.views, self.description, self.device)
+        if "object" in self.settings.views:
+            self._check_objects()
+        return views_of(self.settings, self.description, self.device, self.objects)
 
     def images(self, spec: Any = None) -> Any:
         """The run's own data, or others that its encoder can be shown."""
         if isinstance(spec, DataSet):
             return spec
-        located = locate(self.settings.data if spec is None else spec)
+        located = self._own_data() if spec is None else locate(spec)
         check_kind(self.settings, located)
         options = self.modality.opening(self.settings.views, self.settings.image_size, self.description)
         opened = located.open(Limits(max_bad_share=self.settings.max_bad_share), **options)
         self.modality.check_alike(opened, self.description, str(self.path))
         return opened
+
+    def _own_data(self) -> Located:
+        if self.data is not None:
+            return self.data
+        try:
+            return locate(self.settings.data)
+        except UserError as problem:
+            raise UserError(
+                f"{problem} If {self.path} was trained on data from Python, give them again: nearfar.Run.open("
+                f"{str(self.path)!r}, data=…)."
+            ) from None
 
     def trained_on(self, images: Any) -> Any:
         """Of the run's data, what it was trained on: instance numbers of banks and clusters count these."""
@@ -173,11 +205,38 @@ def stored_settings(config: Path) -> Settings:
         if not isinstance(stored[room], dict):
             raise UserError(f"{config}: {room} was {stored[room]!r}; it must be a mapping with a name")
     # runs from before anything was kept aside kept nothing aside
-    return check({"held_out": 0.0, **stored})
+    return check({"held_out": 0.0, **stored}, stored=True)
 
 
-def fresh_method(settings: Settings, data: Description) -> Method:
-    """The method of a run before its first step: initial weights are a function of the seed alone."""
+def _given_again(settings: Settings, arguments: Mapping[str, Any], folder: Path) -> Objects:
+    """The objects with which a run is opened, if they are those it was made with."""
+    for key in arguments:
+        if key not in TAKEN:
+            raise unknown(key, TAKEN, "objects a run can be opened with")
+    rest = {key: value for key, value in arguments.items() if key != METHOD}
+    objects = given(arguments.get(METHOD, settings.recipe), rest).objects
+    needed = wanted(settings)
+    for key in arguments:
+        if key not in needed:
+            held = f"it needs {' and '.join(needed)}" if needed else "its settings say all of it"
+            raise UserError(f"{key} was given, but {folder} was not made with one: {held}")
+    if changed := differences(settings, objects):
+        raise UserError(f"{folder} was made with other objects ({changed}); give those it was made with")
+    return objects
+
+
+def fresh_method(settings: Settings, data: Description, objects: Objects = NONE) -> Method:
+    """The method of a run before its first step: initial weights are a function of the seed alone, or those that the objects
+    have. Objects are copied: whoever made them finds them as they were."""
+    try:
+        own = copy.deepcopy({key: part for key, part in objects.items() if key != VIEWS})
+    except Exception as problem:  # anything may happen in somebody's object
+        raise UserError(
+            f"the objects given cannot be copied ({problem}); each run trains copies of its own"
+        ) from None
+    if METHOD in own:
+        own[METHOD].chunk = settings.chunk
+        return own[METHOD]
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(settings.seed)
         return build_method(
@@ -185,7 +244,16 @@ def fresh_method(settings: Settings, data: Description) -> Method:
             backbone=settings.backbone,
             data=data,
             chunk=settings.chunk,
+            objects=own,
         )
+
+
+def views_of(
+    settings: Settings, known: Description, device: torch.device, objects: Objects = NONE
+) -> MakeViews:
+    """What training sees: as the settings say, or the object that was given."""
+    own = objects.get(VIEWS)
+    return settings.modality.views(settings.views, known, device) if own is None else own
 
 
 def check_kind(settings: Settings, located: Located) -> None:

@@ -1,0 +1,49 @@
+"""The example of one's own objects runs, and survives being killed."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import torch
+
+from nearfar.train import checkpoints
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "own_objects.py"
+
+
+def started(out: Path) -> subprocess.Popen[str]:
+    command = [sys.executable, str(EXAMPLE), str(out)]
+    return subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=os.environ
+    )
+
+
+def finished(process: subprocess.Popen[str]) -> str:
+    said, _ = process.communicate(timeout=600)
+    assert process.returncode == 0, said
+    return said
+
+
+def test_own_objects_killed_and_resumed_are_bit_equal(tmp_path: Path) -> None:
+    killed = started(tmp_path / "killed")
+    while killed.poll() is None and not list((tmp_path / "killed" / "ckpt").glob("step-*5")):
+        time.sleep(0.05)
+    killed.send_signal(signal.SIGKILL)
+    killed.communicate()
+    assert not (tmp_path / "killed" / "report.html").exists(), "it ended before it was killed"
+    whole, rest = started(tmp_path / "whole"), started(tmp_path / "killed")
+    said = finished(rest)
+    assert said == finished(whole).replace("whole", "killed")
+    assert "64 features of 32 numbers from Tiny" in said
+    states = []
+    for name in ("whole", "killed"):
+        newest = checkpoints.newest(tmp_path / name / "ckpt")
+        assert newest is not None
+        states.append(checkpoints.load(newest)[0])
+        assert (tmp_path / name / "evaluation.json").exists()
+        assert "Hardest" in (tmp_path / name / "report.html").read_text(encoding="utf-8")
+    assert states[0].keys() == states[1].keys()
+    assert all(torch.equal(states[0][key], states[1][key]) for key in states[0])

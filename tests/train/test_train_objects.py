@@ -1,0 +1,271 @@
+"""Objects at the door: what is given as an object trains, resumes, is recognised, and is asked for by name when it is missing."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+import nearfar as nf
+from nearfar.recipes.given import as_settings, described, given
+from nearfar.train import checkpoints
+
+QUICK: dict[str, Any] = {
+    "epochs": 1,
+    "batch_size": 16,
+    "workers": 0,
+    "precision": "fp32",
+    "probe_every": 0,
+    "held_out": 0,
+    "quiet": True,
+}
+IMAGES = np.random.default_rng(0).integers(0, 256, (48, 12, 12, 3), dtype=np.uint8)
+LABELS = np.arange(48) % 3
+
+
+class Tiny(nn.Module):
+    def __init__(self, width: int = 8) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(3, width, 3, stride=2)
+        self.norm = nn.BatchNorm2d(width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.norm(self.conv(x)).mean(dim=(2, 3))
+
+
+def tiny(seed: int = 0) -> Tiny:
+    torch.manual_seed(seed)
+    return Tiny()
+
+
+def own_method(**changes: Any) -> nf.Method:
+    parts: dict[str, Any] = {
+        "encoders": nf.Shared(tiny()),
+        "critic": nf.Cosine(0.2),
+        "negatives": nf.InBatch(),
+        "selection": nf.Ring(0.5, 0.99),
+        "bound": nf.InfoNCE(),
+    }
+    return nf.Method(**{**parts, **changes})
+
+
+class Pictures(torch.utils.data.Dataset[tuple[Tensor, int]]):
+    def __len__(self) -> int:
+        return len(IMAGES)
+
+    def __getitem__(self, place: int) -> tuple[Tensor, int]:
+        return torch.from_numpy(IMAGES[place]).permute(2, 0, 1), int(LABELS[place])
+
+
+def state(run: nf.Run) -> dict[str, Tensor]:
+    return checkpoints.load(run.checkpoint)[0]
+
+
+def equal(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
+    return one.keys() == other.keys() and all(torch.equal(one[key], other[key]) for key in one)
+
+
+def test_what_settings_can_say_becomes_settings(tmp_path: Path) -> None:
+    """A part of ours is its name and numbers: the run is the one that words make, bit for bit, and needs nothing again."""
+    by_object = nf.pretrain(
+        "moco", IMAGES, tmp_path / "a", backbone="resnet8-w16", bound=nf.MultiLabelCPC(0.5),
+        negatives=nf.Queue(64), selection=nf.Ball(0.25), critic=nf.Cosine(0.3), **QUICK,
+    )  # fmt: skip
+    by_name = nf.pretrain(
+        "moco", IMAGES, tmp_path / "b", backbone="resnet8-w16", bound={"name": "ml-cpc", "alpha": 0.5},
+        negatives={"size": 64}, selection={"name": "ball", "lower": 0.25}, temperature=0.3, **QUICK,
+    )  # fmt: skip
+    assert by_object.settings == by_name.settings
+    assert equal(state(by_object), state(by_name))
+    assert nf.Run.open(tmp_path / "a").encoder() is not None
+
+
+@pytest.mark.parametrize(
+    ("room", "part"),
+    [
+        ("bound", nf.AlphaCPC(nf.linear(1.0, 2.0))),
+        ("selection", nf.Ring(nf.linear(0.0, 0.9), 0.99)),
+        ("negatives", nf.InBatch("one")),
+        ("negatives", nf.Bank(7, momentum=0.25, sample=3)),
+        ("critic", nf.Distance(2.0, unit=False)),
+    ],
+)
+def test_settings_say_all_of_a_part(room: str, part: Any) -> None:
+    said = as_settings(room, part)
+    assert said is not None
+    assert all(getattr(part, key) == value for key, value in said.items() if key != "name")
+
+
+def test_a_part_with_something_inside_stays_an_object() -> None:
+    filled = nf.Queue(8, dim=2)
+    filled.advance({0: torch.ones(4, 2)}, torch.arange(4), nf.Progress(0, 1, 1))
+    assert as_settings("negatives", filled) is None
+    assert as_settings("critic", nf.Bilinear(dim=4)) is None  # weights are no setting
+
+    class Mine(nf.InfoNCE):
+        pass
+
+    assert as_settings("bound", Mine()) is None  # another class, whatever it inherits
+
+
+def test_a_module_and_a_torch_dataset(tmp_path: Path) -> None:
+    module = tiny()
+    before = {name: tensor.clone() for name, tensor in module.state_dict().items()}
+    run = nf.pretrain("simclr", data=Pictures(), out=tmp_path / "run", backbone=module, **QUICK)
+    assert equal(before, module.state_dict())  # yours stays as it was
+    encoder = run.encoder()
+    assert isinstance(encoder, Tiny)
+    assert not torch.equal(encoder.conv.weight, module.conv.weight)
+    result = nf.evaluate(run, protocols=["knn"], baselines=True)
+    assert set(result["baselines"]) == {"pixels", "untrained"}
+    assert run.embed(IMAGES[:5]).shape == (5, 8)
+    again = nf.Run.open(
+        tmp_path / "run", backbone=tiny(1), data=Pictures()
+    )  # weights come from the checkpoint
+    assert equal(again.encoder().state_dict(), encoder.state_dict())
+    assert nf.evaluate(again, protocols=["knn"])["knn"] == result["knn"]
+    nf.write_report([again], tmp_path / "report.html")
+
+
+def test_a_method_resumes_bit_for_bit(tmp_path: Path) -> None:
+    """Stopped after some steps and called again with equal objects: as if never stopped."""
+    parts = {"encoders": nf.Momentum(tiny(), 0.9), "negatives": nf.Queue(32)}
+    whole = nf.pretrain(own_method(**parts), IMAGES, tmp_path / "whole", **{**QUICK, "epochs": 3})
+    cut = {**QUICK, "epochs": 3, "checkpoint_every": 2}
+    with pytest.raises(nf.Stopped):
+        nf.pretrain(own_method(**parts), IMAGES, tmp_path / "cut", max_time=1e-9, **cut)
+    parts = {
+        "encoders": nf.Momentum(tiny(5), 0.9),
+        "negatives": nf.Queue(32),
+    }  # other initial weights do not matter now
+    rest = nf.pretrain(own_method(**parts), IMAGES, tmp_path / "cut", **cut)
+    assert equal(state(rest), state(whole))
+
+
+def test_other_objects_are_refused_with_what_differs(tmp_path: Path) -> None:
+    nf.pretrain(own_method(), IMAGES, tmp_path, **QUICK)
+    with pytest.raises(nf.UserError, match=r"critic.temperature: 0.2, now 0.5"):
+        nf.pretrain(own_method(critic=nf.Cosine(0.5)), IMAGES, tmp_path, **QUICK)
+    with pytest.raises(nf.UserError, match=r"bound.name: infonce, now nwj"):
+        nf.pretrain(own_method(bound=nf.NWJ()), IMAGES, tmp_path, **QUICK)
+    with pytest.raises(nf.UserError, match=r"encoders.tensors"):
+        nf.Run.open(tmp_path, method=own_method(encoders=nf.Shared(Tiny(4))))
+    with pytest.raises(nf.UserError, match="it needs method"):
+        nf.Run.open(tmp_path, bound=nf.NWJ())
+
+
+def test_what_is_missing_is_named(tmp_path: Path) -> None:
+    nf.pretrain("simclr", IMAGES, tmp_path, labels=LABELS, backbone=tiny(), **QUICK)
+    run = nf.Run.open(tmp_path)  # settings, metrics and the like need no object
+    assert run.metrics
+    assert run.choices()["bound"] == "infonce"
+    with pytest.raises(nf.UserError, match=r"Tiny \(240 weights.*Run.open\(.*backbone=…\)"):
+        run.encoder()
+    again = nf.Run.open(tmp_path, backbone=tiny())
+    with pytest.raises(nf.UserError, match=r"Run.open\(.*data=…\)"):
+        nf.evaluate(again, protocols=["knn"])
+    assert nf.evaluate(again, train=(IMAGES, LABELS), protocols=["knn"])["test"]["samples"] > 0
+    with pytest.raises(nf.UserError, match="bound was given"):
+        nf.Run.open(tmp_path, backbone=tiny(), bound=nf.NWJ())
+
+
+class Shifts:
+    """Views of one's own: each image rolled sideways, by numbers that (seed, epoch, index) give."""
+
+    count = 3
+
+    def __call__(self, loaded: Any, seed: int, epoch: int, index: np.ndarray) -> tuple[Tensor, ...]:
+        pixels = torch.from_numpy(loaded.data).permute(0, 3, 1, 2).float() / 255
+        by = [int(seed + epoch + i) % 5 for i in index]
+        return tuple(
+            torch.stack([image.roll(view * shift, dims=2) for image, shift in zip(pixels, by, strict=True)])
+            for view in range(self.count)
+        )
+
+
+def test_views_of_ones_own(tmp_path: Path) -> None:
+    run = nf.pretrain("simclr", IMAGES, tmp_path / "a", backbone=tiny(), views=Shifts(), **QUICK)
+    assert run.settings.views["object"] == "Shifts"
+    assert run.settings.views["count"] == 3
+    nf.pretrain("simclr", IMAGES, tmp_path / "a", backbone=tiny(), views=Shifts(), **QUICK)
+    with pytest.raises(nf.UserError, match=r"views=…"):
+        nf.Run.open(tmp_path / "a", backbone=tiny()).views()
+
+    class Fewer(Shifts):
+        count = 2
+
+        def __call__(self, *arguments: Any) -> tuple[Tensor, ...]:
+            return super().__call__(*arguments)[:1]
+
+    class Random(Shifts):
+        def __call__(self, *arguments: Any) -> tuple[Tensor, ...]:
+            return tuple(view + torch.rand(()) for view in super().__call__(*arguments))
+
+    for views, sentence in ((Fewer(), "expected 2 tensors"), (Random(), "asked again with the same seed")):
+        with pytest.raises(nf.UserError, match=sentence):
+            nf.pretrain("simclr", IMAGES, tmp_path / "b", backbone=tiny(), views=views, **QUICK)
+        assert not (tmp_path / "b" / "config.yaml").exists()
+
+
+def test_augments_are_settings(tmp_path: Path) -> None:
+    first, second = nf.Augment(blur=0.0), nf.Augment(jitter=0.0, solarise=0.3)
+    run = nf.pretrain("simclr", IMAGES, tmp_path, backbone="resnet8-w16", views=(first, second), **QUICK)
+    assert nf.Run.open(tmp_path).views().pipelines == (first, second)
+    assert "object" not in run.settings.views
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ({"backbone": nn.Conv2d(3, 4, 3)}, r"gave a tensor of shape .* expected features \(2, d\)"),
+        ({"backbone": nn.Linear(7, 3)}, "could not take a batch of shape"),
+        ({"backbone": 3}, "expected a name or an nn.Module"),
+        ({"bound": len}, "which has no certificate"),
+        ({"views": 3}, "views was 3"),
+        ({"encoders": nf.Shared(tiny()), "backbone": tiny()}, "give one of them"),
+        ({"backbone": tiny(), "encoders": {"name": "infomax"}}, "needs a map from inside"),
+    ],
+)
+def test_what_cannot_be_used_is_one_sentence(
+    tmp_path: Path, arguments: dict[str, Any], sentence: str
+) -> None:
+    with pytest.raises(nf.UserError, match=sentence):
+        nf.pretrain("simclr", IMAGES, tmp_path / "run", **arguments, **QUICK)
+    assert not (tmp_path / "run" / "config.yaml").exists()
+
+
+def test_a_method_is_whole() -> None:
+    with pytest.raises(nf.UserError, match="beside a Method"):
+        given(own_method(), {"bound": "nwj"})
+    with pytest.raises(nf.UserError, match="expected the name of a recipe"):
+        given(3)
+
+
+def test_a_description_says_what_an_object_is() -> None:
+    said = described(nf.Separable(hidden=4, layers=1, out=2, dim=3))
+    assert said["name"] == "separable"
+    assert len(said["tensors"]) == 12
+    other = described(nf.Separable(hidden=5, layers=1, out=2, dim=3))
+    assert said["tensors"] != other["tensors"]
+    assert described(nf.Separable(hidden=4, layers=1, out=2, dim=3)) == said  # weights are no part of it
+
+
+def test_a_bare_network_and_sources_as_wide_as_what_comes() -> None:
+    queue, bank = nf.Queue(64), nf.Bank(4, views=2)
+    batch = nf.Batch((torch.randn(4, 3, 12, 12), torch.randn(4, 3, 12, 12)), torch.arange(4))
+    for source, empty, held in ((queue, (64, 0), (64, 8)), (bank, (2, 4, 0), (2, 4, 8))):
+        method = nf.Method(tiny(), nf.Cosine(), source, nf.Everyone(), nf.InfoNCE())
+        outcome = method(batch)
+        remembered = next(iter(source.buffers()))
+        assert remembered.shape == empty  # computing changes nothing
+        outcome.loss.backward()
+        method.advance(outcome)
+        assert next(iter(source.buffers())).shape == held
+        fresh = nf.Queue(64) if source is queue else nf.Bank(4, views=2)
+        fresh.load_state_dict(source.state_dict())
+        assert all(torch.equal(a, b) for a, b in zip(fresh.buffers(), source.buffers(), strict=True))
+        assert isinstance(method.encoders.backbone(), Tiny)
+    with pytest.raises(nf.UserError, match="needs a row for each instance"):
+        nf.Bank(2, dim=8).advance({0: torch.zeros(4, 8)}, torch.arange(4), nf.Progress(0, 1, 1))
