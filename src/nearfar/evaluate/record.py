@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from nearfar.atomic import write_whole
-from nearfar.errors import UserError
+from nearfar.errors import NotSaved
 from nearfar.intervals import with_intervals
 from nearfar.untrusted import read_json
 
@@ -47,8 +47,8 @@ def record(path: Path, result: Result) -> None:
     try:
         write_whole(path, json.dumps({"results": [*others, merged]}, indent=2) + "\n")
     except OSError as problem:
-        raise UserError(
-            f"{path} could not be written ({problem.strerror}); the figures were computed but not saved"
+        raise NotSaved(
+            f"{path} could not be written ({problem.strerror}): the figures are not saved", dict(result)
         ) from None
 
 
