@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 DEMO := $(VENV)/.demo
 READY := $(VENV)/.ready
 
-.PHONY: demo test lint types tests bench docs clean
+.PHONY: demo test lint types tests storm bench docs clean
 
 demo: $(DEMO)
 	$(BIN)/nearfar demo --out runs/demo
@@ -28,6 +28,12 @@ tests: $(READY)
 # the pages of docs/ and an API reference from the docstrings, as plain HTML in build/docs
 docs: $(READY)
 	$(BIN)/python docs/build.py build/docs
+
+# random mishaps against every promise, each reproducible from its seed (docs/reliability.md)
+HOURS ?= 1
+SEED ?= 0
+storm: $(READY)
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.storm --hours $(HOURS) --seed $(SEED)
 
 # each benchmark prints ratios measured in one run, arms interleaved
 bench: $(READY)

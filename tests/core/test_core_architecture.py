@@ -17,6 +17,7 @@ BASE = {
 LAYERS = [
     (
         "errors",
+        "signals",
         "untrusted",
         "extras",
         "machine",

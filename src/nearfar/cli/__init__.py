@@ -17,6 +17,7 @@ from nearfar import __version__
 from nearfar.cli.codes import BAD_INPUT, DONE, RESUMABLE
 from nearfar.errors import Stopped, UserError
 from nearfar.extras import missing_extra
+from nearfar.signals import ends_by_signal
 
 COMMANDS = ("demo", "pretrain", "evaluate", "embed", "report", "mi", "study", "recipes", "doctor")
 LONGEST_SENTENCE = 2000  # characters
@@ -30,8 +31,9 @@ class _Parser(argparse.ArgumentParser):
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command and returns its exit code."""
     try:
-        parsed = _parsed(arguments)
-        return parsed.command(parsed)
+        with ends_by_signal():
+            parsed = _parsed(arguments)
+            return parsed.command(parsed)
     except UserError as problem:
         return _say(str(problem), BAD_INPUT)
     except Stopped as stopped:
@@ -47,10 +49,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise
         return _say(str(sentence), BAD_INPUT)
     except OSError as problem:
-        if problem.filename is None and problem.errno not in (errno.ENOSPC, errno.EDQUOT):
+        if problem.filename is None and problem.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             raise
         where = problem.filename or "a file"
-        return _say(f"{where} cannot be used: {problem.strerror}; what was saved is kept", BAD_INPUT)
+        # what is no longer there is not kept either: somebody may have removed the whole folder
+        kept = "" if problem.errno == errno.ENOENT else "; what was saved is kept"
+        return _say(f"{where} cannot be used: {problem.strerror}{kept}", BAD_INPUT)
     except (MemoryError, RuntimeError) as problem:
         if not isinstance(problem, MemoryError) and not _out_of_memory(problem):
             raise

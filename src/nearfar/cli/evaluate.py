@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from nearfar.cli.codes import DONE
+from nearfar.errors import NotSaved
 
 
 def add(commands: Any) -> None:
@@ -36,15 +37,21 @@ def run(given: argparse.Namespace) -> int:
     from nearfar.evaluate import evaluate_run, table
     from nearfar.train.run import Run
 
-    result = evaluate_run(
-        Run.open(given.run),
-        given.data,
-        protocols=[name.strip() for name in given.protocol.split(",")],
-        baselines=not given.no_baselines,
-        k=given.k,
-        temperature=given.temperature,
-        train=given.train,
-        same_labels=given.same_labels,
-    )
+    unsaved: NotSaved | None = None
+    try:
+        result = evaluate_run(
+            Run.open(given.run),
+            given.data,
+            protocols=[name.strip() for name in given.protocol.split(",")],
+            baselines=not given.no_baselines,
+            k=given.k,
+            temperature=given.temperature,
+            train=given.train,
+            same_labels=given.same_labels,
+        )
+    except NotSaved as problem:  # figures that took an hour are shown, wherever they cannot be kept
+        result, unsaved = problem.result, problem
     print(json.dumps(result) if given.json else table(result))
+    if unsaved is not None:
+        raise unsaved
     return DONE

@@ -20,6 +20,7 @@ class Cosine(InnerProduct):
     equation: ClassVar[str] = "cos(u, v) / {temperature}"
     bounded: ClassVar[bool] = True  # above
     measure: ClassVar[str] = "cosine"  # what scores times `scale` are
+    unit: ClassVar[bool] = True  # it scores directions, not lengths
     temperature: Value = 0.1
 
     def __post_init__(self) -> None:

@@ -34,10 +34,14 @@ class Stream:
         rank: int = 0,
         world: int = 1,
     ) -> None:
+        if len(data) < 2:
+            raise UserError(
+                f"data {data.name!r} hold {len(data)} of what training needs at least 2 of: {data.unit}."
+            )
         if not 1 <= batch_size <= len(data):
             raise UserError(
-                f"batch_size is {batch_size}; data {data.name!r} have {len(data)} {data.unit}, "
-                f"so allowed are 1 to {len(data)}."
+                f"batch_size is {batch_size}; data {data.name!r} have {len(data)} {data.unit} to train on, "
+                f"so allowed are 2 to {len(data)}."
             )
         if batch_size % world:
             raise UserError(

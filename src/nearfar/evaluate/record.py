@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from nearfar.atomic import write_whole
-from nearfar.errors import UserError
+from nearfar.errors import NotSaved
 from nearfar.intervals import with_intervals
 from nearfar.untrusted import read_json
 
@@ -47,15 +47,20 @@ def record(path: Path, result: Result) -> None:
     try:
         write_whole(path, json.dumps({"results": [*others, merged]}, indent=2) + "\n")
     except OSError as problem:
-        raise UserError(
-            f"{path} could not be written ({problem.strerror}); the figures were computed but not saved"
+        raise NotSaved(
+            f"{path} could not be written ({problem.strerror}): the figures are not saved", dict(result)
         ) from None
 
 
 def _together(earlier: Result, now: Result) -> dict[str, Any]:
-    before, after = earlier.get("baselines", {}), now.get("baselines", {})
+    before, after = _baselines(earlier), _baselines(now)
     baselines = {name: {**before.get(name, {}), **after.get(name, {})} for name in {**before, **after}}
     return {**earlier, **now, **({"baselines": baselines} if baselines else {})}
+
+
+def _baselines(result: Result) -> dict[str, Mapping[str, Any]]:
+    told = result.get("baselines") or {}
+    return {name: figures for name, figures in told.items() if isinstance(figures, Mapping)}
 
 
 def _read(path: Path) -> list[dict[str, Any]]:
@@ -65,8 +70,7 @@ def _read(path: Path) -> list[dict[str, Any]]:
 def _sound(result: Any) -> bool:
     if not isinstance(result, Mapping) or not all(is_set(result.get(role)) for role in ("train", "test")):
         return False
-    baselines = result.get("baselines", {})
-    return isinstance(baselines, Mapping) and all(isinstance(each, Mapping) for each in baselines.values())
+    return isinstance(result.get("baselines") or {}, Mapping)
 
 
 def is_set(told: Any) -> bool:

@@ -29,7 +29,9 @@ def decode_wav(data: bytes) -> Recording:
             if frames * channels > _LONGEST:
                 raise Unusable(f"too long: {frames:,} samples, allowed are {_LONGEST:,}")
             raw = file.readframes(frames)
-    except (wave.Error, EOFError) as error:
+    except Unusable:
+        raise
+    except Exception as error:  # the reader fails on damaged bytes in more ways than it documents
         raise Unusable(f"not a PCM wav file: {str(error) or 'it ends in its header'}") from error
     if frames == 0:
         raise Unusable("empty: no sample is stored")

@@ -72,6 +72,7 @@ def check_together(choices: Mapping[str, Any], objects: Mapping[str, Any]) -> No
     _check_views_fit(choices, parts, modality)
     _check_rows_fit(choices, parts)
     _check_bounded(choices, parts)
+    _check_not_a_line(choices, parts)
     for part in (modality, *parts.values()):
         conflict = getattr(part, "conflict", None)
         reason = conflict(choices, parts) if conflict else None
@@ -124,4 +125,14 @@ def _check_bounded(choices: Mapping[str, Any], parts: Mapping[str, Any]) -> None
         raise UserError(
             f"bound was {choices['bound']['name']} with critic={choices['critic']['name']}: it reads positives alone, and these "
             f"scores grow without limit as the embeddings do; use critic={' or '.join(allowed)}, or a bound with negatives"
+        )
+
+
+def _check_not_a_line(choices: Mapping[str, Any], parts: Mapping[str, Any]) -> None:
+    """Directions need two dimensions."""
+    unit = choices["critic"].get("unit", getattr(parts["critic"], "unit", False))
+    if unit is True and choices["encoders"].get("dim") == 1:
+        raise UserError(
+            f"encoders.dim was 1 with critic={choices['critic']['name']}: vectors of unit length on a line are 1 and -1, and no "
+            "gradient moves them; use encoders.dim from 2, or critic=dot"
         )

@@ -103,8 +103,20 @@ def valid(path: Path) -> bool:
 
 
 def newest(folder: Path) -> Path | None:
-    """The newest valid checkpoint of a folder, found by checking each from the newest down."""
-    return next((path for path in _checkpoints(folder) if valid(path)), None)
+    """The newest valid checkpoint of a folder, found by checking each from the newest down.
+
+    Whoever trains there may drop the one that is being looked at, after writing a newer one: then the folder is listed again.
+    """
+    while True:
+        listed = _checkpoints(folder)
+        found = next((path for path in listed if valid(path)), None)
+        if found is not None or listed == _checkpoints(folder):
+            return found
+
+
+def last_named(folder: Path) -> int:
+    """The highest step that any checkpoint claims by its name, valid or not; -1 where there is none."""
+    return max((step_of(path) for path in _checkpoints(folder)), default=-1)
 
 
 def newest_step(folder: Path) -> int | None:

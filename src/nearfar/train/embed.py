@@ -6,6 +6,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from nearfar.atomic import replacing
+from nearfar.errors import UserError
 from nearfar.train.run import Run
 
 
@@ -20,7 +21,13 @@ def write_embedding(run: Run, data: str, out: Path) -> tuple[int, int]:
         if images.classes:
             columns["class"] = pa.array([images.classes[label] for label in images.labels])
     columns["feature"] = pa.FixedSizeListArray.from_arrays(pa.array(features.ravel()), width)
-    out.parent.mkdir(parents=True, exist_ok=True)
-    with replacing(out) as fresh:
-        pq.write_table(pa.table(columns), fresh)
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(out) as fresh:
+            pq.write_table(pa.table(columns), fresh)
+    except OSError as problem:
+        reason = problem.strerror or str(problem).splitlines()[0]
+        raise UserError(
+            f"--out {out} could not be written ({reason}); what was there before is as it was"
+        ) from None
     return rows, width

@@ -31,6 +31,10 @@ class _Finite(_Facts):
     taken: Count = 1
 
 
+class _Motion(_Facts):
+    still: Count | None
+
+
 class _Walks(_Facts):
     moves: dict[str, Count]
     before: dict[Literal["score", "loss"], FiniteFloat]
@@ -42,6 +46,7 @@ class _Checkpoint(_Facts):
     seconds: Annotated[FiniteFloat, Field(ge=0)]
     collapse: _Collapse
     finite: _Finite
+    motion: _Motion = _Motion(still=None)
     walks: _Walks = _Walks(moves={}, before={})
     unbounded: list[str] = []
     data: dict[str, Any]  # its modality knows what must be in it

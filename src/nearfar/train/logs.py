@@ -3,9 +3,11 @@
 import json
 import os
 import sys
+import threading
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
 from types import TracebackType
@@ -15,6 +17,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from nearfar.atomic import write_whole
+from nearfar.errors import UserError
 from nearfar.untrusted import check_regular
 
 Row = dict[str, Any]
@@ -48,30 +51,56 @@ class Log:
     """Appends rows to metrics.jsonl and mirrors their numbers to TensorBoard, where that is installed."""
 
     def __init__(self, folder: Path, step: int) -> None:
-        rewind_metrics(folder / "metrics.jsonl", step)
-        self._file = (folder / "metrics.jsonl").open("a", encoding="utf-8")
+        self._path = folder / "metrics.jsonl"
+        rewind_metrics(self._path, step)
+        self._file = self._path.open("a", encoding="utf-8")
+        self._said = threading.excepthook
+        threading.excepthook = self._unless_full
         self._board: Any = None
         if find_spec("tensorboard"):
             from torch.utils.tensorboard import SummaryWriter
 
             self._board = SummaryWriter(str(folder / "tb"), purge_step=step + 1)
 
+    def _unless_full(self, raised: threading.ExceptHookArgs) -> None:
+        """TensorBoard writes in a thread of its own; what goes wrong there comes back at the next call."""
+        if not isinstance(raised.exc_value, OSError):
+            self._said(raised)
+
     def write(self, row: Mapping[str, Any]) -> None:
-        self._file.write(json.dumps(row) + "\n")
-        self._file.flush()
-        for key, value in row.items() if self._board else ():
-            if isinstance(value, float) and key != "epoch":
-                self._board.add_scalar(f"{row['kind']}/{key}", value, row["step"])
+        try:
+            self._file.write(json.dumps(row) + "\n")
+            self._file.flush()
+        except OSError as problem:
+            raise UserError(
+                f"{self._path} cannot be written ({problem.strerror}); make room, then run the same command again"
+            ) from None
+        with self._board_or_nothing() as board:
+            for key, value in row.items():
+                if board is not None and isinstance(value, float) and key != "epoch":
+                    board.add_scalar(f"{row['kind']}/{key}", value, row["step"])
+
+    @contextmanager
+    def _board_or_nothing(self) -> Iterator[Any]:
+        """The board; where it can no longer be written, the run goes on without: metrics.jsonl holds the same."""
+        try:
+            yield self._board
+        except OSError:
+            self._board = None
 
     def durable(self) -> None:
         os.fsync(self._file.fileno())
-        if self._board:
-            self._board.flush()
+        with self._board_or_nothing() as board:
+            if board is not None:
+                board.flush()
 
     def close(self) -> None:
-        self._file.close()
-        if self._board:
-            self._board.close()
+        with suppress(OSError):
+            self._file.close()
+        with self._board_or_nothing() as board:
+            if board is not None:
+                board.close()
+        threading.excepthook = self._said
 
 
 class Display:

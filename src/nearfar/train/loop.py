@@ -31,7 +31,7 @@ from nearfar.train import checkpoints
 from nearfar.train.adaptive import AdaptiveState
 from nearfar.train.facts import fits
 from nearfar.train.logs import Display, Log
-from nearfar.train.monitors import Collapse, Diverged, Finite, Readings, readings
+from nearfar.train.monitors import Collapse, Diverged, Finite, Motion, Readings, readings
 from nearfar.train.stops import StopRequests
 from nearfar.types import Batch, Cautious, Outcome, Refreshing
 
@@ -82,6 +82,7 @@ class Trainer:
         )
         self.collapse = Collapse()
         self.finite = Finite(settings.skip_steps)
+        self.motion = Motion()
         self.adaptive = AdaptiveState([self.lr, *settings.schedules().values()])
         # a mask may hold infinities, and so does a running mean that has seen nothing yet
         self.unbounded = [
@@ -126,6 +127,7 @@ class Trainer:
             "seconds": self.seconds,
             "collapse": self.collapse.state(),
             "finite": self.finite.state(),
+            "motion": self.motion.state(),
             "walks": self.adaptive.state(),
             "unbounded": self.unbounded,
         }
@@ -143,6 +145,7 @@ class Trainer:
         self.step, self.seconds = facts["step"], facts["seconds"]
         self.collapse.restore(facts["collapse"])
         self.finite.restore(facts["finite"])
+        self.motion.restore(facts.get("motion", {"still": None}))
         self.adaptive.restore(facts.get("walks", {"moves": {}, "before": {}}))
 
     def train_step(self, batch: Batch) -> Step:
@@ -249,13 +252,18 @@ def train(
                 # a function of the state at this step, so a run resumed here does the same again
                 clock.pause(lambda: trainer.method.refresh(embed_all, trainer.progress))
                 taken = trainer.train_step(batch)
+                if warning := trainer.motion.observe(taken.norm):
+                    say(warning)
                 due = trainer.step % settings.log_every == 0 or trainer.step in (1, trainer.steps)
                 if due:
                     seen = readings(next(iter(taken.outcome.encoded.anchors.values())))
                     row = train_row(trainer, taken, seen, clock.rate())
                     log.write(row)
                     display.show(row)
-                    if warning := trainer.collapse.observe(seen, trainer.progress.fraction):
+                    warning = trainer.collapse.observe(seen, trainer.progress.fraction)
+                    if trainer.step == trainer.steps:
+                        warning = warning or trainer.collapse.last_word(seen)
+                    if warning:
                         say(warning)
                 if is_due(trainer, settings.probe_every) or trainer.step == trainer.steps:
                     clock.pause(measure)

@@ -110,8 +110,8 @@ class Collapse:
     a complaint must last.
     """
 
-    def __init__(self, patience: int = 10, warm_up: float = 0.05) -> None:
-        self.patience, self.warm_up = patience, warm_up
+    def __init__(self, patience: int = 10, warm_up: float = 0.05, few: int = 5) -> None:
+        self.patience, self.warm_up, self.few = patience, warm_up, few
         self._episode = _Episode()
 
     def observe(self, seen: Readings, fraction: float = 1.0) -> str | None:
@@ -128,11 +128,43 @@ class Collapse:
         self._episode.spoken = True
         return said
 
+    def last_word(self, seen: Readings) -> str | None:
+        """What is due at the end of a run too short for patience, if its last few readings were all bad."""
+        said = complaint(seen) if self._episode.bad >= self.few and not self._episode.spoken else None
+        self._episode.spoken = self._episode.spoken or said is not None
+        return said
+
     def state(self) -> dict[str, Any]:
         return asdict(self._episode)
 
     def restore(self, state: dict[str, Any]) -> None:
         self._episode = _Episode(**state)
+
+
+class Motion:
+    """Speaks once if the gradient was exactly zero in the first `patience` steps: then no weight was moved by the objective."""
+
+    def __init__(self, patience: int = 5) -> None:
+        self.patience = patience
+        self._still: int | None = 0  # steps without a gradient since the first; None once there was one
+
+    def observe(self, grad_norm: float) -> str | None:
+        if self._still is None or grad_norm != 0.0:
+            self._still = None
+            return None
+        self._still += 1
+        if self._still != self.patience:
+            return None
+        return (
+            f"The gradient was exactly zero in each of the first {self.patience} steps, so nothing is learned: the objective does not "
+            "depend on the weights. Look at encoders.dim, the bound's margin or clip, the temperature and the selection."
+        )
+
+    def state(self) -> dict[str, Any]:
+        return {"still": self._still}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        self._still = state["still"]
 
 
 class Diverged(UserError):

@@ -31,6 +31,7 @@ from nearfar.types import Batch, Grouping
 
 TRIED = 64  # places in a run at which its schedules are tried together
 SAMPLE = 4096  # instances that probes look at
+LEAST_PROBED = 50  # labelled instances: of fewer, a held-out fifth tells nothing
 
 
 def make_estimate(
@@ -179,11 +180,26 @@ def embedded(trainer: Trainer, data: DataSet, known: Description) -> torch.Tenso
     return torch.cat(parts)
 
 
+def why_not_probed(data: DataSet) -> str | None:
+    """Why no held-out fifth of a sample could tell anything; None if it could."""
+    if data.labels is None:
+        return f"{data.name} has no labels to probe with"
+    sample = np.asarray(data.labels)[_sample(len(data))]
+    _, sizes = np.unique(sample, return_counts=True)
+    if len(sample) < LEAST_PROBED:
+        return f"{data.name} has {len(sample)} labelled {data.unit} to train on, and a probe needs {LEAST_PROBED}"
+    if len(sizes) < 2:
+        return f"the labels of {data.name} name one class only"
+    if sizes.max() < 2:
+        return f"no two {data.unit} of {data.name} are of one class"
+    return None
+
+
 def check_heard(settings: Settings, data: DataSet, probed: bool) -> None:
     """Stops a run whose schedule waits for a score that nobody will take."""
     waiting = settings.listens_to("score")
     if waiting and not probed:
-        why = "probe_every is 0" if not settings.probe_every else f"{data.name} has no labels to probe with"
+        why = "probe_every is 0" if not settings.probe_every else why_not_probed(data)
         raise UserError(f"{waiting} follows the kNN probe but {why}; use on_loss, which follows the loss")
 
 
@@ -191,12 +207,9 @@ def make_probe(
     data: DataSet, known: Description, settings: Settings, device: torch.device
 ) -> Callable[[nn.Module], float] | None:
     """kNN accuracy within a sample of the training data, a fifth of it held out; None without labels."""
-    if data.labels is None:
+    if why_not_probed(data):
         return None
     sample = data.subset(_sample(len(data)))
-    _, sizes = np.unique(np.asarray(sample.labels), return_counts=True)
-    if len(sample) < 50 or len(sizes) < 2 or sizes.max() < 2:  # nothing that a held-out fifth could tell
-        return None
     plain = settings.modality.plain(settings.views, known, device)
     labels = torch.from_numpy(np.asarray(sample.labels))
 

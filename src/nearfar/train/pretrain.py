@@ -91,14 +91,16 @@ def run_pretraining(
     device = pick_device(settings.device)
     precision = pick_precision(settings.precision, device)
     changed = changes_since(settings, out)
-    if changed and not allow_change:
+    begun = checkpoints.last_named(out / "ckpt") > 0
+    if changed and begun and not allow_change:
         raise UserError(
             f"{out} was begun with other settings ({changed}); resume with those, choose another --out, or add --allow-change"
         )
     located = data if isinstance(data, Located) else locate(data)
     check_kind(settings, located)
     with claimed(out):
-        found = newest_checkpoint(out / "ckpt")
+        # before its first step there is nothing in a run that other settings could spoil: it begins anew
+        found = newest_checkpoint(out / "ckpt") if begun or not changed else None
         restored = load_checkpoint(found) if found else None
         before = settings.modality.description(restored[1]["data"]) if restored else None
         limits = Limits(max_bad_share=settings.max_bad_share, quarantine=out / "quarantine.csv")

@@ -75,7 +75,14 @@ class Run:
 
     @cached_property
     def _loaded(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        return facts.load(self.checkpoint)
+        try:
+            return facts.load(self.checkpoint)
+        except UserError:
+            if self.checkpoint.exists():
+                raise
+        # whoever trains here has written a newer one since, and dropped this
+        del self.checkpoint
+        return self._loaded
 
     @property
     def facts(self) -> dict[str, Any]:

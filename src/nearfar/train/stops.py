@@ -1,34 +1,31 @@
-"""Reasons to stop before the end, none of which lose work: SIGTERM, SIGINT, and a time limit."""
+"""Reasons to stop before the end, none of which lose work: SIGTERM, SIGINT, SIGHUP, and a time limit."""
 
 import signal
-import threading
 import time
 from types import FrameType, TracebackType
-from typing import Any
+
+from nearfar.signals import handled
 
 
 class StopRequests:
     """Inside this context, a signal or the clock asks for a stop; the loop looks after each step."""
 
-    SIGNALS = (signal.SIGTERM, signal.SIGINT)
+    SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
     def __init__(self, max_time: float | None) -> None:
         self._end = None if max_time is None else time.monotonic() + max_time
         self._max_time = max_time
         self._signal: str | None = None
-        self._before: dict[signal.Signals, Any] = {}
+        self._handling = handled(self._asked, *self.SIGNALS)
 
     def __enter__(self) -> "StopRequests":
-        # only the main thread may handle signals; elsewhere the caller's own handling stands
-        if threading.current_thread() is threading.main_thread():
-            self._before = {s: signal.signal(s, self._asked) for s in self.SIGNALS}
+        self._handling.__enter__()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
+        self._handling.__exit__(kind, error, trace)
 
     def _asked(self, number: int, frame: FrameType | None) -> None:
         if self._signal is not None and number == signal.SIGINT:

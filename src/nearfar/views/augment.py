@@ -18,6 +18,7 @@ SMALL_SIZE = 64  # at most this many pixels a side, a pipeline's small variant i
 
 _PROBABILITIES = ("crop", "flip", "jitter", "greyscale", "blur", "solarise")
 _STRENGTHS = ("brightness", "contrast", "saturation")
+STRONGEST = 100.0  # beyond, every picture is black and white; float32 would overflow long after
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,7 @@ class Augment:
         for name in _PROBABILITIES:
             self._number(name, 0.0, 1.0, "a probability")
         for name in _STRENGTHS:
-            self._number(name, 0.0, math.inf, "a strength")
+            self._number(name, 0.0, STRONGEST, "a strength")
         self._number("hue", 0.0, 0.5, "a share of the colour circle")
         self._number("solarise_threshold", 0.0, 1.0, "a brightness")
         self._number("blur_kernel", 0.0, 1.0, "a share of the view's width")

@@ -1,0 +1,31 @@
+"""Random settings: complete and stable, or refused in one sentence."""
+
+import random
+from pathlib import Path
+
+from nearfar.parts import load_yaml
+from nearfar.recipes import RECIPES
+from nearfar.recipes.choices import ROOMS
+from nearfar.settings import all_keys, check, read_words, resolve
+
+USUAL = ("1", "2", "8", "0.5", "0.1", "true", "linear(0.1,0.9)")
+VALUES = (
+    "0", "1", "-1", "2", "7", "0.5", "1e-4", "1e99", "1e-300", "nan", ".inf", "true", "none", "x", "", "[1, 2]", "[0.1, 0.9]",
+    "{a: 1}", "linear(0,0.9)", "geometric(10,0.1)", "cosine(0.1)", "steps(0.1,0.1,3)", "on_loss(0,1)", "linear(,)", "linear(0", "[" * 300,
+    "9" * 500, "\0", "é", "*a", "&a 1", "!!python/object:os.system x",
+)  # fmt: skip
+
+
+def case(rng: random.Random, place: Path) -> str:
+    keys = all_keys()
+    words = []
+    for _ in range(rng.choice([1, 1, 2, 4])):
+        key = rng.choice(keys) if rng.random() < 0.95 else "".join(rng.choices("abc.=_", k=6))
+        room = key if key in ROOMS else None
+        usual = [*ROOMS[room]] if room else USUAL
+        value = rng.choice(usual) if rng.random() < 0.7 else rng.choice(VALUES)
+        words.append(f"{key}={value}")
+    settings = resolve(rng.choice([*RECIPES]), "x", read_words(words))
+    again = check(load_yaml(settings.as_yaml()))
+    assert again.as_plain() == settings.as_plain(), words
+    return "accepted"

@@ -1,0 +1,311 @@
+"""What goes wrong around a run: refusals, full disks, signals, readers beside a trainer. Every sentence is true, nothing is lost."""
+
+import os
+import resource
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from nearfar.cli import main
+from nearfar.data import open_data
+from nearfar.errors import NotSaved, UserError
+from nearfar.evaluate import evaluate_run
+from nearfar.settings import read_words, resolve
+from nearfar.train import checkpoints
+from nearfar.train.logs import Log, read_metrics
+from nearfar.train.monitors import Collapse, Motion, Readings
+from nearfar.train.pretrain import pretrain
+from nearfar.train.run import Run
+
+SMALL: dict[str, Any] = {
+    "backbone": "resnet8-w16",
+    "batch_size": 128,
+    "epochs": 1,
+    "probe_every": 0,
+    "workers": 0,
+    "held_out": 0.0,
+}
+
+
+def some_digits(count: int) -> Any:
+    return open_data("digits").subset(np.arange(count))
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    return pretrain("simclr", "digits", tmp_path_factory.mktemp("run"), quiet=True, config=SMALL)
+
+
+def test_a_refusal_before_the_first_step_does_not_bind_the_next_command(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="ended without finite steps"):
+        pretrain("simclr", some_digits(300), tmp_path, quiet=True, config={**SMALL, "temperature": 1e-40})
+    assert checkpoints.last_named(tmp_path / "ckpt") == 0
+    done = pretrain("simclr", some_digits(300), tmp_path, quiet=True, config={**SMALL, "temperature": 0.3})
+    fresh = pretrain(
+        "simclr", some_digits(300), tmp_path / "b", quiet=True, config={**SMALL, "temperature": 0.3}
+    )
+    assert done.facts["step"] == 2
+    one, other = (checkpoints.load(each.checkpoint)[0] for each in (done, fresh))
+    assert all(torch.equal(one[name], other[name]) for name in other)
+
+
+def test_a_config_without_a_checkpoint_does_not_bind_the_next_command(tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text(resolve("moco", "digits", read_words(["epochs=7"])).as_yaml())
+    done = pretrain("simclr", some_digits(300), tmp_path, quiet=True, config=SMALL)
+    assert done.settings.recipe == "simclr"
+
+
+def test_why_there_is_no_probe_is_told_as_it_is(tmp_path: Path) -> None:
+    config = {
+        **SMALL,
+        "batch_size": 16,
+        "probe_every": 1.0,
+        "selection": {"name": "ball", "lower": "on_score(0,0.5)"},
+    }
+    with pytest.raises(UserError, match=r"has 40 labelled images to train on, and a probe needs 50"):
+        pretrain("simclr", some_digits(40), tmp_path / "a", quiet=True, config=config)
+    digits = open_data("digits")
+    ones = digits.subset(np.flatnonzero(np.asarray(digits.labels) == 1)[:80])
+    with pytest.raises(UserError, match="name one class only"):
+        pretrain("simclr", ones, tmp_path / "b", quiet=True, config=config)
+
+
+def test_what_a_batch_may_be_is_told_as_it_is(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="hold 1 of what training needs at least 2 of"):
+        pretrain("simclr", some_digits(1), tmp_path / "a", quiet=True, config=SMALL)
+    with pytest.raises(UserError, match="so allowed are 2 to 30"):
+        pretrain("simclr", some_digits(30), tmp_path / "b", quiet=True, config=SMALL)
+
+
+def limited(size: int, *words: object) -> "subprocess.CompletedProcess[str]":
+    """A command that may write no file of more than `size` bytes, as if the disk filled there."""
+    code = (
+        f"import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, ({size}, {size})); "
+        "from nearfar.cli import main; sys.exit(main(sys.argv[1:]))"
+    )
+    command = [sys.executable, "-c", code, *map(str, words)]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def test_embed_on_a_full_disk_is_one_sentence_and_leaves_no_part(run: Run, tmp_path: Path) -> None:
+    out = tmp_path / "features.parquet"
+    done = limited(50_000, "embed", run.path, "digits", "--out", out)
+    assert done.returncode == 2, done.stderr
+    assert done.stderr.splitlines()[-1].startswith(f"nearfar: --out {out} could not be written (")
+    assert "Traceback" not in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_training_on_a_full_disk_is_one_sentence(tmp_path: Path) -> None:
+    """The checkpoint of step 0 does not fit, or the metrics do not: TensorBoard's thread has nothing to add."""
+    out = tmp_path / "run"
+    settings = [f"{key}={value}" for key, value in SMALL.items()]
+    done = limited(100_000, "pretrain", "simclr", "digits", "--out", out, "--quiet", *settings)
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1, done.stderr
+    assert "could not be written (no space left)" in done.stderr
+
+
+def test_a_board_that_cannot_be_written_does_not_stop_the_log(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    before = threading.excepthook
+    log = Log(tmp_path, -1)
+    board = next((tmp_path / "tb").iterdir())
+    limit = resource.getrlimit(resource.RLIMIT_FSIZE)
+    row = {"kind": "train", "epoch": 0.0, "loss": 1.0}
+    try:
+        # as large as the board is, and far larger than the metrics will be
+        resource.setrlimit(resource.RLIMIT_FSIZE, (max(board.stat().st_size + 60, 2000), limit[1]))
+        for step in range(20):
+            log.write({**row, "step": step})
+            log.durable()
+            time.sleep(0.01)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+        log.close()
+    assert [row["step"] for row in read_metrics(tmp_path / "metrics.jsonl")] == list(range(20))
+    assert "Traceback" not in capfd.readouterr().err
+    assert threading.excepthook is before
+
+
+def test_figures_that_cannot_be_written_are_shown_all_the_same(
+    run: Run, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import nearfar.evaluate.record as record
+
+    def full(path: Path, content: bytes) -> None:
+        raise OSError(28, "No space left on device", str(path))
+
+    monkeypatch.setattr(record, "write_whole", full)
+    assert main(["evaluate", str(run.path), "--protocol", "knn", "--no-baselines"]) == 2
+    said = capsys.readouterr()
+    assert "learned" in said.out
+    assert (
+        "evaluation.json could not be written (No space left on device): the figures are not saved"
+        in said.err
+    )
+    with pytest.raises(NotSaved) as problem:
+        evaluate_run(run, protocols=["knn"])
+    assert 0 < problem.value.result["knn"]["top1"] <= 1
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_before_the_first_step_exits_75(number: signal.Signals, tmp_path: Path) -> None:
+    """While the data are looked for, which is held up here for as long as the test needs."""
+    code = (
+        "import sys, time\n"
+        "from nearfar.cli import main\n"
+        "import nearfar.train.pretrain as p\n"
+        "def wait(*a, **k):\n    print('opening', flush=True)\n    time.sleep(60)\n"
+        "p.locate = wait\nsys.exit(main(sys.argv[1:]))"
+    )
+    words = [sys.executable, "-c", code, "pretrain", "simclr", "digits", "--out", str(tmp_path / "run")]
+    child = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert child.stdout is not None
+    assert child.stdout.readline() == "opening\n"
+    child.send_signal(number)
+    _, said = child.communicate(timeout=60)
+    assert child.returncode == 75, said
+    assert said == f"nearfar: stopped by {number.name}; the same command does it again, from what was saved\n"
+
+
+def test_a_hangup_saves_and_an_ignored_one_is_ignored(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    settings = [
+        f"{key}={value}" for key, value in {**SMALL, "epochs": 500, "checkpoint_every": 100_000}.items()
+    ]
+    words = [sys.executable, "-m", "nearfar", "pretrain", "simclr", "digits", "--out", str(out), *settings]
+    ignoring = lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    child = subprocess.Popen(words, stderr=subprocess.PIPE, text=True, preexec_fn=ignoring)  # as nohup does
+    while child.poll() is None and not read_metrics(out / "metrics.jsonl"):
+        time.sleep(0.05)
+    child.send_signal(signal.SIGHUP)
+    seen = len(read_metrics(out / "metrics.jsonl"))
+    while child.poll() is None and len(read_metrics(out / "metrics.jsonl")) < seen + 2:
+        time.sleep(0.05)
+    assert child.poll() is None
+    child.send_signal(signal.SIGTERM)
+    child.communicate(timeout=120)
+    assert child.returncode == 75
+    child = subprocess.Popen(words, stderr=subprocess.PIPE, text=True)
+    reached = checkpoints.newest_step(out / "ckpt") or 0
+    while child.poll() is None and max(row["step"] for row in read_metrics(out / "metrics.jsonl")) <= reached:
+        time.sleep(0.05)
+    child.send_signal(signal.SIGHUP)
+    _, said = child.communicate(timeout=120)
+    assert child.returncode == 75
+    assert "stopped by SIGHUP at step" in said
+    assert (checkpoints.newest_step(out / "ckpt") or 0) > reached
+
+
+def test_a_reader_beside_a_trainer_always_finds_a_checkpoint(run: Run, tmp_path: Path) -> None:
+    """keep=1 drops the checkpoint that a reader has just found: 35 of 282 readers used to fail."""
+    tensors, facts = checkpoints.load(run.checkpoint)
+    (tmp_path / "config.yaml").write_bytes((run.path / "config.yaml").read_bytes())
+    save = lambda step: checkpoints.save(tmp_path / "ckpt", step, tensors, {**facts, "step": step}, keep=1)
+    save(1)
+    done = threading.Event()
+
+    def train() -> None:
+        for step in range(2, 150):
+            save(step)
+        done.set()
+
+    trainer = threading.Thread(target=train)
+    trainer.start()
+    steps = []
+    while not done.is_set():
+        steps.append(Run.open(tmp_path).facts["step"])
+    trainer.join()
+    assert len(steps) > 10
+    assert steps == sorted(steps)
+
+
+def bad(mean_cosine: float = 0.99) -> Readings:
+    return Readings(0.01, 1.0, mean_cosine, 100)
+
+
+def test_a_short_run_that_ends_collapsed_says_so() -> None:
+    """Ten readings in a row are a hundred steps: a run of sixty never had them."""
+    collapse = Collapse()
+    assert [collapse.observe(bad(), step / 6) for step in range(1, 7)] == [None] * 6
+    assert "collapsed" in (collapse.last_word(bad()) or "")
+    assert collapse.last_word(bad()) is None
+    young = Collapse()
+    for step in range(1, 5):
+        young.observe(bad(), step / 4)
+    assert young.last_word(bad()) is None
+    mended = Collapse()
+    for seen in [*[bad()] * 6, Readings(1.0, 50.0, 0.0, 100)]:
+        mended.observe(seen)
+    assert mended.last_word(Readings(1.0, 50.0, 0.0, 100)) is None
+
+
+def test_a_gradient_that_is_zero_from_the_start_is_told_of_once() -> None:
+    motion = Motion(patience=3)
+    assert [motion.observe(0.0) is not None for _ in range(6)] == [False, False, True, False, False, False]
+    resumed, moving = Motion(patience=3), Motion(patience=3)
+    resumed.observe(0.0)
+    again = Motion(patience=3)
+    again.restore(resumed.state())
+    assert [again.observe(0.0) is not None for _ in range(2)] == [False, True]
+    assert [moving.observe(norm) for norm in (0.1, 0.0, 0.0, 0.0)] == [None] * 4
+
+
+def test_a_run_that_cannot_move_says_so(tmp_path: Path) -> None:
+    """Two views that are alike and a margin of nothing: every triplet is satisfied, and no gradient is left."""
+    config = {**SMALL, "batch_size": 32, "bound": {"name": "triplet", "margin": 1e-30}, "critic": "distance"}
+    run = pretrain(
+        "simclr", some_digits(320), tmp_path, quiet=True, config={**config, "views": {"name": "none"}}
+    )
+    events = [row["message"] for row in run.metrics if row["kind"] == "event"]
+    assert any("exactly zero" in message for message in events)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["encoders.dim=1"], "encoders.dim was 1 with critic=cosine"),
+        (["encoders.dim=1", "critic=distance"], "encoders.dim was 1 with critic=distance"),
+        (
+            ["views.brightness=1e99"],
+            r"views.brightness is .*; allowed is a strength, a number from 0 to 100",
+        ),
+    ],
+)
+def test_settings_that_would_train_nothing_are_refused(words: list[str], said: str) -> None:
+    with pytest.raises(UserError, match=said):
+        resolve("simclr", "x", read_words(words))
+
+
+def test_a_line_is_enough_where_lengths_count() -> None:
+    assert resolve("simclr", "x", read_words(["encoders.dim=1", "critic=dot"])).encoders["dim"] == 1
+
+
+def test_a_coin_that_never_falls_gets_a_sentence(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    for p in ("1e-300", "0", "1", "nan"):
+        assert main(["study", "binary", f"p={p}", "--out", str(tmp_path)]) == 2
+        assert "p" in capsys.readouterr().err
+    assert main(["study", "binary", "p=1e-9", "--out", str(tmp_path)]) == 0
+
+
+def test_a_folder_that_was_removed_is_not_said_to_be_kept(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import nearfar.cli as cli
+
+    def removed(arguments: object) -> Any:
+        raise FileNotFoundError(2, os.strerror(2), "runs/a/ckpt")
+
+    monkeypatch.setattr(cli, "_parsed", removed)
+    assert main([]) == 2
+    assert capsys.readouterr().err == "nearfar: runs/a/ckpt cannot be used: No such file or directory\n"
