@@ -6,6 +6,8 @@ state, so batch size, worker count, rank and interruption cannot change what a r
 integer.
 """
 
+import hashlib
+
 import numpy as np
 import torch
 from jaxtyping import Float, Int
@@ -22,13 +24,19 @@ def _mix(word: np.ndarray) -> np.ndarray:
 
 
 def uniforms(
-    seed: int, epoch: int, index: Int[np.ndarray, "image"], view: int, slots: int
+    seed: int, epoch: int, index: Int[np.ndarray, "image"], view: int, slots: int, operation: str = ""
 ) -> Float[np.ndarray, "image slots"]:
-    """`slots` numbers in [0, 1) for one view of each image: the same for the same arguments, always."""
+    """`slots` numbers in [0, 1) for one view of each image: the same for the same arguments, always. Each `operation` has
+    numbers of its own, whatever others there are; without a name, those of the kernel's pipeline."""
     with np.errstate(over="ignore"):
         word = np.full(len(index), seed % 2**64, dtype=np.uint64)
         for part in (epoch, index, view):
             word = _mix(word + _GOLDEN) ^ _mix(np.asarray(part).astype(np.uint64) + _GOLDEN)
+        if operation:
+            named = np.frombuffer(hashlib.sha256(operation.encode()).digest()[:8], dtype="<u8").astype(
+                np.uint64
+            )
+            word = _mix(word + _GOLDEN) ^ _mix(named + _GOLDEN)
         counters = np.arange(1, slots + 1, dtype=np.uint64) * _GOLDEN
         words = _mix(word[:, None] + counters[None, :])
     return (words >> np.uint64(11)).astype(np.float64) * 2.0**-53

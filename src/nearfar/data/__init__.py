@@ -3,8 +3,19 @@
 open_data("photos/") --DataSet--> Stream(data, views, batch_size, seed) --Batch--> the training loop
 """
 
-from nearfar.data.open import Located, locate, open_data
+from nearfar.data.named import Arrays
+from nearfar.data.open import READERS, Located, Reader, locate, open_data
 from nearfar.data.scan import Limits
 from nearfar.data.stream import Stream, plain_batches
 
-__all__ = ["Limits", "Located", "Stream", "locate", "open_data", "plain_batches"]
+__all__ = [
+    "READERS",
+    "Arrays",
+    "Limits",
+    "Located",
+    "Reader",
+    "Stream",
+    "locate",
+    "open_data",
+    "plain_batches",
+]

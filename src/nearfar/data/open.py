@@ -27,6 +27,17 @@ _ALLOWED = (
 )
 _KEYS = {modality.key: modality for modality in MODALITIES.values() if modality.key}
 
+
+@dataclass(frozen=True)
+class Reader:
+    """Reads a file as one array, whose number of axes says of which modality it is (`Modality.axes`)."""
+
+    axes: int
+    read: Callable[[Path, str], named.Arrays]  # (file, what the user wrote)
+
+
+READERS: dict[str, Reader] = {suffix: Reader(2, tables.table) for suffix in tables.SUFFIXES}  # by suffix
+
 Spec = Any  # a path or name, an array or tensor, (array, labels), a torch Dataset, or a set opened before
 
 
@@ -238,8 +249,9 @@ def _file(path: Path, spec: str) -> Located:
     suffix = path.suffix.lower()
     if suffix == ".parquet":
         return _parquet(str(path.parent), [_entry(path)], 0, spec)
-    if suffix in tables.SUFFIXES:
-        return _later(spec, _with_axes(2), lambda: tables.table(path, spec))
+    if suffix in READERS:
+        reader = READERS[suffix]
+        return _later(spec, _with_axes(reader.axes), lambda: reader.read(path, spec))
     if suffix == ".npz":
         held = named.npz_keys(path)
         modality = next((m for key, m in _KEYS.items() if key in held), next(iter(_KEYS.values())))

@@ -14,13 +14,16 @@ from nearfar.evaluate.features import cached_features, features
 from nearfar.evaluate.knn import knn, knn_probe
 from nearfar.evaluate.labels import Labelled, stratified_split
 from nearfar.evaluate.linear import fit_linear, linear
-from nearfar.evaluate.protocols import PROTOCOLS, scores
+from nearfar.evaluate.protocols import NETWORK_PROTOCOLS, PROTOCOLS, Options, Subject, scores
 from nearfar.evaluate.run import evaluate_run
 from nearfar.evaluate.table import table
 
 __all__ = [
+    "NETWORK_PROTOCOLS",
     "PROTOCOLS",
     "Labelled",
+    "Options",
+    "Subject",
     "cached_features",
     "evaluate_run",
     "features",

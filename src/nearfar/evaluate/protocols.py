@@ -1,15 +1,24 @@
-"""The ways frozen features are judged, by name. A new one is a function of two labelled sets plus one line."""
+"""The ways features and networks are judged, by name.
 
+A new one is a function plus one line: of two labelled sets of features in `PROTOCOLS`, or, where features do not say enough, of the
+network and the data in `NETWORK_PROTOCOLS`.
+"""
+
+import copy
 import difflib
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 import torch
+from jaxtyping import Int
+from torch import Tensor, nn
 
 from nearfar.errors import UserError
 from nearfar.evaluate.knn import knn
 from nearfar.evaluate.labels import Labelled
 from nearfar.evaluate.linear import linear
+from nearfar.modalities import Instances
+from nearfar.modalities.base import MakeViews
 
 
 @dataclass(frozen=True)
@@ -41,7 +50,30 @@ def _linear(train: Labelled, test: Labelled, knobs: Options) -> dict[str, float]
     return linear(train.features, train.labels, test.features, test.labels, seed=knobs.seed)
 
 
-PROTOCOLS: Mapping[str, Protocol] = {"knn": _knn, "nearest": _nearest, "linear": _linear}
+PROTOCOLS: dict[str, Protocol] = {"knn": _knn, "nearest": _nearest, "linear": _linear}
+
+
+@dataclass(frozen=True)
+class LabelledSet:
+    """Instances and their classes, all in one numbering."""
+
+    images: Instances
+    labels: Int[Tensor, "instance"]
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A network to be judged by what it does, not by features alone: `encoder` is a copy, to be trained or changed at will."""
+
+    encoder: nn.Module
+    plain: MakeViews
+    train: LabelledSet
+    test: LabelledSet
+    device: torch.device
+
+
+# asked of networks alone: raw pixels and the like have none
+NETWORK_PROTOCOLS: dict[str, Callable[[Subject, Options], dict[str, float]]] = {}
 
 
 def scores(
@@ -53,21 +85,35 @@ def scores(
     temperature: float = 0.07,
     seed: int = 0,
 ) -> dict[str, dict[str, float]]:
-    """Every asked protocol's figures, by its name: `{"knn": {"top1": …, "top5": …}, …}`."""
+    """Every asked protocol's figures, by its name: `{"knn": {"top1": …, "top5": …}, …}`; of those that features can answer."""
     check_protocols(protocols)
+    protocols = [name for name in protocols if name in PROTOCOLS]
     _check_sets(train, test)
     knobs = Options(k, temperature, seed)
     return {name: PROTOCOLS[name](train, test, knobs) for name in protocols}
 
 
+def network_scores(
+    subject: Subject, protocols: Sequence[str], *, k: int = 20, temperature: float = 0.07, seed: int = 0
+) -> dict[str, dict[str, float]]:
+    """Figures of the asked protocols that need the network itself; each has a copy of its own."""
+    knobs = Options(k, temperature, seed)
+    return {
+        name: protocol(replace(subject, encoder=copy.deepcopy(subject.encoder)), knobs)
+        for name, protocol in NETWORK_PROTOCOLS.items()
+        if name in protocols
+    }
+
+
 def check_protocols(names: Sequence[str]) -> None:
     """Stop at a protocol that does not exist, before any feature is computed."""
-    allowed = ", ".join(PROTOCOLS)
+    known = [*PROTOCOLS, *NETWORK_PROTOCOLS]
+    allowed = ", ".join(known)
     if not names:
         raise UserError(f"--protocol was empty; expected {allowed}, joined by commas")
     for name in names:
-        if name not in PROTOCOLS:
-            close = difflib.get_close_matches(name, PROTOCOLS, n=1)
+        if name not in known:
+            close = difflib.get_close_matches(name, known, n=1)
             hint = f" (did you mean {close[0]}?)" if close else ""
             raise UserError(f"--protocol was {name!r}{hint}; expected {allowed}")
 

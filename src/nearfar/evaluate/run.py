@@ -21,11 +21,19 @@ from nearfar.evaluate.features import (
 )
 from nearfar.evaluate.labels import Labelled, stratified_split
 from nearfar.evaluate.matching import Matching, Unmatched, matched
-from nearfar.evaluate.protocols import check_protocols, scores
+from nearfar.evaluate.protocols import (
+    NETWORK_PROTOCOLS,
+    PROTOCOLS,
+    LabelledSet,
+    Subject,
+    check_protocols,
+    network_scores,
+    scores,
+)
 from nearfar.evaluate.record import record
 from nearfar.intervals import CONFIDENCE, with_intervals
 from nearfar.method import Method
-from nearfar.modalities import Instances, Modality
+from nearfar.modalities import DataSet, Instances, Modality
 from nearfar.modalities.base import MakeViews, Measure
 
 HELD_SHARE = 0.2
@@ -143,13 +151,28 @@ def _by_protocols(
         found = scores(fit, ask, protocols, **settings)
         return {name: with_intervals(figures, len(ask)) for name, figures in found.items()}
 
-    result: dict[str, Any] = {**judged(_embedding(encoder, plain, cache)), **split.facts()}
+    def tried(network: nn.Module) -> dict[str, dict[str, Any]]:
+        """What the features say, and what the network does where a protocol asks for that."""
+        by_features = judged(_embedding(network, plain, cache)) if _any(protocols, PROTOCOLS) else {}
+        if not _any(protocols, NETWORK_PROTOCOLS):
+            return by_features
+        fit, ask = split.labelled()
+        subject = Subject(network, plain, fit, ask, next(network.parameters()).device)
+        found = network_scores(subject, protocols, **settings)
+        return by_features | {n: with_intervals(figures, len(ask.labels)) for n, figures in found.items()}
+
+    result: dict[str, Any] = {**tried(encoder), **split.facts()}
     if baselines:
+        kinds = run.modality.baselines(plain) if _any(protocols, PROTOCOLS) else {}
         result["baselines"] = {
-            **{name: judged(embed) for name, embed in run.modality.baselines(plain).items()},
-            "untrained": judged(_embedding(run.untrained(), plain, cache)),
+            **{name: judged(embed) for name, embed in kinds.items()},
+            "untrained": tried(run.untrained()),
         }
     return result
+
+
+def _any(asked: Sequence[str], known: Mapping[str, Any]) -> bool:
+    return any(name in known for name in asked)
 
 
 def _measured(
@@ -193,6 +216,13 @@ class _HeldOut:
         rest, held = self.rows
         return whole.rows(rest), whole.rows(held)
 
+    def labelled(self) -> tuple[LabelledSet, LabelledSet]:
+        fit, ask = (
+            LabelledSet(cast(DataSet, self.images).subset(rows.numpy()), self.labels[rows])
+            for rows in self.rows
+        )
+        return fit, ask
+
     def facts(self) -> dict[str, Any]:
         rest, held = self.rows
         kept, asked = (
@@ -223,6 +253,12 @@ class _TwoSets:
     def sets(self, embed: Embed) -> tuple[Labelled, Labelled]:
         known = torch.from_numpy(self.matching.labels)
         return Labelled(embed(self.train), self.labels), Labelled(embed(self.test), known)
+
+    def labelled(self) -> tuple[LabelledSet, LabelledSet]:
+        return (
+            LabelledSet(self.train, self.labels),
+            LabelledSet(self.test, torch.from_numpy(self.matching.labels)),
+        )
 
     def facts(self) -> dict[str, Any]:
         return {

@@ -8,7 +8,7 @@ rebuilds the method. The description guards that: what differs is told, key by k
 import hashlib
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, is_dataclass
+from dataclasses import asdict, dataclass, fields, is_dataclass, replace
 from functools import partial
 from types import MethodType
 from typing import Any
@@ -24,7 +24,7 @@ from nearfar.modalities import Modality
 from nearfar.parts import plain, settable
 from nearfar.recipes.choices import ROOMS
 from nearfar.schedules import Schedule
-from nearfar.views import PIPELINES, Augment
+from nearfar.views import OPERATIONS, PIPELINES, Augment
 
 OWN = "own"  # in place of a recipe's name: a Method that somebody made
 METHOD, BACKBONE, VIEWS = "method", "backbone", "views"
@@ -145,8 +145,14 @@ def _augments(value: Any) -> Choice | None:
 
 
 def _changes(augment: Augment) -> Choice:
-    nothing = asdict(DOES_NOTHING)
-    return {key: held for key, held in asdict(augment).items() if held != nothing[key]}
+    nothing, own = asdict(DOES_NOTHING), asdict(replace(augment, also=()))
+    for each in augment.also:
+        if OPERATIONS.get(each.name) is not type(each):
+            raise UserError(
+                f"views has the operation {each.name!r}, which settings cannot say; name it in nearfar.views.OPERATIONS"
+            )
+    operations = {each.name: asdict(each) for each in augment.also}  # type: ignore[call-overload]
+    return {key: held for key, held in own.items() if held != nothing[key]} | operations
 
 
 # ------------------------------------------------------------------------------------------- descriptions

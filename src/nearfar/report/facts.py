@@ -206,6 +206,16 @@ class HeldOut:
 
 
 @dataclass(frozen=True)
+class Section:
+    """A title, sentences and a table of text."""
+
+    title: str
+    sentences: tuple[str, ...] = ()
+    columns: tuple[str, ...] = ()  # of the table's head
+    rows: tuple[tuple[str, ...], ...] = ()
+
+
+@dataclass(frozen=True)
 class RunFacts:
     title: str
     path: str
@@ -226,3 +236,4 @@ class RunFacts:
     strip: Strip | Absent
     edges: Mapping[str, Curve]  # of a ring, by name: outer and inner
     selection: Selected | Absent | None  # None: everyone is kept, there is nothing to show
+    sections: tuple[Section, ...] = ()  # beside those that every page has (sections.py)

@@ -16,6 +16,7 @@ from nearfar.evaluate.record import is_set, kind_of, results_of
 from nearfar.report.curves import curves_of, edges_of, of_kind
 from nearfar.report.facts import Absent, Certificate, Curve, Event, Fact, HeldOut, RunFacts, Score, Tested
 from nearfar.report.inputs import Run
+from nearfar.report.sections import sections_of
 from nearfar.report.visuals import Detail, visuals_of
 from nearfar.untrusted import is_number, read_json
 
@@ -57,6 +58,7 @@ def gather(run: Run, detail: Detail) -> RunFacts:
         strip=seen.strip,
         edges=edges_of(metrics, settings.get("selection") or {}),
         selection=seen.selection,
+        sections=tuple(sections_of(run)),
     )
 
 

@@ -4,16 +4,19 @@
 from nearfar.views.augment import PIPELINES, Augment, pipelines
 from nearfar.views.colour import LAB_CHANNELS, Colours
 from nearfar.views.masks import Mask, WholeText
+from nearfar.views.operations import OPERATIONS, Operation
 from nearfar.views.parameters import Parameters, draw
 from nearfar.views.pipeline import Plain, Views, statistics
 from nearfar.views.windows import WholeSound, Window
 
 __all__ = [
     "LAB_CHANNELS",
+    "OPERATIONS",
     "PIPELINES",
     "Augment",
     "Colours",
     "Mask",
+    "Operation",
     "Parameters",
     "Plain",
     "Views",

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 
 from nearfar.errors import UserError
+from nearfar.views.operations import OPERATIONS, Operation, operation
 
 Range = tuple[float, float]
 
@@ -45,6 +46,7 @@ class Augment:
     blur_kernel: float = 0.1  # width of the blur's window as a share of the view's
     solarise: float = 0.0
     solarise_threshold: float = 0.5
+    also: tuple[Operation, ...] = ()  # after all of these, in this order (operations.py)
 
     def __post_init__(self) -> None:
         for name in _PROBABILITIES:
@@ -148,7 +150,12 @@ def pipelines(name: str, size: int, changes: Mapping[str, object] | None = None)
 def _changed(augment: Augment, changes: object, where: str) -> Augment:
     if not isinstance(changes, Mapping):
         raise UserError(f"{where} is {changes!r}; expected a mapping of settings of one view.")
-    known = [field.name for field in fields(Augment)]
+    known = [*(field.name for field in fields(Augment) if field.name != "also"), *OPERATIONS]
+    named = {key: operation(key, value, where) for key, value in changes.items() if key in OPERATIONS}
+    if named:
+        kept = tuple(each for each in augment.also if each.name not in named)
+        rest = {key: value for key, value in changes.items() if key not in named}
+        return _changed(replace(augment, also=(*kept, *named.values())), rest, where)
     for key in changes:
         if key not in known:
             raise UserError(f"{where}.{key} is not a setting; expected {', '.join(known)}.")

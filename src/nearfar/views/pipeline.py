@@ -15,10 +15,12 @@ from jaxtyping import Float, Int, Int32, UInt8
 from torch import Tensor
 
 from nearfar.errors import UserError
+from nearfar.randomness import uniforms
 from nearfar.types import Pixels
 from nearfar.views import batched, kernel
 from nearfar.views.augment import NONE, Augment
 from nearfar.views.colour import LAB_CHANNELS, Colours, lab, rgb, split
+from nearfar.views.operations import Operation
 from nearfar.views.parameters import Parameters, draw
 
 Image = Float[Tensor, "image channel size size"]
@@ -63,6 +65,19 @@ class _Renderer:
         rest = (pixels, parameters, window, self.size, kernel_width, mean, std)
         view = kernel.render(*rest) if self.device.type == "cpu" else batched.render(*rest, self.device)
         return view if in_rgb else lab(view)
+
+    def changed(self, view: Image, operation: Operation, numbers: Float[np.ndarray, "image slot"]) -> Image:
+        """The view with those of its images changed that chance, the first number, names; the others keep every bit."""
+        rows = torch.from_numpy(np.flatnonzero(numbers[:, 0] < operation.probability)).to(view.device)
+        if not len(rows):
+            return view
+        mean, std = (
+            torch.from_numpy(values).to(view.device, view.dtype)[:, None, None]
+            for values in (self.mean, self.std)
+        )
+        given = torch.from_numpy(numbers[:, 1:]).to(view.device, view.dtype)[rows]
+        made = operation(view[rows] * std + mean, given).clamp(0, 1)
+        return view.index_copy(0, rows, (made - mean) / std)
 
     def unnormalise(self, view: Image) -> UInt8[np.ndarray, "image size size channel"]:
         seen = view.detach().to("cpu", torch.float64)
@@ -126,6 +141,11 @@ class Views:
             raise UserError(
                 f"views.colours is lab with {len(pipelines)} views; it shows luminance and colour in 2."
             )
+        also = [each.name for augment in pipelines for each in augment.also]
+        if colours == "lab" and also:
+            raise UserError(
+                f"views.{also[0]} was given with views.colours=lab; it changes colours as they are, in rgb."
+            )
         self.pipelines, self.aligned = tuple(pipelines), aligned
         self._renderer = _Renderer(size, mean, std, device, colours)
 
@@ -147,6 +167,10 @@ class Views:
             self._renderer(pixels, parameters, window, augment.kernel_width(size))
             for parameters, augment in zip(drawn, self.pipelines, strict=True)
         ]
+        for view, augment in enumerate(self.pipelines):
+            for each in augment.also:
+                numbers = uniforms(seed, epoch, index, 0 if self.aligned else view, 1 + each.slots, each.name)
+                shown[view] = self._renderer.changed(shown[view], each, numbers)
         if self._renderer.colours == "rgb":
             return tuple(shown)
         return split(shown[0])[0], split(shown[1])[1]

@@ -1,0 +1,36 @@
+"""An augmentation: this file, and a line in `nearfar/views/operations.py`:  OPERATIONS["posterise"] = Posterise
+
+    nearfar pretrain simclr photos/ --out runs/a views.posterise=0.2
+
+Its numbers are drawn under its own name: no run without it changes by a bit.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from nearfar.errors import UserError
+from nearfar.views.operations import check_number
+
+
+@dataclass(frozen=True)
+class Posterise:
+    """Each channel rounded to between `fewest` and 16 levels."""
+
+    name: ClassVar[str] = "posterise"
+    slots: ClassVar[int] = 1
+    probability: float = 0.5
+    fewest: int = 4
+
+    def __post_init__(self) -> None:
+        check_number(self, "probability", 0.0, 1.0)
+        if not 2 <= self.fewest <= 16:
+            raise UserError(
+                f"views.posterise.fewest is {self.fewest}; allowed is a whole number from 2 to 16."
+            )
+
+    def __call__(self, images: Tensor, numbers: Tensor) -> Tensor:
+        steps = self.fewest - 1 + torch.floor(numbers[:, :1, None, None] * (17 - self.fewest))
+        return torch.round(images * steps) / steps

@@ -1,0 +1,36 @@
+"""A bound: this file, and a line in `nearfar/bounds/__init__.py`:  PARTS["cpc-t"] = TemperedCPC
+
+nearfar pretrain simclr photos/ --out runs/a bound=cpc-t bound.power=0.5
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from nearfar.errors import UserError
+from nearfar.schedules import Progress, Value, at, ends, parse_value, written
+from nearfar.scores import Scores
+from nearfar.types import Certificate, NegativeSampling
+
+
+@dataclass(frozen=True)
+class TemperedCPC:
+    """InfoNCE with the negatives' sum raised to a power: below 1 the many count less than the hardest."""
+
+    equation: ClassVar[str] = "E[ f(u, v+) - log( e^f(u, v+) + (sum_k e^f(u, v_k))^{power} ) ]"
+    power: Value = 1.0
+
+    def __post_init__(self) -> None:
+        power = parse_value(self.power, "bound.power")
+        if min(ends(power)) <= 0:
+            raise UserError(f"bound.power was {written(power)}; it must be above 0")
+        object.__setattr__(self, "power", power)
+
+    def __call__(self, scores: Scores, progress: Progress | None = None) -> Tensor:
+        others = at(self.power, progress) * scores.negative.logsumexp()
+        return scores.over_positives(lambda f, negative: f - torch.logaddexp(f, negative), others)
+
+    def certificate(self, sampling: NegativeSampling, progress: Progress | None = None) -> Certificate:
+        return Certificate("objective only", "a power of the sum of negatives is no density ratio", None)

@@ -1,0 +1,39 @@
+"""A selection: this file, and a line in `nearfar/selections/__init__.py`:  PARTS["every-other"] = EveryOther
+
+nearfar pretrain moco photos/ --out runs/a selection=every-other selection.stride=3
+"""
+
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from nearfar.errors import UserError
+from nearfar.schedules import Progress
+from nearfar.scores import Membership, Scores
+from nearfar.types import Context, NegativeSampling
+
+
+@dataclass(frozen=True)
+class EveryOther:
+    """Of the candidates in the source's order, one in `stride`: fewer negatives, whatever their scores."""
+
+    equation: ClassVar[str] = "one in {stride} of the K, in the order of the source"
+    dropped: ClassVar[str] = "not its turn"
+    stride: int = 2
+
+    def __post_init__(self) -> None:
+        if self.stride < 1:
+            raise UserError(f"selection.stride was {self.stride}; it must be at least 1")
+
+    def __call__(self, scores: Scores, context: Context | None = None) -> Scores:
+        def rule(values: Tensor, offered: Tensor, rows: Tensor) -> Membership:
+            turn = torch.arange(values.shape[1], device=values.device) % self.stride == 0
+            return Membership(offered & turn)
+
+        return replace(scores, negative=scores.negative.divide(rule).kept)
+
+    def sampling(self, given: NegativeSampling, progress: Progress | None = None) -> NegativeSampling:
+        # the choice does not look at scores, so what is left is drawn as before
+        return replace(given, negatives=-(-given.negatives // self.stride), min_negatives=0)

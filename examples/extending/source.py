@@ -1,0 +1,38 @@
+"""A source that needs `dim`: this file, and a line in `nearfar/negatives/__init__.py`:  PARTS["prototypes"] = Prototypes
+
+    nearfar pretrain simclr photos/ --out runs/a negatives=prototypes negatives.size=64
+
+Its keyword-only parameter is filled in by name, here with how wide what is scored is; `instances`, `data`, `size` and `views`
+can be asked for in the same way (`nearfar/recipes/build.py`).
+"""
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from nearfar.negatives.fresh import Fresh
+from nearfar.scores import Candidates
+from nearfar.types import NegativeSampling
+
+
+class Prototypes(Fresh, nn.Module):
+    """`size` learned vectors that every anchor is contrasted with."""
+
+    equation: ClassVar[str] = "{size} learned vectors"
+    called: ClassVar[str] = "the prototypes"
+
+    def __init__(self, size: int = 64, *, dim: int) -> None:
+        super().__init__()
+        self.vectors = nn.Parameter(torch.randn(size, dim))
+
+    def candidates(self, keys: Mapping[int, Tensor], index: Tensor, which: int) -> Candidates:
+        nobody = torch.full((len(self.vectors),), -2, device=index.device)  # no instance has this number
+        return Candidates(nn.functional.normalize(self.vectors, dim=1), nobody)
+
+    def sampling(
+        self, batch_size: int, key_views: int, keys_per_instance: int = 1, same_instance_negatives: int = 0
+    ) -> NegativeSampling:
+        why = "negatives are learned vectors, not draws of p(v)"
+        return NegativeSampling(batch_size, len(self.vectors), exchangeable=False, reason=why)

@@ -1,0 +1,47 @@
+"""A teacher network: this file alone. Keys come from a frozen network that knows more (contrastive distillation, Tian et al. 2020).
+
+method = nf.Method(Taught(student, teacher, 64), nf.Cosine(0.1), nf.InBatch("one"), nf.Everyone(), nf.InfoNCE())
+run = nf.pretrain(method, data="photos/", out="runs/student")
+"""
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+import torch
+from torch import nn
+
+from nearfar.encoders.roles import ViewEncoder
+from nearfar.schedules import Progress
+from nearfar.types import Batch, Encoded
+
+
+class Taught(ViewEncoder, nn.Module):
+    """u = the student's view of x, v = the teacher's of x', each through a linear map to `dim`; only the student is kept."""
+
+    equation: ClassVar[str] = "u = A s(x), v = B t(x'): t is frozen"
+
+    def __init__(self, student: nn.Module, teacher: nn.Module, dim: int = 64) -> None:
+        super().__init__()
+        self.network, self.teacher = student, teacher.requires_grad_(False)
+        self.of_student, self.of_teacher = nn.LazyLinear(dim), nn.LazyLinear(dim)
+
+    def seen(self, example: torch.Tensor) -> "Taught":
+        """Called once with a batch of any two instances: the maps find out how wide both networks are."""
+        with torch.no_grad():
+            self.of_student(self.network.eval()(example))
+            self.of_teacher(self.teacher.eval()(example))
+        return self
+
+    def train(self, mode: bool = True) -> "Taught":
+        super().train(mode)
+        self.teacher.eval()  # what a frozen network says does not depend on its batch
+        return self
+
+    def encode(self, batch: Batch, anchors: Sequence[int], keys: Sequence[int]) -> Encoded:
+        asked = {w: self.of_student(self.network(batch.views[w])) for w in anchors}
+        with torch.no_grad():
+            known = {w: self.teacher(batch.views[w]) for w in keys}
+        return Encoded(asked, {w: self.of_teacher(found) for w, found in known.items()})
+
+    def advance(self, progress: Progress) -> None:
+        """The teacher does not move."""

@@ -1,0 +1,102 @@
+"""Operations beyond the kernel's: functions of images in [0, 1] and of random numbers, applied after it and before normalising.
+
+An operation's numbers are drawn under its own name, so that a new one changes no draw of another, and no old run. It is a frozen
+dataclass with a `name`, how many numbers it needs (`slots`), its settings, of which `probability` is the first, and a call. In
+`OPERATIONS` it is a setting of any pipeline: `views.erase=0.5`, `views.second.erase.scale=[0.1,0.2]`.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar, Protocol
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from nearfar.errors import UserError
+
+Images = Float[Tensor, "image channel height width"]
+
+
+class Operation(Protocol):
+    name: ClassVar[str]
+    slots: ClassVar[int]  # random numbers an image needs, beside the one that decides whether it is changed
+
+    @property
+    def probability(self) -> float: ...
+
+    def __call__(self, images: Images, numbers: Float[Tensor, "image slot"]) -> Images:
+        """The images changed, each by its own numbers in [0, 1)."""
+
+
+@dataclass(frozen=True)
+class Erase:
+    """A rectangle of noise-free grey somewhere in the image (Zhong et al. 2020, random erasing, with one value)."""
+
+    name: ClassVar[str] = "erase"
+    slots: ClassVar[int] = 4
+    probability: float = 0.5
+    scale: tuple[float, float] = (0.02, 0.33)  # share of the image's area
+    ratio: tuple[float, float] = (0.3, 3.3)  # width / height
+    value: float = 0.5
+
+    def __post_init__(self) -> None:
+        check_number(self, "probability", 0.0, 1.0)
+        check_number(self, "value", 0.0, 1.0)
+        for key, high in (("scale", 1.0), ("ratio", math.inf)):
+            check_range(self, key, high)
+
+    def __call__(self, images: Images, numbers: Float[Tensor, "image slot"]) -> Images:
+        height, width = images.shape[2:]
+        low, high = self.scale
+        area = (low + (high - low) * numbers[:, 0]) * height * width
+        narrow, wide = math.log(self.ratio[0]), math.log(self.ratio[1])
+        ratio = torch.exp(narrow + (wide - narrow) * numbers[:, 1])
+        tall = torch.round(torch.sqrt(area / ratio)).clamp(1, height)
+        broad = torch.round(torch.sqrt(area * ratio)).clamp(1, width)
+        top, left = (
+            torch.floor(numbers[:, 2] * (height - tall + 1)),
+            torch.floor(numbers[:, 3] * (width - broad + 1)),
+        )
+        rows, columns = (torch.arange(side, device=images.device)[None] for side in (height, width))
+        inside = (rows >= top[:, None]) & (rows < (top + tall)[:, None])  # (image, height)
+        across = (columns >= left[:, None]) & (columns < (left + broad)[:, None])  # (image, width)
+        return images.masked_fill((inside[:, :, None] & across[:, None, :])[:, None], self.value)
+
+
+OPERATIONS: dict[str, Callable[..., Operation]] = {"erase": Erase}
+
+
+def operation(name: str, given: Any, where: str) -> Operation:
+    """The operation that a setting describes: a number is its probability, a mapping its settings."""
+    make: Any = OPERATIONS[name]
+    settings = dict(given) if isinstance(given, Mapping) else {"probability": given}
+    known = [field.name for field in fields(make) if field.init]
+    for key in settings:
+        if key not in known:
+            raise UserError(f"{where}.{name}.{key} is not a setting; expected {', '.join(known)}.")
+    try:
+        return make(**{key: tuple(v) if isinstance(v, list) else v for key, v in settings.items()})
+    except UserError as problem:
+        raise UserError(str(problem).replace("views.", f"{where}.", 1)) from None
+
+
+def check_number(part: Operation, key: str, low: float, high: float) -> None:
+    """Stops at a setting that is no number from `low` to `high`."""
+    value = getattr(part, key)
+    if not isinstance(value, int | float) or isinstance(value, bool) or not low <= value <= high:
+        raise UserError(
+            f"views.{part.name}.{key} is {value!r}; expected a number from {low:g} to {high:g}."
+        )
+
+
+def check_range(part: Operation, key: str, high: float) -> None:
+    """Stops at a setting that is not two numbers above 0, the smaller first."""
+    value = getattr(part, key)
+    pair = isinstance(value, (tuple, list)) and len(value) == 2
+    if not pair or not all(isinstance(v, int | float) for v in value) or not 0 < value[0] <= value[1] <= high:
+        upper = f" and at most {high:g}" if high < math.inf else ""
+        raise UserError(
+            f"views.{part.name}.{key} is {value!r}; expected two numbers above 0{upper}, the smaller first."
+        )
