@@ -29,5 +29,5 @@ def with_intervals(figures: Mapping[str, Any], samples: float) -> dict[str, Any]
     return {
         **figures,
         "interval": wilson(figures["top1"], samples),
-        "interval_top5": wilson(figures["top5"], samples),
+        **({"interval_top5": wilson(figures["top5"], samples)} if "top5" in figures else {}),
     }

@@ -17,6 +17,7 @@ from torch.optim import SGD, AdamW, Optimizer
 from nearfar.errors import UserError
 
 _NORMS = (_NormBase, nn.GroupNorm, nn.LayerNorm, nn.RMSNorm)
+# what optimisers keep of a parameter; another than torch's says its own by an attribute `state_names`
 _STATE = ("step", "exp_avg", "exp_avg_sq", "max_exp_avg_sq", "momentum_buffer")
 MOMENTUM = 0.9  # where none is set
 _FUSED_ON = ("cpu", "cuda", "mps", "xpu")
@@ -139,6 +140,7 @@ def load_state_tensors(optimizer: Optimizer, module: nn.Module, tensors: Mapping
     Call it when the module is on its device and in its memory format: fused kernels walk the memory of a weight
     and of its state side by side, so both must be laid out alike.
     """
+    kept = getattr(optimizer, "state_names", _STATE)
     parameters = dict(_trainable(module))
     fused = {p for group in optimizer.param_groups if group.get("fused") for p in group["params"]}
     state: dict[Tensor, dict[str, Tensor]] = {}
@@ -147,7 +149,7 @@ def load_state_tensors(optimizer: Optimizer, module: nn.Module, tensors: Mapping
         parameter = parameters.get(name)
         shape = () if key == "step" or parameter is None else parameter.shape
         expected = torch.float32 if key == "step" or parameter is None else parameter.dtype
-        if parameter is None or value.shape != shape or value.dtype is not expected or key not in _STATE:
+        if parameter is None or value.shape != shape or value.dtype is not expected or key not in kept:
             raise UserError(
                 f"The saved optimiser state {label!r} of shape {list(value.shape)} fits no parameter."
             )

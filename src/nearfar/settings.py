@@ -82,7 +82,7 @@ class Settings(BaseModel):
     image_size: int | None = Field(
         None, ge=8, le=4096, description="side of a view; none: the data's, up to 224"
     )
-    optimizer: Literal["sgd", "adamw", "lars"] = Field("adamw", description="sgd, adamw or lars")
+    optimizer: str = Field("adamw", description="sgd, adamw or lars")
     optimizer_options: dict[str, Any] = Field(
         {}, description="of the optimizer, written optimizer.nesterov=true, optimizer.betas=[0.9,0.95]"
     )
@@ -147,6 +147,13 @@ class Settings(BaseModel):
     @classmethod
     def _max_time(cls, raw: Any) -> Any:
         return seconds(raw) if isinstance(raw, str) else raw
+
+    @field_validator("optimizer")
+    @classmethod
+    def _optimizer(cls, name: str) -> str:
+        if name not in OPTIMISERS:
+            raise unknown(name, OPTIMISERS, "optimizers")
+        return name
 
     @field_validator("device")
     @classmethod

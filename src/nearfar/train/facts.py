@@ -42,7 +42,7 @@ class _Walks(_Facts):
 
 class _Checkpoint(_Facts):
     step: Count
-    optimizer: Literal["sgd", "adamw", "lars"]
+    optimizer: str  # one of another version is left aside with its moments
     seconds: Annotated[FiniteFloat, Field(ge=0)]
     collapse: _Collapse
     finite: _Finite

@@ -86,9 +86,7 @@ def check_number(part: Operation, key: str, low: float, high: float) -> None:
     """Stops at a setting that is no number from `low` to `high`."""
     value = getattr(part, key)
     if not isinstance(value, int | float) or isinstance(value, bool) or not low <= value <= high:
-        raise UserError(
-            f"views.{part.name}.{key} is {value!r}; expected a number from {low:g} to {high:g}."
-        )
+        raise UserError(f"views.{part.name}.{key} is {value!r}; expected a number from {low:g} to {high:g}.")
 
 
 def check_range(part: Operation, key: str, high: float) -> None:

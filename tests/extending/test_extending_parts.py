@@ -1,0 +1,265 @@
+"""Fifteen additions, each done once: a file of `examples/extending` and the one line that names it. docs/extending.md has the table.
+
+A part named in its room's `PARTS` must then be complete: settings checked, trained with, resumed, in `nearfar recipes`, on the page of
+methods, in a report.
+"""
+
+import importlib
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+import nearfar as nf
+from nearfar.cli import main
+from nearfar.parts import plain
+from nearfar.recipes import RECIPES
+from nearfar.recipes.choices import CHOICES, ROOMS
+from nearfar.recipes.equations import equation_of
+from nearfar.recipes.page import Entry, methods_page
+from nearfar.settings import resolve
+from nearfar.train import checkpoints
+
+FOLDER = Path(__file__).parents[2] / "examples" / "extending"
+QUICK: dict[str, Any] = {
+    "epochs": 2,
+    "batch_size": 16,
+    "workers": 0,
+    "precision": "fp32",
+    "probe_every": 0,
+    "held_out": 0,
+    "quiet": True,
+}
+RNG = np.random.default_rng(0)
+TABLE = RNG.normal(size=(64, 6)).astype(np.float32)
+LABELS = np.arange(64) % 4
+IMAGES = RNG.integers(0, 256, (32, 16, 16, 3), dtype=np.uint8)
+
+
+def addition(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(f"added_{name}", FOLDER / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses look themselves up
+    spec.loader.exec_module(module)
+    return module
+
+
+def losses(run: nf.Run) -> list[float]:
+    return [row["loss"] for row in run.metrics if row["kind"] == "train"]
+
+
+def state(run: nf.Run) -> dict[str, Tensor]:
+    return checkpoints.load(run.checkpoint)[0]
+
+
+# room, file, name, class, settings
+PARTS = [
+    ("bound", "bound", "cpc-t", "TemperedCPC", {"power": "linear(1,0.5)"}),
+    ("selection", "selection", "every-other", "EveryOther", {"stride": 3}),
+    ("negatives", "source", "prototypes", "Prototypes", {"size": 24}),
+    ("critic", "critic", "student-t", "StudentT", {"freedom": 3.0}),
+]
+
+
+@pytest.fixture(params=PARTS, ids=lambda row: row[1])
+def added(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> tuple[str, str, dict[str, Any]]:
+    room, file, name, made, settings = request.param
+    monkeypatch.setitem(ROOMS[room], name, getattr(addition(file), made))  # the one line
+    return room, name, settings
+
+
+def test_a_part_is_a_file_and_a_line(added: tuple[str, str, dict[str, Any]], tmp_path: Path) -> None:
+    room, name, own = added
+    choice: dict[str, Any] = {room: {"name": name, **own}}
+    run = nf.pretrain("simclr", TABLE, tmp_path / "run", labels=LABELS, **choice, **QUICK)
+    assert all(np.isfinite(losses(run)))
+    with pytest.raises(nf.Stopped):
+        nf.pretrain("simclr", TABLE, tmp_path / "cut", labels=LABELS, max_time=1e-9, **choice, **QUICK)
+    rest = nf.pretrain("simclr", TABLE, tmp_path / "cut", labels=LABELS, **choice, **QUICK)
+    assert all(torch.equal(state(run)[key], value) for key, value in state(rest).items())
+    assert run.choices()[room].startswith(f"{name}(")
+    assert nf.evaluate(run, protocols=["knn"])["knn"]["top1"] >= 0
+    nf.write_report([run], tmp_path / "report.html")
+    assert name in (tmp_path / "report.html").read_text(encoding="utf-8")
+
+
+def test_its_equation_and_page_come_with_it(added: tuple[str, str, dict[str, Any]]) -> None:
+    room, name, own = added
+    settings = resolve("simclr", "DATA", {room: {"name": name, **own}})
+    choices = {r: getattr(settings, r) for r in CHOICES}
+    written = "; ".join(equation_of(choices).values())
+    assert all(str(plain(choices[room][key])) in written for key in own)
+    page = methods_page({"simclr": Entry("simclr", RECIPES["simclr"], choices, settings.batch_size)})
+    assert f"| `{name}` | `{ROOMS[room][name].equation}` |".replace("|u - v|", "\\|u - v\\|") in page  # type: ignore[attr-defined]
+    key = next(iter(own))
+    with pytest.raises(nf.UserError, match=rf"{room}\.{key}"):
+        resolve("simclr", "DATA", {room: {"name": name, key: "many"}})
+
+
+def test_a_recipe_is_a_file_and_a_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(RECIPES, "moco-tuple", addition("recipe").MOCO_TUPLE)
+    run = nf.pretrain("moco-tuple", TABLE, tmp_path, negatives={"size": 64}, **QUICK)
+    assert run.settings.bound["name"] == "tuple"
+    assert main(["recipes", "moco-tuple"]) == 0
+    assert "(N+1)-tuple loss" in capsys.readouterr().out
+
+
+def test_an_augmentation_changes_no_old_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Draws are keyed by the operation's name: runs without it keep every bit, and those with two keep each one's draws."""
+    from nearfar.views import OPERATIONS, Augment, Views
+    from nearfar.views.operations import Erase
+
+    settings = {**QUICK, "epochs": 1, "backbone": "resnet8-w16"}
+    before = nf.pretrain("simclr", IMAGES, tmp_path / "before", **settings)
+    posterise = addition("augmentation").Posterise
+    monkeypatch.setitem(OPERATIONS, "posterise", posterise)
+    after = nf.pretrain("simclr", IMAGES, tmp_path / "after", **settings)
+    assert losses(after) == losses(before)
+    assert all(torch.equal(state(before)[key], value) for key, value in state(after).items())
+    views = {"posterise": {"probability": 0.7}}
+    changed = nf.pretrain("simclr", IMAGES, tmp_path / "with", views=views, **settings)
+    assert losses(changed) != losses(before)
+
+    pixels, index = nf.open_data(IMAGES).load(np.arange(32)), np.arange(32)
+
+    def shown(*also: Any) -> Tensor:
+        plain = Augment(also=also)
+        return Views([plain], 16, (0.5,) * 3, (0.25,) * 3)(pixels, 3, 1, index)[0]
+
+    erase = Erase(0.5)
+    untouched = shown() == shown(erase)  # pixels that erasing leaves alone
+    assert untouched.flatten(1).all(dim=1).any()  # chance spares some images, bit for bit
+    assert not untouched.flatten(1).all(dim=1).all()
+    same = shown(posterise(0.0), erase) == shown(erase)  # what is beside it changes nothing of its draws
+    assert same.all()
+
+
+def test_erasing_is_the_rectangle_that_its_numbers_say() -> None:
+    """Zhong et al. 2020: area scale · s², ratio log-uniform, a uniform place; here beside loops over pixels."""
+    from nearfar.views.operations import Erase
+
+    numbers = torch.rand(20, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    images = torch.full((20, 1, 11, 9), 0.25, dtype=torch.float64)
+    found = Erase(1.0, (0.05, 0.6), (0.5, 2.0), 0.75)(images, numbers)
+    for (a, r, y, x), image in zip(numbers.tolist(), found[:, 0], strict=True):
+        area, ratio = (0.05 + 0.55 * a) * 99, 0.5 * 4**r
+        tall = min(11, max(1, round((area / ratio) ** 0.5)))
+        broad = min(9, max(1, round((area * ratio) ** 0.5)))
+        top, left = int(y * (11 - tall + 1)), int(x * (9 - broad + 1))
+        expected = torch.full((11, 9), 0.25, dtype=torch.float64)
+        expected[top : top + tall, left : left + broad] = 0.75
+        assert torch.equal(image, expected)
+
+
+def test_a_reader_is_a_file_and_a_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from nearfar.data.open import READERS, Reader
+
+    monkeypatch.setitem(READERS, ".idx", Reader(3, addition("reader").read))
+    grey = IMAGES[..., 0]
+    file = tmp_path / "pictures.idx"
+    file.write_bytes(b"\0\0\x08\x03" + np.array(grey.shape, dtype=">u4").tobytes() + grey.tobytes())
+    data = nf.open_data(file)
+    assert np.array_equal(data.load(np.arange(32)).data[..., 0], grey)
+    nf.pretrain("simclr", file, tmp_path / "run", **{**QUICK, "epochs": 1, "backbone": "resnet8-w16"})
+    file.write_bytes(b"\0\0\x08\x03")
+    with pytest.raises(nf.UserError, match=r"expected \(images, height, width\)"):
+        nf.open_data(file)
+
+
+def test_a_modality_is_a_file_and_a_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from nearfar.modalities import MODALITIES
+
+    monkeypatch.setitem(MODALITIES, "angles", addition("modality").ANGLES)
+    angles = RNG.uniform(-np.pi, np.pi, 64)
+    run = nf.pretrain("simclr", angles, tmp_path / "run", labels=(angles > 0).astype(int), **QUICK)
+    assert run.settings.views == {"name": "turn", "by": 0.3, "count": 2, "symmetric": True}
+    assert nf.evaluate(run, protocols=["knn"], baselines=True)["baselines"]["numbers"]["knn"]["top1"] > 0.8
+    nf.write_report([run], tmp_path / "report.html")
+
+
+def test_a_protocol_may_ask_the_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from nearfar.evaluate import NETWORK_PROTOCOLS
+
+    monkeypatch.setitem(NETWORK_PROTOCOLS, "mirror", addition("protocol").mirror)
+
+    class Widths(nn.Module):
+        """Means over rows: an image and its mirror image look alike to it."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.scale = nn.Parameter(torch.ones(3))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return (x.mean(dim=3) * self.scale[:, None]).flatten(1)
+
+    labels = np.arange(32) % 2
+    run = nf.pretrain("simclr", IMAGES, tmp_path, labels=labels, backbone=Widths(), **{**QUICK, "epochs": 1})
+    result = nf.evaluate(run, protocols=["knn", "mirror"], baselines=True)
+    assert result["mirror"]["top1"] == result["baselines"]["untrained"]["mirror"]["top1"] == 1.0
+    assert "mirror" not in result["baselines"]["pixels"]
+    assert "knn" in result["baselines"]["pixels"]
+    with pytest.raises(nf.UserError, match="mirror"):
+        nf.evaluate(run, protocols=["miror"])
+
+
+def test_an_optimiser_is_a_file_and_a_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from nearfar.optimisers import OPTIMISERS
+
+    monkeypatch.setitem(OPTIMISERS, "lion", addition("optimiser").lion)
+    settings = {**QUICK, "optimizer": {"name": "lion", "second": 0.9}, "lr": 1e-3}
+    whole = nf.pretrain("simclr", TABLE, tmp_path / "a", **settings)
+    with pytest.raises(nf.Stopped):
+        nf.pretrain("simclr", TABLE, tmp_path / "b", max_time=1e-9, **settings)
+    rest = nf.pretrain("simclr", TABLE, tmp_path / "b", **settings)
+    assert all(torch.equal(state(whole)[key], value) for key, value in state(rest).items())
+    assert any(key.startswith("optimizer/mean/") for key in state(whole))
+
+
+def test_a_teacher_is_a_file(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    student, teacher = (
+        nn.Sequential(nn.Linear(6, 8), nn.ReLU()),
+        nn.Sequential(nn.Linear(6, 16), nn.BatchNorm1d(16)),
+    )
+    encoders = addition("teacher").Taught(student, teacher, 4).seen(torch.zeros(2, 6))
+    method = nf.Method(encoders, nf.Cosine(0.2), nf.InBatch("one"), nf.Everyone(), nf.InfoNCE())
+    run = nf.pretrain(method, TABLE, tmp_path, **QUICK)
+    trained, first = run.method().state_dict(), method.state_dict()
+    assert torch.equal(trained["encoders.teacher.0.weight"], first["encoders.teacher.0.weight"])
+    assert not torch.equal(trained["encoders.network.0.weight"], first["encoders.network.0.weight"])
+    assert run.embed(TABLE).shape == (64, 8)
+
+
+def test_a_section_is_a_file_and_a_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from nearfar.report.sections import SECTIONS
+
+    run = nf.pretrain("simclr", TABLE, tmp_path, **QUICK)
+    nf.write_report([run], tmp_path / "without.html")
+    monkeypatch.setitem(SECTIONS, "Pace", addition("section").pace)
+    nf.write_report([run], tmp_path / "with.html")
+    first = f"{losses(run)[0]:.4f}"
+    assert "<h2>Pace</h2>" in (tmp_path / "with.html").read_text(encoding="utf-8")
+    assert f"<td>{first}</td>" in (tmp_path / "with.html").read_text(encoding="utf-8")
+    assert "Pace" not in (tmp_path / "without.html").read_text(encoding="utf-8")
+
+
+def test_a_command_is_a_file_and_a_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import nearfar.cli
+
+    run = nf.pretrain("simclr", TABLE, tmp_path, backbone="mlp-small", **QUICK)
+    monkeypatch.setitem(sys.modules, "nearfar.cli.weights", addition("command"))
+    monkeypatch.setattr(nearfar.cli, "COMMANDS", (*nearfar.cli.COMMANDS, "weights"))
+    assert main(["weights", str(tmp_path)]) == 0
+    expected = sum(weight.numel() for weight in run.encoder().parameters())
+    assert capsys.readouterr().out.strip() == f"{expected:,}"
