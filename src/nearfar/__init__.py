@@ -69,15 +69,16 @@ _WHERE = {
     "nearfar.views": "Augment Views",
 }
 _MODULE_OF = {name: module for module, names in _WHERE.items() for name in names.split()}
-__all__ = ["__version__", "evaluate", "losses", *_MODULE_OF]
+_ROOMS = ("evaluate", "losses")  # the first can also be called, as what one does in it
+__all__ = ["__version__", *_ROOMS, *_MODULE_OF]
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("losses", "evaluate"):  # the latter is a module that can be called
-        return import_module(f"nearfar.{name}")
-    if name not in _MODULE_OF:
+    if name not in _MODULE_OF and name not in _ROOMS:
         raise AttributeError(f"module 'nearfar' has no attribute {name!r}")
     try:
+        if name in _ROOMS:
+            return import_module(f"nearfar.{name}")
         found = getattr(import_module(_MODULE_OF[name]), name)
     except ModuleNotFoundError as problem:
         from nearfar.extras import missing_extra
