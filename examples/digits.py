@@ -35,4 +35,6 @@ def network(width: int = 64) -> nn.Module:
 def score(encoder: nn.Module) -> float:
     """Share of held-out digits that their nearest neighbours in feature space tell rightly."""
     images, labels = pictures()
-    return knn_probe(encoder.eval()(images), labels, seed=0)
+    found = knn_probe(encoder.eval()(images), labels, seed=0)
+    encoder.train()
+    return found

@@ -2,7 +2,7 @@
 
     python examples/lightning_loop.py [EPOCHS]        (20 s on one core)
 
-    kNN before 0.93, after 0.96
+    kNN before 0.95, after 0.97
 
 `forward` changes nothing; `advance`, after the optimiser's step, moves the slow network and the queue. Both are in the module's
 state, so Lightning's checkpoints hold them.
@@ -55,7 +55,7 @@ def main(epochs: int) -> tuple[float, float]:
     before = score(encoder)
     data = DataLoader(TensorDataset(images, torch.arange(len(images))), 256, shuffle=True, drop_last=True)
     quiet = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
-    pl.Trainer(max_epochs=epochs, accelerator="cpu", enable_model_summary=False, **quiet).fit(module, data)  # type: ignore[arg-type]
+    pl.Trainer(max_epochs=epochs, accelerator="cpu", enable_model_summary=False, **quiet).fit(module, data)
     return before, score(encoder)
 
 

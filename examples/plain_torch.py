@@ -2,7 +2,7 @@
 
     python examples/plain_torch.py [EPOCHS]        (10 s on one core)
 
-    kNN before 0.93, after 0.96
+    kNN before 0.95, after 0.96
 
 `from lightly.loss import NTXentLoss` would train the same weights: value and gradient are equal.
 """

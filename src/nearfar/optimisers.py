@@ -24,7 +24,7 @@ _FUSED_ON = ("cpu", "cuda", "mps", "xpu")
 
 
 class LARS(Optimizer):
-    """Layer-wise adaptive rate scaling (You, Gitman & Ginsburg 2017, arXiv:1708.03888), for very large batches.
+    """Layer-wise adaptive rate scaling (You et al. 2017), for very large batches.
 
         λ = η |w| / (|g| + β |w|)        trust: η = `trust`, β = `weight_decay`
         v ← m v + λ (g + β w)            m = `momentum`

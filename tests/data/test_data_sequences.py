@@ -255,5 +255,5 @@ def test_tokens_of_an_npz(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="-1 only at the end of a row"):
         open_data(tmp_path / "t.npz")
     np.savez(tmp_path / "t.npz", tokens=np.array([1.5, 2.5]))
-    with pytest.raises(UserError, match="allowed are integers of shape"):
+    with pytest.raises(UserError, match="expected integers of shape"):
         open_data(tmp_path / "t.npz")

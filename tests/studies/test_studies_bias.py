@@ -88,5 +88,5 @@ def test_a_small_run_shows_the_trade(tmp_path: Path) -> None:
 
 def test_impossible_settings_are_refused(tmp_path: Path) -> None:
     for word in ("anchors=1", "draws=1", "nats=0", "nats=20"):
-        with pytest.raises(nf.UserError, match="allowed are anchors and draws from 2, and 0 < nats < 20"):
+        with pytest.raises(nf.UserError, match="expected anchors and draws from 2, and 0 < nats < 20"):
             run_study(STUDY, tmp_path, [word])

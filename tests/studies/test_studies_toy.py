@@ -92,5 +92,5 @@ def test_a_small_run_has_every_column(tmp_path: Path) -> None:
 
 def test_too_little_is_refused(tmp_path: Path) -> None:
     for word in ("repeats=0", "epochs=0", "steps=0", "points=128"):
-        with pytest.raises(nf.UserError, match="allowed are whole numbers from 1, and more than 128 points"):
+        with pytest.raises(nf.UserError, match="expected whole numbers from 1, and more than 128 points"):
             run_study(STUDY, tmp_path, [word])

@@ -278,7 +278,7 @@ def test_a_run_that_cannot_move_says_so(tmp_path: Path) -> None:
         (["encoders.dim=1", "critic=distance"], "encoders.dim was 1 with critic=distance"),
         (
             ["views.brightness=1e99"],
-            r"views.brightness is .*; allowed is a strength, a number from 0 to 100",
+            r"views.brightness is .*; expected a strength, a number from 0 to 100",
         ),
     ],
 )

@@ -9,7 +9,7 @@ from nearfar.cli.codes import DONE
 
 def add(commands: Any) -> None:
     demo = commands.add_parser(
-        "demo", help="learn from embedded data in a few minutes and show what came of it"
+        "demo", help="learn from embedded data in a few minutes, evaluate, and write a report"
     )
     demo.add_argument("--out", type=Path, default=Path("runs/demo"), help="run folder (default: runs/demo)")
     demo.set_defaults(command=run)

@@ -9,9 +9,9 @@ from nearfar.errors import UserError
 
 
 def add(commands: Any) -> None:
-    embed = commands.add_parser("embed", help="features of pictures, with paths and labels, as Parquet")
+    embed = commands.add_parser("embed", help="features of data, with paths and labels, as Parquet")
     embed.add_argument("run", type=Path, metavar="RUN", help="run folder")
-    embed.add_argument("data", metavar="DATA", help="pictures, as for pretrain")
+    embed.add_argument("data", metavar="DATA", help="data, as for pretrain")
     embed.add_argument("--out", type=Path, required=True, metavar="FILE.parquet", help="file to write")
     embed.set_defaults(command=run)
 

@@ -10,7 +10,9 @@ from nearfar.errors import NotSaved
 
 
 def add(commands: Any) -> None:
-    evaluate = commands.add_parser("evaluate", help="how good the frozen features are, beside baselines")
+    evaluate = commands.add_parser(
+        "evaluate", help="measure the frozen features with kNN and linear probes, beside baselines"
+    )
     evaluate.add_argument("run", type=Path, metavar="RUN", help="run folder")
     evaluate.add_argument("--train", metavar="A", help="labelled data to fit on (default: the run's data)")
     evaluate.add_argument(
@@ -23,11 +25,15 @@ def add(commands: Any) -> None:
         action="store_true",
         help="A and B number their classes alike; only needed where the classes have no names",
     )
-    evaluate.add_argument("--protocol", default="knn,linear", help="knn, linear, nearest (comma between)")
+    evaluate.add_argument(
+        "--protocol", default="knn,linear", help="knn, linear, nearest, separated by commas"
+    )
     evaluate.add_argument("--k", type=int, default=20, help="neighbours of knn (default 20)")
     evaluate.add_argument("--temperature", type=float, default=0.07, help="of knn's votes (default 0.07)")
     evaluate.add_argument(
-        "--no-baselines", action="store_true", help="leave out what is not learned and the untrained encoder"
+        "--no-baselines",
+        action="store_true",
+        help="leave out the baselines: raw input and the untrained encoder",
     )
     evaluate.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
     evaluate.set_defaults(command=run)

@@ -11,7 +11,7 @@ from nearfar.cli.codes import DONE
 def add(commands: Any) -> None:
     mi = commands.add_parser(
         "mi",
-        help="how much one sample tells about another, with interval, ceiling and what is proven",
+        help="mutual information of two samples, with interval, ceiling and what is proven",
         description="Mutual information between two samples: row i of X belongs to row i of Y. Files are .npy, .npz, "
         ".csv or .parquet; FILE:NAME takes one array or column, FILE:a,b several.",
     )

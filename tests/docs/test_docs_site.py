@@ -1,0 +1,164 @@
+"""The documentation: it builds offline, no link is broken, every work cited is in the references, README's code runs."""
+
+import importlib.util
+import re
+import shlex
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import nearfar as nf
+from nearfar.cli import main
+
+ROOT = Path(__file__).parents[2]
+
+
+class _Page(HTMLParser):
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.links: list[str] = []
+        self.anchors: set[str] = set()
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        found = dict(attributes)
+        if tag == "a" and found.get("href"):
+            self.links.append(found["href"] or "")
+        if found.get("id"):
+            self.anchors.add(found["id"] or "")
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    spec = importlib.util.spec_from_file_location("build", ROOT / "docs" / "build.py")
+    assert spec is not None
+    assert spec.loader is not None
+    build = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(build)
+    out = tmp_path_factory.mktemp("site")
+    build.main(out)
+    return out
+
+
+def test_no_link_is_broken(site: Path) -> None:
+    pages = {page.name: _Page(page.read_text()) for page in site.glob("*.html")}
+    assert {"index.html", "reference.html", "references.html", "methods.html"} <= set(pages)
+    for name, page in pages.items():
+        for link in page.links:
+            assert not link.startswith(("http:", "https:")), f"{name} leads off this machine: {link}"
+            file, _, anchor = link.partition("#")
+            target = file or name
+            assert (site / target).is_file(), f"{name}: {link}"
+            if anchor:
+                assert anchor in pages[target].anchors, f"{name}: {link}"
+
+
+def test_the_reference_has_every_public_name_with_its_docstring(site: Path) -> None:
+    page = (site / "reference.html").read_text()
+    for name in set(nf.__all__) - {"__version__", "losses"}:
+        assert f">{name}</h3>" in page, name
+    assert "never building n x n" in page
+
+
+def test_every_page_of_docs_is_in_the_site(site: Path) -> None:
+    built = {page.stem for page in site.glob("*.html")}
+    assert {page.stem for page in (ROOT / "docs").glob("*.md")} <= built
+
+
+CITED = re.compile(
+    r"\b((?:[A-Z][\wáéíóúü'-]+ )?[A-Z][\wáéíóúü'-]+(?: et al\.| (?:&|and) [A-Z][\wáéíóúü'-]+)?),? ((?:19|20)\d\d)\b"
+)
+NOT_WORKS = ("JPEG", "January", "November", "NeurIPS", "ICML", "ICLR", "CVPR", "ECCV", "ICCV", "AISTATS")
+
+
+def test_every_work_cited_is_in_the_references() -> None:
+    listed = (ROOT / "docs" / "references.md").read_text()
+    files = [
+        *(ROOT / "src").rglob("*.py"),
+        *(ROOT / "src").rglob("*.html"),
+        *(ROOT / "docs").glob("*.md"),
+        ROOT / "README.md",
+    ]
+    cited = 0
+    for file in files:
+        if file.name == "references.md":
+            continue
+        for who, year in CITED.findall(file.read_text()):
+            surname = who.split(" et al.")[0].split(" & ")[0].split(" and ")[0].split()[-1]
+            if surname in NOT_WORKS or not ("et al." in who or "&" in who or f"| {who} {year}" in listed):
+                continue
+            cited += 1
+            assert re.search(rf"\| [^|]*{re.escape(surname)}[^|]* {year} \|", listed), (
+                f"{file.name}: {who} {year}"
+            )
+    assert cited > 100
+
+
+def test_no_paper_is_cited_by_a_file_number() -> None:
+    numbers = re.compile(r"\b00[0-4][,]? (?:Eq|sec|Thm|App|Table|Fig|ch)\b")
+    for file in [*(ROOT / "src").rglob("*.py"), *(ROOT / "docs").glob("*.md"), ROOT / "README.md"]:
+        assert not numbers.search(file.read_text()), file
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(
+        rf"^```{language}\n(.*?)^```", (ROOT / "README.md").read_text(), re.MULTILINE | re.DOTALL
+    )
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What README takes for granted: photos/, labelled/ and test/."""
+    root, rng = tmp_path_factory.mktemp("readme"), np.random.default_rng(0)
+    for name, count in (("photos", 260), ("labelled", 40), ("test", 40)):
+        for number in range(count):
+            label = number % 2
+            pixels = rng.integers(0, 60, (16, 16, 3)) + np.array([(180, 40, 40), (40, 40, 180)][label])
+            where = root / name / ("" if name == "photos" else ("red", "blue")[label])
+            where.mkdir(parents=True, exist_ok=True)
+            Image.fromarray(pixels.astype(np.uint8)).save(where / f"{number}.png")
+    return root
+
+
+def test_readme_commands_run(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The commands about one's own pictures, in their order; those about CIFAR-10 need CIFAR-10."""
+    monkeypatch.chdir(folder)
+    commands = [line for block in blocks("") for line in block.splitlines() if line.startswith("nearfar ")]
+    own = [shlex.split(line, comments=True) for line in commands if "cifar10" not in line]
+    assert [words[1] for words in own] == ["pretrain", "evaluate", "embed", "report"]
+    for words in own:
+        # the epochs that the README speaks of are for more than a test's minute
+        extra = ["epochs=1"] if words[1] == "pretrain" else []
+        assert main([*words[1:], *extra]) == 0, capsys.readouterr().err
+    assert (folder / "features.parquet").is_file()
+    assert (folder / "runs" / "photos" / "report.html").is_file()
+
+
+def test_readme_python_runs(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(folder)
+    torch.manual_seed(0)
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(200, 2))
+    rows: Any = lambda: torch.randn(8, 4)
+    known: dict[str, Any] = {
+        "anchors": rows(), "keys": rows(), "x": x, "y": 0.6 * x + 0.8 * rng.normal(size=(200, 2)),
+        "network": torch.nn.Linear(4, 4), "z0": rows(), "z1": rows(), "image_features": rows(),
+        "text_features": rows(), "logit_scale": torch.tensor(10.0), "embeddings": rows(),
+        "labels": torch.arange(8) // 2, "queries": rows(), "documents": rows(), "hard_negatives": rows(),
+    }  # fmt: skip
+    pretrain = nf.pretrain
+    monkeypatch.setattr(nf, "pretrain", lambda *a, **k: pretrain(*a, **{**k, "epochs": 1, "quiet": True}))
+    found = blocks("python")
+    assert len(found) == 2
+    for block in found:
+        exec(compile(block, "README.md", "exec"), known)
+    assert known["features"].shape[0] == 260
+    assert torch.isfinite(known["loss"])
+    assert known["claim"].ceiling == pytest.approx(5.545, abs=1e-3)

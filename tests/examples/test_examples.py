@@ -1,0 +1,57 @@
+"""The examples run, and do what they say."""
+
+import importlib
+import sys
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+@pytest.fixture(autouse=True)
+def _importable() -> Iterator[None]:
+    sys.path.insert(0, str(EXAMPLES))
+    yield
+    sys.path.remove(str(EXAMPLES))
+
+
+def example(name: str) -> ModuleType:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of the packages that are imported
+        return importlib.import_module(name)
+
+
+@pytest.mark.parametrize("name", ["plain_torch", "lightning_loop", "accelerate_loop"])
+@pytest.mark.filterwarnings("ignore")  # Lightning and accelerate speak of loggers, workers and deprecations
+def test_training_in_a_loop_of_ones_own_keeps_features_good(name: str) -> None:
+    """After four epochs without labels, held-out digits are found by their neighbours; a collapsed encoder would be at 0.1."""
+    before, after = example(name).main(4)
+    assert after > 0.9
+    assert after != before
+
+
+def test_two_ranks_take_the_steps_of_one() -> None:
+    # float32 sums in another order: a few units in the last place of weights of size 0.1, over three steps
+    assert example("two_ranks").main() < 1e-5
+
+
+def test_a_compiled_method_has_the_same_loss() -> None:
+    eager, compiled = example("compiled").main("aot_eager")
+    assert compiled == pytest.approx(eager, rel=1e-5)
+
+
+def test_every_example_is_listed() -> None:
+    listed = (EXAMPLES / "README.md").read_text()
+    for file in EXAMPLES.glob("*.py"):
+        assert f"[{file.name}]({file.name})" in listed
+
+
+def test_examples_say_how_they_are_run() -> None:
+    for file in EXAMPLES.glob("*.py"):
+        text: Any = file.read_text()
+        assert file.name == "digits.py" or f"python examples/{file.name}" in text
