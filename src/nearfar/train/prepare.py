@@ -82,8 +82,9 @@ def prepare(
     views = settings.modality.views(settings.views, known, device)
     stream = Stream(data, views, settings.batch_size, settings.seed, workers=settings.workers)
     method = fresh_method(settings, known)
-    if isinstance(method.selection, Grouping):
-        method.selection.assign(torch.from_numpy(grouped(data, method.selection.by)))
+    for part in method.modules():
+        if isinstance(part, Grouping):
+            part.assign(torch.from_numpy(grouped(data, part.by)))
     settings.modality.check_method(data, method)
     trainer = Trainer(method, settings, stream.steps_per_epoch, device, precision)
     try_run(trainer)
