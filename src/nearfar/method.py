@@ -71,12 +71,6 @@ class Method(nn.Module):
         self.symmetric, self.chunk = symmetric, chunk
         negatives.setup(encoders.key_groups, encoders.group_of, critic.prepare)
 
-    def _load_from_state_dict(self, state: dict[str, Any], prefix: str, *rest: Any) -> None:
-        old = f"{prefix}encoders.match."  # where Deep InfoMax kept its discriminator before there were priors
-        for name in [name for name in state if name.startswith(old)]:
-            state[f"{prefix}prior.{name.removeprefix(old)}"] = state.pop(name)
-        super()._load_from_state_dict(state, prefix, *rest)
-
     def forward(self, batch: Batch, progress: Progress = START) -> Outcome:
         pairs = self.pairs(batch)
         raw, moved = self._encode(batch, *_sides(pairs))

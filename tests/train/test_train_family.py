@@ -121,8 +121,9 @@ def test_a_deep_infomax_run_from_before_priors_is_read(tmp_path: Path) -> None:
     folder = checkpoints.newest(tmp_path / "ckpt")
     assert folder is not None
     tensors, facts = checkpoints.load(folder)
-    old = {name.replace("method/prior.", "method/encoders.match."): held for name, held in tensors.items()}
-    checkpoints.save(tmp_path / "ckpt", facts["step"] + 1, old, {**facts, "step": facts["step"] + 1}, keep=1)
+    old = {name.replace("/prior.", "/encoders.match."): held for name, held in tensors.items()}
+    shutil.rmtree(tmp_path / "ckpt")
+    checkpoints.save(tmp_path / "ckpt", facts["step"], old, facts, keep=1)
     text = (tmp_path / "config.yaml").read_text().partition("prior:")[0]
     text = text.replace("encoders:\n", "encoders:\n  prior: gaussian\n  prior_weight: 0.2\n")
     (tmp_path / "config.yaml").write_text(text)
@@ -130,3 +131,5 @@ def test_a_deep_infomax_run_from_before_priors_is_read(tmp_path: Path) -> None:
     assert opened.settings.prior == {"name": "adversarial", "weight": 0.2, "target": "gaussian"}
     after = opened.method().state_dict()
     assert [name for name in before if not torch.equal(before[name], after[name])] == []
+    again = pretrain("dim", images, tmp_path, quiet=True, allow_change=True, config={**config, "epochs": 2})
+    assert again.facts["step"] == 8
