@@ -20,11 +20,13 @@ if TYPE_CHECKING:
         AlphaCPC,
         BarberAgakov,
         BinaryNCE,
+        Debiased,
         DonskerVaradhan,
         InfoNCE,
         JensenShannon,
         MultiLabelCPC,
         NPair,
+        SupCon,
         Triplet,
         Tuple,
         Vince,
@@ -37,11 +39,33 @@ if TYPE_CHECKING:
     from nearfar.evaluate import evaluate_run, knn
     from nearfar.evaluate import evaluate_run as evaluate
     from nearfar.method import Method
-    from nearfar.negatives import Bank, InBatch, NoNegatives, Queue
+    from nearfar.negatives import Bank, InBatch, NoNegatives, Queue, Support
+    from nearfar.priors import Adversarial, SIGReg, VarianceCovariance
     from nearfar.report import write_report
-    from nearfar.schedules import Progress, cosine, geometric, linear, on_loss, on_score, stairs, steps
+    from nearfar.schedules import (
+        Progress,
+        cosine,
+        geometric,
+        learnt,
+        linear,
+        on_loss,
+        on_score,
+        stairs,
+        steps,
+    )
     from nearfar.scores import Candidates, Membership, Scores, dense_scores, streamed_scores
-    from nearfar.selections import Accept, Ball, Cave, Everyone, Group, Neighbours, Ring
+    from nearfar.selections import (
+        Accept,
+        Ball,
+        Cave,
+        Chain,
+        Everyone,
+        Group,
+        Hard,
+        Labelled,
+        Neighbours,
+        Ring,
+    )
     from nearfar.train.pretrain import pretrain
     from nearfar.train.run import Run
     from nearfar.types import Batch, Certificate, Context, Encoded, NegativeSampling, Outcome, Pair
@@ -49,8 +73,8 @@ if TYPE_CHECKING:
 
 # the same names once more for Python itself; tests/core/test_core_surface.py holds the two lists together
 _WHERE = {
-    "nearfar.bounds": "Agreement AlphaCPC BarberAgakov BinaryNCE DonskerVaradhan InfoNCE JensenShannon "
-    "MultiLabelCPC NPair NWJ SMILE Triplet TUBA Tuple UBA Vince",
+    "nearfar.bounds": "Agreement AlphaCPC BarberAgakov BinaryNCE Debiased DonskerVaradhan InfoNCE JensenShannon "
+    "MultiLabelCPC NPair NWJ SMILE SupCon Triplet TUBA Tuple UBA Vince",
     "nearfar.critics": "Bilinear Cosine Distance Dot Joint Separable",
     "nearfar.data": "open_data Stream",
     "nearfar.encoders": "backbone InfoMax Momentum Network PerView Shared",
@@ -58,11 +82,12 @@ _WHERE = {
     "nearfar.estimate": "check_mi Estimate estimate_mi fit_density info",
     "nearfar.evaluate": "evaluate_run knn",
     "nearfar.method": "Method",
-    "nearfar.negatives": "Bank InBatch NoNegatives Queue",
+    "nearfar.negatives": "Bank InBatch NoNegatives Queue Support",
+    "nearfar.priors": "Adversarial SIGReg VarianceCovariance",
     "nearfar.report": "write_report",
-    "nearfar.schedules": "cosine geometric linear on_loss on_score Progress stairs steps",
+    "nearfar.schedules": "cosine geometric learnt linear on_loss on_score Progress stairs steps",
     "nearfar.scores": "Candidates dense_scores Membership Scores streamed_scores",
-    "nearfar.selections": "Accept Ball Cave Everyone Group Neighbours Ring",
+    "nearfar.selections": "Accept Ball Cave Chain Everyone Group Hard Labelled Neighbours Ring",
     "nearfar.train.pretrain": "pretrain",
     "nearfar.train.run": "Run",
     "nearfar.types": "Batch Certificate Context Encoded NegativeSampling Outcome Pair",

@@ -19,10 +19,10 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from nearfar.buffers import BufferUpdates, apply, deferred_buffers, uses_batch_statistics
-from nearfar.critics import is_product
+from nearfar.critics import LearntNumber, is_product
 from nearfar.encoders import as_encoders
 from nearfar.schedules import START, Progress
-from nearfar.scores import Candidates, Dense, Negatives, Scores, Streamed
+from nearfar.scores import Candidates, Dense, Negatives, Scores, Streamed, at_least_float32
 from nearfar.types import (
     Batch,
     Bound,
@@ -35,6 +35,7 @@ from nearfar.types import (
     Keyed,
     Outcome,
     Pair,
+    Prior,
     Refreshing,
     Remembering,
     Selection,
@@ -47,7 +48,7 @@ WHOLE, LEAST = 2**21, 32
 
 
 class Method(nn.Module):
-    """Views → encoders → negatives → selection → bound, with a critic scoring pairs.
+    """Views → encoders → negatives → selection → bound, with a critic scoring pairs, and a prior on embeddings beside it.
 
     `symmetric`: every ordered pair of views is contrasted, otherwise the first with each other one (`Encoders.pairs`). `chunk`: score
     that many anchors at a time and never build the whole matrix (None: build it, but not for log-sum-exp of many inner products).
@@ -61,21 +62,24 @@ class Method(nn.Module):
         selection: Selection,
         bound: Bound,
         *,
+        prior: Prior | None = None,
         symmetric: bool = True,
         chunk: int | None = None,
     ) -> None:
         super().__init__()
         self.encoders = as_encoders(encoders)
         self.critic, self.negatives = critic, negatives
-        self.selection, self.bound = selection, bound
+        self.selection, self.bound, self.prior = selection, bound, prior
         self.symmetric, self.chunk = symmetric, chunk
         negatives.setup(self.encoders.key_groups, self.encoders.group_of, critic.prepare)
 
     def forward(self, batch: Batch, progress: Progress = START) -> Outcome:
         pairs = self.pairs(batch)
-        encoded, moved = self.encode_batch(batch)
+        raw, moved = self._encode(batch, *_sides(pairs))
         # scores are differences of large numbers: float32, whatever the encoder ran in
         with torch.autocast(batch.index.device.type, enabled=False):
+            prior = self._prior(raw, progress)
+            encoded = self._prepared(raw)
             scores = [
                 self.selection(*self.score(encoded, batch.index, p.anchor, p.key, progress)) for p in pairs
             ]
@@ -90,12 +94,27 @@ class Method(nn.Module):
         total = _weighted(weights, climbed)
         # how far the estimate is below its ceiling: for InfoNCE this is the cross-entropy people know
         loss = -total if claim.ceiling is None else sum(weights) * claim.ceiling - total
-        if encoded.penalty is not None:
-            loss = loss + encoded.penalty
+        if prior is not None:
+            loss = loss + prior
         nats = None
         if claim.status != "objective only":
             nats = (_weighted(weights, values) / sum(weights)).detach()
-        return Outcome(loss, nats, claim.ceiling, _detached(encoded), batch.index, observed, moved)
+        return Outcome(loss, nats, claim.ceiling, _detached(encoded), batch.index, observed, prior, moved)
+
+    def _prior(self, encoded: Encoded, progress: Progress) -> Float[Tensor, ""] | None:
+        if self.prior is None:
+            return None
+        clouds = [at_least_float32(cloud) for cloud in encoded.cloud_of_each_view()]
+        return self.prior(clouds, progress)
+
+    @property
+    def selections(self) -> tuple[Selection, ...]:
+        """The selection, or those it applies in turn."""
+        return tuple(getattr(self.selection, "parts", (self.selection,)))
+
+    def learnt(self) -> dict[str, float]:
+        """The numbers that are learnt beside the networks, as they are now, by the setting that began them."""
+        return {name: part().item() for name, part in self.named_modules() if isinstance(part, LearntNumber)}
 
     def pairs(self, batch: Batch) -> tuple[Pair, ...]:
         """Who is contrasted with whom in a batch."""
@@ -103,24 +122,28 @@ class Method(nn.Module):
 
     def encode_batch(self, batch: Batch) -> tuple[Encoded, BufferUpdates]:
         """Anchors and keys of all pairs."""
-        pairs = self.pairs(batch)
-        return self.encode(
-            batch, anchors=sorted({p.anchor for p in pairs}), keys=sorted({p.key for p in pairs})
-        )
+        return self.encode(batch, *_sides(self.pairs(batch)))
 
     def encode(
         self, batch: Batch, anchors: Sequence[int], keys: Sequence[int]
     ) -> tuple[Encoded, BufferUpdates]:
         """Embeddings as they are scored and stored, and what is to become of the networks' buffers."""
-        with deferred_buffers(self.encoders) as moved:
-            encoded = self.encoders.encode(batch, anchors, keys)
+        raw, moved = self._encode(batch, anchors, keys)
         with torch.autocast(batch.index.device.type, enabled=False):
-            prepared = replace(
-                encoded,
-                anchors={w: self.critic.prepare(z) for w, z in encoded.anchors.items()},
-                keys={w: self.critic.prepare(z) for w, z in encoded.keys.items()},
-            )
-        return prepared, moved
+            return self._prepared(raw), moved
+
+    def _encode(
+        self, batch: Batch, anchors: Sequence[int], keys: Sequence[int]
+    ) -> tuple[Encoded, BufferUpdates]:
+        with deferred_buffers(self.encoders) as moved:
+            return self.encoders.encode(batch, anchors, keys), moved
+
+    def _prepared(self, raw: Encoded) -> Encoded:
+        return replace(
+            raw,
+            anchors={w: self.critic.prepare(z) for w, z in raw.anchors.items()},
+            keys={w: self.critic.prepare(z) for w, z in raw.keys.items()},
+        )
 
     @torch.no_grad()
     def _observed(self, scores: list[Scores]) -> Tensor | None:
@@ -136,9 +159,11 @@ class Method(nn.Module):
         keys = {k: rows for k, rows in encoded.keys.items() if self._alike(k, key)}
         positive = self.negatives.positive(keys, rows, key)
         candidates = self.negatives.candidates(keys, rows, key)
+        lowest = getattr(self.critic, "lowest", None)
         scores = Scores(
             self._positives(anchors, positive, progress),
             self._negatives(anchors, rows, candidates, progress),
+            lowest=None if lowest is None else lowest(progress),
         )
         as_mean = getattr(self.bound, "distance_scores", False)
         return scores, Context(anchors, candidates, rows, progress, as_mean)
@@ -209,13 +234,15 @@ class Method(nn.Module):
         From the bank where there is one, its views side by side; otherwise from `embed_all`, which embeds the
         training data in order (see `embed`) and is called only when needed.
         """
-        if not isinstance(self.selection, Refreshing) or not self.selection.due(progress):
+        due = [part for part in self.selections if isinstance(part, Refreshing) and part.due(progress)]
+        if not due:
             return False
         if isinstance(self.negatives, Keyed):
             embedding = self.negatives.rows.transpose(0, 1).flatten(1)
         else:
             embedding = embed_all()
-        self.selection.refresh(embedding)
+        for part in due:
+            part.refresh(embedding)
         return True
 
     def certificate(
@@ -281,6 +308,11 @@ class Method(nn.Module):
 EQUAL_KEYS = "rows with equal keys are not contrasted with each other, so negatives are not draws of p(v)"
 UNLIKE_PAIRS = "the number is a weighted mean over pairs of different views or steps, I the same mean of their informations"
 _STRENGTH = ("objective only", "not covered", "measured", "proven")
+
+
+def _sides(pairs: Sequence[Pair]) -> tuple[list[int], list[int]]:
+    """Which views are asked about and which keys are needed."""
+    return sorted({p.anchor for p in pairs}), sorted({p.key for p in pairs})
 
 
 def _weighted(weights: Sequence[float], values: Sequence[Tensor]) -> Float[Tensor, ""]:

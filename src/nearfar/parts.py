@@ -16,7 +16,7 @@ import yaml
 from yaml.composer import ComposerError
 
 from nearfar.errors import UserError
-from nearfar.schedules import Schedule, Value, parse_value
+from nearfar.schedules import Learnable, Learnt, Schedule, Value, parse_learnable, parse_value
 
 
 class _Plain(yaml.SafeLoader):
@@ -121,7 +121,7 @@ def chosen_views(part: Any, choice: Mapping[str, Any]) -> dict[str, Any]:
 
 def plain(value: Any) -> Any:
     """A part's setting as YAML can hold it."""
-    if isinstance(value, Schedule):
+    if isinstance(value, (Schedule, Learnt)):
         return value.written()
     if isinstance(value, Mapping):
         return {key: plain(inner) for key, inner in value.items()}
@@ -132,6 +132,8 @@ def convert(raw: Any, annotation: Any, key: str) -> Any:
     """A raw setting as the annotated type, or a sentence naming the key, what it was and what is allowed."""
     if annotation == Value:
         return parse_value(raw, key)
+    if annotation == Learnable:
+        return parse_learnable(raw, key)
     origin = get_origin(annotation)
     if origin in (Union, types.UnionType):
         return _optional(raw, get_args(annotation), key)

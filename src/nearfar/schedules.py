@@ -246,6 +246,19 @@ class OnLoss(Adaptive):
 Value = float | Schedule
 
 
+@dataclass(frozen=True)
+class Learnt:
+    """A number that begins as `start` and is learnt with the networks. Only some parts can learn theirs."""
+
+    start: float
+
+    def written(self) -> str:
+        return f"learnt({self.start})"
+
+
+Learnable = float | Schedule | Learnt
+
+
 def _float(number: float | None) -> float | None:
     return None if number is None else float(number)
 
@@ -280,6 +293,10 @@ def on_loss(start: float, end: float, moves: float = 200) -> OnLoss:
     return OnLoss(float(start), float(end), float(moves))
 
 
+def learnt(start: float) -> Learnt:
+    return Learnt(float(start))
+
+
 SCHEDULES: dict[str, Callable[..., Schedule]] = {
     "linear": linear,
     "geometric": geometric,
@@ -311,10 +328,26 @@ def written(value: Value) -> str:
     return value.written() if isinstance(value, Schedule) else f"{value:g}"
 
 
+def parse_learnable(raw: Any, key: str = "value") -> Learnable:
+    """A `Value` from a setting, or `learnt(0.07)`."""
+    if isinstance(raw, Learnt):
+        return raw
+    name, positional, named = _schedule_parts(raw)
+    if name != "learnt":
+        return parse_value(raw, key)
+    numbers = [*positional, *named.values()]
+    if len(numbers) != 1 or numbers[0] is None or not abs(numbers[0]) <= _LARGEST:
+        raise UserError(f"{key} was {raw!r}; expected one finite number to begin with, such as learnt(0.07)")
+    return learnt(numbers[0])
+
+
 def parse_value(raw: Any, key: str = "value") -> Value:
     """A `Value` from a setting: a number, `linear(0,0.9)`, or `{linear: {start: 0, end: 0.9}}`."""
     if isinstance(raw, Schedule):
         return raw
+    if isinstance(raw, Learnt) or _schedule_parts(raw)[0] == "learnt":
+        shown = raw.written() if isinstance(raw, Learnt) else raw
+        raise UserError(f"{key} was {shown}; it cannot be learnt: expected a number or a schedule")
     if isinstance(raw, str):
         with contextlib.suppress(ValueError):
             raw = float(raw)

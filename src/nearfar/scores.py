@@ -317,12 +317,13 @@ class Scores:
     """All that a bound may see: log-scores f(u, v) of positives, and of negatives through reductions.
 
     `also`: further positives among the candidates (those with the anchor's label), as many as there are for each anchor, seen
-    through reductions like negatives.
+    through reductions like negatives. `lowest`: the least score there can be, where the critic has one.
     """
 
     positive: Float[Tensor, "anchor positive"]
     negative: Negatives
     also: Negatives | None = None
+    lowest: float | Tensor | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "positive", at_least_float32(self.positive))
@@ -397,7 +398,8 @@ def _in_batch(
 def dense_scores(anchors: Tensor, keys: Tensor, temperature: float | Tensor = 1.0) -> Scores:
     """In-batch cosine scores: row i's positive is key i, the others its negatives."""
     anchors, positive, index, candidates = _in_batch(anchors, keys, temperature)
-    return Scores(positive, Dense(anchors @ candidates.embedding.T, candidates.negative_mask(index)))
+    negative = Dense(anchors @ candidates.embedding.T, candidates.negative_mask(index))
+    return Scores(positive, negative, lowest=-1.0 / temperature)
 
 
 def streamed_scores(
@@ -405,4 +407,4 @@ def streamed_scores(
 ) -> Scores:
     """The same scores as `dense_scores`, never building n x n."""
     anchors, positive, index, candidates = _in_batch(anchors, keys, temperature)
-    return Scores(positive, Streamed(anchors, index, candidates, tile))
+    return Scores(positive, Streamed(anchors, index, candidates, tile), lowest=-1.0 / temperature)

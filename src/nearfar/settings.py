@@ -2,7 +2,7 @@
 
     nearfar pretrain moco photos/ --out runs/a epochs=50 negatives.size=8192 encoders.momentum=cosine(0.99,1)
 
-The six choices (`views`, `encoders`, `critic`, `negatives`, `selection`, `bound`) are mappings with a `name` and
+The choices (`views`, `encoders`, `critic`, `negatives`, `selection`, `bound`, `prior`) are mappings with a `name` and
 the settings of that part; `bound=infonce` is short for `bound: {name: infonce}`, and naming another part drops
 the settings of the one it replaces. Nothing here imports or runs what a file names: parts come from the rooms' own lists.
 """
@@ -126,6 +126,7 @@ class Settings(BaseModel):
     negatives: dict[str, Any]
     selection: dict[str, Any]
     bound: dict[str, Any]
+    prior: dict[str, Any]
 
     @field_validator("*", mode="before")
     @classmethod

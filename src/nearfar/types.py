@@ -17,7 +17,7 @@ What a part says of itself are class attributes, all but the first optional, and
     bound        distance_scores, needs_bounded, reads_negatives (True)
     critic       bounded, normalised
     negatives    own_positive, per_instance, nobody
-    selection    per_instance
+    selection    per_instance, weighs
     encoders     takes, views, networks, own_network, scored, whole (True), one_view, own_weights
 """
 
@@ -106,7 +106,11 @@ class Encoded:
     instance: Mapping[int, Int[Tensor, "row"]] = field(
         default_factory=dict
     )  # where in the batch a row is from
-    penalty: Float[Tensor, ""] | None = None  # what the encoders ask beside the bound, e.g. a prior to match
+    # what a prior speaks of: embeddings by view as a network gives them, before a predictor; None: the anchors
+    clouds: Mapping[int, Float[Tensor, "anchor dim"]] | None = None
+
+    def cloud_of_each_view(self) -> tuple[Float[Tensor, "row dim"], ...]:
+        return tuple((self.anchors if self.clouds is None else self.clouds).values())
 
     def index_of(self, key: int, instances: Int[Tensor, "instance"]) -> Int[Tensor, "row"]:
         return self.index.get(key, instances)
@@ -146,6 +150,7 @@ class NegativeSampling:
     normalised: bool | None = None  # scores are log q(v | u) of a normalised density q
     cut: Literal["none", "below", "above"] = "none"
     coverage: Coverage | None = None  # of a cut from above, where it was measured
+    weighted: bool = False  # similar negatives count more, dissimilar ones less
 
     def __post_init__(self) -> None:
         if self.independent and not self.exchangeable:
@@ -196,10 +201,12 @@ class Outcome:
     encoded: Encoded  # prepared by the critic, detached
     index: Int[Tensor, "anchor"]
     observed: Tensor | None = None  # what a bound that remembers saw, one row per pair of views
+    prior: Float[Tensor, ""] | None = None  # what of the loss is the prior's
     moved: BufferUpdates = ()  # what the pass would have written to the networks' buffers
 
 
-# (setting, value, text): what a part's equation says besides where the setting has that value, or, for `...`, any
+# (setting, value, text): what a part's equation says besides where the setting has that value, or, for `...`, any, or, for a
+# function, one of which it is true
 Remark = tuple[str, Any, str]
 
 
@@ -227,7 +234,8 @@ class Encoders(Protocol):
 
 class Critic(Protocol):
     """How a pair is scored. One whose scores are log q(v | u) of a normalised density says so by an attribute
-    `normalised = True`, one whose scores are not by `normalised = False`; without it nothing is known."""
+    `normalised = True`, one whose scores are not by `normalised = False`; without it nothing is known. One whose scores have a
+    least value tells it by `lowest(progress)`."""
 
     def prepare(self, embedding: Tensor) -> Tensor:
         """Brings an embedding to the form that is scored and stored, e.g. unit length."""
@@ -315,11 +323,11 @@ class Clustered(Protocol):
 
 @runtime_checkable
 class Scaled(Protocol):
-    """A critic whose scores, times `scale`, are a similarity with a name of its own."""
+    """A critic whose scores are a similarity with a name of its own, scaled and shifted."""
 
     measure: str
 
-    def scale(self, progress: Progress) -> float: ...
+    def similarity(self, scores: Any, progress: Progress) -> Any: ...
 
 
 @runtime_checkable
@@ -336,6 +344,16 @@ class Keyed(Protocol):
     """A source with a row for every instance, which saves embedding all of them again."""
 
     rows: Float[Tensor, "view instance dim"]
+
+
+class Prior(Protocol):
+    """What embeddings should look like as a cloud: a loss beside the bound, its weight included.
+
+    It reads a cloud for each view, in float32 at least, before the critic brings them to any form; it changes nothing."""
+
+    def __call__(
+        self, clouds: Sequence[Float[Tensor, "row dim"]], progress: Progress = ...
+    ) -> Float[Tensor, ""]: ...
 
 
 class Bound(Protocol):

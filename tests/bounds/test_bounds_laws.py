@@ -123,6 +123,26 @@ def npair(positive: Tensor, negatives: list[Tensor]) -> Tensor:
     return torch.stack(values).mean()
 
 
+def supcon(positive: Tensor, negatives: list[Tensor], form: str = "out") -> Tensor:
+    """Khosla et al. 2020, Eq. 2 and 3 by exponentials and sums: A(i) holds positives and negatives."""
+    values = []
+    for row, others in zip(positive, negatives, strict=True):
+        shares = row.exp() / (row.exp().sum() + others.exp().sum())
+        values.append(shares.log().mean() if form == "out" else shares.mean().log())
+    return torch.stack(values).mean()
+
+
+def debiased(positive: Tensor, negatives: list[Tensor], tau: float = 0.1) -> Tensor:
+    """Chuang et al. 2020, Eq. 7-8 for each positive; nothing is known of the least score."""
+    values = []
+    for row, others in zip(positive, negatives, strict=True):
+        n = len(others)
+        for p in row:
+            g = (others.exp().sum() - tau * n * p.exp()) / (1 - tau)
+            values.append(p - torch.log((p.exp() + g.clamp_min(0)) / (1 + n)))
+    return torch.stack(values).mean()
+
+
 Reference = Callable[[Tensor, list[Tensor]], Tensor]
 REFERENCES: dict[str, Reference] = {
     "infonce": infonce,
@@ -141,6 +161,8 @@ REFERENCES: dict[str, Reference] = {
     "tuple": npair,
     "npair": npair,
     "agreement": agreement,
+    "supcon": supcon,
+    "debiased": debiased,
 }
 # further settings of bounds that have any
 VARIANTS: dict[str, tuple[Bound, Reference]] = {
@@ -151,6 +173,9 @@ VARIANTS: dict[str, tuple[Bound, Reference]] = {
     "smile 0.5": (nf.SMILE(0.5), partial(smile, clip=0.5)),
     "triplet 3": (nf.Triplet(3.0), partial(triplet, margin=3.0)),
     "triplet semi-hard": (nf.Triplet(2.0, semi_hard=True), partial(triplet, margin=2.0, semi_hard=True)),
+    "supcon in": (nf.SupCon("in"), partial(supcon, form="in")),
+    "debiased 0": (nf.Debiased(0.0), infonce),
+    "debiased 0.6": (nf.Debiased(0.6), partial(debiased, tau=0.6)),
     "dv mine, nothing seen": (nf.DonskerVaradhan(0.99), donsker),
 }
 BOUNDS: dict[str, tuple[Bound, Reference]] = {

@@ -135,7 +135,7 @@ def test_recipes_and_doctor() -> None:
     recipes = json.loads(done.stdout)
     assert {"simclr", "moco", "byol", "instdisc"} <= set(recipes)
     for choices in recipes.values():
-        assert set(choices) == {"views", "encoders", "critic", "negatives", "selection", "bound"}
+        assert set(choices) == {"views", "encoders", "critic", "negatives", "selection", "bound", "prior"}
     assert "bf16" in json.loads(nearfar("doctor", "--json").stdout)
 
 

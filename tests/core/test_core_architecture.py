@@ -8,7 +8,7 @@ import pytest
 import nearfar as nf
 
 SOURCE = Path(nf.__file__).parent
-ROOMS = ("views", "encoders", "critics", "negatives", "selections", "bounds")
+ROOMS = ("views", "encoders", "critics", "negatives", "selections", "bounds", "priors")
 BASE = {
     f"nearfar.{name}"
     for name in ("types", "schedules", "scores", "logsumexp", "randomness", "errors", "extras")

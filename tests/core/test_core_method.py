@@ -18,7 +18,7 @@ from nearfar.encoders import Momentum, Network, Shared, linear_head
 from nearfar.errors import UserError
 from nearfar.method import Method
 from nearfar.modalities.image import IMAGE, seen_channels
-from nearfar.negatives import Bank, InBatch, NoNegatives, Queue
+from nearfar.negatives import Bank, InBatch, NoNegatives, Queue, Support
 from nearfar.recipes import RECIPES
 from nearfar.recipes.build import build_method
 from nearfar.recipes.choices import CHOICES
@@ -57,6 +57,11 @@ def pictures(channels: Sequence[int], seed: int = 0, first: int = 0) -> Batch:
     generator = torch.Generator().manual_seed(seed)
     shown = tuple(torch.randn(8, count, 16, 16, generator=generator) for count in channels)
     return Batch(shown, torch.arange(first, first + 8))
+
+
+def room_for(recipe: str, size: int) -> dict[str, int]:
+    """A queue that a few pictures fill, where the recipe has one."""
+    return {"negatives.size": size} if RECIPES[recipe].negatives["name"] in ("queue", "support") else {}
 
 
 def seen_by(recipe: str) -> tuple[int, ...]:
@@ -127,7 +132,7 @@ def test_byol_loss_equals_the_squared_distance_of_unit_vectors() -> None:
 
 @pytest.mark.parametrize("recipe", SOME)
 def test_forward_changes_nothing_and_advance_what_it_must(recipe: str) -> None:
-    method = built(recipe, **({"negatives.size": 16} if recipe.startswith("moco") else {})).train()
+    method = built(recipe, **room_for(recipe, 16)).train()
     views = seen_by(recipe)
     method.prime(pictures(views, first=8))
     before = {name: tensor.clone() for name, tensor in method.state_dict().items()}
@@ -139,6 +144,7 @@ def test_forward_changes_nothing_and_advance_what_it_must(recipe: str) -> None:
     moved = {name for name, tensor in method.state_dict().items() if not torch.equal(before[name], tensor)}
     assert any("running_mean" in name for name in moved)
     assert ("negatives.index" in moved) == isinstance(method.negatives, (Queue, Bank))
+    assert ("negatives.queue.index" in moved) == isinstance(method.negatives, Support)
     assert all(torch.isfinite(p.grad).all() for p in method.parameters() if p.grad is not None)
 
 
@@ -193,9 +199,7 @@ def test_many_scores_are_streamed_unasked_and_stay_the_same() -> None:
 def test_chunked_scores_give_the_same_loss_and_gradient(recipe: str) -> None:
     results: list[tuple[Tensor, ...]] = []
     for chunk in (None, 3):
-        method = built(
-            recipe, chunk=chunk, **({"negatives.size": 16} if recipe.startswith("moco") else {})
-        ).train()
+        method = built(recipe, chunk=chunk, **room_for(recipe, 16)).train()
         views = seen_by(recipe)
         method.prime(pictures(views, first=8))
         torch.manual_seed(1)  # what is drawn in a step (dim's prior) is drawn again
@@ -216,8 +220,7 @@ def test_any_number_of_views_paired_either_way(recipe: str) -> None:
             with pytest.raises(UserError, match=r"views\.count=3"):
                 built(recipe, **changes)
             continue
-        size = {"negatives.size": 32} if recipe.startswith("moco") else {}
-        method = built(recipe, **changes, **size).train()
+        method = built(recipe, **changes, **room_for(recipe, 32)).train()
         channels = seen_by(recipe) if recipe == "cmc" else (3,) * count
         method.prime(pictures(channels, first=8))
         outcome = method(pictures(channels))

@@ -13,7 +13,6 @@ from nearfar.bounds import DonskerVaradhan, InfoNCE, JensenShannon
 from nearfar.critics import Cosine
 from nearfar.encoders import HeadConfig, InfoMax, Network, PerView, backbone, linear_head, pictured
 from nearfar.encoders.backbones import BACKBONES
-from nearfar.encoders.infomax import PriorMatch
 from nearfar.encoders.per_view import ConcatFeatures
 from nearfar.encoders.stages import map_and_features
 from nearfar.errors import UserError
@@ -145,7 +144,7 @@ def test_dim_equals_global_and_local_terms_written_out(
     form: str, bound: object, alpha: float, beta: float
 ) -> None:
     """Liu 2022, Eq. 37: alpha I(X; E(X)) + beta / M^2 sum_i I(X^(i); E(X)), negatives from the other pictures."""
-    role = infomax(global_weight=alpha, local_weight=beta, prior="none")
+    role = infomax(global_weight=alpha, local_weight=beta)
     shown = photographs()
     outcome = Method(role, Cosine(T), InBatch("one"), Everyone(), bound)(shown)  # type: ignore[arg-type]
     y, whole, places = codes(role, shown.views[0])
@@ -170,13 +169,13 @@ def test_dim_equals_global_and_local_terms_written_out(
 
 
 def test_dim_in_its_donsker_varadhan_form_has_finite_gradients_everywhere() -> None:
-    role = infomax(prior="none")
+    role = infomax()
     Method(role, Cosine(T), InBatch("one"), Everyone(), DonskerVaradhan())(photographs()).loss.backward()
     assert all(p.grad is not None and p.grad.isfinite().all() for p in role.parameters())
 
 
 def test_with_two_views_a_summary_is_told_from_the_maps_of_the_other() -> None:
-    role = infomax(global_weight=1.0, local_weight=0.0, prior="none")
+    role = infomax(global_weight=1.0, local_weight=0.0)
     shown = photographs(2)
     loss = Method(role, Cosine(T), InBatch("one"), Everyone(), InfoNCE())(shown).loss
     summaries, wholes = zip(*(codes(role, view)[:2] for view in shown.views), strict=True)
@@ -196,50 +195,6 @@ def test_dims_claim_is_that_of_its_weakest_term() -> None:
     assert claim().status == "not covered"
     mean = (0.5 * math.log(N) + 1.0 * math.log(1 + 16 * (N - 1))) / 1.5
     assert claim().ceiling == pytest.approx(mean)
-
-
-@pytest.mark.parametrize("prior", ["uniform", "gaussian"])
-def test_the_discriminator_descends_what_the_encoder_climbs(prior: str) -> None:
-    """Liu 2022, Eq. 38 with the erratum: D maximises E ln D(v) + E ln(1 - D(y)), the encoder minimises it."""
-    torch.manual_seed(0)
-    match = PriorMatch(prior, DIM).double()  # type: ignore[arg-type]
-    y = torch.randn(N, DIM, dtype=torch.float64, requires_grad=True)
-
-    def drawn() -> Tensor:
-        torch.manual_seed(3)
-        return torch.rand_like(y) if prior == "uniform" else torch.randn_like(y)
-
-    def divergence(y: Tensor) -> Tensor:
-        ours = torch.sigmoid(y) if prior == "uniform" else y
-        of_prior, of_ours = (torch.sigmoid(match.discriminator(z)) for z in (drawn(), ours))
-        return (of_prior.log() + (1 - of_ours).log()).mean()
-
-    torch.manual_seed(3)
-    penalty = match(y)
-    torch.testing.assert_close(penalty, -divergence(y))
-    weights = list(match.discriminator.parameters())
-    of_y, *of_weights = torch.autograd.grad(penalty, [y, *weights])
-    true_y, *true_weights = torch.autograd.grad(divergence(y), [y, *weights])
-    torch.testing.assert_close(of_y, true_y)  # a step against it lowers the divergence
-    for ours, theirs in zip(of_weights, true_weights, strict=True):
-        torch.testing.assert_close(ours, -theirs)  # a step against it raises the divergence
-
-
-def test_the_prior_shapes_the_summary() -> None:
-    """Trained against the prior alone, summaries that were all alike spread over the cube."""
-    torch.manual_seed(0)
-    y = nn.Parameter(0.1 * torch.randn(256, 2) + 2.0)
-    match = PriorMatch("uniform", 2)
-    optimiser = torch.optim.Adam([{"params": [y], "lr": 0.02}, {"params": match.parameters(), "lr": 0.005}])
-    before = torch.sigmoid(y).detach()
-    for _ in range(400):
-        optimiser.zero_grad()
-        match(y).backward()
-        optimiser.step()
-    after = torch.sigmoid(y).detach()
-    assert before.std(dim=0).max() < 0.02
-    assert (after.mean(dim=0) - 0.5).abs().max() < 0.15
-    assert after.std(dim=0).min() > 0.15
 
 
 @pytest.mark.parametrize("name", [name for name in BACKBONES if name != "resnet50"])

@@ -132,7 +132,15 @@ def test_json_keeps_its_shape(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["recipes", "moco-ring", "--json"]) == 0
     printed = json.loads(capsys.readouterr().out)
     assert set(printed) == {"moco-ring"}
-    assert list(printed["moco-ring"]) == ["views", "encoders", "critic", "negatives", "selection", "bound"]
+    assert list(printed["moco-ring"]) == [
+        "views",
+        "encoders",
+        "critic",
+        "negatives",
+        "selection",
+        "bound",
+        "prior",
+    ]
     assert all(isinstance(line, str) for line in printed["moco-ring"].values())
 
 

@@ -12,8 +12,10 @@ from collections.abc import Callable
 from nearfar.bounds.agreement import Agreement
 from nearfar.bounds.classification import BinaryNCE, JensenShannon
 from nearfar.bounds.cpc import AlphaCPC, MultiLabelCPC, smallest_proven_alpha
+from nearfar.bounds.debiased import Debiased
 from nearfar.bounds.donsker import SMILE, DonskerVaradhan
 from nearfar.bounds.infonce import InfoNCE, Vince
+from nearfar.bounds.labels import SupCon
 from nearfar.bounds.metric import NPair, Triplet, Tuple
 from nearfar.bounds.variational import NWJ, TUBA, UBA, BarberAgakov
 from nearfar.types import Bound
@@ -35,6 +37,8 @@ PARTS: dict[str, Callable[..., Bound]] = {
     "tuple": Tuple,
     "npair": NPair,
     "agreement": Agreement,
+    "supcon": SupCon,
+    "debiased": Debiased,
 }
 
 __all__ = [
@@ -47,11 +51,13 @@ __all__ = [
     "AlphaCPC",
     "BarberAgakov",
     "BinaryNCE",
+    "Debiased",
     "DonskerVaradhan",
     "InfoNCE",
     "JensenShannon",
     "MultiLabelCPC",
     "NPair",
+    "SupCon",
     "Triplet",
     "Tuple",
     "Vince",

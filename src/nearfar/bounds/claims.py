@@ -63,6 +63,8 @@ def proven(condition: str, sampling: NegativeSampling, ceiling: float | None = N
         return Certificate("measured", f"{_CUT}, which {_held(sampling.coverage)}{_limit(ceiling)}", ceiling)
     if sampling.cut == "below":
         condition = f"{condition}; dropping the least similar can only lower the estimate"
+    if sampling.weighted:
+        condition = f"{condition}; weights that rise with similarity can only lower it"
     unknown = []
     if sampling.held_out is None:
         unknown.append("neither encoders nor critic were fitted to this sample")

@@ -6,6 +6,7 @@ from nearfar.critics.cosine import Cosine
 from nearfar.critics.distance import Distance
 from nearfar.critics.dot import Dot
 from nearfar.critics.inner import InnerProduct, is_product
+from nearfar.critics.learnt import LearntNumber
 from nearfar.critics.networks import Bilinear, Joint, Separable
 from nearfar.types import Critic
 
@@ -26,6 +27,7 @@ __all__ = [
     "Dot",
     "InnerProduct",
     "Joint",
+    "LearntNumber",
     "Separable",
     "is_product",
 ]

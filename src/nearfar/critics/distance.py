@@ -10,20 +10,24 @@ from torch import Tensor
 
 from nearfar.errors import UserError
 from nearfar.schedules import START, Progress, Value, at, ends, parse_value, written
+from nearfar.types import Remark
 
 
 @dataclass(frozen=True)
 class Distance:
-    """Minus the squared Euclidean distance over a temperature (Sáez Maldonado 2021, Eq. 17); of unit vectors when `unit`.
+    """Minus the squared Euclidean distance over a temperature (Sáez Maldonado 2021, Eq. 17); of unit vectors when `unit`, and
+    divided by their dimension when `mean`.
 
     On unit vectors it is 2 cos - 2: the cosine critic up to a constant, at half the temperature.
     """
 
     equation: ClassVar[str] = "-|u - v|^2 / {temperature}"
+    remarks: ClassVar[tuple[Remark, ...]] = (("mean", True, "divided by the dimension"),)
     normalised: ClassVar[bool] = False
     bounded: ClassVar[bool] = True  # above
     temperature: Value = 1.0
     unit: bool = True
+    mean: bool = False
 
     def __post_init__(self) -> None:
         temperature = parse_value(self.temperature, "temperature")
@@ -38,11 +42,14 @@ class Distance:
     def pairs(
         self, anchors: Float[Tensor, "n dim"], keys: Float[Tensor, "n dim"], progress: Progress = START
     ) -> Float[Tensor, "n"]:
-        return -(anchors - keys).square().sum(dim=1) / at(self.temperature, progress)
+        return -(anchors - keys).square().sum(dim=1) / self._scale(anchors, progress)
 
     def cross(
         self, anchors: Float[Tensor, "n dim"], keys: Float[Tensor, "m dim"], progress: Progress = START
     ) -> Float[Tensor, "n m"]:
         # |u|^2 + |v|^2 - 2 uv: one matrix product instead of n x m x dim differences
         squares = anchors.square().sum(dim=1)[:, None] + keys.square().sum(dim=1)[None, :]
-        return (2.0 * anchors @ keys.T - squares) / at(self.temperature, progress)
+        return (2.0 * anchors @ keys.T - squares) / self._scale(anchors, progress)
+
+    def _scale(self, anchors: Float[Tensor, "n dim"], progress: Progress) -> float:
+        return at(self.temperature, progress) * (anchors.shape[1] if self.mean else 1)

@@ -80,7 +80,7 @@ class PerView(ViewEncoder, nn.Module):
     def encode(self, batch: Batch, anchors: Sequence[int], keys: Sequence[int]) -> Encoded:
         embedded = {w: self.networks[w](batch.views[w]) for w in sorted({*anchors, *keys})}
         asked = predicted(self.predictor, {w: embedded[w] for w in anchors})
-        return Encoded(asked, {w: embedded[w] for w in keys})
+        return Encoded(asked, {w: embedded[w] for w in keys}, clouds=embedded)
 
     def advance(self, progress: Progress) -> None:
         """Nothing follows slowly here."""

@@ -86,7 +86,7 @@ class Shared(ViewEncoder, nn.Module):
         embedded = _embed(self.network, batch.views, sorted({*anchors, *keys}))
         asked = predicted(self.predictor, {w: embedded[w] for w in anchors})
         known = {w: embedded[w].detach() if self.stop_gradient else embedded[w] for w in keys}
-        return Encoded(asked, known)
+        return Encoded(asked, known, clouds=embedded)
 
     def advance(self, progress: Progress) -> None:
         """Nothing follows slowly here."""
@@ -120,10 +120,11 @@ class Momentum(ViewEncoder, nn.Module):
         self.slow = copy.deepcopy(network).requires_grad_(False)
 
     def encode(self, batch: Batch, anchors: Sequence[int], keys: Sequence[int]) -> Encoded:
-        asked = predicted(self.predictor, _embed(self.network, batch.views, sorted({*anchors})))
+        embedded = _embed(self.network, batch.views, sorted({*anchors}))
+        asked = predicted(self.predictor, embedded)
         with torch.no_grad():
             known = _embed(self.slow, batch.views, sorted({*keys}))
-        return Encoded(asked, known)
+        return Encoded(asked, known, clouds=embedded)
 
     @torch.no_grad()
     def advance(self, progress: Progress) -> None:

@@ -113,6 +113,11 @@ def grouped(data: DataSet, by: str) -> Int64[np.ndarray, "instance"]:
     known = {"self": np.arange(len(data), dtype=np.int64), **data.groups}
     if data.labels is not None:
         known["label"] = data.labels
+    if by == "label" and by not in known:
+        why = f" ({data.unlabelled})" if data.unlabelled else ""
+        raise UserError(
+            f"selection.by was label, but {data.name} has no labels{why}; use data with labels, or a recipe that needs none"
+        )
     if by not in known:
         raise UserError(f"selection.by was {by!r}; {data.name} can be grouped by {', '.join(sorted(known))}")
     return known[by]

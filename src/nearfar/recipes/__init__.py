@@ -1,11 +1,13 @@
 """The papers' methods as assignments of parts, by family. A recipe changes nothing but the defaults."""
 
+from nearfar.recipes.corrected import DCL, DEBIASED, HCL, SUPCON
 from nearfar.recipes.infomax import DIM
-from nearfar.recipes.memory import CMC, INSTDISC, LOCAL_AGGREGATION, MOCO, MOCO_V1
+from nearfar.recipes.memory import CMC, INSTDISC, LOCAL_AGGREGATION, MOCO, MOCO_V1, NNCLR
 from nearfar.recipes.metric import NPAIR, TRIPLET, TUPLE
 from nearfar.recipes.recipe import Recipe
 from nearfar.recipes.sequences import CPC, MASKED
-from nearfar.recipes.siamese import BYOL, END_TO_END, SIMCLR, SIMSIAM
+from nearfar.recipes.shaped import SIGREG, VICREG
+from nearfar.recipes.siamese import BYOL, END_TO_END, MOCO_V3, SIMCLR, SIMSIAM
 from nearfar.recipes.variants import variants
 
 IMAGES: dict[str, Recipe] = {
@@ -22,6 +24,14 @@ IMAGES: dict[str, Recipe] = {
     "triplet": TRIPLET,
     "dim": DIM,
     "la": LOCAL_AGGREGATION,
+    "moco-v3": MOCO_V3,
+    "nnclr": NNCLR,
+    "dcl": DCL,
+    "debiased": DEBIASED,
+    "hcl": HCL,
+    "supcon": SUPCON,
+    "vicreg": VICREG,
+    "sigreg": SIGREG,
 }
 BASE: dict[str, Recipe] = {**IMAGES, "cpc": CPC, "mlm": MASKED}
 RECIPES: dict[str, Recipe] = {**BASE, **variants(IMAGES)}

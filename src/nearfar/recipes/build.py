@@ -22,7 +22,8 @@ from nearfar.recipes.choices import ROOMS
 from nearfar.types import Encoders
 
 NONE: Mapping[str, Any] = {}
-OTHERS = ("critic", "negatives", "selection", "bound")  # beside the encoders, in the order they are made
+# beside the encoders, in the order they are made: a prior last, so that its weights do not change how the others begin
+OTHERS = ("critic", "negatives", "selection", "bound", "prior")
 Choices = Mapping[str, Mapping[str, Any]]
 
 
@@ -102,7 +103,7 @@ def _dim(choices: Choices) -> int:
 
 
 def describe(choices: Choices) -> dict[str, str]:
-    """The five choices (and the critic) as one line each."""
+    """The choices as one line each."""
     return {room: _line(choice) for room, choice in choices.items()}
 
 

@@ -7,7 +7,7 @@ go together, `encoders` also how the network is put together.
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from nearfar import bounds, critics, encoders, negatives, selections
+from nearfar import bounds, critics, encoders, negatives, priors, selections
 from nearfar.encoders import HeadConfig
 from nearfar.errors import UserError
 from nearfar.modalities import Modality, modality_of_views
@@ -19,8 +19,9 @@ ROOMS: dict[str, Mapping[str, Callable[..., object]]] = {
     "negatives": negatives.PARTS,
     "selection": selections.PARTS,
     "bound": bounds.PARTS,
+    "prior": priors.PARTS,
 }
-CHOICES = ("views", "encoders", "critic", "negatives", "selection", "bound")
+CHOICES = ("views", "encoders", "critic", "negatives", "selection", "bound", "prior")
 TOGETHER = (
     "count",
     "symmetric",
@@ -55,7 +56,11 @@ def _check_whose(room: str, name: str, raw: Mapping[str, Any]) -> None:
     """A setting that other parts of the room have but this one has not is told by whose it is."""
     for key in raw:
         owners = [part for part, make in ROOMS[room].items() if key in settable(make)]
-        if owners and name not in owners and not (room == "encoders" and key in settable(HeadConfig)):
+        if (
+            owners
+            and not {*name.split("+")} & {*owners}
+            and not (room == "encoders" and key in settable(HeadConfig))
+        ):
             raise UserError(
                 f"{room}.{key} is a setting of {', '.join(owners)}, not of {room}={name}; leave it out, or choose one of these"
             )

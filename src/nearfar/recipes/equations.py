@@ -2,6 +2,7 @@
 
     climbed   the bound's line        f      the critic's
     u, v      the encoders'           v_k    the negatives', of which the selection's line says who counts
+    beside it the prior's, where there is one
 
 u is an anchor, v+ its positive, v_k its K candidates or, in the bound, those of them that count; x and x' are views of
 one instance. Braces take the part's settings.
@@ -24,6 +25,7 @@ SYMBOLS = {
     "encoders": "u, v",
     "negatives": "v_k",
     "selection": "who counts",
+    "prior": "beside it",
 }
 
 
@@ -36,12 +38,15 @@ def equation_of(choices: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
     }
     if getattr(parts["negatives"], "nobody", False):
         del lines["v_k"], lines["who counts"]
+    if not lines["beside it"]:
+        del lines["beside it"]
     return lines
 
 
 def template(part: Callable[..., Any]) -> str:
     """A part's line with its settings in braces; of one without, what its documentation begins with."""
-    return getattr(part, "equation", "") or (inspect.getdoc(part) or "").partition("\n")[0]
+    line = getattr(part, "equation", None)
+    return line if line is not None else (inspect.getdoc(part) or "").partition("\n")[0]
 
 
 def _clauses(part: Callable[..., Any], choice: Mapping[str, Any], pulled: str) -> list[str]:
@@ -51,7 +56,7 @@ def _clauses(part: Callable[..., Any], choice: Mapping[str, Any], pulled: str) -
     remarks: tuple[Remark, ...] = (*getattr(HeadConfig, "remarks", ()), *getattr(part, "remarks", ()))
     for key, value, text in remarks:
         given = choice.get(key)
-        if given is not None if value is ... else given == value:
+        if value(given) if callable(value) else given is not None if value is ... else given == value:
             said.append(text.format(**settings, pulled=pulled))
     return said
 

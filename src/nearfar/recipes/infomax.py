@@ -15,5 +15,6 @@ DIM = Recipe(
     critic={"name": "cosine", "temperature": 0.1},
     negatives={"name": "in-batch", "views": "one"},
     bound={"name": "infonce"},
+    prior={"name": "adversarial"},
     training={"optimizer": "adamw", "lr": 2e-3, "weight_decay": 1e-4},
 )

@@ -22,6 +22,16 @@ MOCO_V1 = replace(
     critic={"name": "cosine", "temperature": 0.07},
 )
 
+NNCLR = Recipe(
+    about="A view is contrasted with the nearest of earlier keys to the other view, instead of that view itself (Dwibedi et al. 2021).",
+    views={"name": "simclr"},
+    encoders={"name": "shared", "stop_gradient": True, "head": "mlp", "predictor": "mlp"},
+    critic={"name": "cosine", "temperature": 0.1},
+    negatives={"name": "support", "size": 4096},
+    bound={"name": "infonce"},
+    training={"optimizer": "adamw", "lr": 2e-3, "weight_decay": 1e-4},
+)
+
 INSTDISC = Recipe(
     about="A view must identify its own row in a memory bank with one row per picture (Wu et al. 2021, sec. 2, Wu et al. 2020, sec. 5).",
     views={"name": "instdisc", "count": 1},

@@ -57,8 +57,11 @@ def base_of(name: str, entries: Mapping[str, Any]) -> str | None:
     """The recipe that this one is by rule, under another selection; None if it is a method of its own, as are those of
     Local Aggregation, which is a selection itself."""
     base, _, selection = name.rpartition("-")
-    ruled = base in entries and entries[base].recipe.selection["name"] == "everyone"
-    return base if ruled and entries[name].recipe.selection["name"] == selection else None
+    if base not in entries:
+        return None
+    own, given = (entries[each].recipe.selection["name"] for each in (base, name))
+    ruled = {selection} if own == "everyone" else {f"{own}+{selection}", f"{selection}+{own}"}
+    return base if given in ruled and own != "neighbours" else None
 
 
 def methods_page(entries: Mapping[str, Entry]) -> str:
@@ -142,8 +145,8 @@ def _variants(entries: list[Entry]) -> Iterator[str]:
         "runs/moco-ring`. Only the selection differs, so encoders, critic, negatives and bound are those above."
     )
     yield ""
-    for selection in dict.fromkeys(str(entry.recipe.selection["name"]) for entry in entries):
-        alike = [entry for entry in entries if entry.recipe.selection["name"] == selection]
+    for selection in dict.fromkeys(entry.name.rpartition("-")[2] for entry in entries):
+        alike = [entry for entry in entries if entry.name.endswith(f"-{selection}")]
         yield f"### -{selection}"
         yield ""
         yield f"{alike[0].recipe.about.rpartition(' (on ')[0]}."
@@ -159,7 +162,11 @@ def _claims(alike: list[Entry]) -> Iterator[str]:
     """What methods under one selection claim, and the settings in which their selections differ."""
     first = alike[0].choices["selection"]
     moving = [key for key in first if len({str(entry.choices["selection"][key]) for entry in alike}) > 1]
-    yield "| method | " + "".join(f"{key} | " for key in moving) + "certificate |"
+    yield (
+        "| method | "
+        + "".join(f"{'selection' if key == 'name' else key} | " for key in moving)
+        + "certificate |"
+    )
     yield "|---|" + "---|" * len(moving) + "---|"
     for entry in alike:
         settings = "".join(f"{entry.choices['selection'][key]} | " for key in moving)

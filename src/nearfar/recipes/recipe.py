@@ -43,11 +43,12 @@ class Recipe:
     negatives: Choice
     bound: Choice
     selection: Choice = field(default_factory=lambda: {"name": "everyone"})
+    prior: Choice = field(default_factory=lambda: {"name": "none"})
     training: Choice = field(default_factory=dict)
 
     def settings(self, epochs: int) -> dict[str, Any]:
         """The recipe as settings of a run of so many epochs."""
-        rooms = ("views", "encoders", "critic", "negatives", "selection", "bound")
+        rooms = ("views", "encoders", "critic", "negatives", "selection", "bound", "prior")
         return {**self.training, **{room: _over(getattr(self, room), epochs) for room in rooms}}
 
 

@@ -32,6 +32,16 @@ BYOL = Recipe(
     training={"optimizer": "adamw", "lr": 2e-3, "weight_decay": 1e-4},
 )
 
+MOCO_V3 = Recipe(
+    about="MoCo without a queue: what a predictor makes of a view is contrasted with what a slow copy makes of the other pictures in the batch (Chen et al. 2021).",
+    views={"name": "byol"},
+    encoders={"name": "momentum", "momentum": "cosine(0.99,1.0)", "head": "mlp", "predictor": "mlp"},
+    critic={"name": "cosine", "temperature": 0.2},
+    negatives={"name": "in-batch", "views": "one"},
+    bound={"name": "infonce"},
+    training={"optimizer": "adamw", "lr": 2e-3, "weight_decay": 1e-4},
+)
+
 SIMSIAM = Recipe(
     about="BYOL with the network as its own teacher: a predictor and a stopped gradient, no slow copy.",
     views={"name": "simclr"},

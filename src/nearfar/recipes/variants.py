@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from nearfar.recipes.recipe import CLOSE_AFTER, Choice, Recipe, Rising
+from nearfar.selections import PARTS
+from nearfar.selections.chain import JOINED_BY
 
 OUTER_EDGE = Rising(0.0, 0.9, share=1 / 3)
 INNER_EDGE = 0.99
@@ -24,6 +26,13 @@ def variants(recipes: Mapping[str, Recipe]) -> dict[str, Recipe]:
         if recipe.negatives["name"] != "none"
         for selection, (about, choice) in _selections(recipe).items()
     }
+
+
+def _joined(choice: Choice, own: Choice) -> Choice:
+    """The recipe's own selection and another one: weights come last, positives by label first."""
+    last = getattr(PARTS[own["name"]], "weighs", False)
+    names = (choice["name"], own["name"]) if last else (own["name"], choice["name"])
+    return {**own, **choice, "name": JOINED_BY.join(names)}
 
 
 def _selections(recipe: Recipe) -> dict[str, tuple[str, Choice]]:
@@ -50,7 +59,10 @@ def _selections(recipe: Recipe) -> dict[str, tuple[str, Choice]]:
             {**close, "upper": INNER_EDGE},
         ),
     }
-    if recipe.selection["name"] != "neighbours":
+    own = recipe.selection
+    if own["name"] not in ("everyone", "neighbours"):
+        return {name: (about, _joined(choice, own)) for name, (about, choice) in found.items()}
+    if own["name"] == "everyone":
         return found
     # Local Aggregation is its close neighbours C_i: they stay, and the negatives B_i are what changes
     return {

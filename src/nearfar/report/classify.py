@@ -3,7 +3,7 @@
     Method, Batch --watched--> Scores and Context before the selection --sift--> Sifted
 
 Nothing here knows the selections apart. Who is kept is what the selection returns; who was pulled to the positive's
-side is whose score raises the positive's; the rest was dropped.
+side is whose score raises the positive's or is a further positive; the rest was dropped.
 """
 
 from dataclasses import dataclass
@@ -61,7 +61,10 @@ def classify_candidates(selection: Selection, scores: Scores, context: Context, 
     with torch.enable_grad():
         selected = selection(Scores(positive * scale, Dense(felt, offered)), context)
     kept = selected.negative.matrix()[1] & offered
-    pulled = _pulled(selected.positive, felt) & offered & ~kept
+    pulled = _pulled(selected.positive, felt)
+    if selected.also is not None:
+        pulled = pulled | selected.also.matrix()[1]
+    pulled = pulled & offered & ~kept
     group = torch.full_like(offered, DROPPED, dtype=torch.int8)
     if by_rank and offered.any():
         below, above = _sides(values, offered, kept, pulled)

@@ -110,8 +110,8 @@ def _pair(shown: Thumbnails, row: int, whole: Picture) -> tuple[Picture, Picture
 
 def clusters_of(method: Method) -> Clustered | None:
     """The clusters that the selection goes by; None if it does not."""
-    selection = method.selection
-    return selection.clustering() if isinstance(selection, Clustering) else None
+    parts = [part for part in method.selections if isinstance(part, Clustering)]
+    return parts[0].clustering() if parts else None
 
 
 def _clusters(method: Method, instance: int) -> str:

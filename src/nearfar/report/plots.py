@@ -118,10 +118,10 @@ def groups_of(run: RunFacts, names: Iterable[str]) -> list[tuple[str, list[Drawn
 
 
 def _schedules(run: RunFacts, names: Iterable[str]) -> list[Drawn]:
-    """What moved over the run by a schedule; a selection's edges have their own place."""
+    """What moved over the run by a schedule, or was learnt; a selection's edges have their own place."""
     moving = [name for name in run.curves if "." in name and name not in _EDGES]
     return [
-        _alone(Plot(metric, metric, "as scheduled"), run, name)
+        _alone(Plot(metric, metric, "as scheduled or learnt"), run, name)
         for metric, name in zip(moving, names, strict=False)
     ]
 

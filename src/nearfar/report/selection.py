@@ -7,6 +7,7 @@ next, as far as its candidates are concerned.
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -93,7 +94,7 @@ def _measured(run: Run, images: Images, settings: Mapping[str, Any], extent: Ext
     labels = np.asarray(images.labels) if whole and images.labels is not None else None
     name, bins = str(settings["selection"]["name"]), _bins(sifted)
     # why a candidate is dropped that is neither nearer nor farther than those kept
-    dropped = getattr(method.selection, "dropped", "")
+    dropped = next(filter(None, (getattr(part, "dropped", "") for part in method.selections)), "")
     groups = {g: _group(sifted, g, dropped, bins, labels) for g in GROUPS if (sifted.group == g).any()}
     shown = Thumbnails(run, images, method, batch, extent.side)
     return Selected(
@@ -114,10 +115,11 @@ def _measured(run: Run, images: Images, settings: Mapping[str, Any], extent: Ext
 def _sifted(method: Method, batch: Batch, progress: Progress, seed: int) -> tuple[Sifted, Coverage | None]:
     """The candidates in their groups, by similarity, and for a ring the share of anchors that Wu et al. 2021, Thm 3.1 covers."""
     selection = method.selection
+    by_rank = any(getattr(part, "by_rank", False) for part in method.selections)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)  # a bank may sample its rows, a selection draw, an encoder drop units
         scores, context = watched(method, batch, progress)
-        sifted = classify_candidates(selection, scores, context, getattr(selection, "by_rank", False))
+        sifted = classify_candidates(selection, scores, context, by_rank)
     coverage = selection.coverage(scores, context) if isinstance(selection, Covering) else None
     return _in_units(sifted, method, progress), coverage
 
@@ -142,8 +144,8 @@ def _in_units(sifted: Sifted, method: Method, progress: Progress) -> Sifted:
     """Scores as similarities that mean something by themselves: a cosine without its temperature."""
     if not isinstance(method.critic, Scaled):
         return sifted
-    scale = method.critic.scale(progress)
-    return replace(sifted, score=sifted.score * scale, positive=sifted.positive * scale)
+    unscaled = partial(method.critic.similarity, progress=progress)
+    return replace(sifted, score=unscaled(sifted.score), positive=unscaled(sifted.positive))
 
 
 def _bins(sifted: Sifted) -> Float[np.ndarray, "edge"]:

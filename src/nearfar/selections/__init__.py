@@ -6,29 +6,48 @@
     Group         by what the data know: negatives of the same speaker
     Neighbours    by both: negatives near the anchor, positives also in its clusters
     Accept        by chance: a coin for each candidate, its bias learned
+    Labelled      positives by label
+    Hard          all, weighted by similarity
+    Chain         several in turn: labelled+ring
 
 Cave and Neighbours remember clusters of all instances; `refresh` renews them, nothing else does.
 """
 
-from collections.abc import Callable
-
 from nearfar.selections.accept import Accept
 from nearfar.selections.cave import Cave
+from nearfar.selections.chain import Chain, Parts
 from nearfar.selections.everyone import Everyone
 from nearfar.selections.group import Group
+from nearfar.selections.hard import Hard
+from nearfar.selections.labelled import Labelled
 from nearfar.selections.neighbours import Neighbours
 from nearfar.selections.ring import Ball, Ring
-from nearfar.types import Selection
 
-PARTS: dict[str, Callable[..., Selection]] = {
-    "everyone": Everyone,
-    "ball": Ball,
-    "ring": Ring,
-    "annulus": Ring,  # Wu et al. 2020's name for it
-    "cave": Cave,
-    "group": Group,
-    "neighbours": Neighbours,
-    "accept": Accept,
-}
+PARTS = Parts(
+    {
+        "everyone": Everyone,
+        "ball": Ball,
+        "ring": Ring,
+        "annulus": Ring,  # Wu et al. 2020's name for it
+        "cave": Cave,
+        "group": Group,
+        "neighbours": Neighbours,
+        "accept": Accept,
+        "labelled": Labelled,
+        "hard": Hard,
+    }
+)
 
-__all__ = ["PARTS", "Accept", "Ball", "Cave", "Everyone", "Group", "Neighbours", "Ring"]
+__all__ = [
+    "PARTS",
+    "Accept",
+    "Ball",
+    "Cave",
+    "Chain",
+    "Everyone",
+    "Group",
+    "Hard",
+    "Labelled",
+    "Neighbours",
+    "Ring",
+]

@@ -127,7 +127,9 @@ class Accept(nn.Module):
 
         divided = scores.negative.divide(rule, drawn=True)
         assert divided.log_chance is not None
-        return Drawn(scores.positive, divided.kept, scores.also, divided.log_chance, scores, self.aim)
+        return Drawn(
+            scores.positive, divided.kept, scores.also, scores.lowest, divided.log_chance, scores, self.aim
+        )
 
     def sampling(self, given: NegativeSampling, progress: Progress | None = None) -> NegativeSampling:
         why = "negatives are accepted with learned chances, and Wu et al. 2020, Cor. 3.1.1 takes an unnormalised q for a density"

@@ -4,31 +4,24 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, ClassVar
 
-import torch
-from jaxtyping import Int
-from torch import Tensor, nn
+from torch import Tensor
 
-from nearfar.errors import UserError
 from nearfar.schedules import Progress
 from nearfar.scores import Membership, Scores
+from nearfar.selections.assigned import UNKNOWN_GROUP, Assigned
 from nearfar.types import Context, NegativeSampling
 
-UNKNOWN_GROUP = -1
 
-
-class Group(nn.Module):
+class Group(Assigned):
     """The candidates that share the anchor's known group, told by the data's column `by` (also `label`, and `self`
     for the recording itself: other times of it).
 
     What separates groups then no longer helps to tell the positive, so it need not be learned. An anchor without
-    others in its group keeps everyone: contrasted with nobody it would learn nothing. Rows that are times of a recording
-    have the identity instance + instances * time (see `encoders.sequence`), so the group is that of identity modulo
-    instances.
+    others in its group keeps everyone: contrasted with nobody it would learn nothing.
     """
 
     dropped: ClassVar[str] = "another group"  # who is
     equation: ClassVar[str] = "those of u's own {by}"
-    ids: Int[Tensor, "instance"]
 
     @staticmethod
     def conflict(choices: Mapping[str, Any], parts: Mapping[str, Any]) -> str | None:
@@ -43,22 +36,7 @@ class Group(nn.Module):
         return None
 
     def __init__(self, by: str = "speaker", *, instances: int = 0) -> None:
-        super().__init__()
-        if not by:
-            raise UserError("selection.by was empty; name a column of the data, label or self")
-        self.by = by
-        self.register_buffer("ids", torch.full((instances,), UNKNOWN_GROUP))
-
-    def assign(self, groups: Int[Tensor, "instance"]) -> None:
-        """Takes in the group of every instance; below 0 is not known."""
-        if groups.shape != self.ids.shape:
-            raise ValueError(f"{len(groups)} groups for {len(self.ids)} instances")
-        self.ids = groups.to(self.ids.device, self.ids.dtype).clamp(min=UNKNOWN_GROUP)
-
-    def of(self, index: Int[Tensor, "row"]) -> Int[Tensor, "row"]:
-        if not len(self.ids):
-            return torch.full_like(index, UNKNOWN_GROUP)
-        return torch.where(index >= 0, self.ids[index.clamp(min=0) % len(self.ids)], UNKNOWN_GROUP)
+        super().__init__(by, instances)
 
     def forward(self, scores: Scores, context: Context | None = None) -> Scores:
         if context is None:

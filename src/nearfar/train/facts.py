@@ -65,7 +65,8 @@ def load(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
         ) from None
     if facts["step"] != checkpoints.step_of(path):
         raise UserError(f"{path}: not a usable checkpoint, its facts are those of step {facts['step']}")
-    return tensors, facts
+    # where Deep InfoMax kept its discriminator before there were priors
+    return {name.replace("/encoders.match.", "/prior."): held for name, held in tensors.items()}, facts
 
 
 def fits(described: nn.Module, tensors: dict[str, Tensor]) -> bool:

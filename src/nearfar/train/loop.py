@@ -95,19 +95,19 @@ class Trainer:
     def progress(self) -> Progress:
         return Progress(self.step, self.steps, self.steps_per_epoch, dict(self.adaptive.moves))
 
-    def caution(self) -> str | None:
+    def cautions(self) -> list[str | None]:
         """What the selection has to say before the first step."""
-        selection = self.method.selection
-        return selection.caution() if isinstance(selection, Cautious) else None
+        return [part.caution() for part in self.method.selections if isinstance(part, Cautious)]
 
     def never_refreshed(self) -> str | None:
         """The warning for a selection that will know nobody in this run, so that everyone counts."""
-        selection, settings = self.method.selection, self.settings
+        settings = self.settings
+        refreshing = [part for part in self.method.selections if isinstance(part, Refreshing)]
         starts = (
             Progress(epoch * self.steps_per_epoch, self.steps, self.steps_per_epoch)
             for epoch in range(settings.epochs)
         )
-        if not isinstance(selection, Refreshing) or any(selection.due(start) for start in starts):
+        if not refreshing or any(part.due(start) for start in starts for part in refreshing):
             return None
         said = ((key, settings.selection.get(key)) for key in ("after", "every"))
         own = ", ".join(f"selection.{key}={value}" for key, value in said if value is not None)
@@ -241,7 +241,7 @@ def train(
     try:
         with StopRequests(settings.max_time) as requests, display:
             if not resumed:
-                for warning in (trainer.caution(), trainer.never_refreshed()):
+                for warning in (*trainer.cautions(), trainer.never_refreshed()):
                     if warning:
                         say(warning)
                 measure()
@@ -320,12 +320,14 @@ def train_row(trainer: Trainer, taken: Step, seen: Readings, rate: float) -> dic
         "loss": float(outcome.loss.detach()),
         "nats": math.nan if outcome.nats is None else float(outcome.nats),
         "ceiling": math.nan if outcome.ceiling is None else outcome.ceiling,
+        **({} if outcome.prior is None else {"prior": float(outcome.prior.detach())}),
         "images_per_s": rate,
         "grad_norm": taken.norm,
         "deviation": seen.deviation,
         "rank": seen.rank,
         "mean_cosine": seen.mean_cosine,
         **{name: at(value, taken.progress) for name, value in scheduled.items()},
+        **trainer.method.learnt(),
     }
     finite = {key: value if math.isfinite(value) else None for key, value in numbers.items()}
     return {"kind": "train", "step": trainer.step, "epoch": trainer.progress.epoch, **finite}

@@ -97,8 +97,9 @@ def prepare(
         check_own_views(views, data, settings)
     stream = Stream(data, views, settings.batch_size, settings.seed, workers=settings.workers)
     method = fresh_method(settings, known, objects)
-    if isinstance(method.selection, Grouping):
-        method.selection.assign(torch.from_numpy(grouped(data, method.selection.by)))
+    for part in method.modules():
+        if isinstance(part, Grouping):
+            part.assign(torch.from_numpy(grouped(data, part.by)))
     settings.modality.check_method(data, method)
     trainer = Trainer(method, settings, stream.steps_per_epoch, device, precision)
     try_run(trainer)

@@ -205,6 +205,8 @@ def stored_settings(config: Path) -> Settings:
         stored = load_yaml(read_text(config))
     except (OSError, ValueError, RecursionError, yaml.YAMLError):
         raise UserError(f"{config} cannot be read as settings") from None
+    if isinstance(stored, dict):
+        stored = with_prior(stored)
     rooms = ("recipe", "data", *CHOICES)
     if not isinstance(stored, dict) or not all(key in stored for key in rooms):
         raise UserError(f"{config} does not hold a run's settings ({', '.join(rooms)} and more)")
@@ -213,6 +215,18 @@ def stored_settings(config: Path) -> Settings:
             raise UserError(f"{config}: {room} was {stored[room]!r}; it must be a mapping with a name")
     # runs from before anything was kept aside kept nothing aside
     return check({"held_out": 0.0, **stored}, stored=True)
+
+
+def with_prior(stored: dict[str, Any]) -> dict[str, Any]:
+    """Settings of runs from before priors were a choice: only Deep InfoMax had one, among its encoders' settings."""
+    role = stored.get("encoders")
+    if "prior" in stored or not isinstance(role, dict):
+        return {"prior": {"name": "none"}, **stored}
+    target, weight = role.get("prior", "none"), role.get("prior_weight", 0)
+    some = target != "none" and weight
+    prior = {"name": "adversarial", "target": target, "weight": weight} if some else {"name": "none"}
+    kept = {key: value for key, value in role.items() if key not in ("prior", "prior_weight")}
+    return {**stored, "encoders": kept, "prior": prior}
 
 
 def _given_again(settings: Settings, arguments: Mapping[str, Any], folder: Path) -> Objects:

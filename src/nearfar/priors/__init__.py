@@ -1,0 +1,31 @@
+"""What the embeddings of a step should look like as a whole. A prior is a loss of a cloud, added beside the bound.
+
+    VarianceCovariance   every dimension varies, no two vary together        VICReg
+    SIGReg               seen from any direction the cloud is normal         LeJEPA
+    Adversarial          a discriminator cannot tell it from draws           Deep InfoMax
+
+A prior reads embeddings as the networks give them, before predictor and critic, one cloud for each view. It says nothing
+about information, so a certificate is the bound's alone.
+"""
+
+from collections.abc import Callable
+
+from nearfar.priors.adversarial import Adversarial
+from nearfar.priors.moments import VarianceCovariance
+from nearfar.priors.sigreg import SIGReg
+from nearfar.types import Prior
+
+
+def no_prior() -> None:
+    """Embeddings may lie as they like."""
+
+
+no_prior.equation = ""  # type: ignore[attr-defined]
+PARTS: dict[str, Callable[..., Prior | None]] = {
+    "none": no_prior,
+    "variance-covariance": VarianceCovariance,
+    "sigreg": SIGReg,
+    "adversarial": Adversarial,
+}
+
+__all__ = ["PARTS", "Adversarial", "SIGReg", "VarianceCovariance", "no_prior"]

@@ -1,0 +1,53 @@
+"""Positives by label (supervised contrast, Khosla et al. 2020)."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, ClassVar
+
+from torch import Tensor
+
+from nearfar.schedules import Progress
+from nearfar.scores import Membership, Scores
+from nearfar.selections.assigned import UNKNOWN_GROUP, Assigned
+from nearfar.types import Context, NegativeSampling
+
+
+class Labelled(Assigned):
+    """Candidates with the anchor's label are further positives of it, the others its negatives.
+
+    `by` names the label: the class, or any column of the data. An instance whose label is not known has its own views as
+    positives alone and everybody else as negatives, so that a few labels among many instances do.
+    """
+
+    equation: ClassVar[str] = "those of another {by} than u; the others are positives"
+
+    @staticmethod
+    def conflict(choices: Mapping[str, Any], parts: Mapping[str, Any]) -> str | None:
+        if getattr(parts["encoders"], "vocabulary", False):
+            role = choices["encoders"]["name"]
+            return (
+                f"selection was labelled with encoders={role}, whose negatives are symbols and have no label"
+            )
+        return None
+
+    def __init__(self, by: str = "label", *, instances: int = 0) -> None:
+        super().__init__(by, instances)
+
+    def forward(self, scores: Scores, context: Context | None = None) -> Scores:
+        if context is None:
+            return scores
+        theirs = self.of(context.candidates.index)[None, :]
+
+        def rule(values: Tensor, offered: Tensor, rows: Tensor) -> Membership:
+            mine = self.of(context.index[rows])[:, None]
+            alike = offered & (mine == theirs) & (mine != UNKNOWN_GROUP)
+            return Membership(offered & ~alike, alike)
+
+        divided = scores.negative.divide(rule, close=True, plain=True)
+        return replace(scores, negative=divided.kept, also=divided.close)
+
+    def sampling(self, given: NegativeSampling, progress: Progress | None = None) -> NegativeSampling:
+        why = f"candidates with the anchor's {self.by} are positives, so negatives are not draws of p(v)"
+        return replace(
+            given, exchangeable=False, independent=False, reason=why, min_negatives=min(1, given.negatives)
+        )

@@ -1,0 +1,135 @@
+"""Recipes with priors, weights, labels, neighbours and learnt numbers in real runs: two epochs end finite, and a run that was stopped
+ends as one that was not."""
+
+import math
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from nearfar.data import open_data
+from nearfar.errors import UserError
+from nearfar.train import checkpoints
+from nearfar.train.pretrain import pretrain
+from nearfar.train.run import Run
+
+SMALL: dict[str, Any] = {
+    "backbone": "resnet8-w16",
+    "batch_size": 64,
+    "epochs": 2,
+    "probe_every": 0,
+    "workers": 1,
+    "image_size": 8,
+    "checkpoint_every": 3,
+    "keep": 100,
+    "encoders.hidden": 32,
+    "encoders.dim": 16,
+}
+RUNS: dict[str, dict[str, Any]] = {
+    "moco-v3": {"temperature": "learnt(0.2)"},
+    "nnclr": {"negatives.size": 128},
+    "dcl": {"prior": "adversarial", "prior.weight": "linear(0,0.1)"},
+    "debiased": {"chunk": 16},
+    "hcl": {},
+    "hcl-ring": {},
+    "supcon": {},
+    "supcon-cave": {"selection.clusters": 4, "bound.form": "in", "chunk": 16},
+    "vicreg": {},
+    "sigreg": {"prior.directions": 32},
+}
+
+
+def run(recipe: str, out: Path, **changes: Any) -> Run:
+    images = open_data("digits").subset(range(256))
+    return pretrain(recipe, images, out, quiet=True, config={**SMALL, **RUNS[recipe], **changes})
+
+
+def state(out: Path) -> dict[str, torch.Tensor]:
+    newest = checkpoints.newest(out / "ckpt")
+    assert newest is not None
+    return checkpoints.load(newest)[0]
+
+
+@pytest.mark.parametrize("recipe", RUNS)
+def test_two_epochs_on_digits_end_finite_and_resume_bit_equal(recipe: str, tmp_path: Path) -> None:
+    whole = run(recipe, tmp_path / "whole")
+    rows = [row for row in whole.metrics if row["kind"] == "train"]
+    assert rows[-1]["step"] == 8
+    assert all(math.isfinite(row["loss"]) for row in rows)
+    assert ("prior" in rows[-1]) == (recipe in ("dcl", "vicreg", "sigreg"))
+    assert ("critic.temperature" in rows[-1]) == (recipe == "moco-v3")
+    expected = state(tmp_path / "whole")
+    assert all(tensor.isfinite().all() for tensor in expected.values() if tensor.is_floating_point())
+
+    cut = tmp_path / "cut"
+    shutil.copytree(tmp_path / "whole", cut)
+    for saved in (cut / "ckpt").glob("step-*"):  # what a kill after step 3 leaves behind
+        if int(saved.name.removeprefix("step-")) > 3:
+            shutil.rmtree(saved)
+    run(recipe, cut)
+    found = state(cut)
+    assert [name for name in expected if not torch.equal(expected[name], found[name])] == []
+
+
+def test_a_learnt_temperature_is_logged_and_moves(tmp_path: Path) -> None:
+    found = [
+        row["critic.temperature"]
+        for row in run("moco-v3", tmp_path, lr=0.05).metrics
+        if row["kind"] == "train"
+    ]
+    assert abs(found[0] - 0.2) < 0.05
+    assert found[-1] != found[0]
+
+
+@pytest.mark.parametrize("recipe", ["supcon", "supcon-cave"])
+def test_data_without_labels_are_one_sentence(recipe: str, tmp_path: Path) -> None:
+    images = replace(open_data("digits").subset(range(256)), labels=None)
+    with pytest.raises(
+        UserError, match=r"selection\.by was label, but .* has no labels.*; use data with labels"
+    ):
+        pretrain(recipe, images, tmp_path, quiet=True, config={**SMALL, **RUNS[recipe]})
+    assert not (tmp_path / "ckpt").exists()
+
+
+def test_labels_are_used(tmp_path: Path) -> None:
+    """Other labels, other weights: with them the classes of digits come apart."""
+    images = open_data("digits").subset(range(256))
+    assert images.labels is not None
+    states = []
+    for name, labels in (("true", images.labels), ("other", images.labels[::-1].copy())):
+        pretrain(
+            "supcon",
+            replace(images, labels=labels),
+            tmp_path / name,
+            quiet=True,
+            config={**SMALL, "held_out": 0.0},
+        )
+        states.append(state(tmp_path / name))
+    assert not torch.equal(states[0]["method/selection.ids"], states[1]["method/selection.ids"])
+    weight = "method/encoders.network.head.0.weight"
+    assert not torch.equal(states[0][weight], states[1][weight])
+
+
+def test_a_deep_infomax_run_from_before_priors_is_read(tmp_path: Path) -> None:
+    """Then the prior was a setting of the encoders, and its discriminator one of their networks."""
+    config = {**SMALL, "epochs": 1, "prior.target": "gaussian", "prior.weight": 0.2}
+    images = open_data("digits").subset(range(256))
+    before = pretrain("dim", images, tmp_path, quiet=True, config=config).method().state_dict()
+    folder = checkpoints.newest(tmp_path / "ckpt")
+    assert folder is not None
+    tensors, facts = checkpoints.load(folder)
+    old = {name.replace("/prior.", "/encoders.match."): held for name, held in tensors.items()}
+    shutil.rmtree(tmp_path / "ckpt")
+    checkpoints.save(tmp_path / "ckpt", facts["step"], old, facts, keep=1)
+    text = (tmp_path / "config.yaml").read_text().partition("prior:")[0]
+    text = text.replace("encoders:\n", "encoders:\n  prior: gaussian\n  prior_weight: 0.2\n")
+    (tmp_path / "config.yaml").write_text(text)
+    opened = Run.open(tmp_path)
+    assert opened.settings.prior == {"name": "adversarial", "weight": 0.2, "target": "gaussian"}
+    after = opened.method().state_dict()
+    assert [name for name in before if not torch.equal(before[name], after[name])] == []
+    again = pretrain("dim", images, tmp_path, quiet=True, allow_change=True, config={**config, "epochs": 2})
+    assert again.facts["step"] == 8
