@@ -39,11 +39,11 @@ if TYPE_CHECKING:
     from nearfar.method import Method
     from nearfar.negatives import Bank, InBatch, NoNegatives, Queue
     from nearfar.report import write_report
+    from nearfar.run.trained import Run
     from nearfar.schedules import Progress, cosine, geometric, linear, on_loss, on_score, stairs, steps
     from nearfar.scores import Candidates, Membership, Scores, dense_scores, streamed_scores
     from nearfar.selections import Accept, Ball, Cave, Everyone, Group, Neighbours, Ring
     from nearfar.train.pretrain import pretrain
-    from nearfar.train.run import Run
     from nearfar.types import Batch, Certificate, Context, Encoded, NegativeSampling, Outcome, Pair
     from nearfar.views import Augment, Views
 
@@ -64,7 +64,7 @@ _WHERE = {
     "nearfar.scores": "Candidates dense_scores Membership Scores streamed_scores",
     "nearfar.selections": "Accept Ball Cave Everyone Group Neighbours Ring",
     "nearfar.train.pretrain": "pretrain",
-    "nearfar.train.run": "Run",
+    "nearfar.run.trained": "Run",
     "nearfar.types": "Batch Certificate Context Encoded NegativeSampling Outcome Pair",
     "nearfar.views": "Augment Views",
 }
