@@ -37,7 +37,7 @@ PAGES = {
 }
 # the sections of the reference: a title, and where its names are
 REFERENCE = {
-    "Training and runs": ["nearfar.train.pretrain", "nearfar.train.run", "nearfar.evaluate", "nearfar.report", "nearfar.data"],
+    "Training and runs": ["nearfar.train.pretrain", "nearfar.run.trained", "nearfar.evaluate", "nearfar.report", "nearfar.data"],
     "Losses": ["nearfar.losses"],
     "Methods": ["nearfar.method", "nearfar.types"],
     "Scores": ["nearfar.scores"],

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from nearfar.negatives import Bank, InBatch, NoNegatives, Queue, Support
     from nearfar.priors import Adversarial, SIGReg, VarianceCovariance
     from nearfar.report import write_report
+    from nearfar.run.trained import Run
     from nearfar.schedules import (
         Progress,
         cosine,
@@ -67,7 +68,6 @@ if TYPE_CHECKING:
         Ring,
     )
     from nearfar.train.pretrain import pretrain
-    from nearfar.train.run import Run
     from nearfar.types import Batch, Certificate, Context, Encoded, NegativeSampling, Outcome, Pair
     from nearfar.views import Augment, Views
 
@@ -89,7 +89,7 @@ _WHERE = {
     "nearfar.scores": "Candidates dense_scores Membership Scores streamed_scores",
     "nearfar.selections": "Accept Ball Cave Chain Everyone Group Hard Labelled Neighbours Ring",
     "nearfar.train.pretrain": "pretrain",
-    "nearfar.train.run": "Run",
+    "nearfar.run.trained": "Run",
     "nearfar.types": "Batch Certificate Context Encoded NegativeSampling Outcome Pair",
     "nearfar.views": "Augment Views",
 }

@@ -39,6 +39,7 @@ LAYERS = [
     ("recipes",),
     ("settings",),
     ("data",),
+    ("run",),
     ("evaluate", "estimate"),
     ("train",),
     ("report", "studies"),

@@ -23,9 +23,9 @@ from nearfar.data.parquet_sizes import _chunks, _Compact, _pages
 from nearfar.errors import UserError
 from nearfar.estimate.read import read_sample
 from nearfar.parts import load_yaml
+from nearfar.run.metrics import read_metrics
+from nearfar.run.trained import Run
 from nearfar.settings import read_file, read_words
-from nearfar.train.logs import read_metrics
-from nearfar.train.run import Run
 from nearfar.untrusted import FREE, read_json
 
 

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from nearfar.evaluate.features import cached_features, features, features_key
 from nearfar.modalities.image import pixels_features
+from nearfar.run.features import cached_features, features, features_key
 from nearfar.types import Pixels
 
 

@@ -14,10 +14,10 @@ from torch import Tensor, nn
 from nearfar.errors import UserError
 from nearfar.evaluate import PROTOCOLS, Labelled, evaluate_run, knn, linear, scores, stratified_split, table
 from nearfar.evaluate.matching import splits_of_one_set
-from nearfar.evaluate.record import kind_of
 from nearfar.intervals import wilson
 from nearfar.modalities.image import IMAGE
 from nearfar.modalities.symbols import clustered
+from nearfar.run.results import kind_of
 from nearfar.types import Pixels
 
 

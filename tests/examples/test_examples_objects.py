@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-from nearfar.train import checkpoints
+from nearfar.run import checkpoints
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "own_objects.py"
 

@@ -15,8 +15,8 @@ from nearfar.data import open_data
 from nearfar.errors import UserError
 from nearfar.evaluate import evaluate_run
 from nearfar.modalities.vectors import VECTORS, Corrupt, Corrupted, Standard
+from nearfar.run.trained import Run
 from nearfar.train.pretrain import pretrain
-from nearfar.train.run import Run
 
 CPU = torch.device("cpu")
 SMALL = {"backbone": "mlp-small", "epochs": 4, "batch_size": 32, "workers": 0, "probe_every": 0}

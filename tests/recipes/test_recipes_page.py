@@ -10,8 +10,8 @@ from nearfar.recipes import BASE, RECIPES
 from nearfar.recipes.choices import CHOICES, ROOMS
 from nearfar.recipes.equations import equation_of
 from nearfar.recipes.page import Entry, base_of, methods_page
+from nearfar.run.trained import fresh_method
 from nearfar.settings import resolve
-from nearfar.train.run import fresh_method
 
 DOCS = Path(__file__).parents[2] / "docs"
 

@@ -17,8 +17,8 @@ from nearfar.errors import UserError
 from nearfar.intervals import with_intervals
 from nearfar.modalities.image import IMAGE
 from nearfar.randomness import uniforms
+from nearfar.run.trained import Run
 from nearfar.train.pretrain import pretrain
-from nearfar.train.run import Run
 from nearfar.types import Pixels
 
 

@@ -18,8 +18,8 @@ from nearfar.report.facts import Absent, Certificate, Fact, Gallery, Map, Score,
 from nearfar.report.gather import flattened, gather, written
 from nearfar.report.pictures import data_uri
 from nearfar.report.visuals import Detail
+from nearfar.run.trained import Run
 from nearfar.schedules import linear
-from nearfar.train.run import Run
 
 Make = Callable[..., Any]
 

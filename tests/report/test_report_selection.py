@@ -21,10 +21,10 @@ from nearfar.report.facts import Absent, Fact, Selected
 from nearfar.report.gather import gather
 from nearfar.report.selection import Extent, progress_of, selection_of
 from nearfar.report.visuals import Detail
+from nearfar.run.trained import Run
 from nearfar.schedules import START, Progress, at
 from nearfar.selections import Cave, Ring
 from nearfar.train.pretrain import pretrain
-from nearfar.train.run import Run
 from nearfar.types import Batch
 
 Make = Callable[..., Any]

@@ -11,10 +11,10 @@ from torch import Tensor
 from nearfar.bounds import NWJ, AlphaCPC, InfoNCE, MultiLabelCPC, NPair
 from nearfar.data import open_data
 from nearfar.errors import Stopped, UserError
+from nearfar.run import checkpoints
 from nearfar.scores import Scores
 from nearfar.selections import Accept
 from nearfar.selections.accept import Aim
-from nearfar.train import checkpoints
 from nearfar.train.pretrain import pretrain
 from nearfar.types import Bound, NegativeSampling
 

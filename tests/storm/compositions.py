@@ -10,8 +10,8 @@ import torch
 from nearfar.data import open_data
 from nearfar.recipes import RECIPES
 from nearfar.recipes.choices import ROOMS
+from nearfar.run import checkpoints
 from nearfar.settings import read_words, resolve
-from nearfar.train import checkpoints
 from nearfar.train.monitors import Diverged
 from nearfar.train.pretrain import run_pretraining
 

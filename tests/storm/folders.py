@@ -16,9 +16,9 @@ from nearfar.data import open_data
 from nearfar.evaluate import evaluate_run
 from nearfar.report.curves import curves_of
 from nearfar.report.gather import _environment, _events, _held_out, _Numbers, _scores, _summary
-from nearfar.train import checkpoints
+from nearfar.run import checkpoints
+from nearfar.run.trained import Run
 from nearfar.train.pretrain import pretrain
-from nearfar.train.run import Run
 from tests.storm.files import mutated
 
 JUNK: list[Any] = [None, True, -1, 10**400, 1e308, "x", [], [None], {}, {"a": {"b": []}}, 0.5]

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from nearfar.train import checkpoints
+from nearfar.run import checkpoints
 
 RUNS: dict[str, dict[str, Any]] = {
     "simclr": {},
@@ -35,7 +35,7 @@ def work(recipe: str, out: str) -> None:
     torch.set_num_threads(1)
     from nearfar.evaluate import evaluate_run
     from nearfar.report import write_report
-    from nearfar.train.embed import write_embedding
+    from nearfar.run.embed import write_embedding
     from nearfar.train.pretrain import pretrain
 
     run = pretrain(recipe, "digits", out, quiet=True, config={**SMALL, **RUNS[recipe]})

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 import nearfar as nf
 from nearfar.data import open_data
 from nearfar.errors import Stopped, UserError
+from nearfar.run import checkpoints
+from nearfar.run.metrics import read_metrics
 from nearfar.schedules import Adaptive, Progress
-from nearfar.train import checkpoints
 from nearfar.train.adaptive import MEMORY, AdaptiveState
-from nearfar.train.logs import read_metrics
 from nearfar.train.pretrain import pretrain
 
 SMALL: dict[str, Any] = {

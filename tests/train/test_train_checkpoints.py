@@ -23,8 +23,8 @@ from torch import Tensor
 
 import nearfar
 from nearfar.errors import UserError
-from nearfar.train import checkpoints
-from nearfar.train.checkpoints import check, load, newest, save, valid
+from nearfar.run import checkpoints
+from nearfar.run.checkpoints import check, load, newest, save, valid
 
 DTYPES = [
     torch.float32,
@@ -317,7 +317,7 @@ import json, os, resource, signal, sys, tempfile
 from pathlib import Path
 import torch
 from nearfar.errors import UserError
-from nearfar.train import checkpoints
+from nearfar.run import checkpoints
 
 torch.set_num_threads(1)
 

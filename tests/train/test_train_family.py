@@ -12,9 +12,9 @@ import torch
 
 from nearfar.data import open_data
 from nearfar.errors import UserError
-from nearfar.train import checkpoints
+from nearfar.run import checkpoints
+from nearfar.run.trained import Run
 from nearfar.train.pretrain import pretrain
-from nearfar.train.run import Run
 
 SMALL: dict[str, Any] = {
     "backbone": "resnet8-w16",

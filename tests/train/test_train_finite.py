@@ -14,11 +14,11 @@ from nearfar.cli import main
 from nearfar.data import open_data
 from nearfar.encoders import PerView
 from nearfar.errors import NotFinite, Stopped, UserError
-from nearfar.evaluate.features import cached_features, features
-from nearfar.train import checkpoints
-from nearfar.train.logs import read_metrics
+from nearfar.run import checkpoints
+from nearfar.run.features import cached_features, features
+from nearfar.run.metrics import read_metrics
+from nearfar.run.trained import Run
 from nearfar.train.pretrain import pretrain
-from nearfar.train.run import Run
 from nearfar.views import Plain
 
 SMALL: dict[str, Any] = {

@@ -13,15 +13,15 @@ import torch
 
 from nearfar.data import open_data
 from nearfar.errors import UserError
-from nearfar.evaluate.record import results_of
 from nearfar.recipes import RECIPES
 from nearfar.report.curves import curves_of, edges_of
 from nearfar.report.gather import _environment, _events, _held_out, _Numbers, _scores, _summary
+from nearfar.run import checkpoints, facts
+from nearfar.run.metrics import read_metrics
+from nearfar.run.results import results_of
+from nearfar.run.trained import Run, fresh_method
 from nearfar.settings import resolve
-from nearfar.train import checkpoints, facts
-from nearfar.train.logs import read_metrics
 from nearfar.train.pretrain import pretrain
-from nearfar.train.run import Run, fresh_method
 
 JUNK: list[Any] = [
     None,
@@ -86,7 +86,7 @@ def forged(run: Run, tensors: dict[str, torch.Tensor], told: dict[str, Any], pat
 
 def test_facts_that_make_no_sense_get_a_sentence(run: Run, tmp_path: Path) -> None:
     """With a manifest that fits them: 53 of 242 used to end in a traceback."""
-    tensors, told = facts.load(run.checkpoint)
+    tensors, told = checkpoints.load(run.checkpoint)
     rng, sentences = random.Random(0), []
     pixels = open_data("digits").load(np.arange(2))
     for number in range(80):
@@ -105,7 +105,7 @@ def test_facts_that_make_no_sense_get_a_sentence(run: Run, tmp_path: Path) -> No
 @pytest.mark.parametrize("kind", [torch.int64, torch.float64, torch.float16])
 def test_weights_of_another_kind_of_number_are_refused(kind: torch.dtype, run: Run, tmp_path: Path) -> None:
     """Integers were loaded in silence, as zeros and ones."""
-    tensors, told = facts.load(run.checkpoint)
+    tensors, told = checkpoints.load(run.checkpoint)
     name = "method/encoders.network.backbone.conv1.weight"
     with pytest.raises(UserError, match="holds other tensors than its settings describe"):
         forged(run, {**tensors, name: tensors[name].to(kind)}, told, tmp_path).encoder()
@@ -113,7 +113,7 @@ def test_weights_of_another_kind_of_number_are_refused(kind: torch.dtype, run: R
 
 def test_settings_of_a_network_beyond_memory_are_refused_before_it_is_built(run: Run, tmp_path: Path) -> None:
     """65536 x 65536 numbers are 16 GiB: the checkpoint has not got them."""
-    tensors, told = facts.load(run.checkpoint)
+    tensors, told = checkpoints.load(run.checkpoint)
     other = forged(run, tensors, told, tmp_path)
     text = (tmp_path / "config.yaml").read_text()
     changes = {"hidden: 512": "hidden: 65536", "dim: 128": "dim: 65536"}
@@ -146,7 +146,7 @@ def test_every_method_is_described_without_memory(recipe: str) -> None:
 
 @pytest.mark.parametrize("change", ["dtype", "missing", "strange"])
 def test_an_optimisers_state_that_makes_no_sense_is_refused(change: str, run: Run, tmp_path: Path) -> None:
-    tensors, told = facts.load(run.checkpoint)
+    tensors, told = checkpoints.load(run.checkpoint)
     name = next(name for name in tensors if name.startswith("optimizer/exp_avg/"))
     if change == "dtype":
         tensors = {**tensors, name: tensors[name].to(torch.int32)}

@@ -18,12 +18,13 @@ from nearfar.cli import main
 from nearfar.data import open_data
 from nearfar.errors import NotSaved, UserError
 from nearfar.evaluate import evaluate_run
+from nearfar.run import checkpoints
+from nearfar.run.metrics import read_metrics
+from nearfar.run.trained import Run
 from nearfar.settings import read_words, resolve
-from nearfar.train import checkpoints
-from nearfar.train.logs import Log, read_metrics
+from nearfar.train.logs import Log
 from nearfar.train.monitors import Collapse, Motion, Readings
 from nearfar.train.pretrain import pretrain
-from nearfar.train.run import Run
 
 SMALL: dict[str, Any] = {
     "backbone": "resnet8-w16",
@@ -140,7 +141,7 @@ def test_a_board_that_cannot_be_written_does_not_stop_the_log(
 def test_figures_that_cannot_be_written_are_shown_all_the_same(
     run: Run, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    import nearfar.evaluate.record as record
+    import nearfar.run.results as record
 
     def full(path: Path, content: bytes) -> None:
         raise OSError(28, "No space left on device", str(path))

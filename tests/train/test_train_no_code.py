@@ -8,11 +8,11 @@ from nearfar.train.pretrain import pretrain
 
 WATCH = """
 import sys
-import nearfar.train.run, nearfar.evaluate   # our own imports come before the watch begins
+import nearfar.run.trained, nearfar.evaluate   # our own imports come before the watch begins
 seen = []
 watched = ("pickle.find_class", "os.system", "subprocess.Popen", "os.exec")
 sys.addaudithook(lambda event, args: seen.append(event) if event in watched else None)
-run = nearfar.train.run.Run.open(sys.argv[1])
+run = nearfar.run.trained.Run.open(sys.argv[1])
 run.encoder()
 run.metrics, run.evaluation, run.choices()
 print(seen)

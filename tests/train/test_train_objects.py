@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 import nearfar as nf
 from nearfar.recipes.given import as_settings, described, given
-from nearfar.train import checkpoints
+from nearfar.run import checkpoints
 
 QUICK: dict[str, Any] = {
     "epochs": 1,

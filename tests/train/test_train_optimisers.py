@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from nearfar.errors import UserError
 from nearfar.optimisers import LARS, build, clip, load_state_tensors, set_lr, state_tensors
-from nearfar.train import checkpoints
+from nearfar.run import checkpoints
 
 NAMES = ["sgd", "adamw", "lars"]
 

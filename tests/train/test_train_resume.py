@@ -15,8 +15,8 @@ import pytest
 import torch
 
 from nearfar.errors import Stopped, UserError
-from nearfar.train import checkpoints
-from nearfar.train.logs import read_metrics
+from nearfar.run import checkpoints
+from nearfar.run.metrics import read_metrics
 from nearfar.train.pretrain import pretrain
 
 SMALL = {
@@ -165,10 +165,14 @@ def test_changed_data_stop_too(tmp_path: Path) -> None:
 
 
 def test_a_second_process_in_the_same_folder_is_refused(tmp_path: Path) -> None:
-    from nearfar.train.pretrain import claimed
+    from nearfar.run.folder import RunFolder
 
     for _ in range(2):  # given back at the end of a run, it can be claimed again, and is then as firmly held
-        with claimed(tmp_path), pytest.raises(UserError, match="another process"), claimed(tmp_path):
+        with (
+            RunFolder(tmp_path).claimed(),
+            pytest.raises(UserError, match="another process"),
+            RunFolder(tmp_path).claimed(),
+        ):
             pytest.fail("claimed twice")
 
 

@@ -12,13 +12,13 @@ import torch
 from nearfar.data import open_data
 from nearfar.errors import UserError
 from nearfar.recipes import RECIPES
+from nearfar.run import checkpoints
+from nearfar.run.metrics import read_metrics
+from nearfar.run.trained import Run
 from nearfar.schedules import geometric, linear
 from nearfar.selections import Ball, Cave, Everyone, Neighbours, Ring
 from nearfar.settings import resolve
-from nearfar.train import checkpoints
-from nearfar.train.logs import read_metrics
 from nearfar.train.pretrain import pretrain
-from nearfar.train.run import Run
 from nearfar.types import Cautious, Selection
 
 SMALL: dict[str, Any] = {

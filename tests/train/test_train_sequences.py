@@ -16,11 +16,11 @@ from nearfar.evaluate import evaluate_run
 from nearfar.modalities import Recordings, Texts
 from nearfar.modalities.series import Held
 from nearfar.modalities.symbols import frequency_scores, masked_scores, symbol_frequencies
+from nearfar.run import checkpoints
+from nearfar.run.metrics import read_metrics
+from nearfar.run.trained import Run
 from nearfar.settings import resolve
-from nearfar.train import checkpoints
-from nearfar.train.logs import read_metrics
 from nearfar.train.pretrain import pretrain
-from nearfar.train.run import Run
 
 SPEECH: dict[str, Any] = {
     "epochs": 2, "batch_size": 8, "checkpoint_every": 1, "workers": 0, "probe_every": 0,

@@ -16,10 +16,10 @@ from nearfar.errors import UserError
 from nearfar.modalities.image import ImageDescription
 from nearfar.optimisers import build
 from nearfar.parts import convert
+from nearfar.run.trained import fresh_method
 from nearfar.settings import resolve
 from nearfar.train.defaults import resolve_here
 from nearfar.train.init import start_from
-from nearfar.train.run import fresh_method
 
 SMALL: dict[str, Any] = {"backbone": "resnet8-w16", "epochs": 1, "batch_size": 32, "probe_every": 0}
 

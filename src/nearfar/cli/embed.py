@@ -17,8 +17,8 @@ def add(commands: Any) -> None:
 
 
 def run(given: argparse.Namespace) -> int:
-    from nearfar.train.embed import write_embedding
-    from nearfar.train.run import Run
+    from nearfar.run.embed import write_embedding
+    from nearfar.run.trained import Run
 
     if given.out.suffix != ".parquet" or given.out.is_dir():
         raise UserError(

@@ -41,7 +41,7 @@ def add(commands: Any) -> None:
 
 def run(given: argparse.Namespace) -> int:
     from nearfar.evaluate import evaluate_run, table
-    from nearfar.train.run import Run
+    from nearfar.run.trained import Run
 
     unsaved: NotSaved | None = None
     try:

@@ -16,7 +16,7 @@ def add(commands: Any) -> None:
 
 def run(given: argparse.Namespace) -> int:
     from nearfar.report import write_report
-    from nearfar.train.run import Run
+    from nearfar.run.trained import Run
 
     runs = [Run.open(path) for path in given.runs]
     print(write_report(runs, given.out or given.runs[0] / "report.html"))

@@ -1,5 +1,6 @@
 """A folder of files, nested as one likes; first-level folders are classes when every file lies in one."""
 
+import hashlib
 import os
 import stat
 from collections.abc import Callable, Iterator, Sequence
@@ -88,11 +89,30 @@ class Folder:
     def groups(self, kept: np.ndarray) -> dict[str, np.ndarray]:
         return {}
 
+    def stamp(self) -> str | None:
+        return stamp_of([entry.path for entry in self._entries])
+
     def unlabelled(self) -> str:
         loose = sum(len(entry.parts) < 2 for entry in self._entries)
         if loose == len(self._entries):
             return "its files lie in no class folders"
         return f"{loose} of its {len(self._entries)} files lie beside the folders, so these are not taken for classes"
+
+
+def stamp_of(paths: Sequence[str]) -> str | None:
+    """Over the paths, sizes and times of files; None where one cannot be looked at."""
+    digest = hashlib.sha256()
+    try:
+        for path in paths:
+            status = os.stat(path)
+            digest.update(
+                f"{os.path.abspath(path)}\0{status.st_size}\0{status.st_mtime_ns}\0".encode(
+                    "utf-8", "surrogateescape"
+                )
+            )
+    except OSError:
+        return None
+    return digest.hexdigest()
 
 
 def file_bytes(path: str) -> bytes:

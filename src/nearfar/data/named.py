@@ -13,7 +13,7 @@ import numpy as np
 from nearfar.errors import UserError
 from nearfar.extras import need
 from nearfar.modalities.labels import Labels, class_numbers, given_names
-from nearfar.untrusted import check_npz
+from nearfar.untrusted import check_npz, check_regular
 
 CIFAR10_CLASSES = (
     "airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck",
@@ -52,6 +52,7 @@ def npz(path: Path, name: str, keys: Iterable[str]) -> tuple[str, Arrays]:
 def npz_keys(path: Path) -> list[str]:
     """The names of the arrays, without reading them; none where the file is no such archive."""
     try:
+        check_regular(path)
         with zipfile.ZipFile(path) as file:
             return [name.removesuffix(".npy") for name in file.namelist()]
     except (OSError, ValueError, zipfile.BadZipFile):

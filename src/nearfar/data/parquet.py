@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from nearfar.data.folder import Entry
+from nearfar.data.folder import Entry, stamp_of
 from nearfar.data.parquet_sizes import check_parquet
 from nearfar.data.scan import Item
 from nearfar.errors import UserError
@@ -102,6 +102,9 @@ class Parquet:
                 numbers = np.unique(np.concatenate(values), return_inverse=True)[1]
                 found[name] = numbers.astype(np.int64)[kept]
         return found
+
+    def stamp(self) -> str | None:
+        return stamp_of([entry.path for entry in self._entries])
 
     def unlabelled(self) -> str:
         return "there is no `label` column, or it says -1 throughout"

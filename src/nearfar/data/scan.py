@@ -9,6 +9,7 @@ import csv
 import hashlib
 import io
 import os
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,6 +18,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from nearfar.atomic import write_whole
+from nearfar.data.kept import read_scan, scan_file, write_scan
 from nearfar.errors import UserError
 from nearfar.modalities import DataSet, Modality
 from nearfar.modalities.base import Decoded, Found
@@ -54,6 +56,9 @@ class Source(Protocol):
     def unlabelled(self) -> str:
         """Why there are no labels, where there are none."""
 
+    def stamp(self) -> str | None:
+        """Changes when one of its files may have; None where nobody can tell."""
+
 
 Decode = Callable[[Any], Decoded]
 
@@ -65,6 +70,7 @@ class Limits:
     cache_bytes: int = 2**31
     max_bad_share: float = 0.05
     quarantine: Path | None = None
+    scans: Path | None = None  # a folder in which scans are kept
 
 
 @dataclass(frozen=True)
@@ -83,6 +89,7 @@ class Scan:
     kept: list[int] = field(default_factory=list)
     digests: list[bytes] = field(default_factory=list)
     facts: list[Any] = field(default_factory=list)
+    weights: list[int] = field(default_factory=list)
     held: list[Any] | None = field(default_factory=list)
     bad: dict[int, str] = field(default_factory=dict)
 
@@ -93,16 +100,29 @@ class Scan:
         self.kept.append(number)
         self.digests.append(found.digest)
         self.facts.append(found.facts)
+        self.weights.append(found.weight)
         self.room -= found.weight
         if self.room < 0:
             self.held = None
         if self.held is not None:
             self.held.append(found.content)
 
+    def rows(self) -> list[dict[str, Any]]:
+        """What `data.kept` keeps: a row for everything that was looked at, in its order."""
+        found: dict[int, dict[str, Any]] = {
+            number: {"digest": digest, "facts": list(facts), "weight": weight, "reason": None}
+            for number, digest, facts, weight in zip(
+                self.kept, self.digests, self.facts, self.weights, strict=True
+            )
+        }
+        nothing = {"digest": None, "facts": None, "weight": None}
+        found |= {number: {**nothing, "reason": reason} for number, reason in self.bad.items()}
+        return [found[number] for number in sorted(found)]
+
     def drop(self, odd: Mapping[int, str]) -> None:
         """Sets aside what does not go with the others, by place among the kept."""
         self.bad |= {self.kept[place]: reason for place, reason in odd.items()}
-        lists: list[list[Any]] = [self.kept, self.digests, self.facts]
+        lists: list[list[Any]] = [self.kept, self.digests, self.facts, self.weights]
         lists += [] if self.held is None else [self.held]
         for place in sorted(odd, reverse=True):
             for each in lists:
@@ -113,7 +133,7 @@ def open_source(
     source: Source, name: str, modality: Modality, options: Mapping[str, Any], decode: Decode, limits: Limits
 ) -> DataSet:
     """The usable part of a source, if enough of it is."""
-    scan = scanned(source, decode, limits.cache_bytes)
+    scan = _kept_or_scanned(source, modality, options, decode, limits)
     scan.drop(modality.odd(scan.facts))
     names = source.names()
     bad = tuple((os.path.join(source.root, names[n]), reason) for n, reason in sorted(scan.bad.items()))
@@ -129,7 +149,7 @@ def open_source(
         paths=paths,
         facts=scan.facts,
         held=scan.held,
-        read=_again(source, kept, paths, decode) if scan.held is None else lambda place: None,
+        read=_again(source, kept, paths, decode, limits.cache_bytes),
         labelled=labelled,
         groups=source.groups(kept),
         quarantine=bad,
@@ -137,6 +157,26 @@ def open_source(
         unlabelled="" if labelled[0] is not None else source.unlabelled(),
     )
     return modality.collect(found, options)
+
+
+def _kept_or_scanned(
+    source: Source, modality: Modality, options: Mapping[str, Any], decode: Decode, limits: Limits
+) -> Scan:
+    """The scan that was kept of the same files, with nothing decoded yet; or a new one, which is then kept."""
+    stamp = source.stamp() if limits.scans is not None else None
+    if limits.scans is None or stamp is None:
+        return scanned(source, decode, limits.cache_bytes)
+    file = scan_file(limits.scans, stamp, modality.name, options)
+    known = read_scan(file)
+    if known is None:
+        scan = scanned(source, decode, limits.cache_bytes)
+        write_scan(file, scan.rows())
+        return scan
+    scan = Scan(room=0, held=None)
+    for number, row in enumerate(known):
+        usable = Usable(row["digest"], tuple(row["facts"] or ()), row["weight"] or 0, None)
+        scan.add(number, usable if row["reason"] is None else row["reason"])
+    return scan
 
 
 def scanned(source: Source, decode: Decode, cache_bytes: int) -> Scan:
@@ -165,16 +205,33 @@ def examined(item: Item, decode: Decode, keep: bool) -> Usable | str:
     return Usable(content_digest(seen), found.facts, found.weight, found.content if keep else None)
 
 
-def _again(source: Source, kept: np.ndarray, paths: Sequence[str], decode: Decode) -> Callable[[int], Any]:
-    read = source.reader(kept)
+def _again(
+    source: Source, kept: np.ndarray, paths: Sequence[str], decode: Decode, room: int
+) -> Callable[[int], Any]:
+    """Contents by place, decoded when first asked for, and remembered while they fit into `room` bytes."""
+    read: Callable[[int], Any] | None = None
+    remembered: dict[int, Any] = {}
+    lock = threading.Lock()
 
     def content(place: int) -> Any:
+        nonlocal read, room
+        if place in remembered:
+            return remembered[place]
+        with lock:
+            read = read or source.reader(
+                kept
+            )  # which may copy encoded bytes to disk: not before it is needed
         try:
-            return decode(read(place)).content
+            found = decode(read(place))
         except Unusable as reason:
             raise UserError(
                 f"{paths[place]} was usable when the data were opened and no longer is: {reason}."
             ) from reason
+        with lock:
+            if found.weight <= room and place not in remembered:
+                room -= found.weight
+                remembered[place] = found.content
+        return found.content
 
     return content
 

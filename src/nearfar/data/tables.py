@@ -9,9 +9,11 @@ import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 
 from nearfar.data.named import Arrays
+from nearfar.data.parquet_sizes import check_parquet
 from nearfar.errors import UserError
 from nearfar.modalities import MODALITIES
 from nearfar.modalities.labels import Labels, class_numbers
+from nearfar.untrusted import check_regular
 
 SUFFIXES = (".csv",)
 LABEL = "label"
@@ -19,6 +21,7 @@ LABEL = "label"
 
 def table(path: Path, name: str) -> Arrays:
     """The columns of numbers side by side, in their order; columns of anything else are an error that names the first."""
+    check_regular(path)
     read = _read(path, name)
     numbers: list[np.ndarray] = []
     labelled: Labels = (None, ())
@@ -50,7 +53,11 @@ def table(path: Path, name: str) -> Arrays:
 
 def _read(path: Path, name: str) -> Any:
     try:
-        return pacsv.read_csv(path) if path.suffix.lower() in SUFFIXES else pq.read_table(path)
+        if path.suffix.lower() in SUFFIXES:
+            return pacsv.read_csv(path)
+        with pq.ParquetFile(path) as file:
+            check_parquet(path, file.schema_arrow.names)
+            return file.read()
     except (pa.ArrowException, OSError) as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
         raise UserError(f"data {name!r} cannot be read as a table: {reason}.") from error

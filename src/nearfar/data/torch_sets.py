@@ -68,6 +68,9 @@ class Items:
     def groups(self, kept: np.ndarray) -> Mapping[str, np.ndarray]:
         return {}
 
+    def stamp(self) -> str | None:
+        return None
+
     def unlabelled(self) -> str:
         return "the items are no pairs of something and its label"
 

@@ -13,12 +13,6 @@ from jaxtyping import Float, Int, Int64
 from torch import Tensor, nn
 
 from nearfar.errors import UserError
-from nearfar.evaluate.features import (
-    cached_features,
-    encoder_digest,
-    features,
-    features_key,
-)
 from nearfar.evaluate.labels import Labelled, stratified_split
 from nearfar.evaluate.matching import Matching, Unmatched, matched
 from nearfar.evaluate.protocols import (
@@ -30,11 +24,17 @@ from nearfar.evaluate.protocols import (
     network_scores,
     scores,
 )
-from nearfar.evaluate.record import record
 from nearfar.intervals import CONFIDENCE, with_intervals
 from nearfar.method import Method
 from nearfar.modalities import DataSet, Instances, Modality
 from nearfar.modalities.base import MakeViews, Measure
+from nearfar.run.features import (
+    cached_features,
+    encoder_digest,
+    features,
+    features_key,
+)
+from nearfar.run.results import record
 
 HELD_SHARE = 0.2
 
@@ -42,7 +42,7 @@ Embed = Callable[[Instances], Float[Tensor, "image dim"]]
 
 
 class TrainedRun(Protocol):
-    """What an evaluation needs of a run (`nearfar.train.run.Run` is one)."""
+    """What an evaluation needs of a run (`nearfar.run.trained.Run` is one)."""
 
     @property
     def path(self) -> Path: ...
@@ -94,7 +94,9 @@ def evaluate_run(
         result = _by_protocols(asked, protocols, baselines, settings)
     for name, measure in measures.items():
         result = _measured(asked, name, measure, baselines, seed, result)
-    result |= {"confidence": CONFIDENCE, "settings": settings, "encoder": encoder_digest(run.encoder())}
+    result |= {"confidence": CONFIDENCE, "settings": settings, "encoder": encoder_digest(asked.encoder)}
+    if unfinished := getattr(run, "unfinished", ""):
+        result["unfinished"] = unfinished
     record(run.path / "evaluation.json", result)
     return result
 
@@ -115,6 +117,10 @@ class Asked:
         if self.data is None or _same(self.data, self.train):
             return train, train
         return train, self.run.images(self.data)
+
+    @cached_property
+    def encoder(self) -> nn.Module:
+        return self.run.encoder()
 
     def labelled(self) -> bool:
         return all(images.labels is not None for images in self.sets)
@@ -138,12 +144,16 @@ class Asked:
         return _TwoSets(train, torch.from_numpy(labels), test, matching)
 
 
+def _same_name(one: Any, other: Any) -> bool:
+    return isinstance(one, str) and isinstance(other, str) and one == other
+
+
 def _by_protocols(
     asked: Asked, protocols: Sequence[str], baselines: bool, settings: Mapping[str, Any]
 ) -> dict[str, Any]:
     """What the protocols say of the learned features, and of the baselines' where they are asked for."""
     run, split = asked.run, asked.split(settings["seed"])
-    plain, encoder, cache = run.plain(), run.encoder(), run.path / "cache"
+    plain, encoder, cache = run.plain(), asked.encoder, run.path / "cache"
     device = _solving_device(encoder)
 
     def judged(embed: Embed) -> dict[str, dict[str, Any]]:
@@ -182,7 +192,7 @@ def _measured(
     train, test = asked.sets
     run = cast(MethodRun, asked.run)
     method, views = run.method(), run.views()
-    device = next(run.encoder().parameters()).device
+    device = next(asked.encoder.parameters()).device
     seen = asked.train is None and train.fingerprint == test.fingerprint
     tested = _facts(test, f"{test.name}, the training {run.modality.holds} itself" if seen else None)
     facts = {"train": _facts(train), "test": tested, "split": None}

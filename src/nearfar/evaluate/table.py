@@ -16,7 +16,7 @@ def table(result: Mapping[str, Any]) -> str:
     rows = [["features", *(f"{name} {FIGURES[figure]}" for name, figure in columns)]]
     for kind, figures in {**result.get("baselines", {}), "learned": result}.items():
         rows.append([kind, *(_cell(figure, figures.get(name, {})) for name, figure in columns)])
-    return "\n".join([*_lines(rows), _caption(result), *_matched(result.get("labels"))])
+    return "\n".join([*_lines(rows), _caption(result), *_matched(result.get("labels")), *_unfinished(result)])
 
 
 def _protocols(result: Mapping[str, Any]) -> list[str]:
@@ -60,6 +60,10 @@ def _caption(result: Mapping[str, Any]) -> str:
             continue
         said += f"; {name} on {other['samples']} {other.get('unit', unit)}: {other['name']}"
     return f"{said}\nin brackets, {result['confidence']:.0%} Wilson intervals for test sets of this size; how much other seeds of training would differ is not in them"
+
+
+def _unfinished(result: Mapping[str, Any]) -> list[str]:
+    return [result["unfinished"]] if "unfinished" in result else []
 
 
 def _matched(labels: Mapping[str, Any] | None) -> list[str]:

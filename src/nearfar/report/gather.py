@@ -12,12 +12,13 @@ from statistics import median
 from typing import Any, TypeGuard
 
 from nearfar.errors import UserError
-from nearfar.evaluate.record import is_set, kind_of, results_of
 from nearfar.report.curves import curves_of, edges_of, of_kind
 from nearfar.report.facts import Absent, Certificate, Curve, Event, Fact, HeldOut, RunFacts, Score, Tested
 from nearfar.report.inputs import Run
 from nearfar.report.sections import sections_of
 from nearfar.report.visuals import Detail, visuals_of
+from nearfar.run.folder import DataNotes, RunFolder
+from nearfar.run.results import is_set, kind_of, results_of
 from nearfar.untrusted import is_number, read_json
 
 
@@ -28,6 +29,7 @@ class _Numbers:
     metrics: Sequence[Mapping[str, Any]]
     logged: str
     unit: str
+    notes: DataNotes | None = None
 
 
 def gather(run: Run, detail: Detail) -> RunFacts:
@@ -43,7 +45,16 @@ def gather(run: Run, detail: Detail) -> RunFacts:
         data=written(settings.get("data", "")),
         unit=run.modality.unit,
         summary=tuple(
-            _summary(_Numbers(settings, environment, metrics, _last_logged(run), run.modality.unit))
+            _summary(
+                _Numbers(
+                    settings,
+                    environment,
+                    metrics,
+                    _last_logged(run),
+                    run.modality.unit,
+                    RunFolder(run.path).notes(),
+                )
+            )
         ),
         environment=tuple(Fact(name, value) for name, value in environment.items()),
         choices=dict(run.choices()),
@@ -102,7 +113,25 @@ def _summary(numbers: _Numbers) -> Iterator[Fact]:
     for name in ("backbone", "batch_size"):
         if numbers.settings.get(name) is not None:
             yield Fact(name.replace("_", " "), written(numbers.settings[name]))
+    yield from _data(numbers.notes)
     yield from _machine(numbers)
+
+
+def _data(notes: DataNotes | None) -> Iterator[Fact]:
+    """What became of the data, where there is something to say."""
+    if notes is None:
+        return
+    yield Fact(
+        "data",
+        f"{notes.instances:,} {notes.unit}" + (f", {notes.held_out:,} held out" * bool(notes.held_out)),
+    )
+    if notes.set_aside:
+        reasons = "; ".join(f"{count:,} {reason}" for reason, count in notes.set_aside.items())
+        yield Fact("set aside", reasons)
+    if notes.unlabelled and not notes.classes:
+        yield Fact("no labels", notes.unlabelled)
+    if notes.left_over:
+        yield Fact("left over each epoch", f"{notes.left_over:,}")
 
 
 def _planned(epochs: Any) -> str:

@@ -25,10 +25,10 @@ from nearfar.bounds import InfoNCE
 from nearfar.errors import UserError
 from nearfar.modalities import Images
 from nearfar.negatives import InBatch
+from nearfar.run.trained import Run
 from nearfar.scores import streamed_scores
 from nearfar.studies.frame import Bench, Finding, Result, Row, Study
 from nearfar.studies.images import Setup, moments, repeated
-from nearfar.train.run import Run
 from nearfar.types import Certificate
 
 if TYPE_CHECKING:

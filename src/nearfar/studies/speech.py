@@ -22,16 +22,16 @@ from torch import Tensor
 from nearfar.data import open_data
 from nearfar.encoders import ConvGRU
 from nearfar.errors import UserError
-from nearfar.evaluate.features import features
 from nearfar.evaluate.labels import Labelled
 from nearfar.evaluate.protocols import scores
 from nearfar.hardware import one_thread
 from nearfar.modalities import Recordings
 from nearfar.modalities.mfcc import mfcc_features
+from nearfar.run.features import features
+from nearfar.run.trained import backbone_of, fresh_method
 from nearfar.settings import resolve
 from nearfar.studies.frame import Bench, Finding, Result, Row, Study
 from nearfar.train.pretrain import pretrain
-from nearfar.train.run import backbone_of, fresh_method
 from nearfar.views import WholeSound
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ from nearfar.hardware import pick_device
 from nearfar.modalities import Modality
 from nearfar.recipes.build import NONE
 from nearfar.recipes.given import Objects
+from nearfar.run.folder import RunFolder
 from nearfar.settings import Settings, resolve
-from nearfar.train.run import stored_settings
 
 EPOCHS_ON_CPU = 20
 
@@ -40,8 +40,8 @@ def machine_defaults(
         return {}, None
     defaults = {"backbone": small, "epochs": EPOCHS_ON_CPU}
     free = [key for key in defaults if not any(key in layer for layer in layers)]
-    if out is not None and (out / "config.yaml").is_file():
-        begun = stored_settings(out / "config.yaml")
+    if out is not None and RunFolder(out).config.is_file():
+        begun = RunFolder(out).settings()
         return {key: getattr(begun, key) for key in free if begun.recipe == settings.recipe}, None
     on_cpu = settings.device == "cpu" or (settings.device == "auto" and pick_device("auto").type == "cpu")
     if not free or not on_cpu:

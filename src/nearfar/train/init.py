@@ -16,8 +16,8 @@ from torch import Tensor, nn
 
 from nearfar.errors import UserError
 from nearfar.method import Method
-from nearfar.train.loop import under
-from nearfar.train.run import Run
+from nearfar.run.checkpoints import under
+from nearfar.run.trained import Run
 from nearfar.untrusted import check_regular
 
 # what files put before the names of weights, and what we put before timm's

@@ -16,42 +16,16 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-from nearfar.atomic import write_whole
 from nearfar.errors import UserError
-from nearfar.untrusted import check_regular
-
-Row = dict[str, Any]
-
-
-def read_metrics(path: Path) -> list[Row]:
-    """The rows of metrics.jsonl; a line that a kill cut short is left out."""
-    try:
-        check_regular(path)
-        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        return []
-    rows = []
-    for line in lines:
-        try:
-            row = json.loads(line)
-        except (ValueError, RecursionError):
-            continue
-        if isinstance(row, dict) and isinstance(row.get("step"), int):
-            rows.append(row)
-    return rows
-
-
-def rewind_metrics(path: Path, step: int) -> None:
-    """Forgets rows after `step`: the resumed run will write them again."""
-    rows = [row for row in read_metrics(path) if row["step"] <= step]
-    write_whole(path, "".join(json.dumps(row) + "\n" for row in rows))
+from nearfar.run.folder import RunFolder
+from nearfar.run.metrics import rewind_metrics
 
 
 class Log:
     """Appends rows to metrics.jsonl and mirrors their numbers to TensorBoard, where that is installed."""
 
     def __init__(self, folder: Path, step: int) -> None:
-        self._path = folder / "metrics.jsonl"
+        self._path = RunFolder(folder).metrics
         rewind_metrics(self._path, step)
         self._file = self._path.open("a", encoding="utf-8")
         self._said = threading.excepthook

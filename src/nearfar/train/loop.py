@@ -25,11 +25,12 @@ from nearfar import optimisers
 from nearfar.errors import NotFinite, Stopped, UserError
 from nearfar.held_out import HeldOut
 from nearfar.method import Method
+from nearfar.run import checkpoints
+from nearfar.run.facts import fits
+from nearfar.run.folder import RunFolder
 from nearfar.schedules import Progress, Value, at, cosine
 from nearfar.settings import Settings
-from nearfar.train import checkpoints
 from nearfar.train.adaptive import AdaptiveState
-from nearfar.train.facts import fits
 from nearfar.train.logs import Display, Log
 from nearfar.train.monitors import Collapse, Diverged, Finite, Motion, Readings, readings
 from nearfar.train.stops import StopRequests
@@ -134,14 +135,16 @@ class Trainer:
         return tensors, facts
 
     def restore(self, tensors: dict[str, Tensor], facts: dict[str, Any]) -> None:
-        stored = under(tensors, "method/")
+        stored = checkpoints.under(tensors, "method/")
         if not fits(self.method, stored):
             raise ValueError("other tensors than the settings describe")
         self.method.load_state_dict(stored)
         if (
             facts["optimizer"] == self.settings.optimizer
         ):  # moments of another optimiser mean nothing to this one
-            optimisers.load_state_tensors(self.optimizer, self.method, under(tensors, "optimizer/"))
+            optimisers.load_state_tensors(
+                self.optimizer, self.method, checkpoints.under(tensors, "optimizer/")
+            )
         self.step, self.seconds = facts["step"], facts["seconds"]
         self.collapse.restore(facts["collapse"])
         self.finite.restore(facts["finite"])
@@ -184,11 +187,6 @@ class Trainer:
         return math.isfinite(float(outcome.loss.detach())) and math.isfinite(norm)
 
 
-def under(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    """The tensors whose names begin with `prefix`, without it."""
-    return {name.removeprefix(prefix): t for name, t in tensors.items() if name.startswith(prefix)}
-
-
 def train(
     trainer: Trainer,
     batches: Callable[[int, int], Any],
@@ -215,7 +213,9 @@ def train(
     def write() -> None:
         log.durable()
         tensors, own = trainer.state()
-        checkpoints.save(folder / "ckpt", trainer.step, tensors, {**facts, **own}, keep=settings.keep)
+        checkpoints.save(
+            RunFolder(folder).checkpoints, trainer.step, tensors, {**facts, **own}, keep=settings.keep
+        )
 
     def say(message: str) -> None:
         log.write({"kind": "event", "step": trainer.step, "message": message})
@@ -279,7 +279,7 @@ def train(
                     raise Stopped(stop_sentence(trainer, stop, folder, saved=not overdue))
     except Diverged as diverged:
         with suppress(UserError):  # a full disk is not the reason why this run ends
-            dump(trainer, folder / "diverged", facts)
+            dump(trainer, RunFolder(folder).diverged, facts)
         raise Diverged(f"{diverged}; {what_is_kept(folder)}") from None
     finally:
         stream.close()
@@ -290,12 +290,12 @@ def stop_sentence(trainer: Trainer, reason: str, folder: Path, saved: bool) -> s
     where = f"stopped by {reason} at step {trainer.step} of {trainer.steps}"
     if saved:
         return f"{where}; the same command resumes from there"
-    kept = checkpoints.newest_step(folder / "ckpt")
+    kept = checkpoints.newest_step(RunFolder(folder).checkpoints)
     return f"{where}, where nothing was finite to be saved; the same command resumes from step {kept}"
 
 
 def what_is_kept(folder: Path) -> str:
-    kept = checkpoints.newest_step(folder / "ckpt")
+    kept = checkpoints.newest_step(RunFolder(folder).checkpoints)
     return f"the checkpoint of step {kept} is kept, and the command with other settings and --allow-change resumes from it"
 
 

@@ -12,7 +12,6 @@ from nearfar.buffers import frozen
 from nearfar.data import Stream
 from nearfar.data.aside import HELD_OUT_DRAW
 from nearfar.errors import UserError
-from nearfar.evaluate.features import features
 from nearfar.evaluate.knn import knn_probe
 from nearfar.held_out import HeldOut, held_out_estimate
 from nearfar.method import Method
@@ -23,10 +22,11 @@ from nearfar.modalities.showing import plain_views
 from nearfar.randomness import order
 from nearfar.recipes.build import NONE
 from nearfar.recipes.given import VIEWS, Objects
+from nearfar.run.features import features
+from nearfar.run.trained import backbone_of, fresh_method, views_of
 from nearfar.schedules import Adaptive, Progress, at, written
 from nearfar.settings import Settings
 from nearfar.train.loop import Trainer, seed_step
-from nearfar.train.run import backbone_of, fresh_method, views_of
 from nearfar.types import Batch, Grouping
 
 TRIED = 64  # places in a run at which its schedules are tried together

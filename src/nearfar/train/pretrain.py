@@ -1,29 +1,30 @@
 """From settings to a trained run: what `nearfar pretrain` and `nf.pretrain` do."""
 
-import fcntl
-import json
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from nearfar.atomic import write_whole
 from nearfar.data import Limits, Located, locate
 from nearfar.data.aside import kept_aside
 from nearfar.encoders import parameters_of
 from nearfar.errors import UserError
 from nearfar.hardware import environment, keep_freed_memory, pick_device, pick_precision
 from nearfar.method import Method
-from nearfar.modalities import DataSet
 from nearfar.recipes.build import NONE
 from nearfar.recipes.given import Objects, given
+from nearfar.run import checkpoints
+from nearfar.run.facts import checked
+from nearfar.run.folder import DataNotes, RunFolder, notes_of
+from nearfar.run.trained import (
+    Run,
+    backbone_of,
+    check_kind,
+)
 from nearfar.settings import MAY_CHANGE, Settings
-from nearfar.train import checkpoints
 from nearfar.train.defaults import resolve_here
-from nearfar.train.facts import load as load_checkpoint
 from nearfar.train.init import start_from
 from nearfar.train.logs import Display
 from nearfar.train.loop import Trainer, train
@@ -35,13 +36,6 @@ from nearfar.train.prepare import (
     make_probe,
     prepare,
     prime,
-)
-from nearfar.train.run import (
-    Run,
-    backbone_of,
-    check_kind,
-    read_mapping,
-    stored_settings,
 )
 
 
@@ -91,19 +85,21 @@ def run_pretraining(
     device = pick_device(settings.device)
     precision = pick_precision(settings.precision, device)
     changed = changes_since(settings, out)
-    begun = checkpoints.last_named(out / "ckpt") > 0
+    folder = RunFolder(out)
+    begun = checkpoints.last_named(folder.checkpoints) > 0
     if changed and begun and not allow_change:
         raise UserError(
             f"{out} was begun with other settings ({changed}); resume with those, choose another --out, or add --allow-change"
         )
     located = data if isinstance(data, Located) else locate(data)
     check_kind(settings, located)
-    with claimed(out):
+    with folder.claimed():
         # before its first step there is nothing in a run that other settings could spoil: it begins anew
-        found = newest_checkpoint(out / "ckpt") if begun or not changed else None
-        restored = load_checkpoint(found) if found else None
-        before = settings.modality.description(restored[1]["data"]) if restored else None
-        limits = Limits(max_bad_share=settings.max_bad_share, quarantine=out / "quarantine.csv")
+        restored = newest_checkpoint(folder) if begun or not changed else None
+        before = settings.modality.description(restored.facts["data"]) if restored else None
+        limits = Limits(
+            max_bad_share=settings.max_bad_share, quarantine=folder.quarantine, scans=folder.cache
+        )
         options = settings.modality.opening(settings.views, settings.image_size, before)
         everything = located.open(limits, **options)
         images, aside = kept_aside(everything, settings.held_out, settings.seed)
@@ -114,22 +110,20 @@ def run_pretraining(
         if restored:
             resume(trainer, restored, out)
         begun_from = start_from(trainer.method, settings.init) if settings.init and not restored else None
-        write_whole(out / "config.yaml", settings.as_yaml())
-        began = (read_mapping(out / "env.json") or {}).get("started") if restored else None
+        folder.write_settings(settings)
+        notes = notes_of(everything, 0 if aside is None else len(aside), settings.batch_size)
+        folder.write_notes(notes)
+        began = (folder.environment() or {}).get("started") if restored else None
         facts_here = {
             "started": began or f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}",
             "precision": str(precision),
         }
-        write_whole(
-            out / "env.json", json.dumps({**environment(), "device": str(device), **facts_here}, indent=1)
-        )
+        folder.write_environment({**environment(), "device": str(device), **facts_here})
         keep_freed_memory()
         display = Display(trainer.steps, trainer.step, settings.epochs, images.unit, quiet)
-        announce(display, settings, everything, trainer, precision)
+        announce(display, settings, notes, trainer, precision)
         for sentence in filter(None, (said, begun_from)):
             display.say(sentence)
-        if aside is not None:
-            display.say(f"{len(aside)} of them are kept out of training, for held-out estimates")
         with torch.random.fork_rng(devices=[]):
             if not restored:
                 prime(trainer, images, known)
@@ -139,15 +133,17 @@ def run_pretraining(
             train(
                 trainer, stream.batches, out, facts, display, embed_all, probe, estimate, restored is not None
             )
-    return Run(out, stored_settings(out / "config.yaml"), objects, located)
+    run = Run(out, folder.settings(), objects, located)
+    run.remember(everything)
+    return run
 
 
 def changes_since(settings: Settings, out: Path) -> str:
     """What differs from the settings the run was begun with, as `key: before, now after`."""
-    config = out / "config.yaml"
-    if not config.exists():
+    folder = RunFolder(out)
+    if not folder.config.exists():
         return ""
-    before, now = _flat(stored_settings(config).as_plain()), _flat(settings.as_plain())
+    before, now = _flat(folder.settings().as_plain()), _flat(settings.as_plain())
     # a schedule that follows the probe is another one when it is probed at other times
     free = set(MAY_CHANGE) - ({"probe_every"} if settings.listens_to("score") else set())
     keys = [k for k in {**before, **now} if before.get(k) != now.get(k) and k not in free]
@@ -164,39 +160,21 @@ def _flat(settings: Mapping[str, Any]) -> dict[str, Any]:
     return flat
 
 
-@contextmanager
-def claimed(out: Path) -> Iterator[None]:
-    """The folder, made if need be, with no other process training in it."""
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-        lock = (out / ".lock").open("w")
-    except OSError as problem:
-        raise UserError(f"--out {out} cannot be written: {problem.strerror}") from None
-    with lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise UserError(
-                f"--out {out} is being trained by another process; wait for it or choose another"
-            ) from None
-        yield
-
-
-def newest_checkpoint(folder: Path) -> Path | None:
+def newest_checkpoint(folder: RunFolder) -> checkpoints.Loaded | None:
     """The newest valid checkpoint; None before the first one. Damaged ones alone are no reason to start over."""
-    found = checkpoints.newest(folder)
-    there = sorted(folder.glob("step-*"))
+    found = checkpoints.load_newest(folder.checkpoints)
+    there = sorted(folder.checkpoints.glob("step-*"))
     if found is None and there:
         raise UserError(
             f"{there[-1]} cannot be used ({checkpoints.check(there[-1])}) and there is no earlier one; "
-            f"restore it, or move {folder} away to start over"
+            f"restore it, or move {folder.checkpoints} away to start over"
         )
-    return found
+    return found and checked(found)
 
 
-def resume(trainer: Trainer, restored: tuple[dict[str, torch.Tensor], dict[str, Any]], out: Path) -> None:
+def resume(trainer: Trainer, restored: checkpoints.Loaded, out: Path) -> None:
     try:
-        trainer.restore(*restored)
+        trainer.restore(restored.tensors, restored.facts)
     except (RuntimeError, KeyError, ValueError):
         raise UserError(
             f"the checkpoint in {out}/ckpt does not fit these settings: another network or other negatives; choose another --out"
@@ -204,15 +182,15 @@ def resume(trainer: Trainer, restored: tuple[dict[str, torch.Tensor], dict[str, 
 
 
 def announce(
-    display: Display, settings: Settings, images: DataSet, trainer: Trainer, precision: torch.dtype
+    display: Display, settings: Settings, notes: DataNotes, trainer: Trainer, precision: torch.dtype
 ) -> None:
     backbone = backbone_of(trainer.method)
     kind = str(precision).removeprefix("torch.")
-    labels = f", {images.class_count} classes" if images.labels is not None else ", no labels"
-    display.say(f"{images.name}: {len(images)} {images.unit}{labels}")
+    for line in notes.lines():
+        display.say(line)
     display.say(
         f"{settings.recipe} with {settings.backbone} ({parameters_of(backbone):,} weights), {trainer.steps} steps of "
-        f"{settings.batch_size} {images.unit}, {kind} on {trainer.device}"
+        f"{settings.batch_size} {notes.unit}, {kind} on {trainer.device}"
     )
     if trainer.step:
         display.say(f"resuming from step {trainer.step}")

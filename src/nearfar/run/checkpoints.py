@@ -25,6 +25,7 @@ import re
 import shutil
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -83,6 +84,10 @@ def check(path: Path) -> str | None:
         tensors, facts = _parsed(path)
     except _Damaged as damage:
         return str(damage)
+    return _complaint(tensors, facts)
+
+
+def _complaint(tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> str | None:
     named = facts.get("unbounded")
     wrong = not_finite(tensors, named if isinstance(named, list) else ())
     return None if wrong is None else f"{wrong} is not finite"
@@ -102,21 +107,40 @@ def valid(path: Path) -> bool:
     return check(path) is None
 
 
+def last_named(folder: Path) -> int:
+    """The highest step that any checkpoint claims by its name, valid or not; -1 where there is none."""
+    return max((step_of(path) for path in _checkpoints(folder)), default=-1)
+
+
 def newest(folder: Path) -> Path | None:
-    """The newest valid checkpoint of a folder, found by checking each from the newest down.
+    """The newest valid checkpoint of a folder, found by checking each from the newest down."""
+    found = load_newest(folder)
+    return None if found is None else found.path
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A checkpoint that was read: its tensors (on the CPU) and facts."""
+
+    path: Path
+    tensors: dict[str, Tensor]
+    facts: dict[str, Any]
+
+
+def load_newest(folder: Path) -> Loaded | None:
+    """The newest valid checkpoint of a folder, read once.
 
     Whoever trains there may drop the one that is being looked at, after writing a newer one: then the folder is listed again.
     """
     while True:
         listed = _checkpoints(folder)
-        found = next((path for path in listed if valid(path)), None)
-        if found is not None or listed == _checkpoints(folder):
-            return found
-
-
-def last_named(folder: Path) -> int:
-    """The highest step that any checkpoint claims by its name, valid or not; -1 where there is none."""
-    return max((step_of(path) for path in _checkpoints(folder)), default=-1)
+        for path in listed:
+            with suppress(_Damaged):
+                tensors, facts = _parsed(path)
+                if _complaint(tensors, facts) is None:
+                    return Loaded(path, tensors, facts)
+        if listed == _checkpoints(folder):
+            return None
 
 
 def newest_step(folder: Path) -> int | None:
@@ -128,6 +152,11 @@ def newest_step(folder: Path) -> int | None:
 def step_of(path: Path) -> int:
     """The step in a checkpoint's name."""
     return _place(path)[0]
+
+
+def under(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    """The tensors whose names begin with `prefix`, without it."""
+    return {name.removeprefix(prefix): t for name, t in tensors.items() if name.startswith(prefix)}
 
 
 # ---------------------------------------------------------------------------------------------- bytes

@@ -7,26 +7,24 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import yaml
 from torch import Tensor, nn
 
 from nearfar.data import Limits, Located, locate
 from nearfar.data.aside import kept_aside
 from nearfar.errors import UserError
-from nearfar.evaluate.features import features
 from nearfar.hardware import pick_device
 from nearfar.method import Method
 from nearfar.modalities import DataSet, Description, Modality
 from nearfar.modalities.base import MakeViews, PlainView
-from nearfar.parts import load_yaml, unknown
+from nearfar.parts import unknown
 from nearfar.recipes.build import NONE, build_method, describe
 from nearfar.recipes.choices import CHOICES
 from nearfar.recipes.given import METHOD, TAKEN, VIEWS, Objects, check_given, differences, given, wanted
-from nearfar.settings import Settings, check
-from nearfar.train import checkpoints, facts
-from nearfar.train.logs import read_metrics
-from nearfar.train.loop import under
-from nearfar.untrusted import read_json, read_text
+from nearfar.run import checkpoints, facts
+from nearfar.run.features import features
+from nearfar.run.folder import RunFolder, read_mapping
+from nearfar.run.metrics import read_metrics
+from nearfar.settings import Settings
 
 
 class Run:
@@ -39,55 +37,60 @@ class Run:
     def __init__(
         self, path: Path, settings: Settings, objects: Objects = NONE, data: Located | None = None
     ) -> None:
-        self.path, self.settings, self.objects, self.data = path, settings, objects, data
+        self.folder = RunFolder(path)
+        self.settings, self.objects, self.data = settings, objects, data
+        self._sets: dict[str, DataSet] = {}
 
     @classmethod
     def open(cls, path: str | Path, *, data: Any = None, labels: Any = None, **objects: Any) -> "Run":
         """The run in a folder. One that was made with objects of Python needs them again, as they were given to `pretrain`:
         `Run.open("runs/own", backbone=my_module, data=my_dataset)`, `Run.open("runs/mine", method=my_method)`."""
-        folder = Path(path)
-        config = folder / "config.yaml"
-        if not config.is_file():
-            raise UserError(f"{folder} is not a run: it has no config.yaml; make one with nearfar pretrain")
-        settings = stored_settings(config)
-        again = _given_again(settings, objects, folder)
-        return cls(folder, settings, again, None if data is None else locate(data, labels))
+        folder = RunFolder(Path(path))
+        if not folder.config.is_file():
+            raise UserError(f"{path} is not a run: it has no config.yaml; make one with nearfar pretrain")
+        settings = folder.settings()
+        again = _given_again(settings, objects, folder.path)
+        return cls(folder.path, settings, again, None if data is None else locate(data, labels))
+
+    @property
+    def path(self) -> Path:
+        return self.folder.path
 
     @property
     def metrics(self) -> list[dict[str, Any]]:
-        return read_metrics(self.path / "metrics.jsonl")
+        return read_metrics(self.folder.metrics)
 
     @property
     def evaluation(self) -> dict[str, Any] | None:
-        return read_mapping(self.path / "evaluation.json")
+        return read_mapping(self.folder.results)
 
     @property
     def environment(self) -> dict[str, Any] | None:
-        return read_mapping(self.path / "env.json")
+        return self.folder.environment()
 
     @cached_property
-    def checkpoint(self) -> Path:
+    def _loaded(self) -> checkpoints.Loaded:
         """The newest checkpoint that passes its own check."""
-        found = checkpoints.newest(self.path / "ckpt")
+        found = checkpoints.load_newest(self.folder.checkpoints)
         if found is None:
             raise UserError(f"{self.path}/ckpt holds no valid checkpoint; run the pretrain command again")
-        return found
+        return facts.checked(found)
 
-    @cached_property
-    def _loaded(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        try:
-            return facts.load(self.checkpoint)
-        except UserError:
-            if self.checkpoint.exists():
-                raise
-        # whoever trains here has written a newer one since, and dropped this
-        del self.checkpoint
-        return self._loaded
+    @property
+    def checkpoint(self) -> Path:
+        return self._loaded.path
 
     @property
     def facts(self) -> dict[str, Any]:
         """The checkpoint's facts: step, the data's shape and statistics."""
-        return self._loaded[1]
+        return self._loaded.facts
+
+    @property
+    def unfinished(self) -> str:
+        """How far the run is, where it is not at its end."""
+        steps = self.settings.epochs * (self.description.instances // self.settings.batch_size)
+        step = self.facts["step"]
+        return f"{self.path} is unfinished: step {step:,} of {steps:,}" if step < steps else ""
 
     @property
     def device(self) -> torch.device:
@@ -121,7 +124,7 @@ class Run:
 
     def weights(self) -> dict[str, Tensor]:
         """The method's tensors by name, as the checkpoint holds them."""
-        return under(self._loaded[0], "method/")
+        return checkpoints.under(self._loaded.tensors, "method/")
 
     def _check_objects(self) -> None:
         where = f"nearfar.Run.open({str(self.path)!r}, "
@@ -156,15 +159,26 @@ class Run:
         return views_of(self.settings, self.description, self.device, self.objects)
 
     def images(self, spec: Any = None) -> Any:
-        """The run's own data, or others that its encoder can be shown."""
+        """The run's own data, or others that its encoder can be shown; what has a name is opened once."""
         if isinstance(spec, DataSet):
             return spec
+        named = spec is None or isinstance(spec, (str, Path))
+        name = self.settings.data if spec is None else str(spec)
+        if named and name in self._sets:
+            return self._sets[name]
         located = self._own_data() if spec is None else locate(spec)
         check_kind(self.settings, located)
         options = self.modality.opening(self.settings.views, self.settings.image_size, self.description)
-        opened = located.open(Limits(max_bad_share=self.settings.max_bad_share), **options)
+        limits = Limits(max_bad_share=self.settings.max_bad_share, scans=self.folder.cache)
+        opened = located.open(limits, **options)
         self.modality.check_alike(opened, self.description, str(self.path))
+        if named:
+            self._sets[name] = opened
         return opened
+
+    def remember(self, data: DataSet) -> None:
+        """Takes the run's own data as they are open already."""
+        self._sets[self.settings.data] = data
 
     def _own_data(self) -> Located:
         if self.data is not None:
@@ -197,36 +211,6 @@ class Run:
     def certificate(self) -> dict[str, Any]:
         method = self.method(trained=False)
         return vars(method.certificate(self.settings.batch_size, self.settings.views["count"]))
-
-
-def stored_settings(config: Path) -> Settings:
-    """The settings a run wrote down."""
-    try:
-        stored = load_yaml(read_text(config))
-    except (OSError, ValueError, RecursionError, yaml.YAMLError):
-        raise UserError(f"{config} cannot be read as settings") from None
-    if isinstance(stored, dict):
-        stored = with_prior(stored)
-    rooms = ("recipe", "data", *CHOICES)
-    if not isinstance(stored, dict) or not all(key in stored for key in rooms):
-        raise UserError(f"{config} does not hold a run's settings ({', '.join(rooms)} and more)")
-    for room in CHOICES:
-        if not isinstance(stored[room], dict):
-            raise UserError(f"{config}: {room} was {stored[room]!r}; it must be a mapping with a name")
-    # runs from before anything was kept aside kept nothing aside
-    return check({"held_out": 0.0, **stored}, stored=True)
-
-
-def with_prior(stored: dict[str, Any]) -> dict[str, Any]:
-    """Settings of runs from before priors were a choice: only Deep InfoMax had one, among its encoders' settings."""
-    role = stored.get("encoders")
-    if "prior" in stored or not isinstance(role, dict):
-        return {"prior": {"name": "none"}, **stored}
-    target, weight = role.get("prior", "none"), role.get("prior_weight", 0)
-    some = target != "none" and weight
-    prior = {"name": "adversarial", "target": target, "weight": weight} if some else {"name": "none"}
-    kept = {key: value for key, value in role.items() if key not in ("prior", "prior_weight")}
-    return {**stored, "encoders": kept, "prior": prior}
 
 
 def _given_again(settings: Settings, arguments: Mapping[str, Any], folder: Path) -> Objects:
@@ -287,8 +271,3 @@ def check_kind(settings: Settings, located: Located) -> None:
 
 def backbone_of(method: Method) -> nn.Module:
     return method.encoders.backbone()
-
-
-def read_mapping(path: Path) -> dict[str, Any] | None:
-    loaded = read_json(path)
-    return loaded if isinstance(loaded, dict) else None

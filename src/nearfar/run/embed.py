@@ -7,7 +7,7 @@ import pyarrow.parquet as pq
 
 from nearfar.atomic import replacing
 from nearfar.errors import UserError
-from nearfar.train.run import Run
+from nearfar.run.trained import Run
 
 
 def write_embedding(run: Run, data: str, out: Path) -> tuple[int, int]:

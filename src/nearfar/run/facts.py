@@ -4,7 +4,7 @@ The manifest's hashes find damage. They do not tell whether a folder was made by
 text or weights that are integers would be noticed far from here, or never.
 """
 
-from pathlib import Path
+from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 import torch
@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError
 from torch import Tensor, nn
 
 from nearfar.errors import UserError
-from nearfar.train import checkpoints
+from nearfar.run import checkpoints
 
 Count = Annotated[int, Field(ge=0, lt=2**62)]
 
@@ -52,21 +52,23 @@ class _Checkpoint(_Facts):
     data: dict[str, Any]  # its modality knows what must be in it
 
 
-def load(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """The tensors and facts of a run's checkpoint, their types and ranges checked."""
-    tensors, facts = checkpoints.load(path)
+def checked(loaded: checkpoints.Loaded) -> checkpoints.Loaded:
+    """A run's checkpoint, if its facts are of the types and in the ranges that we write."""
     try:
-        _Checkpoint(**facts)
+        _Checkpoint(**loaded.facts)
     except ValidationError as problem:
         first = problem.errors()[0]
         where = ".".join(map(str, first["loc"])) or "facts"
         raise UserError(
-            f"{path}: not a usable checkpoint, its {where} makes no sense ({first['msg'][0].lower()}{first['msg'][1:]})"
+            f"{loaded.path}: not a usable checkpoint, its {where} makes no sense ({first['msg'][0].lower()}{first['msg'][1:]})"
         ) from None
-    if facts["step"] != checkpoints.step_of(path):
-        raise UserError(f"{path}: not a usable checkpoint, its facts are those of step {facts['step']}")
+    if loaded.facts["step"] != checkpoints.step_of(loaded.path):
+        raise UserError(
+            f"{loaded.path}: not a usable checkpoint, its facts are those of step {loaded.facts['step']}"
+        )
     # where Deep InfoMax kept its discriminator before there were priors
-    return {name.replace("/encoders.match.", "/prior."): held for name, held in tensors.items()}, facts
+    renamed = {name.replace("/encoders.match.", "/prior."): held for name, held in loaded.tensors.items()}
+    return replace(loaded, tensors=renamed)
 
 
 def fits(described: nn.Module, tensors: dict[str, Tensor]) -> bool:

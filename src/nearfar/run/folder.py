@@ -1,0 +1,181 @@
+"""The folder of a run: which file holds what, and who writes it. Every name is here and nowhere else.
+
+config.yaml       the complete settings               env.json          the machine, when it began
+data.json         what became of the data             quarantine.csv    what could not be used, and why
+metrics.jsonl     what was logged                     tb/               the same for TensorBoard
+ckpt/step-*/      the state (`checkpoints`)           diverged/         the state at divergence
+evaluation.json   results (`results`)                 cache/            features and scans, safe to delete
+report.html       the page
+"""
+
+import json
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import TypeAdapter, ValidationError
+
+from nearfar.atomic import write_whole
+from nearfar.errors import UserError
+from nearfar.modalities import DataSet
+from nearfar.parts import load_yaml
+from nearfar.recipes.choices import CHOICES
+from nearfar.run.lock import locked
+from nearfar.settings import Settings, check
+from nearfar.untrusted import read_json, read_text
+
+
+@dataclass(frozen=True)
+class DataNotes:
+    """What became of the data: for the console and the report alike."""
+
+    name: str
+    unit: str
+    instances: int
+    classes: int
+    set_aside: dict[str, int] = field(default_factory=dict)  # how many could not be used, by reason
+    first: str = ""  # of those
+    ignored: int = 0  # files of another kind
+    unlabelled: str = ""  # why there are no labels
+    held_out: int = 0  # of the instances, those that nothing is fitted to
+    left_over: int = 0  # of those trained on, how many an epoch does not visit
+
+    def lines(self) -> Iterator[str]:
+        """In words, one thing a line."""
+        labels = f", {self.classes} classes" if self.classes else ", no labels"
+        why = f" ({self.unlabelled})" if self.unlabelled and not self.classes else ""
+        yield f"{self.name}: {self.instances:,} {self.unit}{labels}{why}"
+        if self.set_aside:
+            reasons = "; ".join(f"{count:,} {reason}" for reason, count in self.set_aside.items())
+            yield f"{sum(self.set_aside.values()):,} were set aside: {reasons}; the list is in quarantine.csv, the first is {self.first}"
+        if self.held_out:
+            yield f"{self.held_out:,} of them are kept out of training, for held-out estimates"
+        if self.left_over:
+            trained = self.instances - self.held_out
+            yield f"an epoch leaves out {self.left_over:,} of {trained:,} {self.unit}, others each time, since batches are whole"
+
+
+def notes_of(data: DataSet, held_out: int, batch_size: int) -> DataNotes:
+    """Reasons are counted by what stands before their details."""
+    reasons = Counter(reason.partition(":")[0].partition(" (")[0] for _, reason in data.quarantine)
+    return DataNotes(
+        data.name,
+        data.unit,
+        len(data),
+        data.class_count,
+        dict(reasons.most_common()),
+        data.quarantine[0][0] if data.quarantine else "",
+        data.ignored,
+        data.unlabelled,
+        held_out,
+        (len(data) - held_out) % batch_size,
+    )
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    path: Path
+
+    @property
+    def config(self) -> Path:
+        return self.path / "config.yaml"
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.path / "ckpt"
+
+    @property
+    def diverged(self) -> Path:
+        return self.path / "diverged"
+
+    @property
+    def metrics(self) -> Path:
+        return self.path / "metrics.jsonl"
+
+    @property
+    def results(self) -> Path:
+        return self.path / "evaluation.json"
+
+    @property
+    def quarantine(self) -> Path:
+        return self.path / "quarantine.csv"
+
+    @property
+    def cache(self) -> Path:
+        return self.path / "cache"
+
+    @contextmanager
+    def claimed(self) -> Iterator[None]:
+        """The folder, made if need be, with no other process training in it."""
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            lock = (self.path / ".lock").open("w")
+        except OSError as problem:
+            raise UserError(f"--out {self.path} cannot be written: {problem.strerror}") from None
+        with lock:
+            if not locked(lock):
+                raise UserError(
+                    f"--out {self.path} is being trained by another process; wait for it or choose another"
+                )
+            yield
+
+    def settings(self) -> Settings:
+        """The settings a run wrote down."""
+        try:
+            stored = load_yaml(read_text(self.config))
+        except (OSError, ValueError, RecursionError, yaml.YAMLError):
+            raise UserError(f"{self.config} cannot be read as settings") from None
+        if isinstance(stored, dict):
+            stored = with_prior(stored)
+        rooms = ("recipe", "data", *CHOICES)
+        if not isinstance(stored, dict) or not all(key in stored for key in rooms):
+            raise UserError(f"{self.config} does not hold a run's settings ({', '.join(rooms)} and more)")
+        for room in CHOICES:
+            if not isinstance(stored[room], dict):
+                raise UserError(
+                    f"{self.config}: {room} was {stored[room]!r}; it must be a mapping with a name"
+                )
+        # runs from before anything was kept aside kept nothing aside
+        return check({"held_out": 0.0, **stored}, stored=True)
+
+    def write_settings(self, settings: Settings) -> None:
+        write_whole(self.config, settings.as_yaml())
+
+    def environment(self) -> dict[str, Any] | None:
+        return read_mapping(self.path / "env.json")
+
+    def write_environment(self, facts: Mapping[str, Any]) -> None:
+        write_whole(self.path / "env.json", json.dumps(facts, indent=1))
+
+    def notes(self) -> DataNotes | None:
+        """What became of the data; None where nobody wrote it down, or it makes no sense."""
+        try:
+            stored = json.dumps(read_json(self.path / "data.json"))
+            return TypeAdapter(DataNotes).validate_json(stored, strict=True)
+        except ValidationError:
+            return None
+
+    def write_notes(self, notes: DataNotes) -> None:
+        write_whole(self.path / "data.json", json.dumps(asdict(notes), indent=1))
+
+
+def read_mapping(path: Path) -> dict[str, Any] | None:
+    """What a JSON file holds, if that is a mapping."""
+    loaded = read_json(path)
+    return loaded if isinstance(loaded, dict) else None
+
+
+def with_prior(stored: dict[str, Any]) -> dict[str, Any]:
+    """Settings of runs from before priors were a choice: only Deep InfoMax had one, among its encoders' settings."""
+    role = stored.get("encoders")
+    if "prior" in stored or not isinstance(role, dict):
+        return {"prior": {"name": "none"}, **stored}
+    target, weight = role.get("prior", "none"), role.get("prior_weight", 0)
+    some = target != "none" and weight
+    prior = {"name": "adversarial", "target": target, "weight": weight} if some else {"name": "none"}
+    kept = {key: value for key, value in role.items() if key not in ("prior", "prior_weight")}
+    return {**stored, "encoders": kept, "prior": prior}

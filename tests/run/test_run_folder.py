@@ -1,0 +1,226 @@
+"""A run folder is read once: no training image is decoded twice, no checkpoint parsed twice, and it says what became of the data."""
+
+import builtins
+import importlib
+import os
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from nearfar.cli import main
+from nearfar.data import Limits, locate, open_data
+from nearfar.data.kept import read_scan
+from nearfar.errors import UserError
+from nearfar.evaluate import evaluate_run, table
+from nearfar.modalities.image import ImageModality
+from nearfar.report import write_report
+from nearfar.run import checkpoints, lock
+from nearfar.run.folder import RunFolder
+from nearfar.run.trained import Run
+from nearfar.train.pretrain import pretrain
+
+SMALL: dict[str, Any] = {
+    "backbone": "resnet8-w16", "batch_size": 16, "epochs": 1, "workers": 0, "probe_every": 0, "image_size": 16,
+}  # fmt: skip
+
+
+def photos(folder: Path, count: int = 60) -> Path:
+    """Pictures of different sizes in class folders, two of them damaged."""
+    generator = np.random.default_rng(0)
+    for n in range(count):
+        place = folder / "ab"[n % 2] / f"{n:02d}.png"
+        place.parent.mkdir(parents=True, exist_ok=True)
+        side = 16 + n % 3
+        pixels = generator.integers(0, 128, (side, side, 3)) + 100 * (n % 2)
+        Image.fromarray(pixels.astype(np.uint8)).save(place)
+    (folder / "a" / "broken.png").write_bytes((folder / "a" / "00.png").read_bytes()[:200])
+    (folder / "b" / "words.png").write_bytes(b"not a picture")
+    return folder
+
+
+@pytest.fixture
+def counted(monkeypatch: pytest.MonkeyPatch) -> dict[str, Counter[Any]]:
+    """How often each encoded picture is decoded, and each checkpoint parsed."""
+    decoded: Counter[Any] = Counter()
+    parsed: Counter[Any] = Counter()
+    decode, parse = ImageModality.decode, checkpoints._parsed
+
+    def decoding(self: ImageModality, raw: bytes, options: Any) -> Any:
+        decoded[raw] += 1
+        return decode(self, raw, options)
+
+    def parsing(path: Path) -> Any:
+        parsed[path.name] += 1
+        return parse(path)
+
+    monkeypatch.setattr(ImageModality, "decode", decoding)
+    monkeypatch.setattr(checkpoints, "_parsed", parsing)
+    return {"decoded": decoded, "parsed": parsed}
+
+
+def most(counts: Counter[Any]) -> int:
+    return max(counts.values(), default=0)
+
+
+def test_nothing_is_decoded_or_parsed_twice(tmp_path: Path, counted: dict[str, Counter[Any]]) -> None:
+    """Issue 12, must show 6: pretrain, then evaluate, embed and report, each a process of its own or all in one."""
+    data, out = str(photos(tmp_path / "photos")), tmp_path / "run"
+    run = pretrain("simclr", data, out, quiet=True, config=SMALL, max_bad_share=0.1)
+    assert most(counted["decoded"]) == 1
+    assert len(counted["decoded"]) == 62
+    evaluate_run(run, baselines=True)
+    write_report([run], out / "report.html")
+    assert most(counted["decoded"]) == 1  # in one process: never again
+
+    def fresh() -> Run:
+        for counts in counted.values():
+            counts.clear()
+        return Run.open(out)
+
+    again = fresh()
+    result = evaluate_run(again, protocols=("knn", "linear"), baselines=True)
+    assert (most(counted["decoded"]), most(counted["parsed"])) == (1, 1)
+    assert len(counted["decoded"]) == 60  # the damaged ones are known already
+    reported = fresh()
+    write_report([reported], out / "report.html")
+    assert (most(counted["decoded"]), most(counted["parsed"])) == (1, 1)
+    embedded = fresh()
+    embedded.embed(data)
+    assert (most(counted["decoded"]), most(counted["parsed"])) == (1, 1)
+    assert result["knn"] == evaluate_run(run, protocols=("knn", "linear"))["knn"]
+
+
+def test_features_that_were_kept_need_no_pictures(tmp_path: Path, counted: dict[str, Counter[Any]]) -> None:
+    data, out = str(photos(tmp_path / "photos")), tmp_path / "run"
+    run = pretrain("simclr", data, out, quiet=True, config=SMALL, max_bad_share=0.1)
+    first = evaluate_run(run)
+    counted["decoded"].clear()
+    assert evaluate_run(Run.open(out)) == first
+    assert not counted["decoded"]
+
+
+@pytest.mark.parametrize("change", ["edited", "added", "removed", "touched", "another size"])
+def test_a_kept_scan_is_for_the_same_files_alone(
+    change: str, tmp_path: Path, counted: dict[str, Counter[Any]]
+) -> None:
+    folder = photos(tmp_path / "photos")
+    limits = Limits(max_bad_share=0.1, scans=tmp_path / "cache")
+    first = locate(folder).open(limits)
+    (file,) = (tmp_path / "cache").iterdir()
+    rows = read_scan(file)
+    assert rows is not None
+    assert len(rows) == 62
+    counted["decoded"].clear()
+    kept = locate(folder).open(limits)
+    assert not counted["decoded"]
+    assert (kept.fingerprint, kept.paths, kept.quarantine) == (
+        first.fingerprint,
+        first.paths,
+        first.quarantine,
+    )
+    np.testing.assert_array_equal(kept.sizes, first.sizes)  # type: ignore[attr-defined]
+    np.testing.assert_array_equal(kept.load(np.arange(60)).data, first.load(np.arange(60)).data)
+    counted["decoded"].clear()
+    picture = folder / "a" / "02.png"
+    options: dict[str, Any] = {}
+    if change == "edited":
+        Image.fromarray(np.zeros((16, 16, 3), np.uint8)).save(picture)
+    elif change == "added":
+        Image.fromarray(np.zeros((16, 16, 3), np.uint8)).save(folder / "a" / "zz.png")
+    elif change == "removed":
+        picture.unlink()
+    elif change == "touched":
+        os.utime(picture, (1, 1))
+    else:
+        options["image_size"] = 4
+    other = locate(folder).open(limits, **options)
+    assert len(counted["decoded"]) >= 61
+    assert (other.fingerprint == first.fingerprint) == (change in ("touched", "another size"))
+
+
+def test_a_damaged_scan_is_made_again(tmp_path: Path) -> None:
+    folder = photos(tmp_path / "photos")
+    limits = Limits(max_bad_share=0.1, scans=tmp_path / "cache")
+    first = locate(folder).open(limits)
+    (file,) = (tmp_path / "cache").iterdir()
+    for damage in (b"", b"nonsense", file.read_bytes()[:-20]):
+        file.write_bytes(damage)
+        assert locate(folder).open(limits).fingerprint == first.fingerprint
+        assert read_scan(file) is not None
+
+
+def test_the_run_says_what_became_of_the_data(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = photos(tmp_path / "photos")
+    Image.fromarray(np.zeros((16, 16, 3), np.uint8)).save(folder / "loose.png")
+    words = [f"{key}={value}" for key, value in SMALL.items()]
+    out = tmp_path / "run"
+    assert main(["pretrain", "simclr", str(folder), "--out", str(out), *words, "max_bad_share=0.1"]) == 0
+    said = capsys.readouterr().err
+    assert "61 images, no labels (1 of its 63 files lie beside the folders" in said
+    assert "2 were set aside: 1 truncated; 1 not an image; the list is in quarantine.csv" in said
+    assert "an epoch leaves out 13 of 61 images" in said
+    notes = RunFolder(out).notes()
+    assert notes is not None
+    assert (notes.instances, notes.set_aside, notes.left_over) == (
+        61,
+        {"truncated": 1, "not an image": 1},
+        13,
+    )
+    assert main(["report", str(out)]) == 0
+    page = (out / "report.html").read_text()
+    for told in ("1 truncated; 1 not an image", "lie beside the folders", "left over each epoch"):
+        assert told in page
+    (out / "data.json").write_text("[]")
+    assert RunFolder(out).notes() is None
+
+
+def test_an_unfinished_run_is_evaluated_and_called_one(tmp_path: Path) -> None:
+    data, out = str(photos(tmp_path / "photos")), tmp_path / "run"
+    pretrain(
+        "simclr",
+        data,
+        out,
+        quiet=True,
+        config={**SMALL, "epochs": 2, "checkpoint_every": 3},
+        max_bad_share=0.1,
+    )
+    for path in sorted((out / "ckpt").iterdir())[1:]:
+        for file in path.iterdir():
+            file.unlink()
+        path.rmdir()
+    result = evaluate_run(Run.open(out), protocols=("knn",))
+    assert result["unfinished"] == f"{out} is unfinished: step 3 of 6"
+    assert table(result).endswith("step 3 of 6")
+
+
+def test_a_run_from_an_array_is_evaluated_while_it_is_at_hand(tmp_path: Path) -> None:
+    pixels = np.random.default_rng(0).integers(0, 256, (40, 8, 8, 3), dtype=np.uint8)
+    labels = np.arange(40) % 2
+    run = pretrain("simclr", (pixels, labels), tmp_path, quiet=True, config={**SMALL, "image_size": None})
+    assert {"knn", "linear"} <= set(evaluate_run(run))
+    with pytest.raises(UserError, match="was trained on data from Python, give them again"):
+        evaluate_run(Run.open(tmp_path))
+    opened = Run.open(tmp_path)
+    assert {"knn"} <= set(evaluate_run(opened, train=open_data(pixels, labels=labels), protocols=("knn",)))
+
+
+def test_without_fcntl_there_is_another_lock(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """What Windows lacks must not keep the module from being imported."""
+    real = builtins.__import__
+
+    def without(name: str, *rest: Any, **more: Any) -> Any:
+        if name == "fcntl":
+            raise ImportError(name)
+        return real(name, *rest, **more)
+
+    monkeypatch.setattr(builtins, "__import__", without)
+    assert importlib.reload(lock).fcntl is None
+    monkeypatch.undo()
+    assert importlib.reload(lock).fcntl is not None
+    with (tmp_path / "a").open("w") as one, (tmp_path / "a").open("w") as two:
+        assert lock.locked(one)
+        assert not lock.locked(two)
