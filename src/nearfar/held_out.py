@@ -17,13 +17,13 @@ from torch import Tensor
 
 from nearfar.bounds import InfoNCE
 from nearfar.bounds.infonce import log_share
-from nearfar.buffers import frozen
+from nearfar.buffers import frozen, uses_batch_statistics
 from nearfar.method import UNLIKE_PAIRS, Method
 from nearfar.schedules import START, Progress
 from nearfar.scores import paired_scores
-from nearfar.types import Batch, Certificate, Encoded, NegativeSampling
+from nearfar.types import Batch, Certificate, Encoded, NegativeSampling, Pair
 
-# relative difference of an embedding in a batch and in half of it: sums in another order differ by far less, a batch norm that
+# relative difference of scores in a batch and in half of it: sums in another order differ by far less, a batch norm that
 # reads its batch by far more
 ALONE = 1e-2
 
@@ -44,10 +44,18 @@ Aligned = tuple[
 
 
 @torch.no_grad()
-def held_out_estimate(method: Method, batches: Iterable[Batch], progress: Progress = START) -> HeldOut | None:
+def held_out_estimate(
+    method: Method,
+    batches: Iterable[Batch],
+    progress: Progress = START,
+    *,
+    held_out: bool | None = True,
+    copies: int = 0,
+) -> HeldOut | None:
     """The estimate on these batches, taken together; None where the encoders do not say of which instance a row is.
 
-    No instance may come twice, and none may have been trained on. Nothing of the method changes.
+    No instance may come twice. `held_out`: that nothing was fitted to them; None where nobody knows, which the claim then says.
+    `copies`: how many of them are copies of one another or of what was trained on. Nothing of the method changes.
     """
     parts: list[list[Aligned]] = []
     mixed = False
@@ -57,7 +65,7 @@ def held_out_estimate(method: Method, batches: Iterable[Batch], progress: Progre
             encoded, _ = method.encode_batch(batch)
             if any(key in encoded.index and key not in encoded.instance for key in encoded.keys):
                 return None
-            mixed = mixed or (not parts and _depends_on_the_rest(method, batch, encoded))
+            mixed = mixed or (not parts and _depends_on_the_rest(method, batch, encoded, progress))
             parts.append([_aligned(encoded, pair.anchor, pair.key) for pair in pairs])
         together = [
             [torch.cat(side) for side in zip(*pair, strict=True)] for pair in zip(*parts, strict=True)
@@ -65,7 +73,11 @@ def held_out_estimate(method: Method, batches: Iterable[Batch], progress: Progre
         values = [_per_instance(method, anchors, keys, progress) for anchors, keys in together]
     weights = [pair.weight / sum(pair.weight for pair in pairs) for pair in pairs]
     least = min(len(value) for value in values)
-    given = NegativeSampling(least, least - 1, held_out=True, batch_statistics=mixed)
+    given = NegativeSampling(least, least - 1, held_out=held_out, batch_statistics=mixed)
+    if copies:
+        given = given.not_exchangeable(
+            f"{copies} of these instances are copies, so rows are not independent draws"
+        )
     certificate = InfoNCE().certificate(given)
     if certificate.status == "proven" and len({frozenset((pair.anchor, pair.key)) for pair in pairs}) > 1:
         certificate = replace(certificate, condition=f"{certificate.condition}; {UNLIKE_PAIRS}")
@@ -77,15 +89,44 @@ def held_out_estimate(method: Method, batches: Iterable[Batch], progress: Progre
     return HeldOut(nats, sum(errors), least, certificate)
 
 
-def _depends_on_the_rest(method: Method, batch: Batch, encoded: Encoded) -> bool:
-    """Whether an embedding changes when half of its batch is not there: then anchors could see their negatives."""
-    few = max(1, len(batch.index) // 2)
-    alone, _ = method.encode_batch(Batch(tuple(view[:few] for view in batch.views), batch.index[:few]))
-    pairs = [(alone.anchors[w], encoded.anchors[w]) for w in alone.anchors]
-    pairs += [(alone.keys[w], encoded.keys[w]) for w in alone.keys]
-    return any(
-        bool((one - other[: len(one)]).norm() > ALONE * other[: len(one)].norm()) for one, other in pairs
-    )
+def _depends_on_the_rest(method: Method, batch: Batch, encoded: Encoded, progress: Progress) -> bool:
+    """Whether scores change when half of the batch is not there, first or last: then anchors could see their negatives.
+
+    It is the scores that are compared, since a critic could look around too, and without what all scores of an anchor have in
+    common, which a softmax does not see.
+    """
+    if uses_batch_statistics(method):
+        return True
+    size = len(batch.index)
+    for part in (slice(0, size // 2), slice(size // 2, size)):
+        alone, _ = method.encode_batch(_rows(batch, part))
+        for pair in method.pairs(batch):
+            ours = _scores(method, alone, pair, slice(0, len(batch.index[part])), progress)
+            theirs = _scores(method, encoded, pair, part, progress)
+            if bool((ours - theirs).norm() > ALONE * theirs.norm()):
+                return True
+    return False
+
+
+def _rows(batch: Batch, part: slice) -> Batch:
+    labels = None if batch.labels is None else batch.labels[part]
+    groups = {name: numbers[part] for name, numbers in batch.groups.items()}
+    return Batch(tuple(view[part] for view in batch.views), batch.index[part], labels, groups)
+
+
+def _scores(method: Method, encoded: Encoded, pair: Pair, part: slice, progress: Progress) -> Tensor:
+    """Every anchor of some instances against every key of them, the mean over an anchor's keys taken off."""
+    anchors, keys = encoded.anchors[pair.anchor], encoded.keys[pair.key]
+    if pair.key in encoded.index:
+        instance = encoded.instance[pair.key]
+        rows = (instance >= part.start) & (instance < part.stop)
+    else:
+        rows = torch.zeros(len(keys), dtype=torch.bool, device=keys.device)
+        rows[part] = True
+    # scored beside the others, as the estimate does, then cut out
+    first = keys if keys.ndim == 2 else keys[:, 0]
+    scores = method.critic.cross(anchors, first, progress)[rows][:, rows]
+    return scores - scores.mean(dim=1, keepdim=True)
 
 
 def _aligned(encoded: Encoded, anchor: int, key: int) -> Aligned:

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 import nearfar as nf
 from nearfar.held_out import held_out_estimate
 from nearfar.recipes.build import build_method
+from nearfar.recipes.choices import CHOICES
 from nearfar.settings import resolve
 from nearfar.types import Batch, Bound, Certificate, Encoded, NegativeSampling, Pair
 
@@ -92,10 +93,7 @@ def test_a_identity_that_is_the_key_exceeds_the_information() -> None:
 def test_a_masked_text_with_in_batch_negatives_is_not_covered(selection: str) -> None:
     changes = {"negatives": {"name": "in-batch", "views": "one"}, "selection": {"name": selection}}
     settings = resolve("mlm", "text", changes)
-    choices = {
-        room: getattr(settings, room)
-        for room in ("views", "encoders", "critic", "negatives", "selection", "bound")
-    }
+    choices = {room: getattr(settings, room) for room in CHOICES}
     method = build_method(choices, backbone="transformer", data=settings.modality.typical(100))
     assert method.eval().certificate(64, 2, held_out=True).status == "not covered"
 

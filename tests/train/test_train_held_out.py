@@ -134,3 +134,87 @@ def test_sequences_draw_one_row_of_each_instance() -> None:
     found = held_out_estimate(method, [Batch((read, hidden), torch.arange(24))])
     assert found is not None
     assert (found.instances, found.certificate.status) == (24, "proven")
+
+
+def last(run: Any) -> dict[str, Any]:
+    return [row for row in run.metrics if row["kind"] == "held-out"][-1]
+
+
+@pytest.mark.parametrize("change", [{"held_out": 0.2}, {"held_out": 0.1, "seed": 5}])
+def test_what_was_trained_on_before_is_never_held_out(change: dict[str, Any], tmp_path: Path) -> None:
+    """All digits were trained on; keeping some aside afterwards proves nothing, and a run remembers it."""
+    pretrain("simclr", "digits", tmp_path, quiet=True, **{**SMALL, "held_out": 0.0})
+    run = pretrain(
+        "simclr", "digits", tmp_path, quiet=True, allow_change=True, **{**SMALL, "epochs": 2, **change}
+    )
+    assert last(run)["status"] == "not covered"
+    assert "fitted to this very sample" in last(run)["condition"]
+    run = pretrain(
+        "simclr", "digits", tmp_path, quiet=True, allow_change=True, **{**SMALL, "epochs": 3, **change}
+    )
+    assert last(run)["status"] == "not covered"
+
+
+def test_weights_from_elsewhere_make_it_a_condition(tmp_path: Path) -> None:
+    """A run of the same split saw the same rows; of another split, or one's own module, nobody knows."""
+    pretrain("simclr", "digits", tmp_path / "a", quiet=True, **SMALL)
+    same = pretrain("simclr", "digits", tmp_path / "b", quiet=True, init=str(tmp_path / "a"), **SMALL)
+    assert last(same)["status"] == "proven"
+    assert "given that" not in last(same)["condition"]
+    other = pretrain(
+        "simclr", "digits", tmp_path / "c", quiet=True, init=str(tmp_path / "a"), seed=1, **SMALL
+    )
+    assert "given that neither encoders nor critic were fitted to this sample" in last(other)["condition"]
+    module = nn.Sequential(nn.Flatten(), nn.LazyLinear(16))
+    module(torch.zeros(1, 1, 8, 8))
+    own = pretrain("simclr", "digits", tmp_path / "d", quiet=True, **{**SMALL, "backbone": module})
+    assert "given that neither encoders nor critic were fitted to this sample" in last(own)["condition"]
+
+
+def test_copies_among_the_rows_are_found(tmp_path: Path) -> None:
+    """A hundred pictures, twelve times each: what is kept aside was seen in training after all."""
+    pictures = np.random.default_rng(0).integers(0, 256, (100, 8, 8, 3), dtype=np.uint8)
+    np.savez(tmp_path / "copies.npz", images=np.tile(pictures, (12, 1, 1, 1)))
+    run = pretrain("simclr", tmp_path / "copies.npz", tmp_path / "run", quiet=True, **SMALL)
+    assert last(run)["status"] == "not covered"
+    assert "60 of these instances are copies" in last(run)["condition"]
+
+
+class Around(nf.Dot):
+    """A critic that looks at the whole batch."""
+
+    def cross(self, anchors: torch.Tensor, keys: torch.Tensor, progress: Any = None) -> torch.Tensor:
+        scores = anchors @ keys.T
+        return (scores - scores.mean()) / scores.std()
+
+
+class Beside(nn.Module):
+    """Rows less the mean of their batch, beside a constant that hides it."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.cat([x - x.mean(dim=0), torch.full_like(x[:, :1], 1000.0)], dim=1)
+
+
+class InOrder(nn.Module):
+    """Each row sees those before it."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + 0.1 * x.cumsum(dim=0)
+
+
+@pytest.mark.parametrize(
+    ("network", "critic", "status"),
+    [
+        (nn.Identity(), nf.Dot(), "proven"),
+        (nn.Identity(), Around(), "not covered"),
+        (Beside(), nf.Dot(), "not covered"),
+        (InOrder(), nf.Dot(), "not covered"),
+        (nn.BatchNorm1d(3, track_running_stats=False), nf.Dot(), "not covered"),
+    ],
+)
+def test_whoever_looks_around_the_batch_is_found(network: nn.Module, critic: Any, status: str) -> None:
+    x = torch.randn(16, 3, generator=torch.Generator().manual_seed(0))
+    method = nf.Method(nf.Shared(network), critic, nf.InBatch(), nf.Everyone(), nf.InfoNCE())
+    found = held_out_estimate(method, [Batch((x, x + 0.1), torch.arange(16))])
+    assert found is not None
+    assert found.certificate.status == status

@@ -131,7 +131,7 @@ class Display:
         text = f"epoch {row['epoch']:.1f}/{self._epochs}  loss {loss}"
         if row["nats"] is not None:
             most = "" if row["ceiling"] is None else f" of {row['ceiling']:.2f}"
-            text += f"  {row['nats']:.2f}{most} nats"
+            text += f"  objective {row['nats']:.2f}{most} nats"
         return f"{text}  {row['images_per_s']:.0f} {self._unit}/s"
 
     def _note(self, step: int) -> None:

@@ -1,8 +1,7 @@
 """What a run needs before its first step: facts of the data, the method on its device, a source that knows the instances, a
 probe."""
 
-import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import numpy as np
 import torch
@@ -10,10 +9,8 @@ from torch import nn
 
 from nearfar.buffers import frozen
 from nearfar.data import Stream
-from nearfar.data.aside import HELD_OUT_DRAW
 from nearfar.errors import UserError
 from nearfar.evaluate.knn import knn_probe
-from nearfar.held_out import HeldOut, held_out_estimate
 from nearfar.method import Method
 from nearfar.modalities import DataSet, Description
 from nearfar.modalities.base import MakeViews
@@ -32,36 +29,6 @@ from nearfar.types import Batch, Grouping
 TRIED = 64  # places in a run at which its schedules are tried together
 SAMPLE = 4096  # instances that probes look at
 LEAST_PROBED = 50  # labelled instances: of fewer, a held-out fifth tells nothing
-
-
-def make_estimate(
-    aside: DataSet | None,
-    known: Description,
-    settings: Settings,
-    device: torch.device,
-    objects: Objects = NONE,
-) -> Callable[[Method, Progress], HeldOut | None] | None:
-    """What two views of held-out instances tell about each other; None where nothing was kept aside."""
-    if aside is None:
-        return None
-    views = views_of(settings, known, device, objects)
-
-    def shown(rows: np.ndarray, draw: int) -> tuple[torch.Tensor, ...]:
-        return views(aside.load(rows), settings.seed, HELD_OUT_DRAW + draw, rows)
-
-    def batches(method: Method) -> Iterator[Batch]:
-        for rows in np.array_split(np.arange(len(aside)), math.ceil(len(aside) / settings.batch_size)):
-            seen = shown(rows, 0)
-            # a method that knows one view of each instance by its place in a bank is asked about a second one here
-            if settings.views["count"] == 1 and not getattr(method.encoders, "one_view", False):
-                seen = (*seen, *shown(rows, 1))
-            yield Batch(seen, torch.from_numpy(rows)).to(device)
-
-    def estimate(method: Method, progress: Progress) -> HeldOut | None:
-        with torch.random.fork_rng(devices=[]):
-            return held_out_estimate(method, batches(method), progress)
-
-    return estimate
 
 
 def described(

@@ -32,11 +32,11 @@ from nearfar.train.prepare import (
     check_heard,
     described,
     embedded,
-    make_estimate,
     make_probe,
     prepare,
     prime,
 )
+from nearfar.train.unseen import make_estimate, never_trained_on
 
 
 def pretrain(
@@ -107,6 +107,7 @@ def run_pretraining(
         trainer, stream = prepare(settings, images, known, device, precision, objects)
         probe = make_probe(images, known, settings, device) if settings.probe_every else None
         check_heard(settings, images, probe is not None)
+        unseen = never_trained_on(known, settings, restored, objects)
         if restored:
             resume(trainer, restored, out)
         begun_from = start_from(trainer.method, settings.init) if settings.init and not restored else None
@@ -128,8 +129,8 @@ def run_pretraining(
             if not restored:
                 prime(trainer, images, known)
             embed_all = lambda: embedded(trainer, images, known)
-            estimate = make_estimate(aside, known, settings, device, objects)
-            facts = {"data": known.as_plain()}
+            estimate = make_estimate(images, aside, known, settings, device, unseen, objects)
+            facts = {"data": known.as_plain(), "unseen": unseen}
             train(
                 trainer, stream.batches, out, facts, display, embed_all, probe, estimate, restored is not None
             )

@@ -1,0 +1,99 @@
+"""The held-out estimate of a run: what two views tell about each other, on instances that were kept aside.
+
+It proves something only if nothing was fitted to them. A run remembers whether that is so (`unseen` among a checkpoint's facts):
+one that went on with another split, or began with weights from elsewhere, cannot claim it.
+"""
+
+import hashlib
+import math
+from collections.abc import Callable, Iterator
+from functools import cache
+
+import numpy as np
+import torch
+
+from nearfar.data.aside import HELD_OUT_DRAW
+from nearfar.held_out import HeldOut, held_out_estimate
+from nearfar.method import Method
+from nearfar.modalities import DataSet, Description
+from nearfar.modalities.showing import plain_views
+from nearfar.randomness import order
+from nearfar.recipes.build import NONE
+from nearfar.recipes.given import BACKBONE, METHOD, Objects
+from nearfar.run.checkpoints import Loaded
+from nearfar.run.trained import Run, views_of
+from nearfar.schedules import Progress
+from nearfar.settings import Settings
+from nearfar.types import Batch
+
+LOOKED_AT = 4096  # instances of what is trained on that are compared with those kept aside
+
+Estimate = Callable[[Method, Progress], HeldOut | None]
+
+
+def never_trained_on(
+    known: Description, settings: Settings, restored: Loaded | None, objects: Objects = NONE
+) -> bool | None:
+    """Whether what is kept aside was never trained on; None where nobody knows: weights came from elsewhere."""
+    if restored is not None:
+        before = settings.modality.description(restored.facts["data"])
+        return False if before.fingerprint != known.fingerprint else restored.facts.get("unseen")
+    if settings.init is not None:
+        return _of_the_same_split(settings.init, known)
+    return None if {METHOD, BACKBONE, "encoders"} & set(objects) else True
+
+
+def _of_the_same_split(init: str, known: Description) -> bool | None:
+    try:
+        facts = Run.open(init).facts
+    except Exception:  # a weights file, or what is no run at all: `start_from` has said so
+        return None
+    same = facts["data"].get("fingerprint") == known.fingerprint
+    return facts.get("unseen") if same else None
+
+
+def make_estimate(
+    images: DataSet,
+    aside: DataSet | None,
+    known: Description,
+    settings: Settings,
+    device: torch.device,
+    unseen: bool | None,
+    objects: Objects = NONE,
+) -> Estimate | None:
+    """What two views of held-out instances tell about each other; None where nothing was kept aside."""
+    if aside is None:
+        return None
+    views = views_of(settings, known, device, objects)
+
+    def shown(rows: np.ndarray, draw: int) -> tuple[torch.Tensor, ...]:
+        return views(aside.load(rows), settings.seed, HELD_OUT_DRAW + draw, rows)
+
+    def batches(method: Method) -> Iterator[Batch]:
+        for rows in np.array_split(np.arange(len(aside)), math.ceil(len(aside) / settings.batch_size)):
+            seen = shown(rows, 0)
+            # a method that knows one view of each instance by its place in a bank is asked about a second one here
+            if settings.views["count"] == 1 and not getattr(method.encoders, "one_view", False):
+                seen = (*seen, *shown(rows, 1))
+            yield Batch(seen, torch.from_numpy(rows)).to(device)
+
+    copied = cache(lambda: copies(aside, images, settings, known))
+
+    def estimate(method: Method, progress: Progress) -> HeldOut | None:
+        with torch.random.fork_rng(devices=[]):
+            return held_out_estimate(method, batches(method), progress, held_out=unseen, copies=copied())
+
+    return estimate
+
+
+def copies(aside: DataSet, images: DataSet, settings: Settings, known: Description) -> int:
+    """How many of the instances kept aside are copies of one another, or of some of those trained on, in plain view."""
+    plain = settings.modality.plain(settings.views, known, torch.device("cpu"))
+
+    def digests(data: DataSet) -> list[bytes]:
+        rows = (row for view in plain_views(data, plain, settings.batch_size, 0) for row in view)
+        return [hashlib.sha256(row.contiguous().numpy().tobytes()).digest() for row in rows]
+
+    some = images.subset(np.sort(order(settings.seed, HELD_OUT_DRAW + 2, len(images))[:LOOKED_AT]))
+    held, trained = digests(aside), set(digests(some))
+    return sum(held.count(digest) > 1 or digest in trained for digest in held)
