@@ -269,3 +269,28 @@ def test_a_bare_network_and_sources_as_wide_as_what_comes() -> None:
         assert isinstance(method.encoders.backbone(), Tiny)
     with pytest.raises(nf.UserError, match="needs a row for each instance"):
         nf.Bank(2, dim=8).advance({0: torch.zeros(4, 8)}, torch.arange(4), nf.Progress(0, 1, 1))
+
+
+def test_a_recipe_returns_its_method() -> None:
+    """As `pretrain` would build it; torch's generator is left alone, and any loop can train it."""
+    network = tiny()
+    before = torch.random.get_rng_state()
+    method = nf.recipe("moco-ring", data=IMAGES, backbone=network, negatives=nf.Queue(64), seed=3)
+    assert torch.equal(torch.random.get_rng_state(), before)
+    again = nf.recipe("moco-ring", data=IMAGES, backbone=tiny(), negatives=nf.Queue(64), seed=3)
+    assert equal(method.state_dict(), again.state_dict())
+    batch = nf.Batch((torch.randn(8, 3, 12, 12), torch.randn(8, 3, 12, 12)), torch.arange(8))
+    optimiser = torch.optim.SGD([p for p in method.parameters() if p.requires_grad], lr=0.1)
+    for step in range(3):
+        progress = nf.Progress(step, 3, 1)
+        outcome = method(batch, progress)
+        optimiser.zero_grad()
+        outcome.loss.backward()
+        optimiser.step()
+        method.advance(outcome, progress)
+    assert torch.isfinite(outcome.loss)
+    assert int((method.state_dict()["negatives.index"] >= 0).sum()) == 24
+    assert (
+        nf.recipe("instdisc", instances=77, backbone="resnet8-w16").state_dict()["negatives.rows"].shape[1]
+        == 77
+    )
