@@ -236,6 +236,18 @@ def test_what_cannot_be_used_is_one_sentence(
     assert not (tmp_path / "run" / "config.yaml").exists()
 
 
+def test_a_prior_is_an_object_like_the_others(tmp_path: Path) -> None:
+    run = nf.pretrain(
+        "simclr", IMAGES, tmp_path / "a", backbone=tiny(), prior=nf.VarianceCovariance(0.5), **QUICK
+    )
+    assert run.settings.prior["name"] == "variance-covariance"
+    assert "object" not in run.settings.prior
+    own = nf.pretrain(own_method(prior=nf.SIGReg()), IMAGES, tmp_path / "b", **QUICK)
+    assert own.settings.prior["object"] == "SIGReg"
+    with pytest.raises(nf.UserError, match=r"prior.name: sigreg, now none"):
+        nf.pretrain(own_method(), IMAGES, tmp_path / "b", **QUICK)
+
+
 def test_a_method_is_whole() -> None:
     with pytest.raises(nf.UserError, match="beside a Method"):
         given(own_method(), {"bound": "nwj"})
