@@ -68,6 +68,7 @@ if TYPE_CHECKING:
         Ring,
     )
     from nearfar.train.pretrain import pretrain
+    from nearfar.train.recipe import recipe
     from nearfar.types import Batch, Certificate, Context, Encoded, NegativeSampling, Outcome, Pair
     from nearfar.views import Augment, Views
 
@@ -90,6 +91,7 @@ _WHERE = {
     "nearfar.selections": "Accept Ball Cave Chain Everyone Group Hard Labelled Neighbours Ring",
     "nearfar.train.pretrain": "pretrain",
     "nearfar.run.trained": "Run",
+    "nearfar.train.recipe": "recipe",
     "nearfar.types": "Batch Certificate Context Encoded NegativeSampling Outcome Pair",
     "nearfar.views": "Augment Views",
 }

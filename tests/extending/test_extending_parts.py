@@ -65,6 +65,7 @@ PARTS = [
     ("selection", "selection", "every-other", "EveryOther", {"stride": 3}),
     ("negatives", "source", "prototypes", "Prototypes", {"size": 24}),
     ("critic", "critic", "student-t", "StudentT", {"freedom": 3.0}),
+    ("prior", "prior", "mean-zero", "MeanZero", {"weight": 0.25}),
 ]
 
 
@@ -97,7 +98,11 @@ def test_its_equation_and_page_come_with_it(added: tuple[str, str, dict[str, Any
     written = "; ".join(equation_of(choices).values())
     assert all(str(plain(choices[room][key])) in written for key in own)
     page = methods_page({"simclr": Entry("simclr", RECIPES["simclr"], choices, settings.batch_size)})
-    assert f"| `{name}` | `{ROOMS[room][name].equation}` |".replace("|u - v|", "\\|u - v\\|") in page  # type: ignore[attr-defined]
+    line = str(getattr(ROOMS[room][name], "equation", "")).replace(
+        "|", "\\|"
+    )  # as a table's cell can hold it
+    assert line
+    assert f"| `{name}` | `{line}` |" in page
     key = next(iter(own))
     with pytest.raises(nf.UserError, match=rf"{room}\.{key}"):
         resolve("simclr", "DATA", {room: {"name": name, key: "many"}})

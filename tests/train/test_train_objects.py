@@ -236,6 +236,18 @@ def test_what_cannot_be_used_is_one_sentence(
     assert not (tmp_path / "run" / "config.yaml").exists()
 
 
+def test_a_prior_is_an_object_like_the_others(tmp_path: Path) -> None:
+    run = nf.pretrain(
+        "simclr", IMAGES, tmp_path / "a", backbone=tiny(), prior=nf.VarianceCovariance(0.5), **QUICK
+    )
+    assert run.settings.prior["name"] == "variance-covariance"
+    assert "object" not in run.settings.prior
+    own = nf.pretrain(own_method(prior=nf.SIGReg()), IMAGES, tmp_path / "b", **QUICK)
+    assert own.settings.prior["object"] == "SIGReg"
+    with pytest.raises(nf.UserError, match=r"prior.name: sigreg, now none"):
+        nf.pretrain(own_method(), IMAGES, tmp_path / "b", **QUICK)
+
+
 def test_a_method_is_whole() -> None:
     with pytest.raises(nf.UserError, match="beside a Method"):
         given(own_method(), {"bound": "nwj"})
@@ -269,3 +281,28 @@ def test_a_bare_network_and_sources_as_wide_as_what_comes() -> None:
         assert isinstance(method.encoders.backbone(), Tiny)
     with pytest.raises(nf.UserError, match="needs a row for each instance"):
         nf.Bank(2, dim=8).advance({0: torch.zeros(4, 8)}, torch.arange(4), nf.Progress(0, 1, 1))
+
+
+def test_a_recipe_returns_its_method() -> None:
+    """As `pretrain` would build it; torch's generator is left alone, and any loop can train it."""
+    network = tiny()
+    before = torch.random.get_rng_state()
+    method = nf.recipe("moco-ring", data=IMAGES, backbone=network, negatives=nf.Queue(64), seed=3)
+    assert torch.equal(torch.random.get_rng_state(), before)
+    again = nf.recipe("moco-ring", data=IMAGES, backbone=tiny(), negatives=nf.Queue(64), seed=3)
+    assert equal(method.state_dict(), again.state_dict())
+    batch = nf.Batch((torch.randn(8, 3, 12, 12), torch.randn(8, 3, 12, 12)), torch.arange(8))
+    optimiser = torch.optim.SGD([p for p in method.parameters() if p.requires_grad], lr=0.1)
+    for step in range(3):
+        progress = nf.Progress(step, 3, 1)
+        outcome = method(batch, progress)
+        optimiser.zero_grad()
+        outcome.loss.backward()
+        optimiser.step()
+        method.advance(outcome, progress)
+    assert torch.isfinite(outcome.loss)
+    assert int((method.state_dict()["negatives.index"] >= 0).sum()) == 24
+    assert (
+        nf.recipe("instdisc", instances=77, backbone="resnet8-w16").state_dict()["negatives.rows"].shape[1]
+        == 77
+    )
