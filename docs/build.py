@@ -29,6 +29,8 @@ PAGES = {
     "docs/information.md": ("information.html", "Mutual information"),
     "docs/studies.md": ("studies.html", "Studies"),
     "docs/architecture.md": ("architecture.html", "Architecture"),
+    "docs/extending.md": ("extending.html", "Extending"),
+    "docs/reliability.md": ("reliability.html", "Reliability"),
     "docs/references.md": ("references.html", "References"),
     "examples/README.md": ("examples.html", "Examples"),
     "CONTRIBUTING.md": ("contributing.html", "Contributing"),
@@ -46,6 +48,7 @@ REFERENCE = {
     "Negatives": ["nearfar.negatives"],
     "Critics": ["nearfar.critics"],
     "Encoders": ["nearfar.encoders"],
+    "Priors": ["nearfar.priors"],
     "Views": ["nearfar.views"],
     "Schedules": ["nearfar.schedules"],
     "Mutual information": ["nearfar.estimate"],
@@ -113,7 +116,9 @@ def _link(found: "re.Match[str]", source: str, out: Path) -> str:
 def reference() -> Iterator[str]:
     """The API reference as Markdown."""
     yield "# API reference\n\n`import nearfar as nf`: every name below is `nf.NAME`, the losses `nearfar.losses.NAME`.\n"
-    for title, modules in REFERENCE.items():
+    placed = {module for modules in REFERENCE.values() for module in modules}
+    rest = sorted(set(nf._MODULE_OF.values()) - placed)  # what nobody has given a place yet
+    for title, modules in {**REFERENCE, "More": rest}.items():
         yield f"\n## {title}\n"
         for module in modules:
             for name in names_of(module):
