@@ -102,7 +102,7 @@ def test_25_kills_at_random_moments_change_nothing(recipe: str, tmp_path: Path) 
 
 def command(out: Path, *words: str) -> list[str]:
     start = [sys.executable, "-m", "nearfar", "pretrain", "simclr", "digits", "--out", str(out)]
-    return [*start, "backbone=resnet8-w16", "batch_size=128", "probe_every=0", *words]
+    return [*start, "backbone=resnet8-w16", "batch_size=128", "probe_every=0", "held_out=0", *words]
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
