@@ -161,13 +161,13 @@ def test_figures_that_cannot_be_written_are_shown_all_the_same(
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_before_the_first_step_exits_75(number: signal.Signals, tmp_path: Path) -> None:
-    """While the data are looked for, which is held up here for as long as the test needs."""
+    """While the data are opened, which is held up here for as long as the test needs."""
     code = (
         "import sys, time\n"
         "from nearfar.cli import main\n"
         "import nearfar.train.pretrain as p\n"
         "def wait(*a, **k):\n    print('opening', flush=True)\n    time.sleep(60)\n"
-        "p.locate = wait\nsys.exit(main(sys.argv[1:]))"
+        "p.kept_aside = wait\nsys.exit(main(sys.argv[1:]))"
     )
     words = [sys.executable, "-c", code, "pretrain", "simclr", "digits", "--out", str(tmp_path / "run")]
     child = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
