@@ -96,6 +96,7 @@ def _check_object(key: str, value: Any) -> None:
         "negatives": ("positive", "candidates", "advance", "sampling", "setup"),
         "selection": ("__call__", "sampling"),
         "bound": ("__call__", "certificate"),
+        "prior": ("__call__",),
     }.get(key, ())
     missing = [name for name in needed if not callable(getattr(value, name, None))]
     if missing:
@@ -160,6 +161,8 @@ def _changes(augment: Augment) -> Choice:
 
 def described(part: Any) -> Choice:
     """An object in numbers and words: what config.yaml holds of it, and what it is recognised by."""
+    if part is None:  # a prior
+        return {"name": "none"}
     names = [name for parts in ROOMS.values() for name, make in parts.items() if make is type(part)]
     said: Choice = {"name": names[0] if names else _name(part), "object": _name(part)}
     for key, value in sorted(_attributes(part).items()):
