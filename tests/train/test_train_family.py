@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 
+import nearfar as nf
 from nearfar.data import open_data
 from nearfar.errors import UserError
 from nearfar.run import checkpoints
@@ -111,6 +112,29 @@ def test_labels_are_used(tmp_path: Path) -> None:
     assert not torch.equal(states[0]["method/selection.ids"], states[1]["method/selection.ids"])
     weight = "method/encoders.network.head.0.weight"
     assert not torch.equal(states[0][weight], states[1][weight])
+
+
+def test_a_method_of_ones_own_with_labels_weights_and_a_prior(tmp_path: Path) -> None:
+    """Labels are told to a selection inside a chain; opened with the same object, the run is what was trained."""
+    images = open_data("digits").subset(range(256))
+    torch.manual_seed(0)
+    method = nf.Method(
+        nf.Network(torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 8)), torch.nn.Linear(8, 4)),
+        nf.Cosine(nf.learnt(0.2)),
+        nf.InBatch(),
+        nf.Chain(nf.Labelled(), nf.Ring(0.1, 0.9), nf.Hard(0.5)),
+        nf.SupCon("in"),
+        prior=nf.SIGReg(directions=8),
+    )
+    small = {key: SMALL[key] for key in ("batch_size", "epochs", "probe_every", "workers", "image_size")}
+    run = nf.pretrain(method, images, tmp_path, quiet=True, config=small)
+    assert run.settings.prior["name"] == "sigreg"
+    again = nf.Run.open(tmp_path, method=method).method()
+    labels = torch.from_numpy(images.labels)
+    told = again.selections[0]
+    assert isinstance(told, nf.Labelled)
+    assert torch.equal(told.of(torch.arange(256)), labels)
+    assert again.learnt()["critic.temperature"] != method.learnt()["critic.temperature"]
 
 
 def test_a_deep_infomax_run_from_before_priors_is_read(tmp_path: Path) -> None:

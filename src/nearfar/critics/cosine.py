@@ -30,11 +30,18 @@ class Cosine(InnerProduct, nn.Module):
 
     @staticmethod
     def conflict(choices: Mapping[str, Any], parts: Mapping[str, Any]) -> str | None:
-        moving = [key for key in ("temperature", "bias") if isinstance(choices["critic"][key], Learnt)]
+        # by settings, or by an object that somebody made
+        given = {
+            key: choices["critic"].get(key, getattr(parts["critic"], key, None))
+            for key in ("temperature", "bias")
+        }
+        moving = {key: value for key, value in given.items() if isinstance(value, (Learnt, LearntNumber))}
         if moving and getattr(parts["bound"], "needs_bounded", False):
+            key, value = next(iter(moving.items()))
+            shown = value.written() if isinstance(value, Learnt) else "learnt"
             return (
-                f"critic.{moving[0]} was {choices['critic'][moving[0]].written()} with bound={choices['bound']['name']}, which reads "
-                "positives alone and would rise with it for ever; give a number"
+                f"critic.{key} was {shown} with bound={choices['bound']['name']}, which reads positives alone and would rise with it "
+                "for ever; give a number"
             )
         return None
 

@@ -1,5 +1,7 @@
 """What selections share that go by a number of every instance: its group, its label."""
 
+from typing import Any
+
 import torch
 from jaxtyping import Int
 from torch import Tensor, nn
@@ -10,7 +12,8 @@ UNKNOWN_GROUP = -1
 
 
 class Assigned(nn.Module):
-    """The numbers, told once before the first step (`types.Grouping`); below 0 is not known.
+    """The numbers, told once before the first step (`types.Grouping`); below 0 is not known. Without `instances` there are as
+    many as are told.
 
     Rows that are times of a recording have the identity instance + instances * time (see `encoders.sequence`), so the number
     is that of identity modulo instances.
@@ -26,9 +29,15 @@ class Assigned(nn.Module):
         self.register_buffer("ids", torch.full((instances,), UNKNOWN_GROUP))
 
     def assign(self, groups: Int[Tensor, "instance"]) -> None:
-        if groups.shape != self.ids.shape:
+        if len(self.ids) and groups.shape != self.ids.shape:
             raise ValueError(f"{len(groups)} groups for {len(self.ids)} instances")
         self.ids = groups.to(self.ids.device, self.ids.dtype).clamp(min=UNKNOWN_GROUP)
+
+    def _load_from_state_dict(self, state: dict[str, Any], prefix: str, *rest: Any) -> None:
+        held = state.get(f"{prefix}ids")
+        if held is not None and not len(self.ids):
+            self.ids = torch.full_like(held, UNKNOWN_GROUP)
+        super()._load_from_state_dict(state, prefix, *rest)
 
     def of(self, index: Int[Tensor, "row"]) -> Int[Tensor, "row"]:
         if not len(self.ids):
