@@ -50,7 +50,8 @@ def learned(result: Mapping[str, Any]) -> str:
     """What the run learned, in a sentence."""
     top = {"learned": result, **result["baselines"]}
     shares = {name: f"{100 * figures['linear']['top1']:.0f} %" for name, figures in top.items()}
-    others = " and ".join(f"{share} with {name}" for name, share in shares.items() if name != "learned")
+    words = {"pixels": "raw pixels", "untrained": "the untrained encoder"}
+    others = " and ".join(f"{shares[name]} with {words.get(name, name)}" for name in result["baselines"])
     return (
         f"it learned:  without labels, features by which a linear probe names {shares['learned']} of letters in unseen typefaces; "
         f"the same probe gets {others}"
