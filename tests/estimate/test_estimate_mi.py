@@ -46,7 +46,7 @@ def test_what_is_not_gaussian_is_found_too() -> None:
     density = norm.pdf(grid[:, None] - points[None, :] ** 2).mean(axis=1)
     truth = -np.trapezoid(density * np.log(density), grid) - math.log(2 * math.pi * math.e) / 2
     found = nf.estimate_mi(x, y, folds=3, training=Training(steps=200))
-    assert truth - 0.08 < found.nats < truth + 0.05
+    assert truth - 0.1 < found.nats < truth + 0.05
     assert found.baselines["gaussian"] < 0.05 < found.baselines["ksg"]
 
 
