@@ -35,7 +35,19 @@ if TYPE_CHECKING:
     from nearfar.data import Stream, open_data
     from nearfar.encoders import InfoMax, Momentum, Network, PerView, Shared, backbone
     from nearfar.errors import Stopped, UserError
-    from nearfar.estimate import Estimate, check_mi, estimate_mi, fit_density, info
+    from nearfar.estimate import (
+        Estimate,
+        check_mi,
+        estimate_cmi,
+        estimate_kl,
+        estimate_mi,
+        fit_density,
+        info,
+        mi_over_lags,
+        pointwise_mi,
+        rank_columns,
+        total_correlation,
+    )
     from nearfar.evaluate import evaluate_run, knn
     from nearfar.evaluate import evaluate_run as evaluate
     from nearfar.method import Method
@@ -80,7 +92,8 @@ _WHERE = {
     "nearfar.data": "open_data Stream",
     "nearfar.encoders": "backbone InfoMax Momentum Network PerView Shared",
     "nearfar.errors": "Stopped UserError",
-    "nearfar.estimate": "check_mi Estimate estimate_mi fit_density info",
+    "nearfar.estimate": "check_mi Estimate estimate_cmi estimate_kl estimate_mi fit_density info mi_over_lags pointwise_mi rank_columns "
+    "total_correlation",
     "nearfar.evaluate": "evaluate_run knn",
     "nearfar.method": "Method",
     "nearfar.negatives": "Bank InBatch NoNegatives Queue Support",

@@ -20,7 +20,7 @@ from nearfar.estimate.read import read_sample
 
 Rng = np.random.Generator
 Problem = tuple[np.ndarray, np.ndarray, float]
-QUICK: dict[str, Any] = {"folds": 2, "baselines": False, "training": Training(steps=20)}
+QUICK: dict[str, Any] = {"folds": 2, "baselines": False}
 
 
 def normal_pairs(rng: Rng, n: int, d: int, nats: float) -> Problem:
@@ -44,12 +44,13 @@ def test_nothing_explodes(name: str, bound: str) -> None:
     x, y = EXPLODING[name]
     found = nf.estimate_mi(x, y, bound=bound, baselines=False, folds=3, training=Training(steps=5))
     pairs = math.log(len(x) * (len(x) - 1))
-    assert -pairs < found.interval[0] <= found.interval[1] < 2 * pairs
-    assert found.warnings
+    assert -pairs < found.interval[0] <= found.nats <= pairs + 1
+    assert math.isfinite(found.interval[1])
+    assert found.at_least.certificate.status == "proven"
     if bound == "auto":
         assert found.bound == "infonce"
-        assert 2 < found.nats <= math.log(len(x))
-        assert found.at_least.certificate.status == "proven"
+        assert 2 < float(found.at_least) <= math.log(len(x))
+        assert "no lower bound from so many samples" in " ".join(found.warnings)
 
 
 def test_the_effective_sample_is_kish_s() -> None:
@@ -241,7 +242,7 @@ def test_groups_keep_a_subject_s_rows_together() -> None:
     found = nf.estimate_mi(x, y, groups=[f"subject {k}" for k in SUBJECT], **QUICK)
     assert found.ceiling == pytest.approx(math.log(25))  # one row of each of 25 unseen subjects
     assert float(found.at_least) < 0.02
-    assert "groups are independent" in found.certificate.condition
+    assert "groups are independent" in found.at_least.certificate.condition
     with pytest.raises(nf.UserError, match="groups names 10 groups; at least 20"):
         nf.estimate_mi(x, y, groups=np.arange(1000) % 10)
     with pytest.raises(nf.UserError, match=r"groups has shape \(3,\); it must be \(1000,\)"):
@@ -321,7 +322,9 @@ def test_a_column_on_both_sides_is_refused(table: Path, x: str, y: str, sentence
 def test_the_wrong_cell_of_a_column_is_named(tmp_path: Path) -> None:
     """ "holds '1.5'" before: the first cell of a column that one wrong cell had made text."""
     (tmp_path / "w.csv").write_text("a,b\n" + "1.5,2\n" * 7 + "oops,2\n" + "2.5,2\n" * 60)
-    with pytest.raises(nf.UserError, match=r"column a holds 'oops' at row 7 \(line 9\), which is no number"):
+    with pytest.raises(
+        nf.UserError, match=r"column a holds 'oops' at row 7 \(line 9\), which is not a number"
+    ):
         read_sample(str(tmp_path / "w.csv"))
-    with pytest.raises(nf.UserError, match=r"x holds .*'oops'.*, which is no number"):
+    with pytest.raises(nf.UserError, match=r"x column 0 holds 'oops' at row 59, which is not a number"):
         nf.estimate_mi(np.array([1.0] * 59 + ["oops"], dtype=object), np.arange(60))

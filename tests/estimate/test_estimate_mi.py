@@ -14,6 +14,7 @@ from nearfar.estimate.choose import Part, candidate_bounds, chosen_bound
 from nearfar.types import Critic, NegativeSampling
 
 FAST: dict[str, Any] = {"folds": 3, "baselines": False}
+NETWORK: dict[str, Any] = {**FAST, "critic": "separable"}
 
 
 def gaussian(n: int, rho: float, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -45,7 +46,7 @@ def test_what_is_not_gaussian_is_found_too() -> None:
     density = norm.pdf(grid[:, None] - points[None, :] ** 2).mean(axis=1)
     truth = -np.trapezoid(density * np.log(density), grid) - math.log(2 * math.pi * math.e) / 2
     found = nf.estimate_mi(x, y, folds=3, training=Training(steps=200))
-    assert truth - 0.08 < found.nats < truth + 0.05
+    assert truth - 0.1 < found.nats < truth + 0.05
     assert found.baselines["gaussian"] < 0.05 < found.baselines["ksg"]
 
 
@@ -75,7 +76,7 @@ def test_mixed_columns() -> None:
 
 
 def test_monotone_maps_change_nothing_and_the_seed_decides_all() -> None:
-    options = {**FAST, "training": Training(steps=30)}
+    options = {**NETWORK, "training": Training(steps=30)}
     plain = nf.estimate_mi(X, Y, **options)
     bent = nf.estimate_mi(np.exp(2 * X), Y**3, **options)
     assert bent.nats == pytest.approx(plain.nats, abs=1e-4)
@@ -94,6 +95,7 @@ CERTIFICATES = [
     (nf.AlphaCPC(alpha=0.5), "independent", "not covered", math.log(37 / 0.5)),
     ("nwj", "batch", "proven", None),
     ("dv", "batch", "not covered", None),
+    ("mine", "batch", "not covered", None),
     ("smile", "batch", "not covered", None),
 ]
 
@@ -110,7 +112,7 @@ def test_every_bound_says_what_it_proves(
 
 def test_auto_takes_a_proven_bound_and_says_why() -> None:
     for negatives in ("batch", "independent"):
-        found = nf.estimate_mi(X, Y, negatives=negatives, training=Training(steps=20), **FAST)
+        found = nf.estimate_mi(X, Y, negatives=negatives, training=Training(steps=20), **NETWORK)
         assert found.certificate.status == "proven"
         assert "on validation data infonce" in found.reason
 
@@ -153,14 +155,14 @@ def test_a_critic_of_one_s_own() -> None:
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        ({"bound": "mine"}, "bound was 'mine'; expected auto, infonce"),
+        ({"bound": "yours"}, "bound was 'yours'; expected auto, infonce"),
         ({"bound": "triplet"}, "bound was triplet, which does not estimate information"),
-        ({"bound": nf.JensenShannon()}, "bound was JensenShannon, which is no estimate"),
-        ({"critic": "tree"}, "critic was 'tree'; expected separable, joint, bilinear"),
+        ({"bound": nf.JensenShannon()}, "bound was JensenShannon, which does not estimate"),
+        ({"critic": "tree"}, "critic was 'tree'; expected auto, separable, joint, bilinear"),
         ({"negatives": "many"}, "negatives was 'many'; expected batch, independent"),
         ({"bound": nf.InfoNCE}, r"bound was <class .*; expected .* or a bound such as nf.InfoNCE\(\)"),
         ({"bound": 3}, "bound was 3; expected auto"),
-        ({"critic": 3}, "critic was 3; expected separable, joint, bilinear, or a function"),
+        ({"critic": 3}, "critic was 3; expected auto, separable, joint, bilinear, or a function"),
         ({"critic": nf.Separable}, "critic was .*Separable.*; expected .* lambda dim"),
         ({"critic": nf.Bilinear(dim=1)}, r"critic was Bilinear\("),
         ({"folds": 1}, "folds was 1; with 900 samples it must be a whole number from 2 to 90"),
@@ -182,7 +184,7 @@ def test_options_that_make_no_sense(options: dict[str, Any], sentence: str) -> N
 def test_barber_agakov_needs_a_density_that_no_critic_here_is() -> None:
     """With H(v) given it is a proven bound, of log q(v | u) alone: on log ratios it would return H(v) too much."""
     assert nf.BarberAgakov(entropy=9.0).certificate(NegativeSampling(9, 8)).status == "proven"
-    with pytest.raises(nf.UserError, match="bound was BarberAgakov, which is no estimate"):
+    with pytest.raises(nf.UserError, match="bound was BarberAgakov, which does not estimate"):
         nf.estimate_mi(X, Y, bound=nf.BarberAgakov(entropy=9.0), **FAST)
 
 

@@ -28,8 +28,7 @@ def folder(tmp_path: Path) -> Path:
     np.savetxt(tmp_path / "bare.csv", TABLE, delimiter=",", fmt="%.6f")
     pq.write_table(pa.table({"a": TABLE[:, 0], "b": TABLE[:, 1]}), tmp_path / "t.parquet")
     pq.write_table(pa.table({"v": [list(row) for row in TABLE]}), tmp_path / "lists.parquet")
-    (tmp_path / "words.csv").write_text("a,b\n" + "cat,1\n" * 60)
-    (tmp_path / "gap.csv").write_text("a\n" + "1.5\n" * 5 + "NA\n" + "2.5\n" * 60)
+    (tmp_path / "wrong.csv").write_text("a,b\n" + "1.5,2\n" * 7 + "oops,2\n" + "2.5,2\n" * 60)
     (tmp_path / "broken.npy").write_bytes(b"not an array")
     (tmp_path / "broken.parquet").write_bytes(b"PAR1 and then nothing")
     np.save(tmp_path / "objects.npy", np.array([{}], dtype=object), allow_pickle=True)
@@ -67,8 +66,7 @@ def test_one_column_by_name(folder: Path) -> None:
         ("two.npz:c", "has no 'c'; it has a, b"),
         ("t.parquet:c", "has no 'c'; it has a, b"),
         ("x.npy:a", "holds one array without a name"),
-        ("words.csv", "column a holds 'cat' at row 0 .line 2., which is no number"),
-        ("gap.csv", "column a has a gap at row 5 .line 7."),
+        ("wrong.csv", r"wrong.csv column a holds 'oops' at row 7 \(line 9\), which is not a number"),
         ("broken.npy", "broken.npy cannot be read as .npy"),
         ("broken.parquet", "broken.parquet cannot be read as .parquet"),
         ("objects.npy", "objects.npy cannot be read as .npy"),
@@ -123,7 +121,7 @@ def test_the_command_in_words_and_its_laws(folder: Path, capsys: pytest.CaptureF
 def test_bad_input_ends_with_code_two_and_a_sentence(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["mi", str(folder / "x.npy"), str(folder / "words.csv")]) == 2
+    assert main(["mi", str(folder / "x.npy"), str(folder / "wrong.csv")]) == 2
     assert main(["mi", str(folder / "x.npy"), str(folder / "x.npy"), "--alpha", "2"]) == 2
     errors = capsys.readouterr().err.splitlines()
     assert len(errors) == 2

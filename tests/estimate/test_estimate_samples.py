@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from scipy.stats import norm, rankdata
 
 import nearfar as nf
+from nearfar.estimate.columns import as_columns
 from nearfar.estimate.samples import (
     Canonical,
     Encoding,
     checked_pair,
-    checked_sample,
     discrete_columns,
 )
 
@@ -95,13 +95,15 @@ def with_value(value: float) -> np.ndarray:
 @pytest.mark.parametrize(
     ("bad", "sentence"),
     [
-        (with_value(np.nan), "x holds nan at row 7, column 1"),
         (with_value(np.inf), "x holds inf at row 7, column 1"),
-        (np.array(["a", "b"] * 30), "x holds .*'a'.*, which is no number"),
-        (np.array([None] * 60), "x holds None, which is no number"),
-        (GOOD + 1j, "no number"),
+        (
+            np.array(["1", "2"] * 29 + ["a", "3"]),
+            "x column 0 holds 'a' at row 58, which is not a number although",
+        ),
+        (np.array([None] * 60), "x column 0 is empty"),
+        (GOOD + 1j, "not a number"),
         ([[1.0], [1.0, 2.0]] * 30, "rows have different lengths"),
-        (GOOD[:20], "x has 20 samples; at least 50"),
+        (GOOD[:20], "x has 20 samples and y 60"),
         (np.column_stack([GOOD, np.full(60, 3.0)]), "x column 2 is 3 in every row"),
         (GOOD.astype(np.longdouble) * np.longdouble("1e400"), "x holds -?inf at row 0"),
         (GOOD.reshape(60, 2, 1), r"x has shape \(60, 2, 1\)"),
@@ -117,10 +119,47 @@ def test_bad_samples_get_one_sentence(bad: object, sentence: str) -> None:
 
 def test_lists_tensors_and_whole_numbers_are_taken() -> None:
     for values in (GOOD.tolist(), torch.from_numpy(GOOD), GOOD.astype(np.float32)):
-        np.testing.assert_allclose(checked_sample(values, "x"), GOOD, atol=1e-6)
-    assert checked_sample(np.arange(60) % 2 == 0, "x").shape == (60, 1)
+        np.testing.assert_allclose(as_columns(values, "x").values, GOOD, atol=1e-6)
+    assert as_columns(np.arange(60) % 2 == 0, "x").values.shape == (60, 1)
     for tensor in (torch.from_numpy(GOOD).bfloat16(), torch.from_numpy(GOOD).requires_grad_().to_sparse()):
-        np.testing.assert_allclose(checked_sample(tensor, "x"), GOOD, rtol=1e-2)
+        np.testing.assert_allclose(as_columns(tensor, "x").values, GOOD, rtol=1e-2)
+
+
+def test_words_are_categories_and_gaps_are_left_out() -> None:
+    """None, NaN and empty cells are gaps on either side; words become codes that are known as categories."""
+    words = np.array(["red", "green", None, "blue", ""] * 20, dtype=object)
+    y = GOOD[np.arange(100) % 60].copy()
+    y[3, 1] = np.nan
+    pair = checked_pair(words, y)
+    assert len(pair.x) == len(pair.y) == 59
+    assert pair.kinds[0].all()
+    assert pair.notes == ("41 of 100 rows have gaps and were left out",)
+    np.testing.assert_array_equal(pair.y, y[pair.kept])
+    assert [len(np.unique(words[pair.kept][pair.x[:, 0] == code])) for code in np.unique(pair.x)] == [1, 1, 1]
+
+
+class Frame:
+    """The part of pandas' and polars' frames that is used."""
+
+    columns = ("a", "colour")
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        return GOOD[:, 0] if name == "a" else np.array(["red", "blue", "green"] * 20)
+
+
+@pytest.mark.parametrize("table", [Frame(), {name: Frame()[name] for name in Frame.columns}])
+def test_frames_and_mappings_are_read_by_column(table: object) -> None:
+    pair = checked_pair(table, GOOD)
+    assert pair.names[0] == ("a", "colour")
+    assert list(pair.kinds[0]) == [False, True]
+    np.testing.assert_array_equal(pair.x[:, 0], GOOD[:, 0])
+
+
+def test_categories_can_be_declared_for_one_side() -> None:
+    """40 codes beside a number of 40 values: one a category, the other not."""
+    codes, number = np.arange(60) % 40, np.round(GOOD[:, 0], 1)
+    assert [bool(kind[0]) for kind in checked_pair(codes, number, "x").kinds] == [True, False]
+    assert [bool(kind[0]) for kind in checked_pair(number, codes, "y").kinds] == [False, True]
 
 
 def test_standardising_knows_small_columns_from_constant_ones() -> None:

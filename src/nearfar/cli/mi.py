@@ -1,79 +1,194 @@
-"""`nearfar mi`: how much one sample tells about another, from files."""
+"""`nearfar mi`: how much one sample tells about another, from files; or every column of a table about a target."""
 
 import argparse
 import json
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 from nearfar.cli.codes import DONE
+from nearfar.errors import UserError
 
 
 def add(commands: Any) -> None:
     mi = commands.add_parser(
         "mi",
-        help="mutual information of two samples, with interval, ceiling and what is proven",
+        help="how much one sample tells about another: best estimate, interval, what is proven",
+        usage="nearfar mi X Y [options] | nearfar mi TABLE --target COLUMN [options]",
         description="Mutual information between two samples: row i of X belongs to row i of Y. Files are .npy, .npz, "
-        ".csv or .parquet; FILE:NAME takes one array or column, FILE:a,b several.",
+        ".csv or .parquet; FILE:NAME takes one array or column, FILE:a,b several. With --target, every column of TABLE is "
+        "ranked by what it tells about that one. Words are categories; rows with gaps are left out and said.",
     )
-    mi.add_argument("x", metavar="X", help="file of one sample")
-    mi.add_argument("y", metavar="Y", help="file of the other")
+    mi.add_argument("x", metavar="X", help="file of one sample, or a table")
+    mi.add_argument("y", metavar="Y", nargs="?", help="file of the other")
     mi.add_argument(
-        "--bound", default="auto", help="auto, infonce, ml-cpc, alpha-cpc, nwj, tuba, dv, smile, uba"
+        "--target", metavar="COLUMN", help="rank the columns of X by what they tell about this one"
+    )
+    mi.add_argument("--given", metavar="FILE:NAME", help="what is known already: I(X; Y | it)")
+    mi.add_argument("--lags", metavar="A:B", help="X and Y are series: I(x_t; y_(t+lag)) for lags A to B")
+    mi.add_argument(
+        "--bound",
+        default="auto",
+        help="auto (best estimate), infonce, ml-cpc, alpha-cpc, nwj, tuba, dv, mine, smile, uba",
     )
     mi.add_argument("--alpha", type=float, help="of ml-cpc (default: the smallest proven) and alpha-cpc")
-    mi.add_argument("--critic", default="separable", help="separable, joint, bilinear (default separable)")
+    mi.add_argument(
+        "--critic", default="auto", help="auto (many compete), separable, joint, bilinear (default auto)"
+    )
     mi.add_argument(
         "--negatives", default="batch", help="batch, or independent, which proves more (default batch)"
     )
-    mi.add_argument("--scaling", default="rank", help="rank, standard, none (default rank)")
+    mi.add_argument("--scaling", default="rank", help="of networks: rank, standard, none (default rank)")
     mi.add_argument(
-        "--discrete", default="auto", help="which columns are categories: auto, all, none (default auto)"
+        "--discrete",
+        default="auto",
+        help="which columns are categories: auto, all, none, x, y (default auto)",
     )
     mi.add_argument(
         "--groups", metavar="FILE:NAME", help="a label per row: rows of one label belong together"
     )
-    mi.add_argument("--folds", type=int, default=5, help="parts that are held out in turn (default 5)")
+    mi.add_argument("--folds", type=int, help="parts that are held out in turn (default 5; 3 to rank)")
     mi.add_argument("--confidence", type=float, default=0.9, help="of the interval (default 0.9)")
     mi.add_argument("--seed", type=int, default=0, help="of the split and the critic (default 0)")
     mi.add_argument("--no-baselines", action="store_true", help="leave out the KSG and Gaussian estimates")
     mi.add_argument(
         "--check", action="store_true", help="check the estimator's laws on these data instead (7 estimates)"
     )
+    mi.add_argument("--plot", type=Path, metavar="FILE", help="draw the answer (.svg, .png or .pdf)")
     mi.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
     mi.set_defaults(command=run)
 
 
 def run(given: argparse.Namespace) -> int:
-    from nearfar.estimate.choose import named_bound
-    from nearfar.estimate.consistency import check_mi
-    from nearfar.estimate.mi import estimate_mi
-    from nearfar.estimate.read import read_pair, read_sample
+    if given.plot is not None and given.plot.suffix not in (".svg", ".png", ".pdf"):
+        raise UserError(f"--plot was {given.plot}; it must end in .svg, .png or .pdf")
+    if given.target is not None:
+        return _rank(given)
+    if given.y is None:
+        raise UserError(
+            "Y is missing; name a second file, or --target COLUMN to rank the columns of the first"
+        )
+    from nearfar.estimate.read import read_pair
 
     x, y, said = read_pair(given.x, given.y)
-    options = {
-        "bound": named_bound(given.bound, given.alpha),
-        "critic": given.critic,
-        "negatives": given.negatives,
-        "scaling": given.scaling,
-        "discrete": given.discrete,
-        "groups": None if given.groups is None else read_sample(given.groups).squeeze(1),
-        "folds": given.folds,
-        "confidence": given.confidence,
-        "seed": given.seed,
-    }
     if given.check:
-        checks = check_mi(x, y, **options)
-        if given.json:
-            print(json.dumps({check.law: asdict(check) for check in checks}))
-        else:
-            for check in checks:
-                verdict = "holds" if check.holds else "FAILS"
-                print(f"{check.law}: {check.found:.4f}, {verdict} ({check.allowed})")
-        return DONE
-    estimate = estimate_mi(x, y, baselines=not given.no_baselines, **options)
+        return _check(given, x, y)
+    if given.given is not None:
+        return _conditional(given, x, y)
+    if given.lags is not None:
+        return _lags(given, x, y)
+    from nearfar.estimate.mi import estimate_mi
+
+    estimate = estimate_mi(x, y, baselines=not given.no_baselines, **_options(given))
+    if given.plot is not None:
+        from nearfar.estimate.plot import draw_estimate
+
+        draw_estimate(estimate, given.plot)
     if given.json:
         answer = estimate.as_json()
         print(json.dumps({**answer, "warnings": [*said, *answer["warnings"]]}))
     else:
         print(estimate, *(f"note: {sentence}" for sentence in said), sep="\n")
+    return DONE
+
+
+def _options(given: argparse.Namespace) -> dict[str, Any]:
+    from nearfar.estimate.choose import named_bound
+
+    return {
+        "bound": named_bound(given.bound, given.alpha),
+        "critic": given.critic,
+        "negatives": given.negatives,
+        "scaling": given.scaling,
+        **_few_options(given),
+    }
+
+
+def _few_options(given: argparse.Namespace) -> dict[str, Any]:
+    from nearfar.estimate.read import read_labels
+
+    folds = {} if given.folds is None else {"folds": given.folds}
+    groups = {} if given.groups is None else {"groups": read_labels(given.groups)}
+    return {
+        "discrete": given.discrete,
+        "confidence": given.confidence,
+        "seed": given.seed,
+        **folds,
+        **groups,
+    }
+
+
+def _rank(given: argparse.Namespace) -> int:
+    from nearfar.estimate.read import read_columns
+    from nearfar.estimate.table import rank_columns
+
+    if given.y is not None or given.given is not None or given.lags is not None:
+        raise UserError("--target ranks the columns of one table; leave out Y, --given and --lags")
+    table = read_columns(given.x).columns
+    if given.target not in table:
+        raise UserError(f"--target was {given.target}; {given.x} has {', '.join(table)}")
+    found = rank_columns(table, given.target, **_options(given))
+    if given.plot is not None:
+        from nearfar.estimate.plot import draw_ranking
+
+        draw_ranking(found, given.target, given.plot)
+    if given.json:
+        print(json.dumps({"target": given.target, "columns": [one.as_json() for one in found]}))
+        return DONE
+    width = max(len(one.column) for one in found) + 2
+    print(
+        f"{'column':<{width}}{'nats':>8}  {f'{given.confidence:.0%} interval':<18}{'at least':>9}{'p, of all':>11}"
+    )
+    for one in found:
+        low, high = one.estimate.interval
+        print(
+            f"{one.column:<{width}}{one.estimate.nats:>8.4f}  {f'{low:.4f} to {high:.4f}':<18}"
+            f"{float(one.estimate.at_least):>9.4f}{one.p_value:>11.2g}"
+        )
+    warnings = dict.fromkeys(w for one in found for w in one.estimate.warnings)
+    print(*(f"warning: {warning}" for warning in warnings), sep="\n", end="\n" if warnings else "")
+    return DONE
+
+
+def _check(given: argparse.Namespace, x: Any, y: Any) -> int:
+    from nearfar.estimate.consistency import check_mi
+
+    checks = check_mi(x, y, **_options(given))
+    if given.json:
+        print(json.dumps({check.law: asdict(check) for check in checks}))
+        return DONE
+    for check in checks:
+        verdict = "holds" if check.holds else "FAILS"
+        print(f"{check.law}: {check.found:.4f}, {verdict} ({check.allowed})")
+    return DONE
+
+
+def _conditional(given: argparse.Namespace, x: Any, y: Any) -> int:
+    from nearfar.estimate.chain import estimate_cmi
+    from nearfar.estimate.read import read_columns
+
+    found = estimate_cmi(x, y, read_columns(given.given).columns, **_few_options(given))
+    print(json.dumps(found.as_json()) if given.json else found)
+    return DONE
+
+
+def _lags(given: argparse.Namespace, x: Any, y: Any) -> int:
+    from nearfar.estimate.table import mi_over_lags
+
+    first, _, last = given.lags.partition(":")
+    try:
+        lags = range(int(first), int(last or first) + 1)
+    except ValueError:
+        raise UserError(f"--lags was {given.lags}; it must be two whole numbers, for instance 0:5") from None
+    if not lags:
+        raise UserError(f"--lags was {given.lags}; the first must not be above the second")
+    found = mi_over_lags(x, y, lags, **_options(given))
+    if given.json:
+        print(json.dumps({str(lag): one.as_json() for lag, one in found.items()}))
+        return DONE
+    for lag, one in found.items():
+        low, high = one.interval
+        print(
+            f"lag {lag:>3}  {one.nats:.4f} nats, {low:.4f} to {high:.4f}, at least {float(one.at_least):.4f}"
+        )
     return DONE

@@ -15,6 +15,7 @@ from nearfar.bounds import (
     UBA,
     AlphaCPC,
     BarberAgakov,
+    DonskerVaradhan,
     InfoNCE,
     MultiLabelCPC,
     smallest_proven_alpha,
@@ -30,12 +31,14 @@ from nearfar.estimate.measure import (
     measured,
     value,
 )
+from nearfar.schedules import START, at
 from nearfar.scores import paired_scores
 from nearfar.types import Bound
 
 Contrast = Literal["batch", "independent"]
 POOLED_NEGATIVES = 7  # per anchor where one sum runs over all: the ceiling needs many in all, not each
-ESTIMATES = ("infonce", "ml-cpc", "alpha-cpc", "nwj", "tuba", "dv", "smile", "uba")
+MINE_MOMENTUM = 0.99
+ESTIMATES = ("infonce", "ml-cpc", "alpha-cpc", "nwj", "tuba", "dv", "mine", "smile", "uba")
 
 
 LEAST_EFFECTIVE = 20  # anchors, and keys, that the mean of e^f must be spread over to say what it is
@@ -53,7 +56,10 @@ class Part:
 
 def learning_objective(bound: str | Bound) -> Bound:
     """What the critic climbs while it learns. Every bound here is best at the same critic, the log of the density
-    ratio; InfoNCE finds it with the least noise, unless the user asks for one that can rise higher."""
+    ratio; InfoNCE finds it with the least noise, unless the user asks for one that can rise higher, or for MINE as published:
+    Donsker-Varadhan climbed with a running mean (Belghazi et al. 2018)."""
+    if bound == "mine" or (isinstance(bound, DonskerVaradhan) and at(bound.momentum, START) > 0):
+        return DonskerVaradhan(momentum=MINE_MOMENTUM) if isinstance(bound, str) else bound
     return bound if isinstance(bound, AlphaCPC | MultiLabelCPC) else InfoNCE()
 
 
@@ -90,6 +96,8 @@ def named_bound(name: str, alpha: float | None) -> str | Bound:
 
 
 def _by_name(name: str, negatives: Contrast, samples: int) -> Bound:
+    if name == "mine":
+        return DonskerVaradhan(momentum=MINE_MOMENTUM)
     if name not in bounds.PARTS:
         raise UserError(f"bound was {name!r}; expected auto, {', '.join(ESTIMATES)}, or a bound")
     if name != "ml-cpc":

@@ -31,19 +31,21 @@ class Check:
 def check_mi(x: Any, y: Any, *, seed: int = 0, **options: Any) -> tuple[Check, ...]:
     """The laws, each with the estimator that `options` (those of `estimate_mi`) describe; where there are `groups`, on one row
     of each."""
-    x, y = checked_pair(x, y)
-    unit = checked_groups(options.pop("groups", None), len(x))
+    pair = checked_pair(x, y, options.pop("discrete", "auto"), options.pop("groups", None))
+    unit = checked_groups(pair.groups, len(pair.x))
     one_of_each = np.sort(np.unique(unit, return_index=True)[1])
-    x, y = checked_pair(x[one_of_each], y[one_of_each])
-    options = {"baselines": False, **options, "seed": seed}
+    x, y = pair.x[one_of_each], pair.y[one_of_each]
+    options = {"baselines": False, **options, "seed": seed, "discrete": pair.kinds}
     whole = estimate_mi(x, y, **options)
     shuffled = estimate_mi(x, np.random.default_rng(seed).permutation(y), **options)
     shifted = estimate_mi(x, np.roll(y, len(y) // 2, axis=0), **options)
-    coarse = estimate_mi(_coarser(x), y, **options)
+    halves = np.full(max(1, x.shape[1] // 2), True)
+    coarse = estimate_mi(_coarser(x), y, **{**options, "discrete": (halves, pair.kinds[1])})
     # at random: halves of a sorted table would be two different populations
     a, b = np.random.default_rng(seed).permutation(len(x))[: 2 * (len(x) // 2)].reshape(2, -1)
     first, second = estimate_mi(x[a], y[a], **options), estimate_mi(x[b], y[b], **options)
-    copies = estimate_mi(np.hstack([x[a], x[b]]), np.hstack([y[a], y[b]]), **options)
+    twice = tuple(np.concatenate([kind, kind]) for kind in pair.kinds)
+    copies = estimate_mi(np.hstack([x[a], x[b]]), np.hstack([y[a], y[b]]), **{**options, "discrete": twice})
     return (
         _near("independence", shuffled.nats, 0.0, _error(shuffled)),
         _near("circular shift", shifted.nats, 0.0, _error(shifted)),

@@ -26,22 +26,22 @@ FEWEST_GROUPS = 20
 
 
 @dataclass(frozen=True)
-class Rows:
+class RowsSeen:
     """What the rows look like: `refuted` says in a clause why they are not independent, `doubt` why nobody can tell."""
 
     refuted: str = ""
     doubt: str = ""
 
 
-def look_at_rows(x: Array, y: Array) -> Rows:
+def look_at_rows(x: Array, y: Array) -> RowsSeen:
     """Copies and order of the rows, as far as they speak against independence."""
     copies = _copies(x, y)
     if copies:
-        return Rows(refuted=copies)
+        return RowsSeen(refuted=copies)
     ordered = next((f"{name} column {k}" for name, side in (("x", x), ("y", y)) for k in _sorted(side)), None)
     if ordered:
-        return Rows(doubt=f"the rows are sorted by {ordered}, so their own order cannot be looked at")
-    return Rows(refuted=_order(x, y))
+        return RowsSeen(doubt=f"the rows are sorted by {ordered}, so their own order cannot be looked at")
+    return RowsSeen(refuted=_order(x, y))
 
 
 def _copies(x: Array, y: Array) -> str:

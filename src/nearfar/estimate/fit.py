@@ -14,7 +14,7 @@ from nearfar.critics import Bilinear, Joint, Separable
 from nearfar.errors import UserError
 from nearfar.schedules import START
 from nearfar.scores import paired_scores
-from nearfar.types import Bound, Critic
+from nearfar.types import Bound, Critic, Remembering
 
 Beginning = Literal["nothing", "gaussian", "table"]
 Objective = Callable[[Float[Tensor, "n n"]], Float[Tensor, ""]]
@@ -90,9 +90,24 @@ class InitialisedCritic(nn.Module):
         return added
 
 
-def symmetrised(bound: Bound) -> Objective:
+class Symmetrised:
     """The bound of x about y and of y about x, averaged: ties the critic's scale across rows and columns."""
-    return lambda f: (bound(paired_scores(f)) + bound(paired_scores(f.T))) / 2
+
+    def __init__(self, bound: Bound) -> None:
+        self.bound = bound
+
+    def __call__(self, f: Float[Tensor, "n n"]) -> Float[Tensor, ""]:
+        return (self.bound(paired_scores(f)) + self.bound(paired_scores(f.T))) / 2
+
+    def advance(self, f: Float[Tensor, "n n"]) -> None:
+        """A bound that remembers earlier steps (MINE's running mean) takes this one in."""
+        if isinstance(self.bound, Remembering):
+            seen = [self.bound.observe(paired_scores(one)) for one in (f, f.T)]
+            self.bound.advance(torch.stack(seen), START)
+
+
+def symmetrised(bound: Bound) -> Symmetrised:
+    return Symmetrised(copy.deepcopy(bound))
 
 
 def fitted_critic(
@@ -124,10 +139,13 @@ def fitted_critic(
     check_every = min(how.check_every, max(10, 2 * len(x) // batch_size))
     for step, batch in enumerate(_batches(len(x), batch_size, how.steps, shuffle), start=1):
         batch = batch.to(x.device)
-        loss = -objective(network.cross(x[batch], y[batch]))
+        scores = network.cross(x[batch], y[batch])
+        loss = -objective(scores)
         optimiser.zero_grad(set_to_none=True)
         loss.backward()
         optimiser.step()
+        if isinstance(objective, Symmetrised):
+            objective.advance(scores.detach())
         with torch.no_grad():
             # early on the mean must forget its beginning quickly
             weight = max(how.average, 1 / (1 + step))

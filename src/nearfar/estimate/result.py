@@ -39,8 +39,9 @@ def certificate_json(certificate: Certificate) -> dict[str, str]:
 class Estimate:
     """An estimate of mutual information and what it proves.
 
-    `interval` is where the bound's own expectation lies (sampling error, and upwards what fitting cost): the truth can
-    lie above both ends, if no critic found it. `at_least` is what the information does not fall below.
+    Of `bound="auto"`, `nats` is the best estimate and `interval` one whose coverage was measured. Of a bound asked for, they are its
+    value and where its own expectation lies: the truth can lie above both ends. `at_least` is what the information does not
+    fall below, with a certificate of its own.
     """
 
     nats: float
@@ -55,6 +56,8 @@ class Estimate:
     scaling: str
     reason: str  # why this bound
     folds: tuple[float, ...]
+    p_value: float | None = None  # of independence, by permutations
+    calibration: tuple[tuple[float, float], ...] = ()  # log ratios as said and as counted on unseen rows
     baselines: Mapping[str, float] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
     seconds: float = 0.0
@@ -78,6 +81,7 @@ class Estimate:
             "scaling": self.scaling,
             "reason": self.reason,
             "folds": list(self.folds),
+            "p_value": self.p_value,
             "baselines": dict(self.baselines),
             "warnings": list(self.warnings),
             "seconds": self.seconds,
@@ -87,10 +91,16 @@ class Estimate:
         low, high = self.interval
         ceiling = "no ceiling" if self.ceiling is None else f"ceiling {self.ceiling:.3f}"
         others = ", ".join(f"{name} {value:.4f}" for name, value in self.baselines.items())
+        best = self.p_value is not None
+        meant = f"{self.confidence:.0%} interval" if best else f"the bound's {self.confidence:.0%} interval"
+        beside = (
+            f"; p = {self.p_value:.3g} for independence"
+            if best
+            else " (sampling error: the truth can be higher)"
+        )
         lines = [
-            f"{self.nats:.4f} nats ({self.bits:.4f} bits); the bound's {self.confidence:.0%} interval {low:.4f} to {high:.4f} "
-            f"(sampling error: the truth can be higher); {ceiling}",
-            f"at least {self.at_least.nats:.4f} nats with {self.at_least.confidence:.0%} confidence; "
+            f"{self.nats:.4f} nats ({self.bits:.4f} bits), {meant} {low:.4f} to {high:.4f}{beside}",
+            f"at least {self.at_least.nats:.4f} nats with {self.at_least.confidence:.0%} confidence, {ceiling}; "
             f"{self.at_least.certificate.status}: {self.at_least.certificate.condition}",
             f"bound {self.bound} ({self.reason}); critic {self.critic}; {self.samples} samples, {self.scaling}; "
             f"{self.seconds:.1f} s",

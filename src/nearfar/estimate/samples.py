@@ -15,37 +15,51 @@ from jaxtyping import Bool, Float
 from scipy.special import ndtri
 
 from nearfar.errors import UserError
+from nearfar.estimate.columns import as_columns
 
 Scaling = Literal["rank", "standard", "none"]
-Discrete = Literal["auto", "all", "none"]
+SIDES = ("auto", "all", "none", "x", "y")
+Discrete = Literal["auto", "all", "none", "x", "y"] | tuple[np.ndarray, np.ndarray]
 Array = Float[np.ndarray, "sample column"]
 
 FEWEST = 50  # samples: below this a fold has nothing to learn from
 MOST_LEVELS = 32  # a numeric column with more distinct values than this is taken as continuous
 
 
-def checked_sample(values: Any, name: str) -> Array:
-    """The sample as (samples, columns) of float64, or one sentence about what is wrong with it."""
-    if isinstance(values, torch.Tensor):
-        values = values.detach().to_dense().cpu()
-        values = (values.double() if values.is_floating_point() else values).numpy()  # numpy has no bfloat16
-    try:
-        array = np.asarray(values)
-    except ValueError as error:
-        raise UserError(f"{name} is not a table of numbers: its rows have different lengths") from error
-    if array.dtype.kind not in "biuf":
-        wrong = next((value for value in array.flat if not _is_number(value)), None)
+@dataclass(frozen=True)
+class Pair:
+    """Two samples of one length without gaps, which columns are categories, and what was done to get there."""
+
+    x: Array
+    y: Array
+    kinds: tuple[Bool[np.ndarray, "column"], Bool[np.ndarray, "column"]]
+    groups: Any
+    kept: np.ndarray  # rows of what was handed over
+    names: tuple[tuple[str, ...], tuple[str, ...]]
+    notes: tuple[str, ...]
+
+
+def checked_pair(x: Any, y: Any, discrete: Discrete = "auto", groups: Any = None) -> Pair:
+    """Both samples, of one length; rows with a gap on either side are left out, and that is said."""
+    first, second = as_columns(x, "x"), as_columns(y, "y")
+    if len(first.values) != len(second.values):
         raise UserError(
-            f"{name} holds {wrong!r}, which is not a number; give numbers, categories as whole-number codes"
+            f"x has {len(first.values)} samples and y {len(second.values)}; row i of one must belong to row i of the other"
         )
-    if array.ndim == 1:
-        array = array[:, None]
-    if array.ndim != 2 or array.shape[1] == 0:
-        raise UserError(f"{name} has shape {array.shape}; it must be (samples,) or (samples, columns)")
+    whole = ~(np.isnan(first.values).any(axis=1) | np.isnan(second.values).any(axis=1))
+    kept = np.flatnonzero(whole)
+    left_out = len(whole) - len(kept)
+    notes = (f"{left_out} of {len(whole)} rows have gaps and were left out",) if left_out else ()
+    if groups is not None and left_out and np.shape(groups) == (len(whole),):
+        groups = np.asarray(groups)[kept]
+    sides = [_checked(side.values[kept], name) for side, name in ((first, "x"), (second, "y"))]
+    kinds = _kinds(sides[0], sides[1], discrete, first.words, second.words)
+    return Pair(sides[0], sides[1], kinds, groups, kept, (first.names, second.names), notes)
+
+
+def _checked(array: Array, name: str) -> Array:
     if len(array) < FEWEST:
         raise UserError(f"{name} has {len(array)} samples; at least {FEWEST} are needed")
-    with np.errstate(over="ignore"):  # what is beyond float64 is infinite, and said below
-        array = array.astype(np.float64)
     bad = ~np.isfinite(array)
     if bad.any():
         row, column = (int(i) for i in np.argwhere(bad)[0])
@@ -60,24 +74,10 @@ def checked_sample(values: Any, name: str) -> Array:
     return _of_usual_size(array)
 
 
-def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float, np.number)) and not isinstance(value, np.complexfloating)
-
-
 def _of_usual_size(array: Array) -> Array:
     """Columns of extreme size divided by a power of two, which loses nothing: their squares must be numbers too."""
     exponent = np.frexp(np.abs(array).max(axis=0))[1]
     return np.ldexp(array, np.where(np.abs(exponent) > 300, -exponent, 0))
-
-
-def checked_pair(x: Any, y: Any) -> tuple[Array, Array]:
-    """Both samples, of one length."""
-    x, y = checked_sample(x, "x"), checked_sample(y, "y")
-    if len(x) != len(y):
-        raise UserError(
-            f"x has {len(x)} samples and y {len(y)}; row i of one must belong to row i of the other"
-        )
-    return x, y
 
 
 def shared_columns(x: Array, y: Array) -> list[tuple[int, int]]:
@@ -90,10 +90,21 @@ def shared_columns(x: Array, y: Array) -> list[tuple[int, int]]:
     ]
 
 
-def discrete_columns(sample: Array, discrete: Discrete) -> Bool[np.ndarray, "column"]:
+def _kinds(
+    x: Array, y: Array, discrete: Discrete, x_words: np.ndarray, y_words: np.ndarray
+) -> tuple[Bool[np.ndarray, "column"], Bool[np.ndarray, "column"]]:
+    """Which columns of either side are categories; words always are."""
+    if isinstance(discrete, tuple):
+        return discrete
+    if discrete not in SIDES:
+        raise UserError(f"discrete was {discrete!r}; expected {', '.join(SIDES)}")
+    of_x = "all" if discrete == "x" else "auto" if discrete == "y" else discrete
+    of_y = "all" if discrete == "y" else "auto" if discrete == "x" else discrete
+    return discrete_columns(x, of_x) | x_words, discrete_columns(y, of_y) | y_words
+
+
+def discrete_columns(sample: Array, discrete: str) -> Bool[np.ndarray, "column"]:
     """Which columns are taken as categories: few distinct values, each seen often (or as the user says)."""
-    if discrete not in get_args(Discrete):
-        raise UserError(f"discrete was {discrete!r}; expected {', '.join(get_args(Discrete))}")
     if discrete != "auto":
         return np.full(sample.shape[1], discrete == "all")
     levels = np.array([len(np.unique(column)) for column in sample.T])
@@ -162,9 +173,11 @@ class Canonical:
         kept = np.where(correlation > chance, np.minimum(correlation, 0.9995), 0.0)
         return Canonical(x_mean, y_mean, x_white @ u, y_white @ vt.T, kept)
 
+    def moved(self, x: Array, y: Array) -> tuple[Array, Array]:
+        return (x - self.x_mean) @ self.x_map, (y - self.y_mean) @ self.y_map
+
     def __call__(self, x: Array, y: Array) -> tuple[torch.Tensor, torch.Tensor]:
-        moved = (x - self.x_mean) @ self.x_map, (y - self.y_mean) @ self.y_map
-        first, second = (torch.from_numpy(side).float() for side in moved)
+        first, second = (torch.from_numpy(side).float() for side in self.moved(x, y))
         return first, second
 
 

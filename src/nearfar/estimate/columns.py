@@ -1,0 +1,120 @@
+"""What users hand over, as columns of numbers: arrays, tensors, lists, mappings and frames (pandas, polars, pyarrow).
+
+Words become whole-number codes and are known as categories; None and NaN are gaps. A column of numbers with a wrong cell is an error that
+names the cell, not a category.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float
+
+from nearfar.errors import UserError
+
+MOSTLY = 0.5  # share of cells that are numbers from which the others are mistakes
+GAPS = ("", "na", "n/a", "nan", "null", "none")
+
+
+@dataclass(frozen=True)
+class Columns:
+    """A sample as numbers; NaN where there is a gap."""
+
+    values: Float[np.ndarray, "sample column"]
+    words: Bool[np.ndarray, "column"]
+    names: tuple[str, ...]
+
+
+def as_columns(values: Any, name: str, first_line: int | None = None) -> Columns:
+    """The sample by columns, or one sentence about what is wrong with it; `first_line`: of the file it was read from."""
+    parts, words, names = [], [], []
+    for title, column in _columns(values, name):
+        array = _array(column, f"{name} column {title}" if title else name)
+        if array.ndim == 1:
+            array = array[:, None]
+        if array.ndim != 2 or array.shape[1] == 0:
+            raise UserError(f"{name} has shape {array.shape}; it must be (samples,) or (samples, columns)")
+        for k in range(array.shape[1]):
+            place = title or f"{k}"
+            found, is_word = _numbers(array[:, k], f"{name} column {place}", first_line)
+            parts.append(found)
+            words.append(is_word)
+            names.append(place if array.shape[1] == 1 or not title else f"{title}[{k}]")
+    if not parts:
+        raise UserError(f"{name} has no columns")
+    if len({len(part) for part in parts}) > 1:
+        raise UserError(f"{name} is not a table: its columns have different lengths")
+    return Columns(np.column_stack(parts), np.array(words), tuple(names))
+
+
+def _columns(values: Any, name: str) -> Iterator[tuple[str, Any]]:
+    """(title, column) of anything with named columns; ("", all of it) of an array."""
+    if isinstance(values, Mapping):
+        yield from ((str(title), column) for title, column in values.items())
+    elif hasattr(values, "column_names"):  # pyarrow
+        yield from ((title, values.column(title).to_pylist()) for title in values.column_names)
+    elif hasattr(values, "columns") and hasattr(values, "__getitem__"):  # pandas, polars
+        yield from ((str(title), values[title]) for title in values.columns)
+    else:
+        yield "", values
+
+
+def _array(values: Any, where: str) -> np.ndarray:
+    if isinstance(values, torch.Tensor):
+        values = values.detach().to_dense().cpu()
+        values = (values.double() if values.is_floating_point() else values).numpy()  # numpy has no bfloat16
+    try:
+        return np.asarray(values)
+    except ValueError as error:
+        raise UserError(f"{where} is not a table of numbers: its rows have different lengths") from error
+
+
+def _numbers(column: np.ndarray, where: str, first_line: int | None) -> tuple[np.ndarray, bool]:
+    """The column as float64, and whether it is a category of words."""
+    if column.dtype.kind in "biuf":
+        with np.errstate(over="ignore"):  # what is beyond float64 is infinite, and said later
+            return column.astype(np.float64), False
+    if column.dtype.kind in "mM":
+        return np.where(np.isnat(column), np.nan, column.astype("int64").astype(float)), False
+    if column.dtype.kind not in "OUS":
+        raise UserError(f"{where} holds {column[0]!r}, which is not a number")
+    cells = column.tolist()
+    gap = np.array([_is_gap(cell) for cell in cells])
+    numbers = [None if missing else _number(cell) for cell, missing in zip(cells, gap, strict=True)]
+    right = np.array([number is not None for number in numbers])
+    if not (~gap).any():
+        raise UserError(f"{where} is empty")
+    if right.sum() < MOSTLY * (~gap).sum():
+        codes = np.full(len(cells), np.nan)
+        codes[~gap] = np.unique([str(cells[i]) for i in np.flatnonzero(~gap)], return_inverse=True)[1]
+        return codes, True
+    wrong = np.flatnonzero(~right & ~gap)
+    if len(wrong):
+        row = int(wrong[0])
+        line = "" if first_line is None else f" (line {row + first_line})"
+        raise UserError(
+            f"{where} holds {cells[row]!r} at row {row}{line}, which is not a number although most of the column is; "
+            "leave it empty if it is a gap"
+        )
+    return np.array([np.nan if number is None else number for number in numbers], dtype=float), False
+
+
+def _is_gap(cell: Any) -> bool:
+    if isinstance(cell, str):
+        return cell.strip().lower() in GAPS
+    return (
+        cell is None
+        or (isinstance(cell, float) and cell != cell)
+        or type(cell).__name__ in ("NAType", "NaTType")
+    )
+
+
+def _number(cell: Any) -> float | None:
+    if isinstance(cell, complex):
+        return None
+    try:
+        return float(cell)
+    except (ValueError, TypeError):
+        return None

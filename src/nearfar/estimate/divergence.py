@@ -1,0 +1,128 @@
+"""KL(p || q) from a sample of each: the ratio p / q by the same competition, with the sample's name as a category.
+
+Rows of both are put together with a label. A ratio r(z, label) of their joint distribution gives log p(z) / q(z) = log r(z, p) - log r(z, q), and on
+unseen rows NWJ's bound holds for it as for any function f: KL >= E_p[f] - E_q[e^f] + 1.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from scipy.stats import norm
+
+from nearfar.errors import UserError
+from nearfar.estimate.columns import as_columns
+from nearfar.estimate.folds import splits
+from nearfar.estimate.ratios import Half, HalfMap, fitted_stack, halved
+from nearfar.estimate.result import AtLeast, certificate_json
+from nearfar.estimate.samples import FEWEST, discrete_columns
+from nearfar.hardware import one_thread
+from nearfar.types import Certificate
+
+LONG_TAIL = 1.5
+HIGHEST = 12.0  # of log p / q: beyond, a mean of its exponential is never seen
+
+
+@dataclass(frozen=True)
+class Divergence:
+    """KL(p || q): the best estimate with its interval, and what it is at least."""
+
+    nats: float
+    interval: tuple[float, float]
+    confidence: float
+    at_least: AtLeast
+    samples: tuple[int, int]
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "nats": self.nats,
+            "bits": self.nats / math.log(2),
+            "interval": list(self.interval),
+            "confidence": self.confidence,
+            "at_least": self.at_least.as_json(),
+            "certificate": certificate_json(self.at_least.certificate),
+            "samples": list(self.samples),
+        }
+
+    def __str__(self) -> str:
+        low, high = self.interval
+        return (
+            f"{self.nats:.4f} nats, {self.confidence:.0%} interval {low:.4f} to {high:.4f}; at least "
+            f"{float(self.at_least):.4f} with {self.at_least.confidence:.0%} confidence"
+        )
+
+
+def estimate_kl(p: Any, q: Any, *, folds: int = 5, confidence: float = 0.9, seed: int = 0) -> Divergence:
+    """KL(p || q) between the distributions of two samples with the same columns, rows independent within and between."""
+    first, second = as_columns(p, "p"), as_columns(q, "q")
+    if first.values.shape[1] != second.values.shape[1]:
+        raise UserError(
+            f"p has {first.values.shape[1]} columns and q {second.values.shape[1]}; they must be the same"
+        )
+    sides = [side.values[~np.isnan(side.values).any(axis=1)] for side in (first, second)]
+    for name, side in zip(("p", "q"), sides, strict=True):
+        if len(side) < FEWEST:
+            raise UserError(f"{name} has {len(side)} samples; at least {FEWEST} are needed")
+    z = np.vstack(sides)
+    label = np.repeat([1.0, 0.0], [len(side) for side in sides])[:, None]
+    kinds = discrete_columns(z, "auto") | first.words | second.words
+    found = []
+    with one_thread():
+        for k, split in enumerate(splits(np.arange(len(z)), folds, seed)):
+            found.append(_fold(z, label, kinds, split.rest, split.unseen, seed + k))
+    on_p, on_q, half = (np.concatenate(part) for part in zip(*found, strict=True))
+    return _divergence(on_p, on_q, half, confidence, (len(sides[0]), len(sides[1])))
+
+
+def _fold(
+    z: np.ndarray, label: np.ndarray, kinds: np.ndarray, learned: np.ndarray, unseen: np.ndarray, seed: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """log p / q at unseen rows of p and of q, and at those of p with half the rows to learn from."""
+    map_z, map_label = HalfMap.fit(z[learned], kinds), HalfMap.fit(label[learned], np.array([True]))
+    given = map_z(z[learned]), map_label(label[learned])
+    stack = fitted_stack(*given, seed)
+    smaller = halved(stack, *given, seed)
+    rows, is_p = map_z(z[unseen]), label[unseen, 0] == 1
+
+    def log_ratio(ratio: Any) -> np.ndarray:
+        of = [ratio.pairs(rows, _only(map_label, value, len(unseen))) for value in (1.0, 0.0)]
+        return np.clip(of[0] - of[1], -HIGHEST, HIGHEST)
+
+    f = log_ratio(stack)
+    return f[is_p], f[~is_p], log_ratio(smaller)[is_p]
+
+
+def _only(map_label: HalfMap, value: float, rows: int) -> Half:
+    return map_label(np.full((rows, 1), value))
+
+
+def _divergence(
+    on_p: np.ndarray, on_q: np.ndarray, half: np.ndarray, confidence: float, samples: tuple[int, int]
+) -> Divergence:
+    weight = np.exp(on_q)
+    linear = float(on_p.mean() - weight.mean() + 1)
+    log_form = float(on_p.mean() - math.log(weight.mean()))
+    error = math.sqrt(on_p.var() / len(on_p) + weight.var() / len(on_q))
+    missing = max(0.0, float(on_p.mean() - half.mean()))
+    nats = log_form + (missing if log_form > 2 * error else 0.0)
+    z = float(norm.ppf((1 + confidence) / 2))
+    # e^f has a long tail, and the ratio that was fitted is tamer than the true one
+    reach = z * LONG_TAIL * math.hypot(error, missing, 0.002)
+    carried = float(weight.sum() ** 2 / (weight**2).sum())
+    enough = carried >= 20
+    condition = (
+        "rows are independent and the ratio was fitted to others (NWJ's bound holds for every function); the means are taken as "
+        "normal"
+        if enough
+        else f"the mean of p / q over q rests on {carried:.1f} effective rows: nothing is claimed"
+    )
+    certificate = Certificate("proven" if enough else "not covered", condition, None)
+    low = max(0.0, linear - z * error * math.sqrt(2.0)) if enough else 0.0
+    return Divergence(
+        max(0.0, nats),
+        (max(0.0, nats - reach), max(reach, nats + reach)),
+        confidence,
+        AtLeast(low, (1 + confidence) / 2, certificate),
+        samples,
+    )

@@ -1,0 +1,13 @@
+"""Ratios r(x, y) for p(x, y) / (p(x) p(y)) that compete on unseen rows, and their mixture.
+
+elliptic       Gaussian, Student's t
+smooth         mixtures of Gaussians, kernels with nearest-neighbour widths
+tables         counts drawn towards independence, a Gaussian for every level
+conditional    a prediction and how it misses, boosted trees for categories
+stack          log sum_k w_k r_k, weights by likelihood on rows the r_k were not fitted to
+"""
+
+from nearfar.estimate.ratios.halves import Half, HalfMap, Ratio
+from nearfar.estimate.ratios.stack import CANDIDATES, Stack, fitted_stack, halved
+
+__all__ = ["CANDIDATES", "Half", "HalfMap", "Ratio", "Stack", "fitted_stack", "halved"]

@@ -1,0 +1,102 @@
+"""One side of a sample, in the forms that ratios are fitted to, and what a fitted ratio is.
+
+A ratio is a function r(x, y) that stands for p(x, y) / (p(x) p(y)). Any function may: the bounds read off unseen rows hold for
+every one. So each kind here is free to suppose what it likes, is fitted on training rows alone, and competes.
+"""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from jaxtyping import Float, Int
+from scipy.special import ndtri
+
+from nearfar.estimate.samples import Array
+
+FAR = 20.0  # spreads from the middle: with such outliers numbers are read as ranks only
+MOST_INDICATORS = 64  # levels beyond which a category is not spread over columns
+
+
+@dataclass(frozen=True)
+class Half:
+    """Rows of one side. `normal`: its numbers, ranks to normals. `plain`: the same numbers, centred and scaled only.
+    `code`: its categories, all columns together, as one whole number (-1: not seen in training); None if it has none."""
+
+    normal: Float[np.ndarray, "row number"]
+    plain: Float[np.ndarray, "row number"]
+    code: Int[np.ndarray, "row"] | None
+    levels: int
+
+    def __len__(self) -> int:
+        return len(self.normal)
+
+    def __getitem__(self, rows: np.ndarray) -> "Half":
+        code = None if self.code is None else self.code[rows]
+        return Half(self.normal[rows], self.plain[rows], code, self.levels)
+
+    @property
+    def numbers(self) -> int:
+        return self.normal.shape[1]
+
+    def chosen(self, plain: bool) -> Float[np.ndarray, "row number"]:
+        return np.clip(self.plain, -FAR, FAR) if plain else self.normal
+
+    def columns(self) -> Float[np.ndarray, "row column"]:
+        """Numbers as normals, and a column for each level of the category."""
+        if self.code is None or self.levels > MOST_INDICATORS:
+            return self.normal
+        return np.hstack([self.normal, (self.code[:, None] == np.arange(self.levels)).astype(float)])
+
+
+class Ratio(Protocol):
+    """A fitted log r(x, y): of rows that belong together, and of all pairs."""
+
+    def pairs(self, x: Half, y: Half) -> Float[np.ndarray, "row"]: ...
+
+    def cross(self, x: Half, y: Half) -> Float[np.ndarray, "row key"]: ...
+
+
+@dataclass(frozen=True)
+class HalfMap:
+    """The map from a side's raw columns to a `Half`, fitted on training rows."""
+
+    discrete: np.ndarray
+    sorted: Array  # the continuous columns of the training rows, each in rising order
+    centre: np.ndarray
+    scale: np.ndarray
+    combinations: Array  # distinct rows of the discrete columns
+
+    @staticmethod
+    def fit(sample: Array, discrete: np.ndarray) -> "HalfMap":
+        numbers = sample[:, ~discrete]
+        centre = np.median(numbers, axis=0)
+        low, high = np.quantile(numbers, 0.1, axis=0), np.quantile(numbers, 0.9, axis=0)
+        scale = np.where(high > low, high - low, np.where(numbers.std(axis=0) > 0, numbers.std(axis=0), 1.0))
+        combinations = np.unique(sample[:, discrete], axis=0)
+        return HalfMap(discrete, np.sort(numbers, axis=0), centre, scale, combinations)
+
+    def __call__(self, sample: Array) -> Half:
+        numbers = sample[:, ~self.discrete]
+        normal = np.column_stack(
+            [
+                np.empty((len(sample), 0)),
+                *(_normal(c, k) for c, k in zip(numbers.T, self.sorted.T, strict=True)),
+            ]
+        )
+        plain = np.clip((numbers - self.centre) / self.scale, -1e6, 1e6)
+        if not self.discrete.any():
+            return Half(normal, plain, None, 0)
+        return Half(normal, plain, self._codes(sample[:, self.discrete]), len(self.combinations))
+
+    def _codes(self, categories: Array) -> Int[np.ndarray, "row"]:
+        known = len(self.combinations)
+        number = np.unique(np.vstack([self.combinations, categories]), axis=0, return_inverse=True)[1].ravel()
+        code = np.full(number.max() + 1, -1)
+        code[number[:known]] = np.arange(known)
+        return code[number[known:]]
+
+
+def _normal(column: np.ndarray, known: np.ndarray) -> np.ndarray:
+    # equal values share the mean of their ranks, so that the map stays a function of the value
+    low, high = np.searchsorted(known, known, "left"), np.searchsorted(known, known, "right")
+    return np.interp(column, known, ndtri((low + high) / (2 * len(known))))

@@ -1,0 +1,198 @@
+"""Many ratios as one: log sum_k w_k r_k, the weights found on rows that the r_k were not fitted to.
+
+If every r_k is a density ratio with mean one under independence, so is their mixture, and its mean logarithm on unseen rows
+is a likelihood: the weights that climb it are found by expectation maximisation, without negatives. One of the r_k is 1,
+with some weight always, so that no unseen row can cost more than its logarithm.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+from jaxtyping import Float
+from scipy.special import logsumexp
+
+from nearfar.estimate.ratios.conditional import Classifier, Densities, Residual
+from nearfar.estimate.ratios.elliptic import Gaussian, Student
+from nearfar.estimate.ratios.halves import Half, Ratio
+from nearfar.estimate.ratios.smooth import Kernels, Mixture
+from nearfar.estimate.ratios.tables import Levels, Table
+
+Fit = Callable[[Half, Half, int], Ratio | None]
+LEAST_WEIGHT = 0.02  # a ratio with less is left out
+TEMPER, START_SHARE = 0.25, 0.2  # how weights begin: likelihood to this power, and evenly
+MOST_NATS = 50.0  # of one pair
+MOST_PAIRS = 3000  # of y shifted against x, on which a ratio's mean under independence is read
+MOST_COMPARED = 4000  # rows on which ratios compete
+FEW = 400  # rows up to which weights are found on all of them, by halves, instead of on a quarter
+
+CANDIDATES: dict[str, Fit] = {
+    "gaussian": partial(Gaussian.fit, crossed=False),
+    "gaussian, crossed": partial(Gaussian.fit, crossed=True),
+    "student": Student.fit,
+    **{f"mixture of {k}": partial(Mixture.fit, parts=k) for k in (2, 4, 8, 16, 32)},
+    **{f"mixture of {k}, plain": partial(Mixture.fit, parts=k, plain=True) for k in (3, 8)},
+    "kernels of 4": partial(Kernels.fit, neighbours=4, factor=0.7),
+    "kernels of 12": partial(Kernels.fit, neighbours=12, factor=0.7),
+    **{f"table of {b}": partial(Table.fit, bins=b, strength=2.0) for b in (4, 8, 16, 32)},
+    **{f"counts, {s:g}": partial(Table.fit, bins=0, strength=s) for s in (0.3, 1.0, 5.0, 25.0)},
+    **{
+        f"levels{', plain' * plain}{', own spread' * own}": partial(Levels.fit, plain=plain, own_spread=own)
+        for plain in (False, True)
+        for own in (False, True)
+    },
+    "densities": partial(Densities.fit, plain=False),
+    "densities, plain": partial(Densities.fit, plain=True),
+    **{
+        f"{'x of y' if swapped else 'y of x'}{', plain' * plain}{', scaled' * scaled}": partial(
+            Residual.fit, swapped=swapped, plain=plain, scaled=scaled
+        )
+        for swapped in (False, True)
+        for plain in (False, True)
+        for scaled in (False, True)
+    },
+    "trees, y of x": partial(Residual.fit, swapped=False, plain=True, scaled=False, boosted=True),
+    "trees, x of y": partial(Residual.fit, swapped=True, plain=True, scaled=False, boosted=True),
+    "classes of y": partial(Classifier.fit, swapped=False),
+    "classes of x": partial(Classifier.fit, swapped=True),
+}
+
+
+@dataclass(frozen=True)
+class Stack:
+    """The mixture: `names` and weights of its ratios, the first of them 1 (independence)."""
+
+    names: tuple[str, ...]
+    ratios: tuple[Ratio, ...]
+    weights: Float[np.ndarray, "ratio"]
+    excess: Float[np.ndarray, "ratio"]  # of all but the first, subtracted
+
+    def pairs(self, x: Half, y: Half) -> np.ndarray:
+        return self._mixed(np.zeros(len(x)), [ratio.pairs(x, y) for ratio in self.ratios])
+
+    def cross(self, x: Half, y: Half) -> np.ndarray:
+        return self._mixed(np.zeros((len(x), len(y))), [ratio.cross(x, y) for ratio in self.ratios])
+
+    def _mixed(self, nothing: np.ndarray, found: list[np.ndarray]) -> np.ndarray:
+        total = nothing + self.weights[0]
+        for weight, above, each in zip(self.weights[1:], self.excess, found, strict=True):
+            total += np.exp(_finite(each) + (np.log(weight) - above))
+        return np.log(total)
+
+
+def _finite(log_r: np.ndarray) -> np.ndarray:
+    """A ratio far from all it was fitted to may be 0/0: then it says nothing."""
+    return np.clip(np.nan_to_num(log_r, nan=0.0), -MOST_NATS, MOST_NATS)
+
+
+NOTHING = Stack(("independence",), (), np.ones(1), np.zeros(0))
+
+
+def fitted_stack(
+    x: Half, y: Half, seed: int, unit: np.ndarray | None = None, candidates: dict[str, Fit] | None = None
+) -> Stack:
+    """Candidates compete on rows left out of their fit; those that win weight are fitted again to all rows."""
+    fits = CANDIDATES if candidates is None else candidates
+    values: dict[str, list[np.ndarray]] = {}
+    excess: dict[str, list[float]] = {}
+    splits = _splits(np.arange(len(x)) if unit is None else unit, seed)
+    for learn, unseen in splits:
+        for name, fit in fits.items():
+            ratio = fit(x[learn], y[learn], seed)
+            if ratio is not None:
+                a, b = x[unseen], y[unseen]
+                values.setdefault(name, []).append(_finite(ratio.pairs(a, b)))
+                excess.setdefault(name, []).append(_excess(ratio, a, b))
+    names = [name for name, found in values.items() if len(found) == len(splits)]
+    above = {name: float(np.mean(excess[name])) for name in names}
+    log_r = {name: np.concatenate(values[name]) - above[name] for name in names}
+    again: dict[str, Ratio] = {}
+    while log_r:
+        weights = mixture_weights(
+            np.column_stack([np.zeros(len(next(iter(log_r.values())))), *log_r.values()])
+        )
+        kept = {name: w for name, w in zip(log_r, weights[1:], strict=True) if w >= LEAST_WEIGHT}
+        found_again = {name: again.get(name) or fits[name](x, y, seed) for name in kept}
+        again = {name: ratio for name, ratio in found_again.items() if ratio is not None}
+        if len(again) == len(kept):
+            return _mixture(again, kept, above, float(weights[0]), len(x))
+        # what can be fitted to some of the rows and not to all (an outlier among them) does not compete
+        log_r = {name: value for name, value in log_r.items() if name in again or name not in kept}
+    return NOTHING
+
+
+def _mixture(
+    ratios: dict[str, Ratio], weights: dict[str, float], above: dict[str, float], nothing: float, rows: int
+) -> Stack:
+    """The few that were left out say nothing either way: the others share their weight."""
+    if not ratios:
+        return NOTHING
+    nothing = min(1.0, max(nothing, 3 / (3 + rows)))
+    share = np.array([weights[name] for name in ratios])
+    share *= (1 - nothing) / share.sum()
+    return Stack(
+        ("independence", *ratios),
+        tuple(ratios.values()),
+        np.r_[nothing, share],
+        np.array([above[name] for name in ratios]),
+    )
+
+
+def halved(stack: Stack, x: Half, y: Half, seed: int, candidates: dict[str, Fit] | None = None) -> Stack:
+    """The same mixture with its ratios fitted to half the rows: what the other half was worth is the slope of its learning curve."""
+    fits = CANDIDATES if candidates is None else candidates
+    some = np.random.default_rng(seed).permutation(len(x))[: len(x) // 2]
+    ratios = [fits[name](x[some], y[some], seed) for name in stack.names[1:]]
+    there = [k for k, ratio in enumerate(ratios) if ratio is not None]
+    share = stack.weights[1:][there]
+    return Stack(
+        ("independence", *(stack.names[1 + k] for k in there)),
+        tuple(ratio for ratio in ratios if ratio is not None),
+        np.r_[1 - share.sum(), share],
+        stack.excess[there],
+    )
+
+
+def _excess(ratio: Ratio, x: Half, y: Half) -> float:
+    """log of the mean of r over rows that do not belong together, where it is above zero: r is no density ratio by so much."""
+    shifts = int(np.clip(MOST_PAIRS // len(y), 1, 6))
+    found = [
+        _finite(ratio.pairs(x, y[np.roll(np.arange(len(y)), k)]))
+        for k in np.linspace(1, len(y) - 1, shifts).astype(int)
+    ]
+    together = np.concatenate(found)
+    return max(0.0, float(logsumexp(together) - np.log(len(together))))
+
+
+def mixture_weights(log_r: Float[np.ndarray, "row ratio"], steps: int = 300) -> Float[np.ndarray, "ratio"]:
+    """argmax over the simplex of mean log sum_k w_k r_k, by expectation maximisation.
+
+    It begins where each ratio alone would be believed (its likelihood, tempered), since ratios that are alike exchange
+    weight slowly, and stops when little moves: that keeps the weights of few rows from running to a corner.
+    """
+    log_r = log_r - log_r.max(axis=1, keepdims=True)
+    r = np.exp(log_r)
+    alone = TEMPER * log_r.sum(axis=0)
+    weights = np.exp(alone - logsumexp(alone))
+    weights = (1 - START_SHARE) * weights + START_SHARE / len(weights)
+    for _ in range(steps):
+        new = weights * (r / (r @ weights)[:, None]).mean(axis=0)
+        if np.abs(new - weights).max() < 1e-4:
+            break
+        weights = new
+    return weights
+
+
+def _splits(unit: np.ndarray, seed: int) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Rows to fit and rows to compete on; a unit's rows are on one side."""
+    units = np.unique(unit)
+    order = np.random.default_rng(seed).permutation(len(units))
+    place = np.empty(len(units), dtype=int)
+    place[order] = np.arange(len(units))
+    rank = place[np.searchsorted(units, unit)]
+    if len(unit) > FEW:
+        late = rank >= min(len(units) // 4, MOST_COMPARED)
+        return [(np.flatnonzero(late), np.flatnonzero(~late))]
+    late = rank >= len(units) // 2
+    return [(np.flatnonzero(late), np.flatnonzero(~late)), (np.flatnonzero(~late), np.flatnonzero(late))]

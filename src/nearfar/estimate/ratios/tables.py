@@ -1,0 +1,144 @@
+"""Ratios for categories: a table of counts drawn towards independence, and a Gaussian for every level."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Float, Int
+from scipy.special import logsumexp
+
+from nearfar.estimate.ratios.halves import Half
+
+LEAST = 1e-9
+
+
+@dataclass(frozen=True)
+class Cells:
+    """A side as one whole number: its category, or the interval between quantiles that its one number falls in."""
+
+    edges: Float[np.ndarray, "edge"] | None
+    count: int
+
+    @staticmethod
+    def fit(half: Half, bins: int) -> "Cells | None":
+        if half.code is not None and half.numbers == 0:
+            return Cells(None, half.levels)
+        if half.code is not None or half.numbers != 1:
+            return None
+        edges = np.unique(np.quantile(half.normal[:, 0], np.arange(1, bins) / bins))
+        return Cells(edges, len(edges) + 1)
+
+    def __call__(self, half: Half) -> Int[np.ndarray, "row"]:
+        if self.edges is None:
+            assert half.code is not None
+            return half.code
+        return np.searchsorted(self.edges, half.normal[:, 0], "right")
+
+
+@dataclass(frozen=True)
+class Table:
+    """r of the cells of x and y: (n_xy + strength p(y)) / ((n_x + strength) p(y)), and so with x and y exchanged.
+
+    Each row of the table is drawn towards the margin, the more the rarer its level (Dirichlet's posterior mean). A
+    level that training did not see says nothing.
+    """
+
+    x: Cells
+    y: Cells
+    log_ratio: Float[np.ndarray, "level level"]  # last row and column: not seen
+
+    @staticmethod
+    def fit(x: Half, y: Half, seed: int, bins: int, strength: float) -> "Table | None":
+        cells_x, cells_y = Cells.fit(x, bins), Cells.fit(y, bins)
+        if cells_x is None or cells_y is None or cells_x.count * cells_y.count > 4_000_000:
+            return None
+        binned = cells_x.edges is not None or cells_y.edges is not None
+        if binned != (bins > 0):
+            return None  # numbers need cells, two categories have their own
+        counts = np.zeros((cells_x.count, cells_y.count))
+        np.add.at(counts, (cells_x(x), cells_y(y)), 1.0)
+        p, q = counts.sum(axis=1, keepdims=True), counts.sum(axis=0, keepdims=True)
+        n = counts.sum()
+        by_row = (counts + strength * q / n) / ((p + strength) * np.maximum(q, LEAST) / n)
+        by_column = (counts + strength * p / n) / ((q + strength) * np.maximum(p, LEAST) / n)
+        ratio = np.maximum((by_row + by_column) / 2, LEAST)
+        return Table(cells_x, cells_y, np.pad(np.log(ratio), ((0, 1), (0, 1))))
+
+    def pairs(self, x: Half, y: Half) -> np.ndarray:
+        return self.log_ratio[self.x(x), self.y(y)]
+
+    def cross(self, x: Half, y: Half) -> np.ndarray:
+        return self.log_ratio[np.ix_(self.x(x), self.y(y))]
+
+
+@dataclass(frozen=True)
+class Levels:
+    """A category beside numbers: in every level they are Gaussian, with mean and covariance drawn towards all levels' own.
+
+    r = q(v | level) / sum over levels of p(level) q(v | level): the conditional density of Barber and Agakov (2003).
+    """
+
+    swapped: bool
+    plain: bool
+    log_share: Float[np.ndarray, "level"]
+    mean: Float[np.ndarray, "level column"]
+    root: Float[np.ndarray, "level column column"]  # inverse Cholesky factors
+
+    @staticmethod
+    def fit(x: Half, y: Half, seed: int, plain: bool, own_spread: bool) -> "Levels | None":
+        swapped = x.code is None
+        level, other = (y, x) if swapped else (x, y)
+        if level.code is None or level.numbers or other.code is not None or not other.numbers:
+            return None
+        z = other.plain if plain else other.normal
+        if z.shape[1] > 20 or len(z) < 5 * z.shape[1]:
+            return None
+        z = np.clip(z, -20, 20)
+        assert level.code is not None
+        count = np.bincount(level.code, minlength=level.levels).astype(float)
+        mean = np.stack([np.bincount(level.code, c, level.levels) for c in z.T], axis=1)
+        mean = mean / np.maximum(count, 1)[:, None]
+        centred = z - mean[level.code]
+        within = centred.T @ centred / max(1, len(z) - level.levels) + 1e-6 * np.eye(z.shape[1])
+        mean = _shrunk_means(mean, count, z, within)
+        covariance = _covariances(z - mean[level.code], level.code, count, within, own_spread)
+        root = np.linalg.inv(np.linalg.cholesky(covariance))
+        return Levels(swapped, plain, np.log(np.maximum(count, 1e-3) / count.sum()), mean, root)
+
+    def _values(self, half: Half) -> np.ndarray:
+        """log q(v | level) - log q(v): (level or unseen, row)."""
+        z = np.clip(half.plain if self.plain else half.normal, -20, 20)
+        moved = np.einsum("kij,knj->kni", self.root, z[None] - self.mean[:, None])
+        log_q = -0.5 * (moved**2).sum(axis=2) + np.log(np.einsum("kii->ki", self.root)).sum(axis=1)[:, None]
+        log_q -= logsumexp(log_q + self.log_share[:, None], axis=0)
+        return np.vstack([log_q, np.zeros(len(z))])
+
+    def pairs(self, x: Half, y: Half) -> np.ndarray:
+        level, other = (y, x) if self.swapped else (x, y)
+        return self._values(other)[level.code, np.arange(len(x))]
+
+    def cross(self, x: Half, y: Half) -> np.ndarray:
+        level, other = (y, x) if self.swapped else (x, y)
+        found = self._values(other)[level.code]
+        return found.T if self.swapped else found
+
+
+def _shrunk_means(mean: np.ndarray, count: np.ndarray, z: np.ndarray, within: np.ndarray) -> np.ndarray:
+    """Empirical Bayes: between levels the means vary by what is left of their variance after sampling error."""
+    overall = z.mean(axis=0)
+    error = np.diag(within)[None] / np.maximum(count, 1e-3)[:, None]
+    between = np.maximum(
+        (count[:, None] * ((mean - overall) ** 2 - error)).sum(axis=0) / count.sum(), 1e-9 * np.diag(within)
+    )
+    return overall + (mean - overall) * between / (between + error)
+
+
+def _covariances(
+    centred: np.ndarray, code: np.ndarray, count: np.ndarray, within: np.ndarray, own_spread: bool
+) -> np.ndarray:
+    if not own_spread:
+        return np.broadcast_to(within, (len(count), *within.shape))
+    columns = within.shape[0]
+    outer = np.zeros((len(count), columns, columns))
+    np.add.at(outer, code, centred[:, :, None] * centred[:, None, :])
+    strength = 5.0 + columns  # rows' worth of the common covariance
+    return (outer + strength * within) / (count + strength)[:, None, None]

@@ -1,0 +1,114 @@
+"""Every column of a table against a target, ranked; and lags of a series."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from nearfar.errors import UserError
+from nearfar.estimate.columns import as_columns
+from nearfar.estimate.dependence import neighbours
+from nearfar.estimate.mi import estimate_mi
+from nearfar.estimate.result import Estimate
+
+FEWEST_BLOCKS = 40
+LEVELS = 0.05  # a column whose rank correlation with itself is below this has forgotten
+
+
+@dataclass(frozen=True)
+class Ranked:
+    """One column: what it tells about the target, and its p-value among so many (Holm 1979)."""
+
+    column: str
+    estimate: Estimate
+    p_value: float
+
+    def as_json(self) -> dict[str, Any]:
+        return {"column": self.column, "p_among_all": self.p_value, **self.estimate.as_json()}
+
+
+def rank_columns(table: Any, target: Any, *, folds: int = 3, **options: Any) -> tuple[Ranked, ...]:
+    """Columns of the table by what each alone tells about the target, the most first.
+
+    `target` is the name of one of them, or a column of its own. Constants are left out. Three folds are enough to rank.
+    """
+    columns = _named(table)
+    if isinstance(target, str):
+        if target not in columns:
+            raise UserError(f"target was {target!r}; the table has {', '.join(columns)}")
+        target = columns.pop(target)
+    found = {}
+    for name, column in columns.items():
+        values = as_columns({name: column}, "table").values
+        if len(np.unique(values[~np.isnan(values)])) > 1:
+            found[name] = estimate_mi(
+                {name: column}, {"target": target}, folds=folds, **{"baselines": False, **options}
+            )
+    if not found:
+        raise UserError("the table has no column beside the target that varies")
+    adjusted = holm({name: one.p_value or 1.0 for name, one in found.items()})
+    ranked = [Ranked(name, one, adjusted[name]) for name, one in found.items()]
+    return tuple(sorted(ranked, key=lambda one: -one.estimate.nats))
+
+
+def holm(p: dict[str, float]) -> dict[str, float]:
+    """p-values that hold for all of them at once (Holm 1979): the k-th smallest times how many are left, never falling."""
+    so_far, adjusted = 0.0, {}
+    for k, (name, value) in enumerate(sorted(p.items(), key=lambda item: item[1])):
+        so_far = max(so_far, min(1.0, value * (len(p) - k)))
+        adjusted[name] = so_far
+    return adjusted
+
+
+def _named(table: Any) -> dict[str, Any]:
+    """Columns by name, each as it was given (words stay words)."""
+    if isinstance(table, dict):
+        return dict(table)
+    if hasattr(table, "column_names"):
+        return {name: table.column(name).to_pylist() for name in table.column_names}
+    if hasattr(table, "columns") and hasattr(table, "__getitem__"):
+        return {str(name): table[name] for name in table.columns}
+    array = np.asarray(table)
+    if array.ndim != 2:
+        raise UserError(f"table has shape {array.shape}; it must be (rows, columns), or have named columns")
+    return {str(k): array[:, k] for k in range(array.shape[1])}
+
+
+def mi_over_lags(
+    x: Any, y: Any, lags: Any = range(6), *, block: int | None = None, **options: Any
+) -> dict[int, Estimate]:
+    """I(x_t; y_(t + lag)) for series of one length, in order of time; a negative lag asks y about the future of x.
+
+    Neighbours in time depend on one another, so folds are made of whole `block`s of time steps, and the bound reads one step
+    of each at a time. Without `block`, it is as long as the series take to forget themselves.
+    """
+    first, second = as_columns(x, "x").values, as_columns(y, "y").values
+    if len(first) != len(second):
+        raise UserError(f"x has {len(first)} steps and y {len(second)}; they must have one length")
+    longest = max(abs(int(lag)) for lag in lags)
+    steps = len(first) - longest
+    size = block or max(_memory(first), _memory(second)) + longest
+    if steps // size < FEWEST_BLOCKS:
+        raise UserError(
+            f"{steps} steps in blocks of {size} are {steps // max(1, size)} blocks; at least {FEWEST_BLOCKS} are needed: a longer "
+            "series, a shorter lag, or block= if you know that they forget sooner"
+        )
+    found = {}
+    for lag in (int(one) for one in lags):
+        a = first[max(0, -lag) : len(first) - max(0, lag)]
+        b = second[max(0, lag) : len(second) - max(0, -lag)]
+        groups = np.arange(len(a)) // size
+        found[lag] = estimate_mi(a, b, groups=groups, **{"baselines": False, **options})
+    return found
+
+
+def _memory(series: np.ndarray) -> int:
+    """Steps after which no column is correlated with its past."""
+    gap = ~np.isnan(series).any(axis=1)
+    whole = series[gap]
+    for lag in range(1, max(2, len(whole) // FEWEST_BLOCKS)):
+        thinned = [whole[start::lag] for start in range(min(lag, 3))]
+        largest = np.mean([np.abs(neighbours(part)).max() for part in thinned if len(part) > 3])
+        if largest < max(LEVELS, 2.5 / np.sqrt(len(whole) / lag)):
+            return lag
+    return max(2, len(whole) // FEWEST_BLOCKS)

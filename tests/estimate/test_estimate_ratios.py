@@ -1,0 +1,185 @@
+"""Ratios that compete: each against its own law, closed forms and brute force; their mixture; what folds make of them."""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+from scipy.stats import multivariate_normal, multivariate_t, norm, t
+
+import nearfar as nf
+from nearfar.estimate.competition import contrast, log_mean
+from nearfar.estimate.ratios import CANDIDATES, Half, HalfMap, fitted_stack, halved
+from nearfar.estimate.ratios.elliptic import Student
+from nearfar.estimate.ratios.regressions import Spline, density
+from nearfar.estimate.ratios.stack import mixture_weights
+from nearfar.estimate.ratios.tables import Table
+from nearfar.estimate.samples import Canonical
+from nearfar.estimate.table import holm
+from nearfar.scores import paired_scores
+
+RNG = np.random.default_rng(0)
+N = 400
+
+
+def half(values: np.ndarray, discrete: bool = False) -> Half:
+    values = values.reshape(len(values), -1).astype(float)
+    return HalfMap.fit(values, np.full(values.shape[1], discrete))(values)
+
+
+NUMBER = RNG.normal(size=N)
+SAMPLES: dict[str, tuple[Half, Half]] = {
+    "numbers": (half(NUMBER), half(NUMBER + RNG.normal(size=N))),
+    "columns": (half(RNG.normal(size=(N, 3))), half(NUMBER)),
+    "category and number": (half(RNG.integers(0, 4, N), True), half(NUMBER)),
+    "numbers and category": (half(RNG.normal(size=(N, 2))), half(RNG.integers(0, 3, N), True)),
+    "categories": (half(RNG.integers(0, 4, N), True), half(RNG.integers(0, 5, N), True)),
+}
+
+
+@pytest.mark.parametrize("sample", SAMPLES)
+def test_all_pairs_agree_with_rows_that_belong_together(sample: str) -> None:
+    """cross(x, y)[i, i] = pairs(x, y)[i], and cross(x, y)[i, j] = pairs(x[i], y[j])."""
+    x, y = SAMPLES[sample]
+    fitted, shift = 0, np.roll(np.arange(50), 7)
+    for name, fit in CANDIDATES.items():
+        ratio = fit(x, y, 0)
+        if ratio is None:
+            continue
+        fitted += 1
+        a, b = x[np.arange(50)], y[np.arange(50)]
+        all_pairs = ratio.cross(a, b)
+        np.testing.assert_allclose(np.diagonal(all_pairs), ratio.pairs(a, b), atol=2e-3, err_msg=name)
+        np.testing.assert_allclose(
+            all_pairs[np.arange(50), shift], ratio.pairs(a, b[shift]), atol=2e-3, err_msg=name
+        )
+    assert fitted >= 3
+
+
+@pytest.mark.parametrize("sample", ["numbers", "category and number", "categories"])
+def test_ratios_are_density_ratios(sample: str) -> None:
+    """Mean one under independence: over all pairs of the rows they were fitted to, to what smoothing leaves open."""
+    x, y = SAMPLES[sample]
+    for name, fit in CANDIDATES.items():
+        ratio = fit(x, y, 0)
+        if ratio is not None:
+            assert float(np.exp(ratio.cross(x, y)).mean()) == pytest.approx(1, abs=0.12), name
+
+
+def test_student_is_the_copula_of_a_multivariate_t() -> None:
+    """log t_2(z; R, nu) - log t_1(z_1; nu) - log t_1(z_2; nu), z the t-quantiles of the ranks."""
+    rho, nu = 0.6, 3.0
+    canonical = Canonical(np.zeros(1), np.zeros(1), np.eye(1), np.eye(1), np.array([rho]))
+    u, v = norm.ppf(RNG.random((2, 30)))
+    x, y = (Half(z[:, None], z[:, None], None, 0) for z in (u, v))
+    z = t.ppf(norm.cdf(np.stack([u, v], axis=1)), nu)
+    joint = multivariate_t(shape=[[1, rho], [rho, 1]], df=nu).logpdf(z)
+    expected = joint - t.logpdf(z, nu).sum(axis=1)
+    np.testing.assert_allclose(Student(canonical, nu).pairs(x, y), expected, atol=1e-8)
+
+
+def test_a_table_is_dirichlet_s_posterior_mean_both_ways() -> None:
+    counts = np.array([[8, 2], [1, 9]])
+    x, y = (
+        np.concatenate([np.full(counts[i, j], (i, j)[side]) for i in (0, 1) for j in (0, 1)])
+        for side in (0, 1)
+    )
+    found = Table.fit(half(x, True), half(y, True), 0, bins=0, strength=2.0)
+    assert found is not None
+    p, q = counts.sum(1) / 20, counts.sum(0) / 20
+    for i, j in itertools.product((0, 1), repeat=2):
+        by_row = (counts[i, j] + 2 * q[j]) / (counts[i].sum() + 2) / q[j]
+        by_column = (counts[i, j] + 2 * p[i]) / (counts[:, j].sum() + 2) / p[i]
+        assert found.log_ratio[i, j] == pytest.approx(math.log((by_row + by_column) / 2))
+    assert (found.log_ratio[-1] == 0).all()  # a level that was not seen says nothing
+
+
+def test_weights_climb_the_likelihood_of_the_mixture() -> None:
+    """Expectation maximisation against the best of a fine grid, for three ratios."""
+    log_r = np.column_stack([np.zeros(200), RNG.normal(size=200), RNG.normal(size=200) - 0.3])
+    ours = mixture_weights(log_r, steps=5000)
+    grid = [(a, b, 1 - a - b) for a in np.linspace(0, 1, 51) for b in np.linspace(0, 1, 51) if a + b <= 1]
+    value = [np.log(np.exp(log_r) @ np.array(w)).mean() for w in grid]
+    assert np.log(np.exp(log_r) @ ours).mean() > max(value) - 1e-3
+    assert ours.sum() == pytest.approx(1)
+
+
+def test_the_mixture_finds_what_one_ratio_alone_is_right_about() -> None:
+    """A sign of a product: no canonical pair, no level has a mean of its own; trees find it. Half the rows find less."""
+    x = RNG.normal(size=(900, 2))
+    y = np.sign(x[:, 0] * x[:, 1]) * np.where(RNG.random(900) < 0.05, -1, 1)
+    a, b = half(x), half(y, True)
+    learn, unseen = np.arange(600), np.arange(600, 900)
+    stack = fitted_stack(a[learn], b[learn], 0)
+    assert "classes of y" in stack.names
+    truth = math.log(2) - nf.info.entropy([0.05, 0.95])
+    assert stack.pairs(a[unseen], b[unseen]).mean() == pytest.approx(truth, abs=0.12)
+    assert stack.weights.sum() == pytest.approx(1)
+    smaller = halved(stack, a[learn], b[learn], 0)
+    assert smaller.names == stack.names
+
+
+def test_unrelated_samples_are_left_to_independence() -> None:
+    a, b = (half(side) for side in RNG.normal(size=(2, 900, 4)))
+    learn, unseen = np.arange(600), np.arange(600, 900)
+    assert abs(fitted_stack(a[learn], b[learn], 0).pairs(a[unseen], b[unseen]).mean()) < 0.05
+
+
+@pytest.mark.parametrize("kind", ["uniform", "normal", "laplace"])
+def test_a_density_of_one_number(kind: str) -> None:
+    """Mean log density of unseen values, against minus the entropy: 0, log sqrt(2 pi e), log 2e."""
+    draw = {
+        "uniform": lambda: RNG.random(4000),
+        "normal": lambda: RNG.normal(size=4000),
+        "laplace": lambda: RNG.laplace(size=4000),
+    }
+    entropy = {
+        "uniform": 0.0,
+        "normal": 0.5 * math.log(2 * math.pi * math.e),
+        "laplace": math.log(2 * math.e),
+    }[kind]
+    grid, log_density = density(draw[kind]())
+    assert np.trapezoid(np.exp(log_density), grid) == pytest.approx(1, abs=0.01)
+    assert np.interp(draw[kind](), grid, log_density).mean() == pytest.approx(-entropy, abs=0.03)
+
+
+def test_splines_add_up_to_one_everywhere() -> None:
+    basis = Spline(RNG.normal(size=300), 12)(np.linspace(-9, 9, 50))
+    np.testing.assert_allclose(basis.sum(axis=1), 1, atol=1e-12)
+
+
+def gaussian_scores(m: int, rho: float = 0.7) -> np.ndarray:
+    x = RNG.normal(size=m)
+    y = rho * x + math.sqrt(1 - rho**2) * RNG.normal(size=m)
+    joint = multivariate_normal([0, 0], [[1, rho], [rho, 1]])
+    pairs = np.stack(np.meshgrid(x, y, indexing="ij"), axis=-1)
+    return joint.logpdf(pairs) - norm.logpdf(x)[:, None] - norm.logpdf(y)[None, :]
+
+
+def test_a_block_is_infonce_and_its_projection_has_its_spread() -> None:
+    """mean of the terms = InfoNCE; their spread over sqrt(m) is that of InfoNCE over samplings."""
+    import torch
+
+    f = gaussian_scores(60)
+    assert contrast(f).bound.mean() == pytest.approx(float(nf.InfoNCE()(paired_scores(torch.from_numpy(f)))))
+    apart = np.exp(f[~np.eye(60, dtype=bool)]).mean()
+    assert contrast(f).log_mean == pytest.approx(math.log(apart)) == pytest.approx(log_mean(f))
+    blocks = [contrast(gaussian_scores(60)) for _ in range(200)]
+    for name in ("bound", "terms"):
+        means = [getattr(block, name).mean() for block in blocks]
+        errors = [getattr(block, name).std() / math.sqrt(60) for block in blocks]
+        assert np.sqrt(np.mean(np.square(errors))) == pytest.approx(np.std(means), rel=0.25), name
+
+
+def test_permutations_have_the_mean_and_variance_of_hoeffding() -> None:
+    """All 120 permutations of five rows."""
+    f = RNG.normal(size=(5, 5))
+    sums = [sum(f[i, p[i]] for i in range(5)) for p in itertools.permutations(range(5))]
+    block = contrast(f)
+    assert block.above == pytest.approx(np.trace(f) - np.mean(sums))
+    assert block.variance == pytest.approx(np.var(sums))
+
+
+def test_holm_is_its_definition() -> None:
+    p = {"a": 0.01, "b": 0.04, "c": 0.03, "d": 0.5}
+    assert holm(p) == pytest.approx({"a": 0.04, "c": 0.09, "b": 0.09, "d": 0.5})
