@@ -276,6 +276,18 @@ def test_sorted_rows_are_doubted_and_rounded_ones_are_not_copies() -> None:
     assert not look_at_rows(rounded[0], rounded[0]).refuted
 
 
+@pytest.mark.parametrize("copies", [2, 10, 20])
+def test_rows_copied_often_and_shuffled_are_copies_too(copies: int) -> None:
+    """Measurements of many digits never recur by themselves; levels do, also where one is the code of the other."""
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(2, 50, 1))
+    rows = rng.permutation(np.repeat(np.arange(50), copies))
+    assert "are copies of others" in look_at_rows(x[rows], y[rows]).refuted
+    level = rng.integers(0, 30, size=(600, 1)).astype(float)
+    assert not look_at_rows(level, 100 - level).refuted
+    assert not look_at_rows(level / 8, level / 4).refuted
+
+
 def test_neighbours_are_spearman_s_correlation_of_a_column_with_itself() -> None:
     from scipy.stats import spearmanr
 

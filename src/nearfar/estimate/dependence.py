@@ -50,11 +50,22 @@ def _copies(x: Array, y: Array) -> str:
     together, distinct = _ties(np.hstack([x, y]))
     copied = len(x) - distinct
     by_chance = x_ties * y_ties / pairs
-    repeats_itself = max(x_distinct, y_distinct) < DISTINCT * len(x)
+    # few different rows on both sides are categories, unless their values are measurements: those never recur by themselves
+    measured = all(_measurements(side) for side in (x, y)) and distinct <= 1.1 * min(x_distinct, y_distinct)
+    repeats_itself = max(x_distinct, y_distinct) < DISTINCT * len(x) and not measured
     few = copied < max(3, MOST_COPIES * len(x)) or together < COPIES_OVER_CHANCE * by_chance
     if few or repeats_itself:
         return ""
     return f"{copied} of {len(x)} rows are copies of others, in x and in y"
+
+
+def _measurements(side: Array) -> bool:
+    """Whether a column holds many numbers with more digits than anybody writes for a level."""
+    return any(
+        len(levels := np.unique(column)) >= FEWEST_GROUPS
+        and bool((np.round(levels, 6) != levels).mean() > 0.9)
+        for column in side.T
+    )
 
 
 def _ties(side: Array) -> tuple[float, int]:
