@@ -125,7 +125,7 @@ def fitted_critic(
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         learner = critic(dim)
-    if not isinstance(learner, nn.Module):
+    if not isinstance(learner, nn.Module) or not list(learner.parameters()):
         raise UserError(f"critic was {learner!r}; a critic with weights is needed, for instance nf.Separable")
     shuffle = torch.Generator().manual_seed(seed)
     begun = [

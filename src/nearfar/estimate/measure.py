@@ -39,7 +39,7 @@ class Trial:
 
 
 def in_batch_trial(samples: int, device: torch.device) -> Trial:
-    sampling = NegativeSampling(samples, samples - 1, held_out=True)
+    sampling = NegativeSampling(samples, samples - 1, held_out=True, batch_statistics=False)
     return Trial(torch.arange(samples, device=device), None, sampling)
 
 
@@ -49,7 +49,7 @@ def independent_trials(
     """Random arrangements in which no sample appears twice: so many anchors, each with negatives of its own."""
     shuffle = torch.Generator().manual_seed(seed)
     anchors = samples // (1 + negatives)
-    sampling = NegativeSampling(anchors, negatives, independent=True, held_out=True)
+    sampling = NegativeSampling(anchors, negatives, independent=True, held_out=True, batch_statistics=False)
     trials = []
     for _ in range(repeats):
         order = torch.randperm(samples, generator=shuffle)[: anchors * (1 + negatives)].to(device)
