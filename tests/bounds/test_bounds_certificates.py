@@ -54,6 +54,8 @@ CASES: list[tuple[Bound, NegativeSampling, str, float | None, str]] = [
     (nf.Tuple(), OWN, "objective only", None, r"add log 16"),
     (nf.NPair(), SHARED, "objective only", None, r"add log 64"),
     (nf.Agreement(), OWN, "objective only", None, r"agreement"),
+    (nf.SupCon(), OWN, "objective only", None, r"positives compete with each other"),
+    (nf.Debiased(0.1), OWN, "objective only", math.log(1 + OWN.negatives), r"can exceed I"),
 ]  # fmt: skip
 
 

@@ -154,6 +154,19 @@ def test_nnclr_equals_cross_entropy_over_neighbours(chunk: int | None) -> None:
     agree(method(shown).loss, theirs, [*net.parameters(), *predictor.parameters()])
 
 
+def test_a_support_without_a_width_takes_that_of_its_keys() -> None:
+    net, shown = network(), batch()
+    support = nf.Support(N).double()
+    method = nf.Method(nf.Shared(net), nf.Cosine(T), support, nf.Everyone(), nf.InfoNCE())
+    outcome = method(shown)  # nobody is there yet: every key stands for itself
+    plain = nf.Method(
+        nf.Shared(net, stop_gradient=True), nf.Cosine(T), nf.InBatch("one"), nf.Everyone(), nf.InfoNCE()
+    )
+    torch.testing.assert_close(outcome.loss, plain(shown).loss)
+    method.advance(outcome)
+    assert support.queue.embedding.shape == (N, DIM)
+
+
 def test_a_support_holds_one_view_and_forgets_the_oldest() -> None:
     net, shown = network(), batch()
     support = nf.Support(N + 4, dim=DIM).double()

@@ -72,18 +72,18 @@ class Bank(nn.Module):
 
     def positive(self, keys: Mapping[int, Tensor], index: Tensor, which: int) -> Tensor:
         self._check_view(which)
-        return self._rows(keys[which])[which, index]
+        return self._rows(keys.get(which))[which, index]
 
     def candidates(self, keys: Mapping[int, Tensor], index: Tensor, which: int) -> Candidates:
-        rows = self._rows(keys[which])
+        rows = self._rows(keys.get(which))
         if self.sample is None:
             return Candidates(rows[which], self.index)
         chosen = torch.randint(self.size, (self.sample,), device=self.index.device)
         return Candidates(rows[which, chosen], self.index[chosen])
 
-    def _rows(self, keys: Tensor) -> Tensor:
+    def _rows(self, keys: Tensor | None) -> Tensor:
         """As wide as the keys, also where none was held yet: only `advance` may change what is."""
-        if self.rows.shape[2] != UNKNOWN_WIDTH:
+        if self.rows.shape[2] != UNKNOWN_WIDTH or keys is None:
             return self.rows
         return self.rows.new_zeros(*self.rows.shape[:2], keys.shape[-1])
 

@@ -31,7 +31,7 @@ class Support(nn.Module):
         "nearest(v) of the own key"
     )
 
-    def __init__(self, size: int = 4096, *, dim: int = 128) -> None:
+    def __init__(self, size: int = 4096, *, dim: int | None = None) -> None:
         super().__init__()
         self.queue, self.others = Queue(size, dim=dim), InBatch("one")
 
@@ -52,7 +52,7 @@ class Support(nn.Module):
     @torch.no_grad()
     def nearest(self, keys: Float[Tensor, "*row dim"], which: int) -> Float[Tensor, "*row dim"]:
         """The row at the least distance from each key; of rows equally near the first."""
-        held = self.queue.candidates({}, torch.empty(0), which)
+        held = self.queue.candidates({which: keys}, torch.empty(0), which)
         rows = held.embedding[held.index != EMPTY]
         if not len(rows):
             return keys.detach()
