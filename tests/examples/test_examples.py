@@ -40,6 +40,14 @@ def test_two_ranks_take_the_steps_of_one() -> None:
     assert example("two_ranks").main() < 1e-5
 
 
+@pytest.mark.filterwarnings("ignore")
+def test_a_method_under_ddp_takes_the_step_of_the_mean_loss() -> None:
+    """Weights of both ranks stay equal to the bit, and equal to one process up to the order of float32 sums."""
+    between, alone = example("method_ddp").main()
+    assert between == 0.0
+    assert alone < 1e-5
+
+
 def test_a_compiled_method_has_the_same_loss() -> None:
     eager, compiled = example("compiled").main("aot_eager")
     assert compiled == pytest.approx(eager, rel=1e-5)
