@@ -47,7 +47,7 @@ def rank_columns(table: Any, target: Any, *, folds: int = 3, **options: Any) -> 
     if not found:
         raise UserError("the table has no column beside the target that varies")
     adjusted = holm({name: one.p_value or 1.0 for name, one in found.items()})
-    ranked = [Ranked(name, one, adjusted[name]) for name, one in found.items()]
+    ranked = [Ranked(str(name), one, adjusted[name]) for name, one in found.items()]
     return tuple(sorted(ranked, key=lambda one: -one.estimate.nats))
 
 
