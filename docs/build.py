@@ -109,7 +109,13 @@ def _link(found: "re.Match[str]", source: str, out: Path) -> str:
         address = f"files/{inside}.txt"
         copy = out / address
         copy.parent.mkdir(parents=True, exist_ok=True)
-        copy.write_bytes(path.read_bytes())
+        # a folder is shown as the list of what is in it
+        held = (
+            "\n".join(sorted(item.name for item in path.iterdir())).encode()
+            if path.is_dir()
+            else path.read_bytes()
+        )
+        copy.write_bytes(held)
     return f"[{text}]({address}{'#' + anchor if anchor else ''})"
 
 

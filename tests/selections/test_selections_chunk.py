@@ -31,6 +31,12 @@ def grouped() -> nf.Group:
     return group
 
 
+def labelled() -> nf.Labelled:
+    part = nf.Labelled(instances=INSTANCES)
+    part.assign(torch.arange(INSTANCES) % 3)
+    return part
+
+
 def accepting() -> nf.Accept:
     torch.manual_seed(7)
     return nf.Accept(least=0.3, hidden=4).double()
@@ -50,6 +56,8 @@ CHOSEN: dict[str, Callable[[], Selection]] = {
         nf.Neighbours(background=9, clusters=4, keep="annulus", lower=0.0, instances=INSTANCES)
     ),
     "accept": accepting,
+    "labelled": labelled,
+    "hard": lambda: nf.Hard(0.7),
 }
 CRITICAL: dict[str, Callable[[], Any]] = {
     "cosine": lambda: nf.Cosine(0.2),

@@ -212,7 +212,8 @@ def test_edges_that_cannot_be_get_a_sentence(make: Callable[[], object], sentenc
 def test_every_selection_is_known_by_name() -> None:
     stateless = {"everyone": nf.Everyone, "ball": nf.Ball, "ring": nf.Ring, "annulus": nf.Ring}
     remembering = {"cave": Cave, "neighbours": Neighbours, "group": Group, "accept": Accept}
-    assert {**stateless, **remembering} == PARTS
+    further = {"labelled": nf.Labelled, "hard": nf.Hard}
+    assert {**stateless, **remembering, **further} == PARTS
 
 
 def test_in_a_loop_of_ones_own_progress_alone_moves_the_edges() -> None:

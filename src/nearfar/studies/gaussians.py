@@ -206,7 +206,7 @@ def run(
     if steps < 2 or min(batch_size, anchors, batches) < 2 or negatives < anchors - 1:
         raise UserError(
             f"steps was {steps}, batch_size {batch_size}, anchors {anchors}, negatives {negatives} and batches {batches}; "
-            "allowed are 2 or more, and negatives from anchors - 1"
+            "expected 2 or more, and negatives from anchors - 1"
         )
     findings = [_staircase_finding(bench, kind, steps, batch_size, seed) for kind in ARMS if kind in wanted]
     remarks = []
