@@ -43,7 +43,7 @@ ROOMS = (
     ("encoders", "who encodes"),
     ("negatives", "where the others live"),
     ("selection", "which of them count"),
-    ("bound", "what is climbed"),
+    ("bound", "what is maximised"),
 )
 
 
