@@ -16,7 +16,7 @@ import torch
 
 from nearfar.data import open_data
 from nearfar.hardware import keep_freed_memory, pick_device, pick_precision
-from nearfar.settings import resolve
+from nearfar.resolve import resolve
 from nearfar.train.prepare import described, prepare, prime
 
 BLOCKS, STEPS, BATCH = 7, 6, 256

@@ -5,8 +5,8 @@
 Angles are points on a circle, seen turned a little. What they have in common with vectors they take from there.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -14,8 +14,7 @@ import torch
 from torch import Tensor
 
 from nearfar.errors import UserError
-from nearfar.modalities.base import Choice
-from nearfar.modalities.labels import Labels
+from nearfar.modalities.base import Arrays, Choice
 from nearfar.modalities.vectors import Standard, Vectors, VectorsDescription, VectorsModality
 from nearfar.parts import chosen_views, settable
 from nearfar.randomness import uniforms
@@ -66,16 +65,9 @@ class AnglesModality(VectorsModality):
     def convert(self, item: Any, options: Mapping[str, Any]) -> None:
         """Items of a data set that are rows of numbers are vectors."""
 
-    def from_array(
-        self,
-        array: np.ndarray,
-        name: str,
-        options: Mapping[str, Any],
-        labelled: Labels,
-        paths: Sequence[str] | None,
-    ) -> AngleSet:
-        points = np.stack([np.cos(array), np.sin(array)], axis=1)
-        rows = super().from_array(points, name, options, labelled, paths)
+    def from_array(self, given: Arrays, name: str, options: Mapping[str, Any]) -> AngleSet:
+        points = np.stack([np.cos(given.array), np.sin(given.array)], axis=1)
+        rows = super().from_array(replace(given, array=points), name, options)
         return AngleSet(**{field.name: getattr(rows, field.name) for field in fields(rows)})
 
     def typical(self, instances: int) -> VectorsDescription:

@@ -85,13 +85,13 @@ class Method(nn.Module):
             ]
             values = [self.bound(s, progress) for s in scores]
             observed = self._observed(scores)
-            climbed = [
+            maximised = [
                 v + s.score_function_term(v, self.bound, progress)
                 for v, s in zip(values, scores, strict=True)
             ]
         weights = [p.weight for p in pairs]
         claim = self._claim(pairs, len(batch.index), progress, {"held_out": False})
-        total = _weighted(weights, climbed)
+        total = _weighted(weights, maximised)
         # how far the estimate is below its ceiling: for InfoNCE this is the cross-entropy people know
         loss = -total if claim.ceiling is None else sum(weights) * claim.ceiling - total
         if prior is not None:

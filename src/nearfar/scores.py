@@ -349,7 +349,7 @@ class Scores:
         return own if self.also is None else torch.logaddexp(own, self.also.logsumexp())
 
     def score_function_term(
-        self, value: Tensor, climb: Callable[..., Tensor], *arguments: Any
+        self, value: Tensor, bound: Callable[..., Tensor], *arguments: Any
     ) -> Tensor | float:
         """What is added to a value for the sake of its gradient alone; scores that were drawn have some."""
         return 0.0

@@ -96,7 +96,7 @@ class Encoded:
     Usually row i of each is instance `index[i]` of the batch. Keys may have several places each, (anchor, place, dim):
     then all of them are positives of the anchor. Where rows are no instances at all (the times of a sequence, the
     masked tokens of a text), anchors and keys of a pair are aligned row by row, and `index[key]` gives each row its
-    identity: rows with the same identity are never each other's negatives. ConcatFeatures those rows, a key without identities
+    identity: rows with the same identity are never each other's negatives. Beside those rows, a key without identities
     (the whole vocabulary) goes along with every pair.
     """
 
@@ -357,7 +357,7 @@ class Prior(Protocol):
 
 
 class Bound(Protocol):
-    """What number is climbed: the estimate in nats, averaged over anchors, always maximised.
+    """What number is maximised: the estimate in nats, averaged over anchors.
 
     A bound that takes scores for distances, not for logarithms of chances, says so by an attribute `distance_scores = True`.
 

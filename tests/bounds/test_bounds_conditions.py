@@ -17,7 +17,7 @@ import nearfar as nf
 from nearfar.held_out import held_out_estimate
 from nearfar.recipes.build import build_method
 from nearfar.recipes.choices import CHOICES
-from nearfar.settings import resolve
+from nearfar.resolve import resolve
 from nearfar.types import Batch, Bound, Certificate, Encoded, NegativeSampling, Pair
 
 Weighted = Iterator[tuple[float, Tensor, Tensor]]  # probability, u and v of every row

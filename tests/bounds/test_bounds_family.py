@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import nearfar as nf
+from nearfar.resolve import resolve
 from nearfar.run.trained import fresh_method
-from nearfar.settings import resolve
 from nearfar.types import Bound, NegativeSampling
 
 FALLING: dict[str, Bound] = {

@@ -38,6 +38,7 @@ LAYERS = [
     ("modalities",),
     ("recipes",),
     ("settings",),
+    ("resolve",),
     ("data",),
     ("run",),
     ("evaluate", "estimate"),

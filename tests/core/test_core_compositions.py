@@ -20,8 +20,8 @@ from nearfar.errors import UserError
 from nearfar.modalities import DataSet
 from nearfar.recipes import RECIPES
 from nearfar.recipes.choices import CHOICES, ROOMS
+from nearfar.resolve import resolve
 from nearfar.run.trained import check_kind
-from nearfar.settings import resolve
 from nearfar.train.loop import Trainer
 from nearfar.train.prepare import described, prepare, prime
 

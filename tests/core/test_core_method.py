@@ -22,10 +22,10 @@ from nearfar.negatives import Bank, InBatch, NoNegatives, Queue, Support
 from nearfar.recipes import RECIPES
 from nearfar.recipes.build import build_method
 from nearfar.recipes.choices import CHOICES
+from nearfar.resolve import resolve
 from nearfar.schedules import START, Progress, geometric, linear
 from nearfar.scores import UNKNOWN, Streamed
 from nearfar.selections import Ball, Everyone, Ring
-from nearfar.settings import resolve
 from nearfar.types import Batch, Certificate, Coverage, Selection, view_pairs
 
 N, DIM = 6, 5

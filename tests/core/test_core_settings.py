@@ -13,7 +13,8 @@ from nearfar.parts import load_yaml, numbers, settable
 from nearfar.recipes import RECIPES
 from nearfar.recipes.build import describe
 from nearfar.recipes.choices import CHOICES, ROOMS
-from nearfar.settings import Settings, check, read_file, read_words, resolve
+from nearfar.resolve import check, resolve
+from nearfar.settings import Settings, read_file, read_words
 from nearfar.studies.run import read_options, studies
 
 

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 import nearfar as nf
 from nearfar.critics import PARTS, is_product
+from nearfar.resolve import resolve
 from nearfar.run.trained import fresh_method
 from nearfar.schedules import START
 from nearfar.scores import Candidates, Streamed
-from nearfar.settings import resolve
 
 NETWORKS = ("bilinear", "separable", "joint")
 

@@ -12,7 +12,8 @@ from nearfar.losses import SigLipLoss
 from nearfar.parts import plain
 from nearfar.recipes.build import build_method
 from nearfar.recipes.choices import CHOICES
-from nearfar.settings import check, read_words, resolve
+from nearfar.resolve import check, resolve
+from nearfar.settings import read_words
 from nearfar.types import Batch
 
 N, DIM = 7, 4

@@ -22,8 +22,8 @@ from nearfar.recipes import RECIPES
 from nearfar.recipes.choices import CHOICES, ROOMS
 from nearfar.recipes.equations import equation_of
 from nearfar.recipes.page import Entry, methods_page
+from nearfar.resolve import resolve
 from nearfar.run import checkpoints
-from nearfar.settings import resolve
 
 FOLDER = Path(__file__).parents[2] / "examples" / "extending"
 QUICK: dict[str, Any] = {

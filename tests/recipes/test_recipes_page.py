@@ -10,8 +10,8 @@ from nearfar.recipes import BASE, RECIPES
 from nearfar.recipes.choices import CHOICES, ROOMS
 from nearfar.recipes.equations import equation_of
 from nearfar.recipes.page import Entry, base_of, methods_page
+from nearfar.resolve import resolve
 from nearfar.run.trained import fresh_method
-from nearfar.settings import resolve
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -104,14 +104,14 @@ def test_equations_hold_the_settings_in_force() -> None:
     )
     equation = equation_of({room: getattr(settings, room) for room in CHOICES})
     assert equation["f(u, v)"] == "cos(u, v) / 0.3"
-    assert equation["climbed"].endswith("alpha = geometric(10.0,0.1)")
+    assert equation["objective"].endswith("alpha = geometric(10.0,0.1)")
     assert "h = 0.99" in equation["who counts"]
 
 
 def test_the_command_prints_one_recipe_in_full(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["recipes", "moco-ring"]) == 0
     shown = capsys.readouterr().out
-    for key in (*CHOICES, "claims", "climbed", "who counts", "command"):
+    for key in (*CHOICES, "claims", "objective", "who counts", "command"):
         assert f"\n  {key:<10} " in shown
     assert "nearfar pretrain moco-ring photos/ --out runs/moco-ring" in shown
 
@@ -164,5 +164,5 @@ def test_a_setting_that_changes_the_equation_is_said() -> None:
     assert "sum over C" not in equation("la", selection={"keep": "annulus"})["who counts"]
     assert "predictor" in equation("byol")["u, v"]
     assert "no gradient" in equation("simsiam")["u, v"]
-    assert "alone" in equation("triplet", bound={"semi_hard": True})["climbed"]
+    assert "alone" in equation("triplet", bound={"semi_hard": True})["objective"]
     assert "v_k" not in equation("byol")

@@ -64,7 +64,7 @@ def value_of(bound: Bound, positive: Tensor, negative: Tensor, offered: Tensor, 
 
 
 @pytest.mark.parametrize("name", BOUNDS)
-@pytest.mark.parametrize("aim", ["climb", "oppose"])
+@pytest.mark.parametrize("aim", ["maximise", "minimise"])
 def test_the_gradient_equals_that_of_the_enumerated_expectation(name: str, aim: Aim) -> None:
     """grad E[V] = E[V grad log P + grad V] (Wu et al. 2020, Lemma C.1's step), summed over all 128 draws."""
     bound, part = BOUNDS[name], accept(aim=aim)
@@ -91,7 +91,7 @@ def test_the_gradient_equals_that_of_the_enumerated_expectation(name: str, aim: 
         parts = torch.autograd.grad(value + credit, [*network, *scored], retain_graph=True)
         for total, gradient in zip(estimated, parts, strict=True):
             total += chance_of(accepted, offered, chances).detach() * gradient
-    sign = 1 if aim == "climb" else -1
+    sign = 1 if aim == "maximise" else -1
     for number, (ours, exact) in enumerate(zip(estimated, wanted, strict=True)):
         torch.testing.assert_close(
             ours, exact * (sign if number < len(network) else 1), rtol=1e-9, atol=1e-12
@@ -122,7 +122,7 @@ def test_accepting_always_is_everyone() -> None:
     assert torch.equal(drawn.negative.matrix()[1], offered)
 
 
-@pytest.mark.parametrize(("aim", "sign"), [("climb", -1), ("oppose", 1)])
+@pytest.mark.parametrize(("aim", "sign"), [("maximise", -1), ("minimise", 1)])
 def test_what_is_learned_follows_the_aim(aim: Aim, sign: int) -> None:
     """Raising the bound means refusing the similar, lowering it means refusing the others."""
     part = accept(aim=aim)

@@ -10,8 +10,9 @@ import torch
 from nearfar.data import open_data
 from nearfar.recipes import RECIPES
 from nearfar.recipes.choices import ROOMS
+from nearfar.resolve import resolve
 from nearfar.run import checkpoints
-from nearfar.settings import read_words, resolve
+from nearfar.settings import read_words
 from nearfar.train.monitors import Diverged
 from nearfar.train.pretrain import run_pretraining
 

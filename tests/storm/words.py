@@ -6,7 +6,8 @@ from pathlib import Path
 from nearfar.parts import load_yaml
 from nearfar.recipes import RECIPES
 from nearfar.recipes.choices import ROOMS
-from nearfar.settings import all_keys, check, read_words, resolve
+from nearfar.resolve import check, resolve
+from nearfar.settings import all_keys, read_words
 
 USUAL = ("1", "2", "8", "0.5", "0.1", "true", "linear(0.1,0.9)")
 VALUES = (

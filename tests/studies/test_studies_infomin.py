@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from nearfar.errors import UserError
-from nearfar.settings import resolve
+from nearfar.resolve import resolve
 from nearfar.studies import run_study
 from nearfar.studies.infomin import (
     MEASURES,

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from nearfar.errors import UserError
-from nearfar.settings import resolve
+from nearfar.resolve import resolve
 from nearfar.studies import run_study
 from nearfar.studies.views import AUGMENTATIONS, KINDS, RECIPES, STUDY, _finding, _remarks, changes
 from nearfar.views import pipelines

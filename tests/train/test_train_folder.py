@@ -16,11 +16,11 @@ from nearfar.errors import UserError
 from nearfar.recipes import RECIPES
 from nearfar.report.curves import curves_of, edges_of
 from nearfar.report.gather import _environment, _events, _held_out, _Numbers, _scores, _summary
+from nearfar.resolve import resolve
 from nearfar.run import checkpoints, facts
 from nearfar.run.metrics import read_metrics
 from nearfar.run.results import results_of
 from nearfar.run.trained import Run, fresh_method
-from nearfar.settings import resolve
 from nearfar.train.pretrain import pretrain
 
 JUNK: list[Any] = [

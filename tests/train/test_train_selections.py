@@ -12,12 +12,12 @@ import torch
 from nearfar.data import open_data
 from nearfar.errors import UserError
 from nearfar.recipes import RECIPES
+from nearfar.resolve import resolve
 from nearfar.run import checkpoints
 from nearfar.run.metrics import read_metrics
 from nearfar.run.trained import Run
 from nearfar.schedules import geometric, linear
 from nearfar.selections import Ball, Cave, Everyone, Neighbours, Ring
-from nearfar.settings import resolve
 from nearfar.train.pretrain import pretrain
 from nearfar.types import Cautious, Selection
 

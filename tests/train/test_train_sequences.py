@@ -16,10 +16,10 @@ from nearfar.evaluate import evaluate_run
 from nearfar.modalities import Recordings, Texts
 from nearfar.modalities.series import Held
 from nearfar.modalities.symbols import frequency_scores, masked_scores, symbol_frequencies
+from nearfar.resolve import resolve
 from nearfar.run import checkpoints
 from nearfar.run.metrics import read_metrics
 from nearfar.run.trained import Run
-from nearfar.settings import resolve
 from nearfar.train.pretrain import pretrain
 
 SPEECH: dict[str, Any] = {

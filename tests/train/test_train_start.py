@@ -16,8 +16,8 @@ from nearfar.errors import UserError
 from nearfar.modalities.image import ImageDescription
 from nearfar.optimisers import build
 from nearfar.parts import convert
+from nearfar.resolve import resolve
 from nearfar.run.trained import fresh_method
-from nearfar.settings import resolve
 from nearfar.train.defaults import resolve_here
 from nearfar.train.init import start_from
 

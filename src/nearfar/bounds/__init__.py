@@ -1,4 +1,4 @@
-"""What number is climbed. A bound is a function of scores, in nats, always maximised.
+"""What number is maximised. A bound is a function of scores, in nats.
 
     InfoNCE          log softmax of the positive + log m          contrasted with the anchor's own negatives
     MultiLabelCPC    the same with one softmax for the batch      contrasted with everybody's negatives

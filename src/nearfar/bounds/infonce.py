@@ -62,7 +62,7 @@ class Vince:
     """InfoNCE's number with negatives drawn from any q(v | v+) (Wu et al. 2020, Eq. 4), as a selection or sampler gives them.
 
     Wu et al. 2020, Eq. 3 subtracts a further K - 1 to have a bound, which leaves nothing of it at any useful K, and its q is
-    not normalised. So this is something to climb, not an estimate.
+    not normalised. So this is something to maximise, not an estimate.
     """
 
     equation: ClassVar[str] = (

@@ -1,4 +1,4 @@
-"""Losses of metric learning, as values to climb: triplet, (N+1)-tuple, multi-class N-pair."""
+"""Losses of metric learning, as values to maximise: triplet, (N+1)-tuple, multi-class N-pair."""
 
 import math
 from dataclasses import dataclass

@@ -56,7 +56,7 @@ def _entries(name: str | None) -> dict[str, Any]:
     from nearfar.recipes import RECIPES
     from nearfar.recipes.choices import CHOICES
     from nearfar.recipes.page import Entry
-    from nearfar.settings import resolve
+    from nearfar.resolve import resolve
 
     settings = {each: resolve(each, "DATA") for each in (RECIPES if name is None else (name,))}
     return {

@@ -3,10 +3,10 @@
 open_data("photos/") --DataSet--> Stream(data, views, batch_size, seed) --Batch--> the training loop
 """
 
-from nearfar.data.named import Arrays
 from nearfar.data.open import READERS, Located, Reader, locate, open_data
 from nearfar.data.scan import Limits
 from nearfar.data.stream import Stream, plain_batches
+from nearfar.modalities.base import Arrays
 
 __all__ = [
     "READERS",

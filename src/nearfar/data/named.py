@@ -5,28 +5,19 @@ import re
 import warnings
 import zipfile
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from nearfar.errors import UserError
 from nearfar.extras import need
+from nearfar.modalities.base import Arrays
 from nearfar.modalities.labels import Labels, class_numbers, given_names
 from nearfar.untrusted import check_npz, check_regular
 
 CIFAR10_CLASSES = (
     "airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck",
 )  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Arrays:
-    """An array of instances, what is known of their classes, and their names where they have any."""
-
-    array: np.ndarray
-    labelled: Labels = (None, ())
-    paths: tuple[str, ...] | None = None
 
 
 def npz(path: Path, name: str, keys: Iterable[str]) -> tuple[str, Arrays]:

@@ -17,6 +17,7 @@ from nearfar.data.scan import Limits, Source, open_source, write_quarantine
 from nearfar.data.torch_sets import Items, decoder, is_items
 from nearfar.errors import UserError
 from nearfar.modalities import MODALITIES, DataSet, Modality, modality_of
+from nearfar.modalities.base import Arrays
 from nearfar.modalities.labels import Labels, class_numbers
 from nearfar.untrusted import check_regular
 
@@ -33,7 +34,7 @@ class Reader:
     """Reads a file as one array, whose number of axes says of which modality it is (`Modality.axes`)."""
 
     axes: int
-    read: Callable[[Path, str], named.Arrays]  # (file, what the user wrote)
+    read: Callable[[Path, str], Arrays]  # (file, what the user wrote)
 
 
 READERS: dict[str, Reader] = {suffix: Reader(2, tables.table) for suffix in tables.SUFFIXES}  # by suffix
@@ -125,7 +126,7 @@ def _array(given: np.ndarray | torch.Tensor, labels: Any) -> Located:
     labelled: Labels = (None, ())
     if labels is not None:
         labelled = class_numbers(np.asarray(labels), "data 'array'")
-    return _located_arrays(named.Arrays(array, labelled), "array", modality)
+    return _located_arrays(Arrays(array, labelled), "array", modality)
 
 
 def _with_axes(count: int) -> Modality:
@@ -134,17 +135,15 @@ def _with_axes(count: int) -> Modality:
     return next(found, next(iter(MODALITIES.values())))
 
 
-def _located_arrays(arrays: named.Arrays, name: str, modality: Modality) -> Located:
+def _located_arrays(arrays: Arrays, name: str, modality: Modality) -> Located:
     return Located(
         name,
         modality,
-        lambda options, limits: modality.from_array(
-            arrays.array, name, options, arrays.labelled, arrays.paths
-        ),
+        lambda options, limits: modality.from_array(arrays, name, options),
     )
 
 
-def _later(name: str, modality: Modality, read: Callable[[], named.Arrays]) -> Located:
+def _later(name: str, modality: Modality, read: Callable[[], Arrays]) -> Located:
     """Arrays that are read only when they are opened."""
     return Located(
         name,

@@ -20,7 +20,7 @@ from nearfar.estimate.columns import as_columns
 from nearfar.estimate.competition import Fold, compete, pointwise
 from nearfar.estimate.dependence import checked_groups
 from nearfar.estimate.folds import splits
-from nearfar.estimate.result import certificate_json
+from nearfar.estimate.result import InNats
 from nearfar.estimate.samples import Discrete, Pair, checked_pair
 from nearfar.hardware import one_thread
 from nearfar.types import Certificate
@@ -29,7 +29,7 @@ MODEL = "a {} of best estimates, no bound: {}; its interval is that of their err
 
 
 @dataclass(frozen=True)
-class Derived:
+class Derived(InNats):
     """A number that follows from estimates of mutual information."""
 
     nats: float
@@ -40,21 +40,8 @@ class Derived:
     samples: int
     warnings: tuple[str, ...] = ()
 
-    @property
-    def bits(self) -> float:
-        return self.nats / math.log(2)
-
     def as_json(self) -> dict[str, Any]:
-        return {
-            "nats": self.nats,
-            "bits": self.bits,
-            "interval": list(self.interval),
-            "confidence": self.confidence,
-            "certificate": certificate_json(self.certificate),
-            "terms": list(self.terms),
-            "samples": self.samples,
-            "warnings": list(self.warnings),
-        }
+        return super().as_json() | {"terms": list(self.terms)}
 
     def __str__(self) -> str:
         low, high = self.interval

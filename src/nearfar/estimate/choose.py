@@ -55,9 +55,9 @@ class Part:
 
 
 def learning_objective(bound: str | Bound) -> Bound:
-    """What the critic climbs while it learns. Every bound here is best at the same critic, the log of the density
+    """What the critic maximises while it learns. Every bound here is best at the same critic, the log of the density
     ratio; InfoNCE finds it with the least noise, unless the user asks for one that can rise higher, or for MINE as published:
-    Donsker-Varadhan climbed with a running mean (Belghazi et al. 2018)."""
+    Donsker-Varadhan maximised with a running mean (Belghazi et al. 2018)."""
     if bound == "mine" or (isinstance(bound, DonskerVaradhan) and at(bound.momentum, START) > 0):
         return DonskerVaradhan(momentum=MINE_MOMENTUM) if isinstance(bound, str) else bound
     return bound if isinstance(bound, AlphaCPC | MultiLabelCPC) else InfoNCE()

@@ -35,8 +35,34 @@ def certificate_json(certificate: Certificate) -> dict[str, str]:
     return {"status": certificate.status, "condition": certificate.condition}
 
 
+class InNats:
+    """What every answer in nats has: the same in bits, and its common part in JSON."""
+
+    nats: float
+    interval: tuple[float, float]
+    confidence: float
+    certificate: Certificate
+    samples: int
+    warnings: tuple[str, ...]
+
+    @property
+    def bits(self) -> float:
+        return self.nats / math.log(2)
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "nats": self.nats,
+            "bits": self.bits,
+            "interval": list(self.interval),
+            "confidence": self.confidence,
+            "certificate": certificate_json(self.certificate),
+            "samples": self.samples,
+            "warnings": list(self.warnings),
+        }
+
+
 @dataclass(frozen=True)
-class Estimate:
+class Estimate(InNats):
     """An estimate of mutual information and what it proves.
 
     Of `bound="auto"`, `nats` is the best estimate and `interval` one whose coverage was measured. Of a bound asked for, they are its
@@ -62,28 +88,17 @@ class Estimate:
     warnings: tuple[str, ...] = ()
     seconds: float = 0.0
 
-    @property
-    def bits(self) -> float:
-        return self.nats / math.log(2)
-
     def as_json(self) -> dict[str, Any]:
-        return {
-            "nats": self.nats,
-            "bits": self.bits,
-            "interval": list(self.interval),
-            "confidence": self.confidence,
+        return super().as_json() | {
             "at_least": self.at_least.as_json(),
             "ceiling": self.ceiling,
-            "certificate": certificate_json(self.certificate),
             "bound": self.bound,
             "critic": self.critic,
-            "samples": self.samples,
             "scaling": self.scaling,
             "reason": self.reason,
             "folds": list(self.folds),
             "p_value": self.p_value,
             "baselines": dict(self.baselines),
-            "warnings": list(self.warnings),
             "seconds": self.seconds,
         }
 

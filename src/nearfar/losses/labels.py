@@ -6,6 +6,7 @@
 An anchor may have many positives, none, or no negative; each loss says what it makes of that.
 """
 
+from abc import abstractmethod
 from dataclasses import dataclass, replace
 
 import torch
@@ -82,8 +83,8 @@ class LabelLoss(nn.Module):
             # a batch without a single term says nothing, and says it with a gradient
             return found if found.requires_grad else found + 0.0 * embeddings.sum()
 
-    def loss(self, given: Labelled) -> Float[Tensor, ""]:
-        raise NotImplementedError
+    @abstractmethod
+    def loss(self, given: Labelled) -> Float[Tensor, ""]: ...
 
 
 def _labelled(

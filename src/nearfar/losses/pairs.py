@@ -1,5 +1,6 @@
 """Losses of two sets of embeddings, row i of one belonging to row i of the other."""
 
+from abc import abstractmethod
 from collections.abc import Sequence
 
 import torch
@@ -48,69 +49,86 @@ class NTXentLoss(nn.Module):
             return -rows.mean(log_share(positive, others.logsumexp())) / 2
 
 
-class ClipLoss(nn.Module):
+class FeaturesLoss(nn.Module):
+    """What losses with open_clip's signature have in common: `loss` makes a number of checked features."""
+
+    def __init__(self, gather_distributed: bool = False) -> None:
+        super().__init__()
+        self.gather_distributed = gather_distributed
+
+    def forward(
+        self,
+        image_features: Float[Tensor, "n dim"],
+        text_features: Float[Tensor, "n dim"],
+        logit_scale: float | Tensor,
+        logit_bias: float | Tensor | None = None,
+        output_dict: bool = False,
+    ) -> Tensor | dict[str, Tensor]:
+        with torch.autocast(image_features.device.type, enabled=False):
+            images, texts = check_paired(image_features=image_features, text_features=text_features)
+            rows = Rows.of(len(images), images.device, self.gather_distributed)
+            loss = self.loss(images, texts, logit_scale, logit_bias, rows)
+        return {"contrastive_loss": loss} if output_dict else loss
+
+    @abstractmethod
+    def loss(
+        self,
+        images: Float[Tensor, "n dim"],
+        texts: Float[Tensor, "n dim"],
+        logit_scale: float | Tensor,
+        logit_bias: float | Tensor | None,
+        rows: Rows,
+    ) -> Float[Tensor, ""]: ...
+
+
+class ClipLoss(FeaturesLoss):
     """Cross-entropy of the right text among all texts and of the right image among all images, averaged
     (Radford et al. 2021). Features are scored as they are: normalise them before, as CLIP does.
 
     As `open_clip.loss.ClipLoss`; its `rank`, `world_size`, `local_loss` and `gather_with_grad` are `gather_distributed`.
     """
 
-    def __init__(self, gather_distributed: bool = False) -> None:
-        super().__init__()
-        self.gather_distributed = gather_distributed
-
-    def forward(
+    def loss(
         self,
-        image_features: Float[Tensor, "n dim"],
-        text_features: Float[Tensor, "n dim"],
+        images: Tensor,
+        texts: Tensor,
         logit_scale: float | Tensor,
-        logit_bias: float | Tensor | None = None,
-        output_dict: bool = False,
-    ) -> Tensor | dict[str, Tensor]:
-        with torch.autocast(image_features.device.type, enabled=False):
-            images, texts = check_paired(image_features=image_features, text_features=text_features)
-            rows = Rows.of(len(images), images.device, self.gather_distributed)
-            there = log_shares(logit_scale * images, texts, rows)
-            back = log_shares(logit_scale * texts, images, rows)
-            loss = -rows.mean(there + back) / 2
-            if logit_bias is not None:
-                # the same number added to every score leaves a softmax as it is; a learnt one still gets its
-                # gradient, zero, without which DDP would wait for it
-                loss = loss + 0.0 * logit_bias
-        return {"contrastive_loss": loss} if output_dict else loss
+        logit_bias: float | Tensor | None,
+        rows: Rows,
+    ) -> Float[Tensor, ""]:
+        there = log_shares(logit_scale * images, texts, rows)
+        back = log_shares(logit_scale * texts, images, rows)
+        loss = -rows.mean(there + back) / 2
+        if logit_bias is not None:
+            # the same number added to every score leaves a softmax as it is; a learnt one still gets its
+            # gradient, zero, without which DDP would wait for it
+            loss = loss + 0.0 * logit_bias
+        return loss
 
 
-class SigLipLoss(nn.Module):
+class SigLipLoss(FeaturesLoss):
     """-(1/n) sum_ij log s(y_ij (logit_scale u_i . v_j + logit_bias)), y_ij = 1 for i = j and -1 otherwise, s the
     logistic function (Zhai et al. 2023, Eq. 1). Features are scored as they are: normalise them before.
 
     As `open_clip.loss.SigLipLoss`; its `rank`, `world_size` and `dist_impl` are `gather_distributed`.
     """
 
-    def __init__(self, gather_distributed: bool = False) -> None:
-        super().__init__()
-        self.gather_distributed = gather_distributed
-
-    def forward(
+    def loss(
         self,
-        image_features: Float[Tensor, "n dim"],
-        text_features: Float[Tensor, "n dim"],
+        images: Tensor,
+        texts: Tensor,
         logit_scale: float | Tensor,
-        logit_bias: float | Tensor | None = None,
-        output_dict: bool = False,
-    ) -> Tensor | dict[str, Tensor]:
-        with torch.autocast(image_features.device.type, enabled=False):
-            images, texts = check_paired(image_features=image_features, text_features=text_features)
-            rows = Rows.of(len(images), images.device, self.gather_distributed)
-            anchors = logit_scale * images
-            bias = torch.as_tensor(0.0 if logit_bias is None else logit_bias, device=images.device)
-            bias = bias.to(images.dtype)
-            everyones = rows.everyones(texts)
-            # -log s(-x) = log(1 + e^x), and less x it is -log s(x): a positive is a negative less its score
-            apart = SoftplusSum.apply(anchors, everyones, bias, rows_at_once(anchors, everyones))
-            positive = (anchors * texts).sum(dim=1) + bias
-            loss = rows.mean(apart - positive)
-        return {"contrastive_loss": loss} if output_dict else loss
+        logit_bias: float | Tensor | None,
+        rows: Rows,
+    ) -> Float[Tensor, ""]:
+        anchors = logit_scale * images
+        bias = torch.as_tensor(0.0 if logit_bias is None else logit_bias, device=images.device)
+        bias = bias.to(images.dtype)
+        everyones = rows.everyones(texts)
+        # -log s(-x) = log(1 + e^x), and less x it is -log s(x): a positive is a negative less its score
+        apart = SoftplusSum.apply(anchors, everyones, bias, rows_at_once(anchors, everyones))
+        positive = (anchors * texts).sum(dim=1) + bias
+        return rows.mean(apart - positive)
 
 
 DIRECTIONS = ("query_to_doc", "query_to_query", "doc_to_query", "doc_to_doc")

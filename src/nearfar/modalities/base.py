@@ -28,7 +28,7 @@ from torch import Tensor
 from nearfar.encoders import InputSpec
 from nearfar.errors import UserError
 from nearfar.method import Method
-from nearfar.modalities.dataset import DataSet, Instances
+from nearfar.modalities.dataset import DataSet, Instances, Unusable
 from nearfar.modalities.labels import Labels
 from nearfar.untrusted import is_number
 
@@ -88,6 +88,15 @@ class Decoded:
     content: Any
     facts: Any
     weight: int
+
+
+@dataclass(frozen=True)
+class Arrays:
+    """An array of instances, what is known of their classes, and their names where they have any."""
+
+    array: np.ndarray
+    labelled: Labels = (None, ())
+    paths: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -201,8 +210,8 @@ class Modality(ABC):
         return {}
 
     def decode(self, raw: bytes, options: Mapping[str, Any]) -> Decoded:
-        """The content of an encoded file or row, or `Unusable` with a reason."""
-        raise NotImplementedError
+        """The content of an encoded file or row, or `Unusable` with a reason; only where `suffixes` or `columns` name such."""
+        raise Unusable(f"{self.holds} are not read from files of one instance")
 
     def convert(self, item: Any, options: Mapping[str, Any]) -> Decoded | None:
         """The content of a Python object (an item of a torch `Dataset`); None if it is of another modality."""
@@ -212,18 +221,13 @@ class Modality(ABC):
         """By place, why some that can be decoded do not go with the others."""
         return {}
 
+    @abstractmethod
     def collect(self, found: Found, options: Mapping[str, Any]) -> DataSet:
-        raise NotImplementedError
+        """What was found usable, as a data set."""
 
-    def from_array(
-        self,
-        array: np.ndarray,
-        name: str,
-        options: Mapping[str, Any],
-        labelled: Labels,
-        paths: Sequence[str] | None,
-    ) -> DataSet:
-        raise NotImplementedError
+    def from_array(self, given: Arrays, name: str, options: Mapping[str, Any]) -> DataSet:
+        """An array as a data set; only where `key` or `axes` say that it can be one."""
+        raise UserError(f"data {name!r} is an array; {self.holds} are read from files")
 
     # --------------------------------------------------------------------------------------- description
 

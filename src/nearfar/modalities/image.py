@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
-from jaxtyping import Float, Shaped, UInt8
+from jaxtyping import Float, UInt8
 from PIL import Image
 from torch import Tensor
 from torch.nn import functional
@@ -15,6 +15,7 @@ from torch.nn import functional
 from nearfar.encoders import BACKBONES, InputSpec, check_backbone, pictured
 from nearfar.errors import UserError
 from nearfar.modalities.base import (
+    Arrays,
     Choice,
     Decoded,
     Description,
@@ -27,7 +28,6 @@ from nearfar.modalities.base import (
 from nearfar.modalities.dataset import Instances, Unusable
 from nearfar.modalities.decode import decode, shrunk, shrunk_size
 from nearfar.modalities.image_sets import Encoded, Images, Ragged, Stacked
-from nearfar.modalities.labels import Labels
 from nearfar.modalities.showing import coloured, plain_views
 from nearfar.parts import convert
 from nearfar.randomness import order
@@ -121,18 +121,12 @@ class ImageModality(Modality):
             store = Stacked(array)
         return Images(**found.common(), store=store, channels=channels, sizes=sizes)
 
-    def from_array(
-        self,
-        array: Shaped[np.ndarray, "image height width *channel"],
-        name: str,
-        options: Mapping[str, Any],
-        labelled: Labels,
-        paths: Sequence[str] | None,
-    ) -> Images:
+    def from_array(self, given: Arrays, name: str, options: Mapping[str, Any]) -> Images:
         """An array (n, h, w) or (n, h, w, c), uint8 or float in [0, 1], as a data set.
 
         The array itself is used when it is uint8 and no shrinking is asked for: do not write to it afterwards.
         """
+        array, labelled, paths = given.array, given.labelled, given.paths
         pixels = _bytes_of(_four_axes(array, name), name)
         labels, classes = labelled
         if labels is not None and len(labels) != len(pixels):

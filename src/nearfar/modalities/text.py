@@ -19,6 +19,7 @@ from torch import Tensor
 from nearfar.encoders import InputSpec, TokenTransformer
 from nearfar.errors import UserError
 from nearfar.modalities.base import (
+    Arrays,
     Choice,
     Decoded,
     Description,
@@ -144,15 +145,9 @@ class TextModality(Modality):
         groups = {name: numbers[files] for name, numbers in found.groups.items()}
         return _texts(found.name, blocks, vocabulary, paths, labelled, groups=groups, **kept)
 
-    def from_array(
-        self,
-        array: np.ndarray,
-        name: str,
-        options: Mapping[str, Any],
-        labelled: Labels,
-        paths: Sequence[str] | None,
-    ) -> Texts:
+    def from_array(self, given: Arrays, name: str, options: Mapping[str, Any]) -> Texts:
         """Rows of symbol numbers from 0; a row may end early with -1."""
+        array, labelled, paths = given.array, given.labelled, given.paths
         reading: Reading = options["reading"]
         where = f"data {name!r}: tokens"
         if array.ndim != 2 or 0 in array.shape or array.dtype.kind not in "iu":

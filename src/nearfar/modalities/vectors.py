@@ -20,9 +20,8 @@ from torch import Tensor, nn
 
 from nearfar.encoders import InputSpec
 from nearfar.errors import UserError
-from nearfar.modalities.base import Choice, Decoded, Description, Features, Found, MakeViews, Modality
+from nearfar.modalities.base import Arrays, Choice, Decoded, Description, Features, Found, MakeViews, Modality
 from nearfar.modalities.dataset import DataSet, Unusable
-from nearfar.modalities.labels import Labels
 from nearfar.modalities.showing import heat, plain_views
 from nearfar.parts import chosen_views, settable
 from nearfar.randomness import uniforms
@@ -164,14 +163,8 @@ class VectorsModality(Modality):
         rows = found.held or [found.read(place) for place in range(len(found.paths))]
         return Vectors(**found.common(), store=Rows(np.stack(rows)), width=len(rows[0]))
 
-    def from_array(
-        self,
-        array: np.ndarray,
-        name: str,
-        options: Mapping[str, Any],
-        labelled: Labels,
-        paths: Sequence[str] | None,
-    ) -> Vectors:
+    def from_array(self, given: Arrays, name: str, options: Mapping[str, Any]) -> Vectors:
+        array, labelled, paths = given.array, given.labelled, given.paths
         if array.ndim != 2 or 0 in array.shape or array.dtype.kind not in "iufb":
             raise UserError(
                 f"data {name!r}: x is {array.dtype} of shape {array.shape}; expected numbers of shape (rows, features)."

@@ -1,8 +1,8 @@
 """A method's equation, put together from the line of each of its parts (`equation`, `remarks`; see `nearfar.types`).
 
-    climbed   the bound's line        f      the critic's
-    u, v      the encoders'           v_k    the negatives', of which the selection's line says who counts
-    beside it the prior's, where there is one
+    objective  the bound's line       f      the critic's
+    u, v       the encoders'          v_k    the negatives', of which the selection's line says who counts
+    beside it  the prior's, where there is one
 
 u is an anchor, v+ its positive, v_k its K candidates or, in the bound, those of them that count; x and x' are views of
 one instance. Braces take the part's settings.
@@ -20,7 +20,7 @@ from nearfar.types import Remark
 PULLED = "f(u, v+) becomes log( e^f(u, v+) + sum over C of e^f(u, v) )"
 PULLED_AS_MEAN = "f(u, v+) becomes the mean of f over v+ and C"
 SYMBOLS = {
-    "bound": "climbed",
+    "bound": "objective",
     "critic": "f(u, v)",
     "encoders": "u, v",
     "negatives": "v_k",

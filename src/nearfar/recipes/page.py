@@ -86,9 +86,9 @@ def _opening() -> Iterator[str]:
     )
     yield ""
     yield (
-        "In the equations u is an anchor, v+ its positive, v_k its K candidates or, in what is climbed, those of them that "
+        "In the equations u is an anchor, v+ its positive, v_k its K candidates or, in the objective, those of them that "
         "count; x and x' are views of one instance, E is the mean over anchors and pairs of views. Loss is what is missing "
-        "to the ceiling, or minus what is climbed where there is none."
+        "to the ceiling, or minus the objective where there is none."
     )
     yield ""
     yield (

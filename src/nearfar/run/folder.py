@@ -24,8 +24,9 @@ from nearfar.errors import UserError
 from nearfar.modalities import DataSet
 from nearfar.parts import load_yaml
 from nearfar.recipes.choices import CHOICES
+from nearfar.resolve import check
 from nearfar.run.lock import locked
-from nearfar.settings import Settings, check
+from nearfar.settings import Settings
 from nearfar.untrusted import read_json, read_text
 
 

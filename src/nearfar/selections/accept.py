@@ -14,7 +14,7 @@ from nearfar.schedules import Progress
 from nearfar.scores import Membership, Scores
 from nearfar.types import Context, NegativeSampling
 
-Aim = Literal["climb", "oppose"]
+Aim = Literal["maximise", "minimise"]
 PIECE = 2**15  # pairs whose acceptance is computed at a time
 
 
@@ -50,17 +50,17 @@ class Drawn(Scores):
 
     log_chance: Float[Tensor, "anchor"] = field(default_factory=lambda: torch.zeros(0))
     everyone: Scores | None = None
-    aim: Aim = "climb"
+    aim: Aim = "maximise"
 
-    def score_function_term(self, value: Tensor, climb: Callable[..., Tensor], *arguments: Any) -> Tensor:
+    def score_function_term(self, value: Tensor, bound: Callable[..., Tensor], *arguments: Any) -> Tensor:
         """Zero, with the score-function gradient of the expected value: (value - baseline) grad log chance.
 
         What everyone's scores give serves as baseline: it does not depend on the draw, so the gradient stays unbiased,
         and it is near the value, so the gradient's variance falls.
         """
         with torch.no_grad():
-            gain = value - climb(self.everyone, *arguments)
-        if self.aim == "oppose":
+            gain = value - bound(self.everyone, *arguments)
+        if self.aim == "minimise":
             gain = -gain
         log_chance = self.log_chance.sum()
         return gain * (log_chance - log_chance.detach())
@@ -72,21 +72,21 @@ class Accept(nn.Module):
     The network sees how far a candidate's score is from the mean over its anchor's candidates, in standard deviations,
     so it can learn a ball, a ring or anything between. Wu et al. 2020 writes q = r p, which is not normalised; here acceptance is
     a coin for each candidate, so the chance of a draw is exactly prod r^a (1 - r)^(1 - a), and the weights 1 / r of
-    Eq. 17 are left out, as Eq. 4 does. `aim="climb"` trains r to raise the bound, as VINCE+ does (easier negatives do
-    that); `aim="oppose"` trains it to lower the bound, towards harder ones. An anchor that accepts nobody keeps all.
+    Eq. 17 are left out, as Eq. 4 does. `aim="maximise"` trains r to raise the bound, as VINCE+ does (easier negatives do
+    that); `aim="minimise"` trains it to lower the bound, towards harder ones. An anchor that accepts nobody keeps all.
     """
 
     dropped: ClassVar[str] = "not accepted"  # who is
     equation: ClassVar[str] = "each with a chance r(f(u, v_k)) in [{least}, 1] that is learned"
 
-    def __init__(self, least: float = 0.1, hidden: int = 16, aim: Aim = "climb") -> None:
+    def __init__(self, least: float = 0.1, hidden: int = 16, aim: Aim = "maximise") -> None:
         super().__init__()
         if not 0 < least <= 1:
             raise UserError(f"selection.least was {least}; a chance of acceptance lies above 0 and up to 1")
         if hidden < 1:
             raise UserError(f"selection.hidden was {hidden}; it must be a whole number from 1")
-        if aim not in ("climb", "oppose"):
-            raise UserError(f"selection.aim was {aim!r}; expected climb or oppose")
+        if aim not in ("maximise", "minimise"):
+            raise UserError(f"selection.aim was {aim!r}; expected maximise or minimise")
         self.least, self.aim = least, aim
         self.network = nn.Sequential(nn.Linear(1, hidden), nn.Tanh(), nn.Linear(hidden, 1))
 

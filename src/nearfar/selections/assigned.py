@@ -1,5 +1,6 @@
 """What selections share that go by a number of every instance: its group, its label."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -20,6 +21,13 @@ class Assigned(nn.Module):
     """
 
     ids: Int[Tensor, "instance"]
+
+    @staticmethod
+    def conflict(choices: Mapping[str, Any], parts: Mapping[str, Any]) -> str | None:
+        if not getattr(parts["encoders"], "vocabulary", False):
+            return None
+        selection, role = choices["selection"]["name"], choices["encoders"]["name"]
+        return f"selection was {selection} with encoders={role}, whose negatives are symbols: they have no group and no label"
 
     def __init__(self, by: str, instances: int) -> None:
         super().__init__()

@@ -25,9 +25,8 @@ class Group(Assigned):
 
     @staticmethod
     def conflict(choices: Mapping[str, Any], parts: Mapping[str, Any]) -> str | None:
-        if getattr(parts["encoders"], "vocabulary", False):
-            role = choices["encoders"]["name"]
-            return f"selection was group with encoders={role}, whose negatives are symbols and have no group"
+        if symbols := Assigned.conflict(choices, parts):
+            return symbols
         if choices["selection"]["by"] == "self" and choices["encoders"].get("others") != "times":
             return (
                 "selection.by was self, but nothing is contrasted with its own recording here, so no candidate would be left; "

@@ -1,8 +1,7 @@
 """Positives by label (supervised contrast, Khosla et al. 2020)."""
 
-from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from torch import Tensor
 
@@ -20,15 +19,6 @@ class Labelled(Assigned):
     """
 
     equation: ClassVar[str] = "those of another {by} than u; the others are positives"
-
-    @staticmethod
-    def conflict(choices: Mapping[str, Any], parts: Mapping[str, Any]) -> str | None:
-        if getattr(parts["encoders"], "vocabulary", False):
-            role = choices["encoders"]["name"]
-            return (
-                f"selection was labelled with encoders={role}, whose negatives are symbols and have no label"
-            )
-        return None
 
     def __init__(self, by: str = "label", *, instances: int = 0) -> None:
         super().__init__(by, instances)

@@ -37,9 +37,10 @@ from nearfar.hardware import one_thread
 from nearfar.modalities import Images
 from nearfar.modalities.image import ImageDescription, pixels_features
 from nearfar.recipes import RECIPES
+from nearfar.resolve import resolve
 from nearfar.run.trained import Run, backbone_of, fresh_method
 from nearfar.schedules import Progress, cosine
-from nearfar.settings import Settings, resolve
+from nearfar.settings import Settings
 from nearfar.studies.frame import Bench, arm_name
 from nearfar.train.prepare import described
 from nearfar.train.pretrain import run_pretraining

@@ -27,9 +27,9 @@ from nearfar.evaluate.protocols import scores
 from nearfar.hardware import one_thread
 from nearfar.modalities import Recordings
 from nearfar.modalities.mfcc import mfcc_features
+from nearfar.resolve import resolve
 from nearfar.run.features import features
 from nearfar.run.trained import backbone_of, fresh_method
-from nearfar.settings import resolve
 from nearfar.studies.frame import Bench, Finding, Result, Row, Study
 from nearfar.train.pretrain import pretrain
 from nearfar.views import WholeSound

@@ -8,8 +8,9 @@ from nearfar.hardware import pick_device
 from nearfar.modalities import Modality
 from nearfar.recipes.build import NONE
 from nearfar.recipes.given import Objects
+from nearfar.resolve import resolve
 from nearfar.run.folder import RunFolder
-from nearfar.settings import Settings, resolve
+from nearfar.settings import Settings
 
 EPOCHS_ON_CPU = 20
 

@@ -7,8 +7,8 @@ import torch
 from nearfar.data import Limits, locate
 from nearfar.method import Method
 from nearfar.recipes.given import given
+from nearfar.resolve import resolve
 from nearfar.run.trained import fresh_method
-from nearfar.settings import resolve
 
 INSTANCES = 1024
 

@@ -1,7 +1,7 @@
 """Many ratios as one: log sum_k w_k r_k, the weights found on rows that the r_k were not fitted to.
 
 If every r_k is a density ratio with mean one under independence, so is their mixture, and its mean logarithm on unseen rows
-is a likelihood: the weights that climb it are found by expectation maximisation, without negatives. One of the r_k is 1,
+is a likelihood: the weights that maximise it are found by expectation maximisation, without negatives. One of the r_k is 1,
 with some weight always, so that no unseen row can cost more than its logarithm.
 """
 
