@@ -99,19 +99,13 @@ def _depends_on_the_rest(method: Method, batch: Batch, encoded: Encoded, progres
         return True
     size = len(batch.index)
     for part in (slice(0, size // 2), slice(size // 2, size)):
-        alone, _ = method.encode_batch(_rows(batch, part))
+        alone, _ = method.encode_batch(batch.rows(part))
         for pair in method.pairs(batch):
             ours = _scores(method, alone, pair, slice(0, len(batch.index[part])), progress)
             theirs = _scores(method, encoded, pair, part, progress)
             if bool((ours - theirs).norm() > ALONE * theirs.norm()):
                 return True
     return False
-
-
-def _rows(batch: Batch, part: slice) -> Batch:
-    labels = None if batch.labels is None else batch.labels[part]
-    groups = {name: numbers[part] for name, numbers in batch.groups.items()}
-    return Batch(tuple(view[part] for view in batch.views), batch.index[part], labels, groups)
 
 
 def _scores(method: Method, encoded: Encoded, pair: Pair, part: slice, progress: Progress) -> Tensor:

@@ -34,6 +34,7 @@ from nearfar.types import (
     Encoders,
     Keyed,
     Outcome,
+    OverVocabulary,
     Pair,
     Prior,
     Refreshing,
@@ -143,6 +144,7 @@ class Method(nn.Module):
             raw,
             anchors={w: self.critic.prepare(z) for w, z in raw.anchors.items()},
             keys={w: self.critic.prepare(z) for w, z in raw.keys.items()},
+            vocabulary=None if raw.vocabulary is None else self.critic.prepare(raw.vocabulary),
         )
 
     @torch.no_grad()
@@ -158,7 +160,10 @@ class Method(nn.Module):
         anchors, rows = encoded.anchors[anchor], encoded.index_of(key, index)
         keys = {k: rows for k, rows in encoded.keys.items() if self._alike(k, key)}
         positive = self.negatives.positive(keys, rows, key)
-        candidates = self.negatives.candidates(keys, rows, key)
+        if isinstance(self.negatives, OverVocabulary):
+            candidates = self.negatives.symbols_of(encoded.vocabulary)
+        else:
+            candidates = self.negatives.candidates(keys, rows, key)
         lowest = getattr(self.critic, "lowest", None)
         scores = Scores(
             self._positives(anchors, positive, progress),

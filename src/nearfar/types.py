@@ -29,6 +29,7 @@ import numpy as np
 import torch
 from jaxtyping import Float, Int, Int32, Int64, UInt8
 from torch import Tensor, nn
+from torch.utils._pytree import tree_map
 
 from nearfar.buffers import BufferUpdates
 from nearfar.schedules import Progress
@@ -48,18 +49,22 @@ class Batch:
     """Views of the same instances: row i of every view is instance `index[i]`, and so is row i of what else is known of
     them: their classes, and their groups by the name of what tells them."""
 
-    views: tuple[Tensor, ...]  # each (instance, …), e.g. (image, channel, height, width)
+    views: tuple[Any, ...]  # each a tensor (instance, …), or a tree of such: tuples, lists and mappings
     index: Int64[Tensor, "instance"]
     labels: Int64[Tensor, "instance"] | None = None
     groups: Mapping[str, Int64[Tensor, "instance"]] = field(default_factory=dict)
 
     def to(self, device: torch.device | str) -> "Batch":
-        def moved(tensor: Tensor) -> Tensor:
-            return tensor.to(device, non_blocking=True)
+        return self._each(lambda tensor: tensor.to(device, non_blocking=True))
 
-        labels = None if self.labels is None else moved(self.labels)
-        groups = {name: moved(numbers) for name, numbers in self.groups.items()}
-        return Batch(tuple(map(moved, self.views)), moved(self.index), labels, groups)
+    def rows(self, part: slice | Int[Tensor, "row"]) -> "Batch":
+        """Some of the instances."""
+        return self._each(lambda tensor: tensor[part])
+
+    def _each(self, change: Callable[[Tensor], Tensor]) -> "Batch":
+        labels = None if self.labels is None else change(self.labels)
+        groups = {name: change(numbers) for name, numbers in self.groups.items()}
+        return Batch(tree_map(change, self.views), change(self.index), labels, groups)
 
 
 @dataclass(frozen=True)
@@ -96,8 +101,8 @@ class Encoded:
     Usually row i of each is instance `index[i]` of the batch. Keys may have several places each, (anchor, place, dim):
     then all of them are positives of the anchor. Where rows are no instances at all (the times of a sequence, the
     masked tokens of a text), anchors and keys of a pair are aligned row by row, and `index[key]` gives each row its
-    identity: rows with the same identity are never each other's negatives. Beside those rows, a key without identities
-    (the whole vocabulary) goes along with every pair.
+    identity: rows with the same identity are never each other's negatives. Where keys are symbols, `vocabulary` embeds all
+    there are.
     """
 
     anchors: Mapping[int, Float[Tensor, "anchor dim"]]
@@ -108,6 +113,7 @@ class Encoded:
     )  # where in the batch a row is from
     # what a prior speaks of: embeddings by view as a network gives them, before a predictor; None: the anchors
     clouds: Mapping[int, Float[Tensor, "anchor dim"]] | None = None
+    vocabulary: Float[Tensor, "symbol dim"] | None = None
 
     def cloud_of_each_view(self) -> tuple[Float[Tensor, "row dim"], ...]:
         return tuple((self.anchors if self.clouds is None else self.clouds).values())
@@ -344,6 +350,13 @@ class Keyed(Protocol):
     """A source with a row for every instance, which saves embedding all of them again."""
 
     rows: Float[Tensor, "view instance dim"]
+
+
+@runtime_checkable
+class OverVocabulary(Protocol):
+    """A source whose candidates are the symbols of the encoders' vocabulary."""
+
+    def symbols_of(self, vocabulary: Float[Tensor, "symbol dim"] | None) -> Candidates: ...
 
 
 class Prior(Protocol):

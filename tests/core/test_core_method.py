@@ -4,6 +4,7 @@ import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import lightly.loss
 import pytest
@@ -346,3 +347,36 @@ def test_mines_running_mean_moves_only_in_advance_and_travels_with_the_state() -
     for ours, theirs, forgetful in zip(*gradients, strict=True):
         assert torch.equal(ours, theirs)
         assert not torch.allclose(ours, forgetful)
+
+
+class Weighed(nn.Module):
+    """Reads a view that is a tree: the mean of the rows of `x` that `there` says are there, and `more`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.line = nn.Linear(3, 4)
+
+    def forward(self, view: dict[str, Any]) -> torch.Tensor:
+        there, (more,) = view["there"][..., None], view["more"]
+        return self.line((view["x"] * there).sum(1) / there.sum(1) + more)
+
+
+def test_a_view_may_be_a_tree_of_tensors() -> None:
+    """The same numbers as from the tensor that the tree comes to, and rows of a batch are rows of every leaf."""
+    torch.manual_seed(0)
+    x, there, more = torch.randn(2, 6, 5, 3), torch.ones(2, 6, 5), torch.randn(2, 6, 3)
+    there[:, :, 3:] = 0
+    views = tuple({"x": x[v], "there": there[v], "more": (more[v],)} for v in range(2))
+    index = torch.arange(6)
+    given = Batch(views, index, labels=index % 2, groups={"day": index + 1})
+    net = Weighed()
+    flat = Batch(tuple(x[v, :, :3].mean(1) + more[v] for v in range(2)), index)
+    trees, plain = (
+        Method(Shared(network), Cosine(0.5), InBatch(), Everyone(), InfoNCE()) for network in (net, net.line)
+    )
+    torch.testing.assert_close(trees(given.to("cpu")).loss, plain(flat).loss)
+    part = given.rows(slice(1, 4))
+    torch.testing.assert_close(trees(part).loss, plain(flat.rows(slice(1, 4))).loss)
+    assert part.labels is not None
+    assert part.labels.tolist() == [1, 0, 1]
+    assert part.groups["day"].tolist() == [2, 3, 4]

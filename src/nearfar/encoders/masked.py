@@ -3,8 +3,8 @@
     f(x̂, w) = g(x̂)_t^T e(w)      g: a small transformer over the masked block, e: an embedding of each symbol
 
 The pair of the method is (0, 1): anchors[0] = g(x̂)_t at every hidden position, keys[1] = e(w) of what is hidden
-there, with the symbol as a row's identity, so that no symbol is its own negative. The whole table e goes along as
-key 2, for negatives=dictionary. The critic that goes with it is `dot`.
+there, with the symbol as a row's identity, so that no symbol is its own negative. The whole table e goes along as the
+vocabulary, for negatives=dictionary. The critic that goes with it is `dot`.
 """
 
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ from nearfar.errors import UserError
 from nearfar.schedules import Progress
 from nearfar.types import Batch, Encoded, Pair
 
-READ, HIDDEN, TABLE = 0, 1, 2
+READ, HIDDEN = 0, 1
 
 
 class TokenTransformer(nn.Module):
@@ -105,7 +105,11 @@ class MaskedSymbols(nn.Module):
         table = self.reader.table()
         rows = {READ: self.reader.outputs(read)[asked]} if anchors else {}
         return Encoded(
-            rows, {HIDDEN: table[hidden], TABLE: table}, {HIDDEN: hidden}, {HIDDEN: asked.nonzero()[:, 0]}
+            rows,
+            {HIDDEN: table[hidden]},
+            {HIDDEN: hidden},
+            {HIDDEN: asked.nonzero()[:, 0]},
+            vocabulary=table,
         )
 
     def advance(self, progress: Progress) -> None:

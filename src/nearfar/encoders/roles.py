@@ -17,6 +17,7 @@ from typing import Any, ClassVar, Self, cast
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_map
 
 from nearfar.encoders.config import HeadConfig, InputSpec
 from nearfar.errors import UserError
@@ -24,12 +25,13 @@ from nearfar.schedules import Progress, Value, at, ends, parse_value, written
 from nearfar.types import Batch, Encoded, Encoders, Pair, Remark, view_pairs
 
 
-def _embed(network: nn.Module, views: Sequence[Tensor], which: Sequence[int]) -> dict[int, Tensor]:
-    if not which:
-        return {}
-    if len({views[w].shape for w in which}) > 1:  # views of several sizes cannot share a forward pass
+def _embed(network: nn.Module, views: Sequence[Any], which: Sequence[int]) -> dict[int, Tensor]:
+    if len(which) < 2:
         return {w: network(views[w]) for w in which}
-    joined = views[which[0]] if len(which) == 1 else torch.cat([views[w] for w in which])
+    shapes = [tree_map(lambda tensor: tensor.shape, views[w]) for w in which]
+    if any(shape != shapes[0] for shape in shapes):  # views of several sizes cannot share a forward pass
+        return {w: network(views[w]) for w in which}
+    joined = tree_map(lambda *tensors: torch.cat(tensors), *(views[w] for w in which))
     return dict(zip(which, network(joined).chunk(len(which)), strict=True))
 
 

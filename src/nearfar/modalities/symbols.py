@@ -97,9 +97,9 @@ def masked_scores(
         for read, hidden in _hidden(blocks, hiding, seed):
             batch = Batch((read, hidden), torch.arange(len(read))).to(device)
             encoded = method.encoders.encode(batch, (0,), (1,))
-            (table,) = (keys for view, keys in encoded.keys.items() if view not in encoded.index)
+            assert encoded.vocabulary is not None  # only encoders with a vocabulary take masked text
             prepare = method.critic.prepare
-            scores = method.critic.cross(prepare(encoded.anchors[0]), prepare(table), START)
+            scores = method.critic.cross(prepare(encoded.anchors[0]), prepare(encoded.vocabulary), START)
             tally.add(scores.log_softmax(dim=1), encoded.index[1], (hidden >= 0).nonzero()[:, 0])
     return tally.figures()
 

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
 from nearfar.errors import UserError
@@ -29,13 +30,15 @@ class Dictionary(Fresh):
         self.symbols = symbols
 
     def candidates(self, keys: Mapping[int, Tensor], index: Tensor, which: int) -> Candidates:
-        tables = [table for view, table in keys.items() if view != which]
-        if len(tables) != 1 or len(tables[0]) != self.symbols:
+        return self.symbols_of(None)
+
+    def symbols_of(self, vocabulary: Float[Tensor, "symbol dim"] | None) -> Candidates:
+        if vocabulary is None or len(vocabulary) != self.symbols:
             raise UserError(
                 f"negatives was dictionary, but the encoders bring no vocabulary of {self.symbols} symbols; "
                 "use encoders=masked, or other negatives"
             )
-        return Candidates(tables[0], torch.arange(self.symbols, device=index.device))
+        return Candidates(vocabulary, torch.arange(self.symbols, device=vocabulary.device))
 
     def sampling(
         self, batch_size: int, key_views: int, keys_per_instance: int = 1, same_instance_negatives: int = 0
