@@ -26,6 +26,7 @@ from nearfar.losses import (
     TripletMarginLoss,
     scoring,
 )
+from nearfar.losses.both_ways import BothLogSumExp
 
 PAIRED: dict[str, Callable[..., Callable[[Tensor, Tensor], Tensor]]] = {
     "ntxent": lambda **o: NTXentLoss(0.3, **o),
@@ -214,3 +215,23 @@ def test_a_mistake_gets_one_sentence(name: str) -> None:
     mistake, said = MISTAKES[name]
     with pytest.raises(UserError, match=said.replace("(", r"\(").replace(")", r"\)")):
         mistake()
+
+
+@pytest.mark.parametrize("tile", [1, 3, 50])
+def test_both_directions_from_one_matrix_are_two_log_sum_exps(tile: int) -> None:
+    """Values and gradients of the rows and the columns of u v^T, whatever the tile, with factors of their own from above."""
+    torch.manual_seed(0)
+    u, v = (torch.randn(n, 4, dtype=torch.float64, requires_grad=True) for n in (7, 5))
+    factors = torch.randn(7, dtype=torch.float64), torch.randn(5, dtype=torch.float64)
+    ours = BothLogSumExp.apply(30 * u, v, tile)
+    theirs = (30 * u @ v.T).logsumexp(1), (30 * u @ v.T).logsumexp(0)
+    for found in (ours, theirs):
+        total = sum((values * factor).sum() for values, factor in zip(found, factors, strict=True))
+        assert isinstance(total, torch.Tensor)
+        total.backward()
+        gradients = u.grad, v.grad
+        u.grad = v.grad = None
+        if found is ours:
+            first = gradients
+    torch.testing.assert_close(ours, theirs)
+    torch.testing.assert_close(first, gradients)

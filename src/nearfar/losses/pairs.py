@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from nearfar.bounds.infonce import log_share
 from nearfar.errors import UserError
+from nearfar.losses.both_ways import BothLogSumExp
 from nearfar.losses.gather import Rows
 from nearfar.losses.scoring import check_paired, negatives, positive_number, rows_at_once, unit
 from nearfar.losses.sigmoid import SoftplusSum
@@ -96,9 +97,13 @@ class ClipLoss(FeaturesLoss):
         logit_bias: float | Tensor | None,
         rows: Rows,
     ) -> Float[Tensor, ""]:
-        there = log_shares(logit_scale * images, texts, rows)
-        back = log_shares(logit_scale * texts, images, rows)
-        loss = -rows.mean(there + back) / 2
+        scaled = logit_scale * images
+        if len(rows.sizes) == 1:  # the scores of one direction are those of the other
+            there, back = BothLogSumExp.apply(scaled, texts, rows_at_once(scaled, texts))
+            loss = rows.mean((there + back) / 2 - (scaled * texts).sum(dim=1))
+        else:
+            there, back = log_shares(scaled, texts, rows), log_shares(logit_scale * texts, images, rows)
+            loss = -rows.mean(there + back) / 2
         if logit_bias is not None:
             # the same number added to every score leaves a softmax as it is; a learnt one still gets its
             # gradient, zero, without which DDP would wait for it
