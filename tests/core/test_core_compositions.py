@@ -22,8 +22,8 @@ from nearfar.recipes import RECIPES
 from nearfar.recipes.choices import CHOICES, ROOMS
 from nearfar.resolve import resolve
 from nearfar.run.trained import check_kind
-from nearfar.train.loop import Trainer
 from nearfar.train.prepare import described, prepare, prime
+from nearfar.train.trainer import Trainer
 
 BATCH, INSTANCES = 6, 24
 TAKEN = {"images": 150, "recordings": 60, "vectors": 80, "texts": 20}  # compositions that must run

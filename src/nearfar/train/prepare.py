@@ -23,7 +23,7 @@ from nearfar.run.features import features
 from nearfar.run.trained import backbone_of, fresh_method, views_of
 from nearfar.schedules import Adaptive, Progress, at, written
 from nearfar.settings import Settings
-from nearfar.train.loop import Trainer, seed_step
+from nearfar.train.trainer import Trainer, seed_step
 from nearfar.types import Batch, Grouping
 
 TRIED = 64  # places in a run at which its schedules are tried together

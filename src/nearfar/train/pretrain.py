@@ -1,18 +1,20 @@
 """From settings to a trained run: what `nearfar pretrain` and `nf.pretrain` do."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from nearfar.data import Limits, Located, locate
+from nearfar.data import Limits, Located, Stream, locate
 from nearfar.data.aside import kept_aside
 from nearfar.encoders import parameters_of
 from nearfar.errors import UserError
 from nearfar.hardware import environment, keep_freed_memory, pick_device, pick_precision
 from nearfar.method import Method
+from nearfar.modalities import DataSet, Description
 from nearfar.recipes.build import NONE
 from nearfar.recipes.given import Objects, given
 from nearfar.run import checkpoints
@@ -27,7 +29,7 @@ from nearfar.settings import MAY_CHANGE, Settings
 from nearfar.train.defaults import resolve_here
 from nearfar.train.init import start_from
 from nearfar.train.logs import Display
-from nearfar.train.loop import Trainer, train
+from nearfar.train.loop import Looks, train
 from nearfar.train.prepare import (
     check_heard,
     described,
@@ -36,6 +38,7 @@ from nearfar.train.prepare import (
     prepare,
     prime,
 )
+from nearfar.train.trainer import Trainer
 from nearfar.train.unseen import make_estimate, never_trained_on
 
 
@@ -82,61 +85,106 @@ def run_pretraining(
     said: str | None = None,
     objects: Objects = NONE,
 ) -> Run:
-    device = pick_device(settings.device)
-    precision = pick_precision(settings.precision, device)
-    changed = changes_since(settings, out)
-    folder = RunFolder(out)
+    folder, located = RunFolder(out), data if isinstance(data, Located) else locate(data)
+    fresh = begins_anew(settings, folder, allow_change)
+    check_kind(settings, located)
+    with folder.claimed():
+        restored = None if fresh else newest_checkpoint(folder)
+        ready = make_ready(settings, located, folder, restored, allow_change, objects)
+        notes = write_down(settings, folder, ready)
+        keep_freed_memory()
+        trainer = ready.trainer
+        display = Display(trainer.steps, trainer.step, settings.epochs, ready.images.unit, quiet)
+        announce(display, settings, notes, trainer)
+        for sentence in filter(None, (said, ready.begun_from)):
+            display.say(sentence)
+        with torch.random.fork_rng(devices=[]):
+            if restored is None:
+                prime(trainer, ready.images, ready.known)
+            facts = {"data": ready.known.as_plain(), "unseen": ready.unseen}
+            train(
+                trainer, ready.stream.batches, out, facts, display, ready.looks, resumed=restored is not None
+            )
+    run = Run(out, folder.settings(), objects, located)
+    run.remember(ready.everything)
+    return run
+
+
+def begins_anew(settings: Settings, folder: RunFolder, allow_change: bool) -> bool:
+    """Whether what is in the folder is no beginning of this run: before its first step there is nothing in a run that other
+    settings could spoil. After it they are refused."""
+    changed = changes_since(settings, folder.path)
     begun = checkpoints.last_named(folder.checkpoints) > 0
     if changed and begun and not allow_change:
         raise UserError(
-            f"{out} was begun with other settings ({changed}); resume with those, choose another --out, or add --allow-change"
+            f"{folder.path} was begun with other settings ({changed}); resume with those, choose another --out, or add --allow-change"
         )
-    located = data if isinstance(data, Located) else locate(data)
-    check_kind(settings, located)
-    with folder.claimed():
-        # before its first step there is nothing in a run that other settings could spoil: it begins anew
-        restored = newest_checkpoint(folder) if begun or not changed else None
-        before = settings.modality.description(restored.facts["data"]) if restored else None
-        limits = Limits(
-            max_bad_share=settings.max_bad_share, quarantine=folder.quarantine, scans=folder.cache
-        )
-        options = settings.modality.opening(settings.views, settings.image_size, before)
-        everything = located.open(limits, **options)
-        images, aside = kept_aside(everything, settings.held_out, settings.seed)
-        known = described(images, settings, before, allow_change)
-        trainer, stream = prepare(settings, images, known, device, precision, objects)
-        probe = make_probe(images, known, settings, device) if settings.probe_every else None
-        check_heard(settings, images, probe is not None)
-        unseen = never_trained_on(known, settings, restored, objects)
-        if restored:
-            resume(trainer, restored, out)
-        begun_from = start_from(trainer.method, settings.init) if settings.init and not restored else None
-        folder.write_settings(settings)
-        notes = notes_of(everything, 0 if aside is None else len(aside), settings.batch_size)
-        folder.write_notes(notes)
-        began = (folder.environment() or {}).get("started") if restored else None
-        facts_here = {
-            "started": began or f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}",
-            "precision": str(precision),
-        }
-        folder.write_environment({**environment(), "device": str(device), **facts_here})
-        keep_freed_memory()
-        display = Display(trainer.steps, trainer.step, settings.epochs, images.unit, quiet)
-        announce(display, settings, notes, trainer, precision)
-        for sentence in filter(None, (said, begun_from)):
-            display.say(sentence)
-        with torch.random.fork_rng(devices=[]):
-            if not restored:
-                prime(trainer, images, known)
-            embed_all = lambda: embedded(trainer, images, known)
-            estimate = make_estimate(images, aside, known, settings, device, unseen, objects)
-            facts = {"data": known.as_plain(), "unseen": unseen}
-            train(
-                trainer, stream.batches, out, facts, display, embed_all, probe, estimate, restored is not None
-            )
-    run = Run(out, folder.settings(), objects, located)
-    run.remember(everything)
-    return run
+    return bool(changed) and not begun
+
+
+@dataclass(frozen=True)
+class Ready:
+    """A run before its next step."""
+
+    everything: DataSet  # what was opened
+    images: DataSet  # of it, what is trained on
+    aside: int  # how many are not
+    known: Description
+    trainer: Trainer
+    stream: Stream
+    looks: Looks
+    unseen: bool | None  # whether what is kept aside was never trained on
+    resumed: bool
+    begun_from: str | None  # a sentence about weights from elsewhere
+
+
+def make_ready(
+    settings: Settings,
+    located: Located,
+    folder: RunFolder,
+    restored: checkpoints.Loaded | None,
+    allow_change: bool,
+    objects: Objects,
+) -> Ready:
+    """Opens the data, builds the method and puts it where it stopped, if it did."""
+    device = pick_device(settings.device)
+    before = settings.modality.description(restored.facts["data"]) if restored else None
+    limits = Limits(max_bad_share=settings.max_bad_share, quarantine=folder.quarantine, scans=folder.cache)
+    options = settings.modality.opening(settings.views, settings.image_size, before)
+    everything = located.open(limits, **options)
+    images, aside = kept_aside(everything, settings.held_out, settings.seed)
+    known = described(images, settings, before, allow_change)
+    precision = pick_precision(settings.precision, device)
+    trainer, stream = prepare(settings, images, known, device, precision, objects)
+    probe = make_probe(images, known, settings, device) if settings.probe_every else None
+    check_heard(settings, images, probe is not None)
+    unseen = never_trained_on(known, settings, restored, objects)
+    if restored:
+        resume(trainer, restored, folder.path)
+    begun_from = start_from(trainer.method, settings.init) if settings.init and not restored else None
+    looks = Looks(
+        lambda: embedded(trainer, images, known),
+        probe,
+        make_estimate(images, aside, known, settings, device, unseen, objects),
+    )
+    held = 0 if aside is None else len(aside)
+    return Ready(
+        everything, images, held, known, trainer, stream, looks, unseen, restored is not None, begun_from
+    )
+
+
+def write_down(settings: Settings, folder: RunFolder, ready: Ready) -> DataNotes:
+    """Settings, what became of the data, and the machine."""
+    folder.write_settings(settings)
+    notes = notes_of(ready.everything, ready.aside, settings.batch_size)
+    folder.write_notes(notes)
+    began = (folder.environment() or {}).get("started") if ready.resumed else None
+    facts_here = {
+        "started": began or f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}",
+        "precision": str(ready.trainer.precision),
+    }
+    folder.write_environment({**environment(), "device": str(ready.trainer.device), **facts_here})
+    return notes
 
 
 def changes_since(settings: Settings, out: Path) -> str:
@@ -182,11 +230,9 @@ def resume(trainer: Trainer, restored: checkpoints.Loaded, out: Path) -> None:
         ) from None
 
 
-def announce(
-    display: Display, settings: Settings, notes: DataNotes, trainer: Trainer, precision: torch.dtype
-) -> None:
+def announce(display: Display, settings: Settings, notes: DataNotes, trainer: Trainer) -> None:
     backbone = backbone_of(trainer.method)
-    kind = str(precision).removeprefix("torch.")
+    kind = str(trainer.precision).removeprefix("torch.")
     for line in notes.lines():
         display.say(line)
     display.say(
