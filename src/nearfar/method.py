@@ -279,7 +279,7 @@ class Method(nn.Module):
         """The weakest of the pairs' claims; the ceiling is that of their weighted mean."""
         facts = {
             **known,
-            "batch_statistics": uses_batch_statistics(self.encoders) or None,
+            "batch_statistics": uses_batch_statistics(self) or None,  # a critic may have a batch norm too
             "normalised": getattr(self.critic, "normalised", None),
         }
 

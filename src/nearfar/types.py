@@ -157,6 +157,7 @@ class NegativeSampling:
     cut: Literal["none", "below", "above"] = "none"
     coverage: Coverage | None = None  # of a cut from above, where it was measured
     weighted: bool = False  # similar negatives count more, dissimilar ones less
+    more_positives: bool = False  # others than the key that belongs to the anchor count as its positives
 
     def __post_init__(self) -> None:
         if self.independent and not self.exchangeable:

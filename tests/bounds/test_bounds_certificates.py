@@ -7,12 +7,13 @@ from dataclasses import replace
 
 import pytest
 import torch
+from torch import Tensor, nn
 
 import nearfar as nf
 from nearfar.bounds import PARTS, smallest_proven_alpha
 from nearfar.errors import UserError
 from nearfar.schedules import Progress, Schedule
-from nearfar.types import Bound, Coverage, NegativeSampling
+from nearfar.types import Bound, Coverage, NegativeSampling, Selection
 
 N, M = 64, 16
 SHARED = NegativeSampling(N, N - 1)
@@ -214,3 +215,63 @@ def test_a_rise_from_zero_is_part_of_a_schedule_s_claim() -> None:
 
 def test_anchors_without_candidates_show_nothing() -> None:
     assert nf.Ring(0.5, 0.9).coverage(nf.Scores.of(torch.zeros(2), torch.zeros(2, 0))) == Coverage(0.0, 0)
+
+
+def test_in_a_chain_what_was_cut_stays_cut() -> None:
+    """A ball after a ring brings nobody back: the most similar are gone, and with them the proof; fewest is fewest of all."""
+    given = NegativeSampling(4, 10, independent=True, held_out=True, batch_statistics=False)
+    for last in (nf.Ball(0.0), nf.Ball(0.5), nf.Ring(0.0, 1.0)):
+        after = nf.Chain(nf.Ring(0.0, 0.5), last).sampling(given)
+        assert after.cut == "above"
+        assert nf.InfoNCE().certificate(after).status == "not covered"
+    rising = nf.Ball(nf.linear(0.0, 0.9))
+    assert nf.Chain(rising, nf.Ball(0.0)).sampling(given) == rising.sampling(given)
+    assert (
+        nf.MultiLabelCPC(0.3).certificate(nf.Chain(rising, nf.Ball(0.0)).sampling(given)).status
+        == "not covered"
+    )
+
+
+class Density(nf.Dot):
+    """A critic that says of itself that its scores are log q(v | u)."""
+
+    normalised = True
+
+
+@pytest.mark.parametrize(
+    ("selection", "status"),
+    [
+        (nf.Everyone(), "proven"),
+        (nf.Ring(0.0, 0.5), "proven"),
+        (nf.Labelled(), "not covered"),
+        (nf.Neighbours(instances=8), "not covered"),
+        (nf.Cave(clusters=2, close=4, instances=8), "not covered"),
+    ],
+)
+def test_barber_agakov_reads_no_negatives_but_its_positives(selection: Selection, status: str) -> None:
+    """E[log q(v | u)] is over the anchor's own key: with others joined to it (log of a sum of e^f) it is another number."""
+    method = nf.Method(nn.Identity(), Density(), nf.InBatch("one"), selection, nf.BarberAgakov(entropy=1.0))
+    assert method.certificate(8, held_out=True).status == status
+
+
+class NormalisingCritic(nn.Module):
+    """A critic with a batch norm of its own, which reads its batch while in training."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.BatchNorm1d(3)
+
+    def prepare(self, embedding: Tensor) -> Tensor:
+        return self.norm(embedding)
+
+    def pairs(self, anchors: Tensor, keys: Tensor, progress: Progress) -> Tensor:
+        return (anchors * keys).sum(dim=1)
+
+    def cross(self, anchors: Tensor, keys: Tensor, progress: Progress) -> Tensor:
+        return anchors @ keys.T
+
+
+def test_a_batch_norm_of_the_critic_s_is_seen() -> None:
+    method = nf.Method(nn.Identity(), NormalisingCritic(), nf.InBatch("one"), nf.Everyone(), nf.InfoNCE())
+    assert method.certificate(8, held_out=True).status == "not covered"
+    assert method.eval().certificate(8, held_out=True).status == "proven"

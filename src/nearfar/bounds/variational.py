@@ -46,6 +46,8 @@ class BarberAgakov:
             return objective(
                 "the critic's scores are not log q(v | u) of a normalised density q, without which H(v) + E[f] is no bound"
             )
+        if sampling.more_positives:
+            return not_covered(sampling.reason)
         condition = (
             f"scores are log q(v | u) of a normalised q and H(v) is {self.entropy:.4g} nats; then the estimate never exceeds I "
             "in expectation"

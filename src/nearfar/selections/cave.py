@@ -89,4 +89,11 @@ class Cave(nn.Module):
         )
         if self.close is not None:
             why = f"{why}, and close neighbours count as positives"
-        return replace(given, exchangeable=False, independent=False, reason=why)
+        joined = self.close is not None
+        return replace(
+            given,
+            exchangeable=False,
+            independent=False,
+            reason=why,
+            more_positives=joined or given.more_positives,
+        )

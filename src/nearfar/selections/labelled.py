@@ -38,6 +38,6 @@ class Labelled(Assigned):
 
     def sampling(self, given: NegativeSampling, progress: Progress | None = None) -> NegativeSampling:
         why = f"candidates with the anchor's {self.by} are positives, so negatives are not draws of p(v)"
-        return replace(
-            given, exchangeable=False, independent=False, reason=why, min_negatives=min(1, given.negatives)
-        )
+        fewest = min(1, given.negatives)
+        unlike = replace(given, exchangeable=False, independent=False, reason=why)
+        return replace(unlike, min_negatives=fewest, more_positives=True)

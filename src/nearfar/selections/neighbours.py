@@ -97,4 +97,7 @@ class Neighbours(nn.Module):
         else:
             why = "negatives in the anchor's own clusters were dropped, the most similar ones among them"
         # before the first refresh everyone is kept, so that many can count
-        return replace(given, exchangeable=False, independent=False, reason=why, cut="above")
+        joined = self.keep == "la" or given.more_positives
+        return replace(
+            given, exchangeable=False, independent=False, reason=why, cut="above", more_positives=joined
+        )

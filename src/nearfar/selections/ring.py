@@ -1,7 +1,7 @@
 """Candidates by their rank in similarity: the nearest (Ball), or those between two ranks (Ring, annulus)."""
 
 from dataclasses import dataclass, replace
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import torch
 from jaxtyping import Bool
@@ -133,10 +133,13 @@ def _share(value: Value, key: str) -> Value:
 def selected(
     given: NegativeSampling, lowers: tuple[float, ...], uppers: tuple[float, ...]
 ) -> NegativeSampling:
-    """The sampling after cuts between these edges, the widest of which keeps most."""
+    """The sampling after cuts between these edges, the widest of which keeps most. What an earlier selection cut stays cut."""
     first, last = places(given.negatives, min(lowers), max(uppers))
-    narrow_first, narrow_last = places(given.negatives, max(lowers), min(uppers))
-    cut: Literal["none", "below", "above"] = "none" if first == 0 else "below"
-    if narrow_last < given.negatives:
+    fewest = given.negatives if given.min_negatives is None else given.min_negatives
+    narrow_first, narrow_last = places(fewest, max(lowers), min(uppers))
+    cut = given.cut
+    if narrow_last < fewest:
         cut = "above"
+    elif cut == "none" and first > 0:
+        cut = "below"
     return replace(given, negatives=last - first, min_negatives=narrow_last - narrow_first, cut=cut)
