@@ -13,12 +13,13 @@ from nearfar.report.visuals import Detail
 __all__ = ["write_report"]
 
 
-def write_report(runs: Sequence[Run], out: Path, *, points: int = 1500) -> Path:
-    """Write the page about `runs` to `out` and return where it is.
+def write_report(runs: Sequence[Run] | Run, out: str | Path, *, points: int = 1500) -> Path:
+    """Write the page about a run or several to `out` and return where it is.
 
     `points` is how many images at most the map shows and neighbours are looked for in. A page that was there
     is replaced only when the new one is complete.
     """
+    runs, out = runs if isinstance(runs, Sequence) else [runs], Path(out)
     if not runs:
         raise UserError("report was given no run; give at least one run folder")
     if out.is_dir():
