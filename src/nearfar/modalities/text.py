@@ -142,7 +142,10 @@ class TextModality(Modality):
         known = found.common()
         kept = {key: known[key] for key in ("quarantine", "ignored", "unlabelled")}
         groups = {name: numbers[files] for name, numbers in found.groups.items()}
-        return _texts(found.name, blocks, vocabulary, paths, labelled, groups=groups, **kept)
+        cut_from = np.array(files, dtype=np.int64)
+        return _texts(
+            found.name, blocks, vocabulary, paths, labelled, groups=groups, cut_from=cut_from, **kept
+        )
 
     def from_array(
         self,
