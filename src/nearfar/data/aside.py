@@ -1,6 +1,7 @@
 """A small part of the data that nothing is fitted to, so that a number on it can prove something."""
 
 import numpy as np
+from jaxtyping import Int64
 
 from nearfar.errors import UserError
 from nearfar.modalities import DataSet
@@ -24,4 +25,26 @@ def kept_aside(images: DataSet, share: float | None, seed: int) -> tuple[DataSet
             )
         return images, None
     shuffled = order(seed, HELD_OUT_DRAW, len(images))
-    return images.subset(np.sort(shuffled[rows:])), images.subset(np.sort(shuffled[:rows]))
+    train, aside = shuffled[rows:], shuffled[:rows]
+    if images.cut_from is not None:
+        train, aside = _by_whole(shuffled, images.cut_from, rows) or (train, aside)
+    return images.subset(np.sort(train)), images.subset(np.sort(aside))
+
+
+def _by_whole(
+    shuffled: Int64[np.ndarray, "row"], cut_from: Int64[np.ndarray, "row"], rows: int
+) -> tuple[np.ndarray, np.ndarray] | None:
+    """Parts of one whole are no independent draws: whole files are kept aside, and of each a single part.
+
+    None where that would leave too few to contrast, or take much more than was asked for: then rows are kept aside as they come, and
+    the estimate on them proves nothing (`train/unseen.py`).
+    """
+    wholes, first, sizes = np.unique(cut_from[shuffled], return_index=True, return_counts=True)
+    drawn = np.argsort(first, kind="stable")  # in the order in which the shuffled rows meet them
+    enough = int(np.searchsorted(np.cumsum(sizes[drawn]), rows)) + 1
+    chosen = drawn[: max(enough, FEWEST)]
+    taken = int(sizes[chosen].sum())
+    if len(wholes) == len(cut_from) or taken > 2 * rows or taken == len(cut_from):
+        return None
+    train = shuffled[~np.isin(cut_from[shuffled], wholes[chosen])]
+    return train, shuffled[first[chosen]]

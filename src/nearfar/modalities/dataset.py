@@ -47,7 +47,7 @@ class DataSet:
 
     modality: ClassVar[str]  # its name in `MODALITIES`
     unit: ClassVar[str]  # what one counts
-    each: ClassVar[tuple[str, ...]] = ("labels", "rows")  # fields with a row for each instance
+    each: ClassVar[tuple[str, ...]] = ("labels", "rows", "cut_from")  # fields with a row for each instance
 
     name: str  # what the user wrote
     fingerprint: str  # sha256 over the names, labels and contents of what is usable
@@ -57,6 +57,9 @@ class DataSet:
     store: Store
     rows: Int64[np.ndarray, "instance"]  # this set's instances among the store's
     groups: Mapping[str, Int64[np.ndarray, "instance"]] = field(default_factory=dict)  # who belongs together
+    cut_from: Int64[np.ndarray, "instance"] | None = (
+        None  # of which whole (a file) it is a part, if several can be
+    )
     quarantine: tuple[tuple[str, str], ...] = ()  # (path, reason) of what cannot be used
     ignored: int = 0  # files in the folder that do not claim to be of this modality
     unlabelled: str = ""  # why there are no labels, where there are none

@@ -158,7 +158,7 @@ def make_ready(
     trainer, stream = prepare(settings, images, known, device, precision, objects)
     probe = make_probe(images, known, settings, device) if settings.probe_every else None
     check_heard(settings, images, probe is not None)
-    unseen = never_trained_on(known, settings, restored, objects)
+    unseen = never_trained_on(known, everything, settings, restored, objects)
     if restored:
         resume(trainer, restored, folder.path)
     begun_from = start_from(trainer.method, settings.init) if settings.init and not restored else None
