@@ -14,7 +14,7 @@ import nearfar as nf
 from nearfar.cli import main
 from nearfar.estimate import Training
 from nearfar.estimate.choose import LEAST_EFFECTIVE, Part, chosen_bound, effective, measured_part
-from nearfar.estimate.dependence import look_at_rows, neighbours
+from nearfar.estimate.dependence import autocorrelation, look_at_rows
 from nearfar.estimate.measure import Measured, average_of_draws, expected_variance
 from nearfar.estimate.read import read_sample
 
@@ -292,7 +292,9 @@ def test_neighbours_are_spearman_s_correlation_of_a_column_with_itself() -> None
     from scipy.stats import spearmanr
 
     series = autoregressive(np.random.default_rng(0), 2000)
-    assert neighbours(series[:, None])[0] == pytest.approx(spearmanr(series[1:], series[:-1])[0], abs=0.01)
+    assert autocorrelation(series[:, None])[0, 0] == pytest.approx(
+        spearmanr(series[1:], series[:-1])[0], abs=0.01
+    )
 
 
 @pytest.fixture
