@@ -217,3 +217,15 @@ def test_seasons_are_an_order_too(period: int) -> None:
     assert "in a time series" in refuted
     # one side alone cannot make the two look dependent
     assert not look_at_rows(x, rng.permutation(y)).refuted
+
+
+@pytest.mark.parametrize("share", [0.01, 0.02])
+def test_a_sample_of_q_that_misses_where_p_lives_claims_no_more_than_its_size(share: float) -> None:
+    """KL = -log of the share of q there; of 100 rows none is, in 37 or 13 % of samples: 5.5 nats "proven" where there are 4.6 or 3.9."""
+    rng = np.random.default_rng(0)
+    p, q = 0.5 * rng.random(100), 5 + rng.random(100)
+    found = nf.estimate_kl(p, q, folds=2)
+    assert 1 < float(found.at_least) < -np.log(share)
+    # what overlaps is claimed as before: KL of a shift by one is 1/2
+    near = nf.estimate_kl(rng.normal(size=400) + 1, rng.normal(size=400), folds=2)
+    assert 0.1 < float(near.at_least) < 0.5
