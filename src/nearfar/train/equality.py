@@ -5,9 +5,10 @@ ranks or taken of another rank's rows shows as a difference of order one. `nearf
 """
 
 import json
+import multiprocessing
 import tempfile
 import wave
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -70,15 +71,24 @@ def compare(
     cases: Mapping[str, Mapping[str, Any]] = CASES,
     steps: int = STEPS,
     precision: torch.dtype = torch.float64,
+    batch_size: int | None = None,
 ) -> dict[str, dict[str, float]]:
     """For each case the largest difference in loss, the relative one of the gradient and the largest of a weight, between one process
     and `world` of them, which are started on this machine."""
     with tempfile.TemporaryDirectory() as folder:
-        make_data(Path(folder))
-        mp.start_processes(
-            _one, (world, folder, dict(cases), steps, precision), nprocs=world, start_method="spawn"
-        )
+        batch_size = batch_size or world * PER_RANK
+        make_data(Path(folder), max(INSTANCES, 2 * batch_size))
+        start(world, _one, world, folder, dict(cases), steps, precision, batch_size)
         return json.loads((Path(folder) / "found.json").read_text())
+
+
+def start(count: int, function: Callable[..., None], *arguments: Any) -> None:
+    """`function(rank, *arguments)` in so many new processes; returns when all have ended. Where there is a fork server, it imports for
+    all of them once."""
+    method = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
+    if method == "forkserver":
+        multiprocessing.set_forkserver_preload([__name__])
+    mp.start_processes(function, arguments, nprocs=count, start_method=method)
 
 
 def _one(
@@ -88,6 +98,7 @@ def _one(
     cases: Mapping[str, Mapping[str, Any]],
     steps: int,
     precision: torch.dtype,
+    batch_size: int,
 ) -> None:
     torch.set_num_threads(1)
     dist.init_process_group(
@@ -95,9 +106,9 @@ def _one(
     )
     ranks, found = join(), {}
     for name, case in cases.items():
-        together = trajectory(case, Path(folder), ranks, steps, precision)
+        together = trajectory(case, Path(folder), ranks, steps, precision, batch_size)
         if ranks.first:
-            alone = trajectory(case, Path(folder), ALONE, steps, precision, world * PER_RANK)
+            alone = trajectory(case, Path(folder), ALONE, steps, precision, batch_size)
             found[name] = together.differences(alone)
     if ranks.first:
         (Path(folder) / "found.json").write_text(json.dumps(found))
@@ -110,8 +121,8 @@ def trajectory(
     folder: Path,
     ranks: Ranks,
     steps: int,
-    precision: torch.dtype = torch.float64,
-    batch_size: int | None = None,
+    precision: torch.dtype,
+    batch_size: int,
 ) -> Trajectory:
     """The first steps of a small run."""
     asked = dict(case)
@@ -119,8 +130,8 @@ def trajectory(
     data = {"cpc": "recordings", "mlm": "text.txt"}.get(recipe, "pictures.npz")
     located = locate(str(folder / data))
     small = {
-        "epochs": 10,
-        "batch_size": batch_size or ranks.world * PER_RANK,
+        "epochs": 1000,
+        "batch_size": batch_size,
         "workers": 0,
         "optimizer": "sgd",
         "lr": 0.05,
@@ -149,19 +160,19 @@ def _flat(tensors: list[Tensor]) -> Tensor:
     return torch.cat([tensor.reshape(-1) for tensor in tensors])
 
 
-def make_data(folder: Path) -> None:
+def make_data(folder: Path, instances: int = INSTANCES) -> None:
     """Little sets of pictures, recordings and text, made from fixed seeds."""
     rng = np.random.default_rng(0)
-    coarse = rng.integers(0, 256, (INSTANCES, 4, 4, 3))
-    images = coarse.repeat(4, axis=1).repeat(4, axis=2) + rng.integers(-20, 20, (INSTANCES, 16, 16, 3))
+    coarse = rng.integers(0, 256, (instances, 4, 4, 3))
+    images = coarse.repeat(4, axis=1).repeat(4, axis=2) + rng.integers(-20, 20, (instances, 16, 16, 3))
     np.savez(
-        folder / "pictures.npz", images=images.clip(0, 255).astype(np.uint8), labels=np.arange(INSTANCES) % 4
+        folder / "pictures.npz", images=images.clip(0, 255).astype(np.uint8), labels=np.arange(instances) % 4
     )
     (folder / "recordings").mkdir()
-    for k in range(INSTANCES):
+    for k in range(instances):
         tone = np.sin(np.arange(2500 + 20 * k) * (0.05 + 0.01 * (k % 8)))
         tone += 0.1 * rng.normal(size=len(tone))
-        with wave.open(str(folder / "recordings" / f"{k:02d}.wav"), "wb") as file:
+        with wave.open(str(folder / "recordings" / f"{k:04d}.wav"), "wb") as file:
             file.setnchannels(1)
             file.setsampwidth(2)
             file.setframerate(8000)
