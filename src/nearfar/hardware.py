@@ -13,8 +13,13 @@ from nearfar.errors import UserError
 from nearfar.machine import look
 
 
-def pick_device(name: str) -> torch.device:
-    """The device a setting means; `auto` takes a GPU if there is one."""
+def pick_device(name: str, local: int | None = None) -> torch.device:
+    """The device a setting means; `auto` takes a GPU if there is one. Of several processes on a machine, each has a GPU of its own:
+    `local` is its number there."""
+    if local is not None and name in ("auto", "cuda") and torch.cuda.is_available():
+        own = torch.device("cuda", local % torch.cuda.device_count())
+        torch.cuda.set_device(own)
+        return own
     if name == "auto":
         if torch.cuda.is_available():
             return torch.device("cuda")

@@ -85,6 +85,14 @@ class Settings(BaseModel):
         ge=1,
         description="score this many anchors at a time, never the whole matrix; none: as is fastest",
     )
+    encode_chunk: int | None = Field(
+        None,
+        ge=1,
+        description="encode this many instances at a time, and again for the gradient; none: all, if they fit the memory",
+    )
+    batch_norm: Literal["synchronised", "per-rank"] = Field(
+        "synchronised", description="with several processes: over the batch of all, or of each"
+    )
     log_every: int = Field(10, ge=1, le=2**31, description="steps between rows of metrics.jsonl")
     checkpoint_every: int = Field(200, ge=1, le=2**31, description="steps between checkpoints")
     keep: int = Field(2, ge=1, le=10_000, description="checkpoints kept")

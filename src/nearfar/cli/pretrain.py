@@ -29,11 +29,12 @@ def add(commands: Any) -> None:
         "--allow-change", action="store_true", help="go on although a setting or the data changed"
     )
     pretrain.add_argument("--quiet", action="store_true", help="no progress")
-    pretrain.set_defaults(command=run)
+    pretrain.set_defaults(command=run, several=True)
 
 
 def run(given: argparse.Namespace) -> int:
     from nearfar.data import locate
+    from nearfar.ranks import launched
     from nearfar.settings import read_file, read_words
     from nearfar.train.defaults import resolve_here
     from nearfar.train.pretrain import run_pretraining
@@ -48,8 +49,10 @@ def run(given: argparse.Namespace) -> int:
     ) as problem:  # a mistake in the settings comes first, and they can be printed without data
         missing, modality = problem, None
     settings, said = resolve_here(recipe, data, given.out, config, read_words(words), modality=modality)
-    if given.print_config:
+    first = launched()[0] == 0
+    if given.print_config and first:
         print(settings.as_yaml(), end="")
+    if given.print_config:
         return DONE
     if given.out is None:
         raise UserError("--out is missing; name the folder the run goes to, for instance --out runs/first")
@@ -58,7 +61,8 @@ def run(given: argparse.Namespace) -> int:
     run = run_pretraining(
         settings, located, given.out, allow_change=given.allow_change, quiet=given.quiet, said=said
     )
-    print(f"{run.path}: trained for {run.facts['step']} steps; next: nearfar evaluate {run.path}")
+    if first:
+        print(f"{run.path}: trained for {run.facts['step']} steps; next: nearfar evaluate {run.path}")
     return DONE
 
 

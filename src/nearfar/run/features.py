@@ -5,8 +5,9 @@ import hashlib
 import uuid
 from collections.abc import Callable
 from pathlib import Path
-from typing import Literal
+from typing import Literal, cast
 
+import numpy as np
 import torch
 from jaxtyping import Float
 from safetensors import SafetensorError
@@ -17,9 +18,10 @@ from torch import Tensor, nn
 from nearfar.atomic import write_whole
 from nearfar.buffers import frozen
 from nearfar.errors import NotFinite
-from nearfar.modalities import Instances
+from nearfar.modalities import DataSet, Instances
 from nearfar.modalities.base import MakeViews
 from nearfar.modalities.showing import plain_views
+from nearfar.ranks import ALONE, Ranks
 
 
 def features(
@@ -31,21 +33,23 @@ def features(
     device: torch.device | str = "cpu",
     workers: int = 2,
     precision: Literal["fp32", "bf16"] = "fp32",
+    ranks: Ranks = ALONE,
 ) -> Float[Tensor, "image dim"]:
-    """The encoder's features of every image, in order, as float32 on the CPU.
+    """The encoder's features of every image, in order, as float32 on the CPU; several ranks share the work, and each has all of it.
 
     The encoder comes back as it was: batch norm reads its statistics and moves none of them, every module's
     training mode is put back, and an encoder that lives elsewhere than `device` is copied there, not moved. Features that
     are not finite are refused: whatever is made of them would be a number about nothing.
     """
     device = torch.device(device)
+    mine, gather = shared_batches(images, batch_size, ranks)
     half = torch.autocast(device.type, dtype=torch.bfloat16, enabled=precision == "bf16")
     with torch.inference_mode(), frozen(_on(encoder, device)) as still, half:
         parts = [
             still(_laid_out(view).to(device, non_blocking=True)).float().cpu()
-            for view in plain_views(images, plain, batch_size, workers)
+            for view in plain_views(mine, plain, batch_size, workers)
         ]
-    embedded = torch.cat(parts)  # outside inference mode, so that the result may enter autograd
+    embedded = gather(torch.cat(parts))  # outside inference mode, so that the result may enter autograd
     wrong = int((~embedded.isfinite().all(dim=1)).sum())
     if wrong:
         raise NotFinite(
@@ -53,6 +57,19 @@ def features(
             "or too large for these inputs"
         )
     return embedded
+
+
+def shared_batches(
+    images: Instances, batch_size: int, ranks: Ranks
+) -> tuple[Instances, Callable[[Tensor], Tensor]]:
+    """This rank's run of whole batches, so that none is other than in one process, and what puts all ranks' rows together. Of fewer
+    batches than ranks everybody takes all."""
+    count = -(-len(images) // batch_size)
+    if not ranks.several or count < ranks.world:
+        return images, lambda rows: rows
+    mine = ranks.share(count)
+    rows = np.arange(mine.start * batch_size, min(mine.stop * batch_size, len(images)))
+    return cast(DataSet, images).subset(rows), ranks.everyones
 
 
 def _laid_out(view: Tensor) -> Tensor:

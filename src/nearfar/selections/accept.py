@@ -107,9 +107,10 @@ class Accept(nn.Module):
     def forward(self, scores: Scores, context: Context | None = None) -> Scores:
         # one number of torch's generator, then a function of it and the pair's place: a tile draws what the whole would
         seed = int(torch.randint(2**62, ()))
+        first = 0 if context is None else context.first
 
         def draw(chances: Tensor, rows: Tensor) -> Tensor:
-            return uniform_grid(seed, rows, chances.shape[1]) < chances
+            return uniform_grid(seed, rows + first, chances.shape[1]) < chances
 
         return self.drawn(scores, draw)
 
