@@ -9,6 +9,7 @@ from torch import nn
 
 from nearfar.buffers import frozen
 from nearfar.data import Stream
+from nearfar.data.stream import batch_of
 from nearfar.errors import UserError
 from nearfar.evaluate.knn import knn_probe
 from nearfar.method import Method
@@ -24,7 +25,7 @@ from nearfar.run.trained import backbone_of, fresh_method, views_of
 from nearfar.schedules import Adaptive, Progress, at, written
 from nearfar.settings import Settings
 from nearfar.train.trainer import Trainer, seed_step
-from nearfar.types import Batch, Grouping
+from nearfar.types import Grouping
 
 TRIED = 64  # places in a run at which its schedules are tried together
 SAMPLE = 4096  # instances that probes look at
@@ -32,9 +33,14 @@ LEAST_PROBED = 50  # labelled instances: of fewer, a held-out fifth tells nothin
 
 
 def described(
-    data: DataSet, settings: Settings, before: Description | None, allow_change: bool
+    data: DataSet,
+    settings: Settings,
+    before: Description | None,
+    allow_change: bool,
+    whole: DataSet | None = None,
 ) -> Description:
-    """What the data are like: size of a view, statistics, vocabulary. A resumed run keeps its own."""
+    """What the data are like: size of a view, statistics, vocabulary, classes (of the `whole` that they are part of). A resumed
+    run keeps its own."""
     if before is not None and before.fingerprint != data.fingerprint:
         if not allow_change:
             raise UserError(
@@ -44,7 +50,7 @@ def described(
         return before.of(data)
     if before is not None:
         return before.resized(settings.image_size)
-    return settings.modality.describe(data, settings.image_size)
+    return settings.modality.describe(data, settings.image_size).labelled(*(whole or data).label_range)
 
 
 def _sample(size: int) -> np.ndarray:
@@ -133,7 +139,7 @@ def prime(trainer: Trainer, data: DataSet, known: Description) -> None:
     for part in np.array_split(rows, max(1, wanted // trainer.settings.batch_size)):
         (shown,) = plain(data.load(part), 0, 0, part)
         views = plain.as_views(shown, trainer.settings.views["count"])
-        trainer.method.prime(Batch(views, torch.from_numpy(part)).to(trainer.device))
+        trainer.method.prime(batch_of(data, views, part).to(trainer.device))
 
 
 @torch.no_grad()

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from nearfar.data import Limits, Located, Stream, locate
-from nearfar.data.aside import kept_aside
+from nearfar.data.aside import few_labelled, kept_aside
 from nearfar.encoders import parameters_of
 from nearfar.errors import UserError
 from nearfar.hardware import environment, keep_freed_memory, pick_device, pick_precision
@@ -73,6 +73,22 @@ def pretrain(
     return run_pretraining(
         chosen, located, Path(out), allow_change=allow_change, quiet=quiet, said=said, objects=asked.objects
     )
+
+
+def train_supervised(
+    data: Any, out: str | Path, *, labels: Any = None, recipe: str | Method = "supervised", **settings: Any
+) -> Run:
+    """Trains encoder and classifier on the labels of `data`, by cross-entropy: `pretrain` with the recipe "supervised".
+
+        run = nf.train("photos/", out="runs/labels", init="runs/photos", layer_decay=0.7, labels=0.01)
+
+    `labels` is a number where it is the setting (this share of the labelled data, or so many of each class) and an array where it
+    holds the labels of an array of instances; both: the array here, the number as config={"labels": 0.01}.
+    """
+    if isinstance(labels, (int, float)) and not isinstance(labels, bool):
+        settings["config"] = {**(settings.get("config") or {}), "labels": labels}
+        labels = None
+    return pretrain(recipe, data, out, labels=labels, **settings)
 
 
 def run_pretraining(
@@ -153,7 +169,8 @@ def make_ready(
     options = settings.modality.opening(settings.views, settings.image_size, before)
     everything = located.open(limits, **options)
     images, aside = kept_aside(everything, settings.held_out, settings.seed)
-    known = described(images, settings, before, allow_change)
+    images = few_labelled(images, settings.labels, settings.labels_seed)
+    known = described(images, settings, before, allow_change, everything)
     precision = pick_precision(settings.precision, device)
     trainer, stream = prepare(settings, images, known, device, precision, objects)
     probe = make_probe(images, known, settings, device) if settings.probe_every else None
@@ -176,7 +193,7 @@ def make_ready(
 def write_down(settings: Settings, folder: RunFolder, ready: Ready) -> DataNotes:
     """Settings, what became of the data, and the machine."""
     folder.write_settings(settings)
-    notes = notes_of(ready.everything, ready.aside, settings.batch_size)
+    notes = notes_of(ready.everything, ready.aside, len(ready.images), settings.batch_size)
     folder.write_notes(notes)
     began = (folder.environment() or {}).get("started") if ready.resumed else None
     facts_here = {
