@@ -74,6 +74,12 @@ class Settings(BaseModel):
     lr: Any = Field(2e-3, description="a number (warm-up, then cosine to 0) or a schedule, taken as it is")
     warmup: float = Field(1.0, ge=0, description="epochs of linear rise when lr is a number")
     weight_decay: float = Field(1e-4, ge=0, description="leaves out norms and biases")
+    layer_decay: float = Field(
+        1.0,
+        gt=0,
+        le=1,
+        description="each stage of the backbone learns at this multiple of the next one's rate",
+    )
     clip: float | None = Field(None, gt=0, description="largest gradient norm")
     precision: Literal["auto", "fp32", "bf16"] = Field(
         "auto", description="auto: bf16 where the hardware has it"
@@ -109,6 +115,12 @@ class Settings(BaseModel):
         lt=0.5,
         description="share of the data kept aside to estimate information on; none: 5 %, up to 2,048, if there are 1,000",
     )
+    labels: int | float | None = Field(
+        None,
+        gt=0,
+        description="train on this share of the labelled data (0.01), or so many of each class (10); none: all",
+    )
+    labels_seed: int = Field(0, ge=0, lt=2**62, description="of the draw that labels= makes")
     max_bad_share: float = Field(0.05, ge=0, le=1, description="share of unusable files to go on with")
     views: dict[str, Any]
     encoders: dict[str, Any]
@@ -145,6 +157,15 @@ class Settings(BaseModel):
         if name not in OPTIMISERS:
             raise unknown(name, OPTIMISERS, "optimizers")
         return name
+
+    @field_validator("labels")
+    @classmethod
+    def _labels(cls, asked: float | None) -> float | None:
+        if isinstance(asked, float) and asked >= 1 and not asked.is_integer():
+            raise UserError(
+                f"labels was {asked!r}; expected a share below 1, or a whole number of each class"
+            )
+        return asked
 
     @field_validator("device")
     @classmethod

@@ -184,7 +184,8 @@ def test_evaluation_never_changes_the_encoder(run: SmallRun) -> None:
 
 def figures(found: dict[str, Any]) -> dict[str, float]:
     """What the protocol itself computed."""
-    return {name: value for name, value in found.items() if not name.startswith("interval")}
+    added = ("interval", "interval_top5", "per_class", "confusion")
+    return {name: value for name, value in found.items() if name not in added}
 
 
 def stored(run: SmallRun) -> list[dict[str, Any]]:
@@ -384,8 +385,8 @@ def test_mistakes_are_one_sentence(run: SmallRun) -> None:
 @pytest.mark.parametrize(
     ("asked", "words"),
     [
-        (["knm"], r"--protocol was 'knm' \(did you mean knn\?\); expected knn, nearest, linear"),
-        (["knn", "svm"], r"--protocol was 'svm'; expected knn, nearest, linear"),
+        (["knm"], r"--protocol was 'knm' \(did you mean knn\?\); expected knn, nn, nearest, linear, mlp"),
+        (["knn", "svm"], r"--protocol was 'svm'; expected knn, nn, nearest, linear, mlp"),
         ([], "--protocol was empty"),
     ],
 )

@@ -22,14 +22,19 @@ def add(commands: Any) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     pretrain.add_argument("words", nargs="*", metavar="RECIPE DATA key=value", help="see nearfar recipes")
-    pretrain.add_argument("--out", type=Path, help="run folder")
-    pretrain.add_argument("--config", type=Path, help="YAML file of settings; key=value words go over it")
-    pretrain.add_argument("--print-config", action="store_true", help="print the complete settings and stop")
-    pretrain.add_argument(
+    add_options(pretrain)
+    pretrain.set_defaults(command=run, several=True)
+
+
+def add_options(command: argparse.ArgumentParser) -> None:
+    """What every command that trains can be told beside settings."""
+    command.add_argument("--out", type=Path, help="run folder")
+    command.add_argument("--config", type=Path, help="YAML file of settings; key=value words go over it")
+    command.add_argument("--print-config", action="store_true", help="print the complete settings and stop")
+    command.add_argument(
         "--allow-change", action="store_true", help="go on although a setting or the data changed"
     )
-    pretrain.add_argument("--quiet", action="store_true", help="no progress")
-    pretrain.set_defaults(command=run, several=True)
+    command.add_argument("--quiet", action="store_true", help="no progress")
 
 
 def run(given: argparse.Namespace) -> int:
@@ -66,6 +71,12 @@ def run(given: argparse.Namespace) -> int:
     return DONE
 
 
+def _example(recipe: str) -> str:
+    from nearfar.cli.train import RECIPE
+
+    return "nearfar train photos/" if recipe == RECIPE else f"nearfar pretrain {recipe} photos/"
+
+
 def _split_words(words: Sequence[str], config: dict[str, Any]) -> tuple[str, str, list[str]]:
     """RECIPE and DATA are the words before the first key=value; a file of settings may name them too."""
     leading: list[str] = []
@@ -82,7 +93,5 @@ def _split_words(words: Sequence[str], config: dict[str, Any]) -> tuple[str, str
             "RECIPE is missing; nearfar recipes lists them, for instance nearfar pretrain simclr photos/"
         )
     if not isinstance(data, str):
-        raise UserError(
-            f"DATA is missing; name a folder of pictures, for instance nearfar pretrain {recipe} photos/"
-        )
+        raise UserError(f"DATA is missing; name a folder of pictures, for instance {_example(recipe)}")
     return recipe, data, list(words[len(leading) :])

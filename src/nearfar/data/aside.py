@@ -1,4 +1,5 @@
-"""A small part of the data that nothing is fitted to, so that a number on it can prove something."""
+"""What is trained on: all of the data, but for a small part that nothing is fitted to, so that a number on it can prove something,
+and but for what `labels=` leaves out."""
 
 import numpy as np
 from jaxtyping import Int64
@@ -6,6 +7,7 @@ from jaxtyping import Int64
 from nearfar.errors import UserError
 from nearfar.modalities import DataSet
 from nearfar.randomness import order
+from nearfar.splits import drawn
 
 SHARE, MOST, FEWEST = 0.05, 2048, 8  # instances kept aside
 ENOUGH = 1000  # instances, from which on some are kept aside unasked
@@ -48,3 +50,13 @@ def _by_whole(
         return None
     train = shuffled[~np.isin(cut_from[shuffled], wholes[chosen])]
     return train, shuffled[first[chosen]]
+
+
+def few_labelled(data: DataSet, asked: float | None, seed: int) -> DataSet:
+    """The part of the data that `labels=` draws; all of them without it."""
+    if asked is None:
+        return data
+    if data.labels is None:
+        why = f" ({data.unlabelled})" if data.unlabelled else ""
+        raise UserError(f"labels was {asked:g}, but {data.name} has no labels to draw by{why}")
+    return data.subset(drawn(data.labels, asked, seed))

@@ -7,10 +7,12 @@ number of workers nor the number of ranks changes what is seen.
 
 from collections.abc import Iterator
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 import torch
 from jaxtyping import Int64
+from torch import Tensor
 
 from nearfar.errors import UserError
 from nearfar.modalities import DataSet
@@ -89,10 +91,14 @@ def plain_batches(data: DataSet, views: MakeViews, batch_size: int, *, workers: 
 
 
 def _viewed(data: DataSet, views: MakeViews, seed: int, epoch: int, rows: np.ndarray) -> Batch:
-    index = torch.from_numpy(rows)
+    return batch_of(data, views(data.load(rows), seed, epoch, rows), rows)
+
+
+def batch_of(data: Any, views: tuple[Tensor, ...], rows: Int64[np.ndarray, "instance"]) -> Batch:
+    """Views of these rows, with all that the data know of them."""
     labels = None if data.labels is None else torch.from_numpy(data.labels[rows])
-    groups = {name: torch.from_numpy(numbers[rows]) for name, numbers in data.groups.items()}
-    return Batch(views(data.load(rows), seed, epoch, rows), index, labels, groups)
+    groups = {name: torch.from_numpy(numbers[rows]) for name, numbers in getattr(data, "groups", {}).items()}
+    return Batch(views, torch.from_numpy(rows), labels, groups)
 
 
 def _check_workers(workers: int) -> None:

@@ -8,6 +8,7 @@ from nearfar.encoders.heads import Network, linear_head, mlp_head
 from nearfar.encoders.infomax import InfoMax
 from nearfar.encoders.masked import MaskedSymbols, TokenTransformer
 from nearfar.encoders.per_view import PerView
+from nearfar.encoders.prototypes import Prototypes
 from nearfar.encoders.roles import Momentum, Shared, as_encoders
 from nearfar.encoders.sequence import ConvGRU, Predictive
 from nearfar.types import Encoders
@@ -19,6 +20,7 @@ PARTS: dict[str, Callable[..., Encoders]] = {
     "infomax": InfoMax,
     "predictive": Predictive,
     "masked": MaskedSymbols,
+    "prototypes": Prototypes,
 }
 
 __all__ = [
@@ -33,6 +35,7 @@ __all__ = [
     "Network",
     "PerView",
     "Predictive",
+    "Prototypes",
     "Shared",
     "TokenTransformer",
     "as_encoders",

@@ -61,6 +61,8 @@ class InfoMax(nn.Module):
 
     @classmethod
     def from_config(cls, plan: HeadConfig, seen: InputSpec, **settings: Any) -> Self:
+        if plan.head == "none":
+            raise UserError("encoders.head was none with encoders=infomax; its summary is what a head makes")
         network = plan.network(seen)
         channels, side = map_shape(network.backbone, seen)
         whole = nn.Sequential(

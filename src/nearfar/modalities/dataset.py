@@ -71,6 +71,13 @@ class DataSet:
             return 0
         return len(self.classes) or len(np.unique(self.labels[self.labels >= 0]))
 
+    @property
+    def label_range(self) -> tuple[int | None, tuple[str, ...]]:
+        """How many numbers labels can be, from 0 on, and the names of those that have one; (None, ()) without labels."""
+        if self.labels is None or not len(self.labels):
+            return None, ()
+        return max(int(self.labels.max()) + 1, len(self.classes)), self.classes
+
     def __len__(self) -> int:
         return len(self.rows)
 

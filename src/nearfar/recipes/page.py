@@ -16,7 +16,7 @@ from nearfar.recipes.equations import equation_of, template
 from nearfar.recipes.recipe import Recipe
 from nearfar.types import Certificate
 
-INSTANCES = 10_000
+INSTANCES, CLASSES = 10_000, 10
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Entry:
             method = build_method(
                 self.choices,
                 backbone=self.modality.smallest_network,
-                data=self.modality.typical(INSTANCES),
+                data=self.modality.typical(INSTANCES).labelled(CLASSES),
             )
             return method.eval().certificate(self.batch_size, self.choices["views"]["count"], held_out=True)
 

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from jaxtyping import Float, Int
 
+from nearfar.data.stream import batch_of
 from nearfar.method import Method
 from nearfar.randomness import order
 from nearfar.recipes.choices import ROOMS
@@ -83,7 +84,7 @@ def _measured(run: Run, images: Images, settings: Mapping[str, Any], extent: Ext
     images = run.trained_on(images)
     rows = order(2, 0, len(images))[: _anchors(method, int(settings["batch_size"]))]
     views = run.views()(images.load(rows), int(settings["seed"]), int(progress.epoch), rows)
-    batch = Batch(views, torch.from_numpy(rows)).to(run.device)
+    batch = batch_of(images, views, rows).to(run.device)
     sifted, coverage = _sifted(method, batch, progress, int(settings["seed"]))
     if not (sifted.group >= 0).any():
         return Absent("The anchors have no negatives, so the selection has nothing to choose from.")

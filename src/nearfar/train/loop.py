@@ -142,7 +142,8 @@ class Loop:
         if found is not None and math.isfinite(found.nats):
             self.log.write({"kind": "held-out", **now, **held_out_row(found)})
             if self.last:
-                self.display.say(held_out_line(found))
+                tells = getattr(self.trainer.method.encoders, "tells", "shared by two views")
+                self.display.say(held_out_line(found, tells))
         if looks.probe is not None and self.settings.probe_every:
             try:
                 score = looks.probe(trainer.method)

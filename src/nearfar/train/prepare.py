@@ -9,6 +9,7 @@ from torch import nn
 
 from nearfar.buffers import frozen
 from nearfar.data import Stream
+from nearfar.data.stream import batch_of
 from nearfar.encoding import Encoding
 from nearfar.errors import UserError
 from nearfar.evaluate.knn import knn_probe
@@ -34,9 +35,14 @@ LEAST_PROBED = 50  # labelled instances: of fewer, a held-out fifth tells nothin
 
 
 def described(
-    data: DataSet, settings: Settings, before: Description | None, allow_change: bool
+    data: DataSet,
+    settings: Settings,
+    before: Description | None,
+    allow_change: bool,
+    whole: DataSet | None = None,
 ) -> Description:
-    """What the data are like: size of a view, statistics, vocabulary. A resumed run keeps its own."""
+    """What the data are like: size of a view, statistics, vocabulary, classes (of the `whole` that they are part of). A resumed
+    run keeps its own."""
     if before is not None and before.fingerprint != data.fingerprint:
         if not allow_change:
             raise UserError(
@@ -46,7 +52,7 @@ def described(
         return before.of(data)
     if before is not None:
         return before.resized(settings.image_size)
-    return settings.modality.describe(data, settings.image_size)
+    return settings.modality.describe(data, settings.image_size).labelled(*(whole or data).label_range)
 
 
 def _sample(size: int) -> np.ndarray:
@@ -146,7 +152,7 @@ def prime(trainer: Trainer, data: DataSet, known: Description) -> None:
         own = part[trainer.ranks.share(len(part))]
         (shown,) = plain(data.load(own), 0, 0, own)
         views = plain.as_views(shown, trainer.settings.views["count"])
-        trainer.method.prime(trainer.here(Batch(views, torch.from_numpy(own))))
+        trainer.method.prime(trainer.here(batch_of(data, views, own)))
 
 
 @torch.no_grad()

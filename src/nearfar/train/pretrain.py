@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from nearfar.data import Limits, Located, Stream, locate
-from nearfar.data.aside import kept_aside
+from nearfar.data.aside import few_labelled, kept_aside
 from nearfar.encoders import parameters_of
 from nearfar.errors import UserError
 from nearfar.hardware import environment, keep_freed_memory, pick_device, pick_precision
@@ -78,6 +78,22 @@ def pretrain(
     )
 
 
+def train_supervised(
+    data: Any, out: str | Path, *, labels: Any = None, recipe: str | Method = "supervised", **settings: Any
+) -> Run:
+    """Trains encoder and classifier on the labels of `data`, by cross-entropy: `pretrain` with the recipe "supervised".
+
+        run = nf.train("photos/", out="runs/labels", init="runs/photos", layer_decay=0.7, labels=0.01)
+
+    `labels` is a number where it is the setting (this share of the labelled data, or so many of each class) and an array where it
+    holds the labels of an array of instances; both: the array here, the number as config={"labels": 0.01}.
+    """
+    if isinstance(labels, (int, float)) and not isinstance(labels, bool):
+        settings["config"] = {**(settings.get("config") or {}), "labels": labels}
+        labels = None
+    return pretrain(recipe, data, out, labels=labels, **settings)
+
+
 def run_pretraining(
     settings: Settings,
     data: Any,
@@ -94,7 +110,7 @@ def run_pretraining(
     with folder.claimed() if ranks.first else nullcontext():
         restored = where_it_stopped(settings, folder, allow_change, ranks)
         ready = make_ready(settings, located, folder, restored, allow_change, objects, ranks)
-        notes = notes_of(ready.everything, ready.aside, settings.batch_size)
+        notes = notes_of(ready.everything, ready.aside, len(ready.images), settings.batch_size)
         if ranks.first:
             write_down(settings, folder, ready, notes)
         keep_freed_memory()
@@ -171,7 +187,8 @@ def make_ready(
     options = settings.modality.opening(settings.views, settings.image_size, before)
     everything = opened_by_all(located, limits, options, ranks)
     images, aside = kept_aside(everything, settings.held_out, settings.seed)
-    known = described(images, settings, before, allow_change)
+    images = few_labelled(images, settings.labels, settings.labels_seed)
+    known = described(images, settings, before, allow_change, everything)
     precision = pick_precision(settings.precision, device)
     trainer, stream = prepare(settings, images, known, device, precision, objects, ranks)
     probe = make_probe(images, known, settings, device) if settings.probe_every else None

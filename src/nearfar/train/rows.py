@@ -41,11 +41,11 @@ def held_out_row(found: HeldOut) -> dict[str, Any]:
     }
 
 
-def held_out_line(found: HeldOut) -> str:
+def held_out_line(found: HeldOut, tells: str) -> str:
     certificate = found.certificate
     ceiling = "" if certificate.ceiling is None else f", ceiling {certificate.ceiling:.3g}"
     return (
-        f"on {found.instances} held-out instances: {found.nats:.3f} ± {found.error:.3f} nats shared by two views "
+        f"on {found.instances} held-out instances: {found.nats:.3f} ± {found.error:.3f} nats {tells} "
         f"({certificate.status} lower bound{ceiling})"
         if certificate.status == "proven"
         else f"on {found.instances} held-out instances: {found.nats:.3f} nats, {certificate.status}: {certificate.condition}"

@@ -17,6 +17,7 @@ from nearfar import optimisers
 from nearfar.method import Method
 from nearfar.run import checkpoints
 from nearfar.run.facts import fits
+from nearfar.run.trained import backbones_of
 from nearfar.schedules import Progress, Value, at, cosine
 from nearfar.settings import Settings
 from nearfar.train.adaptive import AdaptiveState
@@ -70,6 +71,7 @@ class Trainer:
             weight_decay=settings.weight_decay,
             momentum=settings.momentum,
             options=settings.optimizer_options,
+            scales=optimisers.layer_scales(self.method, backbones_of(self.method), settings.layer_decay),
         )
         self.collapse = Collapse()
         self.finite = Finite(settings.skip_steps)

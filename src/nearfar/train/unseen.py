@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from nearfar.data.aside import HELD_OUT_DRAW
+from nearfar.data.stream import batch_of
 from nearfar.held_out import HeldOut, held_out_estimate
 from nearfar.method import Method
 from nearfar.modalities import DataSet, Description
@@ -85,7 +86,7 @@ def make_estimate(
             # a method that knows one view of each instance by its place in a bank is asked about a second one here
             if settings.views["count"] == 1 and not getattr(method.encoders, "one_view", False):
                 seen = (*seen, *shown(rows, 1))
-            yield Batch(seen, torch.from_numpy(rows)).to(device)
+            yield batch_of(aside, seen, rows).to(device)
 
     @cache
     def looked_at() -> tuple[str, bool]:
