@@ -66,12 +66,14 @@ if TYPE_CHECKING:
         linear,
         on_loss,
         on_score,
+        plateau,
         stairs,
         steps,
     )
     from nearfar.scores import Candidates, Membership, Scores, dense_scores, streamed_scores
     from nearfar.selections import (
         Accept,
+        Annulus,
         Ball,
         Cave,
         Chain,
@@ -106,9 +108,9 @@ _WHERE = {
     "nearfar.negatives": "Bank InBatch NoNegatives Queue Support",
     "nearfar.priors": "Adversarial SIGReg VarianceCovariance",
     "nearfar.report": "write_report",
-    "nearfar.schedules": "cosine geometric learnt linear on_loss on_score Progress stairs steps",
+    "nearfar.schedules": "cosine geometric learnt linear on_loss on_score plateau Progress stairs steps",
     "nearfar.scores": "Candidates dense_scores Membership Scores streamed_scores",
-    "nearfar.selections": "Accept Ball Cave Chain Everyone Group Hard Labelled Neighbours Ring",
+    "nearfar.selections": "Accept Annulus Ball Cave Chain Everyone Group Hard Labelled Neighbours Ring",
     "nearfar.train.pretrain": "pretrain train_supervised",
     "nearfar.run.trained": "Run",
     "nearfar.train.recipe": "recipe",

@@ -57,6 +57,10 @@ class Settings(BaseModel):
     init: str | None = Field(
         None, description="weights to start from: another run, or a torchvision or timm weights file"
     )
+    preset: str | None = Field(
+        None,
+        description="a paper's own settings for the recipe, under all others; nearfar recipes NAME lists them",
+    )
     backbone: str = Field(
         _FIRST.default_network,
         description="resnet8-w16, resnet8-w32, resnet18, resnet34, resnet50 or timm/NAME; other data have their own",

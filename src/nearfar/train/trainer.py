@@ -76,7 +76,7 @@ class Trainer:
         self.collapse = Collapse()
         self.finite = Finite(settings.skip_steps)
         self.motion = Motion()
-        self.adaptive = AdaptiveState([self.lr, *settings.schedules().values()])
+        self.adaptive = AdaptiveState([self.lr, *settings.schedules().values()], self.steps_per_epoch)
         # a mask may hold infinities, and so does a running mean that has seen nothing yet
         self.unbounded = [
             f"method/{name}"
