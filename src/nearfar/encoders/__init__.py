@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 from nearfar.encoders.backbones import BACKBONES, backbone, check_backbone, parameters_of
 from nearfar.encoders.config import HeadConfig, InputSpec, pictured
+from nearfar.encoders.graphs import GRAPH_NETWORKS, GraphNetwork, InfoGraph, graph_network
 from nearfar.encoders.heads import Network, linear_head, mlp_head
 from nearfar.encoders.infomax import InfoMax
 from nearfar.encoders.masked import MaskedSymbols, TokenTransformer
@@ -18,6 +19,7 @@ PARTS: dict[str, Callable[..., Encoders]] = {
     "momentum": Momentum,
     "per-view": PerView,
     "infomax": InfoMax,
+    "infograph": InfoGraph,
     "predictive": Predictive,
     "masked": MaskedSymbols,
     "prototypes": Prototypes,
@@ -25,9 +27,12 @@ PARTS: dict[str, Callable[..., Encoders]] = {
 
 __all__ = [
     "BACKBONES",
+    "GRAPH_NETWORKS",
     "PARTS",
     "ConvGRU",
+    "GraphNetwork",
     "HeadConfig",
+    "InfoGraph",
     "InfoMax",
     "InputSpec",
     "MaskedSymbols",
@@ -41,6 +46,7 @@ __all__ = [
     "as_encoders",
     "backbone",
     "check_backbone",
+    "graph_network",
     "linear_head",
     "mlp_head",
     "parameters_of",

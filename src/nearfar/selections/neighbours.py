@@ -91,7 +91,9 @@ class Neighbours(nn.Module):
                 close = reach & self.close.together(index, context.candidates.index)
                 unknown = ~self.close.knows(index)[:, None]
                 kept = (reach & ~too_close & ~close) | (offered & unknown)
-                return Membership(kept if sample is None else drawn(kept, sample, seed, rows), close)
+                return Membership(
+                    kept if sample is None else drawn(kept, sample, seed, rows + context.first), close
+                )
 
         divided = scores.negative.divide(rule, close=self.keep == "la", plain=True)
         if divided.close is None:

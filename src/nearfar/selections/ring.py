@@ -55,10 +55,13 @@ class Ring:
         """In a loop of one's own, where edges move by schedule, `context` may be how far the run is."""
         now = _now(context)
         seed = step_seed() if self.sample is not None else 0
+        first = context.first if isinstance(context, Context) else 0  # of this rank's anchors among all
 
         def rule(values: Tensor, offered: Tensor, rows: Tensor) -> Membership:
             inside = self._inside(values, offered, now)
-            return Membership(inside if self.sample is None else drawn(inside, self.sample, seed, rows))
+            return Membership(
+                inside if self.sample is None else drawn(inside, self.sample, seed, rows + first)
+            )
 
         return replace(scores, negative=scores.negative.divide(rule, plain=True).kept)
 
