@@ -22,7 +22,7 @@ from torch import Tensor
 
 from nearfar.data import Limits, locate
 from nearfar.ranks import ALONE, Ranks, join
-from nearfar.settings import resolve
+from nearfar.resolve import resolve
 from nearfar.train.prepare import described, embedded, prepare, prime
 
 STEPS, PER_RANK, INSTANCES = 5, 8, 48
