@@ -100,6 +100,11 @@ class Settings(BaseModel):
         ge=1,
         description="encode this many instances at a time, and again for the gradient; none: all, if they fit the memory",
     )
+    memory: int | None = Field(
+        None,
+        gt=0,
+        description="what the process may take, written 2GB or 800MB: encode_chunk is chosen for it; none: what is free",
+    )
     batch_norm: Literal["synchronised", "per-rank"] = Field(
         "synchronised", description="with several processes: over the batch of all, or of each"
     )
@@ -154,6 +159,11 @@ class Settings(BaseModel):
     @classmethod
     def _max_time(cls, raw: Any) -> Any:
         return seconds(raw) if isinstance(raw, str) else raw
+
+    @field_validator("memory", mode="before")
+    @classmethod
+    def _memory(cls, raw: Any) -> Any:
+        return memory_bytes(raw) if isinstance(raw, str) else raw
 
     @field_validator("optimizer")
     @classmethod
@@ -217,6 +227,26 @@ def seconds(text: str) -> float:
     if not match:
         raise UserError(f"max_time was {text!r}; expected a number of seconds, or 30s, 90m, 2h")
     return float(match[1]) * {"": 1, "s": 1, "m": 60, "h": 3600}[match[2]]
+
+
+UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
+
+
+def memory_bytes(text: str) -> int:
+    """`2GB`, `800MB`, `1.5GiB` or a number, in bytes."""
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?)(i?)B?\s*", text, re.IGNORECASE)
+    if not match:
+        raise UserError(f"memory was {text!r}; expected a number of bytes, or 800MB, 2GB")
+    unit = UNITS[match[2].upper()]
+    return int(float(match[1]) * (unit if not match[3] else 1024 ** (len(str(unit)) // 3)))
+
+
+def in_units(count: int) -> str:
+    """Bytes as people write them."""
+    for unit in ("T", "G", "M", "K"):
+        if abs(count) >= UNITS[unit]:
+            return f"{count / UNITS[unit]:.3g} {unit}B"
+    return f"{count} B"
 
 
 def read_words(words: Iterable[str]) -> dict[str, Any]:

@@ -72,6 +72,10 @@ class Stream:
         """The batches of global steps first, …, last - 1, in order, made ahead by background threads."""
         return prefetch(self._batch, range(first, last), self._workers)
 
+    def few(self, count: int) -> Batch:
+        """Some instances as training shows them."""
+        return _viewed(self._data, self._views, self._seed, 0, self.index(0)[1][:count])
+
     def _batch(self, step: int) -> Batch:
         epoch, rows = self.index(step)
         return _viewed(self._data, self._views, self._seed, epoch, rows)

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -32,6 +32,7 @@ from nearfar.train.defaults import resolve_here
 from nearfar.train.init import start_from
 from nearfar.train.logs import Display
 from nearfar.train.loop import Looks, train
+from nearfar.train.memory import MEASURED, choose_chunk
 from nearfar.train.prepare import (
     check_heard,
     described,
@@ -118,12 +119,13 @@ def run_pretraining(
         quiet = quiet or not ranks.first
         display = Display(trainer.steps, trainer.step, settings.epochs, ready.images.unit, quiet)
         announce(display, settings, notes, trainer)
-        for sentence in filter(None, (said, ready.begun_from)):
+        for sentence in filter(None, (said, *ready.remarks)):
             display.say(sentence)
         with torch.random.fork_rng(devices=[]):
             if restored is None:
                 prime(trainer, ready.images, ready.known)
-            facts = {"data": ready.known.as_plain(), "unseen": ready.unseen}
+            chunk = trainer.method.encoding.chunk
+            facts = {"data": ready.known.as_plain(), "unseen": ready.unseen, "encode_chunk": chunk}
             train(
                 trainer, ready.stream.batches, out, facts, display, ready.looks, resumed=restored is not None
             )
@@ -168,7 +170,7 @@ class Ready:
     looks: Looks
     unseen: bool | None  # whether what is kept aside was never trained on
     resumed: bool
-    begun_from: str | None  # a sentence about weights from elsewhere
+    remarks: tuple[str | None, ...]  # sentences: weights from elsewhere, encoding in parts
 
 
 def make_ready(
@@ -198,6 +200,9 @@ def make_ready(
         resume(trainer, restored, folder.path)
     begun_from = start_from(trainer.method, settings.init) if settings.init and not restored else None
     ranks.copy_first(list(trainer.method.state_dict().values()))  # modules that somebody made began anyhow
+    before_chunk = restored.facts.get("encode_chunk") if restored else None
+    chunk, in_parts = choose_chunk(trainer, stream.few(MEASURED), before_chunk)
+    trainer.method.encoding = replace(trainer.method.encoding, chunk=chunk)
     looks = Looks(
         lambda: embedded(trainer, images, known),
         probe,
@@ -205,7 +210,16 @@ def make_ready(
     )
     held = 0 if aside is None else len(aside)
     return Ready(
-        everything, images, held, known, trainer, stream, looks, unseen, restored is not None, begun_from
+        everything,
+        images,
+        held,
+        known,
+        trainer,
+        stream,
+        looks,
+        unseen,
+        restored is not None,
+        (begun_from, in_parts),
     )
 
 
