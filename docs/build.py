@@ -27,6 +27,7 @@ PAGES = {
     "docs/methods.md": ("methods.html", "Methods"),
     "docs/certificates.md": ("certificates.html", "Certificates"),
     "docs/information.md": ("information.html", "Mutual information"),
+    "docs/export.md": ("export.html", "Export"),
     "docs/studies.md": ("studies.html", "Studies"),
     "docs/architecture.md": ("architecture.html", "Architecture"),
     "docs/extending.md": ("extending.html", "Extending"),

@@ -50,6 +50,8 @@ if TYPE_CHECKING:
     )
     from nearfar.evaluate import evaluate_run, knn
     from nearfar.evaluate import evaluate_run as evaluate
+    from nearfar.exported.hub import Encoder
+    from nearfar.exported.write import export
     from nearfar.method import Method
     from nearfar.negatives import Bank, InBatch, NoNegatives, Queue, Support
     from nearfar.priors import Adversarial, SIGReg, VarianceCovariance
@@ -95,6 +97,8 @@ _WHERE = {
     "nearfar.estimate": "check_mi Estimate estimate_cmi estimate_kl estimate_mi fit_density info mi_over_lags pointwise_mi rank_columns "
     "total_correlation",
     "nearfar.evaluate": "evaluate_run knn",
+    "nearfar.exported.hub": "Encoder",
+    "nearfar.exported.write": "export",
     "nearfar.method": "Method",
     "nearfar.negatives": "Bank InBatch NoNegatives Queue Support",
     "nearfar.priors": "Adversarial SIGReg VarianceCovariance",

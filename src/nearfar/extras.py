@@ -18,10 +18,16 @@ EXTRAS = {
     "rich": "train",
     "sklearn": "train",
     "torchvision": "train",
+    "faster_coco_eval": "detect",
+    "huggingface_hub": "export",
     "jinja2": "report",
     "matplotlib": "report",
+    "onnx": "export",
+    "onnxruntime": "export",
+    "onnxscript": "export",
     "tensorboard": "tensorboard",
     "timm": "timm",
+    "torchmetrics": "detect",
 }
 
 

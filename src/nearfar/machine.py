@@ -13,7 +13,13 @@ from typing import Any
 from nearfar.extras import EXTRAS
 
 # what is installed under another name than it is imported by
-DISTRIBUTIONS = {"PIL": "pillow", "faiss": "faiss-cpu", "sklearn": "scikit-learn", "yaml": "pyyaml"}
+DISTRIBUTIONS = {
+    "PIL": "pillow",
+    "faiss": "faiss-cpu",
+    "faster_coco_eval": "faster-coco-eval",
+    "sklearn": "scikit-learn",
+    "yaml": "pyyaml",
+}
 CORE = ("torch", "numpy", "scipy", "jaxtyping", "safetensors", "yaml")
 
 

@@ -43,7 +43,7 @@ LAYERS = [
     ("run",),
     ("evaluate", "estimate"),
     ("train",),
-    ("report", "studies"),
+    ("report", "studies", "exported"),
     ("demo", "cli", "__main__", "__init__"),
 ]
 

@@ -128,7 +128,8 @@ except nf.UserError as problem:
 HEAVY = ("torch", "numpy", "scipy", "yaml", *EXTRAS)
 LIGHT = [["--help"], ["--version"], [], ["doctor"], ["doctor", "--json"]]
 LIGHT += [
-    [command, "--help"] for command in ("demo", "pretrain", "evaluate", "embed", "report", "mi", "study")
+    [command, "--help"]
+    for command in ("demo", "pretrain", "evaluate", "embed", "report", "export", "mi", "study")
 ]
 LIGHT += [[command, "--help"] for command in ("recipes", "doctor")]
 

@@ -11,6 +11,7 @@ import difflib
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -63,26 +64,32 @@ class ResNet8(nn.Module):
         return self.blocks(x).mean(dim=(2, 3))
 
 
-def _torchvision_resnet(name: str, channels: int, image_size: int) -> nn.Module:
-    net = getattr(need("torchvision.models"), name)(weights=None)
-    dim = net.fc.in_features
-    if image_size <= SMALL:
+def plain_resnet(make: Callable[..., nn.Module], channels: int, small: bool) -> nn.Module:
+    """torchvision's ResNet without its classifier; `small`: with a 3x3 stem and no first pooling."""
+    net = make(weights=None)
+    if small:
         net.conv1 = nn.Conv2d(channels, 64, 3, padding=1, bias=False)
         net.maxpool = nn.Identity()
     elif channels != 3:
         net.conv1 = nn.Conv2d(channels, 64, 7, stride=2, padding=3, bias=False)
-    nn.init.kaiming_normal_(net.conv1.weight, mode="fan_out", nonlinearity="relu")
     net.fc = nn.Identity()
-    net.dim = dim
     return net
 
 
-class _Timm(nn.Module):
+def _torchvision_resnet(name: str, channels: int, image_size: int) -> nn.Module:
+    net: Any = plain_resnet(getattr(need("torchvision.models"), name), channels, image_size <= SMALL)
+    nn.init.kaiming_normal_(net.conv1.weight, mode="fan_out", nonlinearity="relu")
+    net.dim = net.inplanes  # the channels of the last stage
+    return net
+
+
+class TimmBackbone(nn.Module):
     """A timm model as a backbone: its pooled features."""
 
-    def __init__(self, net: nn.Module, dim: int) -> None:
+    def __init__(self, net: nn.Module, dim: int, name: str, options: dict[str, Any]) -> None:
         super().__init__()
         self.net, self.dim = net, dim
+        self.name, self.options = name, options  # with which timm makes it again
 
     def forward(self, x: Tensor) -> Tensor:
         return self.net(x)
@@ -100,15 +107,16 @@ def _timm(name: str, channels: int, image_size: int) -> nn.Module:
         near = difflib.get_close_matches(name, timm.list_models(), n=3)
         hint = f"; near it are {', '.join(near)}" if near else ""
         raise UserError(f"backbone was 'timm/{name}', which timm does not have{hint}")
-    options = {"pretrained": False, "num_classes": 0, "in_chans": channels}
+    options = {"pretrained": False, "num_classes": 0, "in_chans": channels, "img_size": image_size}
     try:
-        net = timm.create_model(name, img_size=image_size, **options)
+        net = timm.create_model(name, **options)
     except TypeError:  # convolutional models take any size and no img_size
+        del options["img_size"]
         net = timm.create_model(name, **options)
     # num_features is not the width of every model's output, so one picture is asked
     with torch.no_grad():
         dim = net.eval()(torch.zeros(1, channels, image_size, image_size)).shape[1]
-    return _Timm(net.train(), dim)
+    return TimmBackbone(net.train(), dim, name, options)
 
 
 @dataclass(frozen=True)

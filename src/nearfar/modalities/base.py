@@ -280,6 +280,11 @@ class Modality(ABC):
     def inputs(self, network: str, choice: Choice, known: Any) -> InputSpec:
         """What networks are shown, and how a backbone of that name is made for each view."""
 
+    def portable(self, choice: Choice, known: Any) -> tuple[dict[str, Any], str]:
+        """How the plain view is made, for people without nearfar: in plain JSON, and as Python source of a function `plain_view`;
+        no source where only nearfar makes it."""
+        return {"description": known.as_plain()}, ""
+
     # ------------------------------------------------------------------------------ evaluation and report
 
     def baselines(self, plain: MakeViews) -> dict[str, Features]:

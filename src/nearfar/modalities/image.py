@@ -33,6 +33,7 @@ from nearfar.parts import convert
 from nearfar.randomness import order
 from nearfar.types import Pixels
 from nearfar.views import LAB_CHANNELS, PIPELINES, Colours, Plain, Views, pipelines, statistics
+from nearfar.views.pipeline import MARGIN
 
 LARGEST = 224  # side of a view when the settings name none and the pictures are larger
 SAMPLE = 4096  # images that statistics are taken from
@@ -213,6 +214,26 @@ class ImageModality(Modality):
     def inputs(self, network: str, choice: Choice, known: ImageDescription) -> InputSpec:
         channels = seen_channels(choice, known.channels)
         return pictured(network, channels, known.size, {"instances": known.instances})
+
+    def portable(self, choice: Choice, known: ImageDescription) -> tuple[dict[str, Any], str]:
+        from nearfar.views.portable import source
+
+        seen = {
+            "size": known.size,
+            "mean": list(known.mean),
+            "std": list(known.std),
+            "colours": choice["colours"],
+        }
+        steps = [
+            f"a picture whose shorter side is above {2 * known.size} pixels is shrunk to that while it is decoded (bicubic)",
+            "bytes are divided by 255",
+            f"the shorter side is resized to {known.size}, or, where it has {int(known.size * MARGIN)} or more, to that (bilinear, antialiased)",
+            f"the central {known.size} x {known.size} pixels are kept",
+            "sRGB to scaled CIELAB (load.py has it)"
+            if choice["colours"] == "lab"
+            else "mean is subtracted and std divided by, channel by channel",
+        ]
+        return {"channels": known.channels, **seen, "steps": steps}, source(choice["colours"])
 
     def baselines(self, plain: MakeViews) -> dict[str, Features]:
         return {"pixels": lambda images: pixels_features(images, plain)}

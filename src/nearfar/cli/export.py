@@ -1,0 +1,48 @@
+"""`nearfar export`."""
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from nearfar.cli.codes import DONE
+
+
+def add(commands: Any) -> None:
+    export = commands.add_parser(
+        "export", help="the trained encoder as safetensors with config, loader and model card"
+    )
+    export.add_argument("run", type=Path, metavar="RUN", help="run folder")
+    export.add_argument("--to", type=Path, required=True, metavar="DIR", help="folder to write")
+    export.add_argument(
+        "--license", metavar="ID", help="for the model card, such as apache-2.0 (default: not stated)"
+    )
+    export.add_argument("--onnx", action="store_true", help="also model.onnx, compared in onnxruntime")
+    export.add_argument(
+        "--torch-export", action="store_true", help="also model.pt2, a program of torch.export"
+    )
+    export.add_argument(
+        "--projector",
+        metavar="DATA",
+        help="also features of DATA for TensorBoard's projector, in DIR/projector",
+    )
+    export.add_argument("--push", metavar="OWNER/NAME", help="upload the folder to the Hugging Face hub")
+    export.set_defaults(command=run)
+
+
+def run(given: argparse.Namespace) -> int:
+    from nearfar.exported.write import export
+
+    folder = export(
+        given.run,
+        given.to,
+        licence=given.license,
+        onnx=given.onnx,
+        torch_export=given.torch_export,
+        projector=given.projector,
+    )
+    print(f"{folder}: {', '.join(sorted(path.name for path in folder.iterdir()))}")
+    if given.push:
+        from nearfar.exported.push import push
+
+        print(push(folder, given.push))
+    return DONE

@@ -1,0 +1,82 @@
+"""An exported encoder as a module that comes from a folder or the Hugging Face hub and goes there.
+
+encoder = nf.Encoder.from_pretrained("exported/")       # or "owner/name"
+features = encoder(views)
+encoder.push_to_hub("owner/name")
+"""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+from nearfar.encoders.portable import keys_of_body
+from nearfar.errors import UserError
+from nearfar.extras import need
+from nearfar.modalities import MODALITIES
+from nearfar.run.trained import backbone_of, fresh_method
+from nearfar.settings import check
+
+_hub = need("huggingface_hub")
+
+
+class Encoder(nn.Module, _hub.ModelHubMixin):  # type: ignore[misc,name-defined,unused-ignore]
+    """The network of an exported folder, frozen: views in, features out. `config` is the folder's config.json."""
+
+    def __init__(self, network: nn.Module, config: dict[str, Any], folder: Path) -> None:
+        super().__init__()
+        self.network, self.config, self.folder = network.eval().requires_grad_(False), config, folder
+
+    def forward(self, views: Tensor) -> Tensor:
+        return self.network(views)
+
+    def _save_pretrained(self, save_directory: Path) -> None:
+        shutil.copytree(self.folder, save_directory, dirs_exist_ok=True)
+
+    @classmethod
+    def _from_pretrained(
+        cls, *, model_id: str, backbone: nn.Module | None = None, **options: Any
+    ) -> "Encoder":
+        """`backbone`: the module whose weights these are, where somebody made it."""
+        folder = Path(model_id)
+        if not folder.is_dir():
+            known = ("revision", "cache_dir", "force_download", "local_files_only", "token")
+            wanted = {key: value for key, value in options.items() if key in known}
+            folder = Path(_hub.snapshot_download(model_id, **wanted))
+        return open_export(folder, backbone)
+
+
+def open_export(folder: Path, backbone: nn.Module | None = None) -> Encoder:
+    """The encoder in a folder that `export` wrote."""
+    from nearfar.exported.write import CONFIG, WEIGHTS, is_export
+
+    if not is_export(folder):
+        raise UserError(f"{folder} is not an exported encoder; make one with nearfar export RUN --to DIR")
+    config = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
+    weights = load_file(folder / WEIGHTS)
+    if backbone is not None:
+        backbone.load_state_dict(weights)
+        return Encoder(backbone, config, folder)
+    if config["architecture"]["library"] == "own":
+        raise UserError(
+            f"{folder} holds the weights of somebody's own network ({config['architecture']['name']}); give it: "
+            "Encoder.from_pretrained(folder, backbone=my_module)"
+        )
+    network = _rebuilt(config)
+    network.load_state_dict(keys_of_body(network, weights))
+    return Encoder(network, config, folder)
+
+
+def _rebuilt(config: dict[str, Any]) -> nn.Module:
+    """The network that the settings describe, as it was before training."""
+    training = config["training"]
+    modality = MODALITIES[config["input"]["modality"]]
+    known = modality.description({key: value for key, value in training["data"].items() if key != "name"})
+    settings = check(training["settings"], stored=True)
+    with torch.random.fork_rng(devices=[]):
+        # one instance: what a bank would remember of the others is no part of the encoder
+        return backbone_of(fresh_method(settings, known))

@@ -1,0 +1,65 @@
+"""Features as TensorBoard's projector reads them: vectors, what each stands for, and their pictures.
+
+tensorboard --logdir DIR/projector      # the tab PROJECTOR
+"""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from nearfar.atomic import write_whole
+from nearfar.randomness import order
+from nearfar.run.trained import Run
+
+MOST = 10_000  # points that the projector lays out in reasonable time
+LARGEST = 8192  # side of the picture of all pictures that it can read
+
+
+def write_projector(run: Run, data: Any, folder: Path) -> int:
+    """Writes features of at most `MOST` instances and returns how many."""
+    images = run.images(data)
+    rows = np.sort(order(0, 0, len(images))[:MOST])
+    shown = images.subset(rows)
+    features = run.embed(shown).numpy()
+    folder.mkdir(parents=True, exist_ok=True)
+    lines = ("\t".join(f"{value:.6g}" for value in row) for row in features)
+    write_whole(folder / "features.tsv", "\n".join(lines) + "\n")
+    write_whole(folder / "metadata.tsv", "\n".join(_metadata(shown)) + "\n")
+    side = _sprite(run, shown, folder / "sprite.png")
+    write_whole(
+        folder / "projector_config.pbtxt",
+        f'embeddings {{\n  tensor_name: "features"\n  tensor_path: "features.tsv"\n  metadata_path: "metadata.tsv"\n'
+        f'  sprite {{\n    image_path: "sprite.png"\n    single_image_dim: {side}\n    single_image_dim: {side}\n  }}\n}}\n',
+    )
+    return len(rows)
+
+
+def _metadata(images: Any) -> list[str]:
+    """A table; with one column the projector expects no header."""
+    names = [_cell(path) for path in images.paths]
+    if images.labels is None:
+        return names
+    labels = [str(images.classes[label]) if images.classes else str(label) for label in images.labels]
+    return ["name\tlabel", *(f"{name}\t{_cell(label)}" for name, label in zip(names, labels, strict=True))]
+
+
+def _cell(text: Any) -> str:
+    return " ".join(str(text).split())[:200] or "–"
+
+
+def _sprite(run: Run, images: Any, path: Path) -> int:
+    """All pictures, row by row in a square, and the side of one."""
+    across = int(np.ceil(np.sqrt(len(images))))
+    side = int(min(48, LARGEST // across))
+    sheet = Image.new("RGB", (across * side, across * side), "white")
+    for start in range(0, len(images), 512):
+        index = np.arange(start, min(start + 512, len(images)))
+        for place, picture in zip(
+            index, run.modality.pictures(images.load(index), run.description), strict=True
+        ):
+            small = picture.convert("RGB").resize((side, side), Image.Resampling.BICUBIC)
+            sheet.paste(small, (int(place) % across * side, int(place) // across * side))
+    sheet.save(path)
+    return side

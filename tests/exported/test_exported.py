@@ -1,0 +1,273 @@
+"""An exported encoder is the encoder: the same features in plain torch, in onnxruntime, in torch.export, from the hub's folder."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import torch
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+import nearfar as nf
+from nearfar.cli import main
+from nearfar.types import Pixels
+from nearfar.views import Plain
+from nearfar.views.portable import plain_view
+
+# imports torch, torchvision and safetensors (and what load.py does) and nothing of ours: that would fail
+PLAIN = """
+import sys
+sys.modules["nearfar"] = None
+import torch
+from torchvision.io import decode_image
+sys.path.insert(0, sys.argv[1])
+from load import encoder, preprocess
+views = torch.cat([preprocess(decode_image(path)) for path in sys.argv[3:]])
+with torch.no_grad():
+    torch.save(encoder()(views), sys.argv[2])
+"""
+
+
+def pictures(folder: Path, count: int = 24) -> Path:
+    """PNG files of several sizes, some above and some below 256/224 of the 16 pixels that encoders are shown."""
+    rng = np.random.default_rng(0)
+    folder.mkdir()
+    for place in range(count):
+        height, width = [(16, 16), (17, 30), (31, 20), (18, 18)][place % 4]
+        Image.fromarray(rng.integers(0, 256, (height, width, 3), dtype=np.uint8)).save(
+            folder / f"{place:02}.png"
+        )
+    return folder
+
+
+def trained(data: Path, out: Path, recipe: str = "simclr", **settings: Any) -> nf.Run:
+    small = {"epochs": 1, "batch_size": 8, "image_size": 16, "device": "cpu", "workers": 0, "probe_every": 0}
+    return nf.pretrain(recipe, data=str(data), out=out, quiet=True, **{**small, **settings})
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return pictures(tmp_path_factory.mktemp("exported") / "photos")
+
+
+@pytest.fixture(scope="module")
+def small(data: Path) -> nf.Run:
+    return trained(data, data.parent / "small", backbone="resnet8-w16")
+
+
+BACKBONES: dict[str, tuple[str, dict[str, Any]]] = {
+    "small": ("simclr", {"backbone": "resnet8-w16"}),
+    "torchvision": ("simclr", {"backbone": "resnet18"}),
+    "cmc": ("cmc", {"backbone": "resnet8-w16"}),
+}
+
+
+@pytest.mark.parametrize("kind", BACKBONES)
+def test_a_script_without_nearfar_gives_the_features_of_embed(kind: str, data: Path, tmp_path: Path) -> None:
+    """Must equal to 1e-5, whatever the pictures' sizes: the same filter, the same rounding, the same weights."""
+    recipe, chosen = BACKBONES[kind]
+    run = trained(data, tmp_path / "run", recipe, **chosen)
+    assert main(["export", str(run.path), "--to", str(tmp_path / "out")]) == 0
+    assert main(["embed", str(run.path), str(data), "--out", str(tmp_path / "f.parquet")]) == 0
+    embedded = pq.read_table(tmp_path / "f.parquet").to_pydict()
+    files = [str(data / path) if not Path(path).exists() else path for path in embedded["path"]]
+    (tmp_path / "plain.py").write_text(PLAIN)
+    subprocess.run(
+        [sys.executable, tmp_path / "plain.py", tmp_path / "out", tmp_path / "plain.pt", *files], check=True
+    )
+    found = torch.load(tmp_path / "plain.pt", weights_only=True)
+    torch.testing.assert_close(found, torch.tensor(embedded["feature"]), rtol=1e-5, atol=1e-5)
+
+
+def test_torchvision_and_timm_take_the_weights_as_they_are(data: Path, tmp_path: Path) -> None:
+    """No missing keys, no unexpected ones, by the libraries' own constructors."""
+    import timm
+    import torchvision
+
+    nf.export(trained(data, tmp_path / "a", backbone="resnet18", image_size=72), tmp_path / "resnet")
+    weights = load_file(tmp_path / "resnet/model.safetensors")
+    net = torchvision.models.resnet18(weights=None)
+    found = net.load_state_dict(weights, strict=False)
+    assert (set(found.missing_keys), found.unexpected_keys) == ({"fc.weight", "fc.bias"}, [])
+    name = (
+        "timm/test_resnet.r160_in1k" if "test_resnet.r160_in1k" in timm.list_models() else "timm/test_resnet"
+    )
+    run = trained(data, tmp_path / "b", backbone=name, image_size=32)
+    nf.export(run, tmp_path / "timm")
+    other = timm.create_model(name.removeprefix("timm/"), pretrained=False, num_classes=0)
+    other.load_state_dict(load_file(tmp_path / "timm/model.safetensors"), strict=True)
+    views = torch.randn(3, 3, 32, 32)
+    with torch.no_grad():
+        torch.testing.assert_close(other.eval()(views), run.encoder()(views))
+    again = nf.Encoder.from_pretrained(tmp_path / "timm")
+    with torch.no_grad():
+        torch.testing.assert_close(again(views), run.encoder()(views))
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(8, 40), st.integers(4, 90), st.integers(4, 90), st.sampled_from(["rgb", "lab"]))
+def test_the_plain_view_is_the_plain_view(size: int, height: int, width: int, colours: Any) -> None:
+    """views.portable, of torchvision's operations, against views.Plain, the compiled kernel."""
+    pixels = np.random.default_rng(size * height + width).integers(
+        0, 256, (1, height, width, 3), dtype=np.uint8
+    )
+    mean, std = (0.4, 0.5, 0.6), (0.2, 0.25, 0.3)
+    ours = Plain(size, mean, std, "cpu", colours)(
+        Pixels(pixels, np.array([[height, width]], dtype=np.int32))
+    )[0]
+    theirs = plain_view(torch.from_numpy(pixels[0]).permute(2, 0, 1), size, mean, std, colours)
+    # float32: a resize sums at most a few dozen products; lab's cube root is steep near black
+    torch.testing.assert_close(theirs, ours, rtol=1e-4, atol=2e-5 if colours == "rgb" else 5e-4)
+
+
+def test_other_runtimes_say_the_same(small: nf.Run, tmp_path: Path) -> None:
+    import onnxruntime
+
+    nf.export(small, tmp_path / "out", onnx=True, torch_export=True)
+    views = torch.randn(7, 3, 16, 16)
+    with torch.no_grad():
+        ours = small.encoder()(views)
+        program = torch.export.load(tmp_path / "out/model.pt2").module()(views)
+    session = onnxruntime.InferenceSession(tmp_path / "out/model.onnx", providers=["CPUExecutionProvider"])
+    torch.testing.assert_close(
+        torch.from_numpy(session.run(None, {"view": views.numpy()})[0]), ours, rtol=1e-4, atol=1e-4
+    )
+    torch.testing.assert_close(program, ours, rtol=1e-4, atol=1e-4)
+
+
+def test_what_cannot_be_traced_is_one_sentence_and_leaves_the_folder_as_it_was(
+    data: Path, tmp_path: Path
+) -> None:
+    class Branching(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.randn(3, 4))
+
+        def forward(self, x: Tensor) -> Tensor:
+            pooled = x.mean((2, 3))
+            return pooled @ self.weight if float(pooled.sum()) > -1e9 else pooled
+
+    module = Branching()
+    run = trained(data, tmp_path / "run", backbone=module)
+    nf.export(run, tmp_path / "out")
+    assert load_file(tmp_path / "out/model.safetensors").keys() == module.state_dict().keys()
+    before = (tmp_path / "out/README.md").read_text()
+    with pytest.raises(nf.UserError, match=r"--torch-export: this encoder .Branching. could not be exported"):
+        nf.export(run, tmp_path / "out", torch_export=True)
+    assert (tmp_path / "out/README.md").read_text() == before
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "run"]
+    with pytest.raises(nf.UserError, match="backbone=my_module"):
+        nf.Encoder.from_pretrained(tmp_path / "out")
+    again = nf.Encoder.from_pretrained(tmp_path / "out", backbone=Branching())
+    views = torch.rand(2, 3, 16, 16)
+    with torch.no_grad():
+        torch.testing.assert_close(again(views), run.encoder()(views))
+
+
+def test_the_card_says_what_it_must(small: nf.Run, tmp_path: Path) -> None:
+    labels = np.arange(24) % 2
+    images = np.random.default_rng(1).integers(0, 256, (24, 16, 16, 3), dtype=np.uint8)
+    result = nf.evaluate(small, train=nf.open_data(images, labels=labels), protocols=["knn"], baselines=True)
+    nf.export(small, tmp_path / "out", licence="cc-by-4.0")
+    card = (tmp_path / "out/README.md").read_text()
+    _, header, text = card.split("---\n", 2)
+    assert yaml.safe_load(header)["license"] == "cc-by-4.0"
+    low, high = result["knn"]["interval"]
+    for words in (
+        small.description.fingerprint,
+        "infonce",
+        "in-batch",
+        "not covered",
+        result["test"]["name"].replace("#", "\\#"),
+        f"{100 * result['knn']['top1']:.1f} % | {100 * low:.1f} to {100 * high:.1f} %",
+        "untrained",
+        "## Intended use",
+        "from load import encoder, preprocess",
+    ):
+        assert words in text, words
+    config = json.loads((tmp_path / "out/config.json").read_text())
+    assert config["training"]["data"]["name"] == "photos"
+    assert str(small.settings.data) not in card + json.dumps(config), "a home folder goes out into the world"
+    nf.export(small, tmp_path / "out")
+    assert "license: unknown" in (tmp_path / "out/README.md").read_text()
+
+
+def test_the_hub_gets_the_folder_as_it_is(
+    small: nf.Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What would be uploaded is looked at; the hub itself is not there."""
+    import huggingface_hub
+
+    folder = nf.export(small, tmp_path / "out")
+    encoder = nf.Encoder.from_pretrained(folder)
+    encoder.save_pretrained(tmp_path / "saved")
+    names = sorted(path.name for path in folder.iterdir())
+    assert [(tmp_path / "saved" / name).read_bytes() for name in names] == [
+        (folder / name).read_bytes() for name in names
+    ]
+    views = torch.randn(3, 3, 16, 16)
+    with torch.no_grad():
+        torch.testing.assert_close(
+            nf.Encoder.from_pretrained(tmp_path / "saved")(views), small.encoder()(views)
+        )
+    sent: dict[str, Any] = {}
+
+    def upload(**asked: Any) -> str:
+        sent.update(asked)
+        return "sent"
+
+    monkeypatch.setattr(huggingface_hub, "create_repo", lambda *_, **__: None)
+    monkeypatch.setattr(huggingface_hub, "upload_folder", upload)
+    assert main(["export", str(small.path), "--to", str(folder), "--push", "owner/name"]) == 0
+    assert (sent["repo_id"], sent["folder_path"]) == ("owner/name", folder)
+
+
+def test_the_projector_reads_what_is_written(small: nf.Run, data: Path, tmp_path: Path) -> None:
+    from google.protobuf import text_format
+    from tensorboard.plugins.projector import ProjectorConfig
+
+    nf.export(small, tmp_path / "out", projector=str(data))
+    folder = tmp_path / "out/projector"
+    told = text_format.Parse((folder / "projector_config.pbtxt").read_text(), ProjectorConfig()).embeddings[0]
+    vectors = np.loadtxt(folder / told.tensor_path, delimiter="\t")
+    np.testing.assert_allclose(vectors, small.embed(str(data)).numpy(), rtol=1e-5, atol=1e-5)
+    assert len((folder / told.metadata_path).read_text().splitlines()) == len(vectors)
+    side = told.sprite.single_image_dim[0]
+    with Image.open(folder / told.sprite.image_path) as sheet:
+        assert sheet.size == (5 * side, 5 * side)  # 24 pictures in a square
+
+
+@pytest.mark.parametrize(
+    "make",
+    [lambda path: path.write_text("x"), lambda path: (path.mkdir(), (path / "thesis.tex").write_text("x"))],
+)
+def test_nothing_but_an_export_is_replaced(
+    make: Callable[[Path], Any], small: nf.Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make(tmp_path / "out")
+    assert main(["export", str(small.path), "--to", str(tmp_path / "out")]) == 2
+    assert "--to" in capsys.readouterr().err
+    assert [path.name for path in tmp_path.rglob("*") if path.is_file()] in (["out"], ["thesis.tex"])
+
+
+def test_vectors_are_exported_and_opened_again(tmp_path: Path) -> None:
+    """A modality whose network no other library has: nearfar itself reads it back."""
+    table = np.random.default_rng(0).normal(size=(64, 6)).astype(np.float32)
+    run = nf.pretrain(
+        "simclr", data=table, out=tmp_path / "run", quiet=True, epochs=1, batch_size=16, device="cpu"
+    )
+    nf.export(run, tmp_path / "out", onnx=True)
+    assert not (tmp_path / "out/load.py").exists()
+    views = torch.randn(3, 6)
+    with torch.no_grad():
+        torch.testing.assert_close(nf.Encoder.from_pretrained(tmp_path / "out")(views), run.encoder()(views))
