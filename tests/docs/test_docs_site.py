@@ -132,7 +132,7 @@ def test_readme_commands_run(
     monkeypatch.chdir(folder)
     commands = [line for block in blocks("") for line in block.splitlines() if line.startswith("nearfar ")]
     own = [shlex.split(line, comments=True) for line in commands if "cifar10" not in line]
-    assert [words[1] for words in own] == ["pretrain", "evaluate", "embed", "report"]
+    assert [words[1] for words in own] == ["pretrain", "evaluate", "embed", "report", "export"]
     for words in own:
         # the epochs that the README speaks of are for more than a test's minute
         extra = ["epochs=1"] if words[1] == "pretrain" else []
