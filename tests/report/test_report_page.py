@@ -11,6 +11,7 @@ import pytest
 
 from nearfar.errors import UserError
 from nearfar.report import write_report
+from nearfar.report.plots import breakable, choice_of
 
 Make = Callable[..., Any]
 GONE = FileNotFoundError("photos/ is gone")
@@ -179,7 +180,7 @@ def test_runs_tested_on_different_data_are_not_ranked(
     for results in ([easy], [other_fit], [other_k]):
         runs = [make_run("one", data=GONE), make_run("two", data=GONE, evaluation={"results": results})]
         page = outline(runs, tmp_path / "r.html")
-        captions = [tag for tag, _ in page.tags if tag == "caption"]
+        captions = [told for _, told in page.tags if told.get("class") == "numbers"]
         assert len(captions) == 4, "two in the comparison, one under each run"
         assert not [attrs for tag, attrs in page.tags if attrs.get("class") == "best"]
         assert "cannot be compared" in page.words
@@ -227,3 +228,25 @@ def test_wrong_use_is_one_sentence(make_run: Make, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match="could not be written"):
         write_report([make_run(data=GONE)], tmp_path / "file" / "r.html")
+
+
+def test_a_choice_is_its_name_and_its_settings() -> None:
+    assert choice_of("ring(lower=linear(0, 0.9), upper=0.99, sample=none)") == (
+        "ring",
+        [("lower", "linear(0, 0.9)"), ("upper", "0.99"), ("sample", "none")],
+    )
+    assert choice_of("everyone") == ("everyone", [])
+    assert choice_of("two random crops (with flip)") == ("two random crops (with flip)", [])
+    assert breakable("<b>stop_gradient") == "&lt;b&gt;stop_<wbr>gradient"
+
+
+def test_a_ceiling_that_the_condition_says_is_not_said_again(make_run: Make, tmp_path: Path) -> None:
+    run = make_run(data=GONE, certified="the value still cannot exceed 6.23 nats")
+    assert "at most 6.23" not in outline([run], tmp_path / "r.html").words
+
+
+def test_dates_are_written_alike(make_run: Make, tmp_path: Path) -> None:
+    run = make_run(data=GONE)
+    (run.path / "env.json").write_text('{"started": "2026-11-16T21:30:26Z"}')
+    words = outline([run], tmp_path / "r.html").words
+    assert "16 November 2026, 21:30 UTC" in words

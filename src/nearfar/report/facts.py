@@ -73,6 +73,11 @@ class Certificate:
     condition: str
     ceiling: float | None
 
+    @property
+    def says_ceiling(self) -> bool:
+        """Whether the condition itself ends with the ceiling, which then need not be said again."""
+        return self.ceiling is not None and f"{self.ceiling:.4g} nats" in self.condition
+
 
 @dataclass(frozen=True)
 class Picture:

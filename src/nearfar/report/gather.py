@@ -144,7 +144,20 @@ def _last_logged(run: Run) -> str:
         seconds = (run.path / "metrics.jsonl").stat().st_mtime
     except OSError:
         return ""
-    return datetime.fromtimestamp(seconds, UTC).strftime("%-d %B %Y, %H:%M UTC")
+    return _dated(datetime.fromtimestamp(seconds, UTC))
+
+
+def _dated(moment: datetime) -> str:
+    return moment.astimezone(UTC).strftime("%-d %B %Y, %H:%M UTC")
+
+
+def _in_prose(written_down: str) -> str:
+    """A date as env.json has it (ISO 8601), as the page writes dates; what is none stays as it is."""
+    try:
+        moment = datetime.fromisoformat(written_down)
+    except ValueError:
+        return written_down
+    return _dated(moment.replace(tzinfo=moment.tzinfo or UTC))
 
 
 def _machine(numbers: _Numbers) -> Iterator[Fact]:
@@ -152,6 +165,7 @@ def _machine(numbers: _Numbers) -> Iterator[Fact]:
     known = {name.rpartition(".")[2]: value for name, value in numbers.environment.items()}
     known.setdefault("precision", written(numbers.settings.get("precision", "")))
     known["last logged"] = numbers.logged
+    known["started"] = _in_prose(known.get("started", ""))
     for name in ("started", "last logged", "precision", "device", "cpu", "gpu", "torch", "nearfar"):
         if known.get(name, "none") not in ("", "none"):
             yield Fact(name, known[name].removeprefix("torch."))

@@ -20,6 +20,8 @@ from nearfar.report.charts import SERIES
 from nearfar.report.facts import Absent, Map, RunFacts, Score, Tested
 from nearfar.report.plots import (
     between,
+    breakable,
+    choice_of,
     compared,
     groups_of,
     number,
@@ -125,7 +127,13 @@ def _environment() -> Environment:
         lstrip_blocks=True,
     )
     environment.filters.update(
-        percent=percent, between=between, number=number, similarity=similarity, hue=_hue
+        percent=percent,
+        between=between,
+        number=number,
+        similarity=similarity,
+        hue=_hue,
+        choice=choice_of,
+        breakable=breakable,
     )
     environment.tests["absent"] = lambda part: isinstance(part, Absent)
     return environment

@@ -1,10 +1,11 @@
 """Curves and counts of a run -> the charts of its page, with their titles and their words."""
 
 import math
+import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from nearfar.report.charts import Axis, Bars, Line, chart, histogram
 from nearfar.report.curves import EDGES
@@ -94,6 +95,33 @@ def number(value: float) -> str:
     if not math.isfinite(value):
         return "not finite"
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
+
+
+def choice_of(said: str) -> tuple[str, list[tuple[str, str]]]:
+    """`cosine(temperature=0.2, bias=0.0)` as its name and its settings; what is written otherwise is a name alone."""
+    name, opened, inside = said.partition("(")
+    parts = _at_commas(inside.removesuffix(")")) if opened and said.endswith(")") and name.strip() else []
+    pairs = [part.partition("=") for part in parts]
+    if not pairs or not all(equals and key.isidentifier() for key, equals, _ in pairs):
+        return said, []
+    return name, [(key, value) for key, _, value in pairs]
+
+
+def _at_commas(text: str) -> list[str]:
+    """Split at commas outside brackets: a schedule is one value."""
+    parts, depth = [""], 0
+    for sign in text:
+        depth += (sign in "([{") - (sign in ")]}")
+        if sign == "," and depth == 0:
+            parts.append("")
+        else:
+            parts[-1] += sign
+    return [part.strip() for part in parts if part.strip()]
+
+
+def breakable(text: str) -> Markup:
+    """A name that may be broken after its underscores, dots, slashes and commas, and nowhere else inside its words."""
+    return Markup(re.sub(r"(?<=[_./,])(?=\w)", "<wbr>", str(escape(text))))
 
 
 def titles_of(runs: Sequence[RunFacts]) -> list[str]:
