@@ -8,17 +8,19 @@ import copy
 import difflib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from jaxtyping import Int
 from torch import Tensor, nn
 
 from nearfar.errors import UserError
-from nearfar.evaluate.knn import knn
-from nearfar.evaluate.labels import Labelled
-from nearfar.evaluate.linear import linear
+from nearfar.evaluate.knn import ranked_classes
+from nearfar.evaluate.labels import Labelled, hit_rates
+from nearfar.evaluate.linear import fit_chosen
 from nearfar.modalities import Instances
 from nearfar.modalities.base import MakeViews
+from nearfar.run.answers import packed
 
 
 @dataclass(frozen=True)
@@ -30,24 +32,32 @@ class Options:
     seed: int = 0
 
 
-Protocol = Callable[[Labelled, Labelled, Options], dict[str, float]]
+Protocol = Callable[[Labelled, Labelled, Options], dict[str, Any]]
 
 
-def _knn(train: Labelled, test: Labelled, knobs: Options) -> dict[str, float]:
+def _answered(ranked: Int[Tensor, "image rank"], test: Labelled) -> dict[str, Any]:
+    """Top-1 and top-5, and the answer for each test image, so that runs can be compared pair by pair."""
+    labels = test.labels.to(ranked.device)
+    return {**hit_rates(ranked, labels), **packed(ranked[:, 0], labels)}
+
+
+def _knn(train: Labelled, test: Labelled, knobs: Options) -> dict[str, Any]:
     """The weighted cosine vote of the k nearest (Wu et al. 2018)."""
-    return knn(
-        train.features, train.labels, test.features, test.labels, k=knobs.k, temperature=knobs.temperature
+    ranked = ranked_classes(
+        train.features, train.labels, test.features, k=knobs.k, temperature=knobs.temperature
     )
+    return _answered(ranked, test)
 
 
-def _nearest(train: Labelled, test: Labelled, knobs: Options) -> dict[str, float]:
+def _nearest(train: Labelled, test: Labelled, knobs: Options) -> dict[str, Any]:
     """The class of the one nearest by Euclidean distance; it names one class, so top-5 is top-1."""
-    return knn(train.features, train.labels, test.features, test.labels, k=1, weighting="l2")
+    return _answered(ranked_classes(train.features, train.labels, test.features, k=1, weighting="l2"), test)
 
 
-def _linear(train: Labelled, test: Labelled, knobs: Options) -> dict[str, float]:
+def _linear(train: Labelled, test: Labelled, knobs: Options) -> dict[str, Any]:
     """Penalised logistic regression, solved; the penalty chosen within train."""
-    return linear(train.features, train.labels, test.features, test.labels, seed=knobs.seed)
+    classifier, penalty = fit_chosen(train.features, train.labels, seed=knobs.seed)
+    return {**_answered(classifier.ranked_classes(test.features), test), "penalty": penalty}
 
 
 PROTOCOLS: dict[str, Protocol] = {"knn": _knn, "nearest": _nearest, "linear": _linear}
@@ -84,7 +94,7 @@ def scores(
     k: int = 20,
     temperature: float = 0.07,
     seed: int = 0,
-) -> dict[str, dict[str, float]]:
+) -> dict[str, dict[str, Any]]:
     """Every asked protocol's figures, by its name: `{"knn": {"top1": …, "top5": …}, …}`; of those that features can answer."""
     check_protocols(protocols)
     protocols = [name for name in protocols if name in PROTOCOLS]

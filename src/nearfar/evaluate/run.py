@@ -28,6 +28,7 @@ from nearfar.intervals import CONFIDENCE, with_intervals
 from nearfar.method import Method
 from nearfar.modalities import DataSet, Instances, Modality
 from nearfar.modalities.base import MakeViews, Measure
+from nearfar.run.answers import without_answers
 from nearfar.run.features import (
     cached_features,
     encoder_digest,
@@ -98,7 +99,7 @@ def evaluate_run(
     if unfinished := getattr(run, "unfinished", ""):
         result["unfinished"] = unfinished
     record(run.path / "evaluation.json", result)
-    return result
+    return without_answers(result)
 
 
 @dataclass(frozen=True)

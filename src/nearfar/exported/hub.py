@@ -18,8 +18,8 @@ from nearfar.encoders.portable import keys_of_body
 from nearfar.errors import UserError
 from nearfar.extras import need
 from nearfar.modalities import MODALITIES
+from nearfar.resolve import check
 from nearfar.run.trained import backbone_of, fresh_method
-from nearfar.settings import check
 
 _hub = need("huggingface_hub")
 

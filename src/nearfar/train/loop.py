@@ -23,6 +23,7 @@ from torch import Tensor, nn
 
 from nearfar import optimisers
 from nearfar.errors import NotFinite, Stopped, UserError
+from nearfar.hardware import peak_memory
 from nearfar.held_out import HeldOut
 from nearfar.method import Method
 from nearfar.run import checkpoints
@@ -322,6 +323,7 @@ def train_row(trainer: Trainer, taken: Step, seen: Readings, rate: float) -> dic
         "ceiling": math.nan if outcome.ceiling is None else outcome.ceiling,
         **({} if outcome.prior is None else {"prior": float(outcome.prior.detach())}),
         "images_per_s": rate,
+        **({} if (most := peak_memory(trainer.device)) is None else {"peak_memory": most}),
         "grad_norm": taken.norm,
         "deviation": seen.deviation,
         "rank": seen.rank,
