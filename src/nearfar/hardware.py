@@ -33,6 +33,18 @@ def pick_device(name: str, local: int | None = None) -> torch.device:
     return torch.device(name)
 
 
+def peak_memory(device: torch.device) -> float | None:
+    """The most memory that was in use so far, in MiB: of the GPU that tensors are on, else of this process."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device) / 2**20
+    try:
+        import resource
+    except ImportError:  # Windows has none
+        return None
+    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return most / 2**20 if sys.platform == "darwin" else most / 2**10
+
+
 def has_bf16(device: torch.device) -> bool:
     """Whether bfloat16 is arithmetic here, not emulation (an emulating CPU is ten times slower than fp32)."""
     if device.type == "cuda":

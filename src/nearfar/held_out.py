@@ -92,6 +92,25 @@ def held_out_estimate(
     return HeldOut(nats, sum(errors), least, certificate)
 
 
+@torch.no_grad()
+def pointwise_nats(
+    method: Method, batch: Batch, progress: Progress = START
+) -> Float[Tensor, "instance"] | None:
+    """InfoNCE of each instance of a batch among the others, of which `held_out_estimate` is the mean; None where the encoders do not
+    give every instance one row. A number about an instance, not a bound: only the expectation is one."""
+    pairs = method.pairs(batch)
+    with frozen(method):
+        encoded, _ = method.encode_batch(batch)
+        if any(key in encoded.index for key in encoded.keys):
+            return None
+        whole = sum(pair.weight for pair in pairs)
+        parts = [
+            pair.weight / whole * _per_instance(method, *_aligned(encoded, pair.anchor, pair.key), progress)
+            for pair in pairs
+        ]
+    return torch.stack(parts).sum(dim=0)
+
+
 def _depends_on_the_rest(method: Method, batch: Batch, encoded: Encoded, progress: Progress) -> bool:
     """Whether scores change when half of the batch is not there: then anchors could see their negatives.
 

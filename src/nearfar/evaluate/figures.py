@@ -11,12 +11,14 @@ from torch import Tensor
 
 from nearfar.evaluate.labels import hit_rates
 from nearfar.intervals import CONFIDENCE, with_intervals
+from nearfar.run.answers import packed
 
 MOST_CONFUSED = 50  # classes up to which the whole matrix is kept
 
 
 def classified(ranked: Int[Tensor, "image rank"], labels: Int[Tensor, "image"]) -> dict[str, Any]:
-    """Top-1 and top-5, top-1 of each class, and how often each class was taken for which (rows the truth)."""
+    """Top-1 and top-5, top-1 of each class, how often each class was taken for which (rows the truth), and the answer for each test
+    instance, so that runs can be compared pair by pair."""
     labels = labels.to(ranked.device)
     hits = ranked[:, 0] == labels
     classes = torch.unique(torch.cat([labels, ranked[:, 0]])).tolist()
@@ -24,6 +26,7 @@ def classified(ranked: Int[Tensor, "image rank"], labels: Int[Tensor, "image"]) 
     figures: dict[str, Any] = {
         **hit_rates(ranked, labels),
         "per_class": {str(number): float(hits[labels == number].double().mean()) for number in there},
+        **packed(ranked[:, 0], labels),
     }
     if len(classes) <= MOST_CONFUSED:
         place = {number: at for at, number in enumerate(classes)}

@@ -28,6 +28,7 @@ from nearfar.intervals import CONFIDENCE
 from nearfar.method import Method
 from nearfar.modalities import Instances, Modality
 from nearfar.modalities.base import MakeViews, Measure
+from nearfar.run.answers import without_answers
 from nearfar.run.features import (
     cached_features,
     encoder_digest,
@@ -112,7 +113,7 @@ def evaluate_run(
     if unfinished := getattr(run, "unfinished", ""):
         result["unfinished"] = unfinished
     record(run.path / "evaluation.json", result)
-    return result
+    return without_answers(result)
 
 
 @dataclass(frozen=True)

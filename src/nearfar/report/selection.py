@@ -110,7 +110,19 @@ def _measured(run: Run, images: Images, settings: Mapping[str, Any], extent: Ext
         groups=tuple(groups.values()),
         notes=tuple(_notes(method, len(rows), coverage, int(settings["batch_size"]))),
         cases=cases_of(sifted, groups, shown, extent.cases) if whole else _PARTS,
+        kept=_kept_shares(sifted, getattr(images, "rows", np.arange(len(images)))) if whole else {},
     )
+
+
+def _kept_shares(sifted: Sifted, rows: Int[np.ndarray, "instance"]) -> dict[int, float]:
+    """By row of the data, of the anchors that a candidate was offered to, the share that kept it."""
+    known = (sifted.candidate >= 0) & (sifted.candidate < len(rows))
+    offered, kept = sifted.group[:, known] >= 0, sifted.group[:, known] == KEPT
+    instance = sifted.candidate[known]
+    counts = np.zeros((2, len(rows)))
+    for place, mask in enumerate((offered, kept)):
+        np.add.at(counts[place], instance, mask.sum(axis=0))
+    return {int(rows[i]): float(counts[1, i] / counts[0, i]) for i in np.flatnonzero(counts[0])}
 
 
 def _sifted(method: Method, batch: Batch, progress: Progress, seed: int) -> tuple[Sifted, Coverage | None]:

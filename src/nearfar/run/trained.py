@@ -79,6 +79,21 @@ class Run:
         return facts.checked(found)
 
     @property
+    def steps(self) -> tuple[int, ...]:
+        """The steps of which there are checkpoints, rising."""
+        return checkpoints.steps(self.folder.checkpoints)
+
+    def at(self, step: int) -> "Run":
+        """The run as its checkpoint of that step holds it."""
+        found = checkpoints.load_step(self.folder.checkpoints, step)
+        if found is None:
+            raise UserError(f"{self.path}/ckpt holds no valid checkpoint of step {step}")
+        then = Run(self.path, self.settings, self.objects, self.data)
+        then._sets = self._sets
+        then.__dict__["_loaded"] = facts.checked(found)
+        return then
+
+    @property
     def checkpoint(self) -> Path:
         return self._loaded.path
 
@@ -209,6 +224,14 @@ class Run:
             self.plain(),
             device=self.device,
             workers=self.settings.workers,
+        )
+
+    def embed_at(self, step: int, data: Any) -> Tensor:
+        """Features of the encoder as it was at one of the run's checkpoints, the untrained one at step 0 among them."""
+        then = self.at(step)
+        body = backbone_of(then.method()).to(self.device)
+        return features(
+            body, self.images(data), then.plain(), device=self.device, workers=self.settings.workers
         )
 
     def choices(self) -> dict[str, str]:

@@ -3,6 +3,7 @@
 import math
 from typing import Any
 
+from nearfar.hardware import peak_memory
 from nearfar.held_out import HeldOut
 from nearfar.schedules import at
 from nearfar.train.monitors import Readings
@@ -18,6 +19,7 @@ def train_row(trainer: Trainer, taken: Step, seen: Readings, rate: float) -> dic
         "ceiling": math.nan if outcome.ceiling is None else outcome.ceiling,
         **({} if outcome.prior is None else {"prior": float(outcome.prior.detach())}),
         "images_per_s": rate,
+        **({} if (most := peak_memory(trainer.device)) is None else {"peak_memory": most}),
         "grad_norm": taken.norm,
         "deviation": seen.deviation,
         "rank": seen.rank,
