@@ -24,6 +24,7 @@ COMMANDS = (
     "pretrain",
     "train",
     "evaluate",
+    "detect",
     "embed",
     "report",
     "export",
