@@ -19,7 +19,19 @@ from nearfar.errors import Stopped, UserError
 from nearfar.extras import missing_extra
 from nearfar.signals import ends_by_signal
 
-COMMANDS = ("demo", "pretrain", "evaluate", "embed", "report", "export", "mi", "study", "recipes", "doctor")
+COMMANDS = (
+    "demo",
+    "pack",
+    "pretrain",
+    "evaluate",
+    "embed",
+    "report",
+    "export",
+    "mi",
+    "study",
+    "recipes",
+    "doctor",
+)
 LONGEST_SENTENCE = 2000  # characters
 
 

@@ -4,7 +4,6 @@ import numpy as np
 
 from nearfar.errors import UserError
 from nearfar.modalities import DataSet
-from nearfar.randomness import order
 
 SHARE, MOST, FEWEST = 0.05, 2048, 8  # instances kept aside
 ENOUGH = 1000  # instances, from which on some are kept aside unasked
@@ -23,5 +22,5 @@ def kept_aside(images: DataSet, share: float | None, seed: int) -> tuple[DataSet
                 f"contrast with one another; give a share that keeps at least {FEWEST}, or 0 for none"
             )
         return images, None
-    shuffled = order(seed, HELD_OUT_DRAW, len(images))
+    shuffled = images.order(seed, HELD_OUT_DRAW)
     return images.subset(np.sort(shuffled[rows:])), images.subset(np.sort(shuffled[:rows]))

@@ -59,11 +59,6 @@ def nearest(
     return near, np.take_along_axis(similarity, near, axis=1)
 
 
-def sample(size: int, count: int) -> Int[np.ndarray, "image"]:
-    """At most `count` of `size` rows, in rising order: always the same ones, so that runs can be compared."""
-    return np.sort(order(0, 0, size)[:count])
-
-
 def queries_of(labels: Int[np.ndarray, "image"] | None, size: int, count: int) -> Int[np.ndarray, "query"]:
     """Images to ask about, drawn by a fixed seed: as many different classes as there are, then again."""
     drawn = order(1, 0, size)

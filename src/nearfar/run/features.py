@@ -3,7 +3,7 @@
 import copy
 import hashlib
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Literal
 
@@ -38,21 +38,43 @@ def features(
     training mode is put back, and an encoder that lives elsewhere than `device` is copied there, not moved. Features that
     are not finite are refused: whatever is made of them would be a number about nothing.
     """
+    parts = feature_batches(
+        encoder, images, plain, batch_size=batch_size, device=device, workers=workers, precision=precision
+    )
+    embedded = torch.empty(0)
+    place = 0
+    for part in parts:  # into one tensor: a list to be joined would hold everything twice
+        if not place:
+            embedded = torch.empty(len(images), *part.shape[1:])
+        embedded[place : place + len(part)] = part
+        place += len(part)
+    return embedded
+
+
+def feature_batches(
+    encoder: nn.Module,
+    images: Instances,
+    plain: MakeViews,
+    *,
+    batch_size: int = 512,
+    device: torch.device | str = "cpu",
+    workers: int = 2,
+    precision: Literal["fp32", "bf16"] = "fp32",
+) -> Iterator[Float[Tensor, "image dim"]]:
+    """The same, a batch at a time."""
     device = torch.device(device)
     half = torch.autocast(device.type, dtype=torch.bfloat16, enabled=precision == "bf16")
-    with torch.inference_mode(), frozen(_on(encoder, device)) as still, half:
-        parts = [
-            still(_laid_out(view).to(device, non_blocking=True)).float().cpu()
-            for view in plain_views(images, plain, batch_size, workers)
-        ]
-    embedded = torch.cat(parts)  # outside inference mode, so that the result may enter autograd
-    wrong = int((~embedded.isfinite().all(dim=1)).sum())
-    if wrong:
-        raise NotFinite(
-            f"the features of {wrong} of {len(embedded)} items of {images.name} are not finite: the encoder's weights are unusable, "
-            "or too large for these inputs"
-        )
-    return embedded
+    with frozen(_on(encoder, device)) as still:
+        for view in plain_views(images, plain, batch_size, workers):
+            with torch.inference_mode(), half:
+                part = still(_laid_out(view).to(device, non_blocking=True)).float().cpu()
+            wrong = int((~part.isfinite().all(dim=1)).sum())
+            if wrong:
+                raise NotFinite(
+                    f"the features of {wrong} of {len(part)} items of {images.name} are not finite: the encoder's weights are unusable, "
+                    "or too large for these inputs"
+                )
+            yield part.clone()  # outside inference mode, so that the result may enter autograd
 
 
 def _laid_out(view: Tensor) -> Tensor:

@@ -10,6 +10,7 @@ import torch
 
 from nearfar.data import Limits, Located, Stream, locate
 from nearfar.data.aside import kept_aside
+from nearfar.data.unscanned import found_so_far
 from nearfar.encoders import parameters_of
 from nearfar.errors import UserError
 from nearfar.hardware import environment, keep_freed_memory, pick_device, pick_precision
@@ -105,6 +106,8 @@ def run_pretraining(
             train(
                 trainer, ready.stream.batches, out, facts, display, ready.looks, resumed=restored is not None
             )
+        # what was not decoded at opening may have turned out to be unusable
+        folder.write_notes(notes_of(found_so_far(ready.everything), ready.aside, settings.batch_size))
     run = Run(out, folder.settings(), objects, located)
     run.remember(ready.everything)
     return run
