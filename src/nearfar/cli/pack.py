@@ -51,6 +51,9 @@ def run(given: argparse.Namespace) -> int:
     settings = read_words(words[1:])
     for key, value in settings.items():
         settings[key] = _checked(key, value)
+    for key in ("workers", "seed"):
+        if settings.get(key, 0) < 0:
+            raise UserError(f"{key} was {settings[key]!r}; expected a whole number from 0")
     say = (lambda line: None) if given.quiet else (lambda line: print(line, file=sys.stderr))
     pack(words[0], given.out, say=say, **settings)
     packed = find_packed(str(given.out))
@@ -78,6 +81,4 @@ def _checked(key: str, value: Any) -> Any:
     if not isinstance(value, kind) or isinstance(value, bool) is not (kind is bool):
         expected = {int: "a whole number", float: "a number", bool: "true or false", str: "a word"}[kind]
         raise UserError(f"{key} was {value!r}; expected {expected}")
-    if key in ("workers", "seed") and value < 0:
-        raise UserError(f"{key} was {value!r}; expected a whole number from 0")
     return value
