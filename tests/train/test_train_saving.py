@@ -1,6 +1,7 @@
 """Checkpoints by time, written while training goes on: the trajectory does not know of them."""
 
 import threading
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -78,7 +79,7 @@ def test_one_write_at_a_time_in_order() -> None:
     done: list[int] = []
     with Saving() as saving:
         for number in range(20):
-            saving.submit(lambda number=number: done.append(number))
+            saving.submit(partial(done.append, number))
         saving.wait()
         assert done == list(range(20))
         assert saving.minutes() < 1
