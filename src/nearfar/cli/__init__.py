@@ -17,6 +17,7 @@ from nearfar import __version__
 from nearfar.cli.codes import BAD_INPUT, DONE, RESUMABLE
 from nearfar.errors import Stopped, UserError
 from nearfar.extras import missing_extra
+from nearfar.machine import wait_patiently
 from nearfar.signals import ends_by_signal
 
 COMMANDS = (
@@ -42,6 +43,7 @@ class _Parser(argparse.ArgumentParser):
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command and returns its exit code."""
+    wait_patiently()
     try:
         with ends_by_signal():
             parsed = _parsed(arguments)
