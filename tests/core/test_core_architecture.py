@@ -44,7 +44,7 @@ LAYERS = [
     ("evaluate", "estimate"),
     ("train",),
     ("report", "studies", "exported"),
-    ("demo", "cli", "__main__", "__init__"),
+    ("demo", "bench", "cli", "__main__", "__init__"),
 ]
 
 

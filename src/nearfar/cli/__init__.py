@@ -31,6 +31,7 @@ COMMANDS = (
     "mi",
     "study",
     "recipes",
+    "bench",
     "doctor",
 )
 LONGEST_SENTENCE = 2000  # characters

@@ -61,20 +61,21 @@ def feature_batches(
     workers: int = 2,
     precision: Literal["fp32", "bf16"] = "fp32",
 ) -> Iterator[Float[Tensor, "image dim"]]:
-    """The same, a batch at a time."""
+    """The same, a batch at a time; those that are not finite are counted to the end, and then refused."""
     device = torch.device(device)
     half = torch.autocast(device.type, dtype=torch.bfloat16, enabled=precision == "bf16")
+    wrong = 0
     with frozen(_on(encoder, device)) as still:
         for view in plain_views(images, plain, batch_size, workers):
             with torch.inference_mode(), half:
                 part = still(_laid_out(view).to(device, non_blocking=True)).float().cpu()
-            wrong = int((~part.isfinite().all(dim=1)).sum())
-            if wrong:
-                raise NotFinite(
-                    f"the features of {wrong} of {len(part)} items of {images.name} are not finite: the encoder's weights are unusable, "
-                    "or too large for these inputs"
-                )
+            wrong += int((~part.isfinite().all(dim=1)).sum())
             yield part.clone()  # outside inference mode, so that the result may enter autograd
+    if wrong:
+        raise NotFinite(
+            f"the features of {wrong} of {len(images)} items of {images.name} are not finite: the encoder's weights are unusable, "
+            "or too large for these inputs"
+        )
 
 
 def _laid_out(view: Tensor) -> Tensor:
