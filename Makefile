@@ -37,6 +37,7 @@ storm: $(READY)
 
 # each benchmark prints ratios measured in one run, arms interleaved
 bench: $(READY)
+	$(BIN)/nearfar bench
 	for file in benchmarks/*.py; do echo "== $$file"; $(BIN)/python $$file || exit 1; done
 
 # the demo installs what it needs and no developer tools; the tests add theirs to the same environment

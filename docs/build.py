@@ -27,6 +27,8 @@ PAGES = {
     "docs/methods.md": ("methods.html", "Methods"),
     "docs/certificates.md": ("certificates.html", "Certificates"),
     "docs/information.md": ("information.html", "Mutual information"),
+    "docs/data.md": ("data.html", "Data"),
+    "docs/performance.md": ("performance.html", "Performance"),
     "docs/export.md": ("export.html", "Export"),
     "docs/studies.md": ("studies.html", "Studies"),
     "docs/architecture.md": ("architecture.html", "Architecture"),

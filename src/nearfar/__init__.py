@@ -32,7 +32,7 @@ if TYPE_CHECKING:
         Vince,
     )
     from nearfar.critics import Bilinear, Cosine, Distance, Dot, Joint, Separable
-    from nearfar.data import Stream, open_data
+    from nearfar.data import Stream, open_data, pack
     from nearfar.encoders import InfoMax, Momentum, Network, PerView, Shared, backbone
     from nearfar.errors import Stopped, UserError
     from nearfar.estimate import (
@@ -95,7 +95,7 @@ _WHERE = {
     "nearfar.bounds": "Agreement AlphaCPC BarberAgakov BinaryNCE Debiased DonskerVaradhan InfoNCE JensenShannon "
     "MultiLabelCPC NPair NWJ SMILE SupCon Triplet TUBA Tuple UBA Vince",
     "nearfar.critics": "Bilinear Cosine Distance Dot Joint Separable",
-    "nearfar.data": "open_data Stream",
+    "nearfar.data": "open_data pack Stream",
     "nearfar.encoders": "backbone InfoMax Momentum Network PerView Shared",
     "nearfar.errors": "Stopped UserError",
     "nearfar.estimate": "check_mi Estimate estimate_cmi estimate_kl estimate_mi fit_density info mi_over_lags pointwise_mi rank_columns "

@@ -6,6 +6,7 @@ import platform
 import re
 import subprocess
 import sys
+import time
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,42 @@ DISTRIBUTIONS = {
     "yaml": "pyyaml",
 }
 CORE = ("torch", "numpy", "scipy", "jaxtyping", "safetensors", "yaml")
+
+# how threads of a parallel loop wait for one another: asleep. Spinning, which is OpenMP's default, takes the core that the thread waited
+# for needs as soon as another process wants one: a step then takes tens of times as long (benchmarks/disturbed.py)
+PATIENT = {"OMP_WAIT_POLICY": "passive", "KMP_BLOCKTIME": "0"}
+
+
+def wait_patiently() -> None:
+    """Tells OpenMP so, unless the user told it something; it listens when it is loaded, which is when torch is."""
+    if "torch" not in sys.modules and not any(key in os.environ for key in (*PATIENT, "GOMP_SPINCOUNT")):
+        os.environ.update(PATIENT)
+
+
+def waiting() -> str:
+    """How threads wait, as the variables say that OpenMP reads."""
+    spins = os.environ.get("GOMP_SPINCOUNT")
+    if spins is not None:
+        return f"GOMP_SPINCOUNT={spins}"
+    return os.environ.get("OMP_WAIT_POLICY", "spinning").lower()
+
+
+def busy(seconds: float = 0.2) -> float | None:
+    """How many cores are at work, whoever's work it is, while this process sleeps; None elsewhere than Linux."""
+
+    def ticks() -> tuple[int, int]:
+        numbers = [
+            int(word) for word in Path("/proc/stat").read_text(encoding="utf-8").split("\n")[0].split()[1:9]
+        ]
+        return sum(numbers), numbers[3] + numbers[4]
+
+    try:
+        total, idle = ticks()
+        time.sleep(seconds)
+        later, still = ticks()
+    except (OSError, ValueError, IndexError):
+        return None
+    return (os.cpu_count() or 1) * (1 - (still - idle) / max(1, later - total))
 
 
 def version(package: str) -> str | None:
@@ -105,6 +142,7 @@ def look() -> dict[str, Any]:
         "cpu": cpu_name(),
         "cores": cores(),
         "threads": threads(),
+        "waiting": waiting(),
         "device": found,
         "bf16": found == "cuda" or bool({"avx512_bf16", "amx_tile"} & set(flags)),
         "packages": packages(),

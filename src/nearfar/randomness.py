@@ -1,7 +1,7 @@
 """Randomness as a pure function of what it is for.
 
-Two functions feed the whole library: the order of an epoch is `order(seed, epoch, size)`, and the random
-numbers that augment one view of one image are `uniforms(seed, epoch, index, view, slots)`. Neither has
+Two functions feed the whole library: the order of an epoch is `order(seed, epoch, size)` (`windowed_order` where rows
+are read by blocks), and the random numbers that augment one view of one image are `uniforms(seed, epoch, index, view, slots)`. Neither has
 state, so batch size, worker count, rank and interruption cannot change what a run sees; resuming needs one
 integer.
 """
@@ -45,6 +45,22 @@ def uniforms(
 def order(seed: int, epoch: int, size: int) -> Int[np.ndarray, "image"]:
     """The order in which epoch `epoch` visits `size` images."""
     return np.random.Generator(np.random.Philox(key=[seed % 2**64, epoch])).permutation(size)
+
+
+def windowed_order(
+    seed: int, epoch: int, block: Int[np.ndarray, "row"], window: int
+) -> Int[np.ndarray, "row"]:
+    """The order in which epoch `epoch` visits rows that are read by blocks: `block` is the number of each row's.
+
+    Blocks are shuffled, and row r of the block at place p goes to (p + window u_r) mod blocks, u_r uniform in [0, 1): at any moment
+    rows of `window` blocks are mixed, new blocks come in one at a time, and the last `window` of them, which also fill the beginning,
+    are read twice. With no more blocks than that it is a uniform shuffle.
+    """
+    draws = np.random.Generator(np.random.Philox(key=[seed % 2**64, epoch]))
+    _, numbers = np.unique(block, return_inverse=True)
+    blocks = int(numbers.max()) + 1 if len(numbers) else 0
+    keys = draws.permutation(blocks)[numbers] + min(window, blocks) * draws.random(len(numbers))
+    return np.argsort(keys % max(1, blocks), kind="stable")
 
 
 def uniform_grid(seed: int, rows: Int[Tensor, "row"], columns: int) -> Float[Tensor, "row column"]:

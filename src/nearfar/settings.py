@@ -34,6 +34,7 @@ MAY_CHANGE = (
     "workers",
     "probe_every",
     "checkpoint_every",
+    "checkpoint_minutes",
     "keep",
     "log_every",
 )  # cannot change a result
@@ -110,6 +111,9 @@ class Settings(BaseModel):
     )
     log_every: int = Field(10, ge=1, le=2**31, description="steps between rows of metrics.jsonl")
     checkpoint_every: int = Field(200, ge=1, le=2**31, description="steps between checkpoints")
+    checkpoint_minutes: float = Field(
+        10.0, gt=0, description="minutes after which there is one, whatever the steps"
+    )
     keep: int = Field(2, ge=1, le=10_000, description="checkpoints kept")
     max_time: float | None = Field(None, gt=0, description="stop, resumable, after this: seconds, or 90m, 2h")
     probe_every: float = Field(

@@ -46,7 +46,7 @@ LAYERS = [
     ("evaluate", "estimate", "detect"),
     ("train",),
     ("report", "studies", "exported"),
-    ("demo", "cli", "__main__", "__init__"),
+    ("demo", "bench", "cli", "__main__", "__init__"),
 ]
 
 

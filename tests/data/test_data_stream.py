@@ -50,6 +50,16 @@ def test_steps_walk_through_each_epochs_order() -> None:
     np.testing.assert_array_equal(np.concatenate(seen[4:]), order(3, 1, 23)[:20])
 
 
+@given(st.integers(1, 255), st.integers(1, 300))
+@settings(deadline=None, max_examples=30)
+def test_a_sample_is_distinct_rising_and_repeatable(size: int, count: int) -> None:
+    rows = numbered(size).sample(0, 0, count)
+    assert len(rows) == min(size, count)
+    assert (np.diff(rows) > 0).all()
+    assert ((rows >= 0) & (rows < size)).all()
+    np.testing.assert_array_equal(rows, numbered(size).sample(0, 0, count))
+
+
 def test_views_are_of_the_images_the_index_names() -> None:
     for batch in Stream(numbered(30), views, 7, seed=0).batches(0, 9):
         assert torch.equal(batch.views[0].floor()[:, 0, 0, 0].long(), batch.index)

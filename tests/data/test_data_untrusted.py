@@ -181,7 +181,7 @@ def test_the_sizes_of_pages_are_those_that_arrow_reads(
     metadata = pq.ParquetFile(path).metadata
     known = [metadata.row_group(g).column(c) for g in range(metadata.num_row_groups) for c in range(3)]
     with path.open("rb") as file:
-        chunks = _chunks(file, path.stat().st_size)
+        chunks = [chunk for group in _chunks(file, path.stat().st_size) for chunk in group]
         found = [_pages(file, chunk) for chunk in chunks]
     assert [chunk[3][0].decode() for chunk in chunks] == [c.path_in_schema.split(".")[0] for c in known]
     for (unpacked, packed), chunk in zip(found, known, strict=True):

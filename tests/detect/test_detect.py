@@ -110,7 +110,13 @@ def test_a_short_schedule_finds_what_is_drawn(task: str, run: nf.Run) -> None:
     """Far above zero: the schedule of a minute, and truth that is exact."""
     kind = "segm" if task == "masks" else "keypoints"
     # masks of simple shapes need fewer steps than the places of keypoints
-    plan = {"size": 96, "epochs": 4 if task == "masks" else 6, "batch_size": 2, "fine_tune": True, "baseline": False}
+    plan = {
+        "size": 96,
+        "epochs": 4 if task == "masks" else 6,
+        "batch_size": 2,
+        "fine_tune": True,
+        "baseline": False,
+    }
     result = detect_run(run, "shapes:24", "shapes:8:1", task=task, **plan)  # type: ignore[arg-type]
     assert result["pretrained"][kind]["map_50"] > 0.3
     assert result["pretrained"]["bbox"]["map_50"] > 0.3

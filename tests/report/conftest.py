@@ -23,7 +23,7 @@ from nearfar.errors import UserError
 from nearfar.evaluate.figures import classified
 from nearfar.intervals import with_intervals
 from nearfar.modalities.image import IMAGE
-from nearfar.randomness import uniforms
+from nearfar.randomness import order, uniforms
 from nearfar.run.answers import without_answers
 from nearfar.run.trained import Run
 from nearfar.train.pretrain import pretrain
@@ -50,6 +50,12 @@ class Arrays:
     def subset(self, index: np.ndarray) -> "Arrays":
         labels = None if self.labels is None else self.labels[index]
         return Arrays(self.data[index], labels, self.classes, tuple(self.paths[i] for i in index))
+
+    def order(self, seed: int, epoch: int) -> np.ndarray:
+        return order(seed, epoch, len(self))
+
+    def sample(self, seed: int, draw: int, count: int) -> np.ndarray:
+        return np.sort(self.order(seed, draw)[:count])
 
 
 def digits(count: int, classes: tuple[str, ...] | None = None, labelled: bool = True) -> Arrays:

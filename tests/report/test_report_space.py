@@ -9,7 +9,7 @@ from sklearn.decomposition import PCA
 from sklearn.manifold import trustworthiness
 from sklearn.neighbors import NearestNeighbors
 
-from nearfar.report.space import FEW, flat_map, nearest, principal, queries_of, sample
+from nearfar.report.space import FEW, flat_map, nearest, principal, queries_of
 
 
 def test_nearest_equals_sklearn_cosine_neighbours() -> None:
@@ -55,16 +55,6 @@ def test_few_points_are_drawn_by_pca(shape: tuple[int, int]) -> None:
 def test_a_collapsed_encoder_is_one_spot() -> None:
     flat, _ = flat_map(np.ones((100, 8), dtype=np.float32))
     np.testing.assert_allclose(flat, 0.5, atol=1e-3)
-
-
-@given(st.integers(0, 400), st.integers(1, 300))
-@settings(deadline=None, max_examples=30)
-def test_a_sample_is_distinct_rising_and_repeatable(size: int, count: int) -> None:
-    rows = sample(size, count)
-    assert len(rows) == min(size, count)
-    assert (np.diff(rows) > 0).all()
-    assert ((rows >= 0) & (rows < size)).all()
-    np.testing.assert_array_equal(rows, sample(size, count))
 
 
 @given(st.lists(st.integers(0, 5), min_size=1, max_size=80), st.integers(1, 12))

@@ -17,10 +17,12 @@ from nearfar import __version__
 from nearfar.cli.codes import BAD_INPUT, DONE, RESUMABLE
 from nearfar.errors import Stopped, UserError
 from nearfar.extras import missing_extra
+from nearfar.machine import wait_patiently
 from nearfar.signals import ends_by_signal
 
 COMMANDS = (
     "demo",
+    "pack",
     "pretrain",
     "train",
     "evaluate",
@@ -31,6 +33,7 @@ COMMANDS = (
     "mi",
     "study",
     "recipes",
+    "bench",
     "doctor",
 )
 LONGEST_SENTENCE = 2000  # characters
@@ -43,6 +46,7 @@ class _Parser(argparse.ArgumentParser):
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command and returns its exit code."""
+    wait_patiently()
     if not _launched_with_others():
         return _main(arguments)
     from nearfar.ranks import leave

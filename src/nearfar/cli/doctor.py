@@ -7,7 +7,7 @@ from typing import Any
 from nearfar.cli.codes import DONE
 from nearfar.errors import UserError
 from nearfar.extras import EXTRAS
-from nearfar.machine import CORE, DISTRIBUTIONS, broken, look
+from nearfar.machine import CORE, DISTRIBUTIONS, broken, busy, look
 
 MOST_RANKS = 64
 ROUNDING = 1e-9  # of numbers around 1 in float64, after some steps
@@ -32,7 +32,7 @@ def add(commands: Any) -> None:
 def run(given: argparse.Namespace) -> int:
     if given.ranks is not None:
         return _compare(given.ranks, given.json)
-    facts = look()
+    facts = {**look(), "busy_cores": busy()}
     if given.try_import:
         facts["broken"] = broken()
     print(json.dumps(facts) if given.json else "\n".join(_lines(facts)))
@@ -61,14 +61,27 @@ def _compare(ranks: int, as_json: bool) -> int:
     return UNEQUAL if wrong else DONE
 
 
+def _how(waiting: str) -> str:
+    """How threads wait, with what that means."""
+    if waiting == "passive":
+        return "passively (OMP_WAIT_POLICY), so that a busy core costs its share and no more"
+    return f"by {waiting}, which a busy core makes slow: OMP_WAIT_POLICY=passive"
+
+
 def _lines(facts: dict[str, Any]) -> list[str]:
     packages = facts["packages"]
     lines = [f"{key:<9} {facts[key]}" for key in ("python", "system", "cpu", "cores")]
     precision = "bf16" if facts["bf16"] else "fp32"
     lines += [
         f"{'packages':<9} {', '.join(f'{name} {at}' for name, at in packages.items() if at)}",
-        f"{'will use':<9} {facts['device']}, precision {precision}, {facts['threads']} threads",
+        f"{'will use':<9} {facts['device']}, precision {precision}, {facts['threads']} threads, waiting "
+        f"{_how(facts['waiting'])}",
     ]
+    working = facts["busy_cores"]
+    if working is not None and working > 0.5 and facts["threads"] > 1:
+        lines.append(
+            f"{'busy':<9} {working:.1f} of {facts['cores']} cores are at work for others: OMP_NUM_THREADS=1 may be faster now, and is with bf16"
+        )
     core = [DISTRIBUTIONS.get(module, module) for module in CORE]
     lacking = [name for name in core if packages[name] is None]
     if lacking:

@@ -6,7 +6,6 @@ from jaxtyping import Int64
 
 from nearfar.errors import UserError
 from nearfar.modalities import DataSet
-from nearfar.randomness import order
 from nearfar.splits import drawn
 
 SHARE, MOST, FEWEST = 0.05, 2048, 8  # instances kept aside
@@ -26,7 +25,7 @@ def kept_aside(images: DataSet, share: float | None, seed: int) -> tuple[DataSet
                 f"contrast with one another; give a share that keeps at least {FEWEST}, or 0 for none"
             )
         return images, None
-    shuffled = order(seed, HELD_OUT_DRAW, len(images))
+    shuffled = images.order(seed, HELD_OUT_DRAW)
     train, aside = shuffled[rows:], shuffled[:rows]
     if images.cut_from is not None:
         train, aside = _by_whole(shuffled, images.cut_from, rows) or (train, aside)

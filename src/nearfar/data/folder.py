@@ -5,14 +5,20 @@ import os
 import stat
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
+from nearfar.data.remote import At
 from nearfar.data.scan import Item
-from nearfar.modalities.dataset import Unusable
+from nearfar.modalities.dataset import Blocks, Unusable
 from nearfar.modalities.labels import Labels
+from nearfar.prefetch import prefetch
 
 MAX_BYTES = 400_000_000  # of one file: what an uncompressed picture of the largest size may take, twice
+
+
+_HEADER = 4096  # bytes that tell a file from others of its name and size, where not all are read
 
 
 @dataclass(frozen=True)
@@ -20,6 +26,11 @@ class Entry:
     path: str  # as the system knows it
     parts: tuple[str, ...]  # below the root
     weight: int
+    system: Any = None  # of fsspec's, where it is not here
+
+    @property
+    def at(self) -> At:
+        return At(self.path, self.system)
 
 
 @dataclass
@@ -31,6 +42,7 @@ class Listing:
     entries: list[Entry] = field(default_factory=list)
     parquet: list[Entry] = field(default_factory=list)
     others: int = 0
+    tars: list[Entry] = field(default_factory=list)
     seen: set[tuple[int, int]] = field(default_factory=set)
 
     def add(self, folder: str, parts: tuple[str, ...] = ()) -> None:
@@ -55,6 +67,8 @@ class Listing:
                 self.parquet.append(Entry(entry.path, below, _weight(entry)))
             else:
                 self.others += 1
+                if entry.name.lower().endswith(".tar"):
+                    self.tars.append(Entry(entry.path, below, _weight(entry)))
 
 
 class Folder:
@@ -88,6 +102,20 @@ class Folder:
 
     def groups(self, kept: np.ndarray) -> dict[str, np.ndarray]:
         return {}
+
+    def weight(self) -> int:
+        return sum(entry.weight for entry in self._entries)
+
+    def marks(self) -> bytes:
+        """Over each file's name, size and first bytes."""
+        digest = hashlib.sha256()
+        starts = prefetch(lambda entry: _start(entry.path), self._entries, 4)
+        for entry, start in zip(self._entries, starts, strict=True):
+            digest.update("/".join(entry.parts).encode() + b"\0" + entry.weight.to_bytes(8, "little") + start)
+        return digest.digest()
+
+    def direct(self) -> tuple[Callable[[int], bytes], Blocks | None]:
+        return lambda number: file_bytes(self._entries[number].path), None
 
     def stamp(self) -> str | None:
         return stamp_of([entry.path for entry in self._entries])
@@ -129,6 +157,17 @@ def file_bytes(path: str) -> bytes:
             return file.read()
     except OSError as error:
         raise Unusable(f"unreadable: {error.strerror}") from error
+
+
+def _start(path: str) -> bytes:
+    """The first bytes of a regular file; none of anything else, which is found out when it is read."""
+    try:
+        if not stat.S_ISREG(os.stat(path).st_mode):
+            return b""
+        with open(path, "rb") as file:
+            return file.read(_HEADER)
+    except OSError:
+        return b""
 
 
 def printable(name: str) -> str:

@@ -12,9 +12,12 @@ import torch
 
 from nearfar.data import named, tables
 from nearfar.data.folder import Entry, Folder, Listing, printable
+from nearfar.data.packed import Packed, find_packed
 from nearfar.data.parquet import Parquet, columns_of
+from nearfar.data.remote import is_url, listed
 from nearfar.data.scan import Limits, Source, open_source, write_quarantine
 from nearfar.data.torch_sets import Items, decoder, is_items
+from nearfar.data.unscanned import is_unscanned, open_unscanned, when_asked
 from nearfar.errors import UserError
 from nearfar.modalities import MODALITIES, DataSet, Modality, modality_of
 from nearfar.modalities.base import Arrays
@@ -49,12 +52,24 @@ class Located:
     name: str
     modality: Modality
     opened: Callable[[Mapping[str, Any], Limits], DataSet]
+    content: "Content | None" = None  # where it is more than an array: what `pack` reads
 
     def open(self, limits: Limits, **options: Any) -> DataSet:
         data = self.opened(self.modality.options(**options), limits)
-        if limits.quarantine is not None and not data.quarantine:
+        if limits.quarantine is not None and not data.quarantine and when_asked(data) is None:
             write_quarantine(limits.quarantine, data.quarantine)
         return data
+
+
+Decoding = Callable[[Modality, Mapping[str, Any]], Any]
+
+
+@dataclass(frozen=True)
+class Content:
+    """A source, and how its things are decoded with a modality's options."""
+
+    source: Source
+    decoding: Decoding
 
 
 def open_data(
@@ -64,6 +79,7 @@ def open_data(
     cache_bytes: int = 2**31,
     max_bad_share: float = 0.05,
     quarantine: Path | None = None,
+    scan_bytes: int = 2**31,
     **options: Any,
 ) -> Any:
     """The data set that `spec` names.
@@ -79,7 +95,10 @@ def open_data(
     a `.txt` file or a folder of them, or as an `.npz` with `tokens`, vectors as a table of numbers (`.csv`, Parquet, an
     `.npz` with `x`) or an array (n, width). `options` are the modality's: `image_size` for images, `reading` for text.
 
-    Everything is decoded once here. What cannot be used (truncated, of another format, empty, unreadable) is put on the
+    A packed folder (`nearfar pack`), here or at a URL that fsspec opens, is read when it is used, and so are images of more than
+    `scan_bytes` encoded bytes: rows that turn out to be unusable go to the quarantine list then.
+
+    Everything else is decoded once here. What cannot be used (truncated, of another format, empty, unreadable) is put on the
     quarantine list, which goes to `quarantine` as CSV; when its share exceeds `max_bad_share`, or nothing is left, opening
     fails.
 
@@ -88,7 +107,7 @@ def open_data(
     With `image_size`, an image whose shorter side exceeds twice that is shrunk to it, antialiased. What was decoded
     lives in memory if it fits in `cache_bytes`, and is otherwise decoded at each `load`.
     """
-    limits = Limits(cache_bytes, max_bad_share, quarantine)
+    limits = Limits(cache_bytes, max_bad_share, quarantine, scan_bytes=scan_bytes)
     return locate(spec, labels).open(limits, **options)
 
 
@@ -160,15 +179,13 @@ def _located_source(
     source: Source,
     name: str,
     modality: Modality,
-    decoding: Callable[[Modality, Mapping[str, Any]], Any] = _bytes_decoder,
+    decoding: Decoding = _bytes_decoder,
 ) -> Located:
-    return Located(
-        name,
-        modality,
-        lambda options, limits: open_source(
-            source, name, modality, options, decoding(modality, options), limits
-        ),
-    )
+    def opened(options: Mapping[str, Any], limits: Limits) -> DataSet:
+        way = open_unscanned if is_unscanned(source, modality, limits) else open_source
+        return way(source, name, modality, options, decoding(modality, options), limits)  # type: ignore[arg-type]
+
+    return Located(name, modality, opened, Content(source, decoding))
 
 
 def _named(spec: str) -> Located:
@@ -180,10 +197,13 @@ def _named(spec: str) -> Located:
         return _later(f"glyphs:{split}", pictures, lambda: named.glyphs(split))
     if spec.startswith("cifar10:"):
         return _cifar10(spec)
+    if is_url(spec):
+        return _url(spec)
     path = Path(spec)
     try:
         if path.is_dir():
-            return _folder(spec)
+            packed = find_packed(spec)
+            return _folder(spec) if packed is None else _packed(packed)
         if not path.exists():
             raise UserError(_unknown(spec))
         check_regular(path)  # a pipe would be waited for without end
@@ -191,6 +211,32 @@ def _named(spec: str) -> Located:
         reason = getattr(error, "strerror", None) or error
         raise UserError(f"data {printable(spec)!r} cannot be opened: {reason}.") from error
     return _file(path, spec)
+
+
+def _packed(packed: Packed) -> Located:
+    modality = packed.modality
+    return Located(
+        packed.root,
+        modality,
+        lambda options, limits: packed.open(options, _bytes_decoder(modality, options), limits),
+    )
+
+
+def _url(spec: str) -> Located:
+    """A packed folder or Parquet elsewhere: never scanned, read as it is used."""
+    packed = find_packed(spec)
+    if packed is not None:
+        return _packed(packed)
+    found = listed(spec, ".parquet")
+    if not found:
+        raise UserError(f"data {spec!r} hold neither a packed folder nor .parquet files.")
+    entries = [Entry(at.path, (at.path,), size, at.system) for at, size in found]
+    located = _parquet(spec, entries, 0, spec)
+    if located.modality.unscanned is None:
+        raise UserError(
+            f"data {spec!r} hold {located.modality.holds}, which cannot be read from elsewhere as they are used; copy or pack them."
+        )
+    return located
 
 
 def _cifar10(spec: str) -> Located:
@@ -226,18 +272,18 @@ def _folder(spec: str) -> Located:
     allowed = ", ".join(suffix for modality in (first, *rest) for suffix in modality.suffixes)
     raise UserError(
         f"data {spec!r}: the folder holds no images ({listing.others} other files); "
-        f"allowed are {allowed}, or .parquet files."
+        f"allowed are {allowed}, or .parquet files.{' Tar files are read by nearfar pack.' if listing.tars else ''}"
     )
 
 
 def _parquet(root: str, entries: list[Entry], ignored: int, name: str) -> Located:
     """By the column that the first file has; without one, a table of numbers."""
-    held = columns_of(min(entries, key=lambda entry: entry.parts).path)
+    held = columns_of(min(entries, key=lambda entry: entry.parts).at)
     for modality in MODALITIES.values():
         for column in modality.columns:
             if column in held:
                 return _located_source(Parquet(root, entries, ignored, column), name, modality)
-    if len(entries) > 1:
+    if len(entries) > 1 or entries[0].system is not None:
         raise UserError(
             f"data {name!r}: the Parquet files have none of the columns "
             f"{', '.join(f'`{column}`' for m in MODALITIES.values() for column in m.columns)} (their columns: "

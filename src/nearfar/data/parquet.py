@@ -6,26 +6,26 @@ stored only as a path is not followed: a data file does not get to name files on
 whole numbers or words tell groups, such as who speaks.
 """
 
+import hashlib
 import json
+import math
 import os
 import tempfile
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from nearfar.data.folder import Entry, stamp_of
-from nearfar.data.parquet_sizes import check_parquet
+from nearfar.data.remote import At
+from nearfar.data.row_groups import RowGroups, contents, first_line, pages_of
 from nearfar.data.scan import Item
 from nearfar.errors import UserError
-from nearfar.modalities.dataset import Unusable
+from nearfar.modalities.dataset import Blocks, Unusable
 from nearfar.modalities.labels import Labels, class_numbers
-from nearfar.untrusted import check_regular
 
 _ROWS = 256
 _LABELS = ("label", "labels", "fine_label")
@@ -38,12 +38,11 @@ class Parquet:
         self.root, self.ignored, self.column = root, ignored, column
         self._entries = sorted(entries, key=lambda entry: entry.parts)
         self._counts: list[int] = []
-        first = columns_of(self._entries[0].path)
+        first = columns_of(self._entries[0].at)
         self.label = next((name for name in _LABELS if name in first), _LABELS[0])
         classes: set[tuple[str, ...]] = set()
         for entry in self._entries:
-            check_parquet(entry.path, [self.column])
-            with _opened(entry.path) as file:
+            with _opened(entry.at) as file:
                 _check_content(file.schema_arrow, self.column, entry.path)
                 self._counts.append(_row_count(file, entry))
                 classes.add(_class_names(file.schema_arrow, self.label))
@@ -54,25 +53,21 @@ class Parquet:
         self._classes = classes.pop()
 
     def names(self) -> Sequence[str]:
-        return [
-            f"{'/'.join(entry.parts)}#{row}"
-            for entry, count in zip(self._entries, self._counts, strict=True)
-            for row in range(count)
-        ]
+        return RowNames(["/".join(entry.parts) for entry in self._entries], self._counts)
 
     def mean_bytes(self) -> float:
         return sum(entry.weight for entry in self._entries) / max(1, sum(self._counts))
 
     def items(self) -> Iterator[Item]:
         for entry in self._entries:
-            yield from _file_items(entry.path, self.column)
+            yield from _file_items(entry.at, self.column)
 
     def reader(self, kept: np.ndarray) -> Callable[[int], bytes]:
         wanted = set(kept.tolist())
         return Spill(item.read() for number, item in enumerate(self.items()) if number in wanted).read
 
     def labels(self, kept: np.ndarray) -> Labels:
-        columns = [_label_column(entry.path, self.label) for entry in self._entries]
+        columns = [_label_column(entry.at, self.label) for entry in self._entries]
         missing = [column is None for column in columns]
         if all(missing):
             return None, ()
@@ -91,8 +86,8 @@ class Parquet:
     def groups(self, kept: np.ndarray) -> dict[str, np.ndarray]:
         """The numbered values of every further column of whole numbers or words, without gaps, that all files have."""
         found = {}
-        for name in _group_columns([entry.path for entry in self._entries], {self.column, self.label}):
-            parts = [_column(entry.path, name) for entry in self._entries]
+        for name in _group_columns([entry.at for entry in self._entries], {self.column, self.label}):
+            parts = [_column(entry.at, name) for entry in self._entries]
             if any(part.null_count for part in parts):
                 continue
             values = [_label_values(part, self.root, name) for part in parts]
@@ -103,11 +98,51 @@ class Parquet:
                 found[name] = numbers.astype(np.int64)[kept]
         return found
 
+    def weight(self) -> float:
+        """Elsewhere, more than anybody decodes before it is used."""
+        if any(entry.system is not None for entry in self._entries):
+            return math.inf
+        return sum(pages_of(entry.at).unpacked(self.column) for entry in self._entries)
+
+    def marks(self) -> bytes:
+        """Over each file's name, size and footer, which says where every page lies and how long it is."""
+        digest = hashlib.sha256()
+        for entry in self._entries:
+            digest.update("/".join(entry.parts).encode() + b"\0" + _footer_bytes(entry.at))
+        return digest.digest()
+
+    def direct(self) -> tuple[Callable[[int], bytes], Blocks | None]:
+        groups = RowGroups([entry.at for entry in self._entries], self.column)
+        return groups.read, groups.blocks
+
     def stamp(self) -> str | None:
-        return stamp_of([entry.path for entry in self._entries])
+        here = all(entry.system is None for entry in self._entries)
+        return stamp_of([entry.path for entry in self._entries]) if here else None
 
     def unlabelled(self) -> str:
         return "there is no `label` column, or it says -1 throughout"
+
+
+class RowNames(Sequence[str]):
+    """`file#row` for every row of several files, made when it is asked for."""
+
+    def __init__(self, files: Sequence[str], counts: Sequence[int]) -> None:
+        self._files, self._ends = files, np.cumsum(counts, dtype=np.int64)
+
+    @overload
+    def __getitem__(self, place: int) -> str: ...
+    @overload
+    def __getitem__(self, place: slice) -> Sequence[str]: ...
+    def __getitem__(self, place: int | slice) -> str | Sequence[str]:
+        if isinstance(place, slice):
+            return [self[row] for row in range(*place.indices(len(self)))]
+        if not 0 <= place < len(self):
+            raise IndexError(place)
+        file = int(np.searchsorted(self._ends, place, side="right"))
+        return f"{self._files[file]}#{place - (int(self._ends[file - 1]) if file else 0)}"
+
+    def __len__(self) -> int:
+        return int(self._ends[-1]) if len(self._ends) else 0
 
 
 class Spill:
@@ -138,18 +173,26 @@ class Spill:
         return os.pread(self._file, int(end - start), int(start))
 
 
-def _opened(path: str) -> Any:
+def _opened(file: At) -> Any:
     try:
-        check_regular(path)
-        return pq.ParquetFile(path)
+        return file.parquet()
     except Exception as error:  # whatever a damaged file provokes in the reader
-        raise UserError(f"{path!r} cannot be read as Parquet: {_first_line(error)}.") from error
+        raise UserError(f"{file.path!r} cannot be read as Parquet: {first_line(error)}.") from error
 
 
-def columns_of(path: str) -> list[str]:
+def _footer_bytes(at: At) -> bytes:
+    size = at.size()
+    with at.open() as file:
+        file.seek(size - 8)
+        length = int.from_bytes(file.read(4), "little")
+        file.seek(size - 8 - length)
+        return size.to_bytes(8, "little") + file.read(length)
+
+
+def columns_of(file: At) -> list[str]:
     """The names of a file's columns."""
-    with _opened(path) as file:
-        return list(file.schema_arrow.names)
+    with _opened(file) as opened:
+        return list(opened.schema_arrow.names)
 
 
 def _check_content(schema: Any, column: str, path: str) -> None:
@@ -187,9 +230,10 @@ def _row_count(file: Any, entry: Entry) -> int:
     return rows
 
 
-def _file_items(path: str, column: str) -> Iterator[Item]:
+def _file_items(at: At, column: str) -> Iterator[Item]:
     """One item per row, whatever happens: rows behind a damaged page become items that say so."""
-    with _opened(path) as file:
+    pages_of(at).check([column])
+    with _opened(at) as file:
         for group in range(file.num_row_groups):
             rows = file.metadata.row_group(group).num_rows
             yield from islice(_group_items(file, group, rows, column), rows)
@@ -199,19 +243,13 @@ def _group_items(file: Any, group: int, rows: int, column: str) -> Iterator[Item
     given, reason = 0, "the file has fewer rows than it says"
     try:
         for batch in file.iter_batches(_ROWS, row_groups=[group], columns=[column]):
-            for data in _content_bytes(batch.column(0)):
+            for data in contents(batch.column(0)):
                 given += 1
                 yield Item(len(data or b""), _giving(data, f"empty row: no {column} bytes are stored"))
     except (pa.ArrowException, OSError) as error:
-        reason = _first_line(error)
+        reason = first_line(error)
     for _ in range(rows - given):
         yield Item(0, _giving(None, f"unreadable row group: {reason}"))
-
-
-def _content_bytes(column: Any) -> list[bytes | None]:
-    if not pa.types.is_struct(column.type):
-        return column.to_pylist()
-    return pc.struct_field(column, "bytes").to_pylist()
 
 
 def _giving(data: bytes | None, otherwise: str) -> Callable[[], bytes]:
@@ -223,24 +261,26 @@ def _giving(data: bytes | None, otherwise: str) -> Callable[[], bytes]:
     return read
 
 
-def _label_column(path: str, name: str) -> Any:
-    return _column(path, name) if name in columns_of(path) else None
+def _label_column(at: At, name: str) -> Any:
+    return _column(at, name) if name in columns_of(at) else None
 
 
-def _column(path: str, name: str) -> Any:
-    check_parquet(path, [name])
-    with _opened(path) as file:
+def _column(at: At, name: str) -> Any:
+    pages_of(at).check([name])
+    with _opened(at) as file:
         try:
             return file.read(columns=[name]).column(name)
         except (pa.ArrowException, OSError) as error:
-            raise UserError(f"{path!r}: the `{name}` column cannot be read: {_first_line(error)}.") from error
+            raise UserError(
+                f"{at.path!r}: the `{name}` column cannot be read: {first_line(error)}."
+            ) from error
 
 
-def _group_columns(paths: Sequence[str], others: set[str]) -> list[str]:
+def _group_columns(files: Sequence[At], others: set[str]) -> list[str]:
     """Columns of whole numbers or words in every file, but for the content and the label."""
     common: set[str] | None = None
-    for path in paths:
-        with _opened(path) as file:
+    for at in files:
+        with _opened(at) as file:
             names = file.schema_arrow.names
             fields = [file.schema_arrow.field(name) for name in names if names.count(name) == 1]
         named = {field.name for field in fields if _tells_groups(field.type)}
@@ -271,7 +311,3 @@ def _label_values(column: Any, root: str, name: str) -> np.ndarray:
             else column.cast(pa.int64()).fill_null(-1)
         )
     return np.asarray(column.to_numpy())
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")

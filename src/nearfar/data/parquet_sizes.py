@@ -10,7 +10,7 @@ structures are in Thrift's compact protocol, of which this reads as much as is n
 
 import os
 from collections import defaultdict
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import Any, BinaryIO
 
 from nearfar.errors import UserError
@@ -19,30 +19,64 @@ from nearfar.untrusted import check_regular, check_unpacked
 _DEEPEST = 32
 _LONGEST_HEADER = 2**16  # bytes of a page header: more than statistics of two values ever need
 _MAGIC = b"PAR1"
+_FAILURES = (OSError, ValueError, LookupError, TypeError, AttributeError)
 
 
 def check_parquet(path: str | os.PathLike[str], columns: Collection[str]) -> None:
     """Stops a file of which one of these columns (with what is nested in it) unpacks to a large multiple of itself."""
-    packed: defaultdict[str, int] = defaultdict(int)
-    unpacked: defaultdict[str, int] = defaultdict(int)
+    name = os.fspath(path)
     try:
         size = check_regular(path)
-        with open(path, "rb") as file:
-            for chunk in _chunks(file, size):
-                name = chunk[3][0].decode("utf-8", "replace")
-                if name in columns:
-                    inside, outside = _pages(file, chunk)
-                    packed[name] += min(outside, size)
-                    unpacked[name] += max(inside, chunk[6])
-    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+    except OSError as error:
+        raise UserError(f"{name!r} cannot be read as Parquet: {error.strerror}.") from error
+    Pages(lambda: open(path, "rb"), size, name).check(columns)  # noqa: SIM115  closed by whoever opens
+
+
+class Pages:
+    """The sizes of a file's pages: its directory is read once, the headers of a row group's pages when that is asked about."""
+
+    def __init__(self, opened: Callable[[], BinaryIO], size: int, path: str) -> None:
+        self._open, self._size, self._path = opened, size, path
+        try:
+            with opened() as file:
+                self._groups = _chunks(file, size)
+        except _FAILURES as error:
+            raise self._unread(error) from error
+
+    def check(self, columns: Collection[str], group: int | None = None) -> None:
+        """Stops what unpacks to a large multiple of itself, in one row group or in all together."""
+        packed: defaultdict[str, int] = defaultdict(int)
+        unpacked: defaultdict[str, int] = defaultdict(int)
+        try:
+            groups = self._groups if group is None else [self._groups[group]]
+            with self._open() as file:
+                for chunk in (chunk for held in groups for chunk in held):
+                    name = chunk[3][0].decode("utf-8", "replace")
+                    if name in columns:
+                        inside, outside = _pages(file, chunk)
+                        packed[name] += min(outside, self._size)
+                        unpacked[name] += max(inside, chunk[6])
+        except _FAILURES as error:
+            raise self._unread(error) from error
+        for name in packed:
+            check_unpacked(self._path, packed[name], unpacked[name])
+
+    def unpacked(self, column: str, group: int | None = None) -> int:
+        """Bytes of a column with what is nested in it, in one row group or in all, as the directory tells."""
+        groups = self._groups if group is None else [self._groups[group]]
+        name = column.encode()
+        try:
+            return sum(chunk[6] for held in groups for chunk in held if chunk[3][0] == name)
+        except _FAILURES as error:
+            raise self._unread(error) from error
+
+    def _unread(self, error: Exception) -> UserError:
         reason = getattr(error, "strerror", None) or "its directory makes no sense"
-        raise UserError(f"{os.fspath(path)!r} cannot be read as Parquet: {reason}.") from error
-    for name in packed:
-        check_unpacked(path, packed[name], unpacked[name])
+        return UserError(f"{self._path!r} cannot be read as Parquet: {reason}.")
 
 
-def _chunks(file: BinaryIO, size: int) -> list[dict[int, Any]]:
-    """The metadata of every column chunk, from the footer."""
+def _chunks(file: BinaryIO, size: int) -> list[list[dict[int, Any]]]:
+    """The metadata of every row group's column chunks, from the footer."""
     file.seek(max(size - 8, 0))
     tail = file.read(8)
     length = int.from_bytes(tail[:4], "little")
@@ -50,7 +84,7 @@ def _chunks(file: BinaryIO, size: int) -> list[dict[int, Any]]:
         raise ValueError("no footer")
     file.seek(size - 8 - length)
     groups = _Compact(file.read(length)).struct().get(4, [])
-    return [chunk[3] for group in groups for chunk in group[1]]
+    return [[chunk[3] for chunk in group[1]] for group in groups]
 
 
 def _pages(file: BinaryIO, chunk: dict[int, Any]) -> tuple[int, int]:

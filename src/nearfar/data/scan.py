@@ -65,12 +65,13 @@ Decode = Callable[[Any], Decoded]
 
 @dataclass(frozen=True)
 class Limits:
-    """How much may be held in memory, what share may be unusable, and where the list of that goes."""
+    """How much may be held in memory or decoded at opening, what share may be unusable, and where the list of that goes."""
 
     cache_bytes: int = 2**31
     max_bad_share: float = 0.05
     quarantine: Path | None = None
     scans: Path | None = None  # a folder in which scans are kept
+    scan_bytes: int = 2**31  # beyond so many encoded bytes nothing is decoded before it is used
 
 
 @dataclass(frozen=True)
@@ -139,7 +140,7 @@ def open_source(
     bad = tuple((os.path.join(source.root, names[n]), reason) for n, reason in sorted(scan.bad.items()))
     if limits.quarantine is not None:
         write_quarantine(limits.quarantine, bad)
-    _check_share(source.root, modality.files, len(scan.kept), bad, limits.max_bad_share)
+    check_share(source.root, modality.files, len(scan.kept), bad, limits.max_bad_share)
     kept = np.array(scan.kept, dtype=np.int64)
     labelled = source.labels(kept)
     paths = tuple(names[number] for number in scan.kept)
@@ -269,7 +270,7 @@ def write_quarantine(file: Path, bad: Sequence[tuple[str, str]]) -> None:
         raise UserError(f"the quarantine list {str(file)!r} cannot be written: {error.strerror}.") from error
 
 
-def _check_share(root: str, unit: str, usable: int, bad: Sequence[tuple[str, str]], allowed: float) -> None:
+def check_share(root: str, unit: str, usable: int, bad: Sequence[tuple[str, str]], allowed: float) -> None:
     if not bad and not usable:
         raise UserError(f"data {root!r} hold no {unit}.")
     total = usable + len(bad)

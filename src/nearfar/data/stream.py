@@ -1,8 +1,9 @@
 """A data set as an endless, resumable stream of batches.
 
-What step s sees is a pure function of (seed, s): its epoch's order is `order(seed, epoch, n)`, and the views of
+What step s sees is a pure function of (seed, s): its epoch's order is `data.order(seed, epoch)`, and the views of
 image i in an epoch are a function of (seed, epoch, i) alone. So a run resumes with one integer, and neither the
-number of workers nor the number of ranks changes what is seen.
+number of workers nor the number of ranks changes what is seen: a rank takes its part of each global batch, so that together
+they see every row of the epoch's order once.
 """
 
 from collections.abc import Iterator
@@ -18,7 +19,6 @@ from nearfar.errors import UserError
 from nearfar.modalities import DataSet
 from nearfar.modalities.base import MakeViews
 from nearfar.prefetch import prefetch
-from nearfar.randomness import order
 from nearfar.types import Batch
 
 
@@ -55,7 +55,7 @@ class Stream:
         self._data, self._views, self._seed = data, views, seed
         self._batch_size, self._workers = batch_size, workers
         self._part = slice(rank * batch_size // world, (rank + 1) * batch_size // world)
-        self._order = lru_cache(maxsize=2)(lambda epoch: order(seed, epoch, len(data)))
+        self._order = lru_cache(maxsize=2)(lambda epoch: data.order(seed, epoch))
 
     @property
     def steps_per_epoch(self) -> int:
@@ -95,7 +95,8 @@ def plain_batches(data: DataSet, views: MakeViews, batch_size: int, *, workers: 
 
 
 def _viewed(data: DataSet, views: MakeViews, seed: int, epoch: int, rows: np.ndarray) -> Batch:
-    return batch_of(data, views(data.load(rows), seed, epoch, rows), rows)
+    loaded, rows = data.settled(rows)
+    return batch_of(data, views(loaded, seed, epoch, rows), rows)
 
 
 def batch_of(data: Any, views: tuple[Tensor, ...], rows: Int64[np.ndarray, "instance"]) -> Batch:

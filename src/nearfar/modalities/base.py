@@ -29,7 +29,7 @@ from torch import Tensor
 from nearfar.encoders import InputSpec
 from nearfar.errors import UserError
 from nearfar.method import Method
-from nearfar.modalities.dataset import DataSet, Instances, Unusable
+from nearfar.modalities.dataset import Blocks, DataSet, Instances, Unusable
 from nearfar.modalities.labels import Labels
 from nearfar.untrusted import is_number
 
@@ -112,8 +112,8 @@ class Found:
 
     name: str
     fingerprint: str
-    paths: tuple[str, ...]
-    facts: Sequence[Any]
+    paths: Sequence[str]
+    facts: Sequence[Any] | Int[np.ndarray, "instance fact"]
     held: list[Any] | None
     read: Callable[[int], Any]
     labelled: Labels
@@ -121,6 +121,7 @@ class Found:
     quarantine: tuple[tuple[str, str], ...]
     ignored: int
     unlabelled: str
+    blocks: Blocks | None = None
 
     def common(self) -> dict[str, Any]:
         """The fields that data sets of every modality have, but for the store."""
@@ -136,6 +137,7 @@ class Found:
             "quarantine": self.quarantine,
             "ignored": self.ignored,
             "unlabelled": self.unlabelled,
+            "blocks": self.blocks,
         }
 
 
@@ -193,6 +195,10 @@ class Modality(ABC):
     key: ClassVar[str] = ""  # of the array in an .npz file
     axes: ClassVar[tuple[int, ...]] = ()  # numbers of axes of a bare array that is of this modality
     sized: ClassVar[bool] = False  # whether image_size means something
+    unscanned: ClassVar[Sequence[int] | None] = (
+        None  # facts of one not decoded yet, where a set can be opened without decoding
+    )
+    encodings: ClassVar[tuple[str, ...]] = ()  # in which `encode` writes, beside bytes as they are
     pipelines: ClassVar[tuple[str, ...]]  # names of training views
     default_views: ClassVar[str]
     many_views: ClassVar[bool] = (
@@ -231,6 +237,14 @@ class Modality(ABC):
     def convert(self, item: Any, options: Mapping[str, Any]) -> Decoded | None:
         """The content of a Python object (an item of a torch `Dataset`); None if it is of another modality."""
         return None
+
+    def encode(self, content: Any, encoding: str, quality: int) -> bytes:
+        """Content as bytes that `decode` takes, in one of `encodings`."""
+        raise NotImplementedError
+
+    def instance(self, loaded: Any) -> Any:
+        """The content of the first loaded instance."""
+        return loaded[0]
 
     def odd(self, facts: Sequence[Any]) -> dict[int, str]:
         """By place, why some that can be decoded do not go with the others."""

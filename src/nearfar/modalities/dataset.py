@@ -5,19 +5,58 @@
 """
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Protocol, Self
+from typing import Any, ClassVar, Protocol, Self, overload
 
 import numpy as np
 from jaxtyping import Int, Int64
 
 from nearfar.errors import UserError
+from nearfar.randomness import order, windowed_order
 from nearfar.splits import apportioned, held_out
 
 
 class Unusable(Exception):
     """One file or row cannot be used; the text is the reason that goes into the quarantine list."""
+
+
+class Unreadable(Exception):
+    """An instance that nobody had looked at yet cannot be used: its row in the store."""
+
+    def __init__(self, row: int) -> None:
+        super().__init__(row)
+        self.row = row
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """Rows that are read together, as the row groups of Parquet are: where each block starts, and how many are mixed."""
+
+    starts: Int64[np.ndarray, "block"]
+    window: int
+
+
+class Picked(Sequence[str]):
+    """Some of the names of a set that is too large to copy them."""
+
+    def __init__(self, names: Sequence[str], places: Int64[np.ndarray, "instance"]) -> None:
+        self._names, self._places = names, places
+
+    @overload
+    def __getitem__(self, place: int) -> str: ...
+    @overload
+    def __getitem__(self, place: slice) -> Sequence[str]: ...
+    def __getitem__(self, place: int | slice) -> str | Sequence[str]:
+        if isinstance(place, slice):
+            return self.pick(np.arange(len(self))[place])
+        return self._names[int(self._places[place])]
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def pick(self, places: Int64[np.ndarray, "instance"]) -> "Picked":
+        return Picked(self._names, self._places[places])
 
 
 class Instances(Protocol):
@@ -43,7 +82,11 @@ class Store(Protocol):
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
 class DataSet:
-    """An opened data set. `load` is deterministic and may be called from any number of threads."""
+    """An opened data set. `load` is deterministic and may be called from any number of threads.
+
+    Where nothing was decoded at opening, an instance may turn out to be unusable when it is asked for. Then the next one of the set
+    stands in for it, whenever that is and whoever finds out: what is seen is a function of the data alone.
+    """
 
     modality: ClassVar[str]  # its name in `MODALITIES`
     unit: ClassVar[str]  # what one counts
@@ -53,7 +96,7 @@ class DataSet:
     fingerprint: str  # sha256 over the names, labels and contents of what is usable
     labels: Int64[np.ndarray, "instance"] | None
     classes: tuple[str, ...]  # () when unlabelled, or labelled by numbers without names
-    paths: tuple[str, ...]  # "cat/a.jpg", "train.parquet#17", "images.npz#3"
+    paths: Sequence[str]  # "cat/a.jpg", "train.parquet#17", "images.npz#3"
     store: Store
     rows: Int64[np.ndarray, "instance"]  # this set's instances among the store's
     groups: Mapping[str, Int64[np.ndarray, "instance"]] = field(default_factory=dict)  # who belongs together
@@ -63,6 +106,7 @@ class DataSet:
     quarantine: tuple[tuple[str, str], ...] = ()  # (path, reason) of what cannot be used
     ignored: int = 0  # files in the folder that do not claim to be of this modality
     unlabelled: str = ""  # why there are no labels, where there are none
+    blocks: Blocks | None = None  # of the store's rows, where they are read by blocks
 
     @property
     def class_count(self) -> int:
@@ -86,7 +130,27 @@ class DataSet:
 
     def load(self, index: Int[np.ndarray, "instance"]) -> Any:
         """The content of the instances with these row numbers, in this order."""
-        return self.store.take(self.rows[np.asarray(index, dtype=np.int64)])
+        return self.settled(index)[0]
+
+    def settled(self, index: Int[np.ndarray, "instance"]) -> tuple[Any, Int64[np.ndarray, "instance"]]:
+        """The content, and the row numbers of those it is of: others than asked for where some cannot be used."""
+        index = np.asarray(index, dtype=np.int64)
+        while True:
+            try:
+                return self.store.take(self.rows[index]), index
+            except Unreadable as found:
+                index = np.where(self.rows[index] == found.row, (index + 1) % len(self), index)
+
+    def order(self, seed: int, epoch: int) -> Int[np.ndarray, "instance"]:
+        """The order in which an epoch visits the set: a shuffle, or, where rows are read by blocks, one within a window of those."""
+        if self.blocks is None:
+            return order(seed, epoch, len(self))
+        block = np.searchsorted(self.blocks.starts, self.rows, side="right")
+        return windowed_order(seed, epoch, block, self.blocks.window)
+
+    def sample(self, seed: int, draw: int, count: int) -> Int[np.ndarray, "instance"]:
+        """Rising row numbers of `count` instances, or of all."""
+        return np.sort(self.order(seed, draw)[:count])
 
     def subset(self, index: Int[np.ndarray, "instance"]) -> Self:
         """The instances with these row numbers, as a data set of its own; the content is shared."""
@@ -97,7 +161,7 @@ class DataSet:
         return replace(
             self,
             fingerprint=hashlib.sha256(self.fingerprint.encode() + index.tobytes()).hexdigest(),
-            paths=tuple(self.paths[i] for i in index),
+            paths=picked(self.paths, index),
             groups={name: numbers[index] for name, numbers in self.groups.items()},
             **parts,
         )
@@ -116,6 +180,12 @@ class DataSet:
                 f"allowed are shares strictly between 0 and 1 with at least one on either side."
             )
         return self.subset(np.flatnonzero(~held)), self.subset(np.flatnonzero(held))
+
+
+def picked(names: Sequence[str], places: Int64[np.ndarray, "instance"]) -> Sequence[str]:
+    if isinstance(names, tuple):
+        return tuple(names[place] for place in places)
+    return names.pick(places) if isinstance(names, Picked) else Picked(names, places)
 
 
 def grouped(data: DataSet, by: str) -> Int64[np.ndarray, "instance"]:

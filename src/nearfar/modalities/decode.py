@@ -18,8 +18,10 @@ from PIL.JpegImagePlugin import JpegImageFile
 from PIL.PngImagePlugin import PngImageFile
 from PIL.WebPImagePlugin import WebPImageFile
 
+from nearfar.errors import UserError
 from nearfar.modalities.containers import bare_jpeg, bare_png, format_of, orientation, webp_size
 from nearfar.modalities.dataset import Unusable
+from nearfar.modalities.raw import MAGIC, from_raw, to_raw
 
 MAX_PIXELS: Final = 50_000_000
 MAX_BYTES: Final = 8 * MAX_PIXELS  # an uncompressed picture of MAX_PIXELS needs half of this
@@ -36,12 +38,15 @@ _UPRIGHT: Final = {
 }
 
 
-def decode(data: bytes, image_size: int | None = None) -> UInt8[np.ndarray, "height width 3"]:
-    """The picture's pixels, shrunk if `image_size` is given and it is larger than needed (see `shrunk_size`)."""
+def decode(data: bytes, image_size: int | None = None) -> UInt8[np.ndarray, "height width channel"]:
+    """The picture's pixels, shrunk if `image_size` is given and it is larger than needed (see `shrunk_size`): three channels,
+    or those of raw pixels, which `nearfar pack` writes."""
     if not data:
         raise Unusable("empty file (0 bytes)")
     if len(data) > MAX_BYTES:
         raise Unusable(f"too large: {len(data):,} bytes, allowed are {MAX_BYTES:,}")
+    if data.startswith(MAGIC):
+        return shrunk(from_raw(data, MAX_PIXELS), image_size)
     try:
         return _decode(data, image_size)
     except Unusable:
@@ -77,6 +82,20 @@ def shrunk(
         return pixels
     planes = [_resized(Image.fromarray(np.ascontiguousarray(pixels[..., c])), size) for c in range(channels)]
     return np.stack([np.asarray(plane) for plane in planes], axis=-1)
+
+
+def encode(pixels: UInt8[np.ndarray, "height width channel"], encoding: str, quality: int) -> bytes:
+    """PNG or JPEG of three channels, or raw pixels of any number."""
+    if encoding == "raw":
+        return to_raw(pixels)
+    if pixels.shape[2] != 3:
+        raise UserError(
+            f"encoding was {encoding}, which holds three channels; these images have {pixels.shape[2]}: use raw"
+        )
+    out = io.BytesIO()
+    options = {"quality": quality, "subsampling": 0} if encoding == "jpeg" else {"compress_level": 3}
+    Image.fromarray(np.ascontiguousarray(pixels)).save(out, encoding.upper(), **options)
+    return out.getvalue()
 
 
 def _decode(data: bytes, image_size: int | None) -> np.ndarray:

@@ -26,11 +26,10 @@ from nearfar.modalities.base import (
     PlainView,
 )
 from nearfar.modalities.dataset import Instances, Unusable
-from nearfar.modalities.decode import decode, shrunk, shrunk_size
+from nearfar.modalities.decode import decode, encode, shrunk, shrunk_size
 from nearfar.modalities.image_sets import Encoded, Images, Ragged, Recoloured, Stacked
 from nearfar.modalities.showing import coloured, plain_views
 from nearfar.parts import convert
-from nearfar.randomness import order
 from nearfar.types import Pixels
 from nearfar.views import LAB_CHANNELS, PIPELINES, Colours, Plain, Views, pipelines, statistics
 from nearfar.views.pipeline import MARGIN
@@ -63,6 +62,8 @@ class ImageModality(Modality):
     key = "images"
     axes = (3, 4)
     sized = True
+    unscanned = (0, 0, 3)  # what `decode` gives has three channels; sizes are seen when it is decoded
+    encodings = ("png", "jpeg", "raw")
     pipelines: ClassVar[tuple[str, ...]] = tuple(PIPELINES)
     default_views = "simclr"
     networks: ClassVar[tuple[str, ...]] = tuple(BACKBONES)
@@ -97,6 +98,15 @@ class ImageModality(Modality):
             raise Unusable(str(problem)) from problem
         return _decoded(shrunk(whole, options["image_size"]))
 
+    def encode(
+        self, content: UInt8[np.ndarray, "height width channel"], encoding: str, quality: int
+    ) -> bytes:
+        return encode(content, encoding, quality)
+
+    def instance(self, loaded: Pixels) -> UInt8[np.ndarray, "height width channel"]:
+        height, width = loaded.size[0]
+        return loaded.data[0, :height, :width]
+
     def odd(self, facts: Sequence[Any]) -> dict[int, str]:
         channels = [fact[2] for fact in facts]
         usual = max(sorted(set(channels)), key=channels.count, default=3)
@@ -107,8 +117,8 @@ class ImageModality(Modality):
         }
 
     def collect(self, found: Found, options: Mapping[str, Any]) -> Images:
-        sizes = np.array([fact[:2] for fact in found.facts], dtype=np.int32)
-        channels = found.facts[0][2]
+        sizes = np.asarray(found.facts)[:, :2].astype(np.int32)
+        channels = int(found.facts[0][2])
         store: Encoded | Ragged | Stacked
         if found.held is None:
             store = Encoded(found.read)
@@ -153,7 +163,7 @@ class ImageModality(Modality):
 
     def describe(self, data: Images, size: int | None) -> ImageDescription:
         """Side of a view and channel statistics, from a sample."""
-        rows = np.sort(order(0, 0, len(data))[:SAMPLE])
+        rows = data.sample(0, 0, SAMPLE)
         sample = [data.load(part) for part in np.array_split(rows, 16) if len(part)]
         mean, std = statistics(sample)
         side = int(np.median(np.concatenate([pixels.size.min(axis=1) for pixels in sample])))

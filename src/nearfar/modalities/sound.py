@@ -79,9 +79,9 @@ class SoundModality(Modality):
     def collect(self, found: Found, options: Mapping[str, Any]) -> Recordings:
         known = found.common()
         known["fingerprint"] = _marked(found.fingerprint, found.groups)
-        lengths = np.array([length for _, length in found.facts], dtype=np.int64)
+        lengths = np.asarray(found.facts)[:, 1].astype(np.int64)
         store = Read(found.read) if found.held is None else Held(found.held)
-        return Recordings(**known, store=store, rate=found.facts[0][0], lengths=lengths)
+        return Recordings(**known, store=store, rate=int(found.facts[0][0]), lengths=lengths)
 
     def describe(self, data: Recordings, size: int | None) -> SoundDescription:
         return SoundDescription(data.fingerprint, len(data), data.rate)

@@ -16,7 +16,6 @@ from jaxtyping import Float, Int
 
 from nearfar.data.stream import batch_of
 from nearfar.method import Method
-from nearfar.randomness import order
 from nearfar.recipes.choices import ROOMS
 from nearfar.report.classify import (
     CLOSE,
@@ -82,7 +81,7 @@ def selection_of(
 def _measured(run: Run, images: Images, settings: Mapping[str, Any], extent: Extent) -> Selected | Absent:
     method, progress = run.method().to(run.device), progress_of(run, settings)
     images = run.trained_on(images)
-    rows = order(2, 0, len(images))[: _anchors(method, int(settings["batch_size"]))]
+    rows = images.order(2, 0)[: _anchors(method, int(settings["batch_size"]))]
     views = run.views()(images.load(rows), int(settings["seed"]), int(progress.epoch), rows)
     batch = batch_of(images, views, rows).to(run.device)
     sifted, coverage = _sifted(method, batch, progress, int(settings["seed"]))

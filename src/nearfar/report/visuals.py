@@ -24,7 +24,7 @@ from nearfar.report.named import Named
 from nearfar.report.pictures import data_uri, fitted, within
 from nearfar.report.reasons import UNAVAILABLE, said
 from nearfar.report.selection import Extent, selection_of, selects
-from nearfar.report.space import nearest, queries_of, sample
+from nearfar.report.space import nearest, queries_of
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ def visuals_of(run: Run, settings: Mapping[str, Any], detail: Detail) -> Visuals
     seed = int(settings.get("seed") or 0)
     try:
         images = run.images()
-        rows = sample(len(images), detail.points)
+        rows = images.sample(0, 0, detail.points)
     except UNAVAILABLE as problem:
         none = Absent(f"The training data could not be opened: {said(problem)}")
         return _nothing(none, settings)

@@ -2,32 +2,54 @@
 
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from nearfar.atomic import replacing
 from nearfar.errors import UserError
+from nearfar.modalities import DataSet
+from nearfar.run.features import feature_batches
 from nearfar.run.trained import Run
 
 
 def write_embedding(run: Run, data: str, out: Path) -> tuple[int, int]:
     """Writes `path`, `label` and `class` (where there are labels) and `feature`; returns rows and width."""
     images = run.images(data)
-    features = run.embed(images).numpy()
-    rows, width = features.shape
-    columns: dict[str, pa.Array] = {"path": pa.array(images.paths)}
-    if images.labels is not None:
-        columns["label"] = pa.array(images.labels)
-        if images.classes:
-            columns["class"] = pa.array([images.classes[label] for label in images.labels])
-    columns["feature"] = pa.FixedSizeListArray.from_arrays(pa.array(features.ravel()), width)
+    parts = feature_batches(
+        run.encoder(), images, run.plain(), device=run.device, workers=run.settings.workers
+    )
+    place = width = 0
+    writer: pq.ParquetWriter | None = None
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         with replacing(out) as fresh:
-            pq.write_table(pa.table(columns), fresh)
+            try:
+                for part in parts:
+                    table = _table(images, place, part.numpy())
+                    writer = writer or pq.ParquetWriter(fresh, table.schema)
+                    writer.write_table(table)
+                    place, width = place + len(part), part.shape[1]
+            finally:
+                if writer is not None:
+                    writer.close()
     except OSError as problem:
         reason = problem.strerror or str(problem).splitlines()[0]
         raise UserError(
             f"--out {out} could not be written ({reason}); what was there before is as it was"
         ) from None
-    return rows, width
+    return place, width
+
+
+def _table(images: DataSet, start: int, features: np.ndarray) -> pa.Table:
+    """The rows from `start` on, as many as there are features."""
+    rows, width = features.shape
+    some = slice(start, start + rows)
+    columns: dict[str, pa.Array] = {"path": pa.array(list(images.paths[some]), pa.string())}
+    if images.labels is not None:
+        labels = images.labels[some]
+        columns["label"] = pa.array(labels)
+        if images.classes:
+            columns["class"] = pa.array([images.classes[label] for label in labels])
+    columns["feature"] = pa.FixedSizeListArray.from_arrays(pa.array(features.ravel()), width)
+    return pa.table(columns)

@@ -3,7 +3,7 @@
 import copy
 import hashlib
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Literal, cast
 
@@ -41,22 +41,65 @@ def features(
     training mode is put back, and an encoder that lives elsewhere than `device` is copied there, not moved. Features that
     are not finite are refused: whatever is made of them would be a number about nothing.
     """
-    device = torch.device(device)
     mine, gather = shared_batches(images, batch_size, ranks)
+    embedded = torch.empty(0)
+    place = 0
+    for part in _embedded(encoder, mine, plain, batch_size, device, workers, precision):
+        if not place:  # one tensor: a list to be joined would hold everything twice
+            embedded = torch.empty(len(mine), *part.shape[1:])
+        embedded[place : place + len(part)] = part
+        place += len(part)
+    embedded = gather(embedded)
+    _check_finite(_not_finite(embedded), images)
+    return embedded
+
+
+def feature_batches(
+    encoder: nn.Module,
+    images: Instances,
+    plain: MakeViews,
+    *,
+    batch_size: int = 512,
+    device: torch.device | str = "cpu",
+    workers: int = 2,
+    precision: Literal["fp32", "bf16"] = "fp32",
+) -> Iterator[Float[Tensor, "image dim"]]:
+    """The same, a batch at a time, by one rank; those that are not finite are counted to the end, and then refused."""
+    wrong = 0
+    for part in _embedded(encoder, images, plain, batch_size, device, workers, precision):
+        wrong += _not_finite(part)
+        yield part
+    _check_finite(wrong, images)
+
+
+def _embedded(
+    encoder: nn.Module,
+    images: Instances,
+    plain: MakeViews,
+    batch_size: int,
+    device: torch.device | str,
+    workers: int,
+    precision: Literal["fp32", "bf16"],
+) -> Iterator[Float[Tensor, "image dim"]]:
+    device = torch.device(device)
     half = torch.autocast(device.type, dtype=torch.bfloat16, enabled=precision == "bf16")
-    with torch.inference_mode(), frozen(_on(encoder, device)) as still, half:
-        parts = [
-            still(_laid_out(view).to(device, non_blocking=True)).float().cpu()
-            for view in plain_views(mine, plain, batch_size, workers)
-        ]
-    embedded = gather(torch.cat(parts))  # outside inference mode, so that the result may enter autograd
-    wrong = int((~embedded.isfinite().all(dim=1)).sum())
+    with frozen(_on(encoder, device)) as still:
+        for view in plain_views(images, plain, batch_size, workers):
+            with torch.inference_mode(), half:
+                part = still(_laid_out(view).to(device, non_blocking=True)).float().cpu()
+            yield part.clone()  # outside inference mode, so that the result may enter autograd
+
+
+def _not_finite(rows: Float[Tensor, "image dim"]) -> int:
+    return int((~rows.isfinite().flatten(1).all(dim=1)).sum())
+
+
+def _check_finite(wrong: int, images: Instances) -> None:
     if wrong:
         raise NotFinite(
-            f"the features of {wrong} of {len(embedded)} items of {images.name} are not finite: the encoder's weights are unusable, "
+            f"the features of {wrong} of {len(images)} items of {images.name} are not finite: the encoder's weights are unusable, "
             "or too large for these inputs"
         )
-    return embedded
 
 
 def shared_batches(

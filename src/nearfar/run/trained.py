@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from nearfar.data import Limits, Located, locate
 from nearfar.data.aside import few_labelled, kept_aside
+from nearfar.data.unscanned import examined
 from nearfar.encoders.kept import Kind, features_of
 from nearfar.errors import UserError
 from nearfar.hardware import pick_device
@@ -42,6 +43,10 @@ class Run:
         self.folder = RunFolder(path)
         self.settings, self.objects, self.data = settings, objects, data
         self._sets: dict[str, DataSet] = {}
+        self._remembered: DataSet | None = None
+        self._opened: dict[
+            str, DataSet
+        ] = {}  # as training sees them, by the fingerprint of what is evaluated
 
     @classmethod
     def open(cls, path: str | Path, *, data: Any = None, labels: Any = None, **objects: Any) -> "Run":
@@ -89,7 +94,7 @@ class Run:
         if found is None:
             raise UserError(f"{self.path}/ckpt holds no valid checkpoint of step {step}")
         then = Run(self.path, self.settings, self.objects, self.data)
-        then._sets = self._sets
+        then._sets, then._opened, then._remembered = self._sets, self._opened, self._remembered
         then.__dict__["_loaded"] = facts.checked(found)
         return then
 
@@ -189,15 +194,18 @@ class Run:
         check_kind(self.settings, located)
         options = self.modality.opening(self.settings.views, self.settings.image_size, self.description)
         limits = Limits(max_bad_share=self.settings.max_bad_share, scans=self.folder.cache)
-        opened = located.open(limits, **options)
-        opened = self.modality.adapted(opened, self.description, str(self.path))
+        own = self._remembered if spec is None else None
+        opened = located.open(limits, **options) if own is None else own
+        usable = examined(opened, self.folder.cache, self.settings.workers)
+        usable = self.modality.adapted(usable, self.description, str(self.path))
+        self._opened[usable.fingerprint] = opened
         if named:
-            self._sets[name] = opened
-        return opened
+            self._sets[name] = usable
+        return usable
 
     def remember(self, data: DataSet) -> None:
         """Takes the run's own data as they are open already."""
-        self._sets[self.settings.data] = data
+        self._remembered = data
 
     def _own_data(self) -> Located:
         if self.data is not None:
@@ -211,8 +219,10 @@ class Run:
             ) from None
 
     def trained_on(self, images: Any) -> Any:
-        """Of the run's data, what it was trained on: instance numbers of banks and clusters count these."""
+        """Of the run's data, what it was trained on: instance numbers of banks and clusters count these, also where some turned out
+        to be unusable meanwhile."""
         settings = self.settings
+        images = self._opened.get(images.fingerprint, images)
         left = kept_aside(images, settings.held_out, settings.seed)[0]
         return few_labelled(left, settings.labels, settings.labels_seed)
 

@@ -4,6 +4,7 @@ for each epoch:   what the selection knows of all instances is renewed, where it
 for each batch:   forward → backward → clip → optimiser → advance → log, probe, save when due
 """
 
+import copy
 import math
 import time
 from collections.abc import Callable
@@ -24,6 +25,7 @@ from nearfar.schedules import Progress
 from nearfar.train.logs import Display, Log, Silence
 from nearfar.train.monitors import Diverged, readings
 from nearfar.train.rows import held_out_line, held_out_row, train_row
+from nearfar.train.saving import Saving, copied
 from nearfar.train.stops import StopRequests
 from nearfar.train.trainer import Step, Trainer
 from nearfar.types import Batch
@@ -54,7 +56,7 @@ def train(
     loop = Loop(trainer, folder, facts, display, log, looks)
     stream = batches(trainer.step, trainer.steps)
     try:
-        with StopRequests(trainer.settings.max_time) as requests, display:
+        with StopRequests(trainer.settings.max_time) as requests, display, loop.saving:
             if not resumed:
                 loop.begin()
             loop.clock = Clock(trainer)
@@ -87,6 +89,7 @@ class Loop:
         self.folder, self.facts = folder, facts
         self.display, self.log, self.looks = display, log, looks
         self.clock = Clock(trainer)
+        self.saving = Saving()
         self.overdue = False  # a checkpoint that could not be written is tried again after the next step
 
     def begin(self) -> None:
@@ -152,9 +155,13 @@ class Loop:
 
     def save_when_due(self, batch: Batch, taken: Step, stop: str | None) -> None:
         trainer = self.trainer
+        self.saving.check()
         self.overdue = self.overdue or trainer.step % self.settings.checkpoint_every == 0
+        self.overdue = self.overdue or self.saving.minutes() >= self.settings.checkpoint_minutes
         if stop or self.overdue or self.last:
             self.overdue = not self.clock.pause(partial(self.save, batch, taken))
+        if stop or self.last:
+            self.saving.wait()
         if self.last and self.overdue:
             raise trainer.finite.unfinished(trainer.steps)
         if stop and not self.last:
@@ -172,12 +179,15 @@ class Loop:
             return
         self.log.durable()
         tensors, own = self.trainer.state()
-        checkpoints.save(
-            RunFolder(self.folder).checkpoints,
-            self.trainer.step,
-            tensors,
-            {**self.facts, **own},
-            keep=self.settings.keep,
+        self.saving.submit(
+            partial(
+                checkpoints.save,
+                RunFolder(self.folder).checkpoints,
+                self.trainer.step,
+                copied(tensors),
+                copy.deepcopy({**self.facts, **own}),
+                keep=self.settings.keep,
+            )
         )
 
     def say(self, message: str) -> None:

@@ -18,7 +18,6 @@ from nearfar.modalities import DataSet, Description
 from nearfar.modalities.base import MakeViews
 from nearfar.modalities.dataset import grouped
 from nearfar.modalities.showing import plain_views
-from nearfar.randomness import order
 from nearfar.ranks import ALONE, Ranks
 from nearfar.recipes.build import NONE
 from nearfar.recipes.given import VIEWS, Objects
@@ -53,10 +52,6 @@ def described(
     if before is not None:
         return before.resized(settings.image_size)
     return settings.modality.describe(data, settings.image_size).labelled(*(whole or data).label_range)
-
-
-def _sample(size: int) -> np.ndarray:
-    return np.sort(order(0, 0, size)[:SAMPLE])
 
 
 def prepare(
@@ -144,7 +139,7 @@ def prime(trainer: Trainer, data: DataSet, known: Description) -> None:
     if not wanted:
         return
     plain = trainer.settings.modality.plain(trainer.settings.views, known, trainer.device)
-    rows = np.sort(order(trainer.settings.seed, 0, len(data))[:wanted])
+    rows = data.sample(trainer.settings.seed, 0, wanted)
     trainer.method.train()
     seed_step(trainer.settings.seed, 2**40)
     # parts of almost equal size: a last part of one image would have no batch statistics
@@ -176,7 +171,7 @@ def why_not_probed(data: DataSet) -> str | None:
     """Why no held-out fifth of a sample could tell anything; None if it could."""
     if data.labels is None:
         return f"{data.name} has no labels to probe with"
-    sample = np.asarray(data.labels)[_sample(len(data))]
+    sample = np.asarray(data.labels)[data.sample(0, 0, SAMPLE)]
     _, sizes = np.unique(sample, return_counts=True)
     if len(sample) < LEAST_PROBED:
         return f"{data.name} has {len(sample)} labelled {data.unit} to train on, and a probe needs {LEAST_PROBED}"
@@ -201,7 +196,7 @@ def make_probe(
     """kNN accuracy within a sample of the training data, a fifth of it held out; None without labels."""
     if why_not_probed(data):
         return None
-    sample = data.subset(_sample(len(data)))
+    sample = data.subset(data.sample(0, 0, SAMPLE))
     plain = settings.modality.plain(settings.views, known, device)
     labels = torch.from_numpy(np.asarray(sample.labels))
 

@@ -11,6 +11,7 @@ import torch
 
 from nearfar.data import Limits, Located, Stream, locate
 from nearfar.data.aside import few_labelled, kept_aside
+from nearfar.data.unscanned import found_so_far
 from nearfar.encoders import parameters_of
 from nearfar.errors import UserError
 from nearfar.hardware import environment, keep_freed_memory, pick_device, pick_precision
@@ -129,6 +130,9 @@ def run_pretraining(
             train(
                 trainer, ready.stream.batches, out, facts, display, ready.looks, resumed=restored is not None
             )
+        if ranks.first:  # what was not decoded at opening may have turned out to be unusable
+            seen = found_so_far(ready.everything)
+            folder.write_notes(notes_of(seen, ready.aside, len(ready.images), settings.batch_size))
         ranks.wait()  # until the last checkpoint is there
     run = Run(out, folder.settings(), objects, located)
     run.remember(ready.everything)

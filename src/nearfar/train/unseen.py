@@ -130,6 +130,6 @@ def copies(aside: DataSet, images: DataSet, settings: Settings, known: Descripti
         rows = (row for view in plain_views(data, plain, settings.batch_size, 0) for row in view)
         return [hashlib.sha256(row.contiguous().numpy().tobytes()).digest() for row in rows]
 
-    some = images.subset(np.sort(order(settings.seed, HELD_OUT_DRAW + 2, len(images))[:LOOKED_AT]))
+    some = images.subset(images.sample(settings.seed, HELD_OUT_DRAW + 2, LOOKED_AT))
     held, trained = digests(aside), set(digests(some))
     return sum(held.count(digest) > 1 or digest in trained for digest in held)

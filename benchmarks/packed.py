@@ -1,0 +1,153 @@
+"""Training on a packed set that is never loaded: memory beyond the model, time to the first step, rate, resumption after kill -9.
+
+    python benchmarks/packed.py [ROWS]      default: 2,000,000 rows of 32 x 32, raw (6 GB in a temporary folder, deleted at the end)
+
+Every figure is of a process of its own. Memory is the highest resident set that the process ever had, minus that of the same process on
+4,096 of the rows: what the size of the data costs. The first step's time runs from the start of `pretrain` (imports done) until the
+first step is logged, the held-out estimate of the untrained network and the first checkpoint included.
+"""
+
+import hashlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from nearfar.data import Stream, open_data, pack
+from nearfar.data.parquet import RowNames
+from nearfar.modalities import DataSet
+from nearfar.modalities.base import Arrays
+from nearfar.modalities.image import IMAGE
+from nearfar.types import Pixels
+
+SMALL = 4096
+STEPS = 40
+
+CHILD = """
+import json, resource, sys, time
+import nearfar as nf
+from nearfar.train import loop
+data, out, steps, every = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
+first = []
+step = loop.Trainer.train_step
+class Enough(Exception): pass
+def timed(self, batch):
+    taken = step(self, batch)
+    first.append((time.perf_counter() - begun, time.process_time() - spent))
+    if self.step >= steps: raise Enough
+    return taken
+loop.Trainer.train_step = timed
+import torch, numba, pyarrow, PIL  # what every process pays
+begun, spent = time.perf_counter(), time.process_time()
+try:
+    nf.pretrain("simclr", data, out, epochs=1, batch_size=256, backbone="resnet8-w16", checkpoint_every=every, log_every=10, quiet=True)
+except Enough:
+    pass
+peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+print(json.dumps({"first": first[0][0], "cpu": first[0][1], "rate": 256 * (len(first) - 1) / (first[-1][0] - first[0][0]), "peak": peak / 1024}))
+"""
+
+
+class Drawn:
+    """Pictures that are computed when they are asked for: noise that no two rows share."""
+
+    noise = np.random.default_rng(0).integers(0, 256, (4096, 32, 32, 3), dtype=np.uint8)
+
+    def take(self, rows: np.ndarray) -> Pixels:
+        turn = (rows // 4096).astype("<u4").view(np.uint8).reshape(-1, 1, 4)  # in the first pixels
+        pixels = self.noise[rows % 4096]
+        pixels[:, 0, :4, 0] ^= turn[:, 0]
+        return Pixels(pixels, np.full((len(rows), 2), 32, dtype=np.int32))
+
+
+def made(rows: int) -> DataSet:
+    """A data set of so many rows that takes no memory."""
+    few = IMAGE.from_array(Arrays(np.zeros((2, 32, 32, 3), np.uint8)), "drawn", {"image_size": None})
+    labels = np.arange(rows, dtype=np.int64) % 10
+    return replace(
+        few,
+        fingerprint=hashlib.sha256(str(rows).encode()).hexdigest(),
+        labels=labels,
+        paths=RowNames(["drawn"], [rows]),
+        store=Drawn(),
+        rows=np.arange(rows),
+        sizes=np.full((rows, 2), 32, dtype=np.int32),
+    )
+
+
+def child(data: Path, out: Path, steps: int = STEPS, every: int = 10**6) -> dict[str, Any]:
+    words = [sys.executable, "-c", CHILD, str(data), str(out), str(steps), str(every)]
+    done = subprocess.run(words, stdout=subprocess.PIPE, text=True, check=True)
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def killed(data: Path, out: Path) -> None:
+    """A run killed by -9 after a checkpoint in mid-epoch."""
+    words = [sys.executable, "-c", CHILD, str(data), str(out), str(STEPS), "10"]
+    running = subprocess.Popen(words, stdout=subprocess.DEVNULL)
+    while not list((out / "ckpt").glob("step-0000002*")) and running.poll() is None:
+        time.sleep(0.05)
+    os.kill(running.pid, signal.SIGKILL)
+    running.wait()
+
+
+def main() -> None:
+    rows = int(sys.argv[1]) if len(sys.argv) > 1 else 2_000_000
+    folder = Path(tempfile.mkdtemp(prefix="nearfar-packed-"))
+    try:
+        measured(rows, folder)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def measured(rows: int, folder: Path) -> None:
+    begun = time.perf_counter()
+    pack(made(rows), folder / "large", encoding="raw", shuffle=False, workers=0)
+    packing = time.perf_counter() - begun
+    pack(made(SMALL), folder / "small", encoding="raw", shuffle=False, workers=0)
+    size = sum(file.stat().st_size for file in (folder / "large").iterdir())
+    print(
+        f"packed {rows:,} rows of 32 x 32 (raw, {size / 1e9:.1f} GB) in {packing:.0f} s, {rows / packing:,.0f} rows/s"
+    )
+    child(folder / "small", folder / "warm")  # compiles the kernel
+    large, small = child(folder / "large", folder / "a"), child(folder / "small", folder / "b", steps=14)
+    beyond = large["peak"] - small["peak"]
+    print(
+        f"  resident memory at most {large['peak']:.0f} MB, {small['peak']:.0f} MB with {SMALL:,} rows: {beyond:.0f} MB more"
+    )
+    print(
+        f"  first step after {large['first']:.1f} s, CPU {large['cpu']:.1f} s ({small['first']:.1f} s, CPU {small['cpu']:.1f} s with {SMALL:,} rows)"
+    )
+    print(f"  {large['rate']:.0f} images/s ({small['rate']:.0f} with {SMALL:,} rows)")
+    child(folder / "large", folder / "whole", every=10)
+    killed(folder / "large", folder / "cut")
+    child(folder / "large", folder / "cut", every=10)
+    names = [sorted((folder / run / "ckpt").glob("step-*"))[-1] for run in ("whole", "cut")]
+    states = [hashlib.sha256((name / "state.safetensors").read_bytes()).hexdigest() for name in names]
+    print(
+        f"  killed by -9 in mid-epoch and resumed: checkpoints of {names[0].name} bit-equal: {states[0] == states[1]}"
+    )
+    print(f"  two ranks see each row of an epoch once: {ranks(folder / 'large')}")
+
+
+def ranks(data: Path) -> bool:
+    opened = open_data(str(data))
+    streams = [Stream(opened, lambda *_: (), 256, 0, rank=rank, world=2) for rank in (0, 1)]
+    seen = np.concatenate(
+        [stream.index(step)[1] for stream in streams for step in range(stream.steps_per_epoch)]
+    )
+    return len(np.unique(seen)) == len(seen) == len(opened) // 256 * 256
+
+
+if __name__ == "__main__":
+    main()

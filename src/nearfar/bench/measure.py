@@ -1,0 +1,177 @@
+"""`nearfar bench`: whole training steps and losses beside those of other libraries, on this machine.
+
+Arms take turns in one process, a block of steps each, so that whatever else the machine does falls on all of them; the first block
+warms up. A peer is used as its documentation shows: its own transform in a `DataLoader`, its own loss, its own loop. One that is not
+installed is named as absent.
+"""
+
+import multiprocessing
+import os
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from nearfar.bench.arms import Absent, Contest, contests
+from nearfar.hardware import keep_freed_memory
+from nearfar.machine import cpu_name, version
+
+
+@dataclass(frozen=True)
+class Block:
+    """What a block of steps cost, by thing."""
+
+    wall: float
+    cpu: float  # of this process and those that load data for it: what others do on the machine hardly matters to it
+
+
+@dataclass(frozen=True)
+class Row:
+    """What is said of an arm; ratios are ours over it, above 1 where ours is better."""
+
+    name: str
+    rate: float  # things per second, median
+    lowest: float
+    highest: float
+    ratio: float
+    cpu: float  # microseconds per thing, median
+    cpu_ratio: float
+
+
+@dataclass
+class Result:
+    contest: Contest
+    blocks: dict[str, list[Block]] = field(default_factory=dict)
+    absent: list[str] = field(default_factory=list)
+
+    def rows(self) -> Iterator[Row]:
+        ours = self.blocks[next(arm.name for arm in self.contest.arms if arm.ours)]
+        wall, cpu = _medians(ours)
+        for name, blocks in self.blocks.items():
+            rates = [1 / block.wall for block in blocks]
+            own_wall, own_cpu = _medians(blocks)
+            yield Row(
+                name, 1 / own_wall, min(rates), max(rates), own_wall / wall, 1e6 * own_cpu, own_cpu / cpu
+            )
+
+
+def _medians(blocks: list[Block]) -> tuple[float, float]:
+    return statistics.median(b.wall for b in blocks), statistics.median(b.cpu for b in blocks)
+
+
+def cpu_seconds() -> float:
+    """Of this process and its children that live; without the children elsewhere than Linux."""
+    total = time.process_time()
+    for child in multiprocessing.active_children():
+        with suppress(OSError, ValueError, IndexError):
+            fields = Path(f"/proc/{child.pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
+            total += (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    return total
+
+
+def measured(contest: Contest, blocks: int, seconds: float) -> Result:
+    result, steps = Result(contest), {}
+    for arm in contest.arms:
+        try:
+            steps[arm.name] = arm.make()
+        except Absent as absent:
+            result.absent.append(f"{arm.name}: {absent} is not installed")
+    result.blocks = {name: [] for name in steps}
+    for block in range(blocks + 1):
+        for name, step in steps.items():
+            begun, cpu, taken = time.perf_counter(), cpu_seconds(), 0
+            while not taken or time.perf_counter() - begun < seconds:
+                step()
+                taken += 1
+            things = contest.count * taken
+            if block:
+                found = Block((time.perf_counter() - begun) / things, (cpu_seconds() - cpu) / things)
+                result.blocks[name].append(found)
+    return result
+
+
+def run_bench(
+    blocks: int = 5, seconds: float = 1.0, say: Callable[[str], None] = print, **sizes: Any
+) -> list[Result]:
+    """Every contest in turn; what was found is said as it is."""
+    keep_freed_memory()
+    say(machine_line())
+    found = []
+    for contest in contests(**sizes):
+        result = measured(contest, blocks, seconds)
+        found.append(result)
+        for line in table([result]):
+            say(line)
+    return found
+
+
+def machine_line() -> str:
+    names = ("nearfar", "torch", "torchvision", "lightly", "open_clip_torch", "sentence-transformers")
+    held = ", ".join(f"{name} {version(name) or 'absent'}" for name in names)
+    return f"{cpu_name()}, {torch.get_num_threads()} threads, load {os.getloadavg()[0]:.1f}; {held}"
+
+
+def table(results: list[Result]) -> Iterator[str]:
+    """Markdown."""
+    for result in results:
+        unit = result.contest.unit
+        yield ""
+        yield f"| {result.contest.title} | {unit}, median | lowest to highest | ours over it | CPU µs each | ours over it |"
+        yield "|---|---|---|---|---|---|"
+        for row in result.rows():
+            yield (
+                f"| {row.name} | {row.rate:,.0f} | {row.lowest:,.0f} to {row.highest:,.0f} | {row.ratio:.2f}× | "
+                f"{row.cpu:,.1f} | {row.cpu_ratio:.2f}× |"
+            )
+        for line in result.absent:
+            yield f"| {line} | | | | | |"
+
+
+def picture(results: list[Result]) -> str:
+    """Bars of the medians, a group for each contest, each on its own scale; whiskers from the lowest to the highest block."""
+    wide, bar, gap, left = 760, 18, 14, 250
+    parts, y = [], 8
+    for result in results:
+        rows = list(result.rows())
+        most = max(row.highest for row in rows)
+        across = (wide - left - 90) / most
+        parts.append(
+            f'<text x="8" y="{y + 12}" font-weight="bold">{result.contest.title} ({result.contest.unit})</text>'
+        )
+        y += 20
+        for row in rows:
+            name, median, low, high = row.name, row.rate, row.lowest, row.highest
+            colour = "#2a6f97" if name.startswith("nearfar") else "#b0b7bd"
+            middle = y + bar / 2
+            parts += [
+                f'<text x="{left - 8}" y="{middle + 4}" text-anchor="end">{name}</text>',
+                f'<rect x="{left}" y="{y}" width="{max(1.0, median * across):.1f}" height="{bar - 4}" fill="{colour}"/>',
+                f'<line x1="{left + low * across:.1f}" x2="{left + high * across:.1f}" y1="{middle - 2}" y2="{middle - 2}" stroke="#222"/>',
+                f'<text x="{left + high * across + 6:.1f}" y="{middle + 3}">{median:,.0f}</text>',
+            ]
+            y += bar
+        y += gap
+    body = "\n".join(parts)
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {wide} {y}" font-family="sans-serif" font-size="12">\n'
+        f'<rect width="{wide}" height="{y}" fill="#fff"/>\n{body}\n</svg>\n'
+    )
+
+
+def plain(results: list[Result]) -> dict[str, Any]:
+    """For --json: by contest and arm."""
+    return {
+        result.contest.title: {
+            "unit": result.contest.unit,
+            "absent": result.absent,
+            "arms": {
+                row.name: {k: v for k, v in asdict(row).items() if k != "name"} for row in result.rows()
+            },
+        }
+        for result in results
+    }

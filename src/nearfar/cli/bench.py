@@ -1,0 +1,56 @@
+"""`nearfar bench`."""
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from nearfar.cli.codes import DONE
+from nearfar.errors import UserError
+
+
+def add(commands: Any) -> None:
+    bench = commands.add_parser(
+        "bench",
+        help="our speed beside that of the libraries that are installed, on this machine",
+        description="Whole training steps and losses beside lightly's, open_clip's, sentence-transformers' and a plain script's, arms interleaved. "
+        "What is not installed is named as absent (pip install 'nearfar[peers]').",
+    )
+    bench.add_argument("--blocks", type=int, default=5, help="blocks of steps that each arm takes (5)")
+    bench.add_argument("--seconds", type=float, default=1.0, help="of a block (1)")
+    bench.add_argument("--batch-size", type=int, default=128, help="of whole steps (128)")
+    bench.add_argument("--rows", type=int, default=2048, help="of losses (2048)")
+    bench.add_argument("--backbone", default="resnet8-w16", help="of whole steps (resnet8-w16)")
+    bench.add_argument("--svg", type=Path, help="also draw the medians into this file")
+    bench.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
+    bench.set_defaults(command=run)
+
+
+def run(given: argparse.Namespace) -> int:
+    from nearfar.atomic import write_whole
+    from nearfar.bench.measure import machine_line, picture, plain, run_bench
+    from nearfar.encoders import check_backbone
+
+    for name, value, least in (
+        ("blocks", given.blocks, 1),
+        ("batch-size", given.batch_size, 2),
+        ("rows", given.rows, 2),
+    ):
+        if value < least:
+            raise UserError(f"--{name} was {value}; expected a whole number from {least}")
+    if not 0 < given.seconds <= 3600:
+        raise UserError(f"--seconds was {given.seconds:g}; expected a number above 0, up to 3600")
+    check_backbone(given.backbone)
+    say = (lambda line: print(line, file=sys.stderr)) if given.json else print
+    found = run_bench(
+        given.blocks, given.seconds, say, network=given.backbone, batch=given.batch_size, n=given.rows
+    )
+    if given.json:
+        print(json.dumps({"machine": machine_line(), **plain(found)}))
+    if given.svg is not None:
+        try:
+            write_whole(given.svg, picture(found))
+        except OSError as problem:
+            raise UserError(f"--svg {given.svg} cannot be written: {problem.strerror}") from None
+    return DONE

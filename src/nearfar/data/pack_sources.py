@@ -1,0 +1,139 @@
+"""What `nearfar pack` reads: anything that can be opened, and tar files, as contents by number."""
+
+import hashlib
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from nearfar.data.folder import Entry, Listing, printable
+from nearfar.data.open import Located, Spec, locate
+from nearfar.data.scan import Limits
+from nearfar.data.tars import SUFFIX, Tars
+from nearfar.data.unscanned import Direct
+from nearfar.errors import UserError
+from nearfar.modalities import MODALITIES, Modality
+from nearfar.modalities.base import Decoded
+from nearfar.modalities.dataset import Blocks, Unreadable, Unusable
+from nearfar.modalities.labels import Labels
+from nearfar.randomness import order, windowed_order
+
+
+@dataclass(frozen=True)
+class Contents:
+    """Instances yet to be packed, by number. `read` gives bytes, or what else `decode` takes."""
+
+    name: str
+    modality: Modality
+    names: Sequence[str]
+    read: Callable[[int], Any]
+    decode: Callable[[Any], Decoded]
+    labelled: Labels
+    unlabelled: str
+    ignored: int
+    mark: str  # changes with the data
+    blocks: Blocks | None = None
+    known_bad: tuple[tuple[str, str], ...] = ()  # set aside before it came here
+
+    def order(self, seed: int) -> np.ndarray:
+        """A shuffle; within a window of row groups, where the source is read by those."""
+        if self.blocks is None:
+            return order(seed, 0, len(self.names))
+        block = np.searchsorted(self.blocks.starts, np.arange(len(self.names)), side="right")
+        return windowed_order(seed, 0, block, self.blocks.window)
+
+
+def contents_of(data: Spec, labels: Any, options: Mapping[str, Any]) -> Contents:
+    """What is packed of `data`: without decoding it, where it has encoded bytes."""
+    tars = _tars(data)
+    located = locate(data, labels) if tars is None else None
+    modality = tars[1] if tars is not None else located.modality  # type: ignore[union-attr]
+    if not modality.columns:
+        raise UserError(
+            f"pack writes {' and '.join(m.holds for m in MODALITIES.values() if m.columns)}; these are {modality.holds}"
+        )
+    checked = modality.options(**options)
+    if tars is not None:
+        return _direct(str(data), modality, tars[0], lambda raw: modality.decode(raw, checked))
+    assert located is not None
+    if located.content is not None and isinstance(located.content.source, Direct):
+        source = located.content.source
+        return _direct(located.name, modality, source, located.content.decoding(modality, checked))
+    return _opened(located, checked)
+
+
+def _direct(name: str, modality: Modality, source: Direct, decode: Callable[[Any], Decoded]) -> Contents:
+    names = source.names()
+    labelled = source.labels(np.arange(len(names)))
+    read, blocks = source.direct()
+    return Contents(
+        name,
+        modality,
+        names,
+        read,
+        decode,
+        labelled,
+        "" if labelled[0] is not None else source.unlabelled(),
+        source.ignored,
+        hashlib.sha256(source.marks()).hexdigest(),
+        blocks,
+    )
+
+
+def _opened(located: Located, options: Mapping[str, Any]) -> Contents:
+    """Arrays, torch `Dataset`s and packed folders: opened as for training, and converted one by one."""
+    modality = located.modality
+    data = located.opened(options, Limits(max_bad_share=1.0))
+
+    def read(number: int) -> Any:
+        try:
+            return modality.instance(data.store.take(data.rows[number : number + 1]))
+        except Unreadable as reason:
+            raise Unusable(str(reason.__cause__)) from reason
+
+    def decode(content: Any) -> Decoded:
+        found = modality.convert(content, options)
+        if found is None:
+            raise Unusable(f"an instance of type {type(content).__name__} cannot be packed")
+        return found
+
+    return Contents(
+        located.name,
+        modality,
+        data.paths,
+        read,
+        decode,
+        (data.labels, data.classes),
+        data.unlabelled,
+        data.ignored,
+        data.fingerprint,
+        data.blocks,
+        data.quarantine,
+    )
+
+
+def _tars(data: Spec) -> tuple[Tars, Modality] | None:
+    """A tar file or a folder of them and nothing else, with the modality that most of the first one's members are of."""
+    if not isinstance(data, str | os.PathLike) or "://" in os.fspath(data):
+        return None
+    path = Path(data)
+    if path.is_file() and path.name.lower().endswith(SUFFIX):
+        entries, ignored = [Entry(str(path), (printable(path.name),), path.stat().st_size)], 0
+    elif path.is_dir():
+        every = tuple(suffix for modality in MODALITIES.values() for suffix in modality.suffixes)
+        listing = Listing(every)
+        listing.add(str(path))
+        if listing.entries or listing.parquet or not listing.tars:
+            return None
+        entries, ignored = listing.tars, listing.others - len(listing.tars)
+    else:
+        return None
+    for modality in MODALITIES.values():
+        if modality.suffixes and modality.columns:
+            found = Tars(str(path), entries, ignored, modality.suffixes)
+            if len(found.names()):
+                return found, modality
+    raise UserError(f"data {str(path)!r}: the tar files hold no samples that can be packed")

@@ -1,0 +1,241 @@
+"""`nearfar pack`: anything that can be opened, as shards that are trained on without loading them.
+
+A shard is a fixed part of a fixed order of the source, and appears whole by one rename, with the list of what could not be used in
+its footer. So a process that was killed left whole shards and nothing else of meaning: the same command makes those that lack, then
+the index and the manifest.
+"""
+
+import json
+import os
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from nearfar.atomic import write_whole
+from nearfar.data.open import Spec
+from nearfar.data.pack_sources import Contents, contents_of
+from nearfar.data.packed import INDEX, MANIFEST, QUARANTINE, Manifest, find_packed
+from nearfar.data.scan import check_share, content_digest, fingerprint, write_quarantine
+from nearfar.data.shards import Refused, Row, Schema, read_index, shard_of, write_index, write_shard
+from nearfar.errors import UserError
+from nearfar.modalities.dataset import Unusable
+from nearfar.prefetch import prefetch
+from nearfar.untrusted import read_json
+
+PLAN = "packing.json"
+AUTO, SOURCE = "auto", "source"
+GROUP_BYTES, SHARD_BYTES = 2**22, 2**26  # about so many of a row group and of a shard
+FEWEST_ROWS, MOST_ROWS = 16, 8192  # of a row group
+_TRIED = 64  # instances from which sizes are estimated
+_TOGETHER = 16  # instances encoded by one thread at a time
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Everything that what is written depends on: the same plan gives the same bytes."""
+
+    data: str  # the mark of the source
+    instances: int
+    image_size: int | None
+    encoding: str
+    quality: int
+    shuffle: bool
+    seed: int
+    group_rows: int
+    shard_rows: int
+
+
+def pack(
+    data: Spec,
+    out: str | Path,
+    *,
+    labels: Any = None,
+    image_size: int | None = None,
+    encoding: str = AUTO,
+    quality: int = 95,
+    shuffle: bool = True,
+    seed: int = 0,
+    max_bad_share: float = 0.05,
+    workers: int = 2,
+    say: Callable[[str], None] = lambda line: None,
+) -> Path:
+    """Writes `data` (anything `open_data` takes, or tar files in webdataset's convention) as Parquet shards into the folder `out`,
+    which `pretrain`, `evaluate` and the rest then take for data. Called again after an interruption, it goes on.
+
+    With `image_size`, images are shrunk as they would be at training with that size. `encoding` is png (the same pixels), jpeg (of
+    this `quality`), raw (pixels as they are, quickest to read, any number of channels), source (bytes as they are) or auto: png for
+    three channels and raw for others. Rows are written in a random order, a function of the seed, so that neighbours are a random
+    sample; `shuffle=False` keeps the order of the source.
+    """
+    contents = contents_of(data, labels, {} if image_size is None else {"image_size": image_size})
+    _check(contents, encoding, quality, max_bad_share)
+    out = Path(out)
+    order = contents.order(seed) if shuffle else np.arange(len(contents.names))
+    plan = _planned(contents, order, image_size, encoding, quality, shuffle, seed)
+    if _begun(out, plan):
+        say(f"{out} is packed already")
+        return out
+    shards = -(-plan.instances // plan.shard_rows)
+    schema = Schema(contents.modality.columns[0], contents.labelled)
+    for number in range(shards):
+        file = out / f"shard-{number:05d}.parquet"
+        part = order[number * plan.shard_rows : (number + 1) * plan.shard_rows]
+        if not file.exists():
+            write_shard(file, _encoded(contents, plan, part, workers), schema, plan.group_rows)
+        say(f"shard {number + 1} of {shards}")
+    _finish(out, contents, plan, shards, max_bad_share)
+    return out
+
+
+def _check(contents: Contents, encoding: str, quality: int, max_bad_share: float) -> None:
+    allowed = (AUTO, SOURCE, *contents.modality.encodings)
+    if encoding not in allowed:
+        raise UserError(
+            f"encoding was {encoding!r}; for {contents.modality.holds} allowed are {', '.join(allowed)}"
+        )
+    if isinstance(quality, bool) or not isinstance(quality, int) or not 1 <= quality <= 100:
+        raise UserError(f"quality was {quality!r}; expected a whole number from 1 to 100")
+    if not 0 <= max_bad_share <= 1:
+        raise UserError(f"max_bad_share was {max_bad_share!r}; expected a share from 0 to 1")
+    if not len(contents.names):
+        raise UserError(f"data {contents.name!r} hold nothing to be packed")
+
+
+def _planned(
+    contents: Contents,
+    order: np.ndarray,
+    image_size: int | None,
+    encoding: str,
+    quality: int,
+    shuffle: bool,
+    seed: int,
+) -> Plan:
+    """Sizes from a few instances of the order, the same ones each time."""
+    tried = []
+    for number in order[:_TRIED]:
+        with suppress(Unusable):
+            raw = contents.read(int(number))
+            found = contents.decode(raw)
+            if encoding == AUTO:
+                encoding = _by_itself(contents, found.facts)
+            tried.append(len(_bytes(contents, raw, found.content, encoding, quality)))
+    encoding = encoding if encoding != AUTO else _by_itself(contents, (0, 0, 3))
+    mean = max(1.0, float(np.mean(tried))) if tried else 2**12
+    rows = int(np.clip(2 ** round(np.log2(GROUP_BYTES / mean)), FEWEST_ROWS, MOST_ROWS))
+    groups = max(1, round(SHARD_BYTES / (rows * mean)))
+    return Plan(contents.mark, len(order), image_size, encoding, quality, shuffle, seed, rows, groups * rows)
+
+
+def _by_itself(contents: Contents, facts: Any) -> str:
+    encodings = contents.modality.encodings
+    if not encodings:
+        return SOURCE
+    return encodings[0] if facts[-1] == 3 else encodings[-1]
+
+
+def _bytes(contents: Contents, raw: Any, content: Any, encoding: str, quality: int) -> bytes:
+    if encoding != SOURCE:
+        return contents.modality.encode(content, encoding, quality)
+    if not isinstance(raw, bytes):
+        raise UserError(
+            f"encoding was source, but {contents.name} has no encoded bytes; allowed are "
+            f"{', '.join((AUTO, *contents.modality.encodings))}"
+        )
+    return raw
+
+
+def _encoded(contents: Contents, plan: Plan, part: np.ndarray, workers: int) -> Iterator[Row | Refused]:
+    labels, _ = contents.labelled
+
+    def row(number: int) -> Row | Refused:
+        name = str(contents.names[number])
+        try:
+            raw = contents.read(number)
+            found = contents.decode(raw)
+        except Unusable as reason:
+            return Refused(name, str(reason))
+        data = _bytes(contents, raw, found.content, plan.encoding, plan.quality)
+        label = -1 if labels is None else int(labels[number])
+        return Row(name, data, label, content_digest(data), tuple(int(fact) for fact in found.facts))
+
+    together = (part[start : start + _TOGETHER] for start in range(0, len(part), _TOGETHER))
+    for rows in prefetch(lambda numbers: [row(int(number)) for number in numbers], together, workers):
+        yield from rows
+
+
+def _begun(out: Path, plan: Plan) -> bool:
+    """Makes the folder ready for the plan; True where everything is there already."""
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        held = read_json(out / PLAN)
+        if held is None:
+            if any(not entry.name.startswith(".") for entry in out.iterdir()):
+                raise UserError(f"--out {out} holds other files; name a new folder")
+            write_whole(out / PLAN, json.dumps(asdict(plan), indent=1))
+        elif held != asdict(plan):
+            before = held if isinstance(held, dict) else {}
+            other = [
+                f"{key}: {before.get(key)}, now {value}"
+                for key, value in asdict(plan).items()
+                if before.get(key) != value
+            ]
+            raise UserError(
+                f"--out {out} was begun with other data or settings ({'; '.join(other)}); name a new folder"
+            )
+        for leftover in out.glob(".*.writing"):
+            if not _alive(leftover.name):
+                leftover.unlink(missing_ok=True)
+    except OSError as problem:
+        raise UserError(f"--out {out} cannot be written: {problem.strerror}") from None
+    return find_packed(str(out)) is not None
+
+
+def _alive(name: str) -> bool:
+    """Whether the process that writes a temporary file (`atomic.replacing` puts its number there) may be at work."""
+    try:
+        number = int(name.removesuffix(".writing").rpartition(".")[2].partition("-")[0])
+        os.kill(number, 0)
+    except (ValueError, ProcessLookupError):
+        return False
+    except PermissionError:
+        return True
+    return number != os.getpid()
+
+
+def _finish(out: Path, contents: Contents, plan: Plan, shards: int, max_bad_share: float) -> None:
+    """The index, the quarantine list, and last the manifest."""
+    files = [out / f"shard-{number:05d}.parquet" for number in range(shards)]
+    index = read_index(files)
+    bad = sorted(
+        [*contents.known_bad, *((os.path.join(contents.name, name), why) for name, why in index.refused)]
+    )
+    odd = contents.modality.odd(index.facts.tolist()) if len(index.facts) else {}
+    bad += [(os.path.join(contents.name, index.names[place]), why) for place, why in sorted(odd.items())]
+    write_quarantine(out / QUARANTINE, bad)
+    usable = len(index.names) - len(odd)
+    check_share(contents.name, contents.modality.files, usable, bad, max_bad_share)
+    labels = None if contents.labelled[0] is None else index.labels
+    write_index(out / INDEX, index)
+    manifest = Manifest(
+        format=1,
+        modality=contents.modality.name,
+        column=contents.modality.columns[0],
+        source=contents.name,
+        encoding=plan.encoding,
+        image_size=plan.image_size,
+        rows=len(index.names),
+        labelled=labels is not None,
+        classes=list(contents.labelled[1]),
+        unlabelled=contents.unlabelled,
+        fingerprint=fingerprint(index.names, index.digests, labels),
+        left_out=sorted(odd),
+        quarantined=len(bad),
+        ignored=contents.ignored,
+        index=shard_of(out / INDEX, len(index.names)),
+        shards=[shard_of(file, rows) for file, rows in zip(files, index.counts, strict=True)],
+    )
+    write_whole(out / MANIFEST, manifest.written())

@@ -1,0 +1,139 @@
+"""Files here, or anywhere that fsspec opens (s3://, gs://, https://, memory://), and a local cache with a limit for those.
+
+`NEARFAR_CACHE` names the cache's folder (default: nearfar/ in the user's cache folder) and `NEARFAR_CACHE_GB` its limit (default 10).
+"""
+
+import hashlib
+import os
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from nearfar.atomic import replacing
+from nearfar.errors import UserError
+from nearfar.untrusted import check_regular
+
+
+def is_url(spec: str) -> bool:
+    return "://" in spec
+
+
+@dataclass(frozen=True)
+class At:
+    """A file here, or on a file system of fsspec's (`system`)."""
+
+    path: str
+    system: Any = None
+
+    def open(self) -> BinaryIO:
+        if self.system is None:
+            return open(self.path, "rb")
+        file: BinaryIO = self.system.open(self.path, "rb")
+        return file
+
+    def bytes(self) -> bytes:
+        with self.open() as file:
+            return file.read()
+
+    def size(self) -> int:
+        return check_regular(self.path) if self.system is None else int(self.system.size(self.path))
+
+    def parquet(self, metadata: Any = None) -> Any:
+        if self.system is None:
+            check_regular(self.path)
+            return pq.ParquetFile(self.path, metadata=metadata)
+        return pq.ParquetFile(self.system.open(self.path, "rb"), metadata=metadata)
+
+    def mark(self) -> str:
+        """Changes when the file may have."""
+        if self.system is not None:
+            return str(self.system.ukey(self.path))
+        status = os.stat(self.path)
+        return f"{os.path.abspath(self.path)}\0{status.st_size}\0{status.st_mtime_ns}"
+
+
+def elsewhere(url: str) -> tuple[Any, str]:
+    """The file system of a URL, and the path on it."""
+    import fsspec  # type: ignore[import-untyped]
+
+    try:
+        system, path = fsspec.core.url_to_fs(url)
+    except (ImportError, ValueError) as problem:
+        raise UserError(
+            f"data {url!r} cannot be opened: {problem}; expected a URL whose file system fsspec has installed "
+            "(pip install s3fs for s3://, gcsfs for gs://, aiohttp for https://)"
+        ) from None
+    return system, path
+
+
+def listed(url: str, suffix: str) -> list[tuple[At, int]]:
+    """The files of a remote folder, or the file itself, by name, with their sizes."""
+    system, root = elsewhere(url)
+    try:
+        found = [root] if system.isfile(root) else sorted(system.find(root))
+        return [(At(path, system), system.size(path)) for path in found if path.lower().endswith(suffix)]
+    except Exception as problem:  # every file system fails in its own way
+        raise UserError(f"data {url!r} cannot be opened: {problem}.") from None
+
+
+class RowGroupCache:
+    """Row groups of remote files on the local disk, the least recently used dropped beyond the limit.
+
+    An entry is an Arrow file that appears by one rename, so processes may share a folder. What cannot be written is not kept.
+    """
+
+    def __init__(self, folder: Path, limit: int) -> None:
+        self.folder, self.limit = folder, limit
+        self._lock = threading.Lock()
+
+    @classmethod
+    def of_user(cls) -> "RowGroupCache":
+        home = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+        folder = os.environ.get("NEARFAR_CACHE") or os.path.join(home, "nearfar")
+        asked = os.environ.get("NEARFAR_CACHE_GB", "10")
+        try:
+            limit = float(asked)
+        except ValueError:
+            raise UserError(
+                f"NEARFAR_CACHE_GB was {asked!r}; expected a number of gigabytes, 0 for no cache"
+            ) from None
+        return cls(Path(folder), int(limit * 1e9))
+
+    def table(self, mark: str, group: int, fetch: Callable[[], pa.Table]) -> pa.Table:
+        """The row group, read from the disk, or fetched and kept."""
+        file = self.folder / f"{hashlib.sha256(f'{mark}/{group}'.encode()).hexdigest()[:40]}.arrow"
+        with suppress(OSError, pa.ArrowException), pa.OSFile(str(file)) as source:
+            table = pa.ipc.open_file(source).read_all()
+            os.utime(file)
+            return table
+        table = fetch()
+        if table.nbytes <= self.limit:
+            with self._lock, suppress(OSError):
+                self._make_room(table.nbytes)
+                self.folder.mkdir(parents=True, exist_ok=True)
+                with (
+                    replacing(file) as fresh,
+                    pa.OSFile(str(fresh), "wb") as sink,
+                    pa.ipc.new_file(sink, table.schema) as writer,
+                ):
+                    writer.write_table(table)
+        return table
+
+    def _make_room(self, needed: int) -> None:
+        held = []
+        for entry in self.folder.glob("*.arrow"):
+            with suppress(OSError):  # another process may have dropped it
+                status = entry.stat()
+                held.append((status.st_mtime_ns, status.st_size, entry))
+        room = self.limit - needed - sum(size for _, size, _ in held)
+        for _, size, entry in sorted(held):
+            if room >= 0:
+                return
+            entry.unlink(missing_ok=True)
+            room += size

@@ -1,0 +1,161 @@
+"""Rows of Parquet files by number, read a row group at a time, with as many groups in memory as an epoch's window needs."""
+
+import threading
+from collections import OrderedDict
+from collections.abc import Sequence
+from concurrent.futures import Future
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from nearfar.data.parquet_sizes import Pages
+from nearfar.data.remote import At, RowGroupCache
+from nearfar.data.scan import content_digest
+from nearfar.errors import UserError
+from nearfar.modalities.dataset import Blocks, Unusable
+
+WINDOW_BYTES = (
+    2**28
+)  # of row groups that are mixed at a time: bounds memory, and is the same on every machine
+MOST_GROUPS = 64
+SPARE = 4  # groups beyond the window: of batches that are made ahead
+DIGEST = "digest"  # column of packed files: `content_digest` of each row's bytes
+
+Row = bytes | Unusable
+
+
+class RowGroups:
+    """Random access to the bytes in one column of several files.
+
+    A row that cannot be read, or is not what its digest says, is an `Unusable` with the reason.
+    """
+
+    def __init__(self, files: Sequence[At], column: str, *, digests: bool = False) -> None:
+        self._files, self._column, self._digests = files, column, digests
+        self._pages = [pages_of(file) for file in files]
+        self._footers = [_footer(file) for file in files]
+        self._groups = [
+            (number, group)
+            for number, footer in enumerate(self._footers)
+            for group in range(footer.num_row_groups)
+        ]
+        counts = [self._footers[file].row_group(group).num_rows for file, group in self._groups]
+        self._ends = np.cumsum(counts, dtype=np.int64)
+        self.blocks = Blocks(self._ends - counts, self._window())
+        self._held: OrderedDict[int, Future[list[Row]]] = OrderedDict()
+        self._lock = threading.Lock()
+        remote = any(file.system is not None for file in files)
+        self._cache = RowGroupCache.of_user() if remote else None
+        self._marks = [file.mark() for file in files] if remote else []
+
+    def __len__(self) -> int:
+        return int(self._ends[-1]) if len(self._ends) else 0
+
+    def counts(self) -> list[int]:
+        """Rows of each file."""
+        return [footer.num_rows for footer in self._footers]
+
+    def read(self, row: int) -> bytes:
+        block = int(np.searchsorted(self._ends, row, side="right"))
+        found = self._block(block)[row - int(self.blocks.starts[block])]
+        if isinstance(found, Unusable):
+            raise found
+        return found
+
+    def _block(self, block: int) -> list[Row]:
+        """A group's rows; whoever asks first reads it, and whoever asks meanwhile waits for that."""
+        with self._lock:
+            held = self._held.get(block)
+            mine = held is None
+            if held is None:
+                held = self._held[block] = Future()
+                while len(self._held) > self.blocks.window + SPARE:
+                    self._held.popitem(last=False)
+            self._held.move_to_end(block)
+        if mine:
+            try:
+                held.set_result(self._rows(block))
+            except BaseException as error:
+                held.set_exception(error)
+        return held.result()
+
+    def _rows(self, block: int) -> list[Row]:
+        number, group = self._groups[block]
+        count = self._footers[number].row_group(group).num_rows
+        try:
+            table = self._table(number, group)
+            rows: list[Row] = [
+                Unusable(f"empty row: no {self._column} bytes are stored") if row is None else row
+                for row in contents(table.column(self._column))
+            ]
+            if self._digests:
+                rows = [
+                    _as_packed(row, digest)
+                    for row, digest in zip(rows, table.column(DIGEST).to_pylist(), strict=True)
+                ]
+        except (pa.ArrowException, OSError, ValueError, KeyError) as error:
+            rows = [Unusable(f"unreadable row group: {first_line(error)}")] * count
+        if len(rows) != count:
+            rows = [Unusable("unreadable row group: the file has other rows than it says")] * count
+        return rows
+
+    def _table(self, number: int, group: int) -> pa.Table:
+        columns = [self._column, *([DIGEST] if self._digests else [])]
+
+        def fetch() -> pa.Table:
+            self._pages[number].check(columns, group)
+            with self._files[number].parquet(self._footers[number]) as opened:
+                return opened.read_row_group(group, columns=columns, use_threads=False)
+
+        if self._cache is None:
+            return fetch()
+        return self._cache.table(self._marks[number], group, fetch)
+
+    def _window(self) -> int:
+        sizes = [self._pages[file].unpacked(self._column, group) for file, group in self._groups]
+        largest = max(sizes, default=0)
+        if largest > WINDOW_BYTES:
+            raise UserError(
+                f"{self._files[0].path!r} and its like have row groups of up to {largest / 2**20:,.0f} MiB, too large to be mixed in "
+                f"memory; nearfar pack writes smaller ones"
+            )
+        mean = sum(sizes) / max(1, len(sizes))
+        return max(1, min(MOST_GROUPS, int(WINDOW_BYTES / max(1.0, mean))))
+
+
+def _as_packed(row: Row, digest: bytes) -> Row:
+    if isinstance(row, Unusable) or content_digest(row) == digest:
+        return row
+    return Unusable("damaged: its bytes are no longer those that were packed")
+
+
+def pages_of(file: At) -> Pages:
+    """The directory of a file, as far as the sizes in it go."""
+    try:
+        size = file.size()
+    except OSError as error:
+        raise UserError(f"{file.path!r} cannot be read as Parquet: {error.strerror or error}.") from error
+    return Pages(file.open, size, file.path)
+
+
+def _footer(file: At) -> Any:
+    try:
+        with file.parquet() as opened:
+            return opened.metadata
+    except Exception as error:  # whatever a damaged file provokes in the reader
+        raise UserError(f"{file.path!r} cannot be read as Parquet: {first_line(error)}.") from error
+
+
+def contents(column: Any) -> list[bytes | None]:
+    """The bytes of a column that holds them, or structs of `bytes` and more."""
+    kind = column.type
+    held: list[bytes | None] = (
+        pc.struct_field(column, "bytes") if pa.types.is_struct(kind) else column
+    ).to_pylist()
+    return held
+
+
+def first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")

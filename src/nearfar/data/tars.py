@@ -1,0 +1,134 @@
+"""Tar files in webdataset's convention, for `nearfar pack`: members with one name before the first dot are one sample.
+
+`0001.jpg` and `0001.cls` are an image and its class number (a whole number as text). Members are indexed by their headers and read
+in place, so that a sample can be read by number; compressed tars cannot.
+"""
+
+import os
+import tarfile
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from nearfar.data.folder import MAX_BYTES, Entry, printable, stamp_of
+from nearfar.data.scan import Item
+from nearfar.errors import UserError
+from nearfar.modalities.dataset import Blocks, Unusable
+from nearfar.modalities.labels import Labels, class_numbers
+
+SUFFIX, LABEL = ".tar", ".cls"
+_LONGEST_LABEL = 32
+
+
+@dataclass(frozen=True)
+class _Member:
+    """A member's place in its file."""
+
+    file: str
+    name: str
+    start: int
+    size: int
+
+    def read(self) -> bytes:
+        if self.size > MAX_BYTES:
+            raise Unusable(f"too large: {self.size:,} bytes, allowed are {MAX_BYTES:,}")
+        try:
+            with open(self.file, "rb") as file:
+                data = os.pread(file.fileno(), self.size, self.start)
+        except OSError as error:
+            raise Unusable(f"unreadable: {error.strerror}") from error
+        if len(data) < self.size:
+            raise Unusable("truncated: the tar ends within it")
+        return data
+
+
+class Tars:
+    """The samples of one or more tar files, in their order."""
+
+    def __init__(self, root: str, entries: Sequence[Entry], ignored: int, suffixes: tuple[str, ...]) -> None:
+        self.root, self.ignored = root, ignored
+        self._files = [entry.path for entry in sorted(entries, key=lambda entry: entry.parts)]
+        self._members: list[_Member] = []
+        self._labels: list[_Member | None] = []
+        for path in self._files:
+            self._add(path, suffixes)
+
+    def _add(self, path: str, suffixes: tuple[str, ...]) -> None:
+        labels: dict[str, _Member] = {}
+        contents: dict[str, _Member] = {}
+        for member in _members(path):
+            key, suffix = _parts(member.name)
+            if suffix == LABEL:
+                labels[key] = member
+            elif suffix in suffixes and key not in contents:
+                contents[key] = member
+            else:
+                self.ignored += 1
+        self._members += contents.values()
+        self._labels += [labels.get(key) for key in contents]
+
+    def names(self) -> Sequence[str]:
+        return [f"{printable(os.path.basename(held.file))}/{printable(held.name)}" for held in self._members]
+
+    def items(self) -> Iterator[Item]:
+        return (Item(member.size, member.read) for member in self._members)
+
+    def mean_bytes(self) -> float:
+        return self.weight() / max(1, len(self._members))
+
+    def weight(self) -> int:
+        return sum(member.size for member in self._members)
+
+    def marks(self) -> bytes:
+        return (self.stamp() or "").encode()
+
+    def direct(self) -> tuple[Callable[[int], bytes], Blocks | None]:
+        return lambda number: self._members[number].read(), None
+
+    def reader(self, kept: np.ndarray) -> Callable[[int], bytes]:
+        return lambda place: self._members[int(kept[place])].read()
+
+    def labels(self, kept: np.ndarray) -> Labels:
+        found = [self._labels[int(number)] for number in kept]
+        if not found or any(label is None for label in found):
+            return None, ()
+        numbers = [_number(label) for label in found if label is not None]
+        return class_numbers(np.array(numbers, dtype=np.int64), f"data {self.root!r}")
+
+    def groups(self, kept: np.ndarray) -> dict[str, np.ndarray]:
+        return {}
+
+    def stamp(self) -> str | None:
+        return stamp_of(self._files)
+
+    def unlabelled(self) -> str:
+        without = sum(label is None for label in self._labels)
+        return f"{without} of its {len(self._labels)} samples have no {LABEL} member"
+
+
+def _members(path: str) -> Iterator[_Member]:
+    try:
+        with tarfile.open(path, "r:") as archive:
+            for member in archive:
+                if member.isreg() and not os.path.basename(member.name).startswith("."):
+                    yield _Member(path, member.name, member.offset_data, member.size)
+    except (tarfile.TarError, OSError, EOFError, ValueError) as error:
+        raise UserError(
+            f"{path!r} cannot be read as a tar file: {error}; compressed ones must be unpacked first."
+        ) from error
+
+
+def _parts(name: str) -> tuple[str, str]:
+    """(key, suffix) of a member: what comes before and after the first dot of its last part."""
+    folder, base = os.path.split(name)
+    stem, dot, suffix = base.partition(".")
+    return os.path.join(folder, stem), (dot + suffix).lower()
+
+
+def _number(member: _Member) -> int:
+    try:
+        text = member.read()[:_LONGEST_LABEL].decode("ascii").strip()
+        return int(text)
+    except (Unusable, ValueError):
+        raise UserError(f"{member.file!r}: {member.name} is not a class number as text.") from None

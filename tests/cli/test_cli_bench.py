@@ -1,0 +1,95 @@
+"""`nearfar bench`: arms take turns, ratios are of medians, what is not installed is named."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+import torch
+
+from nearfar.bench import arms, measure
+from nearfar.bench.arms import Arm, Contest
+from nearfar.bench.measure import Block, Result, measured, picture, plain, table
+from nearfar.cli import main
+
+
+def test_arms_take_turns_and_the_first_block_is_left_out() -> None:
+    done: list[str] = []
+    contest = Contest(
+        "t",
+        "rows/s",
+        4,
+        (Arm("a", lambda: lambda: done.append("a"), ours=True), Arm("b", lambda: lambda: done.append("b"))),
+    )
+    result = measured(contest, blocks=3, seconds=0.0)
+    assert done == ["a", "b"] * 4
+    assert {name: len(blocks) for name, blocks in result.blocks.items()} == {"a": 3, "b": 3}
+
+
+def test_ratios_are_ours_over_the_other_by_medians() -> None:
+    contest = Contest(
+        "t", "rows/s", 1, (Arm("ours", lambda: lambda: None, ours=True), Arm("theirs", lambda: lambda: None))
+    )
+    blocks = {
+        "ours": [Block(0.1, 0.2), Block(0.5, 0.2), Block(0.1, 0.3)],
+        "theirs": [Block(0.3, 0.1), Block(0.3, 0.1), Block(9.0, 0.1)],
+    }
+    result = Result(contest, blocks, ["third: nobody is not installed"])
+    ours, theirs = result.rows()
+    assert (ours.ratio, ours.cpu_ratio) == (1, 1)
+    assert theirs.ratio == pytest.approx(3)  # a third of our speed
+    assert theirs.cpu_ratio == pytest.approx(0.5)
+    assert theirs.rate == pytest.approx(1 / 0.3)
+    assert theirs.lowest == pytest.approx(1 / 9)
+    assert theirs.highest == pytest.approx(1 / 0.3)
+    lines = list(table([result]))
+    assert any("| theirs | 3 | 0 to 3 | 3.00× |" in line for line in lines)
+    assert any("third: nobody is not installed" in line for line in lines)
+    assert "theirs" in "".join(ElementTree.fromstring(picture([result])).itertext())
+    assert plain([result])["t"]["arms"]["theirs"]["ratio"] == pytest.approx(3)
+
+
+def test_every_arm_takes_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Peers' as well, where they are installed; ours equals the peer's loss."""
+    for contest in arms.contests(batch=4, n=16)[2:]:
+        steps = [arm.make() for arm in contest.arms]
+        for step in steps:
+            step()
+    torch.manual_seed(0)
+    monkeypatch.setattr(arms, "_loaded", lambda transform, batch: _views(transform, batch))
+    for contest in arms.contests(batch=4, n=16)[:2]:
+        for arm in contest.arms[1:]:
+            arm.make()()
+
+
+def _views(transform: Any, batch: int) -> Any:
+    """Without the processes that load ahead."""
+    images = arms._Pictures(transform, batch)
+    while True:
+        shown = [images[number] for number in range(batch)]
+        yield [torch.stack([views[place] for views in shown]) for place in (0, 1)]
+
+
+def test_a_peer_that_is_not_installed_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in list(sys.modules):
+        if name.partition(".")[0] == "open_clip":
+            monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "open_clip", None)
+    monkeypatch.setattr(measure, "contests", lambda network, batch, n: arms.contests(network, batch, n)[3:4])
+    out = tmp_path / "b.svg"
+    assert (
+        main(["bench", "--blocks", "1", "--seconds", "0.01", "--rows", "16", "--json", "--svg", str(out)])
+        == 0
+    )
+    found = json.loads(capsys.readouterr().out)
+    (contest,) = (value for key, value in found.items() if key != "machine")
+    assert contest["absent"] == ["open_clip: open_clip is not installed"]
+    assert list(contest["arms"]) == ["nearfar"]
+    assert out.read_text().startswith("<svg")
+    for words in (["--blocks", "0"], ["--seconds", "-1"], ["--rows", "1"], ["--backbone", "nothing"]):
+        assert main(["bench", *words]) == 2
+        assert "expected" in capsys.readouterr().err or words[0] == "--backbone"

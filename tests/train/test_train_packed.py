@@ -1,0 +1,111 @@
+"""Runs on data that are never loaded whole: killed and resumed, evaluated, embedded, reported."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import torch
+from sklearn.datasets import load_digits
+
+import nearfar as nf
+from nearfar.data import open_data, pack
+from nearfar.data import packing as packing_module
+from nearfar.data.scan import Limits
+from nearfar.run import checkpoints
+from nearfar.run.trained import Run
+from nearfar.train.pretrain import pretrain
+from tests.data.test_data_packed import as_parquet
+
+SMALL: dict[str, Any] = {"backbone": "resnet8-w16", "batch_size": 64, "epochs": 2, "seed": 3, "workers": 2}
+
+
+@pytest.fixture(scope="module")
+def packed(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """1,100 digits in 18 row groups of 5 shards."""
+    digits = load_digits()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(packing_module, "MOST_ROWS", 64)
+        patch.setattr(packing_module, "SHARD_BYTES", 2**15)
+        images = (digits.images[:1100] * 15).astype(np.uint8)
+        out = pack(images, tmp_path_factory.mktemp("data") / "p", labels=digits.target[:1100])
+    return str(out)
+
+
+def state(run: Path) -> dict[str, torch.Tensor]:
+    newest = checkpoints.newest(run / "ckpt")
+    assert newest is not None
+    return checkpoints.load(newest)[0]
+
+
+def same(one: Path, other: Path) -> bool:
+    left, right = state(one), state(other)
+    return left.keys() == right.keys() and all(torch.equal(left[name], right[name]) for name in left)
+
+
+def test_kill_9_in_mid_epoch_then_resumed_is_bit_equal(packed: str, tmp_path: Path) -> None:
+    whole, cut = tmp_path / "whole", tmp_path / "cut"
+    pretrain("moco", packed, whole, quiet=True, config=SMALL)
+    words = [f"{key}={value}" for key, value in SMALL.items()]
+    command = [sys.executable, "-m", "nearfar", "pretrain", "moco", packed, "--out", str(cut), *words]
+    child = subprocess.Popen([*command, "checkpoint_every=3", "--quiet"])
+    end = time.monotonic() + 120
+    while checkpoints.last_named(cut / "ckpt") < 6 and time.monotonic() < end:
+        time.sleep(0.02)
+    os.kill(child.pid, signal.SIGKILL)
+    child.wait()
+    left = checkpoints.newest_step(cut / "ckpt")
+    assert left is not None
+    assert 0 < left < 32
+    assert left % 16  # 1,045 to train on, batches of 64: 16 steps are an epoch
+    pretrain("moco", packed, cut, quiet=True, config={**SMALL, "checkpoint_every": 3})
+    assert same(whole, cut)
+
+
+def test_such_a_run_is_evaluated_embedded_and_reported(packed: str, tmp_path: Path) -> None:
+    run = pretrain("simclr", packed, tmp_path / "run", quiet=True, config={**SMALL, "epochs": 1})
+    fresh = Run.open(tmp_path / "run")
+    found = nf.evaluate_run(fresh, protocols=["knn", "linear"], baselines=True)
+    assert found["knn"]["top1"] > 0.2
+    assert found["baselines"]["pixels"]["knn"]["top1"] > 0.5
+    from nearfar.cli import main
+
+    out = tmp_path / "features.parquet"
+    assert main(["embed", str(tmp_path / "run"), packed, "--out", str(out)]) == 0
+    table = pq.read_table(out)
+    data = open_data(packed)
+    assert table.column("path").to_pylist() == list(data.paths)
+    assert table.column("label").to_pylist() == data.labels.tolist()
+    whole = torch.tensor(table.column("feature").to_pylist())
+    assert torch.equal(whole, fresh.embed(packed))
+    assert torch.equal(whole, run.embed(data))
+    page = nf.write_report([fresh], tmp_path / "page.html")
+    assert "could not be" not in Path(page or tmp_path / "page.html").read_text()
+
+
+def test_a_bad_row_that_training_meets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Parquet larger than `scan_bytes`: the same weights whether the bad rows were known or not, and evaluation leaves them out."""
+    monkeypatch.setattr(Limits.__init__, "__defaults__", (2**31, 0.05, None, None, 0))
+    assert Limits().scan_bytes == 0
+    images = np.random.default_rng(0).integers(0, 256, (90, 16, 16, 3), dtype=np.uint8)
+    spec = as_parquet(tmp_path / "data", images, bad=(7, 50))
+    config = {**SMALL, "batch_size": 16, "epochs": 2, "probe_every": 0}
+    one = pretrain("simclr", spec, tmp_path / "one", quiet=True, config=config)
+    assert one.facts["data"]["instances"] == 90  # nobody knew when it began
+    listed = (tmp_path / "one" / "quarantine.csv").read_text().splitlines()
+    assert len(listed) == 3
+    notes = one.folder.notes()
+    assert notes is not None
+    assert sum(notes.set_aside.values()) == 2
+    (tmp_path / "two").mkdir()
+    (tmp_path / "two" / "quarantine.csv").write_text("\n".join(reversed(listed)) + "\n")
+    pretrain("simclr", spec, tmp_path / "two", quiet=True, config=config)
+    assert same(tmp_path / "one", tmp_path / "two")
+    assert len(Run.open(tmp_path / "one").embed(spec)) == 88
+    assert (tmp_path / "one" / "cache").exists()
