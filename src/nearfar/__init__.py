@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     )
     from nearfar.critics import Bilinear, Cosine, Distance, Dot, Joint, Separable
     from nearfar.data import Stream, open_data, pack
+    from nearfar.detect.run import detect_run
     from nearfar.encoders import InfoMax, Momentum, Network, PerView, Shared, backbone
     from nearfar.encoding import Encoding
     from nearfar.errors import Stopped, UserError
@@ -98,6 +99,7 @@ _WHERE = {
     "MultiLabelCPC NPair NWJ SMILE SupCon Triplet TUBA Tuple UBA Vince",
     "nearfar.critics": "Bilinear Cosine Distance Dot Joint Separable",
     "nearfar.data": "open_data pack Stream",
+    "nearfar.detect.run": "detect_run",
     "nearfar.encoders": "backbone InfoMax Momentum Network PerView Shared",
     "nearfar.errors": "Stopped UserError",
     "nearfar.estimate": "check_mi Estimate estimate_cmi estimate_kl estimate_mi fit_density info mi_over_lags pointwise_mi rank_columns "
