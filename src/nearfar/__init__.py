@@ -48,8 +48,9 @@ if TYPE_CHECKING:
         rank_columns,
         total_correlation,
     )
-    from nearfar.evaluate import evaluate_run, knn
+    from nearfar.evaluate import evaluate_run
     from nearfar.evaluate import evaluate_run as evaluate
+    from nearfar.evaluate.knn import knn
     from nearfar.exported.hub import Encoder
     from nearfar.exported.write import export
     from nearfar.method import Method
@@ -65,12 +66,14 @@ if TYPE_CHECKING:
         linear,
         on_loss,
         on_score,
+        plateau,
         stairs,
         steps,
     )
     from nearfar.scores import Candidates, Membership, Scores, dense_scores, streamed_scores
     from nearfar.selections import (
         Accept,
+        Annulus,
         Ball,
         Cave,
         Chain,
@@ -82,6 +85,7 @@ if TYPE_CHECKING:
         Ring,
     )
     from nearfar.train.pretrain import pretrain
+    from nearfar.train.pretrain import train_supervised as train
     from nearfar.train.recipe import recipe
     from nearfar.types import Batch, Certificate, Context, Encoded, NegativeSampling, Outcome, Pair
     from nearfar.views import Augment, Views
@@ -96,24 +100,29 @@ _WHERE = {
     "nearfar.errors": "Stopped UserError",
     "nearfar.estimate": "check_mi Estimate estimate_cmi estimate_kl estimate_mi fit_density info mi_over_lags pointwise_mi rank_columns "
     "total_correlation",
-    "nearfar.evaluate": "evaluate_run knn",
+    "nearfar.evaluate": "evaluate_run",
+    "nearfar.evaluate.knn": "knn",
     "nearfar.exported.hub": "Encoder",
     "nearfar.exported.write": "export",
     "nearfar.method": "Method",
     "nearfar.negatives": "Bank InBatch NoNegatives Queue Support",
     "nearfar.priors": "Adversarial SIGReg VarianceCovariance",
     "nearfar.report": "write_report",
-    "nearfar.schedules": "cosine geometric learnt linear on_loss on_score Progress stairs steps",
+    "nearfar.schedules": "cosine geometric learnt linear on_loss on_score plateau Progress stairs steps",
     "nearfar.scores": "Candidates dense_scores Membership Scores streamed_scores",
-    "nearfar.selections": "Accept Ball Cave Chain Everyone Group Hard Labelled Neighbours Ring",
-    "nearfar.train.pretrain": "pretrain",
+    "nearfar.selections": "Accept Annulus Ball Cave Chain Everyone Group Hard Labelled Neighbours Ring",
+    "nearfar.train.pretrain": "pretrain train_supervised",
     "nearfar.run.trained": "Run",
     "nearfar.train.recipe": "recipe",
     "nearfar.types": "Batch Certificate Context Encoded NegativeSampling Outcome Pair",
     "nearfar.views": "Augment Views",
 }
 _MODULE_OF = {name: module for module, names in _WHERE.items() for name in names.split()}
-_ROOMS = ("evaluate", "losses")  # the first can also be called, as what one does in it
+_ROOMS = (
+    "evaluate",
+    "losses",
+    "train",
+)  # the first and the last can also be called, as what one does in them
 __all__ = ["__version__", *_ROOMS, *_MODULE_OF]
 
 

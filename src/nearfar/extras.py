@@ -27,6 +27,7 @@ EXTRAS = {
     "onnxscript": "export",
     "tensorboard": "tensorboard",
     "timm": "timm",
+    "torch_geometric": "graph",
     "torchmetrics": "detect",
 }
 

@@ -13,8 +13,13 @@ from nearfar.errors import UserError
 from nearfar.machine import look
 
 
-def pick_device(name: str) -> torch.device:
-    """The device a setting means; `auto` takes a GPU if there is one."""
+def pick_device(name: str, local: int | None = None) -> torch.device:
+    """The device a setting means; `auto` takes a GPU if there is one. Of several processes on a machine, each has a GPU of its own:
+    `local` is its number there."""
+    if local is not None and name in ("auto", "cuda") and torch.cuda.is_available():
+        own = torch.device("cuda", local % torch.cuda.device_count())
+        torch.cuda.set_device(own)
+        return own
     if name == "auto":
         if torch.cuda.is_available():
             return torch.device("cuda")
@@ -26,6 +31,18 @@ def pick_device(name: str) -> torch.device:
     if kind == "cuda" and ":" in name and int(name.partition(":")[2]) >= torch.cuda.device_count():
         raise UserError(f"device was {name!r}; this machine has {torch.cuda.device_count()} CUDA devices")
     return torch.device(name)
+
+
+def peak_memory(device: torch.device) -> float | None:
+    """The most memory that was in use so far, in MiB: of the GPU that tensors are on, else of this process."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device) / 2**20
+    try:
+        import resource
+    except ImportError:  # Windows has none
+        return None
+    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return most / 2**20 if sys.platform == "darwin" else most / 2**10
 
 
 def has_bf16(device: torch.device) -> bool:

@@ -23,9 +23,9 @@ from nearfar.schedules import START, Progress
 from nearfar.scores import paired_scores
 from nearfar.types import Batch, Certificate, Encoded, NegativeSampling, Pair
 
-# relative difference of scores in a batch and in half of it: sums in another order differ by far less, a batch norm that
-# reads its batch by far more
-ALONE = 1e-2
+# difference of an anchor's scores in a batch and in half of it, relative to their range and in nats: sums in another order differ
+# by far less, a batch norm that reads its batch by far more, and what is less moves no estimate that is worth printing
+ALONE, ALONE_NATS = 1e-2, 1e-3
 
 
 @dataclass(frozen=True)
@@ -50,21 +50,23 @@ def held_out_estimate(
     progress: Progress = START,
     *,
     held_out: bool | None = True,
-    copies: int = 0,
+    dependent: str = "",
+    mixed: bool = False,
 ) -> HeldOut | None:
     """The estimate on these batches, taken together; None where the encoders do not say of which instance a row is.
 
-    No instance may come twice. `held_out`: that nothing was fitted to them; None where nobody knows, which the claim then says.
-    `copies`: how many of them are copies of one another or of what was trained on. Nothing of the method changes.
+    `held_out`: that nothing was fitted to them; None where nobody knows, which the claim then says. `dependent`: why they are no
+    independent draws, where that is known. `mixed`: that views of an instance show others of its batch. Nothing of the method changes.
     """
     parts: list[list[Aligned]] = []
-    mixed = False
+    instances: list[Tensor] = []
     with frozen(method):
         for batch in batches:
             pairs = method.pairs(batch)
             encoded, _ = method.encode_batch(batch)
             if any(key in encoded.index and key not in encoded.instance for key in encoded.keys):
                 return None
+            instances.append(batch.index.cpu())
             mixed = mixed or (not parts and _depends_on_the_rest(method, batch, encoded, progress))
             parts.append([_aligned(encoded, pair.anchor, pair.key) for pair in pairs])
         together = [
@@ -74,10 +76,11 @@ def held_out_estimate(
     weights = [pair.weight / sum(pair.weight for pair in pairs) for pair in pairs]
     least = min(len(value) for value in values)
     given = NegativeSampling(least, least - 1, held_out=held_out, batch_statistics=mixed)
-    if copies:
-        given = given.not_exchangeable(
-            f"{copies} of these instances are copies, so rows are not independent draws"
-        )
+    index = torch.cat(instances)
+    if len(index.unique()) < len(index):
+        dependent = dependent or "some of these instances come more than once"
+    if dependent:
+        given = given.not_exchangeable(f"{dependent}, so rows are not independent draws")
     certificate = InfoNCE().certificate(given)
     if certificate.status == "proven" and len({frozenset((pair.anchor, pair.key)) for pair in pairs}) > 1:
         certificate = replace(certificate, condition=f"{certificate.condition}; {UNLIKE_PAIRS}")
@@ -89,38 +92,64 @@ def held_out_estimate(
     return HeldOut(nats, sum(errors), least, certificate)
 
 
-def _depends_on_the_rest(method: Method, batch: Batch, encoded: Encoded, progress: Progress) -> bool:
-    """Whether scores change when half of the batch is not there, first or last: then anchors could see their negatives.
+@torch.no_grad()
+def pointwise_nats(
+    method: Method, batch: Batch, progress: Progress = START
+) -> Float[Tensor, "instance"] | None:
+    """InfoNCE of each instance of a batch among the others, of which `held_out_estimate` is the mean; None where the encoders do not
+    give every instance one row. A number about an instance, not a bound: only the expectation is one."""
+    pairs = method.pairs(batch)
+    with frozen(method):
+        encoded, _ = method.encode_batch(batch)
+        if any(key in encoded.index for key in encoded.keys):
+            return None
+        whole = sum(pair.weight for pair in pairs)
+        parts = [
+            pair.weight / whole * _per_instance(method, *_aligned(encoded, pair.anchor, pair.key), progress)
+            for pair in pairs
+        ]
+    return torch.stack(parts).sum(dim=0)
 
-    It is the scores that are compared, since a critic could look around too, and without what all scores of an anchor have in
-    common, which a softmax does not see.
+
+def _depends_on_the_rest(method: Method, batch: Batch, encoded: Encoded, progress: Progress) -> bool:
+    """Whether scores change when half of the batch is not there: then anchors could see their negatives.
+
+    The halves are drawn: a network that mixes neighbours, or blocks of rows, would not notice halves of its own making. It is the
+    scores that are compared, since a critic could look around too, anchor by anchor, since one loud row would hide all others, and
+    without what all scores of an anchor have in common, which a softmax does not see.
     """
     if uses_batch_statistics(method):
         return True
-    size = len(batch.index)
-    for part in (slice(0, size // 2), slice(size // 2, size)):
+    drawn = torch.randperm(len(batch.index), generator=torch.Generator().manual_seed(0))
+    for half in drawn.tensor_split(2):
+        part = half.sort().values.to(batch.index.device)
         alone, _ = method.encode_batch(batch.rows(part))
+        everyone = torch.arange(len(part), device=part.device)
         for pair in method.pairs(batch):
-            ours = _scores(method, alone, pair, slice(0, len(batch.index[part])), progress)
-            theirs = _scores(method, encoded, pair, part, progress)
-            if bool((ours - theirs).norm() > ALONE * theirs.norm()):
+            ours, _ = _scores(method, alone, pair, everyone, progress)
+            theirs, size = _scores(method, encoded, pair, part, progress)
+            rounding = 2 * torch.finfo(theirs.dtype).eps * size
+            allowed = ALONE_NATS + ALONE * theirs.abs().amax(dim=1) + rounding
+            if bool(((ours - theirs).abs().amax(dim=1) > allowed).any()):
                 return True
     return False
 
 
-def _scores(method: Method, encoded: Encoded, pair: Pair, part: slice, progress: Progress) -> Tensor:
-    """Every anchor of some instances against every key of them, the mean over an anchor's keys taken off."""
+def _scores(
+    method: Method, encoded: Encoded, pair: Pair, part: Tensor, progress: Progress
+) -> tuple[Float[Tensor, "anchor key"], Float[Tensor, "anchor"]]:
+    """Every anchor of some instances against every key of them, the mean over an anchor's keys taken off, and how large scores were
+    before that."""
     anchors, keys = encoded.anchors[pair.anchor], encoded.keys[pair.key]
     if pair.key in encoded.index:
-        instance = encoded.instance[pair.key]
-        rows = (instance >= part.start) & (instance < part.stop)
+        rows = torch.isin(encoded.instance[pair.key], part)
     else:
         rows = torch.zeros(len(keys), dtype=torch.bool, device=keys.device)
         rows[part] = True
     # scored beside the others, as the estimate does, then cut out
     first = keys if keys.ndim == 2 else keys[:, 0]
     scores = method.critic.cross(anchors, first, progress)[rows][:, rows]
-    return scores - scores.mean(dim=1, keepdim=True)
+    return scores - scores.mean(dim=1, keepdim=True), scores.abs().amax(dim=1)
 
 
 def _aligned(encoded: Encoded, anchor: int, key: int) -> Aligned:

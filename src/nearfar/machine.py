@@ -105,6 +105,33 @@ def device() -> str:
     return "mps" if sys.platform == "darwin" and platform.machine() == "arm64" else "cpu"
 
 
+def memory_available() -> int | None:
+    """Bytes this process may still take, which in a container may be fewer than the machine has free, and of which each of several
+    processes here has its share; None elsewhere than Linux."""
+    try:
+        lines = (line.split() for line in Path("/proc/meminfo").read_text(encoding="utf-8").splitlines())
+        free = [1024 * int(words[1]) for words in lines if words[0] == "MemAvailable:"]
+    except (OSError, ValueError, IndexError):
+        return None
+    group = Path("/sys/fs/cgroup")
+    try:
+        limit, used = ((group / f"memory.{name}").read_text().strip() for name in ("max", "current"))
+        free += [int(limit) - int(used)] if limit != "max" else []
+    except (OSError, ValueError):
+        pass
+    share = os.environ.get("LOCAL_WORLD_SIZE", "1")
+    return max(0, min(free)) // (int(share) if share.isdigit() and int(share) else 1) if free else None
+
+
+def memory_held() -> int:
+    """Bytes of memory this process holds now; 0 where nobody can tell."""
+    try:
+        pages = Path("/proc/self/statm").read_text(encoding="utf-8").split()[1]
+    except (OSError, IndexError):
+        return 0
+    return int(pages) * os.sysconf("SC_PAGE_SIZE")
+
+
 def look() -> dict[str, Any]:
     """The facts of `nearfar doctor`."""
     flags = cpu_info().get("flags", "").split()

@@ -18,9 +18,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from nearfar.buffers import BufferUpdates, apply, deferred_buffers, uses_batch_statistics
+from nearfar.buffers import BufferUpdates, apply, uses_batch_statistics
 from nearfar.critics import LearntNumber, is_product
 from nearfar.encoders import as_encoders
+from nearfar.encoding import PLAIN, Encoding, Everybody, everybody
+from nearfar.gathered import of_all_ranks
 from nearfar.schedules import START, Progress
 from nearfar.scores import Candidates, Dense, Negatives, Scores, Streamed, at_least_float32
 from nearfar.types import (
@@ -53,6 +55,7 @@ class Method(nn.Module):
 
     `symmetric`: every ordered pair of views is contrasted, otherwise the first with each other one (`Encoders.pairs`). `chunk`: score
     that many anchors at a time and never build the whole matrix (None: build it, but not for log-sum-exp of many inner products).
+    `encoding`: in chunks, or as one of several ranks, each of which is given its slice of the batch and computes the loss of all.
     """
 
     def __init__(
@@ -66,12 +69,13 @@ class Method(nn.Module):
         prior: Prior | None = None,
         symmetric: bool = True,
         chunk: int | None = None,
+        encoding: Encoding = PLAIN,
     ) -> None:
         super().__init__()
         self.encoders = as_encoders(encoders)
         self.critic, self.negatives = critic, negatives
         self.selection, self.bound, self.prior = selection, bound, prior
-        self.symmetric, self.chunk = symmetric, chunk
+        self.symmetric, self.chunk, self.encoding = symmetric, chunk, encoding
         negatives.setup(self.encoders.key_groups, self.encoders.group_of, critic.prepare)
 
     def forward(self, batch: Batch, progress: Progress = START) -> Outcome:
@@ -81,9 +85,8 @@ class Method(nn.Module):
         with torch.autocast(batch.index.device.type, enabled=False):
             prior = self._prior(raw, progress)
             encoded = self._prepared(raw)
-            scores = [
-                self.selection(*self.score(encoded, batch.index, p.anchor, p.key, progress)) for p in pairs
-            ]
+            everyone = everybody(encoded, batch.index, self.encoding.ranks)
+            scores = [self._selected(encoded, batch.index, p, progress, everyone) for p in pairs]
             values = [self.bound(s, progress) for s in scores]
             observed = self._observed(scores)
             maximised = [
@@ -91,7 +94,7 @@ class Method(nn.Module):
                 for v, s in zip(values, scores, strict=True)
             ]
         weights = [p.weight for p in pairs]
-        claim = self._claim(pairs, len(batch.index), progress, {"held_out": False})
+        claim = self._claim(pairs, len(everyone.index), progress, {"held_out": False})
         total = _weighted(weights, maximised)
         # how far the estimate is below its ceiling: for InfoNCE this is the cross-entropy people know
         loss = -total if claim.ceiling is None else sum(weights) * claim.ceiling - total
@@ -100,12 +103,14 @@ class Method(nn.Module):
         nats = None
         if claim.status != "objective only":
             nats = (_weighted(weights, values) / sum(weights)).detach()
-        return Outcome(loss, nats, claim.ceiling, _detached(encoded), batch.index, observed, prior, moved)
+        kept = _detached(encoded, everyone)
+        return Outcome(loss, nats, claim.ceiling, kept, everyone.index, observed, prior, moved)
 
     def _prior(self, encoded: Encoded, progress: Progress) -> Float[Tensor, ""] | None:
         if self.prior is None:
             return None
-        clouds = [at_least_float32(cloud) for cloud in encoded.cloud_of_each_view()]
+        ranks = self.encoding.ranks
+        clouds = [at_least_float32(ranks.everyones(cloud)) for cloud in encoded.cloud_of_each_view()]
         return self.prior(clouds, progress)
 
     @property
@@ -136,8 +141,7 @@ class Method(nn.Module):
     def _encode(
         self, batch: Batch, anchors: Sequence[int], keys: Sequence[int]
     ) -> tuple[Encoded, BufferUpdates]:
-        with deferred_buffers(self.encoders) as moved:
-            return self.encoders.encode(batch, anchors, keys), moved
+        return self.encoding.encode(self.encoders, batch, anchors, keys)
 
     def _prepared(self, raw: Encoded) -> Encoded:
         return replace(
@@ -153,17 +157,34 @@ class Method(nn.Module):
             return None
         return torch.stack([self.bound.observe(s) for s in scores])
 
+    def _selected(
+        self, encoded: Encoded, index: Tensor, pair: Pair, progress: Progress, everyone: Everybody
+    ) -> Scores:
+        """The scores of a pair that count, those of all ranks' anchors."""
+        own = self.score(encoded, index, pair.anchor, pair.key, progress, everyone)
+        return of_all_ranks(self.selection(*own), everyone.rows(pair.key))
+
     def score(
-        self, encoded: Encoded, index: Tensor, anchor: int, key: int, progress: Progress
+        self,
+        encoded: Encoded,
+        index: Tensor,
+        anchor: int,
+        key: int,
+        progress: Progress,
+        everyone: Everybody | None = None,
     ) -> tuple[Scores, Context]:
-        """Scores of view `anchor` against view `key` before the selection, and what the selection may know beside them."""
+        """Scores of view `anchor` against view `key` before the selection, and what the selection may know beside them. `everyone`:
+        keys of all ranks, where there are several; anchors are this one's."""
+        everyone = everyone or everybody(encoded, index)
         anchors, rows = encoded.anchors[anchor], encoded.index_of(key, index)
-        keys = {k: rows for k, rows in encoded.keys.items() if self._alike(k, key)}
-        positive = self.negatives.positive(keys, rows, key)
+        alike = [k for k in encoded.keys if self._alike(k, key)]
+        positive = self.negatives.positive({k: encoded.keys[k] for k in alike}, rows, key)
         if isinstance(self.negatives, OverVocabulary):
             candidates = self.negatives.symbols_of(encoded.vocabulary)
         else:
-            candidates = self.negatives.candidates(keys, rows, key)
+            candidates = self.negatives.candidates(
+                {k: everyone.keys[k] for k in alike}, everyone.index_of(key), key
+            )
         lowest = getattr(self.critic, "lowest", None)
         scores = Scores(
             self._positives(anchors, positive, progress),
@@ -171,7 +192,7 @@ class Method(nn.Module):
             lowest=None if lowest is None else lowest(progress),
         )
         as_mean = getattr(self.bound, "distance_scores", False)
-        return scores, Context(anchors, candidates, rows, progress, as_mean)
+        return scores, Context(anchors, candidates, rows, progress, as_mean, everyone.rows(key).start)
 
     def _alike(self, key: int, other: int) -> bool:
         return self.encoders.group_of(key) == self.encoders.group_of(other)
@@ -204,6 +225,7 @@ class Method(nn.Module):
     @torch.no_grad()
     def advance(self, outcome: Outcome, progress: Progress = START) -> None:
         """Every mutation of a step, after the optimiser's: call it once per outcome."""
+        self.encoding.ranks.average([became for *_, became in outcome.moved if became.is_floating_point()])
         apply(outcome.moved)
         self.encoders.advance(progress)
         self._remember(outcome.encoded, outcome.index, progress)
@@ -215,7 +237,8 @@ class Method(nn.Module):
         """Shows instances to a source that wants to know them before the first step; no network moves."""
         keys = sorted({p.key for p in self.pairs(batch)})
         encoded, _ = self.encode(batch, anchors=(), keys=keys)
-        self._remember(encoded, batch.index, progress)
+        everyone = everybody(encoded, batch.index, self.encoding.ranks)
+        self._remember(_detached(encoded, everyone), everyone.index, progress)
 
     def _remember(self, encoded: Encoded, index: Tensor, progress: Progress) -> None:
         if not encoded.index:
@@ -247,7 +270,9 @@ class Method(nn.Module):
         else:
             embedding = embed_all()
         for part in due:
-            part.refresh(embedding)
+            if self.encoding.ranks.first:
+                part.refresh(embedding)
+            self.encoding.ranks.copy_first_buffers(part)
         return True
 
     def certificate(
@@ -324,9 +349,10 @@ def _weighted(weights: Sequence[float], values: Sequence[Tensor]) -> Float[Tenso
     return torch.stack([weight * value for weight, value in zip(weights, values, strict=True)]).sum()
 
 
-def _detached(encoded: Encoded) -> Encoded:
+def _detached(encoded: Encoded, everyone: Everybody) -> Encoded:
+    """The anchors of this rank, and the keys of all, which memories take in."""
     return Encoded(
         {w: z.detach() for w, z in encoded.anchors.items()},
-        {w: z.detach() for w, z in encoded.keys.items()},
-        encoded.index,
+        {w: z.detach() for w, z in everyone.keys.items()},
+        everyone.identities,
     )

@@ -91,10 +91,11 @@ def build(
     weight_decay: float,
     momentum: float | None = None,
     options: Mapping[str, Any] | None = None,
+    scales: Mapping[str, float] | None = None,
 ) -> Optimizer:
     """The optimiser `name` over the trainable parameters of `module`. `momentum` is 0.9 if not given, and AdamW's β₁;
     `options` are the builder's own parameters: for SGD `nesterov` and `dampening`, for AdamW `betas`, `eps` and `amsgrad`,
-    for LARS `trust`."""
+    for LARS `trust`. `scales`: parameters, by name, that learn at a multiple of the rate (`layer_scales`)."""
     if name not in OPTIMISERS:
         raise UserError(f"optimizer was {name!r}; expected one of {', '.join(OPTIMISERS)}")
     for key, value in (("lr", lr), ("weight_decay", weight_decay)):
@@ -102,7 +103,7 @@ def build(
             raise UserError(f"{key} was {value}; it must be a finite number, at least 0")
     if momentum is not None and not 0 <= momentum < 1:
         raise UserError(f"momentum was {momentum}; it must be at least 0 and below 1")
-    groups = _groups(module, weight_decay)
+    groups = _groups(module, weight_decay, scales or {})
     try:
         return OPTIMISERS[name](groups, lr, momentum, **(options or {}))
     except ValueError as problem:  # torch names the option and its value
@@ -114,7 +115,39 @@ def build(
 
 def set_lr(optimizer: Optimizer, lr: float) -> None:
     for group in optimizer.param_groups:
-        group["lr"] = lr
+        group["lr"] = lr * group.get("scale", 1.0)
+
+
+def layer_scales(module: nn.Module, backbones: Iterable[nn.Module], decay: float) -> dict[str, float]:
+    """The multiple of the rate at which each parameter of the backbones learns, by its name in `module`: decay for the last stage
+    of a backbone, decay^2 for the one before, and so on; what stands above them learns at the rate itself."""
+    if decay == 1:
+        return {}
+    scale: dict[int, float] = {}
+    for backbone in backbones:
+        stages = _stages(backbone)
+        for place, stage in enumerate(stages):
+            scale |= {id(parameter): decay ** (len(stages) - place) for parameter in stage}
+    return {name: scale[id(p)] for name, p in _trainable(module) if id(p) in scale}
+
+
+def _stages(backbone: nn.Module) -> list[list[nn.Parameter]]:
+    """Its parameters in the order they stand in it: a stage for each of its parts, or for each block of a list of them; norms and
+    loose parameters go with what they follow."""
+    inside = list(backbone.children())
+    if len(inside) == 1 and next(backbone.parameters(recurse=False), None) is None:  # a wrapper
+        return _stages(inside[0])
+    stages: dict[str, list[nn.Parameter]] = {}
+    last = ""
+    for name, parameter in backbone.named_parameters():
+        first, _, rest = name.partition(".")
+        part = getattr(backbone, first)
+        within = f"{first}.{rest.partition('.')[0]}"
+        key = within if isinstance(part, (nn.Sequential, nn.ModuleList)) else first
+        loose = isinstance(part, (nn.Parameter, *_NORMS))
+        last = last if loose and last else key
+        stages.setdefault(last, []).append(parameter)
+    return list(stages.values())
 
 
 def clip(parameters: Iterable[Tensor], max_norm: float | None) -> float:
@@ -170,20 +203,27 @@ def _trainable(module: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
     return ((name, p) for name, p in module.named_parameters() if p.requires_grad)
 
 
-def _groups(module: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
-    """Decayed parameters, then the others, each in the module's own order, with their names."""
+def _groups(module: nn.Module, weight_decay: float, scales: Mapping[str, float]) -> list[dict[str, Any]]:
+    """Decayed parameters, then the others, of each multiple of the rate, each in the module's own order, with their names."""
     in_norms = {
         p for part in module.modules() if isinstance(part, _NORMS) for p in part.parameters(recurse=False)
     }
-    groups: dict[bool, list[tuple[str, nn.Parameter]]] = {True: [], False: []}
+    kinds = [(decayed, scale) for scale in sorted({1.0, *scales.values()}) for decayed in (True, False)]
+    groups: dict[tuple[bool, float], list[tuple[str, nn.Parameter]]] = {kind: [] for kind in kinds}
     for name, parameter in _trainable(module):
         is_bias = name.rpartition(".")[2] == "bias"
-        groups[parameter.ndim >= 2 and not is_bias and parameter not in in_norms].append((name, parameter))
+        decayed = parameter.ndim >= 2 and not is_bias and parameter not in in_norms
+        groups[decayed, scales.get(name, 1.0)].append((name, parameter))
     if not any(groups.values()):
         raise ValueError(f"{type(module).__name__} has no trainable parameter.")
     return [
-        {"params": members, "weight_decay": weight_decay if decayed else 0.0, "adapt": decayed}
-        for decayed, members in groups.items()
+        {
+            "params": members,
+            "weight_decay": weight_decay if decayed else 0.0,
+            "adapt": decayed,
+            "scale": scale,
+        }
+        for (decayed, scale), members in groups.items()
         if members
     ]
 

@@ -69,6 +69,13 @@ def uniform_grid(seed: int, rows: Int[Tensor, "row"], columns: int) -> Float[Ten
     return ((words >> 11) & (2**53 - 1)).double() * 2.0**-53
 
 
+def words_at(seed: int, row: int, columns: Int[np.ndarray, "place"]) -> Int[np.ndarray, "place"]:
+    """The 53 bits behind `uniform_grid` at some columns of one row: in the same order as its numbers."""
+    with np.errstate(over="ignore"):
+        word = _mix(np.asarray((row + seed) % 2**64, dtype=np.uint64) + _GOLDEN)
+        return _mix(columns.astype(np.uint64) + (word + _GOLDEN)) >> np.uint64(11)
+
+
 def _mixed(word: Int[Tensor, "*any"]) -> Int[Tensor, "*any"]:
     """The splitmix64 finaliser in torch's signed integers, which wrap as unsigned ones do; shifts lose the sign's copies."""
     word = word + _signed(0x9E3779B97F4A7C15)

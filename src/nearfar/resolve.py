@@ -25,6 +25,7 @@ from nearfar.recipes.given import (
     own_backbone,
     own_views,
 )
+from nearfar.recipes.presets import preset_for
 from nearfar.settings import LONGEST, Settings, all_keys, put
 
 
@@ -43,6 +44,7 @@ def resolve(
     elif recipe not in RECIPES:
         raise unknown(recipe, RECIPES, "recipes")
     else:
+        layers = _with_preset(recipe, layers)
         merged = {"recipe": recipe, "data": data, **RECIPES[recipe].settings(_epochs(layers))}
     if modality is not None:
         merged["views"] = _views_for(modality, merged, objects)
@@ -72,6 +74,12 @@ def resolve(
         of = modality or modality_of_views(merged[VIEWS])
         merged[VIEWS] = own_views(objects[VIEWS], of, merged[VIEWS].get("symmetric", True))
     return check(merged, objects)
+
+
+def _with_preset(recipe: str, layers: tuple[Mapping[str, Any], ...]) -> tuple[Mapping[str, Any], ...]:
+    """The layers, under them what the preset that one of them names has for the recipe."""
+    named = [layer["preset"] for layer in layers if layer.get("preset") not in (None, "none")]
+    return (preset_for(named[-1], recipe), *layers) if named else layers
 
 
 def _own_method(method: Method, modality: Modality | None) -> dict[str, Any]:

@@ -58,6 +58,10 @@ class Settings(BaseModel):
     init: str | None = Field(
         None, description="weights to start from: another run, or a torchvision or timm weights file"
     )
+    preset: str | None = Field(
+        None,
+        description="a paper's own settings for the recipe, under all others; nearfar recipes NAME lists them",
+    )
     backbone: str = Field(
         _FIRST.default_network,
         description="resnet8-w16, resnet8-w32, resnet18, resnet34, resnet50 or timm/NAME; other data have their own",
@@ -75,6 +79,12 @@ class Settings(BaseModel):
     lr: Any = Field(2e-3, description="a number (warm-up, then cosine to 0) or a schedule, taken as it is")
     warmup: float = Field(1.0, ge=0, description="epochs of linear rise when lr is a number")
     weight_decay: float = Field(1e-4, ge=0, description="leaves out norms and biases")
+    layer_decay: float = Field(
+        1.0,
+        gt=0,
+        le=1,
+        description="each stage of the backbone learns at this multiple of the next one's rate",
+    )
     clip: float | None = Field(None, gt=0, description="largest gradient norm")
     precision: Literal["auto", "fp32", "bf16"] = Field(
         "auto", description="auto: bf16 where the hardware has it"
@@ -85,6 +95,19 @@ class Settings(BaseModel):
         None,
         ge=1,
         description="score this many anchors at a time, never the whole matrix; none: as is fastest",
+    )
+    encode_chunk: int | None = Field(
+        None,
+        ge=1,
+        description="encode this many instances at a time, and again for the gradient; none: all, if they fit the memory",
+    )
+    memory: int | None = Field(
+        None,
+        gt=0,
+        description="what the process may take, written 2GB or 800MB: encode_chunk is chosen for it; none: what is free",
+    )
+    batch_norm: Literal["synchronised", "per-rank"] = Field(
+        "synchronised", description="with several processes: over the batch of all, or of each"
     )
     log_every: int = Field(10, ge=1, le=2**31, description="steps between rows of metrics.jsonl")
     checkpoint_every: int = Field(200, ge=1, le=2**31, description="steps between checkpoints")
@@ -105,6 +128,12 @@ class Settings(BaseModel):
         lt=0.5,
         description="share of the data kept aside to estimate information on; none: 5 %, up to 2,048, if there are 1,000",
     )
+    labels: int | float | None = Field(
+        None,
+        gt=0,
+        description="train on this share of the labelled data (0.01), or so many of each class (10); none: all",
+    )
+    labels_seed: int = Field(0, ge=0, lt=2**62, description="of the draw that labels= makes")
     max_bad_share: float = Field(0.05, ge=0, le=1, description="share of unusable files to go on with")
     views: dict[str, Any]
     encoders: dict[str, Any]
@@ -135,12 +164,26 @@ class Settings(BaseModel):
     def _max_time(cls, raw: Any) -> Any:
         return seconds(raw) if isinstance(raw, str) else raw
 
+    @field_validator("memory", mode="before")
+    @classmethod
+    def _memory(cls, raw: Any) -> Any:
+        return memory_bytes(raw) if isinstance(raw, str) else raw
+
     @field_validator("optimizer")
     @classmethod
     def _optimizer(cls, name: str) -> str:
         if name not in OPTIMISERS:
             raise unknown(name, OPTIMISERS, "optimizers")
         return name
+
+    @field_validator("labels")
+    @classmethod
+    def _labels(cls, asked: float | None) -> float | None:
+        if isinstance(asked, float) and asked >= 1 and not asked.is_integer():
+            raise UserError(
+                f"labels was {asked!r}; expected a share below 1, or a whole number of each class"
+            )
+        return asked
 
     @field_validator("device")
     @classmethod
@@ -188,6 +231,26 @@ def seconds(text: str) -> float:
     if not match:
         raise UserError(f"max_time was {text!r}; expected a number of seconds, or 30s, 90m, 2h")
     return float(match[1]) * {"": 1, "s": 1, "m": 60, "h": 3600}[match[2]]
+
+
+UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
+
+
+def memory_bytes(text: str) -> int:
+    """`2GB`, `800MB`, `1.5GiB` or a number, in bytes."""
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?)(i?)B?\s*", text, re.IGNORECASE)
+    if not match:
+        raise UserError(f"memory was {text!r}; expected a number of bytes, or 800MB, 2GB")
+    unit = UNITS[match[2].upper()]
+    return int(float(match[1]) * (unit if not match[3] else 1024 ** (len(str(unit)) // 3)))
+
+
+def in_units(count: int) -> str:
+    """Bytes as people write them."""
+    for unit in ("T", "G", "M", "K"):
+        if abs(count) >= UNITS[unit]:
+            return f"{count / UNITS[unit]:.3g} {unit}B"
+    return f"{count} B"
 
 
 def read_words(words: Iterable[str]) -> dict[str, Any]:

@@ -13,6 +13,10 @@ from jaxtyping import Bool, Int, Int64
 
 from nearfar.randomness import order
 
+LABEL_DRAW = (
+    2**62
+)  # added to seeds of draws: what is labelled has nothing to do with what a protocol holds out
+
 Quotas = Callable[[Int64[np.ndarray, "class"], float], Int64[np.ndarray, "class"]]
 
 
@@ -39,6 +43,18 @@ def apportioned(counts: Int64[np.ndarray, "class"], share: float) -> Int64[np.nd
     for place in np.argsort(quota - exact, kind="stable")[: max(spare, 0)]:
         quota[place] += quota[place] + 1 < counts[place]
     return quota
+
+
+def drawn(labels: Int[np.ndarray, "row"], asked: float, seed: int) -> Int64[np.ndarray, "row"]:
+    """Rows that stand for all: a share of every class (0 < asked < 1, at least one row of each), or so many of each (asked a whole
+    number; all of a class that has fewer). A function of its arguments alone, in rising order."""
+
+    def quotas(counts: Int64[np.ndarray, "class"], share: float) -> Int64[np.ndarray, "class"]:
+        if share < 1:
+            return np.maximum(np.rint(share * counts).astype(np.int64), 1)
+        return np.minimum(counts, int(share))
+
+    return np.flatnonzero(held_out(labels, asked, LABEL_DRAW + seed, quotas))
 
 
 def at_least_one(counts: Int64[np.ndarray, "class"], share: float) -> Int64[np.ndarray, "class"]:

@@ -54,8 +54,11 @@ class Batch:
     labels: Int64[Tensor, "instance"] | None = None
     groups: Mapping[str, Int64[Tensor, "instance"]] = field(default_factory=dict)
 
-    def to(self, device: torch.device | str) -> "Batch":
-        return self._each(lambda tensor: tensor.to(device, non_blocking=True))
+    def to(self, device: torch.device | str, dtype: torch.dtype | None = None) -> "Batch":
+        """The batch on a device; with `dtype`, what is no whole number in it."""
+        return self._each(
+            lambda tensor: tensor.to(device, dtype if tensor.is_floating_point() else None, non_blocking=True)
+        )
 
     def rows(self, part: slice | Int[Tensor, "row"]) -> "Batch":
         """Some of the instances."""
@@ -196,6 +199,9 @@ class Context:
     progress: Progress
     # several things that count as one positive are their mean, not their sum of e^f: where scores are read as distances
     as_mean: bool = False
+    first: int = (
+        0  # the number of its first anchor among those of all ranks: what is drawn for an anchor goes by that
+    )
 
 
 @dataclass(frozen=True)
@@ -205,8 +211,8 @@ class Outcome:
     loss: Float[Tensor, ""]  # what the optimiser descends: the ceiling (where there is one) minus the bound
     nats: Float[Tensor, ""] | None  # the bound's value where it is an estimate of information
     ceiling: float | None
-    encoded: Encoded  # prepared by the critic, detached
-    index: Int[Tensor, "anchor"]
+    encoded: Encoded  # prepared by the critic, detached: anchors of this rank, keys of all
+    index: Int[Tensor, "anchor"]  # of the instances of all ranks
     observed: Tensor | None = None  # what a bound that remembers saw, one row per pair of views
     prior: Float[Tensor, ""] | None = None  # what of the loss is the prior's
     moved: BufferUpdates = ()  # what the pass would have written to the networks' buffers

@@ -29,10 +29,12 @@ LAYERS = [
         "intervals",
         "atomic",
         "splits",
+        "ranks",
+        "batch_norm",
     ),
     ("scores",),
-    ("types",),
-    ROOMS,
+    ("types", "gathered"),
+    ("encoding", *ROOMS),
     ("method", "parts", "hardware", "losses", "optimisers"),
     ("held_out",),
     ("modalities",),
@@ -108,8 +110,8 @@ def concrete() -> tuple[set[str], set[str]]:
     classes |= {name for name in views.__all__ if name[0].isupper()}
     names = {name for room in PARTS.values() for name in room} | {kind.name for kind in kinds}
     names |= {name for kind in kinds for name in (*kind.pipelines, *kind.networks)}
-    # none also means that nothing was given, cosine is also a schedule and a way to vote, momentum an optimiser's
-    return classes - {""}, names - {"none", "cosine", "momentum"}
+    # none also means that nothing was given, cosine is also a schedule and a way to vote, momentum an optimiser's, mlp a protocol
+    return classes - {""}, names - {"none", "cosine", "momentum", "mlp"}
 
 
 def named(path: Path, classes: set[str], names: set[str]) -> list[str]:

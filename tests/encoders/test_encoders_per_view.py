@@ -183,6 +183,23 @@ def test_with_two_views_a_summary_is_told_from_the_maps_of_the_other() -> None:
     torch.testing.assert_close(loss, torch.stack(terms).mean(), rtol=1e-6, atol=1e-6)
 
 
+@pytest.mark.parametrize(("direction", "share"), [("summaries", 1.0), ("both", 0.5)])
+def test_dim_the_other_way_asks_maps_for_their_summary(direction: str, share: float) -> None:
+    """A map, whole or at one place, is contrasted with each other picture's summary once; places count as their mean."""
+    role = infomax(global_weight=0.5, local_weight=2.0, direction=direction)
+    shown = photographs()
+    loss = Method(role, Cosine(T), InBatch("one"), Everyone(), InfoNCE())(shown).loss
+    y, whole, places = codes(role, shown.views[0])
+    own = torch.arange(N)
+    back = (
+        0.5 * F.cross_entropy(whole @ y.T / T, own)
+        + 2.0 * torch.stack([F.cross_entropy(places[:, p] @ y.T / T, own) for p in range(16)]).mean()
+    )
+    forth = infomax(global_weight=0.5, local_weight=2.0)
+    there = Method(forth, Cosine(T), InBatch("one"), Everyone(), InfoNCE())(shown).loss
+    torch.testing.assert_close(loss, share * back + (1 - share) * there, rtol=1e-6, atol=1e-6)
+
+
 def test_dims_claim_is_that_of_its_weakest_term() -> None:
     """The global term alone has one key a picture and is proven; places of one picture are no independent draws."""
 

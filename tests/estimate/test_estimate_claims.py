@@ -14,8 +14,8 @@ import nearfar as nf
 from nearfar.cli import main
 from nearfar.estimate import Training
 from nearfar.estimate.choose import LEAST_EFFECTIVE, Part, chosen_bound, effective, measured_part
-from nearfar.estimate.dependence import look_at_rows, neighbours
-from nearfar.estimate.measure import Measured, average_of_draws
+from nearfar.estimate.dependence import autocorrelation, look_at_rows
+from nearfar.estimate.measure import Measured, average_of_draws, expected_variance
 from nearfar.estimate.read import read_sample
 
 Rng = np.random.Generator
@@ -292,7 +292,9 @@ def test_neighbours_are_spearman_s_correlation_of_a_column_with_itself() -> None
     from scipy.stats import spearmanr
 
     series = autoregressive(np.random.default_rng(0), 2000)
-    assert neighbours(series[:, None])[0] == pytest.approx(spearmanr(series[1:], series[:-1])[0], abs=0.01)
+    assert autocorrelation(series[:, None])[0, 0] == pytest.approx(
+        spearmanr(series[1:], series[:-1])[0], abs=0.01
+    )
 
 
 @pytest.fixture
@@ -340,3 +342,51 @@ def test_the_wrong_cell_of_a_column_is_named(tmp_path: Path) -> None:
         read_sample(str(tmp_path / "w.csv"))
     with pytest.raises(nf.UserError, match=r"x column 0 holds 'oops' at row 59, which is not a number"):
         nf.estimate_mi(np.array([1.0] * 59 + ["oops"], dtype=object), np.arange(60))
+
+
+def test_rare_flips_are_reckoned_with_before_they_are_seen() -> None:
+    """A bit that is kept but for about 2 of 300 rows: I = log 2 - H(e). Where none flipped, mean and spread both say too much,
+    and a lower bound that trusts the spread is above the truth in 12 to 20 % of samples."""
+    rng = np.random.default_rng(11)
+    n, e = 300, 2 / 300
+    truth = math.log(2) - nf.info.entropy([e, 1 - e])
+    above = 0
+    for _ in range(40):
+        x = rng.integers(0, 2, n)
+        found = nf.estimate_mi(x, x ^ (rng.random(n) < e), baselines=False)
+        # copies of joint rows are what two bits are made of
+        assert found.at_least.certificate.status == "proven"
+        assert not found.warnings
+        above += found.at_least > truth
+    assert above <= 2
+
+
+def test_few_flips_are_no_copies() -> None:
+    """Binary columns of which none to a few rows differ, alone and beside others: their rows recur, and nobody copied them."""
+    rng = np.random.default_rng(0)
+    for flips in (0, 1, 3, 10):
+        for wide in (1, 3):
+            x = rng.integers(0, 2, size=(1000, wide)).astype(float)
+            y = x.copy()
+            rows = rng.choice(1000, flips, replace=False)
+            y[rows] = 1 - y[rows]
+            assert (look_at_rows(x, y).refuted, look_at_rows(x, y).doubt) == ("", "")
+    x = rng.integers(0, 2, 1000).astype(float)
+    y = x.copy()
+    y[3] = 1 - y[3]
+    found = nf.estimate_mi(x, y, **QUICK)
+    assert found.at_least.certificate.status == "proven"
+    assert 0.6 < float(found.at_least) <= found.nats <= math.log(2) + 0.01
+    assert found.interval[0] <= math.log(2) - nf.info.entropy([0.001, 0.999]) <= found.interval[1]
+
+
+def test_the_variance_a_critic_expects_is_that_of_draws_from_it() -> None:
+    """Keys drawn by the softmax itself, 200,000 times; and a critic that excludes a pair for certain is no NaN."""
+    f = torch.randn(6, 6, generator=torch.Generator().manual_seed(0)).double()
+    share = f.softmax(dim=1)
+    keys = torch.multinomial(share, 200_000, replacement=True, generator=torch.Generator().manual_seed(1))
+    drawn = (share.gather(1, keys) * 6).log()
+    assert expected_variance(f) == pytest.approx(float(drawn.var()), rel=0.02)
+    f[0, 1] = -math.inf
+    assert math.isfinite(expected_variance(f))
+    assert expected_variance(torch.zeros(5, 5)) == pytest.approx(0, abs=1e-12)

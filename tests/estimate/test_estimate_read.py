@@ -126,3 +126,11 @@ def test_bad_input_ends_with_code_two_and_a_sentence(
     errors = capsys.readouterr().err.splitlines()
     assert len(errors) == 2
     assert "alpha was 2 with bound auto" in errors[1]
+
+
+@pytest.mark.parametrize("above", ["\n", '"two\nlines",2\n'])
+def test_a_line_that_nobody_knows_is_not_named(tmp_path: Path, above: str) -> None:
+    """Empty lines and words of several lines are no rows: the row is named, a wrong line is not."""
+    (tmp_path / "w.csv").write_text("a,b\n" + above + "word,2\n" * 60 + "other,oops\n")
+    with pytest.raises(nf.UserError, match=r"column b holds 'oops' at row 6[01], which is not a number"):
+        read_sample(str(tmp_path / "w.csv"))

@@ -17,6 +17,7 @@ from nearfar.evaluate.matching import splits_of_one_set
 from nearfar.intervals import wilson
 from nearfar.modalities.image import IMAGE
 from nearfar.modalities.symbols import clustered
+from nearfar.run.answers import unpacked, without_answers
 from nearfar.run.results import kind_of
 from nearfar.types import Pixels
 
@@ -128,6 +129,10 @@ def test_result_is_the_protocols_on_the_features(run: SmallRun) -> None:
     expected = knn(pixels[0], train.labels, pixels[1], test.labels, k=7, temperature=0.1)
     assert figures(result["baselines"]["pixels"]["knn"]) == expected
     assert stored(run) == [result]
+    kept = unpacked(json.loads((run.path / "evaluation.json").read_text())["results"][0]["knn"])
+    assert kept is not None
+    assert kept.right.mean() == result["knn"]["top1"]
+    np.testing.assert_array_equal(kept.true, test.labels)
 
 
 def test_without_test_data_a_fifth_is_held_out(run: SmallRun) -> None:
@@ -184,12 +189,13 @@ def test_evaluation_never_changes_the_encoder(run: SmallRun) -> None:
 
 def figures(found: dict[str, Any]) -> dict[str, float]:
     """What the protocol itself computed."""
-    return {name: value for name, value in found.items() if not name.startswith("interval")}
+    added = ("interval", "interval_top5", "per_class", "confusion")
+    return {name: value for name, value in found.items() if name not in added}
 
 
 def stored(run: SmallRun) -> list[dict[str, Any]]:
     loaded: list[dict[str, Any]] = json.loads((run.path / "evaluation.json").read_text())["results"]
-    return loaded
+    return [without_answers(one) for one in loaded]
 
 
 def test_file_gathers_protocols_of_the_same_evaluation(run: SmallRun) -> None:
@@ -384,8 +390,8 @@ def test_mistakes_are_one_sentence(run: SmallRun) -> None:
 @pytest.mark.parametrize(
     ("asked", "words"),
     [
-        (["knm"], r"--protocol was 'knm' \(did you mean knn\?\); expected knn, nearest, linear"),
-        (["knn", "svm"], r"--protocol was 'svm'; expected knn, nearest, linear"),
+        (["knm"], r"--protocol was 'knm' \(did you mean knn\?\); expected knn, nn, nearest, linear, mlp"),
+        (["knn", "svm"], r"--protocol was 'svm'; expected knn, nn, nearest, linear, mlp"),
         ([], "--protocol was empty"),
     ],
 )

@@ -52,7 +52,7 @@ def test_a_ring_and_a_ball_group_as_a_full_sort_does(
 ) -> None:
     values, offered = table
     scores, context = asked(values, offered, np.arange(values.shape[1]) + 100)
-    for selection, upper in ((Ring(*edges), edges[1]), (Ball(edges[0]), 1.0)):
+    for selection, upper in ((Ring(edges[0], edges[1]), edges[1]), (Ball(edges[0]), 1.0)):
         found = classify_candidates(selection, scores, context, by_rank=True)
         np.testing.assert_array_equal(found.group, by_full_sort(values, offered, edges[0], upper))
         np.testing.assert_array_equal(found.score, values)

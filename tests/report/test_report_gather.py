@@ -143,7 +143,7 @@ def test_the_map_shows_at_most_the_asked_points_of_the_right_images(
     assert (len(shown.points), shown.of) == (60, 300)
     named = dict(zip(data.paths, data.labels.tolist(), strict=True))
     assert all(named[point.name] == point.label for point in shown.points)
-    assert shown.sprite.columns * shown.sprite.rows >= 60
+    assert shown.atlas.each * len(shown.atlas.sheets) >= 60
 
 
 def test_the_strip_shows_what_the_views_drew(make_run: Make) -> None:

@@ -9,7 +9,8 @@ from PIL import Image
 
 from nearfar.modalities.image import IMAGE
 from nearfar.modalities.showing import coloured
-from nearfar.report.pictures import data_uri, sprite_of, square, within
+from nearfar.report import pictures
+from nearfar.report.pictures import atlas_of, data_uri, square, within
 from nearfar.types import Pixels
 
 
@@ -53,13 +54,14 @@ def opened_bytes(uri: str) -> bytes:
     return base64.b64decode(uri.partition(",")[2])
 
 
-def test_tile_i_of_a_sprite_is_picture_i() -> None:
+def test_tile_i_of_an_atlas_is_picture_i(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pictures, "EACH", 4)  # three sheets, the last with three tiles
     colours = [(40 * i % 256, 90 * i % 256, 200 * i % 256) for i in range(11)]
-    sprite = sprite_of([Image.new("RGB", (32, 32), colour) for colour in colours], 100_000)
-    assert (sprite.columns, sprite.rows) == (4, 3)
-    sheet = opened(sprite.uri)
+    atlas = atlas_of([Image.new("RGB", (32, 32), colour) for colour in colours], 11, 32, 100_000)
+    assert (len(atlas.sheets), atlas.columns, atlas.each, atlas.tile) == (3, 2, 4, 32)
     for place, colour in enumerate(colours):
-        row, column = divmod(place, sprite.columns)
+        sheet = opened(atlas.sheets[place // 4])
+        row, column = divmod(place % 4, atlas.columns)
         middle = sheet[row * 32 + 8 : row * 32 + 24, column * 32 + 8 : column * 32 + 24].mean(axis=(0, 1))
         np.testing.assert_allclose(middle, colour, atol=12)
 

@@ -98,6 +98,36 @@ def test_the_gradient_equals_that_of_the_enumerated_expectation(name: str, aim: 
         )
 
 
+def gradients(part: Accept, scores: Scores, bound: Bound, draws: int) -> dict[str, Tensor]:
+    """Of the network's weights, one row for each draw: with a baseline for each anchor, and with one for the batch."""
+    everyone = bound(scores).detach()
+    found: dict[str, list[Tensor]] = {"anchor": [], "batch": []}
+    for _ in range(draws):
+        drawn = part(scores)
+        value = bound(drawn).detach()
+        terms = {
+            "anchor": drawn.score_function_term(value, bound),
+            "batch": (value - everyone) * drawn.log_chance.sum(),
+        }
+        for name, term in terms.items():
+            each = torch.autograd.grad(term, list(part.parameters()), retain_graph=True)
+            found[name].append(torch.cat([gradient.flatten() for gradient in each]))
+    return {name: torch.stack(rows) for name, rows in found.items()}
+
+
+@pytest.mark.parametrize("name", ["infonce", "ml-cpc"])
+def test_credit_for_each_anchor_has_a_tenth_of_the_noise(name: str) -> None:
+    """Of 32 anchors' draws, 31 are noise to the one: their part of the difference is gone (at least 3 times the signal to noise)."""
+    generator = torch.Generator().manual_seed(0)
+    positive = torch.randn(32, generator=generator, dtype=torch.float64) + 1
+    negative = 2 * torch.randn(32, 128, generator=generator, dtype=torch.float64)
+    part = accept(hidden=8)
+    torch.manual_seed(2)
+    found = gradients(part, Scores.of(positive, negative), BOUNDS[name], draws=60)
+    noise = {each: float(rows.var(dim=0).sum().sqrt()) for each, rows in found.items()}
+    assert noise["batch"] / noise["anchor"] > 3
+
+
 def test_candidates_are_accepted_as_often_as_their_chances_say() -> None:
     part = accept()
     positive, negative, offered = small(candidates=6)

@@ -150,7 +150,8 @@ def test_a_schedule_moves_the_edges() -> None:
 @given(k=st.integers(0, 300), shares=st.tuples(shares, shares))
 @settings(max_examples=100, deadline=None)
 def test_circumstances_say_how_many_are_kept_and_what_was_cut(k: int, shares: tuple[float, float]) -> None:
-    ring = nf.Ring(*sorted(shares))
+    lower, upper = sorted(shares)
+    ring = nf.Ring(lower, upper)
     _, kept = ring(nf.Scores.of(torch.zeros(1), torch.arange(float(k))[None])).negative.matrix()
     said = ring.sampling(NegativeSampling(8, k))
     assert said.negatives == int(kept.sum())
@@ -210,9 +211,9 @@ def test_edges_that_cannot_be_get_a_sentence(make: Callable[[], object], sentenc
 
 
 def test_every_selection_is_known_by_name() -> None:
-    stateless = {"everyone": nf.Everyone, "ball": nf.Ball, "ring": nf.Ring, "annulus": nf.Ring}
+    stateless = {"everyone": nf.Everyone, "ball": nf.Ball, "ring": nf.Ring}
     remembering = {"cave": Cave, "neighbours": Neighbours, "group": Group, "accept": Accept}
-    further = {"labelled": nf.Labelled, "hard": nf.Hard}
+    further = {"labelled": nf.Labelled, "hard": nf.Hard, "annulus": nf.Annulus}
     assert {**stateless, **remembering, **further} == PARTS
 
 

@@ -15,7 +15,7 @@ from nearfar.data import open_data
 from nearfar.errors import Stopped, UserError
 from nearfar.run import checkpoints
 from nearfar.run.metrics import read_metrics
-from nearfar.schedules import Adaptive, Progress
+from nearfar.schedules import Adaptive, Progress, parse_value
 from nearfar.train.adaptive import MEMORY, AdaptiveState
 from nearfar.train.pretrain import pretrain
 
@@ -140,3 +140,21 @@ def test_probing_at_other_times_is_another_run_when_a_schedule_listens(tmp_path:
     pretrain("moco-ring", images, tmp_path, config=chosen, quiet=True)
     with pytest.raises(UserError, match="probe_every"):
         pretrain("moco-ring", images, tmp_path, config={**chosen, "probe_every": 0.5}, quiet=True)
+
+
+def test_a_plateau_drops_after_so_many_epochs_without_a_lower_loss() -> None:
+    """Two steps an epoch, patience 2, two drops at most; means of epochs: 3, 2, 2, 2, 2.5, 1, 2, 2, 2, 2."""
+    schedule = nf.plateau(0.5, 0.1, 2, 2)
+    walks, found = AdaptiveState([schedule], 2), []
+    for mean in (3, 2, 2, 2, 2.5, 1, 2, 2, 2, 2):
+        for loss in (mean - 0.5, mean + 0.5):
+            walks.observe_loss(loss)
+            restored = AdaptiveState([schedule], 2)
+            restored.restore(walks.state())  # in the midst of an epoch too
+            walks = restored
+        found.append(walks.moves[schedule.written()])
+    assert found == [0, 0, 0, 1, 1, 1, 1, 2, 2, 2]
+    rate = schedule(Progress(walked=walks.moves))
+    assert rate == pytest.approx(0.005)
+    assert parse_value(schedule.written()) == schedule
+    assert schedule.ends()[1] == pytest.approx(0.005)

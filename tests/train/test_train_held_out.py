@@ -156,14 +156,13 @@ def test_what_was_trained_on_before_is_never_held_out(change: dict[str, Any], tm
 
 
 def test_weights_from_elsewhere_make_it_a_condition(tmp_path: Path) -> None:
-    """A run of the same split saw the same rows; of another split, or one's own module, nobody knows."""
+    """A run of the same split kept the same aside; what one of other data saw, or one's own module, nobody knows."""
     pretrain("simclr", "digits", tmp_path / "a", quiet=True, **SMALL)
     same = pretrain("simclr", "digits", tmp_path / "b", quiet=True, init=str(tmp_path / "a"), **SMALL)
     assert last(same)["status"] == "proven"
     assert "given that" not in last(same)["condition"]
-    other = pretrain(
-        "simclr", "digits", tmp_path / "c", quiet=True, init=str(tmp_path / "a"), seed=1, **SMALL
-    )
+    pictures = np.random.default_rng(0).integers(0, 256, (1000, 8, 8, 1), dtype=np.uint8)
+    other = pretrain("simclr", pictures, tmp_path / "c", quiet=True, init=str(tmp_path / "a"), **SMALL)
     assert "given that neither encoders nor critic were fitted to this sample" in last(other)["condition"]
     module = nn.Sequential(nn.Flatten(), nn.LazyLinear(16))
     module(torch.zeros(1, 1, 8, 8))
@@ -202,10 +201,37 @@ class InOrder(nn.Module):
         return x + 0.1 * x.cumsum(dim=0)
 
 
+class Neighbouring(nn.Module):
+    """Rows 2k and 2k + 1 see each other, and halves of the batch as it stands would not tell."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return (x.view(-1, 2, x.shape[1]) + 0.5 * x.view(-1, 2, x.shape[1]).flip(1)).view_as(x)
+
+
+class InBlocks(nn.Module):
+    """A norm over blocks of four rows (ghost batch norm), which is no batch norm of torch's."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        parts = x.view(-1, 4, x.shape[1])
+        return ((parts - parts.mean(1, keepdim=True)) / (parts.std(1, keepdim=True) + 0.1)).view_as(x)
+
+
+class Loud(nn.Module):
+    """Rows less the mean of their batch, one of them so large that all others are rounding beside it."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        size = torch.where(x[:, :1] == x[:, :1].max(), 1e4, 1.0)
+        return (x - x.mean(dim=0)) * size
+
+
 @pytest.mark.parametrize(
     ("network", "critic", "status"),
     [
         (nn.Identity(), nf.Dot(), "proven"),
+        (nn.GroupNorm(1, 3), nf.Dot(), "proven"),
+        (Neighbouring(), nf.Dot(), "not covered"),
+        (InBlocks(), nf.Dot(), "not covered"),
+        (Loud(), nf.Dot(), "not covered"),
         (nn.Identity(), Around(), "not covered"),
         (Beside(), nf.Dot(), "not covered"),
         (InOrder(), nf.Dot(), "not covered"),
@@ -218,3 +244,73 @@ def test_whoever_looks_around_the_batch_is_found(network: nn.Module, critic: Any
     found = held_out_estimate(method, [Batch((x, x + 0.1), torch.arange(16))])
     assert found is not None
     assert found.certificate.status == status
+
+
+def test_an_instance_that_comes_twice_is_no_independent_draw() -> None:
+    x = torch.randn(16, 3, generator=torch.Generator().manual_seed(0))
+    method = nf.Method(nn.Identity(), nf.Dot(), nf.InBatch(), nf.Everyone(), nf.InfoNCE())
+    batch = Batch((x, x + 0.1), torch.arange(16))
+    found = held_out_estimate(method, [batch, batch])
+    assert found is not None
+    assert found.certificate.status == "not covered"
+    assert "come more than once" in found.certificate.condition
+
+
+@pytest.mark.parametrize("before", [{"held_out": 0.0}, {"seed": 3}])
+def test_weights_of_a_run_that_saw_these_rows_prove_nothing(before: dict[str, Any], tmp_path: Path) -> None:
+    """The same data, all of them or another part: known to have been trained on, so no condition can save the claim."""
+    pretrain("simclr", "digits", tmp_path / "a", quiet=True, **{**SMALL, **before})
+    run = pretrain("simclr", "digits", tmp_path / "b", quiet=True, init=str(tmp_path / "a"), **SMALL)
+    assert last(run)["status"] == "not covered"
+    assert "fitted to this very sample" in last(run)["condition"]
+
+
+def test_a_critic_of_ones_own_may_have_been_fitted(tmp_path: Path) -> None:
+    critic = nf.Bilinear(dim=128)
+    run = pretrain("simclr", "digits", tmp_path, quiet=True, critic=critic, **SMALL)
+    assert "given that neither encoders nor critic were fitted to this sample" in last(run)["condition"]
+
+
+class MixedPictures:
+    """Two views of which each shows the next picture of the batch too."""
+
+    count = 2
+
+    def __init__(self, mixed: float) -> None:
+        self.mixed = mixed
+
+    def __call__(self, loaded: Any, seed: int, epoch: int, index: np.ndarray) -> tuple[torch.Tensor, ...]:
+        plain = torch.from_numpy(loaded.data).permute(0, 3, 1, 2).float() / 255
+        return plain, (1 - self.mixed) * plain + self.mixed * plain.roll(1, 0)
+
+
+@pytest.mark.parametrize(("mixed", "status"), [(0.0, "proven"), (0.3, "not covered")])
+def test_views_that_show_others_of_the_batch_are_found(mixed: float, status: str, tmp_path: Path) -> None:
+    run = pretrain("simclr", "digits", tmp_path, quiet=True, views=MixedPictures(mixed), **SMALL)
+    assert last(run)["status"] == status
+
+
+@pytest.mark.parametrize(("files", "blocks", "proven"), [(1, 1200, False), (400, 3, True), (1200, 1, True)])
+def test_blocks_of_one_text_are_no_independent_draws(
+    files: int, blocks: int, proven: bool, tmp_path: Path
+) -> None:
+    """The program cut them itself: whole files are kept aside and one block of each asked, or nothing is proven."""
+    rng = np.random.default_rng(0)
+    (tmp_path / "texts").mkdir()
+    for number in range(files):
+        text = "".join(rng.choice(list("abcdef "), 8 * blocks - 2))
+        (tmp_path / "texts" / f"{number}.txt").write_text(f"a{text}b")
+    settings = {**SMALL, "views": {"name": "mask", "length": 8}, "epochs": 1}
+    del settings["backbone"]
+    run = pretrain("mlm", tmp_path / "texts", tmp_path / "run", quiet=True, **settings)
+    assert (last(run)["status"] == "proven") == proven, last(run)["condition"]
+    everything = run.images()
+    train, aside = kept_aside(everything, None, 0)
+    assert aside is not None
+    if proven:
+        assert train.cut_from is not None
+        assert aside.cut_from is not None
+        assert not np.isin(aside.cut_from, train.cut_from).any()
+        assert len(np.unique(aside.cut_from)) == len(aside) == last(run)["instances"]
+    else:
+        assert "blocks of one file" in last(run)["condition"]

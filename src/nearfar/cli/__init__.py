@@ -24,6 +24,7 @@ COMMANDS = (
     "demo",
     "pack",
     "pretrain",
+    "train",
     "evaluate",
     "embed",
     "report",
@@ -45,10 +46,38 @@ class _Parser(argparse.ArgumentParser):
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command and returns its exit code."""
     wait_patiently()
+    if not _launched_with_others():
+        return _main(arguments)
+    from nearfar.ranks import leave
+
+    try:
+        return _main(arguments)
+    finally:
+        leave()
+
+
+def _launched_with_others() -> bool:
+    """Whether torchrun, or what sets the same variables, started this process as one of several; asked without torch."""
+    return os.environ.get("WORLD_SIZE", "1") not in ("", "0", "1")
+
+
+def _run(parsed: argparse.Namespace) -> int:
+    """The command, by all ranks together if it can be shared, else by the first."""
+    if not _launched_with_others():
+        return parsed.command(parsed)
+    from nearfar.ranks import join, launched
+
+    if getattr(parsed, "several", False):
+        join()
+    elif launched()[0] > 0:
+        return DONE
+    return parsed.command(parsed)
+
+
+def _main(arguments: Sequence[str] | None) -> int:
     try:
         with ends_by_signal():
-            parsed = _parsed(arguments)
-            return parsed.command(parsed)
+            return _run(_parsed(arguments))
     except UserError as problem:
         return _say(str(problem), BAD_INPUT)
     except Stopped as stopped:
@@ -71,6 +100,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         kept = "" if problem.errno == errno.ENOENT else "; what was saved is kept"
         return _say(f"{where} cannot be used: {problem.strerror}{kept}", BAD_INPUT)
     except (MemoryError, RuntimeError) as problem:
+        if _launched_with_others() and _lost(problem):
+            return _say(
+                "another process of this run ended; the same command resumes from what was saved", RESUMABLE
+            )
         if not isinstance(problem, MemoryError) and not _out_of_memory(problem):
             raise
         return _say("memory ran out; lower batch_size, image_size or negatives.size, or set chunk", BAD_INPUT)
@@ -79,6 +112,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _out_of_memory(problem: RuntimeError) -> bool:
     """torch says so by a class of its own on GPUs, and by its text alone on CPUs."""
     return type(problem).__name__ == "OutOfMemoryError" or "can't allocate memory" in str(problem)
+
+
+def _lost(problem: Exception) -> bool:
+    """Whether an exchange with the other ranks failed: gloo and NCCL say so in words of their own."""
+    said = f"{type(problem).__name__} {problem}".lower()
+    return any(
+        word in said
+        for word in ("gloo", "nccl", "connection closed", "connection reset", "distbackend", "diststore")
+    )
 
 
 def _parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -111,6 +153,11 @@ def _say(sentence: str, code: int) -> int:
     if len(sentence) > LONGEST_SENTENCE:  # it quotes something long; what is allowed stands at its end
         half = LONGEST_SENTENCE // 2
         sentence = f"{sentence[:half]} … {sentence[-half:]}"
+    if _launched_with_others():
+        from nearfar.ranks import speaks
+
+        if not speaks():
+            return code
     print(f"nearfar: {sentence}", file=sys.stderr)
     return code
 

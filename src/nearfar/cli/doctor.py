@@ -1,12 +1,17 @@
-"""`nearfar doctor`: works on a broken install, because it imports none of what it reports on."""
+"""`nearfar doctor`: works on a broken install, because it imports none of what it reports on; `--ranks N` tries it out."""
 
 import argparse
 import json
 from typing import Any
 
 from nearfar.cli.codes import DONE
+from nearfar.errors import UserError
 from nearfar.extras import EXTRAS
 from nearfar.machine import CORE, DISTRIBUTIONS, broken, busy, look
+
+MOST_RANKS = 64
+ROUNDING = 1e-9  # of numbers around 1 in float64, after some steps
+UNEQUAL = 1  # exit code
 
 
 def add(commands: Any) -> None:
@@ -14,11 +19,19 @@ def add(commands: Any) -> None:
         "doctor", help="what this machine has, what will be used of it, what is missing"
     )
     doctor.add_argument("--import", action="store_true", dest="try_import", help="also import every package")
+    doctor.add_argument(
+        "--ranks",
+        type=int,
+        metavar="N",
+        help="start N processes here and show how their loss and gradient differ from those of one, for each recipe",
+    )
     doctor.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
     doctor.set_defaults(command=run)
 
 
 def run(given: argparse.Namespace) -> int:
+    if given.ranks is not None:
+        return _compare(given.ranks, given.json)
     facts = {**look(), "busy_cores": busy()}
     if given.try_import:
         facts["broken"] = broken()
@@ -31,6 +44,28 @@ def _how(waiting: str) -> str:
     if waiting == "passive":
         return "passively (OMP_WAIT_POLICY), so that a busy core costs its share and no more"
     return f"by {waiting}, which a busy core makes slow: OMP_WAIT_POLICY=passive"
+
+
+def _compare(ranks: int, as_json: bool) -> int:
+    """Whether so many processes equal one. Computed in float64, where rounding is some 1e-15 of a number."""
+    if not 2 <= ranks <= MOST_RANKS:
+        raise UserError(f"--ranks was {ranks}; expected a whole number from 2 to {MOST_RANKS}")
+    from nearfar.train.equality import compare
+
+    found = compare(ranks)
+    wrong = [name for name, by in found.items() if not max(by.values()) <= ROUNDING]
+    if as_json:
+        print(json.dumps(found))
+        return UNEQUAL if wrong else DONE
+    print(f"{'':<20} largest difference of the loss   of the gradient (relative)   of a weight")
+    for name, by in found.items():
+        loss, gradient, weight = (
+            f"{by[key]:.0e}" for key in ("loss_difference", "gradient_difference", "weights_difference")
+        )
+        print(f"{name:<20} {loss:>30}   {gradient:>26}   {weight:>11}")
+    verdict = f"{', '.join(wrong)} differ" if wrong else "equal, up to rounding"
+    print(f"one process and {ranks} of them, in float64: {verdict}")
+    return UNEQUAL if wrong else DONE
 
 
 def _lines(facts: dict[str, Any]) -> list[str]:

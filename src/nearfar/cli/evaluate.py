@@ -8,10 +8,12 @@ from typing import Any
 from nearfar.cli.codes import DONE
 from nearfar.errors import NotSaved
 
+OPTIONS = ("labels", "draws", "shots", "ways", "episodes", "epochs", "lr", "layer_decay", "batch_size")
+
 
 def add(commands: Any) -> None:
     evaluate = commands.add_parser(
-        "evaluate", help="measure the frozen features with kNN and linear probes, beside baselines"
+        "evaluate", help="measure how good an encoder is, here or on other data, beside baselines"
     )
     evaluate.add_argument("run", type=Path, metavar="RUN", help="run folder")
     evaluate.add_argument("--train", metavar="A", help="labelled data to fit on (default: the run's data)")
@@ -26,10 +28,39 @@ def add(commands: Any) -> None:
         help="A and B number their classes alike; only needed where the classes have no names",
     )
     evaluate.add_argument(
-        "--protocol", default="knn,linear", help="knn, linear, nearest, separated by commas"
+        "--protocol",
+        default="knn,linear",
+        help="separated by commas: knn, nn (the nearest by distance), linear, mlp, finetune, fractions (linear on part of the labels), "
+        "finetune-fractions, few-shot, clustering, retrieval, calibration, information (a proven bound on what features tell about "
+        "the label), quality (without labels: RankMe, LiDAR, alpha-ReQ, uniformity, alignment, nats) (default: knn,linear)",
     )
+    evaluate.add_argument(
+        "--features",
+        default="pooled",
+        choices=("pooled", "map", "head"),
+        help="of the backbone, the map it pools, or its head's output (default: pooled)",
+    )
+    evaluate.add_argument("--image-size", type=int, metavar="N", help="side of a view (default: the run's)")
     evaluate.add_argument("--k", type=int, default=20, help="neighbours of knn (default 20)")
     evaluate.add_argument("--temperature", type=float, default=0.07, help="of knn's votes (default 0.07)")
+    several = lambda kind: lambda text: tuple(kind(part) for part in text.split(","))
+    for flag, kind, meant in (
+        ("--labels", several(float), "of fractions: shares or numbers of each class (default 0.01,0.1)"),
+        ("--draws", int, "of fractions and clustering (default 5)"),
+        ("--shots", several(int), "of few-shot: examples of each class (default 1,5)"),
+        ("--ways", int, "of few-shot: classes in an episode (default 5)"),
+        ("--episodes", int, "of few-shot (default 600)"),
+        ("--epochs", int, "of fine-tuning, but at least 300 steps (default 20)"),
+        ("--lr", several(float), "of fine-tuning; of several the best on a fifth of A (default 1e-3)"),
+        (
+            "--layer-decay",
+            float,
+            "of fine-tuning: each stage learns at this multiple of the next (default 0.7)",
+        ),
+        ("--batch-size", int, "of fine-tuning (default 128)"),
+    ):
+        evaluate.add_argument(flag, type=kind, help=meant)
+    evaluate.add_argument("--seed", type=int, default=0, help="of splits and draws (default 0)")
     evaluate.add_argument(
         "--no-baselines",
         action="store_true",
@@ -54,6 +85,10 @@ def run(given: argparse.Namespace) -> int:
             temperature=given.temperature,
             train=given.train,
             same_labels=given.same_labels,
+            seed=given.seed,
+            features=given.features,
+            image_size=given.image_size,
+            **{name: value for name in OPTIONS if (value := getattr(given, name)) is not None},
         )
     except NotSaved as problem:  # figures that took an hour are shown, wherever they cannot be kept
         result, unsaved = problem.result, problem

@@ -22,18 +22,24 @@ def add(commands: Any) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     pretrain.add_argument("words", nargs="*", metavar="RECIPE DATA key=value", help="see nearfar recipes")
-    pretrain.add_argument("--out", type=Path, help="run folder")
-    pretrain.add_argument("--config", type=Path, help="YAML file of settings; key=value words go over it")
-    pretrain.add_argument("--print-config", action="store_true", help="print the complete settings and stop")
-    pretrain.add_argument(
+    add_options(pretrain)
+    pretrain.set_defaults(command=run, several=True)
+
+
+def add_options(command: argparse.ArgumentParser) -> None:
+    """What every command that trains can be told beside settings."""
+    command.add_argument("--out", type=Path, help="run folder")
+    command.add_argument("--config", type=Path, help="YAML file of settings; key=value words go over it")
+    command.add_argument("--print-config", action="store_true", help="print the complete settings and stop")
+    command.add_argument(
         "--allow-change", action="store_true", help="go on although a setting or the data changed"
     )
-    pretrain.add_argument("--quiet", action="store_true", help="no progress")
-    pretrain.set_defaults(command=run)
+    command.add_argument("--quiet", action="store_true", help="no progress")
 
 
 def run(given: argparse.Namespace) -> int:
     from nearfar.data import locate
+    from nearfar.ranks import launched
     from nearfar.settings import read_file, read_words
     from nearfar.train.defaults import resolve_here
     from nearfar.train.pretrain import run_pretraining
@@ -48,8 +54,10 @@ def run(given: argparse.Namespace) -> int:
     ) as problem:  # a mistake in the settings comes first, and they can be printed without data
         missing, modality = problem, None
     settings, said = resolve_here(recipe, data, given.out, config, read_words(words), modality=modality)
-    if given.print_config:
+    first = launched()[0] == 0
+    if given.print_config and first:
         print(settings.as_yaml(), end="")
+    if given.print_config:
         return DONE
     if given.out is None:
         raise UserError("--out is missing; name the folder the run goes to, for instance --out runs/first")
@@ -58,8 +66,15 @@ def run(given: argparse.Namespace) -> int:
     run = run_pretraining(
         settings, located, given.out, allow_change=given.allow_change, quiet=given.quiet, said=said
     )
-    print(f"{run.path}: trained for {run.facts['step']} steps; next: nearfar evaluate {run.path}")
+    if first:
+        print(f"{run.path}: trained for {run.facts['step']} steps; next: nearfar evaluate {run.path}")
     return DONE
+
+
+def _example(recipe: str) -> str:
+    from nearfar.cli.train import RECIPE
+
+    return "nearfar train photos/" if recipe == RECIPE else f"nearfar pretrain {recipe} photos/"
 
 
 def _split_words(words: Sequence[str], config: dict[str, Any]) -> tuple[str, str, list[str]]:
@@ -78,7 +93,5 @@ def _split_words(words: Sequence[str], config: dict[str, Any]) -> tuple[str, str
             "RECIPE is missing; nearfar recipes lists them, for instance nearfar pretrain simclr photos/"
         )
     if not isinstance(data, str):
-        raise UserError(
-            f"DATA is missing; name a folder of pictures, for instance nearfar pretrain {recipe} photos/"
-        )
+        raise UserError(f"DATA is missing; name a folder of pictures, for instance {_example(recipe)}")
     return recipe, data, list(words[len(leading) :])

@@ -11,6 +11,13 @@ def add(commands: Any) -> None:
     report = commands.add_parser("report", help="one self-contained page about one run or several")
     report.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="run folders")
     report.add_argument("--out", type=Path, help="file to write (default: RUN/report.html)")
+    report.add_argument(
+        "--points",
+        type=int,
+        default=None,
+        metavar="N",
+        help="points of the map, at most (default 3000; 20000 are fine)",
+    )
     report.set_defaults(command=run)
 
 
@@ -19,5 +26,6 @@ def run(given: argparse.Namespace) -> int:
     from nearfar.run.trained import Run
 
     runs = [Run.open(path) for path in given.runs]
-    print(write_report(runs, given.out or given.runs[0] / "report.html"))
+    options = {} if given.points is None else {"points": given.points}
+    print(write_report(runs, given.out or given.runs[0] / "report.html", **options))
     return DONE

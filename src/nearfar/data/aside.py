@@ -1,9 +1,12 @@
-"""A small part of the data that nothing is fitted to, so that a number on it can prove something."""
+"""What is trained on: all of the data, but for a small part that nothing is fitted to, so that a number on it can prove something,
+and but for what `labels=` leaves out."""
 
 import numpy as np
+from jaxtyping import Int64
 
 from nearfar.errors import UserError
 from nearfar.modalities import DataSet
+from nearfar.splits import drawn
 
 SHARE, MOST, FEWEST = 0.05, 2048, 8  # instances kept aside
 ENOUGH = 1000  # instances, from which on some are kept aside unasked
@@ -23,4 +26,36 @@ def kept_aside(images: DataSet, share: float | None, seed: int) -> tuple[DataSet
             )
         return images, None
     shuffled = images.order(seed, HELD_OUT_DRAW)
-    return images.subset(np.sort(shuffled[rows:])), images.subset(np.sort(shuffled[:rows]))
+    train, aside = shuffled[rows:], shuffled[:rows]
+    if images.cut_from is not None:
+        train, aside = _by_whole(shuffled, images.cut_from, rows) or (train, aside)
+    return images.subset(np.sort(train)), images.subset(np.sort(aside))
+
+
+def _by_whole(
+    shuffled: Int64[np.ndarray, "row"], cut_from: Int64[np.ndarray, "row"], rows: int
+) -> tuple[np.ndarray, np.ndarray] | None:
+    """Parts of one whole are no independent draws: whole files are kept aside, and of each a single part.
+
+    None where that would leave too few to contrast, or take much more than was asked for: then rows are kept aside as they come, and
+    the estimate on them proves nothing (`train/unseen.py`).
+    """
+    wholes, first, sizes = np.unique(cut_from[shuffled], return_index=True, return_counts=True)
+    drawn = np.argsort(first, kind="stable")  # in the order in which the shuffled rows meet them
+    enough = int(np.searchsorted(np.cumsum(sizes[drawn]), rows)) + 1
+    chosen = drawn[: max(enough, FEWEST)]
+    taken = int(sizes[chosen].sum())
+    if len(wholes) == len(cut_from) or taken > 2 * rows or taken == len(cut_from):
+        return None
+    train = shuffled[~np.isin(cut_from[shuffled], wholes[chosen])]
+    return train, shuffled[first[chosen]]
+
+
+def few_labelled(data: DataSet, asked: float | None, seed: int) -> DataSet:
+    """The part of the data that `labels=` draws; all of them without it."""
+    if asked is None:
+        return data
+    if data.labels is None:
+        why = f" ({data.unlabelled})" if data.unlabelled else ""
+        raise UserError(f"labels was {asked:g}, but {data.name} has no labels to draw by{why}")
+    return data.subset(drawn(data.labels, asked, seed))

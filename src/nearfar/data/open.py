@@ -26,7 +26,7 @@ from nearfar.untrusted import check_regular
 
 NAMES = ("digits", "glyphs", "glyphs:train", "glyphs:test", "cifar10:ROOT")
 _ALLOWED = (
-    "a folder of images, of .wav or of .txt files, a .txt file, a Parquet file or folder, a .csv file, an .npz file, or one "
+    "a folder of images, of .wav or of .txt files, a TU folder of graphs, a .txt file, a Parquet file or folder, a .csv file, an .npz file, or one "
     "of the names digits, glyphs:train, glyphs:test, cifar10:ROOT"
 )
 _KEYS = {modality.key: modality for modality in MODALITIES.values() if modality.key}
@@ -254,6 +254,9 @@ def _folder(spec: str) -> Located:
     os.listdir(
         spec
     )  # below, a folder that cannot be listed is one bad file among many; at the root it is all
+    whole = next((modality for modality in MODALITIES.values() if modality.claims_folder(spec)), None)
+    if whole is not None:
+        return Located(spec, whole, lambda options, limits: whole.open_folder(spec, options))
     first, *rest = [modality for modality in MODALITIES.values() if modality.suffixes]
     listing = Listing(first.suffixes)
     listing.add(spec)

@@ -8,10 +8,12 @@ they see every row of the epoch's order once.
 
 from collections.abc import Iterator
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 import torch
 from jaxtyping import Int64
+from torch import Tensor
 
 from nearfar.errors import UserError
 from nearfar.modalities import DataSet
@@ -70,6 +72,10 @@ class Stream:
         """The batches of global steps first, …, last - 1, in order, made ahead by background threads."""
         return prefetch(self._batch, range(first, last), self._workers)
 
+    def few(self, count: int) -> Batch:
+        """Some instances as training shows them."""
+        return _viewed(self._data, self._views, self._seed, 0, self.index(0)[1][:count])
+
     def _batch(self, step: int) -> Batch:
         epoch, rows = self.index(step)
         return _viewed(self._data, self._views, self._seed, epoch, rows)
@@ -90,10 +96,14 @@ def plain_batches(data: DataSet, views: MakeViews, batch_size: int, *, workers: 
 
 def _viewed(data: DataSet, views: MakeViews, seed: int, epoch: int, rows: np.ndarray) -> Batch:
     loaded, rows = data.settled(rows)
-    index = torch.from_numpy(rows)
+    return batch_of(data, views(loaded, seed, epoch, rows), rows)
+
+
+def batch_of(data: Any, views: tuple[Tensor, ...], rows: Int64[np.ndarray, "instance"]) -> Batch:
+    """Views of these rows, with all that the data know of them."""
     labels = None if data.labels is None else torch.from_numpy(data.labels[rows])
-    groups = {name: torch.from_numpy(numbers[rows]) for name, numbers in data.groups.items()}
-    return Batch(views(loaded, seed, epoch, rows), index, labels, groups)
+    groups = {name: torch.from_numpy(numbers[rows]) for name, numbers in getattr(data, "groups", {}).items()}
+    return Batch(views, torch.from_numpy(rows), labels, groups)
 
 
 def _check_workers(workers: int) -> None:

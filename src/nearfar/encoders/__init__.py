@@ -4,10 +4,12 @@ from collections.abc import Callable
 
 from nearfar.encoders.backbones import BACKBONES, backbone, check_backbone, parameters_of
 from nearfar.encoders.config import HeadConfig, InputSpec, pictured
+from nearfar.encoders.graphs import GRAPH_NETWORKS, GraphNetwork, InfoGraph, graph_network
 from nearfar.encoders.heads import Network, linear_head, mlp_head
 from nearfar.encoders.infomax import InfoMax
 from nearfar.encoders.masked import MaskedSymbols, TokenTransformer
 from nearfar.encoders.per_view import PerView
+from nearfar.encoders.prototypes import Prototypes
 from nearfar.encoders.roles import Momentum, Shared, as_encoders
 from nearfar.encoders.sequence import ConvGRU, Predictive
 from nearfar.types import Encoders
@@ -17,15 +19,20 @@ PARTS: dict[str, Callable[..., Encoders]] = {
     "momentum": Momentum,
     "per-view": PerView,
     "infomax": InfoMax,
+    "infograph": InfoGraph,
     "predictive": Predictive,
     "masked": MaskedSymbols,
+    "prototypes": Prototypes,
 }
 
 __all__ = [
     "BACKBONES",
+    "GRAPH_NETWORKS",
     "PARTS",
     "ConvGRU",
+    "GraphNetwork",
     "HeadConfig",
+    "InfoGraph",
     "InfoMax",
     "InputSpec",
     "MaskedSymbols",
@@ -33,11 +40,13 @@ __all__ = [
     "Network",
     "PerView",
     "Predictive",
+    "Prototypes",
     "Shared",
     "TokenTransformer",
     "as_encoders",
     "backbone",
     "check_backbone",
+    "graph_network",
     "linear_head",
     "mlp_head",
     "parameters_of",

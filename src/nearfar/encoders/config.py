@@ -12,7 +12,7 @@ from nearfar.encoders.heads import Network, linear_head, mlp_head
 from nearfar.errors import UserError
 from nearfar.types import Remark
 
-Head = Literal["linear", "linear-norm", "mlp", "mlp-plain"]
+Head = Literal["none", "linear", "linear-norm", "mlp", "mlp-plain"]
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ def pictured(
 class HeadConfig:
     """Head and predictor of a network.
 
-    `head`: linear; linear-norm (a linear map, batch-normalised); mlp (with batch norm); mlp-plain (without:
+    `head`: none (features as they are); linear; linear-norm (a linear map, batch-normalised); mlp (with batch norm); mlp-plain (without:
     MoCo v2). `predictor`: the online network's extra MLP (BYOL), or none.
     """
 
@@ -85,15 +85,20 @@ class HeadConfig:
         for key in ("hidden", "dim"):
             if not 1 <= getattr(self, key) <= 65536:
                 raise UserError(f"encoders.{key} was {getattr(self, key)}; it must be from 1 to 65536")
+        if self.head == "none" and self.predictor != "none":
+            raise UserError("encoders.predictor was mlp with encoders.head=none; a predictor follows a head")
         if not 0 <= self.dropout < 1:
             raise UserError(f"encoders.dropout was {self.dropout}; it must lie in [0, 1)")
 
     def network(self, seen: InputSpec, view: int = 0) -> Network:
         body = seen.body(view)
         width = width_of(body, seen.shapes[view]) if seen.asked else int(body.dim)  # type: ignore[arg-type]
-        return Network(body, self._head(width), self.dropout)
+        dim = width if self.head == "none" else self.dim
+        return Network(body, self._head(width), self.dropout, dim=dim)
 
     def _head(self, inputs: int) -> nn.Module:
+        if self.head == "none":
+            return nn.Identity()
         if self.head == "linear":
             return linear_head(inputs, self.dim)
         if self.head == "linear-norm":

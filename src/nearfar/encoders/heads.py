@@ -20,11 +20,14 @@ def mlp_head(inputs: int, hidden: int, outputs: int, norm: bool = True) -> nn.Mo
 
 
 class Network(nn.Module):
-    """Backbone, dropout on its features, head. After training the head is thrown away."""
+    """Backbone, dropout on its features, head. After training the head is thrown away. `dim` is how wide its output is, where
+    that is known."""
 
-    def __init__(self, backbone: nn.Module, head: nn.Module, dropout: float = 0.0) -> None:
+    def __init__(
+        self, backbone: nn.Module, head: nn.Module, dropout: float = 0.0, *, dim: int | None = None
+    ) -> None:
         super().__init__()
-        self.backbone, self.head, self.dropout = backbone, head, dropout
+        self.backbone, self.head, self.dropout, self.dim = backbone, head, dropout, dim
 
     def forward(self, x: Tensor) -> Float[Tensor, "image dim"]:
         return self.head(self.dropped(self.backbone(x)))

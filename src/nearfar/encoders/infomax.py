@@ -8,7 +8,7 @@
 """
 
 from collections.abc import Sequence
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Literal, Self
 
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -20,27 +20,35 @@ from nearfar.encoders.roles import predicted
 from nearfar.encoders.stages import map_and_features, map_shape
 from nearfar.errors import UserError
 from nearfar.schedules import Progress
-from nearfar.types import Batch, Encoded, Pair, view_pairs
+from nearfar.types import Batch, Encoded, Pair, Remark, view_pairs
+
+WHOLE, PLACES, SUMMARY = range(3)  # kinds of keys, each a group
+KEYS = 3  # of each view
 
 
 class InfoMax(nn.Module):
     """`global_weight` and `local_weight` are alpha and beta of Liu 2022, Eq. 37.
 
-    With several views, the summary of one is contrasted with the maps of another.
+    With several views, the summary of one is contrasted with the maps of another. `direction="maps"` asks a summary for its map among
+    those of other pictures; `"summaries"` asks a map, and each of its places by itself, for its summary; `"both"` is their mean.
     """
 
     equation: ClassVar[str] = (
         "u = h(x), v = the feature map of x' whole ({global_weight} of the loss) and at every place ({local_weight})"
     )
+    remarks: ClassVar[tuple[Remark, ...]] = (
+        ("direction", "summaries", "u and v exchanged"),
+        ("direction", "both", "and with u and v exchanged, half of the loss"),
+    )
     one_view: ClassVar[bool] = True
     networks: ClassVar[tuple[str, ...]] = tuple(BACKBONES)  # a map from inside them is needed
-    key_groups: int = 2  # whole maps and places go through networks of their own
 
     def __init__(
         self,
         network: Network,
         global_weight: float = 0.5,
         local_weight: float = 1.0,
+        direction: Literal["maps", "summaries", "both"] = "maps",
         *,
         whole: nn.Module,
         place: nn.Module,
@@ -58,9 +66,14 @@ class InfoMax(nn.Module):
             )
         self.network, self.whole, self.place, self.predictor = network, whole, place, predictor
         self.global_weight, self.local_weight, self.places = global_weight, local_weight, places
+        self.direction = direction
+        # whole maps and places go through networks of their own, and summaries are neither
+        self.key_groups = 2 if direction == "maps" else 3
 
     @classmethod
     def from_config(cls, plan: HeadConfig, seen: InputSpec, **settings: Any) -> Self:
+        if plan.head == "none":
+            raise UserError("encoders.head was none with encoders=infomax; its summary is what a head makes")
         network = plan.network(seen)
         channels, side = map_shape(network.backbone, seen)
         whole = nn.Sequential(
@@ -82,31 +95,57 @@ class InfoMax(nn.Module):
         )
 
     def group_of(self, key: int) -> int:
-        return key % 2  # see `pairs`
+        return key % KEYS
 
     def pairs(self, views: int, symmetric: bool) -> tuple[Pair, ...]:
-        """The summary of view a contrasted with the maps of view b: key 2b is b's whole map, 2b + 1 its places."""
+        """The summary of view a contrasted with the maps of view b, and the other way round: places are then anchors of their own,
+        so that each is contrasted with every summary once."""
         asked = view_pairs(views, symmetric)
-        both = [
-            pair
-            for a, b in asked
-            for pair in (
-                Pair(a, 2 * b, self.global_weight / len(asked)),
-                Pair(a, 2 * b + 1, self.local_weight / len(asked), self.places),
-            )
-        ]
-        return tuple(pair for pair in both if pair.weight)
+        shares = {"maps": (1.0, 0.0), "summaries": (0.0, 1.0), "both": (0.5, 0.5)}[self.direction]
+        whole, local = (weight / len(asked) for weight in (self.global_weight, self.local_weight))
+        found: list[Pair] = []
+        for a, b in asked:
+            summary, first = a * self._anchors, b * self._anchors + 1
+            found += [
+                Pair(summary, b * KEYS + WHOLE, shares[0] * whole),
+                Pair(summary, b * KEYS + PLACES, shares[0] * local, self.places),
+                Pair(first, a * KEYS + SUMMARY, shares[1] * whole),
+            ]
+            each = range(first + 1, first + 1 + self.places)
+            found += [Pair(place, a * KEYS + SUMMARY, shares[1] * local / self.places) for place in each]
+        return tuple(pair for pair in found if pair.weight)
+
+    @property
+    def _anchors(self) -> int:
+        """Of each view: its summary, its whole map, its places."""
+        return 2 + self.places
 
     def backbone(self) -> nn.Module:
         return self.network.backbone
 
     def encode(self, batch: Batch, anchors: Sequence[int], keys: Sequence[int]) -> Encoded:
-        maps, features = {}, {}
-        for w in sorted({*anchors, *(key // 2 for key in keys)}):
-            maps[w], features[w] = map_and_features(self.network.backbone, batch.views[w])
-        summaries = {w: self.network.head(self.network.dropped(features[w])) for w in anchors}
-        known = {key: self._places(maps[key // 2]) if key % 2 else self.whole(maps[key // 2]) for key in keys}
-        return Encoded(predicted(self.predictor, summaries), known, clouds=summaries)
+        asked = [divmod(anchor, self._anchors) for anchor in anchors]
+        known = [divmod(key, KEYS) for key in keys]
+        seen = {
+            w: map_and_features(self.network.backbone, batch.views[w])
+            for w in sorted({w for w, _ in (*asked, *known)})
+        }
+        of = lambda kind, part: {w for w, k in known if k == kind} | {w for w, k in asked if part(k)}
+        summaries = {
+            w: self.network.head(self.network.dropped(seen[w][1]))
+            for w in sorted(of(SUMMARY, lambda k: k == 0))
+        }
+        wholes = {w: self.whole(seen[w][0]) for w in sorted(of(WHOLE, lambda k: k == 1))}
+        places = {w: self._places(seen[w][0]) for w in sorted(of(PLACES, lambda k: k > 1))}
+        online = predicted(self.predictor, {w: summaries[w] for w, k in asked if k == 0})
+        return Encoded(
+            {
+                w * self._anchors + k: online[w] if k == 0 else wholes[w] if k == 1 else places[w][:, k - 2]
+                for w, k in asked
+            },
+            {w * KEYS + k: (wholes, places, summaries)[k][w] for w, k in known},
+            clouds=summaries,
+        )
 
     def _places(self, maps: Float[Tensor, "image channel side side"]) -> Float[Tensor, "image place dim"]:
         return self.place(maps).flatten(2).transpose(1, 2)

@@ -89,6 +89,11 @@ class MaskedSymbols(nn.Module):
         self.reader = TokenTransformer(symbols, length, dim, layers, heads, dropout)
         self.hidden = max(round(share * length), 1)
 
+    @property
+    def symbols(self) -> int:
+        """How many symbols the vocabulary has."""
+        return self.reader.symbols
+
     def group_of(self, key: int) -> int:
         return 0
 

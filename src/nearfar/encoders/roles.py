@@ -25,7 +25,7 @@ from nearfar.schedules import Progress, Value, at, ends, parse_value, written
 from nearfar.types import Batch, Encoded, Encoders, Pair, Remark, view_pairs
 
 
-def _embed(network: nn.Module, views: Sequence[Any], which: Sequence[int]) -> dict[int, Tensor]:
+def embed_views(network: nn.Module, views: Sequence[Any], which: Sequence[int]) -> dict[int, Tensor]:
     if len(which) < 2:
         return {w: network(views[w]) for w in which}
     shapes = [tree_map(lambda tensor: tensor.shape, views[w]) for w in which]
@@ -85,7 +85,7 @@ class Shared(ViewEncoder, nn.Module):
         self.network, self.predictor, self.stop_gradient = network, predictor, stop_gradient
 
     def encode(self, batch: Batch, anchors: Sequence[int], keys: Sequence[int]) -> Encoded:
-        embedded = _embed(self.network, batch.views, sorted({*anchors, *keys}))
+        embedded = embed_views(self.network, batch.views, sorted({*anchors, *keys}))
         asked = predicted(self.predictor, {w: embedded[w] for w in anchors})
         known = {w: embedded[w].detach() if self.stop_gradient else embedded[w] for w in keys}
         return Encoded(asked, known, clouds=embedded)
@@ -122,10 +122,10 @@ class Momentum(ViewEncoder, nn.Module):
         self.slow = copy.deepcopy(network).requires_grad_(False)
 
     def encode(self, batch: Batch, anchors: Sequence[int], keys: Sequence[int]) -> Encoded:
-        embedded = _embed(self.network, batch.views, sorted({*anchors}))
+        embedded = embed_views(self.network, batch.views, sorted({*anchors}))
         asked = predicted(self.predictor, embedded)
         with torch.no_grad():
-            known = _embed(self.slow, batch.views, sorted({*keys}))
+            known = embed_views(self.slow, batch.views, sorted({*keys}))
         return Encoded(asked, known, clouds=embedded)
 
     @torch.no_grad()

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.stats import chi2, norm
 
-from nearfar.estimate.competition import BOTH_WAYS, CLEARLY, Fold, normaliser
+from nearfar.estimate.competition import BOTH_WAYS, CLEARLY, Fold, expected, normaliser
 
 # missing = min(1.2 curve + 0.2 fit, 0.6 curve + 0.4 fit): halving a small sample loses more than doubling it will win back, and rows
 # look better for having been learned from also where the ratio is as good as it can be
@@ -48,6 +48,7 @@ def best_estimate(folds: list[Fold], unit: np.ndarray, confidence: float) -> Bes
     if of_bound > held_out:
         terms = np.concatenate([fold.bound - fold.bound.mean() for fold in folds])
         held_out, error = of_bound, float(terms.std()) / math.sqrt(int(unit.max()) + 1)
+    error = max(error, math.sqrt(expected(folds) / (int(unit.max()) + 1)))
     error *= 1.0 if held_out > CLEARLY * error else math.sqrt(BOTH_WAYS)
     steps = [_step(fold, level) for fold, level in zip(folds, levels, strict=True)]
     curve = max(0.0, sum(steps) / len(folds))

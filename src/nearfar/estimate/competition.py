@@ -15,6 +15,7 @@ from scipy.stats import norm
 
 from nearfar.estimate.choose import effective
 from nearfar.estimate.folds import Split, blocks
+from nearfar.estimate.measure import expected_variance
 from nearfar.estimate.ratios import Half, HalfMap, Ratio, Stack, fitted_stack, halved
 from nearfar.estimate.samples import Array
 
@@ -45,6 +46,7 @@ class Contrasted:
     own: Float[np.ndarray, "row"]
     bound: Float[np.ndarray, "row"]
     terms: Float[np.ndarray, "row"]
+    expected: float  # variance of InfoNCE's term as the ratio itself expects it
     effective: float
     above: float  # sum of f less its mean over permutations of y,
     variance: float  # and its variance over them (Hoeffding 1951)
@@ -139,11 +141,17 @@ def contrast(f: Float[np.ndarray, "row row"]) -> Contrasted:
         own.copy(),
         bound - (share.sum(axis=0) - 1),
         own - level - (apart.sum(axis=0) + apart.sum(axis=1)) / (m - 1) + 2,
+        expected_variance(torch.from_numpy(f)),
         effective(torch.from_numpy(f)),
         float(own.sum() - m * f.mean()),
         float((centred**2).sum() / (m - 1)),
         np.stack([np.histogram(own, EDGES)[0], np.histogram(f[~np.eye(m, dtype=bool)], EDGES)[0] / (m - 1)]),
     )
+
+
+def expected(folds: list[Fold]) -> float:
+    """The mean of `expected_variance` over all blocks."""
+    return float(np.mean([one.expected for fold in folds for one in fold.contrasted]))
 
 
 def p_value(folds: list[Fold]) -> float:
@@ -165,7 +173,8 @@ def proven_value(folds: list[Fold]) -> tuple[float, float]:
     """InfoNCE over all unseen rows, and its standard error; see `p_value` for when folds do not count as independent."""
     terms = np.concatenate([fold.bound - fold.bound.mean() for fold in folds])
     value = float(np.mean([fold.bound.mean() for fold in folds]))
-    error = math.sqrt(float((terms**2).sum()) / (len(terms) - len(folds)) / len(terms))
+    seen = float((terms**2).sum()) / (len(terms) - len(folds))
+    error = math.sqrt(max(seen, expected(folds)) / len(terms))
     return value, error if value > CLEARLY * error else error * math.sqrt(BOTH_WAYS)
 
 

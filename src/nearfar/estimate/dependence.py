@@ -1,7 +1,8 @@
-"""Are the rows independent draws? Every claim here rests on it, and three cheap looks can refute it.
+"""Are the rows independent draws? Every claim here rests on it, and four cheap looks can refute it.
 
     copies      joint rows that occur again although a side hardly repeats itself: bootstrap samples, joined tables
-    order       lag-1 autocorrelation on both sides: time series, repeated measurements of one subject in a row
+    jitter      rows that lie in x and in y far closer than their neighbours do: copies with a little noise
+    order       autocorrelation at one lag on both sides: time series, seasons, repeated measurements of one subject in a row
     sorted      a column in rising or falling order hides whatever order the rows had
 
 None can prove independence: `groups` says which rows belong together where the user knows.
@@ -20,7 +21,15 @@ from nearfar.estimate.samples import Array
 MOST_COPIES = 0.01  # share of rows that may be copies of others,
 COPIES_OVER_CHANCE = 30  # unless that is so many times what independent ties would make
 DISTINCT = 0.25  # a side with at least this share of distinct rows hardly repeats itself
-LEAST_CORRELATION = 0.1  # of neighbouring rows: less than this moves no estimate much
+SAME_ROWS = (
+    1.1  # so many distinct joint rows for one of the finer side: levels that recur by themselves make more
+)
+CLOSE = 0.02  # of the mean gap between values round about: of independent draws that share are closer,
+MOST_CLOSE, FEWEST_CLOSE = 0.05, 8  # and of rows not more than this
+APART = 0.2  # share of rows that must lie apart: copies are few of each, levels many
+ROUND_ABOUT = 20  # gaps on either side
+MOST_LAGS = 60  # rows apart
+LEAST_CORRELATION = 0.1  # of rows so far apart: less than this moves no estimate much
 FALSE_ALARM = 1e-5  # chance that independent rows look ordered, over all columns
 FEWEST_GROUPS = 20
 
@@ -35,7 +44,7 @@ class RowsSeen:
 
 def look_at_rows(x: Array, y: Array) -> RowsSeen:
     """Copies and order of the rows, as far as they speak against independence."""
-    copies = _copies(x, y)
+    copies = _copies(x, y) or _jitter(x, y)
     if copies:
         return RowsSeen(refuted=copies)
     ordered = next((f"{name} column {k}" for name, side in (("x", x), ("y", y)) for k in _sorted(side)), None)
@@ -51,12 +60,57 @@ def _copies(x: Array, y: Array) -> str:
     copied = len(x) - distinct
     by_chance = x_ties * y_ties / pairs
     # few different rows on both sides are categories, unless their values are measurements: those never recur by themselves
-    measured = all(_measurements(side) for side in (x, y)) and distinct <= 1.1 * min(x_distinct, y_distinct)
+    measured = all(_measurements(side) for side in (x, y)) and distinct <= SAME_ROWS * min(
+        x_distinct, y_distinct
+    )
     repeats_itself = max(x_distinct, y_distinct) < DISTINCT * len(x) and not measured
     few = copied < max(3, MOST_COPIES * len(x)) or together < COPIES_OVER_CHANCE * by_chance
-    if few or repeats_itself:
+    recurring = distinct > SAME_ROWS * max(x_distinct, y_distinct)
+    if few or repeats_itself or recurring:
         return ""
     return f"{copied} of {len(x)} rows are copies of others, in x and in y"
+
+
+def _jitter(x: Array, y: Array) -> str:
+    """Rows next to each other in a column of x that are far closer there than values round about are, and in a column of y too.
+
+    Gaps between independent draws of a smooth density are exponential round about: a share `CLOSE` of them is below `CLOSE` times
+    their mean, and no more than that in both, even if y is x.
+    """
+    first, second = _smooth(x), _smooth(y)
+    if first is None:
+        return ""
+    order = np.argsort(first, kind="stable")
+    here, there = order[:-1], order[1:]
+    near = _close(first, here, there)
+    alike = (y[here] == y[there]).all(axis=1) if second is None else _close(second, here, there)
+    copied = int((near & alike).sum())
+    if copied < max(FEWEST_CLOSE, MOST_CLOSE * len(x)):
+        return ""
+    gaps = np.diff(first[order])
+    if (gaps > 10 * np.median(gaps[near & alike])).sum() < APART * len(x):
+        return ""  # few places at which rows lie are levels, with or without noise
+    return f"{copied} of {len(x)} rows are copies of others but for a little noise, in x and in y"
+
+
+def _smooth(side: Array) -> Float[np.ndarray, "sample"] | None:
+    """The first column that hardly repeats itself, if there is one."""
+    return next((column for column in side.T if len(np.unique(column)) > len(column) / 2), None)
+
+
+def _close(column: Float[np.ndarray, "sample"], here: np.ndarray, there: np.ndarray) -> np.ndarray:
+    """Which pairs of rows are far closer than values round about."""
+    order = np.argsort(column, kind="stable")
+    ranked, place = column[order], np.arange(len(column))
+    low, high = np.maximum(place - ROUND_ABOUT, 0), np.minimum(place + ROUND_ABOUT, len(column) - 1)
+    gap = np.empty(len(column))
+    # towards the middle of a distribution with heavy tails gaps are smaller: the nearer side counts
+    below, above = ranked - ranked[low], ranked[high] - ranked
+    gap[order] = np.minimum(
+        np.where(place > low, below / np.maximum(place - low, 1), np.inf),
+        np.where(place < high, above / np.maximum(high - place, 1), np.inf),
+    )
+    return np.abs(column[here] - column[there]) < CLOSE * np.minimum(gap[here], gap[there])
 
 
 def _measurements(side: Array) -> bool:
@@ -80,23 +134,31 @@ def _sorted(side: Array) -> list[int]:
 
 
 def _order(x: Array, y: Array) -> str:
-    """Only if both sides follow their neighbours can order make x and y look dependent."""
-    columns = x.shape[1] + y.shape[1]
-    chance = float(norm.isf(FALSE_ALARM / columns / 2)) / np.sqrt(len(x))
-    largest = [float(np.abs(neighbours(side)).max()) for side in (x, y)]
-    if min(largest) <= max(chance, LEAST_CORRELATION):
+    """Only if both sides follow what was so many rows before can order make x and y look dependent."""
+    lags = min(MOST_LAGS, len(x) // 4)
+    surely = float(norm.isf(FALSE_ALARM / (x.shape[1] + y.shape[1]) / lags / 2))
+    largest = [np.abs(autocorrelation(side, lags, surely)).max(axis=1) for side in (x, y)]
+    both = np.minimum(*largest)
+    lag = int(both.argmax())
+    if both[lag] <= LEAST_CORRELATION:
         return ""
     return (
-        f"rows follow their neighbours (lag-1 rank correlation {largest[0]:.2f} in x and {largest[1]:.2f} in y), "
-        "as in a time series or repeated measurements"
+        f"rows follow {'their neighbours' if lag == 0 else f'those {lag + 1} before'} (lag-{lag + 1} rank correlation "
+        f"{largest[0][lag]:.2f} in x and {largest[1][lag]:.2f} in y), as in a time series or repeated measurements"
     )
 
 
-def neighbours(side: Array) -> Float[np.ndarray, "column"]:
-    """Rank correlation of each column with itself one row later."""
+def autocorrelation(side: Array, lags: int = 1, surely: float = 0.0) -> Float[np.ndarray, "lag column"]:
+    """Rank correlation of each column with itself so many rows later, from one on; zero where it is not so many of its own standard
+    errors from zero, which are large where a few rows make it."""
     ranks = rankdata(side, axis=0)
     ranks -= ranks.mean(axis=0)
-    return (ranks[1:] * ranks[:-1]).sum(axis=0) / (ranks**2).sum(axis=0)
+    found = np.zeros((lags, side.shape[1]))
+    for lag in range(1, lags + 1):
+        products = ranks[lag:] * ranks[:-lag]
+        total, error = products.sum(axis=0), np.sqrt((products**2).sum(axis=0))
+        found[lag - 1] = np.where(np.abs(total) >= surely * error, total, 0.0)
+    return found / (ranks**2).sum(axis=0)
 
 
 def checked_groups(groups: Any, samples: int) -> Int[np.ndarray, "sample"]:

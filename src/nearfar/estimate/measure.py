@@ -68,12 +68,27 @@ class Measured:
 
 @torch.no_grad()
 def measured(bound: Bound, f: Float[Tensor, "sample sample"], trials: Sequence[Trial]) -> Measured:
-    """Mean over the trials, with the jackknife's error: groups of samples are left out in turn."""
+    """Mean over the trials, with the jackknife's error (groups of samples are left out in turn), or what the critic expects if that
+    is more."""
     group = torch.arange(len(f), device=f.device) % GROUPS  # rows are in random order already
     nats = _mean_value(bound, f, trials, group >= 0)
     left_out = torch.stack([_mean_value(bound, f, trials, group != g) for g in range(GROUPS)])
     variance = (GROUPS - 1) / GROUPS * (left_out - left_out.mean()).square().sum()
-    return Measured(float(nats), math.sqrt(float(variance)), GROUPS - 1)
+    least = expected_variance(f) / len(f)
+    return Measured(float(nats), math.sqrt(max(float(variance), least)), GROUPS - 1)
+
+
+def expected_variance(f: Float[Tensor, "sample sample"]) -> float:
+    """Variance of InfoNCE's term if the critic were right: the key of anchor i is then key j with chance e^f_ij / sum_k e^f_ik.
+
+    A sample that happens to lack a rare event (a bit that flips once in n rows) has a mean that is too high and a spread that is too
+    small at once; a critic that never gives such an event the chance zero knows that it can happen.
+    """
+    log_share = f.double().log_softmax(dim=1)
+    term, chance = log_share + math.log(len(f)), log_share.exp() / len(f)
+    # a chance of zero times a term of minus infinity is zero
+    seen = term.where(chance > 0, 0.0)
+    return float((chance * (seen - (chance * seen).sum()).square()).sum())
 
 
 @torch.no_grad()

@@ -97,7 +97,11 @@ def _csv(file: Path, wanted: list[str]) -> dict[str, Any]:
     headless = all(_is_number(cell) for cell in first)
     options = csv.ReadOptions(autogenerate_column_names=headless)
     table = csv.read_csv(file, read_options=options)
-    return _columns(file, table, wanted, first_line=1 if headless else 2)
+    before = 1 if headless else 2
+    # empty lines and words of several lines are no rows of their own: then nobody knows the line
+    with file.open("rb") as lines:
+        plain = sum(1 for _ in lines) == table.num_rows + before - 1
+    return _columns(file, table, wanted, first_line=before if plain else None)
 
 
 def _parquet(file: Path, wanted: list[str]) -> dict[str, Any]:

@@ -7,7 +7,7 @@ import numpy as np
 
 from nearfar.errors import UserError
 from nearfar.estimate.columns import as_columns
-from nearfar.estimate.dependence import neighbours
+from nearfar.estimate.dependence import autocorrelation
 from nearfar.estimate.mi import estimate_mi
 from nearfar.estimate.result import Estimate
 
@@ -108,7 +108,7 @@ def _memory(series: np.ndarray) -> int:
     whole = series[gap]
     for lag in range(1, max(2, len(whole) // FEWEST_BLOCKS)):
         thinned = [whole[start::lag] for start in range(min(lag, 3))]
-        largest = np.mean([np.abs(neighbours(part)).max() for part in thinned if len(part) > 3])
+        largest = np.mean([np.abs(autocorrelation(part)).max() for part in thinned if len(part) > 3])
         if largest < max(LEVELS, 2.5 / np.sqrt(len(whole) / lag)):
             return lag
     return max(2, len(whole) // FEWEST_BLOCKS)

@@ -13,7 +13,14 @@ from typing import Any
 from nearfar.evaluate.knn import knn, knn_probe
 from nearfar.evaluate.labels import Labelled, stratified_split
 from nearfar.evaluate.linear import fit_linear, linear
-from nearfar.evaluate.protocols import NETWORK_PROTOCOLS, PROTOCOLS, Options, Subject, scores
+from nearfar.evaluate.protocols import (
+    NETWORK_PROTOCOLS,
+    PROTOCOLS,
+    UNLABELLED_PROTOCOLS,
+    Options,
+    Subject,
+    scores,
+)
 from nearfar.evaluate.run import evaluate_run
 from nearfar.evaluate.table import table
 from nearfar.run.features import cached_features, features
@@ -21,6 +28,7 @@ from nearfar.run.features import cached_features, features
 __all__ = [
     "NETWORK_PROTOCOLS",
     "PROTOCOLS",
+    "UNLABELLED_PROTOCOLS",
     "Labelled",
     "Options",
     "Subject",

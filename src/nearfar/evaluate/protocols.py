@@ -6,108 +6,109 @@ network and the data in `NETWORK_PROTOCOLS`.
 
 import copy
 import difflib
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
 
 import torch
-from jaxtyping import Int
-from torch import Tensor, nn
 
 from nearfar.errors import UserError
-from nearfar.evaluate.knn import knn
+from nearfar.evaluate.few import few_shot, fractions
+from nearfar.evaluate.figures import classified
+from nearfar.evaluate.finetune import finetune, finetune_fractions
+from nearfar.evaluate.knn import ranked_classes
 from nearfar.evaluate.labels import Labelled
-from nearfar.evaluate.linear import linear
-from nearfar.modalities import Instances
-from nearfar.modalities.base import MakeViews
+from nearfar.evaluate.linear import fit_chosen
+from nearfar.evaluate.mlp import mlp
+from nearfar.evaluate.options import Options
+from nearfar.evaluate.probabilities import calibration, information
+from nearfar.evaluate.structure import clustering, retrieval
+from nearfar.evaluate.subject import LabelledSet, Subject
+from nearfar.evaluate.unlabelled import quality
+
+__all__ = ["NETWORK_PROTOCOLS", "PROTOCOLS", "UNLABELLED_PROTOCOLS", "LabelledSet", "Options", "Subject"]
+
+Protocol = Callable[[Labelled, Labelled, Options], dict[str, Any]]
 
 
-@dataclass(frozen=True)
-class Options:
-    """What a protocol may be told."""
-
-    k: int = 20
-    temperature: float = 0.07
-    seed: int = 0
-
-
-Protocol = Callable[[Labelled, Labelled, Options], dict[str, float]]
-
-
-def _knn(train: Labelled, test: Labelled, knobs: Options) -> dict[str, float]:
+def _knn(train: Labelled, test: Labelled, options: Options) -> dict[str, Any]:
     """The weighted cosine vote of the k nearest (Wu et al. 2018)."""
-    return knn(
-        train.features, train.labels, test.features, test.labels, k=knobs.k, temperature=knobs.temperature
+    found = ranked_classes(
+        train.features, train.labels, test.features, k=options.k, temperature=options.temperature
+    )
+    return classified(found, test.labels)
+
+
+def _nearest(train: Labelled, test: Labelled, options: Options) -> dict[str, Any]:
+    """The class of the one nearest by Euclidean distance; it names one class, so top-5 is top-1."""
+    return classified(
+        ranked_classes(train.features, train.labels, test.features, k=1, weighting="l2"), test.labels
     )
 
 
-def _nearest(train: Labelled, test: Labelled, knobs: Options) -> dict[str, float]:
-    """The class of the one nearest by Euclidean distance; it names one class, so top-5 is top-1."""
-    return knn(train.features, train.labels, test.features, test.labels, k=1, weighting="l2")
-
-
-def _linear(train: Labelled, test: Labelled, knobs: Options) -> dict[str, float]:
+def _linear(train: Labelled, test: Labelled, options: Options) -> dict[str, Any]:
     """Penalised logistic regression, solved; the penalty chosen within train."""
-    return linear(train.features, train.labels, test.features, test.labels, seed=knobs.seed)
+    classifier, penalty = fit_chosen(train.features, train.labels, seed=options.seed)
+    found = classifier.ranked_classes(test.features.to(train.features.device))
+    return {**classified(found, test.labels), "penalty": penalty}
 
 
-PROTOCOLS: dict[str, Protocol] = {"knn": _knn, "nearest": _nearest, "linear": _linear}
+PROTOCOLS: dict[str, Protocol] = {
+    "knn": _knn,
+    "nn": _nearest,
+    "nearest": _nearest,  # the same, as it was called first
+    "linear": _linear,
+    "mlp": mlp,
+    "fractions": fractions,
+    "few-shot": few_shot,
+    "clustering": clustering,
+    "retrieval": retrieval,
+    "calibration": calibration,
+    "information": information,
+}
 
-
-@dataclass(frozen=True)
-class LabelledSet:
-    """Instances and their classes, all in one numbering."""
-
-    images: Instances
-    labels: Int[Tensor, "instance"]
-
-
-@dataclass(frozen=True)
-class Subject:
-    """A network to be judged by what it does, not by features alone: `encoder` is a copy, to be trained or changed at will."""
-
-    encoder: nn.Module
-    plain: MakeViews
-    train: LabelledSet
-    test: LabelledSet
-    device: torch.device
-
-
+NetworkProtocol = Callable[[Subject, Options], dict[str, Any]]
 # asked of networks alone: raw pixels and the like have none
-NETWORK_PROTOCOLS: dict[str, Callable[[Subject, Options], dict[str, float]]] = {}
+NETWORK_PROTOCOLS: dict[str, NetworkProtocol] = {
+    "finetune": finetune,
+    "finetune-fractions": finetune_fractions,
+}
+# asked of networks, and no label is looked at
+UNLABELLED_PROTOCOLS: dict[str, NetworkProtocol] = {"quality": quality}
 
 
 def scores(
     train: Labelled,
     test: Labelled,
     protocols: Sequence[str] = ("knn", "linear"),
-    *,
-    k: int = 20,
-    temperature: float = 0.07,
-    seed: int = 0,
-) -> dict[str, dict[str, float]]:
+    options: Options | None = None,
+    **told: Any,
+) -> dict[str, dict[str, Any]]:
     """Every asked protocol's figures, by its name: `{"knn": {"top1": …, "top5": …}, …}`; of those that features can answer."""
     check_protocols(protocols)
     protocols = [name for name in protocols if name in PROTOCOLS]
     _check_sets(train, test)
-    knobs = Options(k, temperature, seed)
-    return {name: PROTOCOLS[name](train, test, knobs) for name in protocols}
+    options = options or Options(**told)
+    return {name: PROTOCOLS[name](train, test, options) for name in protocols}
 
 
 def network_scores(
-    subject: Subject, protocols: Sequence[str], *, k: int = 20, temperature: float = 0.07, seed: int = 0
-) -> dict[str, dict[str, float]]:
+    subject: Subject,
+    protocols: Sequence[str],
+    options: Options,
+    known: Mapping[str, NetworkProtocol] = NETWORK_PROTOCOLS,
+) -> dict[str, dict[str, Any]]:
     """Figures of the asked protocols that need the network itself; each has a copy of its own."""
-    knobs = Options(k, temperature, seed)
     return {
-        name: protocol(replace(subject, encoder=copy.deepcopy(subject.encoder)), knobs)
-        for name, protocol in NETWORK_PROTOCOLS.items()
+        name: protocol(replace(subject, encoder=copy.deepcopy(subject.encoder)), options)
+        for name, protocol in known.items()
         if name in protocols
     }
 
 
 def check_protocols(names: Sequence[str]) -> None:
     """Stop at a protocol that does not exist, before any feature is computed."""
-    known = [*PROTOCOLS, *NETWORK_PROTOCOLS]
+    known = [*PROTOCOLS, *NETWORK_PROTOCOLS, *UNLABELLED_PROTOCOLS]
     allowed = ", ".join(known)
     if not names:
         raise UserError(f"--protocol was empty; expected {allowed}, joined by commas")

@@ -1,33 +1,34 @@
 """A trained run, judged: features of its frozen encoder under the protocols, beside baselines, written down."""
 
-import hashlib
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol, cast
 
-import numpy as np
 import torch
-from jaxtyping import Float, Int, Int64
 from torch import Tensor, nn
 
 from nearfar.errors import UserError
-from nearfar.evaluate.labels import Labelled, stratified_split
-from nearfar.evaluate.matching import Matching, Unmatched, matched
+from nearfar.evaluate.figures import named, with_all_intervals
+from nearfar.evaluate.matching import Unmatched, matched
 from nearfar.evaluate.protocols import (
     NETWORK_PROTOCOLS,
     PROTOCOLS,
+    UNLABELLED_PROTOCOLS,
     LabelledSet,
+    Options,
     Subject,
     check_protocols,
     network_scores,
     scores,
 )
-from nearfar.intervals import CONFIDENCE, with_intervals
+from nearfar.evaluate.splits import Embed, HeldOutPart, TwoSets, facts_of, held_out_part, labels_of
+from nearfar.intervals import CONFIDENCE
 from nearfar.method import Method
-from nearfar.modalities import DataSet, Instances, Modality
+from nearfar.modalities import Instances, Modality
 from nearfar.modalities.base import MakeViews, Measure
+from nearfar.run.answers import without_answers
 from nearfar.run.features import (
     cached_features,
     encoder_digest,
@@ -35,10 +36,7 @@ from nearfar.run.features import (
     features_key,
 )
 from nearfar.run.results import record
-
-HELD_SHARE = 0.2
-
-Embed = Callable[[Instances], Float[Tensor, "image dim"]]
+from nearfar.run.trained import trains_on_labels
 
 
 class TrainedRun(Protocol):
@@ -46,11 +44,14 @@ class TrainedRun(Protocol):
 
     @property
     def path(self) -> Path: ...
-    def encoder(self) -> nn.Module: ...
-    def untrained(self) -> nn.Module: ...
+    @property
+    def encoder(self) -> Any: ...  # () or (kind of features) -> nn.Module
+    @property
+    def untrained(self) -> Any: ...
     @property
     def modality(self) -> Modality: ...
-    def plain(self) -> MakeViews: ...
+    @property
+    def plain(self) -> Any: ...  # () or (description) -> MakeViews
     def images(self, spec: Any = None, /) -> Any: ...  # an Instances
 
 
@@ -72,6 +73,9 @@ def evaluate_run(
     train: Any = None,
     same_labels: bool = False,
     seed: int = 0,
+    features: str = "pooled",
+    image_size: int | None = None,
+    **options: Any,
 ) -> dict[str, Any]:
     """How good the run's frozen features are; also kept in RUN/evaluation.json, beside what other test sets said.
 
@@ -82,33 +86,46 @@ def evaluate_run(
 
     Classes of two sets are matched by name; `same_labels` says that two sets without names number them alike.
 
+    Other data than the run's may have other channels, sizes and classes: pictures are made grey or coloured as the encoder needs, and
+    fitted on another set, its own mean and deviation are taken. `image_size`: the side of a view, if not that of the run.
+    `features`: "pooled", "map" (before pooling) or "head". Further options are those of the protocols (`evaluate.Options`).
+
     Where the modality has measures that need no labels (of text, how well hidden symbols are told: "masked"), they are taken too,
     and the protocols are asked only where there are labels.
     """
     check_protocols(protocols)
     measures = run.modality.measures()
-    settings = {"k": k, "temperature": temperature, "seed": seed}
-    asked = Asked(run, train, data, same_labels)
+    told = Options(k=k, temperature=temperature, seed=seed, **options)
+    other = {"features": features} if features != "pooled" else {}
+    other |= {"image_size": image_size} if image_size is not None else {}  # type: ignore[dict-item]
+    asked = Asked(run, train, data, same_labels, features, image_size)
     result: dict[str, Any] = {}
-    if not measures or asked.labelled():
-        result = _by_protocols(asked, protocols, baselines, settings)
+    if not set(protocols) & {*PROTOCOLS, *NETWORK_PROTOCOLS}:
+        result = _without_labels(asked, protocols, baselines, told)
+    elif not measures or asked.labelled():
+        result = _by_protocols(asked, protocols, baselines, told)
     for name, measure in measures.items():
         result = _measured(asked, name, measure, baselines, seed, result)
+    settings = {"k": k, "temperature": temperature, "seed": seed, **other}
     result |= {"confidence": CONFIDENCE, "settings": settings, "encoder": encoder_digest(asked.encoder)}
+    if asked.known is not asked.described:
+        result["input"] = _input(asked)
     if unfinished := getattr(run, "unfinished", ""):
         result["unfinished"] = unfinished
     record(run.path / "evaluation.json", result)
-    return result
+    return without_answers(result)
 
 
 @dataclass(frozen=True)
 class Asked:
-    """Which encoder, fitted on what, tested on what."""
+    """Which encoder, fitted on what, tested on what, and how the data are shown to it."""
 
-    run: TrainedRun
+    run: Any  # a TrainedRun
     train: Any
     data: Any
     same_labels: bool
+    features: str = "pooled"
+    image_size: int | None = None
 
     @cached_property
     def sets(self) -> tuple[Instances, Instances]:
@@ -116,69 +133,147 @@ class Asked:
         train: Instances = self.run.images(self.train)
         if self.data is None or _same(self.data, self.train):
             return train, train
-        return train, self.run.images(self.data)
+        test: Instances = self.run.images(self.data)
+        # nothing to fit on in the run's own data, so the labelled set serves for both
+        return (test, test) if self.train is None and train.labels is None else (train, test)
 
     @cached_property
     def encoder(self) -> nn.Module:
-        return self.run.encoder()
+        return self._network(self.run.encoder)
+
+    def untrained(self) -> nn.Module:
+        return self._network(self.run.untrained)
+
+    def _network(self, made: Any) -> nn.Module:
+        return made() if self.features == "pooled" else made(self.features)
+
+    @property
+    def own(self) -> bool:
+        """Whether what is fitted on are the run's own data."""
+        return self.sets[0] is self.run.images() or (self.train is None and self.sets[0] is not self.sets[1])
+
+    @cached_property
+    def described(self) -> Any:
+        return getattr(self.run, "description", None)
+
+    @cached_property
+    def known(self) -> Any:
+        """What the data are like that are shown to the encoder: the run's, or with the statistics of those fitted on."""
+        if self.described is None or (self.own and self.image_size is None):
+            return self.described
+        if self.own:
+            return self.described.resized(self.image_size)
+        return self.run.modality.transferred(self.described, self.sets[0], self.image_size)
+
+    @cached_property
+    def plain(self) -> MakeViews:
+        return self.run.plain() if self.known is self.described else self.run.plain(self.known)
+
+    @property
+    def unseen(self) -> bool | None:
+        """That the encoder was never shown the test instances: it was its own data's; of others nobody knows."""
+        return False if self.sets[1].fingerprint == self.run.images().fingerprint else None
 
     def labelled(self) -> bool:
         return all(images.labels is not None for images in self.sets)
 
-    def split(self, seed: int) -> "_HeldOut | _TwoSets":
+    def split(self, seed: int) -> HeldOutPart | TwoSets:
         train, test = self.sets
-        # nothing to fit on in the run's own data, so the labelled set serves for both
-        if self.train is None and self.data is not None and train.labels is None:
-            train = test
         if test.fingerprint == train.fingerprint:
-            return _held_out(train, seed)
-        labels = _labels(train)
+            return held_out_part(train, seed)
+        labels = labels_of(train)
         try:
-            matching = matched(_labels(test), test, labels, train, self.same_labels)
+            matching = matched(labels_of(test), test, labels, train, self.same_labels)
         except Unmatched as problem:
             ways = [
                 *([problem.way] if problem.way else []),
                 f"give --train a set labelled like {test.name} ({test.name} itself will do: a fifth of it is then held out)",
             ]
             raise UserError(f"{problem}; {', or '.join(ways)}") from None
-        return _TwoSets(train, torch.from_numpy(labels), test, matching)
+        return TwoSets(train, torch.from_numpy(labels), test, matching)
 
-
-def _same_name(one: Any, other: Any) -> bool:
-    return isinstance(one, str) and isinstance(other, str) and one == other
+    def subject(self, network: nn.Module, fit: LabelledSet, ask: LabelledSet, trained: bool) -> Subject:
+        """The network as protocols that change it get it; the run's own method and views where there are any."""
+        first = next(network.parameters(), None)
+        device = torch.device("cpu") if first is None else first.device
+        whole = hasattr(self.run, "method")
+        return Subject(
+            network,
+            self.plain,
+            fit,
+            ask,
+            device,
+            self.run.modality,
+            self.known,
+            self.run.method(trained).to(device) if whole else None,
+            self.run.views(self.known) if whole else None,
+            self.unseen,
+        )
 
 
 def _by_protocols(
-    asked: Asked, protocols: Sequence[str], baselines: bool, settings: Mapping[str, Any]
+    asked: Asked, protocols: Sequence[str], baselines: bool, options: Options
 ) -> dict[str, Any]:
     """What the protocols say of the learned features, and of the baselines' where they are asked for."""
-    run, split = asked.run, asked.split(settings["seed"])
-    plain, encoder, cache = run.plain(), asked.encoder, run.path / "cache"
+    run, split = asked.run, asked.split(options.seed)
+    encoder, cache = asked.encoder, run.path / "cache"
     device = _solving_device(encoder)
+    names = {str(number): name for number, name in enumerate(asked.sets[0].classes)}
 
-    def judged(embed: Embed) -> dict[str, dict[str, Any]]:
+    def said(found: Mapping[str, Mapping[str, Any]], samples: int) -> dict[str, dict[str, Any]]:
+        return {name: named(with_all_intervals(figures, samples), names) for name, figures in found.items()}
+
+    def judged(embed: Embed, unseen: bool | None) -> dict[str, dict[str, Any]]:
         fit, ask = (part.to(device) for part in split.sets(embed))
-        found = scores(fit, ask, protocols, **settings)
-        return {name: with_intervals(figures, len(ask)) for name, figures in found.items()}
+        return said(scores(fit, ask, protocols, replace(options, unseen=unseen)), len(ask))
 
-    def tried(network: nn.Module) -> dict[str, dict[str, Any]]:
+    def tried(network: nn.Module, trained: bool) -> dict[str, dict[str, Any]]:
         """What the features say, and what the network does where a protocol asks for that."""
-        by_features = judged(_embedding(network, plain, cache)) if _any(protocols, PROTOCOLS) else {}
-        if not _any(protocols, NETWORK_PROTOCOLS):
-            return by_features
-        fit, ask = split.labelled()
-        subject = Subject(network, plain, fit, ask, next(network.parameters()).device)
-        found = network_scores(subject, protocols, **settings)
-        return by_features | {n: with_intervals(figures, len(ask.labels)) for n, figures in found.items()}
+        found: dict[str, dict[str, Any]] = {}
+        if _any(protocols, PROTOCOLS):
+            found = judged(_embedding(network, asked.plain, cache), asked.unseen if trained else True)
+        for known in (NETWORK_PROTOCOLS, UNLABELLED_PROTOCOLS):
+            if _any(protocols, known):
+                fit, ask = split.labelled()
+                subject = asked.subject(network, fit, ask, trained)
+                found |= said(network_scores(subject, protocols, options, known), len(ask.labels))
+        return found
 
-    result: dict[str, Any] = {**tried(encoder), **split.facts()}
+    result: dict[str, Any] = {**tried(encoder, True), **split.facts()}
+    if asked.unseen is False and hasattr(run, "method") and trains_on_labels(run.method()):
+        result["leak"] = (
+            f"the encoder was trained on labels of {asked.sets[1].name}, those held out here among them: judge it on other data (--data)"
+        )
     if baselines:
-        kinds = run.modality.baselines(plain) if _any(protocols, PROTOCOLS) else {}
+        kinds = run.modality.baselines(asked.plain) if _any(protocols, PROTOCOLS) else {}
         result["baselines"] = {
-            **{name: judged(embed) for name, embed in kinds.items()},
-            "untrained": tried(run.untrained()),
+            **{name: judged(embed, True) for name, embed in kinds.items()},  # nothing was fitted to anything
+            "untrained": tried(asked.untrained(), False),
         }
     return result
+
+
+def _without_labels(
+    asked: Asked, protocols: Sequence[str], baselines: bool, options: Options
+) -> dict[str, Any]:
+    """Protocols that look at no label, on the test instances as they are."""
+    train, test = asked.sets
+    nobody = LabelledSet(test, torch.empty(0, dtype=torch.int64))
+
+    def tried(network: nn.Module, trained: bool) -> dict[str, Any]:
+        subject = asked.subject(network, nobody, nobody, trained)
+        return network_scores(subject, protocols, options, UNLABELLED_PROTOCOLS)
+
+    facts = {"train": facts_of(train), "test": facts_of(test), "split": None}
+    result = {**tried(asked.encoder, True), **facts}
+    return {**result, "baselines": {"untrained": tried(asked.untrained(), False)}} if baselines else result
+
+
+def _input(asked: Asked) -> dict[str, Any]:
+    """How the data were shown, where that is not as the run's own were."""
+    plain = asked.known.as_plain()
+    shown = {key: plain[key] for key in ("size", "mean", "std") if key in plain}
+    return {**shown, "statistics": "the run's data" if asked.own else str(asked.sets[0].name)}
 
 
 def _any(asked: Sequence[str], known: Mapping[str, Any]) -> bool:
@@ -194,8 +289,8 @@ def _measured(
     method, views = run.method(), run.views()
     device = next(asked.encoder.parameters()).device
     seen = asked.train is None and train.fingerprint == test.fingerprint
-    tested = _facts(test, f"{test.name}, the training {run.modality.holds} itself" if seen else None)
-    facts = {"train": _facts(train), "test": tested, "split": None}
+    tested = facts_of(test, f"{test.name}, the training {run.modality.holds} itself" if seen else None)
+    facts = {"train": facts_of(train), "test": tested, "split": None}
     learned = {name: measure.learned(method, test, views, device=device, seed=seed)}
     if (
         result and result["test"] != tested
@@ -209,90 +304,11 @@ def _measured(
     return {**facts, **result, **learned, "baselines": both}
 
 
-@dataclass(frozen=True)
-class _HeldOut:
-    """Fit on part of a set, ask about the rest of it."""
-
-    images: Instances
-    labels: Int[Tensor, "image"]
-    seed: int
-
-    @property
-    def rows(self) -> tuple[Int[Tensor, "rest"], Int[Tensor, "held"]]:
-        return stratified_split(self.labels, HELD_SHARE, self.seed)
-
-    def sets(self, embed: Embed) -> tuple[Labelled, Labelled]:
-        whole = Labelled(embed(self.images), self.labels)
-        rest, held = self.rows
-        return whole.rows(rest), whole.rows(held)
-
-    def labelled(self) -> tuple[LabelledSet, LabelledSet]:
-        fit, ask = (
-            LabelledSet(cast(DataSet, self.images).subset(rows.numpy()), self.labels[rows])
-            for rows in self.rows
-        )
-        return fit, ask
-
-    def facts(self) -> dict[str, Any]:
-        rest, held = self.rows
-        kept, asked = (
-            f"{1 - HELD_SHARE:.0%} of {self.images.name}",
-            f"a held-out {HELD_SHARE:.0%} of {self.images.name}",
-        )
-        return {
-            "train": _facts(self.images, kept, rest),
-            "test": _facts(self.images, asked, held),
-            "split": {
-                "of": str(self.images.name),
-                "share": HELD_SHARE,
-                "seed": self.seed,
-                "stratified": True,
-            },
-        }
-
-
-@dataclass(frozen=True)
-class _TwoSets:
-    """Fit on one set, ask about another; both labelled in the first one's numbering."""
-
-    train: Instances
-    labels: Int[Tensor, "train"]
-    test: Instances
-    matching: Matching
-
-    def sets(self, embed: Embed) -> tuple[Labelled, Labelled]:
-        known = torch.from_numpy(self.matching.labels)
-        return Labelled(embed(self.train), self.labels), Labelled(embed(self.test), known)
-
-    def labelled(self) -> tuple[LabelledSet, LabelledSet]:
-        return (
-            LabelledSet(self.train, self.labels),
-            LabelledSet(self.test, torch.from_numpy(self.matching.labels)),
-        )
-
-    def facts(self) -> dict[str, Any]:
-        return {
-            "train": _facts(self.train),
-            "test": _facts(self.test),
-            "split": None,
-            "labels": self.matching.facts(),
-        }
-
-
 def _same(one: Any, other: Any) -> bool:
     """Whether two specifications are one, without looking: arrays are compared by what they are, not number by number."""
     return one is other or (
         isinstance(one, (str, Path)) and isinstance(other, (str, Path)) and str(one) == str(other)
     )
-
-
-def _held_out(images: Instances, seed: int) -> _HeldOut:
-    exam = _HeldOut(images, torch.from_numpy(_labels(images)), seed)
-    if not len(exam.rows[1]):
-        raise UserError(
-            f"{images.name} has one image of each class, so none can be held out; give labelled test data with --data"
-        )
-    return exam
 
 
 def _embedding(encoder: nn.Module, plain: MakeViews, cache: Path) -> Embed:
@@ -309,30 +325,3 @@ def _solving_device(encoder: nn.Module) -> torch.device:
     """Where the encoder is, if float64 exists there (the linear probe needs it); else the CPU."""
     home = next((value.device for value in encoder.parameters()), torch.device("cpu"))
     return home if home.type == "cuda" else torch.device("cpu")
-
-
-def _labels(images: Instances) -> Int64[np.ndarray, "image"]:
-    if images.labels is None or not len(images.labels):
-        raise UserError(
-            f"{images.name} has no labels; evaluation needs class folders, a label column or a labels array"
-        )
-    labels = np.array(images.labels, dtype=np.int64)
-    unknown = int((labels < 0).sum())
-    if unknown:
-        raise UserError(
-            f"{images.name} has {unknown} images with a label below 0 (unknown); evaluation needs every image labelled"
-        )
-    return labels
-
-
-def _facts(
-    images: Instances, name: str | None = None, rows: Int[Tensor, "row"] | None = None
-) -> dict[str, Any]:
-    """A set to be named under a score, or some rows of it, which are then a set of their own."""
-    mark = images.fingerprint.encode() + (b"" if rows is None else rows.cpu().numpy().astype("<i8").tobytes())
-    return {
-        "name": name or str(images.name),
-        "samples": len(images) if rows is None else len(rows),
-        "fingerprint": images.fingerprint if rows is None else hashlib.sha256(mark).hexdigest(),
-        "unit": getattr(images, "unit", "images"),
-    }

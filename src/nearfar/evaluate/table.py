@@ -3,26 +3,69 @@
 from collections.abc import Mapping
 from typing import Any
 
-from nearfar.evaluate.protocols import PROTOCOLS
+from nearfar.evaluate.protocols import NETWORK_PROTOCOLS, PROTOCOLS, UNLABELLED_PROTOCOLS
 
-FIGURES = {"top1": "top-1", "top5": "top-5", "nats": "nats"}
+# what is shown of a protocol, in the words of the field
+FIGURES = {
+    "top1": "top-1",
+    "top5": "top-5",
+    "nmi": "NMI",
+    "ari": "ARI",
+    "recall@1": "recall@1",
+    "recall@10": "recall@10",
+    "map": "mAP",
+    "ece": "ECE",
+    "nats": "nats",
+    "rankme": "RankMe",
+    "lidar": "LiDAR",
+    "alpha_req": "alpha-ReQ",
+    "uniformity": "uniformity",
+    "alignment": "alignment",
+}
+SHARES = ("top1", "top5", "recall@1", "recall@10", "map", "ece")  # shown in percent
 MOST = 20  # classes listed
+WIDEST = 6  # figures side by side; more stand below one another
 
 
 def table(result: Mapping[str, Any]) -> str:
-    """One row for each kind of features (baselines first), a column for each figure of each protocol; then what it was
-    fitted and tested on, and which class was taken for which."""
-    columns = [(name, figure) for name in _protocols(result) for figure in FIGURES if figure in result[name]]
+    """One row for each kind of features (baselines first), a column for each figure of each protocol; or, where there are many, the
+    other way round. Then what it was fitted and tested on, and which class was taken for which."""
+    columns = [
+        (name, figure)
+        for name, figures in _measured(result).items()
+        for figure in FIGURES
+        if isinstance(figures.get(figure), (int, float))
+    ]
+    kinds = {
+        kind: _measured(found) for kind, found in {**result.get("baselines", {}), "learned": result}.items()
+    }
     rows = [["features", *(f"{name} {FIGURES[figure]}" for name, figure in columns)]]
-    for kind, figures in {**result.get("baselines", {}), "learned": result}.items():
-        rows.append([kind, *(_cell(figure, figures.get(name, {})) for name, figure in columns)])
-    return "\n".join([*_lines(rows), _caption(result), *_matched(result.get("labels")), *_unfinished(result)])
+    for kind, found in kinds.items():
+        rows.append([kind, *(_cell(figure, found.get(name, {})) for name, figure in columns)])
+    if len(columns) > WIDEST:
+        rows = [list(row) for row in zip(*rows, strict=True)]
+    said = [_caption(result), *_proven(result), *_matched(result.get("labels")), *_warned(result)]
+    return "\n".join([*_lines(rows), *said])
 
 
-def _protocols(result: Mapping[str, Any]) -> list[str]:
-    """What was measured: the protocols in their order, then what a modality measures without labels."""
-    measured = [name for name, found in result.items() if isinstance(found, Mapping) and "top1" in found]
-    return [*(name for name in PROTOCOLS if name in measured), *(n for n in measured if n not in PROTOCOLS)]
+def _measured(result: Mapping[str, Any], above: str = "") -> dict[str, Mapping[str, Any]]:
+    """What was measured, by name: the protocols in their order, then what a modality measures without labels; a protocol may have
+    figures for each of several settings."""
+    known = (*PROTOCOLS, *NETWORK_PROTOCOLS, *UNLABELLED_PROTOCOLS)
+    names = [*(name for name in known if name in result), *(name for name in result if name not in known)]
+    found: dict[str, Mapping[str, Any]] = {}
+    for name in names:
+        figures = result[name]
+        if not isinstance(figures, Mapping) or name in _BESIDE:
+            continue
+        if any(isinstance(figures.get(figure), (int, float)) for figure in FIGURES):
+            found[f"{above}{name}"] = figures
+        else:
+            found |= _measured(figures, f"{above}{name} ")
+    return found
+
+
+_BESIDE = ("baselines", "train", "test", "labels", "settings", "split", "input", "per_class", "confusion")
 
 
 def _lines(rows: list[list[str]]) -> list[str]:
@@ -35,12 +78,15 @@ def _cell(figure: str, figures: Mapping[str, Any]) -> str:
     value = figures.get(figure)
     if value is None:
         return "–"
-    if figure == "nats":
-        return f"{value:.3f}"
+    if figure not in SHARES:
+        error = figures.get("error") if figure == "nats" else None
+        return f"{value:.3f}" + (f" ± {error:.3f}" if isinstance(error, (int, float)) else "")
+    if figure not in ("top1", "top5"):
+        return f"{100 * value:.1f} %"
     interval = figures.get("interval" if figure == "top1" else "interval_top5")
-    return f"{100 * value:.1f} %" + (
-        f" ({100 * interval[0]:.1f}–{100 * interval[1]:.1f})" if interval else ""
-    )
+    spread = f" ± {100 * figures['spread']:.1f}" if figure == "top1" and "spread" in figures else ""
+    within = f" ({100 * interval[0]:.1f}–{100 * interval[1]:.1f})" if interval else ""
+    return f"{100 * value:.1f}{spread} %{within}"
 
 
 def _line(row: list[str], widths: list[int]) -> str:
@@ -54,16 +100,35 @@ def _caption(result: Mapping[str, Any]) -> str:
     train, test = result["train"], result["test"]
     unit = test.get("unit", "images")
     said = f"fitted on {train['samples']} {train.get('unit', unit)}: {train['name']}; tested on {test['samples']} {unit}: {test['name']}"
-    for name in _protocols(result):
-        other = result[name].get("test")
+    for name, figures in _measured(result).items():
+        other = figures.get("test")
         if other is None:
             continue
         said += f"; {name} on {other['samples']} {other.get('unit', unit)}: {other['name']}"
+    if "input" in result:
+        shown = result["input"]
+        size = f"{shown['size']} pixels a side, " if "size" in shown else ""
+        said += f"; shown at {size}mean and deviation of {shown['statistics']}"
     return f"{said}\nin brackets, {result['confidence']:.0%} Wilson intervals for test sets of this size; how much other seeds of training would differ is not in them"
 
 
-def _unfinished(result: Mapping[str, Any]) -> list[str]:
-    return [result["unfinished"]] if "unfinished" in result else []
+def _proven(result: Mapping[str, Any]) -> list[str]:
+    """What is proven of the label, where it was asked."""
+    found = result.get("information")
+    if not isinstance(found, Mapping):
+        return []
+    least, certificate = found["at_least"], found["at_least"]["certificate"]
+    most = f"; the labels' own entropy is {found['entropy']:.3f}"
+    if certificate["status"] != "proven":
+        return [f"what the features tell about the label is not proven: {certificate['condition']}{most}"]
+    return [
+        f"the features tell at least {least['nats']:.3f} nats about the label with {least['confidence']:.0%} confidence (proven: "
+        f"{certificate['condition']}){most}"
+    ]
+
+
+def _warned(result: Mapping[str, Any]) -> list[str]:
+    return [f"{result[key]}" for key in ("leak", "unfinished") if key in result]
 
 
 def _matched(labels: Mapping[str, Any] | None) -> list[str]:

@@ -15,9 +15,9 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from nearfar.errors import UserError
-from nearfar.losses.gather import Rows
 from nearfar.losses.pairs import log_shares
 from nearfar.losses.scoring import by_tiles, check_embeddings, negatives, positive_number, unit
+from nearfar.ranks import Rows
 
 NOBODY = -1  # the number of an anchor that is not among the keys
 

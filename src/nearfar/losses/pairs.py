@@ -10,9 +10,9 @@ from torch import Tensor, nn
 from nearfar.bounds.infonce import log_share
 from nearfar.errors import UserError
 from nearfar.losses.both_ways import BothLogSumExp
-from nearfar.losses.gather import Rows
 from nearfar.losses.scoring import check_paired, negatives, positive_number, rows_at_once, unit
 from nearfar.losses.sigmoid import SoftplusSum
+from nearfar.ranks import Rows
 from nearfar.scores import UNKNOWN
 
 

@@ -7,13 +7,14 @@ from typing import Any
 from nearfar.errors import UserError
 from nearfar.modalities.base import Description, Modality
 from nearfar.modalities.dataset import DataSet, Instances
+from nearfar.modalities.graph import GRAPH, Graphs
 from nearfar.modalities.image import IMAGE
 from nearfar.modalities.image_sets import Images
 from nearfar.modalities.sound import SOUND, Recordings
 from nearfar.modalities.text import TEXT, Reading, Texts
 from nearfar.modalities.vectors import VECTORS, Vectors
 
-MODALITIES: dict[str, Modality] = {each.name: each for each in (IMAGE, SOUND, TEXT, VECTORS)}
+MODALITIES: dict[str, Modality] = {each.name: each for each in (IMAGE, SOUND, TEXT, VECTORS, GRAPH)}
 
 
 def modality_of(data: Any) -> Modality:
@@ -37,6 +38,7 @@ __all__ = [
     "MODALITIES",
     "DataSet",
     "Description",
+    "Graphs",
     "Images",
     "Instances",
     "Modality",

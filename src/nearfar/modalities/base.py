@@ -4,6 +4,7 @@
     SOUND     .wav, Parquet `audio`                           stretches of time      conv + GRU     MFCC
     TEXT      .txt, arrays of tokens                          hidden symbols         transformer    frequencies
     VECTORS   tables of numbers, arrays (n, width)            noise and dropout      MLP            the numbers
+    GRAPH     TU folders, torch_geometric's data sets         nodes, edges, labels   GIN, GCN       counts of labels
 
 Everything else asks the modality and never its name: how data are opened (`decode`, `collect`, `from_array`), what they
 are like (`describe`), what training and evaluation see (`views`, `plain`), which networks there are (`inputs`), what is
@@ -15,7 +16,7 @@ import json
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, ClassVar, Protocol, Self
 
 import numpy as np
@@ -41,6 +42,8 @@ class Description:
 
     fingerprint: str
     instances: int
+    class_count: int | None = field(default=None, kw_only=True)  # where there are labels
+    classes: tuple[str, ...] = field(default=(), kw_only=True)  # their names, where they have any
 
     def as_plain(self) -> dict[str, Any]:
         return {
@@ -58,13 +61,13 @@ class Description:
             raise UserError(
                 f"the checkpoint's description of its data makes no sense ({where}: {first['msg']})"
             ) from None
-        for field in fields(known):
-            held = getattr(known, field.name)
+        for part in fields(known):
+            held = getattr(known, part.name)
             numbers = [value for value in (held if isinstance(held, tuple) else (held,)) if is_number(value)]
             wrong = [value for value in numbers if not math.isfinite(value)]
             if wrong or (isinstance(held, int) and held < 1):
                 raise UserError(
-                    f"the checkpoint's description of its data makes no sense ({field.name} is {held})"
+                    f"the checkpoint's description of its data makes no sense ({part.name} is {held})"
                 )
         if len(getattr(known, "mean", ())) != len(getattr(known, "std", ())):
             raise UserError(
@@ -75,6 +78,10 @@ class Description:
     def of(self, data: Instances) -> Self:
         """The same kind of data, but these."""
         return replace(self, fingerprint=data.fingerprint, instances=len(data))
+
+    def labelled(self, count: int | None, names: tuple[str, ...] = ()) -> Self:
+        """The same data with so many classes."""
+        return replace(self, class_count=count, classes=names)
 
     def resized(self, size: int | None) -> Self:
         """As the settings ask to see them, where that can be asked."""
@@ -215,6 +222,14 @@ class Modality(ABC):
         """The options with which a run with these settings opens data; `known` are those it was trained on."""
         return {}
 
+    def claims_folder(self, folder: str) -> bool:
+        """Whether a folder as a whole is a data set of this modality, whatever files are in it."""
+        return False
+
+    def open_folder(self, folder: str, options: Mapping[str, Any]) -> DataSet:
+        """The data set that such a folder is."""
+        raise UserError(f"data {folder!r}: {self.holds} are not read from a folder as a whole")
+
     def decode(self, raw: bytes, options: Mapping[str, Any]) -> Decoded:
         """The content of an encoded file or row, or `Unusable` with a reason; only where `suffixes` or `columns` name such."""
         raise Unusable(f"{self.holds} are not read from files of one instance")
@@ -259,6 +274,15 @@ class Modality(ABC):
     @abstractmethod
     def check_alike(self, data: Any, known: Any, where: str) -> None:
         """Stops data that an encoder trained on `known` would misread."""
+
+    def adapted(self, data: Any, known: Any, where: str) -> Any:
+        """Data as an encoder trained on `known` can be shown them, or a sentence about why it cannot."""
+        self.check_alike(data, known, where)
+        return data
+
+    def transferred(self, known: Any, data: Any, size: int | None) -> Any:
+        """The description of other data, for an encoder trained on `known`: what it was built for stays, statistics are theirs."""
+        return known
 
     def check_method(self, data: Any, method: Method) -> None:
         """Stops data from which a method could learn nothing; there may be none."""

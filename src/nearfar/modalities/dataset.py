@@ -90,7 +90,7 @@ class DataSet:
 
     modality: ClassVar[str]  # its name in `MODALITIES`
     unit: ClassVar[str]  # what one counts
-    each: ClassVar[tuple[str, ...]] = ("labels", "rows")  # fields with a row for each instance
+    each: ClassVar[tuple[str, ...]] = ("labels", "rows", "cut_from")  # fields with a row for each instance
 
     name: str  # what the user wrote
     fingerprint: str  # sha256 over the names, labels and contents of what is usable
@@ -100,6 +100,9 @@ class DataSet:
     store: Store
     rows: Int64[np.ndarray, "instance"]  # this set's instances among the store's
     groups: Mapping[str, Int64[np.ndarray, "instance"]] = field(default_factory=dict)  # who belongs together
+    cut_from: Int64[np.ndarray, "instance"] | None = (
+        None  # of which whole (a file) it is a part, if several can be
+    )
     quarantine: tuple[tuple[str, str], ...] = ()  # (path, reason) of what cannot be used
     ignored: int = 0  # files in the folder that do not claim to be of this modality
     unlabelled: str = ""  # why there are no labels, where there are none
@@ -111,6 +114,13 @@ class DataSet:
         if self.labels is None:
             return 0
         return len(self.classes) or len(np.unique(self.labels[self.labels >= 0]))
+
+    @property
+    def label_range(self) -> tuple[int | None, tuple[str, ...]]:
+        """How many numbers labels can be, from 0 on, and the names of those that have one; (None, ()) without labels."""
+        if self.labels is None or not len(self.labels):
+            return None, ()
+        return max(int(self.labels.max()) + 1, len(self.classes)), self.classes
 
     def __len__(self) -> int:
         return len(self.rows)

@@ -27,7 +27,7 @@ from nearfar.modalities.base import (
 )
 from nearfar.modalities.dataset import Instances, Unusable
 from nearfar.modalities.decode import decode, encode, shrunk, shrunk_size
-from nearfar.modalities.image_sets import Encoded, Images, Ragged, Stacked
+from nearfar.modalities.image_sets import Encoded, Images, Ragged, Recoloured, Stacked
 from nearfar.modalities.showing import coloured, plain_views
 from nearfar.parts import convert
 from nearfar.types import Pixels
@@ -181,6 +181,17 @@ class ImageModality(Modality):
             raise UserError(
                 f"{data.name} has {data.channels} channels but {where} was trained on {known.channels}"
             )
+
+    def adapted(self, data: Images, known: ImageDescription, where: str) -> Images:
+        """Grey pictures for a network of colour are grey in all three channels; coloured ones for a grey network are their luminance."""
+        if {data.channels, known.channels} == {1, 3}:
+            return replace(data, store=Recoloured(data.store, known.channels), channels=known.channels)
+        self.check_alike(data, known, where)
+        return data
+
+    def transferred(self, known: ImageDescription, data: Images, size: int | None) -> ImageDescription:
+        theirs = self.describe(data, size or known.size)
+        return replace(known, size=theirs.size, mean=theirs.mean, std=theirs.std)
 
     def check_views(self, choice: Choice) -> dict[str, Any]:
         """A pipeline's name, how many views, how they are paired, and changes to the pipeline."""

@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Int, Int32, UInt8
 
 from nearfar.errors import UserError
-from nearfar.modalities.dataset import DataSet
+from nearfar.modalities.dataset import DataSet, Store
 from nearfar.types import Pixels
 
 MOST_PADDED_BYTES = 2**35
@@ -47,6 +47,23 @@ class Encoded:
 
     def take(self, rows: Int[np.ndarray, "image"]) -> Pixels:
         return padded([self.read(int(row)) for row in rows])
+
+
+@dataclass(frozen=True)
+class Recoloured:
+    """Another store's pictures with another number of channels: one grey as three alike, or three as their luminance (ITU-R 601,
+    as PIL converts to "L")."""
+
+    store: Store
+    channels: int
+
+    def take(self, rows: Int[np.ndarray, "image"]) -> Pixels:
+        pixels = self.store.take(rows)
+        if self.channels == 3:
+            return Pixels(np.repeat(pixels.data, 3, axis=3), pixels.size)
+        weights = np.array([19595, 38470, 7471], dtype=np.uint32)  # of 2^16
+        grey = (pixels.data.astype(np.uint32) @ weights + 2**15) >> 16
+        return Pixels(grey.astype(np.uint8)[..., None], pixels.size)
 
 
 def padded(pictures: Sequence[UInt8[np.ndarray, "height width channel"]]) -> Pixels:

@@ -143,7 +143,10 @@ class TextModality(Modality):
         known = found.common()
         kept = {key: known[key] for key in ("quarantine", "ignored", "unlabelled")}
         groups = {name: numbers[files] for name, numbers in found.groups.items()}
-        return _texts(found.name, blocks, vocabulary, paths, labelled, groups=groups, **kept)
+        cut_from = np.array(files, dtype=np.int64)
+        return _texts(
+            found.name, blocks, vocabulary, paths, labelled, groups=groups, cut_from=cut_from, **kept
+        )
 
     def from_array(self, given: Arrays, name: str, options: Mapping[str, Any]) -> Texts:
         """Rows of symbol numbers from 0; a row may end early with -1."""

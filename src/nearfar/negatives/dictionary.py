@@ -1,4 +1,4 @@
-"""Every symbol of the vocabulary (masked language models, Wu et al. 2020, sec. 5.1)."""
+"""Every symbol of a vocabulary (masked language models, Wu et al. 2020, sec. 5.1), or every class of a label."""
 
 from collections.abc import Mapping
 from typing import Any, ClassVar
@@ -14,17 +14,17 @@ from nearfar.types import NegativeSampling
 
 
 class Dictionary(Fresh):
-    """All `symbols` of the vocabulary, each once, as the encoders embed them: InfoNCE over them is
-    log-softmax + log V, the cross-entropy of a masked language model up to a constant."""
+    """All `symbols` of the vocabulary, or all classes, each once, as the encoders embed them: InfoNCE over them is
+    log-softmax + log V, the cross-entropy of a masked language model or of a classifier up to a constant."""
 
-    equation: ClassVar[str] = "every other symbol of the vocabulary, once"
+    equation: ClassVar[str] = "every other symbol of the vocabulary, or every other class, once"
 
     @staticmethod
     def conflict(choices: Mapping[str, Any], parts: Mapping[str, Any]) -> str | None:
         if getattr(parts["encoders"], "vocabulary", False):
             return None
         role = choices["encoders"]["name"]
-        return f"negatives was dictionary with encoders={role}; only encoders=masked has a vocabulary"
+        return f"negatives was dictionary with encoders={role}; only encoders=masked and encoders=prototypes have a vocabulary"
 
     def __init__(self, *, symbols: int) -> None:
         self.symbols = symbols
@@ -36,7 +36,7 @@ class Dictionary(Fresh):
         if vocabulary is None or len(vocabulary) != self.symbols:
             raise UserError(
                 f"negatives was dictionary, but the encoders bring no vocabulary of {self.symbols} symbols; "
-                "use encoders=masked, or other negatives"
+                "use encoders=masked or encoders=prototypes, or other negatives"
             )
         return Candidates(vocabulary, torch.arange(self.symbols, device=vocabulary.device))
 
@@ -44,7 +44,7 @@ class Dictionary(Fresh):
         self, batch_size: int, key_views: int, keys_per_instance: int = 1, same_instance_negatives: int = 0
     ) -> NegativeSampling:
         why = (
-            "each symbol of the vocabulary is a negative once, not as often as it occurs, so the value can exceed the "
+            "each symbol (or class) is a negative once, not as often as it occurs, so the value can exceed the "
             "information by as much as the symbols' entropy falls short of log V (Wu et al. 2020, sec. 5.1)"
         )
         return NegativeSampling(batch_size, self.symbols - 1, exchangeable=False, reason=why)

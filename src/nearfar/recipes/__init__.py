@@ -1,7 +1,9 @@
 """The papers' methods as assignments of parts, by family. A recipe changes nothing but the defaults."""
 
 from nearfar.recipes.corrected import DCL, DEBIASED, HCL, SUPCON
+from nearfar.recipes.graphs import GRAPHCL, INFOGRAPH
 from nearfar.recipes.infomax import DIM
+from nearfar.recipes.labels import SUPERVISED
 from nearfar.recipes.memory import CMC, INSTDISC, LOCAL_AGGREGATION, MOCO, MOCO_V1, NNCLR
 from nearfar.recipes.metric import NPAIR, TRIPLET, TUPLE
 from nearfar.recipes.recipe import Recipe
@@ -33,7 +35,14 @@ IMAGES: dict[str, Recipe] = {
     "vicreg": VICREG,
     "sigreg": SIGREG,
 }
-BASE: dict[str, Recipe] = {**IMAGES, "cpc": CPC, "mlm": MASKED}
+BASE: dict[str, Recipe] = {
+    **IMAGES,
+    "cpc": CPC,
+    "mlm": MASKED,
+    "infograph": INFOGRAPH,
+    "graphcl": GRAPHCL,
+    "supervised": SUPERVISED,
+}
 RECIPES: dict[str, Recipe] = {**BASE, **variants(IMAGES)}
 
 __all__ = ["BASE", "RECIPES", "Recipe"]

@@ -1,7 +1,7 @@
 """From settings to a `Method`: the one place that turns names and numbers into parts.
 
 A part is given its settings, and by name what its signature asks for besides (`built`): `dim`, how wide what is scored is;
-`instances`; `data`, their description; `size` and `views`, for a source with a row for each instance; and what the modality
+`instances`; `classes`, how many, where there are labels; `data`, their description; `size` and `views`, for a source with a row for each instance; and what the modality
 knows (`samples`, `symbols`, …).
 """
 
@@ -46,7 +46,7 @@ def try_parts(choices: Choices, objects: Mapping[str, Any] = NONE) -> None:
     modality = modality_of_views(choices["views"])
     parts = {key: part for key, part in objects.items() if key in ROOMS}
     with torch.device("meta"):
-        _parts(choices, modality.smallest_network, modality.typical(instances=1), parts)
+        _parts(choices, modality.smallest_network, modality.typical(instances=1).labelled(2), parts)
 
 
 def _parts(choices: Choices, backbone: str, data: Description, objects: Mapping[str, Any]) -> dict[str, Any]:
@@ -54,11 +54,14 @@ def _parts(choices: Choices, backbone: str, data: Description, objects: Mapping[
     own = objects.get("backbone")
     seen = modality.inputs(modality.smallest_network if own else backbone, choices["views"], data)
     seen = seen if own is None else replace(seen, body=lambda view: copy.deepcopy(own), asked=True)
+    seen = replace(seen, context={"classes": data.class_count, **seen.context})
     context = {"data": data, "instances": data.instances, **seen.context}
     made = objects.get("encoders")
     if made is None:
-        context["dim"] = _dim(choices)
         made = _encoders(choices["encoders"], seen, context)
+        context["dim"] = _dim(choices, made)
+    if hasattr(made, "symbols"):  # a vocabulary of the encoders' own
+        context["symbols"] = made.symbols
     views = choices["views"]
     keys = [pair.key for pair in made.pairs(views["count"], views["symmetric"])]
     context |= {"size": context["instances"], "views": 1 + max(keys)}  # of a source with a row for each
@@ -96,8 +99,11 @@ def _encoders(choice: Mapping[str, Any], seen: InputSpec, context: Mapping[str, 
     return role.from_config(plan, seen, **{key: choice[key] for key in settable(role)})
 
 
-def _dim(choices: Choices) -> int:
-    """How wide what is scored is: the role's setting of that meaning."""
+def _dim(choices: Choices, made: Encoders) -> int:
+    """How wide what is scored is: as its network says, or the role's setting of that meaning."""
+    for network in (getattr(made, "network", None), *getattr(made, "networks", ())):
+        if isinstance(getattr(network, "dim", None), int) and hasattr(network, "head"):
+            return int(network.dim)
     role = ROOMS["encoders"][choices["encoders"]["name"]]
     return choices["encoders"][getattr(role, "scored", "dim")]
 

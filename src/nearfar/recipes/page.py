@@ -13,10 +13,11 @@ from nearfar.modalities import Modality, modality_of_views
 from nearfar.recipes.build import Choices, build_method, describe
 from nearfar.recipes.choices import ROOMS
 from nearfar.recipes.equations import equation_of, template
+from nearfar.recipes.presets import PRESETS, words_of
 from nearfar.recipes.recipe import Recipe
 from nearfar.types import Certificate
 
-INSTANCES = 10_000
+INSTANCES, CLASSES = 10_000, 10
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,7 @@ class Entry:
             method = build_method(
                 self.choices,
                 backbone=self.modality.smallest_network,
-                data=self.modality.typical(INSTANCES),
+                data=self.modality.typical(INSTANCES).labelled(CLASSES),
             )
             return method.eval().certificate(self.batch_size, self.choices["views"]["count"], held_out=True)
 
@@ -71,7 +72,7 @@ def methods_page(entries: Mapping[str, Entry]) -> str:
     lines = [*_opening(), *_overview(own)]
     for entry in own:
         lines += _section(entry)
-    lines += [*_variants(ruled), *_parts()]
+    lines += [*_variants(ruled), *_presets(), *_parts()]
     return "\n".join(lines).rstrip() + "\n"
 
 
@@ -171,6 +172,25 @@ def _claims(alike: list[Entry]) -> Iterator[str]:
     for entry in alike:
         settings = "".join(f"{entry.choices['selection'][key]} | " for key in moving)
         yield f"| `{entry.name}` | {settings}{_cell(entry.claims())} |"
+
+
+def _presets() -> Iterator[str]:
+    yield "## Presets: the papers' own settings"
+    yield ""
+    yield (
+        "The settings above are ours, for small pictures and a CPU. `preset=NAME` puts what a paper trained with over them, and under whatever "
+        "else is set: `nearfar pretrain moco-ring photos/ --out runs/a preset=wu2021 epochs=50`. What a paper does not say stays ours."
+    )
+    yield ""
+    yield from ("| preset | method | settings | source |", "|---|---|---|---|")
+    for name, methods in PRESETS.items():
+        for method, preset in methods.items():
+            rest = "".join(
+                f"; {f'`-{under}`: ' if under else ''}`{' '.join(f'{key}={value}' for key, value in more.items())}`"
+                for under, more in preset.under.items()
+            )
+            yield f"| `{name}` | `{method}` | `{words_of(preset)}`{_cell(rest)} | {preset.source} |"
+    yield ""
 
 
 def _parts() -> Iterator[str]:

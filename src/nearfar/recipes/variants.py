@@ -1,5 +1,5 @@
 """Every image recipe with negatives under every selection: `moco` gives `moco-ring`, `moco-ball`, `moco-cave`,
-`moco-neighbours`, by rule.
+`moco-neighbours`, by rule; and with a memory bank, as Wu et al. 2020 has it, `instdisc-annulus`.
 
 Wu et al. 2021 lets the outer edge of a ring rise linearly, from all candidates to the most similar tenth in the first 100 of
 its 300 epochs (App. E); here it is the first third of however many there are. It does not tell its inner edge, only
@@ -59,6 +59,12 @@ def _selections(recipe: Recipe) -> dict[str, tuple[str, Choice]]:
             {**close, "upper": INNER_EDGE},
         ),
     }
+    if recipe.negatives["name"] == "bank":
+        found["annulus"] = (
+            "Negatives among the most similar, but for those in the anchor's own k-means clusters: B_i without C_i (Wu et al. 2020, "
+            "Def. 5.3)",
+            {**close, "name": "annulus"},
+        )
     own = recipe.selection
     if own["name"] not in ("everyone", "neighbours"):
         return {name: (about, _joined(choice, own)) for name, (about, choice) in found.items()}

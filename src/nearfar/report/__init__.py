@@ -12,15 +12,20 @@ from nearfar.report.visuals import Detail
 
 __all__ = ["write_report"]
 
+POINTS, MOST = 3000, 50_000
 
-def write_report(runs: Sequence[Run], out: Path, *, points: int = 1500) -> Path:
-    """Write the page about `runs` to `out` and return where it is.
+
+def write_report(runs: Sequence[Run] | Run, out: str | Path, *, points: int = POINTS) -> Path:
+    """Write the page about a run or several to `out` and return where it is.
 
     `points` is how many images at most the map shows and neighbours are looked for in. A page that was there
     is replaced only when the new one is complete.
     """
+    runs, out = runs if isinstance(runs, Sequence) else [runs], Path(out)
     if not runs:
         raise UserError("report was given no run; give at least one run folder")
+    if not 1 <= points <= MOST:
+        raise UserError(f"report: points was {points}; expected a whole number from 1 to {MOST}")
     if out.is_dir():
         raise UserError(f"report: out was the folder {out}; give a file such as {out / 'report.html'}")
     detail = Detail(points=points).shared(len(runs))

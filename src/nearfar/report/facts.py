@@ -6,7 +6,12 @@ Nothing here knows about torch, matplotlib or HTML: whoever wants the same facts
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from nearfar.run.answers import Answers
 
 
 @dataclass(frozen=True)
@@ -51,6 +56,7 @@ class Tested:
     fitted_on: str
     fitted_samples: int
     settings: tuple[Fact, ...] = ()
+    names: tuple[tuple[int, str], ...] = ()  # of classes by number, where they have names
 
 
 @dataclass(frozen=True)
@@ -63,6 +69,7 @@ class Score:
     top5: float | None
     interval: tuple[float, float] | None  # of top1
     tested: Tested
+    answers: Answers | None = None  # for each test instance, where they were kept
 
 
 @dataclass(frozen=True)
@@ -86,12 +93,13 @@ class Picture:
 
 
 @dataclass(frozen=True)
-class Sprite:
-    """Square thumbnails side by side in one picture, `columns` to a row."""
+class Atlas:
+    """Square thumbnails side by side in a few sheets, `each` to a sheet, `columns` to a row, `tile` pixels wide."""
 
-    uri: str
+    sheets: tuple[str, ...]  # data:image/...
+    tile: int
     columns: int
-    rows: int
+    each: int
 
 
 @dataclass(frozen=True)
@@ -102,16 +110,25 @@ class Point:
     name: str
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Map:
-    """The features in two dimensions; point i is tile i of the sprite."""
+    """The features in two dimensions; point i is tile i of the atlas."""
 
     points: tuple[Point, ...]
     classes: tuple[str, ...]
-    sprite: Sprite
+    atlas: Atlas
     drawn_by: str
     of: int  # how many images the data set has
     crisp: bool  # images so small that enlarging must not blur them
+    near: Int[np.ndarray, "point near"]  # the nearest by cosine, nearest first
+    said: Int[np.ndarray, "point"] | None = None  # the class that a point's neighbours vote for
+    nats: Float[np.ndarray, "point"] | None = None  # what its two views tell of each other among others
+    kept: Float[np.ndarray, "point"] | None = None  # how often it is kept as a negative; NaN: not looked at
+    earlier: tuple[tuple[str, Float[np.ndarray, "point 2"]], ...] = ()  # at earlier checkpoints, turned alike
+    last: str = ""  # the name of the checkpoint that is shown first
+
+    def places(self) -> Float[np.ndarray, "point 2"]:
+        return np.array([(point.x, point.y) for point in self.points]).reshape(-1, 2)
 
 
 @dataclass(frozen=True)
@@ -192,6 +209,7 @@ class Selected:
     groups: tuple[Group, ...]
     notes: tuple[str, ...]
     cases: Cases | Absent
+    kept: Mapping[int, float] = field(default_factory=dict)  # by row of the data, how often it is kept
 
 
 @dataclass(frozen=True)
@@ -241,4 +259,5 @@ class RunFacts:
     strip: Strip | Absent
     edges: Mapping[str, Curve]  # of a ring, by name: outer and inner
     selection: Selected | Absent | None  # None: everyone is kept, there is nothing to show
+    cost: tuple[Fact, ...] = ()  # time, images, memory
     sections: tuple[Section, ...] = ()  # beside those that every page has (sections.py)

@@ -6,6 +6,7 @@ encoder (map, gallery, strip), each of which may be absent with a reason: a page
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from statistics import median
@@ -17,6 +18,7 @@ from nearfar.report.facts import Absent, Certificate, Curve, Event, Fact, HeldOu
 from nearfar.report.inputs import Run
 from nearfar.report.sections import sections_of
 from nearfar.report.visuals import Detail, visuals_of
+from nearfar.run.answers import unpacked
 from nearfar.run.folder import DataNotes, RunFolder
 from nearfar.run.results import is_set, kind_of, results_of
 from nearfar.untrusted import is_number, read_json
@@ -69,6 +71,7 @@ def gather(run: Run, detail: Detail) -> RunFacts:
         strip=seen.strip,
         edges=edges_of(metrics, settings.get("selection") or {}),
         selection=seen.selection,
+        cost=tuple(_cost(run, settings, metrics)),
         sections=tuple(sections_of(run)),
     )
 
@@ -171,6 +174,31 @@ def _machine(numbers: _Numbers) -> Iterator[Fact]:
             yield Fact(name, known[name].removeprefix("torch."))
 
 
+def _cost(run: Run, settings: Mapping[str, Any], metrics: Sequence[Mapping[str, Any]]) -> Iterator[Fact]:
+    """What training took: time, instances, memory."""
+    trained = of_kind(metrics, "train")
+    if not trained:
+        return
+    with suppress(UserError):
+        yield Fact("time", _duration(float(run.facts["seconds"])))
+    step, batch = max(row["step"] for row in trained), settings.get("batch_size")
+    yield Fact("steps", f"{step:,}")
+    if isinstance(batch, int):
+        yield Fact(f"{run.modality.unit} seen", f"{step * batch:,}")
+    speeds = [speed for row in trained if is_number(speed := row.get("images_per_s"))]
+    if speeds:
+        yield Fact(f"{run.modality.unit} a second, median", f"{median(speeds):,.0f}")
+    memory = [most for row in trained if is_number(most := row.get("peak_memory"))]
+    if memory:
+        yield Fact("peak memory", f"{max(memory):,.0f} MiB")
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.1f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
 def _certificate(run: Run) -> Certificate | Absent:
     """What the bound claims; a run without a checkpoint yet cannot build its bound."""
     try:
@@ -238,7 +266,17 @@ def _tested(result: Mapping[str, Any]) -> Tested:
         str(train["name"]),
         int(train["samples"]),
         tuple(Fact(str(name), written(value)) for name, value in (settings or {}).items()),
+        tuple(_class_names(result.get("labels"))),
     )
+
+
+def _class_names(labels: Any) -> Iterator[tuple[int, str]]:
+    """Names of the classes in the numbering that answers have: that of the set fitted on."""
+    told = labels.get("classes") if isinstance(labels, Mapping) else None
+    for name, numbers in told.items() if isinstance(told, Mapping) else ():
+        number = numbers.get("train") if isinstance(numbers, Mapping) else None
+        if isinstance(number, int):
+            yield number, str(name)
 
 
 def _results(tree: Mapping[str, Any], features: str, tested: Tested, above: str = "") -> Iterator[Score]:
@@ -255,6 +293,7 @@ def _results(tree: Mapping[str, Any], features: str, tested: Tested, above: str 
                 top5 if _is_share(top5) else None,
                 _interval(value),
                 _own(tested, value.get("test")),
+                unpacked(value),
             )
         else:
             yield from _results(value, features, tested, f"{above}{name} ")

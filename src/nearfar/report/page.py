@@ -6,32 +6,40 @@ slipped through would still be text.
 
 import base64
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from nearfar.modalities import MODALITIES
 from nearfar.report.charts import SERIES
-from nearfar.report.facts import Absent, Map, RunFacts, Score, Tested
+from nearfar.report.compare import Asked, Compared, same_points, same_queries, tables_of
+from nearfar.report.explore import explorer_data
+from nearfar.report.facts import Absent, Fact, Gallery, Map, RunFacts, Score, Tested
 from nearfar.report.plots import (
+    Drawn,
     between,
     breakable,
+    chance,
     choice_of,
     compared,
     groups_of,
     number,
     percent,
+    points,
     selection_charts,
     similarity,
     titles_of,
 )
 
 _HERE = Path(__file__).parent
+SCRIPTS = ("page.js", "field.js", "explorer.js", "gestures.js")
+STYLES = ("page.css", "explorer.css")
 
 FEATURES = {
     "learned": "learned",
@@ -72,26 +80,29 @@ class Judged:
 
 
 @dataclass(frozen=True)
-class Column:
-    """One protocol's learned top-1 of every run; `best` only where two runs or more have one to compare."""
+class Beside:
+    """What the comparison of several runs shows."""
 
-    protocol: str
-    scores: tuple[Score | None, ...]
-    best: float | None
-
-
-@dataclass(frozen=True)
-class Compared:
-    """Runs side by side on one test set: the only place where one may be called better than another."""
-
-    tested: Tested
-    columns: tuple[Column, ...]
+    runs: Sequence[RunFacts]
+    titles: Sequence[str]
+    series: int
+    protocol_names: Mapping[str, str]
+    tables: Sequence[Compared]
+    compared: Sequence[Drawn]
+    costs: Sequence[tuple[str, Sequence[str]]]
+    same: Sequence[int]  # places of the runs whose maps show the same instances
+    together: Mapping[str, Any] | None
+    asked: Sequence[Asked]
+    asked_crisp: bool
+    differing: Sequence[tuple[str, Sequence[str]]]
 
 
 def page(runs: Sequence[RunFacts]) -> str:
     """The whole page: a comparison first where there are several runs, then each of them."""
-    script = (_HERE / "page.js").read_text(encoding="utf-8")
+    script = "".join((_HERE / name).read_text(encoding="utf-8") for name in SCRIPTS)
+    style = "".join((_HERE / name).read_text(encoding="utf-8") for name in STYLES)
     names = (f"c{place}" for place in count())
+    beside = _beside(runs, names)
     return (
         _environment()
         .get_template("page.html")
@@ -101,16 +112,19 @@ def page(runs: Sequence[RunFacts]) -> str:
             groups=[groups_of(run, names) for run in runs],
             selections=[selection_charts(run, names) for run in runs],
             judged=[_judged(run.scores) for run in runs],
-            compared=compared(runs, names) if len(runs) > 1 else (),
-            tables=_tables(runs),
-            differing=_differing(runs),
-            sprites=_sprites(runs),
+            beside=beside,
+            maps=[
+                explorer_data([("", run.map)])
+                if isinstance(run.map, Map) and not (beside and place in beside.same)
+                else None
+                for place, run in enumerate(runs)
+            ],
             rooms=ROOMS,
             feature_names=FEATURES,
             protocol_names=PROTOCOLS,
             series=SERIES,
             classes=max((len(run.map.classes) for run in runs if isinstance(run.map, Map)), default=0),
-            style=Markup((_HERE / "page.css").read_text(encoding="utf-8")),
+            style=Markup(style),
             script=Markup(script),
             script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
         )
@@ -134,6 +148,8 @@ def _environment() -> Environment:
         hue=_hue,
         choice=choice_of,
         breakable=breakable,
+        points=points,
+        chance=chance,
     )
     environment.tests["absent"] = lambda part: isinstance(part, Absent)
     return environment
@@ -159,40 +175,36 @@ def _protocols(scores: Sequence[Score]) -> tuple[Protocol, ...]:
     )
 
 
-def _tables(runs: Sequence[RunFacts]) -> list[Compared]:
-    """One table for each test set that any of the runs was tested on; the one most runs share comes first."""
-    learned = [[score for score in run.scores if score.features == "learned"] for run in runs]
-    sets = {score.tested.kind: score.tested for scores in learned for score in scores}
-    tables = [Compared(tested, _columns(learned, kind)) for kind, tested in sets.items()]
+def _beside(runs: Sequence[RunFacts], names: Iterable[str]) -> Beside | None:
+    if len(runs) < 2:
+        return None
+    titles, same = titles_of(runs), same_points(runs)
+    maps = [(titles[place], shown) for place in same if isinstance(shown := runs[place].map, Map)]
+    return Beside(
+        runs,
+        titles,
+        SERIES,
+        PROTOCOLS,
+        tables_of(runs),
+        compared(runs, names),
+        _side_by_side([run.cost for run in runs]),
+        same,
+        explorer_data(maps) if maps else None,
+        same_queries(runs),
+        any(isinstance(run.gallery, Gallery) and run.gallery.crisp for run in runs),
+        [
+            (name, values)
+            for name, values in _side_by_side([run.settings for run in runs])
+            if len(set(values)) > 1
+        ],
+    )
 
-    def shared(table: Compared) -> int:
-        return sum(any(column.scores[place] for column in table.columns) for place in range(len(runs)))
 
-    return sorted(tables, key=shared, reverse=True)
-
-
-def _columns(learned: Sequence[Sequence[Score]], kind: str) -> tuple[Column, ...]:
-    found = [{score.protocol: score for score in scores if score.tested.kind == kind} for scores in learned]
-    columns = []
-    for name in dict.fromkeys(name for scores in found for name in scores):
-        row = tuple(scores.get(name) for scores in found)
-        there = [score.top1 for score in row if score is not None]
-        columns.append(Column(name, row, max(there) if len(there) > 1 else None))
-    return tuple(columns)
-
-
-def _differing(runs: Sequence[RunFacts]) -> list[tuple[str, list[str]]]:
-    """The settings in which the runs are not alike."""
-    tables = [{fact.name: fact.value for fact in run.settings} for run in runs]
+def _side_by_side(facts: Sequence[Sequence[Fact]]) -> list[tuple[str, list[str]]]:
+    """Facts of the runs by name, a dash where one has none."""
+    tables = [{fact.name: fact.value for fact in told} for told in facts]
     names = dict.fromkeys(name for table in tables for name in table)
-    rows = [(name, [table.get(name, "–") for table in tables]) for name in names]
-    return [(name, values) for name, values in rows if len(set(values)) > 1]
-
-
-def _sprites(runs: Sequence[RunFacts]) -> dict[str, int]:
-    """Each different sprite once: runs on the same data share theirs."""
-    uris = dict.fromkeys(run.map.sprite.uri for run in runs if isinstance(run.map, Map))
-    return {uri: place for place, uri in enumerate(uris)}
+    return [(name, [table.get(name, "–") for table in tables]) for name in names]
 
 
 def _hue(place: int, of: int) -> int:

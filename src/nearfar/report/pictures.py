@@ -2,16 +2,18 @@
 
 import base64
 import io
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
+from itertools import islice
 
 import numpy as np
 from PIL import Image, ImageOps
 
-from nearfar.report.facts import Sprite
+from nearfar.report.facts import Atlas
 from nearfar.report.inputs import Images, Run
 
 _QUALITIES = (85, 70, 50, 30, 10)
 SMALL = 48  # pixels: at most this wide, a picture is shown enlarged
+EACH = 1024  # thumbnails in a sheet
 _AT_ONCE = 64  # images decoded together: full-size photographs are large
 
 
@@ -54,12 +56,18 @@ def data_uri(picture: Image.Image, limit: int | None = None) -> str:
     return "data:image/webp;base64," + base64.b64encode(file.getvalue()).decode("ascii")
 
 
-def sprite_of(tiles: Sequence[Image.Image], limit: int) -> Sprite:
-    """Equal square tiles in one picture as near to square as can be."""
-    side = tiles[0].width
-    columns = int(np.ceil(np.sqrt(len(tiles))))
-    rows = -(-len(tiles) // columns)
-    sheet = Image.new("RGB", (columns * side, rows * side))
-    for place, tile in enumerate(tiles):
-        sheet.paste(tile, (place % columns * side, place // columns * side))
-    return Sprite(data_uri(sheet, limit), columns, rows)
+def atlas_of(pictures: Iterable[Image.Image], count: int, side: int, limit: int) -> Atlas:
+    """Pictures as equal square tiles, in sheets as near to square as can be; of all bytes together at most about `limit`.
+
+    A browser decodes a sheet when it is first looked at, so that many of them cost nothing until then.
+    """
+    each = min(count, EACH)
+    columns = int(np.ceil(np.sqrt(each)))
+    sheets = []
+    tiles = (square(picture, side) for picture in pictures)
+    while some := list(islice(tiles, each)):
+        sheet = Image.new("RGB", (columns * side, -(-len(some) // columns) * side))
+        for place, tile in enumerate(some):
+            sheet.paste(tile, (place % columns * side, place // columns * side))
+        sheets.append(data_uri(sheet, limit * len(some) // count))
+    return Atlas(tuple(sheets), side, columns, each)

@@ -86,6 +86,15 @@ def between(interval: tuple[float, float]) -> str:
     return f"{100 * low:.1f}\N{EN DASH}{100 * high:.1f}%"
 
 
+def points(share: float) -> str:
+    """A difference of shares in percentage points, with its sign."""
+    return f"{100 * share:+.1f}".replace("-", "\N{MINUS SIGN}")
+
+
+def chance(p: float) -> str:
+    return "< 0.0001" if p < 1e-4 else f"{p:.2g}"
+
+
 def similarity(value: float) -> str:
     return f"{value:.2f}".replace("-", "\N{MINUS SIGN}")
 

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from jaxtyping import Float, Int
 
+from nearfar.data.stream import batch_of
 from nearfar.method import Method
 from nearfar.recipes.choices import ROOMS
 from nearfar.report.classify import (
@@ -82,7 +83,7 @@ def _measured(run: Run, images: Images, settings: Mapping[str, Any], extent: Ext
     images = run.trained_on(images)
     rows = images.order(2, 0)[: _anchors(method, int(settings["batch_size"]))]
     views = run.views()(images.load(rows), int(settings["seed"]), int(progress.epoch), rows)
-    batch = Batch(views, torch.from_numpy(rows)).to(run.device)
+    batch = batch_of(images, views, rows).to(run.device)
     sifted, coverage = _sifted(method, batch, progress, int(settings["seed"]))
     if not (sifted.group >= 0).any():
         return Absent("The anchors have no negatives, so the selection has nothing to choose from.")
@@ -108,7 +109,19 @@ def _measured(run: Run, images: Images, settings: Mapping[str, Any], extent: Ext
         groups=tuple(groups.values()),
         notes=tuple(_notes(method, len(rows), coverage, int(settings["batch_size"]))),
         cases=cases_of(sifted, groups, shown, extent.cases) if whole else _PARTS,
+        kept=_kept_shares(sifted, getattr(images, "rows", np.arange(len(images)))) if whole else {},
     )
+
+
+def _kept_shares(sifted: Sifted, rows: Int[np.ndarray, "instance"]) -> dict[int, float]:
+    """By row of the data, of the anchors that a candidate was offered to, the share that kept it."""
+    known = (sifted.candidate >= 0) & (sifted.candidate < len(rows))
+    offered, kept = sifted.group[:, known] >= 0, sifted.group[:, known] == KEPT
+    instance = sifted.candidate[known]
+    counts = np.zeros((2, len(rows)))
+    for place, mask in enumerate((offered, kept)):
+        np.add.at(counts[place], instance, mask.sum(axis=0))
+    return {int(rows[i]): float(counts[1, i] / counts[0, i]) for i in np.flatnonzero(counts[0])}
 
 
 def _sifted(method: Method, batch: Batch, progress: Progress, seed: int) -> tuple[Sifted, Coverage | None]:

@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
+from nearfar.report.explore import MapExtent, map_of
 from nearfar.report.facts import (
     Absent,
     Gallery,
     Map,
     Neighbour,
     Picture,
-    Point,
     Query,
     Selected,
     Strip,
@@ -21,10 +21,10 @@ from nearfar.report.facts import (
 )
 from nearfar.report.inputs import Images, Run
 from nearfar.report.named import Named
-from nearfar.report.pictures import data_uri, fitted, sprite_of, square, within
+from nearfar.report.pictures import data_uri, fitted, within
 from nearfar.report.reasons import UNAVAILABLE, said
 from nearfar.report.selection import Extent, selection_of, selects
-from nearfar.report.space import flat_map, nearest, queries_of
+from nearfar.report.space import nearest, queries_of
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,9 @@ class Detail:
     """How much of a run is shown; `shared` among several runs so that their page stays light."""
 
     points: int = 1500
-    sprite_bytes: int = 800_000
+    sprite_bytes: int = 800_000  # of the thumbnails; with many points, so many for each
+    bytes_each: int = 300
+    checkpoints: int = 5  # of which the map is shown, the last among them
     side: int = 96  # of a picture in the gallery and the strip
     queries: int = 8
     neighbours: int = 8
@@ -45,8 +47,9 @@ class Detail:
         return Detail(
             max(300, 2 * self.points // runs),
             max(100_000, self.sprite_bytes // runs),
-            64 if runs < 4 else 48,
+            side=64 if runs < 4 else 48,
             cases=3,
+            checkpoints=1,
         )
 
 
@@ -69,10 +72,11 @@ def visuals_of(run: Run, settings: Mapping[str, Any], detail: Detail) -> Visuals
         return _nothing(none, settings)
     if not len(rows):
         return _nothing(Absent("The data set holds no images."), settings)
+    selected = selection_of(run, images, settings, Extent(detail.cases, detail.side))
     return Visuals(
-        *_space(run, images, rows, detail),
+        *_space(run, images, rows, detail, selected.kept if isinstance(selected, Selected) else {}),
         _strip(run, images, rows, seed, detail),
-        selection_of(run, images, settings, Extent(detail.cases, detail.side)),
+        selected,
     )
 
 
@@ -81,7 +85,7 @@ def _nothing(why: Absent, settings: Mapping[str, Any]) -> Visuals:
 
 
 def _space(
-    run: Run, images: Images, rows: np.ndarray, detail: Detail
+    run: Run, images: Images, rows: np.ndarray, detail: Detail, kept: Mapping[int, float]
 ) -> tuple[Map | Absent, Gallery | Absent]:
     try:
         features = run.embed(images.subset(rows)).detach().float().cpu().numpy()
@@ -89,22 +93,11 @@ def _space(
             none = Absent("The encoder's features are not finite numbers: this run has diverged.")
             return none, none
         named = Named(run, images, rows)
-        return _map(features, named, detail), _gallery(features, named, detail)
+        extent = MapExtent(max(detail.sprite_bytes, detail.bytes_each * len(rows)), detail.checkpoints)
+        return map_of(features, named, extent, kept), _gallery(features, named, detail)
     except UNAVAILABLE as problem:
         none = Absent(f"The images could not be embedded: {said(problem)}")
         return none, none
-
-
-def _map(features: np.ndarray, named: Named, detail: Detail) -> Map:
-    flat, drawn_by = flat_map(features)
-    points = tuple(
-        Point(float(x), float(y), named.label(place), named.path(place)) for place, (x, y) in enumerate(flat)
-    )
-    # WebP works in blocks of 16, so tiles of whole blocks do not bleed into one another
-    side = 32 if named.small else 48
-    tiles = [square(picture, side) for picture in named.pictures()]
-    sprite = sprite_of(tiles, detail.sprite_bytes)
-    return Map(points, named.classes(), sprite, drawn_by, len(named.images), named.small)
 
 
 def _gallery(features: np.ndarray, named: Named, detail: Detail) -> Gallery | Absent:

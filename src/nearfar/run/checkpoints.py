@@ -143,6 +143,22 @@ def load_newest(folder: Path) -> Loaded | None:
             return None
 
 
+def load_step(folder: Path, step: int) -> Loaded | None:
+    """The newest valid checkpoint of that step."""
+    for path in _checkpoints(folder):
+        if step_of(path) == step:
+            with suppress(_Damaged, OSError):
+                tensors, facts = _parsed(path)
+                if _complaint(tensors, facts) is None:
+                    return Loaded(path, tensors, facts)
+    return None
+
+
+def steps(folder: Path) -> tuple[int, ...]:
+    """The steps that checkpoints are named after, valid or not, rising."""
+    return tuple(sorted({step_of(path) for path in _checkpoints(folder)}))
+
+
 def newest_step(folder: Path) -> int | None:
     """The step of the newest valid checkpoint."""
     found = newest(folder)

@@ -49,6 +49,7 @@ class _Checkpoint(_Facts):
     motion: _Motion = _Motion(still=None)
     walks: _Walks = _Walks(moves={}, before={})
     unbounded: list[str] = []
+    encode_chunk: Annotated[int, Field(ge=1)] | None = None  # instances encoded at a time
     unseen: bool | None = None  # that what was kept aside was never trained on
     data: dict[str, Any]  # its modality knows what must be in it
 

@@ -5,8 +5,9 @@ import hashlib
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Literal
+from typing import Literal, cast
 
+import numpy as np
 import torch
 from jaxtyping import Float
 from safetensors import SafetensorError
@@ -17,9 +18,10 @@ from torch import Tensor, nn
 from nearfar.atomic import write_whole
 from nearfar.buffers import frozen
 from nearfar.errors import NotFinite
-from nearfar.modalities import Instances
+from nearfar.modalities import DataSet, Instances
 from nearfar.modalities.base import MakeViews
 from nearfar.modalities.showing import plain_views
+from nearfar.ranks import ALONE, Ranks
 
 
 def features(
@@ -31,23 +33,25 @@ def features(
     device: torch.device | str = "cpu",
     workers: int = 2,
     precision: Literal["fp32", "bf16"] = "fp32",
+    ranks: Ranks = ALONE,
 ) -> Float[Tensor, "image dim"]:
-    """The encoder's features of every image, in order, as float32 on the CPU.
+    """The encoder's features of every image, in order, as float32 on the CPU; several ranks share the work, and each has all of it.
 
     The encoder comes back as it was: batch norm reads its statistics and moves none of them, every module's
     training mode is put back, and an encoder that lives elsewhere than `device` is copied there, not moved. Features that
     are not finite are refused: whatever is made of them would be a number about nothing.
     """
-    parts = feature_batches(
-        encoder, images, plain, batch_size=batch_size, device=device, workers=workers, precision=precision
-    )
-    embedded = torch.empty(0)
-    place = 0
-    for part in parts:  # into one tensor: a list to be joined would hold everything twice
+    mine, gather = shared_batches(images, batch_size, ranks)
+    embedded, place = torch.empty(0), 0
+    for part in feature_batches(
+        encoder, mine, plain, batch_size=batch_size, device=device, workers=workers, precision=precision
+    ):  # into one tensor: a list to be joined would hold everything twice
         if not place:
-            embedded = torch.empty(len(images), *part.shape[1:])
+            embedded = torch.empty(len(mine), *part.shape[1:])
         embedded[place : place + len(part)] = part
         place += len(part)
+    embedded = gather(embedded)
+    check_finite(not_finite(embedded), len(embedded), images)
     return embedded
 
 
@@ -61,21 +65,41 @@ def feature_batches(
     workers: int = 2,
     precision: Literal["fp32", "bf16"] = "fp32",
 ) -> Iterator[Float[Tensor, "image dim"]]:
-    """The same, a batch at a time; those that are not finite are counted to the end, and then refused."""
+    """A batch at a time, as one process computes them; whether they are finite is for the caller to see."""
     device = torch.device(device)
     half = torch.autocast(device.type, dtype=torch.bfloat16, enabled=precision == "bf16")
-    wrong = 0
     with frozen(_on(encoder, device)) as still:
         for view in plain_views(images, plain, batch_size, workers):
             with torch.inference_mode(), half:
                 part = still(_laid_out(view).to(device, non_blocking=True)).float().cpu()
-            wrong += int((~part.isfinite().all(dim=1)).sum())
             yield part.clone()  # outside inference mode, so that the result may enter autograd
+
+
+def check_finite(wrong: int, count: int, images: Instances) -> None:
+    """Refuses features of which so many rows hold what is no number."""
     if wrong:
         raise NotFinite(
-            f"the features of {wrong} of {len(images)} items of {images.name} are not finite: the encoder's weights are unusable, "
+            f"the features of {wrong} of {count} items of {images.name} are not finite: the encoder's weights are unusable, "
             "or too large for these inputs"
         )
+
+
+def not_finite(features: Float[Tensor, "image dim"]) -> int:
+    """How many rows are."""
+    return int((~features.isfinite().flatten(1).all(dim=1)).sum()) if len(features) else 0
+
+
+def shared_batches(
+    images: Instances, batch_size: int, ranks: Ranks
+) -> tuple[Instances, Callable[[Tensor], Tensor]]:
+    """This rank's run of whole batches, so that none is other than in one process, and what puts all ranks' rows together. Of fewer
+    batches than ranks everybody takes all."""
+    count = -(-len(images) // batch_size)
+    if not ranks.several or count < ranks.world:
+        return images, lambda rows: rows
+    mine = ranks.share(count)
+    rows = np.arange(mine.start * batch_size, min(mine.stop * batch_size, len(images)))
+    return cast(DataSet, images).subset(rows), ranks.everyones
 
 
 def _laid_out(view: Tensor) -> Tensor:

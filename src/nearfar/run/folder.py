@@ -44,6 +44,7 @@ class DataNotes:
     unlabelled: str = ""  # why there are no labels
     held_out: int = 0  # of the instances, those that nothing is fitted to
     left_over: int = 0  # of those trained on, how many an epoch does not visit
+    undrawn: int = 0  # how many `labels=` leaves out
 
     def lines(self) -> Iterator[str]:
         """In words, one thing a line."""
@@ -55,12 +56,14 @@ class DataNotes:
             yield f"{sum(self.set_aside.values()):,} were set aside: {reasons}; the list is in quarantine.csv, the first is {self.first}"
         if self.held_out:
             yield f"{self.held_out:,} of them are kept out of training, for held-out estimates"
+        trained = self.instances - self.held_out - self.undrawn
+        if self.undrawn:
+            yield f"{trained:,} of them are trained on, as labels= says"
         if self.left_over:
-            trained = self.instances - self.held_out
             yield f"an epoch leaves out {self.left_over:,} of {trained:,} {self.unit}, others each time, since batches are whole"
 
 
-def notes_of(data: DataSet, held_out: int, batch_size: int) -> DataNotes:
+def notes_of(data: DataSet, held_out: int, trained: int, batch_size: int) -> DataNotes:
     """Reasons are counted by what stands before their details."""
     reasons = Counter(reason.partition(":")[0].partition(" (")[0] for _, reason in data.quarantine)
     return DataNotes(
@@ -73,7 +76,8 @@ def notes_of(data: DataSet, held_out: int, batch_size: int) -> DataNotes:
         data.ignored,
         data.unlabelled,
         held_out,
-        (len(data) - held_out) % batch_size,
+        trained % batch_size,
+        len(data) - held_out - trained,
     )
 
 

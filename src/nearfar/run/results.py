@@ -14,6 +14,7 @@ from typing import Any
 from nearfar.atomic import write_whole
 from nearfar.errors import NotSaved
 from nearfar.intervals import with_intervals
+from nearfar.run.answers import without_answers
 from nearfar.untrusted import read_json
 
 Result = Mapping[str, Any]
@@ -38,17 +39,22 @@ def results_of(stored: Any) -> list[dict[str, Any]]:
 
 def record(path: Path, result: Result) -> None:
     """Adds a result to the file: beside those of other kinds, together with those of its own."""
+    kept = {
+        **result,
+        **({"baselines": without_answers(result["baselines"])} if "baselines" in result else {}),
+    }
     earlier = [one for one in _read(path) if one.get("encoder") == result["encoder"]]
     same = [one for one in earlier if kind_of(one) == kind_of(result)]
     others = [one for one in earlier if kind_of(one) != kind_of(result)]
-    merged: Result = result
+    merged: Result = kept
     for one in same:
         merged = _together(one, merged)
     try:
         write_whole(path, json.dumps({"results": [*others, merged]}, indent=2) + "\n")
     except OSError as problem:
         raise NotSaved(
-            f"{path} could not be written ({problem.strerror}): the figures are not saved", dict(result)
+            f"{path} could not be written ({problem.strerror}): the figures are not saved",
+            without_answers(result),
         ) from None
 
 

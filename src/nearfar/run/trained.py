@@ -10,8 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from nearfar.data import Limits, Located, locate
-from nearfar.data.aside import kept_aside
+from nearfar.data.aside import few_labelled, kept_aside
 from nearfar.data.unscanned import examined
+from nearfar.encoders.kept import Kind, features_of
 from nearfar.errors import UserError
 from nearfar.hardware import pick_device
 from nearfar.method import Method
@@ -26,6 +27,7 @@ from nearfar.run.features import features
 from nearfar.run.folder import RunFolder, read_mapping
 from nearfar.run.metrics import read_metrics
 from nearfar.settings import Settings
+from nearfar.types import Grouping
 
 
 class Run:
@@ -82,6 +84,21 @@ class Run:
         return facts.checked(found)
 
     @property
+    def steps(self) -> tuple[int, ...]:
+        """The steps of which there are checkpoints, rising."""
+        return checkpoints.steps(self.folder.checkpoints)
+
+    def at(self, step: int) -> "Run":
+        """The run as its checkpoint of that step holds it."""
+        found = checkpoints.load_step(self.folder.checkpoints, step)
+        if found is None:
+            raise UserError(f"{self.path}/ckpt holds no valid checkpoint of step {step}")
+        then = Run(self.path, self.settings, self.objects, self.data)
+        then._sets = self._sets
+        then.__dict__["_loaded"] = facts.checked(found)
+        return then
+
+    @property
     def checkpoint(self) -> Path:
         return self._loaded.path
 
@@ -135,16 +152,17 @@ class Run:
         where = f"nearfar.Run.open({str(self.path)!r}, "
         check_given(self.settings, self.objects, str(self.path), lambda arguments: f"{where}{arguments})")
 
-    def encoder(self) -> nn.Module:
-        """The trained network without its head: a plain module from a plain view to features."""
+    def encoder(self, features: Kind = "pooled") -> nn.Module:
+        """The trained network without its head: a plain module from a plain view to features. Or ("map") to what it pools, or
+        ("head") to what its head makes of them."""
         if self.facts["step"] == 0:
             raise UserError(
                 f"{self.path} has taken no step yet: its only checkpoint is the untrained encoder; run the pretrain command again"
             )
-        return backbone_of(self.method()).to(self.device)
+        return features_of(self.method().encoders, features).to(self.device).eval()
 
-    def untrained(self) -> nn.Module:
-        return backbone_of(self.method(trained=False)).to(self.device)
+    def untrained(self, features: Kind = "pooled") -> nn.Module:
+        return features_of(self.method(trained=False).encoders, features).to(self.device).eval()
 
     @property
     def modality(self) -> Modality:
@@ -155,13 +173,14 @@ class Run:
         """What the run knows of the data it was trained on."""
         return self.modality.description(self.facts["data"])
 
-    def plain(self) -> PlainView:
-        return self.modality.plain(self.settings.views, self.description, self.device)
+    def plain(self, known: Description | None = None) -> PlainView:
+        """What evaluation sees of the run's data, or of data described otherwise."""
+        return self.modality.plain(self.settings.views, known or self.description, self.device)
 
-    def views(self) -> Any:
+    def views(self, known: Description | None = None) -> Any:
         if "object" in self.settings.views:
             self._check_objects()
-        return views_of(self.settings, self.description, self.device, self.objects)
+        return views_of(self.settings, known or self.description, self.device, self.objects)
 
     def images(self, spec: Any = None) -> Any:
         """The run's own data, or others that its encoder can be shown; what has a name is opened once."""
@@ -177,7 +196,7 @@ class Run:
         limits = Limits(max_bad_share=self.settings.max_bad_share, scans=self.folder.cache)
         own = self._remembered if spec is None else None
         opened = located.open(limits, **options) if own is None else own
-        self.modality.check_alike(opened, self.description, str(self.path))
+        opened = self.modality.adapted(opened, self.description, str(self.path))
         usable = examined(opened, self.folder.cache, self.settings.workers)
         self._opened[usable.fingerprint] = opened
         if named:
@@ -202,8 +221,10 @@ class Run:
     def trained_on(self, images: Any) -> Any:
         """Of the run's data, what it was trained on: instance numbers of banks and clusters count these, also where some turned out
         to be unusable meanwhile."""
+        settings = self.settings
         images = self._opened.get(images.fingerprint, images)
-        return kept_aside(images, self.settings.held_out, self.settings.seed)[0]
+        left = kept_aside(images, settings.held_out, settings.seed)[0]
+        return few_labelled(left, settings.labels, settings.labels_seed)
 
     def embed(self, data: Any) -> Tensor:
         """Features of the frozen encoder, one float32 row per instance, in the data's order."""
@@ -213,6 +234,14 @@ class Run:
             self.plain(),
             device=self.device,
             workers=self.settings.workers,
+        )
+
+    def embed_at(self, step: int, data: Any) -> Tensor:
+        """Features of the encoder as it was at one of the run's checkpoints, the untrained one at step 0 among them."""
+        then = self.at(step)
+        body = backbone_of(then.method()).to(self.device)
+        return features(
+            body, self.images(data), then.plain(), device=self.device, workers=self.settings.workers
         )
 
     def choices(self) -> dict[str, str]:
@@ -281,3 +310,15 @@ def check_kind(settings: Settings, located: Located) -> None:
 
 def backbone_of(method: Method) -> nn.Module:
     return method.encoders.backbone()
+
+
+def backbones_of(method: Method) -> list[nn.Module]:
+    """The backbone, or those of which it is made."""
+    kept = backbone_of(method)
+    return list(getattr(kept, "backbones", (kept,)))
+
+
+def trains_on_labels(method: Method) -> bool:
+    """Whether labels are part of what is learned: classes as keys, or positives chosen by them."""
+    chosen = any(isinstance(part, Grouping) and part.by == "label" for part in method.modules())
+    return chosen or bool(getattr(method.encoders, "needs_labels", False))

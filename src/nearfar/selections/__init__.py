@@ -5,6 +5,7 @@
     Cave          by cluster: negatives from the anchor's own
     Group         by what the data know: negatives of the same speaker
     Neighbours    by both: negatives near the anchor, positives also in its clusters
+    Annulus       by both: negatives near the anchor, but for those in its clusters
     Accept        by chance: a coin for each candidate, its bias learned
     Labelled      positives by label
     Hard          all, weighted by similarity
@@ -20,7 +21,7 @@ from nearfar.selections.everyone import Everyone
 from nearfar.selections.group import Group
 from nearfar.selections.hard import Hard
 from nearfar.selections.labelled import Labelled
-from nearfar.selections.neighbours import Neighbours
+from nearfar.selections.neighbours import Annulus, Neighbours
 from nearfar.selections.ring import Ball, Ring
 
 PARTS = Parts(
@@ -28,10 +29,10 @@ PARTS = Parts(
         "everyone": Everyone,
         "ball": Ball,
         "ring": Ring,
-        "annulus": Ring,  # Wu et al. 2020's name for it
         "cave": Cave,
         "group": Group,
         "neighbours": Neighbours,
+        "annulus": Annulus,
         "accept": Accept,
         "labelled": Labelled,
         "hard": Hard,
@@ -41,6 +42,7 @@ PARTS = Parts(
 __all__ = [
     "PARTS",
     "Accept",
+    "Annulus",
     "Ball",
     "Cave",
     "Chain",

@@ -12,10 +12,17 @@ from nearfar.errors import UserError
 from nearfar.randomness import uniform_grid
 from nearfar.schedules import Progress
 from nearfar.scores import Membership, Scores
+from nearfar.selections.draws import step_seed
+from nearfar.selections.exchanged import Exchanged, Reduced
 from nearfar.types import Context, NegativeSampling
 
 Aim = Literal["maximise", "minimise"]
 PIECE = 2**15  # pairs whose acceptance is computed at a time
+AT_ONCE = 64  # anchors whose draws are undone at a time
+
+
+def one_hidden_layer(z: Tensor, w1: Tensor, b1: Tensor, w2: Tensor, b2: Tensor) -> Float[Tensor, "pair"]:
+    return torch.cat([torch.tanh(piece[:, None] * w1[:, 0] + b1) @ w2[0] + b2 for piece in z.split(PIECE)])
 
 
 class OneHiddenLayer(torch.autograd.Function):
@@ -28,8 +35,7 @@ class OneHiddenLayer(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, z: Tensor, w1: Tensor, b1: Tensor, w2: Tensor, b2: Tensor) -> Float[Tensor, "pair"]:
         ctx.save_for_backward(z, w1, b1, w2)
-        parts = [torch.tanh(piece[:, None] * w1[:, 0] + b1) @ w2[0] + b2 for piece in z.split(PIECE)]
-        return torch.cat(parts)
+        return one_hidden_layer(z, w1, b1, w2, b2)
 
     @staticmethod
     def backward(ctx: Any, above: Tensor) -> tuple[Tensor | None, ...]:
@@ -53,17 +59,31 @@ class Drawn(Scores):
     aim: Aim = "maximise"
 
     def score_function_term(self, value: Tensor, bound: Callable[..., Tensor], *arguments: Any) -> Tensor:
-        """Zero, with the score-function gradient of the expected value: (value - baseline) grad log chance.
+        """Zero, with the score-function gradient of the expected value: sum_i (value - baseline_i) grad log chance_i.
 
-        What everyone's scores give serves as baseline: it does not depend on the draw, so the gradient stays unbiased,
-        and it is near the value, so the gradient's variance falls.
+        An anchor's baseline is the value with everyone's scores for that anchor and the drawn ones for all others. It does not
+        depend on that anchor's draw, and draws of different anchors are independent, so the gradient stays unbiased for any bound;
+        and what the other anchors drew is in value and baseline alike, so none of their noise is left in the difference.
         """
+        assert self.everyone is not None
         with torch.no_grad():
-            gain = value - bound(self.everyone, *arguments)
+            gain = value.detach() - self._baselines(bound, *arguments)
         if self.aim == "minimise":
             gain = -gain
-        log_chance = self.log_chance.sum()
-        return gain * (log_chance - log_chance.detach())
+        return (gain * (self.log_chance - self.log_chance.detach())).sum()
+
+    def _baselines(self, bound: Callable[..., Tensor], *arguments: Any) -> Float[Tensor, "anchor"]:
+        """The bound with each anchor's draw in turn undone. Every reduction is made once and only its rows are exchanged: a bound
+        reads a few numbers of each anchor, never the scores."""
+        assert self.everyone is not None
+        drawn, everyone = Reduced(self.negative), Reduced(self.everyone.negative)
+
+        def undone(anchor: Bool[Tensor, "anchor"]) -> Tensor:
+            negative = Exchanged(drawn, everyone, anchor)
+            return bound(Scores(self.positive, negative, self.also, self.lowest), *arguments)
+
+        each = torch.eye(len(self.positive), dtype=torch.bool, device=self.positive.device)
+        return torch.func.vmap(undone, chunk_size=AT_ONCE)(each)
 
 
 class Accept(nn.Module):
@@ -101,15 +121,16 @@ class Accept(nn.Module):
         spread = (centred.square().sum(dim=1, keepdim=True) / count).sqrt().clamp_min(1e-6)
         weight = next(self.network.parameters())
         similarity = (centred / spread).to(weight.dtype)
-        logit = OneHiddenLayer.apply(similarity.flatten(), *self.network.parameters())
+        layer = OneHiddenLayer.apply if torch.is_grad_enabled() else one_hidden_layer
+        logit = layer(similarity.flatten(), *self.network.parameters())
         return self.least + (1 - self.least) * torch.sigmoid(logit.view_as(similarity))
 
     def forward(self, scores: Scores, context: Context | None = None) -> Scores:
-        # one number of torch's generator, then a function of it and the pair's place: a tile draws what the whole would
-        seed = int(torch.randint(2**62, ()))
+        seed = step_seed()  # then a function of it and the pair's place: a tile draws what the whole would
+        first = 0 if context is None else context.first
 
         def draw(chances: Tensor, rows: Tensor) -> Tensor:
-            return uniform_grid(seed, rows, chances.shape[1]) < chances
+            return uniform_grid(seed, rows + first, chances.shape[1]) < chances
 
         return self.drawn(scores, draw)
 

@@ -4,6 +4,7 @@ from dataclasses import replace
 from typing import ClassVar, Literal
 
 import torch
+from jaxtyping import Bool, Int
 from torch import Tensor, nn
 
 from nearfar.errors import UserError
@@ -11,16 +12,18 @@ from nearfar.schedules import Progress, Value, at
 from nearfar.scores import Membership, Scores
 from nearfar.selections.close import merge_positives
 from nearfar.selections.clusters import Clusters
+from nearfar.selections.draws import drawn, step_seed
 from nearfar.selections.ranks import beyond_edges
-from nearfar.selections.ring import Ring
+from nearfar.selections.ring import DRAWN, Ring, sampled
 from nearfar.types import Context, NegativeSampling, Remark
 
 
 class Neighbours(nn.Module):
     """Background set B_i and close set C_i of each anchor (Wu et al. 2021, App. F, Wu et al. 2020, sec. 5.3).
 
-    B_i: the candidates at the places of `Ring(lower, upper)`, of these the `background` most similar (None: all),
-    ranked for the anchor as it is seen now (Wu et al. 2021), not for its remembered row (Wu et al. 2020). C_i: who shares a cluster with
+    B_i: the candidates at the places of `Ring(lower, upper)`, of these the `background` most similar (a number of them, or below 1
+    a share of the anchor's candidates; None: all), ranked for the anchor as it is seen now (Wu et al. 2021), not for its remembered
+    row (Wu et al. 2020). `sample` draws so many of those that are left as negatives, as in `Ring`. C_i: who shares a cluster with
     the anchor in any of `runs` k-means runs of `clusters` clusters, renewed every `every` epochs once `after` are over.
 
         keep="la"        close ones join the positive, the rest of B_i are negatives; with `Tuple` or `NPair` the value
@@ -35,14 +38,14 @@ class Neighbours(nn.Module):
         f"{Ring.equation}, of these the nearest ({{background}}), without C, who share a cluster with u in one of {{runs}} "
         "k-means runs after epoch {after}"
     )
-    remarks: ClassVar[tuple[Remark, ...]] = (("keep", "la", "{pulled}"),)
+    remarks: ClassVar[tuple[Remark, ...]] = (DRAWN, ("keep", "la", "{pulled}"))
     per_instance: ClassVar[bool] = True
     by_rank: ClassVar[bool] = True
     dropped: ClassVar[str] = "the anchor's own clusters"  # who is, beside those by rank
 
     def __init__(
         self,
-        background: int | None = None,
+        background: float | None = None,
         lower: Value = 0.9,
         upper: Value = 1.0,
         clusters: int = 100,
@@ -50,17 +53,19 @@ class Neighbours(nn.Module):
         every: int = 1,
         keep: Literal["la", "annulus"] = "la",
         after: float = 1.0,
+        sample: int | None = None,
         *,
         instances: int = 0,
     ) -> None:
         super().__init__()
-        if background is not None and background < 1:
+        if background is not None and not (0 < background < 1 or background == background // 1 >= 1):
             raise UserError(
-                f"selection.background was {background}; it must be at least 1, or left out for no limit"
+                f"selection.background was {background:g}; it must be a whole number from 1, a share between 0 and 1 of the "
+                "candidates, or left out for no limit"
             )
         if keep not in ("la", "annulus"):
             raise UserError(f"selection.keep was {keep!r}; expected la or annulus")
-        self.background, self.ring, self.keep = background, Ring(lower, upper), keep
+        self.background, self.ring, self.keep = background, Ring(lower, upper, sample), keep
         self.close = Clusters(clusters, runs, every, instances, after)
 
     def clustering(self) -> Clusters:
@@ -76,20 +81,31 @@ class Neighbours(nn.Module):
         if context is None:
             return scores
         lower, upper = (at(edge, context.progress) for edge in (self.ring.lower, self.ring.upper))
+        sample = self.ring.sample
+        seed = step_seed() if sample is not None else 0
 
         def rule(values: Tensor, offered: Tensor, rows: Tensor) -> Membership:
             index = context.index[rows]
             with torch.no_grad():
-                reach, too_close = beyond_edges(values, offered, lower, upper, self.background)
+                reach, too_close = beyond_edges(values, offered, lower, upper, self._nearest(offered))
                 close = reach & self.close.together(index, context.candidates.index)
                 unknown = ~self.close.knows(index)[:, None]
-                return Membership((reach & ~too_close & ~close) | (offered & unknown), close)
+                kept = (reach & ~too_close & ~close) | (offered & unknown)
+                return Membership(
+                    kept if sample is None else drawn(kept, sample, seed, rows + context.first), close
+                )
 
         divided = scores.negative.divide(rule, close=self.keep == "la", plain=True)
         if divided.close is None:
             return replace(scores, negative=divided.kept)
         positive = merge_positives(scores.positive, divided.close, context.as_mean)
         return replace(scores, positive=positive, negative=divided.kept)
+
+    def _nearest(self, offered: Bool[Tensor, "anchor candidate"]) -> Int[Tensor, "anchor"] | int | None:
+        """How large B_i may be: for a share, of each anchor's own candidates."""
+        if self.background is None or self.background >= 1:
+            return None if self.background is None else int(self.background)
+        return torch.round(self.background * offered.sum(dim=1).double()).long().clamp_min(1)
 
     def sampling(self, given: NegativeSampling, progress: Progress | None = None) -> NegativeSampling:
         if self.keep == "la":
@@ -98,6 +114,32 @@ class Neighbours(nn.Module):
             why = "negatives in the anchor's own clusters were dropped, the most similar ones among them"
         # before the first refresh everyone is kept, so that many can count
         joined = self.keep == "la" or given.more_positives
-        return replace(
+        given = replace(
             given, exchangeable=False, independent=False, reason=why, cut="above", more_positives=joined
+        )
+        return sampled(given, self.ring.sample)
+
+
+class Annulus(Neighbours):
+    """B_i without C_i: the most similar candidates but for the anchor's own clusters, which join nobody (Wu et al. 2020, Def. 5.3).
+
+    It is `Neighbours` with keep="annulus", under the paper's name."""
+
+    remarks: ClassVar[tuple[Remark, ...]] = (DRAWN,)
+
+    def __init__(
+        self,
+        background: float | None = None,
+        lower: Value = 0.9,
+        upper: Value = 1.0,
+        clusters: int = 100,
+        runs: int = 3,
+        every: int = 1,
+        after: float = 1.0,
+        sample: int | None = None,
+        *,
+        instances: int = 0,
+    ) -> None:
+        super().__init__(
+            background, lower, upper, clusters, runs, every, "annulus", after, sample, instances=instances
         )

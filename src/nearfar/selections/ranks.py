@@ -4,8 +4,9 @@ An edge between two places is a score: everything at or above the r-th highest s
 partial sort, linear in the number of candidates; only anchors whose edge runs through equal scores need more.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import numpy as np
 import torch
@@ -26,11 +27,12 @@ def beyond_edges(
     kept: Bool[Tensor, "anchor candidate"],
     lower: float,
     upper: float,
-    nearest: int | None = None,
+    nearest: Int[Tensor, "anchor"] | int | None = None,
 ) -> tuple[Bool[Tensor, "anchor candidate"], Bool[Tensor, "anchor candidate"]]:
     """Which kept candidates lie beyond the outer edge, and which of those also beyond the inner one (too close).
 
-    Places are those of `places`; `nearest` moves the outer edge inwards until no more than so many are between.
+    Places are those of `places`; `nearest` moves the outer edge inwards until no more than so many are between (of each
+    anchor its own number, or one for all).
     """
     values = values.detach()
     if kept.numel() == 0:
@@ -108,13 +110,18 @@ def _beyond_by_partition(
     reach, close = torch.empty_like(kept), torch.zeros_like(kept)
     counts = (count.tolist(), inner.tolist(), outer.tolist())
     rows = list(zip(values.numpy(), kept.numpy(), *counts, reach.numpy(), close.numpy(), strict=True))
-    threads = min(torch.get_num_threads(), len(rows), kept.numel() // WORTH_A_THREAD)
-    if threads < 2:
-        _choose(rows)
-        return reach, close
-    with ThreadPoolExecutor(threads) as pool:
-        list(pool.map(_choose, (rows[part::threads] for part in range(threads))))
+    in_threads(_choose, rows, kept.numel())
     return reach, close
+
+
+def in_threads(work: Callable[[list[Any]], None], rows: list[Any], scores: int) -> None:
+    """Work on rows that are independent of one another, by as many threads as so many scores are worth."""
+    threads = min(torch.get_num_threads(), len(rows), scores // WORTH_A_THREAD)
+    if threads < 2:
+        work(rows)
+        return
+    with ThreadPoolExecutor(threads) as pool:
+        list(pool.map(work, (rows[part::threads] for part in range(threads))))
 
 
 def _choose(rows: Iterable[Row]) -> None:

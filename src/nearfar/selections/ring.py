@@ -10,9 +10,11 @@ from torch import Tensor
 from nearfar.errors import UserError
 from nearfar.schedules import Progress, Value, at, ends, parse_value, written
 from nearfar.scores import Dense, Membership, Scores
+from nearfar.selections.draws import checked_sample, drawn, step_seed
 from nearfar.selections.ranks import between_edges, places
-from nearfar.types import Context, Coverage, NegativeSampling
+from nearfar.types import Context, Coverage, NegativeSampling, Remark
 
+DRAWN: Remark = ("sample", ..., "of these {sample} drawn for each u")
 SLACK = 1e-9  # nats: equal scores are not below their own mean because of rounding
 
 
@@ -24,14 +26,20 @@ class Ring:
     K counts what the source offers that anchor: not the positive, not the anchor itself, no empty places. Halves
     round to the even neighbour, as Python's `round` does. Where the places would be empty, the one at
     round(lower K) is kept, or the last. Ring(0, 1) keeps everyone.
+
+    `sample` draws so many of the kept, for each anchor anew, uniformly and without replacement: the ring first, the sample after
+    it, as Wu et al. 2021 has it. (A source's own `sample` comes before any ranking and is shared by the batch.)
     """
 
     by_rank: ClassVar[bool] = True
+    dropped: ClassVar[str] = "not drawn"  # who is, beside those by rank
     equation: ClassVar[str] = (
         "places round(l K) to round(h K) - 1 in rising order of f(u, v_k), l = {lower}, h = {upper}"
     )
+    remarks: ClassVar[tuple[Remark, ...]] = (DRAWN,)
     lower: Value = 0.5
     upper: Value = 0.99
+    sample: int | None = None
 
     def __post_init__(self) -> None:
         lower, upper = _share(self.lower, "lower"), _share(self.upper, "upper")
@@ -41,11 +49,20 @@ class Ring:
             )
         object.__setattr__(self, "lower", lower)
         object.__setattr__(self, "upper", upper)
+        object.__setattr__(self, "sample", checked_sample(self.sample))
 
     def __call__(self, scores: Scores, context: Context | Progress | None = None) -> Scores:
         """In a loop of one's own, where edges move by schedule, `context` may be how far the run is."""
         now = _now(context)
-        rule = lambda values, offered, rows: Membership(self._inside(values, offered, now))
+        seed = step_seed() if self.sample is not None else 0
+        first = context.first if isinstance(context, Context) else 0  # of this rank's anchors among all
+
+        def rule(values: Tensor, offered: Tensor, rows: Tensor) -> Membership:
+            inside = self._inside(values, offered, now)
+            return Membership(
+                inside if self.sample is None else drawn(inside, self.sample, seed, rows + first)
+            )
+
         return replace(scores, negative=scores.negative.divide(rule, plain=True).kept)
 
     def _inside(
@@ -79,7 +96,7 @@ class Ring:
     def sampling(self, given: NegativeSampling, progress: Progress | None = None) -> NegativeSampling:
         lowers = ends(self.lower) if progress is None else (at(self.lower, progress),)
         uppers = ends(self.upper) if progress is None else (at(self.upper, progress),)
-        return selected(given, lowers, uppers)
+        return sampled(selected(given, lowers, uppers), self.sample)
 
 
 @dataclass(frozen=True)
@@ -90,20 +107,24 @@ class Ball:
     """
 
     by_rank: ClassVar[bool] = True
+    dropped: ClassVar[str] = "not drawn"
     equation: ClassVar[str] = "places round(l K) to K - 1 in rising order of f(u, v_k), l = {lower}"
+    remarks: ClassVar[tuple[Remark, ...]] = (DRAWN,)
     lower: Value = 0.5
+    sample: int | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "lower", _share(self.lower, "lower"))
+        object.__setattr__(self, "sample", checked_sample(self.sample))
 
     def __call__(self, scores: Scores, context: Context | Progress | None = None) -> Scores:
-        return Ring(at(self.lower, _now(context)), 1.0)(scores)
+        return Ring(at(self.lower, _now(context)), 1.0, self.sample)(scores)
 
     def caution(self) -> str | None:
         return _tight_start(self.lower)
 
     def sampling(self, given: NegativeSampling, progress: Progress | None = None) -> NegativeSampling:
-        return Ring(self.lower, 1.0).sampling(given, progress)
+        return Ring(self.lower, 1.0, self.sample).sampling(given, progress)
 
 
 def _tight_start(lower: Value) -> str | None:
@@ -143,3 +164,11 @@ def selected(
     elif cut == "none" and first > 0:
         cut = "below"
     return replace(given, negatives=last - first, min_negatives=narrow_last - narrow_first, cut=cut)
+
+
+def sampled(given: NegativeSampling, sample: int | None) -> NegativeSampling:
+    """After drawing so many of the kept: fewer of them, and nothing else changes for a claim (docs/certificates.md)."""
+    if sample is None:
+        return given
+    fewest = given.negatives if given.min_negatives is None else given.min_negatives
+    return replace(given, negatives=min(given.negatives, sample), min_negatives=min(fewest, sample))

@@ -72,8 +72,8 @@ def entries() -> dict[str, tuple[str, dict[str, Any]]]:
     """What is compared, by name: a recipe and what is changed of it."""
     seen: dict[str, Recipe] = {}
     for name, recipe in RECIPES.items():
-        # la-neighbours is la-ring by another name, and is trained once
-        if recipe.views["name"] in PIPELINES and recipe not in seen.values():
+        # la-neighbours is la-ring by another name, and is trained once; learning from labels is a baseline
+        if recipe.views["name"] in PIPELINES and recipe not in seen.values() and name not in BASELINES:
             seen[name] = recipe
     found: dict[str, tuple[str, dict[str, Any]]] = {name: (name, {}) for name in seen}
     for label, alpha in CURRICULA.items():

@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterable
 from typing import Any
 
-from nearfar.schedules import Adaptive, Schedule
+from nearfar.schedules import Adaptive, Plateau, Schedule
 
 MEMORY = 0.99  # of the loss's moving average: about the last hundred steps
 
@@ -16,11 +16,12 @@ class AdaptiveState:
     remembered.
     """
 
-    def __init__(self, schedules: Iterable[Schedule]) -> None:
+    def __init__(self, schedules: Iterable[Schedule], steps_per_epoch: int = 1) -> None:
         adaptive = [schedule for schedule in schedules if isinstance(schedule, Adaptive)]
         self._schedules = {schedule.written(): schedule for schedule in adaptive}
         self.moves = dict.fromkeys(self._schedules, 0)
         self._before: dict[str, float] = {}
+        self._steps_per_epoch = steps_per_epoch
 
     def listens_to(self, kind: str) -> bool:
         return any(schedule.hears == kind for schedule in self._schedules.values())
@@ -37,6 +38,27 @@ class AdaptiveState:
         self._hear("loss", before - loss, "loss" in self._before)
         if math.isfinite(loss):
             self._before["loss"] = MEMORY * before + (1 - MEMORY) * loss
+        if self.listens_to("epoch"):
+            self._observe_epoch(loss)
+
+    def _observe_epoch(self, loss: float) -> None:
+        """Sums losses up to the end of an epoch; its mean then is the least so far, or one more epoch without."""
+        heard = self._before
+        heard["sum"], heard["steps"] = heard.get("sum", 0.0) + loss, heard.get("steps", 0.0) + 1
+        if heard["steps"] < self._steps_per_epoch:
+            return
+        mean = heard.pop("sum") / heard.pop("steps")
+        for name, schedule in self._schedules.items():
+            if not isinstance(schedule, Plateau):
+                continue
+            least, since = f"{name} least", f"{name} since"
+            if mean < heard.get(least, math.inf):
+                heard[least], heard[since] = mean, 0.0
+                continue
+            heard[since] = heard.get(since, 0.0) + 1
+            if heard[since] >= schedule.patience and self.moves[name] < schedule.moves:
+                self.moves[name] += 1
+                heard[since] = 0.0
 
     def _hear(self, kind: str, gain: float, comparable: bool) -> None:
         for name, schedule in self._schedules.items():

@@ -77,6 +77,19 @@ class Log:
         threading.excepthook = self._said
 
 
+class Silence:
+    """The log of a rank that writes nothing: the first one does."""
+
+    def write(self, row: Mapping[str, Any]) -> None:
+        """Not here."""
+
+    def durable(self) -> None:
+        """Nothing was written."""
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
 class Display:
     """Progress for people: a live bar on a terminal, a plain line now and then elsewhere."""
 

@@ -22,7 +22,7 @@ from nearfar.method import Method
 from nearfar.run import checkpoints
 from nearfar.run.folder import RunFolder
 from nearfar.schedules import Progress
-from nearfar.train.logs import Display, Log
+from nearfar.train.logs import Display, Log, Silence
 from nearfar.train.monitors import Diverged, readings
 from nearfar.train.rows import held_out_line, held_out_row, train_row
 from nearfar.train.saving import Saving, copied
@@ -52,7 +52,7 @@ def train(
     resumed: bool = False,
 ) -> None:
     """Trains to the end, or raises `Stopped` after saving. `facts` goes into every checkpoint beside the state."""
-    log = Log(folder, trainer.step if resumed else -1)
+    log = Log(folder, trainer.step if resumed else -1) if trainer.ranks.first else Silence()
     loop = Loop(trainer, folder, facts, display, log, looks)
     stream = batches(trainer.step, trainer.steps)
     try:
@@ -61,10 +61,11 @@ def train(
                 loop.begin()
             loop.clock = Clock(trainer)
             for batch in stream:
-                loop.step(batch.to(trainer.device), requests)
+                loop.step(trainer.here(batch), requests)
     except Diverged as diverged:
         with suppress(UserError):  # a full disk is not the reason why this run ends
-            dump(trainer, RunFolder(folder).diverged, facts)
+            if trainer.ranks.first:
+                dump(trainer, RunFolder(folder).diverged, facts)
         raise Diverged(f"{diverged}; {what_is_kept(folder)}") from None
     finally:
         stream.close()
@@ -72,10 +73,17 @@ def train(
 
 
 class Loop:
-    """What surrounds a step: renewing, logging, measuring, saving, stopping."""
+    """What surrounds a step: renewing, logging, measuring, saving, stopping. Of several ranks the first writes and measures, and all
+    do the same at the same step."""
 
     def __init__(
-        self, trainer: Trainer, folder: Path, facts: dict[str, Any], display: Display, log: Log, looks: Looks
+        self,
+        trainer: Trainer,
+        folder: Path,
+        facts: dict[str, Any],
+        display: Display,
+        log: Log | Silence,
+        looks: Looks,
     ) -> None:
         self.trainer, self.settings = trainer, trainer.settings
         self.folder, self.facts = folder, facts
@@ -99,7 +107,7 @@ class Loop:
         self.watch(taken)
         if is_due(trainer, self.settings.probe_every) or self.last:
             self.clock.pause(self.measure)
-        self.save_when_due(batch, taken, requests.reason())
+        self.save_when_due(batch, taken, trainer.ranks.agreed(requests.reason()))
 
     @property
     def last(self) -> bool:
@@ -112,7 +120,8 @@ class Loop:
             self.say(warning)
         if trainer.step % self.settings.log_every and trainer.step != 1 and not self.last:
             return
-        seen = readings(next(iter(taken.outcome.encoded.anchors.values())))
+        anchors = next(iter(taken.outcome.encoded.anchors.values()))
+        seen = readings(trainer.ranks.everyones(anchors))
         row = train_row(trainer, taken, seen, self.clock.rate())
         self.log.write(row)
         self.display.show(row)
@@ -124,27 +133,36 @@ class Loop:
 
     def measure(self) -> None:
         """Asks what was not trained on: the held-out estimate and the probe."""
+        score = self.trainer.ranks.from_first(self.measured)
+        if score is not None:
+            self.trainer.adaptive.observe_score(score)
+
+    def measured(self) -> float | None:
+        """Writes down both, and returns what the probe says."""
         trainer, looks = self.trainer, self.looks
         now = {"step": trainer.step, "epoch": trainer.progress.epoch}
         found = looks.estimate(trainer.method, trainer.progress) if looks.estimate is not None else None
         if found is not None and math.isfinite(found.nats):
             self.log.write({"kind": "held-out", **now, **held_out_row(found)})
             if self.last:
-                self.display.say(held_out_line(found))
+                tells = getattr(self.trainer.method.encoders, "tells", "shared by two views")
+                self.display.say(held_out_line(found, tells))
         if looks.probe is not None and self.settings.probe_every:
             try:
                 score = looks.probe(trainer.method)
             except NotFinite as problem:  # the weights exploded: what stops the run says more
                 self.say(f"the probe was left out: {problem}")
-                return
+                return None
             self.log.write({"kind": "probe", **now, "knn_top1": score})
-            trainer.adaptive.observe_score(score)
+            return score
+        return None
 
     def save_when_due(self, batch: Batch, taken: Step, stop: str | None) -> None:
         trainer = self.trainer
         self.saving.check()
         self.overdue = self.overdue or trainer.step % self.settings.checkpoint_every == 0
-        self.overdue = self.overdue or self.saving.minutes() >= self.settings.checkpoint_minutes
+        late = trainer.ranks.first and self.saving.minutes() >= self.settings.checkpoint_minutes
+        self.overdue = self.overdue or trainer.ranks.agreed("time" if late else None) is not None
         if stop or self.overdue or self.last:
             self.overdue = not self.clock.pause(partial(self.save, batch, taken))
         if stop or self.last:
@@ -162,6 +180,8 @@ class Loop:
         return True
 
     def write(self) -> None:
+        if not self.trainer.ranks.first:
+            return
         self.log.durable()
         tensors, own = self.trainer.state()
         self.saving.submit(

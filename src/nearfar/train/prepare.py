@@ -9,6 +9,8 @@ from torch import nn
 
 from nearfar.buffers import frozen
 from nearfar.data import Stream
+from nearfar.data.stream import batch_of
+from nearfar.encoding import Encoding
 from nearfar.errors import UserError
 from nearfar.evaluate.knn import knn_probe
 from nearfar.method import Method
@@ -16,9 +18,10 @@ from nearfar.modalities import DataSet, Description
 from nearfar.modalities.base import MakeViews
 from nearfar.modalities.dataset import grouped
 from nearfar.modalities.showing import plain_views
+from nearfar.ranks import ALONE, Ranks
 from nearfar.recipes.build import NONE
 from nearfar.recipes.given import VIEWS, Objects
-from nearfar.run.features import features
+from nearfar.run.features import features, shared_batches
 from nearfar.run.trained import backbone_of, fresh_method, views_of
 from nearfar.schedules import Adaptive, Progress, at, written
 from nearfar.settings import Settings
@@ -31,9 +34,14 @@ LEAST_PROBED = 50  # labelled instances: of fewer, a held-out fifth tells nothin
 
 
 def described(
-    data: DataSet, settings: Settings, before: Description | None, allow_change: bool
+    data: DataSet,
+    settings: Settings,
+    before: Description | None,
+    allow_change: bool,
+    whole: DataSet | None = None,
 ) -> Description:
-    """What the data are like: size of a view, statistics, vocabulary. A resumed run keeps its own."""
+    """What the data are like: size of a view, statistics, vocabulary, classes (of the `whole` that they are part of). A resumed
+    run keeps its own."""
     if before is not None and before.fingerprint != data.fingerprint:
         if not allow_change:
             raise UserError(
@@ -43,7 +51,7 @@ def described(
         return before.of(data)
     if before is not None:
         return before.resized(settings.image_size)
-    return settings.modality.describe(data, settings.image_size)
+    return settings.modality.describe(data, settings.image_size).labelled(*(whole or data).label_range)
 
 
 def prepare(
@@ -53,12 +61,22 @@ def prepare(
     device: torch.device,
     precision: torch.dtype,
     objects: Objects = NONE,
+    ranks: Ranks = ALONE,
 ) -> tuple[Trainer, Stream]:
     views = views_of(settings, known, device, objects)
     if VIEWS in objects:
         check_own_views(views, data, settings)
-    stream = Stream(data, views, settings.batch_size, settings.seed, workers=settings.workers)
+    stream = Stream(
+        data,
+        views,
+        settings.batch_size,
+        settings.seed,
+        workers=settings.workers,
+        rank=ranks.rank,
+        world=ranks.world,
+    )
     method = fresh_method(settings, known, objects)
+    method.encoding = Encoding(ranks, settings.batch_norm, settings.encode_chunk)
     for part in method.modules():
         if isinstance(part, Grouping):
             part.assign(torch.from_numpy(grouped(data, part.by)))
@@ -126,21 +144,27 @@ def prime(trainer: Trainer, data: DataSet, known: Description) -> None:
     seed_step(trainer.settings.seed, 2**40)
     # parts of almost equal size: a last part of one image would have no batch statistics
     for part in np.array_split(rows, max(1, wanted // trainer.settings.batch_size)):
-        (shown,) = plain(data.load(part), 0, 0, part)
+        own = part[trainer.ranks.share(len(part))]
+        (shown,) = plain(data.load(own), 0, 0, own)
         views = plain.as_views(shown, trainer.settings.views["count"])
-        trainer.method.prime(Batch(views, torch.from_numpy(part)).to(trainer.device))
+        trainer.method.prime(trainer.here(batch_of(data, views, own)))
 
 
 @torch.no_grad()
 def embedded(trainer: Trainer, data: DataSet, known: Description) -> torch.Tensor:
-    """What the key network says of every image in plain view, in order; no network moves."""
+    """What the key network says of every image in plain view, in order; no network moves. Ranks share the batches."""
+    mine, gather = shared_batches(data, trainer.settings.batch_size, trainer.ranks)
     plain = trainer.settings.modality.plain(trainer.settings.views, known, trainer.device)
     with frozen(trainer.method):
         parts = [
-            trainer.method.embed(plain.as_views(view, 1)[0].to(trainer.device)).cpu()
-            for view in plain_views(data, plain, trainer.settings.batch_size, trainer.settings.workers)
+            trainer.method.embed(_shown(trainer, plain.as_views(view, 1)[0])).cpu()
+            for view in plain_views(mine, plain, trainer.settings.batch_size, trainer.settings.workers)
         ]
-    return torch.cat(parts)
+    return gather(torch.cat(parts))
+
+
+def _shown(trainer: Trainer, view: torch.Tensor) -> torch.Tensor:
+    return trainer.here(Batch((view,), torch.empty(0, dtype=torch.long))).views[0]
 
 
 def why_not_probed(data: DataSet) -> str | None:

@@ -1,7 +1,8 @@
 """From settings to a trained run: what `nearfar pretrain` and `nf.pretrain` do."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -9,13 +10,14 @@ from typing import Any
 import torch
 
 from nearfar.data import Limits, Located, Stream, locate
-from nearfar.data.aside import kept_aside
+from nearfar.data.aside import few_labelled, kept_aside
 from nearfar.data.unscanned import found_so_far
 from nearfar.encoders import parameters_of
 from nearfar.errors import UserError
 from nearfar.hardware import environment, keep_freed_memory, pick_device, pick_precision
 from nearfar.method import Method
 from nearfar.modalities import DataSet, Description
+from nearfar.ranks import ALONE, Ranks, join
 from nearfar.recipes.build import NONE
 from nearfar.recipes.given import Objects, given
 from nearfar.run import checkpoints
@@ -31,6 +33,7 @@ from nearfar.train.defaults import resolve_here
 from nearfar.train.init import start_from
 from nearfar.train.logs import Display
 from nearfar.train.loop import Looks, train
+from nearfar.train.memory import MEASURED, choose_chunk
 from nearfar.train.prepare import (
     check_heard,
     described,
@@ -39,6 +42,7 @@ from nearfar.train.prepare import (
     prepare,
     prime,
 )
+from nearfar.train.several import of_first, opened_by_all
 from nearfar.train.trainer import Trainer
 from nearfar.train.unseen import make_estimate, never_trained_on
 
@@ -76,6 +80,22 @@ def pretrain(
     )
 
 
+def train_supervised(
+    data: Any, out: str | Path, *, labels: Any = None, recipe: str | Method = "supervised", **settings: Any
+) -> Run:
+    """Trains encoder and classifier on the labels of `data`, by cross-entropy: `pretrain` with the recipe "supervised".
+
+        run = nf.train("photos/", out="runs/labels", init="runs/photos", layer_decay=0.7, labels=0.01)
+
+    `labels` is a number where it is the setting (this share of the labelled data, or so many of each class) and an array where it
+    holds the labels of an array of instances; both: the array here, the number as config={"labels": 0.01}.
+    """
+    if isinstance(labels, (int, float)) and not isinstance(labels, bool):
+        settings["config"] = {**(settings.get("config") or {}), "labels": labels}
+        labels = None
+    return pretrain(recipe, data, out, labels=labels, **settings)
+
+
 def run_pretraining(
     settings: Settings,
     data: Any,
@@ -87,30 +107,46 @@ def run_pretraining(
     objects: Objects = NONE,
 ) -> Run:
     folder, located = RunFolder(out), data if isinstance(data, Located) else locate(data)
-    fresh = begins_anew(settings, folder, allow_change)
+    ranks = join()
     check_kind(settings, located)
-    with folder.claimed():
-        restored = None if fresh else newest_checkpoint(folder)
-        ready = make_ready(settings, located, folder, restored, allow_change, objects)
-        notes = write_down(settings, folder, ready)
+    with folder.claimed() if ranks.first else nullcontext():
+        restored = where_it_stopped(settings, folder, allow_change, ranks)
+        ready = make_ready(settings, located, folder, restored, allow_change, objects, ranks)
+        notes = notes_of(ready.everything, ready.aside, len(ready.images), settings.batch_size)
+        if ranks.first:
+            write_down(settings, folder, ready, notes)
         keep_freed_memory()
         trainer = ready.trainer
+        quiet = quiet or not ranks.first
         display = Display(trainer.steps, trainer.step, settings.epochs, ready.images.unit, quiet)
         announce(display, settings, notes, trainer)
-        for sentence in filter(None, (said, ready.begun_from)):
+        for sentence in filter(None, (said, *ready.remarks)):
             display.say(sentence)
         with torch.random.fork_rng(devices=[]):
             if restored is None:
                 prime(trainer, ready.images, ready.known)
-            facts = {"data": ready.known.as_plain(), "unseen": ready.unseen}
+            chunk = trainer.method.encoding.chunk
+            facts = {"data": ready.known.as_plain(), "unseen": ready.unseen, "encode_chunk": chunk}
             train(
                 trainer, ready.stream.batches, out, facts, display, ready.looks, resumed=restored is not None
             )
-        # what was not decoded at opening may have turned out to be unusable
-        folder.write_notes(notes_of(found_so_far(ready.everything), ready.aside, settings.batch_size))
+        if ranks.first:  # what was not decoded at opening may have turned out to be unusable
+            found = found_so_far(ready.everything)
+            folder.write_notes(notes_of(found, ready.aside, len(ready.images), settings.batch_size))
+        ranks.wait()  # until the last checkpoint is there
     run = Run(out, folder.settings(), objects, located)
     run.remember(ready.everything)
     return run
+
+
+def where_it_stopped(
+    settings: Settings, folder: RunFolder, allow_change: bool, ranks: Ranks
+) -> checkpoints.Loaded | None:
+    """The checkpoint that a run goes on from, as rank 0 finds it; None at its beginning."""
+    if not ranks.first:
+        return of_first(None, ranks)
+    fresh = begins_anew(settings, folder, allow_change)
+    return of_first(None if fresh else newest_checkpoint(folder), ranks)
 
 
 def begins_anew(settings: Settings, folder: RunFolder, allow_change: bool) -> bool:
@@ -138,7 +174,7 @@ class Ready:
     looks: Looks
     unseen: bool | None  # whether what is kept aside was never trained on
     resumed: bool
-    begun_from: str | None  # a sentence about weights from elsewhere
+    remarks: tuple[str | None, ...]  # sentences: weights from elsewhere, encoding in parts
 
 
 def make_ready(
@@ -148,23 +184,29 @@ def make_ready(
     restored: checkpoints.Loaded | None,
     allow_change: bool,
     objects: Objects,
+    ranks: Ranks = ALONE,
 ) -> Ready:
     """Opens the data, builds the method and puts it where it stopped, if it did."""
-    device = pick_device(settings.device)
+    device = pick_device(settings.device, ranks.local if ranks.several else None)
     before = settings.modality.description(restored.facts["data"]) if restored else None
     limits = Limits(max_bad_share=settings.max_bad_share, quarantine=folder.quarantine, scans=folder.cache)
     options = settings.modality.opening(settings.views, settings.image_size, before)
-    everything = located.open(limits, **options)
+    everything = opened_by_all(located, limits, options, ranks)
     images, aside = kept_aside(everything, settings.held_out, settings.seed)
-    known = described(images, settings, before, allow_change)
+    images = few_labelled(images, settings.labels, settings.labels_seed)
+    known = described(images, settings, before, allow_change, everything)
     precision = pick_precision(settings.precision, device)
-    trainer, stream = prepare(settings, images, known, device, precision, objects)
+    trainer, stream = prepare(settings, images, known, device, precision, objects, ranks)
     probe = make_probe(images, known, settings, device) if settings.probe_every else None
     check_heard(settings, images, probe is not None)
-    unseen = never_trained_on(known, settings, restored, objects)
+    unseen = never_trained_on(known, everything, settings, restored, objects)
     if restored:
         resume(trainer, restored, folder.path)
     begun_from = start_from(trainer.method, settings.init) if settings.init and not restored else None
+    ranks.copy_first(list(trainer.method.state_dict().values()))  # modules that somebody made began anyhow
+    before_chunk = restored.facts.get("encode_chunk") if restored else None
+    chunk, in_parts = choose_chunk(trainer, stream.few(MEASURED), before_chunk)
+    trainer.method.encoding = replace(trainer.method.encoding, chunk=chunk)
     looks = Looks(
         lambda: embedded(trainer, images, known),
         probe,
@@ -172,22 +214,30 @@ def make_ready(
     )
     held = 0 if aside is None else len(aside)
     return Ready(
-        everything, images, held, known, trainer, stream, looks, unseen, restored is not None, begun_from
+        everything,
+        images,
+        held,
+        known,
+        trainer,
+        stream,
+        looks,
+        unseen,
+        restored is not None,
+        (begun_from, in_parts),
     )
 
 
-def write_down(settings: Settings, folder: RunFolder, ready: Ready) -> DataNotes:
+def write_down(settings: Settings, folder: RunFolder, ready: Ready, notes: DataNotes) -> None:
     """Settings, what became of the data, and the machine."""
     folder.write_settings(settings)
-    notes = notes_of(ready.everything, ready.aside, settings.batch_size)
     folder.write_notes(notes)
     began = (folder.environment() or {}).get("started") if ready.resumed else None
     facts_here = {
         "started": began or f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}",
         "precision": str(ready.trainer.precision),
     }
-    folder.write_environment({**environment(), "device": str(ready.trainer.device), **facts_here})
-    return notes
+    several = {"ranks": ready.trainer.ranks.world} if ready.trainer.ranks.several else {}
+    folder.write_environment({**environment(), "device": str(ready.trainer.device), **facts_here, **several})
 
 
 def changes_since(settings: Settings, out: Path) -> str:
@@ -240,7 +290,11 @@ def announce(display: Display, settings: Settings, notes: DataNotes, trainer: Tr
         display.say(line)
     display.say(
         f"{settings.recipe} with {settings.backbone} ({parameters_of(backbone):,} weights), {trainer.steps} steps of "
-        f"{settings.batch_size} {notes.unit}, {kind} on {trainer.device}"
+        f"{settings.batch_size} {notes.unit}, {kind} on {trainer.device}{_shared(trainer.ranks)}"
     )
     if trainer.step:
         display.say(f"resuming from step {trainer.step}")
+
+
+def _shared(ranks: Ranks) -> str:
+    return f" by {ranks.world} processes" if ranks.several else ""

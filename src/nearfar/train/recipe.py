@@ -10,10 +10,12 @@ from nearfar.recipes.given import given
 from nearfar.resolve import resolve
 from nearfar.run.trained import fresh_method
 
-INSTANCES = 1024
+INSTANCES, CLASSES = 1024, 10
 
 
-def recipe(name: str, data: Any = None, *, instances: int = INSTANCES, **settings: Any) -> Method:
+def recipe(
+    name: str, data: Any = None, *, instances: int = INSTANCES, classes: int = CLASSES, **settings: Any
+) -> Method:
     """The method that a recipe names, before its first step: what `pretrain` would train with these settings and objects.
 
         method = nf.recipe("moco", data=images, backbone=my_module, negatives={"size": 512})
@@ -21,16 +23,17 @@ def recipe(name: str, data: Any = None, *, instances: int = INSTANCES, **setting
         method.advance(outcome, progress)
 
     `data` are anything `open_data` takes, and say what networks are shown; without them, it is small colour pictures (`image_size` or 32
-    pixels a side) or what else the recipe is written for, `instances` of them. Initial weights are a function of `seed`.
+    pixels a side) or what else the recipe is written for, `instances` of them in `classes` classes. Initial weights are a function of `seed`.
     """
     located = None if data is None else locate(data)
     asked = given(name, settings)
     modality = None if located is None else located.modality
     chosen = resolve(asked.recipe, "data", *asked.layers, modality=modality, objects=asked.objects)
     if located is None:
-        known = chosen.modality.typical(instances).resized(chosen.image_size)
+        known = chosen.modality.typical(instances).resized(chosen.image_size).labelled(classes)
     else:
         options = chosen.modality.opening(chosen.views, chosen.image_size, None)
-        known = chosen.modality.describe(located.open(Limits(), **options), chosen.image_size)
+        opened = located.open(Limits(), **options)
+        known = chosen.modality.describe(opened, chosen.image_size).labelled(*opened.label_range)
     with torch.random.fork_rng(devices=[]):
         return fresh_method(chosen, known, asked.objects)

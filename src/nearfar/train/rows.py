@@ -3,6 +3,7 @@
 import math
 from typing import Any
 
+from nearfar.hardware import peak_memory
 from nearfar.held_out import HeldOut
 from nearfar.schedules import at
 from nearfar.train.monitors import Readings
@@ -18,6 +19,7 @@ def train_row(trainer: Trainer, taken: Step, seen: Readings, rate: float) -> dic
         "ceiling": math.nan if outcome.ceiling is None else outcome.ceiling,
         **({} if outcome.prior is None else {"prior": float(outcome.prior.detach())}),
         "images_per_s": rate,
+        **({} if (most := peak_memory(trainer.device)) is None else {"peak_memory": most}),
         "grad_norm": taken.norm,
         "deviation": seen.deviation,
         "rank": seen.rank,
@@ -41,11 +43,11 @@ def held_out_row(found: HeldOut) -> dict[str, Any]:
     }
 
 
-def held_out_line(found: HeldOut) -> str:
+def held_out_line(found: HeldOut, tells: str) -> str:
     certificate = found.certificate
     ceiling = "" if certificate.ceiling is None else f", ceiling {certificate.ceiling:.3g}"
     return (
-        f"on {found.instances} held-out instances: {found.nats:.3f} ± {found.error:.3f} nats shared by two views "
+        f"on {found.instances} held-out instances: {found.nats:.3f} ± {found.error:.3f} nats {tells} "
         f"({certificate.status} lower bound{ceiling})"
         if certificate.status == "proven"
         else f"on {found.instances} held-out instances: {found.nats:.3f} nats, {certificate.status}: {certificate.condition}"

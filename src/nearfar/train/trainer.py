@@ -17,6 +17,7 @@ from nearfar import optimisers
 from nearfar.method import Method
 from nearfar.run import checkpoints
 from nearfar.run.facts import fits
+from nearfar.run.trained import backbones_of
 from nearfar.schedules import Progress, Value, at, cosine
 from nearfar.settings import Settings
 from nearfar.train.adaptive import AdaptiveState
@@ -34,12 +35,14 @@ class Step:
     """What a step found, and where in the run it was computed: what schedules said of it, they said then."""
 
     outcome: Outcome
+    loss: float  # the same on all ranks
     norm: float  # of the gradient
     progress: Progress
 
 
 class Trainer:
-    """A method, its optimiser and its monitors at some step of a run."""
+    """A method, its optimiser and its monitors at some step of a run. `precision` is that of the encoders' arithmetic; with float64
+    weights and all else are too, so that differences tell of mistakes and not of rounding (`equality`)."""
 
     def __init__(
         self,
@@ -51,6 +54,9 @@ class Trainer:
     ) -> None:
         self.method = method.to(device=device, memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.settings, self.device, self.precision = settings, device, precision
+        self.ranks = method.encoding.ranks
+        if precision is torch.float64:
+            self.method.double()
         self.steps_per_epoch = steps_per_epoch
         self.steps = settings.epochs * steps_per_epoch
         self.step = 0
@@ -65,11 +71,12 @@ class Trainer:
             weight_decay=settings.weight_decay,
             momentum=settings.momentum,
             options=settings.optimizer_options,
+            scales=optimisers.layer_scales(self.method, backbones_of(self.method), settings.layer_decay),
         )
         self.collapse = Collapse()
         self.finite = Finite(settings.skip_steps)
         self.motion = Motion()
-        self.adaptive = AdaptiveState([self.lr, *settings.schedules().values()])
+        self.adaptive = AdaptiveState([self.lr, *settings.schedules().values()], self.steps_per_epoch)
         # a mask may hold infinities, and so does a running mean that has seen nothing yet
         self.unbounded = [
             f"method/{name}"
@@ -136,28 +143,34 @@ class Trainer:
         self.motion.restore(facts.get("motion", {"still": None}))
         self.adaptive.restore(facts.get("walks", {"moves": {}, "before": {}}))
 
+    def here(self, batch: Batch) -> Batch:
+        """A batch as the method takes it."""
+        return batch.to(self.device, torch.float64 if self.precision is torch.float64 else None)
+
     def train_step(self, batch: Batch) -> Step:
         """One step. Those that are not finite change nothing."""
         progress = self.progress
         optimisers.set_lr(self.optimizer, at(self.lr, progress))
-        outcome, norm = self._differentiated(batch, progress)
+        outcome, loss, norm = self._differentiated(batch, progress)
         self.step += 1
-        loss = float(outcome.loss.detach())
         if self.finite.observe(loss, norm, self.step) == "step":
             self.optimizer.step()
             self.method.advance(outcome, progress)
         self.adaptive.observe_loss(loss)
-        return Step(outcome, norm, progress)
+        return Step(outcome, loss, norm, progress)
 
-    def _differentiated(self, batch: Batch, progress: Progress) -> tuple[Outcome, float]:
-        """What the method makes of a batch, its gradients in place, clipped, and their norm before that."""
+    def _differentiated(self, batch: Batch, progress: Progress) -> tuple[Outcome, float, float]:
+        """What the method makes of a batch, its loss, and the norm of its gradients, which are in place and clipped: the same on all
+        ranks, also where their arithmetic is not."""
         seed_step(self.settings.seed, progress.step)
         self.method.train()
         with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self.precision is torch.bfloat16):
             outcome = self.method(batch, progress)
         self.optimizer.zero_grad(set_to_none=True)
         outcome.loss.backward()
-        return outcome, optimisers.clip(self.method.parameters(), self.settings.clip)
+        loss = outcome.loss.detach().clone()
+        self.ranks.average_gradients(self.method.parameters(), loss)
+        return outcome, float(loss), optimisers.clip(self.method.parameters(), self.settings.clip)
 
     def sound(self, batch: Batch, taken: Step) -> bool:
         """Whether a run can go on from here: the last step counted, every number is finite, and so are loss and gradient of the
@@ -167,6 +180,6 @@ class Trainer:
         """
         if not self.finite.steady or checkpoints.not_finite(self.state()[0], self.unbounded):
             return False
-        outcome, norm = self._differentiated(batch, taken.progress)
+        _, loss, norm = self._differentiated(batch, taken.progress)
         self.optimizer.zero_grad(set_to_none=True)
-        return math.isfinite(float(outcome.loss.detach())) and math.isfinite(norm)
+        return math.isfinite(loss) and math.isfinite(norm)

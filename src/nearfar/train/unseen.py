@@ -1,7 +1,7 @@
 """The held-out estimate of a run: what two views tell about each other, on instances that were kept aside.
 
 It proves something only if nothing was fitted to them. A run remembers whether that is so (`unseen` among a checkpoint's facts):
-one that went on with another split, or began with weights from elsewhere, cannot claim it.
+one that went on with another split, or began with weights of a run that saw them, cannot claim it.
 """
 
 import hashlib
@@ -13,12 +13,13 @@ import numpy as np
 import torch
 
 from nearfar.data.aside import HELD_OUT_DRAW
+from nearfar.data.stream import batch_of
 from nearfar.held_out import HeldOut, held_out_estimate
 from nearfar.method import Method
 from nearfar.modalities import DataSet, Description
 from nearfar.modalities.showing import plain_views
 from nearfar.recipes.build import NONE
-from nearfar.recipes.given import BACKBONE, METHOD, Objects
+from nearfar.recipes.given import BACKBONE, METHOD, VIEWS, Objects
 from nearfar.run.checkpoints import Loaded
 from nearfar.run.trained import Run, views_of
 from nearfar.schedules import Progress
@@ -31,24 +32,34 @@ Estimate = Callable[[Method, Progress], HeldOut | None]
 
 
 def never_trained_on(
-    known: Description, settings: Settings, restored: Loaded | None, objects: Objects = NONE
+    known: Description,
+    everything: DataSet,
+    settings: Settings,
+    restored: Loaded | None,
+    objects: Objects = NONE,
 ) -> bool | None:
     """Whether what is kept aside was never trained on; None where nobody knows: weights came from elsewhere."""
     if restored is not None:
         before = settings.modality.description(restored.facts["data"])
         return False if before.fingerprint != known.fingerprint else restored.facts.get("unseen")
     if settings.init is not None:
-        return _of_the_same_split(settings.init, known)
-    return None if {METHOD, BACKBONE, "encoders"} & set(objects) else True
+        return _never_seen_by(settings.init, known, everything)
+    return None if {METHOD, BACKBONE, "encoders", "critic"} & set(objects) else True
 
 
-def _of_the_same_split(init: str, known: Description) -> bool | None:
+def _never_seen_by(init: str, known: Description, everything: DataSet) -> bool | None:
+    """Whether a run whose weights one begins with never saw what is kept aside: so if it kept the same aside, not if it was trained on
+    another part of the same data; of other data nobody knows."""
     try:
-        facts = Run.open(init).facts
+        run = Run.open(init)
+        facts = run.facts
+        theirs = run.trained_on(everything).fingerprint
     except Exception:  # a weights file, or what is no run at all: `start_from` has said so
         return None
-    same = facts["data"].get("fingerprint") == known.fingerprint
-    return facts.get("unseen") if same else None
+    before = facts["data"].get("fingerprint")
+    if before == known.fingerprint:
+        return facts.get("unseen")
+    return False if before == theirs else None
 
 
 def make_estimate(
@@ -74,15 +85,40 @@ def make_estimate(
             # a method that knows one view of each instance by its place in a bank is asked about a second one here
             if settings.views["count"] == 1 and not getattr(method.encoders, "one_view", False):
                 seen = (*seen, *shown(rows, 1))
-            yield Batch(seen, torch.from_numpy(rows)).to(device)
+            yield batch_of(aside, seen, rows).to(device)
 
-    copied = cache(lambda: copies(aside, images, settings, known))
+    @cache
+    def looked_at() -> tuple[str, bool]:
+        return dependence(aside, images, settings, known), VIEWS in objects and _mixes(aside, settings, shown)
 
     def estimate(method: Method, progress: Progress) -> HeldOut | None:
         with torch.random.fork_rng(devices=[]):
-            return held_out_estimate(method, batches(method), progress, held_out=unseen, copies=copied())
+            dependent, mixed = looked_at()
+            return held_out_estimate(
+                method, batches(method), progress, held_out=unseen, dependent=dependent, mixed=mixed
+            )
 
     return estimate
+
+
+def _mixes(aside: DataSet, settings: Settings, shown: Callable[..., tuple[torch.Tensor, ...]]) -> bool:
+    """Whether somebody's own views of an instance are others when half of its batch is not there (mixed pictures)."""
+    rows = np.arange(min(len(aside), settings.batch_size))
+    half = np.sort(order(settings.seed, HELD_OUT_DRAW + 3, len(rows))[: len(rows) // 2])
+    return any(
+        not torch.allclose(alone, beside[half], rtol=1e-3, atol=1e-3)
+        for alone, beside in zip(shown(rows[half], 0), shown(rows, 0), strict=True)
+    )
+
+
+def dependence(aside: DataSet, images: DataSet, settings: Settings, known: Description) -> str:
+    """Why the instances kept aside are no independent draws, in a clause; empty where nothing speaks against it."""
+    if aside.cut_from is not None and images.cut_from is not None:
+        shared = np.isin(aside.cut_from, images.cut_from)
+        if shared.any() or len(np.unique(aside.cut_from)) < len(aside):
+            return f"{aside.unit} of one file are among these, or here and among those trained on"
+    found = copies(aside, images, settings, known)
+    return f"{found} of these instances are copies" if found else ""
 
 
 def copies(aside: DataSet, images: DataSet, settings: Settings, known: Description) -> int:

@@ -123,6 +123,7 @@ PIPELINES: dict[str, tuple[Augment, Augment]] = {
     "moco": (INSTDISC, INSTDISC),
     "instdisc": (INSTDISC, INSTDISC),
     "cmc": (CMC, CMC),
+    "crop-flip": (CMC, CMC),
     "none": (NONE, NONE),
 }
 

@@ -1,23 +1,9 @@
-"""A number, or how a number moves over a run.
+"""Shapes of schedules: each a pure function of how far a run is."""
 
-Wherever nearfar takes a number that could sensibly change while training (alpha, a ring's edges, momentum,
-temperature, the learning rate), it takes a `Value`: a float, or a schedule. A schedule is a pure function of
-`Progress`, so it needs no state and a resumed run reads the same numbers. What adaptive ones have heard so far is part of
-the progress too: the loop keeps it (`nearfar.train.adaptive`) and checkpoints hold it.
-
-    selection = Ring(lower=linear(0.0, 0.9), upper=0.99)
-    bound     = MultiLabelCPC(alpha=geometric(10.0, 0.1))
-    encoders  = Momentum(network, momentum=cosine(0.99, 1.0))
-
-In settings the same is written `selection.lower=linear(0,0.9)` or `{linear: {start: 0, end: 0.9}}`.
-"""
-
-import contextlib
 import math
-import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from nearfar.errors import UserError
 
@@ -78,7 +64,7 @@ def _check_epochs(epochs: float | None) -> None:
         raise UserError(f"a schedule's epochs was {epochs}; it must be above 0")
 
 
-def _check_whole(schedule: str, key: str, number: float) -> None:
+def check_whole(schedule: str, key: str, number: float) -> None:
     if not number >= 1 or number != number // 1:
         raise UserError(f"{schedule}'s {key} was {number:g}; it must be a whole number from 1")
 
@@ -194,7 +180,7 @@ class Stairs(Schedule):
 
     def __post_init__(self) -> None:
         _check_epochs(self.epochs)
-        _check_whole(self.name, "jumps", self.jumps)
+        check_whole(self.name, "jumps", self.jumps)
 
     def __call__(self, progress: Progress) -> float:
         done = math.floor(_portion(progress, self.epochs) * (self.jumps + 1))
@@ -202,45 +188,6 @@ class Stairs(Schedule):
 
     def ends(self) -> tuple[float, float]:
         return self.start, self.end
-
-
-@dataclass(frozen=True)
-class Adaptive(Schedule):
-    """From start to end in `moves` equal moves: one onwards for good news, one back for bad (Wu et al. 2021, App. E).
-
-    Which news is the subclass's: it never goes beyond either end.
-    """
-
-    start: float
-    end: float
-    moves: float = 10.0
-    hears: ClassVar[str] = ""
-
-    def __post_init__(self) -> None:
-        _check_whole(self.name, "moves", self.moves)
-
-    def __call__(self, progress: Progress) -> float:
-        return self.start + (self.end - self.start) * progress.walked.get(self.written(), 0) / self.moves
-
-    def ends(self) -> tuple[float, float]:
-        return self.start, self.end
-
-
-@dataclass(frozen=True)
-class OnScore(Adaptive):
-    """Moves at every probe: onwards if the validation score rose since the last one, otherwise back."""
-
-    name: ClassVar[str] = "on_score"
-    hears: ClassVar[str] = "score"
-
-
-@dataclass(frozen=True)
-class OnLoss(Adaptive):
-    """Moves at every step: onwards if the loss is below its moving average, otherwise back."""
-
-    moves: float = 200.0
-    name: ClassVar[str] = "on_loss"
-    hears: ClassVar[str] = "loss"
 
 
 Value = float | Schedule
@@ -285,32 +232,8 @@ def stairs(start: float, end: float, jumps: float = 3, epochs: float | None = No
     return Stairs(float(start), float(end), float(jumps), _float(epochs))
 
 
-def on_score(start: float, end: float, moves: float = 10) -> OnScore:
-    return OnScore(float(start), float(end), float(moves))
-
-
-def on_loss(start: float, end: float, moves: float = 200) -> OnLoss:
-    return OnLoss(float(start), float(end), float(moves))
-
-
 def learnt(start: float) -> Learnt:
     return Learnt(float(start))
-
-
-SCHEDULES: dict[str, Callable[..., Schedule]] = {
-    "linear": linear,
-    "geometric": geometric,
-    "cosine": cosine,
-    "steps": steps,
-    "stairs": stairs,
-    "on_score": on_score,
-    "on_loss": on_loss,
-}
-
-_CALL = re.compile(r"\s*([a-z_]+)\s*\(([^()]*)\)\s*")
-
-
-_LARGEST = 1e100  # far beyond any setting, and safe to multiply
 
 
 def ends(value: Value) -> tuple[float, float]:
@@ -326,71 +249,3 @@ def at(value: Value, progress: Progress | None = None) -> float:
 def written(value: Value) -> str:
     """A value as one would set it."""
     return value.written() if isinstance(value, Schedule) else f"{value:g}"
-
-
-def parse_learnable(raw: Any, key: str = "value") -> Learnable:
-    """A `Value` from a setting, or `learnt(0.07)`."""
-    if isinstance(raw, Learnt):
-        return raw
-    name, positional, named = _schedule_parts(raw)
-    if name != "learnt":
-        return parse_value(raw, key)
-    numbers = [*positional, *named.values()]
-    if len(numbers) != 1 or numbers[0] is None or not abs(numbers[0]) <= _LARGEST:
-        raise UserError(f"{key} was {raw!r}; expected one finite number to begin with, such as learnt(0.07)")
-    return learnt(numbers[0])
-
-
-def parse_value(raw: Any, key: str = "value") -> Value:
-    """A `Value` from a setting: a number, `linear(0,0.9)`, or `{linear: {start: 0, end: 0.9}}`."""
-    if isinstance(raw, Schedule):
-        return raw
-    if isinstance(raw, Learnt) or _schedule_parts(raw)[0] == "learnt":
-        shown = raw.written() if isinstance(raw, Learnt) else raw
-        raise UserError(f"{key} was {shown}; it cannot be learnt: expected a number or a schedule")
-    if isinstance(raw, str):
-        with contextlib.suppress(ValueError):
-            raw = float(raw)
-    if isinstance(raw, (int, float)) and not isinstance(raw, bool):
-        if abs(raw) > _LARGEST or raw != raw:
-            raise UserError(f"{key} was {raw}; it must be a finite number or a schedule")
-        return float(raw)
-    allowed = "a number or a schedule such as linear(0,0.9); schedules are " + ", ".join(SCHEDULES)
-    name, positional, named = _schedule_parts(raw)
-    if name not in SCHEDULES:
-        raise UserError(f"{key} was {raw!r}; expected {allowed}")
-    numbers = [v for v in (*positional, *named.values()) if v is not None]
-    if any(abs(v) > _LARGEST or v != v for v in numbers):
-        raise UserError(f"{key} was {raw!r}; a schedule's numbers must be finite")
-    try:
-        schedule = SCHEDULES[name](*positional, **named)
-        schedule.ends()
-        return schedule
-    except OverflowError:
-        raise UserError(f"{key} was {raw!r}, which grows beyond every number; use a smaller factor") from None
-    except TypeError:
-        raise UserError(
-            f"{key} was {raw!r}, which are not the arguments of {name}; expected {allowed}"
-        ) from None
-    except UserError as problem:
-        raise UserError(f"{key}: {problem}") from None
-
-
-def _schedule_parts(raw: Any) -> tuple[str, list[float | None], dict[str, float]]:
-    """(name, positional, named) of a written schedule; an empty name when it is not one."""
-    if isinstance(raw, str) and (call := _CALL.fullmatch(raw)):
-        try:
-            parts = [part.strip().lower() for part in call[2].split(",") if part.strip()]
-            return call[1], [None if part == "none" else float(part) for part in parts], {}
-        except ValueError:
-            return "", [], {}
-    if isinstance(raw, Mapping) and len(raw) == 1:
-        name, arguments = next(iter(raw.items()))
-        numbers = isinstance(arguments, Mapping) and all(
-            isinstance(v, (int, float)) for v in arguments.values()
-        )
-        if isinstance(arguments, Mapping) and numbers:
-            return str(name), [], {str(k): v for k, v in arguments.items()}
-        if isinstance(arguments, (list, tuple)) and all(isinstance(v, (int, float)) for v in arguments):
-            return str(name), list(arguments), {}
-    return "", [], {}

@@ -1,0 +1,97 @@
+"""Cached gradients (`encode_chunk`) beside plain autograd: peak memory of a large batch, and time per image where both fit.
+
+    OMP_NUM_THREADS=1 python benchmarks/cached.py [--batch 4096] [--chunk 128] [--both 128] [--backbone resnet18]
+
+Each arm runs in a process of its own, so that peaks are its own; arms are interleaved and medians taken. A step is forward,
+backward and optimiser of SimCLR on two views of 32 x 32 pixels; peak is the process's largest resident memory, all included.
+"""
+
+import argparse
+import json
+import resource
+import statistics
+import subprocess
+import sys
+import time
+
+import torch
+
+import nearfar as nf
+from nearfar.encoding import Encoding
+
+
+def step_of(backbone: str, batch_size: int, chunk: int | None) -> tuple[nf.Method, nf.Batch]:
+    torch.manual_seed(0)
+    from nearfar.encoders import Network, mlp_head
+    from nearfar.encoders.backbones import backbone as build
+
+    body = build(backbone, 3, 32)
+    method = nf.Method(
+        nf.Shared(Network(body, mlp_head(body.dim, 512, 128))),  # type: ignore[arg-type]
+        nf.Cosine(0.2),
+        nf.InBatch(),
+        nf.Everyone(),
+        nf.InfoNCE(),
+        encoding=Encoding(chunk=chunk),
+    ).to(memory_format=torch.channels_last)
+    views = tuple(
+        torch.randn(batch_size, 3, 32, 32).contiguous(memory_format=torch.channels_last) for _ in range(2)
+    )
+    return method, nf.Batch(views, torch.arange(batch_size))
+
+
+def arm(backbone: str, batch_size: int, chunk: int | None, steps: int) -> dict[str, float]:
+    method, batch = step_of(backbone, batch_size, chunk)
+    optimizer = torch.optim.AdamW(method.parameters(), fused=True)
+    seconds = []
+    for _ in range(steps + 1):
+        begun = time.perf_counter()
+        outcome = method(batch)
+        optimizer.zero_grad()
+        outcome.loss.backward()
+        optimizer.step()
+        method.advance(outcome)
+        seconds.append(time.perf_counter() - begun)
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    return {"seconds": statistics.median(seconds[1:] or seconds), "peak": peak}
+
+
+def measured(*words: object) -> dict[str, float]:
+    done = subprocess.run(
+        [sys.executable, __file__, "--arm", *map(str, words)], capture_output=True, text=True, check=True
+    )
+    return json.loads(done.stdout)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--batch", type=int, default=4096)
+    parser.add_argument("--chunk", type=int, default=128)
+    parser.add_argument("--both", type=int, default=256, help="a batch at which both are timed")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--backbone", default="resnet18")
+    parser.add_argument("--arm", nargs=4, metavar=("BACKBONE", "BATCH", "CHUNK", "STEPS"))
+    given = parser.parse_args()
+    if given.arm:
+        backbone, batch, chunk, steps = given.arm
+        print(json.dumps(arm(backbone, int(batch), int(chunk) or None, int(steps))))
+        return
+    rounds: dict[str, list[dict[str, float]]] = {"plain": [], "cached": []}
+    for _ in range(given.rounds):
+        for name, chunk in (("plain", 0), ("cached", given.chunk)):
+            rounds[name].append(measured(given.backbone, given.both, chunk, 3))
+    for name, found in rounds.items():
+        per_image = statistics.median(each["seconds"] for each in found) / given.both
+        peak = max(each["peak"] for each in found)
+        print(f"{name:<7} batch {given.both}: {1e3 * per_image:.2f} ms per image, peak {peak / 1e9:.2f} GB")
+    pairs = zip(rounds["plain"], rounds["cached"], strict=True)
+    ratios = sorted(cached["seconds"] / plain["seconds"] for plain, cached in pairs)
+    print(f"cached over plain: median {statistics.median(ratios):.2f}, {ratios[0]:.2f} to {ratios[-1]:.2f}")
+    large = measured(given.backbone, given.batch, given.chunk, 0)
+    print(
+        f"cached  batch {given.batch}, {given.chunk} at a time: one step {large['seconds']:.0f} s, peak {large['peak'] / 1e9:.2f} GB"
+    )
+
+
+if __name__ == "__main__":
+    main()

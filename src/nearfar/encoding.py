@@ -1,0 +1,127 @@
+"""How a batch becomes embeddings: in one pass or in chunks, by one process or by several.
+
+Cached gradients (Gao et al. 2021): with `chunk`, instances are encoded so many at a time and nothing but their embeddings is kept; the
+loss is that of all of them, and where its gradient reaches a chunk's embeddings the chunk is encoded again, with the same random
+numbers, this time to be differentiated. So memory is that of one chunk, and the gradient is the same, unless a network looks
+at its batch: batch norm sees chunks.
+
+Every pass, also the second, begins with the buffers as they were before the step. What passes would write to them is averaged over
+chunks, and over ranks when the step is taken (`Method.advance`): running statistics move once a step.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from typing import Any, Literal
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+from nearfar.batch_norm import synchronised
+from nearfar.buffers import BufferUpdates, deferred_buffers
+from nearfar.ranks import ALONE, Ranks, Rows
+from nearfar.types import Batch, Encoded, Encoders
+
+Statistics = Literal["synchronised", "per-rank"]
+
+
+@dataclass(frozen=True)
+class Encoding:
+    """How a method encodes. `chunk`: instances at a time; `batch_norm`: over whose rows its statistics are taken."""
+
+    ranks: Ranks = ALONE
+    batch_norm: Statistics = "synchronised"
+    chunk: int | None = None
+
+    def encode(
+        self, encoders: Encoders, batch: Batch, anchors: Sequence[int], keys: Sequence[int]
+    ) -> tuple[Encoded, BufferUpdates]:
+        """Embeddings of the views asked for, and what is to become of the networks' buffers."""
+        shared = self.ranks.several and self.batch_norm == "synchronised"
+
+        def encoded(part: Batch, views: Any) -> tuple[Encoded, BufferUpdates]:
+            with deferred_buffers(encoders) as moved, synchronised(shared):
+                return encoders.encode(replace(part, views=views), anchors, keys), moved
+
+        with self.ranks.own_randomness():
+            parts = [batch] if self.chunk is None else chunks(batch, self.chunk)
+            if len(parts) == 1:
+                return encoded(batch, batch.views)
+            passes = [checkpoint(encoded, part, part.views, use_reentrant=False) for part in parts]
+        sizes = [len(part.index) for part in parts]
+        return _joined([each for each, _ in passes], sizes), mean_of([moved for _, moved in passes])
+
+
+PLAIN = Encoding()
+
+
+def chunks(batch: Batch, size: int) -> list[Batch]:
+    """Parts of a batch of at most so many instances, of almost equal size: a last part of one would have no batch statistics."""
+    count = -(-len(batch.index) // size)
+    bounds = [len(batch.index) * k // count for k in range(count + 1)]
+    return [batch.rows(slice(a, b)) for a, b in pairwise(bounds)]
+
+
+def _joined(parts: Sequence[Encoded], sizes: Sequence[int]) -> Encoded:
+    """The parts of a batch, one below the other."""
+    first = parts[0]
+    starts = [sum(sizes[:k]) for k in range(len(sizes))]
+
+    def below(rows: Sequence[Mapping[int, Tensor]]) -> dict[int, Tensor]:
+        return {w: torch.cat([each[w] for each in rows]) for w in rows[0]}
+
+    instance = [
+        {w: who + start for w, who in part.instance.items()}
+        for part, start in zip(parts, starts, strict=True)
+    ]
+    return Encoded(
+        below([part.anchors for part in parts]),
+        below([part.keys for part in parts]),
+        below([part.index for part in parts]),
+        below(instance),
+        None if first.clouds is None else below([part.clouds or {} for part in parts]),
+        first.vocabulary,
+    )
+
+
+@torch.no_grad()
+def mean_of(passes: Sequence[BufferUpdates]) -> BufferUpdates:
+    """What passes over parts of a batch would write to buffers, averaged; what is no measurement (a count) is that of one pass."""
+    together = []
+    for alike in zip(*passes, strict=True):
+        child, name, became = alike[0]
+        if became.is_floating_point() and len({each[2].shape for each in alike}) == 1:
+            became = torch.stack([each[2] for each in alike]).mean(dim=0)
+        together.append((child, name, became))
+    return together
+
+
+@dataclass(frozen=True)
+class Everybody:
+    """Keys and identities of all ranks, one rank after the other, and where this rank's rows are among them."""
+
+    keys: Mapping[int, Tensor]
+    index: Int[Tensor, "instance"]  # of all instances
+    identities: Mapping[int, Int[Tensor, "row"]]
+    instances: Rows
+    by_key: Mapping[int, Rows] = field(default_factory=dict)
+
+    def rows(self, key: int) -> Rows:
+        return self.by_key.get(key, self.instances)
+
+    def index_of(self, key: int) -> Int[Tensor, "row"]:
+        return self.identities.get(key, self.index)
+
+
+def everybody(encoded: Encoded, index: Int[Tensor, "instance"], ranks: Ranks = ALONE) -> Everybody:
+    """Gathers keys (with gradient) and identities, once; what one process has is everybody's already."""
+    instances = ranks.rows(len(index), index.device)
+    if not ranks.several:
+        by_key = {key: Rows((len(rows),)) for key, rows in encoded.index.items()}
+        return Everybody(encoded.keys, index, encoded.index, instances, by_key)
+    by_key = {key: ranks.rows(len(rows), rows.device) for key, rows in encoded.index.items()}
+    keys = {key: by_key.get(key, instances).everyones(rows) for key, rows in encoded.keys.items()}
+    identities = {key: by_key[key].everyones(rows) for key, rows in encoded.index.items()}
+    return Everybody(keys, instances.everyones(index), identities, instances, by_key)

@@ -1,0 +1,74 @@
+"""What features tell about a label, from below: InfoNCE with a classifier as critic.
+
+    I(x; y) >= E[ f(x_i, y_i) - log( (1/n) sum_j e^f(x_i, y_j) ) ]        f(x, c) any function fitted to other rows
+
+Every row is contrasted with the labels of all others, so the sum over j is a sum over classes, each as often as it occurs: n rows
+cost n × C numbers, not n × n. The best f is log p(c | x), and then the value is I up to O(1/n).
+"""
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float, Int
+from scipy.stats import t as student
+from torch import Tensor
+
+from nearfar.bounds import InfoNCE
+from nearfar.estimate.result import AtLeast, certificate_json
+from nearfar.types import Certificate, NegativeSampling
+
+GROUPS = 50  # of rows left out in turn, for the error
+CONFIDENCE = 0.95  # of the one-sided bound
+NORMAL = "the mean over rows is taken as normal"
+
+
+def infonce_of_labels(
+    scores: Float[Tensor, "row class"], labels: Int[Tensor, "row"], kept: Bool[Tensor, "row"] | None = None
+) -> float:
+    """The estimate on these rows, or on those of them that are kept."""
+    f, y = (scores.double(), labels) if kept is None else (scores[kept].double(), labels[kept])
+    counts = torch.bincount(y, minlength=f.shape[1]).double()
+    everyone = torch.logsumexp(f + counts.log(), dim=1) - math.log(len(y))
+    return float((f.gather(1, y[:, None])[:, 0] - everyone).mean())
+
+
+def label_information(
+    scores: Float[Tensor, "row class"],
+    labels: Int[Tensor, "row"],
+    *,
+    held_out: bool | None = True,
+    confidence: float = CONFIDENCE,
+) -> dict[str, Any]:
+    """The bound's value with the jackknife's error, what it proves with this confidence, and the labels' own entropy, which no
+    features can exceed (as counted on these rows)."""
+    rows = len(labels)
+    value = infonce_of_labels(scores, labels)
+    groups = min(GROUPS, rows)
+    group = torch.randperm(rows, generator=torch.Generator().manual_seed(0)) % groups
+    left = torch.tensor(
+        [infonce_of_labels(scores, labels, group != g) for g in range(groups)], dtype=torch.float64
+    )
+    error = math.sqrt((groups - 1) / groups * float((left - left.mean()).square().sum()))
+    low = value - float(student.ppf(confidence, groups - 1)) * error
+    share = torch.bincount(labels).double() / rows
+    share = share[share > 0]
+    given = NegativeSampling(rows, rows - 1, held_out=held_out, batch_statistics=False)
+    certificate = InfoNCE().certificate(given)
+    least = AtLeast(max(low, 0.0), confidence, _with_confidence(certificate))
+    return {
+        "nats": value,
+        "error": error,
+        "at_least": least.as_json(),
+        "ceiling": certificate.ceiling,
+        "entropy": float(-(share * share.log()).sum()),
+        "certificate": certificate_json(certificate),
+        "samples": rows,
+    }
+
+
+def _with_confidence(certificate: Certificate) -> Certificate:
+    if certificate.status != "proven":
+        return certificate
+    return replace(certificate, condition=f"{certificate.condition}; {NORMAL}")

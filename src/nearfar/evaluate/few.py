@@ -1,0 +1,80 @@
+"""How far a few labels go: a linear probe on a share of them, and episodes of a few classes with a few examples each."""
+
+from typing import Any
+
+import torch
+from torch.nn import functional
+
+from nearfar.errors import UserError
+from nearfar.evaluate.figures import mean_interval, over_draws
+from nearfar.evaluate.labels import Labelled
+from nearfar.evaluate.linear import linear
+from nearfar.evaluate.options import Options
+from nearfar.splits import drawn
+
+
+def called(asked: float) -> str:
+    """A share or a number of each class, in words."""
+    return f"{100 * asked:g} %" if asked < 1 else f"{int(asked)} per class"
+
+
+def part_of(train: Labelled, asked: float, seed: int) -> Labelled:
+    rows = torch.from_numpy(drawn(train.labels.cpu().numpy(), asked, seed))
+    return train.rows(rows.to(train.labels.device))
+
+
+def fractions(train: Labelled, test: Labelled, options: Options) -> dict[str, Any]:
+    """A linear probe fitted on part of the labels: for each share (or number of each class) the mean of several draws. Its penalty
+    is chosen within each draw."""
+    found = {}
+    for asked in options.labels:
+        draws = []
+        for draw in range(options.draws):
+            part = part_of(train, asked, options.seed + draw)
+            draws.append(
+                linear(part.features, part.labels, test.features, test.labels, seed=options.seed + draw)
+            )
+        found[called(asked)] = over_draws(draws)
+    return found
+
+
+def few_shot(train: Labelled, test: Labelled, options: Options) -> dict[str, Any]:
+    """Episodes of `ways` classes: each class is the mean of `shots` training features of unit length, and `queries` test rows go to
+    the class whose mean is nearest (Snell et al. 2017). Training rows and test rows are drawn anew for every episode; the
+    interval is that of the mean over episodes, which share one set of rows.
+    """
+    classes = torch.unique(test.labels)
+    rows = {
+        int(number): tuple((part.labels == number).nonzero()[:, 0] for part in (train, test))
+        for number in classes
+    }
+    ways = min(options.ways, len(classes))
+    if ways < 2:
+        raise UserError("few-shot needs test data of at least two classes; there is one")
+    known, asked = (functional.normalize(part.features.double(), dim=1) for part in (train, test))
+    generator = torch.Generator().manual_seed(options.seed)
+
+    def some(found: torch.Tensor, count: int) -> torch.Tensor:
+        order = torch.randperm(len(found), generator=generator)[:count]
+        return found[order.to(found.device)]
+
+    result: dict[str, Any] = {}
+    for shots in options.shots:
+        accuracy = []
+        for _ in range(options.episodes):
+            picked = classes[
+                torch.randperm(len(classes), generator=generator)[:ways].to(classes.device)
+            ].tolist()
+            centres = torch.stack([known[some(rows[number][0], shots)].mean(0) for number in picked])
+            queries = [some(rows[number][1], options.queries) for number in picked]
+            truth = torch.cat([torch.full((len(q),), place) for place, q in enumerate(queries)])
+            said = torch.cdist(asked[torch.cat(queries)], centres).argmin(1).cpu()
+            accuracy.append((said == truth).double().mean())
+        values = torch.stack(accuracy)
+        result[f"{ways}-way {shots}-shot"] = {
+            "top1": float(values.mean()),
+            "spread": float(values.std()),
+            "interval": mean_interval(values),
+            "episodes": options.episodes,
+        }
+    return result

@@ -1,0 +1,128 @@
+"""Fine-tuning: the encoder goes on learning from labels, and is judged by its own classifier.
+
+The same composition as `nearfar train` (recipe "supervised"), in a loop without checkpoints; from an untrained encoder it is the
+supervised baseline of the same network and budget.
+"""
+
+import math
+from dataclasses import replace
+from typing import Any, cast
+
+import numpy as np
+import torch
+from jaxtyping import Int
+from torch import Tensor, nn
+
+from nearfar.data import Stream
+from nearfar.evaluate.few import called
+from nearfar.evaluate.figures import classified, over_draws, ranked
+from nearfar.evaluate.labels import stratified_split
+from nearfar.evaluate.options import Options
+from nearfar.evaluate.subject import LabelledSet, Subject
+from nearfar.method import Method
+from nearfar.modalities import DataSet, Instances
+from nearfar.optimisers import build, layer_scales, set_lr
+from nearfar.resolve import resolve
+from nearfar.run.features import features
+from nearfar.run.trained import backbones_of, fresh_method, views_of
+from nearfar.schedules import Progress, at, cosine
+from nearfar.splits import drawn
+
+LEAST_STEPS = 300  # however few labels there are
+RECIPE = "supervised"
+
+
+def finetune(subject: Subject, options: Options) -> dict[str, Any]:
+    """All labels of the training set; the rate is chosen on a stratified fifth of it where several are given."""
+    predicted, rate = _tuned(subject, subject.train, options, options.seed)
+    return {**classified(predicted, subject.test.labels), **_said(options, rate)}
+
+
+def finetune_fractions(subject: Subject, options: Options) -> dict[str, Any]:
+    """The same on part of the labels: for each share (or number of each class) the mean of several draws."""
+    found = {}
+    for asked in options.labels:
+        draws, rates = [], []
+        for draw in range(options.draws):
+            rows = torch.from_numpy(drawn(subject.train.labels.numpy(), asked, options.seed + draw))
+            predicted, rate = _tuned(subject, subject.train.rows(rows), options, options.seed + draw)
+            draws.append(classified(predicted, subject.test.labels))
+            rates.append(rate)
+        found[called(asked)] = {**over_draws(draws), **_said(options, rates)}
+    return found
+
+
+def _said(options: Options, rate: float | list[float]) -> dict[str, Any]:
+    return {"epochs": options.epochs, "lr": rate, "layer_decay": options.layer_decay}
+
+
+def _tuned(
+    subject: Subject, train: LabelledSet, options: Options, seed: int
+) -> tuple[Int[Tensor, "test rank"], float]:
+    """The five likeliest classes of every test instance, and the rate taken."""
+    rates = list(options.lr)
+    rest, held = stratified_split(train.labels, 0.2, seed)
+    if len(rates) > 1 and len(held):
+        fit, ask = train.rows(rest), train.rows(held)
+        right = [
+            _right(_predicted(subject, fit, ask.images, options, each, seed), ask.labels) for each in rates
+        ]
+        rates = [rates[right.index(max(right))]]
+    return _predicted(subject, train, subject.test.images, options, rates[0], seed), rates[0]
+
+
+def _right(predicted: Int[Tensor, "row rank"], labels: Int[Tensor, "row"]) -> float:
+    return float((predicted[:, 0] == labels).double().mean())
+
+
+def _predicted(
+    subject: Subject, train: LabelledSet, asked: Instances, options: Options, rate: float, seed: int
+) -> Int[Tensor, "row rank"]:
+    with torch.random.fork_rng(devices=[]):
+        method = _trained(subject, train, options, rate, seed)
+    encoders: Any = method.encoders
+    embedded = features(encoders.backbone(), asked, subject.plain, device=subject.device)
+    with torch.no_grad():
+        logits = encoders.eval().logits(embedded.to(subject.device)).cpu()
+    there = torch.unique(train.labels)
+    return ranked(logits[:, there], there)
+
+
+def _trained(subject: Subject, train: LabelledSet, options: Options, rate: float, seed: int) -> Method:
+    size = min(options.batch_size, len(train.labels))
+    settings = resolve(
+        RECIPE,
+        "data",
+        {"batch_size": max(size, 2), "seed": seed},
+        modality=subject.modality,
+        objects=_own(subject.encoder),
+    )
+    known = subject.known.of(train.images).labelled(int(train.labels.max()) + 1)
+    method = fresh_method(settings, known, _own(subject.encoder)).to(subject.device)
+    data = _with_labels(train)
+    stream = Stream(data, views_of(settings, known, subject.device), settings.batch_size, seed, workers=1)
+    epochs = max(options.epochs, math.ceil(LEAST_STEPS / stream.steps_per_epoch))
+    steps = epochs * stream.steps_per_epoch
+    scales = layer_scales(method, backbones_of(method), options.layer_decay)
+    optimiser = build(settings.optimizer, method, lr=rate, weight_decay=settings.weight_decay, scales=scales)
+    schedule = cosine(rate, 0.0, warmup=min(1.0, epochs / 10))
+    method.train()
+    torch.manual_seed(seed)
+    for step, batch in enumerate(stream.batches(0, steps)):
+        progress = Progress(step, steps, stream.steps_per_epoch)
+        set_lr(optimiser, at(schedule, progress))
+        outcome = method(batch.to(subject.device), progress)
+        optimiser.zero_grad(set_to_none=True)
+        outcome.loss.backward()
+        optimiser.step()
+        method.advance(outcome, progress)
+    return method.eval()
+
+
+def _own(encoder: nn.Module) -> dict[str, Any]:
+    return {"backbone": encoder.requires_grad_(True)}
+
+
+def _with_labels(train: LabelledSet) -> DataSet:
+    """The instances, labelled in the numbering that the protocols use."""
+    return replace(cast(DataSet, train.images), labels=np.asarray(train.labels.numpy()))

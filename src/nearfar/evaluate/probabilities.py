@@ -1,0 +1,66 @@
+"""Probabilities of classes from frozen features: how well calibrated they are, and what they prove the features know of the label."""
+
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from nearfar.estimate.labels import label_information
+from nearfar.evaluate.figures import classified
+from nearfar.evaluate.labels import Labelled
+from nearfar.evaluate.linear import LinearClassifier, fit_chosen
+from nearfar.evaluate.options import Options
+
+BINS = 15
+
+
+def calibration(train: Labelled, test: Labelled, options: Options) -> dict[str, Any]:
+    """The linear probe's probabilities against what happens: expected calibration error (Naeini et al. 2015) of the likeliest class in
+    15 bins of equal width, log-loss in nats, Brier score; and the bins."""
+    classifier = _fitted(train, options)
+    log_p = classifier.log_probabilities(test.features)
+    truth = (test.labels[:, None].to(classifier.classes.device) == classifier.classes).double()
+    ranked = classifier.ranked_classes(test.features)
+    return {
+        **classified(ranked, test.labels),
+        **expected_calibration_error(log_p.exp(), truth),
+        "log_loss": float(-(log_p.double() * truth).sum(1).mean()),
+        "brier": float((log_p.exp().double() - truth).square().sum(1).mean()),
+    }
+
+
+def expected_calibration_error(
+    probabilities: Float[Tensor, "row class"], truth: Float[Tensor, "row class"], bins: int = BINS
+) -> dict[str, Any]:
+    """sum over bins of share × |accuracy - mean confidence|, bin b holding confidences in ((b-1)/bins, b/bins]."""
+    confidence, said = probabilities.double().max(1)
+    right = truth.gather(1, said[:, None])[:, 0]
+    place = (confidence * bins).ceil().long().clamp(1, bins) - 1
+    count = torch.bincount(place, minlength=bins).double()
+    mean = torch.bincount(place, confidence, bins) / count.clamp(min=1)
+    accuracy = torch.bincount(place, right, bins) / count.clamp(min=1)
+    error = float((count / len(place) * (accuracy - mean).abs()).sum())
+    shown = [
+        {"confidence": float(mean[b]), "accuracy": float(accuracy[b]), "rows": int(count[b])}
+        for b in range(bins)
+        if count[b]
+    ]
+    return {"ece": error, "bins": shown}
+
+
+def information(train: Labelled, test: Labelled, options: Options) -> dict[str, Any]:
+    """A lower bound in nats on what the features tell about the label: InfoNCE on the test rows, each contrasted with the labels of
+    all others, with the linear probe's log-probabilities, fitted on train alone, as critic (`estimate.labels`)."""
+    classifier = _fitted(train, options)
+    scores = classifier.log_probabilities(test.features).cpu()
+    codes = _codes(test.labels.cpu(), classifier.classes.cpu())
+    return label_information(scores, codes, held_out=options.unseen)
+
+
+def _fitted(train: Labelled, options: Options) -> LinearClassifier:
+    return fit_chosen(train.features, train.labels, seed=options.seed)[0]
+
+
+def _codes(labels: Int[Tensor, "row"], classes: Int[Tensor, "class"]) -> Int[Tensor, "row"]:
+    return torch.searchsorted(classes, labels)

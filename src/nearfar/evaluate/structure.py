@@ -1,0 +1,67 @@
+"""What lies near what, without a classifier: k-means clusters against classes, and retrieval by similarity."""
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch.nn import functional
+
+from nearfar.evaluate.figures import over_draws
+from nearfar.evaluate.labels import Labelled
+from nearfar.evaluate.options import Options
+from nearfar.extras import need
+
+RECALL_AT = (1, 5, 10)
+MOST_QUERIES = 2000  # that retrieval asks, drawn by the seed
+TILE = 2**25  # similarities held at once
+
+
+def clustering(train: Labelled, test: Labelled, options: Options) -> dict[str, Any]:
+    """k-means of the test features, each of unit length, into as many clusters as there are classes: normalised mutual information
+    and adjusted Rand index with the classes (Hubert and Arabie 1985), the mean of several starts. Nothing is fitted on train."""
+    metrics, faiss = need("sklearn.metrics"), need("faiss")
+    rows = np.ascontiguousarray(functional.normalize(test.features.float(), dim=1).cpu().numpy())
+    labels = test.labels.cpu().numpy()
+    count = len(np.unique(labels))
+    draws = []
+    for draw in range(options.draws):
+        means = faiss.Kmeans(
+            rows.shape[1],
+            count,
+            niter=50,
+            seed=options.seed + draw,
+            min_points_per_centroid=1,
+            max_points_per_centroid=max(256, len(rows)),
+        )
+        means.train(rows)
+        found = means.index.search(rows, 1)[1][:, 0]
+        draws.append(
+            {
+                "nmi": float(metrics.normalized_mutual_info_score(labels, found)),
+                "ari": float(metrics.adjusted_rand_score(labels, found)),
+            }
+        )
+    return {**over_draws(draws, ("nmi", "ari")), "clusters": count}
+
+
+def retrieval(train: Labelled, test: Labelled, options: Options) -> dict[str, Any]:
+    """Test rows ask, training rows answer in order of cosine. Recall@k: how often one of the first k is of the asked class.
+    mAP: over the whole ranking, the mean over relevant rows of the precision at their places."""
+    asked = test
+    if len(test) > MOST_QUERIES:
+        order = torch.randperm(len(test), generator=torch.Generator().manual_seed(options.seed))
+        asked = test.rows(order[:MOST_QUERIES].to(test.labels.device))
+    keys = functional.normalize(train.features.float(), dim=1)
+    queries = functional.normalize(asked.features.float(), dim=1)
+    precision, first = [], []
+    for part in torch.arange(len(asked)).split(max(1, TILE // len(train))):
+        order = (queries[part] @ keys.T).argsort(dim=1, descending=True, stable=True)
+        relevant = train.labels[order] == asked.labels[part][:, None]
+        place = torch.arange(1, len(train) + 1, device=relevant.device)
+        at_each = relevant.cumsum(1) / place
+        precision.append((at_each * relevant).sum(1).double() / relevant.sum(1))
+        first.append(torch.where(relevant.any(1), relevant.int().argmax(1), len(train)))
+    found = torch.cat(first)
+    recall = {f"recall@{k}": float((found < k).double().mean()) for k in RECALL_AT}
+    # the nearest being of the asked class is 1-NN's accuracy, so it has an interval as any
+    return {**recall, "map": float(torch.cat(precision).mean()), "queries": len(asked)}

@@ -1,0 +1,289 @@
+"""Several processes that work as one: who they are, and how they exchange numbers.
+
+    each rank encodes its slice of the global batch
+    keys and identities are gathered once, with gradient
+    each rank scores its own anchors against everyone's keys
+    the few numbers per anchor that a bound reads are gathered, with gradient, and every rank computes the same loss
+
+The gradient that reaches a gathered row is summed over ranks: every rank used it. So what a weight's copies receive adds up to the
+gradient of the sum of all ranks' losses, which are equal, and its average over ranks (`Ranks.average`, once a step) is the
+gradient of one. Nothing is pickled: what is told from rank to rank is tensors and JSON.
+"""
+
+import json
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from nearfar.errors import UserError
+
+PATIENCE = timedelta(minutes=30)  # how long ranks wait for one that measures or saves
+_SAID = "nearfar/said"  # where rank 0 leaves word that it has told the user what is wrong
+_store: dist.Store | None = None
+
+
+@dataclass(frozen=True)
+class Rows:
+    """How many rows each rank holds; one rank alone when nothing is gathered."""
+
+    sizes: tuple[int, ...]
+    rank: int = 0
+
+    @staticmethod
+    def of(rows: int, device: torch.device, gather: bool) -> "Rows":
+        if not gather:
+            return Rows((rows,))
+        if not (dist.is_available() and dist.is_initialized()):
+            raise UserError(
+                "gather_distributed was True without a process group; call torch.distributed.init_process_group "
+                "first, or leave it False for one process"
+            )
+        mine = torch.tensor([rows], device=device)
+        sizes = [torch.zeros_like(mine) for _ in range(dist.get_world_size())]
+        dist.all_gather(sizes, mine)
+        return Rows(tuple(int(size) for size in sizes), dist.get_rank())
+
+    @property
+    def total(self) -> int:
+        return sum(self.sizes)
+
+    @property
+    def start(self) -> int:
+        """The number of this rank's first row among all."""
+        return sum(self.sizes[: self.rank])
+
+    @property
+    def part(self) -> slice:
+        """Where this rank's rows are among all."""
+        return slice(self.start, self.start + self.sizes[self.rank])
+
+    def own(self, device: torch.device) -> Int[Tensor, "own"]:
+        """Numbers of this rank's rows among all."""
+        return torch.arange(self.part.start, self.part.stop, device=device)
+
+    def everyones(self, rows: Tensor) -> Tensor:
+        """The rows of all ranks, one after the other."""
+        return rows if len(self.sizes) == 1 else _Gather.apply(rows, self)
+
+    def mean(self, values: Float[Tensor, "own"]) -> Float[Tensor, ""]:
+        """This rank's share, whose average over ranks is the mean over all rows."""
+        return values.sum() * (len(self.sizes) / self.total)
+
+
+class _Gather(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor, layout: Rows) -> Tensor:
+        ctx.layout = layout
+        # ranks exchange blocks of one size: shorter ones are filled up with zeros that nobody reads
+        block = rows.new_zeros((max(layout.sizes), *rows.shape[1:]))
+        block[: len(rows)] = rows
+        blocks = [torch.empty_like(block) for _ in layout.sizes]
+        dist.all_gather(blocks, block)
+        return torch.cat([block[:size] for block, size in zip(blocks, layout.sizes, strict=True)])
+
+    @staticmethod
+    def backward(ctx: Any, above: Tensor) -> tuple[Tensor, None]:
+        layout, summed = ctx.layout, above.contiguous()
+        if summed is above:  # somebody else may still read it
+            summed = above.clone()
+        dist.all_reduce(summed)
+        return summed[layout.part], None
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """This process among those that work as one."""
+
+    rank: int = 0
+    world: int = 1
+    local: int = 0  # its number on this machine: which GPU is its own
+    # where messages that are no embeddings lie: gloo takes those of a CPU, NCCL alone does not
+    messages: torch.device = field(default_factory=lambda: torch.device("cpu"))
+
+    @property
+    def first(self) -> bool:
+        """The one that writes, prints and decides."""
+        return self.rank == 0
+
+    def share(self, count: int) -> slice:
+        """Which of so many pieces of work are this rank's: a run of them, so that the ranks' results stand in order."""
+        return slice(self.rank * count // self.world, (self.rank + 1) * count // self.world)
+
+    @property
+    def several(self) -> bool:
+        return self.world > 1
+
+    def rows(self, count: int, device: torch.device) -> Rows:
+        return Rows.of(count, device, gather=True) if self.several else Rows((count,))
+
+    def everyones(self, rows: Tensor) -> Tensor:
+        """The rows of all ranks, one after the other, with gradient; ranks may have different numbers of them."""
+        return self.rows(len(rows), rows.device).everyones(rows)
+
+    @torch.no_grad()
+    def average(self, tensors: Sequence[Tensor]) -> None:
+        """Each becomes its mean over ranks, in place: one exchange for each kind of number."""
+        if not self.several:
+            return
+        for kind in dict.fromkeys((tensor.dtype, tensor.device) for tensor in tensors):
+            alike = [tensor for tensor in tensors if (tensor.dtype, tensor.device) == kind]
+            flat = torch.cat([tensor.reshape(-1) for tensor in alike])
+            dist.all_reduce(flat)
+            flat /= self.world
+            for tensor, mean in zip(alike, flat.split([t.numel() for t in alike]), strict=True):
+                tensor.copy_(mean.view(tensor.shape))
+
+    @torch.no_grad()
+    def copy_first(self, tensors: Sequence[Tensor]) -> None:
+        """Each becomes what it is on rank 0."""
+        for tensor in tensors if self.several else ():
+            held = tensor.contiguous().to(self.messages if tensor.device.type == "cpu" else tensor.device)
+            dist.broadcast(held, src=0)
+            tensor.copy_(held)
+
+    @torch.no_grad()
+    def copy_first_buffers(self, part: Any) -> None:
+        """A module's buffers become what they are on rank 0, in whatever shape."""
+        for owner in part.modules() if self.several and isinstance(part, nn.Module) else ():
+            for name, held in list(owner.named_buffers(recurse=False)):
+                shape = self.told(list(held.shape))
+                if list(held.shape) != shape:
+                    setattr(owner, name, held.new_empty(shape))
+                self.copy_first([getattr(owner, name)])
+
+    @torch.no_grad()
+    def average_gradients(self, parameters: Iterable[Tensor], *numbers: Tensor) -> None:
+        """Gradients, and numbers beside them, become their means over ranks, in one exchange. A weight that no rank has a
+        gradient of is left without."""
+        if not self.several:
+            return
+        weights = [weight for weight in parameters if weight.requires_grad]
+        some = torch.tensor([float(weight.grad is not None) for weight in weights], device=weights[0].device)
+        for weight in weights:
+            if weight.grad is None:
+                weight.grad = torch.zeros_like(weight)
+        self.average([*(weight.grad for weight in weights if weight.grad is not None), some, *numbers])
+        for weight, has in zip(weights, some.tolist(), strict=True):
+            if not has:
+                weight.grad = None
+
+    def told(self, value: Any) -> Any:
+        """What rank 0 has to say, as plain JSON."""
+        if not self.several:
+            return value
+        text = torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8)
+        size = torch.tensor([len(text)], device=self.messages)
+        dist.broadcast(size, src=0)
+        sent = text.to(self.messages) if self.first else torch.empty(int(size), dtype=torch.uint8)
+        sent = sent.to(self.messages)
+        dist.broadcast(sent, src=0)
+        return json.loads(bytes(sent.cpu().tolist()))
+
+    def from_first(self, function: Callable[[], Any]) -> Any:
+        """What rank 0 finds, as plain JSON; nobody else looks."""
+        return self.told(function() if self.first else None)
+
+    def agreed(self, reason: str | None) -> str | None:
+        """The reason of the first rank that has one, on all of them at once."""
+        if not self.several:
+            return reason
+        some = torch.tensor([0 if reason is None else self.world - self.rank], device=self.messages)
+        dist.all_reduce(some, op=dist.ReduceOp.MAX)
+        if not int(some):
+            return None
+        asks = self.world - int(some)
+        text = (reason or "").encode()[:200].ljust(200)
+        said = torch.frombuffer(bytearray(text), dtype=torch.uint8).to(self.messages)
+        dist.broadcast(said, src=asks)
+        return bytes(said.cpu().tolist()).decode(errors="ignore").strip()
+
+    def wait(self) -> None:
+        """Until all are here."""
+        self.agreed(None)
+
+    @contextmanager
+    def own_randomness(self) -> Iterator[None]:
+        """Inside, each rank draws its own numbers (its instances' dropout); after it all draw the same, as one process would
+        that drew nothing meanwhile."""
+        if not self.several:
+            yield
+            return
+        gpu = torch.cuda.is_available() and torch.cuda.is_initialized()
+        with torch.random.fork_rng(devices=[torch.cuda.current_device()] if gpu else []):
+            words = np.random.SeedSequence([torch.initial_seed() % 2**64, self.rank]).generate_state(
+                1, np.uint64
+            )
+            torch.manual_seed(int(words[0] >> 1))
+            yield
+
+
+ALONE = Ranks()
+
+
+def launched() -> tuple[int, int]:
+    """(rank, world) as a launcher says it (torchrun, or whatever sets the same variables); (0, 1) without one."""
+    rank, world = os.environ.get("RANK", "0"), os.environ.get("WORLD_SIZE", "1")
+    known = rank.isdigit() and world.isdigit() and "MASTER_ADDR" in os.environ
+    return (int(rank), int(world)) if known and int(rank) < int(world) else (0, 1)
+
+
+def join() -> Ranks:
+    """This process among its peers: those of the process group there is, or those that a launcher started with it."""
+    rank, world = launched()
+    if dist.is_available() and not dist.is_initialized() and world > 1:
+        _start(rank, world)
+    if not (dist.is_available() and dist.is_initialized()):
+        return ALONE
+    alone_nccl = dist.get_backend() == "nccl"
+    local = int(os.environ.get("LOCAL_RANK", dist.get_rank()))
+    messages = torch.device("cuda", local % torch.cuda.device_count()) if alone_nccl else torch.device("cpu")
+    return Ranks(dist.get_rank(), dist.get_world_size(), local, messages)
+
+
+def _start(rank: int, world: int) -> None:
+    """Meets the others: NCCL between GPUs, gloo between CPUs.
+
+    torchrun restarts ranks against the store of the attempt before, in which the dead ranks' addresses still stand: each attempt
+    has keys of its own here (what TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 is for elsewhere).
+    """
+    global _store
+    host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    by_agent = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+    served = dist.TCPStore(
+        host, port, world, is_master=rank == 0 and not by_agent, timeout=PATIENCE, multi_tenant=True
+    )
+    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    _store = dist.PrefixStore(f"nearfar/{attempt}", served)
+    backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() and dist.is_nccl_available() else "gloo"
+    dist.init_process_group(backend, store=_store, rank=rank, world_size=world, timeout=PATIENCE)
+
+
+def leave() -> None:
+    """Ends the process group, if there is one that `join` made."""
+    global _store
+    if _store is not None and dist.is_initialized():
+        dist.destroy_process_group()
+    _store = None
+
+
+def speaks() -> bool:
+    """Whether this rank tells the user what went wrong: rank 0 does, and another one only where rank 0 has nothing to say."""
+    if _store is None:
+        return launched()[0] == 0
+    if launched()[0] == 0:
+        _store.set(_SAID, "1")
+        return True
+    try:
+        _store.wait([_SAID], timedelta(seconds=2))
+    except (RuntimeError, dist.DistError):
+        return True
+    return False

@@ -1,0 +1,172 @@
+"""Several runs beside one another: who is better on the same test instances and by how much, class by class, in cost and in pictures.
+
+Nothing is ranked across test sets: a pair of runs is compared only where both were tested on the same instances under the same settings.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import combinations
+
+import numpy as np
+
+from nearfar.evaluate.paired import Paired, holm, paired
+from nearfar.report.facts import Gallery, Map, Neighbour, Picture, RunFacts, Score, Tested
+from nearfar.run.answers import Answers
+
+MOST_CLASSES = 40  # listed, those that differ most
+
+
+@dataclass(frozen=True)
+class Column:
+    """One protocol's learned top-1 of every run; `best` only where two runs or more have one to compare."""
+
+    protocol: str
+    scores: tuple[Score | None, ...]
+    best: float | None
+
+
+@dataclass(frozen=True)
+class PairRow:
+    """Two runs, by place, under one protocol; `p` is Holm's over all pairs of the protocol."""
+
+    protocol: str
+    first: int
+    second: int
+    told: Paired
+    p: float
+
+
+@dataclass(frozen=True)
+class ClassRow:
+    name: str
+    samples: int
+    shares: tuple[float | None, ...]  # of each run
+    told: Paired | None  # of two runs, the first less the second
+
+
+@dataclass(frozen=True)
+class Classes:
+    protocol: str
+    rows: tuple[ClassRow, ...]
+    left_out: int
+
+
+@dataclass(frozen=True)
+class Compared:
+    """Runs side by side on one test set: the only place where one may be called better than another."""
+
+    tested: Tested
+    columns: tuple[Column, ...]
+    pairs: tuple[PairRow, ...] = ()
+    classes: tuple[Classes, ...] = ()
+
+
+@dataclass(frozen=True)
+class Asked:
+    """One picture and its neighbours by each of some runs."""
+
+    picture: Picture
+    rows: tuple[tuple[int, tuple[Neighbour, ...]], ...]
+
+
+def tables_of(runs: Sequence[RunFacts]) -> list[Compared]:
+    """One table for each test set that any of the runs was tested on; the one most runs share comes first."""
+    learned = [[score for score in run.scores if score.features == "learned"] for run in runs]
+    sets = {score.tested.kind: score.tested for scores in learned for score in scores}
+    tables = [_compared(tested, _columns(learned, kind), runs) for kind, tested in sets.items()]
+
+    def shared(table: Compared) -> int:
+        return sum(any(column.scores[place] for column in table.columns) for place in range(len(runs)))
+
+    return sorted(tables, key=shared, reverse=True)
+
+
+def _columns(learned: Sequence[Sequence[Score]], kind: str) -> tuple[Column, ...]:
+    found = [{score.protocol: score for score in scores if score.tested.kind == kind} for scores in learned]
+    columns = []
+    for name in dict.fromkeys(name for scores in found for name in scores):
+        row = tuple(scores.get(name) for scores in found)
+        there = [score.top1 for score in row if score is not None]
+        columns.append(Column(name, row, max(there) if len(there) > 1 else None))
+    return tuple(columns)
+
+
+def _compared(tested: Tested, columns: tuple[Column, ...], runs: Sequence[RunFacts]) -> Compared:
+    pairs, classes = [], []
+    for column in columns:
+        answered = {
+            place: score.answers
+            for place, score in enumerate(column.scores)
+            if score is not None and score.answers is not None
+        }
+        pairs += _pairs(column.protocol, answered)
+        if len(answered) > 1 and (found := _classes(column.protocol, answered, tested, runs)) is not None:
+            classes.append(found)
+    return Compared(tested, columns, tuple(pairs), tuple(classes))
+
+
+def _pairs(protocol: str, answered: dict[int, Answers]) -> list[PairRow]:
+    told = [
+        (first, second, paired(answered[first].right, answered[second].right))
+        for first, second in combinations(answered, 2)
+        if np.array_equal(answered[first].true, answered[second].true)
+    ]
+    adjusted = holm([found.p for _, _, found in told])
+    return [PairRow(protocol, *row, p) for row, p in zip(told, adjusted, strict=True)]
+
+
+def _classes(
+    protocol: str, answered: dict[int, Answers], tested: Tested, runs: Sequence[RunFacts]
+) -> Classes | None:
+    """Top-1 of each class by each run, those that differ most first."""
+    truths = [answers.true for answers in answered.values()]
+    if not all(np.array_equal(truth, truths[0]) for truth in truths):
+        return None
+    names = dict(tested.names) or _map_names(runs)
+    rows = []
+    for label in np.unique(truths[0]).tolist():
+        inside = truths[0] == label
+        right = {place: answers.right[inside] for place, answers in answered.items()}
+        shares = tuple(float(right[place].mean()) if place in right else None for place in range(len(runs)))
+        told = paired(*right.values()) if len(right) == 2 else None
+        rows.append(ClassRow(names.get(label, f"class {label}"), int(inside.sum()), shares, told))
+    rows.sort(key=lambda row: -_spread(row.shares))
+    return Classes(protocol, tuple(rows[:MOST_CLASSES]), max(0, len(rows) - MOST_CLASSES))
+
+
+def _spread(shares: Sequence[float | None]) -> float:
+    known = [share for share in shares if share is not None]
+    return max(known) - min(known)
+
+
+def _map_names(runs: Sequence[RunFacts]) -> dict[int, str]:
+    for run in runs:
+        if isinstance(run.map, Map) and run.map.classes:
+            return dict(enumerate(run.map.classes))
+    return {}
+
+
+# --------------------------------------------------------------------------------------- in pictures
+
+
+def same_points(runs: Sequence[RunFacts]) -> list[int]:
+    """The places of the runs whose maps show the same instances: the largest such group of two or more."""
+    groups: dict[tuple[str, ...], list[int]] = {}
+    for place, run in enumerate(runs):
+        if isinstance(run.map, Map):
+            groups.setdefault((*run.map.atlas.sheets, *(point.name for point in run.map.points)), []).append(
+                place
+            )
+    largest = max(groups.values(), key=len, default=[])
+    return largest if len(largest) > 1 else []
+
+
+def same_queries(runs: Sequence[RunFacts]) -> list[Asked]:
+    """Pictures that several runs were asked about, with the neighbours that each of them finds."""
+    asked: dict[str, Picture] = {}
+    found: dict[str, list[tuple[int, tuple[Neighbour, ...]]]] = {}
+    for place, run in enumerate(runs):
+        for query in run.gallery.queries if isinstance(run.gallery, Gallery) else ():
+            asked.setdefault(query.picture.uri, query.picture)
+            found.setdefault(query.picture.uri, []).append((place, query.neighbours))
+    return [Asked(asked[uri], tuple(rows)) for uri, rows in found.items() if len(rows) > 1]

@@ -1,0 +1,114 @@
+"""How many instances are encoded at a time, where the memory does not suffice for all: measured on a few, before the first step."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from math import ceil
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_leaves
+
+from nearfar.buffers import uses_batch_statistics
+from nearfar.errors import UserError
+from nearfar.machine import memory_available, memory_held
+from nearfar.settings import in_units
+from nearfar.train.trainer import Trainer
+from nearfar.types import Batch
+
+# of what the backward pass holds: gradients of activations and workspace come on top (measured: 1.1 to 1.4)
+WORKSPACE = 1.5
+LESS, MEASURED = 2, 4  # instances: what grows between them is what an instance needs
+STATES = 3  # copies of the weights beside them: gradients and an optimiser's two moments
+# an instance's activations are some hundred times its pixels; below this nobody need measure
+AT_MOST = 2000
+SPARE = 0.8  # of what is free when nobody set `memory`
+
+
+def choose_chunk(trainer: Trainer, few: Batch, before: int | None = None) -> tuple[int | None, str | None]:
+    """How many instances are encoded at a time (None: all), and a sentence if nobody asked for that. `few` instances are tried. A run
+    that was begun keeps what was chosen for it (`before`)."""
+    settings = trainer.settings
+    count = settings.batch_size // trainer.ranks.world
+    if settings.encode_chunk is not None or before is not None or len(few.index) < MEASURED:
+        return settings.encode_chunk or before, None
+    pixels = _bytes(tree_leaves(few.views)) * count // len(few.index)
+    room = _room(trainer, pixels)
+    if room is None or (settings.memory is None and room > AT_MOST * pixels):
+        return None, None
+    each = ceil(WORKSPACE * bytes_per_instance(trainer, few))
+    fits = int(trainer.ranks.told(room)) // max(1, each)
+    if fits >= count:
+        return None, None
+    if fits < 1:
+        raise UserError(
+            f"memory was {in_units(settings.memory or 0)}; without encoding anything the run needs {in_units((settings.memory or 0) - room)}, "
+            f"and an instance {in_units(each)} more; raise memory, or lower batch_size or workers"
+        )
+    return fits, _sentence(trainer, fits, count, each * count, room)
+
+
+def _sentence(trainer: Trainer, fits: int, count: int, needed: int, room: int) -> str:
+    why = "are left of memory" if trainer.settings.memory is not None else "are free"
+    said = (
+        f"encode_chunk={fits}: {fits} of a batch's {count} instances are encoded at a time, and once more for the gradient, since all would "
+        f"take about {in_units(needed)} and {in_units(room)} {why}"
+    )
+    if uses_batch_statistics(trainer.method.encoders):
+        said += "; batch norm takes its statistics from each such part"
+    return said
+
+
+def _room(trainer: Trainer, pixels: int) -> int | None:
+    """Bytes that encoding may take; None where nobody can tell. Batches made ahead and an optimiser's state are still to come."""
+    settings = trainer.settings
+    weights = _bytes([w for w in trainer.method.parameters() if w.requires_grad])
+    to_come = STATES * weights + (settings.workers + 3) * pixels
+    if settings.memory is None:
+        free = memory_free(trainer.device)
+        return None if free is None else int(SPARE * (free - to_come))
+    return settings.memory - held(trainer.device) - to_come
+
+
+def memory_free(device: torch.device) -> int | None:
+    return torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else memory_available()
+
+
+def held(device: torch.device) -> int:
+    """What this process has of the device's memory now."""
+    return torch.cuda.memory_allocated(device) if device.type == "cuda" else memory_held()
+
+
+def bytes_per_instance(trainer: Trainer, few: Batch) -> int:
+    """What a backward pass would hold of each instance. Nothing changes: forward is pure, and generators are put back."""
+
+    def saved(count: int) -> int:
+        sizes: dict[int, int] = {}
+
+        def pack(tensor: Tensor) -> Tensor:
+            storage = tensor.untyped_storage()
+            sizes[storage.data_ptr()] = storage.nbytes()
+            return tensor
+
+        kept: Callable[[Any], Any] = lambda tensor: tensor
+        part = trainer.here(few.rows(slice(0, count)))
+        half = torch.autocast(
+            trainer.device.type, torch.bfloat16, enabled=trainer.precision is torch.bfloat16
+        )
+        with torch.random.fork_rng(devices=[]), torch.autograd.graph.saved_tensors_hooks(pack, kept), half:
+            method.encode_batch(part)
+        return sum(sizes.values())
+
+    method, mode, how = trainer.method, trainer.method.training, trainer.method.encoding
+    method.train()
+    method.encoding = replace(how, chunk=None)
+    try:
+        less, more = saved(LESS), saved(MEASURED)
+    finally:
+        method.train(mode)
+        method.encoding = how
+    return max(1, (more - less) // (MEASURED - LESS))
+
+
+def _bytes(tensors: list[Tensor]) -> int:
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)

@@ -1,0 +1,228 @@
+"""Cached gradients: encoding in chunks gives the loss and gradient of plain autograd (Gao et al. 2021), with the same dropout in both passes,
+and buffers that move once."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import nearfar as nf
+from nearfar.encoding import Encoding, chunks
+from nearfar.priors import SIGReg, VarianceCovariance
+from nearfar.ranks import join
+from nearfar.train.equality import start
+
+ROWS, WIDTH, CHUNK = 10, 6, 3
+
+
+def network(*, dropout: float = 0.0, norm: bool = False) -> nn.Module:
+    torch.manual_seed(3)
+    middle: nn.Module = nn.BatchNorm1d(8) if norm else nn.LayerNorm(8)
+    return nn.Sequential(
+        nn.Linear(WIDTH, 8), middle, nn.Tanh(), nn.Dropout(dropout), nn.Linear(8, 4)
+    ).double()
+
+
+def batch(views: int = 2) -> nf.Batch:
+    generator = torch.Generator().manual_seed(5)
+    shown = torch.randn(views, ROWS, WIDTH, dtype=torch.float64, generator=generator)
+    return nf.Batch(tuple(shown), torch.arange(ROWS))
+
+
+METHODS: dict[str, Callable[[], nf.Method]] = {
+    "simclr": lambda: nf.Method(
+        nf.Shared(network()), nf.Cosine(0.2), nf.InBatch(), nf.Everyone(), nf.InfoNCE()
+    ),
+    "learnt temperature": lambda: nf.Method(
+        nf.Shared(network()), nf.Cosine(nf.learnt(0.2)), nf.InBatch(), nf.Everyone(), nf.InfoNCE()
+    ).double(),
+    "ring, ml-cpc": lambda: nf.Method(
+        nf.Shared(network()), nf.Cosine(0.2), nf.InBatch(), nf.Ring(0.2, 0.9), nf.MultiLabelCPC(0.5)
+    ),
+    "moco": lambda: nf.Method(
+        nf.Momentum(network(), 0.9), nf.Cosine(0.2), nf.Queue(32, dim=4), nf.Everyone(), nf.InfoNCE()
+    ).double(),
+    "byol": lambda: nf.Method(
+        nf.Momentum(network(), 0.9, predictor=nn.Linear(4, 4).double()),
+        nf.Cosine(1.0),
+        nf.NoNegatives(),
+        nf.Everyone(),
+        nf.Agreement(),
+    ),
+    "per view": lambda: nf.Method(
+        nf.PerView([network(), network()]), nf.Cosine(0.2), nf.InBatch("one"), nf.Everyone(), nf.InfoNCE()
+    ),
+    "vicreg": lambda: nf.Method(
+        nf.Shared(network()),
+        nf.Distance(),
+        nf.NoNegatives(),
+        nf.Everyone(),
+        nf.BarberAgakov(),
+        prior=VarianceCovariance(),
+    ),
+    "sigreg": lambda: nf.Method(
+        nf.Shared(network()), nf.Cosine(1.0), nf.InBatch(), nf.Everyone(), nf.InfoNCE(), prior=SIGReg()
+    ),
+}
+
+
+def differentiated(method: nf.Method, shown: nf.Batch) -> tuple[Tensor, dict[str, Tensor]]:
+    outcome = method(shown)
+    outcome.loss.backward()
+    return outcome.loss.detach(), {
+        name: weight.grad for name, weight in method.named_parameters() if weight.grad is not None
+    }
+
+
+@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("chunk", [1, CHUNK, ROWS, 100])
+def test_chunks_give_the_gradient_of_the_whole(name: str, chunk: int) -> None:
+    plain, cached = METHODS[name](), METHODS[name]()
+    cached.load_state_dict(plain.state_dict())
+    cached.encoding = Encoding(chunk=chunk)
+    loss, wanted = differentiated(plain, batch())
+    value, found = differentiated(cached, batch())
+    assert torch.allclose(value, loss, rtol=1e-12, atol=1e-12)
+    assert found.keys() == wanted.keys()
+    for weight, gradient in wanted.items():
+        assert torch.allclose(found[weight], gradient, rtol=1e-10, atol=1e-12), weight
+
+
+def test_dropout_is_the_same_in_both_passes() -> None:
+    """The loss of what the first pass drew, differentiated by plain autograd through the same draws."""
+    shown = batch()
+    method = nf.Method(
+        nf.Shared(network(dropout=0.5)),
+        nf.Cosine(0.2),
+        nf.InBatch("one"),
+        nf.Everyone(),
+        nf.InfoNCE(),
+        encoding=Encoding(chunk=CHUNK),
+    )
+    torch.manual_seed(7)
+    value, found = differentiated(method, shown)
+    reference = network(dropout=0.5)
+    torch.manual_seed(7)
+    parts = [reference(torch.cat(part.views)).chunk(2) for part in chunks(shown, CHUNK)]
+    first, second = (F.normalize(torch.cat(view), dim=1) for view in zip(*parts, strict=True))
+    scores = first @ second.T / 0.2
+    own = torch.arange(ROWS)
+    loss = (F.cross_entropy(scores, own) + F.cross_entropy(scores.T, own)) / 2
+    loss.backward()
+    assert torch.allclose(value, loss, rtol=1e-12)
+    for (name, weight), gradient in zip(reference.named_parameters(), found.values(), strict=True):
+        assert weight.grad is not None
+        assert torch.allclose(gradient, weight.grad, rtol=1e-10, atol=1e-12), name
+
+
+def test_running_statistics_move_once() -> None:
+    """Each chunk's statistics count alike, and neither forward nor backward, which encodes again, writes to a buffer."""
+    net = network(norm=True)
+    method = nf.Method(
+        nf.Shared(net),
+        nf.Cosine(0.2),
+        nf.InBatch(),
+        nf.Everyone(),
+        nf.InfoNCE(),
+        encoding=Encoding(chunk=CHUNK),
+    )
+    before = {name: held.clone() for name, held in net.named_buffers()}
+    outcome = method(batch())
+    outcome.loss.backward()
+    assert all(torch.equal(held, before[name]) for name, held in net.named_buffers())
+    method.advance(outcome)
+    linear, norm = net[0], net[1]  # type: ignore[index]
+    means = torch.stack([linear(torch.cat(part.views)).mean(dim=0) for part in chunks(batch(), CHUNK)])
+    assert torch.allclose(norm.running_mean, 0.1 * means.mean(dim=0), rtol=1e-12)
+    assert int(norm.num_batches_tracked) == 1
+
+
+def test_nothing_of_a_chunk_is_kept_but_its_embeddings() -> None:
+    """What autograd holds after the forward pass does not grow with the network's width, and without chunks it does."""
+
+    def kept(chunk: int | None) -> int:
+        held = 0
+
+        def pack(tensor: Tensor) -> Tensor:
+            nonlocal held
+            held += tensor.numel() * (tensor.grad_fn is not None)  # no weights, no inputs
+            return tensor
+
+        wide = nn.Sequential(nn.Linear(WIDTH, 4096), nn.Tanh(), nn.Linear(4096, 4)).double()
+        method = nf.Method(
+            nf.Shared(wide),
+            nf.Cosine(0.2),
+            nf.InBatch(),
+            nf.Everyone(),
+            nf.InfoNCE(),
+            encoding=Encoding(chunk=chunk),
+        )
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+            method(batch())
+        return held
+
+    assert kept(None) > 2 * ROWS * 4096
+    assert kept(CHUNK) < 4096
+
+
+def by_norm(norm: bool, encoding: Encoding) -> nf.Method:
+    return nf.Method(
+        nf.Shared(network(norm=norm)),
+        nf.Cosine(0.2),
+        nf.InBatch(),
+        nf.Everyone(),
+        nf.MultiLabelCPC(0.5),
+        encoding=encoding,
+    )
+
+
+def one_rank(rank: int, folder: str) -> None:
+    """A step of two ranks: in chunks without batch norm, and with batch norm of each rank's rows."""
+    dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=2)
+    ranks = join()
+    own = batch().rows(slice(rank * ROWS // 2, (rank + 1) * ROWS // 2))
+    found = {}
+    for name, method in {
+        "chunks": by_norm(False, Encoding(ranks, chunk=2)),
+        "per-rank": by_norm(True, Encoding(ranks, "per-rank")),
+    }.items():
+        outcome = method(own)
+        outcome.loss.backward()
+        ranks.average_gradients(method.parameters())
+        method.advance(outcome)
+        gradients = {weight: p.grad for weight, p in method.named_parameters()}
+        found[name] = {"loss": outcome.loss.detach(), **gradients, **dict(method.named_buffers())}
+    if ranks.first:
+        torch.save(found, Path(folder) / "found.pt")
+    ranks.wait()
+    dist.destroy_process_group()
+
+
+def test_two_ranks_in_chunks_equal_one_process(tmp_path: Path) -> None:
+    """Chunks on each rank: the whole in one process. Batch norm by each rank: chunks in one process that are the ranks' slices,
+    whose running statistics are averaged too."""
+    start(2, one_rank, str(tmp_path))
+    found = torch.load(tmp_path / "found.pt", weights_only=True)
+    for name, alone in {
+        "chunks": by_norm(False, Encoding()),
+        "per-rank": by_norm(True, Encoding(chunk=ROWS // 2)),
+    }.items():
+        outcome = alone(batch())
+        outcome.loss.backward()
+        alone.advance(outcome)
+        wanted = {"loss": outcome.loss.detach(), **{w: p.grad for w, p in alone.named_parameters()}}
+        wanted |= dict(alone.named_buffers())
+        assert found[name].keys() == wanted.keys()
+        for key, tensor in wanted.items():
+            assert torch.allclose(found[name][key], tensor, rtol=1e-10, atol=1e-12), (name, key)
+
+
+def test_parts_are_of_almost_equal_size() -> None:
+    sizes = [len(part.index) for part in chunks(batch(), 4)]
+    assert sum(sizes) == ROWS
+    assert max(sizes) <= 4
+    assert max(sizes) - min(sizes) <= 1

@@ -1,0 +1,54 @@
+"""Presets: a paper's settings over the recipe's, under the user's; every one of them makes settings that are complete."""
+
+import pytest
+
+from nearfar.errors import UserError
+from nearfar.recipes import RECIPES
+from nearfar.recipes.presets import PRESETS, method_of, preset_for
+from nearfar.resolve import resolve
+from nearfar.schedules import Plateau, parse_value
+
+EVERY = [(name, recipe) for name in PRESETS for recipe in RECIPES if method_of(name, recipe)]
+
+
+@pytest.mark.parametrize(("name", "recipe"), EVERY)
+def test_every_preset_is_complete_for_its_methods_and_their_variants(name: str, recipe: str) -> None:
+    found = resolve(recipe, "DATA", {"preset": name})
+    assert found.preset == name
+    plain = found.as_plain()
+    for key, value in preset_for(name, recipe).items():
+        room, _, inside = {"temperature": "critic.temperature"}.get(key, key).partition(".")
+        got = plain[room][inside] if inside else plain[room]
+        assert str(parse_value(got)) == str(parse_value(value)) if "(" in str(value) else got == value, key
+
+
+def test_what_is_set_goes_over_a_preset_and_a_preset_over_the_recipe() -> None:
+    """Wu et al. 2021, sec. 5: SGD, 0.03, 300 epochs; the ring narrows in 100 of them."""
+    plain, ours = resolve("moco-ring", "DATA"), resolve("moco-ring", "DATA", {"preset": "wu2021"})
+    mine = resolve("moco-ring", "DATA", {"epochs": 7}, {"preset": "wu2021", "lr": 0.5})
+    assert (plain.optimizer, ours.optimizer, mine.optimizer) == ("adamw", "sgd", "sgd")
+    assert (ours.epochs, mine.epochs) == (300, 7)
+    assert ours.selection["lower"].written() == "linear(0.0,0.9,100.0)"
+    assert ours.selection["upper"] == plain.selection["upper"]  # not told, so ours
+    assert mine.lr == 0.5
+    assert resolve("moco-ring", "DATA", {"preset": "none"}).as_plain() == plain.as_plain()
+
+
+def test_a_variant_takes_its_own_methods_preset() -> None:
+    assert method_of("he2020", "moco-v1-ring") == "moco-v1"
+    assert method_of("he2020", "moco-v3") is None
+    assert method_of("he2020", "moco-ring") == "moco"
+    assert isinstance(resolve("instdisc-annulus", "DATA", {"preset": "wu2020"}).lr, Plateau)
+
+
+@pytest.mark.parametrize(
+    ("name", "recipe", "sentence"),
+    [
+        ("wu2031", "moco", "wu2031 is not one of the presets"),
+        ("grill2020", "moco", "preset was grill2020 with the recipe moco; it has settings for byol"),
+        (3, "moco", "3 is not one of the presets"),
+    ],
+)
+def test_a_preset_that_does_not_fit_says_what_does(name: object, recipe: str, sentence: str) -> None:
+    with pytest.raises(UserError, match=sentence):
+        resolve(recipe, "DATA", {"preset": name})

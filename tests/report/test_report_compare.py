@@ -1,0 +1,125 @@
+"""Several runs on one page: paired tests on the same instances, class by class, cost, and maps and neighbours side by side."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from nearfar.evaluate.paired import paired
+from nearfar.report import write_report
+from nearfar.report.compare import same_points, same_queries, tables_of
+from nearfar.report.gather import gather
+from nearfar.report.visuals import Detail
+from nearfar.run.answers import packed
+
+Page = Any
+Make = Callable[..., Any]
+GONE = FileNotFoundError("photos/ is gone")
+TRUE = np.arange(2000) % 4
+E = "document.querySelector('.explorer').explorer"
+
+
+def answered(make_result: Make, seed: int, right: float, **more: Any) -> dict[str, Any]:
+    """A result whose kNN answered 2,000 instances of four classes, class 0 never right."""
+    rng = np.random.default_rng(seed)
+    said = np.where((rng.random(2000) < right) & (TRUE > 0), TRUE, (TRUE + 1) % 4)
+    result = make_result(float((said == TRUE).mean()), None, **more)
+    result["knn"] |= packed(torch.from_numpy(said), torch.from_numpy(TRUE))
+    result["labels"]["classes"] = {
+        name: {"train": n, "test": n} for n, name in enumerate(("ant", "bee", "cat", "<b>"))
+    }
+    return {"results": [result]}
+
+
+@pytest.fixture
+def two(make_run: Make, make_result: Make, make_digits: Make) -> list[Any]:
+    return [
+        make_run("one", data=make_digits(80), evaluation=answered(make_result, 0, 0.8)),
+        make_run("two", data=make_digits(80), evaluation=answered(make_result, 1, 0.6)),
+    ]
+
+
+def test_pairs_are_tested_on_the_instances_they_share(
+    two: list[Any], make_run: Make, make_result: Make
+) -> None:
+    elsewhere = make_run("three", data=GONE, evaluation=answered(make_result, 2, 0.9, test="elsewhere"))
+    facts = [gather(run, Detail(points=60)) for run in (*two, elsewhere)]
+    first, second = tables_of(facts)
+    (row,) = first.pairs
+    a, b = (one.scores[0].answers.right for one in facts[:2])  # type: ignore[union-attr]
+    assert row.told == paired(a, b)
+    assert (row.first, row.second) == (0, 1)
+    assert row.p < 1e-6
+    assert second.pairs == ()
+    assert second.columns[0].best is None, "nothing is ranked across test sets"
+    (classes,) = first.classes
+    assert {one.name for one in classes.rows} == {"ant", "bee", "cat", "<b>"}
+    ant = next(one for one in classes.rows if one.name == "ant")
+    assert ant.shares == (0.0, 0.0, None)
+    assert ant is classes.rows[-1], "those that differ most come first"
+    assert all(one.samples == 500 for one in classes.rows)
+
+
+def test_other_instances_under_the_same_name_are_not_paired(two: list[Any]) -> None:
+    """Answers whose truth differs are not about the same instances, whatever the result claims."""
+    told = two[1].evaluation["results"][0]["knn"]
+    told |= packed(torch.from_numpy(TRUE[::-1].copy()), torch.from_numpy(TRUE[::-1].copy()))
+    (table,) = tables_of([gather(run, Detail(points=60)) for run in two])
+    assert table.pairs == ()
+    assert table.classes == ()
+
+
+def test_maps_and_neighbours_are_those_of_the_same_instances(
+    two: list[Any], make_run: Make, make_digits: Make
+) -> None:
+    other = make_run("other", data=make_digits(70), evaluation=None)
+    facts = [gather(run, Detail(points=60)) for run in (two[0], other, two[1])]
+    assert same_points(facts) == [0, 2]
+    assert len(same_queries(facts[::2])) == 8
+    assert all(len(one.rows) == 2 for one in same_queries(facts[::2]))
+    assert same_points(facts[:2]) == []
+
+
+def test_the_page_compares(browser: Page, two: list[Any], tmp_path: Path) -> None:
+    file = write_report(two, tmp_path / "r.html", points=80)
+    for width, dark in ((390, True), (1280, False)):
+        browser.open(file.as_uri(), width=width, dark=dark)
+        browser.value("document.querySelectorAll('details').forEach(d => d.open = true)")
+        assert browser.value("document.documentElement.scrollWidth <= innerWidth")
+        words = browser.value("document.body.innerText")
+        for said in (
+            "Pair by pair",
+            "< 0.0001",
+            "Class by class",
+            "<b>",
+            "Cost",
+            "images seen",
+            "Neighbours of the same picture",
+        ):
+            assert said in words, said
+    assert browser.value(f"{E}.fields.length") == 2
+    assert browser.value("document.querySelectorAll('.explorer').length") == 1, "one explorer for both"
+    assert browser.value("document.querySelectorAll('.asked-one').length") == 8
+    browser.value("document.documentElement.style.scrollBehavior = 'auto'")
+    browser.value(f"{E}.fields[0].box.scrollIntoView()")
+    x, y = browser.value(
+        f"(() => {{ const f = {E}.fields[0], b = f.box.getBoundingClientRect(); return [b.x + f.x[5], b.y + f.y[5]]; }})()"
+    )
+    browser.point_at(x, y)
+    shown = browser.value(
+        "[...document.querySelectorAll('.peek')].map(p => !p.hidden && p.querySelector('.caption').textContent)"
+    )
+    assert len(shown) == 2
+    assert shown[0]
+    assert shown[0] == shown[1], "what is pointed at in one map is shown in both"
+    browser.value(f"{E}.choose(5)")
+    assert browser.value("document.querySelectorAll('.chosen-point .tiles').length") == 2
+    assert browser.complaints() == []
+
+
+def test_without_answers_the_page_says_what_to_do(make_run: Make, tmp_path: Path) -> None:
+    text = write_report([make_run("a", data=GONE), make_run("b", data=GONE)], tmp_path / "r.html").read_text()
+    assert "No paired test" in text

@@ -1,0 +1,207 @@
+"""N ranks equal one: loss, gradient and weights in float64, whatever the method exchanges; and what a user can do to a run of several
+processes: change their number, kill one, ask all to stop, give bad input."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import redirect_stderr, redirect_stdout
+from pathlib import Path
+
+import pytest
+import safetensors.torch
+import torch
+
+from nearfar.cli import main
+from nearfar.ranks import ALONE, launched
+from nearfar.run import checkpoints
+from nearfar.train.equality import CASES, compare, make_data, start
+
+# in float64 rounding is 1e-16 of numbers up to some 10, in sums of some thousands, over a few steps
+ROUNDING = 1e-11
+# each exchanges something else: keys with gradient; queue and clusters; bank; statistics of a cloud; labels; rows of no fixed
+# number; sums over all anchors; draws by row; places of a map; a running mean
+EXCHANGING = (
+    "simclr-ring",
+    "moco-cave",
+    "instdisc",
+    "cmc",
+    "byol",
+    "vicreg",
+    "supcon",
+    "cpc",
+    "simclr ml-cpc",
+    "moco accept",
+    "dim",
+    "simclr dv",
+)
+
+
+def test_two_processes_compute_what_one_does() -> None:
+    found = compare(2, {name: CASES[name] for name in EXCHANGING}, steps=4)
+    assert set(found) == set(EXCHANGING)
+    for name, differences in found.items():
+        assert max(differences.values()) < ROUNDING, (name, differences)
+
+
+def test_four_processes_compute_what_one_does() -> None:
+    found = compare(4, {"simclr ml-cpc": CASES["simclr ml-cpc"]}, steps=2)
+    assert max(found["simclr ml-cpc"].values()) < ROUNDING, found
+
+
+def free_port() -> int:
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        return listening.getsockname()[1]
+
+
+def run_as_rank(
+    rank: int, world: int, ports: Sequence[int], commands: Sequence[Sequence[str]], folder: str
+) -> None:
+    """Commands one after the other as this rank; leaves what it said and its exit codes in `folder`."""
+    torch.set_num_threads(1)
+    codes = []
+    with (
+        open(f"{folder}/said-{rank}", "w") as said,
+        redirect_stderr(said),
+        redirect_stdout(said),
+    ):
+        for port, words in zip(ports, commands, strict=True):
+            os.environ.update(
+                RANK=str(rank), WORLD_SIZE=str(world), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port)
+            )
+            codes.append(main(words))
+    Path(f"{folder}/codes-{rank}").write_text(json.dumps(codes))
+
+
+def by_two(folder: Path, *commands: Sequence[str]) -> tuple[list[list[int]], list[str]]:
+    """(exit codes of each rank, what each said) of commands that two processes run."""
+    ports = [free_port() for _ in commands]
+    start(2, run_as_rank, 2, ports, commands, str(folder))
+    codes = [json.loads((folder / f"codes-{rank}").read_text()) for rank in range(2)]
+    return codes, [(folder / f"said-{rank}").read_text() for rank in range(2)]
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("data")
+    make_data(folder)
+    return folder / "pictures.npz"
+
+
+def words(data: Path, out: Path, *more: str) -> list[str]:
+    """A run of 12 steps by SGD, whose steps are proportional to gradients: differences in rounding stay what they are."""
+    fixed = ["backbone=resnet8-w16", "precision=fp32", "workers=0", "log_every=1", "optimizer=sgd", "lr=0.01"]
+    asked = ["epochs=4", "batch_size=16", "probe_every=0", "checkpoint_every=3"]
+    return ["pretrain", "moco", str(data), "--out", str(out), *fixed, *asked, *more]
+
+
+def state(out: Path) -> dict[str, torch.Tensor]:
+    newest = checkpoints.newest(out / "ckpt")
+    assert newest is not None
+    return safetensors.torch.load_file(newest / "state.safetensors")
+
+
+def rows(out: Path, kind: str = "train") -> list[dict[str, float]]:
+    read = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+    return [row for row in read if row["kind"] == kind]
+
+
+def test_the_number_of_processes_may_change_and_bad_input_is_told_once(data: Path, tmp_path: Path) -> None:
+    """1 → 2 → 1, one step each and then the rest, ends as one process alone does, up to float32 rounding; the files are those of
+    one run, and only rank 0 speaks."""
+    changing, alone = tmp_path / "changing", tmp_path / "alone"
+    one_step = "max_time=0.001"
+    assert main(words(data, alone, "--quiet")) == 0
+    assert main(words(data, changing, one_step, "--quiet")) == 75
+    codes, said = by_two(
+        tmp_path,
+        words(data, changing, one_step),
+        words(data, tmp_path / "bad", "batch_size=15"),
+        words(data, tmp_path / "bad", "bound=nothing"),
+    )
+    assert codes == [[75, 2, 2], [75, 2, 2]]
+    assert "by 2 processes" in said[0]
+    assert "stopped by max_time" in said[0]
+    assert "with 2 ranks it must be a multiple of 2" in said[0]
+    assert said[1] == ""
+    assert rows(changing)[-1]["step"] == 2
+    assert main(words(data, changing, "--quiet")) == 0
+    for got, wanted in zip(rows(changing), rows(alone), strict=True):
+        assert got["loss"] == pytest.approx(wanted["loss"], abs=1e-5)
+    ours, theirs = state(changing), state(alone)
+    assert ours.keys() == theirs.keys()
+    for name, tensor in ours.items():
+        assert torch.allclose(tensor, theirs[name], rtol=1e-4, atol=1e-4), name
+
+
+def torchrun(log: Path, command: Sequence[str]) -> subprocess.Popen[bytes]:
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    with log.open("ab") as said:
+        return subprocess.Popen(
+            [*launcher, "--max-restarts", "3", "-m", "nearfar", *command],
+            stdout=said,
+            stderr=said,
+            env=environment,
+        )
+
+
+def wait_for_step(out: Path, step: int, log: Path, seconds: float = 240.0) -> None:
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        if (out / "metrics.jsonl").exists() and any(
+            f'"step": {step},' in line for line in (out / "metrics.jsonl").read_text().splitlines()
+        ):
+            return
+        time.sleep(0.02)
+    raise AssertionError(f"step {step} never came: {log.read_text()[-3000:]}")
+
+
+def ranks_of(agent: int) -> dict[int, int]:
+    """Process numbers by rank of those that torchrun started."""
+    found = {}
+    for child in Path(f"/proc/{agent}/task/{agent}/children").read_text().split():
+        held = dict(
+            item.split("=", 1)
+            for item in Path(f"/proc/{child}/environ").read_text().split("\0")
+            if "=" in item
+        )
+        if "RANK" in held:
+            found[int(held["RANK"])] = int(child)
+    return found
+
+
+@pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="finds ranks by /proc, which Linux has")
+def test_a_killed_rank_and_a_signal_cost_nothing(data: Path, tmp_path: Path) -> None:
+    """A rank killed by SIGKILL: torchrun restarts all from the last checkpoint. SIGTERM to torchrun: all stop, saved. Then the same
+    command ends bit-equal to a run of two processes that nothing happened to."""
+    undisturbed, disturbed, log = tmp_path / "undisturbed", tmp_path / "disturbed", tmp_path / "log"
+    codes, _ = by_two(tmp_path, words(data, undisturbed))
+    assert codes == [[0], [0]]
+    launcher = torchrun(log, words(data, disturbed))
+    wait_for_step(disturbed, 4, log)
+    os.kill(ranks_of(launcher.pid)[1], signal.SIGKILL)
+    wait_for_step(disturbed, 7, log)
+    launcher.send_signal(signal.SIGTERM)
+    launcher.wait(timeout=120)
+    assert "stopped by SIGTERM" in log.read_text() or rows(disturbed)[-1]["step"] == 12
+    assert torchrun(log, words(data, disturbed)).wait(timeout=240) == 0
+    assert [row["loss"] for row in rows(disturbed)] == [row["loss"] for row in rows(undisturbed)]
+    ours, theirs = state(disturbed), state(undisturbed)
+    assert ours.keys() == theirs.keys()
+    assert all(torch.equal(ours[name], theirs[name]) for name in ours)
+
+
+def test_without_a_launcher_there_is_one_rank(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR"):
+        monkeypatch.delenv(name, raising=False)
+    assert launched() == (0, 1)
+    # a cluster may name a world without a place to meet in
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    assert launched() == (0, 1)
+    assert [ALONE.share(10), ALONE.agreed("why"), ALONE.told({"a": 1})] == [slice(0, 10), "why", {"a": 1}]
