@@ -42,7 +42,8 @@ def test_ratios_are_ours_over_the_other_by_medians() -> None:
     assert theirs.ratio == pytest.approx(3)  # a third of our speed
     assert theirs.cpu_ratio == pytest.approx(0.5)
     assert theirs.rate == pytest.approx(1 / 0.3)
-    assert (theirs.lowest, theirs.highest) == (pytest.approx(1 / 9), pytest.approx(1 / 0.3))
+    assert theirs.lowest == pytest.approx(1 / 9)
+    assert theirs.highest == pytest.approx(1 / 0.3)
     lines = list(table([result]))
     assert any("| theirs | 3 | 0 to 3 | 3.00× |" in line for line in lines)
     assert any("third: nobody is not installed" in line for line in lines)

@@ -39,7 +39,7 @@ def flat_map(
     # a collapsed encoder puts everything on one spot: t-SNE's start divides by that spread
     if len(features) < FEW or components[:, 0].std() < 1e-6:
         return _unit_square(components[:, :2]), "PCA"
-    some = sample(len(features), LANDMARKS)
+    some = np.sort(order(0, 0, len(features))[:LANDMARKS])
     start = (components if like is None else like)[some, :2]
     start = start - start.mean(axis=0)
     tsne = TSNE(

@@ -18,6 +18,7 @@ from nearfar.held_out import HeldOut, held_out_estimate
 from nearfar.method import Method
 from nearfar.modalities import DataSet, Description
 from nearfar.modalities.showing import plain_views
+from nearfar.randomness import order
 from nearfar.recipes.build import NONE
 from nearfar.recipes.given import BACKBONE, METHOD, VIEWS, Objects
 from nearfar.run.checkpoints import Loaded
