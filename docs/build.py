@@ -85,6 +85,8 @@ def main(out: Path) -> None:
         text = (ROOT / source).read_text(encoding="utf-8")
         linked = LINK.sub(lambda found, at=source: _link(found, at, out), text)  # type: ignore[misc]
         write(out, address, title, html(linked))
+    for drawn in (ROOT / "docs").glob("*.svg"):
+        shutil.copy(drawn, out)
     write(out, "reference.html", "API reference", html("\n".join(reference())))
 
 
