@@ -43,7 +43,7 @@ LAYERS = [
     ("resolve",),
     ("data",),
     ("run",),
-    ("evaluate", "estimate"),
+    ("evaluate", "estimate", "detect"),
     ("train",),
     ("report", "studies", "exported"),
     ("demo", "bench", "cli", "__main__", "__init__"),

@@ -129,7 +129,7 @@ HEAVY = ("torch", "numpy", "scipy", "yaml", *EXTRAS)
 LIGHT = [["--help"], ["--version"], [], ["doctor"], ["doctor", "--json"]]
 LIGHT += [
     [command, "--help"]
-    for command in ("demo", "pretrain", "evaluate", "embed", "report", "export", "mi", "study")
+    for command in ("demo", "pretrain", "evaluate", "detect", "embed", "report", "export", "mi", "study")
 ]
 LIGHT += [[command, "--help"] for command in ("recipes", "doctor", "train")]
 

@@ -64,8 +64,11 @@ def test_scores_hold_learned_and_baselines_however_deep(make_run: Make, make_res
     assert (told.fitted_on, told.fitted_samples) == ("digits:train", 5000)
     assert Fact("k", "20") in told.settings
     low, high = result["knn"]["interval"]
+    answers = scores[0].answers
+    assert answers is not None
+    assert answers.right.mean() == 0.5
     assert scores == (
-        Score("knn", "learned", 0.5, 0.93, (low, high), told),
+        Score("knn", "learned", 0.5, 0.93, (low, high), told, answers),
         Score("fractions 1%", "learned", 0.2, None, None, told),
         Score(
             "masked",

@@ -26,6 +26,7 @@ COMMANDS = (
     "pretrain",
     "train",
     "evaluate",
+    "detect",
     "embed",
     "report",
     "export",

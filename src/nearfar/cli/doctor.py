@@ -39,13 +39,6 @@ def run(given: argparse.Namespace) -> int:
     return DONE
 
 
-def _how(waiting: str) -> str:
-    """How threads wait, with what that means."""
-    if waiting == "passive":
-        return "passively (OMP_WAIT_POLICY), so that a busy core costs its share and no more"
-    return f"by {waiting}, which a busy core makes slow: OMP_WAIT_POLICY=passive"
-
-
 def _compare(ranks: int, as_json: bool) -> int:
     """Whether so many processes equal one. Computed in float64, where rounding is some 1e-15 of a number."""
     if not 2 <= ranks <= MOST_RANKS:
@@ -66,6 +59,13 @@ def _compare(ranks: int, as_json: bool) -> int:
     verdict = f"{', '.join(wrong)} differ" if wrong else "equal, up to rounding"
     print(f"one process and {ranks} of them, in float64: {verdict}")
     return UNEQUAL if wrong else DONE
+
+
+def _how(waiting: str) -> str:
+    """How threads wait, with what that means."""
+    if waiting == "passive":
+        return "passively (OMP_WAIT_POLICY), so that a busy core costs its share and no more"
+    return f"by {waiting}, which a busy core makes slow: OMP_WAIT_POLICY=passive"
 
 
 def _lines(facts: dict[str, Any]) -> list[str]:

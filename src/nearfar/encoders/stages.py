@@ -38,3 +38,47 @@ def map_shape(body: nn.Module, seen: InputSpec) -> tuple[int, int]:
     inner, _ = map_and_features(body.eval(), picture)
     body.train(training)
     return inner.shape[1], inner.shape[2]
+
+
+class Stages(nn.Module):
+    """A convolutional backbone as the maps after each of its stages, finest first: what a feature pyramid stands on.
+
+    `strides` and `channels` are those of the maps; stages finer than `least` pixels are left out, if two are left.
+    """
+
+    def __init__(self, body: nn.Module, channels: int, least: int = 4) -> None:
+        super().__init__()
+        self.body = body
+        side = 64
+        with torch.no_grad():
+            training = body.training
+            maps = self._maps(body.eval(), torch.zeros(1, channels, side, side))
+            body.train(training)
+        strides = [side // found.shape[2] for found in maps]
+        used = [place for place, stride in enumerate(strides) if stride >= least]
+        self.used = used if len(used) > 1 else list(range(len(maps)))[-2:]
+        self.strides = [strides[place] for place in self.used]
+        self.channels = [maps[place].shape[1] for place in self.used]
+
+    @staticmethod
+    def _maps(body: nn.Module, x: Tensor) -> list[Tensor]:
+        if isinstance(body, ResNet8):
+            found, x = [], F.relu(body.bn1(body.conv1(x)), inplace=True)
+            for block in body.blocks:
+                x = block(x)
+                found.append(x)
+            return found
+        if not hasattr(body, "layer4"):
+            raise UserError(
+                "the backbone has no stages, and a detector stands on a pyramid of them; expected a run with backbone="
+                "resnet8-w16, resnet8-w32, resnet18, resnet34, resnet50"
+            )
+        x, found = body.maxpool(body.relu(body.bn1(body.conv1(x)))), []  # type: ignore[operator]
+        for name in ("layer1", "layer2", "layer3", "layer4"):
+            x = getattr(body, name)(x)
+            found.append(x)
+        return found
+
+    def forward(self, x: Float[Tensor, "image channel height width"]) -> dict[str, Tensor]:
+        maps = self._maps(self.body, x)
+        return {str(level): maps[place] for level, place in enumerate(self.used)}

@@ -150,7 +150,16 @@ class Asked:
     @property
     def own(self) -> bool:
         """Whether what is fitted on are the run's own data."""
-        return self.sets[0] is self.run.images() or (self.train is None and self.sets[0] is not self.sets[1])
+        train, test = self.sets
+        return train is self.trained_on or (self.train is None and train is not test)
+
+    @cached_property
+    def trained_on(self) -> Instances | None:
+        """The run's own data; None where they are not at hand (moved, or given from Python)."""
+        try:
+            return self.run.images()
+        except UserError:
+            return None
 
     @cached_property
     def described(self) -> Any:
@@ -172,7 +181,8 @@ class Asked:
     @property
     def unseen(self) -> bool | None:
         """That the encoder was never shown the test instances: it was its own data's; of others nobody knows."""
-        return False if self.sets[1].fingerprint == self.run.images().fingerprint else None
+        own = self.trained_on
+        return False if own is not None and self.sets[1].fingerprint == own.fingerprint else None
 
     def labelled(self) -> bool:
         return all(images.labels is not None for images in self.sets)

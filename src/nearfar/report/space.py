@@ -39,7 +39,7 @@ def flat_map(
     # a collapsed encoder puts everything on one spot: t-SNE's start divides by that spread
     if len(features) < FEW or components[:, 0].std() < 1e-6:
         return _unit_square(components[:, :2]), "PCA"
-    some = np.sort(order(0, 0, len(features))[:LANDMARKS])
+    some = sample(len(features), LANDMARKS)
     start = (components if like is None else like)[some, :2]
     start = start - start.mean(axis=0)
     tsne = TSNE(
@@ -113,6 +113,11 @@ def neighbours_of_all(features: Float[np.ndarray, "image dim"], count: int) -> I
         similarity[torch.arange(len(part)), part] = -torch.inf
         found.append(similarity.topk(min(count, len(unit) - 1), dim=1).indices)
     return torch.cat(found).numpy()
+
+
+def sample(size: int, count: int) -> Int[np.ndarray, "image"]:
+    """At most `count` of `size` rows, in rising order: always the same ones, so that runs can be compared."""
+    return np.sort(order(0, 0, size)[:count])
 
 
 def queries_of(labels: Int[np.ndarray, "image"] | None, size: int, count: int) -> Int[np.ndarray, "query"]:

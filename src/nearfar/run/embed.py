@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 from nearfar.atomic import replacing
 from nearfar.errors import UserError
 from nearfar.modalities import DataSet
-from nearfar.run.features import check_finite, feature_batches, not_finite
+from nearfar.run.features import feature_batches
 from nearfar.run.trained import Run
 
 
@@ -19,7 +19,7 @@ def write_embedding(run: Run, data: str, out: Path) -> tuple[int, int]:
     parts = feature_batches(
         run.encoder(), images, run.plain(), device=run.device, workers=run.settings.workers
     )
-    place = width = wrong = 0
+    place = width = 0
     writer: pq.ParquetWriter | None = None
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
@@ -29,8 +29,7 @@ def write_embedding(run: Run, data: str, out: Path) -> tuple[int, int]:
                     table = _table(images, place, part.numpy())
                     writer = writer or pq.ParquetWriter(fresh, table.schema)
                     writer.write_table(table)
-                    place, width, wrong = place + len(part), part.shape[1], wrong + not_finite(part)
-                check_finite(wrong, place, images)
+                    place, width = place + len(part), part.shape[1]
             finally:
                 if writer is not None:
                     writer.close()

@@ -42,16 +42,15 @@ def features(
     are not finite are refused: whatever is made of them would be a number about nothing.
     """
     mine, gather = shared_batches(images, batch_size, ranks)
-    embedded, place = torch.empty(0), 0
-    for part in feature_batches(
-        encoder, mine, plain, batch_size=batch_size, device=device, workers=workers, precision=precision
-    ):  # into one tensor: a list to be joined would hold everything twice
-        if not place:
+    embedded = torch.empty(0)
+    place = 0
+    for part in _embedded(encoder, mine, plain, batch_size, device, workers, precision):
+        if not place:  # one tensor: a list to be joined would hold everything twice
             embedded = torch.empty(len(mine), *part.shape[1:])
         embedded[place : place + len(part)] = part
         place += len(part)
     embedded = gather(embedded)
-    check_finite(not_finite(embedded), len(embedded), images)
+    _check_finite(_not_finite(embedded), images)
     return embedded
 
 
@@ -65,7 +64,23 @@ def feature_batches(
     workers: int = 2,
     precision: Literal["fp32", "bf16"] = "fp32",
 ) -> Iterator[Float[Tensor, "image dim"]]:
-    """A batch at a time, as one process computes them; whether they are finite is for the caller to see."""
+    """The same, a batch at a time, by one rank; those that are not finite are counted to the end, and then refused."""
+    wrong = 0
+    for part in _embedded(encoder, images, plain, batch_size, device, workers, precision):
+        wrong += _not_finite(part)
+        yield part
+    _check_finite(wrong, images)
+
+
+def _embedded(
+    encoder: nn.Module,
+    images: Instances,
+    plain: MakeViews,
+    batch_size: int,
+    device: torch.device | str,
+    workers: int,
+    precision: Literal["fp32", "bf16"],
+) -> Iterator[Float[Tensor, "image dim"]]:
     device = torch.device(device)
     half = torch.autocast(device.type, dtype=torch.bfloat16, enabled=precision == "bf16")
     with frozen(_on(encoder, device)) as still:
@@ -75,18 +90,16 @@ def feature_batches(
             yield part.clone()  # outside inference mode, so that the result may enter autograd
 
 
-def check_finite(wrong: int, count: int, images: Instances) -> None:
-    """Refuses features of which so many rows hold what is no number."""
+def _not_finite(rows: Float[Tensor, "image dim"]) -> int:
+    return int((~rows.isfinite().flatten(1).all(dim=1)).sum())
+
+
+def _check_finite(wrong: int, images: Instances) -> None:
     if wrong:
         raise NotFinite(
-            f"the features of {wrong} of {count} items of {images.name} are not finite: the encoder's weights are unusable, "
+            f"the features of {wrong} of {len(images)} items of {images.name} are not finite: the encoder's weights are unusable, "
             "or too large for these inputs"
         )
-
-
-def not_finite(features: Float[Tensor, "image dim"]) -> int:
-    """How many rows are."""
-    return int((~features.isfinite().flatten(1).all(dim=1)).sum()) if len(features) else 0
 
 
 def shared_batches(

@@ -94,7 +94,7 @@ class Run:
         if found is None:
             raise UserError(f"{self.path}/ckpt holds no valid checkpoint of step {step}")
         then = Run(self.path, self.settings, self.objects, self.data)
-        then._sets = self._sets
+        then._sets, then._opened, then._remembered = self._sets, self._opened, self._remembered
         then.__dict__["_loaded"] = facts.checked(found)
         return then
 
@@ -196,8 +196,8 @@ class Run:
         limits = Limits(max_bad_share=self.settings.max_bad_share, scans=self.folder.cache)
         own = self._remembered if spec is None else None
         opened = located.open(limits, **options) if own is None else own
-        opened = self.modality.adapted(opened, self.description, str(self.path))
         usable = examined(opened, self.folder.cache, self.settings.workers)
+        usable = self.modality.adapted(usable, self.description, str(self.path))
         self._opened[usable.fingerprint] = opened
         if named:
             self._sets[name] = usable

@@ -34,7 +34,8 @@ CASES: dict[str, dict[str, Any]] = {
         name: {"recipe": name}
         for name in ("simclr", "moco", "moco-v3", "byol", "simsiam", "instdisc", "cmc", "la", "dim", "npair")
     },
-    **{name: {"recipe": name} for name in ("triplet", "supcon", "hcl", "nnclr", "vicreg", "sigreg", "cpc")},
+    **{name: {"recipe": name} for name in ("triplet", "supcon", "hcl", "nnclr", "sigreg", "cpc")},
+    "vicreg": {"recipe": "vicreg", "lr": 1e-3},
     "mlm": {"recipe": "mlm", "encoders": {"dropout": 0.0, "dim": 16}},
     "simclr-ring": {"recipe": "simclr-ring"},
     "moco-cave": {"recipe": "moco-cave", "selection": {"clusters": 4}},

@@ -132,16 +132,12 @@ class Loop:
             self.say(warning)
 
     def measure(self) -> None:
-        """Asks what was not trained on: the held-out estimate and the probe."""
-        score = self.trainer.ranks.from_first(self.measured)
-        if score is not None:
-            self.trainer.adaptive.observe_score(score)
-
-    def measured(self) -> float | None:
-        """Writes down both, and returns what the probe says."""
+        """Asks what was not trained on: the held-out estimate, which rank 0 makes while the others wait, and the probe, for which all
+        embed a share."""
         trainer, looks = self.trainer, self.looks
         now = {"step": trainer.step, "epoch": trainer.progress.epoch}
-        found = looks.estimate(trainer.method, trainer.progress) if looks.estimate is not None else None
+        asked = looks.estimate if trainer.ranks.first else None
+        found = asked(trainer.method, trainer.progress) if asked is not None else None
         if found is not None and math.isfinite(found.nats):
             self.log.write({"kind": "held-out", **now, **held_out_row(found)})
             if self.last:
@@ -152,10 +148,10 @@ class Loop:
                 score = looks.probe(trainer.method)
             except NotFinite as problem:  # the weights exploded: what stops the run says more
                 self.say(f"the probe was left out: {problem}")
-                return None
+                return
+            score = trainer.ranks.told(score)
             self.log.write({"kind": "probe", **now, "knn_top1": score})
-            return score
-        return None
+            trainer.adaptive.observe_score(score)
 
     def save_when_due(self, batch: Batch, taken: Step, stop: str | None) -> None:
         trainer = self.trainer

@@ -201,7 +201,10 @@ def make_probe(
     labels = torch.from_numpy(np.asarray(sample.labels))
 
     def probe(method: Method) -> float:
-        embedded = features(backbone_of(method), sample, plain, device=device, workers=settings.workers)
+        ranks = method.encoding.ranks
+        embedded = features(
+            backbone_of(method), sample, plain, device=device, workers=settings.workers, ranks=ranks
+        )
         return knn_probe(embedded, labels, seed=settings.seed)
 
     return probe  # type: ignore[return-value]

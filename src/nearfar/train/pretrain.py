@@ -131,8 +131,8 @@ def run_pretraining(
                 trainer, ready.stream.batches, out, facts, display, ready.looks, resumed=restored is not None
             )
         if ranks.first:  # what was not decoded at opening may have turned out to be unusable
-            found = found_so_far(ready.everything)
-            folder.write_notes(notes_of(found, ready.aside, len(ready.images), settings.batch_size))
+            seen = found_so_far(ready.everything)
+            folder.write_notes(notes_of(seen, ready.aside, len(ready.images), settings.batch_size))
         ranks.wait()  # until the last checkpoint is there
     run = Run(out, folder.settings(), objects, located)
     run.remember(ready.everything)

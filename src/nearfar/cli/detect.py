@@ -1,0 +1,62 @@
+"""`nearfar detect`."""
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+from nearfar.cli.codes import DONE
+
+
+def add(commands: Any) -> None:
+    detect = commands.add_parser(
+        "detect", help="the backbone under Faster, Mask or Keypoint R-CNN, beside the untrained one"
+    )
+    detect.add_argument("run", type=Path, metavar="RUN", help="run folder")
+    detect.add_argument(
+        "--train",
+        required=True,
+        metavar="A",
+        help="Parquet with image and objects, COCO's JSON, or shapes:IMAGES",
+    )
+    detect.add_argument("--data", required=True, metavar="B", help="data to test on, of the same classes")
+    detect.add_argument(
+        "--images", type=Path, metavar="DIR", help="where COCO's JSON has its pictures (default: beside it)"
+    )
+    detect.add_argument("--task", default="boxes", help="boxes, masks or keypoints (default boxes)")
+    detect.add_argument("--fine-tune", action="store_true", help="train the backbone too (default: frozen)")
+    for name, kind, default, help_text in (
+        ("--epochs", int, 8, "passes over A"),
+        ("--batch-size", int, 4, "pictures in a step"),
+        ("--lr", float, 1e-3, "of AdamW at its highest"),
+        ("--size", int, 192, "shorter side of a picture in pixels"),
+        ("--seed", int, 0, "of heads and order"),
+        ("--seeds", int, 1, "how many, from --seed on; then means and spread"),
+    ):
+        detect.add_argument(name, type=kind, default=default, help=f"{help_text} (default {default})")
+    detect.add_argument("--no-baselines", action="store_true", help="leave out the untrained backbone")
+    detect.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
+    detect.set_defaults(command=run)
+
+
+def run(given: argparse.Namespace) -> int:
+    from nearfar.detect.run import detect_run
+    from nearfar.detect.table import table
+
+    result = detect_run(
+        given.run,
+        given.train,
+        given.data,
+        images=given.images,
+        baseline=not given.no_baselines,
+        seeds=given.seeds,
+        task=given.task,
+        epochs=given.epochs,
+        batch_size=given.batch_size,
+        lr=given.lr,
+        size=given.size,
+        fine_tune=given.fine_tune,
+        seed=given.seed,
+    )
+    print(json.dumps(result) if given.json else table(result))
+    return DONE

@@ -1,0 +1,245 @@
+"""A run's backbone under a detector, beside the same backbone untrained, both after the same short schedule."""
+
+import copy
+import json
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import mean, stdev
+from typing import Any, Literal, get_args
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from nearfar.atomic import write_whole
+from nearfar.detect.model import detector
+from nearfar.detect.scenes import Scene, Scenes, open_scenes
+from nearfar.detect.score import Found, scored
+from nearfar.encoders.stages import Stages
+from nearfar.errors import UserError
+from nearfar.run.features import encoder_digest
+from nearfar.run.trained import Run
+from nearfar.untrusted import read_json
+
+Task = Literal["boxes", "masks", "keypoints"]
+FILE = "detection.json"
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """How a detector is trained: AdamW, a tenth of the steps of linear rise, then cosine to 0; the backbone at a fifth of the rate."""
+
+    task: Task = "boxes"
+    epochs: int = 8
+    batch_size: int = 4
+    lr: float = 1e-3
+    size: int = 192
+    fine_tune: bool = False
+    seed: int = 0
+
+    def check(self) -> None:
+        if self.task not in get_args(Task):
+            raise UserError(f"--task was {self.task!r}; expected {', '.join(get_args(Task))}")
+        for name, least in (("epochs", 1), ("batch_size", 1), ("size", 32), ("seed", 0)):
+            if getattr(self, name) < least:
+                raise UserError(f"{name} was {getattr(self, name)}; expected a whole number from {least}")
+        if not 0 < self.lr < 10:
+            raise UserError(f"lr was {self.lr}; expected a number above 0")
+
+
+def detect_run(
+    run: Run | str | Path,
+    train: str | Scenes,
+    data: str | Scenes,
+    *,
+    images: Path | None = None,
+    baseline: bool = True,
+    seeds: int = 1,
+    **schedule: Any,
+) -> dict[str, Any]:
+    """COCO's figures of the run's backbone under a detector fitted on `train` and tested on `data`, and of the untrained backbone; also
+    kept in RUN/detection.json. Several seeds give the mean of each figure and the deviation of the first."""
+    run = run if isinstance(run, Run) else Run.open(run)
+    plan = Schedule(**schedule)
+    plan.check()
+    fit, ask = (one if isinstance(one, Scenes) else open_scenes(one, images) for one in (train, data))
+    _check_data(plan, fit, ask)
+    bodies = {"pretrained": run.encoder()} | ({"untrained": run.untrained()} if baseline else {})
+    known = run.description
+    seen = {"mean": getattr(known, "mean", ()), "std": getattr(known, "std", ())}
+    if len(seen["mean"]) != 3:
+        raise UserError(f"{run.path} was not trained on colour images; a detector is shown those")
+    result: dict[str, Any] = {
+        name: _over_seeds(
+            [_tried(body, plan, seed, fit, ask, seen) for seed in range(plan.seed, plan.seed + seeds)]
+        )
+        for name, body in bodies.items()
+    }
+    told = asdict(plan) | {"seeds": seeds}
+    result |= {
+        "settings": told,
+        "train": fit.facts(),
+        "test": ask.facts(),
+        "encoder": encoder_digest(bodies["pretrained"]),
+    }
+    _record(run.path / FILE, result)
+    return result
+
+
+def _check_data(plan: Schedule, fit: Scenes, ask: Scenes) -> None:
+    for scenes in (fit, ask):
+        for kind, task in (("masks", "masks"), ("keypoints", "keypoints")):
+            if plan.task == task and any(getattr(s, kind) is None for s in scenes.scenes if len(s.labels)):
+                raise UserError(
+                    f"--task was {task}, but {scenes.name} has objects without {kind}; use --task boxes"
+                )
+    if fit.classes != ask.classes:
+        raise UserError(
+            f"{fit.name} and {ask.name} have other classes; a detector is tested on the classes it was fitted to"
+        )
+
+
+def _tried(
+    body: nn.Module, plan: Schedule, seed: int, fit: Scenes, ask: Scenes, seen: dict[str, Any]
+) -> dict[str, dict[str, float]]:
+    device = next(body.parameters()).device
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        stages = Stages(copy.deepcopy(body).cpu().eval(), 3)
+        points = next((s.keypoints.shape[1] for s in fit.scenes if s.keypoints is not None), 0)
+        model = detector(
+            plan.task,
+            stages,
+            classes=len(fit.classes),
+            size=plan.size,
+            frozen=not plan.fine_tune,
+            keypoints=points,
+            **seen,
+        ).to(device)
+        _calibrate(model, fit, device)
+        _fit(model, plan, fit, seed, device)
+        return scored(plan.task, list(_found(model, ask, device)), ask.scenes)
+
+
+@torch.no_grad()
+def _calibrate(model: nn.Module, fit: Scenes, device: torch.device) -> None:
+    """Batch norms of the backbone take the statistics of these pictures, which have another size than those it was trained on: for the pretrained
+    backbone and the untrained one alike, which would otherwise have none at all."""
+    stages: Any = model.backbone.stages  # type: ignore[union-attr]
+    norms = [part for part in stages.modules() if isinstance(part, nn.modules.batchnorm._BatchNorm)]
+    before = [norm.momentum for norm in norms]
+    for norm in norms:
+        norm.reset_running_stats()
+        norm.momentum = None  # the plain mean over batches
+        norm.train()
+    for scene in fit.scenes[:32]:
+        batch, _ = model.transform([_picture(scene).to(device)])  # type: ignore[operator]
+        stages(batch.tensors)
+    for norm, momentum in zip(norms, before, strict=True):
+        norm.momentum = momentum
+        norm.eval()
+
+
+def _fit(model: nn.Module, plan: Schedule, fit: Scenes, seed: int, device: torch.device) -> None:
+    usable = [place for place, scene in enumerate(fit.scenes) if (~scene.crowd).any()]
+    if not usable:
+        raise UserError(f"{fit.name} has no objects to learn from")
+    own = {id(weight) for weight in model.backbone.stages.parameters()}  # type: ignore[union-attr]
+    weights = [weight for weight in model.parameters() if weight.requires_grad]
+    groups = [
+        {"params": [w for w in weights if id(w) not in own], "lr": plan.lr},
+        {"params": [w for w in weights if id(w) in own], "lr": plan.lr / 5},
+    ]
+    optimizer = torch.optim.AdamW([group for group in groups if group["params"]], weight_decay=1e-4)
+    each = math.ceil(len(usable) / plan.batch_size)
+    steps = plan.epochs * each
+    rise = max(1, steps // 10)
+
+    def share(step: int) -> float:
+        return (
+            (step + 1) / rise
+            if step < rise
+            else 0.5 * (1 + math.cos(math.pi * (step - rise) / max(1, steps - rise)))
+        )
+
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, share)
+    rng = np.random.default_rng([seed, 7])
+    model.train()
+    for _ in range(plan.epochs):
+        for part in np.array_split(rng.permutation(usable), each):
+            pictures, targets = zip(
+                *(_shown(fit.scenes[place], plan.task, rng, device) for place in part), strict=True
+            )
+            losses = model(list(pictures), list(targets))
+            loss = torch.stack(list(losses.values())).sum()
+            if not bool(loss.isfinite()):
+                raise UserError(f"the detector's loss was not finite; lower lr (it was {plan.lr:g})")
+            optimizer.zero_grad()
+            loss.backward()
+            nn.utils.clip_grad_norm_(weights, 5.0)
+            optimizer.step()
+            schedule.step()
+
+
+def _picture(scene: Scene) -> Tensor:
+    return torch.from_numpy(np.ascontiguousarray(scene.pixels)).permute(2, 0, 1).float() / 255
+
+
+def _shown(
+    scene: Scene, task: str, rng: np.random.Generator, device: torch.device
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """A picture and what is to be found in it; half of them mirrored, but for keypoints, of which left and right have names."""
+    single = ~scene.crowd
+    picture, boxes = _picture(scene), torch.from_numpy(scene.boxes[single])
+    target: dict[str, Tensor] = {"boxes": boxes, "labels": torch.from_numpy(scene.labels[single]) + 1}
+    if task == "masks" and scene.masks is not None:
+        target["masks"] = torch.from_numpy(scene.masks[single]).to(torch.uint8)
+    if task == "keypoints" and scene.keypoints is not None:
+        target["keypoints"] = torch.from_numpy(scene.keypoints[single])
+    elif rng.random() < 0.5:
+        picture = picture.flip(2)
+        target["boxes"] = torch.stack(
+            [picture.shape[2] - boxes[:, 2], boxes[:, 1], picture.shape[2] - boxes[:, 0], boxes[:, 3]], dim=1
+        )
+        if "masks" in target:
+            target["masks"] = target["masks"].flip(2)
+    return picture.to(device), {key: value.to(device) for key, value in target.items()}
+
+
+@torch.no_grad()
+def _found(model: nn.Module, ask: Scenes, device: torch.device) -> Iterator[Found]:
+    model.eval()
+    for scene in ask.scenes:
+        (found,) = model([_picture(scene).to(device)])
+        yield {key: value.cpu() for key, value in found.items()}
+
+
+def _over_seeds(tried: Sequence[dict[str, dict[str, float]]]) -> dict[str, dict[str, Any]]:
+    if len(tried) == 1:
+        return dict(tried[0])
+    return {
+        kind: {
+            **{name: mean(one[kind].get(name, 0.0) for one in tried) for name in tried[0][kind]},
+            "spread": stdev(one[kind]["map"] for one in tried),
+            "draws": [one[kind]["map"] for one in tried],
+        }
+        for kind in tried[0]
+    }
+
+
+def _record(path: Path, result: dict[str, Any]) -> None:
+    """Beside results of other data or settings; of other weights nothing is kept."""
+    before = read_json(path)
+    kept = before.get("results", []) if isinstance(before, dict) else []
+    same = lambda one: all(one.get(key) == result[key] for key in ("settings", "train", "test"))
+    others = [
+        one
+        for one in kept
+        if isinstance(one, dict) and one.get("encoder") == result["encoder"] and not same(one)
+    ]
+    try:
+        write_whole(path, json.dumps({"results": [*others, result]}, indent=1) + "\n")
+    except OSError as problem:
+        raise UserError(f"{path} could not be written: {problem.strerror}") from None

@@ -1,0 +1,37 @@
+"""A detection result as a small table of plain text, and as a section of the report."""
+
+from collections.abc import Mapping
+from typing import Any
+
+SHOWN = {"map": "AP", "map_50": "AP50", "map_75": "AP75"}
+
+
+def rows_of(result: Mapping[str, Any]) -> list[tuple[str, ...]]:
+    """A row for each backbone and kind of truth: AP over IoU 0.50 to 0.95, at 0.50, at 0.75, in percent."""
+    rows = []
+    for backbone in ("untrained", "pretrained"):
+        for kind, figures in (result.get(backbone) or {}).items():
+            cells = [f"{100 * figures[name]:.1f}" if name in figures else "–" for name in SHOWN]
+            if "spread" in figures:
+                cells[0] += f" ± {100 * figures['spread']:.1f}"
+            rows.append((backbone, kind, *cells))
+    return rows
+
+
+def caption(result: Mapping[str, Any]) -> str:
+    told, train, test = result["settings"], result["train"], result["test"]
+    how = "fine-tuned" if told["fine_tune"] else "frozen"
+    seeds = f", mean and deviation over {told['seeds']} seeds" if told["seeds"] > 1 else ""
+    return (
+        f"{told['task']}, backbone {how}, {told['epochs']} epochs at {told['size']} px{seeds}; fitted on {train['samples']} images "
+        f"({train['objects']:,} objects): {train['name']}; tested on {test['samples']} ({test['objects']:,}): {test['name']}; COCO AP in percent"
+    )
+
+
+def table(result: Mapping[str, Any]) -> str:
+    rows = [("backbone", "of", *SHOWN.values()), *rows_of(result)]
+    widths = [max(len(row[at]) for row in rows) for at in range(len(rows[0]))]
+    lines = [
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
+    ]
+    return "\n".join([*lines, caption(result)])

@@ -1,0 +1,262 @@
+"""Detection: COCO's figures equal pycocotools', data are read as they are, and a short schedule finds what is drawn."""
+
+import contextlib
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+from PIL import Image
+
+import nearfar as nf
+from nearfar.cli import main
+from nearfar.detect.model import Pyramid
+from nearfar.detect.run import _calibrate, _shown, detect_run
+from nearfar.detect.scenes import Scene, open_scenes
+from nearfar.detect.score import OKS, keypoint_annotations, keypoint_detections, scored
+from nearfar.encoders import backbone
+from nearfar.encoders.stages import Stages
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> nf.Run:
+    pixels = np.stack([scene.pixels for scene in open_scenes("shapes:32:9").scenes])
+    out = tmp_path_factory.mktemp("detect") / "run"
+    return nf.pretrain(
+        "simclr", data=pixels, out=out, quiet=True, backbone="resnet8-w16", image_size=32, epochs=1, batch_size=16,
+        device="cpu", workers=0,
+    )  # fmt: skip
+
+
+def guessed(scenes: tuple[Scene, ...]) -> list[dict[str, torch.Tensor]]:
+    """Detections that are right, nearly right, doubled and made up: every branch of the figures."""
+    rng = np.random.default_rng(0)
+    found = []
+    for scene in scenes:
+        count = len(scene.labels)
+        rows = rng.integers(0, count, 2 * count)
+        boxes = scene.boxes[rows] + rng.normal(0, 2, (len(rows), 4))
+        masks = np.stack([np.roll(scene.masks[row], int(rng.integers(-3, 4)), axis=1) for row in rows])  # type: ignore[index]
+        points = scene.keypoints[rows] + rng.normal(0, 1.5, (len(rows), 4, 3)) * (1, 1, 0)  # type: ignore[index]
+        wrong = rng.random(len(rows)) < 0.2
+        found.append(
+            {
+                "boxes": torch.from_numpy(boxes.astype(np.float32)),
+                "labels": torch.from_numpy(np.where(wrong, 1 - scene.labels[rows], scene.labels[rows]) + 1),
+                "scores": torch.from_numpy(rng.random(len(rows)).astype(np.float32)),
+                "masks": torch.from_numpy(masks[:, None].astype(np.float32)),
+                "keypoints": torch.from_numpy(points.astype(np.float32)),
+            }
+        )
+    return found
+
+
+def by_pycocotools(kind: str, found: list[dict[str, torch.Tensor]], scenes: tuple[Scene, ...]) -> list[float]:
+    """The reference implementation, on the same truth and detections as COCO's JSON."""
+    from pycocotools import mask as runs
+    from pycocotools.coco import COCO
+    from pycocotools.cocoeval import COCOeval
+
+    def encoded(mask: np.ndarray) -> dict[str, Any]:
+        return dict(runs.encode(np.asfortranarray(mask.astype(np.uint8))))
+
+    told = keypoint_annotations(scenes)
+    masks = [mask for scene in scenes for mask in scene.masks]  # type: ignore[union-attr]
+    for one, mask in zip(told["annotations"], masks, strict=True):
+        one["segmentation"] = encoded(mask)
+        if kind == "bbox":
+            one["area"] = one["bbox"][2] * one["bbox"][3]
+    detections = keypoint_detections(found)
+    flat = [(box, mask[0]) for one in found for box, mask in zip(one["boxes"], one["masks"], strict=True)]
+    for one, (box, mask) in zip(detections, flat, strict=True):
+        left, top, right, bottom = box.tolist()
+        if kind == "bbox":
+            one["bbox"] = [left, top, right - left, bottom - top]
+            del one["keypoints"]
+        if kind == "segm":
+            one["segmentation"] = encoded(mask.numpy() > 0.5)
+            del one["keypoints"]
+    with contextlib.redirect_stdout(io.StringIO()):
+        truth = COCO()
+        truth.dataset = told
+        truth.createIndex()
+        judge = COCOeval(truth, truth.loadRes(detections), kind)
+        if kind == "keypoints":
+            judge.params.kpt_oks_sigmas = np.full(4, OKS)
+        judge.evaluate()
+        judge.accumulate()
+        judge.summarize()
+    return [float(value) for value in judge.stats[:3]]
+
+
+@pytest.mark.parametrize(("kind", "task"), [("bbox", "boxes"), ("segm", "masks"), ("keypoints", "keypoints")])
+def test_figures_are_those_of_pycocotools(kind: str, task: str) -> None:
+    scenes = open_scenes("shapes:20:3").scenes
+    found = guessed(scenes)
+    ours = scored(task, found, scenes)[kind]
+    theirs = by_pycocotools(kind, found, scenes)
+    assert 0.02 < theirs[0] < 0.98, "neither nothing nor everything is found"
+    assert [ours["map"], ours["map_50"], ours["map_75"]] == pytest.approx(theirs, abs=1e-6)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("task", ["masks", "keypoints"])
+def test_a_short_schedule_finds_what_is_drawn(task: str, run: nf.Run) -> None:
+    """Far above zero: the schedule of a minute, and truth that is exact."""
+    kind = "segm" if task == "masks" else "keypoints"
+    # masks of simple shapes need fewer steps than the places of keypoints
+    plan = {
+        "size": 96,
+        "epochs": 4 if task == "masks" else 6,
+        "batch_size": 2,
+        "fine_tune": True,
+        "baseline": False,
+    }
+    result = detect_run(run, "shapes:24", "shapes:8:1", task=task, **plan)  # type: ignore[arg-type]
+    assert result["pretrained"][kind]["map_50"] > 0.3
+    assert result["pretrained"]["bbox"]["map_50"] > 0.3
+    stored = json.loads((run.path / "detection.json").read_text())["results"]
+    assert result in stored
+
+
+def test_a_frozen_backbone_is_frozen(run: nf.Run) -> None:
+    """Weights and statistics of the run's encoder after a schedule are those before; inside, no weight has a gradient."""
+    before = {key: value.clone() for key, value in run.encoder().state_dict().items()}
+    detect_run(run, "shapes:4", "shapes:2:1", size=64, epochs=1, baseline=False)
+    assert all(torch.equal(value, before[key]) for key, value in run.encoder().state_dict().items())
+    pyramid = Pyramid(Stages(run.encoder(), 3), frozen=True).train()
+    assert not any(weight.requires_grad for weight in pyramid.stages.parameters())
+    assert not any(part.training for part in pyramid.stages.modules())
+
+
+@pytest.mark.parametrize(
+    ("name", "size", "strides"),
+    [("resnet8-w16", 32, [4, 8]), ("resnet18", 32, [4, 8]), ("resnet18", 96, [4, 8, 16, 32])],
+)
+def test_stages_end_in_the_features(name: str, size: int, strides: list[int]) -> None:
+    """The mean of the last map is the pooled features: nothing is skipped."""
+    body = backbone(name, 3, size).eval()
+    stages = Stages(body, 3)
+    assert stages.strides == strides
+    x = torch.randn(2, 3, 64, 64)
+    with torch.no_grad():
+        maps = list(stages(x).values())
+        torch.testing.assert_close(maps[-1].mean((2, 3)), body(x), rtol=1e-4, atol=1e-5)
+    assert [found.shape[1] for found in maps] == stages.channels
+
+
+def test_calibration_gives_the_mean_statistics(run: nf.Run) -> None:
+    """After it, the first batch norm's mean is that of the first convolution's output over the pictures."""
+    from nearfar.detect.model import detector
+
+    body = run.encoder()
+    known: Any = run.description
+    model = detector(
+        "boxes", Stages(body, 3), classes=2, size=96, mean=known.mean, std=known.std, frozen=True
+    )
+    scenes = open_scenes("shapes:5")
+    _calibrate(model, scenes, torch.device("cpu"))
+    mean, std = (torch.tensor(values)[:, None, None] for values in (known.mean, known.std))
+    seen = [((torch.from_numpy(s.pixels).permute(2, 0, 1) / 255 - mean) / std)[None] for s in scenes.scenes]
+    with torch.no_grad():
+        expected = torch.stack([body.conv1(x).mean((0, 2, 3)) for x in seen]).mean(0)  # type: ignore[operator]
+    torch.testing.assert_close(body.bn1.running_mean, expected, rtol=1e-3, atol=1e-4)  # type: ignore[union-attr]
+
+
+def test_truth_is_exact_and_mirrored_with_its_picture() -> None:
+    scene = open_scenes("shapes:1:5").scenes[0]
+    assert scene.masks is not None
+    for mask, box in zip(scene.masks, scene.boxes, strict=True):
+        rows, columns = np.nonzero(mask)
+        tight = [columns.min(), rows.min(), columns.max() + 1, rows.max() + 1]
+        np.testing.assert_allclose(tight, box, atol=1.0)  # a pixel counts by its middle
+
+    class Always:
+        def random(self) -> float:
+            return 0.0
+
+    picture, target = _shown(scene, "masks", Always(), torch.device("cpu"))  # type: ignore[arg-type]
+    for mask, box in zip(target["masks"].numpy(), target["boxes"].numpy(), strict=True):
+        rows, columns = np.nonzero(mask)
+        np.testing.assert_allclose(
+            [columns.min(), rows.min(), columns.max() + 1, rows.max() + 1], box, atol=1.0
+        )
+    np.testing.assert_allclose(picture[0].numpy()[:, ::-1], scene.pixels[..., 0] / 255, atol=1e-6)
+
+
+def test_parquet_and_json_say_the_same(tmp_path: Path) -> None:
+    scene = open_scenes("shapes:1:2").scenes[0]
+    file = io.BytesIO()
+    Image.fromarray(scene.pixels).save(file, "PNG")
+    (tmp_path / "a.png").write_bytes(file.getvalue())
+    boxes = np.concatenate([scene.boxes[:, :2], scene.boxes[:, 2:] - scene.boxes[:, :2]], axis=1).tolist()
+    corners = [[x, y, x + w, y, x + w, y + h, x, y + h] for x, y, w, h in boxes]
+    points = scene.keypoints.reshape(len(boxes), -1).tolist()  # type: ignore[union-attr]
+    objects = {
+        "bbox": boxes,
+        "category": scene.labels.tolist(),
+        "segmentation": [[c] for c in corners],
+        "keypoints": points,
+    }
+    table = pa.table({"image": [{"bytes": file.getvalue(), "path": "a.png"}], "objects": [objects]})
+    pq.write_table(table, tmp_path / "a.parquet")
+    annotations = [
+        {
+            "id": i,
+            "image_id": 7,
+            "category_id": 10 + label,
+            "bbox": box,
+            "segmentation": [corner],
+            "keypoints": point,
+            "iscrowd": 0,
+        }
+        for i, (label, box, corner, point) in enumerate(
+            zip(scene.labels.tolist(), boxes, corners, points, strict=True)
+        )
+    ]
+    told = {
+        "images": [{"id": 7, "file_name": "a.png"}],
+        "annotations": annotations,
+        "categories": [{"id": 10, "name": "ellipse"}, {"id": 11, "name": "rectangle"}],
+    }
+    (tmp_path / "a.json").write_text(json.dumps(told))
+    one, other = (open_scenes(str(tmp_path / name)).scenes[0] for name in ("a.parquet", "a.json"))
+    for found in (one, other):
+        np.testing.assert_array_equal(found.pixels, scene.pixels)
+        np.testing.assert_allclose(found.boxes, scene.boxes, atol=1e-4)
+        np.testing.assert_array_equal(found.labels, scene.labels)
+        np.testing.assert_allclose(found.keypoints, scene.keypoints, atol=1e-4)  # type: ignore[arg-type]
+    np.testing.assert_array_equal(one.masks, other.masks)
+    assert one.masks is not None
+    area = (scene.boxes[:, 2] - scene.boxes[:, 0]) * (scene.boxes[:, 3] - scene.boxes[:, 1])
+    np.testing.assert_allclose(one.masks.sum((1, 2)), area, rtol=0.15)
+    assert open_scenes(str(tmp_path / "a.json")).classes == ("ellipse", "rectangle")
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["--train", "no.parquet", "--data", "shapes"], "no.parquet is no data for detection"),
+        (["--train", "shapes:x", "--data", "shapes"], "shapes:IMAGES"),
+        (["--train", "shapes:2", "--data", "shapes:2", "--task", "poses"], "--task was 'poses'"),
+        (["--train", "shapes:2", "--data", "shapes:2", "--lr", "-1"], "lr was -1.0"),
+        (["--train", "bad.json", "--data", "shapes:2"], "cannot be read as COCO's JSON"),
+    ],
+)
+def test_bad_input_is_one_sentence(
+    words: list[str],
+    sentence: str,
+    run: nf.Run,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("bad.json").write_text('{"images": 3}')
+    assert main(["detect", str(run.path), *words]) == 2
+    assert sentence in capsys.readouterr().err
