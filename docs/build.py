@@ -29,6 +29,7 @@ PAGES = {
     "docs/information.md": ("information.html", "Mutual information"),
     "docs/data.md": ("data.html", "Data"),
     "docs/performance.md": ("performance.html", "Performance"),
+    "docs/graphs.md": ("graphs.html", "Graphs"),
     "docs/export.md": ("export.html", "Export"),
     "docs/studies.md": ("studies.html", "Studies"),
     "docs/architecture.md": ("architecture.html", "Architecture"),
