@@ -22,11 +22,12 @@ from collections.abc import Callable
 import numpy as np
 import torch
 
-from nearfar import InfoNCE, streamed_scores
+from nearfar import InfoNCE
 from nearfar.encoders import backbone
 from nearfar.hardware import keep_freed_memory
 from nearfar.losses import NTXentLoss
 from nearfar.randomness import order, windowed_order
+from nearfar.scores import Candidates, Scores, Streamed
 
 REPEATS = 3
 
@@ -37,9 +38,15 @@ def loss(n: int) -> Callable[[], object]:
 
 
 def queue(n: int) -> Callable[[], object]:
-    anchors = torch.nn.functional.normalize(torch.randn(256, 128), dim=1).requires_grad_()
-    keys = torch.nn.functional.normalize(torch.randn(n, 128), dim=1)
-    return lambda: (-InfoNCE()(streamed_scores(anchors, keys, temperature=0.1))).backward()
+    unit = torch.nn.functional.normalize
+    anchors, keys = unit(torch.randn(256, 128), dim=1).requires_grad_(), unit(torch.randn(n, 128), dim=1)
+    held, index = Candidates(keys, torch.arange(256, 256 + n)), torch.arange(256)
+
+    def step() -> None:
+        positive = (anchors * keys[:256]).sum(dim=1, keepdim=True) / 0.1
+        (-InfoNCE()(Scores(positive, Streamed(anchors / 0.1, index, held, 64)))).backward()
+
+    return step
 
 
 def images(area: int) -> Callable[[], object]:

@@ -31,6 +31,7 @@ PAGES = {
     "docs/performance.md": ("performance.html", "Performance"),
     "docs/report.md": ("report.html", "The report"),
     "docs/detection.md": ("detection.html", "Detection"),
+    "docs/graphs.md": ("graphs.html", "Graphs"),
     "docs/export.md": ("export.html", "Export"),
     "docs/studies.md": ("studies.html", "Studies"),
     "docs/architecture.md": ("architecture.html", "Architecture"),
@@ -88,6 +89,8 @@ def main(out: Path) -> None:
         text = (ROOT / source).read_text(encoding="utf-8")
         linked = LINK.sub(lambda found, at=source: _link(found, at, out), text)  # type: ignore[misc]
         write(out, address, title, html(linked))
+    for drawn in (ROOT / "docs").glob("*.svg"):
+        shutil.copy(drawn, out)
     write(out, "reference.html", "API reference", html("\n".join(reference())))
 
 

@@ -64,14 +64,14 @@ def _medians(blocks: list[Block]) -> tuple[float, float]:
     return statistics.median(b.wall for b in blocks), statistics.median(b.cpu for b in blocks)
 
 
-def cpu_seconds() -> float:
-    """Of this process and its children that live; without the children elsewhere than Linux."""
-    total = time.process_time()
+def children() -> dict[int, float]:
+    """CPU seconds of each living child so far, by process number; none elsewhere than Linux."""
+    found = {}
     for child in multiprocessing.active_children():
         with suppress(OSError, ValueError, IndexError):
             fields = Path(f"/proc/{child.pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
-            total += (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-    return total
+            found[int(child.pid or 0)] = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    return found
 
 
 def measured(contest: Contest, blocks: int, seconds: float) -> Result:
@@ -81,17 +81,29 @@ def measured(contest: Contest, blocks: int, seconds: float) -> Result:
             steps[arm.name] = arm.make()
         except Absent as absent:
             result.absent.append(f"{arm.name}: {absent} is not installed")
-    result.blocks = {name: [] for name in steps}
+    walls: dict[str, list[tuple[float, float]]] = {name: [] for name in steps}
+    loading: dict[str, set[int]] = {}  # the processes that load data for an arm
+    things = dict.fromkeys(steps, 0)
     for block in range(blocks + 1):
         for name, step in steps.items():
-            begun, cpu, taken = time.perf_counter(), cpu_seconds(), 0
+            before = set(children())
+            begun, cpu, taken = time.perf_counter(), time.process_time(), 0
             while not taken or time.perf_counter() - begun < seconds:
                 step()
                 taken += 1
-            things = contest.count * taken
+            count = contest.count * taken
+            spent = (time.perf_counter() - begun) / count, (time.process_time() - cpu) / count
+            things[name] += count
             if block:
-                found = Block((time.perf_counter() - begun) / things, (cpu_seconds() - cpu) / things)
-                result.blocks[name].append(found)
+                walls[name].append(spent)
+            else:
+                loading[name] = set(children()) - before
+    # they load ahead while others take their turn: their cost is spread over all that the arm took
+    held = children()
+    shares = {name: sum(held.get(pid, 0.0) for pid in loading[name]) / things[name] for name in steps}
+    result.blocks = {
+        name: [Block(wall, cpu + shares[name]) for wall, cpu in found] for name, found in walls.items()
+    }
     return result
 
 

@@ -188,5 +188,6 @@ def examined(data: AnySet, kept: Path | None = None, workers: int = 2) -> AnySet
 
 
 def when_asked(data: DataSet) -> WhenAsked | None:
-    read = getattr(data.store, "read", None)
+    store = getattr(data.store, "store", data.store)  # below one that changes what another gives
+    read = getattr(store, "read", None)
     return read if isinstance(read, WhenAsked) else None
