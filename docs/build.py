@@ -27,6 +27,7 @@ PAGES = {
     "docs/methods.md": ("methods.html", "Methods"),
     "docs/certificates.md": ("certificates.html", "Certificates"),
     "docs/information.md": ("information.html", "Mutual information"),
+    "docs/evaluation.md": ("evaluation.html", "Evaluation"),
     "docs/data.md": ("data.html", "Data"),
     "docs/performance.md": ("performance.html", "Performance"),
     "docs/report.md": ("report.html", "The report"),

@@ -29,10 +29,13 @@ from nearfar.untrusted import read_text
 
 ALIASES = {"temperature": "critic.temperature"}  # names the contract keeps at the top
 LONGEST = 1_000_000  # epochs
+PROBES = KNN, LINEAR, QUALITY = ("knn", "linear", "quality")
 MAY_CHANGE = (
     "max_time",
     "workers",
     "probe_every",
+    "probe",
+    "probe_data",
     "checkpoint_every",
     "checkpoint_minutes",
     "keep",
@@ -119,6 +122,13 @@ class Settings(BaseModel):
     probe_every: float = Field(
         1.0, ge=0, description="epochs between kNN probes when there are labels; 0: never"
     )
+    probe: str = Field(
+        "knn",
+        description="what is asked then, separated by commas: knn, linear, quality (RankMe, LiDAR and more, without labels)",
+    )
+    probe_data: str | None = Field(
+        None, description="other labelled data to probe on; none: a part of the run's own"
+    )
     skip_steps: int = Field(
         10, ge=0, le=2**31, description="non-finite steps in a row to skip before stopping"
     )
@@ -127,6 +137,12 @@ class Settings(BaseModel):
         ge=0,
         lt=0.5,
         description="share of the data kept aside to estimate information on; none: 5 %, up to 2,048, if there are 1,000",
+    )
+    image_column: str | None = Field(
+        None, description="of a Parquet file, where pictures are in none of image, img, jpg, png, webp"
+    )
+    label_column: str | None = Field(
+        None, description="of a Parquet or .csv file; none: label, labels, fine_label, cls, class or target"
     )
     labels: int | float | None = Field(
         None,
@@ -185,6 +201,14 @@ class Settings(BaseModel):
             )
         return asked
 
+    @field_validator("probe")
+    @classmethod
+    def _probe(cls, asked: str) -> str:
+        for name in asked.split(","):
+            if name.strip() not in PROBES:
+                raise UserError(f"probe was {asked!r}; expected {', '.join(PROBES)}, separated by commas")
+        return asked
+
     @field_validator("device")
     @classmethod
     def _device(cls, name: str) -> str:
@@ -195,6 +219,10 @@ class Settings(BaseModel):
     @property
     def modality(self) -> Modality:
         return modality_of_views(self.views)
+
+    @property
+    def probes(self) -> tuple[str, ...]:
+        return tuple(name.strip() for name in self.probe.split(","))
 
     def schedules(self) -> dict[str, Schedule]:
         """Every setting of the five choices that moves over the run, by its dotted name."""

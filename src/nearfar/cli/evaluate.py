@@ -40,6 +40,10 @@ def add(commands: Any) -> None:
         choices=("pooled", "map", "head"),
         help="of the backbone, the map it pools, or its head's output (default: pooled)",
     )
+    for key, which in (("--image-column", "pictures"), ("--label-column", "labels")):
+        evaluate.add_argument(
+            key, metavar="NAME", help=f"of A and B: the column of {which}, if not called as usual"
+        )
     evaluate.add_argument("--image-size", type=int, metavar="N", help="side of a view (default: the run's)")
     evaluate.add_argument("--k", type=int, default=20, help="neighbours of knn (default 20)")
     evaluate.add_argument("--temperature", type=float, default=0.07, help="of knn's votes (default 0.07)")
@@ -88,6 +92,8 @@ def run(given: argparse.Namespace) -> int:
             seed=given.seed,
             features=given.features,
             image_size=given.image_size,
+            image_column=given.image_column,
+            label_column=given.label_column,
             **{name: value for name in OPTIONS if (value := getattr(given, name)) is not None},
         )
     except NotSaved as problem:  # figures that took an hour are shown, wherever they cannot be kept

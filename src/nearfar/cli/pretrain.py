@@ -38,7 +38,7 @@ def add_options(command: argparse.ArgumentParser) -> None:
 
 
 def run(given: argparse.Namespace) -> int:
-    from nearfar.data import locate
+    from nearfar.data import Columns, locate
     from nearfar.ranks import launched
     from nearfar.settings import read_file, read_words
     from nearfar.train.defaults import resolve_here
@@ -46,14 +46,16 @@ def run(given: argparse.Namespace) -> int:
 
     config = read_file(given.config) if given.config else {}
     recipe, data, words = _split_words(given.words, config)
+    asked = read_words(words)
     missing: UserError | None = None
     try:
-        modality = (located := locate(data)).modality
+        columns = Columns(*(asked.get(key, config.get(key)) for key in ("image_column", "label_column")))
+        modality = (located := locate(data, columns=columns)).modality
     except (
         UserError
     ) as problem:  # a mistake in the settings comes first, and they can be printed without data
         missing, modality = problem, None
-    settings, said = resolve_here(recipe, data, given.out, config, read_words(words), modality=modality)
+    settings, said = resolve_here(recipe, data, given.out, config, asked, modality=modality)
     first = launched()[0] == 0
     if given.print_config and first:
         print(settings.as_yaml(), end="")

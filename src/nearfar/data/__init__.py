@@ -6,6 +6,7 @@ open_data("photos/") --DataSet--> Stream(data, views, batch_size, seed) --Batch-
 
 from nearfar.data.open import READERS, Located, Reader, locate, open_data
 from nearfar.data.packing import pack
+from nearfar.data.parquet import Columns
 from nearfar.data.scan import Limits
 from nearfar.data.stream import Stream, plain_batches
 from nearfar.modalities.base import Arrays
@@ -13,6 +14,7 @@ from nearfar.modalities.base import Arrays
 __all__ = [
     "READERS",
     "Arrays",
+    "Columns",
     "Limits",
     "Located",
     "Reader",

@@ -3,7 +3,7 @@
 import difflib
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ import torch
 from nearfar.data import named, tables
 from nearfar.data.folder import Entry, Folder, Listing, printable
 from nearfar.data.packed import Packed, find_packed
-from nearfar.data.parquet import Parquet, columns_of
+from nearfar.data.parquet import Columns, Parquet, columns_of
 from nearfar.data.remote import is_url, listed
 from nearfar.data.scan import Limits, Source, open_source, write_quarantine
 from nearfar.data.torch_sets import Items, decoder, is_items
@@ -29,6 +29,7 @@ _ALLOWED = (
     "a folder of images, of .wav or of .txt files, a TU folder of graphs, a .txt file, a Parquet file or folder, a .csv file, an .npz file, or one "
     "of the names digits, glyphs:train, glyphs:test, cifar10:ROOT"
 )
+NO_COLUMNS = Columns()
 _KEYS = {modality.key: modality for modality in MODALITIES.values() if modality.key}
 
 
@@ -53,6 +54,7 @@ class Located:
     modality: Modality
     opened: Callable[[Mapping[str, Any], Limits], DataSet]
     content: "Content | None" = None  # where it is more than an array: what `pack` reads
+    by_columns: bool = False  # read from a table, of which `Columns` may name some
 
     def open(self, limits: Limits, **options: Any) -> DataSet:
         data = self.opened(self.modality.options(**options), limits)
@@ -76,6 +78,8 @@ def open_data(
     spec: Spec,
     *,
     labels: Any = None,
+    image_column: str | None = None,
+    label_column: str | None = None,
     cache_bytes: int = 2**31,
     max_bad_share: float = 0.05,
     quarantine: Path | None = None,
@@ -108,11 +112,24 @@ def open_data(
     lives in memory if it fits in `cache_bytes`, and is otherwise decoded at each `load`.
     """
     limits = Limits(cache_bytes, max_bad_share, quarantine, scan_bytes=scan_bytes)
-    return locate(spec, labels).open(limits, **options)
+    return locate(spec, labels, Columns(image_column, label_column)).open(limits, **options)
 
 
-def locate(spec: Spec, labels: Any = None) -> Located:
-    """Which modality `spec` is of, and how it is opened, without reading it."""
+def locate(spec: Spec, labels: Any = None, columns: Columns = NO_COLUMNS) -> Located:
+    """Which modality `spec` is of, and how it is opened, without reading it. `columns`: those of a table, where they are not called as
+    usual."""
+    if isinstance(spec, Located):
+        return spec
+    located = _located(spec, labels, columns)
+    if columns and not located.by_columns:
+        key = "image_column" if columns.image is not None else "label_column"
+        raise UserError(
+            f"{key} was given, but {located.name} has no columns; it goes with Parquet and .csv files."
+        )
+    return located
+
+
+def _located(spec: Spec, labels: Any, columns: Columns) -> Located:
     if isinstance(spec, tuple) and len(spec) == 2 and labels is None:
         spec, labels = spec
     if labels is not None and not isinstance(spec, np.ndarray | torch.Tensor):
@@ -124,7 +141,7 @@ def locate(spec: Spec, labels: Any = None) -> Located:
     if isinstance(spec, np.ndarray | torch.Tensor):
         return _array(spec, labels)
     if isinstance(spec, str | os.PathLike):
-        return _named(os.fspath(spec))
+        return _named(os.fspath(spec), columns)
     if isinstance(spec, torch.utils.data.DataLoader):
         spec = spec.dataset
     if is_items(spec) and not isinstance(spec, (list, dict, set)):
@@ -188,7 +205,7 @@ def _located_source(
     return Located(name, modality, opened, Content(source, decoding))
 
 
-def _named(spec: str) -> Located:
+def _named(spec: str, columns: Columns = NO_COLUMNS) -> Located:
     pictures = _with_axes(4)
     if spec == "digits":
         return _later(spec, pictures, named.digits)
@@ -196,9 +213,9 @@ def _named(spec: str) -> Located:
         split = spec.partition(":")[2] or "train"
         return _later(f"glyphs:{split}", pictures, lambda: named.glyphs(split))
     if spec.startswith("cifar10:"):
-        return _cifar10(spec)
+        return _cifar10(spec, columns)
     if is_url(spec):
-        return _url(spec)
+        return _url(spec, columns)
     path = Path(spec)
     try:
         whole = next((modality for modality in MODALITIES.values() if modality.claims(spec)), None)
@@ -206,14 +223,14 @@ def _named(spec: str) -> Located:
             return Located(spec, whole, lambda options, limits: whole.open_whole(spec, options))
         if path.is_dir():
             packed = find_packed(spec)
-            return _folder(spec) if packed is None else _packed(packed)
+            return _folder(spec, columns) if packed is None else _packed(packed)
         if not path.exists():
             raise UserError(_unknown(spec))
         check_regular(path)  # a pipe would be waited for without end
     except (OSError, ValueError) as error:  # a name too long, a null byte, a folder one may not look into
         reason = getattr(error, "strerror", None) or error
         raise UserError(f"data {printable(spec)!r} cannot be opened: {reason}.") from error
-    return _file(path, spec)
+    return _file(path, spec, columns)
 
 
 def _packed(packed: Packed) -> Located:
@@ -225,7 +242,7 @@ def _packed(packed: Packed) -> Located:
     )
 
 
-def _url(spec: str) -> Located:
+def _url(spec: str, columns: Columns) -> Located:
     """A packed folder or Parquet elsewhere: never scanned, read as it is used."""
     packed = find_packed(spec)
     if packed is not None:
@@ -234,7 +251,7 @@ def _url(spec: str) -> Located:
     if not found:
         raise UserError(f"data {spec!r} hold neither a packed folder nor .parquet files.")
     entries = [Entry(at.path, (at.path,), size, at.system) for at, size in found]
-    located = _parquet(spec, entries, 0, spec)
+    located = _parquet(spec, entries, 0, spec, columns)
     if located.modality.unscanned is None:
         raise UserError(
             f"data {spec!r} hold {located.modality.holds}, which cannot be read from elsewhere as they are used; copy or pack them."
@@ -242,7 +259,7 @@ def _url(spec: str) -> Located:
     return located
 
 
-def _cifar10(spec: str) -> Located:
+def _cifar10(spec: str, columns: Columns) -> Located:
     root = spec.removeprefix("cifar10:")
     split = "train"
     if root.endswith((":train", ":test")):
@@ -250,10 +267,10 @@ def _cifar10(spec: str) -> Located:
     files = named.cifar10_files(root, split)
     if files[0].suffix == ".bin":
         return _later(spec, _with_axes(4), lambda: named.cifar10_binary(files, spec))
-    return _parquet(str(files[0].parent), [_entry(files[0])], 0, spec)
+    return _parquet(str(files[0].parent), [_entry(files[0])], 0, spec, columns)
 
 
-def _folder(spec: str) -> Located:
+def _folder(spec: str, columns: Columns) -> Located:
     os.listdir(
         spec
     )  # below, a folder that cannot be listed is one bad file among many; at the root it is all
@@ -263,7 +280,7 @@ def _folder(spec: str) -> Located:
     if listing.entries:
         return _located_source(Folder(spec, listing), spec, first)
     if listing.parquet:
-        return _parquet(spec, listing.parquet, listing.others, spec)
+        return _parquet(spec, listing.parquet, listing.others, spec, columns)
     for modality in rest:
         others = Listing(modality.suffixes)
         others.add(spec)
@@ -276,13 +293,15 @@ def _folder(spec: str) -> Located:
     )
 
 
-def _parquet(root: str, entries: list[Entry], ignored: int, name: str) -> Located:
+def _parquet(root: str, entries: list[Entry], ignored: int, name: str, columns: Columns) -> Located:
     """By the column that the first file has; without one, a table of numbers."""
     held = columns_of(min(entries, key=lambda entry: entry.parts).at)
-    for modality in MODALITIES.values():
-        for column in modality.columns:
-            if column in held:
-                return _located_source(Parquet(root, entries, ignored, column), name, modality)
+    columns.check(held, name)
+    known = [(column, modality) for modality in MODALITIES.values() for column in modality.columns]
+    for column, modality in [(columns.image, _with_axes(4))] if columns.image is not None else known:
+        if column in held:
+            source = Parquet(root, entries, ignored, column, columns.label)
+            return replace(_located_source(source, name, modality), by_columns=True)
     if len(entries) > 1 or entries[0].system is not None:
         raise UserError(
             f"data {name!r}: the Parquet files have none of the columns "
@@ -290,15 +309,19 @@ def _parquet(root: str, entries: list[Entry], ignored: int, name: str) -> Locate
             f"{', '.join(held[:20])})."
         )
     path = Path(entries[0].path)
-    return _later(name, _with_axes(2), lambda: tables.table(path, name))
+    found = _later(name, _with_axes(2), lambda: tables.table(path, name, columns.label))
+    return replace(found, by_columns=columns.image is None)
 
 
-def _file(path: Path, spec: str) -> Located:
+def _file(path: Path, spec: str, columns: Columns) -> Located:
     suffix = path.suffix.lower()
     if suffix == ".parquet":
-        return _parquet(str(path.parent), [_entry(path)], 0, spec)
+        return _parquet(str(path.parent), [_entry(path)], 0, spec, columns)
     if suffix in READERS:
         reader = READERS[suffix]
+        if suffix in tables.SUFFIXES and columns.label is not None:
+            found = _later(spec, _with_axes(reader.axes), lambda: tables.table(path, spec, columns.label))
+            return replace(found, by_columns=columns.image is None)
         return _later(spec, _with_axes(reader.axes), lambda: reader.read(path, spec))
     if suffix == ".npz":
         held = named.npz_keys(path)

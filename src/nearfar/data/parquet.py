@@ -1,11 +1,12 @@
-"""Parquet files in the Hugging Face convention: `image` (or `img`) or `audio` {bytes, path}, optional `label` (or `labels`,
-or `fine_label`, as CIFAR-100 has beside `coarse_label`).
+"""Parquet files in the Hugging Face convention: `image` (or `img`, `jpg`, `png`, …) or `audio` {bytes, path}, optional `label` (or `labels`,
+`fine_label`, as CIFAR-100 has beside `coarse_label`, `cls`, `class`, `target`); or as `image_column` and `label_column` say.
 
 Class names come from the `ClassLabel` feature in the schema's `huggingface` metadata when it is there. A picture
 stored only as a path is not followed: a data file does not get to name files on this machine. Further columns of
 whole numbers or words tell groups, such as who speaks.
 """
 
+import difflib
 import hashlib
 import json
 import math
@@ -13,6 +14,7 @@ import os
 import tempfile
 import weakref
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import islice
 from typing import Any, overload
 
@@ -28,18 +30,48 @@ from nearfar.modalities.dataset import Blocks, Unusable
 from nearfar.modalities.labels import Labels, class_numbers
 
 _ROWS = 256
-_LABELS = ("label", "labels", "fine_label")
+_LABELS = (
+    "label",
+    "labels",
+    "fine_label",
+    "cls",
+    "class",
+    "target",
+)  # as Hugging Face's data sets call them, in this order
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Which columns of a table to read, where they are not called as usual: that of the pictures, that of the labels."""
+
+    image: str | None = None
+    label: str | None = None
+
+    def __bool__(self) -> bool:
+        return self.image is not None or self.label is not None
+
+    def check(self, held: Sequence[str], name: str) -> None:
+        """Stops at a column that is not there."""
+        for key, column in (("image_column", self.image), ("label_column", self.label)):
+            if column is not None and column not in held:
+                near = difflib.get_close_matches(column, held, n=1)
+                hint = f" (did you mean {near[0]}?)" if near else ""
+                raise UserError(
+                    f"{key} was {column!r}{hint}; the columns of {name} are {', '.join(held[:20])}."
+                )
 
 
 class Parquet:
     """The rows of one or more files, in the order of their names."""
 
-    def __init__(self, root: str, entries: Sequence[Entry], ignored: int, column: str) -> None:
+    def __init__(
+        self, root: str, entries: Sequence[Entry], ignored: int, column: str, label: str | None = None
+    ) -> None:
         self.root, self.ignored, self.column = root, ignored, column
         self._entries = sorted(entries, key=lambda entry: entry.parts)
         self._counts: list[int] = []
         first = columns_of(self._entries[0].at)
-        self.label = next((name for name in _LABELS if name in first), _LABELS[0])
+        self.label = label or next((name for name in _LABELS if name in first), _LABELS[0])
         classes: set[tuple[str, ...]] = set()
         for entry in self._entries:
             with _opened(entry.at) as file:
@@ -116,11 +148,13 @@ class Parquet:
         return groups.read, groups.blocks
 
     def stamp(self) -> str | None:
-        here = all(entry.system is None for entry in self._entries)
-        return stamp_of([entry.path for entry in self._entries]) if here else None
+        if any(entry.system is not None for entry in self._entries):
+            return None
+        stamp = stamp_of([entry.path for entry in self._entries])
+        return stamp and f"{stamp} {self.column} {self.label}"
 
     def unlabelled(self) -> str:
-        return "there is no `label` column, or it says -1 throughout"
+        return f"there is no `{self.label}` column, or it says -1 throughout"
 
 
 class RowNames(Sequence[str]):

@@ -19,7 +19,7 @@ SUFFIXES = (".csv",)
 LABEL = "label"
 
 
-def table(path: Path, name: str) -> Arrays:
+def table(path: Path, name: str, label: str | None = None) -> Arrays:
     """The columns of numbers side by side, in their order; columns of anything else are an error that names the first."""
     check_regular(path)
     read = _read(path, name)
@@ -27,9 +27,13 @@ def table(path: Path, name: str) -> Arrays:
     labelled: Labels = (None, ())
     if not read.num_rows:
         raise UserError(f"data {name!r}: the table holds no rows of numbers.")
+    if label is not None and label not in read.column_names:
+        raise UserError(
+            f"label_column was {label!r}; the columns of {name} are {', '.join(read.column_names[:20])}."
+        )
     for column in read.column_names:
-        if column == LABEL:
-            labelled = _labels(read.column(column), name)
+        if column == (label or LABEL):
+            labelled = _labels(read.column(column), name, column)
             continue
         kind = read.schema.field(column).type
         if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)):
@@ -63,12 +67,12 @@ def _read(path: Path, name: str) -> Any:
         raise UserError(f"data {name!r} cannot be read as a table: {reason}.") from error
 
 
-def _labels(column: Any, name: str) -> Labels:
+def _labels(column: Any, name: str, called: str) -> Labels:
     if pa.types.is_dictionary(column.type):
         column = column.cast(column.type.value_type)
     if column.null_count:
         raise UserError(
-            f"data {name!r}: {column.null_count} rows have no `label`; give every row one, or none."
+            f"data {name!r}: {column.null_count} rows have no `{called}`; give every row one, or none."
         )
     text = pa.types.is_string(column.type) or pa.types.is_large_string(column.type)
     values = np.array(column.to_pylist(), dtype=np.str_) if text else np.asarray(column.to_numpy())

@@ -9,6 +9,7 @@ from typing import Any, Protocol, cast
 import torch
 from torch import Tensor, nn
 
+from nearfar.data import Columns, locate
 from nearfar.errors import UserError
 from nearfar.evaluate.figures import named, with_all_intervals
 from nearfar.evaluate.matching import Unmatched, matched
@@ -75,6 +76,8 @@ def evaluate_run(
     seed: int = 0,
     features: str = "pooled",
     image_size: int | None = None,
+    image_column: str | None = None,
+    label_column: str | None = None,
     **options: Any,
 ) -> dict[str, Any]:
     """How good the run's frozen features are; also kept in RUN/evaluation.json, beside what other test sets said.
@@ -88,12 +91,17 @@ def evaluate_run(
 
     Other data than the run's may have other channels, sizes and classes: pictures are made grey or coloured as the encoder needs, and
     fitted on another set, its own mean and deviation are taken. `image_size`: the side of a view, if not that of the run.
-    `features`: "pooled", "map" (before pooling) or "head". Further options are those of the protocols (`evaluate.Options`).
+    `features`: "pooled", "map" (before pooling) or "head". `image_column`, `label_column`: of `train` and `data`, where they are tables
+    with other names than usual. Further options are those of the protocols (`evaluate.Options`).
 
     Where the modality has measures that need no labels (of text, how well hidden symbols are told: "masked"), they are taken too,
     and the protocols are asked only where there are labels.
     """
     check_protocols(protocols)
+    if columns := Columns(image_column, label_column):
+        same = _same(train, data)
+        train = None if train is None else locate(train, columns=columns)
+        data = None if data is None else train if same else locate(data, columns=columns)
     measures = run.modality.measures()
     told = Options(k=k, temperature=temperature, seed=seed, **options)
     other = {"features": features} if features != "pooled" else {}

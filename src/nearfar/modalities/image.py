@@ -58,7 +58,7 @@ class ImageModality(Modality):
     holds = "pictures"
     example = "photos/"
     suffixes = (".jpg", ".jpeg", ".png", ".webp", ".bmp")
-    columns = ("image", "img")
+    columns = ("image", "img", "jpg", "jpeg", "png", "webp")
     key = "images"
     axes = (3, 4)
     sized = True

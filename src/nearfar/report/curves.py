@@ -22,7 +22,7 @@ TRAINED = (
     "rank",
     "mean_cosine",
 )
-PROBED = ("knn_top1",)
+PROBED = ("knn_top1", "linear_top1", "rankme", "lidar", "alpha_req", "uniformity", "alignment")
 HELD_OUT = ("nats", "ceiling")
 EDGES = ("lower", "upper")  # of a selection by rank: the outer and the inner edge
 

@@ -46,7 +46,13 @@ FEATURES = {
     "untrained": "untrained encoder",
     **{name: title for modality in MODALITIES.values() for name, title in modality.baseline_titles.items()},
 }
-PROTOCOLS = {"knn": "kNN", "linear": "linear probe", "finetune": "fine-tuning"}
+PROTOCOLS = {
+    "knn": "kNN",
+    "nn": "nearest neighbour",
+    "linear": "linear probe",
+    "mlp": "one hidden layer",
+    "finetune": "fine-tuning",
+}
 
 ROOMS = (
     ("views", "what is seen"),

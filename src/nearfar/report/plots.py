@@ -42,7 +42,18 @@ GROUPS = (
                 "what two views tell about each other, on instances nothing was fitted to; dashed, the most it can say",
                 Axis(zero=True),
             ),
-            Plot("knn_top1", "kNN probe", "top-1 on held-back training images", Axis(percent=True)),
+            Plot("knn_top1", "kNN probe", "top-1 on held-back images", Axis(percent=True)),
+            Plot("linear_top1", "Linear probe", "top-1 on held-back images", Axis(percent=True)),
+        ),
+    ),
+    (
+        "How good it looks without labels",
+        (
+            Plot("rankme", "RankMe", "how many directions features fill", Axis(zero=True)),
+            Plot("lidar", "LiDAR", "how many of them tell instances apart from their views", Axis(zero=True)),
+            Plot("alpha_req", "alpha-ReQ", "how fast the spectrum falls; near 1 is best"),
+            Plot("uniformity", "Uniformity", "lower is spread more evenly"),
+            Plot("alignment", "Alignment", "how far two views are apart", Axis(zero=True)),
         ),
     ),
     (
@@ -62,7 +73,18 @@ GROUPS = (
         ),
     ),
 )
-COMPARED = ("loss", "nats", "held-out nats", "knn_top1", "deviation", "rank", "lr")
+COMPARED = (
+    "loss",
+    "nats",
+    "held-out nats",
+    "knn_top1",
+    "linear_top1",
+    "rankme",
+    "lidar",
+    "deviation",
+    "rank",
+    "lr",
+)
 
 
 @dataclass(frozen=True)

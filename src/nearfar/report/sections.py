@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from nearfar.detect.table import SHOWN, caption, rows_of
 from nearfar.report.facts import Section
 from nearfar.report.inputs import Run
+from nearfar.report.measures import beside_accuracy, classes_told_apart
 from nearfar.report.reasons import UNAVAILABLE, said
 from nearfar.untrusted import read_json
 
@@ -27,7 +28,11 @@ def _detection(run: Run) -> Section | None:
     return Section("Detection", (sentence,), ("backbone", "of", *SHOWN.values(), "how"), rows)
 
 
-SECTIONS: dict[str, Callable[[Run], Section | None]] = {"Detection": _detection}
+SECTIONS: dict[str, Callable[[Run], Section | None]] = {
+    "Classes": classes_told_apart,
+    "Beyond accuracy": beside_accuracy,
+    "Detection": _detection,
+}
 
 
 def sections_of(run: Run) -> Iterator[Section]:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from nearfar.data import Limits, Located, locate
+from nearfar.data import Columns, Limits, Located, locate
 from nearfar.data.aside import few_labelled, kept_aside
 from nearfar.data.unscanned import examined
 from nearfar.encoders.kept import Kind, features_of
@@ -211,7 +211,7 @@ class Run:
         if self.data is not None:
             return self.data
         try:
-            return locate(self.settings.data)
+            return locate(self.settings.data, columns=columns_in(self.settings))
         except UserError as problem:
             raise UserError(
                 f"{problem} If {self.path} was trained on data from Python, give them again: nearfar.Run.open("
@@ -298,6 +298,11 @@ def views_of(
     """What training sees: as the settings say, or the object that was given."""
     own = objects.get(VIEWS)
     return settings.modality.views(settings.views, known, device) if own is None else own
+
+
+def columns_in(settings: Settings) -> Columns:
+    """The columns that settings name."""
+    return Columns(settings.image_column, settings.label_column)
 
 
 def check_kind(settings: Settings, located: Located) -> None:

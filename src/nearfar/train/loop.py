@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from nearfar.errors import NotFinite, Stopped, UserError
 from nearfar.held_out import HeldOut
@@ -24,13 +24,14 @@ from nearfar.run.folder import RunFolder
 from nearfar.schedules import Progress
 from nearfar.train.logs import Display, Log, Silence
 from nearfar.train.monitors import Diverged, readings
-from nearfar.train.rows import held_out_line, held_out_row, train_row
+from nearfar.train.rows import finite, held_out_line, held_out_row, train_row
 from nearfar.train.saving import Saving, copied
 from nearfar.train.stops import StopRequests
 from nearfar.train.trainer import Step, Trainer
 from nearfar.types import Batch
 
 Result = TypeVar("Result")
+HEARD = "knn_top1"  # the score that schedules follow
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,7 @@ class Looks:
     """Whom a run asks: `embed_all` is what `Method.refresh` wants; `probe` and `estimate` look at what was not trained on."""
 
     embed_all: Callable[[], Tensor]
-    probe: Callable[[nn.Module], float] | None = None
+    probe: Callable[[Method], dict[str, float]] | None = None
     estimate: Callable[[Method, Progress], HeldOut | None] | None = None
 
 
@@ -145,13 +146,14 @@ class Loop:
                 self.display.say(held_out_line(found, tells))
         if looks.probe is not None and self.settings.probe_every:
             try:
-                score = looks.probe(trainer.method)
+                scores = looks.probe(trainer.method)
             except NotFinite as problem:  # the weights exploded: what stops the run says more
                 self.say(f"the probe was left out: {problem}")
                 return
-            score = trainer.ranks.told(score)
-            self.log.write({"kind": "probe", **now, "knn_top1": score})
-            trainer.adaptive.observe_score(score)
+            scores = trainer.ranks.told(scores)
+            self.log.write({"kind": "probe", **now, **finite(scores)})
+            if HEARD in scores:
+                trainer.adaptive.observe_score(scores[HEARD])
 
     def save_when_due(self, batch: Batch, taken: Step, stop: str | None) -> None:
         trainer = self.trainer

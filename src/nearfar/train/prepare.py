@@ -1,19 +1,14 @@
 """What a run needs before its first step: facts of the data, the method on its device, a source that knows the instances, a
 probe."""
 
-from collections.abc import Callable
-
 import numpy as np
 import torch
-from torch import nn
 
 from nearfar.buffers import frozen
 from nearfar.data import Stream
 from nearfar.data.stream import batch_of
 from nearfar.encoding import Encoding
 from nearfar.errors import UserError
-from nearfar.evaluate.knn import knn_probe
-from nearfar.method import Method
 from nearfar.modalities import DataSet, Description
 from nearfar.modalities.base import MakeViews
 from nearfar.modalities.dataset import grouped
@@ -21,16 +16,14 @@ from nearfar.modalities.showing import plain_views
 from nearfar.ranks import ALONE, Ranks
 from nearfar.recipes.build import NONE
 from nearfar.recipes.given import VIEWS, Objects
-from nearfar.run.features import features, shared_batches
-from nearfar.run.trained import backbone_of, fresh_method, views_of
+from nearfar.run.features import shared_batches
+from nearfar.run.trained import fresh_method, views_of
 from nearfar.schedules import Adaptive, Progress, at, written
 from nearfar.settings import Settings
 from nearfar.train.trainer import Trainer, seed_step
 from nearfar.types import Batch, Grouping
 
 TRIED = 64  # places in a run at which its schedules are tried together
-SAMPLE = 4096  # instances that probes look at
-LEAST_PROBED = 50  # labelled instances: of fewer, a held-out fifth tells nothing
 
 
 def described(
@@ -165,46 +158,3 @@ def embedded(trainer: Trainer, data: DataSet, known: Description) -> torch.Tenso
 
 def _shown(trainer: Trainer, view: torch.Tensor) -> torch.Tensor:
     return trainer.here(Batch((view,), torch.empty(0, dtype=torch.long))).views[0]
-
-
-def why_not_probed(data: DataSet) -> str | None:
-    """Why no held-out fifth of a sample could tell anything; None if it could."""
-    if data.labels is None:
-        return f"{data.name} has no labels to probe with"
-    sample = np.asarray(data.labels)[data.sample(0, 0, SAMPLE)]
-    _, sizes = np.unique(sample, return_counts=True)
-    if len(sample) < LEAST_PROBED:
-        return f"{data.name} has {len(sample)} labelled {data.unit} to train on, and a probe needs {LEAST_PROBED}"
-    if len(sizes) < 2:
-        return f"the labels of {data.name} name one class only"
-    if sizes.max() < 2:
-        return f"no two {data.unit} of {data.name} are of one class"
-    return None
-
-
-def check_heard(settings: Settings, data: DataSet, probed: bool) -> None:
-    """Stops a run whose schedule waits for a score that nobody will take."""
-    waiting = settings.listens_to("score")
-    if waiting and not probed:
-        why = "probe_every is 0" if not settings.probe_every else why_not_probed(data)
-        raise UserError(f"{waiting} follows the kNN probe but {why}; use on_loss, which follows the loss")
-
-
-def make_probe(
-    data: DataSet, known: Description, settings: Settings, device: torch.device
-) -> Callable[[nn.Module], float] | None:
-    """kNN accuracy within a sample of the training data, a fifth of it held out; None without labels."""
-    if why_not_probed(data):
-        return None
-    sample = data.subset(data.sample(0, 0, SAMPLE))
-    plain = settings.modality.plain(settings.views, known, device)
-    labels = torch.from_numpy(np.asarray(sample.labels))
-
-    def probe(method: Method) -> float:
-        ranks = method.encoding.ranks
-        embedded = features(
-            backbone_of(method), sample, plain, device=device, workers=settings.workers, ranks=ranks
-        )
-        return knn_probe(embedded, labels, seed=settings.seed)
-
-    return probe  # type: ignore[return-value]

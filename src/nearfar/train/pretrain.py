@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from nearfar.data import Limits, Located, Stream, locate
+from nearfar.data import Columns, Limits, Located, Stream, locate
 from nearfar.data.aside import few_labelled, kept_aside
 from nearfar.data.unscanned import found_so_far
 from nearfar.encoders import parameters_of
@@ -27,6 +27,8 @@ from nearfar.run.trained import (
     Run,
     backbone_of,
     check_kind,
+    columns_in,
+    views_of,
 )
 from nearfar.settings import MAY_CHANGE, Settings
 from nearfar.train.defaults import resolve_here
@@ -35,13 +37,12 @@ from nearfar.train.logs import Display
 from nearfar.train.loop import Looks, train
 from nearfar.train.memory import MEASURED, choose_chunk
 from nearfar.train.prepare import (
-    check_heard,
     described,
     embedded,
-    make_probe,
     prepare,
     prime,
 )
+from nearfar.train.probes import check_heard, make_probe
 from nearfar.train.several import of_first, opened_by_all
 from nearfar.train.trainer import Trainer
 from nearfar.train.unseen import make_estimate, never_trained_on
@@ -70,7 +71,9 @@ def pretrain(
     objects: config.yaml describes them (classes, numbers, shapes of tensors), and others are refused with what differs. Initial
     weights of your own modules are those that they have.
     """
-    located = locate(data, labels)
+    told = {**(config or {}), **settings}
+    columns = Columns(told.get("image_column"), told.get("label_column"))
+    located = locate(data, labels, columns)
     asked = given(method, config or {}, settings)
     chosen, said = resolve_here(
         asked.recipe, located.name, Path(out), *asked.layers, modality=located.modality, objects=asked.objects
@@ -106,8 +109,8 @@ def run_pretraining(
     said: str | None = None,
     objects: Objects = NONE,
 ) -> Run:
-    folder, located = RunFolder(out), data if isinstance(data, Located) else locate(data)
-    ranks = join()
+    located = data if isinstance(data, Located) else locate(data, columns=columns_in(settings))
+    folder, ranks = RunFolder(out), join()
     check_kind(settings, located)
     with folder.claimed() if ranks.first else nullcontext():
         restored = where_it_stopped(settings, folder, allow_change, ranks)
@@ -197,7 +200,7 @@ def make_ready(
     known = described(images, settings, before, allow_change, everything)
     precision = pick_precision(settings.precision, device)
     trainer, stream = prepare(settings, images, known, device, precision, objects, ranks)
-    probe = make_probe(images, known, settings, device) if settings.probe_every else None
+    probe = make_probe(images, known, views_of(settings, known, device, objects), settings, device)
     check_heard(settings, images, probe is not None)
     unseen = never_trained_on(known, everything, settings, restored, objects)
     if restored:
@@ -240,6 +243,9 @@ def write_down(settings: Settings, folder: RunFolder, ready: Ready, notes: DataN
     folder.write_environment({**environment(), "device": str(ready.trainer.device), **facts_here, **several})
 
 
+PROBED = {"probe_every", "probe", "probe_data"}
+
+
 def changes_since(settings: Settings, out: Path) -> str:
     """What differs from the settings the run was begun with, as `key: before, now after`."""
     folder = RunFolder(out)
@@ -247,7 +253,7 @@ def changes_since(settings: Settings, out: Path) -> str:
         return ""
     before, now = _flat(folder.settings().as_plain()), _flat(settings.as_plain())
     # a schedule that follows the probe is another one when it is probed at other times
-    free = set(MAY_CHANGE) - ({"probe_every"} if settings.listens_to("score") else set())
+    free = set(MAY_CHANGE) - (PROBED if settings.listens_to("score") else set())
     keys = [k for k in {**before, **now} if before.get(k) != now.get(k) and k not in free]
     return "; ".join(f"{key}: {before.get(key)}, now {now.get(key)}" for key in keys)
 

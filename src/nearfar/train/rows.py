@@ -1,6 +1,7 @@
 """What is written down of a step and of a look at held-out instances."""
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 from nearfar.hardware import peak_memory
@@ -27,8 +28,12 @@ def train_row(trainer: Trainer, taken: Step, seen: Readings, rate: float) -> dic
         **{name: at(value, taken.progress) for name, value in scheduled.items()},
         **trainer.method.learnt(),
     }
-    finite = {key: value if math.isfinite(value) else None for key, value in numbers.items()}
-    return {"kind": "train", "step": trainer.step, "epoch": trainer.progress.epoch, **finite}
+    return {"kind": "train", "step": trainer.step, "epoch": trainer.progress.epoch, **finite(numbers)}
+
+
+def finite(numbers: Mapping[str, float]) -> dict[str, float | None]:
+    """What is not finite as null, which JSON can hold."""
+    return {key: value if math.isfinite(value) else None for key, value in numbers.items()}
 
 
 def held_out_row(found: HeldOut) -> dict[str, Any]:

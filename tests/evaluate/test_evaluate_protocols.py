@@ -1,0 +1,332 @@
+"""Every protocol against an independent reference: scikit-learn, torchmetrics, or loops that can be read."""
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from sklearn import metrics
+from sklearn.datasets import load_digits
+from torch import nn
+
+import nearfar as nf
+from nearfar.estimate.labels import infonce_of_labels, label_information
+from nearfar.evaluate import Labelled, Options, table
+from nearfar.evaluate.few import few_shot, fractions
+from nearfar.evaluate.figures import classified, over_draws, with_all_intervals
+from nearfar.evaluate.linear import linear
+from nearfar.evaluate.mlp import mlp
+from nearfar.evaluate.probabilities import calibration, expected_calibration_error, information
+from nearfar.evaluate.structure import clustering, retrieval
+from nearfar.intervals import wilson
+from nearfar.run.features import encoder_digest
+from nearfar.splits import drawn
+
+OPTIONS = Options(draws=2, episodes=40, labels=(0.05, 3), shots=(1,))
+
+
+@pytest.fixture(scope="module")
+def sets() -> tuple[Labelled, Labelled]:
+    x, y = load_digits(return_X_y=True)
+    rows, labels = torch.from_numpy(x / 16), torch.from_numpy(y)
+    return Labelled(rows[:500], labels[:500]), Labelled(rows[500:800], labels[500:800])
+
+
+def test_per_class_and_confusion_are_those_of_scikit_learn() -> None:
+    rng = np.random.default_rng(0)
+    truth, said = rng.integers(2, 6, 200), rng.integers(2, 6, 200)
+    found = classified(torch.from_numpy(said)[:, None], torch.from_numpy(truth))
+    assert found["top1"] == pytest.approx(metrics.accuracy_score(truth, said))
+    matrix = metrics.confusion_matrix(truth, said)
+    assert found["confusion"] == {"classes": ["2", "3", "4", "5"], "counts": matrix.tolist()}
+    recall = metrics.recall_score(truth, said, average=None)
+    assert list(found["per_class"].values()) == pytest.approx(list(recall))
+
+
+def test_every_accuracy_has_an_interval_however_deep() -> None:
+    found = with_all_intervals({"1 %": {"top1": 0.5}, "own": {"top1": 0.5, "interval": [0, 1]}}, 100)
+    assert found["1 %"]["interval"] == wilson(0.5, 100)
+    assert found["own"]["interval"] == [0, 1]
+    spread = over_draws([{"top1": 0.2}, {"top1": 0.4}, {"top1": 0.9}])
+    assert spread["top1"] == pytest.approx(0.5)
+    assert spread["spread"] == pytest.approx(float(np.std([0.2, 0.4, 0.9], ddof=1)))
+
+
+def test_fractions_are_linear_probes_on_drawn_rows(sets: tuple[Labelled, Labelled]) -> None:
+    train, test = sets
+    found = fractions(train, test, OPTIONS)
+    assert set(found) == {"5 %", "3 per class"}
+    for name, asked in (("5 %", 0.05), ("3 per class", 3)):
+        expected = []
+        for draw in range(2):
+            rows = torch.from_numpy(drawn(train.labels.numpy(), asked, draw))
+            part = train.rows(rows)
+            expected.append(linear(part.features, part.labels, test.features, test.labels, seed=draw)["top1"])
+        assert found[name]["draws"] == expected
+        assert found[name]["top1"] == pytest.approx(np.mean(expected))
+
+
+def test_one_shot_with_all_classes_is_nearest_neighbour_of_the_drawn(sets: tuple[Labelled, Labelled]) -> None:
+    """With one row of each class to draw from, every episode is the same: the class of the nearest of ten by cosine."""
+    train, test = sets
+    first = torch.stack([(train.labels == number).nonzero()[0, 0] for number in range(10)])
+    few = train.rows(first)
+    found = few_shot(few, test, Options(ways=10, shots=(1,), episodes=3, queries=10**6))["10-way 1-shot"]
+    cosine = nn.functional.normalize(test.features, dim=1) @ nn.functional.normalize(few.features, dim=1).T
+    expected = float((few.labels[cosine.argmax(1)] == test.labels).double().mean())
+    assert found["top1"] == pytest.approx(expected)
+    assert found["spread"] == pytest.approx(0, abs=1e-12)
+
+
+def test_chance_is_what_noise_gets_in_episodes() -> None:
+    torch.manual_seed(0)
+    first, second = (Labelled(torch.randn(400, 8), torch.arange(400) % 8) for _ in range(2))
+    found = few_shot(first, second, Options(ways=4, episodes=200, shots=(5,)))["4-way 5-shot"]
+    assert abs(found["top1"] - 0.25) < 4 * found["spread"] / math.sqrt(200)
+
+
+def test_clusters_of_separate_classes_are_the_classes() -> None:
+    labels = torch.arange(90) % 3
+    apart = Labelled(nn.functional.one_hot(labels, 3).double() + 0.01 * torch.randn(90, 3), labels)
+    found = clustering(apart, apart, OPTIONS)
+    assert found["nmi"] == pytest.approx(1)
+    assert found["ari"] == pytest.approx(1)
+    alone = Labelled(torch.randn(300, 3), torch.arange(300) % 3)
+    assert abs(clustering(alone, alone, OPTIONS)["ari"]) < 0.1
+
+
+def test_retrieval_is_average_precision_by_scikit_learn(sets: tuple[Labelled, Labelled]) -> None:
+    train, test = sets
+    found = retrieval(train, test.rows(torch.arange(60)), OPTIONS)
+    keys, queries = (nn.functional.normalize(part.features, dim=1).numpy() for part in (train, test))
+    precision, first = [], []
+    for query in range(60):
+        scores = queries[query] @ keys.T
+        relevant = (train.labels == test.labels[query]).numpy()
+        precision.append(metrics.average_precision_score(relevant, scores))
+        first.append(relevant[np.argsort(-scores, kind="stable")])
+    assert found["map"] == pytest.approx(np.mean(precision), abs=1e-4)
+    for k in (1, 5, 10):
+        assert found[f"recall@{k}"] == pytest.approx(np.mean([row[:k].any() for row in first]))
+
+
+def test_the_calibration_error_is_that_of_torchmetrics() -> None:
+    from torchmetrics.functional.classification import multiclass_calibration_error
+
+    torch.manual_seed(0)
+    p, y = torch.randn(500, 6).mul(2).softmax(1), torch.randint(0, 6, (500,))
+    expected = multiclass_calibration_error(p, y, num_classes=6, n_bins=15, norm="l1")
+    found = expected_calibration_error(p, nn.functional.one_hot(y, 6).double())
+    assert found["ece"] == pytest.approx(float(expected), abs=1e-6)
+    assert sum(one["rows"] for one in found["bins"]) == 500
+
+
+def test_a_probe_of_noise_is_calibrated_and_knows_nothing() -> None:
+    torch.manual_seed(0)
+    first, second = (Labelled(torch.randn(600, 5), torch.randint(0, 3, (600,))) for _ in range(2))
+    found = calibration(first, second, OPTIONS)
+    assert found["ece"] < 0.1
+    assert found["log_loss"] == pytest.approx(math.log(3), abs=0.02)
+    told = information(first, second, OPTIONS)
+    assert told["at_least"]["nats"] < 0.02
+
+
+def test_the_bound_on_labels_is_infonce_over_all_other_rows() -> None:
+    """f(x_i, y_j) as an n × n matrix, through the bound everybody uses, = the sum over classes by their counts."""
+    torch.manual_seed(0)
+    f, y = torch.randn(40, 4, dtype=torch.float64), torch.randint(0, 4, (40,))
+    whole = f[:, y]
+    others = whole[~torch.eye(40, dtype=torch.bool)].view(40, 39)
+    expected = nf.InfoNCE()(nf.Scores.of(whole.diagonal(), others))
+    assert infonce_of_labels(f, y) == pytest.approx(float(expected), rel=1e-12)
+
+
+def test_the_bound_on_labels_stays_below_the_truth_and_near_it() -> None:
+    """y of two classes, x one of two values with a flip of 10 %: I = log 2 - H(0.1); the critic is the true log p(y | x)."""
+    rng = np.random.default_rng(1)
+    y = rng.integers(0, 2, 20_000)
+    x = np.where(rng.random(20_000) < 0.1, 1 - y, y)
+    log_p = torch.from_numpy(np.log(np.where(np.arange(2)[None] == x[:, None], 0.9, 0.1)))
+    truth = math.log(2) + 0.1 * math.log(0.1) + 0.9 * math.log(0.9)
+    found = label_information(log_p, torch.from_numpy(y))
+    assert abs(found["nats"] - truth) < 4 * found["error"]
+    assert truth - 0.05 < found["at_least"]["nats"] < truth + 4 * found["error"]
+    assert found["at_least"]["certificate"]["status"] == found["certificate"]["status"] == "proven"
+    assert (
+        label_information(log_p, torch.from_numpy(y), held_out=False)["certificate"]["status"]
+        == "not covered"
+    )
+    assert found["entropy"] == pytest.approx(math.log(2), abs=1e-3)
+
+
+def test_the_mlp_reads_what_no_linear_map_can() -> None:
+    """Exclusive or: a linear probe is at chance, one hidden layer is not; its decay is chosen without the test rows."""
+    rng = np.random.default_rng(0)
+    x = torch.from_numpy(rng.normal(size=(900, 2)))
+    part = Labelled(x, ((x[:, 0] > 0) ^ (x[:, 1] > 0)).long())
+    train, test = part.rows(torch.arange(600)), part.rows(torch.arange(600, 900))
+    assert linear(train.features, train.labels, test.features, test.labels)["top1"] < 0.65
+    found = mlp(train, test, OPTIONS)
+    assert found["top1"] > 0.9
+    assert len(found["draws"]) == 3
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> nf.Run:
+    pixels, labels = colours(160)
+    settings: dict[str, Any] = {
+        "backbone": "resnet8-w16",
+        "batch_size": 32,
+        "epochs": 1,
+        "workers": 0,
+        "probe_every": 0,
+        "held_out": 0,
+    }
+    return nf.pretrain(
+        "simclr", pixels, tmp_path_factory.mktemp("run") / "a", labels=labels, **settings, quiet=True
+    )
+
+
+def colours(count: int, channels: int = 3, side: int = 16, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    labels = np.arange(count) % 4
+    pixels = rng.integers(0, 60, (count, side, side, channels))
+    pixels += 45 * labels[:, None, None, None]
+    return pixels.astype(np.uint8), labels
+
+
+ALL = [
+    "knn",
+    "nn",
+    "linear",
+    "mlp",
+    "fractions",
+    "few-shot",
+    "clustering",
+    "retrieval",
+    "calibration",
+    "information",
+]
+NETWORK = ["finetune", "finetune-fractions", "quality"]
+QUICK: dict[str, Any] = {"episodes": 5, "draws": 2, "labels": (0.2,), "epochs": 1, "batch_size": 32}
+
+
+def test_frozen_means_frozen(run: nf.Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every protocol, fine-tuning among them: weights and statistics of the encoder are the same bits afterwards, and no gradient
+    was ever asked of it."""
+    encoder = run.encoder()
+    before, modes = encoder_digest(encoder), [part.training for part in encoder.modules()]
+    monkeypatch.setattr("nearfar.evaluate.finetune.LEAST_STEPS", 4)
+    for name in ("LEAST_STEPS", "EPOCHS"):
+        monkeypatch.setattr(f"nearfar.evaluate.mlp.{name}", 2)
+    monkeypatch.setattr(type(run), "encoder", lambda self, features="pooled": encoder)
+    result = nf.evaluate(run, protocols=[*ALL, *NETWORK], baselines=True, **QUICK)
+    assert encoder_digest(encoder) == before == result["encoder"]
+    assert [part.training for part in encoder.modules()] == modes
+    assert all(parameter.grad is None for parameter in encoder.parameters())
+    for name in (*ALL, *NETWORK):
+        assert name in result
+        assert name in result["baselines"]["untrained"]
+    assert result["information"]["certificate"]["status"] == "not covered", "its pixels were trained on"
+    assert result["baselines"]["pixels"]["information"]["certificate"]["status"] == "proven"
+    assert result["finetune"]["interval"] == wilson(result["finetune"]["top1"], 32)
+    assert math.isfinite(result["quality"]["lidar"])
+    assert len(table(result).splitlines()) > 30
+
+
+def test_fine_tuning_learns_what_it_is_given(run: nf.Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("nearfar.evaluate.finetune.LEAST_STEPS", 40)
+    found = nf.evaluate(run, protocols=["finetune"], epochs=4, batch_size=32, lr=(1e-6, 3e-3))
+    assert found["finetune"]["top1"] > 0.8
+    assert found["finetune"]["lr"] == 3e-3, "the rate that does better on the validation fifth"
+
+
+@pytest.mark.parametrize(("channels", "side"), [(1, 16), (3, 24), (1, 8)])
+def test_other_channels_sizes_and_classes_are_judged(run: nf.Run, channels: int, side: int) -> None:
+    """Grey to colour and another size, with statistics of the data fitted on."""
+    pixels, labels = colours(120, channels, side, seed=1)
+    found = nf.evaluate(run, train=(pixels, labels % 3), protocols=["knn", "linear"], image_size=side)
+    assert found["linear"]["top1"] > 0.5
+    assert found["input"]["size"] == side
+    level = pixels.reshape(-1, channels).mean(0) / 255
+    expected = level if channels == 3 else np.repeat(level, 3)
+    assert found["input"]["mean"] == pytest.approx(expected.tolist())
+    assert "mean and deviation of array" in table(found)
+
+
+def test_colour_becomes_luminance_for_a_grey_run(tmp_path: Path) -> None:
+    from PIL import Image
+
+    from nearfar.modalities.image_sets import Recoloured, Stacked
+
+    rng = np.random.default_rng(0)
+    pixels = rng.integers(0, 256, (6, 9, 7, 3), np.uint8)
+    grey = Recoloured(Stacked(pixels), 1).take(np.arange(6)).data[..., 0]
+    expected = [np.asarray(Image.fromarray(picture).convert("L")) for picture in pixels]
+    assert np.abs(grey.astype(int) - np.stack(expected)).max() <= 1
+    again = Recoloured(Stacked(grey[..., None]), 3).take(np.arange(6)).data
+    assert (again == grey[..., None]).all()
+
+
+@pytest.mark.parametrize("kind", ["map", "head"])
+def test_features_before_pooling_and_after_the_head(run: nf.Run, kind: Any) -> None:
+    """Of resnet8 the mean of the map over its places is the pooled feature; the head's output is what the method scores."""
+    method = run.method()
+    view = run.plain()(run.images().load(np.arange(5)), 0, 0, np.arange(5))[0]
+    with torch.no_grad():
+        found, pooled = run.encoder(kind)(view), run.encoder()(view)
+        if kind == "map":
+            torch.testing.assert_close(found.view(5, pooled.shape[1], -1).mean(2), pooled)
+        else:
+            torch.testing.assert_close(method.critic.prepare(found), method.embed(view))
+    assert nf.evaluate(run, protocols=["linear"], features=kind)["settings"]["features"] == kind
+
+
+def test_a_run_of_two_networks_has_its_maps_side_by_side(tmp_path: Path) -> None:
+    pixels, labels = colours(64)
+    settings: dict[str, Any] = {
+        "backbone": "resnet8-w16",
+        "batch_size": 32,
+        "epochs": 1,
+        "workers": 0,
+        "probe_every": 0,
+    }
+    run = nf.pretrain("cmc", pixels, tmp_path / "cmc", labels=labels, **settings, quiet=True)
+    view = run.plain()(run.images().load(np.arange(3)), 0, 0, np.arange(3))[0]
+    with torch.no_grad():
+        assert run.encoder("map")(view).shape == (3, 2 * 128 * 4)
+        assert run.encoder("head")(view).shape == (3, 2 * 128)
+    assert "lidar" not in nf.evaluate(run, protocols=["quality"])["quality"]
+
+
+def test_labels_trained_on_are_no_test(tmp_path: Path) -> None:
+    pixels, labels = colours(96)
+    settings: dict[str, Any] = {
+        "backbone": "resnet8-w16",
+        "batch_size": 32,
+        "epochs": 1,
+        "workers": 0,
+        "probe_every": 0,
+    }
+    run = nf.train(pixels, tmp_path / "run", labels=labels, **settings, quiet=True)
+    result = nf.evaluate(run, protocols=["knn"])
+    assert "trained on labels" in result["leak"]
+    assert result["leak"] in table(result)
+    assert "leak" not in nf.evaluate(run, protocols=["knn"], data=colours(40, seed=2), same_labels=True)
+
+
+@pytest.mark.parametrize(
+    ("told", "words"),
+    [
+        ({"labels": (2.5,)}, "labels was"),
+        ({"draws": 0}, "draws was 0"),
+        ({"layer_decay": 2}, "layer_decay was 2"),
+        ({"features": "tokens"}, "features was 'tokens'; expected pooled, map, head"),
+        ({"shots": ()}, "shots was"),
+    ],
+)
+def test_bad_options_are_one_sentence(run: nf.Run, told: dict[str, Any], words: str) -> None:
+    with pytest.raises(nf.UserError, match=words):
+        nf.evaluate(run, protocols=["fractions"], **told)
