@@ -37,7 +37,6 @@ PAGES = {
     "docs/studies.md": ("studies.html", "Studies"),
     "docs/architecture.md": ("architecture.html", "Architecture"),
     "docs/extending.md": ("extending.html", "Extending"),
-    "docs/graphs.md": ("graphs.html", "Graphs"),
     "docs/scale.md": ("scale.html", "Scale"),
     "docs/reliability.md": ("reliability.html", "Reliability"),
     "docs/references.md": ("references.html", "References"),
