@@ -70,7 +70,10 @@ def seen_by(recipe: str) -> tuple[int, ...]:
 
 
 ROLES = ("shared", "momentum", "per-view", "infomax")  # those that see pictures
-PICTURED = [name for name, recipe in RECIPES.items() if recipe.encoders["name"] in ROLES]
+OF_OTHER_DATA = ("graphcl", "clip", "siglip")
+PICTURED = [
+    name for name, recipe in RECIPES.items() if recipe.encoders["name"] in ROLES and name not in OF_OTHER_DATA
+]
 BASES = [name for name in PICTURED if not name.endswith(("-ring", "-ball", "-cave", "-neighbours"))]
 # every base, and every selection on a batch, a queue and a bank
 SOME = [name for name in PICTURED if name in BASES or name.rpartition("-")[0] in ("simclr", "moco", "cmc")]

@@ -207,8 +207,14 @@ def test_a_missing_file_is_named(tmp_path: object) -> None:
 
 
 def test_a_parts_signature_is_its_schema() -> None:
-    """A new part needs one file and one line in its room's PARTS; only those that sequences or labels need have another home."""
-    home = {"predictive": "cpc", "masked": "mlm", "dictionary": "mlm", "prototypes": "supervised"}
+    """A new part needs one file and one line in its room's PARTS; only those that sequences, graphs or labels need have another home."""
+    home = {
+        "predictive": "cpc",
+        "masked": "mlm",
+        "dictionary": "mlm",
+        "prototypes": "supervised",
+        "infograph": "infograph",
+    }
     for room, parts in ROOMS.items():
         for name, part in parts.items():
             chosen = resolve(

@@ -130,11 +130,8 @@ def test_settings_of_a_network_beyond_memory_are_refused_before_it_is_built(run:
 @pytest.mark.parametrize("recipe", sorted(RECIPES))
 def test_every_method_is_described_without_memory(recipe: str) -> None:
     """What is built on torch's meta device has the names, sizes and kinds of what is built in memory."""
-    small = (
-        {"backbone": "resnet8-w16"}
-        if RECIPES[recipe].settings(1).get("backbone", "resnet18").startswith("resnet")
-        else {}
-    )
+    asked = resolve(recipe, "x")
+    small = {"backbone": asked.modality.smallest_network} if asked.backbone.startswith("resnet") else {}
     settings = resolve(recipe, "x", small)
     known = settings.modality.typical(50)
     with torch.device("meta"):
