@@ -108,7 +108,6 @@ def main() -> None:
                     f"{name:14} CPU {each:6.1f} ms   median {median:6.1f} ms   longest {longest:6.1f} ms",
                     flush=True,
                 )
-            print("complaints:", browser.complaints() or "none")
 
 
 if __name__ == "__main__":

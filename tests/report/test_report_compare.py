@@ -1,5 +1,6 @@
 """Several runs on one page: paired tests on the same instances, class by class, cost, and maps and neighbours side by side."""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -123,3 +124,19 @@ def test_the_page_compares(browser: Page, two: list[Any], tmp_path: Path) -> Non
 def test_without_answers_the_page_says_what_to_do(make_run: Make, tmp_path: Path) -> None:
     text = write_report([make_run("a", data=GONE), make_run("b", data=GONE)], tmp_path / "r.html").read_text()
     assert "No paired test" in text
+
+
+@pytest.mark.parametrize("broken", [False, True])
+def test_detection_is_a_section_of_its_own(broken: bool, make_run: Make, tmp_path: Path) -> None:
+    run = make_run(data=GONE)
+    settings = {"task": "boxes", "epochs": 3, "size": 96, "fine_tune": False, "seeds": 1}
+    sets = {
+        "train": {"name": "a", "samples": 4, "objects": 9},
+        "test": {"name": "b", "samples": 2, "objects": 3},
+    }
+    figures = {"pretrained": {"bbox": {"map": 0.123, "map_50": 0.25}}, "settings": settings, **sets}
+    told = {"results": ["nonsense"] if broken else [figures]}
+    (run.path / "detection.json").write_text(json.dumps(told))
+    text = write_report([run], tmp_path / "r.html").read_text()
+    assert ("makes no sense" in text) == broken
+    assert ("12.3" in text and "backbone frozen, 3 epochs" in text) != broken
