@@ -29,6 +29,8 @@ PAGES = {
     "docs/information.md": ("information.html", "Mutual information"),
     "docs/data.md": ("data.html", "Data"),
     "docs/performance.md": ("performance.html", "Performance"),
+    "docs/report.md": ("report.html", "The report"),
+    "docs/detection.md": ("detection.html", "Detection"),
     "docs/graphs.md": ("graphs.html", "Graphs"),
     "docs/export.md": ("export.html", "Export"),
     "docs/studies.md": ("studies.html", "Studies"),

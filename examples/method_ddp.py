@@ -1,12 +1,12 @@
-"""A whole `Method` under DDP: MoCo over two processes.
+"""A whole `Method` under DDP: MoCo over two processes equals MoCo in one.
 
     python examples/method_ddp.py        (10 s; gloo, CPU)
 
-    largest difference of a weight between the ranks: 0e+00; from one process that averages both losses: 3e-08
+    largest difference of a weight between the ranks: 0e+00; from one process with the whole batch: 3e-08
 
-Each rank contrasts its half of the batch with its own queue, and DDP averages the gradients: the step of the mean of both losses.
-(Negatives of all ranks together need keys that are gathered: `examples/two_ranks.py` shows it for a loss.) `broadcast_buffers=False`
-leaves every rank its queue and batch statistics; `advance`, which does every mutation, is called on the method itself.
+Each rank is given its half of the batch. With `encoding=nf.Encoding(nf.join())` keys are gathered, with gradient, every rank computes the loss of the
+whole batch, batch norm and queue are those of all, and DDP, which averages gradients, does the rest. `broadcast_buffers=False`: buffers are equal as
+they are; `advance`, which does every mutation, is called on the method itself.
 """
 
 import sys
@@ -25,7 +25,7 @@ import nearfar as nf
 RANKS, STEPS, BATCH = 2, 3, 64
 
 
-def moco() -> nf.Method:
+def moco(encoding: nf.Encoding) -> nf.Method:
     torch.manual_seed(0)
     return nf.Method(
         nf.Momentum(network(), 0.9),
@@ -34,13 +34,14 @@ def moco() -> nf.Method:
         nf.Everyone(),
         nf.InfoNCE(),
         symmetric=False,
+        encoding=encoding,
     )
 
 
-def part(step: int, rank: int) -> nf.Batch:
-    """The rank's half of a step's pictures, in two views."""
+def whole(step: int) -> nf.Batch:
+    """A step's pictures, in two views."""
     torch.manual_seed(step)
-    rows = slice(step * BATCH + rank * BATCH // RANKS, step * BATCH + (rank + 1) * BATCH // RANKS)
+    rows = slice(step * BATCH, (step + 1) * BATCH)
     images = pictures()[0][rows]
     return nf.Batch((view(images), view(images)), torch.arange(rows.start, rows.stop))
 
@@ -48,11 +49,12 @@ def part(step: int, rank: int) -> nf.Batch:
 def train(rank: int, folder: str) -> None:
     """Three steps; every rank leaves its weights in `folder`."""
     dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=RANKS)
-    method = moco()
+    method = moco(nf.Encoding(nf.join()))
     model = DistributedDataParallel(method, broadcast_buffers=False)
     optimizer = torch.optim.SGD([p for p in method.parameters() if p.requires_grad], lr=0.1)
     for step in range(STEPS):
-        outcome = model(part(step, rank))
+        half = slice(rank * BATCH // RANKS, (rank + 1) * BATCH // RANKS)
+        outcome = model(whole(step).rows(half))
         optimizer.zero_grad()
         outcome.loss.backward()
         optimizer.step()
@@ -62,21 +64,16 @@ def train(rank: int, folder: str) -> None:
 
 
 def alone() -> dict[str, Tensor]:
-    """The same steps in one process: two queues, one set of weights, the mean of both losses."""
-    methods = [moco() for _ in range(RANKS)]
+    """The same steps in one process."""
+    method = moco(nf.Encoding())
+    optimizer = torch.optim.SGD([p for p in method.parameters() if p.requires_grad], lr=0.1)
     for step in range(STEPS):
-        outcomes = [method(part(step, rank)) for rank, method in enumerate(methods)]
-        for method, outcome in zip(methods, outcomes, strict=True):
-            method.zero_grad()
-            outcome.loss.backward()
-        for weights in zip(*(method.parameters() for method in methods), strict=True):
-            if weights[0].requires_grad:
-                mean = torch.stack([w.grad for w in weights if w.grad is not None]).mean(dim=0)
-                for weight in weights:
-                    weight.data -= 0.1 * mean
-        for method, outcome in zip(methods, outcomes, strict=True):
-            method.advance(outcome)
-    return {name: weight.detach() for name, weight in methods[0].named_parameters()}
+        outcome = method(whole(step))
+        optimizer.zero_grad()
+        outcome.loss.backward()
+        optimizer.step()
+        method.advance(outcome)
+    return {name: weight.detach() for name, weight in method.named_parameters()}
 
 
 def main() -> tuple[float, float]:
@@ -92,5 +89,5 @@ if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).parent))
     ranks, single = main()
     print(
-        f"largest difference of a weight between the ranks: {ranks:.0e}; from one process that averages both losses: {single:.0e}"
+        f"largest difference of a weight between the ranks: {ranks:.0e}; from one process with the whole batch: {single:.0e}"
     )

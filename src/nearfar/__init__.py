@@ -33,7 +33,9 @@ if TYPE_CHECKING:
     )
     from nearfar.critics import Bilinear, Cosine, Distance, Dot, Joint, Separable
     from nearfar.data import Stream, open_data, pack
+    from nearfar.detect.run import detect_run
     from nearfar.encoders import InfoMax, Momentum, Network, PerView, Shared, backbone
+    from nearfar.encoding import Encoding
     from nearfar.errors import Stopped, UserError
     from nearfar.estimate import (
         Estimate,
@@ -56,6 +58,7 @@ if TYPE_CHECKING:
     from nearfar.method import Method
     from nearfar.negatives import Bank, InBatch, NoNegatives, Queue, Support
     from nearfar.priors import Adversarial, SIGReg, VarianceCovariance
+    from nearfar.ranks import join
     from nearfar.report import write_report
     from nearfar.run.trained import Run
     from nearfar.schedules import (
@@ -96,6 +99,7 @@ _WHERE = {
     "MultiLabelCPC NPair NWJ SMILE SupCon Triplet TUBA Tuple UBA Vince",
     "nearfar.critics": "Bilinear Cosine Distance Dot Joint Separable",
     "nearfar.data": "open_data pack Stream",
+    "nearfar.detect.run": "detect_run",
     "nearfar.encoders": "backbone InfoMax Momentum Network PerView Shared",
     "nearfar.errors": "Stopped UserError",
     "nearfar.estimate": "check_mi Estimate estimate_cmi estimate_kl estimate_mi fit_density info mi_over_lags pointwise_mi rank_columns "
@@ -104,7 +108,9 @@ _WHERE = {
     "nearfar.evaluate.knn": "knn",
     "nearfar.exported.hub": "Encoder",
     "nearfar.exported.write": "export",
+    "nearfar.encoding": "Encoding",
     "nearfar.method": "Method",
+    "nearfar.ranks": "join",
     "nearfar.negatives": "Bank InBatch NoNegatives Queue Support",
     "nearfar.priors": "Adversarial SIGReg VarianceCovariance",
     "nearfar.report": "write_report",

@@ -72,7 +72,18 @@ class Rows:
 
     def everyones(self, rows: Tensor) -> Tensor:
         """The rows of all ranks, one after the other."""
-        return rows if len(self.sizes) == 1 else _Gather.apply(rows, self)
+        if len(self.sizes) == 1:
+            return rows
+        # vmap, which bounds of drawn scores are put under, takes no function with a backward pass of its own
+        return _Gather.apply(rows, self) if torch.is_grad_enabled() else self._one_after_the_other(rows)
+
+    def _one_after_the_other(self, rows: Tensor) -> Tensor:
+        # ranks exchange blocks of one size: shorter ones are filled up with zeros that nobody reads
+        block = rows.new_zeros((max(self.sizes), *rows.shape[1:]))
+        block[: len(rows)] = rows
+        blocks = [torch.empty_like(block) for _ in self.sizes]
+        dist.all_gather(blocks, block)
+        return torch.cat([block[:size] for block, size in zip(blocks, self.sizes, strict=True)])
 
     def mean(self, values: Float[Tensor, "own"]) -> Float[Tensor, ""]:
         """This rank's share, whose average over ranks is the mean over all rows."""
@@ -83,12 +94,7 @@ class _Gather(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, rows: Tensor, layout: Rows) -> Tensor:
         ctx.layout = layout
-        # ranks exchange blocks of one size: shorter ones are filled up with zeros that nobody reads
-        block = rows.new_zeros((max(layout.sizes), *rows.shape[1:]))
-        block[: len(rows)] = rows
-        blocks = [torch.empty_like(block) for _ in layout.sizes]
-        dist.all_gather(blocks, block)
-        return torch.cat([block[:size] for block, size in zip(blocks, layout.sizes, strict=True)])
+        return layout._one_after_the_other(rows)
 
     @staticmethod
     def backward(ctx: Any, above: Tensor) -> tuple[Tensor, None]:

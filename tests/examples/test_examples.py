@@ -41,8 +41,8 @@ def test_two_ranks_take_the_steps_of_one() -> None:
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_a_method_under_ddp_takes_the_step_of_the_mean_loss() -> None:
-    """Weights of both ranks stay equal to the bit, and equal to one process up to the order of float32 sums."""
+def test_a_method_under_ddp_takes_the_steps_of_one_process() -> None:
+    """Weights of both ranks stay equal to the bit, and equal to one process with the whole batch up to the order of float32 sums."""
     between, alone = example("method_ddp").main()
     assert between == 0.0
     assert alone < 1e-5

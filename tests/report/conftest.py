@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -396,11 +397,10 @@ class Page:
         file.write_bytes(base64.b64decode(shot["data"]))
 
 
-@pytest.fixture(scope="module")
-def chromium() -> Iterator[Page]:
+@contextmanager
+def opened_browser() -> Iterator[Page]:
     """A fresh browser with an empty profile, ended by its own process id."""
-    if CHROMIUM is None:
-        pytest.skip("no chromium, chromium-browser or google-chrome on PATH: the page is not looked at")
+    assert CHROMIUM is not None
     commands_in, commands = os.pipe()
     answers, answers_out = os.pipe()
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:
@@ -420,6 +420,14 @@ def chromium() -> Iterator[Page]:
             process.wait(30)
             os.close(commands)
             os.close(answers)
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Page]:
+    if CHROMIUM is None:
+        pytest.skip("no chromium, chromium-browser or google-chrome on PATH: the page is not looked at")
+    with opened_browser() as page:
+        yield page
 
 
 @pytest.fixture

@@ -36,6 +36,7 @@ EXCHANGING = (
     "cpc",
     "simclr ml-cpc",
     "moco accept",
+    "simclr-ring sample",
     "dim",
     "simclr dv",
 )

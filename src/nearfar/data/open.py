@@ -201,6 +201,9 @@ def _named(spec: str) -> Located:
         return _url(spec)
     path = Path(spec)
     try:
+        whole = next((modality for modality in MODALITIES.values() if modality.claims(spec)), None)
+        if whole is not None:
+            return Located(spec, whole, lambda options, limits: whole.open_whole(spec, options))
         if path.is_dir():
             packed = find_packed(spec)
             return _folder(spec) if packed is None else _packed(packed)
@@ -254,9 +257,6 @@ def _folder(spec: str) -> Located:
     os.listdir(
         spec
     )  # below, a folder that cannot be listed is one bad file among many; at the root it is all
-    whole = next((modality for modality in MODALITIES.values() if modality.claims_folder(spec)), None)
-    if whole is not None:
-        return Located(spec, whole, lambda options, limits: whole.open_folder(spec, options))
     first, *rest = [modality for modality in MODALITIES.values() if modality.suffixes]
     listing = Listing(first.suffixes)
     listing.add(spec)

@@ -1,8 +1,4 @@
 """A backbone under a detector: boxes (Faster R-CNN), masks (Mask R-CNN) and keypoints, by torchvision, on pyramids of its stages.
 
-run --detect_run--> {"pretrained": {"bbox": {"map": …}}, "untrained": {…}}      COCO's figures, the same short schedule for both
+run --detect.run.detect_run--> {"pretrained": {"bbox": {"map": …}}, "untrained": {…}}      COCO's figures, the same schedule for both
 """
-
-from nearfar.detect.run import detect_run
-
-__all__ = ["detect_run"]

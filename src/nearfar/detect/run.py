@@ -184,7 +184,7 @@ def _fit(model: nn.Module, plan: Schedule, fit: Scenes, seed: int, device: torch
 
 
 def _picture(scene: Scene) -> Tensor:
-    return torch.from_numpy(np.ascontiguousarray(scene.pixels)).permute(2, 0, 1).float() / 255
+    return torch.from_numpy(scene.pixels.copy()).permute(2, 0, 1).float() / 255
 
 
 def _shown(

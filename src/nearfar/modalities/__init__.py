@@ -10,11 +10,12 @@ from nearfar.modalities.dataset import DataSet, Instances
 from nearfar.modalities.graph import GRAPH, Graphs
 from nearfar.modalities.image import IMAGE
 from nearfar.modalities.image_sets import Images
+from nearfar.modalities.pairs import PAIRS, Pairs
 from nearfar.modalities.sound import SOUND, Recordings
 from nearfar.modalities.text import TEXT, Reading, Texts
 from nearfar.modalities.vectors import VECTORS, Vectors
 
-MODALITIES: dict[str, Modality] = {each.name: each for each in (IMAGE, SOUND, TEXT, VECTORS, GRAPH)}
+MODALITIES: dict[str, Modality] = {each.name: each for each in (IMAGE, SOUND, TEXT, VECTORS, GRAPH, PAIRS)}
 
 
 def modality_of(data: Any) -> Modality:
@@ -42,6 +43,7 @@ __all__ = [
     "Images",
     "Instances",
     "Modality",
+    "Pairs",
     "Reading",
     "Recordings",
     "Texts",

@@ -4,6 +4,7 @@
     SOUND     .wav, Parquet `audio`                           stretches of time      conv + GRU     MFCC
     TEXT      .txt, arrays of tokens                          hidden symbols         transformer    frequencies
     VECTORS   tables of numbers, arrays (n, width)            noise and dropout      MLP            the numbers
+    PAIRS     two columns of a table                          each side's own        each side's    untrained networks
     GRAPH     TU folders, torch_geometric's data sets         nodes, edges, labels   GIN, GCN       counts of labels
 
 Everything else asks the modality and never its name: how data are opened (`decode`, `collect`, `from_array`), what they
@@ -222,13 +223,13 @@ class Modality(ABC):
         """The options with which a run with these settings opens data; `known` are those it was trained on."""
         return {}
 
-    def claims_folder(self, folder: str) -> bool:
-        """Whether a folder as a whole is a data set of this modality, whatever files are in it."""
+    def claims(self, spec: str) -> bool:
+        """Whether what a user wrote as DATA is for this modality to open as a whole, whatever files it is made of."""
         return False
 
-    def open_folder(self, folder: str, options: Mapping[str, Any]) -> DataSet:
-        """The data set that such a folder is."""
-        raise UserError(f"data {folder!r}: {self.holds} are not read from a folder as a whole")
+    def open_whole(self, spec: str, options: Mapping[str, Any]) -> DataSet:
+        """The data set that it then is."""
+        raise UserError(f"data {spec!r}: {self.holds} are not opened as a whole")
 
     def decode(self, raw: bytes, options: Mapping[str, Any]) -> Decoded:
         """The content of an encoded file or row, or `Unusable` with a reason; only where `suffixes` or `columns` name such."""

@@ -132,14 +132,15 @@ class GraphModality(Modality):
         "weisfeiler-lehman": "counts of Weisfeiler-Lehman labels",
     }
 
-    def claims_folder(self, folder: str) -> bool:
-        return tu_name(Path(folder)) is not None
+    def claims(self, spec: str) -> bool:
+        folder = Path(spec)
+        return folder.is_dir() and tu_name(folder) is not None
 
-    def open_folder(self, folder: str, options: Mapping[str, Any]) -> Graphs:
-        read = read_tu(Path(folder), folder)
+    def open_whole(self, spec: str, options: Mapping[str, Any]) -> Graphs:
+        read = read_tu(Path(spec), spec)
         labels = read.labels
         graphs = read.graphs if read.has_labels else [_by_degree(graph) for graph in read.graphs]
-        return _graphs(folder, graphs, labels, read.classes, read.paths)
+        return _graphs(spec, graphs, labels, read.classes, read.paths)
 
     def convert(self, item: Any, options: Mapping[str, Any]) -> Decoded | None:
         """torch_geometric's `Data`: `x` of one-hot labels (the highest counts), `edge_index` in both directions."""

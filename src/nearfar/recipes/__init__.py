@@ -6,6 +6,7 @@ from nearfar.recipes.infomax import DIM
 from nearfar.recipes.labels import SUPERVISED
 from nearfar.recipes.memory import CMC, INSTDISC, LOCAL_AGGREGATION, MOCO, MOCO_V1, NNCLR
 from nearfar.recipes.metric import NPAIR, TRIPLET, TUPLE
+from nearfar.recipes.pairs import CLIP, SIGLIP
 from nearfar.recipes.recipe import Recipe
 from nearfar.recipes.sequences import CPC, MASKED
 from nearfar.recipes.shaped import SIGREG, VICREG
@@ -41,6 +42,8 @@ BASE: dict[str, Recipe] = {
     "mlm": MASKED,
     "infograph": INFOGRAPH,
     "graphcl": GRAPHCL,
+    "clip": CLIP,
+    "siglip": SIGLIP,
     "supervised": SUPERVISED,
 }
 RECIPES: dict[str, Recipe] = {**BASE, **variants(IMAGES)}

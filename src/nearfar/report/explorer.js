@@ -65,6 +65,7 @@ class Explorer {
     const style = getComputedStyle(document.documentElement);
     const read = (name) => style.getPropertyValue(name).trim();
     this.ink = read("--ink");
+    this.paper = rgb(read("--paper"));
     this.near = read("--near");
     this.quiet = read("--quiet");
     this.good = read("--good");
@@ -108,7 +109,10 @@ class Explorer {
 
   redraw() {
     const dim = this.dimmed();
-    for (const field of this.fields) field.draw(...this.colours(field), dim, this.radius);
+    for (const field of this.fields) {
+      const [codes, palette] = this.colours(field);
+      field.draw(codes, palette.map(rgb), dim, this.radius, this.paper);
+    }
     this.overdraw();
   }
 

@@ -6,11 +6,28 @@ written all the same.
 
 from collections.abc import Callable, Iterator
 
+from nearfar.detect.table import SHOWN, caption, rows_of
 from nearfar.report.facts import Section
 from nearfar.report.inputs import Run
 from nearfar.report.reasons import UNAVAILABLE, said
+from nearfar.untrusted import read_json
 
-SECTIONS: dict[str, Callable[[Run], Section | None]] = {}
+
+def _detection(run: Run) -> Section | None:
+    """What RUN/detection.json holds, newest last."""
+    told = read_json(run.path / "detection.json")
+    results = told.get("results") if isinstance(told, dict) else None
+    try:
+        rows = tuple((*row, caption(one)) for one in results or () for row in rows_of(one))
+    except (KeyError, TypeError, AttributeError, ValueError):
+        return Section("Detection", ("RUN/detection.json makes no sense; nearfar detect writes it anew.",))
+    if not rows:
+        return None
+    sentence = "COCO's average precision in percent: over overlaps from 0.50 to 0.95, at 0.50, at 0.75."
+    return Section("Detection", (sentence,), ("backbone", "of", *SHOWN.values(), "how"), rows)
+
+
+SECTIONS: dict[str, Callable[[Run], Section | None]] = {"Detection": _detection}
 
 
 def sections_of(run: Run) -> Iterator[Section]:

@@ -41,6 +41,8 @@ CASES: dict[str, dict[str, Any]] = {
     "moco-cave": {"recipe": "moco-cave", "selection": {"clusters": 4}},
     "simclr ml-cpc": {"recipe": "simclr", "bound": {"name": "ml-cpc", "alpha": 0.5}},
     "moco accept": {"recipe": "moco", "selection": "accept"},
+    "simclr accept js": {"recipe": "simclr", "selection": "accept", "bound": "js"},
+    "simclr-ring sample": {"recipe": "simclr-ring", "selection": {"sample": 5}},
     "simclr dv": {"recipe": "simclr", "bound": {"name": "dv", "momentum": 0.9}},
     "dim adversarial": {"recipe": "dim", "prior": "adversarial"},
 }

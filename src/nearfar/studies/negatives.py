@@ -1,0 +1,36 @@
+"""How many negatives: k of instance discrimination, drawn from all and from a ring (Wu et al. 2021, App. C).
+
+Command: nearfar study negatives data=cifar10:ROOT     Cost: about 12 minutes on two quiet cores.
+"""
+
+from nearfar.studies.compared import Claim, Comparison, compare, draw
+from nearfar.studies.frame import Bench, Result, Study
+from nearfar.studies.images import Setup
+
+NUMBERS = (16, 64, 256, 1024)
+
+
+def comparison(setup: Setup) -> Comparison:
+    rising = f"linear(0,0.9,{setup.epochs / 3:g})"
+    plain = {f"IR, k={k}": ("instdisc", {"negatives__sample": k}) for k in NUMBERS}
+    rings = {
+        f"IRing, k={k}": ("instdisc-ring", {"selection__lower": rising, "selection__sample": k})
+        for k in NUMBERS
+    }
+    claims = [Claim(f"IRing, k={k}", f"IR, k={k}") for k in NUMBERS]
+    return Comparison(
+        "Appendix C",
+        {**plain, **rings},
+        {},
+        "",
+        (*claims, Claim(f"IR, k={NUMBERS[-1]}", f"IR, k={NUMBERS[0]}")),
+    )
+
+
+def run(bench: Bench, setup: Setup) -> Result:
+    return compare(bench, setup, comparison(setup))
+
+
+STUDY = Study(
+    "negatives", "Wu et al. 2021, App. C: the number of negatives, drawn from all and from a ring", run, draw
+)

@@ -1,0 +1,172 @@
+"""Pairs: two columns of anything, a network for each; clip and siglip against losses written out; retrieval against a slow count."""
+
+import io
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+import torch.nn.functional as F
+from PIL import Image
+from torch import Tensor, nn
+
+import nearfar as nf
+from nearfar.bounds import BinaryNCE, InfoNCE
+from nearfar.data import open_data
+from nearfar.encoders import PerView
+from nearfar.errors import UserError
+from nearfar.evaluate.run import evaluate_run
+from nearfar.losses import ClipLoss, SigLipLoss
+from nearfar.method import Method
+from nearfar.modalities.pair_scores import retrieval_figures
+from nearfar.negatives import InBatch
+from nearfar.resolve import resolve
+from nearfar.selections import Everyone
+from nearfar.train.pretrain import pretrain
+from nearfar.types import Batch
+
+
+def png(value: int) -> bytes:
+    buffer = io.BytesIO()
+    Image.new("RGB", (16, 16), (value, 255 - value, 128)).save(buffer, "PNG")
+    return buffer.getvalue()
+
+
+def pictures_and_words(path: Path, rows: int = 48) -> str:
+    shades = [(37 * row) % 256 for row in range(rows)]
+    table = pa.table(
+        {
+            "image": [{"bytes": png(shade), "path": ""} for shade in shades],
+            "caption": ["a dark one" if shade < 128 else "a bright one" for shade in shades],
+            "label": [int(shade >= 128) for shade in shades],
+        }
+    )
+    pq.write_table(table, path)
+    return f"pairs:{path}:image,caption"
+
+
+def numbers(path: Path, rows: int = 96) -> str:
+    draw = np.random.default_rng(0)
+    x = draw.normal(size=(rows, 3))
+    np.savez(path, x=x, y=x[:, :2] + 0.1 * draw.normal(size=(rows, 2)))
+    return f"pairs:{path}:x,y"
+
+
+def test_two_columns_are_two_sets_of_the_same_rows(tmp_path: Path) -> None:
+    data = open_data(pictures_and_words(tmp_path / "p.parquet"))
+    assert (data.modality, len(data)) == ("pairs", 48)
+    assert [side.modality for side in data.sides] == ["image", "text"]
+    pixels, words = data.subset(np.array([5, 2])).load(np.array([0, 1]))
+    assert pixels.data[:, 0, 0, 0].tolist() == [(37 * 5) % 256, 74]
+    symbols = data.sides[1].symbols
+    said = ["".join(symbols[s] for s in row[:n]) for row, n in zip(words.data, words.length, strict=True)]
+    assert said == ["a bright one", "a dark one"]
+
+
+def test_csv_columns_join_and_kinds_can_be_said(tmp_path: Path) -> None:
+    file = tmp_path / "t.csv"
+    file.write_text("a,b,c\n" + "\n".join(f"{n},{2 * n},{n % 3}" for n in range(12)) + "\n")
+    data = open_data(f"pairs:{file}:a+b,c@text")
+    assert [side.modality for side in data.sides] == ["vectors", "text"]
+    assert data.load(np.array([4]))[0].tolist() == [[4.0, 8.0]]
+
+
+@pytest.mark.parametrize(
+    ("spec", "sentence"),
+    [
+        ("pairs:{0}:image", "expected pairs:FILE:FIRST,SECOND"),
+        ("pairs:{0}.gone:image,caption", "is not a file that exists"),
+        ("pairs:{0}:image,title", "there is no column 'title'"),
+        ("pairs:{0}:image,caption@smell", "was said to be 'smell'; expected image, sound, text, vectors"),
+        ("pairs:{0}:image@sound,caption", "48 of 48 rows cannot be used"),
+    ],
+)
+def test_columns_that_are_not_there_get_a_sentence(tmp_path: Path, spec: str, sentence: str) -> None:
+    pictures_and_words(tmp_path / "p.parquet")
+    with pytest.raises(UserError, match=sentence):
+        open_data(spec.format(tmp_path / "p.parquet"))
+
+
+def two(critic: Any, bound: Any) -> tuple[Method, Batch]:
+    torch.manual_seed(0)
+    networks = [nn.Linear(3, 4).double(), nn.Linear(2, 4).double()]
+    method = Method(PerView(networks), critic, InBatch("one"), Everyone(), bound).double()
+    views = torch.randn(6, 3, dtype=torch.float64), torch.randn(6, 2, dtype=torch.float64)
+    return method, Batch(views, torch.arange(6))
+
+
+def embedded(method: Method, batch: Batch) -> list[Tensor]:
+    role: Any = method.encoders
+    return [
+        F.normalize(network(view), dim=1) for network, view in zip(role.networks, batch.views, strict=True)
+    ]
+
+
+def test_clip_is_open_clips_loss() -> None:
+    method, batch = two(nf.Cosine(nf.learnt(0.07)), InfoNCE())
+    u, v = embedded(method, batch)
+    wanted = ClipLoss()(u, v, torch.tensor(1 / 0.07, dtype=torch.float64))
+    torch.testing.assert_close(method(batch).loss, wanted)
+
+
+def test_siglip_is_open_clips_loss_with_log_nu_in_the_bias() -> None:
+    """BinaryNCE's logit is f - log nu: SigLIP's with bias b is ours with b + log nu (Zhai et al. 2023, Eq. 1)."""
+    method, batch = two(nf.Cosine(nf.learnt(0.1), nf.learnt(-10 + math.log(5))), BinaryNCE())
+    u, v = embedded(method, batch)
+    scale, bias = torch.tensor([10.0, -10.0], dtype=torch.float64)
+    torch.testing.assert_close(method(batch).loss, SigLipLoss()(u, v, scale, bias))
+
+
+def test_retrieval_counts_as_by_hand() -> None:
+    """Rows 0 and 2 share a caption, so there are three to be found."""
+    scores = torch.tensor([[3.0, 1, 3, 0], [2, 1, 2, 0], [0, 5, 0, 9], [1, 2, 1, 4]])
+    found = retrieval_figures(scores, np.array([0, 1, 0, 2]))
+    assert found["top1"] == 2 / 4  # rows 0 and 3; row 1 takes caption 0, row 2 caption 2
+    assert found["top5"] == 1.0
+    # caption 0 finds row 0; caption 1 finds row 2, which is caption 0's; caption 2 finds row 2, which is not its own
+    assert found["back_top1"] == pytest.approx(1 / 3)
+    assert found["chance"] == pytest.approx(1 / 3)
+    assert found["back_chance"] == pytest.approx((0.5 + 0.25 + 0.25) / 3)
+
+
+SMALL = {"batch_size": 16, "workers": 0, "probe_every": 0, "encoders.dim": 8, "backbone": "both-small"}
+
+
+@pytest.mark.parametrize("recipe", ["clip", "siglip"])
+def test_numbers_find_their_partners(tmp_path: Path, recipe: str) -> None:
+    spec = numbers(tmp_path / "n.npz")
+    settings = {**SMALL, "epochs": 20, "views.augment": False, "lr": 0.01}
+    run = pretrain(recipe, spec, tmp_path / "run", config=settings, quiet=True)
+    found = evaluate_run(run, baselines=True)
+    learned, untrained = found["retrieval"], found["baselines"]["untrained"]["retrieval"]
+    assert learned["chance"] == pytest.approx(1 / 96)
+    assert learned["top5"] > 0.5 > 3 * untrained["top5"]
+    assert any("temperature" in key for key in run.metrics[-1])  # what is learnt is logged
+
+
+def test_pictures_and_words_train_and_resume(tmp_path: Path) -> None:
+    spec = pictures_and_words(tmp_path / "p.parquet")
+    settings = {**SMALL, "epochs": 1, "image_size": 16}
+    run = pretrain("clip", spec, tmp_path / "run", config=settings, quiet=True)
+    again = pretrain("clip", spec, tmp_path / "run", config=settings, quiet=True)
+    assert run.facts["step"] == again.facts["step"] == 3
+    found = evaluate_run(again, spec, protocols=["knn"])
+    assert found["retrieval"]["different"] == 2
+    assert 0 <= found["knn"]["top1"] <= 1
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"encoders": "shared"}, "two columns need encoders=per-view"),
+        ({"negatives": "queue"}, "use in-batch"),
+        ({"views.count": 3}, "views.count was 3; with pairs it is 2"),
+    ],
+)
+def test_what_does_not_go_with_pairs_says_so(changes: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(UserError, match=sentence):
+        resolve("clip", "DATA", changes)
