@@ -67,7 +67,7 @@ def elsewhere(url: str) -> tuple[Any, str]:
     except (ImportError, ValueError) as problem:
         raise UserError(
             f"data {url!r} cannot be opened: {problem}; expected a URL whose file system fsspec has installed "
-            "(pip install s3fs for s3://, gcsfs for gs://, aiohttp for https://)"
+            "(pip install 'nearfar[s3]', 'nearfar[gcs]' or 'nearfar[http]')"
         ) from None
     return system, path
 
