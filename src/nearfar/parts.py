@@ -5,7 +5,6 @@ no default or is keyword-only (a network, a width, the number of instances) is s
 new part needs no schema: its signature is the schema.
 """
 
-import difflib
 import inspect
 import re
 import types
@@ -15,7 +14,7 @@ from typing import Any, Literal, Union, get_args, get_origin
 import yaml
 from yaml.composer import ComposerError
 
-from nearfar.errors import UserError
+from nearfar.errors import LISTED, UserError, near_names
 from nearfar.schedules import Learnable, Learnt, Schedule, Value, parse_learnable, parse_value
 
 
@@ -71,21 +70,16 @@ def settable(part: Callable[..., Any]) -> dict[str, inspect.Parameter]:
     }
 
 
-LISTED = 12  # names are listed in an error up to so many
-
-
 def unknown(key: str, allowed: Iterable[str], where: str = "settings") -> UserError:
     """The sentence for a key nobody knows, with the nearest one that is known."""
     names = sorted(allowed)
     if len(names) <= LISTED:
-        near = difflib.get_close_matches(key, names, n=1)
+        hint = near_names(key, names, most=1)
         all_of_them = f"expected one of {', '.join(names)}" if names else "there are none here"
     else:
-        near = difflib.get_close_matches(key, names, n=3)
+        hint = near_names(key, names)
         command = {"recipes": "nearfar recipes --all", "settings": "nearfar pretrain --help"}.get(where)
         all_of_them = f"{command} lists them" if command else f"there are {len(names)}"
-    nearest = " or ".join([", ".join(near[:-1]), near[-1]] if len(near) > 1 else near)
-    hint = f" (did you mean {nearest}?)" if near else ""
     return UserError(f"{key} is not one of the {where}{hint}; {all_of_them}")
 
 
@@ -129,7 +123,7 @@ def plain(value: Any) -> Any:
 
 
 def convert(raw: Any, annotation: Any, key: str) -> Any:
-    """A raw setting as the annotated type, or a sentence naming the key, what it was and what is allowed."""
+    """A raw setting as the annotated type, or a sentence naming the key, what it was and what was expected."""
     if annotation == Value:
         return parse_value(raw, key)
     if annotation == Learnable:

@@ -155,9 +155,26 @@ def check(merged: Mapping[str, Any], objects: Objects = NONE, *, stored: bool = 
     except ValidationError as problem:
         first = problem.errors()[0]
         key = ".".join(str(part) for part in first["loc"])
-        raise UserError(
-            f"{key} was {first['input']!r}; {first['msg'][0].lower()}{first['msg'][1:]}"
-        ) from None
+        raise UserError(f"{key} was {first['input']!r}; {_expected(first['msg'])}") from None
+
+
+_SAID = {  # the validator's words, and those of every other sentence here
+    "a valid ": "a ",
+    "a integer": "an integer",
+    "greater than or equal to ": "a number of at least ",
+    "less than or equal to ": "a number of at most ",
+    "greater than ": "a number above ",
+    "less than ": "a number below ",
+}
+
+
+def _expected(message: str) -> str:
+    rest = message.removeprefix("Input should be ")
+    if rest == message:
+        return message[0].lower() + message[1:]
+    for theirs, ours in _SAID.items():
+        rest = rest.replace(theirs, ours)
+    return f"expected {rest}"
 
 
 def check_optimizer(known: Mapping[str, Any]) -> dict[str, Any]:
@@ -192,7 +209,7 @@ def check_network(known: dict[str, Any], modality: Modality, own: bool = False) 
         elsewhere = [other.holds for other in MODALITIES.values() if named in other.networks]
         if elsewhere and modality.holds not in elsewhere:
             raise UserError(
-                f"backbone was {named!r}, which is for {elsewhere[0]}; for {modality.holds} allowed are "
+                f"backbone was {named!r}, which is for {elsewhere[0]}; expected for {modality.holds} "
                 f"{', '.join(modality.networks)}"
             )
         modality.check_network(named)

@@ -156,7 +156,7 @@ def test_print_config_round_trips_through_a_file(capsys: pytest.CaptureFixture[s
 
 
 MISTAKES = {
-    "unknown command": (["pretrian"], "pretrian"),
+    "unknown command": (["pretrian"], "'pretrian' (did you mean pretrain?)"),
     "unknown option": (["recipes", "--jsn"], "--jsn"),
     "setting with dashes": (["pretrain", "simclr", "x", "--out", "o", "--epochs", "10"], "epochs=10"),
     "setting with dashes and =": (
@@ -165,6 +165,10 @@ MISTAKES = {
     ),
     "setting with dashes last": (["pretrain", "simclr", "x", "--out", "o", "--lr"], "lr=VALUE"),
     "unknown recipe": (["pretrain", "simclir", "x", "--out", "o"], "did you mean simclr"),
+    "unknown part": (
+        ["pretrain", "simclr", "digits", "--out", "o", "bound=infonec"],
+        "(did you mean infonce?)",
+    ),
     "no data": (["pretrain", "simclr", "--out", "o"], "DATA is missing"),
     "no recipe": (["pretrain", "--out", "o"], "RECIPE is missing"),
     "no out": (["pretrain", "simclr", "digits"], "--out is missing"),

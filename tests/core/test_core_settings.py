@@ -2,6 +2,7 @@
 
 import random
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -259,3 +260,20 @@ def test_near_misses_are_suggested() -> None:
         resolve("simclr", "x", read_words(["epoch=3"]))
     with pytest.raises(UserError, match="did you mean simclr"):
         resolve("simclir", "x")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "sentence"),
+    [
+        ({"epochs": "ten"}, "epochs was 'ten'; expected an integer"),
+        ({"epochs": 0}, "epochs was 0; expected a number of at least 1"),
+        ({"clip": -1}, "clip was -1; expected a number above 0"),
+        ({"held_out": 2}, "held_out was 2; expected a number below 0.5"),
+        ({"max_bad_share": 3}, "max_bad_share was 3; expected a number of at most 1"),
+        ({"precision": "fp8"}, "precision was 'fp8'; expected 'auto', 'fp32' or 'bf16'"),
+    ],
+)
+def test_a_value_that_does_not_fit_is_told_in_our_words(wrong: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(UserError) as told:
+        resolve("simclr", "digits", wrong)
+    assert str(told.value) == sentence

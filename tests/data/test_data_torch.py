@@ -105,3 +105,16 @@ def test_a_run_from_a_torch_dataset_resumes_and_knows_its_labels(tmp_path: Path)
     again = pretrain("simclr", items, tmp_path, quiet=True, config=config)
     assert again.facts["step"] == 4
     assert run.embed(items).shape == (20, 128)
+
+
+def test_an_item_that_raises_is_set_aside_with_its_reason() -> None:
+    def make(number: int) -> Any:
+        if number == 7:
+            raise OSError("truncated file")
+        return PIXELS[number], int(LABELS[number])
+
+    opened = open_data(Items(make), max_bad_share=0.1)
+    assert len(opened) == 19
+    assert list(opened.quarantine) == [("Items/item 7", "the data set raised OSError: truncated file")]
+    with pytest.raises(UserError, match="the data set raised OSError: truncated file"):
+        open_data(Items(make), max_bad_share=0.0)

@@ -11,6 +11,7 @@ import torch
 from sentence_transformers.sentence_transformer.losses import multiple_negatives_ranking as ranking
 from torch import Tensor
 
+from nearfar.errors import UserError
 from nearfar.losses import (
     ClipLoss,
     LabelledNTXentLoss,
@@ -123,3 +124,25 @@ def test_batches_without_a_single_pair_give_zero_and_a_gradient() -> None:
         value = loss(rows, labels)
         assert float(value.detach()) == 0.0
         assert torch.equal(torch.autograd.grad(value, rows)[0], torch.zeros(3, 4))
+
+
+@pytest.mark.parametrize("name", ["ntxent", "clip", "siglip", "mnr", "supcon", "labelled ntxent", "npairs"])
+def test_the_gradient_has_the_peers_gradient(name: str) -> None:
+    """create_graph, as gradient penalties and meta-learning ask for."""
+    ours, theirs, count = PAIRS[name]
+    rows = torch.randn(count, 12, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(5))
+    second = []
+    for loss in (ours, theirs):
+        leaves = [each.clone().requires_grad_() for each in (*rows.unbind(), *LEARNT.get(name, ()))]
+        first = torch.autograd.grad(loss(*leaves), leaves, create_graph=True)
+        penalty = sum((gradient**2).sum() for gradient in first)
+        second.append(torch.autograd.grad(penalty, leaves, allow_unused=True, materialize_grads=True))  # type: ignore[arg-type]
+    for got, expected in zip(*second, strict=True):
+        torch.testing.assert_close(got, expected, rtol=1e-8, atol=1e-9)
+
+
+def test_ntxent_takes_its_arguments_in_the_peers_order() -> None:
+    rows = torch.randn(2, 5, 3)
+    assert torch.equal(NTXentLoss(0.2, 0, False)(*rows), NTXentLoss(0.2)(*rows))
+    with pytest.raises(UserError, match="memory_bank_size was 4096; a loss here has no memory"):
+        NTXentLoss(0.2, 4096)

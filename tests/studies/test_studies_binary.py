@@ -103,7 +103,7 @@ def test_binomial_is_scipys_and_sums_to_one(trials: int) -> None:
 @pytest.mark.parametrize(
     ("wrong", "sentence"),
     [
-        ({"n": 0}, "n=0, m=3, p=0.5: allowed are n from 1"),
+        ({"n": 0}, "n=0, m=3, p=0.5; expected n from 1"),
         ({"m": 1, "n": 1}, "m from 2"),
         ({"p": 1.0}, "p from 1e-9 to 1 - 1e-9"),
         ({"n": 4}, "n=4, m=3: negatives from the batch are the n - 1 others"),

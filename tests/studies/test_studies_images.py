@@ -131,7 +131,7 @@ def test_the_test_set_belongs_to_the_data() -> None:
         ({"size": 4}, "size was 4"),
         ({"seeds": 0}, "seeds was 0; expected whole numbers from 1"),
         ({"jobs": 0}, "jobs was 0; expected whole numbers from 1"),
-        ({"batch": 500, "images": 100}, "batch was 500; with images=100 allowed are 2 to 100"),
+        ({"batch": 500, "images": 100}, "batch was 500; with images=100 expected 2 to 100"),
     ],
 )
 def test_a_budget_that_cannot_be_is_refused(options: dict[str, Any], sentence: str) -> None:

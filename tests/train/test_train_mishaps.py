@@ -83,7 +83,7 @@ def test_why_there_is_no_probe_is_told_as_it_is(tmp_path: Path) -> None:
 def test_what_a_batch_may_be_is_told_as_it_is(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="hold 1 of what training needs at least 2 of"):
         pretrain("simclr", some_digits(1), tmp_path / "a", quiet=True, config=SMALL)
-    with pytest.raises(UserError, match="so allowed are 2 to 30"):
+    with pytest.raises(UserError, match="so expected 2 to 30"):
         pretrain("simclr", some_digits(30), tmp_path / "b", quiet=True, config=SMALL)
 
 

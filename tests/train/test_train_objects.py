@@ -306,3 +306,18 @@ def test_a_recipe_returns_its_method() -> None:
         nf.recipe("instdisc", instances=77, backbone="resnet8-w16").state_dict()["negatives.rows"].shape[1]
         == 77
     )
+
+
+def test_a_bare_network_is_encoders_by_name_as_in_a_method(tmp_path: Path) -> None:
+    bare = nf.pretrain("simclr", IMAGES, tmp_path / "a", encoders=tiny(), **QUICK)
+    shared = nf.pretrain("simclr", IMAGES, tmp_path / "b", encoders=nf.Shared(tiny()), **QUICK)
+    assert equal(state(bare), state(shared))
+
+
+@pytest.mark.parametrize("key", ["bound", "backbone", "views"])
+def test_a_class_in_place_of_its_object_is_told_so(key: str, tmp_path: Path) -> None:
+    given: Any = {"bound": nf.InfoNCE, "backbone": Tiny, "views": nf.Augment}[key]
+    with pytest.raises(
+        nf.UserError, match=rf"{key} was the class {given.__name__}; expected an object of it"
+    ):
+        nf.pretrain("simclr", IMAGES, tmp_path / "a", **{key: given}, **QUICK)

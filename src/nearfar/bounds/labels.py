@@ -33,7 +33,7 @@ class SupCon:
 
     def __post_init__(self) -> None:
         if self.form not in ("out", "in"):
-            raise UserError(f"bound.form was {self.form!r}; allowed are out and in")
+            raise UserError(f"bound.form was {self.form!r}; expected out or in")
 
     def __call__(self, scores: Scores, progress: Progress | None = None) -> Float[Tensor, ""]:
         positives = scores.positive_logsumexp()

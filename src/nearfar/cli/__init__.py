@@ -11,11 +11,11 @@ import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from nearfar import __version__
 from nearfar.cli.codes import BAD_INPUT, DONE, RESUMABLE
-from nearfar.errors import Stopped, UserError
+from nearfar.errors import Stopped, UserError, not_one_of
 from nearfar.extras import missing_extra
 from nearfar.machine import wait_patiently
 from nearfar.signals import ends_by_signal
@@ -42,6 +42,12 @@ LONGEST_SENTENCE = 2000  # characters
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         raise UserError(f"{message}; see {self.prog} --help")
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        if action.choices is not None and value not in action.choices:
+            raise not_one_of(
+                "/".join(action.option_strings) or str(action.metavar or action.dest), value, action.choices
+            )
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

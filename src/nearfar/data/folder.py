@@ -152,7 +152,7 @@ def file_bytes(path: str) -> bytes:
         if not stat.S_ISREG(status.st_mode):
             raise Unusable("unreadable: not a regular file")
         if status.st_size > MAX_BYTES:
-            raise Unusable(f"too large: {status.st_size:,} bytes, allowed are {MAX_BYTES:,}")
+            raise Unusable(f"too large: {status.st_size:,} bytes; the limit is {MAX_BYTES:,}")
         with open(path, "rb") as file:
             return file.read()
     except OSError as error:

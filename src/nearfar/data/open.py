@@ -25,7 +25,7 @@ from nearfar.modalities.labels import Labels, class_numbers
 from nearfar.untrusted import check_regular
 
 NAMES = ("digits", "glyphs", "glyphs:train", "glyphs:test", "cifar10:ROOT")
-_ALLOWED = (
+_KINDS = (
     "a folder of images, of .wav or of .txt files, a TU folder of graphs, a .txt file, a Parquet file or folder, a .csv file, an .npz file, or one "
     "of the names digits, glyphs:train, glyphs:test, cifar10:ROOT"
 )
@@ -148,7 +148,7 @@ def _located(spec: Spec, labels: Any, columns: Columns) -> Located:
         items = Items(spec, type(spec).__name__)
         return _located_source(items, items.root, items.modality, decoder)
     raise UserError(
-        f"data of type {type(spec).__name__} cannot be opened; expected {_ALLOWED}, an array, or a torch Dataset."
+        f"data of type {type(spec).__name__} cannot be opened; expected {_KINDS}, an array, or a torch Dataset."
     )
 
 
@@ -289,7 +289,7 @@ def _folder(spec: str, columns: Columns) -> Located:
     allowed = ", ".join(suffix for modality in (first, *rest) for suffix in modality.suffixes)
     raise UserError(
         f"data {spec!r}: the folder holds no images ({listing.others} other files); "
-        f"allowed are {allowed}, or .parquet files.{' Tar files are read by nearfar pack.' if listing.tars else ''}"
+        f"expected {allowed}, or .parquet files.{' Tar files are read by nearfar pack.' if listing.tars else ''}"
     )
 
 
@@ -338,7 +338,7 @@ def _file(path: Path, spec: str, columns: Columns) -> Located:
                 f"data {spec!r} are a single {one}; give the folder that holds the {modality.unit}."
             )
     raise UserError(
-        f"data {spec!r} are a file of an unknown kind ({suffix or 'no suffix'}); expected {_ALLOWED}."
+        f"data {spec!r} are a file of an unknown kind ({suffix or 'no suffix'}); expected {_KINDS}."
     )
 
 
@@ -357,5 +357,5 @@ def _unknown(spec: str) -> str:
     near += [
         os.path.join(parent, entry) for entry in difflib.get_close_matches(name, beside, n=1, cutoff=0.7)
     ]
-    hint = f"did you mean {printable(near[0])!r}?" if near else f"allowed are {_ALLOWED}."
+    hint = f"did you mean {printable(near[0])!r}?" if near else f"expected {_KINDS}."
     return f"data {spec!r} was not found; {hint}"

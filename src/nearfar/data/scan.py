@@ -276,7 +276,7 @@ def check_share(root: str, unit: str, usable: int, bad: Sequence[tuple[str, str]
     total = usable + len(bad)
     if usable and len(bad) <= allowed * total:
         return
-    limit = "none is left" if not usable else f"the allowed share is {allowed:g} (max_bad_share)"
+    limit = "none is left" if not usable else f"the limit is a share of {allowed:g} (max_bad_share)"
     raise UserError(
         f"data {root!r}: {len(bad)} of {total} {unit} cannot be used and {limit}; "
         f"the first is {bad[0][0]!r}: {bad[0][1]}."

@@ -43,14 +43,14 @@ class Stream:
         if not 1 <= batch_size <= len(data):
             raise UserError(
                 f"batch_size is {batch_size}; data {data.name!r} have {len(data)} {data.unit} to train on, "
-                f"so allowed are 2 to {len(data)}."
+                f"so expected 2 to {len(data)}."
             )
         if batch_size % world:
             raise UserError(
                 f"batch_size is {batch_size}; with {world} ranks it must be a multiple of {world}."
             )
         if not 0 <= rank < world:
-            raise UserError(f"rank is {rank}; with {world} ranks allowed are 0 to {world - 1}.")
+            raise UserError(f"rank is {rank}; with {world} ranks expected 0 to {world - 1}.")
         _check_workers(workers)
         self._data, self._views, self._seed = data, views, seed
         self._batch_size, self._workers = batch_size, workers

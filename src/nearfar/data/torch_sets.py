@@ -48,7 +48,10 @@ class Items:
 
     def _reading(self, number: int) -> Callable[[], Any]:
         def read() -> Any:
-            content, label = _parts(self._dataset[number])
+            try:
+                content, label = _parts(self._dataset[number])
+            except Exception as problem:  # somebody's own code: it may raise anything
+                raise Unusable(f"the data set raised {type(problem).__name__}: {problem}") from problem
             self._labels[number] = label
             return content
 

@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from nearfar.errors import UserError
+from nearfar.errors import UserError, not_one_of
 from nearfar.extras import need
 
 SMALL = 64  # up to this side, a 7x7 stride-2 stem and a pooling would throw most of the picture away
@@ -146,9 +146,7 @@ def check_backbone(name: str) -> str:
     """The name, if there is such a backbone; otherwise a sentence."""
     if name in BACKBONES or re.fullmatch(r"timm/[\w.\-]+", name):
         return name
-    near = difflib.get_close_matches(name, BACKBONES, n=1)
-    hint = f" (did you mean {near[0]}?)" if near else ""
-    raise UserError(f"backbone was {name!r}{hint}; expected {', '.join(BACKBONES)} and timm/NAME")
+    raise not_one_of("backbone", name, BACKBONES, also=" and timm/NAME")
 
 
 def backbone(name: str, channels: int = 3, image_size: int = 32) -> nn.Module:

@@ -133,6 +133,7 @@ class SupConLoss(LabelLoss):
 
     averaged over anchors that have a positive. As `pytorch_metric_learning.losses.SupConLoss`, and as its authors'
     `loss(features, labels)` with features of shape (n, views, dim), where without labels every instance is a class of its own.
+    Of a batch in which all labels are alike the two make different things, pytorch-metric-learning 0: this is the authors'.
     """
 
     def __init__(

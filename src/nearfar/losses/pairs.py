@@ -33,8 +33,15 @@ class NTXentLoss(nn.Module):
     `nf.InfoNCE`, m = 2n - 1.
     """
 
-    def __init__(self, temperature: float = 0.5, gather_distributed: bool = False) -> None:
+    def __init__(
+        self, temperature: float = 0.5, memory_bank_size: int = 0, gather_distributed: bool = False
+    ) -> None:
         super().__init__()
+        if memory_bank_size:
+            raise UserError(
+                f"memory_bank_size was {memory_bank_size}; a loss here has no memory and expects 0: contrast with a "
+                "queue by nf.Method(nf.Momentum(network), nf.Cosine(temperature), nf.Queue(size), nf.Everyone(), nf.InfoNCE())"
+            )
         self.temperature = positive_number("temperature", temperature)
         self.gather_distributed = gather_distributed
 

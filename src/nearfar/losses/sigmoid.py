@@ -26,9 +26,10 @@ class SoftplusSum(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, above: Tensor) -> tuple[Tensor | None, ...]:
-        if torch.is_grad_enabled():  # create_graph
-            raise RuntimeError("SigLipLoss has no second derivative")
         anchors, keys, bias = ctx.saved_tensors
+        if torch.is_grad_enabled():  # create_graph: the gradient is to be differentiated too, so in one piece and by operations that are
+            slope = (anchors @ keys.T + bias).sigmoid() * above[:, None]
+            return slope @ keys, slope.T @ anchors, slope.sum().reshape(bias.shape), None
         to_anchors, to_keys, to_bias = (torch.zeros_like(each) for each in (anchors, keys, bias))
         for scores, part in _tiles(anchors, keys, bias, ctx.tile):
             shares = scores.sigmoid_().mul_(above[part, None])

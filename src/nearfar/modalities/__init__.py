@@ -4,7 +4,7 @@ files of several kinds is taken for."""
 from collections.abc import Mapping
 from typing import Any
 
-from nearfar.errors import UserError
+from nearfar.errors import not_one_of
 from nearfar.modalities.base import Description, Modality
 from nearfar.modalities.dataset import DataSet, Instances
 from nearfar.modalities.graph import GRAPH, Graphs
@@ -32,7 +32,7 @@ def modality_of_views(views: object) -> Modality:
         if name in modality.pipelines:
             return modality
     known = [pipeline for modality in MODALITIES.values() for pipeline in modality.pipelines]
-    raise UserError(f"views was {name!r}; expected {', '.join(known)}")
+    raise not_one_of("views", name, known)
 
 
 __all__ = [

@@ -312,7 +312,7 @@ class Modality(ABC):
     def check_network(self, name: str) -> str:
         """The name, if there is such a network."""
         if name not in self.networks:
-            raise UserError(f"backbone was {name!r}; for {self.holds} allowed are {', '.join(self.networks)}")
+            raise UserError(f"backbone was {name!r}; expected for {self.holds} {', '.join(self.networks)}")
         return name
 
     @abstractmethod

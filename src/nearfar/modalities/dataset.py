@@ -169,15 +169,13 @@ class DataSet:
     def split(self, share: float, seed: int) -> tuple[Self, Self]:
         """(the rest, the held-out share): a pure function of the seed, in proportion within every class (see `splits.apportioned`)."""
         if not 0 < share < 1:
-            raise UserError(
-                f"share {share} of a split is not allowed: give a number strictly between 0 and 1."
-            )
+            raise UserError(f"share {share} of a split; expected a number strictly between 0 and 1.")
         labels = np.zeros(len(self), dtype=np.int64) if self.labels is None else self.labels
         held = held_out(labels, share, seed, apportioned)
         if held.all() or not held.any():
             raise UserError(
                 f"data {self.name!r}: a share of {share} of {len(self)} {self.unit} leaves one side of the split empty; "
-                f"allowed are shares strictly between 0 and 1 with at least one on either side."
+                f"expected a share strictly between 0 and 1 with at least one on either side."
             )
         return self.subset(np.flatnonzero(~held)), self.subset(np.flatnonzero(held))
 

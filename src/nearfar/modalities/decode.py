@@ -44,7 +44,7 @@ def decode(data: bytes, image_size: int | None = None) -> UInt8[np.ndarray, "hei
     if not data:
         raise Unusable("empty file (0 bytes)")
     if len(data) > MAX_BYTES:
-        raise Unusable(f"too large: {len(data):,} bytes, allowed are {MAX_BYTES:,}")
+        raise Unusable(f"too large: {len(data):,} bytes; the limit is {MAX_BYTES:,}")
     if data.startswith(MAGIC):
         return shrunk(from_raw(data, MAX_PIXELS), image_size)
     try:
@@ -136,7 +136,7 @@ def _opened(data: bytes) -> tuple[ImageFile, bytes]:
 
 def _check_size(width: int, height: int) -> None:
     if width * height > MAX_PIXELS:
-        raise Unusable(f"too large: {width} x {height} pixels, allowed are {MAX_PIXELS:,} in all")
+        raise Unusable(f"too large: {width} x {height} pixels; the limit is {MAX_PIXELS:,} in all")
 
 
 def _rgb(picture: Image.Image) -> Image.Image:

@@ -142,7 +142,7 @@ class ImageModality(Modality):
         labels, classes = labelled
         if labels is not None and len(labels) != len(pixels):
             raise UserError(
-                f"data {name!r}: {len(pixels)} images but {len(labels)} labels; one label per image is allowed."
+                f"data {name!r}: {len(pixels)} images but {len(labels)} labels; expected one label for each image."
             )
         digest = hashlib.sha256(repr(pixels.shape).encode())
         digest.update(np.ascontiguousarray(pixels).data)
@@ -307,13 +307,16 @@ def _decoded(pixels: UInt8[np.ndarray, "height width channel"]) -> Decoded:
 
 def _four_axes(array: np.ndarray, name: str) -> np.ndarray:
     four = array[..., None] if array.ndim == 3 else array
-    allowed = "allowed are (n, h, w) and (n, h, w, channels) with nothing empty"
+    expected = "expected (n, h, w) or (n, h, w, channels) with nothing empty"
     if four.ndim != 4 or 0 in four.shape:
-        raise UserError(f"data {name!r}: images have shape {array.shape}; {allowed}.")
-    if four.shape[3] > 16:
-        hint = ", and these look channels-first" if four.shape[1] <= 4 else ""
+        raise UserError(f"data {name!r}: images have shape {array.shape}; {expected}.")
+    first, last = four.shape[1], four.shape[3]
+    # a picture of four rows at most whose pixels have more than four channels is one with its channels first
+    turned = first <= 4 < last
+    if turned or last > 16:
+        hint = ", and these look channels-first: images.transpose(0, 2, 3, 1) turns them" if turned else ""
         raise UserError(
-            f"data {name!r}: images have shape {array.shape}; {allowed} and at most 16 channels{hint}."
+            f"data {name!r}: images have shape {array.shape}; {expected} and at most 16 channels{hint}."
         )
     return four
 

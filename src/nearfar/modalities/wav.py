@@ -27,7 +27,7 @@ def decode_wav(data: bytes) -> Recording:
             if width > 4:
                 raise Unusable(f"samples of {8 * width} bits; expected 8 to 32")
             if frames * channels > _LONGEST:
-                raise Unusable(f"too long: {frames:,} samples, allowed are {_LONGEST:,}")
+                raise Unusable(f"too long: {frames:,} samples; the limit is {_LONGEST:,}")
             raw = file.readframes(frames)
     except Unusable:
         raise

@@ -43,7 +43,7 @@ class Adversarial(nn.Module):
     def __init__(self, weight: Value = 0.1, target: Target = "uniform", *, dim: int) -> None:
         super().__init__()
         if target not in ("uniform", "gaussian"):
-            raise UserError(f"prior.target was {target!r}; allowed are uniform and gaussian")
+            raise UserError(f"prior.target was {target!r}; expected uniform or gaussian")
         self.weight, self.target = checked(weight), target
         self.discriminator = nn.Sequential(
             nn.Linear(dim, DISCRIMINATOR_WIDTH), nn.ReLU(inplace=True), nn.Linear(DISCRIMINATOR_WIDTH, 1)

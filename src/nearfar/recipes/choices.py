@@ -9,7 +9,7 @@ from typing import Any
 
 from nearfar import bounds, critics, encoders, negatives, priors, selections
 from nearfar.encoders import HeadConfig
-from nearfar.errors import UserError
+from nearfar.errors import UserError, not_one_of
 from nearfar.modalities import Modality, modality_of_views
 from nearfar.parts import check_settings, settable, unknown
 
@@ -35,7 +35,7 @@ def check_choice(room: str, choice: Mapping[str, Any]) -> dict[str, Any]:
     parts = ROOMS[room]
     name = choice.get("name")
     if not isinstance(name, str) or name not in parts:
-        raise UserError(f"{room} was {name!r}; expected {', '.join(parts)}")
+        raise not_one_of(room, name, parts)
     raw = {key: value for key, value in choice.items() if key != "name"}
     _check_whose(room, name, raw)
     if room != "encoders":

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from nearfar.encoders import parameters_of
+from nearfar.encoders import as_encoders, parameters_of
 from nearfar.errors import UserError
 from nearfar.method import Method
 from nearfar.modalities import Modality
@@ -70,13 +70,18 @@ def _said(layer: Mapping[str, Any], objects: dict[str, Any]) -> dict[str, Any]:
     for key, value in layer.items():
         if key not in TAKEN or isinstance(value, (str, Mapping)) or value is None:
             said[key] = value
+        elif isinstance(value, type):
+            raise UserError(
+                f"{key} was the class {value.__name__}; expected an object of it: {value.__name__}(…)"
+            )
         elif key == VIEWS and (augments := _augments(value)) is not None:
             said[key] = augments
         elif key in ROOMS and (whole := as_settings(key, value)) is not None:
             said[key] = whole
         else:
-            _check_object(key, value)
-            objects[key] = value
+            ready = as_encoders(value) if key == "encoders" and isinstance(value, nn.Module) else value
+            _check_object(key, ready)
+            objects[key] = ready
     return said
 
 

@@ -44,7 +44,7 @@ class Coins:
         # closer to 0 or 1, the chance of a whole batch of the rarer side is below every float
         if self.n < 1 or self.m < 2 or not 1e-9 <= self.p <= 1 - 1e-9:
             raise UserError(
-                f"n={self.n}, m={self.m}, p={self.p}: allowed are n from 1, m from 2 and p from 1e-9 to 1 - 1e-9"
+                f"n={self.n}, m={self.m}, p={self.p}; expected n from 1, m from 2 and p from 1e-9 to 1 - 1e-9"
             )
         if self.negatives == "batch" and self.n != self.m:
             raise UserError(

@@ -79,9 +79,7 @@ class Setup:
             if getattr(self, key) < least:
                 raise UserError(f"{key} was {getattr(self, key)}; expected whole numbers from {least}")
         if self.batch > self.images:
-            raise UserError(
-                f"batch was {self.batch}; with images={self.images} allowed are 2 to {self.images}"
-            )
+            raise UserError(f"batch was {self.batch}; with images={self.images} expected 2 to {self.images}")
 
     @property
     def numbers(self) -> range:
