@@ -159,8 +159,9 @@ class Loop:
         trainer = self.trainer
         self.saving.check()
         self.overdue = self.overdue or trainer.step % self.settings.checkpoint_every == 0
+        # by the clock of the one that writes: looking whether a state is sound takes all ranks
         late = trainer.ranks.first and self.saving.minutes() >= self.settings.checkpoint_minutes
-        self.overdue = self.overdue or trainer.ranks.agreed("time" if late else None) is not None
+        self.overdue = trainer.ranks.agreed("late" if late else None) is not None or self.overdue
         if stop or self.overdue or self.last:
             self.overdue = not self.clock.pause(partial(self.save, batch, taken))
         if stop or self.last:
