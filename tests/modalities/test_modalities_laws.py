@@ -48,11 +48,35 @@ def table(folder: Path) -> str:
     return str(folder / "v.csv")
 
 
+def _graphs(folder: Path) -> str:
+    """Twelve rings of five nodes."""
+    place = folder / "rings"
+    place.mkdir()
+    edges = [f"{5 * g + a + 1}, {5 * g + (a + 1) % 5 + 1}" for g in range(12) for a in range(5)]
+    files = {
+        "A": edges,
+        "graph_indicator": [str(g + 1) for g in range(12) for _ in range(5)],
+        "node_labels": [str((g + a) % 3) for g in range(12) for a in range(5)],
+        "graph_labels": [str(g % 2) for g in range(12)],
+    }
+    for name, lines in files.items():
+        (place / f"RINGS_{name}.txt").write_text("\n".join(lines) + "\n")
+    return str(place)
+
+
+def _pairs(folder: Path) -> str:
+    x = np.random.default_rng(0).normal(size=(12, 3))
+    np.savez(folder / "both.npz", x=x, y=x[:, :2], labels=np.arange(12) % 2)
+    return f"pairs:{folder / 'both.npz'}:x,y"
+
+
 EXAMPLES: dict[str, Callable[[Path], str]] = {
     "image": images,
     "sound": recordings,
     "text": text,
     "vectors": table,
+    "graph": _graphs,
+    "pairs": _pairs,
 }
 
 

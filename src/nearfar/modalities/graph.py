@@ -127,10 +127,7 @@ class GraphModality(Modality):
     networks: ClassVar[tuple[str, ...]] = tuple(GRAPH_NETWORKS)
     default_network = "gin"
     smallest_network = "gin-small"
-    baseline_titles: ClassVar[Mapping[str, str]] = {
-        "labels": "how often each node label occurs",
-        "weisfeiler-lehman": "counts of Weisfeiler-Lehman labels",
-    }
+    baseline_titles: ClassVar[Mapping[str, str]] = {"labels": "how often each node label occurs"}
 
     def claims(self, spec: str) -> bool:
         folder = Path(spec)
