@@ -156,7 +156,7 @@ def test_print_config_round_trips_through_a_file(capsys: pytest.CaptureFixture[s
 
 
 MISTAKES = {
-    "unknown command": (["pretrian"], "'pretrian' (did you mean pretrain?)"),
+    "unknown command": (["pretrian"], "'pretrian' (did you mean pretrain"),
     "unknown option": (["recipes", "--jsn"], "--jsn"),
     "setting with dashes": (["pretrain", "simclr", "x", "--out", "o", "--epochs", "10"], "epochs=10"),
     "setting with dashes and =": (
