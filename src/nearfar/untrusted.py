@@ -8,7 +8,9 @@ import errno
 import json
 import os
 import stat
+import warnings
 import zipfile
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any, TypeGuard
 
@@ -79,3 +81,24 @@ def check_npz(path: str | os.PathLike[str]) -> None:
         return
     for member in members:
         check_unpacked(path, member.compress_size, member.file_size)
+
+
+def npz_arrays(path: Path, keys: Collection[str]) -> tuple[dict[str, Any], list[str]]:
+    """Those of these arrays that an .npz file holds, and the names of all it holds; pickles are refused, not loaded."""
+    import numpy as np
+
+    try:
+        check_npz(path)
+        # A header that is not quite numpy's makes numpy warn before it fails or succeeds.
+        with warnings.catch_warnings(), open(path, "rb") as opened:
+            warnings.simplefilter("ignore")
+            file = np.load(opened, allow_pickle=False)
+            if isinstance(file, np.ndarray):
+                raise ValueError("it is a single array, not an .npz archive")
+            with file:
+                return {key: file[key] for key in keys if key in file.files}, list(file.files)
+    except UserError:
+        raise
+    except Exception as error:  # zip, zlib and numpy each fail in their own ways on damaged files
+        reason = str(error).splitlines()[0].rstrip(".") if str(error) else type(error).__name__
+        raise UserError(f"{str(path)!r} cannot be read as .npz: {reason}.") from error

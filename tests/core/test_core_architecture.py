@@ -19,6 +19,7 @@ LAYERS = [
         "errors",
         "signals",
         "untrusted",
+        "parquet_sizes",
         "extras",
         "machine",
         "randomness",

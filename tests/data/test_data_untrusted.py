@@ -19,9 +19,9 @@ from PIL import Image
 
 from nearfar.cli import main
 from nearfar.data import open_data
-from nearfar.data.parquet_sizes import _chunks, _Compact, _pages
 from nearfar.errors import UserError
 from nearfar.estimate.read import read_sample
+from nearfar.parquet_sizes import _chunks, _Compact, _pages
 from nearfar.parts import load_yaml
 from nearfar.run.metrics import read_metrics
 from nearfar.run.trained import Run

@@ -13,8 +13,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from nearfar.atomic import replacing
-from nearfar.data.parquet_sizes import check_parquet
 from nearfar.errors import UserError
+from nearfar.parquet_sizes import check_parquet
 
 VERSION = b"1"
 _KINDS = {"digest": pa.binary(), "facts": pa.list_(pa.int64()), "weight": pa.int64(), "reason": pa.string()}

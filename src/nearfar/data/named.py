@@ -2,7 +2,6 @@
 
 import os
 import re
-import warnings
 import zipfile
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -13,7 +12,7 @@ from nearfar.errors import UserError
 from nearfar.extras import need
 from nearfar.modalities.base import Arrays
 from nearfar.modalities.labels import Labels, class_numbers, given_names
-from nearfar.untrusted import check_npz, check_regular
+from nearfar.untrusted import check_regular, npz_arrays
 
 CIFAR10_CLASSES = (
     "airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck",
@@ -24,7 +23,7 @@ def npz(path: Path, name: str, keys: Iterable[str]) -> tuple[str, Arrays]:
     """Which of the `keys` an .npz file holds first, that array, optional `labels` and their names, `classes`; object arrays (which are pickles) are
     refused, not loaded."""
     wanted = tuple(keys)
-    arrays, held = _npz_arrays(path, (*wanted, "labels", "classes"))
+    arrays, held = npz_arrays(path, (*wanted, "labels", "classes"))
     found = next((key for key in wanted if key in arrays), None)
     if found is None:
         inside = ", ".join(sorted(held)) or "nothing"
@@ -48,24 +47,6 @@ def npz_keys(path: Path) -> list[str]:
             return [name.removesuffix(".npy") for name in file.namelist()]
     except (OSError, ValueError, zipfile.BadZipFile):
         return []
-
-
-def _npz_arrays(path: Path, keys: Sequence[str]) -> tuple[dict[str, np.ndarray], list[str]]:
-    try:
-        check_npz(path)
-        # A header that is not quite numpy's makes numpy warn before it fails or succeeds.
-        with warnings.catch_warnings(), open(path, "rb") as opened:
-            warnings.simplefilter("ignore")
-            file = np.load(opened, allow_pickle=False)
-            if isinstance(file, np.ndarray):
-                raise ValueError("it is a single array, not an .npz archive")
-            with file:
-                return {key: file[key] for key in keys if key in file.files}, list(file.files)
-    except UserError:
-        raise
-    except Exception as error:  # zip, zlib and numpy each fail in their own ways on damaged files
-        reason = str(error).splitlines()[0].rstrip(".") if str(error) else type(error).__name__
-        raise UserError(f"{str(path)!r} cannot be read as .npz: {reason}.") from error
 
 
 def digits() -> Arrays:

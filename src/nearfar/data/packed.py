@@ -20,7 +20,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from nearfar.data.parquet_sizes import Pages
 from nearfar.data.remote import At, elsewhere, is_url
 from nearfar.data.row_groups import RowGroups
 from nearfar.data.scan import Decode, Limits, check_share
@@ -29,6 +28,7 @@ from nearfar.errors import UserError
 from nearfar.modalities import MODALITIES, DataSet, Modality
 from nearfar.modalities.base import Found
 from nearfar.modalities.dataset import Blocks
+from nearfar.parquet_sizes import Pages
 from nearfar.untrusted import TEXT
 
 MANIFEST, INDEX, QUARANTINE = "nearfar.json", "index.parquet", "quarantine.csv"

@@ -10,11 +10,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from nearfar.data.parquet_sizes import Pages
 from nearfar.data.remote import At, RowGroupCache
 from nearfar.data.scan import content_digest
 from nearfar.errors import UserError
 from nearfar.modalities.dataset import Blocks, Unusable
+from nearfar.parquet_sizes import Pages
 
 WINDOW_BYTES = (
     2**28

@@ -8,11 +8,11 @@ import pyarrow as pa
 import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 
-from nearfar.data.parquet_sizes import check_parquet
 from nearfar.errors import UserError
 from nearfar.modalities import MODALITIES
 from nearfar.modalities.base import Arrays
 from nearfar.modalities.labels import Labels, class_numbers
+from nearfar.parquet_sizes import check_parquet
 from nearfar.untrusted import check_regular
 
 SUFFIXES = (".csv",)

@@ -105,7 +105,7 @@ def _csv(file: Path, wanted: list[str]) -> dict[str, Any]:
 
 
 def _parquet(file: Path, wanted: list[str]) -> dict[str, Any]:
-    from nearfar.data.parquet_sizes import check_parquet
+    from nearfar.parquet_sizes import check_parquet
 
     parquet = need("pyarrow.parquet")
     with parquet.ParquetFile(file) as opened:

@@ -26,7 +26,8 @@ from nearfar.modalities.image import IMAGE
 from nearfar.modalities.sound import SOUND
 from nearfar.modalities.text import TEXT, Reading
 from nearfar.modalities.vectors import VECTORS
-from nearfar.untrusted import check_regular
+from nearfar.parquet_sizes import check_parquet
+from nearfar.untrusted import check_regular, npz_arrays
 
 PREFIX = "pairs:"
 SIDES: dict[str, Modality] = {each.name: each for each in (IMAGE, SOUND, TEXT, VECTORS)}
@@ -69,16 +70,18 @@ def _column(side: str, spec: str) -> Column:
 def read_columns(path: Path, spec: str, names: Sequence[str]) -> dict[str, list[Any] | np.ndarray]:
     """The columns of these names, and `label` where there is one."""
     if path.suffix.lower() == ".npz":
-        with np.load(path, allow_pickle=False) as held:
-            found: dict[str, Any] = {
-                name: held[name] for name in {*names, LABEL, "labels"} if name in held.files
-            }
+        found: dict[str, Any] = npz_arrays(path, {*names, LABEL, "labels"})[0]
         if "labels" in found:
             found[LABEL] = found.pop("labels")
     else:
         arrow, parquet, csv = need("pyarrow"), need("pyarrow.parquet"), need("pyarrow.csv")
         try:
-            table = parquet.read_table(path) if path.suffix.lower() == ".parquet" else csv.read_csv(path)
+            if path.suffix.lower() == ".parquet":
+                held = [name for name in parquet.read_schema(path).names if name in {*names, LABEL}]
+                check_parquet(path, held)
+                table = parquet.read_table(path, columns=held)
+            else:
+                table = csv.read_csv(path)
         except (arrow.ArrowException, OSError) as problem:
             raise UserError(f"data {spec!r} cannot be read: {str(problem).splitlines()[0]}.") from None
         found = {
