@@ -33,6 +33,7 @@ PAGES = {
     "docs/report.md": ("report.html", "The report"),
     "docs/detection.md": ("detection.html", "Detection"),
     "docs/graphs.md": ("graphs.html", "Graphs"),
+    "docs/pairs.md": ("pairs.html", "Pairs"),
     "docs/export.md": ("export.html", "Export"),
     "docs/studies.md": ("studies.html", "Studies"),
     "docs/architecture.md": ("architecture.html", "Architecture"),
