@@ -110,7 +110,7 @@ def test_a_packed_folder_holds_what_its_source_holds(
     images = pictures()
     spec = made(tmp_path / "source", images)
     if made is as_npz and encoding == "source":
-        with pytest.raises(UserError, match="has no encoded bytes; allowed are auto, png, jpeg, raw"):
+        with pytest.raises(UserError, match="has no encoded bytes; expected auto, png, jpeg, raw"):
             pack(spec, tmp_path / "packed", encoding=encoding)
         return
     data = open_data(str(pack(spec, tmp_path / "packed", encoding=encoding)))
@@ -289,7 +289,7 @@ def test_the_command_and_its_sentences(tmp_path: Path, capsys: pytest.CaptureFix
             "--out",
             str(tmp_path / "q"),
             "encoding=gif",
-        ): "allowed are auto, source, png, jpeg, raw",
+        ): "expected auto, source, png, jpeg, raw",
         ("pack", spec, "--out", str(tmp_path / "q"), "quality=200"): "expected a whole number from 1 to 100",
         ("pack", spec, "--out", str(tmp_path / "q"), "shuffle=3"): "expected true or false",
         ("pack", spec, "--out", str(tmp_path / "s")): "holds other files",

@@ -95,7 +95,7 @@ def _check(contents: Contents, encoding: str, quality: int, max_bad_share: float
     allowed = (AUTO, SOURCE, *contents.modality.encodings)
     if encoding not in allowed:
         raise UserError(
-            f"encoding was {encoding!r}; for {contents.modality.holds} allowed are {', '.join(allowed)}"
+            f"encoding was {encoding!r}; for {contents.modality.holds} expected {', '.join(allowed)}"
         )
     if isinstance(quality, bool) or not isinstance(quality, int) or not 1 <= quality <= 100:
         raise UserError(f"quality was {quality!r}; expected a whole number from 1 to 100")
@@ -142,7 +142,7 @@ def _bytes(contents: Contents, raw: Any, content: Any, encoding: str, quality: i
         return contents.modality.encode(content, encoding, quality)
     if not isinstance(raw, bytes):
         raise UserError(
-            f"encoding was source, but {contents.name} has no encoded bytes; allowed are "
+            f"encoding was source, but {contents.name} has no encoded bytes; expected "
             f"{', '.join((AUTO, *contents.modality.encodings))}"
         )
     return raw

@@ -32,7 +32,7 @@ class _Member:
 
     def read(self) -> bytes:
         if self.size > MAX_BYTES:
-            raise Unusable(f"too large: {self.size:,} bytes, allowed are {MAX_BYTES:,}")
+            raise Unusable(f"too large: {self.size:,} bytes, expected at most {MAX_BYTES:,}")
         try:
             with open(self.file, "rb") as file:
                 data = os.pread(file.fileno(), self.size, self.start)
