@@ -4,7 +4,7 @@ nearfar report runs/a
 """
 
 from nearfar.report.facts import Section
-from nearfar.report.inputs import Run
+from nearfar.run.trained import Run
 
 
 def pace(run: Run) -> Section | None:

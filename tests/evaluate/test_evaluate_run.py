@@ -4,7 +4,7 @@ import json
 import math
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -13,13 +13,15 @@ from sklearn.datasets import load_digits
 from torch import Tensor, nn
 
 from nearfar.errors import UserError
-from nearfar.evaluate import PROTOCOLS, Labelled, evaluate_run, knn, linear, scores, stratified_split, table
+from nearfar.evaluate import PROTOCOLS, Labelled, knn, linear, scores, stratified_split, table
+from nearfar.evaluate import evaluate_run as evaluate
 from nearfar.evaluate.matching import splits_of_one_set
 from nearfar.intervals import wilson
 from nearfar.modalities.image import IMAGE
 from nearfar.modalities.symbols import clustered
 from nearfar.run.answers import unpacked, without_answers
 from nearfar.run.results import kind_of
+from nearfar.run.trained import Run
 from nearfar.types import Pixels
 
 
@@ -88,6 +90,10 @@ class SmallRun:
 
     def images(self, spec: str | None = None) -> Digits:
         return self.sets[spec or "train"]
+
+
+def evaluate_run(run: SmallRun, *given: Any, **more: Any) -> dict[str, Any]:
+    return evaluate(cast(Run, run), *given, **more)
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -26,8 +26,7 @@ from nearfar.evaluate.protocols import (
 )
 from nearfar.evaluate.splits import Embed, HeldOutPart, TwoSets, facts_of, held_out_part, labels_of
 from nearfar.intervals import CONFIDENCE
-from nearfar.method import Method
-from nearfar.modalities import Instances, Modality
+from nearfar.modalities import Instances
 from nearfar.modalities.base import MakeViews, Measure
 from nearfar.run.answers import without_answers
 from nearfar.run.features import (
@@ -37,34 +36,11 @@ from nearfar.run.features import (
     features_key,
 )
 from nearfar.run.results import record
-from nearfar.run.trained import trains_on_labels
-
-
-class TrainedRun(Protocol):
-    """What an evaluation needs of a run (`nearfar.run.trained.Run` is one)."""
-
-    @property
-    def path(self) -> Path: ...
-    @property
-    def encoder(self) -> Any: ...  # () or (kind of features) -> nn.Module
-    @property
-    def untrained(self) -> Any: ...
-    @property
-    def modality(self) -> Modality: ...
-    @property
-    def plain(self) -> Any: ...  # () or (description) -> MakeViews
-    def images(self, spec: Any = None, /) -> Any: ...  # an Instances
-
-
-class MethodRun(TrainedRun, Protocol):
-    """What a measure without labels needs beside that."""
-
-    def method(self) -> Method: ...
-    def views(self) -> MakeViews: ...
+from nearfar.run.trained import Run, trains_on_labels
 
 
 def evaluate_run(
-    run: TrainedRun,
+    run: Run,
     data: Any = None,
     protocols: Sequence[str] = ("knn", "linear"),
     baselines: bool = False,
@@ -128,7 +104,7 @@ def evaluate_run(
 class Asked:
     """Which encoder, fitted on what, tested on what, and how the data are shown to it."""
 
-    run: Any  # a TrainedRun
+    run: Run
     train: Any
     data: Any
     same_labels: bool
@@ -303,7 +279,7 @@ def _measured(
 ) -> dict[str, Any]:
     """Adds a measure without labels, taken of `data`, or of the training data themselves where there are none."""
     train, test = asked.sets
-    run = cast(MethodRun, asked.run)
+    run = asked.run
     method, views = run.method(), run.views()
     device = next(asked.encoder.parameters()).device
     seen = asked.train is None and train.fingerprint == test.fingerprint

@@ -6,9 +6,9 @@ from pathlib import Path
 from nearfar.atomic import write_whole
 from nearfar.errors import UserError
 from nearfar.report.gather import gather
-from nearfar.report.inputs import Run
 from nearfar.report.page import page
 from nearfar.report.visuals import Detail
+from nearfar.run.trained import Run
 
 __all__ = ["write_report"]
 

@@ -7,13 +7,14 @@ import torch
 from jaxtyping import Int
 
 from nearfar.method import Method
+from nearfar.modalities import DataSet
 from nearfar.report.classify import EASY, Sifted
 from nearfar.report.facts import Absent, Case, Cases, Group, Neighbour, Picture
-from nearfar.report.inputs import Images, Run
 from nearfar.report.named import Named
 from nearfar.report.pictures import data_uri, fitted, within
 from nearfar.report.reasons import UNAVAILABLE, said
 from nearfar.report.space import queries_of
+from nearfar.run.trained import Run
 from nearfar.types import Batch, Clustered, Clustering, Keyed
 
 EACH = 5  # pictures of a group
@@ -22,7 +23,7 @@ EACH = 5  # pictures of a group
 class Thumbnails:
     """Pictures of anchors and positives as the encoder saw them, and of instances as they are."""
 
-    def __init__(self, run: Run, images: Images, method: Method, batch: Batch, side: int) -> None:
+    def __init__(self, run: Run, images: DataSet, method: Method, batch: Batch, side: int) -> None:
         self.run, self.images, self.method, self.batch, self.side = run, images, method, batch, side
 
     def instances(self, ids: Int[np.ndarray, "instance"]) -> tuple[Named, dict[int, Picture]]:
@@ -75,7 +76,7 @@ def cases_of(sifted: Sifted, groups: Mapping[int, Group], shown: Thumbnails, cou
         return Absent(f"The examples could not be drawn: {said(problem)}")
 
 
-def _rows(sifted: Sifted, images: Images, count: int) -> list[int]:
+def _rows(sifted: Sifted, images: DataSet, count: int) -> list[int]:
     labels = None if images.labels is None else np.asarray(images.labels)[sifted.anchor]
     return queries_of(labels, len(sifted.anchor), count).tolist()
 

@@ -15,12 +15,12 @@ from typing import Any, TypeGuard
 from nearfar.errors import UserError
 from nearfar.report.curves import curves_of, edges_of, of_kind
 from nearfar.report.facts import Absent, Certificate, Curve, Event, Fact, HeldOut, RunFacts, Score, Tested
-from nearfar.report.inputs import Run
 from nearfar.report.sections import sections_of
 from nearfar.report.visuals import Detail, visuals_of
 from nearfar.run.answers import unpacked
 from nearfar.run.folder import DataNotes, RunFolder
 from nearfar.run.results import is_set, kind_of, results_of
+from nearfar.run.trained import Run
 from nearfar.untrusted import is_number, read_json
 
 

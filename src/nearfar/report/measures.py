@@ -5,8 +5,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from nearfar.report.facts import Section
-from nearfar.report.inputs import Run
 from nearfar.run.results import results_of
+from nearfar.run.trained import Run
 
 SHOWN = {
     "nmi": "NMI of k-means with the classes",

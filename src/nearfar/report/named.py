@@ -5,14 +5,15 @@ from collections.abc import Iterator
 import numpy as np
 from PIL import Image
 
-from nearfar.report.inputs import Images, Run
+from nearfar.modalities import DataSet
 from nearfar.report.pictures import SMALL, decoded
+from nearfar.run.trained import Run
 
 
 class Named:
     """Some rows of a data set: `place` counts among them, not in the data set."""
 
-    def __init__(self, run: Run, images: Images, rows: np.ndarray):
+    def __init__(self, run: Run, images: DataSet, rows: np.ndarray):
         self.run, self.images, self.rows = run, images, rows
         self.labels = None if images.labels is None else np.asarray(images.labels)[rows]
         self.small = max(next(decoded(run, images, rows[:1])).size) <= SMALL

@@ -8,8 +8,9 @@ from itertools import islice
 import numpy as np
 from PIL import Image, ImageOps
 
+from nearfar.modalities import DataSet
 from nearfar.report.facts import Atlas
-from nearfar.report.inputs import Images, Run
+from nearfar.run.trained import Run
 
 _QUALITIES = (85, 70, 50, 30, 10)
 SMALL = 48  # pixels: at most this wide, a picture is shown enlarged
@@ -17,7 +18,7 @@ EACH = 1024  # thumbnails in a sheet
 _AT_ONCE = 64  # images decoded together: full-size photographs are large
 
 
-def decoded(run: Run, images: Images, rows: np.ndarray) -> Iterator[Image.Image]:
+def decoded(run: Run, images: DataSet, rows: np.ndarray) -> Iterator[Image.Image]:
     """The instances of `rows` as pictures, a few in memory at a time."""
     for start in range(0, len(rows), _AT_ONCE):
         yield from run.modality.pictures(images.load(rows[start : start + _AT_ONCE]), run.description)

@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator
 
 from nearfar.detect.table import SHOWN, caption, rows_of
 from nearfar.report.facts import Section
-from nearfar.report.inputs import Run
 from nearfar.report.measures import beside_accuracy, classes_told_apart
 from nearfar.report.reasons import UNAVAILABLE, said
+from nearfar.run.trained import Run
 from nearfar.untrusted import read_json
 
 

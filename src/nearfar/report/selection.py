@@ -16,6 +16,7 @@ from jaxtyping import Float, Int
 
 from nearfar.data.stream import batch_of
 from nearfar.method import Method
+from nearfar.modalities import DataSet
 from nearfar.recipes.choices import ROOMS
 from nearfar.report.classify import (
     CLOSE,
@@ -30,8 +31,8 @@ from nearfar.report.classify import (
 )
 from nearfar.report.examples import Thumbnails, cases_of, clusters_of
 from nearfar.report.facts import Absent, Group, Selected
-from nearfar.report.inputs import Images, Run
 from nearfar.report.reasons import UNAVAILABLE, said
+from nearfar.run.trained import Run
 from nearfar.schedules import Progress
 from nearfar.types import Batch, Coverage, Covering, Scaled
 
@@ -67,7 +68,7 @@ def selects(settings: Mapping[str, Any]) -> bool:
 
 
 def selection_of(
-    run: Run, images: Images, settings: Mapping[str, Any], extent: Extent
+    run: Run, images: DataSet, settings: Mapping[str, Any], extent: Extent
 ) -> Selected | Absent | None:
     """What the selection does at the last checkpoint; None where it keeps everyone."""
     if not selects(settings):
@@ -78,7 +79,7 @@ def selection_of(
         return Absent(f"What the selection does could not be measured: {said(problem)}")
 
 
-def _measured(run: Run, images: Images, settings: Mapping[str, Any], extent: Extent) -> Selected | Absent:
+def _measured(run: Run, images: DataSet, settings: Mapping[str, Any], extent: Extent) -> Selected | Absent:
     method, progress = run.method().to(run.device), progress_of(run, settings)
     images = run.trained_on(images)
     rows = images.order(2, 0)[: _anchors(method, int(settings["batch_size"]))]

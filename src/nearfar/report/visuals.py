@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
+from nearfar.modalities import DataSet
 from nearfar.report.explore import MapExtent, map_of
 from nearfar.report.facts import (
     Absent,
@@ -19,12 +20,12 @@ from nearfar.report.facts import (
     Strip,
     StripRow,
 )
-from nearfar.report.inputs import Images, Run
 from nearfar.report.named import Named
 from nearfar.report.pictures import data_uri, fitted, within
 from nearfar.report.reasons import UNAVAILABLE, said
 from nearfar.report.selection import Extent, selection_of, selects
 from nearfar.report.space import nearest, queries_of
+from nearfar.run.trained import Run
 
 
 @dataclass(frozen=True)
@@ -85,7 +86,7 @@ def _nothing(why: Absent, settings: Mapping[str, Any]) -> Visuals:
 
 
 def _space(
-    run: Run, images: Images, rows: np.ndarray, detail: Detail, kept: Mapping[int, float]
+    run: Run, images: DataSet, rows: np.ndarray, detail: Detail, kept: Mapping[int, float]
 ) -> tuple[Map | Absent, Gallery | Absent]:
     try:
         features = run.embed(images.subset(rows)).detach().float().cpu().numpy()
@@ -130,7 +131,7 @@ def _gallery(features: np.ndarray, named: Named, detail: Detail) -> Gallery | Ab
     )
 
 
-def _strip(run: Run, images: Images, rows: np.ndarray, seed: int, detail: Detail) -> Strip | Absent:
+def _strip(run: Run, images: DataSet, rows: np.ndarray, seed: int, detail: Detail) -> Strip | Absent:
     """A few images as the encoder met them: the run's own seed, the first epochs, the images' own numbers."""
     try:
         named = Named(run, images, rows)
