@@ -6,6 +6,7 @@ folders, by these functions.)
 
 import os
 import secrets
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -38,6 +39,16 @@ def write_new(path: Path, content: bytes) -> None:
         file.write(content)
         file.flush()
         os.fsync(file.fileno())
+
+
+def take_place(fresh: Path, path: Path) -> None:
+    """A new folder in the place of an old one, which is away only for as long as a rename takes."""
+    old = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}.old")
+    if path.is_dir():
+        os.replace(path, old)
+    os.replace(fresh, path)
+    sync_folder(path.parent)
+    shutil.rmtree(old, ignore_errors=True)
 
 
 def sync_folder(folder: Path) -> None:

@@ -322,6 +322,10 @@ def put(settings: dict[str, Any], key: str, value: Any) -> None:
     value = value if key in ("recipe", "data") else numbers(value)
     if head == "optimizer" and (rest or isinstance(value, Mapping)):
         options = settings.setdefault("optimizer_options", {})
+        if not isinstance(options, dict):
+            raise UserError(
+                f"optimizer_options was {options!r}; expected a mapping such as {{nesterov: true}}, or optimizer.nesterov=true alone"
+            )
         options.update({rest: value} if rest else {str(k): v for k, v in value.items()})
         if "name" in options:
             settings["optimizer"] = options.pop("name")

@@ -303,7 +303,7 @@ def test_the_command_and_its_sentences(tmp_path: Path, capsys: pytest.CaptureFix
 
 def test_too_many_bad_ones_stop_a_pack(tmp_path: Path) -> None:
     spec = as_parquet(tmp_path / "s", pictures(), bad=tuple(range(0, COUNT, 9)))
-    with pytest.raises(UserError, match=r"10 of 90 images cannot be used and the allowed share is 0.05"):
+    with pytest.raises(UserError, match=r"10 of 90 images cannot be used and the limit is a share of 0.05"):
         pack(spec, tmp_path / "p")
     assert find_packed(str(tmp_path / "p")) is None
     data = open_data(str(pack(spec, tmp_path / "p", max_bad_share=0.2)))  # what was encoded is kept

@@ -154,7 +154,9 @@ def test_bad_recordings_and_other_rates_go_to_the_quarantine(tmp_path: Path) -> 
         "sampled at 16000 Hz; most of the set is at 8000 Hz",
     ]
     assert len(rows) == 6
-    with pytest.raises(UserError, match=r"6 of 30 recordings cannot be used and the allowed share is 0\.05"):
+    with pytest.raises(
+        UserError, match=r"6 of 30 recordings cannot be used and the limit is a share of 0\.05"
+    ):
         open_data(file)
 
 

@@ -321,7 +321,7 @@ class TestParquet:
     def test_wrong_columns_and_files(self, tmp_path: Path) -> None:
         pq.write_table(pa.table({"picture": [b"x"], "label": [1]}), tmp_path / "a.parquet")
         with pytest.raises(
-            UserError, match=r"a\.parquet': the column `picture` is binary; .*`image`, `img`, `audio`"
+            UserError, match=r"a\.parquet': the column `picture` is binary; .*`image`, `img`, .*`audio`"
         ):
             open_data(tmp_path / "a.parquet")
         pq.write_table(pa.table({"image": [1, 2]}), tmp_path / "b.parquet")
@@ -402,7 +402,7 @@ class TestNpz:
                 {"images": np.zeros((4, 1, 8, 8), np.uint8)},
                 "channels-first",
             ),  # no picture of 1 x 8 with 8 channels
-            ({"images": np.zeros((4, 3, 16, 16), np.uint8)}, r"transpose\(0, 2, 3, 1\)"),
+            ({"images": np.zeros((4, 3, 16, 16), np.uint8)}, "transpose(0, 2, 3, 1)"),
             ({"images": pictures(), "labels": LABELS[:5]}, "12 images but 5 labels"),
             ({"images": pictures(), "labels": LABELS[:, None]}, "labels have shape (12, 1)"),
             ({"images": pictures(), "labels": LABELS / 2}, "labels are float64"),

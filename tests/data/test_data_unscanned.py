@@ -126,7 +126,7 @@ def test_a_stand_in_is_of_the_same_part(tmp_path: Path) -> None:
 
 def test_too_many_bad_rows_stop_a_run_that_meets_them(tmp_path: Path) -> None:
     data = open_data(as_parquet(tmp_path, pictures(), bad=tuple(range(20))), scan_bytes=0)
-    with pytest.raises(UserError, match=r"of 90 instances cannot be used and the allowed share is 0.05"):
+    with pytest.raises(UserError, match=r"of 90 instances cannot be used and the limit is a share of 0.05"):
         data.load(np.arange(COUNT))
 
 

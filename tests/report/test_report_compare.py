@@ -14,7 +14,7 @@ from nearfar.report import write_report
 from nearfar.report.compare import same_points, same_queries, tables_of
 from nearfar.report.gather import gather
 from nearfar.report.visuals import Detail
-from nearfar.run.answers import packed
+from nearfar.run.answers import packed, without_answers
 
 Page = Any
 Make = Callable[..., Any]
@@ -121,8 +121,10 @@ def test_the_page_compares(browser: Page, two: list[Any], tmp_path: Path) -> Non
     assert browser.complaints() == []
 
 
-def test_without_answers_the_page_says_what_to_do(make_run: Make, tmp_path: Path) -> None:
-    text = write_report([make_run("a", data=GONE), make_run("b", data=GONE)], tmp_path / "r.html").read_text()
+def test_without_answers_the_page_says_what_to_do(make_run: Make, make_result: Make, tmp_path: Path) -> None:
+    told = {"results": [without_answers(make_result())]}
+    runs = [make_run(name, data=GONE, evaluation=told) for name in "ab"]
+    text = write_report(runs, tmp_path / "r.html").read_text()
     assert "No paired test" in text
 
 

@@ -28,7 +28,10 @@ TOY = ["data=digits", "on=validation", "images=120", "epochs=1", "size=8", "batc
 
 def test_every_image_recipe_and_its_selections_are_in() -> None:
     names = set(entries())
-    assert set(RECIPES) - names == {"cpc", "mlm", "la-neighbours", "supervised"}
+    assert set(RECIPES) - names == {
+        *("cpc", "mlm", "la-neighbours", "supervised"),
+        *("infograph", "graphcl", "clip", "siglip"),
+    }
     assert RECIPES["la-neighbours"] == RECIPES["la-ring"]
     assert {f"moco-ml-cpc-{ends}" for ends in ("1", "2-0.5", "5-0.2", "10-0.1")} <= names
     assert all(recipe in RECIPES for recipe, _ in entries().values())

@@ -133,7 +133,7 @@ def test_every_method_is_described_without_memory(recipe: str) -> None:
     asked = resolve(recipe, "x")
     small = {"backbone": asked.modality.smallest_network} if asked.backbone.startswith("resnet") else {}
     settings = resolve(recipe, "x", small)
-    known = settings.modality.typical(50)
+    known = settings.modality.typical(50).labelled(7)
     with torch.device("meta"):
         described = fresh_method(settings, known)
     method = fresh_method(settings, known)

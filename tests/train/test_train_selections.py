@@ -120,14 +120,19 @@ def test_every_recipe_with_negatives_comes_with_every_selection() -> None:
             assert chosen.bound == plain.bound
             assert chosen.negatives == plain.negatives
     assert not any(name.startswith(("byol-", "simsiam-")) for name in RECIPES)
-    assert resolve("la", "x").selection["background"] == 4096
+    assert resolve("la", "x").selection["background"] == 0.1  # a share, whatever the size of the bank
 
 
 @pytest.mark.parametrize(("epochs", "share"), [(300, 100.0), (30, 10.0), (1, 0.3333)])
 def test_the_rings_outer_edge_rises_in_the_first_third_of_any_run(epochs: int, share: float) -> None:
     """Wu et al. 2021, App. E: from everyone to the most similar tenth in 100 of 300 epochs."""
     chosen = resolve("moco-ring", "x", {"epochs": 7}, {"epochs": epochs})
-    assert chosen.selection == {"name": "ring", "lower": linear(0.0, 0.9, share), "upper": 0.99}
+    assert chosen.selection == {
+        "name": "ring",
+        "lower": linear(0.0, 0.9, share),
+        "upper": 0.99,
+        "sample": None,
+    }
     with pytest.raises(UserError, match="epochs was"):
         resolve("moco-ring", "x", {"epochs": 10**400})
     own = resolve("moco-ring", "x", {"epochs": epochs, "selection.lower": 0.2})
@@ -197,7 +202,7 @@ def test_whole_maps_have_rows_in_a_bank(views: dict[str, Any], tmp_path: Path) -
     changes = {"encoders.local_weight": 0.0, "negatives": {"name": "bank"}, "epochs": 1, **views}
     plain_run("dim", tmp_path, changes)
     rows = state(tmp_path)["method/negatives.rows"]
-    asked = [2 * view for view in range(views.get("views.count", 2))][
+    asked = [3 * view for view in range(views.get("views.count", 2))][
         0 if views.get("views.symmetric", True) else 1 :
     ]
     told = [key for key in range(len(rows)) if bool((rows[key] != 0).any())]

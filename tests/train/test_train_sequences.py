@@ -273,7 +273,11 @@ def test_a_vocabulary_belongs_to_the_run(tmp_path: Path) -> None:
             {"views": "mask"},
             "encoders was shared with views=mask; it takes several views of one instance",
         ),
-        ("simclr", {"negatives": "dictionary"}, "only encoders=masked has a vocabulary"),
+        (
+            "simclr",
+            {"negatives": "dictionary"},
+            "only encoders=masked and encoders=prototypes have a vocabulary",
+        ),
         ("cpc", {"negatives": "bank"}, "negatives=bank knows one embedding"),
         ("cpc", {"selection": "cave"}, "selection=cave knows one embedding"),
         ("mlm", {"selection": "group"}, "selection was group with encoders=masked"),

@@ -58,6 +58,11 @@ class Prototypes(nn.Module):
         """How many classes there are."""
         return self.table.out_features
 
+    @property
+    def scored_width(self) -> int:
+        """How wide what is scored is: the bias stands behind the vectors."""
+        return self.table.in_features + (self.table.bias is not None)
+
     def group_of(self, key: int) -> int:
         return 0
 

@@ -14,6 +14,7 @@ from safetensors.torch import save
 from torch import nn
 
 from nearfar import __version__
+from nearfar.atomic import take_place
 from nearfar.encoders.portable import Portable, portable
 from nearfar.errors import UserError
 from nearfar.exported.card import card
@@ -71,7 +72,7 @@ def export(
             from nearfar.exported.projector import write_projector
 
             write_projector(run, projector, fresh / "projector")
-        _take_place(fresh, to)
+        take_place(fresh, to)
     except OSError as problem:
         raise UserError(f"--to {to} could not be written: {problem.strerror or problem}") from None
     finally:
@@ -93,15 +94,6 @@ def _check_folder(to: Path) -> None:
         raise UserError(f"--to was the file {to}; export writes a folder")
     if to.is_dir() and any(to.iterdir()) and not is_export(to):
         raise UserError(f"--to {to} holds other files than an exported encoder; name a new folder")
-
-
-def _take_place(fresh: Path, to: Path) -> None:
-    """The new folder in the place of the old one, which is away only for as long as a rename takes."""
-    old = fresh.with_suffix(".old")
-    if to.is_dir():
-        os.replace(to, old)
-    os.replace(fresh, to)
-    shutil.rmtree(old, ignore_errors=True)
 
 
 def _parts(run: Run) -> Parts:

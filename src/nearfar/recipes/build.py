@@ -100,7 +100,9 @@ def _encoders(choice: Mapping[str, Any], seen: InputSpec, context: Mapping[str, 
 
 
 def _dim(choices: Choices, made: Encoders) -> int:
-    """How wide what is scored is: as its network says, or the role's setting of that meaning."""
+    """How wide what is scored is: as the role or its network says, or the role's setting of that meaning."""
+    if isinstance(said := getattr(made, "scored_width", None), int):
+        return said
     for network in (getattr(made, "network", None), *getattr(made, "networks", ())):
         if isinstance(getattr(network, "dim", None), int) and hasattr(network, "head"):
             return int(network.dim)

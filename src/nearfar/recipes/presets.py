@@ -11,6 +11,7 @@ from typing import Any
 
 from nearfar.errors import UserError
 from nearfar.parts import unknown
+from nearfar.recipes.variants import SUFFIXES
 
 
 @dataclass(frozen=True)
@@ -185,7 +186,10 @@ def preset_for(name: Any, recipe: str) -> dict[str, Any]:
 
 def method_of(name: str, recipe: str) -> str | None:
     """The method of a preset that a recipe is, or is under some selection."""
-    return next((method for method in (recipe, recipe.rpartition("-")[0]) if method in PRESETS[name]), None)
+    if recipe in PRESETS[name]:
+        return recipe
+    method, _, selection = recipe.rpartition("-")
+    return method if selection in SUFFIXES and method in PRESETS[name] else None
 
 
 def presets_of(recipe: str) -> dict[str, Preset]:

@@ -16,6 +16,7 @@ from nearfar.selections.chain import JOINED_BY
 
 OUTER_EDGE = Rising(0.0, 0.9, share=1 / 3)
 INNER_EDGE = 0.99
+SUFFIXES = ("ring", "ball", "cave", "neighbours", "annulus")  # of recipes, by the selection they are under
 
 
 def variants(recipes: Mapping[str, Recipe]) -> dict[str, Recipe]:
