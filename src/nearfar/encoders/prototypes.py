@@ -59,6 +59,11 @@ class Prototypes(nn.Module):
         return self.table.out_features
 
     @property
+    def cloud_width(self) -> int:
+        """How wide embeddings are."""
+        return self.table.in_features
+
+    @property
     def scored_width(self) -> int:
         """How wide what is scored is: the bias stands behind the vectors."""
         return self.table.in_features + (self.table.bias is not None)

@@ -65,10 +65,12 @@ def _parts(choices: Choices, backbone: str, data: Description, objects: Mapping[
     views = choices["views"]
     keys = [pair.key for pair in made.pairs(views["count"], views["symmetric"])]
     context |= {"size": context["instances"], "views": 1 + max(keys)}  # of a source with a row for each
+    # a prior reads embeddings as the network gives them, which a role may make wider before they are scored
+    clouds = {**context, **({"dim": made.cloud_width} if hasattr(made, "cloud_width") else {})}
     others = {
         room: objects[room]
         if room in objects
-        else built(ROOMS[room][choices[room]["name"]], choices[room], context)
+        else built(ROOMS[room][choices[room]["name"]], choices[room], clouds if room == "prior" else context)
         for room in OTHERS
     }
     return {"encoders": made, **others}
