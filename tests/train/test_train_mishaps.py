@@ -160,6 +160,12 @@ def test_figures_that_cannot_be_written_are_shown_all_the_same(
     assert 0 < problem.value.result["knn"]["top1"] <= 1
 
 
+def heard() -> None:
+    """In a child: signals as they are by default, whatever the tests themselves were started to ignore (nohup, a background job)."""
+    for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_DFL)
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_before_the_first_step_exits_75(number: signal.Signals, tmp_path: Path) -> None:
     """While the data are opened, which is held up here for as long as the test needs."""
@@ -171,7 +177,9 @@ def test_a_signal_before_the_first_step_exits_75(number: signal.Signals, tmp_pat
         "p.kept_aside = wait\nsys.exit(main(sys.argv[1:]))"
     )
     words = [sys.executable, "-c", code, "pretrain", "simclr", "digits", "--out", str(tmp_path / "run")]
-    child = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    child = subprocess.Popen(
+        words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=heard
+    )
     assert child.stdout is not None
     assert child.stdout.readline() == "opening\n"
     child.send_signal(number)
@@ -198,7 +206,7 @@ def test_a_hangup_saves_and_an_ignored_one_is_ignored(tmp_path: Path) -> None:
     child.send_signal(signal.SIGTERM)
     child.communicate(timeout=120)
     assert child.returncode == 75
-    child = subprocess.Popen(words, stderr=subprocess.PIPE, text=True)
+    child = subprocess.Popen(words, stderr=subprocess.PIPE, text=True, preexec_fn=heard)
     reached = checkpoints.newest_step(out / "ckpt") or 0
     while child.poll() is None and max(row["step"] for row in read_metrics(out / "metrics.jsonl")) <= reached:
         time.sleep(0.05)

@@ -105,13 +105,21 @@ def command(out: Path, *words: str) -> list[str]:
     return [*start, "backbone=resnet8-w16", "batch_size=128", "probe_every=0", "held_out=0", *words]
 
 
+def heard() -> None:
+    """In a child: signals as they are by default, whatever the tests themselves were started to ignore (nohup, a background job)."""
+    for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_DFL)
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_saves_and_exits_75_and_the_same_command_goes_on(
     number: signal.Signals, tmp_path: Path
 ) -> None:
     out = tmp_path / "run"
     words = command(out, "epochs=40", "checkpoint_every=1000")  # long enough to be met at work on any machine
-    child = subprocess.Popen(words, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    child = subprocess.Popen(
+        words, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True, preexec_fn=heard
+    )
     while child.poll() is None and len(read_metrics(out / "metrics.jsonl")) < 1:
         time.sleep(0.05)
     child.send_signal(number)
