@@ -45,12 +45,12 @@ class Gathered:
         return self.rows.everyones(self.own.hardest())
 
     def divide(self, rule: Rule, *, close: bool = False, drawn: bool = False, plain: bool = False) -> Divided:
-        raise NotImplementedError(
+        raise RuntimeError(
             "selections come before gathering: a rank knows the candidates of its own anchors alone"
         )
 
     def matrix(self) -> tuple[Tensor, Tensor]:
-        raise NotImplementedError("no rank has the scores of all anchors")
+        raise RuntimeError("no rank has the scores of all anchors")
 
     def _mine(self, columns: tuple[Tensor, ...]) -> list[Tensor]:
         return [column[self.rows.part] for column in columns]

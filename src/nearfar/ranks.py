@@ -7,7 +7,7 @@
 
 The gradient that reaches a gathered row is summed over ranks: every rank used it. So what a weight's copies receive adds up to the
 gradient of the sum of all ranks' losses, which are equal, and its average over ranks (`Ranks.average`, once a step) is the
-gradient of one. Nothing is pickled: what is told from rank to rank is tensors and JSON.
+gradient of one. Nothing is pickled: ranks exchange tensors and JSON.
 """
 
 import json

@@ -52,7 +52,7 @@ def test_ratios_are_ours_over_the_other_by_medians() -> None:
 
 
 def test_every_arm_takes_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Peers' as well, where they are installed; ours equals the peer's loss."""
+    """Peers' as well, where they are installed: whatever an arm calls is there and runs (equality with peers is tests/losses)."""
     for contest in arms.contests(batch=4, n=16)[2:]:
         steps = [arm.make() for arm in contest.arms]
         for step in steps:

@@ -241,7 +241,7 @@ class Modality(ABC):
 
     def encode(self, content: Any, encoding: str, quality: int) -> bytes:
         """Content as bytes that `decode` takes, in one of `encodings`."""
-        raise NotImplementedError
+        raise UserError(f"encoding was {encoding!r}; {self.holds} are packed as they are")
 
     def instance(self, loaded: Any) -> Any:
         """The content of the first loaded instance."""
