@@ -34,6 +34,7 @@ PAGES = {
     "docs/detection.md": ("detection.html", "Detection"),
     "docs/graphs.md": ("graphs.html", "Graphs"),
     "docs/pairs.md": ("pairs.html", "Pairs"),
+    "docs/series.md": ("series.html", "Time series"),
     "docs/export.md": ("export.html", "Export"),
     "docs/studies.md": ("studies.html", "Studies"),
     "docs/architecture.md": ("architecture.html", "Architecture"),

@@ -56,6 +56,7 @@ if TYPE_CHECKING:
     from nearfar.exported.hub import Encoder
     from nearfar.exported.write import export
     from nearfar.method import Method
+    from nearfar.modalities import time_series
     from nearfar.negatives import Bank, InBatch, NoNegatives, Queue, Support
     from nearfar.priors import Adversarial, SIGReg, VarianceCovariance
     from nearfar.ranks import join
@@ -110,6 +111,7 @@ _WHERE = {
     "nearfar.exported.write": "export",
     "nearfar.encoding": "Encoding",
     "nearfar.method": "Method",
+    "nearfar.modalities": "time_series",
     "nearfar.ranks": "join",
     "nearfar.negatives": "Bank InBatch NoNegatives Queue Support",
     "nearfar.priors": "Adversarial SIGReg VarianceCovariance",

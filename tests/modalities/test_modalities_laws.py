@@ -70,6 +70,12 @@ def _pairs(folder: Path) -> str:
     return f"pairs:{folder / 'both.npz'}:x,y"
 
 
+def _series(folder: Path) -> str:
+    rows = np.random.default_rng(0).normal(size=(41, 2))  # twelve windows
+    np.savez(folder / "series.npz", x=rows, labels=np.arange(41) % 3)
+    return f"series:{folder / 'series.npz'}"
+
+
 EXAMPLES: dict[str, Callable[[Path], str]] = {
     "image": images,
     "sound": recordings,
@@ -77,6 +83,7 @@ EXAMPLES: dict[str, Callable[[Path], str]] = {
     "vectors": table,
     "graph": _graphs,
     "pairs": _pairs,
+    "series": _series,
 }
 
 

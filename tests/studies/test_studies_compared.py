@@ -6,12 +6,17 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from nearfar.errors import UserError
 from nearfar.studies import run_study
 from nearfar.studies.compared import Comparison, verdict
+from nearfar.studies.frame import arm_name
 from nearfar.studies.images import Setup
 from nearfar.studies.negatives import comparison as of_negatives
 from nearfar.studies.ring import comparison as of_ring
+from nearfar.studies.thresholds import arm, moments_of
+from nearfar.studies.thresholds import comparison as of_thresholds
 from nearfar.studies.vince import COMPARISON, STUDY
+from nearfar.train.pretrain import run_pretraining
 
 TOY = ["data=digits", "on=validation", "images=80", "epochs=1", "size=8", "batch=40", "seeds=1", "jobs=1"]
 SETUP = Setup(data="digits", on="validation", images=80, epochs=6, size=8, batch=40, seeds=1, jobs=1)
@@ -33,7 +38,10 @@ def test_a_verdict_is_students_interval(differences: list[float], said: str) -> 
     assert verdict([5.0]).startswith("cannot be told apart: +5.0 points with one seed")
 
 
-@pytest.mark.parametrize("comparison", [COMPARISON, of_ring(SETUP, 0.9, 0.99, 16), of_negatives(SETUP)])
+@pytest.mark.parametrize(
+    "comparison",
+    [COMPARISON, of_ring(SETUP, 0.9, 0.99, 16), of_negatives(SETUP), of_thresholds(SETUP, [0.0, 0.25, 0.5])],
+)
 def test_every_arm_can_be_asked_for(comparison: Comparison) -> None:
     for recipe, changes in comparison.arms.values():
         SETUP.recipe(recipe, 0, **changes)  # a wrong setting is said here
@@ -47,3 +55,30 @@ def test_a_comparison_runs(tmp_path: Path) -> None:
     assert [row.label for row in record.result.findings[0].rows] == labels
     assert len(record.result.remarks) == 8
     assert all("cannot be told apart" in remark for remark in record.result.remarks)
+
+
+def test_a_ring_of_everyone_until_its_moment_is_the_base_until_then(tmp_path: Path) -> None:
+    """Going on from the base's checkpoint and an edge that jumps at that moment are one computation: the same losses, bit by bit."""
+    losses = {}
+    arms = of_thresholds(SETUP, [0.0, 0.5]).arms
+    for name in ("everyone (100 %)", arm(10, 0.5), arm(10, 0.0)):
+        recipe, changes = arms[name]
+        settings = SETUP.settings(recipe, 0, {k.replace("__", "."): v for k, v in changes.items()})
+        run = run_pretraining(
+            settings.model_copy(update={"log_every": 1}),
+            "digits",
+            tmp_path / arm_name({"of": name}),
+            quiet=True,
+        )
+        losses[name] = [row["loss"] for row in run.metrics if row["kind"] == "train"]
+    base, late, early = losses.values()
+    half = len(base) // 2
+    assert late[:half] == base[:half]
+    assert late[half:] != base[half:]
+    assert early[0] != base[0]
+
+
+@pytest.mark.parametrize("begin", ["", "0.5,0", "0,1", "soon"])
+def test_moments_are_rising_shares(begin: str) -> None:
+    with pytest.raises(UserError, match="expected rising shares of the run"):
+        moments_of(begin)

@@ -31,7 +31,11 @@ class HeldOutPart:
 
     @property
     def rows(self) -> tuple[Int[Tensor, "rest"], Int[Tensor, "held"]]:
-        return stratified_split(self.labels, HELD_SHARE, self.seed)
+        parts = getattr(self.images, "parts", None)  # a data set of ours knows which of its instances overlap
+        if parts is None:
+            return stratified_split(self.labels, HELD_SHARE, self.seed)
+        rest, held = parts(HELD_SHARE, self.seed)
+        return torch.from_numpy(rest), torch.from_numpy(held)
 
     def sets(self, embed: Embed) -> tuple[Labelled, Labelled]:
         whole = Labelled(embed(self.images), self.labels)
@@ -58,7 +62,7 @@ class HeldOutPart:
                 "of": str(self.images.name),
                 "share": HELD_SHARE,
                 "seed": self.seed,
-                "stratified": True,
+                "stratified": getattr(self.images, "stratified", True),
             },
         }
 

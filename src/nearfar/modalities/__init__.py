@@ -13,9 +13,12 @@ from nearfar.modalities.image_sets import Images
 from nearfar.modalities.pairs import PAIRS, Pairs
 from nearfar.modalities.sound import SOUND, Recordings
 from nearfar.modalities.text import TEXT, Reading, Texts
+from nearfar.modalities.time_series import TIME_SERIES, TimeSeries, time_series
 from nearfar.modalities.vectors import VECTORS, Vectors
 
-MODALITIES: dict[str, Modality] = {each.name: each for each in (IMAGE, SOUND, TEXT, VECTORS, GRAPH, PAIRS)}
+MODALITIES: dict[str, Modality] = {
+    each.name: each for each in (IMAGE, SOUND, TEXT, VECTORS, GRAPH, PAIRS, TIME_SERIES)
+}
 
 
 def modality_of(data: Any) -> Modality:
@@ -47,7 +50,9 @@ __all__ = [
     "Reading",
     "Recordings",
     "Texts",
+    "TimeSeries",
     "Vectors",
     "modality_of",
     "modality_of_views",
+    "time_series",
 ]

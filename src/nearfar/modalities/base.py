@@ -6,6 +6,7 @@
     VECTORS   tables of numbers, arrays (n, width)            noise and dropout      MLP            the numbers
     PAIRS     two columns of a table                          each side's own        each side's    untrained networks
     GRAPH     TU folders, torch_geometric's data sets         nodes, edges, labels   GIN, GCN       counts of labels
+    SERIES    rows in the order of time                       neighbouring times     convolutions   the numbers
 
 Everything else asks the modality and never its name: how data are opened (`decode`, `collect`, `from_array`), what they
 are like (`describe`), what training and evaluation see (`views`, `plain`), which networks there are (`inputs`), what is

@@ -14,7 +14,7 @@ from jaxtyping import Int, Int64
 
 from nearfar.errors import UserError
 from nearfar.randomness import order, windowed_order
-from nearfar.splits import apportioned, held_out
+from nearfar.splits import apportioned, at_least_one, held_out
 
 
 class Unusable(Exception):
@@ -90,6 +90,7 @@ class DataSet:
 
     modality: ClassVar[str]  # its name in `MODALITIES`
     unit: ClassVar[str]  # what one counts
+    stratified: ClassVar[bool] = True  # whether `parts` hold out a share of every class
     each: ClassVar[tuple[str, ...]] = ("labels", "rows", "cut_from")  # fields with a row for each instance
 
     name: str  # what the user wrote
@@ -165,6 +166,13 @@ class DataSet:
             groups={name: numbers[index] for name, numbers in self.groups.items()},
             **parts,
         )
+
+    def parts(self, share: float, seed: int) -> tuple[Int64[np.ndarray, "rest"], Int64[np.ndarray, "held"]]:
+        """The rows that a protocol fits on and is asked about where there is one set alone: in proportion within every class, at least
+        one of each on either side."""
+        assert self.labels is not None
+        held = held_out(self.labels, share, seed, at_least_one)
+        return np.flatnonzero(~held), np.flatnonzero(held)
 
     def split(self, share: float, seed: int) -> tuple[Self, Self]:
         """(the rest, the held-out share): a pure function of the seed, in proportion within every class (see `splits.apportioned`)."""

@@ -74,25 +74,30 @@ def read_columns(path: Path, spec: str, names: Sequence[str]) -> dict[str, list[
         if "labels" in found:
             found[LABEL] = found.pop("labels")
     else:
-        arrow, parquet, csv = need("pyarrow"), need("pyarrow.parquet"), need("pyarrow.csv")
-        try:
-            if path.suffix.lower() == ".parquet":
-                held = [name for name in parquet.read_schema(path).names if name in {*names, LABEL}]
-                check_parquet(path, held)
-                table = parquet.read_table(path, columns=held)
-            else:
-                table = csv.read_csv(path)
-        except (arrow.ArrowException, OSError) as problem:
-            raise UserError(f"data {spec!r} cannot be read: {str(problem).splitlines()[0]}.") from None
-        found = {
-            name: table.column(name).to_pylist() for name in {*names, LABEL} if name in table.column_names
-        }
+        found = read_table(path, spec, {*names, LABEL})
     missing = [name for name in names if name not in found]
     if missing:
         raise UserError(f"data {spec!r}: there is no column {missing[0]!r} in {path.name}.")
     if len({len(column) for column in found.values()}) != 1:
         raise UserError(f"data {spec!r}: the columns have different numbers of rows.")
     return found
+
+
+def read_table(path: Path, spec: str, names: set[str] | None) -> dict[str, list[Any]]:
+    """The columns of these names that a Parquet or CSV file has, in its order; all of them without names."""
+    arrow, parquet, csv = need("pyarrow"), need("pyarrow.parquet"), need("pyarrow.csv")
+    try:
+        if path.suffix.lower() == ".parquet":
+            held = [name for name in parquet.read_schema(path).names if names is None or name in names]
+            check_parquet(path, held)
+            table = parquet.read_table(path, columns=held)
+        else:
+            table = csv.read_csv(path)
+    except (arrow.ArrowException, OSError) as problem:
+        raise UserError(f"data {spec!r} cannot be read: {str(problem).splitlines()[0]}.") from None
+    return {
+        name: table.column(name).to_pylist() for name in table.column_names if names is None or name in names
+    }
 
 
 def kind_of(values: Sequence[Any], column: Column, spec: str) -> str:

@@ -8,7 +8,7 @@ from nearfar.recipes.memory import CMC, INSTDISC, LOCAL_AGGREGATION, MOCO, MOCO_
 from nearfar.recipes.metric import NPAIR, TRIPLET, TUPLE
 from nearfar.recipes.pairs import CLIP, SIGLIP
 from nearfar.recipes.recipe import Recipe
-from nearfar.recipes.sequences import CPC, MASKED
+from nearfar.recipes.sequences import CEBRA, CPC, MASKED
 from nearfar.recipes.shaped import SIGREG, VICREG
 from nearfar.recipes.siamese import BYOL, END_TO_END, MOCO_V3, SIMCLR, SIMSIAM
 from nearfar.recipes.variants import variants
@@ -40,6 +40,7 @@ BASE: dict[str, Recipe] = {
     **IMAGES,
     "cpc": CPC,
     "mlm": MASKED,
+    "cebra": CEBRA,
     "infograph": INFOGRAPH,
     "graphcl": GRAPHCL,
     "clip": CLIP,

@@ -1,4 +1,4 @@
-"""Sequences: what comes next, and what is missing."""
+"""Sequences: what comes next, what is missing, and what is near in time."""
 
 from nearfar.recipes.recipe import Recipe
 
@@ -33,4 +33,14 @@ MASKED = Recipe(
         "weight_decay": 1e-2,
         "clip": 1.0,
     },
+)
+
+CEBRA = Recipe(
+    about="A time must identify a neighbouring time among times drawn from all of the recording: contrast in time (CEBRA-Time, Schneider et al. 2023).",
+    views={"name": "neighbouring"},
+    encoders={"name": "shared", "head": "linear", "dim": 32},
+    critic={"name": "cosine", "temperature": 0.1},
+    negatives={"name": "in-batch", "views": "one"},
+    bound={"name": "infonce"},
+    training={"batch_size": 512, "optimizer": "adamw", "lr": 1e-3, "weight_decay": 1e-4},
 )

@@ -7,12 +7,11 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from nearfar.data import Limits, locate
 from nearfar.errors import UserError
-from nearfar.evaluate.knn import knn_probe
-from nearfar.evaluate.labels import Labelled, stratified_split
+from nearfar.evaluate.knn import knn
+from nearfar.evaluate.labels import Labelled
 from nearfar.evaluate.linear import linear
 from nearfar.evaluate.quality import measures_of
 from nearfar.evaluate.unlabelled import view_features
@@ -68,6 +67,7 @@ def make_probe(
     if not asked:
         return None
     labels = None if looked.why_not else torch.from_numpy(np.asarray(looked.sample.labels))
+    parts = [] if looked.why_not else [torch.from_numpy(p) for p in looked.sample.parts(0.2, settings.seed)]
     # views are of the run's own kind, so those of other data are not made by them
     seen = data.subset(data.sample(0, 0, SAMPLE)[:INSTANCES]) if QUALITY in asked else None
 
@@ -79,7 +79,9 @@ def make_probe(
         )
         found: dict[str, float] = {}
         if labels is not None:
-            found |= _classes(embedded, labels, asked, settings.seed)
+            whole = Labelled(embedded, labels)
+            fit, ask = (whole.rows(rows) for rows in parts)
+            found |= _classes(fit, ask, asked, settings.seed)
         if seen is not None:
             several = view_features(
                 encoder, seen, views, settings.seed, device, embedded.shape[1], INSTANCES, VIEWS
@@ -90,14 +92,13 @@ def make_probe(
     return probe
 
 
-def _classes(embedded: Tensor, labels: Tensor, asked: tuple[str, ...], seed: int) -> dict[str, float]:
+def _classes(fit: Labelled, ask: Labelled, asked: tuple[str, ...], seed: int) -> dict[str, float]:
+    sides = (fit.features, fit.labels, ask.features, ask.labels)
     found = {}
     if KNN in asked:
-        found["knn_top1"] = knn_probe(embedded, labels, seed=seed)
+        found["knn_top1"] = knn(*sides)["top1"]
     if LINEAR in asked:
-        whole = Labelled(embedded, labels)
-        fit, ask = (whole.rows(rows) for rows in stratified_split(labels, 0.2, seed))
-        found["linear_top1"] = linear(fit.features, fit.labels, ask.features, ask.labels, seed=seed)["top1"]
+        found["linear_top1"] = linear(*sides, seed=seed)["top1"]
     return found
 
 
