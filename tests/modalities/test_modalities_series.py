@@ -2,6 +2,7 @@
 
 import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -124,7 +125,13 @@ def test_one_command_learns_a_slow_motion_and_claims_nothing(tmp_path: Path) -> 
     rows = np.stack(channels, axis=1) + rng.normal(0, 0.5, (1500, 4))
     labels = np.floor(slow % (2 * math.pi) / (math.pi / 2)).astype(int)
     data = time_series(rows, labels)
-    chosen = {"epochs": 3, "batch_size": 128, "backbone": "conv1d-small", "quiet": True, "probe_every": 1}
+    chosen: dict[str, Any] = {
+        "epochs": 3,
+        "batch_size": 128,
+        "backbone": "conv1d-small",
+        "quiet": True,
+        "probe_every": 1,
+    }
     run = nf.pretrain("cebra", data, tmp_path / "run", **chosen)
     claims = {row["status"] for row in run.metrics if row["kind"] == "held-out"}
     assert claims == {"not covered"}
