@@ -1,6 +1,9 @@
 """Training on a packed set that is never loaded: memory beyond the model, time to the first step, rate, resumption after kill -9.
 
-    python benchmarks/packed.py [ROWS]      default: 2,000,000 rows of 32 x 32, raw (6 GB in a temporary folder, deleted at the end)
+    python benchmarks/packed.py [--rows 2000000] [--folder DIR] [--part pack|start|resume]
+
+Without --folder everything is done in a temporary folder (6 GB for two million rows of 32 x 32, raw), which is deleted at the end; with it the packed set
+is kept and made only once, so that packing and measuring can be done at different times.
 
 Every figure is of a process of its own. Memory is the highest resident set that the process ever had, minus that of the same process on
 4,096 of the rows: what the size of the data costs. The first step's time runs from the start of `pretrain` (imports done) until the

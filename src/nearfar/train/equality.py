@@ -75,13 +75,15 @@ def compare(
     steps: int = STEPS,
     precision: torch.dtype = torch.float64,
     batch_size: int | None = None,
+    again: bool = False,
 ) -> dict[str, dict[str, float]]:
     """For each case the largest difference in loss, the relative one of the gradient and the largest of a weight, between one process
-    and `world` of them, which are started on this machine."""
+    and `world` of them, which are started on this machine; with `again` also the largest difference of anything between two runs of
+    the `world`."""
     with tempfile.TemporaryDirectory() as folder:
         batch_size = batch_size or world * PER_RANK
         make_data(Path(folder), max(INSTANCES, 2 * batch_size))
-        start(world, _one, world, folder, dict(cases), steps, precision, batch_size)
+        start(world, _one, world, folder, dict(cases), steps, precision, batch_size, again)
         return json.loads((Path(folder) / "found.json").read_text())
 
 
@@ -102,6 +104,7 @@ def _one(
     steps: int,
     precision: torch.dtype,
     batch_size: int,
+    again: bool,
 ) -> None:
     torch.set_num_threads(1)
     dist.init_process_group(
@@ -110,9 +113,12 @@ def _one(
     ranks, found = join(), {}
     for name, case in cases.items():
         together = trajectory(case, Path(folder), ranks, steps, precision, batch_size)
+        rerun = trajectory(case, Path(folder), ranks, steps, precision, batch_size) if again else None
         if ranks.first:
             alone = trajectory(case, Path(folder), ALONE, steps, precision, batch_size)
             found[name] = together.differences(alone)
+            if rerun is not None:
+                found[name]["rerun_difference"] = max(together.differences(rerun).values())
     if ranks.first:
         (Path(folder) / "found.json").write_text(json.dumps(found))
     ranks.wait()
