@@ -37,7 +37,10 @@ def main() -> None:
         for world in worlds:
             cases = {name: {**CASES[name], **other}}
             found = compare(world, cases, given.steps, precision, given.batch, given.again)[name]
-            print(f"| {name} | {world} | " + " | ".join(f"{value:.0e}" for value in found.values()) + " |", flush=True)
+            print(
+                f"| {name} | {world} | " + " | ".join(f"{value:.0e}" for value in found.values()) + " |",
+                flush=True,
+            )
 
 
 if __name__ == "__main__":

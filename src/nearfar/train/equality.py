@@ -23,6 +23,7 @@ from torch import Tensor
 from nearfar.data import Limits, locate
 from nearfar.ranks import ALONE, Ranks, join
 from nearfar.resolve import resolve
+from nearfar.sharding import whole
 from nearfar.train.prepare import described, embedded, prepare, prime
 
 STEPS, PER_RANK, INSTANCES = 5, 8, 48
@@ -45,6 +46,8 @@ CASES: dict[str, dict[str, Any]] = {
     "simclr-ring sample": {"recipe": "simclr-ring", "selection": {"sample": 5}},
     "simclr dv": {"recipe": "simclr", "bound": {"name": "dv", "momentum": 0.9}},
     "dim adversarial": {"recipe": "dim", "prior": "adversarial"},
+    "moco fsdp": {"recipe": "moco", "sharding": "fsdp"},
+    "dim fsdp": {"recipe": "dim", "sharding": "fsdp"},
 }
 
 
@@ -161,8 +164,8 @@ def trajectory(
             trainer.method.refresh(lambda: embedded(trainer, images, known), trainer.progress)
             losses.append(trainer.train_step(trainer.here(batch)).loss)
             if trainer.step == 1:
-                gradient = _flat([w.grad for w in trainer.method.parameters() if w.grad is not None])
-    return Trajectory(losses, gradient, _flat([w.detach() for w in trainer.method.parameters()]))
+                gradient = _flat([whole(w.grad) for w in trainer.method.parameters() if w.grad is not None])
+    return Trajectory(losses, gradient, _flat([whole(w.detach()) for w in trainer.method.parameters()]))
 
 
 def _flat(tensors: list[Tensor]) -> Tensor:
