@@ -6,12 +6,13 @@ takes of all other weights, so the step is that of one process. Names and global
 tensors, whoever wrote them.
 """
 
+import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor, distribute_tensor
 
 from nearfar.ranks import Ranks
 
@@ -55,23 +56,27 @@ def _is_list_of_blocks(module: nn.Module) -> bool:
 
 
 def is_sharded(tensor: Tensor) -> bool:
-    return isinstance(tensor, DTensor)
+    """Whether it is spread over ranks. Nothing is where nobody has loaded what spreads it, which takes a second."""
+    loaded = sys.modules.get("torch.distributed.tensor")
+    return loaded is not None and isinstance(tensor, loaded.DTensor)
 
 
-def whole(tensor: Tensor) -> Tensor:
+def whole(tensor: Any) -> Tensor:
     """All of it: of one that is spread, gathered, for which every rank must ask."""
-    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+    return tensor.full_tensor() if is_sharded(tensor) else tensor
 
 
-def own_part(tensor: Tensor) -> Tensor:
+def own_part(tensor: Any) -> Tensor:
     """What this rank holds of it."""
-    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+    return tensor.to_local() if is_sharded(tensor) else tensor
 
 
-def spread_like(held: Tensor, value: Tensor) -> Tensor:
+def spread_like(held: Any, value: Tensor) -> Tensor:
     """`value`, which every rank has whole, spread as `held` is."""
-    if not isinstance(held, DTensor):
+    if not is_sharded(held):
         return value
+    from torch.distributed.tensor import distribute_tensor
+
     mesh = held.device_mesh
     return distribute_tensor(value.to(held.device), mesh, held.placements, src_data_rank=None)
 
@@ -96,9 +101,9 @@ def norm(gradients: Iterable[Tensor]) -> Tensor:
 @contextmanager
 def gathered(module: nn.Module) -> Iterator[None]:
     """Inside, every rank has all weights, so that it may work by itself: embed another number of batches than the others."""
-    from torch.distributed.fsdp import FSDPModule
-
-    parts = [part for part in module.modules() if isinstance(part, FSDPModule)]
+    loaded = sys.modules.get("torch.distributed.fsdp")
+    kind = () if loaded is None else loaded.FSDPModule
+    parts: list[Any] = [part for part in module.modules() if isinstance(part, kind)]
     for part in parts:
         part.set_reshard_after_forward(False, recurse=False)
         part.unshard()
