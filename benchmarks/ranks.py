@@ -1,7 +1,9 @@
 """One process against several with the same global batch: the largest difference of the loss over the steps, of the first gradient
 (relative), and of a weight at the end.
 
-    OMP_NUM_THREADS=1 python benchmarks/ranks.py --ranks 2 --steps 100 --batch 64 [--float32] [--cases simclr,moco]
+    OMP_NUM_THREADS=1 python benchmarks/ranks.py --ranks 2,4 --steps 100 --batch 256 [--again] [--float32] [--lr 1e-3] [--cases simclr,moco]
+
+`--again` lets the ranks do it twice and gives the largest difference of anything between the two, which must be 0.
 
 In float64 differences are rounding. In float32 rounding is 1e-7 of each number, and training carries it on: what grows is not the
 exchange but the dynamics, as two float32 runs on two kinds of CPU show too.
@@ -18,17 +20,27 @@ MUST = "simclr,moco,instdisc,cmc,byol,dim,cpc,vicreg,supcon,simclr-ring,moco-cav
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--ranks", type=int, default=2)
+    parser.add_argument("--ranks", default="2,4", help="numbers of processes, separated by commas")
     parser.add_argument("--steps", type=int, default=100)
-    parser.add_argument("--batch", type=int, default=64)
+    parser.add_argument("--batch", type=int, default=256)
     parser.add_argument("--float32", action="store_true")
     parser.add_argument("--cases", default=MUST)
+    parser.add_argument("--lr", type=float, help="other than the cases' own (0.05, VICReg 1e-3)")
+    parser.add_argument("--again", action="store_true")
     given = parser.parse_args()
     precision = torch.float32 if given.float32 else torch.float64
-    print(f"{given.ranks} ranks, {given.steps} steps of {given.batch}, {precision}")
+    other = {} if given.lr is None else {"lr": given.lr}
+    worlds = [int(count) for count in given.ranks.split(",")]
+    print(f"{given.steps} steps of {given.batch}, {precision}, lr {given.lr or 'of the cases'}")
+    print("| | ranks | loss | first gradient | a weight |" + (" run again |" if given.again else ""))
     for name in given.cases.split(","):
-        found = compare(given.ranks, {name: CASES[name]}, given.steps, precision, given.batch)[name]
-        print(f"| {name} | " + " | ".join(f"{value:.0e}" for value in found.values()) + " |", flush=True)
+        for world in worlds:
+            cases = {name: {**CASES[name], **other}}
+            found = compare(world, cases, given.steps, precision, given.batch, given.again)[name]
+            print(
+                f"| {name} | {world} | " + " | ".join(f"{value:.0e}" for value in found.values()) + " |",
+                flush=True,
+            )
 
 
 if __name__ == "__main__":

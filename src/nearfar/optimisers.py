@@ -15,6 +15,7 @@ from torch.nn.modules.batchnorm import _NormBase
 from torch.optim import SGD, AdamW, Optimizer
 
 from nearfar.errors import UserError
+from nearfar.sharding import is_sharded, norm, own_part, spread_like
 
 _NORMS = (_NormBase, nn.GroupNorm, nn.LayerNorm, nn.RMSNorm)
 # what optimisers keep of a parameter; another than torch's says its own by an attribute `state_names`
@@ -154,8 +155,13 @@ def clip(parameters: Iterable[Tensor], max_norm: float | None) -> float:
     """The norm of all gradients together, which are scaled down to `max_norm` if they exceed it (None: never)."""
     parameters = list(parameters)
     if max_norm is not None:
-        return float(nn.utils.clip_grad_norm_(parameters, max_norm))
-    return float(nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None]))
+        total = norm(p.grad for p in parameters if p.grad is not None)
+        nn.utils.clip_grads_with_norm_([p for p in parameters if not is_sharded(p)], max_norm, total)
+        for p in parameters:
+            if is_sharded(p) and p.grad is not None:
+                own_part(p.grad).mul_((max_norm / (total + 1e-6)).clamp(max=1.0))
+        return float(total)
+    return float(norm(p.grad for p in parameters if p.grad is not None))
 
 
 def state_tensors(optimizer: Optimizer, module: nn.Module) -> dict[str, Tensor]:
@@ -189,7 +195,8 @@ def load_state_tensors(optimizer: Optimizer, module: nn.Module, tensors: Mapping
         if key == "step":
             restored = value.to(parameter.device if parameter in fused else "cpu", copy=True)
         else:
-            restored = torch.empty_like(parameter, dtype=value.dtype, requires_grad=False).copy_(value)
+            restored = torch.empty_like(parameter, dtype=value.dtype, requires_grad=False)
+            restored.copy_(spread_like(parameter, value))
         state.setdefault(parameter, {})[key] = restored
     if len({frozenset(held) for held in state.values()}) > 1:
         raise UserError(
@@ -208,12 +215,18 @@ def _groups(module: nn.Module, weight_decay: float, scales: Mapping[str, float])
     in_norms = {
         p for part in module.modules() if isinstance(part, _NORMS) for p in part.parameters(recurse=False)
     }
-    kinds = [(decayed, scale) for scale in sorted({1.0, *scales.values()}) for decayed in (True, False)]
-    groups: dict[tuple[bool, float], list[tuple[str, nn.Parameter]]] = {kind: [] for kind in kinds}
+    # weights that are spread over ranks and others cannot be told apart by one kernel, so each have groups of their own
+    kinds = [
+        (decayed, scale, spread)
+        for scale in sorted({1.0, *scales.values()})
+        for decayed in (True, False)
+        for spread in (False, True)
+    ]
+    groups: dict[tuple[bool, float, bool], list[tuple[str, nn.Parameter]]] = {kind: [] for kind in kinds}
     for name, parameter in _trainable(module):
         is_bias = name.rpartition(".")[2] == "bias"
         decayed = parameter.ndim >= 2 and not is_bias and parameter not in in_norms
-        groups[decayed, scales.get(name, 1.0)].append((name, parameter))
+        groups[decayed, scales.get(name, 1.0), is_sharded(parameter)].append((name, parameter))
     if not any(groups.values()):
         raise ValueError(f"{type(module).__name__} has no trainable parameter.")
     return [
@@ -223,7 +236,7 @@ def _groups(module: nn.Module, weight_decay: float, scales: Mapping[str, float])
             "adapt": decayed,
             "scale": scale,
         }
-        for (decayed, scale), members in groups.items()
+        for (decayed, scale, _), members in groups.items()
         if members
     ]
 
@@ -265,7 +278,7 @@ def _lars(groups: list[dict[str, Any]], lr: float, momentum: float | None, trust
 def _can_fuse(groups: list[dict[str, Any]]) -> bool:
     """Asked here because torch itself says no only at the first step."""
     parameters = [p for group in groups for _, p in group["params"]]
-    return all(p.is_floating_point() and p.device.type in _FUSED_ON for p in parameters)
+    return all(p.is_floating_point() and p.device.type in _FUSED_ON and not is_sharded(p) for p in parameters)
 
 
 OPTIMISERS: dict[str, Callable[..., Optimizer]] = {"sgd": _sgd, "adamw": _adamw, "lars": _lars}

@@ -56,11 +56,31 @@ def windowed_order(
     rows of `window` blocks are mixed, new blocks come in one at a time, and the last `window` of them, which also fill the beginning,
     are read twice. With no more blocks than that it is a uniform shuffle.
     """
+    return np.argsort(_places(seed, epoch, block, window), kind="stable")
+
+
+def first_of_windowed_order(
+    seed: int, epoch: int, block: Int[np.ndarray, "row"], window: int, count: int
+) -> Int[np.ndarray, "row"]:
+    """The first `count` rows of `windowed_order`, without sorting the others."""
+    places = _places(seed, epoch, block, window)
+    if count < len(places):
+        among = np.flatnonzero(places <= np.partition(places, count)[count])  # with those as far as the last
+    else:
+        among = np.arange(len(places))
+    return among[np.argsort(places[among], kind="stable")][:count]
+
+
+def _places(seed: int, epoch: int, block: Int[np.ndarray, "row"], window: int) -> Float[np.ndarray, "row"]:
+    """What an epoch's order rises by."""
     draws = np.random.Generator(np.random.Philox(key=[seed % 2**64, epoch]))
-    _, numbers = np.unique(block, return_inverse=True)
+    if np.all(block[1:] >= block[:-1]):  # as blocks are met: no need to sort them
+        numbers = np.cumsum(np.diff(block, prepend=block[:1]) != 0)
+    else:
+        numbers = np.unique(block, return_inverse=True)[1]
     blocks = int(numbers.max()) + 1 if len(numbers) else 0
     keys = draws.permutation(blocks)[numbers] + min(window, blocks) * draws.random(len(numbers))
-    return np.argsort(keys % max(1, blocks), kind="stable")
+    return keys % max(1, blocks)
 
 
 def uniform_grid(seed: int, rows: Int[Tensor, "row"], columns: int) -> Float[Tensor, "row column"]:

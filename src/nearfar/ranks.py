@@ -173,7 +173,8 @@ class Ranks:
         if not self.several:
             return
         weights = [weight for weight in parameters if weight.requires_grad]
-        some = torch.tensor([float(weight.grad is not None) for weight in weights], device=weights[0].device)
+        home = weights[0].device if weights else self.messages
+        some = torch.tensor([float(weight.grad is not None) for weight in weights], device=home)
         for weight in weights:
             if weight.grad is None:
                 weight.grad = torch.zeros_like(weight)
@@ -193,6 +194,16 @@ class Ranks:
         sent = sent.to(self.messages)
         dist.broadcast(sent, src=0)
         return json.loads(bytes(sent.cpu().tolist()))
+
+    @torch.no_grad()
+    def each(self, value: Any) -> list[Any]:
+        """What every rank has to say, as plain JSON, in the order of ranks."""
+        if not self.several:
+            return [value]
+        text = torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8).to(self.messages)
+        rows = self.rows(len(text), self.messages)
+        said = rows.everyones(text).cpu().split(list(rows.sizes))
+        return [json.loads(bytes(part.tolist())) for part in said]
 
     def from_first(self, function: Callable[[], Any]) -> Any:
         """What rank 0 finds, as plain JSON; nobody else looks."""

@@ -40,6 +40,7 @@ MAY_CHANGE = (
     "checkpoint_minutes",
     "keep",
     "log_every",
+    "sharding",
 )  # cannot change a result
 
 
@@ -111,6 +112,9 @@ class Settings(BaseModel):
     )
     batch_norm: Literal["synchronised", "per-rank"] = Field(
         "synchronised", description="with several processes: over the batch of all, or of each"
+    )
+    sharding: Literal["none", "fsdp"] = Field(
+        "none", description="with several processes: each holds all weights, or a part of each (FSDP2)"
     )
     log_every: int = Field(10, ge=1, le=2**31, description="steps between rows of metrics.jsonl")
     checkpoint_every: int = Field(200, ge=1, le=2**31, description="steps between checkpoints")

@@ -32,6 +32,7 @@ LAYERS = [
         "splits",
         "ranks",
         "batch_norm",
+        "sharding",
     ),
     ("scores",),
     ("types", "gathered"),

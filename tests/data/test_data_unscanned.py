@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from nearfar.data import Stream, open_data, pack
 from nearfar.data.unscanned import examined, when_asked
 from nearfar.errors import UserError
-from nearfar.randomness import windowed_order
+from nearfar.randomness import first_of_windowed_order, windowed_order
 from nearfar.types import Batch, Pixels
 from tests.data.test_data_packed import COUNT, as_folder, as_parquet, pictures, png
 
@@ -45,6 +45,14 @@ def test_a_windowed_order_is_a_permutation_that_mixes_a_window(
     order = windowed_order(seed, epoch, block, window)
     np.testing.assert_array_equal(np.sort(order), np.arange(blocks * rows))
     np.testing.assert_array_equal(order, windowed_order(seed, epoch, block, window))
+    # blocks may come in any order, or only some of them: it is their rank that counts
+    np.testing.assert_array_equal(windowed_order(seed, epoch, 3 * block + 1, window), order)
+    turned = windowed_order(seed, epoch, block[::-1], window)
+    np.testing.assert_array_equal(np.sort(turned), np.sort(order))
+    for count in (0, 1, len(block) // 2, len(block), len(block) + 3):
+        np.testing.assert_array_equal(
+            first_of_windowed_order(seed, epoch, block, window, count), order[:count]
+        )
     # rows of a block at place p have keys in [p, p + window): round the end, only those of 2 window blocks come between them
     at = block[order]
     for number in range(blocks):

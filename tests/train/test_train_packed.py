@@ -91,7 +91,8 @@ def test_such_a_run_is_evaluated_embedded_and_reported(packed: str, tmp_path: Pa
 
 def test_a_bad_row_that_training_meets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Parquet larger than `scan_bytes`: the same weights whether the bad rows were known or not, and evaluation leaves them out."""
-    monkeypatch.setattr(Limits.__init__, "__defaults__", (2**31, 0.05, None, None, 0))
+    *before, _, meet = Limits.__init__.__defaults__ or ()
+    monkeypatch.setattr(Limits.__init__, "__defaults__", (*before, 0, meet))
     assert Limits().scan_bytes == 0
     images = np.random.default_rng(0).integers(0, 256, (90, 16, 16, 3), dtype=np.uint8)
     spec = as_parquet(tmp_path / "data", images, bad=(7, 50))

@@ -1,8 +1,10 @@
 """N ranks equal one: loss, gradient and weights in float64, whatever the method exchanges; and what a user can do to a run of several
 processes: change their number, kill one, ask all to stop, give bad input."""
 
+import io
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -12,12 +14,15 @@ from collections.abc import Sequence
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 
+import numpy as np
 import pytest
 import safetensors.torch
 import torch
+from PIL import Image
 
 from nearfar.cli import main
-from nearfar.ranks import ALONE, launched
+from nearfar.evaluate.knn import ranked_classes
+from nearfar.ranks import ALONE, join, launched, leave
 from nearfar.run import checkpoints
 from nearfar.train.equality import CASES, compare, make_data, start
 
@@ -39,6 +44,7 @@ EXCHANGING = (
     "simclr-ring sample",
     "dim",
     "simclr dv",
+    "dim fsdp",
 )
 
 
@@ -113,19 +119,20 @@ def rows(out: Path, kind: str = "train") -> list[dict[str, float]]:
 
 
 def test_the_number_of_processes_may_change_and_bad_input_is_told_once(data: Path, tmp_path: Path) -> None:
-    """1 → 2 → 1, one step each and then the rest, ends as one process alone does, up to float32 rounding; the files are those of
-    one run, and only rank 0 speaks."""
-    changing, alone = tmp_path / "changing", tmp_path / "alone"
+    """1 → 2 → 1, one step each and then the rest, ends as one process alone does, up to float32 rounding, also where the two have
+    their weights spread over them; the files are those of one run, and only rank 0 speaks."""
+    changing, alone, sharded = (tmp_path / name for name in ("changing", "alone", "sharded"))
     one_step = "max_time=0.001"
     assert main(words(data, alone, "--quiet")) == 0
     assert main(words(data, changing, one_step, "--quiet")) == 75
     codes, said = by_two(
         tmp_path,
-        words(data, changing, one_step),
+        words(data, changing, one_step, "sharding=fsdp"),
+        words(data, sharded, "sharding=fsdp", "probe_every=1", "held_out=0.2", "clip=1"),
         words(data, tmp_path / "bad", "batch_size=15"),
         words(data, tmp_path / "bad", "bound=nothing"),
     )
-    assert codes == [[75, 2, 2], [75, 2, 2]]
+    assert codes == [[75, 0, 2, 2], [75, 0, 2, 2]]
     assert "by 2 processes" in said[0]
     assert "stopped by max_time" in said[0]
     assert "with 2 ranks it must be a multiple of 2" in said[0]
@@ -138,6 +145,74 @@ def test_the_number_of_processes_may_change_and_bad_input_is_told_once(data: Pat
     assert ours.keys() == theirs.keys()
     for name, tensor in ours.items():
         assert torch.allclose(tensor, theirs[name], rtol=1e-4, atol=1e-4), name
+
+
+def share_neighbours(rank: int, port: int, folder: str) -> None:
+    """As one of two ranks: nearest neighbours in parts of seven rows, shared."""
+    os.environ.update(RANK=str(rank), WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
+    torch.set_num_threads(1)
+    ranks, rows = join(), torch.Generator().manual_seed(0)
+    train, test = (torch.randn(count, 5, generator=rows) for count in (60, 33))
+    labels = torch.arange(60) % 4
+    found = [ranked_classes(train, labels, test, chunk=7, ranks=who) for who in (ranks, ALONE)]
+    same = ranked_classes(train, labels, train, chunk=7, exclude_self=True, ranks=ranks)
+    alone = ranked_classes(train, labels, train, chunk=7, exclude_self=True)
+    equal = torch.equal(*found) and torch.equal(same, alone)
+    said = ranks.each({"rank": rank, "equal": equal})
+    Path(f"{folder}/neighbours-{rank}").write_text(json.dumps(said))
+    leave()
+
+
+def test_nearest_neighbours_are_those_of_one_process(tmp_path: Path) -> None:
+    start(2, share_neighbours, free_port(), str(tmp_path))
+    for rank in range(2):
+        said = json.loads((tmp_path / f"neighbours-{rank}").read_text())
+        assert said == [{"rank": 0, "equal": True}, {"rank": 1, "equal": True}]
+
+
+def picture_folder(folder: Path, count: int) -> Path:
+    """Little pictures of two classes in class folders, one of them broken: more than one rank's share of a scan."""
+    rng = np.random.default_rng(0)
+    for k in range(count):
+        file = folder / f"class{k % 2}" / f"{k:03d}.png"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        grey = rng.integers(0, 128, (16, 16, 3)) + 127 * (k % 2)
+        Image.fromarray(grey.astype(np.uint8)).save(file)
+    (folder / "class0" / "070.png").write_bytes(b"no picture")
+    return folder
+
+
+def test_evaluating_and_embedding_are_shared_and_give_what_one_process_gives(
+    data: Path, tmp_path: Path
+) -> None:
+    """Scan, features and answers: figures, files and what is said are those of one process, bit by bit, and rank 0 alone speaks and
+    writes."""
+    run, pictures = tmp_path / "run", picture_folder(tmp_path / "pictures", 200)
+    many = tmp_path / "many.npz"
+    grey = np.random.default_rng(1).integers(0, 256, (1100, 16, 16, 3), dtype=np.uint8)
+    np.savez(many, images=grey, labels=np.arange(1100) % 3)
+    assert main(words(data, run, "epochs=1", "--quiet")) == 0
+    copy = tmp_path / "copy"
+    shutil.copytree(run, copy)
+    asked = ["--train", str(pictures), "--protocol", "knn,linear,clustering", "--json"]
+    one, two = tmp_path / "one.parquet", tmp_path / "two.parquet"
+    codes, said = by_two(
+        tmp_path,
+        ["evaluate", str(copy), *asked],
+        ["embed", str(copy), str(many), "--out", str(two)],
+        ["embed", str(copy), str(tmp_path / "absent"), "--out", str(two)],
+    )
+    assert codes == [[0, 0, 2], [0, 0, 2]]
+    assert said[1] == ""
+    alone = io.StringIO()
+    with redirect_stdout(alone):
+        assert main(["evaluate", str(run), *asked]) == 0
+        assert main(["embed", str(run), str(many), "--out", str(one)]) == 0
+    ours, theirs = (json.loads(text.splitlines()[0]) for text in (said[0], alone.getvalue()))
+    assert ours == theirs
+    assert ours["train"]["samples"] + ours["test"]["samples"] == 199
+    assert one.read_bytes() == two.read_bytes()
+    assert (run / "evaluation.json").read_text() == (copy / "evaluation.json").read_text()
 
 
 def torchrun(log: Path, command: Sequence[str]) -> subprocess.Popen[bytes]:

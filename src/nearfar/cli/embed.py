@@ -13,10 +13,11 @@ def add(commands: Any) -> None:
     embed.add_argument("run", type=Path, metavar="RUN", help="run folder")
     embed.add_argument("data", metavar="DATA", help="data, as for pretrain")
     embed.add_argument("--out", type=Path, required=True, metavar="FILE.parquet", help="file to write")
-    embed.set_defaults(command=run)
+    embed.set_defaults(command=run, several=True)
 
 
 def run(given: argparse.Namespace) -> int:
+    from nearfar.ranks import join
     from nearfar.run.embed import write_embedding
     from nearfar.run.trained import Run
 
@@ -24,6 +25,8 @@ def run(given: argparse.Namespace) -> int:
         raise UserError(
             f"--out was {given.out}; embed writes a Parquet file, so name one that ends in .parquet"
         )
-    rows, width = write_embedding(Run.open(given.run), given.data, given.out)
-    print(f"{given.out}: {rows} rows of {width} features")
+    ranks = join()
+    rows, width = write_embedding(Run.open(given.run, ranks=ranks), given.data, given.out)
+    if ranks.first:
+        print(f"{given.out}: {rows} rows of {width} features")
     return DONE

@@ -71,17 +71,19 @@ def add(commands: Any) -> None:
         help="leave out the baselines: raw input and the untrained encoder",
     )
     evaluate.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
-    evaluate.set_defaults(command=run)
+    evaluate.set_defaults(command=run, several=True)
 
 
 def run(given: argparse.Namespace) -> int:
     from nearfar.evaluate import evaluate_run, table
+    from nearfar.ranks import join
     from nearfar.run.trained import Run
 
+    ranks = join()
     unsaved: NotSaved | None = None
     try:
         result = evaluate_run(
-            Run.open(given.run),
+            Run.open(given.run, ranks=ranks),
             given.data,
             protocols=[name.strip() for name in given.protocol.split(",")],
             baselines=not given.no_baselines,
@@ -98,7 +100,8 @@ def run(given: argparse.Namespace) -> int:
         )
     except NotSaved as problem:  # figures that took an hour are shown, wherever they cannot be kept
         result, unsaved = problem.result, problem
-    print(json.dumps(result) if given.json else table(result))
+    if ranks.first:
+        print(json.dumps(result) if given.json else table(result))
     if unsaved is not None:
         raise unsaved
     return DONE

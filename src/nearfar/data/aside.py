@@ -25,11 +25,13 @@ def kept_aside(images: DataSet, share: float | None, seed: int) -> tuple[DataSet
                 f"contrast with one another; give a share that keeps at least {FEWEST}, or 0 for none"
             )
         return images, None
-    shuffled = images.order(seed, HELD_OUT_DRAW)
-    train, aside = shuffled[rows:], shuffled[:rows]
+    aside = images.sample(seed, HELD_OUT_DRAW, rows)
+    train = np.delete(np.arange(len(images)), aside)
     if images.cut_from is not None:
-        train, aside = _by_whole(shuffled, images.cut_from, rows) or (train, aside)
-    return images.subset(np.sort(train)), images.subset(np.sort(aside))
+        shuffled = images.order(seed, HELD_OUT_DRAW)
+        found = _by_whole(shuffled, images.cut_from, rows)
+        train, aside = (train, aside) if found is None else (np.sort(part) for part in found)
+    return images.subset(train), images.subset(aside)
 
 
 def _by_whole(

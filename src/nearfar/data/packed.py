@@ -114,7 +114,9 @@ class Packed:
         facts = np.stack(
             [table.column(name).to_numpy() for name in table.column_names if name.startswith("fact")], axis=1
         )
-        kept = np.setdiff1d(np.arange(len(table)), manifest.left_out)
+        usable = np.ones(len(table), dtype=bool)
+        usable[np.asarray(manifest.left_out, dtype=np.int64)] = False
+        kept = np.flatnonzero(usable)
         groups = RowGroups([self.at(shard.file) for shard in manifest.shards], manifest.column, digests=True)
         if len(groups) != len(table):
             raise UserError(

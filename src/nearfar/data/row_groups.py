@@ -23,7 +23,7 @@ MOST_GROUPS = 64
 SPARE = 4  # groups beyond the window: of batches that are made ahead
 DIGEST = "digest"  # column of packed files: `content_digest` of each row's bytes
 
-Row = bytes | Unusable
+Row = tuple[bytes | Unusable, bytes | None]  # what is stored, and its digest where one is
 
 
 class RowGroups:
@@ -59,9 +59,11 @@ class RowGroups:
 
     def read(self, row: int) -> bytes:
         block = int(np.searchsorted(self._ends, row, side="right"))
-        found = self._block(block)[row - int(self.blocks.starts[block])]
+        found, digest = self._block(block)[row - int(self.blocks.starts[block])]
         if isinstance(found, Unusable):
             raise found
+        if digest is not None and content_digest(found) != digest:  # looked at when it is asked for
+            raise Unusable("damaged: its bytes are no longer those that were packed")
         return found
 
     def _block(self, block: int) -> list[Row]:
@@ -86,19 +88,16 @@ class RowGroups:
         count = self._footers[number].row_group(group).num_rows
         try:
             table = self._table(number, group)
+            held = contents(table.column(self._column))
+            digests = table.column(DIGEST).to_pylist() if self._digests else [None] * len(held)
+            empty = Unusable(f"empty row: no {self._column} bytes are stored")
             rows: list[Row] = [
-                Unusable(f"empty row: no {self._column} bytes are stored") if row is None else row
-                for row in contents(table.column(self._column))
+                (empty if row is None else row, digest) for row, digest in zip(held, digests, strict=True)
             ]
-            if self._digests:
-                rows = [
-                    _as_packed(row, digest)
-                    for row, digest in zip(rows, table.column(DIGEST).to_pylist(), strict=True)
-                ]
         except (pa.ArrowException, OSError, ValueError, KeyError) as error:
-            rows = [Unusable(f"unreadable row group: {first_line(error)}")] * count
+            rows = [(Unusable(f"unreadable row group: {first_line(error)}"), None)] * count
         if len(rows) != count:
-            rows = [Unusable("unreadable row group: the file has other rows than it says")] * count
+            rows = [(Unusable("unreadable row group: the file has other rows than it says"), None)] * count
         return rows
 
     def _table(self, number: int, group: int) -> pa.Table:
@@ -123,12 +122,6 @@ class RowGroups:
             )
         mean = sum(sizes) / max(1, len(sizes))
         return max(1, min(MOST_GROUPS, int(WINDOW_BYTES / max(1.0, mean))))
-
-
-def _as_packed(row: Row, digest: bytes) -> Row:
-    if isinstance(row, Unusable) or content_digest(row) == digest:
-        return row
-    return Unusable("damaged: its bytes are no longer those that were packed")
 
 
 def pages_of(file: At) -> Pages:

@@ -25,6 +25,7 @@ from nearfar.modalities.base import Decoded, Found
 from nearfar.modalities.dataset import Unusable
 from nearfar.modalities.labels import Labels
 from nearfar.prefetch import prefetch
+from nearfar.ranks import ALONE, Ranks
 
 _CHUNK_ITEMS, _CHUNK_BYTES = 64, 2**18
 _SAMPLE = 2**16
@@ -72,6 +73,7 @@ class Limits:
     quarantine: Path | None = None
     scans: Path | None = None  # a folder in which scans are kept
     scan_bytes: int = 2**31  # beyond so many encoded bytes nothing is decoded before it is used
+    meet: Callable[[], Ranks] = lambda: ALONE  # who share a scan, asked when one begins
 
 
 @dataclass(frozen=True)
@@ -166,11 +168,11 @@ def _kept_or_scanned(
     """The scan that was kept of the same files, with nothing decoded yet; or a new one, which is then kept."""
     stamp = source.stamp() if limits.scans is not None else None
     if limits.scans is None or stamp is None:
-        return scanned(source, decode, limits.cache_bytes)
+        return scanned(source, decode, limits.cache_bytes, limits.meet())
     file = scan_file(limits.scans, stamp, modality.name, options)
     known = read_scan(file)
     if known is None:
-        scan = scanned(source, decode, limits.cache_bytes)
+        scan = scanned(source, decode, limits.cache_bytes, limits.meet())
         write_scan(file, scan.rows())
         return scan
     scan = Scan(room=0, held=None)
@@ -180,18 +182,61 @@ def _kept_or_scanned(
     return scan
 
 
-def scanned(source: Source, decode: Decode, cache_bytes: int) -> Scan:
+def scanned(source: Source, decode: Decode, cache_bytes: int, ranks: Ranks = ALONE) -> Scan:
+    if ranks.several:
+        return _shared(source, decode, ranks)
     scan = Scan(room=cache_bytes)
 
     def examine(chunk: list[Item]) -> list[Usable | str]:
         return [examined(item, decode, keep=scan.held is not None) for item in chunk]
 
-    workers = 0 if source.mean_bytes() < _SMALL else min(os.cpu_count() or 1, 8)
     number = 0
-    for results in prefetch(examine, _chunks(source.items()), workers):
+    for results in prefetch(examine, _chunks(source.items()), _workers(source)):
         for found in results:
             scan.add(number, found)
             number += 1
+    return scan
+
+
+def _workers(source: Source) -> int:
+    return 0 if source.mean_bytes() < _SMALL else min(os.cpu_count() or 1, 8)
+
+
+def _shared(source: Source, decode: Decode, ranks: Ranks) -> Scan:
+    """The same by several ranks, each of which looks at a share of the chunks. Nothing of what was decoded is held, since nobody has all
+    of it: it is decoded again when it is asked for."""
+
+    def numbered() -> Iterator[tuple[int, list[Item]]]:
+        number = 0
+        for place, chunk in enumerate(_chunks(source.items())):
+            if place % ranks.world == ranks.rank:
+                yield number, chunk
+            number += len(chunk)
+
+    def examine(part: tuple[int, list[Item]]) -> list[tuple[int, Any]]:
+        found = ((part[0] + k, examined(item, decode, keep=False)) for k, item in enumerate(part[1]))
+        return [
+            (number, one if isinstance(one, str) else (one.digest.hex(), list(one.facts), one.weight))
+            for number, one in found
+        ]
+
+    mine: list[tuple[int, Any]] = []
+    problem = None
+    try:
+        for results in prefetch(examine, numbered(), _workers(source)):
+            mine += results
+    except UserError as error:  # which the others would wait for in vain
+        problem = str(error)
+    said = ranks.each({"problem": problem, "found": mine})
+    for each in said:
+        if each["problem"] is not None:
+            raise UserError(each["problem"])
+    scan = Scan(room=0, held=None)
+    for number, one in sorted((row for each in said for row in each["found"]), key=lambda row: row[0]):
+        scan.add(
+            number,
+            one if isinstance(one, str) else Usable(bytes.fromhex(one[0]), tuple(one[1]), one[2], None),
+        )
     return scan
 
 

@@ -25,6 +25,7 @@ from nearfar.modalities import DataSet, Modality
 from nearfar.modalities.base import Found
 from nearfar.modalities.dataset import Blocks, Unreadable, Unusable
 from nearfar.prefetch import prefetch
+from nearfar.ranks import ALONE, Ranks
 from nearfar.untrusted import read_json
 
 AnySet = TypeVar("AnySet", bound=DataSet)
@@ -164,22 +165,26 @@ def found_so_far(data: AnySet) -> AnySet:
     return data if asked is None else replace(data, quarantine=(*data.quarantine, *asked.quarantine()))
 
 
-def examined(data: AnySet, kept: Path | None = None, workers: int = 2) -> AnySet:
-    """The set without those that cannot be used: everything is read once, where that was not done at opening, and what was found
-    is remembered in the folder `kept`."""
+def examined(data: AnySet, kept: Path | None = None, workers: int = 2, ranks: Ranks = ALONE) -> AnySet:
+    """The set without those that cannot be used: everything is read once, where that was not done at opening, by several ranks in
+    shares, and what was found is remembered in the folder `kept`."""
     asked = when_asked(data)
     if asked is None:
         return data
     file = None if kept is None else kept / f"examined-{data.fingerprint[:32]}.json"
     known = None if file is None else read_json(file)
+    known = ranks.told(known)
     if isinstance(known, dict):
         for row, reason in known.items():
             asked.note(int(row), str(reason))
     else:
-        parts = (data.rows[start : start + _TOGETHER] for start in range(0, len(data), _TOGETHER))
-        for _ in prefetch(asked.look, parts, workers):
+        starts = range(ranks.rank * _TOGETHER, len(data), ranks.world * _TOGETHER)
+        for _ in prefetch(asked.look, (data.rows[start : start + _TOGETHER] for start in starts), workers):
             pass
-    if file is not None and known is None:
+        for bad in ranks.each(asked.bad):
+            for row, reason in bad.items():
+                asked.note(int(row), str(reason))
+    if file is not None and known is None and ranks.first:
         with suppress(OSError):  # where nothing can be written, nothing is remembered
             file.parent.mkdir(parents=True, exist_ok=True)
             write_whole(file, json.dumps(asked.bad))

@@ -15,6 +15,7 @@ from torch.nn import functional
 
 from nearfar.errors import UserError
 from nearfar.evaluate.labels import TOP, Labelled, class_codes, hit_rates, stratified_split
+from nearfar.ranks import ALONE, Ranks
 
 Weighting = Literal["cosine", "l2"]
 NO_CLASS = -1  # in a ranking: no further class got a vote
@@ -57,6 +58,7 @@ def ranked_classes(
     weighting: Weighting = "cosine",
     chunk: int | None = None,
     exclude_self: bool = False,
+    ranks: Ranks = ALONE,
 ) -> Int[Tensor, "test rank"]:
     """Up to five classes per test row, most votes first; `NO_CLASS` where no further class got one.
 
@@ -65,21 +67,29 @@ def ranked_classes(
 
     Neither the order of the train rows nor `chunk` matters (but for rounding): rows equally near at the edge of
     the k enter by rising label, and equal votes go to the class with the nearer neighbour, then to the lower
-    label. The similarity matrix is built `chunk` test rows at a time, never whole.
+    label. The similarity matrix is built `chunk` test rows at a time, never whole; several ranks share these parts, so that each is
+    computed as by one process, and every rank gets all answers.
     """
     _check(k, temperature, len(train), exclude_self, len(test))
     by_label = torch.argsort(train_labels, stable=True)  # so that "lower position" means "lower label"
     classes, codes = class_codes(train_labels[by_label])
     own = torch.argsort(by_label) if exclude_self else None
     k = min(k, len(train) - (1 if exclude_self else 0))
+    chunk = chunk or max(1, _TILE // len(train))
+    if len(test) <= chunk * (ranks.world - 1):  # fewer parts than ranks: everybody takes all
+        ranks = ALONE
+    mine = ranks.share(-(-len(test) // chunk))
+    some = slice(mine.start * chunk, mine.stop * chunk)
     rank = []
-    for nearness in _nearness(train[by_label], test, weighting, chunk or max(1, _TILE // len(train)), own):
+    for nearness in _nearness(
+        train[by_label], test[some], weighting, chunk, None if own is None else own[some]
+    ):
         value, neighbour = _nearest(nearness, k)
         weight = (
             ((value - value[:, :1]) / temperature).exp() if weighting == "cosine" else torch.ones_like(value)
         )
         rank.append(_most_votes(value, weight, codes[neighbour], len(classes)))
-    place = torch.cat(rank)
+    place = ranks.everyones(torch.cat(rank))
     return torch.where(place == NO_CLASS, NO_CLASS, classes[place.clamp(min=0)])
 
 

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from nearfar.errors import UserError
+from nearfar.ranks import ALONE, Ranks
 
 
 @dataclass(frozen=True)
@@ -26,6 +27,7 @@ class Options:
     layer_decay: float = 0.7
     batch_size: int = 128
     unseen: bool | None = None  # that the encoder was never shown the test rows; None: nobody knows
+    ranks: Ranks = ALONE  # processes that all ask the same, and share what can be shared
 
     def __post_init__(self) -> None:
         for name in ("draws", "ways", "episodes", "queries", "epochs", "batch_size"):

@@ -6,7 +6,6 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from nearfar.estimate.labels import label_information
 from nearfar.evaluate.figures import classified
 from nearfar.evaluate.labels import Labelled
 from nearfar.evaluate.linear import LinearClassifier, fit_chosen
@@ -52,6 +51,8 @@ def expected_calibration_error(
 def information(train: Labelled, test: Labelled, options: Options) -> dict[str, Any]:
     """A lower bound in nats on what the features tell about the label: InfoNCE on the test rows, each contrasted with the labels of
     all others, with the linear probe's log-probabilities, fitted on train alone, as critic (`estimate.labels`)."""
+    from nearfar.estimate.labels import label_information  # scipy.stats takes a second to load
+
     classifier = _fitted(train, options)
     scores = classifier.log_probabilities(test.features).cpu()
     codes = _codes(test.labels.cpu(), classifier.classes.cpu())

@@ -8,6 +8,7 @@ import copy
 import difflib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -34,16 +35,22 @@ Protocol = Callable[[Labelled, Labelled, Options], dict[str, Any]]
 def _knn(train: Labelled, test: Labelled, options: Options) -> dict[str, Any]:
     """The weighted cosine vote of the k nearest (Wu et al. 2018)."""
     found = ranked_classes(
-        train.features, train.labels, test.features, k=options.k, temperature=options.temperature
+        train.features,
+        train.labels,
+        test.features,
+        k=options.k,
+        temperature=options.temperature,
+        ranks=options.ranks,
     )
     return classified(found, test.labels)
 
 
 def _nearest(train: Labelled, test: Labelled, options: Options) -> dict[str, Any]:
     """The class of the one nearest by Euclidean distance; it names one class, so top-5 is top-1."""
-    return classified(
-        ranked_classes(train.features, train.labels, test.features, k=1, weighting="l2"), test.labels
+    found = ranked_classes(
+        train.features, train.labels, test.features, k=1, weighting="l2", ranks=options.ranks
     )
+    return classified(found, test.labels)
 
 
 def _linear(train: Labelled, test: Labelled, options: Options) -> dict[str, Any]:
@@ -67,6 +74,8 @@ PROTOCOLS: dict[str, Protocol] = {
     "information": information,
 }
 
+SHARED = ("knn", "nn", "nearest")  # by several ranks; of all others the first finds the answer, and tells it
+
 NetworkProtocol = Callable[[Subject, Options], dict[str, Any]]
 # asked of networks alone: raw pixels and the like have none
 NETWORK_PROTOCOLS: dict[str, NetworkProtocol] = {
@@ -89,7 +98,12 @@ def scores(
     protocols = [name for name in protocols if name in PROTOCOLS]
     _check_sets(train, test)
     options = options or Options(**told)
-    return {name: PROTOCOLS[name](train, test, options) for name in protocols}
+
+    def asked(name: str) -> dict[str, Any]:
+        answer = partial(PROTOCOLS[name], train, test, options)
+        return answer() if name in SHARED else options.ranks.from_first(answer)
+
+    return {name: asked(name) for name in protocols}
 
 
 def network_scores(
@@ -99,8 +113,12 @@ def network_scores(
     known: Mapping[str, NetworkProtocol] = NETWORK_PROTOCOLS,
 ) -> dict[str, dict[str, Any]]:
     """Figures of the asked protocols that need the network itself; each has a copy of its own."""
+
+    def asked(protocol: NetworkProtocol) -> dict[str, Any]:
+        return protocol(replace(subject, encoder=copy.deepcopy(subject.encoder)), options)
+
     return {
-        name: protocol(replace(subject, encoder=copy.deepcopy(subject.encoder)), options)
+        name: options.ranks.from_first(partial(asked, protocol))
         for name, protocol in known.items()
         if name in protocols
     }

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,7 @@ from nearfar.evaluate.splits import Embed, HeldOutPart, TwoSets, facts_of, held_
 from nearfar.intervals import CONFIDENCE
 from nearfar.modalities import Instances
 from nearfar.modalities.base import MakeViews, Measure
+from nearfar.ranks import ALONE, Ranks
 from nearfar.run.answers import without_answers
 from nearfar.run.features import (
     cached_features,
@@ -79,10 +80,13 @@ def evaluate_run(
         train = None if train is None else locate(train, columns=columns)
         data = None if data is None else train if same else locate(data, columns=columns)
     measures = run.modality.measures()
-    told = Options(k=k, temperature=temperature, seed=seed, **options)
+    ranks: Ranks = getattr(run, "ranks", ALONE)
+    told = Options(k=k, temperature=temperature, seed=seed, ranks=ranks, **options)
     other = {"features": features} if features != "pooled" else {}
     other |= {"image_size": image_size} if image_size is not None else {}  # type: ignore[dict-item]
     asked = Asked(run, train, data, same_labels, features, image_size)
+    if ranks.several:  # opening data takes all of them, so it is done before anything is done by one
+        _ = asked.sets, asked.trained_on
     result: dict[str, Any] = {}
     if not set(protocols) & {*PROTOCOLS, *NETWORK_PROTOCOLS}:
         result = _without_labels(asked, protocols, baselines, told)
@@ -96,7 +100,8 @@ def evaluate_run(
         result["input"] = _input(asked)
     if unfinished := getattr(run, "unfinished", ""):
         result["unfinished"] = unfinished
-    record(run.path / "evaluation.json", result)
+    if ranks.first:
+        record(run.path / "evaluation.json", result)
     return without_answers(result)
 
 
@@ -225,7 +230,8 @@ def _by_protocols(
         """What the features say, and what the network does where a protocol asks for that."""
         found: dict[str, dict[str, Any]] = {}
         if _any(protocols, PROTOCOLS):
-            found = judged(_embedding(network, asked.plain, cache), asked.unseen if trained else True)
+            embed = _embedding(network, asked.plain, cache, options.ranks)
+            found = judged(embed, asked.unseen if trained else True)
         for known in (NETWORK_PROTOCOLS, UNLABELLED_PROTOCOLS):
             if _any(protocols, known):
                 fit, ask = split.labelled()
@@ -285,7 +291,9 @@ def _measured(
     seen = asked.train is None and train.fingerprint == test.fingerprint
     tested = facts_of(test, f"{test.name}, the training {run.modality.holds} itself" if seen else None)
     facts = {"train": facts_of(train), "test": tested, "split": None}
-    learned = {name: measure.learned(method, test, views, device=device, seed=seed)}
+    ranks: Ranks = getattr(run, "ranks", ALONE)
+    learn = partial(measure.learned, method, test, views, device=device, seed=seed)
+    learned = {name: ranks.from_first(learn)}
     if (
         result and result["test"] != tested
     ):  # the protocols hold labelled ones out, this asks about all of them
@@ -294,7 +302,8 @@ def _measured(
         return {**facts, **result, **learned}
     both = dict(result.get("baselines", {}))
     for kind, figures in measure.baselines.items():
-        both[kind] = {**both.get(kind, {}), name: figures(train, test, views, seed=seed)}
+        ask = partial(figures, train, test, views, seed=seed)
+        both[kind] = {**both.get(kind, {}), name: ranks.from_first(ask)}
     return {**facts, **result, **learned, "baselines": both}
 
 
@@ -305,12 +314,12 @@ def _same(one: Any, other: Any) -> bool:
     )
 
 
-def _embedding(encoder: nn.Module, plain: MakeViews, cache: Path) -> Embed:
+def _embedding(encoder: nn.Module, plain: MakeViews, cache: Path, ranks: Ranks) -> Embed:
     device = next((value.device for value in encoder.parameters()), torch.device("cpu"))
 
     def embed(images: Instances) -> Tensor:
-        compute = lambda: features(encoder, images, plain, device=device)
-        return cached_features(cache, features_key(encoder, images, plain), compute)
+        compute = lambda: features(encoder, images, plain, device=device, ranks=ranks)
+        return cached_features(cache, features_key(encoder, images, plain), compute, ranks)
 
     return embed
 

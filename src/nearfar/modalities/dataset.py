@@ -13,7 +13,7 @@ import numpy as np
 from jaxtyping import Int, Int64
 
 from nearfar.errors import UserError
-from nearfar.randomness import order, windowed_order
+from nearfar.randomness import first_of_windowed_order, order, windowed_order
 from nearfar.splits import apportioned, at_least_one, held_out
 
 
@@ -146,12 +146,18 @@ class DataSet:
         """The order in which an epoch visits the set: a shuffle, or, where rows are read by blocks, one within a window of those."""
         if self.blocks is None:
             return order(seed, epoch, len(self))
-        block = np.searchsorted(self.blocks.starts, self.rows, side="right")
-        return windowed_order(seed, epoch, block, self.blocks.window)
+        return windowed_order(seed, epoch, self._block(), self.blocks.window)
+
+    def _block(self) -> Int[np.ndarray, "instance"]:
+        """The number of the block that each instance is in."""
+        starts = np.empty(0) if self.blocks is None else self.blocks.starts
+        return np.searchsorted(starts, self.rows, side="right")
 
     def sample(self, seed: int, draw: int, count: int) -> Int[np.ndarray, "instance"]:
-        """Rising row numbers of `count` instances, or of all."""
-        return np.sort(self.order(seed, draw)[:count])
+        """Rising row numbers of `count` instances, or of all: those that `order` begins with."""
+        if self.blocks is None:
+            return np.sort(order(seed, draw, len(self))[:count])
+        return np.sort(first_of_windowed_order(seed, draw, self._block(), self.blocks.window, count))
 
     def subset(self, index: Int[np.ndarray, "instance"]) -> Self:
         """The instances with these row numbers, as a data set of its own; the content is shared."""

@@ -14,11 +14,20 @@ from nearfar.run.trained import Run
 
 
 def write_embedding(run: Run, data: str, out: Path) -> tuple[int, int]:
-    """Writes `path`, `label` and `class` (where there are labels) and `feature`; returns rows and width."""
+    """Writes `path`, `label` and `class` (where there are labels) and `feature`; returns rows and width. Of several ranks that share the
+    work the first writes."""
     images = run.images(data)
     parts = feature_batches(
-        run.encoder(), images, run.plain(), device=run.device, workers=run.settings.workers
+        run.encoder(),
+        images,
+        run.plain(),
+        device=run.device,
+        workers=run.settings.workers,
+        ranks=run.ranks,
     )
+    if not run.ranks.first:
+        shapes = [part.shape for part in parts]
+        return sum(shape[0] for shape in shapes), shapes[-1][1]
     place = width = 0
     writer: pq.ParquetWriter | None = None
     try:

@@ -63,12 +63,24 @@ def feature_batches(
     device: torch.device | str = "cpu",
     workers: int = 2,
     precision: Literal["fp32", "bf16"] = "fp32",
+    ranks: Ranks = ALONE,
 ) -> Iterator[Float[Tensor, "image dim"]]:
-    """The same, a batch at a time, by one rank; those that are not finite are counted to the end, and then refused."""
-    wrong = 0
-    for part in _embedded(encoder, images, plain, batch_size, device, workers, precision):
-        wrong += _not_finite(part)
-        yield part
+    """The same, a batch at a time, in order; those that are not finite are counted to the end, and then refused. Several ranks take
+    turns with the batches, and each gets all of them."""
+    count = -(-len(images) // batch_size)
+    mine = images
+    if count < ranks.world:  # everybody takes all
+        ranks = ALONE
+    elif ranks.several:
+        turns = np.arange(len(images)) // batch_size % ranks.world
+        mine = cast(DataSet, images).subset(np.flatnonzero(turns == ranks.rank))
+    parts = _embedded(encoder, mine, plain, batch_size, device, workers, precision)
+    wrong, part = 0, torch.empty(0)
+    for _ in range(-(-count // ranks.world)):
+        part = next(parts, part[:0])  # in the last turn there may be none left
+        everyones = ranks.everyones(part)
+        wrong += _not_finite(everyones)
+        yield from everyones.split(batch_size)
     _check_finite(wrong, images)
 
 
@@ -150,19 +162,21 @@ def _view_digest(plain: MakeViews) -> bytes:
 
 
 def cached_features(
-    folder: Path, key: str, compute: Callable[[], Float[Tensor, "image dim"]]
+    folder: Path, key: str, compute: Callable[[], Float[Tensor, "image dim"]], ranks: Ranks = ALONE
 ) -> Float[Tensor, "image dim"]:
-    """The features stored in `folder` under `key`, computed and stored if they are not there whole.
+    """The features stored in `folder` under `key`, computed and stored if they are not there whole, for each of the ranks that share the
+    computation.
 
     A file whose numbers do not match the digest beside them is never trusted: it is computed again. Where
     nothing can be written the features are still returned.
     """
     path = folder / f"{key}.safetensors"
     stored = _read(path)
-    if stored is not None:
+    if ranks.agreed("missing" if stored is None else None) is None and stored is not None:
         return stored
     fresh = compute()
-    _write(path, fresh)
+    if ranks.first:
+        _write(path, fresh)
     return fresh
 
 

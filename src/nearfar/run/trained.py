@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from nearfar.data import Columns, Limits, Located, locate
 from nearfar.data.aside import few_labelled, kept_aside
+from nearfar.data.together import opened_by_all
 from nearfar.data.unscanned import examined
 from nearfar.encoders.kept import Kind, features_of
 from nearfar.errors import UserError
@@ -19,6 +20,7 @@ from nearfar.method import Method
 from nearfar.modalities import DataSet, Description, Modality
 from nearfar.modalities.base import MakeViews, PlainView
 from nearfar.parts import unknown
+from nearfar.ranks import ALONE, Ranks
 from nearfar.recipes.build import NONE, build_method, describe
 from nearfar.recipes.choices import CHOICES
 from nearfar.recipes.given import METHOD, TAKEN, VIEWS, Objects, check_given, differences, given, wanted
@@ -34,14 +36,19 @@ class Run:
     """What `nearfar pretrain` left in a folder. Nothing is read before it is asked for.
 
     `objects` are those the run was made with that no file holds: `method`, or a `backbone`, parts by room, `views`. `data` are
-    the run's own where they are no file either.
+    the run's own where they are no file either. `ranks`: the processes that have all opened the run and share what is asked of it.
     """
 
     def __init__(
-        self, path: Path, settings: Settings, objects: Objects = NONE, data: Located | None = None
+        self,
+        path: Path,
+        settings: Settings,
+        objects: Objects = NONE,
+        data: Located | None = None,
+        ranks: Ranks = ALONE,
     ) -> None:
         self.folder = RunFolder(path)
-        self.settings, self.objects, self.data = settings, objects, data
+        self.settings, self.objects, self.data, self.ranks = settings, objects, data, ranks
         self._sets: dict[str, DataSet] = {}
         self._remembered: DataSet | None = None
         self._opened: dict[
@@ -49,15 +56,26 @@ class Run:
         ] = {}  # as training sees them, by the fingerprint of what is evaluated
 
     @classmethod
-    def open(cls, path: str | Path, *, data: Any = None, labels: Any = None, **objects: Any) -> "Run":
+    def open(
+        cls,
+        path: str | Path,
+        *,
+        data: Any = None,
+        labels: Any = None,
+        ranks: Ranks = ALONE,
+        **objects: Any,
+    ) -> "Run":
         """The run in a folder. One that was made with objects of Python needs them again, as they were given to `pretrain`:
-        `Run.open("runs/own", backbone=my_module, data=my_dataset)`, `Run.open("runs/mine", method=my_method)`."""
+        `Run.open("runs/own", backbone=my_module, data=my_dataset)`, `Run.open("runs/mine", method=my_method)`.
+
+        Under torchrun every process may open it with `ranks=nearfar.ranks.join()`: they then share the work of opening data, embedding
+        and looking for neighbours, so all must ask for the same."""
         folder = RunFolder(Path(path))
         if not folder.config.is_file():
             raise UserError(f"{path} is not a run: it has no config.yaml; make one with nearfar pretrain")
         settings = folder.settings()
         again = _given_again(settings, objects, folder.path)
-        return cls(folder.path, settings, again, None if data is None else locate(data, labels))
+        return cls(folder.path, settings, again, None if data is None else locate(data, labels), ranks)
 
     @property
     def path(self) -> Path:
@@ -93,7 +111,7 @@ class Run:
         found = checkpoints.load_step(self.folder.checkpoints, step)
         if found is None:
             raise UserError(f"{self.path}/ckpt holds no valid checkpoint of step {step}")
-        then = Run(self.path, self.settings, self.objects, self.data)
+        then = Run(self.path, self.settings, self.objects, self.data, self.ranks)
         then._sets, then._opened, then._remembered = self._sets, self._opened, self._remembered
         then.__dict__["_loaded"] = facts.checked(found)
         return then
@@ -118,7 +136,7 @@ class Run:
     def device(self) -> torch.device:
         """The device of the settings, or, on a machine that has not got it, the best there is."""
         try:
-            return pick_device(self.settings.device)
+            return pick_device(self.settings.device, self.ranks.local if self.ranks.several else None)
         except UserError:
             return pick_device("auto")
 
@@ -195,8 +213,8 @@ class Run:
         options = self.modality.opening(self.settings.views, self.settings.image_size, self.description)
         limits = Limits(max_bad_share=self.settings.max_bad_share, scans=self.folder.cache)
         own = self._remembered if spec is None else None
-        opened = located.open(limits, **options) if own is None else own
-        usable = examined(opened, self.folder.cache, self.settings.workers)
+        opened = opened_by_all(located, limits, options, self.ranks) if own is None else own
+        usable = examined(opened, self.folder.cache, self.settings.workers, self.ranks)
         usable = self.modality.adapted(usable, self.description, str(self.path))
         self._opened[usable.fingerprint] = opened
         if named:
@@ -234,6 +252,7 @@ class Run:
             self.plain(),
             device=self.device,
             workers=self.settings.workers,
+            ranks=self.ranks,
         )
 
     def embed_at(self, step: int, data: Any) -> Tensor:

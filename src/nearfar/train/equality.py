@@ -23,6 +23,7 @@ from torch import Tensor
 from nearfar.data import Limits, locate
 from nearfar.ranks import ALONE, Ranks, join
 from nearfar.resolve import resolve
+from nearfar.sharding import whole
 from nearfar.train.prepare import described, embedded, prepare, prime
 
 STEPS, PER_RANK, INSTANCES = 5, 8, 48
@@ -45,6 +46,8 @@ CASES: dict[str, dict[str, Any]] = {
     "simclr-ring sample": {"recipe": "simclr-ring", "selection": {"sample": 5}},
     "simclr dv": {"recipe": "simclr", "bound": {"name": "dv", "momentum": 0.9}},
     "dim adversarial": {"recipe": "dim", "prior": "adversarial"},
+    "moco fsdp": {"recipe": "moco", "sharding": "fsdp"},
+    "dim fsdp": {"recipe": "dim", "sharding": "fsdp"},
 }
 
 
@@ -75,13 +78,15 @@ def compare(
     steps: int = STEPS,
     precision: torch.dtype = torch.float64,
     batch_size: int | None = None,
+    again: bool = False,
 ) -> dict[str, dict[str, float]]:
     """For each case the largest difference in loss, the relative one of the gradient and the largest of a weight, between one process
-    and `world` of them, which are started on this machine."""
+    and `world` of them, which are started on this machine; with `again` also the largest difference of anything between two runs of
+    the `world`."""
     with tempfile.TemporaryDirectory() as folder:
         batch_size = batch_size or world * PER_RANK
         make_data(Path(folder), max(INSTANCES, 2 * batch_size))
-        start(world, _one, world, folder, dict(cases), steps, precision, batch_size)
+        start(world, _one, world, folder, dict(cases), steps, precision, batch_size, again)
         return json.loads((Path(folder) / "found.json").read_text())
 
 
@@ -102,6 +107,7 @@ def _one(
     steps: int,
     precision: torch.dtype,
     batch_size: int,
+    again: bool,
 ) -> None:
     torch.set_num_threads(1)
     dist.init_process_group(
@@ -110,9 +116,12 @@ def _one(
     ranks, found = join(), {}
     for name, case in cases.items():
         together = trajectory(case, Path(folder), ranks, steps, precision, batch_size)
+        rerun = trajectory(case, Path(folder), ranks, steps, precision, batch_size) if again else None
         if ranks.first:
             alone = trajectory(case, Path(folder), ALONE, steps, precision, batch_size)
             found[name] = together.differences(alone)
+            if rerun is not None:
+                found[name]["rerun_difference"] = max(together.differences(rerun).values())
     if ranks.first:
         (Path(folder) / "found.json").write_text(json.dumps(found))
     ranks.wait()
@@ -155,8 +164,8 @@ def trajectory(
             trainer.method.refresh(lambda: embedded(trainer, images, known), trainer.progress)
             losses.append(trainer.train_step(trainer.here(batch)).loss)
             if trainer.step == 1:
-                gradient = _flat([w.grad for w in trainer.method.parameters() if w.grad is not None])
-    return Trajectory(losses, gradient, _flat([w.detach() for w in trainer.method.parameters()]))
+                gradient = _flat([whole(w.grad) for w in trainer.method.parameters() if w.grad is not None])
+    return Trajectory(losses, gradient, _flat([whole(w.detach()) for w in trainer.method.parameters()]))
 
 
 def _flat(tensors: list[Tensor]) -> Tensor:

@@ -18,6 +18,7 @@ from nearfar.errors import UserError
 from nearfar.method import Method
 from nearfar.run.checkpoints import under
 from nearfar.run.trained import Run
+from nearfar.sharding import spread
 from nearfar.untrusted import check_regular
 
 # what files put before the names of weights, and what we put before timm's
@@ -38,7 +39,7 @@ def _from_run(method: Method, init: str) -> str:
         raise UserError(f"init was {init}, which has taken no step yet; train it first")
     own, theirs = method.encoders.state_dict(), under(run.weights(), "encoders.")  # type: ignore[attr-defined]
     if _shapes(own) == _shapes(theirs):
-        method.encoders.load_state_dict(theirs)  # type: ignore[attr-defined]
+        method.encoders.load_state_dict(spread(method.encoders, theirs))  # type: ignore[attr-defined]
         return f"started from all networks of {init}"
     _into_backbones(method, run.encoder().state_dict(), init)
     return f"started from the backbone of {init}"
@@ -76,7 +77,7 @@ def _into_backbones(method: Method, weights: Mapping[str, Tensor], init: str) ->
     inside: list[nn.Module] = [m for m in method.encoders.modules() if type(m) is type(backbone)]  # type: ignore[attr-defined]
     for module in {id(m): m for m in (backbone, *inside)}.values():
         if _shapes(module.state_dict()) == shapes:
-            module.load_state_dict({**module.state_dict(), **fitting})
+            module.load_state_dict({**module.state_dict(), **spread(module, fitting)})
 
 
 def _renamed(

@@ -22,6 +22,7 @@ from nearfar.method import Method
 from nearfar.run import checkpoints
 from nearfar.run.folder import RunFolder
 from nearfar.schedules import Progress
+from nearfar.sharding import gathered
 from nearfar.train.logs import Display, Log, Silence
 from nearfar.train.monitors import Diverged, readings
 from nearfar.train.rows import finite, held_out_line, held_out_row, train_row
@@ -65,8 +66,7 @@ def train(
                 loop.step(trainer.here(batch), requests)
     except Diverged as diverged:
         with suppress(UserError):  # a full disk is not the reason why this run ends
-            if trainer.ranks.first:
-                dump(trainer, RunFolder(folder).diverged, facts)
+            dump(trainer, RunFolder(folder).diverged, facts)
         raise Diverged(f"{diverged}; {what_is_kept(folder)}") from None
     finally:
         stream.close()
@@ -135,6 +135,10 @@ class Loop:
     def measure(self) -> None:
         """Asks what was not trained on: the held-out estimate, which rank 0 makes while the others wait, and the probe, for which all
         embed a share."""
+        with gathered(self.trainer.method):
+            self._measure()
+
+    def _measure(self) -> None:
         trainer, looks = self.trainer, self.looks
         now = {"step": trainer.step, "epoch": trainer.progress.epoch}
         asked = looks.estimate if trainer.ranks.first else None
@@ -179,10 +183,10 @@ class Loop:
         return True
 
     def write(self) -> None:
+        tensors, own = self.trainer.state()
         if not self.trainer.ranks.first:
             return
         self.log.durable()
-        tensors, own = self.trainer.state()
         self.saving.submit(
             partial(
                 checkpoints.save,
@@ -215,7 +219,8 @@ def what_is_kept(folder: Path) -> str:
 def dump(trainer: Trainer, folder: Path, facts: dict[str, Any]) -> None:
     """The state at divergence, beside the checkpoints and never among them."""
     tensors, own = trainer.state()
-    checkpoints.save(folder, trainer.step, tensors, {**facts, **own}, keep=1)
+    if trainer.ranks.first:
+        checkpoints.save(folder, trainer.step, tensors, {**facts, **own}, keep=1)
 
 
 def is_due(trainer: Trainer, every: float) -> bool:

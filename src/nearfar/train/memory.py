@@ -13,6 +13,7 @@ from nearfar.buffers import uses_batch_statistics
 from nearfar.errors import UserError
 from nearfar.machine import memory_available, memory_held
 from nearfar.settings import in_units
+from nearfar.sharding import own_part
 from nearfar.train.trainer import Trainer
 from nearfar.types import Batch
 
@@ -62,7 +63,7 @@ def _sentence(trainer: Trainer, fits: int, count: int, needed: int, room: int) -
 def _room(trainer: Trainer, pixels: int) -> int | None:
     """Bytes that encoding may take; None where nobody can tell. Batches made ahead and an optimiser's state are still to come."""
     settings = trainer.settings
-    weights = _bytes([w for w in trainer.method.parameters() if w.requires_grad])
+    weights = _bytes([own_part(w) for w in trainer.method.parameters() if w.requires_grad])
     to_come = STATES * weights + (settings.workers + 3) * pixels
     if settings.memory is None:
         free = memory_free(trainer.device)

@@ -20,6 +20,7 @@ from nearfar.run.features import shared_batches
 from nearfar.run.trained import fresh_method, views_of
 from nearfar.schedules import Adaptive, Progress, at, written
 from nearfar.settings import Settings
+from nearfar.sharding import gathered
 from nearfar.train.trainer import Trainer, seed_step
 from nearfar.types import Batch, Grouping
 
@@ -148,7 +149,7 @@ def embedded(trainer: Trainer, data: DataSet, known: Description) -> torch.Tenso
     """What the key network says of every image in plain view, in order; no network moves. Ranks share the batches."""
     mine, gather = shared_batches(data, trainer.settings.batch_size, trainer.ranks)
     plain = trainer.settings.modality.plain(trainer.settings.views, known, trainer.device)
-    with frozen(trainer.method):
+    with frozen(trainer.method), gathered(trainer.method):
         parts = [
             trainer.method.embed(_shown(trainer, plain.as_views(view, 1)[0])).cpu()
             for view in plain_views(mine, plain, trainer.settings.batch_size, trainer.settings.workers)

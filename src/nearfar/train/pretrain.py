@@ -11,6 +11,7 @@ import torch
 
 from nearfar.data import Columns, Limits, Located, Stream, locate
 from nearfar.data.aside import few_labelled, kept_aside
+from nearfar.data.together import opened_by_all
 from nearfar.data.unscanned import found_so_far
 from nearfar.encoders import parameters_of
 from nearfar.errors import UserError
@@ -31,6 +32,7 @@ from nearfar.run.trained import (
     views_of,
 )
 from nearfar.settings import MAY_CHANGE, Settings
+from nearfar.sharding import is_sharded
 from nearfar.train.defaults import resolve_here
 from nearfar.train.init import start_from
 from nearfar.train.logs import Display
@@ -43,7 +45,7 @@ from nearfar.train.prepare import (
     prime,
 )
 from nearfar.train.probes import check_heard, make_probe
-from nearfar.train.several import of_first, opened_by_all
+from nearfar.train.several import of_first
 from nearfar.train.trainer import Trainer
 from nearfar.train.unseen import make_estimate, never_trained_on
 
@@ -206,7 +208,9 @@ def make_ready(
     if restored:
         resume(trainer, restored, folder.path)
     begun_from = start_from(trainer.method, settings.init) if settings.init and not restored else None
-    ranks.copy_first(list(trainer.method.state_dict().values()))  # modules that somebody made began anyhow
+    # modules that somebody made began anyhow; those that are spread were made equal before
+    held = [value for value in trainer.method.state_dict().values() if not is_sharded(value)]
+    ranks.copy_first(held)
     before_chunk = restored.facts.get("encode_chunk") if restored else None
     chunk, in_parts = choose_chunk(trainer, stream.few(MEASURED), before_chunk)
     trainer.method.encoding = replace(trainer.method.encoding, chunk=chunk)
@@ -215,11 +219,11 @@ def make_ready(
         probe,
         make_estimate(images, aside, known, settings, device, unseen, objects),
     )
-    held = 0 if aside is None else len(aside)
+    left_out = 0 if aside is None else len(aside)
     return Ready(
         everything,
         images,
-        held,
+        left_out,
         known,
         trainer,
         stream,

@@ -7,13 +7,13 @@ covers dropout and sampled negatives. So resuming is loading, and a resumed run 
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from nearfar import optimisers
+from nearfar import optimisers, sharding
 from nearfar.method import Method
 from nearfar.run import checkpoints
 from nearfar.run.facts import fits
@@ -57,6 +57,9 @@ class Trainer:
         self.ranks = method.encoding.ranks
         if precision is torch.float64:
             self.method.double()
+        self.sharded = settings.sharding == "fsdp" and self.ranks.several
+        if self.sharded:
+            sharding.shard(cast(nn.Module, method.encoders), self.ranks, device)
         self.steps_per_epoch = steps_per_epoch
         self.steps = settings.epochs * steps_per_epoch
         self.step = 0
@@ -109,11 +112,18 @@ class Trainer:
             "train longer, or renew them sooner."
         )
 
-    def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Everything a checkpoint must hold to go on as if never stopped."""
+    def tensors(self) -> dict[str, Tensor]:
+        """Every tensor of the state, live, and spread over ranks where weights are."""
         tensors = {f"method/{name}": tensor for name, tensor in self.method.state_dict().items()}
         moments = optimisers.state_tensors(self.optimizer, self.method)
-        tensors |= {f"optimizer/{name}": tensor for name, tensor in moments.items()}
+        return tensors | {f"optimizer/{name}": tensor for name, tensor in moments.items()}
+
+    def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Everything a checkpoint must hold to go on as if never stopped. Where weights are spread, every rank must ask, and the first
+        alone gets all of it: it is the one that writes."""
+        tensors = self.tensors()
+        if self.sharded:  # one at a time, so that no rank but the first ever holds more than one of them
+            tensors = {name: self._for_first(tensor) for name, tensor in tensors.items()}
         facts = {
             "step": self.step,
             "optimizer": self.settings.optimizer,
@@ -126,11 +136,15 @@ class Trainer:
         }
         return tensors, facts
 
+    def _for_first(self, tensor: Tensor) -> Tensor:
+        all_of_it = sharding.whole(tensor)
+        return all_of_it.cpu() if self.ranks.first else sharding.own_part(tensor)
+
     def restore(self, tensors: dict[str, Tensor], facts: dict[str, Any]) -> None:
         stored = checkpoints.under(tensors, "method/")
         if not fits(self.method, stored):
             raise ValueError("other tensors than the settings describe")
-        self.method.load_state_dict(stored)
+        self.method.load_state_dict(sharding.spread(self.method, stored))
         if (
             facts["optimizer"] == self.settings.optimizer
         ):  # moments of another optimiser mean nothing to this one
@@ -169,7 +183,8 @@ class Trainer:
         self.optimizer.zero_grad(set_to_none=True)
         outcome.loss.backward()
         loss = outcome.loss.detach().clone()
-        self.ranks.average_gradients(self.method.parameters(), loss)
+        whole = [weight for weight in self.method.parameters() if not sharding.is_sharded(weight)]
+        self.ranks.average_gradients(whole, loss)
         return outcome, float(loss), optimisers.clip(self.method.parameters(), self.settings.clip)
 
     def sound(self, batch: Batch, taken: Step) -> bool:
@@ -178,7 +193,9 @@ class Trainer:
 
         Changes nothing: forward is pure, and generators are set anew at every step.
         """
-        if not self.finite.steady or checkpoints.not_finite(self.state()[0], self.unbounded):
+        own = {name: sharding.own_part(tensor) for name, tensor in self.tensors().items()}
+        unsound = not self.finite.steady or checkpoints.not_finite(own, self.unbounded)
+        if unsound if not self.sharded else self.ranks.agreed("not finite" if unsound else None):
             return False
         _, loss, norm = self._differentiated(batch, taken.progress)
         self.optimizer.zero_grad(set_to_none=True)

@@ -127,7 +127,9 @@ def copies(aside: DataSet, images: DataSet, settings: Settings, known: Descripti
     plain = settings.modality.plain(settings.views, known, torch.device("cpu"))
 
     def digests(data: DataSet) -> list[bytes]:
-        rows = (row for view in plain_views(data, plain, settings.batch_size, 0) for row in view)
+        rows = (
+            row for view in plain_views(data, plain, settings.batch_size, settings.workers) for row in view
+        )
         return [hashlib.sha256(row.contiguous().numpy().tobytes()).digest() for row in rows]
 
     some = images.subset(images.sample(settings.seed, HELD_OUT_DRAW + 2, LOOKED_AT))
