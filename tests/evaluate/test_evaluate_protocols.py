@@ -110,6 +110,11 @@ def test_retrieval_is_average_precision_by_scikit_learn(sets: tuple[Labelled, La
     assert found["map"] == pytest.approx(np.mean(precision), abs=1e-4)
     for k in (1, 5, 10):
         assert found[f"recall@{k}"] == pytest.approx(np.mean([row[:k].any() for row in first]))
+        assert found["intervals"][f"recall@{k}"] == wilson(found[f"recall@{k}"], 60)
+    half = 2.0009954 * np.std(precision, ddof=1) / math.sqrt(60)  # Student's t with 59 degrees, 97.5 %
+    assert found["intervals"]["map"] == pytest.approx(
+        [np.mean(precision) - half, np.mean(precision) + half], abs=1e-4
+    )
 
 
 def test_the_calibration_error_is_that_of_torchmetrics() -> None:
@@ -232,6 +237,8 @@ def test_frozen_means_frozen(run: nf.Run, monkeypatch: pytest.MonkeyPatch) -> No
     assert result["information"]["certificate"]["status"] == "not covered", "its pixels were trained on"
     assert result["baselines"]["pixels"]["information"]["certificate"]["status"] == "proven"
     assert result["finetune"]["interval"] == wilson(result["finetune"]["top1"], 32)
+    assert result["finetune"]["layer_decay"] == 0.7
+    assert result["baselines"]["untrained"]["finetune"]["layer_decay"] == 1, "nothing to keep from scratch"
     assert math.isfinite(result["quality"]["lidar"])
     assert len(table(result).splitlines()) > 30
 

@@ -232,6 +232,35 @@ def test_the_hub_gets_the_folder_as_it_is(
     assert (sent["repo_id"], sent["folder_path"]) == ("owner/name", folder)
 
 
+def test_push_to_hub_sends_what_can_be_opened_again(
+    small: nf.Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """huggingface_hub's own `push_to_hub`, with a folder in place of the server: what arrives is the export, and opens."""
+    import shutil
+    from types import SimpleNamespace
+
+    import huggingface_hub
+
+    hub = tmp_path / "hub"
+
+    def upload(self: Any, *, repo_id: str, folder_path: Path, **_: Any) -> str:
+        shutil.copytree(folder_path, hub / repo_id)
+        return repo_id
+
+    monkeypatch.setattr(
+        huggingface_hub.HfApi, "create_repo", lambda self, repo_id, **_: SimpleNamespace(repo_id=repo_id)
+    )
+    monkeypatch.setattr(huggingface_hub.HfApi, "upload_folder", upload)
+    folder = nf.export(small, tmp_path / "out")
+    nf.Encoder.from_pretrained(folder).push_to_hub("owner/name")
+    arrived = hub / "owner/name"
+    for path in folder.iterdir():
+        assert (arrived / path.name).read_bytes() == path.read_bytes(), path.name
+    views = torch.randn(2, 3, 16, 16)
+    with torch.no_grad():
+        torch.testing.assert_close(nf.Encoder.from_pretrained(arrived)(views), small.encoder()(views))
+
+
 def test_the_projector_reads_what_is_written(small: nf.Run, data: Path, tmp_path: Path) -> None:
     from google.protobuf import text_format
     from tensorboard.plugins.projector import ProjectorConfig

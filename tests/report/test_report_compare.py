@@ -64,6 +64,19 @@ def test_pairs_are_tested_on_the_instances_they_share(
     assert all(one.samples == 500 for one in classes.rows)
 
 
+def test_runs_that_differ_in_their_seed_have_a_mean_and_a_deviation(make_run: Make, make_result: Make) -> None:
+    def made(name: str, seed: int, top1: float, **more: Any) -> Any:
+        told = {"results": [without_answers(make_result(top1, None))]}
+        return make_run(name, data=GONE, evaluation=told, options={"seed": seed, **more})
+
+    runs = [made("a", 0, 0.5), made("b", 1, 0.6), made("c", 2, 0.7), made("d", 0, 0.9, epochs=7)]
+    (table,) = tables_of([gather(run, Detail()) for run in runs])
+    (group,) = table.seeds
+    assert group.places == (0, 1, 2)
+    assert group.cells[0] == pytest.approx((0.6, 0.1, 3))
+    assert table.columns[0].best == 0.9
+
+
 def test_other_instances_under_the_same_name_are_not_paired(two: list[Any]) -> None:
     """Answers whose truth differs are not about the same instances, whatever the result claims."""
     told = two[1].evaluation["results"][0]["knn"]

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from nearfar.data import named, tables
+from nearfar.data import idx, named, tables
 from nearfar.data.folder import Entry, Folder, Listing, printable
 from nearfar.data.packed import Packed, find_packed
 from nearfar.data.parquet import Columns, Parquet, columns_of
@@ -24,10 +24,10 @@ from nearfar.modalities.base import Arrays
 from nearfar.modalities.labels import Labels, class_numbers
 from nearfar.untrusted import check_regular
 
-NAMES = ("digits", "glyphs", "glyphs:train", "glyphs:test", "cifar10:ROOT")
+NAMES = ("digits", "glyphs", "glyphs:train", "glyphs:test", "cifar10:ROOT", "idx:FOLDER")
 _KINDS = (
     "a folder of images, of .wav or of .txt files, a TU folder of graphs, a .txt file, a Parquet file or folder, a .csv file, an .npz file, or one "
-    "of the names digits, glyphs:train, glyphs:test, cifar10:ROOT"
+    "of the names digits, glyphs:train, glyphs:test, cifar10:ROOT, idx:FOLDER"
 )
 NO_COLUMNS = Columns()
 _KEYS = {modality.key: modality for modality in MODALITIES.values() if modality.key}
@@ -91,7 +91,8 @@ def open_data(
     `spec` is a folder of images (nested as one likes; when every image lies in a first-level folder, those are
     the classes), a Parquet file or a folder of them in the Hugging Face image convention, an `.npz` with
     `images` and maybe `labels`, a name (`digits`, `glyphs:train`, `glyphs:test`, `cifar10:ROOT`, also
-    `cifar10:ROOT:test`; to open a folder that has such a name write `./digits`), or from Python an array
+    `cifar10:ROOT:test`; `idx:FOLDER` and `idx:FOLDER:test` for files like MNIST's; to open a folder that has such a name write
+    `./digits`), or from Python an array
     (n, h, w) or (n, h, w, c), alone or as (array, labels), a torch `Dataset` of images or (image, label), or data
     already opened.
 
@@ -212,8 +213,12 @@ def _named(spec: str, columns: Columns = NO_COLUMNS) -> Located:
     if spec in ("glyphs", "glyphs:train", "glyphs:test"):
         split = spec.partition(":")[2] or "train"
         return _later(f"glyphs:{split}", pictures, lambda: named.glyphs(split))
-    if spec.startswith("cifar10:"):
-        return _cifar10(spec, columns)
+    if spec.startswith(tuple(_SPLIT_SETS)):
+        prefix, _, root = spec.partition(":")
+        split = "train"
+        if root.endswith((":train", ":test")):
+            root, _, split = root.rpartition(":")
+        return _SPLIT_SETS[f"{prefix}:"](root, split, columns)
     if is_url(spec):
         return _url(spec, columns)
     path = Path(spec)
@@ -259,15 +264,21 @@ def _url(spec: str, columns: Columns) -> Located:
     return located
 
 
-def _cifar10(spec: str, columns: Columns) -> Located:
-    root = spec.removeprefix("cifar10:")
-    split = "train"
-    if root.endswith((":train", ":test")):
-        root, _, split = root.rpartition(":")
+def _cifar10(root: str, split: str, columns: Columns) -> Located:
+    name = f"cifar10:{root}:{split}"
     files = named.cifar10_files(root, split)
     if files[0].suffix == ".bin":
-        return _later(spec, _with_axes(4), lambda: named.cifar10_binary(files, spec))
-    return _parquet(str(files[0].parent), [_entry(files[0])], 0, spec, columns)
+        return _later(name, _with_axes(4), lambda: named.cifar10_binary(files, name))
+    return _parquet(str(files[0].parent), [_entry(files[0])], 0, name, columns)
+
+
+def _idx(root: str, split: str, columns: Columns) -> Located:
+    path = idx.images_of(root, split)
+    return _later(f"idx:{root}:{split}", _with_axes(4), lambda: idx.read_idx(path))
+
+
+# sets of two splits in a folder: PREFIX:FOLDER, PREFIX:FOLDER:train or PREFIX:FOLDER:test
+_SPLIT_SETS: dict[str, Callable[[str, str, Columns], Located]] = {"cifar10:": _cifar10, "idx:": _idx}
 
 
 def _folder(spec: str, columns: Columns) -> Located:
@@ -290,6 +301,7 @@ def _folder(spec: str, columns: Columns) -> Located:
     raise UserError(
         f"data {spec!r}: the folder holds no images ({listing.others} other files); "
         f"expected {allowed}, or .parquet files.{' Tar files are read by nearfar pack.' if listing.tars else ''}"
+        f"{f' Files like those of MNIST are read as idx:{spec}.' if any(map(idx.is_images, os.listdir(spec))) else ''}"
     )
 
 
@@ -315,6 +327,8 @@ def _parquet(root: str, entries: list[Entry], ignored: int, name: str, columns: 
 
 def _file(path: Path, spec: str, columns: Columns) -> Located:
     suffix = path.suffix.lower()
+    if idx.is_images(path.name):
+        return _later(spec, _with_axes(4), lambda: idx.read_idx(path))
     if suffix == ".parquet":
         return _parquet(str(path.parent), [_entry(path)], 0, spec, columns)
     if suffix in READERS:

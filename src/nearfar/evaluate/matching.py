@@ -25,9 +25,9 @@ from nearfar.errors import UserError
 from nearfar.modalities import Instances
 
 _SHOWN = 5  # classes named in a sentence
-# the words that mark a split in the Hugging Face convention, no letter on either side, and the number of a shard
+# the words that mark a split in the Hugging Face convention (and in MNIST's files), no letter on either side, and the number of a shard
 _SPLIT = re.compile(
-    r"(?<![a-z])(train(ing)?|validation|valid|val|dev|test(ing)?|eval(uation)?)(?![a-z])", re.IGNORECASE
+    r"(?<![a-z])(train(ing)?|validation|valid|val|dev|test(ing)?|eval(uation)?|t10k)(?![a-z])", re.IGNORECASE
 )
 _SHARD = re.compile(r"-\d{5}-of-\d{5}(?=\.)")
 

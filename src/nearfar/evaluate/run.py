@@ -236,7 +236,9 @@ def _by_protocols(
             if _any(protocols, known):
                 fit, ask = split.labelled()
                 subject = asked.subject(network, fit, ask, trained)
-                found |= said(network_scores(subject, protocols, options, known), len(ask.labels))
+                # from scratch no stage has anything to keep, so all learn at one rate
+                told = options if trained else replace(options, layer_decay=1.0)
+                found |= said(network_scores(subject, protocols, told, known), len(ask.labels))
         return found
 
     result: dict[str, Any] = {**tried(encoder, True), **split.facts()}

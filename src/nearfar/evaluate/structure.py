@@ -6,10 +6,11 @@ import numpy as np
 import torch
 from torch.nn import functional
 
-from nearfar.evaluate.figures import over_draws
+from nearfar.evaluate.figures import mean_interval, over_draws
 from nearfar.evaluate.labels import Labelled
 from nearfar.evaluate.options import Options
 from nearfar.extras import need
+from nearfar.intervals import wilson
 
 RECALL_AT = (1, 5, 10)
 MOST_QUERIES = 2000  # that retrieval asks, drawn by the seed
@@ -55,7 +56,9 @@ def retrieval(train: Labelled, test: Labelled, options: Options) -> dict[str, An
         at_each = relevant.cumsum(1) / place
         precision.append((at_each * relevant).sum(1).double() / relevant.sum(1))
         first.append(torch.where(relevant.any(1), relevant.int().argmax(1), len(train)))
-    found = torch.cat(first)
+    found, precisions = torch.cat(first), torch.cat(precision)
     recall = {f"recall@{k}": float((found < k).double().mean()) for k in RECALL_AT}
-    # the nearest being of the asked class is 1-NN's accuracy, so it has an interval as any
-    return {**recall, "map": float(torch.cat(precision).mean()), "queries": len(asked)}
+    intervals = {name: wilson(share, len(asked)) for name, share in recall.items()}
+    if len(asked) > 1:
+        intervals["map"] = mean_interval(precisions.cpu())
+    return {**recall, "map": float(precisions.mean()), "intervals": intervals, "queries": len(asked)}

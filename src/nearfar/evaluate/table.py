@@ -81,9 +81,8 @@ def _cell(figure: str, figures: Mapping[str, Any]) -> str:
     if figure not in SHARES:
         error = figures.get("error") if figure == "nats" else None
         return f"{value:.3f}" + (f" ± {error:.3f}" if isinstance(error, (int, float)) else "")
-    if figure not in ("top1", "top5"):
-        return f"{100 * value:.1f} %"
-    interval = figures.get("interval" if figure == "top1" else "interval_top5")
+    interval = figures.get({"top1": "interval", "top5": "interval_top5"}.get(figure, ""))
+    interval = interval or figures.get("intervals", {}).get(figure)
     spread = f" ± {100 * figures['spread']:.1f}" if figure == "top1" and "spread" in figures else ""
     within = f" ({100 * interval[0]:.1f}–{100 * interval[1]:.1f})" if interval else ""
     return f"{100 * value:.1f}{spread} %{within}"

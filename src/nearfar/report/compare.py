@@ -6,11 +6,12 @@ Nothing is ranked across test sets: a pair of runs is compared only where both w
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
+from statistics import mean, stdev
 
 import numpy as np
 
 from nearfar.evaluate.paired import Paired, holm, paired
-from nearfar.report.facts import Gallery, Map, Neighbour, Picture, RunFacts, Score, Tested
+from nearfar.report.facts import Fact, Gallery, Map, Neighbour, Picture, RunFacts, Score, Tested
 from nearfar.run.answers import Answers
 
 MOST_CLASSES = 40  # listed, those that differ most
@@ -52,11 +53,20 @@ class Classes:
 
 
 @dataclass(frozen=True)
+class Seeds:
+    """Runs that differ in nothing but their seed; for each column mean, deviation (n - 1) and number of those that were tested."""
+
+    places: tuple[int, ...]
+    cells: tuple[tuple[float, float, int] | None, ...]
+
+
+@dataclass(frozen=True)
 class Compared:
     """Runs side by side on one test set: the only place where one may be called better than another."""
 
     tested: Tested
     columns: tuple[Column, ...]
+    seeds: tuple[Seeds, ...] = ()
     pairs: tuple[PairRow, ...] = ()
     classes: tuple[Classes, ...] = ()
 
@@ -102,7 +112,20 @@ def _compared(tested: Tested, columns: tuple[Column, ...], runs: Sequence[RunFac
         pairs += _pairs(column.protocol, answered)
         if len(answered) > 1 and (found := _classes(column.protocol, answered, tested, runs)) is not None:
             classes.append(found)
-    return Compared(tested, columns, tuple(pairs), tuple(classes))
+    return Compared(tested, columns, tuple(_over_seeds(runs, columns)), tuple(pairs), tuple(classes))
+
+
+def _over_seeds(runs: Sequence[RunFacts], columns: Sequence[Column]) -> list[Seeds]:
+    groups: dict[tuple[Fact, ...], list[int]] = {}
+    for place, run in enumerate(runs):
+        groups.setdefault(tuple(fact for fact in run.settings if fact.name != "seed"), []).append(place)
+    found = []
+    for places in groups.values():
+        top1 = [[score.top1 for at in places if (score := column.scores[at])] for column in columns]
+        cells = [(mean(one), stdev(one), len(one)) if len(one) > 1 else None for one in top1]
+        if any(cells):
+            found.append(Seeds(tuple(places), tuple(cells)))
+    return found
 
 
 def _pairs(protocol: str, answered: dict[int, Answers]) -> list[PairRow]:

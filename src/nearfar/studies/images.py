@@ -192,7 +192,7 @@ def _labels(images: Images) -> Int64[Tensor, "image"]:
 
 
 def _test_of(data: str) -> str:
-    if data.startswith("cifar10:"):
+    if data.startswith(("cifar10:", "idx:")):
         return f"{data.removesuffix(':train')}:test"
     if data in ("glyphs", "glyphs:train"):
         return "glyphs:test"

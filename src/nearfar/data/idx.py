@@ -1,0 +1,108 @@
+"""MNIST's own format, idx, in which sets of its kind come (MNIST, Fashion-MNIST, KMNIST, EMNIST): a header with the shape, then bytes.
+
+    train-images-idx3-ubyte.gz   train-labels-idx1-ubyte.gz   t10k-images-idx3-ubyte.gz   t10k-labels-idx1-ubyte.gz
+
+The shape is read, and compared with what the file may unpack to, before anything is unpacked.
+"""
+
+import gzip
+import math
+import os
+import re
+import struct
+import zlib
+from pathlib import Path
+
+import numpy as np
+from jaxtyping import UInt8
+
+from nearfar.data.folder import printable
+from nearfar.errors import UserError
+from nearfar.modalities.base import Arrays
+from nearfar.modalities.labels import Labels, class_numbers
+from nearfar.untrusted import check_regular, check_unpacked
+
+_IMAGES = re.compile(r"(.*?)images([-.])idx3-ubyte(\.gz)?", re.IGNORECASE)
+_SPLITS = {
+    "train": re.compile(r"(?<![a-z])train(?![a-z])", re.IGNORECASE),
+    "test": re.compile(r"(?<![a-z])(t10k|test)(?![a-z])", re.IGNORECASE),
+}
+_UBYTE = 8
+
+
+def is_images(name: str) -> bool:
+    return _IMAGES.fullmatch(name) is not None
+
+
+def images_of(root: str, split: str) -> Path:
+    """The one file of a folder that holds the split's images; unpacked where it lies there both ways."""
+    try:
+        names = sorted(os.listdir(root))
+    except (OSError, ValueError) as error:  # not there, not a folder, a null byte
+        reason = getattr(error, "strerror", None) or error
+        raise UserError(f"data {printable(f'idx:{root}')!r} cannot be opened: {reason}.") from error
+    images = [name for name in names if is_images(name)]
+    found = {name.removesuffix(".gz"): name for name in reversed(images) if _SPLITS[split].search(name)}
+    if len(found) == 1:
+        return Path(root) / found.popitem()[1]
+    if found:
+        raise UserError(
+            f"data 'idx:{root}:{split}': several files hold {split} images ({', '.join(sorted(found)[:5])}); give the path of one of them."
+        )
+    raise UserError(
+        f"data 'idx:{root}:{split}': the folder has no {split} images; expected a file such as "
+        f"{'train' if split == 'train' else 't10k'}-images-idx3-ubyte.gz{f', and it has {images[0]}' if images else ''}."
+    )
+
+
+def read_idx(path: Path) -> Arrays:
+    """The images of a file, and their labels where the file of the same name with `labels` and `idx1` lies beside it."""
+    images = _bytes_of(path, 3)
+    labelled: Labels = (None, ())
+    there = _labels_of(path)
+    if there is not None:
+        labels = _bytes_of(there, 1)
+        if len(labels) != len(images):
+            raise UserError(
+                f"{str(there)!r} has {len(labels):,} labels, and {path.name} has {len(images):,} images; expected as many."
+            )
+        labelled = class_numbers(labels, str(there))
+    return Arrays(images, labelled, tuple(f"{path.name}#{row}" for row in range(len(images))))
+
+
+def _labels_of(path: Path) -> Path | None:
+    named = _IMAGES.fullmatch(path.name)
+    assert named is not None  # `is_images` chose it
+    stem = path.with_name(f"{named[1]}labels{named[2]}idx1-ubyte")
+    places = (stem, stem.with_name(f"{stem.name}.gz"))
+    return next((place for place in places if place.exists()), None)
+
+
+def _bytes_of(path: Path, axes: int) -> UInt8[np.ndarray, "..."]:
+    """The array of an idx file: two zero bytes, the type, the number of axes, their lengths (big-endian), the values."""
+    try:
+        packed = check_regular(path)
+        opener = gzip.open if path.suffix.lower() == ".gz" else open
+        with opener(path, "rb") as file:
+            start = file.read(4)
+            if start != bytes((0, 0, _UBYTE, axes)):
+                raise UserError(
+                    f"{str(path)!r} begins with the bytes {start.hex(' ') or '(none)'}; expected 00 00 08 {axes:02x}, "
+                    f"those of an idx file of bytes with {axes} ax{'is' if axes == 1 else 'es'}."
+                )
+            lengths = file.read(4 * axes)
+            if len(lengths) < 4 * axes:
+                raise EOFError("it ends within its header")
+            shape = struct.unpack(f">{axes}I", lengths)
+            size = math.prod(shape)
+            check_unpacked(path, packed, size)
+            held = file.read(size + 1)  # one more than said, to see whether there is more
+    except (OSError, EOFError, zlib.error) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise UserError(f"{str(path)!r} cannot be read as idx: {reason}.") from error
+    if len(held) != size:
+        raise UserError(
+            f"{str(path)!r} holds {'more' if len(held) > size else f'{len(held):,}'} bytes after its header; "
+            f"its shape {' × '.join(map(str, shape))} needs {size:,}."
+        )
+    return np.frombuffer(held, dtype=np.uint8).reshape(shape)
