@@ -115,7 +115,7 @@ def test_numbers_are_read_alike_from_words_files_and_python(tmp_path: Path) -> N
     assert (first.weight_decay, first.batch_size, first.negatives["size"]) == (1e-4, 100, 200)
     assert type(first.batch_size) is int
     assert resolve("moco", "x", {"epochs": "30"}) == resolve("moco", "x", {"epochs": 30})
-    assert read_options(studies()["gaussians"], ["steps=2e1"])["steps"] == 20
+    assert read_options(studies()["gaussians"], ["steps=2e1"])[0]["steps"] == 20
     with pytest.raises(UserError, match=r"batch_size was 1\.5"):
         resolve("moco", "x", {"batch_size": 1.5})
 

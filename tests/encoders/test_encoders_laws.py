@@ -24,6 +24,7 @@ def test_backbones_take_any_channels_and_size(name: str, channels: int, size: in
 def test_every_named_backbone_is_built_with_its_width() -> None:
     widths = {name: backbone(name).dim for name in BACKBONES}
     assert widths == {
+        "resnet8-w8": 64,
         "resnet8-w16": 128,
         "resnet8-w32": 256,
         "resnet18": 512,

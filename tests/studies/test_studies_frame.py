@@ -2,7 +2,7 @@
 
 import json
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -57,17 +57,9 @@ def test_a_papers_figure_has_a_source() -> None:
     assert Finding("ours alone", (Row("a", None, 1.0),)).paper() == {}
 
 
-def papers() -> dict[str, str]:
-    folder = Path(__file__).parents[3] / "shared" / "papers"
-    if not folder.is_dir():
-        pytest.skip("../shared/papers is absent: the papers' figures are not looked up")
-    return {path.stem[:3]: path.read_text(encoding="utf-8") for path in folder.glob("0*.txt")}
-
-
-def test_the_familys_paper_figures_stand_in_the_papers() -> None:
+def test_the_familys_paper_figures_stand_in_the_papers(papers: dict[str, str]) -> None:
     """Each in the passage of the table it names; the tables of Wu et al. 2021 have one row of models and one of figures."""
-    texts = papers()
-    ring, curricula, thesis = texts["001"], texts["002"], texts["004"]
+    ring, curricula, thesis = papers["001"], papers["002"], papers["004"]
     names = {
         "instdisc": "IR", "instdisc-ring": "IRing", "cmc": "CMC*", "cmc-ring": "CMCRing*", "moco-v1": "MoCo",
         "moco-v1-ring": "MoCoRing", "la": "LA", "instdisc-cave": "IRCave", "cmc-cave": "CMCCave",
@@ -112,7 +104,7 @@ def test_a_wrong_option_gets_one_sentence(word: str, sentence: str, tmp_path: Pa
 
 
 def test_options_are_the_signatures() -> None:
-    assert read_options(SMALL, ["rate=1e-3"]) == {"seed": 0, "rate": 1e-3, "label": "x"}
+    assert read_options(SMALL, ["rate=1e-3"]) == ({"seed": 0, "rate": 1e-3, "label": "x"}, ())
 
 
 @dataclass(frozen=True)
@@ -133,7 +125,7 @@ def gathering(bench: Bench, shared: Shared, label: str = "x") -> Result:
 
 def test_a_dataclass_stands_for_its_fields(tmp_path: Path) -> None:
     study = Study("gathering", "options in a dataclass", gathering, SMALL.draw)
-    assert read_options(study, ["size=7"]) == {"seed": 0, "size": 7, "label": "x"}
+    assert read_options(study, ["size=7"]) == ({"seed": 0, "size": 7, "label": "x"}, ())
     record = run_study(study, tmp_path, ["size=7", "label=y", "seed=2"])
     assert record.result.findings[0].rows == (Row("y", None, 7.0, 2.0),)
     assert record.command == "nearfar study gathering seed=2 size=7 label=y"
@@ -142,6 +134,27 @@ def test_a_dataclass_stands_for_its_fields(tmp_path: Path) -> None:
     with pytest.raises(nf.UserError, match="size was 0"):
         run_study(study, tmp_path / "none", ["size=0"])
     assert not (tmp_path / "none").exists()
+
+
+@dataclass(frozen=True)
+class Open(Shared):
+    """Options, and whatever else is set."""
+
+    changes: tuple[tuple[str, Any], ...] = field(default=(), kw_only=True)
+
+
+def open_one(bench: Bench, shared: Open) -> Result:
+    return Result((Finding("given", tuple(Row(key, None, value) for key, value in shared.changes)),))
+
+
+def test_what_is_no_option_goes_to_what_is_trained_if_the_study_takes_it(tmp_path: Path) -> None:
+    study = Study("open", "takes more", open_one, SMALL.draw)
+    record = run_study(study, tmp_path, ["views.rotate=0.5", "size=7", "bound=ml-cpc"])
+    assert record.result.findings[0].rows == (
+        Row("views.rotate", None, 0.5),
+        Row("bound", None, "ml-cpc"),
+    )
+    assert record.command == "nearfar study open seed=0 size=7 views.rotate=0.5 bound=ml-cpc"
 
 
 def test_a_finished_arm_is_not_computed_again(tmp_path: Path) -> None:

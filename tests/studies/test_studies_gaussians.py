@@ -16,8 +16,9 @@ from nearfar.bounds import smallest_proven_alpha
 from nearfar.scores import paired_scores
 from nearfar.studies import gaussians
 from nearfar.studies.gaussians import (
-    ARMS,
+    ALPHAS,
     BOUNDS,
+    CRITICS,
     DIM,
     LEVELS,
     STUDY,
@@ -166,6 +167,27 @@ def test_certificates_say_what_is_proven() -> None:
     assert set(status.values()) == {"not covered"}
 
 
+def test_every_alpha_has_an_arm_under_both_critics_and_its_deviation_is_told(tmp_path: Path) -> None:
+    """Song & Ermon 2020, sec. 5.1: alpha from 1.0 to 0.0001, joint and separable; less bias for more variance."""
+    assert len(BOUNDS) == 2 * len(ALPHAS)
+    found = gaussians._spread_finding(
+        gaussians.Finding(
+            "Figure 3, joint",
+            (),
+            {name: {"sd": [0.1 * place] * len(LEVELS)} for place, name in enumerate(BOUNDS)},
+        )
+    )
+    rows = {row.label: row.ours for row in found.rows}
+    assert rows["ML-CPC, I = 2: rises as alpha falls"] == "yes: 0.500, 0.600, 0.700, 0.800, 0.900"
+    level = {name: {"sd": [0.1] * len(LEVELS)} for name in BOUNDS}
+    even = gaussians._spread_finding(gaussians.Finding("Figure 3, joint", (), level))
+    assert {row.label: row.ours for row in even.rows}["ML-CPC, I = 2: rises as alpha falls"].startswith(
+        "no: "
+    )
+    assert rows["CPC, I = 4"] == 0.0
+    assert {*CRITICS} == {"joint", "separable"}
+
+
 def test_climbing_climbs_at_the_rates_given() -> None:
     at = torch.tensor([3.0], requires_grad=True)
     values = climb(lambda: -(at**2).sum(), torch.optim.SGD([at], lr=9.0), [0.25, 0.5])
@@ -175,7 +197,8 @@ def test_climbing_climbs_at_the_rates_given() -> None:
 
 def test_a_level_is_the_mean_of_its_second_half() -> None:
     found = summary([[10.0, 20.0, 1.0, 3.0], [0.0, 0.0, 5.0, 6.0]])
-    assert found == {"mean": [2.0, 5.5], "curve": [[10.0, 20.0, 1.0, 3.0], [0.0, 0.0, 5.0, 6.0]]}
+    assert found["sd"] == pytest.approx([2**0.5, 0.5**0.5])  # of the same steps as the mean
+    assert (found["mean"], found["curve"]) == ([2.0, 5.5], [[10.0, 20.0, 1.0, 3.0], [0.0, 0.0, 5.0, 6.0]])
     long = summary([list(range(1000))])
     assert long["mean"] == [749.5]
     assert len(long["curve"][0]) == gaussians.POINTS
@@ -205,7 +228,7 @@ def test_every_arm_is_finite_kept_and_not_computed_again(
     first = run_study(STUDY, tmp_path, SMALL)
     numbers = [row.ours for finding in first.result.findings for row in finding.rows]
     assert all(math.isfinite(n) for n in numbers if not isinstance(n, str) and n is not None)
-    assert len(list((tmp_path / "arms").iterdir())) == len(ARMS["joint"]) + len(ARMS["separable"]) + 1
+    assert len(list((tmp_path / "arms").iterdir())) == 2 * len(BOUNDS) + 1
     assert first.result.finding("Proven").ours()["certificate"] == "proven"
     assert first.result.finding("Figure 3, joint").ours()["ML-CPC 0.1: certificate"] == "not covered"
     held = json.loads((tmp_path / "result.json").read_text())
@@ -218,7 +241,8 @@ def test_every_arm_is_finite_kept_and_not_computed_again(
     monkeypatch.setattr(gaussians, "climb", never)
     assert run_study(STUDY, tmp_path, SMALL).result == first.result
     part = run_study(STUDY, tmp_path, [*SMALL, "arms=separable"]).result
-    assert [finding.name for finding in part.findings] == ["Figure 3, separable"]
+    deviations = "Figure 3, separable: standard deviation over steps"
+    assert [finding.name for finding in part.findings] == ["Figure 3, separable", deviations]
     assert part.findings[0] == first.result.finding("Figure 3, separable")
     with pytest.raises(AssertionError, match="computed again"):
         run_study(STUDY, tmp_path, [*SMALL, "seed=1", "arms=proven"])

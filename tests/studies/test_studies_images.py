@@ -170,13 +170,55 @@ def test_an_arm_is_named_by_all_that_it_depends_on() -> None:
         replace(TOY, images=130).recipe("simclr", 0),
         replace(TOY, size=10).recipe("simclr", 0),
         replace(TOY, batch=30).recipe("simclr", 0),
+        replace(TOY, backbone="resnet8-w8").recipe("simclr", 0),
+        replace(TOY, changes=(("weight_decay", 0.5),)).recipe("simclr", 0),
         replace(TOY, on="test", test="digits").recipe("simclr", 0),
     ]
     assert len({arm_name(arm) for arm in arms}) == len(arms)
     assert arm_name(arms[0]) == arm_name(TOY.recipe("simclr", 0))
 
 
+@pytest.mark.parametrize(
+    ("key", "value", "sentence"),
+    [
+        ("batch_size", 9, "batch_size is not a setting that a study takes; write batch="),
+        ("sise", 9, r"sise is not one of the options of studies or settings of recipes \(did you mean size"),
+        ("views.blurr", 1, r"views\.blurr is not a setting"),
+        ("temperature", 1.0, r"temperature was 1\.0, but the study sets it itself, to 0\.5"),
+        ("critic.temperature", 1.0, r"critic\.temperature was 1\.0, but the study sets it itself, to 0\.5"),
+        ("backbone", "resnet9", "backbone was 'resnet9'"),
+    ],
+)
+def test_a_setting_of_every_recipe_that_cannot_be_is_refused(key: str, value: Any, sentence: str) -> None:
+    changed: dict[str, Any] = {"backbone": value} if key == "backbone" else {"changes": ((key, value),)}
+    with pytest.raises(nf.UserError, match=sentence):  # some are said by the setup, some by the arm
+        replace(TOY, **changed).recipe("simclr", 0, temperature=0.5)
+
+
+def test_any_setting_of_a_recipe_goes_to_every_arm() -> None:
+    setup = replace(TOY, backbone="resnet8-w8", changes=(("views.rotate", 0.5), ("lr", 1e-4)))
+    arm = setup.recipe("simclr", 0, temperature=0.5)
+    assert arm["changes"] == {"critic.temperature": 0.5, "views.rotate": 0.5, "lr": 1e-4}
+    settings = setup.settings("simclr", 0, arm["changes"])
+    assert (settings.backbone, settings.lr, settings.views["rotate"]) == ("resnet8-w8", 1e-4, 0.5)
+
+
 # ---------------------------------------------------------------------------------------------- training, judging
+
+
+def test_an_arm_is_trained_on_the_budget_it_names(tmp_path: Path) -> None:
+    """Arms of one study may differ in batch, length and network; the study's own is only the default."""
+    other = replace(TOY, batch=20, epochs=1, backbone="resnet8-w8")
+    arm = other.recipe("simclr", 0, watch=("loss",))
+    found = figures_of(arm, TOY, tmp_path / "a")
+    assert found == {
+        **figures_of(arm, other, tmp_path / "b"),
+        "rate": found["rate"],
+        "seconds": found["seconds"],
+    }
+    assert found["parameters"] < 80_000
+    assert found["course"]["epoch"][-1] == 1.0
+    assert found["linear"] <= found["linear_top5"] <= 1
 
 
 def test_an_interrupted_arm_goes_on_and_ends_where_it_would_have(tmp_path: Path) -> None:

@@ -116,7 +116,9 @@ def test_views_are_drawn_and_embedded_as_the_method_does(tmp_path: Path) -> None
 
 
 def made_up(*linear: float) -> dict[float, list[dict[str, float | str]]]:
-    claim: dict[str, float | str] = {"ceiling": 9.0, "temperature": 0.1, "status": "proven"}
+    claim: dict[str, float | str] = {
+        "ceiling": 9.0, "temperature": 0.1, "status": "proven", "label_nats": 0.4, "plain_nats": 0.5,
+    }  # fmt: skip
     return {
         strength: [{**claim, "nats": 8.5 - place, "linear": value / 100, "knn": value / 100}, {**claim, "nats": 8.7 - place, "linear": (value + 1) / 100, "knn": value / 100}]
         for place, (strength, value) in enumerate(zip(STRENGTHS, linear, strict=True))
@@ -130,7 +132,13 @@ def test_the_shape_is_told_as_it_is() -> None:
         first, *_, last = _remarks(groups, findings)
         assert f"is {word}" in first
         assert "strength 0)" in last  # 8.6 nats of a ceiling of 9
-        rows = {row.label: row for row in findings[1].rows}
+        assert (
+            "a view tells at least 0.40 nats about the label and the whole image 0.50"
+            in _remarks(groups, findings)[2]
+        )
+        labels = {row.label: row.ours for row in findings[1].rows}
+        assert labels["I(v; y) over I(x; y), by strength"] == ", ".join(["80%"] * len(STRENGTHS))
+        rows = {row.label: row for row in findings[3].rows}
         assert rows["best strength"].ours == ("1" if word == "an inverted U" else "3")
         assert rows["strength 0"].ours == pytest.approx(30.5)
         assert rows["strength 0"].spread == pytest.approx(0.5**0.5)
@@ -144,6 +152,10 @@ def test_the_study_runs(tmp_path: Path) -> None:
     record = run_study(STUDY, tmp_path, toy)
     assert len(list((tmp_path / "arms").iterdir())) == len(STRENGTHS)
     assert not list((tmp_path / "runs").iterdir())
-    nats = record.result.finding(MEASURES["nats"]).curves["mean"]
+    nats, label, plain = (
+        record.result.finding(MEASURES[key]).curves["mean"] for key in ("nats", "label_nats", "plain_nats")
+    )
     assert nats[0] > nats[-1]
+    # without augmentation a view is the image, so it tells the same about the label
+    assert label[0] == pytest.approx(plain[0], abs=0.02)
     assert (tmp_path / "figure.png").stat().st_size > 1000

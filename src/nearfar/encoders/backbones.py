@@ -1,6 +1,6 @@
 """Networks from images to features, by name.
 
-    resnet8-w16, resnet8-w32      a small residual net for CPUs
+    resnet8-w8, -w16, -w32        a small residual net for CPUs
     resnet18, resnet34, resnet50  torchvision's, with a 3x3 stem and no first pooling for small inputs
     timm/NAME                     any timm model (extra: nearfar[timm])
 
@@ -126,6 +126,7 @@ class _Named:
 
 
 BACKBONES: dict[str, _Named] = {
+    "resnet8-w8": _Named(lambda c, s: ResNet8(8, c), "77 thousand weights, 64 features: for trials"),
     "resnet8-w16": _Named(
         lambda c, s: ResNet8(16, c), "303 thousand weights, 128 features: minutes on a CPU"
     ),

@@ -22,7 +22,7 @@ def map_and_features(
     if not hasattr(body, "layer4"):
         raise UserError(
             "the backbone has no stages, and encoders=infomax needs a map from inside it; expected backbone="
-            "resnet8-w16, resnet8-w32, resnet18, resnet34, resnet50"
+            "resnet8-w8, resnet8-w16, resnet8-w32, resnet18, resnet34, resnet50"
         )
     stem = body.maxpool(body.relu(body.bn1(body.conv1(x))))  # type: ignore[operator]
     inner = body.layer3(body.layer2(body.layer1(stem)))  # type: ignore[operator]
@@ -71,7 +71,7 @@ class Stages(nn.Module):
         if not hasattr(body, "layer4"):
             raise UserError(
                 "the backbone has no stages, and a detector stands on a pyramid of them; expected a run with backbone="
-                "resnet8-w16, resnet8-w32, resnet18, resnet34, resnet50"
+                "resnet8-w8, resnet8-w16, resnet8-w32, resnet18, resnet34, resnet50"
             )
         x, found = body.maxpool(body.relu(body.bn1(body.conv1(x)))), []  # type: ignore[operator]
         for name in ("layer1", "layer2", "layer3", "layer4"):

@@ -8,7 +8,7 @@ import numpy as np
 from scipy import stats
 
 from nearfar.studies.frame import Bench, Cell, Finding, Result, Row
-from nearfar.studies.images import Figures, Setup, percent, repeated
+from nearfar.studies.images import Figures, Measure, Setup, percent, repeated
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -36,8 +36,8 @@ class Comparison:
     claims: Sequence[Claim]
 
 
-def verdict(differences: Sequence[float]) -> str:
-    """Of differences in points, paired by seed, that a claim says are above 0: holds, does not hold, or cannot be told apart, by Student's
+def verdict(differences: Sequence[float], of: str = "seeds") -> str:
+    """Of differences in points, paired by seed (or `of` whatever else), that a claim says are above 0: holds, does not hold, or cannot be told apart, by Student's
     interval for their mean."""
     mean = float(np.mean(differences))
     if len(differences) < 2:
@@ -45,14 +45,24 @@ def verdict(differences: Sequence[float]) -> str:
     error = float(np.std(differences, ddof=1)) / len(differences) ** 0.5
     reach = float(stats.t.ppf(0.5 + CONFIDENCE / 2, len(differences) - 1)) * error
     said = "holds" if mean - reach > 0 else "does not hold" if mean + reach < 0 else "cannot be told apart"
-    return f"{said}: {mean:+.1f} points, {CONFIDENCE:.0%} interval {mean - reach:+.1f} to {mean + reach:+.1f}, {len(differences)} seeds"
+    return f"{said}: {mean:+.1f} points, {CONFIDENCE:.0%} interval {mean - reach:+.1f} to {mean + reach:+.1f}, {len(differences)} {of}"
 
 
 def compare(bench: Bench, setup: Setup, comparison: Comparison) -> Result:
+    return results_of(found_by(bench, setup, comparison), comparison)
+
+
+def found_by(
+    bench: Bench, setup: Setup, comparison: Comparison, measure: Measure | None = None
+) -> dict[str, list[Figures]]:
+    """Every arm's figures, one for each seed, and those of the untrained network."""
     arms = {"untrained": [setup.baseline("untrained", s) for s in setup.numbers]}
     for name, (recipe, changes) in comparison.arms.items():
         arms[name] = [setup.recipe(recipe, s, **changes) for s in setup.numbers]
-    found = repeated(bench, setup, arms)
+    return repeated(bench, setup, arms, measure)
+
+
+def results_of(found: Mapping[str, Sequence[Figures]], comparison: Comparison) -> Result:
     findings = tuple(_finding(found, comparison, measure) for measure in MEASURES)
     return Result(findings, tuple(_verdicts(found, comparison)))
 

@@ -3,7 +3,8 @@
     STUDY = Study("binary", "what it shows, in a line", run, draw)
 
 `run(bench, **options)` computes a `Result`; its options are the parameters with a default, and the signature is
-their schema; a parameter that is a dataclass stands for its fields, so that studies can share options. `draw(result)` makes the figure. A study that takes long computes each arm through
+their schema; a parameter that is a dataclass stands for its fields, so that studies can share options, and if it has a keyword-only
+field `changes`, every other key=value goes there. `draw(result)` makes the figure. A study that takes long computes each arm through
 `bench.arm(settings, compute)`: a finished arm is kept in the study's folder, and the same command goes on from
 there after an interruption. `bench.arms` does so for many, in several processes if asked.
 """

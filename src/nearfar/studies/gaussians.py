@@ -2,20 +2,22 @@
 
 A critic learns from fresh batches of 128 pairs while the information rises by 2 nats every 4,000 steps; negatives are
 the others of the batch. The value of a level is the mean over the second half of its steps, each batch scored before
-the critic learns from it. With negatives from the batch nothing is proven of ML-CPC, and alpha-CPC does exceed the truth.
+the critic learns from it; beside it stands the standard deviation over the same steps, since the paper's claim is a trade: a smaller alpha
+takes bias away and adds variance. With negatives from the batch nothing is proven of ML-CPC, and alpha-CPC does exceed the truth.
 
 The arm `proven` asks how far a proof reaches: 256 anchors, each with 1,023 negatives of its own that no other anchor
 sees, alpha the smallest of Song & Ermon 2020, Thm 2, the critic frozen before the samples that judge it are drawn. As many negatives
 as anchors would be too few at 10 nats, even for the true log ratio as critic (docs/information.md).
 
-Command: nearfar study gaussians arms=separable,proven     Cost: a quarter of an hour on one core.
-         nearfar study gaussians                           Cost: 2.5 hours more, for four joint arms of 20,000 steps.
+Command: nearfar study gaussians arms=separable,proven     Cost: about 25 minutes of one core.
+         nearfar study gaussians                           Cost: 6 hours more, for ten joint arms of 20,000 steps; steps=400 is a tenth.
 Every finished arm is kept: the same command goes on after an interruption, and `arms` shows only those it names.
 """
 
 import math
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
@@ -42,15 +44,20 @@ AT_ONCE = 8  # anchors whose own negatives are scored together: few enough to st
 Network = TypeVar("Network", bound=nn.Module)
 CRITICS: dict[str, Callable[..., Joint | Separable]] = {"joint": Joint, "separable": Separable}
 KINDS = (*CRITICS, "proven")
+ALPHAS = (1.0, 0.1, 0.01, 0.001, 0.0001)  # from 1.0 to 0.0001, as the paper says
+FAMILIES = {"alpha-CPC": AlphaCPC, "ML-CPC": MultiLabelCPC}
+
+
+def name_of(family: str, alpha: float) -> str:
+    return "CPC" if (family, alpha) == ("alpha-CPC", 1.0) else f"{family} {alpha:g}"
+
+
 BOUNDS: dict[str, Bound] = {
-    "CPC": InfoNCE(),
-    "ML-CPC 0.1": MultiLabelCPC(0.1),
-    "ML-CPC 0.01": MultiLabelCPC(0.01),
-    "ML-CPC 0.001": MultiLabelCPC(0.001),
-    "ML-CPC 0.0001": MultiLabelCPC(0.0001),
-    "alpha-CPC 0.01": AlphaCPC(0.01),
+    name_of(family, alpha): InfoNCE() if name_of(family, alpha) == "CPC" else make(alpha)
+    for family, make in FAMILIES.items()
+    for alpha in ALPHAS
 }
-ARMS = {"joint": ("CPC", "ML-CPC 0.1", "ML-CPC 0.01", "alpha-CPC 0.01"), "separable": tuple(BOUNDS)}
+RISES = "rises as alpha falls"
 ABOVE = "above the truth"
 SOURCE = (
     "Song & Ermon 2020, Fig. 3, which prints no numbers: read off the vector graphics in the authors' repository (jiamings/ml-cpc, "
@@ -62,6 +69,9 @@ PAPER: dict[str, tuple[Cell, ...]] = {  # joint critic
     "ML-CPC 0.01": (1.90, 3.79, 5.52, 6.96, 8.00),
     "alpha-CPC 0.01": (None, ABOVE, ABOVE, ABOVE, None),
 }
+
+
+NOT_TOLD: tuple[Cell, ...] = (None,) * len(LEVELS)
 
 
 def correlation_of(nats: float) -> float:
@@ -140,11 +150,13 @@ def staircase(critic: str, bound: str, steps: int, batch_size: int, seed: int) -
 
 
 def summary(values: Sequence[Sequence[float]]) -> dict[str, Any]:
-    """From each step's value to the mean over the second half of each level, and a curve to look at."""
+    """From each step's value to mean and standard deviation over the second half of each level, and a curve to look at."""
     levels = torch.tensor(values, dtype=torch.float64)
     pieces = levels.tensor_split(min(POINTS, levels.shape[1]), dim=1)
     curve = torch.stack([piece.mean(dim=1) for piece in pieces], dim=1)
-    return {"mean": levels[:, levels.shape[1] // 2 :].mean(dim=1).tolist(), "curve": curve.tolist()}
+    late = levels[:, levels.shape[1] // 2 :]
+    spread = late.std(dim=1) if late.shape[1] > 1 else torch.zeros(len(late))
+    return {"mean": late.mean(dim=1).tolist(), "sd": spread.tolist(), "curve": curve.tolist()}
 
 
 def proven(anchors: int, negatives: int, steps: int, batches: int, seed: int) -> dict[str, list[float]]:
@@ -208,7 +220,10 @@ def run(
             f"steps was {steps}, batch_size {batch_size}, anchors {anchors}, negatives {negatives} and batches {batches}; "
             "expected 2 or more, and negatives from anchors - 1"
         )
-    findings = [_staircase_finding(bench, kind, steps, batch_size, seed) for kind in ARMS if kind in wanted]
+    findings = [
+        _staircase_finding(bench, kind, steps, batch_size, seed) for kind in CRITICS if kind in wanted
+    ]
+    findings += [_spread_finding(finding) for finding in findings]
     remarks = []
     if "proven" in wanted:
         findings.append(_proven_finding(bench, anchors, negatives, steps // 2, batches, seed))
@@ -220,12 +235,12 @@ def run(
 def _staircase_finding(bench: Bench, critic: str, steps: int, batch_size: int, seed: int) -> Finding:
     rows: list[Row] = []
     curves: dict[str, Any] = {"levels": list(LEVELS)}
-    for bound in ARMS[critic]:
+    for bound in BOUNDS:
         bench.say(f"{critic} critic, {bound}")
         sizes = {"steps": steps, "batch_size": batch_size, "seed": seed}
         arm: dict[str, Any] = {"critic": critic, "bound": bound, **sizes}
-        found = bench.arm({"arm": "staircase", **arm}, partial(staircase, **arm))
-        paper = PAPER[bound] if critic == "joint" else (None,) * len(LEVELS)
+        found = bench.arm({"arm": "staircase", "version": 2, **arm}, partial(staircase, **arm))
+        paper = PAPER.get(bound, NOT_TOLD) if critic == "joint" else NOT_TOLD
         rows += [
             Row(f"{bound}, I = {nats}", told, ours)
             for nats, told, ours in zip(LEVELS, paper, found["mean"], strict=True)
@@ -236,6 +251,26 @@ def _staircase_finding(bench: Bench, critic: str, steps: int, batch_size: int, s
         rows.append(Row(f"{bound}: certificate", None, certificate.status))
         curves[bound] = {**found, "ceiling": certificate.ceiling, "certificate": certificate.condition}
     return Finding(f"Figure 3, {critic}", tuple(rows), curves, SOURCE if critic == "joint" else "")
+
+
+def _spread_finding(staircase: Finding) -> Finding:
+    """How the estimates of a level scatter from step to step, and whether more so with every smaller alpha."""
+    rows = []
+    for family in FAMILIES:
+        names = [name_of(family, alpha) for alpha in ALPHAS]
+        rows += [
+            Row(f"{name}, I = {nats}", None, sd)
+            for name in names
+            for nats, sd in zip(LEVELS, staircase.curves[name]["sd"], strict=True)
+        ]
+        for place, nats in enumerate(LEVELS):
+            course = [staircase.curves[name]["sd"][place] for name in names]
+            rises = all(a < b for a, b in pairwise(course))
+            said = ", ".join(f"{sd:.3f}" for sd in course)
+            claim = RISES if family == "ML-CPC" else None
+            rows.append(Row(f"{family}, I = {nats}: {RISES}", claim, f"{'yes' if rises else 'no'}: {said}"))
+    name = f"{staircase.name}: standard deviation over steps"
+    return Finding(name, tuple(rows), source="Song & Ermon 2020, sec. 5.1, in words")
 
 
 def _proven_finding(
@@ -260,8 +295,9 @@ def _proven_finding(
 def draw(result: Result) -> "Figure":
     from nearfar.studies.drawing import COLOURS, TRUTH, panels
 
-    figure, axes = panels([finding.name for finding in result.findings])
-    for axis, finding in zip(axes, result.findings, strict=True):
+    shown = [finding for finding in result.findings if finding.curves]
+    figure, axes = panels([finding.name for finding in shown])
+    for axis, finding in zip(axes, shown, strict=True):
         edges = range(len(LEVELS) + 1)
         axis.stairs(LEVELS, edges, baseline=None, color=TRUTH, linestyle=(0, (4, 3)), label="I(X; Y)")
         if finding.name == "Proven":
@@ -271,13 +307,16 @@ def draw(result: Result) -> "Figure":
                 markersize=4, capsize=3, label="ML-CPC, two standard errors",
             )  # fmt: skip
         else:
-            for colour, bound in zip(COLOURS, BOUNDS, strict=False):
-                if bound in finding.curves:
-                    curve = torch.tensor(finding.curves[bound]["curve"])
-                    place = (torch.arange(curve.numel()) + 0.5) / curve.shape[1]
-                    axis.plot(place, curve.flatten(), color=colour, linewidth=1.1, label=bound)
+            for number, bound in enumerate(BOUNDS):
+                curve = torch.tensor(finding.curves[bound]["curve"])
+                place = (torch.arange(curve.numel()) + 0.5) / curve.shape[1]
+                look = {
+                    "color": COLOURS[number % len(ALPHAS)],
+                    "linestyle": "-" if bound.startswith("ML") else ":",
+                }
+                axis.plot(place, curve.flatten(), linewidth=1.1, label=bound, **look)
         axis.set(xlabel="level of the staircase", ylabel="nats", ylim=(0, 12), xticks=list(edges))
-        axis.legend(frameon=False, fontsize=7.5, loc="upper left")
+        axis.legend(frameon=False, fontsize=6.5, loc="upper left", ncols=2)
     return figure
 
 

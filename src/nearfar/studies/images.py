@@ -3,7 +3,8 @@
     def run(bench: Bench, setup: Setup) -> Result:
         found = repeated(bench, setup, {"simclr": [setup.recipe("simclr", seed) for seed in setup.numbers]})
 
-The fields of `Setup` are options of each such study.
+The fields of `Setup` are options of each such study, and any other key=value is a setting of every recipe it trains (lr=1e-3,
+views.rotate=0.5), unless it is what the study itself varies.
 
 An arm is one training. Its key holds what the recipe declares, the changes to it, the budget, the seed and the
 fingerprints of the images, so a finished arm is found again if and only if the same would be computed again. Arms
@@ -16,7 +17,7 @@ told come from on=test.
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from itertools import chain
 from pathlib import Path
@@ -36,11 +37,12 @@ from nearfar.evaluate.matching import matched
 from nearfar.hardware import one_thread
 from nearfar.modalities import Images
 from nearfar.modalities.image import ImageDescription, pixels_features
+from nearfar.parts import settable, unknown
 from nearfar.recipes import RECIPES
 from nearfar.resolve import resolve
 from nearfar.run.trained import Run, backbone_of, fresh_method
 from nearfar.schedules import Progress, cosine
-from nearfar.settings import Settings
+from nearfar.settings import ALIASES, Settings, all_keys
 from nearfar.studies.frame import Bench, arm_name
 from nearfar.train.prepare import described
 from nearfar.train.pretrain import run_pretraining
@@ -51,7 +53,18 @@ BACKBONE = "resnet8-w16"
 HELD_SHARE = 0.2  # of the training images, judged with on=validation
 On = Literal["test", "validation"]
 Baseline = Literal["pixels", "untrained", "supervised"]
-Figures = dict[str, Any]  # {"knn": top-1, "linear": top-1, "seconds", "rate", "parameters", ...}
+FIXED = {  # settings that every arm shares, and how a study has them
+    "recipe": "it says itself what it trains",
+    "batch_size": "write batch=",
+    "image_size": "write size=",
+    "probe_every": "it probes where it needs to",
+    "held_out": "it asks about images of its own",
+    "workers": "an arm has one thread",
+    "precision": "its figures are those of fp32",
+}
+Figures = dict[
+    str, Any
+]  # {"knn": top-1, "linear": top-1, "linear_top5", "seconds", "rate", "parameters", ...}
 Arm = dict[str, Any]
 Moments = tuple[float, float | None]
 Name = TypeVar("Name")
@@ -72,6 +85,8 @@ class Setup:
     seed: int = 0
     seeds: int = 2
     jobs: int = 2  # arms at a time
+    backbone: str = BACKBONE
+    changes: tuple[tuple[str, Any], ...] = field(default=(), kw_only=True)  # to every recipe, by setting
 
     def __post_init__(self) -> None:
         least_of = {"images": 2, "epochs": 1, "size": 8, "batch": 2, "seeds": 1, "jobs": 1}
@@ -80,6 +95,13 @@ class Setup:
                 raise UserError(f"{key} was {getattr(self, key)}; expected whole numbers from {least}")
         if self.batch > self.images:
             raise UserError(f"batch was {self.batch}; with images={self.images} expected 2 to {self.images}")
+        for key, _ in self.changes:
+            if key in FIXED:
+                raise UserError(f"{key} is not a setting that a study takes; {FIXED[key]}")
+            if key.partition(".")[0] not in {known.partition(".")[0] for known in all_keys()}:
+                raise unknown(
+                    key, {*settable(Setup), *all_keys()}, "options of studies or settings of recipes"
+                )
 
     @property
     def numbers(self) -> range:
@@ -96,8 +118,15 @@ class Setup:
 
         `watch` names what is wanted of metrics.jsonl beside the figures; with it, kNN is probed every epoch.
         """
-        layer = {key.replace("__", "."): value for key, value in changes.items()}
-        resolve(name, self.data, layer, {"epochs": self.epochs})  # a wrong one is said before the work
+        layer = {_full(key.replace("__", ".")): value for key, value in changes.items()}
+        for key, value in self.changes:
+            if _full(key) in layer:
+                raise UserError(
+                    f"{key} was {value!r}, but the study sets it itself, to {layer[_full(key)]!r}"
+                )
+            layer[_full(key)] = value
+        # a wrong one is said before the work
+        resolve(name, self.data, layer, {"epochs": self.epochs, "backbone": self.backbone})
         declared = RECIPES[name].settings(self.epochs)
         return self._arm("recipe", seed, recipe=name, declared=declared, changes=layer, watch=list(watch))
 
@@ -106,9 +135,9 @@ class Setup:
 
     def _arm(self, kind: str, seed: int, **more: Any) -> Arm:
         train, asked = sets_of(self)
-        budget = {"epochs": self.epochs, "size": self.size, "batch": self.batch, "backbone": BACKBONE}
+        budget = {"epochs": self.epochs, "size": self.size, "batch": self.batch, "backbone": self.backbone}
         prints = {"train": train.fingerprint, "asked": asked.fingerprint}
-        return {"version": 1, "kind": kind, "seed": seed, **budget, **prints, **more}
+        return {"version": 2, "kind": kind, "seed": seed, **budget, **prints, **more}
 
     def figures(self, bench: Bench, measure: Measure | None = None) -> Callable[[Mapping[str, Any]], Figures]:
         """What computes an arm; `runs/` of the study's folder holds what an interrupted one had reached."""
@@ -119,13 +148,18 @@ class Setup:
     ) -> Settings:
         budget = {"epochs": self.epochs, "batch_size": self.batch, "image_size": self.size, "seed": seed}
         fixed = {
-            "backbone": BACKBONE,
+            "backbone": self.backbone,
             "precision": "fp32",
             "workers": 1,
             "probe_every": probe_every,
             "held_out": 0,
         }
         return resolve(recipe, self.data, changes, {**budget, **fixed})
+
+
+def _full(key: str) -> str:
+    """A setting by its whole name, so that two spellings of one are seen to be one."""
+    return ALIASES.get(key, key)
 
 
 def repeated(
@@ -156,9 +190,13 @@ def written(value: Moments, sign: str = "") -> str:
     return f"{mean:{sign}.1f}" if deviation is None else f"{mean:{sign}.1f} ± {deviation:.1f}"
 
 
-@lru_cache(maxsize=2)
 def sets_of(setup: Setup) -> tuple[Images, Images]:
     """The images to train on, and those to be asked about; both labelled in one numbering."""
+    return _sets(Setup(setup.data, setup.test, setup.on, setup.images, size=setup.size, batch=2))
+
+
+@lru_cache(maxsize=2)  # whatever the arms' batches and networks, they see the same images
+def _sets(setup: Setup) -> tuple[Images, Images]:
     pool = _labelled(setup.data, setup.size)
     if setup.on == "validation":
         pool, asked = pool.split(HELD_SHARE, seed=0)
@@ -202,7 +240,8 @@ def _test_of(data: str) -> str:
 
 
 def figures_of(arm: Mapping[str, Any], setup: Setup, folder: Path, measure: Measure | None = None) -> Figures:
-    """Trains and judges one arm."""
+    """Trains and judges one arm, on the budget that it names."""
+    setup = replace(setup, epochs=arm["epochs"], batch=arm["batch"], backbone=arm["backbone"])
     with one_thread():
         if arm["kind"] == "recipe":
             return _trained(arm, setup, folder / arm_name(arm), measure)
@@ -240,7 +279,8 @@ def _judged(embed: Callable[[Images], Tensor], setup: Setup) -> Figures:
     train, asked = sets_of(setup)
     fit, ask = (Labelled(embed(images), _labels(images)) for images in (train, asked))
     found = scores(fit, ask)
-    return {protocol: values["top1"] for protocol, values in found.items()}
+    top5 = {f"{protocol}_top5": values["top5"] for protocol, values in found.items()}
+    return {**{protocol: values["top1"] for protocol, values in found.items()}, **top5}
 
 
 def _cost(parameters: int, rate: float = 0.0, seen: int = 0) -> Figures:

@@ -18,6 +18,9 @@ from nearfar.errors import UserError
 from nearfar.parts import convert, load_yaml, settable, unknown
 from nearfar.studies.frame import Bench, Cell, Finding, Result, Study, write_json
 
+CHANGES = "changes"  # the field for what is no option of a study
+Changes = tuple[tuple[str, Any], ...]
+
 
 @dataclass(frozen=True)
 class Record:
@@ -51,6 +54,8 @@ def catalogue() -> dict[str, str]:
     lines = {}
     for name, study in studies().items():
         options = " ".join(f"{key}={p.default}" for key, p in options_of(study).items())
+        if any(map(_takes_changes, _gathering(study).values())):
+            options += " and any setting of a recipe"
         lines[name] = f"{study.about} [{options}]" if options else study.about
     return lines
 
@@ -64,8 +69,8 @@ def named(name: str) -> Study:
 
 def run_study(study: Study, folder: Path, words: Iterable[str] = ()) -> Record:
     """Runs a study with the options in `words` (key=value) and writes its result and figure to `folder`."""
-    options = read_options(study, words)
-    arguments = _arguments(study, options)
+    options, changes = read_options(study, words)
+    arguments = _arguments(study, options, changes)
     folder.mkdir(
         parents=True, exist_ok=True
     )  # a folder that cannot be used is said before the work, not after
@@ -73,7 +78,8 @@ def run_study(study: Study, folder: Path, words: Iterable[str] = ()) -> Record:
     started = time.perf_counter()
     result = study.run(bench, **arguments)
     seconds = time.perf_counter() - started + bench.earlier
-    command = " ".join(["nearfar study", study.name, *(f"{key}={value}" for key, value in options.items())])
+    said = (f"{key}={value}" for key, value in (*options.items(), *changes))
+    command = " ".join(["nearfar study", study.name, *said])
     facts = {"study": study.name, "command": command, "seconds": round(seconds, 3), "remarks": result.remarks}
     write_json(folder / "result.json", {**facts, **result.as_json()})
     draw(study, result, folder)
@@ -96,18 +102,26 @@ def _gathering(study: Study) -> dict[str, type]:
     }
 
 
-def _arguments(study: Study, options: Mapping[str, Any]) -> dict[str, Any]:
+def _takes_changes(group: type) -> bool:
+    """Whether what is no option of the study is a change to whatever it trains."""
+    return CHANGES in inspect.signature(group).parameters
+
+
+def _arguments(study: Study, options: Mapping[str, Any], changes: Changes) -> dict[str, Any]:
     """Options as `run` takes them."""
     found = {key: options[key] for key in settable(study.run)}
     for name, group in _gathering(study).items():
-        found[name] = group(**{key: options[key] for key in settable(group)})
+        more: dict[str, Any] = {CHANGES: changes} if _takes_changes(group) else {}
+        found[name] = group(**{key: options[key] for key in settable(group)}, **more)
     return found
 
 
-def read_options(study: Study, words: Iterable[str]) -> dict[str, Any]:
-    """Options as the study's signature asks for them, defaults filled in."""
+def read_options(study: Study, words: Iterable[str]) -> tuple[dict[str, Any], Changes]:
+    """Options as the study's signature asks for them, defaults filled in; and what else was set, if the study takes it."""
     allowed = options_of(study)
     options = {name: parameter.default for name, parameter in allowed.items()}
+    further = any(_takes_changes(group) for group in _gathering(study).values())
+    changes: dict[str, Any] = {}
     for word in words:
         key, equals, text = word.partition("=")
         if not equals or not key:
@@ -115,12 +129,15 @@ def read_options(study: Study, words: Iterable[str]) -> dict[str, Any]:
             raise UserError(
                 f"{word!r} is not an option of {study.name}; write key=value, for instance {example}"
             )
+        if key not in allowed and further:
+            changes[key] = _scalar(text)
+            continue
         if key not in allowed:
             raise unknown(key, allowed, f"options of {study.name}")
         options[key] = convert(_scalar(text), allowed[key].annotation, key)
         if key == "seed" and options[key] < 0:
             raise UserError(f"seed was {text}; it must be a whole number from 0")
-    return options
+    return options, tuple(changes.items())
 
 
 def _scalar(text: str) -> Any:

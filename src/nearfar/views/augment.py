@@ -20,6 +20,7 @@ SMALL_SIZE = 64  # at most this many pixels a side, a pipeline's small variant i
 _PROBABILITIES = ("crop", "flip", "jitter", "greyscale", "blur", "solarise")
 _STRENGTHS = ("brightness", "contrast", "saturation")
 STRONGEST = 100.0  # beyond, every picture is black and white; float32 would overflow long after
+STRENGTH = "strength"  # of the whole jitter: a setting that stands for four
 
 
 @dataclass(frozen=True)
@@ -134,7 +135,8 @@ def pipelines(name: str, size: int, changes: Mapping[str, object] | None = None)
     """The named pipeline's two views for images of `size` pixels a side, with the user's changes.
 
     Up to 64 pixels `simclr` means `simclr-small` and `byol` means `byol-small`. A change such as
-    `{"blur": 0.1}` goes to both views, `{"second": {"solarise": 0.2}}` to one, after those to both.
+    `{"blur": 0.1}` goes to both views, `{"second": {"solarise": 0.2}}` to one, after those to both. `{"strength": s}` is SimCLR's
+    strength of the colour jitter.
     """
     if name not in PIPELINES:
         raise UserError(f"views.pipeline is {name!r}; expected {', '.join(PIPELINES)}.")
@@ -148,10 +150,30 @@ def pipelines(name: str, size: int, changes: Mapping[str, object] | None = None)
     return first, second
 
 
+def jittered(augment: Augment, strength: float) -> Augment:
+    """The pipeline's colour jitter at SimCLR's strength s (Chen et al. 2020, appendix A): brightness 0.8 s, the other three in
+    the pipeline's own proportions, so that SimCLR's are 0.8 s, 0.8 s, 0.8 s and 0.2 s; hue ends at half a turn, which is all there is."""
+    scale = SIMCLR.brightness * strength / augment.brightness
+    scaled = {name: scale * getattr(augment, name) for name in _STRENGTHS}
+    return replace(augment, **scaled, hue=min(0.5, scale * augment.hue))
+
+
 def _changed(augment: Augment, changes: object, where: str) -> Augment:
     if not isinstance(changes, Mapping):
         raise UserError(f"{where} is {changes!r}; expected a mapping of settings of one view.")
-    known = [*(field.name for field in fields(Augment) if field.name != "also"), *OPERATIONS]
+    known = [*(field.name for field in fields(Augment) if field.name != "also"), STRENGTH, *OPERATIONS]
+    if STRENGTH in changes:
+        strength = changes[STRENGTH]
+        most = STRONGEST / SIMCLR.brightness
+        if not _is_number(strength) or not 0 <= strength <= most:
+            raise UserError(f"{where}.{STRENGTH} is {strength!r}; expected a number from 0 to {most:g}.")
+        if not augment.brightness:
+            raise UserError(
+                f"{where}.{STRENGTH} was given where views.brightness is 0, to which nothing can be in proportion."
+            )
+        # first, so that a strength and one of its four together are the strength but for that one
+        rest = {key: value for key, value in changes.items() if key != STRENGTH}
+        return _changed(jittered(augment, float(strength)), rest, where)
     named = {key: operation(key, value, where) for key, value in changes.items() if key in OPERATIONS}
     if named:
         kept = tuple(each for each in augment.also if each.name not in named)

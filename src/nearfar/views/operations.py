@@ -11,6 +11,7 @@ from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Protocol
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
@@ -65,7 +66,36 @@ class Erase:
         return images.masked_fill((inside[:, :, None] & across[:, None, :])[:, None], self.value)
 
 
-OPERATIONS: dict[str, Callable[..., Operation]] = {"erase": Erase}
+@dataclass(frozen=True)
+class Rotate:
+    """The image turned about its centre by a uniform angle of at most `degrees` either way (Sáez Maldonado 2021, Fig. 10).
+
+    What comes into the corners is the image mirrored at its edges: black ones would tell every angle.
+    """
+
+    name: ClassVar[str] = "rotate"
+    slots: ClassVar[int] = 1
+    probability: float = 0.5
+    degrees: float = 30.0
+
+    def __post_init__(self) -> None:
+        check_number(self, "probability", 0.0, 1.0)
+        check_number(self, "degrees", 0.0, 180.0)
+
+    def __call__(self, images: Images, numbers: Float[Tensor, "image slot"]) -> Images:
+        height, width = images.shape[2:]
+        angle = torch.deg2rad(self.degrees * (2 * numbers[:, 0] - 1))  # counter-clockwise
+        cosine, sine, zero = torch.cos(angle), torch.sin(angle), torch.zeros_like(angle)
+        # where a place of the view is in the image; both sides are counted from -1 to 1, whatever they are in pixels
+        across = torch.stack([cosine, -sine * height / width, zero], dim=1)
+        down = torch.stack([sine * width / height, cosine, zero], dim=1)
+        where = F.affine_grid(
+            torch.stack([across, down], dim=1), [*images.shape], align_corners=False
+        )  # (image, height, width, 2)
+        return F.grid_sample(images, where, mode="bilinear", padding_mode="reflection", align_corners=False)
+
+
+OPERATIONS: dict[str, Callable[..., Operation]] = {"erase": Erase, "rotate": Rotate}
 
 
 def operation(name: str, given: Any, where: str) -> Operation:
