@@ -47,6 +47,7 @@ LAYERS = [
     ("evaluate", "estimate", "detect"),
     ("train",),
     ("report", "studies", "exported"),
+    ("sweeps",),
     ("demo", "bench", "cli", "__main__", "__init__"),
 ]
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from nearfar.data import Limits, locate
 from nearfar.errors import UserError
-from nearfar.evaluate.knn import knn_probe
+from nearfar.evaluate.knn import knn
 from nearfar.evaluate.labels import Labelled, stratified_split
 from nearfar.evaluate.linear import linear
 from nearfar.evaluate.quality import measures_of
@@ -54,9 +54,15 @@ def probed(data: DataSet, known: Description, settings: Settings, device: torch.
 
 
 def make_probe(
-    data: DataSet, known: Description, views: MakeViews, settings: Settings, device: torch.device
+    data: DataSet,
+    known: Description,
+    views: MakeViews,
+    settings: Settings,
+    device: torch.device,
+    validation: DataSet | None = None,
 ) -> Probe | None:
-    """The figures that `probe=` asks for, by name; None where there is nothing to ask. Of classes, a fifth of the sample is held out."""
+    """The figures that `probe=` asks for, by name; None where there is nothing to ask. Of classes, a fifth of the sample is held out, or a
+    sample of `validation` asked about, which is numbered like `data` and not trained on."""
     asked = settings.probes
     if not settings.probe_every:
         return None
@@ -70,16 +76,21 @@ def make_probe(
     labels = None if looked.why_not else torch.from_numpy(np.asarray(looked.sample.labels))
     # views are of the run's own kind, so those of other data are not made by them
     seen = data.subset(data.sample(0, 0, SAMPLE)[:INSTANCES]) if QUALITY in asked else None
+    apart = None if validation is None else validation.subset(validation.sample(0, 0, SAMPLE))
 
     def probe(method: Method) -> dict[str, float]:
         encoder = backbone_of(method)
         ranks = method.encoding.ranks
-        embedded = features(
-            encoder, looked.sample, looked.plain, device=device, workers=settings.workers, ranks=ranks
+        embed = lambda sample: features(
+            encoder, sample, looked.plain, device=device, workers=settings.workers, ranks=ranks
         )
+        embedded = embed(looked.sample)
         found: dict[str, float] = {}
-        if labels is not None:
+        if labels is not None and apart is None:
             found |= _classes(embedded, labels, asked, settings.seed)
+        elif labels is not None and apart is not None:
+            held = Labelled(embed(apart), torch.from_numpy(np.asarray(apart.labels)))
+            found |= _classes_of(Labelled(embedded, labels), held, asked, settings.seed)
         if seen is not None:
             several = view_features(
                 encoder, seen, views, settings.seed, device, embedded.shape[1], INSTANCES, VIEWS
@@ -91,13 +102,18 @@ def make_probe(
 
 
 def _classes(embedded: Tensor, labels: Tensor, asked: tuple[str, ...], seed: int) -> dict[str, float]:
+    whole = Labelled(embedded, labels)
+    fit, ask = (whole.rows(rows) for rows in stratified_split(labels, 0.2, seed))
+    return _classes_of(fit, ask, asked, seed)
+
+
+def _classes_of(fit: Labelled, ask: Labelled, asked: tuple[str, ...], seed: int) -> dict[str, float]:
+    sets = (fit.features, fit.labels, ask.features, ask.labels)
     found = {}
     if KNN in asked:
-        found["knn_top1"] = knn_probe(embedded, labels, seed=seed)
+        found["knn_top1"] = knn(*sets)["top1"]
     if LINEAR in asked:
-        whole = Labelled(embedded, labels)
-        fit, ask = (whole.rows(rows) for rows in stratified_split(labels, 0.2, seed))
-        found["linear_top1"] = linear(fit.features, fit.labels, ask.features, ask.labels, seed=seed)["top1"]
+        found["linear_top1"] = linear(*sets, seed=seed)["top1"]
     return found
 
 
