@@ -48,8 +48,10 @@ def started(table: Path, out: Path) -> "subprocess.Popen[bytes]":
         "--jobs",
         "1",
     ]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env=environment)
+    with out.with_suffix(".err").open("ab") as said:
+        return subprocess.Popen(
+            command, stdout=subprocess.DEVNULL, stderr=said, env={**os.environ, "OMP_NUM_THREADS": "1"}
+        )
 
 
 def events(out: Path) -> list[dict[str, Any]]:
@@ -60,7 +62,7 @@ def events(out: Path) -> list[dict[str, Any]]:
 def wait_until(child: "subprocess.Popen[bytes]", out: Path, begun: int) -> None:
     deadline = time.monotonic() + 240
     while sum(event["event"] == "begun" for event in events(out)) < begun:
-        assert child.poll() is None, child.stderr and child.stderr.read().decode()
+        assert child.poll() is None, out.with_suffix(".err").read_text()
         assert time.monotonic() < deadline
         time.sleep(0.005)
 
@@ -83,8 +85,7 @@ def test_killed_and_shared_sweeps_end_with_the_table_of_one_left_alone(table: Pa
 
     both = [started(table, cut) for _ in range(2)]
     for child in both:
-        _, said = child.communicate(timeout=240)
-        assert child.returncode == 0, said.decode()
+        assert child.wait(timeout=240) == 0, cut.with_suffix(".err").read_text()
     for name in ("sweep.csv", "figure.svg"):
         assert (cut / name).read_bytes() == (whole / name).read_bytes()
     one, other = (json.loads((out / "sweep.json").read_text()) for out in (whole, cut))
