@@ -36,6 +36,7 @@ PAGES = {
     "docs/pairs.md": ("pairs.html", "Pairs"),
     "docs/series.md": ("series.html", "Time series"),
     "docs/export.md": ("export.html", "Export"),
+    "docs/sweeps.md": ("sweeps.html", "Sweeps"),
     "docs/studies.md": ("studies.html", "Studies"),
     "docs/architecture.md": ("architecture.html", "Architecture"),
     "docs/extending.md": ("extending.html", "Extending"),
@@ -49,7 +50,7 @@ PAGES = {
 }
 # the sections of the reference: a title, and where its names are
 REFERENCE = {
-    "Training and runs": ["nearfar.train.pretrain", "nearfar.run.trained", "nearfar.evaluate", "nearfar.report", "nearfar.data"],
+    "Training and runs": ["nearfar.train.pretrain", "nearfar.run.trained", "nearfar.evaluate", "nearfar.sweeps.run", "nearfar.report", "nearfar.data"],
     "Losses": ["nearfar.losses"],
     "Methods": ["nearfar.method", "nearfar.types"],
     "Scores": ["nearfar.scores"],

@@ -88,6 +88,7 @@ if TYPE_CHECKING:
         Neighbours,
         Ring,
     )
+    from nearfar.sweeps.run import sweep
     from nearfar.train.pretrain import pretrain
     from nearfar.train.pretrain import train_supervised as train
     from nearfar.train.recipe import recipe
@@ -119,6 +120,7 @@ _WHERE = {
     "nearfar.schedules": "cosine geometric learnt linear on_loss on_score plateau Progress stairs steps",
     "nearfar.scores": "Candidates dense_scores Membership Scores streamed_scores",
     "nearfar.selections": "Accept Annulus Ball Cave Chain Everyone Group Hard Labelled Neighbours Ring",
+    "nearfar.sweeps.run": "sweep",
     "nearfar.train.pretrain": "pretrain train_supervised",
     "nearfar.run.trained": "Run",
     "nearfar.train.recipe": "recipe",

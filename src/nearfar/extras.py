@@ -25,6 +25,7 @@ EXTRAS = {
     "onnx": "export",
     "onnxruntime": "export",
     "onnxscript": "export",
+    "optuna": "sweep",
     "tensorboard": "tensorboard",
     "timm": "timm",
     "torch_geometric": "graph",

@@ -68,7 +68,8 @@ class Settings(BaseModel):
     )
     backbone: str = Field(
         _FIRST.default_network,
-        description="resnet8-w8, resnet8-w16, resnet8-w32, resnet18, resnet34, resnet50 or timm/NAME; other data have their own",
+        description="resnet8-w16 (also -w8, -w32), resnet18 to resnet152, resnet50x2, resnet20, wrn-16-2, vgg8, mobilenetv2, shufflenetv1 and more "
+        "(docs/methods.md), or timm/NAME; other data have their own",
     )
     image_size: int | None = Field(
         None, ge=8, le=4096, description="side of a view; none: the data's, up to 224"

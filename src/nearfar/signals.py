@@ -3,6 +3,7 @@
 Signals that were ignored when the process began stay ignored (`nohup`, jobs in the background of a shell).
 """
 
+import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -38,3 +39,18 @@ def ends_by_signal() -> Any:
         )
 
     return handled(asked, signal.SIGTERM, signal.SIGHUP)
+
+
+def end_with_parent() -> None:
+    """Ends this process when the one that spawned it is gone, however it went: nobody else would tell it."""
+    import multiprocessing
+    from multiprocessing import connection
+
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+
+    def watch() -> None:
+        connection.wait([parent.sentinel])
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()

@@ -48,6 +48,7 @@ LAYERS = [
     ("evaluate", "estimate", "detect"),
     ("train",),
     ("report", "studies", "exported"),
+    ("sweeps",),
     ("demo", "bench", "cli", "__main__", "__init__"),
 ]
 

@@ -1,18 +1,26 @@
 """Encoders: slow copies follow, every backbone takes any size and channel count."""
 
+import re
+
 import pytest
 import torch
 import torchvision
 from torch import Tensor, nn
 
 from nearfar.encoders import HeadConfig, Momentum, Shared, backbone, pictured
-from nearfar.encoders.backbones import BACKBONES
+from nearfar.encoders.backbones import BACKBONES, parameters_of
 from nearfar.errors import UserError
 from nearfar.schedules import START, Progress, linear
 from nearfar.types import Batch
 
 
-@pytest.mark.parametrize("name", ["resnet8-w16", "resnet8-w32", "resnet18"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("resnet8-w16", "resnet8-w32", "resnet18", "resnet20", "resnet8x4", "wrn-16-2", "vgg8"),
+        *("mobilenetv2x0.5", "shufflenetv1", "shufflenetv2x0.5"),
+    ],
+)
 @pytest.mark.parametrize(("channels", "size"), [(1, 8), (3, 32), (4, 33), (3, 96)])
 def test_backbones_take_any_channels_and_size(name: str, channels: int, size: int) -> None:
     net = backbone(name, channels, size).eval()
@@ -21,16 +29,67 @@ def test_backbones_take_any_channels_and_size(name: str, channels: int, size: in
     assert torch.isfinite(features).all()
 
 
-def test_every_named_backbone_is_built_with_its_width() -> None:
-    widths = {name: backbone(name).dim for name in BACKBONES}
-    assert widths == {
-        "resnet8-w8": 64,
-        "resnet8-w16": 128,
-        "resnet8-w32": 256,
-        "resnet18": 512,
-        "resnet34": 512,
-        "resnet50": 2048,
-    }
+def test_every_named_backbone_has_the_weights_and_features_it_is_said_to_have() -> None:
+    """He et al. 2016, Table 6, counts 0.27, 0.46, 0.66, 0.85 and 1.7 million for resnet20 to resnet110, Zagoruyko & Komodakis 2016,
+    Table 5, 0.6 and 2.2 for WRN-40-1 and WRN-40-2, Zhang et al. 2018 about 1.9 with a classifier of 1000."""
+    for name, about in BACKBONES.items():
+        with torch.device("meta"):
+            net = backbone(name)
+        weights, features = re.match(r"(?:for CIFAR: )?([\d.]+ \w+) weights, (\d+) features", about).groups()  # type: ignore[union-attr]
+        number, unit = weights.split()
+        count = parameters_of(net) / {"thousand": 1e3, "million": 1e6}[unit]
+        assert net.dim == int(features), name
+        assert count == pytest.approx(float(number), abs=0.5 * 10 ** -len(number.partition(".")[2])), name
+
+
+def test_small_pictures_keep_their_places() -> None:
+    """The side of the last map for 32 pixels: by the strides that are left."""
+    sides = {"resnet18": 4, "resnet20": 8, "wrn-16-2": 8, "vgg8": 4, "mobilenetv2": 4, "shufflenetv2": 4}
+    for name, side in sides.items():
+        net = backbone(name).eval()
+        seen: list[int] = []
+        last = [m for m in net.modules() if isinstance(m, nn.Conv2d)][-1]
+        last.register_forward_hook(lambda _, __, found, seen=seen: seen.append(found.shape[-1]))
+        net(torch.zeros(1, 3, 32, 32))
+        assert seen == [side], name
+
+
+def test_a_wider_resnet_is_torchvisions_with_every_layer_wider() -> None:
+    plain, wide = backbone("resnet18").state_dict(), backbone("resnet18x2").state_dict()
+    assert plain.keys() == wide.keys()
+    for name, weight in plain.items():
+        grown = [
+            size * (2 if axis < 2 and not (name == "conv1.weight" and axis == 1) else 1)
+            for axis, size in enumerate(weight.shape)
+        ]
+        assert list(wide[name].shape) == grown, name
+
+
+def test_vgg_and_mobile_networks_take_torchvisions_weights() -> None:
+    models = torchvision.models
+    for name, theirs in (
+        ("vgg13", models.vgg13_bn),
+        ("mobilenetv2", models.mobilenet_v2),
+        ("shufflenetv2", models.shufflenet_v2_x1_0),
+    ):
+        with torch.device("meta"):
+            ours, original = backbone(name, 3, 96).state_dict(), theirs(weights=None).state_dict()
+        kept = {
+            key: value.shape for key, value in original.items() if not key.startswith(("classifier", "fc"))
+        }
+        assert {key: value.shape for key, value in ours.items()} == kept
+
+
+def test_a_head_of_three_layers_is_simclr_v2s() -> None:
+    """Linear, norm, ReLU twice, then linear; its middle layer is what comes before the second linear map (Chen et al. 2020b)."""
+    net = HeadConfig(hidden=16, dim=8, layers=3).network(pictured("resnet8-w16", (3,), 8))
+    kinds = [type(layer).__name__ for layer in net.head.children()]
+    assert kinds == ["Linear", "BatchNorm1d", "ReLU", "Linear", "BatchNorm1d", "ReLU", "Linear"]
+    assert net(torch.randn(4, 3, 8, 8)).shape == (4, 8)
+    with pytest.raises(UserError, match=r"encoders\.layers was 3 with encoders\.head=linear"):
+        HeadConfig(head="linear", layers=3)
+    with pytest.raises(UserError, match=r"encoders\.layers was 1"):
+        HeadConfig(layers=1)
 
 
 def test_small_inputs_get_a_small_stem_and_large_ones_torchvisions_own_weights_fit() -> None:
@@ -55,7 +114,9 @@ def test_timm_models_by_name() -> None:
     assert vit(torch.randn(2, 3, 48, 48)).shape == (2, vit.dim)
 
 
-@pytest.mark.parametrize("name", ["resnet9", "timm/no_such_model", "os.system", "timm/../x", ""])
+@pytest.mark.parametrize(
+    "name", ["resnet9", "wrn-17-2", "resnet20x0", "vgg9", "timm/no_such_model", "os.system", "timm/../x", ""]
+)
 def test_unknown_backbones_get_a_sentence(name: str) -> None:
     with pytest.raises(UserError, match="backbone was"):
         backbone(name)

@@ -69,6 +69,8 @@ BACKBONES: dict[str, tuple[str, dict[str, Any]]] = {
     "small": ("simclr", {"backbone": "resnet8-w16"}),
     "torchvision": ("simclr", {"backbone": "resnet18"}),
     "cmc": ("cmc", {"backbone": "resnet8-w16"}),
+    "wrn": ("simclr", {"backbone": "wrn-10-1"}),
+    "vgg": ("simclr", {"backbone": "vgg8"}),
 }
 
 

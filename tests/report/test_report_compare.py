@@ -64,7 +64,9 @@ def test_pairs_are_tested_on_the_instances_they_share(
     assert all(one.samples == 500 for one in classes.rows)
 
 
-def test_runs_that_differ_in_their_seed_have_a_mean_and_a_deviation(make_run: Make, make_result: Make) -> None:
+def test_runs_that_differ_in_their_seed_have_a_mean_and_a_deviation(
+    make_run: Make, make_result: Make
+) -> None:
     def made(name: str, seed: int, top1: float, **more: Any) -> Any:
         told = {"results": [without_answers(make_result(top1, None))]}
         return make_run(name, data=GONE, evaluation=told, options={"seed": seed, **more})

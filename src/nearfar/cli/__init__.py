@@ -26,6 +26,7 @@ COMMANDS = (
     "pretrain",
     "train",
     "evaluate",
+    "sweep",
     "detect",
     "embed",
     "report",

@@ -45,7 +45,7 @@ def run(given: argparse.Namespace) -> int:
     from nearfar.train.pretrain import run_pretraining
 
     config = read_file(given.config) if given.config else {}
-    recipe, data, words = _split_words(given.words, config)
+    recipe, data, words = split_words(given.words, config)
     asked = read_words(words)
     missing: UserError | None = None
     try:
@@ -79,7 +79,7 @@ def _example(recipe: str) -> str:
     return "nearfar train photos/" if recipe == RECIPE else f"nearfar pretrain {recipe} photos/"
 
 
-def _split_words(words: Sequence[str], config: dict[str, Any]) -> tuple[str, str, list[str]]:
+def split_words(words: Sequence[str], config: dict[str, Any]) -> tuple[str, str, list[str]]:
     """RECIPE and DATA are the words before the first key=value; a file of settings may name them too."""
     leading: list[str] = []
     for word in words:

@@ -70,7 +70,7 @@ class HeadConfig:
     """Head and predictor of a network.
 
     `head`: none (features as they are); linear; linear-norm (a linear map, batch-normalised); mlp (with batch norm); mlp-plain (without:
-    MoCo v2). `predictor`: the online network's extra MLP (BYOL), or none.
+    MoCo v2). `layers`: linear maps in an mlp head (SimCLR v2 has 3). `predictor`: the online network's extra MLP (BYOL), or none.
     """
 
     remarks: ClassVar[tuple[Remark, ...]] = (("predictor", "mlp", "u goes through a predictor"),)
@@ -80,6 +80,7 @@ class HeadConfig:
     dim: int = 128
     dropout: float = 0.0
     predictor: Literal["none", "mlp"] = "none"
+    layers: int = 2
 
     def __post_init__(self) -> None:
         for key in ("hidden", "dim"):
@@ -87,6 +88,14 @@ class HeadConfig:
                 raise UserError(f"encoders.{key} was {getattr(self, key)}; it must be from 1 to 65536")
         if self.head == "none" and self.predictor != "none":
             raise UserError("encoders.predictor was mlp with encoders.head=none; a predictor follows a head")
+        if not 2 <= self.layers <= 16:
+            raise UserError(
+                f"encoders.layers was {self.layers}; a head of several layers has 2 to 16 of them"
+            )
+        if self.layers != 2 and not self.head.startswith("mlp"):
+            raise UserError(
+                f"encoders.layers was {self.layers} with encoders.head={self.head}; only mlp and mlp-plain have several layers"
+            )
         if not 0 <= self.dropout < 1:
             raise UserError(f"encoders.dropout was {self.dropout}; it must lie in [0, 1)")
 
@@ -94,16 +103,16 @@ class HeadConfig:
         body = seen.body(view)
         width = width_of(body, seen.shapes[view]) if seen.asked else int(body.dim)  # type: ignore[arg-type]
         dim = width if self.head == "none" else self.dim
-        return Network(body, self._head(width), self.dropout, dim=dim)
+        return Network(body, self.make_head(width), self.dropout, dim=dim, backbone_width=width)
 
-    def _head(self, inputs: int) -> nn.Module:
+    def make_head(self, inputs: int) -> nn.Module:
         if self.head == "none":
             return nn.Identity()
         if self.head == "linear":
             return linear_head(inputs, self.dim)
         if self.head == "linear-norm":
             return linear_head(inputs, self.dim, norm=True)
-        return mlp_head(inputs, self.hidden, self.dim, norm=self.head == "mlp")
+        return mlp_head(inputs, self.hidden, self.dim, norm=self.head == "mlp", layers=self.layers)
 
     def make_predictor(self) -> nn.Module | None:
         return None if self.predictor == "none" else mlp_head(self.dim, self.hidden, self.dim)

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Literal, Self
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from nearfar.encoders.backbones import BACKBONES
+from nearfar.encoders.backbones import STAGED
 from nearfar.encoders.config import HeadConfig, InputSpec
 from nearfar.encoders.heads import Network
 from nearfar.encoders.roles import predicted
@@ -41,7 +41,7 @@ class InfoMax(nn.Module):
         ("direction", "both", "and with u and v exchanged, half of the loss"),
     )
     one_view: ClassVar[bool] = True
-    networks: ClassVar[tuple[str, ...]] = tuple(BACKBONES)  # a map from inside them is needed
+    networks: ClassVar[tuple[str, ...]] = STAGED  # a map from inside them is needed
 
     def __init__(
         self,

@@ -2,12 +2,12 @@
 
 from typing import Literal
 
-import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from nearfar.encoders.backbones import ResNet8
+from nearfar.encoders.mobile import Pooled
 from nearfar.encoders.per_view import ConcatFeatures
+from nearfar.encoders.stages import maps_of
 from nearfar.errors import UserError
 from nearfar.types import Encoders
 
@@ -28,14 +28,13 @@ class LastMap(nn.Module):
 
 def last_map(body: nn.Module, x: Tensor) -> Tensor:
     """What the last stage of a backbone gives, before the mean over places is taken."""
-    if isinstance(body, ResNet8):
-        return body.blocks(F.relu(body.bn1(body.conv1(x)), inplace=True))
+    if isinstance(body, Pooled):
+        return body.features(x)
     inside = getattr(body, "net", body)  # timm's networks stand in a wrapper
     if hasattr(inside, "forward_features"):
         return inside.forward_features(x)  # type: ignore[operator]
-    if hasattr(body, "layer4"):
-        stem = body.maxpool(body.relu(body.bn1(body.conv1(x))))  # type: ignore[operator]
-        return body.layer4(body.layer3(body.layer2(body.layer1(stem))))  # type: ignore[operator]
+    if hasattr(body, "layer4") or hasattr(body, "maps"):
+        return maps_of(body, x, "features=map reads the last one")[-1]
     raise UserError(
         f"features was map, but {type(body).__name__} has no stages known here; use a resnet or a timm backbone, or pooled features"
     )

@@ -3,27 +3,26 @@ makes the network again.
 
     resnet18        torchvision's own keys, no fc                plain_resnet(torchvision.models.resnet18, …)
     timm/NAME       timm's own keys                              timm.create_model(NAME, num_classes=0, …)
-    resnet8-w16     keys of the classes below, sixty lines       ResNet8(16, 3)
+    vgg8, …         torchvision's own keys, no classifier        plain_vgg(8, channels=3, small=True)
+    resnet8-w16     keys of our classes, whose source goes along ResNet8(16, 3)
+    wrn-16-2, …     the same                                     wide_resnet(16, 2, 3)
     CMC's pair      `backbones.0.`, `backbones.1.`               ConcatFeatures([…, …], (1, 2))
     anyone's        the module's own keys                        nobody but its author
 """
 
 import inspect
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor, nn
 
-from nearfar.encoders.backbones import (
-    BACKBONES,
-    SMALL,
-    Residual,
-    ResNet8,
-    TimmBackbone,
-    plain_resnet,
-)
+from nearfar.encoders import mobile
+from nearfar.encoders import small as small_networks
+from nearfar.encoders.backbones import SMALL, Residual, ResNet8, TimmBackbone, plain_resnet
 from nearfar.encoders.per_view import ConcatFeatures
+from nearfar.encoders.small import Staged
 
 Shape = tuple[int, ...]
 
@@ -51,19 +50,76 @@ def portable(body: nn.Module, name: str, shapes: Sequence[Shape]) -> Portable:
     if isinstance(body, ResNet8):
         made = f"ResNet8({body.dim // 8}, {body.conv1.in_channels})"
         return Portable(_held(body), "torch", "", made, definitions=_sources(Residual, ResNet8))
-    if name in BACKBONES:
+    if isinstance(body, Staged):
+        return _own_source(body, name, *shapes[0][:2])
+    if name.startswith("resnet"):
         return _resnet(body, name, *shapes[0][:2])
+    if name.startswith(("vgg", "mobilenet", "shufflenet")):
+        return _mobile(body, name, *shapes[0][:2])
     return Portable(_held(body), "own")
+
+
+def _own_source(body: Staged, name: str, channels: int, side: int) -> Portable:
+    """Networks whose source is ours: the functions that make them and the classes they use."""
+    numbers = [int(digits) for digits in re.findall(r"\d+", name)]
+    parts: tuple[Any, ...]
+    if name == "shufflenetv1":
+        made, parts = (
+            f"shufflenet_v1({channels}, {side <= SMALL})",
+            (small_networks.ShuffleUnit, small_networks.shufflenet_v1),
+        )
+    else:
+        wide = name.startswith("wrn")
+        depth, width = (*numbers, 1)[:2]
+        make = small_networks.wide_resnet if wide else small_networks.small_resnet
+        block = small_networks.WideBlock if wide else small_networks.BasicBlock
+        made, parts = (
+            f"{make.__name__}({depth}, {width}, {channels})",
+            (block, small_networks._stages, make),
+        )
+    return Portable(_held(body), "torch", "", made, definitions=_sources(Staged, *parts))
+
+
+def _mobile(body: nn.Module, name: str, channels: int, side: int) -> Portable:
+    """torchvision's layers, put together by a function whose source goes along."""
+    family, number = re.fullmatch(r"(vgg|mobilenetv2|shufflenetv2)x?([\d.]*)", name).groups()  # type: ignore[union-attr]
+    make: Any = {
+        "vgg": mobile.plain_vgg,
+        "mobilenetv2": mobile.plain_mobilenet,
+        "shufflenetv2": mobile.plain_shufflenet,
+    }[family]
+    asked = int(number) if family == "vgg" else float(number or 1)
+    differs = "its classifier is left out, so that the output is the pooled features" + (
+        "; for small pictures fewer of its layers have stride 2 or pool" if side <= SMALL else ""
+    )
+    made = f"{make.__name__}({asked}, channels={channels}, small={side <= SMALL})"
+    tables = (
+        f"VGG_CONVOLUTIONS = {mobile.VGG_CONVOLUTIONS}",
+        f"SHUFFLENET_WIDTHS = {mobile.SHUFFLENET_WIDTHS}",
+    )
+    needed = "def need(name):\n    return importlib.import_module(name)\n"
+    return Portable(
+        _held(body),
+        "torchvision",
+        differs,
+        made,
+        ("import importlib", "import torchvision"),
+        (needed, *tables, *_sources(mobile.Pooled, make)),
+    )
 
 
 def _resnet(body: nn.Module, name: str, channels: int, side: int) -> Portable:
     small = side <= SMALL
+    depth, width = re.fullmatch(r"resnet(\d+)(?:x(\d+))?", name).groups()  # type: ignore[union-attr]
     differs = ["fc is nn.Identity, so that the output is the pooled features"]
     if small:
         differs.append(f"conv1 is 3x3 with stride 1 for {channels} channels and maxpool is nn.Identity")
     elif channels != 3:
         differs.append(f"conv1 takes {channels} channels")
-    made = f"plain_resnet(torchvision.models.{name}, channels={channels}, small={small})"
+    if width:
+        differs.append(f"every layer is {width} times as wide")
+    wide = f", width={width}" if width else ""
+    made = f"plain_resnet(torchvision.models.resnet{depth}, channels={channels}, small={small}{wide})"
     return Portable(
         _held(body),
         "torchvision",

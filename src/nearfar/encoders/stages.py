@@ -1,11 +1,9 @@
 """A backbone's feature map one stage before the last, and its features, in one pass."""
 
 import torch
-import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from nearfar.encoders.backbones import ResNet8
 from nearfar.encoders.config import InputSpec
 from nearfar.errors import UserError
 
@@ -16,17 +14,25 @@ def map_and_features(
     body: nn.Module, x: Float[Tensor, "image channel height width"]
 ) -> tuple[Map, Float[Tensor, "image dim"]]:
     """The features are exactly `body(x)`."""
-    if isinstance(body, ResNet8):
-        inner = body.blocks[:-1](F.relu(body.bn1(body.conv1(x)), inplace=True))
-        return inner, body.blocks[-1](inner).mean(dim=(2, 3))
+    *_, inner, last = maps_of(body, x, "encoders=infomax needs a map from inside it")
+    return inner, last.mean(dim=(2, 3))
+
+
+def maps_of(body: nn.Module, x: Float[Tensor, "image channel height width"], why: str) -> list[Map]:
+    """The map after each stage, finest first; features are the mean over places of the last. `why` they are needed is said of a
+    network that has none."""
+    if hasattr(body, "maps"):
+        return body.maps(x)  # type: ignore[operator]
     if not hasattr(body, "layer4"):
         raise UserError(
-            "the backbone has no stages, and encoders=infomax needs a map from inside it; expected backbone="
-            "resnet8-w8, resnet8-w16, resnet8-w32, resnet18, resnet34, resnet50"
+            f"the backbone has no stages, and {why}; expected backbone=resnet8-w16, resnet18 to resnet152, resnet20 or another "
+            "resnet, wrn-16-2 or another wrn, shufflenetv1"
         )
-    stem = body.maxpool(body.relu(body.bn1(body.conv1(x))))  # type: ignore[operator]
-    inner = body.layer3(body.layer2(body.layer1(stem)))  # type: ignore[operator]
-    return inner, body.avgpool(body.layer4(inner)).flatten(1)  # type: ignore[operator]
+    x, found = body.maxpool(body.relu(body.bn1(body.conv1(x)))), []  # type: ignore[operator]
+    for name in ("layer1", "layer2", "layer3", "layer4"):
+        x = getattr(body, name)(x)
+        found.append(x)
+    return found
 
 
 @torch.no_grad()
@@ -62,22 +68,7 @@ class Stages(nn.Module):
 
     @staticmethod
     def _maps(body: nn.Module, x: Tensor) -> list[Tensor]:
-        if isinstance(body, ResNet8):
-            found, x = [], F.relu(body.bn1(body.conv1(x)), inplace=True)
-            for block in body.blocks:
-                x = block(x)
-                found.append(x)
-            return found
-        if not hasattr(body, "layer4"):
-            raise UserError(
-                "the backbone has no stages, and a detector stands on a pyramid of them; expected a run with backbone="
-                "resnet8-w8, resnet8-w16, resnet8-w32, resnet18, resnet34, resnet50"
-            )
-        x, found = body.maxpool(body.relu(body.bn1(body.conv1(x)))), []  # type: ignore[operator]
-        for name in ("layer1", "layer2", "layer3", "layer4"):
-            x = getattr(body, name)(x)
-            found.append(x)
-        return found
+        return maps_of(body, x, "a detector stands on a pyramid of them")
 
     def forward(self, x: Float[Tensor, "image channel height width"]) -> dict[str, Tensor]:
         maps = self._maps(self.body, x)

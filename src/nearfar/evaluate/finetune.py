@@ -14,6 +14,7 @@ from jaxtyping import Int
 from torch import Tensor, nn
 
 from nearfar.data import Stream
+from nearfar.errors import UserError
 from nearfar.evaluate.few import called
 from nearfar.evaluate.figures import classified, over_draws, ranked
 from nearfar.evaluate.labels import stratified_split
@@ -50,6 +51,23 @@ def finetune_fractions(subject: Subject, options: Options) -> dict[str, Any]:
             rates.append(rate)
         found[called(asked)] = {**over_draws(draws), **_said(options, rates)}
     return found
+
+
+def own_classifier(subject: Subject, options: Options) -> dict[str, Any]:
+    """What the run itself learned to say: the classes that its own classifier finds likeliest. Nothing is fitted."""
+    encoders: Any = getattr(subject.method, "encoders", None)
+    if not hasattr(encoders, "logits"):
+        raise UserError(
+            "--protocol classifier asks a run's own classifier, and this one learned none; use linear, or nearfar train"
+        )
+    if not subject.own:
+        raise UserError(
+            "--protocol classifier answers in the classes that the run learned; leave out --train, or use linear"
+        )
+    embedded = features(subject.encoder, subject.test.images, subject.plain, device=subject.device)
+    with torch.no_grad():
+        logits = encoders.eval().logits(embedded.to(subject.device)).cpu()
+    return classified(ranked(logits, torch.arange(logits.shape[1])), subject.test.labels)
 
 
 def _said(options: Options, rate: float | list[float]) -> dict[str, Any]:

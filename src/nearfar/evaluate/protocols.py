@@ -16,7 +16,7 @@ import torch
 from nearfar.errors import UserError
 from nearfar.evaluate.few import few_shot, fractions
 from nearfar.evaluate.figures import classified
-from nearfar.evaluate.finetune import finetune, finetune_fractions
+from nearfar.evaluate.finetune import finetune, finetune_fractions, own_classifier
 from nearfar.evaluate.knn import ranked_classes
 from nearfar.evaluate.labels import Labelled
 from nearfar.evaluate.linear import fit_chosen
@@ -81,6 +81,7 @@ NetworkProtocol = Callable[[Subject, Options], dict[str, Any]]
 NETWORK_PROTOCOLS: dict[str, NetworkProtocol] = {
     "finetune": finetune,
     "finetune-fractions": finetune_fractions,
+    "classifier": own_classifier,
 }
 # asked of networks, and no label is looked at
 UNLABELLED_PROTOCOLS: dict[str, NetworkProtocol] = {"quality": quality}

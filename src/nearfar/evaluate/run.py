@@ -206,6 +206,7 @@ class Asked:
             self.known,
             self.run.method(trained).to(device) if whole else None,
             self.run.views(self.known) if whole else None,
+            self.own,
             self.unseen,
         )
 

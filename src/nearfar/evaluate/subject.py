@@ -37,4 +37,7 @@ class Subject:
     known: Any = None
     method: Method | None = None
     views: MakeViews | None = None
+    own: bool = (
+        True  # that `train` are the run's own data, whose classes are numbered as the run learned them
+    )
     unseen: bool | None = None  # that the method was never shown the test instances; None: nobody knows

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from nearfar.encoders import BACKBONES
 from nearfar.modalities import Modality, modality_of_views
 from nearfar.recipes.build import Choices, build_method, describe
 from nearfar.recipes.choices import ROOMS
@@ -72,7 +73,7 @@ def methods_page(entries: Mapping[str, Entry]) -> str:
     lines = [*_opening(), *_overview(own)]
     for entry in own:
         lines += _section(entry)
-    lines += [*_variants(ruled), *_presets(), *_parts()]
+    lines += [*_variants(ruled), *_presets(), *_networks(), *_parts()]
     return "\n".join(lines).rstrip() + "\n"
 
 
@@ -190,6 +191,24 @@ def _presets() -> Iterator[str]:
                 for under, more in preset.under.items()
             )
             yield f"| `{name}` | `{method}` | `{words_of(preset)}`{_cell(rest)} | {preset.source} |"
+    yield ""
+
+
+def _networks() -> Iterator[str]:
+    yield "## Networks of pictures"
+    yield ""
+    yield (
+        "`backbone=NAME`, in every recipe. Up to 64 pixels a side their stems throw less away: 3x3 with stride 1 instead of 7x7, stride 2 and a "
+        "pooling. `resnet18` to `resnet152` (and, by the same classes, `resnet50x2`: every layer twice as wide), `vgg11` to `vgg19`, `mobilenetv2` "
+        "and `shufflenetv2` are torchvision's; `timm/NAME` is any of timm's. Neither has the others, which are written here: ResNets for CIFAR "
+        "of 6n + 2 layers (He et al. 2016, sec. 4.2; `x4`: stages four times as wide, Tian et al. 2020), WRN-d-w of 6n + 4 (Zagoruyko & Komodakis "
+        "2016), ShuffleNet (Zhang et al. 2018), VGG-8 from torchvision's layers, and our own `resnet8-w16`. Weights and features are counted for "
+        "colour pictures of 32 pixels."
+    )
+    yield ""
+    yield from ("| name | |", "|---|---|")
+    for name, about in BACKBONES.items():
+        yield f"| `{name}` | {about} |"
     yield ""
 
 

@@ -12,19 +12,17 @@ there after an interruption. `bench.arms` does so for many, in several processes
 import hashlib
 import json
 import multiprocessing
-import os
 import sys
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from dataclasses import dataclass, field
 from functools import partial
-from multiprocessing import connection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from nearfar.atomic import write_whole
+from nearfar.signals import end_with_parent
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -142,7 +140,7 @@ class Bench:
         self, missing: Sequence[Mapping[str, Any]], compute: Callable[[Mapping[str, Any]], Any], jobs: int
     ) -> None:
         context = multiprocessing.get_context("spawn")  # torch's threads do not survive a fork
-        pool = ProcessPoolExecutor(jobs, context, initializer=_end_with_parent)
+        pool = ProcessPoolExecutor(jobs, context, initializer=end_with_parent)
         bench = Bench(self.folder, self.study)
         waiting, running = list(missing), set[Future[Any]]()
         try:
@@ -164,18 +162,6 @@ class Bench:
         found = _read_json(self._file(settings))
         same = isinstance(found, dict) and found.get("settings") == json.loads(json.dumps(dict(settings)))
         return found if same and "value" in found else None
-
-
-def _end_with_parent() -> None:
-    """Ends this process when the one that spawned it is gone, however it went: a pool would let it wait for ever."""
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-
-    def watch() -> None:
-        connection.wait([parent.sentinel])
-        os._exit(1)
-
-    threading.Thread(target=watch, daemon=True).start()
 
 
 def arm_name(settings: Mapping[str, Any]) -> str:

@@ -42,6 +42,9 @@ class Looks:
     embed_all: Callable[[], Tensor]
     probe: Callable[[Method], dict[str, float]] | None = None
     estimate: Callable[[Method, Progress], HeldOut | None] | None = None
+    told: Callable[[dict[str, Any]], None] | None = (
+        None  # who hears what the probe found, and may end the run
+    )
 
 
 def train(
@@ -158,6 +161,8 @@ class Loop:
             self.log.write({"kind": "probe", **now, **finite(scores)})
             if HEARD in scores:
                 trainer.adaptive.observe_score(scores[HEARD])
+            if looks.told is not None:
+                looks.told({**now, **scores})
 
     def save_when_due(self, batch: Batch, taken: Step, stop: str | None) -> None:
         trainer = self.trainer

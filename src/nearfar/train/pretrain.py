@@ -1,6 +1,6 @@
 """From settings to a trained run: what `nearfar pretrain` and `nf.pretrain` do."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -101,6 +101,18 @@ def train_supervised(
     return pretrain(recipe, data, out, labels=labels, **settings)
 
 
+@dataclass(frozen=True)
+class Watch:
+    """Who looks on: probes ask about `validation`, labelled instances that are not trained on, in place of a part of the data, and
+    `told` hears what they found, and may raise to end the run."""
+
+    validation: DataSet | None = None
+    told: Callable[[dict[str, Any]], None] | None = None
+
+
+UNWATCHED = Watch()
+
+
 def run_pretraining(
     settings: Settings,
     data: Any,
@@ -110,13 +122,14 @@ def run_pretraining(
     quiet: bool = False,
     said: str | None = None,
     objects: Objects = NONE,
+    watch: Watch = UNWATCHED,
 ) -> Run:
     located = data if isinstance(data, Located) else locate(data, columns=columns_in(settings))
     folder, ranks = RunFolder(out), join()
     check_kind(settings, located)
     with folder.claimed() if ranks.first else nullcontext():
         restored = where_it_stopped(settings, folder, allow_change, ranks)
-        ready = make_ready(settings, located, folder, restored, allow_change, objects, ranks)
+        ready = make_ready(settings, located, folder, restored, allow_change, objects, ranks, watch)
         notes = notes_of(ready.everything, ready.aside, len(ready.images), settings.batch_size)
         if ranks.first:
             write_down(settings, folder, ready, notes)
@@ -190,6 +203,7 @@ def make_ready(
     allow_change: bool,
     objects: Objects,
     ranks: Ranks = ALONE,
+    watch: Watch = UNWATCHED,
 ) -> Ready:
     """Opens the data, builds the method and puts it where it stopped, if it did."""
     device = pick_device(settings.device, ranks.local if ranks.several else None)
@@ -202,7 +216,8 @@ def make_ready(
     known = described(images, settings, before, allow_change, everything)
     precision = pick_precision(settings.precision, device)
     trainer, stream = prepare(settings, images, known, device, precision, objects, ranks)
-    probe = make_probe(images, known, views_of(settings, known, device, objects), settings, device)
+    views = views_of(settings, known, device, objects)
+    probe = make_probe(images, known, views, settings, device, watch.validation)
     check_heard(settings, images, probe is not None)
     unseen = never_trained_on(known, everything, settings, restored, objects)
     if restored:
@@ -218,6 +233,7 @@ def make_ready(
         lambda: embedded(trainer, images, known),
         probe,
         make_estimate(images, aside, known, settings, device, unseen, objects),
+        watch.told,
     )
     left_out = 0 if aside is None else len(aside)
     return Ready(

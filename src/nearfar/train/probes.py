@@ -53,9 +53,15 @@ def probed(data: DataSet, known: Description, settings: Settings, device: torch.
 
 
 def make_probe(
-    data: DataSet, known: Description, views: MakeViews, settings: Settings, device: torch.device
+    data: DataSet,
+    known: Description,
+    views: MakeViews,
+    settings: Settings,
+    device: torch.device,
+    validation: DataSet | None = None,
 ) -> Probe | None:
-    """The figures that `probe=` asks for, by name; None where there is nothing to ask. Of classes, a fifth of the sample is held out."""
+    """The figures that `probe=` asks for, by name; None where there is nothing to ask. Of classes, a fifth of the sample is held out, or a
+    sample of `validation` asked about, which is numbered like `data` and not trained on."""
     asked = settings.probes
     if not settings.probe_every:
         return None
@@ -70,17 +76,22 @@ def make_probe(
     parts = [] if looked.why_not else [torch.from_numpy(p) for p in looked.sample.parts(0.2, settings.seed)]
     # views are of the run's own kind, so those of other data are not made by them
     seen = data.subset(data.sample(0, 0, SAMPLE)[:INSTANCES]) if QUALITY in asked else None
+    apart = None if validation is None else validation.subset(validation.sample(0, 0, SAMPLE))
 
     def probe(method: Method) -> dict[str, float]:
         encoder = backbone_of(method)
         ranks = method.encoding.ranks
-        embedded = features(
-            encoder, looked.sample, looked.plain, device=device, workers=settings.workers, ranks=ranks
+        embed = lambda sample: features(
+            encoder, sample, looked.plain, device=device, workers=settings.workers, ranks=ranks
         )
+        embedded = embed(looked.sample)
         found: dict[str, float] = {}
         if labels is not None:
             whole = Labelled(embedded, labels)
-            fit, ask = (whole.rows(rows) for rows in parts)
+            if apart is None:
+                fit, ask = (whole.rows(rows) for rows in parts)
+            else:
+                fit, ask = whole, Labelled(embed(apart), torch.from_numpy(np.asarray(apart.labels)))
             found |= _classes(fit, ask, asked, settings.seed)
         if seen is not None:
             several = view_features(

@@ -1,0 +1,132 @@
+"""A sweep in one picture: one axis as a line, two as a heat map, more as parallel coordinates."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from nearfar.studies.drawing import COLOURS, panels
+from nearfar.sweeps.table import Row, Sweep
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+
+def draw(sweep: Sweep) -> "Figure | None":
+    """None where nothing was varied, or nothing ended with a value."""
+    rows = [row for row in sweep.rows if row.mean is not None]
+    keys = list(sweep.rows[0].point) if sweep.rows else []
+    if not rows or not keys:
+        return None
+    listed = {key: list(dict.fromkeys(map(_key, (row.point[key] for row in sweep.rows)))) for key in keys}
+    if len(keys) == 1:
+        return _line(sweep, rows, keys[0])
+    if len(keys) == 2 and len(sweep.rows) == len(listed[keys[0]]) * len(listed[keys[1]]):
+        return _heat(sweep, rows, listed)
+    return _parallel(sweep, rows, keys)
+
+
+def _key(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _scaled(sweep: Sweep, value: float | None) -> float:
+    return float("nan") if value is None else 100 * value if sweep.share else value
+
+
+def _line(sweep: Sweep, rows: Sequence[Row], key: str) -> "Figure":
+    figure, (axes,) = panels([sweep.title])
+    numbers = _numbers([row.point[key] for row in rows])
+    order = np.argsort(numbers, kind="stable")
+    means = np.array([_scaled(sweep, row.mean) for row in rows])[order]
+    spreads = np.array([_scaled(sweep, row.spread or 0.0) for row in rows])[order]
+    _axis(axes, [row.point[key] for row in rows], key)
+    axes.errorbar(numbers[order], means, spreads, marker="o", color=COLOURS[0], capsize=3)
+    axes.set_ylabel(sweep.unit)
+    return figure
+
+
+def _axis(axes: "Axes", values: Sequence[Any], key: str) -> None:
+    """A logarithmic axis where numbers span more than a decade; words at even places."""
+    axes.set_xlabel(key)
+    if not all(_is_number(value) for value in values):
+        axes.set_xticks(range(len(values)), [_key(value) for value in values])
+    elif min(values) > 0 and max(values) / min(values) >= 10:
+        axes.set_xscale("log")
+
+
+def _heat(sweep: Sweep, rows: Sequence[Row], listed: dict[str, list[str]]) -> "Figure":
+    (down, across), names = listed, list(listed.values())
+    figure, (axes,) = panels([sweep.title], 1.6 + 1.0 * len(names[1]), 1.4 + 0.55 * len(names[0]))
+    grid = np.full((len(names[0]), len(names[1])), np.nan)
+    words = np.full(grid.shape, "", dtype=object)
+    for row in sweep.rows:
+        place = names[0].index(_key(row.point[down])), names[1].index(_key(row.point[across]))
+        grid[place] = _scaled(sweep, row.mean)
+        words[place] = (
+            sweep.figure(row.mean, row.spread).replace(" ± ", "\n± ") if row.mean is not None else row.state
+        )
+    picture = axes.imshow(np.ma.masked_invalid(grid), cmap="cividis", aspect="auto")
+    low, high = np.nanmin(grid), np.nanmax(grid)
+    for place in np.ndindex(*grid.shape):
+        dark = np.isfinite(grid[place]) and grid[place] < (low + high) / 2
+        best = sweep.best is not None and np.isfinite(grid[place]) and grid[place] == high
+        axes.text(
+            place[1], place[0], words[place], ha="center", va="center", fontsize=8,
+            color="white" if dark else "black", fontweight="bold" if best else "normal",
+        )  # fmt: skip
+    axes.set_xticks(range(len(names[1])), names[1])
+    axes.set_yticks(range(len(names[0])), names[0])
+    axes.set_xlabel(across)
+    axes.set_ylabel(down)
+    axes.grid(False)
+    figure.colorbar(picture, ax=axes, label=sweep.unit)
+    return figure
+
+
+def _parallel(sweep: Sweep, rows: Sequence[Row], keys: Sequence[str]) -> "Figure":
+    """Every point a line through its settings to its value, the best one thick."""
+    import matplotlib as mpl
+
+    figure, (axes,) = panels([sweep.title], 1.5 + 1.4 * (len(keys) + 1), 3.8)
+    columns = [[row.point[key] for row in rows] for key in keys]
+    columns.append([_scaled(sweep, row.mean) for row in rows])
+    heights = [_heights(column) for column in columns]
+    values = np.array(columns[-1], dtype=float)
+    low, high = float(values.min()), float(values.max())
+    colour = mpl.colormaps["cividis"]
+    for place in np.argsort(values, kind="stable"):
+        row, share = rows[place], 1.0 if high == low else (values[place] - low) / (high - low)
+        thick = 2.8 if row is sweep.best else 1.0
+        axes.plot(range(len(columns)), [h[place] for h in heights], color=colour(share), linewidth=thick)
+    for place, (column, at) in enumerate(zip(columns, heights, strict=True)):
+        shown = sorted({(round(float(y), 6), _key(v)) for y, v in zip(at, column, strict=True)})
+        for y, text in shown if len(shown) <= 8 else (shown[0], shown[len(shown) // 2], shown[-1]):
+            axes.annotate(text, (place, y), xytext=(4, 2), textcoords="offset points", fontsize=7)
+    axes.set_xticks(range(len(columns)), [*keys, sweep.unit])
+    axes.set_yticks([])
+    axes.grid(axis="x", alpha=0.5)
+    axes.spines["left"].set_visible(False)
+    axes.set_xlim(-0.1, len(columns) - 0.5)
+    return figure
+
+
+def _heights(values: Sequence[Any]) -> np.ndarray:
+    """Values between 0 and 1: numbers by size (by their logarithm over more than a decade), words in their order."""
+    numbers = _numbers(values)
+    if all(_is_number(v) for v in values) and numbers.min() > 0 and numbers.max() / numbers.min() >= 10:
+        numbers = np.log(numbers)
+    span = numbers.max() - numbers.min()
+    return np.full(len(numbers), 0.5) if span == 0 else (numbers - numbers.min()) / span
+
+
+def _numbers(values: Sequence[Any]) -> np.ndarray:
+    if all(_is_number(value) for value in values):
+        return np.array(values, dtype=float)
+    places = list(dict.fromkeys(map(_key, values)))
+    return np.array([places.index(_key(value)) for value in values], dtype=float)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)

@@ -1,0 +1,171 @@
+"""What is varied: `key=a,b,c` is an axis, `key=1e-4..1e-1:log` a range to search, `seed=0,1,2` repetitions, anything else a fixed setting."""
+
+import itertools
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import yaml
+
+from nearfar.errors import UserError
+from nearfar.parts import load_yaml
+from nearfar.settings import ALIASES, MAY_CHANGE
+
+SEED = "seed"
+_NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
+_RANGE = re.compile(rf"\s*({_NUMBER})\.\.({_NUMBER})\s*(?::\s*(\w+))?\s*")
+_CLOSING = {")": "(", "]": "[", "}": "{"}
+
+Point = dict[str, Any]  # a value for each axis
+
+
+@dataclass(frozen=True)
+class Range:
+    """Numbers between two ends, both included; even in their logarithm if `log`; whole ones where both ends are written so."""
+
+    low: float
+    high: float
+    log: bool = False
+    whole: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.low:g}..{self.high:g}{':log' if self.log else ''}"
+
+
+@dataclass(frozen=True)
+class Space:
+    fixed: Mapping[str, Any]
+    axes: Mapping[str, tuple[Any, ...]]
+    ranges: Mapping[str, Range] = field(default_factory=dict)
+    seeds: tuple[int, ...] = (0,)
+
+    @property
+    def varied(self) -> tuple[str, ...]:
+        return (*self.axes, *self.ranges)
+
+    def points(self) -> Iterator[Point]:
+        """Every combination of the axes, the last one fastest."""
+        for values in itertools.product(*self.axes.values()):
+            yield dict(zip(self.axes, values, strict=True))
+
+    def as_plain(self) -> dict[str, Any]:
+        return {
+            "axes": {
+                **{key: list(values) for key, values in self.axes.items()},
+                **{key: str(span) for key, span in self.ranges.items()},
+            },
+            "fixed": dict(self.fixed),
+            "seeds": list(self.seeds),
+        }
+
+
+def read_space(words: Iterable[str], config: Mapping[str, Any] | None = None) -> Space:
+    """The space that `key=value` words describe, over what a file holds."""
+    given: dict[str, Any] = {}
+    for word in words:
+        key, equals, text = word.partition("=")
+        if not equals or not key:
+            raise UserError(
+                f"{word!r} is not a setting; write key=value or key=a,b,c, for instance temperature=0.1,0.5"
+            )
+        if key in given:
+            raise UserError(f"{key} was given twice; write all its values in one word, {key}=a,b,c")
+        given[key] = _range(key, text) or _listed(key, text)
+    return space_of({**(config or {}), **given})
+
+
+def space_of(given: Mapping[str, Any]) -> Space:
+    """The space of settings by name: lists are axes, `Range`s or text such as `1e-4..1e-1:log` ranges, all else is fixed (so is a list
+    of one: `[[0.9, 0.95]]` is a setting that is a list itself)."""
+    fixed: dict[str, Any] = {}
+    axes: dict[str, tuple[Any, ...]] = {}
+    ranges: dict[str, Range] = {}
+    seeds: tuple[int, ...] = (0,)
+    meant: dict[str, str] = {}
+    for key, value in given.items():
+        first = meant.setdefault(ALIASES.get(key, key), key)
+        if first != key:
+            raise UserError(f"{key} and {first} are one setting; give it once")
+        span = _range(key, value) if isinstance(value, str) else value
+        listed = list(value) if isinstance(value, (list, tuple)) else [value]
+        if key == SEED:
+            seeds = _seeds(span if isinstance(span, Range) else listed)
+        elif isinstance(span, Range):
+            ranges[key] = span
+        elif len(listed) > 1:
+            axes[key] = _axis(key, listed)
+        elif not listed:
+            raise UserError(f"{key} was an empty list; give it at least one value")
+        else:
+            fixed[key] = listed[0]
+    return Space(fixed, axes, ranges, seeds)
+
+
+def split_commas(text: str) -> list[str]:
+    """The parts between commas that stand in no bracket and no quotes."""
+    parts, depth, quote = [""], [], ""
+    for sign in text:
+        if quote:
+            quote = "" if sign == quote else quote
+        elif sign in "'\"":
+            quote = sign
+        elif sign in "([{":
+            depth.append(sign)
+        elif sign in _CLOSING and depth and depth[-1] == _CLOSING[sign]:
+            depth.pop()
+        elif sign == "," and not depth:
+            parts.append("")
+            continue
+        parts[-1] += sign
+    return parts
+
+
+def _listed(key: str, text: str) -> list[Any]:
+    """The values of a word; what cannot change a result is no axis, so `probe=knn,linear` is one value."""
+    parts = [text] if key in MAY_CHANGE else split_commas(text)
+    if len(parts) > 1 and not all(part.strip() for part in parts):
+        raise UserError(f"{key} was {text}, with nothing between two commas; write {key}=a,b,c")
+    return [_scalar(part) for part in parts]
+
+
+def _scalar(text: str) -> Any:
+    try:
+        return load_yaml(text) if text.strip() else ""
+    except (yaml.YAMLError, ValueError, RecursionError):
+        return text.strip()
+
+
+def _range(key: str, text: str) -> Range | None:
+    """`1e-4..1e-1:log`, `32..512`; None of anything else."""
+    match = _RANGE.fullmatch(text)
+    if match is None:
+        return None
+    low, high = float(match[1]), float(match[2])
+    if match[3] not in (None, "log"):
+        raise UserError(f"{key} was {text}; after the range expected :log or nothing")
+    if not low < high:
+        raise UserError(f"{key} was {text}; the first number must be below the second")
+    if match[3] and low <= 0:
+        raise UserError(f"{key} was {text}; a range even in its logarithm begins above 0")
+    whole = all(end.lstrip("+-").isdigit() for end in (match[1], match[2]))
+    return Range(low, high, bool(match[3]), whole)
+
+
+def _axis(key: str, values: list[Any]) -> tuple[Any, ...]:
+    if key in MAY_CHANGE:
+        raise UserError(f"{key} was given {len(values)} values; it cannot change a result, so give it one")
+    for place, value in enumerate(values):
+        if value in values[:place]:
+            raise UserError(f"{key} has the value {value} twice; name each value once")
+    return tuple(values)
+
+
+def _seeds(given: Range | list[Any]) -> tuple[int, ...]:
+    """Seeds are listed, or a whole range of them: `seed=0..4` are five."""
+    listed = range(int(given.low), int(given.high) + 1) if isinstance(given, Range) else given
+    sound = all(isinstance(seed, int) and not isinstance(seed, bool) and seed >= 0 for seed in listed)
+    if not sound or (isinstance(given, Range) and not given.whole) or len(set(listed)) < len(listed):
+        said = str(given) if isinstance(given, Range) else ",".join(map(str, given))
+        raise UserError(f"seed was {said}; expected different whole numbers from 0, such as seed=0,1,2")
+    return tuple(listed)

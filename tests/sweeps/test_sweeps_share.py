@@ -1,0 +1,98 @@
+"""Real processes share one folder: nothing is done twice, and what a killed one had is taken over."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import nearfar as nf
+
+AXES: dict[str, list[float]] = {"temperature": [0.1, 0.25, 0.5, 1.0], "batch_size": [8, 16, 32]}
+FIXED: dict[str, Any] = {"epochs": 6, "checkpoint_every": 1}
+WORDS = [
+    *(f"{key}={','.join(map(str, values))}" for key, values in AXES.items()),
+    *(f"{key}={value}" for key, value in FIXED.items()),
+]
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A table of numbers in three classes: the same code as pictures, in a fraction of the time."""
+    rng = np.random.default_rng(0)
+    labels = np.arange(160) % 3
+    x = rng.normal(size=(160, 6)) + 1.2 * np.eye(6)[labels]
+    path = tmp_path_factory.mktemp("data") / "table.npz"
+    np.savez(path, x=x.astype(np.float32), labels=labels)
+    return path
+
+
+def started(table: Path, out: Path) -> "subprocess.Popen[bytes]":
+    command = [
+        sys.executable,
+        "-m",
+        "nearfar",
+        "sweep",
+        "simclr",
+        str(table),
+        *WORDS,
+        "--out",
+        str(out),
+        "--jobs",
+        "1",
+    ]
+    with out.with_suffix(".err").open("ab") as said:
+        return subprocess.Popen(
+            command, stdout=subprocess.DEVNULL, stderr=said, env={**os.environ, "OMP_NUM_THREADS": "1"}
+        )
+
+
+def events(out: Path) -> list[dict[str, Any]]:
+    log = out / "log.jsonl"
+    return [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
+
+
+def wait_until(child: "subprocess.Popen[bytes]", out: Path, begun: int) -> None:
+    deadline = time.monotonic() + 240
+    while sum(event["event"] == "begun" for event in events(out)) < begun:
+        assert child.poll() is None, out.with_suffix(".err").read_text()
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+@pytest.mark.slow
+def test_killed_and_shared_sweeps_end_with_the_table_of_one_left_alone(table: Path, tmp_path: Path) -> None:
+    """One sweep in this process; one that is killed (SIGKILL) in its sixth cell and is then gone on with by two processes at once.
+
+    Files are compared bit by bit. In log.jsonl every cell is finished once, the one that the kill cut short begun twice, every
+    other once, and both of the two processes did something.
+    """
+    whole, cut = tmp_path / "whole", tmp_path / "cut"
+    nf.sweep("simclr", table, out=whole, quiet=True, config={**AXES, **FIXED})
+    killed = started(table, cut)
+    wait_until(killed, cut, begun=6)
+    killed.send_signal(signal.SIGKILL)
+    killed.wait()
+    assert Counter(event["event"] for event in events(cut))["done"] < 12
+    assert not (cut / "sweep.json").exists()
+
+    both = [started(table, cut) for _ in range(2)]
+    for child in both:
+        assert child.wait(timeout=240) == 0, cut.with_suffix(".err").read_text()
+    for name in ("sweep.csv", "figure.svg"):
+        assert (cut / name).read_bytes() == (whole / name).read_bytes()
+    one, other = (json.loads((out / "sweep.json").read_text()) for out in (whole, cut))
+    assert one == other
+    done = Counter(event["cell"] for event in events(cut) if event["event"] == "done")
+    begun = Counter(event["cell"] for event in events(cut) if event["event"] == "begun")
+    assert set(done.values()) == {1}
+    assert len(done) == 12
+    assert sorted(begun.values()) == [1] * 11 + [2]
+    assert {event["process"] for event in events(cut)} == {killed.pid, *(child.pid for child in both)}
