@@ -1,7 +1,7 @@
 """One process against several with the same global batch: the largest difference of the loss over the steps, of the first gradient
 (relative), and of a weight at the end.
 
-    OMP_NUM_THREADS=1 python benchmarks/ranks.py --ranks 2,4 --steps 100 --batch 256 [--again] [--float32] [--lr 1e-3] [--cases simclr,moco]
+    OMP_NUM_THREADS=1 python benchmarks/ranks.py --ranks 2,4 --steps 100 --batch 256 [--again] [--float32] [--lr 1e-3] [--size 8] [--cases simclr,moco]
 
 `--again` lets the ranks do it twice and gives the largest difference of anything between the two, which must be 0.
 
@@ -26,6 +26,7 @@ def main() -> None:
     parser.add_argument("--float32", action="store_true")
     parser.add_argument("--cases", default=MUST)
     parser.add_argument("--lr", type=float, help="other than the cases' own (0.05, VICReg 1e-3)")
+    parser.add_argument("--size", type=int, help="side of a view, other than 16")
     parser.add_argument("--again", action="store_true")
     given = parser.parse_args()
     precision = torch.float32 if given.float32 else torch.float64
@@ -35,7 +36,8 @@ def main() -> None:
     print("| | ranks | loss | first gradient | a weight |" + (" run again |" if given.again else ""))
     for name in given.cases.split(","):
         for world in worlds:
-            cases = {name: {**CASES[name], **other}}
+            sized = {} if given.size is None or name == "cpc" else {"image_size": given.size}
+            cases = {name: {**CASES[name], **other, **sized}}
             found = compare(world, cases, given.steps, precision, given.batch, given.again)[name]
             print(
                 f"| {name} | {world} | " + " | ".join(f"{value:.0e}" for value in found.values()) + " |",

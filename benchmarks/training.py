@@ -1,12 +1,13 @@
 """How far a whole training step is from its limit, the encoder's forward and backward pass alone, at the same precision and layout.
 
-    python benchmarks/training.py [--recipe simclr] [--backbones resnet8-w16,resnet8-w32,resnet18] [--precision bf16] [--seconds 2] [--blocks 7]
+    OMP_WAIT_POLICY=passive python benchmarks/training.py [--recipe simclr] [--backbones resnet8-w16,resnet8-w32,resnet18] [--precision bf16] [--seconds 2] [--blocks 7]
 
 Arms take turns in one run: blocks of whole steps of batch 256, 32 x 32 (views made by threads, scores, optimiser, advance, monitors), and blocks of the
-network alone on a batch that is already there. Medians over blocks, and the lowest and highest share of a pair of neighbouring blocks.
+network alone on a batch that is already there. Threads wait as the command lets them wait (`nearfar.machine`). Medians over blocks, and the lowest and highest share of a pair of neighbouring blocks.
 """
 
 import argparse
+import os
 import statistics
 import time
 from collections.abc import Callable
@@ -65,6 +66,7 @@ def main() -> None:
     parser.add_argument("--blocks", type=int, default=7)
     given = parser.parse_args()
     keep_freed_memory()
+    print(f"load {os.getloadavg()[0]:.1f}")
     for backbone in given.backbones.split(","):
         whole, alone, how = arms(given.recipe, backbone, given.precision)
         whole(), alone()

@@ -10,8 +10,9 @@ import pytest
 import torch
 
 from nearfar.bench import arms, measure
-from nearfar.bench.arms import Arm, Contest
+from nearfar.bench.large import as_rank
 from nearfar.bench.measure import Block, Result, measured, picture, plain, table
+from nearfar.bench.peers import Arm, Contest
 from nearfar.cli import main
 
 
@@ -53,15 +54,37 @@ def test_ratios_are_ours_over_the_other_by_medians() -> None:
 
 def test_every_arm_takes_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
     """Peers' as well, where they are installed: whatever an arm calls is there and runs (equality with peers is tests/losses)."""
-    for contest in arms.contests(batch=4, n=16)[2:]:
+    for contest in arms.contests(batch=4, n=16, only=["NT", "CLIP's loss,", "Multiple", "Cached"]):
         steps = [arm.make() for arm in contest.arms]
         for step in steps:
             step()
     torch.manual_seed(0)
     monkeypatch.setattr(arms, "_loaded", lambda transform, batch: _views(transform, batch))
-    for contest in arms.contests(batch=4, n=16)[:2]:
+    for contest in arms.contests(batch=4, n=16, only=["SimCLR", "MoCo"]):
         for arm in contest.arms[1:]:
             arm.make()()
+
+
+class _Line:
+    """What a rank hears: one request, and then nothing."""
+
+    def __init__(self) -> None:
+        self.asked, self.answers = [True], 0
+
+    def send(self, value: bool) -> None:
+        self.answers += 1
+
+    def recv(self) -> bool:
+        if not self.asked:
+            raise EOFError
+        return self.asked.pop()
+
+
+@pytest.mark.parametrize("ours", [True, False])
+def test_a_rank_steps_when_it_is_asked_to(ours: bool, tmp_path: Path) -> None:
+    line = _Line()
+    as_rank(0, str(tmp_path), ours, 16, line, world=1)  # type: ignore[arg-type]
+    assert line.answers == 2
 
 
 def _views(transform: Any, batch: int) -> Any:
@@ -79,7 +102,9 @@ def test_a_peer_that_is_not_installed_is_named(
         if name.partition(".")[0] == "open_clip":
             monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "open_clip", None)
-    monkeypatch.setattr(measure, "contests", lambda network, batch, n: arms.contests(network, batch, n)[3:4])
+    monkeypatch.setattr(
+        measure, "contests", lambda **sizes: arms.contests(**{**sizes, "only": ["CLIP's loss,"]})
+    )
     out = tmp_path / "b.svg"
     assert (
         main(["bench", "--blocks", "1", "--seconds", "0.01", "--rows", "16", "--json", "--svg", str(out)])
@@ -90,6 +115,12 @@ def test_a_peer_that_is_not_installed_is_named(
     assert contest["absent"] == ["open_clip: open_clip is not installed"]
     assert list(contest["arms"]) == ["nearfar"]
     assert out.read_text().startswith("<svg")
-    for words in (["--blocks", "0"], ["--seconds", "-1"], ["--rows", "1"], ["--backbone", "nothing"]):
+    for words in (
+        ["--blocks", "0"],
+        ["--seconds", "-1"],
+        ["--rows", "1"],
+        ["--backbone", "nothing"],
+        ["--only", "x"],
+    ):
         assert main(["bench", *words]) == 2
         assert "expected" in capsys.readouterr().err or words[0] == "--backbone"

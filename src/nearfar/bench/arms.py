@@ -1,9 +1,7 @@
 """The arms of `nearfar bench`: our steps and losses, and those of peers as their documentation shows them."""
 
 import copy
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from importlib import import_module
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,44 +10,17 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from nearfar import losses
+from nearfar.bench.large import CHUNK, WORLD, by_two_ranks, our_cached_step, their_cached_step
+from nearfar.bench.losses import DIM, differentiated, ranking_step, scaled
+from nearfar.bench.peers import Arm, Contest, Step, peer
 from nearfar.data import open_data
 from nearfar.encoders import backbone
 from nearfar.hardware import has_bf16
 from nearfar.resolve import resolve
 from nearfar.train.prepare import described, prepare, prime
 
-DIM, TEMPERATURE, QUEUE = 128, 0.1, 16384
-Step = Callable[[], Any]
-
-
-class Absent(Exception):
-    """A peer that is not installed."""
-
-
-@dataclass(frozen=True)
-class Arm:
-    """One way to do a step. `make` builds it: what is built is not timed."""
-
-    name: str
-    make: Callable[[], Step]
-    ours: bool = False
-
-
-@dataclass(frozen=True)
-class Contest:
-    """Arms that do the same, and how many things (images, rows) one step of each deals with."""
-
-    title: str
-    unit: str
-    count: int
-    arms: tuple[Arm, ...]
-
-
-def peer(module: str) -> Any:
-    try:
-        return import_module(module)
-    except ImportError as problem:
-        raise Absent(module.partition(".")[0]) from problem
+TEMPERATURE, QUEUE = 0.1, 16384
+NETWORKS = ("resnet8-w16",)
 
 
 # ------------------------------------------------------------------------------------------------- whole steps
@@ -177,72 +148,69 @@ def moco_step(network: str, batch: int) -> Step:
     return step
 
 
-# ------------------------------------------------------------------------------------------------------- losses
+# ---------------------------------------------------------------------------------------------------------- all
 
 
-def _differentiated(loss: Callable[[Tensor, Tensor], Tensor], n: int) -> Step:
-    anchors, keys = (torch.randn(n, DIM, requires_grad=True) for _ in range(2))
-
-    def step() -> None:
-        anchors.grad = keys.grad = None
-        loss(anchors, keys).backward()
-
-    return step
-
-
-def _scaled(loss: Any) -> Callable[[Tensor, Tensor], Tensor]:
-    unit, scale = functional.normalize, torch.tensor(10.0)
-    return lambda anchors, keys: loss(unit(anchors), unit(keys), scale)
+def contests(
+    networks: Sequence[str] = NETWORKS, batch: int = 128, n: int = 2048, only: Sequence[str] = ()
+) -> list[Contest]:
+    """Every contest, or those whose titles begin with one of `only`."""
+    steps = [simclr(network, batch) for network in networks]
+    found = [*steps, moco(networks[0], batch), *loss_contests(n), cached(batch), two_ranks(n)]
+    return [contest for contest in found if not only or contest.title.startswith(tuple(only))]
 
 
-def _ranking(n: int) -> Step:
-    module = peer("sentence_transformers.sentence_transformer.losses.multiple_negatives_ranking")
-    ranking = module.MultipleNegativesRankingLoss(model=None)
-    return _differentiated(lambda a, k: ranking.compute_loss_from_embeddings([a, k], None), n)
-
-
-def contests(network: str = "resnet8-w16", batch: int = 128, n: int = 2048) -> list[Contest]:
-    half = torch.bfloat16 if has_bf16(torch.device("cpu")) else torch.float32
+def simclr(network: str, batch: int) -> Contest:
+    half = has_bf16(torch.device("cpu"))
     steps = [
         Arm("nearfar, fp32", lambda: our_step("simclr", network, batch, torch.float32), ours=True),
+        Arm("nearfar, bf16", lambda: our_step("simclr", network, batch, torch.bfloat16)),
         Arm("lightly, as documented", lambda: lightly_step(network, batch, best=False)),
         Arm("lightly, best layout and precision", lambda: lightly_step(network, batch, best=True)),
     ]
-    if half is torch.bfloat16:
-        steps.insert(1, Arm("nearfar, bf16", lambda: our_step("simclr", network, batch, half)))
-    moco = [
-        Arm(
-            "nearfar, fp32",
-            lambda: our_step("moco", network, batch, torch.float32, negatives={"size": QUEUE}),
-            ours=True,
+    arms = tuple(arm for arm in steps if half or "bf16" not in arm.name)
+    return Contest(f"SimCLR step, {network}, batch {batch}, 32 x 32", "images/s", batch, arms)
+
+
+def moco(network: str, batch: int) -> Contest:
+    ours = lambda: our_step("moco", network, batch, torch.float32, negatives={"size": QUEUE})
+    arms = (Arm("nearfar, fp32", ours, ours=True), Arm("plain script", lambda: moco_step(network, batch)))
+    return Contest(f"MoCo step, {network}, batch {batch}, queue {QUEUE:,}", "images/s", batch, arms)
+
+
+def loss_contests(n: int) -> list[Contest]:
+    ours = lambda loss: Arm("nearfar", lambda: differentiated(loss, n), ours=True)
+    theirs = {
+        "NT-Xent": (
+            ours(losses.NTXentLoss(TEMPERATURE)),
+            Arm("lightly", lambda: differentiated(peer("lightly.loss").NTXentLoss(TEMPERATURE), n)),
         ),
-        Arm("plain script", lambda: moco_step(network, batch)),
-    ]
-    lightly = lambda: _differentiated(peer("lightly.loss").NTXentLoss(TEMPERATURE), n)
-    clip = lambda: _differentiated(_scaled(peer("open_clip.loss").ClipLoss()), n)
-    ours = lambda loss: lambda: _differentiated(loss, n)
-    return [
-        Contest(f"SimCLR step, {network}, batch {batch}, 32 x 32", "images/s", batch, tuple(steps)),
-        Contest(f"MoCo step, {network}, batch {batch}, queue {QUEUE:,}", "images/s", batch, tuple(moco)),
-        Contest(
-            f"NT-Xent, N = {n:,}, {DIM}-d",
-            "rows/s",
-            n,
-            (Arm("nearfar", ours(losses.NTXentLoss(TEMPERATURE)), ours=True), Arm("lightly", lightly)),
+        "CLIP's loss": (
+            ours(scaled(losses.ClipLoss())),
+            Arm("open_clip", lambda: differentiated(scaled(peer("open_clip.loss").ClipLoss()), n)),
         ),
-        Contest(
-            f"CLIP's loss, N = {n:,}, {DIM}-d",
-            "rows/s",
-            n,
-            (Arm("nearfar", ours(_scaled(losses.ClipLoss())), ours=True), Arm("open_clip", clip)),
+        "Multiple negatives ranking": (
+            ours(losses.MultipleNegativesRankingLoss()),
+            Arm("sentence-transformers", lambda: ranking_step(n)),
         ),
-        Contest(
-            f"Multiple negatives ranking, N = {n:,}, {DIM}-d",
-            "rows/s",
-            n,
-            (
-                Arm("nearfar", ours(losses.MultipleNegativesRankingLoss()), ours=True),
-                Arm("sentence-transformers", lambda: _ranking(n)),
-            ),
-        ),
-    ]
+    }
+    return [Contest(f"{name}, N = {n:,}, {DIM}-d", "rows/s", n, arms) for name, arms in theirs.items()]
+
+
+def cached(batch: int) -> Contest:
+    title = f"Cached gradients, resnet8-w16, batch {batch}, {CHUNK} at a time"
+    arms = (
+        Arm("nearfar", lambda: our_cached_step(batch), ours=True),
+        Arm("sentence-transformers", lambda: their_cached_step(batch)),
+        Arm("nearfar, all at once", lambda: our_cached_step(batch, None)),
+    )
+    return Contest(title, "pairs/s", batch, arms)
+
+
+def two_ranks(n: int) -> Contest:
+    title = f"CLIP's loss gathered by {WORLD} gloo processes, N = {n:,}, {DIM}-d"
+    arms = (
+        Arm("nearfar", lambda: by_two_ranks(True, n), ours=True),
+        Arm("open_clip", lambda: by_two_ranks(False, n)),
+    )
+    return Contest(title, "rows/s", n, arms)

@@ -17,7 +17,8 @@ from typing import Any
 
 import torch
 
-from nearfar.bench.arms import Absent, Contest, contests
+from nearfar.bench.arms import contests
+from nearfar.bench.peers import Absent, Contest
 from nearfar.hardware import keep_freed_memory
 from nearfar.machine import cpu_name, version
 
@@ -76,31 +77,38 @@ def children() -> dict[int, float]:
 
 def measured(contest: Contest, blocks: int, seconds: float) -> Result:
     result, steps = Result(contest), {}
+    made: dict[str, set[int]] = {}  # the processes that an arm began with
     for arm in contest.arms:
+        known = set(children())
         try:
             steps[arm.name] = arm.make()
+            made[arm.name] = set(children()) - known
         except Absent as absent:
             result.absent.append(f"{arm.name}: {absent} is not installed")
     walls: dict[str, list[tuple[float, float]]] = {name: [] for name in steps}
-    loading: dict[str, set[int]] = {}  # the processes that load data for an arm
+    # the processes that load data for an arm or do its work, and what they had taken when it was warm
+    loading: dict[str, dict[int, float]] = {name: {} for name in steps}
     things = dict.fromkeys(steps, 0)
     for block in range(blocks + 1):
         for name, step in steps.items():
-            before = set(children())
+            before = set(children()) - made.get(name, set())
             begun, cpu, taken = time.perf_counter(), time.process_time(), 0
             while not taken or time.perf_counter() - begun < seconds:
                 step()
                 taken += 1
             count = contest.count * taken
             spent = (time.perf_counter() - begun) / count, (time.process_time() - cpu) / count
-            things[name] += count
             if block:
+                things[name] += count
                 walls[name].append(spent)
             else:
-                loading[name] = set(children()) - before
+                loading[name] = {pid: taken for pid, taken in children().items() if pid not in before}
     # they load ahead while others take their turn: their cost is spread over all that the arm took
     held = children()
-    shares = {name: sum(held.get(pid, 0.0) for pid in loading[name]) / things[name] for name in steps}
+    shares = {
+        name: sum(held.get(pid, was) - was for pid, was in loading[name].items()) / things[name]
+        for name in steps
+    }
     result.blocks = {
         name: [Block(wall, cpu + shares[name]) for wall, cpu in found] for name, found in walls.items()
     }

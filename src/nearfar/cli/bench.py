@@ -21,7 +21,13 @@ def add(commands: Any) -> None:
     bench.add_argument("--seconds", type=float, default=1.0, help="of a block (1)")
     bench.add_argument("--batch-size", type=int, default=128, help="of whole steps (128)")
     bench.add_argument("--rows", type=int, default=2048, help="of losses (2048)")
-    bench.add_argument("--backbone", default="resnet8-w16", help="of whole steps (resnet8-w16)")
+    bench.add_argument(
+        "--backbone", default="resnet8-w16", help="of whole steps; several separated by commas (resnet8-w16)"
+    )
+    bench.add_argument(
+        "--only",
+        help="contests whose titles begin so, separated by commas: SimCLR, MoCo, NT-Xent, CLIP, Multiple, Cached",
+    )
     bench.add_argument("--svg", type=Path, help="also draw the medians into this file")
     bench.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
     bench.set_defaults(command=run)
@@ -29,6 +35,7 @@ def add(commands: Any) -> None:
 
 def run(given: argparse.Namespace) -> int:
     from nearfar.atomic import write_whole
+    from nearfar.bench.arms import contests
     from nearfar.bench.measure import machine_line, picture, plain, run_bench
     from nearfar.encoders import check_backbone
 
@@ -41,10 +48,23 @@ def run(given: argparse.Namespace) -> int:
             raise UserError(f"--{name} was {value}; expected a whole number from {least}")
     if not 0 < given.seconds <= 3600:
         raise UserError(f"--seconds was {given.seconds:g}; expected a number above 0, up to 3600")
-    check_backbone(given.backbone)
+    networks = given.backbone.split(",")
+    for network in networks:
+        check_backbone(network)
+    only = tuple(given.only.split(",")) if given.only else ()
+    if not contests(networks, given.batch_size, given.rows, only):
+        raise UserError(
+            f"--only was {given.only}; expected beginnings of SimCLR, MoCo, NT-Xent, CLIP, Multiple, Cached"
+        )
     say = (lambda line: print(line, file=sys.stderr)) if given.json else print
     found = run_bench(
-        given.blocks, given.seconds, say, network=given.backbone, batch=given.batch_size, n=given.rows
+        given.blocks,
+        given.seconds,
+        say,
+        networks=networks,
+        batch=given.batch_size,
+        n=given.rows,
+        only=only,
     )
     if given.json:
         print(json.dumps({"machine": machine_line(), **plain(found)}))

@@ -27,7 +27,7 @@ from nearfar.sharding import whole
 from nearfar.train.prepare import described, embedded, prepare, prime
 
 STEPS, PER_RANK, INSTANCES = 5, 8, 48
-WAIT = timedelta(minutes=5)
+WAIT = timedelta(minutes=30)  # the others wait while the first does it alone
 
 # name: recipe and its settings; small, and each with another way of exchanging something
 CASES: dict[str, dict[str, Any]] = {

@@ -1,0 +1,120 @@
+"""Arms for batches beyond memory, and beyond one process: cached gradients, and a loss whose embeddings two ranks gather."""
+
+import multiprocessing
+import shutil
+import tempfile
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from nearfar import losses
+from nearfar.bench.losses import differentiated, scaled
+from nearfar.bench.peers import Step, peer
+from nearfar.bounds import InfoNCE
+from nearfar.critics import Cosine
+from nearfar.encoders import Shared, backbone
+from nearfar.encoding import Encoding
+from nearfar.method import Method
+from nearfar.negatives import InBatch
+from nearfar.selections import Everyone
+from nearfar.types import Batch
+
+CHUNK, SCALE = 32, 20.0  # sentence-transformers' defaults
+WORLD = 2
+
+
+class _Embedder(nn.Module):
+    """A network as sentence-transformers calls one."""
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, features: dict[str, Tensor]) -> dict[str, Tensor]:
+        return {"sentence_embedding": self.network(features["pixel_values"])}
+
+
+def _pictures(batch: int) -> tuple[nn.Module, list[Tensor]]:
+    layout = torch.channels_last
+    network = backbone("resnet8-w16").to(memory_format=layout)
+    return network, [torch.randn(batch, 3, 32, 32).contiguous(memory_format=layout) for _ in range(2)]
+
+
+def our_cached_step(batch: int, chunk: int | None = CHUNK) -> Step:
+    """Each picture of one set contrasted with all of the other, encoded `chunk` at a time (`encode_chunk`)."""
+    network, pictures = _pictures(batch)
+    parts = (Shared(network), Cosine(1 / SCALE), InBatch("one"), Everyone(), InfoNCE())
+    method = Method(*parts, symmetric=False, encoding=Encoding(chunk=chunk))
+    shown = Batch(tuple(pictures), torch.arange(batch))
+
+    def step() -> None:
+        method.zero_grad()
+        outcome = method(shown)
+        outcome.loss.backward()
+        method.advance(outcome)
+
+    return step
+
+
+def their_cached_step(batch: int) -> Step:
+    module = peer("sentence_transformers.sentence_transformer.losses.cached_multiple_negatives_ranking")
+    network, pictures = _pictures(batch)
+    loss = module.CachedMultipleNegativesRankingLoss(_Embedder(network), scale=SCALE, mini_batch_size=CHUNK)
+    columns = [{"pixel_values": each} for each in pictures]
+
+    def step() -> None:
+        network.zero_grad()
+        loss(columns, torch.empty(0)).backward()
+
+    return step
+
+
+def by_two_ranks(ours: bool, n: int) -> Step:
+    """The step of two processes that gather each other's embeddings over gloo, one thread each."""
+    if not ours:
+        peer("open_clip.loss")
+    kind = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
+    context: Any = multiprocessing.get_context(kind)
+    folder = tempfile.mkdtemp(prefix="nearfar-bench-")
+    pipes = [context.Pipe() for _ in range(WORLD)]
+    for rank, (_, theirs) in enumerate(pipes):
+        context.Process(target=as_rank, args=(rank, folder, ours, n, theirs), daemon=True).start()
+    lines = [mine for mine, _ in pipes]
+    for line in lines:
+        line.recv()  # ready
+    shutil.rmtree(folder, ignore_errors=True)
+
+    def step() -> None:
+        for line in lines:
+            line.send(True)
+        for line in lines:
+            line.recv()
+
+    return step
+
+
+def as_rank(rank: int, folder: str, ours: bool, n: int, line: Connection, world: int = WORLD) -> None:
+    """Takes a step of its part of `n` rows whenever it is asked to, until nobody can ask any more."""
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=world)
+    step = differentiated(scaled(gathered_loss(ours, rank, world)), n // world)
+    step()
+    try:
+        line.send(True)
+        while line.recv():
+            step()
+            line.send(True)
+    except (EOFError, BrokenPipeError, ConnectionResetError):
+        pass
+    dist.destroy_process_group()
+
+
+def gathered_loss(ours: bool, rank: int, world: int) -> Callable[..., Tensor]:
+    if ours:
+        return losses.ClipLoss(gather_distributed=True)
+    found = peer("open_clip.loss").ClipLoss
+    return found(local_loss=True, gather_with_grad=True, rank=rank, world_size=world)
