@@ -13,10 +13,10 @@ from torch import nn
 
 import nearfar as nf
 from nearfar.estimate.labels import infonce_of_labels, label_information
-from nearfar.evaluate import Labelled, Options, table
+from nearfar.evaluate import Labelled, Options, scores, table
 from nearfar.evaluate.few import few_shot, fractions
 from nearfar.evaluate.figures import classified, over_draws, with_all_intervals
-from nearfar.evaluate.linear import linear
+from nearfar.evaluate.linear import fit_chosen, linear
 from nearfar.evaluate.mlp import mlp
 from nearfar.evaluate.probabilities import calibration, expected_calibration_error, information
 from nearfar.evaluate.structure import clustering, retrieval
@@ -25,6 +25,7 @@ from nearfar.run.features import encoder_digest
 from nearfar.splits import drawn
 
 OPTIONS = Options(draws=2, episodes=40, labels=(0.05, 3), shots=(1,))
+PROBED = ["linear", "calibration", "information"]
 
 
 @pytest.fixture(scope="module")
@@ -115,6 +116,25 @@ def test_retrieval_is_average_precision_by_scikit_learn(sets: tuple[Labelled, La
     assert found["intervals"]["map"] == pytest.approx(
         [np.mean(precision) - half, np.mean(precision) + half], abs=1e-4
     )
+
+
+def test_linear_calibration_and_information_read_one_probe(
+    sets: tuple[Labelled, Labelled], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Solving it is most of their cost."""
+    alone = [scores(sets[0].rows(torch.arange(len(sets[0]))), sets[1], [name]) for name in PROBED]
+    solved = []
+    monkeypatch.setattr(
+        "nearfar.evaluate.probabilities.fit_chosen",
+        lambda *given, **told: solved.append(1) or fit_chosen(*given, **told),
+    )
+    train = sets[0].rows(torch.arange(len(sets[0])))
+    together = scores(train, sets[1], PROBED)
+    assert len(solved) == 1
+    for name, found in zip(PROBED, alone, strict=True):
+        assert together[name] == found[name]
+    scores(train, sets[1], ["linear"], seed=1)
+    assert len(solved) == 2, "another seed chooses its penalty on another fifth"
 
 
 def test_the_calibration_error_is_that_of_torchmetrics() -> None:

@@ -18,6 +18,7 @@ from nearfar.errors import UserError
 from nearfar.evaluate.few import called
 from nearfar.evaluate.figures import classified, over_draws, ranked
 from nearfar.evaluate.labels import stratified_split
+from nearfar.evaluate.linear import fit_chosen
 from nearfar.evaluate.options import Options
 from nearfar.evaluate.subject import LabelledSet, Subject
 from nearfar.method import Method
@@ -117,6 +118,8 @@ def _trained(subject: Subject, train: LabelledSet, options: Options, rate: float
     )
     known = subject.known.of(train.images).labelled(int(train.labels.max()) + 1)
     method = fresh_method(settings, known, _own(subject.encoder)).to(subject.device)
+    if subject.trained:
+        _start_from_probe(method.encoders, subject, train, seed)
     data = _with_labels(train)
     stream = Stream(data, views_of(settings, known, subject.device), settings.batch_size, seed, workers=1)
     epochs = max(options.epochs, math.ceil(LEAST_STEPS / stream.steps_per_epoch))
@@ -135,6 +138,18 @@ def _trained(subject: Subject, train: LabelledSet, options: Options, rate: float
         optimiser.step()
         method.advance(outcome, progress)
     return method.eval()
+
+
+def _start_from_probe(encoders: Any, subject: Subject, train: LabelledSet, seed: int) -> None:
+    """The classifier begins as the linear probe of the same labels (Kumar et al. 2022): from random weights, its first steps would undo
+    features that were learned before."""
+    rows = features(encoders.backbone(), train.images, subject.plain, device=subject.device).cpu()
+    probe, _ = fit_chosen(rows, train.labels.cpu(), seed=seed)
+    weight = probe.weight / probe.scale  # the probe reads standardised features
+    table: nn.Linear = encoders.table
+    with torch.no_grad():
+        table.weight[probe.classes] = weight.to(table.weight)
+        table.bias[probe.classes] = (probe.bias - weight @ probe.mean.double()).to(table.bias)
 
 
 def _own(encoder: nn.Module) -> dict[str, Any]:

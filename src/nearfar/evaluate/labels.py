@@ -1,6 +1,7 @@
 """Features with their labels, and the few things every protocol does with labels."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
@@ -13,10 +14,11 @@ TOP = 5  # how many classes a top-5 answer may name
 
 @dataclass(frozen=True)
 class Labelled:
-    """Features of images and the class of each: all that a protocol sees."""
+    """Features of images and the class of each: all that a protocol sees; `fitted` holds what was fitted to them, for the next that asks."""
 
     features: Float[Tensor, "image dim"]
     labels: Int[Tensor, "image"]
+    fitted: dict[Any, Any] = field(default_factory=dict, compare=False, repr=False)
 
     def __len__(self) -> int:
         return len(self.labels)

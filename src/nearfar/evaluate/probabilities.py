@@ -17,7 +17,7 @@ BINS = 15
 def calibration(train: Labelled, test: Labelled, options: Options) -> dict[str, Any]:
     """The linear probe's probabilities against what happens: expected calibration error (Naeini et al. 2015) of the likeliest class in
     15 bins of equal width, log-loss in nats, Brier score; and the bins."""
-    classifier = _fitted(train, options)
+    classifier, _ = linear_probe(train, options.seed)
     log_p = classifier.log_probabilities(test.features)
     truth = (test.labels[:, None].to(classifier.classes.device) == classifier.classes).double()
     ranked = classifier.ranked_classes(test.features)
@@ -53,14 +53,19 @@ def information(train: Labelled, test: Labelled, options: Options) -> dict[str, 
     all others, with the linear probe's log-probabilities, fitted on train alone, as critic (`estimate.labels`)."""
     from nearfar.estimate.labels import label_information  # scipy.stats takes a second to load
 
-    classifier = _fitted(train, options)
+    classifier, _ = linear_probe(train, options.seed)
     scores = classifier.log_probabilities(test.features).cpu()
     codes = _codes(test.labels.cpu(), classifier.classes.cpu())
     return label_information(scores, codes, held_out=options.unseen)
 
 
-def _fitted(train: Labelled, options: Options) -> LinearClassifier:
-    return fit_chosen(train.features, train.labels, seed=options.seed)[0]
+def linear_probe(train: Labelled, seed: int) -> tuple[LinearClassifier, float]:
+    """The linear probe of these features and its penalty, solved once for all protocols that read it."""
+    key = ("linear", seed)
+    if key not in train.fitted:
+        train.fitted[key] = fit_chosen(train.features, train.labels, seed=seed)
+    classifier, penalty = train.fitted[key]
+    return classifier, penalty
 
 
 def _codes(labels: Int[Tensor, "row"], classes: Int[Tensor, "class"]) -> Int[Tensor, "row"]:

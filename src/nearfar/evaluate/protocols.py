@@ -19,10 +19,9 @@ from nearfar.evaluate.figures import classified
 from nearfar.evaluate.finetune import finetune, finetune_fractions, own_classifier
 from nearfar.evaluate.knn import ranked_classes
 from nearfar.evaluate.labels import Labelled
-from nearfar.evaluate.linear import fit_chosen
 from nearfar.evaluate.mlp import mlp
 from nearfar.evaluate.options import Options
-from nearfar.evaluate.probabilities import calibration, information
+from nearfar.evaluate.probabilities import calibration, information, linear_probe
 from nearfar.evaluate.structure import clustering, retrieval
 from nearfar.evaluate.subject import LabelledSet, Subject
 from nearfar.evaluate.unlabelled import quality
@@ -55,7 +54,7 @@ def _nearest(train: Labelled, test: Labelled, options: Options) -> dict[str, Any
 
 def _linear(train: Labelled, test: Labelled, options: Options) -> dict[str, Any]:
     """Penalised logistic regression, solved; the penalty chosen within train."""
-    classifier, penalty = fit_chosen(train.features, train.labels, seed=options.seed)
+    classifier, penalty = linear_probe(train, options.seed)
     found = classifier.ranked_classes(test.features.to(train.features.device))
     return {**classified(found, test.labels), "penalty": penalty}
 

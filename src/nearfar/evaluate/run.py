@@ -207,6 +207,7 @@ class Asked:
             self.run.method(trained).to(device) if whole else None,
             self.run.views(self.known) if whole else None,
             self.own,
+            trained,
             self.unseen,
         )
 

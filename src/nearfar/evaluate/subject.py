@@ -40,4 +40,5 @@ class Subject:
     own: bool = (
         True  # that `train` are the run's own data, whose classes are numbered as the run learned them
     )
+    trained: bool = True  # that there is something in the encoder to keep
     unseen: bool | None = None  # that the method was never shown the test instances; None: nobody knows
