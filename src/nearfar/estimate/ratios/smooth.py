@@ -61,7 +61,7 @@ class Mixture:
 
     @staticmethod
     def local(x: Half, y: Half, seed: int, neighbours: int, plain: bool = False) -> "Mixture | None":
-        """A Gaussian for every row, as wide in every direction as its neighbours are apart: thin along a curve (Vincent and Bengio 2003)."""
+        """A Gaussian for every row, as wide in every direction as its neighbours are apart: thin along a curve (Vincent & Bengio 2003)."""
         columns = x.numbers + y.numbers
         if x.code is not None or y.code is not None or not 2 <= columns <= MOST_COLUMNS:
             return None
