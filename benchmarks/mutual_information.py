@@ -1,9 +1,10 @@
 """Accuracy, coverage and cost of `nf.estimate_mi` on 54 problems of known information (problems.py), beside KSG, scikit-learn and a network alone.
 
-    python benchmarks/mutual_information.py [N,N,...] [SEEDS] [FILE.jsonl]      1000 by default: about 3 CPU-minutes per seed
+    python benchmarks/mutual_information.py [N,N,...] [SEEDS] [FILE.jsonl]      1000 by default: about 1.5 CPU-minutes per seed
 
-Each row of FILE is one estimate; a file that holds some already goes on from there. `--network` adds a network fitted by InfoNCE (the
-estimator of the first release, about 20 CPU-seconds each), `--only WORD` takes problems with WORD in their name or family.
+Each row of FILE is one estimate; a file that holds some already goes on from there. `--first 3` begins at seed 3, `--random 2` takes 40 problems drawn
+at random with seed 2 (random_problems.py) in place of the 54. `--network` adds a network fitted by InfoNCE alone, `--only WORD` takes problems with WORD in
+their name or family.
 """
 
 import argparse
@@ -15,6 +16,7 @@ from typing import Any
 
 import numpy as np
 from problems import Problem, problems  # type: ignore[import-not-found]
+from random_problems import random_problems  # type: ignore[import-not-found]
 
 import nearfar as nf
 
@@ -117,15 +119,17 @@ def main() -> None:
     parser.add_argument("file", nargs="?", type=Path)
     parser.add_argument("--network", action="store_true")
     parser.add_argument("--only", default="")
+    parser.add_argument("--first", type=int, default=0)
+    parser.add_argument("--random", type=int)
     given = parser.parse_args()
     rows = (
         [json.loads(line) for line in given.file.read_text().splitlines()]
         if given.file and given.file.exists()
         else []
     )
-    everything = problems()
+    everything = problems() if given.random is None else random_problems(40, given.random)
     done = {(row["problem"], row["n"], row["seed"]) for row in rows}
-    for seed in range(given.seeds):
+    for seed in range(given.first, given.first + given.seeds):
         for n in (int(size) for size in given.sizes.split(",")):
             for problem in everything:
                 if given.only not in problem.name + problem.family or (problem.name, n, seed) in done:

@@ -158,7 +158,7 @@ def _check(given: argparse.Namespace, x: Any, y: Any) -> int:
         print(json.dumps({check.law: asdict(check) for check in checks}))
         return DONE
     for check in checks:
-        verdict = "holds" if check.holds else "FAILS"
+        verdict = "FAILS" if not check.holds else "holds" if check.telling else "too few samples to tell"
         print(f"{check.law}: {check.found:.4f}, {verdict} ({check.allowed})")
     return DONE
 

@@ -10,7 +10,8 @@ from nearfar.estimate.samples import Array, whitening
 
 NEIGHBOURS = 5
 TREE_COLUMNS = 10  # beyond, a search tree visits nearly all pairs
-MOST_POINTS = 3000  # for all pairs
+MOST_POINTS = 3000  # for all pairs,
+MOST_IN_TREE = 30_000  # and for a tree: a baseline need not take minutes
 
 
 def gaussian_information(x: Array, y: Array) -> float:
@@ -29,7 +30,7 @@ def ksg_information(x: Array, y: Array, seed: int = 0, neighbours: int = NEIGHBO
     """Kraskov, Stögbauer and Grassberger's first estimator: psi(k) + psi(n) - <psi(n_x + 1) + psi(n_y + 1)>,
     where n_x and n_y count the points strictly nearer in x or in y alone than the k-th neighbour in both."""
     few = x.shape[1] + y.shape[1] <= TREE_COLUMNS
-    chosen = np.random.default_rng(seed).permutation(len(x))[: None if few else MOST_POINTS]
+    chosen = np.random.default_rng(seed).permutation(len(x))[: MOST_IN_TREE if few else MOST_POINTS]
     x, y = _apart(x[chosen], seed), _apart(y[chosen], seed + 1)
     inside = _counts_by_tree(x, y, neighbours) if few else _counts_by_all_pairs(x, y, neighbours)
     return float(digamma(neighbours) + digamma(len(x)) - sum(digamma(count).mean() for count in inside))

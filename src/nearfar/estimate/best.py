@@ -22,57 +22,87 @@ from nearfar.estimate.competition import BOTH_WAYS, CLEARLY, Fold, expected, nor
 OF_CURVE, OF_FIT = (1.2, 0.6), (0.2, 0.4)
 DOUBT_BELOW, DOUBT_ABOVE = 0.5, 1.1  # standard deviation of what is missing, as a share of it
 UNKNOWN = 0.03  # share of the estimate that no candidate may have found
+HIDDEN = 1.0  # of what could hide in so many columns or levels
+MOST_UNKNOWN = 0.9  # share of rows with new levels from which no more is made of the others
 LEAST_DOUBT = 0.002  # nats
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What the folds say together, in nats but for `unknown` and `units`."""
+
+    held_out: float
+    error: float  # of the held-out mean
+    curve: float  # what half the rows to learn from would lose
+    fit: float  # what rows gain by being learned from
+    unknown: float  # share of rows with a level that was not learned from
+    hidden: float  # what would not stand out from chance
+    units: int  # independent rows
+    model_based: bool  # too few pairs carry the normaliser: the ratio's own is taken on trust
 
 
 @dataclass(frozen=True)
 class Best:
     nats: float
     interval: tuple[float, float]
-    held_out: float
     missing: float
-    error: float  # of the held-out mean
-    model_based: bool  # too few pairs carry the normaliser: the ratio's own is taken on trust
+    model_based: bool
 
 
 def best_estimate(folds: list[Fold], unit: np.ndarray, confidence: float) -> Best:
+    return reckoned(measured(folds, int(unit.max()) + 1), confidence)
+
+
+def measured(folds: list[Fold], units: int) -> Measured:
     rows = sum(len(fold.value) for fold in folds)
     levels = [normaliser(fold) for fold in folds]
     held_out = (
         sum(fold.value.sum() - level * len(fold.value) for fold, level in zip(folds, levels, strict=True))
         / rows
     )
-    error = _error(folds, levels, int(unit.max()) + 1)
+    error = _error(folds, levels, units)
     # a few pairs can carry the normaliser far off; InfoNCE has one for every row, and what is above is nearer
     of_bound = float(np.mean([fold.bound.mean() for fold in folds]))
     if of_bound > held_out:
         terms = np.concatenate([fold.bound - fold.bound.mean() for fold in folds])
-        held_out, error = of_bound, float(terms.std()) / math.sqrt(int(unit.max()) + 1)
-    error = max(error, math.sqrt(expected(folds) / (int(unit.max()) + 1)))
-    error *= 1.0 if held_out > CLEARLY * error else math.sqrt(BOTH_WAYS)
+        held_out, error = of_bound, float(terms.std()) / math.sqrt(units)
+    error = max(error, math.sqrt(expected(folds) / units))
     steps = [_step(fold, level) for fold, level in zip(folds, levels, strict=True)]
-    curve = max(0.0, sum(steps) / len(folds))
-    fit = max(0.0, sum(fold.learned - float(fold.value.mean()) for fold in folds) / len(folds))
+    return Measured(
+        held_out=float(held_out),
+        error=error * (1.0 if held_out > CLEARLY * error else math.sqrt(BOTH_WAYS)),
+        curve=max(0.0, sum(steps) / len(folds)),
+        fit=max(0.0, sum(fold.learned - float(fold.value.mean()) for fold in folds) / len(folds)),
+        unknown=float(np.mean([fold.unknown for fold in folds])),
+        hidden=float(np.mean([fold.hidden for fold in folds])),
+        units=units,
+        model_based=any(
+            level == 0.0 and fold.log_mean != 0.0 for fold, level in zip(folds, levels, strict=True)
+        ),
+    )
+
+
+def reckoned(found: Measured, confidence: float) -> Best:
+    held_out, error = found.held_out, found.error
     # where nothing is found nothing is missing: as sure as the estimate is of itself
     sure = max(0.0, held_out) ** 2 / (max(0.0, held_out) ** 2 + (2 * error) ** 2 + 1e-12)
-    missing = sure * min(a * curve + b * fit for a, b in zip(OF_CURVE, OF_FIT, strict=True))
+    learning = min(a * found.curve + b * found.fit for a, b in zip(OF_CURVE, OF_FIT, strict=True))
+    # rows of levels that were never seen say nothing; they are taken to be like the others
+    unknown = min(found.unknown, MOST_UNKNOWN)
+    missing = sure * max(learning, max(0.0, held_out) * unknown / (1 - unknown))
     nats = held_out + missing
     z = float(norm.ppf((1 + confidence) / 2))
-    down = z * math.sqrt(error**2 + (DOUBT_BELOW * missing) ** 2 + LEAST_DOUBT**2)
-    up = z * math.hypot(error, DOUBT_ABOVE * missing, UNKNOWN * max(0.0, held_out), LEAST_DOUBT)
+    down = z * math.hypot(error, DOUBT_BELOW * missing, LEAST_DOUBT)
+    share = UNKNOWN * max(0.0, held_out)
+    up = z * math.hypot(error, DOUBT_ABOVE * missing, share, HIDDEN * found.hidden, LEAST_DOUBT)
     # no ratio above the number of pairs can show in so many of them
-    highest = 2 * math.log(int(unit.max()) + 1)
-    unseen = float(chi2.ppf(confidence, 1)) / (2 * (int(unit.max()) + 1))
-    model_based = any(
-        level == 0.0 and fold.log_mean != 0.0 for fold, level in zip(folds, levels, strict=True)
-    )
+    highest = 2 * math.log(found.units)
+    unseen = float(chi2.ppf(confidence, 1)) / (2 * found.units)
     return Best(
         float(min(highest, max(0.0, nats))),
         (float(min(highest, max(0.0, nats - down))), float(max(unseen, nats + up))),
-        float(held_out),
         float(missing),
-        error,
-        model_based,
+        found.model_based,
     )
 
 

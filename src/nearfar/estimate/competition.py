@@ -71,6 +71,8 @@ class Fold:
     half: float  # mean log r of the unseen rows, with half the rows to learn from,
     half_log_mean: float  # and log of the mean of r under independence
     block: int
+    unknown: float  # share of the unseen rows with a level that was not among those learned from
+    hidden: float  # nats that could be there and not stand out from chance, in so many columns or levels
 
     @property
     def log_mean(self) -> float:
@@ -106,7 +108,14 @@ def compete(x: Array, y: Array, kinds: Kinds, split: Split, unit: np.ndarray, se
         half=float(scored(smaller, *unseen).mean()),
         half_log_mean=float(np.mean([log_mean(smaller.cross(*pair)) for pair in drawn[0][:2]])),
         block=min(len(one.bound) for one in contrasted[0]),
+        unknown=_unknown(*unseen),
+        hidden=math.sqrt(2 * given[0].width * given[1].width) / (2 * len(learned)),
     )
+
+
+def _unknown(x: Half, y: Half) -> float:
+    new = [np.zeros(len(half), bool) if half.code is None else half.code < 0 for half in (x, y)]
+    return float((new[0] | new[1]).mean())
 
 
 def _over_draws(contrasted: list[list[Contrasted]], name: str) -> Float[np.ndarray, "unit"]:

@@ -20,12 +20,16 @@ from nearfar.estimate.samples import Array, checked_pair
 
 @dataclass(frozen=True)
 class Check:
-    """One law: what it allows, what came out, and whether that is within three standard errors of it."""
+    """One law: what it allows, what came out, and whether that is within three standard errors of it.
+
+    `telling`: whether these samples could have refuted it. Where three errors are more than half of what is expected, they could not.
+    """
 
     law: str
     found: float
     allowed: str
     holds: bool
+    telling: bool = True
 
 
 def check_mi(x: Any, y: Any, *, seed: int = 0, **options: Any) -> tuple[Check, ...]:
@@ -76,7 +80,8 @@ def _error(estimate: Estimate) -> float:
 
 
 def _near(law: str, found: float, wanted: float, error: float) -> Check:
-    return Check(law, found, f"{wanted:.4f} ± {3 * error:.4f}", abs(found - wanted) <= 3 * error)
+    telling = wanted == 0 or 3 * error <= wanted / 2
+    return Check(law, found, f"{wanted:.4f} ± {3 * error:.4f}", abs(found - wanted) <= 3 * error, telling)
 
 
 def _at_most(law: str, found: float, most: float, error: float) -> Check:

@@ -1,9 +1,11 @@
 """Ratios r(x, y) for p(x, y) / (p(x) p(y)) that compete on unseen rows, and their mixture.
 
 elliptic       Gaussian, Student's t
+unmixed        Gaussian, of independent components
 smooth         mixtures of Gaussians, kernels with nearest-neighbour widths
 tables         counts drawn towards independence, a Gaussian for every level
 conditional    a prediction and how it misses, boosted trees for categories
+network        what a network adds to a Gaussian, for many rows of several columns
 stack          log sum_k w_k r_k, weights by likelihood on rows the r_k were not fitted to
 """
 

@@ -16,6 +16,7 @@ from jaxtyping import Float
 from nearfar.estimate.ratios.halves import FAR, Half
 from nearfar.estimate.ratios.regressions import (
     FLOOR,
+    MOST_GROWN,
     Regression,
     categories,
     density,
@@ -176,14 +177,17 @@ class Classifier:
             return None
         if given.numbers + (given.code is not None) < 2 or not have_trees():
             return None  # one number has a density in every level, one category a table
+        some = np.arange(min(len(x), MOST_GROWN))
+        given, other = given[some], other[some]
+        assert other.code is not None
         known = categories(given)
         seen = features(given)
         columns = np.arange(seen.shape[1]) if known else _telling(seen, other.code, other.levels)
-        grown = trees("Classifier", len(x), seed, categorical_features=known)
+        grown = trees("Classifier", len(some), seed, categorical_features=known)
         grown.fit(seen[:, columns], other.code)
         place = np.full(other.levels, -1)
         place[grown.classes_] = np.arange(len(grown.classes_))
-        share = np.bincount(other.code, minlength=other.levels)[grown.classes_] / len(x)
+        share = np.bincount(other.code, minlength=other.levels)[grown.classes_] / len(some)
         return Classifier(swapped, grown, columns, np.log(share), place)
 
     def _values(self, given: Half) -> np.ndarray:

@@ -9,6 +9,8 @@ from scipy.special import gammaln, ndtr, stdtrit
 from nearfar.estimate.ratios.halves import Half
 from nearfar.estimate.samples import Array, Canonical
 
+WIDE = 8  # columns from which it pays to leave out those that say nothing
+MOST_COMPARED = 10_000  # rows that say how heavy the tails are
 DEGREES = (1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 10.0)
 
 
@@ -41,10 +43,12 @@ class Gaussian:
     canonical: Canonical
 
     @staticmethod
-    def fit(x: Half, y: Half, seed: int, crossed: bool) -> "Gaussian | None":
+    def fit(x: Half, y: Half, seed: int, crossed: bool = False, screened: bool = False) -> "Gaussian | None":
         a, b = x.columns(), y.columns()
         if x.numbers + y.numbers == 0 or not a.shape[1] or not b.shape[1]:
             return None  # two categories are a table
+        if screened:
+            return _screened(a, b)
         if max(a.shape[1], b.shape[1]) > len(x) // 3:
             return None
         if crossed and max(a.shape[1], b.shape[1]) < 3:
@@ -63,6 +67,22 @@ class Gaussian:
 
     def cross(self, x: Half, y: Half) -> np.ndarray:
         return self._value(x, y, cross=True)
+
+
+def _screened(x: Array, y: Array) -> Gaussian | None:
+    """Of many columns, those alone that are correlated with some column of the other side beyond chance among all pairs."""
+    if max(x.shape[1], y.shape[1]) < WIDE:
+        return None
+    scaled = [(side - side.mean(axis=0)) / (side.std(axis=0) + 1e-12) for side in (x, y)]
+    correlation = np.abs(scaled[0].T @ scaled[1] / len(x))
+    found = correlation > np.sqrt(2 * np.log(correlation.size) / len(x)) + 1 / np.sqrt(len(x))
+    of_x, of_y = np.flatnonzero(found.any(axis=1)), np.flatnonzero(found.any(axis=0))
+    if not len(of_x) or max(len(of_x), len(of_y)) > len(x) // 3:
+        return None
+    small = Canonical.fit(x[:, of_x], y[:, of_y])
+    x_map, y_map = np.zeros((x.shape[1], small.x_map.shape[1])), np.zeros((y.shape[1], small.y_map.shape[1]))
+    x_map[of_x], y_map[of_y] = small.x_map, small.y_map
+    return Gaussian(Canonical(x.mean(axis=0), y.mean(axis=0), x_map, y_map, small.correlation))
 
 
 def _crossed(x: Array, y: Array, seed: int) -> Float[np.ndarray, "pair"]:
@@ -94,8 +114,9 @@ class Student:
         if x.code is not None or y.code is not None or widest > len(x) // 10:
             return None
         canonical = Canonical.fit(x.normal, y.normal)
+        some = np.arange(min(len(x), MOST_COMPARED))
         found = [Student(canonical, degrees) for degrees in DEGREES]
-        return max(found, key=lambda one: float(one.pairs(x, y).mean()))
+        return max(found, key=lambda one: float(one.pairs(x[some], y[some]).mean()))
 
     def _value(self, x: Half, y: Half, cross: bool) -> np.ndarray:
         nu, r = self.degrees, self.canonical.correlation

@@ -38,6 +38,11 @@ class Half:
     def numbers(self) -> int:
         return self.normal.shape[1]
 
+    @property
+    def width(self) -> int:
+        """Free directions: its numbers, and levels but one."""
+        return max(1, self.numbers + max(0, self.levels - 1))
+
     def chosen(self, plain: bool) -> Float[np.ndarray, "row number"]:
         return np.clip(self.plain, -FAR, FAR) if plain else self.normal
 
@@ -80,7 +85,7 @@ class HalfMap:
         normal = np.column_stack(
             [
                 np.empty((len(sample), 0)),
-                *(_normal(c, k) for c, k in zip(numbers.T, self.sorted.T, strict=True)),
+                *(ranks_to_normal(c, k) for c, k in zip(numbers.T, self.sorted.T, strict=True)),
             ]
         )
         plain = np.clip((numbers - self.centre) / self.scale, -1e6, 1e6)
@@ -96,7 +101,8 @@ class HalfMap:
         return code[number[known:]]
 
 
-def _normal(column: np.ndarray, known: np.ndarray) -> np.ndarray:
+def ranks_to_normal(column: np.ndarray, known: np.ndarray) -> np.ndarray:
+    """Where a column's values stand among known ones in rising order, as normal quantiles."""
     # equal values share the mean of their ranks, so that the map stays a function of the value
     low, high = np.searchsorted(known, known, "left"), np.searchsorted(known, known, "right")
     return np.interp(column, known, ndtri((low + high) / (2 * len(known))))

@@ -21,6 +21,7 @@ Regression = Callable[[Half], Float[np.ndarray, "row"]]
 GRID = 2048
 KNOTS = 32
 MOST_LEARNED = 50_000  # rows: a curve needs no more
+MOST_GROWN = 50_000  # rows trees are grown on
 PENALTIES = 10.0 ** np.arange(-5, 5.1, 0.5)
 WIDTHS = (0.02, 0.04, 0.08, 0.15, 0.25, 0.4)  # of a kernel, in the residual's own spread
 BINS = (1, 2, 4, 8, 16, 32)  # of a histogram over the residual's range: hard edges
@@ -139,6 +140,8 @@ class Additive:
 
 class Trees:
     def __init__(self, half: Half, target: np.ndarray, plain: bool, seed: int) -> None:
+        some = np.arange(min(len(half), MOST_GROWN))
+        half, target = half[some], target[some]
         self.additive = Additive(half, target, plain)
         self.trees = trees("Regressor", len(target), seed, categorical_features=categories(half))
         self.trees.fit(features(half), target - self.additive(half))

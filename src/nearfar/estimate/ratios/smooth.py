@@ -12,7 +12,6 @@ from jaxtyping import Float
 from scipy.cluster.vq import kmeans2
 from scipy.spatial import cKDTree
 from scipy.spatial.distance import cdist
-from scipy.special import logsumexp
 
 from nearfar.estimate.ratios.halves import Half
 
@@ -24,6 +23,14 @@ STEPS, GAIN, RIDGE = (
     3e-4,
     1e-4,
 )  # of expectation maximisation: at most, nats that count as progress, least variance
+MOST_LOCAL, MOST_LOCAL_ROWS = (
+    400,
+    4000,
+)  # Gaussians of single rows, and rows beyond which a fitted mixture serves better
+LOCAL_WIDTH, LOCAL_ROUND = (
+    0.5,
+    0.03,
+)  # of neighbours' covariance; share of it that is the same in all directions
 LIGHT = 4.0  # spreads from the middle: Gaussians do not follow heavier tails than that
 FLOOR = 1e-300
 FLOOR_32, MOST_32 = np.float32(1e-30), np.float32(80.0)  # e^80 is still a float32
@@ -52,88 +59,114 @@ class Mixture:
             return None
         return Mixture(*fitted_mixture(both, parts, seed), x.numbers, plain)
 
-    def _side(self, z: np.ndarray, columns: slice) -> np.ndarray:
-        """log density of each part in some of the columns: (part, row)."""
-        return np.stack(
-            [
-                _log_normal(z - m[columns], c[columns, columns])
-                for m, c in zip(self.mean, self.covariance, strict=True)
-            ]
-        )
+    @staticmethod
+    def local(x: Half, y: Half, seed: int, neighbours: int, plain: bool = False) -> "Mixture | None":
+        """A Gaussian for every row, as wide in every direction as its neighbours are apart: thin along a curve (Vincent & Bengio 2003)."""
+        columns = x.numbers + y.numbers
+        if x.code is not None or y.code is not None or not 2 <= columns <= MOST_COLUMNS:
+            return None
+        if not 4 * neighbours <= len(x) <= MOST_LOCAL_ROWS:
+            return None
+        both = np.hstack([half.chosen(plain) for half in (x, y)])
+        if plain and np.abs(both).max() > LIGHT:
+            return None
+        mean = both[np.random.default_rng(seed).permutation(len(both))[:MOST_LOCAL]]
+        near = mean[cKDTree(mean).query(mean, k=neighbours + 1)[1][:, 1:]] - mean[:, None]
+        covariance = LOCAL_WIDTH * np.einsum("kni,knj->kij", near, near) / neighbours
+        round_part = np.trace(covariance, axis1=1, axis2=2)[:, None, None] / columns * np.eye(columns)
+        covariance += LOCAL_ROUND * round_part + RIDGE * np.eye(columns)
+        return Mixture(np.full(len(mean), -np.log(len(mean))), mean, covariance, x.numbers, plain)
+
+    def _log_density(self, z: np.ndarray, columns: slice) -> Float[np.ndarray, "row"]:
+        """In some of the columns."""
+        form = _normals(self.mean[:, columns], self.covariance[:, columns, columns])
+        return _log_sum(_squares(z) @ form + self.log_weight)[0]
 
     def _marginals(self, x: Half, y: Half) -> tuple[np.ndarray, np.ndarray]:
-        at = self.split
-        one = self._side(x.chosen(self.plain), slice(0, at))
-        other = self._side(y.chosen(self.plain), slice(at, None))
-        weight = self.log_weight[:, None]
-        return logsumexp(one + weight, axis=0), logsumexp(other + weight, axis=0)
+        one = self._log_density(x.chosen(self.plain), slice(0, self.split))
+        return one, self._log_density(y.chosen(self.plain), slice(self.split, None))
 
     def pairs(self, x: Half, y: Half) -> np.ndarray:
-        joint = (
-            self._side(np.hstack([x.chosen(self.plain), y.chosen(self.plain)]), slice(None))
-            + self.log_weight[:, None]
-        )
         p, q = self._marginals(x, y)
-        return logsumexp(joint, axis=0) - p - q
+        both = np.hstack([x.chosen(self.plain), y.chosen(self.plain)])
+        return self._log_density(both, slice(None)) - p - q
 
     def cross(self, x: Half, y: Half) -> np.ndarray:
-        a, b = x.chosen(self.plain), y.chosen(self.plain)
-        p, q = (side.astype(np.float32) for side in self._marginals(x, y))
+        p, q = self._marginals(x, y)
+        at, precision = self.split, np.linalg.inv(self.covariance)
+        # each Gaussian in three parts: of x alone, of y alone, and what both say together
+        own = [
+            _squares(half.chosen(self.plain)) @ _quadratic(self.mean[:, k], precision[:, k, k])
+            for half, k in ((x, slice(0, at)), (y, slice(at, None)))
+        ]
+        constant = self.log_weight - 0.5 * np.linalg.slogdet(2 * np.pi * self.covariance)[1]
+        first = (own[0] + constant - p[:, None]).astype(np.float32)
+        second = (own[1] - q[:, None]).astype(np.float32)
+        a, b = x.chosen(self.plain).astype(np.float32), y.chosen(self.plain).astype(np.float32)
         total = np.full((len(x), len(y)), FLOOR_32, dtype=np.float32)
-        for log_weight, mean, covariance in zip(self.log_weight, self.mean, self.covariance, strict=True):
-            part = self._joint(a, b, mean, covariance).astype(np.float32)
-            part += np.float32(log_weight)
-            part -= p[:, None]
-            part -= q[None, :]
+        for k, mean in enumerate(self.mean.astype(np.float32)):
+            part = ((mean[:at] - a) @ precision[k, :at, at:].astype(np.float32)) @ (b - mean[at:]).T
+            part += first[:, k, None]
+            part += second[None, :, k]
             # sums of ratios, not of densities: they are of moderate size wherever there are data
             total += np.exp(np.minimum(part, MOST_32, out=part), out=part)
         return np.log(total).astype(float)
 
-    def _joint(self, x: np.ndarray, y: np.ndarray, mean: np.ndarray, covariance: np.ndarray) -> np.ndarray:
-        at = self.split
-        precision = np.linalg.inv(covariance)
-        a, b = x - mean[:at], y - mean[at:]
-        own_x = ((a @ precision[:at, :at]) * a).sum(axis=1)
-        own_y = ((b @ precision[at:, at:]) * b).sum(axis=1)
-        form = own_x[:, None] + own_y[None, :] + 2 * (a @ precision[:at, at:]) @ b.T
-        return -0.5 * (form + np.linalg.slogdet(2 * np.pi * covariance)[1])
-
 
 def fitted_mixture(z: np.ndarray, parts: int, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """log weights, means and covariances by expectation maximisation, from k-means."""
-    rng = np.random.default_rng(seed)
+    """log weights, means and covariances by expectation maximisation, from k-means.
+
+    A Gaussian's logarithm is linear in the products of a row's columns, and its moments are their means: both steps are one product of matrices.
+    """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # an empty cluster is a part without weight
-        _, part = kmeans2(z, parts, iter=10, minit="++", rng=rng)
+        _, part = kmeans2(z, parts, iter=10, minit="++", rng=np.random.default_rng(seed))
     share = np.full((len(z), parts), 1e-3)
     share[np.arange(len(z)), part] = 1.0
     share /= share.sum(axis=1, keepdims=True)
-    ridge = RIDGE * np.eye(z.shape[1])
+    columns, squares = z.shape[1], _squares(z)
     before = -np.inf
     for _ in range(STEPS):
-        total = share.sum(axis=0) + 1e-9
-        mean = share.T @ z / total[:, None]
-        # second moments less the mean's own, all parts by one product
-        square = (share.T @ (z[:, :, None] * z[:, None, :]).reshape(len(z), -1)).reshape(parts, *ridge.shape)
-        covariance = square / total[:, None, None] - mean[:, :, None] * mean[:, None, :] + ridge
+        moments = share.T @ squares
+        total = moments[:, -1] + 1e-9
+        mean = moments[:, -1 - columns : -1] / total[:, None]
+        square = (moments[:, : columns**2] / total[:, None]).reshape(parts, columns, columns)
+        covariance = square - mean[:, :, None] * mean[:, None, :] + RIDGE * np.eye(columns)
         log_weight = np.log(total / total.sum())
-        log_q = (
-            np.stack([_log_normal(z - m, c) for m, c in zip(mean, covariance, strict=True)], axis=1)
-            + log_weight
-        )
-        value = logsumexp(log_q, axis=1)
-        share = np.exp(log_q - value[:, None])
+        value, share = _log_sum(squares @ _normals(mean, covariance) + log_weight)
         if value.mean() < before + GAIN:
             break
         before = value.mean()
     return log_weight, mean, covariance
 
 
-def _log_normal(centred: np.ndarray, covariance: np.ndarray) -> np.ndarray:
-    root = np.linalg.cholesky(covariance)
-    whitened = np.linalg.solve(root, centred.T)
-    constant = len(root) * np.log(2 * np.pi) / 2 + np.log(np.diag(root)).sum()
-    return -0.5 * (whitened**2).sum(axis=0) - constant
+def _squares(z: np.ndarray) -> Float[np.ndarray, "row product"]:
+    """Products of all pairs of columns, the columns, and one."""
+    products = (z[:, :, None] * z[:, None, :]).reshape(len(z), -1)
+    return np.hstack([products, z, np.ones((len(z), 1))])
+
+
+def _quadratic(mean: np.ndarray, precision: np.ndarray) -> Float[np.ndarray, "product part"]:
+    """-(z - mean)' precision (z - mean) / 2 of every part, as coefficients of `_squares`."""
+    turned = np.einsum("kij,kj->ki", precision, mean)
+    rest = -0.5 * (turned * mean).sum(axis=1, keepdims=True)
+    return np.hstack([-0.5 * precision.reshape(len(mean), -1), turned, rest]).T
+
+
+def _normals(mean: np.ndarray, covariance: np.ndarray) -> Float[np.ndarray, "product part"]:
+    """The log density of every part, as coefficients of `_squares`."""
+    form = _quadratic(mean, np.linalg.inv(covariance))
+    form[-1] -= 0.5 * np.linalg.slogdet(2 * np.pi * covariance)[1]
+    return form
+
+
+def _log_sum(log_q: np.ndarray) -> tuple[Float[np.ndarray, "row"], Float[np.ndarray, "row part"]]:
+    """log of the sum of each row's exponentials, and each one's share of it."""
+    highest = log_q.max(axis=1)
+    share = np.exp(log_q - highest[:, None])
+    total = share.sum(axis=1)
+    share /= total[:, None]
+    return np.log(total) + highest, share
 
 
 @dataclass(frozen=True)

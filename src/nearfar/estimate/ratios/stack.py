@@ -16,8 +16,10 @@ from scipy.special import logsumexp
 from nearfar.estimate.ratios.conditional import Classifier, Densities, Residual
 from nearfar.estimate.ratios.elliptic import Gaussian, Student
 from nearfar.estimate.ratios.halves import Half, Ratio
+from nearfar.estimate.ratios.network import Network
 from nearfar.estimate.ratios.smooth import Kernels, Mixture
 from nearfar.estimate.ratios.tables import Levels, Table
+from nearfar.estimate.ratios.unmixed import Unmixed
 
 Fit = Callable[[Half, Half, int], Ratio | None]
 LEAST_WEIGHT = 0.02  # a ratio with less is left out
@@ -30,9 +32,13 @@ FEW = 400  # rows up to which weights are found on all of them, by halves, inste
 CANDIDATES: dict[str, Fit] = {
     "gaussian": partial(Gaussian.fit, crossed=False),
     "gaussian, crossed": partial(Gaussian.fit, crossed=True),
+    "gaussian, screened": partial(Gaussian.fit, screened=True),
     "student": Student.fit,
-    **{f"mixture of {k}": partial(Mixture.fit, parts=k) for k in (2, 4, 8, 16, 32)},
+    "gaussian, unmixed": Unmixed.fit,
+    **{f"mixture of {k}": partial(Mixture.fit, parts=k) for k in (2, 4, 8, 16, 32, 64)},
     **{f"mixture of {k}, plain": partial(Mixture.fit, parts=k, plain=True) for k in (3, 8)},
+    **{f"local {k}": partial(Mixture.local, neighbours=k) for k in (8, 20)},
+    "local 8, plain": partial(Mixture.local, neighbours=8, plain=True),
     "kernels of 4": partial(Kernels.fit, neighbours=4, factor=0.7),
     "kernels of 12": partial(Kernels.fit, neighbours=12, factor=0.7),
     **{f"table of {b}": partial(Table.fit, bins=b, strength=2.0) for b in (4, 8, 16, 32)},
@@ -56,6 +62,7 @@ CANDIDATES: dict[str, Fit] = {
     "trees, x of y": partial(Residual.fit, swapped=True, plain=True, scaled=False, boosted=True),
     "classes of y": partial(Classifier.fit, swapped=False),
     "classes of x": partial(Classifier.fit, swapped=True),
+    "network": Network.fit,
 }
 
 

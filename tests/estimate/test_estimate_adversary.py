@@ -1,0 +1,55 @@
+"""An adversary looks for small discrete joints on which `at_least` says too much, from finite samples; and for rare events by hand."""
+
+import numpy as np
+import pytest
+
+import nearfar as nf
+
+ROWS, TRIALS = 120, 30
+MOST = 6  # of 30 at 5 % each: more come with chance 0.003
+
+
+def drawn(joint: np.ndarray, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    cell = np.random.default_rng(seed).choice(joint.size, p=joint.ravel(), size=ROWS)
+    x, y = cell // joint.shape[1], cell % joint.shape[1]
+    # a sample without variation is refused, and rightly
+    x[0], x[1], y[0], y[1] = 0, 1, 0, 1
+    return x, y
+
+
+def at_least(joint: np.ndarray, seed: int) -> float:
+    return float(nf.estimate_mi(*drawn(joint, seed), discrete="all", baselines=False, folds=3).at_least)
+
+
+def times_above(joint: np.ndarray, first: int) -> int:
+    information = float(nf.info.mutual_information(joint))
+    return sum(at_least(joint, first + k) > information + 1e-9 for k in range(TRIALS))
+
+
+def test_a_search_over_joints_finds_none_on_which_at_least_says_too_much() -> None:
+    """Hill climbing on log p(x, y) of 3 x 3 cells, towards the highest at_least - I over a few samples; then fresh samples decide."""
+    rng = np.random.default_rng(3)
+    logits, best = 2 * rng.normal(size=(3, 3)), -np.inf
+    for step in range(12):
+        trial = logits + rng.normal(size=(3, 3)) if step else logits
+        joint = np.exp(trial) / np.exp(trial).sum()
+        gap = np.mean([at_least(joint, 1000 + k) for k in range(3)]) - float(
+            nf.info.mutual_information(joint)
+        )
+        if gap > best:
+            logits, best = trial, gap
+    assert times_above(np.exp(logits) / np.exp(logits).sum(), 5000) <= MOST
+
+
+@pytest.mark.parametrize(
+    "joint",
+    [
+        [[0.985, 0.005], [0.005, 0.005]],  # hardly anything happens
+        [[0.5, 0.004], [0.004, 0.492]],  # a bit that flips once in a sample
+        [[0.25, 0.25], [0.25, 0.25]],  # nothing
+    ],
+    ids=["rare", "rare flips", "independent"],
+)
+def test_rare_events_do_not_lift_at_least(joint: list[list[float]]) -> None:
+    p = np.array(joint) / np.sum(joint)
+    assert times_above(p, 0) <= MOST

@@ -1,0 +1,155 @@
+"""Problems on which the estimator of one network had failed, put by others: each within what five samples of it varied by (benchmarks/findings.py)."""
+
+import math
+
+import numpy as np
+import pytest
+
+import nearfar as nf
+from nearfar.estimate.competition import _unknown
+from nearfar.estimate.consistency import _near
+from nearfar.estimate.ratios import Half, HalfMap
+from nearfar.estimate.ratios.elliptic import Gaussian
+from nearfar.estimate.ratios.network import LEAST_GAIN, Network
+from nearfar.estimate.ratios.smooth import Mixture
+from nearfar.estimate.ratios.unmixed import Components, Unmixed
+
+RNG = np.random.default_rng
+
+
+def half(z: np.ndarray, discrete: bool = False) -> Half:
+    z = z.reshape(len(z), -1).astype(float)
+    return HalfMap.fit(z, np.full(z.shape[1], discrete))(z)
+
+
+def hard_edges() -> tuple[np.ndarray, np.ndarray]:
+    x = RNG(0).random(2000)
+    return x, x + RNG(1).uniform(-0.05, 0.05, 2000)
+
+
+def crossed_gaussians() -> tuple[np.ndarray, np.ndarray]:
+    """y = ±0.84 x + noise, the sign a coin: 0.259 nats by quadrature."""
+    x, e = RNG(2).normal(size=(2, 500))
+    return x, 0.84 * x * RNG(3).choice([-1, 1], 500) + math.sqrt(1 - 0.84**2) * e
+
+
+def cauchy() -> tuple[np.ndarray, np.ndarray]:
+    """A bivariate t of one degree, correlation 0.5: 0.224 nats of the tails and 0.144 of the correlation."""
+    x, e = RNG(4).normal(size=(2, 500))
+    size = np.abs(RNG(5).normal(size=500))
+    return x / size, (0.5 * x + math.sqrt(0.75) * e) / size
+
+
+def codes() -> tuple[np.ndarray, np.ndarray]:
+    """100 words, each with a mean of its own. For means that are normal with spread 2.8 the mixture is nearly normal: log(1 + 2.8²) / 2 = 1.09."""
+    code = RNG(6).integers(0, 100, 2000)
+    return np.array([f"code {k}" for k in code]), 2.8 * RNG(7).normal(size=100)[code] + RNG(8).normal(
+        size=2000
+    )
+
+
+@pytest.mark.parametrize(
+    ("make", "truth", "within"),
+    [
+        (hard_edges, 0.05 - math.log(0.1), 0.08),
+        (crossed_gaussians, 0.259, 0.09),
+        (cauchy, 0.368, 0.12),
+        (codes, 1.09, 0.12),
+    ],
+)
+def test_what_one_network_did_not_find(make, truth: float, within: float) -> None:
+    found = nf.estimate_mi(*make(), baselines=False, folds=3)
+    assert found.nats == pytest.approx(truth, abs=within)
+    assert float(found.at_least) < truth
+    assert found.interval[0] < found.nats < found.interval[1]
+
+
+def bent(n: int, d: int) -> tuple[np.ndarray, np.ndarray]:
+    """Columns bent one by one and then turned: information stays, linear correlation does not show all of it."""
+    x, e = RNG(9).normal(size=(2, n, d))
+    y = 0.8 * x + 0.6 * e
+    turn = [np.linalg.qr(RNG(k).normal(size=(d, d)))[0] for k in (10, 11)]
+    return np.sign(x) * np.abs(x) ** 2 @ turn[0], np.sign(y) * np.abs(y) ** 2 @ turn[1]
+
+
+def test_components_undo_what_was_bent_and_then_mixed() -> None:
+    """The mean log ratio of new rows: that of the Gaussian before it was bent, -d/2 log(1 - 0.64), where a Gaussian misses a part."""
+    x, y = bent(4000, 4)
+    sides = [HalfMap.fit(z[:3000], np.zeros(4, bool)) for z in (x, y)]
+    learned, unseen = (
+        [m(z[part]) for m, z in zip(sides, (x, y), strict=True)]
+        for part in (slice(0, 3000), slice(3000, None))
+    )
+    truth = -2 * math.log(1 - 0.64)
+    unmixed, plain = Unmixed.fit(*learned, 0), Gaussian.fit(*learned, 0)
+    assert unmixed is not None
+    assert plain is not None
+    assert float(unmixed.pairs(*unseen).mean()) == pytest.approx(truth, abs=0.1)
+    assert float(plain.pairs(*unseen).mean()) < truth - 0.2
+
+
+def test_components_are_a_rotation_of_white_columns() -> None:
+    z = bent(1000, 3)[0]
+    turned = (z - z.mean(axis=0)) @ Components.fit(z, 0).turn
+    np.testing.assert_allclose(turned.T @ turned / len(z), np.eye(3), atol=1e-8)
+
+
+def test_screening_keeps_the_columns_that_are_correlated() -> None:
+    """200 columns against 3 with 150 rows: a canonical correlation of all would be 1, of those that stand out it is the true one."""
+    x, y = RNG(12).normal(size=(150, 200)), RNG(13).normal(size=(150, 3))
+    y[:, 1] += 2 * x[:, 17]
+    found = Gaussian.fit(half(x), half(y), 0, screened=True)
+    assert found is not None
+    assert np.flatnonzero(found.canonical.x_map.any(axis=1)).tolist() == [17]
+    assert np.flatnonzero(found.canonical.y_map.any(axis=1)).tolist() == [1]
+    assert Gaussian.fit(half(x), half(RNG(14).normal(size=(150, 3))), 0, screened=True) is None
+
+
+def test_local_gaussians_follow_a_curve() -> None:
+    """On a spiral they find more than round kernels and than any mixture that so few rows allow."""
+    angle = RNG(15).uniform(0, 12, 400)
+    y = np.stack([angle * np.cos(angle), angle * np.sin(angle)], axis=1) + 0.4 * RNG(16).normal(size=(400, 2))
+    new = np.arange(300, 400)
+    sides = half(angle)[np.arange(300)], half(y)[np.arange(300)]
+    local, fitted = Mixture.local(*sides, 0, neighbours=8), Mixture.fit(*sides, 0, parts=4)
+    assert local is not None
+    assert fitted is not None
+    there = half(angle)[new], half(y)[new]
+    assert float(local.pairs(*there).mean()) > float(fitted.pairs(*there).mean()) + 0.5
+
+
+def test_a_network_adds_what_a_gaussian_misses_and_is_none_where_nothing_is() -> None:
+    """y_1 follows x_1 x_2: no correlation. Its ratio has mean one over keys; on Gaussian data it is not offered."""
+    x, e = RNG(17).normal(size=(2, 3000, 3))
+    y = np.column_stack([x[:, 0] * x[:, 1], e[:, 1:]]) + 0.3 * e[:, :1]
+    sides = half(x), half(y)
+    found = Network.fit(*sides, 0)
+    assert found is not None
+    few = np.arange(200)
+    a, b = sides[0][few], sides[1][few]
+    assert float(found.pairs(a, b).mean()) > LEAST_GAIN + 0.2
+    assert float(np.exp(found.cross(a, b)).mean()) == pytest.approx(1, abs=0.3)
+    assert Network.fit(half(x), half(0.5 * x + e), 0) is None
+    assert Network.fit(a, b, 0) is None  # too few rows
+
+
+def test_levels_that_were_not_seen_are_counted_and_reckoned_with() -> None:
+    """400 codes in 400 rows: four in ten rows have a code that training did not see. What the others tell is taken for theirs."""
+    code = RNG(18).integers(0, 400, 400)[:, None].astype(float)
+    learned = HalfMap.fit(code[:320], np.array([True]))
+    share = float((~np.isin(code[320:], code[:320])).mean())
+    assert _unknown(learned(code[320:]), half(RNG(19).normal(size=80))) == pytest.approx(share)
+    x = code[:, 0].astype(int)
+    found = nf.estimate_mi(
+        x, 3 * RNG(20).normal(size=400)[x] + RNG(21).normal(size=400), discrete="x", baselines=False
+    )
+    assert float(found.at_least) < 0.5 * math.log(10) < found.interval[1]
+
+
+def test_additivity_says_where_samples_could_not_refute_it() -> None:
+    """Three errors above half the value: whatever came out would have been allowed."""
+    sure, unsure = (_near("additivity", 0.5, 0.4, error) for error in (0.05, 0.1))
+    assert sure.holds
+    assert sure.telling
+    assert unsure.holds
+    assert not unsure.telling
