@@ -20,6 +20,7 @@ if TYPE_CHECKING:
         AlphaCPC,
         BarberAgakov,
         BinaryNCE,
+        ConstantNCE,
         Debiased,
         DonskerVaradhan,
         InfoNCE,
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     from nearfar.critics import Bilinear, Cosine, Distance, Dot, Joint, Separable
     from nearfar.data import Stream, open_data, pack
     from nearfar.detect.run import detect_run
-    from nearfar.encoders import InfoMax, Momentum, Network, PerView, Shared, backbone
+    from nearfar.encoders import Distilled, InfoMax, Momentum, Network, PerView, Shared, backbone
     from nearfar.encoding import Encoding
     from nearfar.errors import Stopped, UserError
     from nearfar.estimate import (
@@ -58,9 +59,10 @@ if TYPE_CHECKING:
     from nearfar.method import Method
     from nearfar.modalities import time_series
     from nearfar.negatives import Bank, InBatch, NoNegatives, Queue, Support
-    from nearfar.priors import Adversarial, SIGReg, VarianceCovariance
+    from nearfar.priors import Adversarial, Distillation, SIGReg, VarianceCovariance
     from nearfar.ranks import join
     from nearfar.report import write_report
+    from nearfar.run.teachers import Teacher
     from nearfar.run.trained import Run
     from nearfar.schedules import (
         Progress,
@@ -86,9 +88,11 @@ if TYPE_CHECKING:
         Hard,
         Labelled,
         Neighbours,
+        Others,
         Ring,
     )
     from nearfar.sweeps.run import sweep
+    from nearfar.train.distill import distill
     from nearfar.train.pretrain import pretrain
     from nearfar.train.pretrain import train_supervised as train
     from nearfar.train.recipe import recipe
@@ -97,12 +101,12 @@ if TYPE_CHECKING:
 
 # the same names once more for Python itself; tests/core/test_core_surface.py holds the two lists together
 _WHERE = {
-    "nearfar.bounds": "Agreement AlphaCPC BarberAgakov BinaryNCE Debiased DonskerVaradhan InfoNCE JensenShannon "
+    "nearfar.bounds": "Agreement AlphaCPC BarberAgakov BinaryNCE ConstantNCE Debiased DonskerVaradhan InfoNCE JensenShannon "
     "MultiLabelCPC NPair NWJ SMILE SupCon Triplet TUBA Tuple UBA Vince",
     "nearfar.critics": "Bilinear Cosine Distance Dot Joint Separable",
     "nearfar.data": "open_data pack Stream",
     "nearfar.detect.run": "detect_run",
-    "nearfar.encoders": "backbone InfoMax Momentum Network PerView Shared",
+    "nearfar.encoders": "backbone Distilled InfoMax Momentum Network PerView Shared",
     "nearfar.errors": "Stopped UserError",
     "nearfar.estimate": "check_mi Estimate estimate_cmi estimate_kl estimate_mi fit_density info mi_over_lags pointwise_mi rank_columns "
     "total_correlation",
@@ -115,13 +119,15 @@ _WHERE = {
     "nearfar.modalities": "time_series",
     "nearfar.ranks": "join",
     "nearfar.negatives": "Bank InBatch NoNegatives Queue Support",
-    "nearfar.priors": "Adversarial SIGReg VarianceCovariance",
+    "nearfar.priors": "Adversarial Distillation SIGReg VarianceCovariance",
     "nearfar.report": "write_report",
     "nearfar.schedules": "cosine geometric learnt linear on_loss on_score plateau Progress stairs steps",
     "nearfar.scores": "Candidates dense_scores Membership Scores streamed_scores",
-    "nearfar.selections": "Accept Annulus Ball Cave Chain Everyone Group Hard Labelled Neighbours Ring",
+    "nearfar.selections": "Accept Annulus Ball Cave Chain Everyone Group Hard Labelled Neighbours Others Ring",
     "nearfar.sweeps.run": "sweep",
+    "nearfar.train.distill": "distill",
     "nearfar.train.pretrain": "pretrain train_supervised",
+    "nearfar.run.teachers": "Teacher",
     "nearfar.run.trained": "Run",
     "nearfar.train.recipe": "recipe",
     "nearfar.types": "Batch Certificate Context Encoded NegativeSampling Outcome Pair",

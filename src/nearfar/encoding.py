@@ -22,7 +22,7 @@ from torch.utils.checkpoint import checkpoint
 from nearfar.batch_norm import synchronised
 from nearfar.buffers import BufferUpdates, deferred_buffers
 from nearfar.ranks import ALONE, Ranks, Rows
-from nearfar.types import Batch, Encoded, Encoders
+from nearfar.types import Batch, Encoded, Encoders, Supervision
 
 Statistics = Literal["synchronised", "per-rank"]
 
@@ -83,6 +83,9 @@ def _joined(parts: Sequence[Encoded], sizes: Sequence[int]) -> Encoded:
         below(instance),
         None if first.clouds is None else below([part.clouds or {} for part in parts]),
         first.vocabulary,
+        None
+        if first.supervision is None
+        else Supervision.joined([part.supervision for part in parts if part.supervision is not None]),
     )
 
 

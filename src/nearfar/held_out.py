@@ -53,7 +53,7 @@ def held_out_estimate(
     dependent: str = "",
     mixed: bool = False,
 ) -> HeldOut | None:
-    """The estimate on these batches, taken together; None where the encoders do not say of which instance a row is.
+    """The estimate on these batches, taken together; None where the encoders do not say of which instance a row is, or nothing is contrasted.
 
     `held_out`: that nothing was fitted to them; None where nobody knows, which the claim then says. `dependent`: why they are no
     independent draws, where that is known. `mixed`: that views of an instance show others of its batch. Nothing of the method changes.
@@ -63,6 +63,8 @@ def held_out_estimate(
     with frozen(method):
         for batch in batches:
             pairs = method.pairs(batch)
+            if not pairs:
+                return None
             encoded, _ = method.encode_batch(batch)
             if any(key in encoded.index and key not in encoded.instance for key in encoded.keys):
                 return None
@@ -99,6 +101,8 @@ def pointwise_nats(
     """InfoNCE of each instance of a batch among the others, of which `held_out_estimate` is the mean; None where the encoders do not
     give every instance one row. A number about an instance, not a bound: only the expectation is one."""
     pairs = method.pairs(batch)
+    if not pairs:
+        return None
     with frozen(method):
         encoded, _ = method.encode_batch(batch)
         if any(key in encoded.index for key in encoded.keys):

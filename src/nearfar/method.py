@@ -22,6 +22,7 @@ from nearfar.buffers import BufferUpdates, apply, uses_batch_statistics
 from nearfar.critics import LearntNumber, is_product
 from nearfar.encoders import as_encoders
 from nearfar.encoding import PLAIN, Encoding, Everybody, everybody
+from nearfar.errors import UserError
 from nearfar.gathered import of_all_ranks
 from nearfar.schedules import START, Progress
 from nearfar.scores import Candidates, Dense, Negatives, Scores, Streamed, at_least_float32
@@ -43,6 +44,8 @@ from nearfar.types import (
     Remembering,
     Selection,
     Source,
+    SupervisedPrior,
+    Supervision,
 )
 
 # scores in one matrix: beyond this, log-sum-exp over tiles that stay in a CPU's cache takes half the time
@@ -66,7 +69,7 @@ class Method(nn.Module):
         selection: Selection,
         bound: Bound,
         *,
-        prior: Prior | None = None,
+        prior: Prior | SupervisedPrior | None = None,
         symmetric: bool = True,
         chunk: int | None = None,
         encoding: Encoding = PLAIN,
@@ -95,11 +98,12 @@ class Method(nn.Module):
             ]
         weights = [p.weight for p in pairs]
         claim = self._claim(pairs, len(everyone.index), progress, {"held_out": False})
-        total = _weighted(weights, maximised)
-        # how far the estimate is below its ceiling: for InfoNCE this is the cross-entropy people know
-        loss = -total if claim.ceiling is None else sum(weights) * claim.ceiling - total
-        if prior is not None:
-            loss = loss + prior
+        losses = [] if prior is None else [prior]
+        if pairs:
+            total = _weighted(weights, maximised)
+            # how far the estimate is below its ceiling: for InfoNCE this is the cross-entropy people know
+            losses.insert(0, -total if claim.ceiling is None else sum(weights) * claim.ceiling - total)
+        loss = torch.stack(losses).sum()
         nats = None
         if claim.status != "objective only":
             nats = (_weighted(weights, values) / sum(weights)).detach()
@@ -110,8 +114,18 @@ class Method(nn.Module):
         if self.prior is None:
             return None
         ranks = self.encoding.ranks
+        if isinstance(self.prior, SupervisedPrior):
+            return self.prior(self._told(encoded), progress)
         clouds = [at_least_float32(ranks.everyones(cloud)) for cloud in encoded.cloud_of_each_view()]
         return self.prior(clouds, progress)
+
+    def _told(self, encoded: Encoded) -> Supervision:
+        """What labels and a teacher say of the instances of all ranks."""
+        if encoded.supervision is None:
+            raise UserError(
+                "prior=distillation reads what labels and a teacher say, which these encoders do not ask; use encoders=distilled"
+            )
+        return encoded.supervision.each(lambda rows: at_least_float32(self.encoding.ranks.everyones(rows)))
 
     @property
     def selections(self) -> tuple[Selection, ...]:
@@ -153,7 +167,7 @@ class Method(nn.Module):
 
     @torch.no_grad()
     def _observed(self, scores: list[Scores]) -> Tensor | None:
-        if not isinstance(self.bound, Remembering):
+        if not isinstance(self.bound, Remembering) or not scores:
             return None
         return torch.stack([self.bound.observe(s) for s in scores])
 
@@ -302,6 +316,8 @@ class Method(nn.Module):
         known: Mapping[str, Any],
     ) -> Certificate:
         """The weakest of the pairs' claims; the ceiling is that of their weighted mean."""
+        if not pairs:
+            return Certificate("objective only", "nothing is contrasted: the loss is the prior's alone", None)
         facts = {
             **known,
             "batch_statistics": uses_batch_statistics(self) or None,  # a critic may have a batch norm too

@@ -22,8 +22,8 @@ What a part says of itself are class attributes, all but the first optional, and
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, Literal, Protocol, runtime_checkable
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -98,6 +98,34 @@ def view_pairs(count: int, symmetric: bool) -> tuple[tuple[int, int], ...]:
 
 
 @dataclass(frozen=True)
+class Supervision:
+    """What labels and a teacher say of the rows of a batch, beside what the network says of them; None where nobody says anything."""
+
+    features: Float[Tensor, "row dim"]
+    logits: Float[Tensor, "row class"] | None = None
+    labels: Int[Tensor, "row"] | None = None  # below 0: not known
+    teacher_features: Float[Tensor, "row width"] | None = None
+    teacher_logits: Float[Tensor, "row class"] | None = None
+
+    def each(self, change: Callable[[Tensor], Tensor]) -> "Supervision":
+        held = {part.name: getattr(self, part.name) for part in fields(self)}
+        return Supervision(**{name: None if t is None else change(t) for name, t in held.items()})
+
+    @staticmethod
+    def joined(parts: Sequence["Supervision"]) -> "Supervision":
+        """The parts of a batch, one below the other."""
+        held = {part.name: [getattr(each, part.name) for each in parts] for part in fields(Supervision)}
+        return Supervision(**{name: None if t[0] is None else torch.cat(t) for name, t in held.items()})
+
+
+class Said(NamedTuple):
+    """What a teacher says of a batch."""
+
+    features: Float[Tensor, "row width"]
+    logits: Float[Tensor, "row class"] | None
+
+
+@dataclass(frozen=True)
 class Encoded:
     """Embeddings by view: what is asked about (anchors) and what it is asked about (keys).
 
@@ -117,6 +145,7 @@ class Encoded:
     # what a prior speaks of: embeddings by view as a network gives them, before a predictor; None: the anchors
     clouds: Mapping[int, Float[Tensor, "anchor dim"]] | None = None
     vocabulary: Float[Tensor, "symbol dim"] | None = None
+    supervision: Supervision | None = None
 
     def cloud_of_each_view(self) -> tuple[Float[Tensor, "row dim"], ...]:
         return tuple((self.anchors if self.clouds is None else self.clouds).values())
@@ -243,6 +272,24 @@ class Encoders(Protocol):
     def encode(self, batch: Batch, anchors: Sequence[int], keys: Sequence[int]) -> Encoded: ...
 
     def advance(self, progress: Progress) -> None: ...
+
+
+@runtime_checkable
+class Guided(Protocol):
+    """Encoders that learn from a frozen teacher, which is no part of them: it is attached, a function of views."""
+
+    teacher: str  # its name
+    classes: int  # of which its scores are read; 0: none
+    guide: Callable[[Any], Said] | None
+
+    def attach(self, guide: Callable[[Any], Said] | None) -> None: ...
+
+
+@runtime_checkable
+class Classifying(Protocol):
+    """Encoders with class scores: `classifier` maps the backbone's features to them, where the critic is a plain inner product."""
+
+    def classifier(self) -> nn.Module | None: ...
 
 
 class Critic(Protocol):
@@ -374,6 +421,15 @@ class Prior(Protocol):
     def __call__(
         self, clouds: Sequence[Float[Tensor, "row dim"]], progress: Progress = ...
     ) -> Float[Tensor, ""]: ...
+
+
+@runtime_checkable
+class SupervisedPrior(Protocol):
+    """A loss beside the bound that reads what labels and a teacher say, its weights included; it says so by `reads_supervision = True`."""
+
+    reads_supervision: ClassVar[bool]
+
+    def __call__(self, told: Supervision, progress: Progress = ..., /) -> Float[Tensor, ""]: ...
 
 
 class Bound(Protocol):

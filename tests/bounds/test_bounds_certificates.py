@@ -51,6 +51,7 @@ CASES: list[tuple[Bound, NegativeSampling, str, float | None, str]] = [
     (nf.SMILE(), OWN, "not covered", None, r"^not a bound: clipping e\^f at e\^5 "),
     (nf.JensenShannon(), OWN, "objective only", None, r"Jensen-Shannon divergence"),
     (nf.BinaryNCE(), OWN, "objective only", None, r"density ratio, not I"),
+    (nf.ConstantNCE(), OWN, "objective only", None, r"density ratio, not I"),
     (nf.Triplet(), OWN, "objective only", None, r"margin"),
     (nf.Tuple(), OWN, "objective only", None, r"add log 16"),
     (nf.NPair(), SHARED, "objective only", None, r"add log 64"),

@@ -10,7 +10,7 @@ What each claims about mutual information is its `certificate`; the reasons are 
 from collections.abc import Callable
 
 from nearfar.bounds.agreement import Agreement
-from nearfar.bounds.classification import BinaryNCE, JensenShannon
+from nearfar.bounds.classification import BinaryNCE, ConstantNCE, JensenShannon
 from nearfar.bounds.cpc import AlphaCPC, MultiLabelCPC, smallest_proven_alpha
 from nearfar.bounds.debiased import Debiased
 from nearfar.bounds.donsker import SMILE, DonskerVaradhan
@@ -33,6 +33,7 @@ PARTS: dict[str, Callable[..., Bound]] = {
     "smile": SMILE,
     "js": JensenShannon,
     "nce": BinaryNCE,
+    "nce-constant": ConstantNCE,
     "triplet": Triplet,
     "tuple": Tuple,
     "npair": NPair,
@@ -51,6 +52,7 @@ __all__ = [
     "AlphaCPC",
     "BarberAgakov",
     "BinaryNCE",
+    "ConstantNCE",
     "Debiased",
     "DonskerVaradhan",
     "InfoNCE",

@@ -25,6 +25,7 @@ COMMANDS = (
     "pack",
     "pretrain",
     "train",
+    "distill",
     "evaluate",
     "sweep",
     "detect",

@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 from nearfar.encoders.backbones import BACKBONES, backbone, check_backbone, parameters_of
 from nearfar.encoders.config import HeadConfig, InputSpec, pictured
+from nearfar.encoders.distilled import Distilled
 from nearfar.encoders.graphs import GRAPH_NETWORKS, GraphNetwork, InfoGraph, graph_network
 from nearfar.encoders.heads import Network, linear_head, mlp_head
 from nearfar.encoders.infomax import InfoMax
@@ -23,6 +24,7 @@ PARTS: dict[str, Callable[..., Encoders]] = {
     "predictive": Predictive,
     "masked": MaskedSymbols,
     "prototypes": Prototypes,
+    "distilled": Distilled,
 }
 
 __all__ = [
@@ -30,6 +32,7 @@ __all__ = [
     "GRAPH_NETWORKS",
     "PARTS",
     "ConvGRU",
+    "Distilled",
     "GraphNetwork",
     "HeadConfig",
     "InfoGraph",

@@ -108,10 +108,13 @@ class Prototypes(nn.Module):
             raise UserError("encoders=prototypes needs the label of every instance; some have none")
         return batch.labels
 
+    def classifier(self) -> nn.Module:
+        head = getattr(self.network, "head", None)
+        return nn.Sequential(*([] if head is None else [head]), self.table)
+
     def logits(self, features: Float[Tensor, "row dim"]) -> Float[Tensor, "row class"]:
         """Scores of all classes from the backbone's features, under critic=dot."""
-        head = getattr(self.network, "head", None)
-        return self.table(features if head is None else head(features))
+        return self.classifier()(features)
 
     def advance(self, progress: Progress) -> None:
         """Nothing follows slowly here."""

@@ -286,6 +286,14 @@ class Modality(ABC):
         """The description of other data, for an encoder trained on `known`: what it was built for stays, statistics are theirs."""
         return known
 
+    def translated(self, known: Any, theirs: Any, where: str) -> Callable[[Any], Any]:
+        """From views of data described as `known` to views as a network trained on `theirs` (`where`) takes them."""
+        views = self.check_views({"name": self.default_views})
+        ours, asked = (self.inputs(self.smallest_network, views, each).shapes for each in (known, theirs))
+        if ours != asked:
+            raise UserError(f"{where} takes views of shape {asked[0]}, but those of the data are {ours[0]}")
+        return lambda view: view
+
     def check_method(self, data: Any, method: Method) -> None:
         """Stops data from which a method could learn nothing; there may be none."""
         return

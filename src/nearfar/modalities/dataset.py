@@ -201,10 +201,12 @@ def picked(names: Sequence[str], places: Int64[np.ndarray, "instance"]) -> Seque
 
 
 def grouped(data: DataSet, by: str) -> Int64[np.ndarray, "instance"]:
-    """The group of each instance: a column's values by number, its class, or itself."""
+    """The group of each instance: a column's values by number, its class (`known-label`: if it has one), or itself."""
     known = {"self": np.arange(len(data), dtype=np.int64), **data.groups}
     if data.labels is not None:
-        known["label"] = data.labels
+        known["label"] = known["known-label"] = data.labels
+    else:
+        known["known-label"] = np.full(len(data), -1, dtype=np.int64)
     if by == "label" and by not in known:
         why = f" ({data.unlabelled})" if data.unlabelled else ""
         raise UserError(

@@ -1,7 +1,7 @@
 """Images: decoded, cropped, coloured; seen by convolutional networks; compared with their raw pixels."""
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Self
 
@@ -49,6 +49,9 @@ class ImageDescription(Description):
 
     def resized(self, size: int | None) -> Self:
         return replace(self, size=size or self.size)
+
+
+LUMINANCE = (0.299, 0.587, 0.114)  # ITU-R 601
 
 
 class ImageModality(Modality):
@@ -192,6 +195,36 @@ class ImageModality(Modality):
     def transferred(self, known: ImageDescription, data: Images, size: int | None) -> ImageDescription:
         theirs = self.describe(data, size or known.size)
         return replace(known, size=theirs.size, mean=theirs.mean, std=theirs.std)
+
+    def translated(
+        self, known: ImageDescription, theirs: ImageDescription, where: str
+    ) -> Callable[[Tensor], Tensor]:
+        """Grey for colour and back, resized, with their mean and deviation in place of ours."""
+        if known.channels != theirs.channels and {known.channels, theirs.channels} != {1, 3}:
+            raise UserError(
+                f"{where} takes {theirs.channels} channels, but the pictures have {known.channels}"
+            )
+
+        def scale(numbers: tuple[float, ...], view: Tensor) -> Tensor:
+            return torch.tensor(numbers, device=view.device, dtype=view.dtype)[:, None, None]
+
+        same = (known.channels, known.mean, known.std) == (theirs.channels, theirs.mean, theirs.std)
+
+        def translate(view: Tensor) -> Tensor:
+            if not same:
+                view = view * scale(known.std, view) + scale(known.mean, view)
+                if known.channels < theirs.channels:
+                    view = view.expand(-1, theirs.channels, -1, -1)
+                elif known.channels > theirs.channels:
+                    view = (view * scale(LUMINANCE, view)).sum(dim=1, keepdim=True)
+                view = (view - scale(theirs.mean, view)) / scale(theirs.std, view)
+            if view.shape[-1] != theirs.size:
+                view = functional.interpolate(
+                    view, (theirs.size, theirs.size), mode="bilinear", antialias=True, align_corners=False
+                )
+            return view
+
+        return translate
 
     def check_views(self, choice: Choice) -> dict[str, Any]:
         """A pipeline's name, how many views, how they are paired, and changes to the pipeline."""

@@ -4,6 +4,8 @@
     SIGReg               seen from any direction the cloud is normal         LeJEPA
     Adversarial          a discriminator cannot tell it from draws           Deep InfoMax
 
+    Distillation         labels, a teacher's class scores and features       Hinton et al. 2015, Park et al. 2019
+
 A prior reads embeddings as the networks give them, before predictor and critic, one cloud for each view. It says nothing
 about information, so a certificate is the bound's alone.
 """
@@ -11,9 +13,10 @@ about information, so a certificate is the bound's alone.
 from collections.abc import Callable
 
 from nearfar.priors.adversarial import Adversarial
+from nearfar.priors.distillation import Distillation
 from nearfar.priors.moments import VarianceCovariance
 from nearfar.priors.sigreg import SIGReg
-from nearfar.types import Prior
+from nearfar.types import Prior, SupervisedPrior
 
 
 def no_prior() -> None:
@@ -21,11 +24,12 @@ def no_prior() -> None:
 
 
 no_prior.equation = ""  # type: ignore[attr-defined]
-PARTS: dict[str, Callable[..., Prior | None]] = {
+PARTS: dict[str, Callable[..., Prior | SupervisedPrior | None]] = {
     "none": no_prior,
     "variance-covariance": VarianceCovariance,
     "sigreg": SIGReg,
     "adversarial": Adversarial,
+    "distillation": Distillation,
 }
 
-__all__ = ["PARTS", "Adversarial", "SIGReg", "VarianceCovariance", "no_prior"]
+__all__ = ["PARTS", "Adversarial", "Distillation", "SIGReg", "VarianceCovariance", "no_prior"]

@@ -1,6 +1,7 @@
 """The papers' methods as assignments of parts, by family. A recipe changes nothing but the defaults."""
 
 from nearfar.recipes.corrected import DCL, DEBIASED, HCL, SUPCON
+from nearfar.recipes.distillation import DISTILL
 from nearfar.recipes.graphs import GRAPHCL, INFOGRAPH
 from nearfar.recipes.infomax import DIM
 from nearfar.recipes.labels import SUPERVISED
@@ -46,6 +47,7 @@ BASE: dict[str, Recipe] = {
     "clip": CLIP,
     "siglip": SIGLIP,
     "supervised": SUPERVISED,
+    "distill": DISTILL,
 }
 RECIPES: dict[str, Recipe] = {**BASE, **variants(IMAGES)}
 

@@ -64,7 +64,12 @@ def _parts(choices: Choices, backbone: str, data: Description, objects: Mapping[
         context["symbols"] = made.symbols
     views = choices["views"]
     keys = [pair.key for pair in made.pairs(views["count"], views["symmetric"])]
-    context |= {"size": context["instances"], "views": 1 + max(keys)}  # of a source with a row for each
+    context |= {
+        "size": context["instances"],
+        "views": 1 + max(keys, default=0),
+    }  # of a source with a row for each
+    if hasattr(made, "teacher_width"):
+        context["teacher_width"] = made.teacher_width
     # a prior reads embeddings as the network gives them, which a role may make wider before they are scored
     clouds = {**context, **({"dim": made.cloud_width} if hasattr(made, "cloud_width") else {})}
     others = {

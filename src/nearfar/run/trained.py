@@ -28,6 +28,7 @@ from nearfar.run import checkpoints, facts
 from nearfar.run.features import features
 from nearfar.run.folder import RunFolder, read_mapping
 from nearfar.run.metrics import read_metrics
+from nearfar.run.teachers import TEACHER, attach_teacher
 from nearfar.settings import Settings
 from nearfar.types import Grouping
 
@@ -146,7 +147,8 @@ class Run:
         stored = self.weights()
         # first where a network of any size costs nothing: a line of settings can describe one beyond all memory
         with torch.device("meta"):
-            described = None if self.objects else fresh_method(self.settings, self.description)
+            own = set(self.objects) - {TEACHER}
+            described = None if own else fresh_method(self.settings, self.description)
         if described is not None and not facts.fits(described, stored):
             raise UserError(
                 f"the checkpoint in {self.path} holds other tensors than its settings describe; it was written by another version "
@@ -274,8 +276,11 @@ class Run:
 def _given_again(settings: Settings, arguments: Mapping[str, Any], folder: Path) -> Objects:
     """The objects with which a run is opened, if they are those it was made with."""
     for key in arguments:
-        if key not in TAKEN:
-            raise unknown(key, TAKEN, "objects a run can be opened with")
+        if key not in (*TAKEN, TEACHER):
+            raise unknown(key, (*TAKEN, TEACHER), "objects a run can be opened with")
+    if TEACHER in arguments:
+        rest = {key: value for key, value in arguments.items() if key != TEACHER}
+        return {**_given_again(settings, rest, folder), TEACHER: arguments[TEACHER]}
     rest = {key: value for key, value in arguments.items() if key != METHOD}
     objects = given(arguments.get(METHOD, settings.recipe), rest).objects
     needed = wanted(settings)
@@ -292,7 +297,7 @@ def fresh_method(settings: Settings, data: Description, objects: Objects = NONE)
     """The method of a run before its first step: initial weights are a function of the seed alone, or those that the objects
     have. Objects are copied: whoever made them finds them as they were."""
     try:
-        own = copy.deepcopy({key: part for key, part in objects.items() if key != VIEWS})
+        own = copy.deepcopy({key: part for key, part in objects.items() if key not in (VIEWS, TEACHER)})
     except Exception as problem:  # anything may happen in somebody's object
         raise UserError(
             f"the objects given cannot be copied ({problem}); each run trains copies of its own"
@@ -302,13 +307,15 @@ def fresh_method(settings: Settings, data: Description, objects: Objects = NONE)
         return own[METHOD]
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(settings.seed)
-        return build_method(
+        method = build_method(
             {room: getattr(settings, room) for room in CHOICES},
             backbone=settings.backbone,
             data=data,
             chunk=settings.chunk,
             objects=own,
         )
+    attach_teacher(method.encoders, settings, data, objects.get(TEACHER))
+    return method
 
 
 def views_of(
@@ -345,4 +352,5 @@ def backbones_of(method: Method) -> list[nn.Module]:
 def trains_on_labels(method: Method) -> bool:
     """Whether labels are part of what is learned: classes as keys, or positives chosen by them."""
     chosen = any(isinstance(part, Grouping) and part.by == "label" for part in method.modules())
-    return chosen or bool(getattr(method.encoders, "needs_labels", False))
+    role = method.encoders
+    return chosen or any(getattr(role, said, False) for said in ("needs_labels", "learns_labels"))

@@ -8,6 +8,7 @@
     Annulus       by both: negatives near the anchor, but for those in its clusters
     Accept        by chance: a coin for each candidate, its bias learned
     Labelled      positives by label
+    Others        by label: negatives of another than the anchor's
     Hard          all, weighted by similarity
     Chain         several in turn: labelled+ring
 
@@ -22,6 +23,7 @@ from nearfar.selections.group import Group
 from nearfar.selections.hard import Hard
 from nearfar.selections.labelled import Labelled
 from nearfar.selections.neighbours import Annulus, Neighbours
+from nearfar.selections.others import Others
 from nearfar.selections.ring import Ball, Ring
 
 PARTS = Parts(
@@ -35,6 +37,7 @@ PARTS = Parts(
         "annulus": Annulus,
         "accept": Accept,
         "labelled": Labelled,
+        "others": Others,
         "hard": Hard,
     }
 )
@@ -51,5 +54,6 @@ __all__ = [
     "Hard",
     "Labelled",
     "Neighbours",
+    "Others",
     "Ring",
 ]

@@ -21,12 +21,16 @@ import torch.multiprocessing as mp
 from torch import Tensor
 
 from nearfar.data import Limits, locate
+from nearfar.encoders import backbone
 from nearfar.ranks import ALONE, Ranks, join
+from nearfar.recipes.given import Objects
 from nearfar.resolve import resolve
 from nearfar.sharding import whole
+from nearfar.train.distill import student_of
 from nearfar.train.prepare import described, embedded, prepare, prime
 
 STEPS, PER_RANK, INSTANCES = 5, 8, 48
+TEACHER = "wrn-10-1"  # of a student, with weights as they begin
 WAIT = timedelta(minutes=30)  # the others wait while the first does it alone
 
 # name: recipe and its settings; small, and each with another way of exchanging something
@@ -48,6 +52,7 @@ CASES: dict[str, dict[str, Any]] = {
     "dim adversarial": {"recipe": "dim", "prior": "adversarial"},
     "moco fsdp": {"recipe": "moco", "sharding": "fsdp"},
     "dim fsdp": {"recipe": "dim", "sharding": "fsdp"},
+    "distill": {"recipe": "distill", "objective": "crd+kd", "selection": {"sample": 8}},
 }
 
 
@@ -153,11 +158,23 @@ def trajectory(
         small["backbone"] = "resnet8-w16"
     if recipe == "mlm":
         small["views"] = {"length": 16}
-    settings = resolve(recipe, data, small, asked, modality=located.modality)
+    objects: Objects = {}
+    if objective := asked.pop("objective", None):
+        settings, objects, _ = student_of(
+            f"{TEACHER}:{folder / 'teacher.pth'}",
+            data,
+            None,
+            small,
+            asked,
+            objective=objective,
+            modality=located.modality,
+        )
+    else:
+        settings = resolve(recipe, data, small, asked, modality=located.modality)
     images = located.open(Limits(), **settings.modality.opening(settings.views, settings.image_size, None))
     known = described(images, settings, None, False)
     with torch.random.fork_rng(devices=[]):
-        trainer, stream = prepare(settings, images, known, torch.device("cpu"), precision, ranks=ranks)
+        trainer, stream = prepare(settings, images, known, torch.device("cpu"), precision, objects, ranks)
         prime(trainer, images, known)
         losses, gradient = [], torch.zeros(0)
         for batch in stream.batches(0, steps):
@@ -180,6 +197,11 @@ def make_data(folder: Path, instances: int = INSTANCES) -> None:
     np.savez(
         folder / "pictures.npz", images=images.clip(0, 255).astype(np.uint8), labels=np.arange(instances) % 4
     )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        net = backbone(TEACHER, 3, 16)
+        classifier = {"fc.weight": torch.randn(4, int(net.dim)), "fc.bias": torch.randn(4)}  # type: ignore[call-overload]
+    torch.save({**net.state_dict(), **classifier}, folder / "teacher.pth")
     (folder / "recordings").mkdir()
     for k in range(instances):
         tone = np.sin(np.arange(2500 + 20 * k) * (0.05 + 0.01 * (k % 8)))

@@ -17,6 +17,7 @@ from nearfar.ranks import ALONE, Ranks
 from nearfar.recipes.build import NONE
 from nearfar.recipes.given import VIEWS, Objects
 from nearfar.run.features import shared_batches
+from nearfar.run.teachers import check_teacher
 from nearfar.run.trained import fresh_method, views_of
 from nearfar.schedules import Adaptive, Progress, at, written
 from nearfar.settings import Settings
@@ -70,6 +71,7 @@ def prepare(
         world=ranks.world,
     )
     method = fresh_method(settings, known, objects)
+    check_teacher(method.encoders, known)
     method.encoding = Encoding(ranks, settings.batch_norm, settings.encode_chunk)
     for part in method.modules():
         if isinstance(part, Grouping):

@@ -43,8 +43,10 @@ def never_trained_on(
     if restored is not None:
         before = settings.modality.description(restored.facts["data"])
         return False if before.fingerprint != known.fingerprint else restored.facts.get("unseen")
-    if settings.init is not None:
-        return _never_seen_by(settings.init, known, everything)
+    begun_with = [name for name in (settings.init, settings.encoders.get("teacher")) if name]
+    if begun_with:  # weights, or what a student is taught, may come of what is kept aside
+        seen = [_never_seen_by(name, known, everything) for name in begun_with]
+        return False if False in seen else None if None in seen else True
     return None if {METHOD, BACKBONE, "encoders", "critic"} & set(objects) else True
 
 

@@ -1,0 +1,96 @@
+"""`nearfar distill`."""
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from nearfar.cli import pretrain
+from nearfar.cli.codes import DONE
+from nearfar.cli.settings_help import settings_help
+from nearfar.errors import UserError
+
+EXAMPLE = "nearfar distill runs/teacher photos/ --out runs/student objective=crd+kd backbone=resnet20"
+
+OBJECTIVES = """objective (the default is crd+kd, or crd for a teacher without a classifier):
+  kd                class probabilities at a temperature (Hinton et al. 2015): prior.kd, prior.temperature; the teacher needs a classifier
+  crd               contrast with memory banks of student and teacher (Tian et al. 2020): encoders.weight, temperature, selection.sample
+  infonce           L_alpha (Song & Ermon 2020): bound.alpha=0.1
+  ml-cpc            J_alpha (Song & Ermon 2020): bound.alpha=0.05, or a curriculum, bound.alpha='geometric(10,0.05)'
+  cosine            features, the student's mapped to the teacher's width: prior.cosine
+  relational        distances between features (Park et al. 2019): prior.relational
+  a sum such as crd+kd of one of crd, infonce, ml-cpc and any of the others
+Where the data have labels, cross-entropy on them is added with weight prior.labels (1, beside kd alone 0.1; 0 leaves it out)."""
+
+
+def add(commands: Any) -> None:
+    distill = commands.add_parser(
+        "distill",
+        help="put what a teacher knows into a smaller student; the same command again resumes",
+        usage="nearfar distill TEACHER DATA --out RUN [--config FILE] [key=value ...]",
+        description="Trains a student on what a frozen teacher says of DATA, which need no labels. TEACHER is a run (of any recipe; one of nearfar "
+        "train has class scores too) or a network with its weights file, resnet50:weights.pth or timm/NAME:model.safetensors. The student is "
+        "backbone=NAME at image_size=N; teacher and student may have other widths and image sizes.",
+        epilog=f"{OBJECTIVES}\n\n{settings_help()}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    distill.add_argument(
+        "words", nargs="*", metavar="TEACHER DATA key=value", help="teacher and data, then settings"
+    )
+    pretrain.add_options(distill)
+    distill.set_defaults(command=run, several=True)
+
+
+def run(given: argparse.Namespace) -> int:
+    from nearfar.data import Columns, locate
+    from nearfar.ranks import launched
+    from nearfar.settings import read_file, read_words
+    from nearfar.train.distill import student_of
+    from nearfar.train.pretrain import run_pretraining
+
+    config = read_file(given.config) if given.config else {}
+    teacher, data, words = _split_words(given.words, config)
+    asked = read_words(words)
+    config.pop("recipe", None)  # a run's own config.yaml names it
+    objective = asked.pop("objective", config.pop("objective", None))
+    columns = Columns(*(asked.get(key, config.get(key)) for key in ("image_column", "label_column")))
+    located = locate(data, columns=columns)
+    settings, objects, said = student_of(
+        teacher, data, given.out, config, asked, objective=objective, modality=located.modality
+    )
+    first = launched()[0] == 0
+    if given.print_config:
+        print(settings.as_yaml() if first else "", end="")
+        return DONE
+    if given.out is None:
+        raise UserError("--out is missing; name the folder the run goes to, for instance --out runs/student")
+    run = run_pretraining(
+        settings,
+        located,
+        given.out,
+        allow_change=given.allow_change,
+        quiet=given.quiet,
+        said=said,
+        objects=objects,
+    )
+    if first:
+        print(f"{run.path}: trained for {run.facts['step']} steps; next: nearfar evaluate {run.path}")
+    return DONE
+
+
+def _split_words(words: Sequence[str], config: dict[str, Any]) -> tuple[str, str, list[str]]:
+    """TEACHER and DATA are the words before the first key=value; a file of settings may name the data too."""
+    leading: list[str] = []
+    for word in words:
+        if len(leading) == 2 or ("=" in word and not Path(word).exists()):
+            break
+        leading.append(word)
+    if not leading:
+        raise UserError(f"TEACHER is missing; name a run or a weights file, for instance {EXAMPLE}")
+    named = config.pop("data", None)
+    data = leading[1] if len(leading) > 1 else named
+    if not isinstance(data, str):
+        raise UserError(
+            f"DATA is missing; name a folder of pictures after the teacher, for instance {EXAMPLE}"
+        )
+    return leading[0], data, list(words[len(leading) :])

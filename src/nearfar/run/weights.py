@@ -1,0 +1,65 @@
+"""Weights files: tensors by name, from safetensors or from `.pth` files without running what a pickle could hold."""
+
+import pickle
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor
+
+from nearfar.errors import UserError
+from nearfar.untrusted import check_regular
+
+# what files put before the names of weights, and what we put before timm's
+PREFIXES = ("", "net.", "module.", "model.", "backbone.", "encoder.", "module.encoder_q.")
+
+
+def read_weights(path: Path, key: str = "init") -> dict[str, Tensor]:
+    """The tensors of a file, by name; `.pth` files are read without running what a pickle could hold."""
+    check_regular(path)
+    try:
+        if path.suffix == ".safetensors":
+            return load_file(path)
+        loaded = torch.load(path, map_location="cpu", weights_only=True)
+    except (SafetensorError, pickle.UnpicklingError, RuntimeError, EOFError, ValueError, KeyError):
+        raise UserError(
+            f"{key} was {path}, which is not a weights file; expected tensors by name, as .safetensors or as .pth of plain tensors"
+        ) from None
+    for inside in ("state_dict", "model", "model_state_dict"):
+        if isinstance(loaded, Mapping) and isinstance(loaded.get(inside), Mapping):
+            loaded = loaded[inside]
+    if not isinstance(loaded, Mapping) or not any(isinstance(t, Tensor) for t in loaded.values()):
+        raise UserError(f"{key} was {path}, which holds no tensors by name")
+    return {str(name): tensor for name, tensor in loaded.items() if isinstance(tensor, Tensor)}
+
+
+def renamed(
+    weights: Mapping[str, Tensor], shapes: Mapping[str, tuple[int, ...]], where: str, key: str = "init"
+) -> dict[str, Tensor]:
+    """The weights under our names, or a sentence about the first that is missing or of another shape."""
+    candidates = []
+    for ours in PREFIXES[:2]:
+        for theirs in PREFIXES:
+            names = {name: theirs + name.removeprefix(ours) for name in shapes}
+            candidates.append(({n: weights[t] for n, t in names.items() if t in weights}, names))
+    found, names = max(candidates, key=lambda each: len(each[0]))
+    # files from before torch counted batches lack the count, which nothing here reads
+    missing = [name for name in shapes if name not in found and not name.endswith("num_batches_tracked")]
+    if missing:
+        raise UserError(
+            f"{key} was {where}, which has {len(found)} of the backbone's {len(shapes)} tensors and lacks {names[missing[0]]}; "
+            "choose the backbone it was made for"
+        )
+    for name, shape in shapes.items():
+        if name in found and tuple(found[name].shape) != shape:
+            raise UserError(
+                f"{key} was {where}, whose {names[name]} is {list(found[name].shape)} where the backbone's is {list(shape)}; "
+                "choose the backbone, the channels and the image_size (up to 64 the stem is smaller) it was made for"
+            )
+    return found
+
+
+def shapes_of(state: Mapping[str, Tensor]) -> dict[str, tuple[int, ...]]:
+    return {name: tuple(tensor.shape) for name, tensor in state.items()}
