@@ -38,6 +38,7 @@ PAGES = {
     "docs/export.md": ("export.html", "Export"),
     "docs/sweeps.md": ("sweeps.html", "Sweeps"),
     "docs/studies.md": ("studies.html", "Studies"),
+    "docs/papers.md": ("papers.html", "The papers"),
     "docs/architecture.md": ("architecture.html", "Architecture"),
     "docs/extending.md": ("extending.html", "Extending"),
     "docs/scale.md": ("scale.html", "Scale"),

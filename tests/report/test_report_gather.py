@@ -6,20 +6,26 @@ import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
+from nearfar.data import open_data
 from nearfar.errors import UserError
 from nearfar.evaluate import evaluate_run
+from nearfar.modalities import MODALITIES
 from nearfar.modalities.showing import coloured
 from nearfar.report.facts import Absent, Certificate, Fact, Gallery, Map, Score, Strip
 from nearfar.report.gather import flattened, gather, written
+from nearfar.report.page import page
 from nearfar.report.pictures import data_uri
-from nearfar.report.visuals import Detail
+from nearfar.report.plots import number
+from nearfar.report.visuals import Detail, _spreads
 from nearfar.run.trained import Run
 from nearfar.schedules import linear
+from nearfar.views import Augment, Views
 
 Make = Callable[..., Any]
 
@@ -147,6 +153,26 @@ def test_the_map_shows_at_most_the_asked_points_of_the_right_images(
     named = dict(zip(data.paths, data.labels.tolist(), strict=True))
     assert all(named[point.name] == point.label for point in shown.points)
     assert shown.atlas.each * len(shown.atlas.sheets) >= 60
+
+
+def test_what_views_change_is_drawn_before_and_after(make_run: Make) -> None:
+    """Shares of all of them, the views' own beside those of the data; views that somebody made are not measured."""
+    facts = gather(make_run(), Detail())
+    assert isinstance(facts.strip, Strip)
+    assert facts.strip.spreads == ()
+    assert "What views change" not in page([facts])
+    augmented = SimpleNamespace(
+        modality=MODALITIES["image"], views=lambda: Views([Augment()], 8, (0.5,), (0.25,))
+    )
+    spreads = tuple(_spreads(augmented, open_data("digits"), np.arange(64), seed=0))  # type: ignore[arg-type]
+    assert [spread.title for spread in spreads] == ["Share of the image", "Brightness", "Contrast"]
+    for spread in spreads:
+        assert sum(spread.before) == pytest.approx(1)
+        assert sum(spread.after) == pytest.approx(1)
+        assert len(spread.bins) == len(spread.before) + 1 == len(spread.after) + 1
+    html = page([replace(facts, strip=replace(facts.strip, spreads=spreads, measured=64))])
+    assert "64 images as they are" in html
+    assert f"Contrast: median {number(spreads[2].medians[0])} before" in html
 
 
 def test_the_strip_shows_what_the_views_drew(make_run: Make) -> None:

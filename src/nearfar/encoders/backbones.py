@@ -185,7 +185,7 @@ def named(name: str) -> Make | None:
 
 # those that are listed, each with what it is for; `named` knows the families they are of
 BACKBONES: dict[str, str] = {
-    "resnet8-w8": "77 thousand weights, 64 features: for trials",
+    "resnet8-w8": "76 thousand weights, 64 features: for trials",
     "resnet8-w16": "303 thousand weights, 128 features: minutes on a CPU",
     "resnet8-w32": "1.2 million weights, 256 features",
     "resnet18": "11 million weights, 512 features",

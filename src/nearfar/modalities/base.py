@@ -350,6 +350,10 @@ class Modality(ABC):
     def view_pictures(self, views: Any, shown: Tensor, known: Any) -> list[Image.Image]:
         """Each instance of one view, as training sees it, for a person."""
 
+    def view_measures(self, loaded: Any, views: Any, seed: int, index: np.ndarray) -> list[Any]:
+        """What views change of instances (`measured.ViewMeasure`), where it is known what to measure."""
+        return []
+
     def caption(self, data: Any, row: int) -> str:
         """What can be said of one instance in a line."""
         return str(data.paths[row])

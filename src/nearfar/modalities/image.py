@@ -28,6 +28,7 @@ from nearfar.modalities.base import (
 from nearfar.modalities.dataset import Instances, Unusable
 from nearfar.modalities.decode import decode, encode, shrunk, shrunk_size
 from nearfar.modalities.image_sets import Encoded, Images, Ragged, Recoloured, Stacked
+from nearfar.modalities.measured import ViewMeasure, picture_measures
 from nearfar.modalities.showing import coloured, plain_views
 from nearfar.parts import convert
 from nearfar.types import Pixels
@@ -301,6 +302,9 @@ class ImageModality(Modality):
 
     def view_pictures(self, views: Views, shown: Tensor, known: ImageDescription) -> list[Image.Image]:
         return [coloured(image) for image in np.asarray(views.unnormalise(shown))]
+
+    def view_measures(self, loaded: Pixels, views: Any, seed: int, index: np.ndarray) -> list[ViewMeasure]:
+        return picture_measures(loaded, views, seed, index) if isinstance(views, Views) else []
 
 
 def augmentation(views: Choice) -> dict[str, Any]:

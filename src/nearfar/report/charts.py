@@ -95,6 +95,24 @@ def histogram(bins: Sequence[float], bars: Sequence[Bars], mark: float, name: st
     return _figure(draw, name)
 
 
+def shares(bins: Sequence[float], before: Sequence[float], after: Sequence[float], name: str) -> Markup:
+    """Two histograms over one another, in shares: the second, which is what happened to the first, is filled."""
+
+    def draw(axes: Axes) -> None:
+        axes.stairs(after, bins, fill=True, color=_LINES[1], alpha=0.22, linewidth=0)
+        axes.stairs(after, bins, color=_LINES[1], linewidth=1.4)
+        axes.stairs(before, bins, color=_LINES[0], linewidth=1.4)
+        # what never varies stands in one bin, and must not press the other flat
+        axes.set_ylim(0, 1.15 * min(max(max(before), max(after)), 2 * max(after)))
+        axes.margins(x=0.02)
+        _plain(axes)
+        axes.xaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 5, 10]))
+        axes.yaxis.set_major_locator(MaxNLocator(4, steps=[1, 2, 5, 10]))
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda y, _: _tick(y, True)))
+
+    return _figure(draw, name)
+
+
 def _figure(draw: Callable[[Axes], None], name: str) -> Markup:
     with mpl.rc_context(_SETTINGS):
         figure = Figure(figsize=_SIZE)

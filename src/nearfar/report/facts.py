@@ -158,9 +158,23 @@ class StripRow:
 
 
 @dataclass(frozen=True)
+class Spread:
+    """A number of instances before and after views were made of them: shares of each that fall into each bin."""
+
+    title: str
+    note: str
+    bins: tuple[float, ...]
+    before: tuple[float, ...]
+    after: tuple[float, ...]
+    medians: tuple[float, float]
+
+
+@dataclass(frozen=True)
 class Strip:
     rows: tuple[StripRow, ...]
     crisp: bool
+    spreads: tuple[Spread, ...] = ()
+    measured: int = 0  # instances that the spreads are of
 
 
 @dataclass(frozen=True)

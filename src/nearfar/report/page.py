@@ -35,6 +35,7 @@ from nearfar.report.plots import (
     selection_charts,
     similarity,
     titles_of,
+    view_charts,
 )
 
 _HERE = Path(__file__).parent
@@ -117,6 +118,7 @@ def page(runs: Sequence[RunFacts]) -> str:
             titles=titles_of(runs),
             groups=[groups_of(run, names) for run in runs],
             selections=[selection_charts(run, names) for run in runs],
+            changes=[view_charts(run, names) for run in runs],
             judged=[_judged(run.scores) for run in runs],
             beside=beside,
             maps=[

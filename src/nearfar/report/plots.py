@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from markupsafe import Markup, escape
 
-from nearfar.report.charts import Axis, Bars, Line, chart, histogram
+from nearfar.report.charts import Axis, Bars, Line, chart, histogram, shares
 from nearfar.report.curves import EDGES
-from nearfar.report.facts import Curve, RunFacts, Selected
+from nearfar.report.facts import Curve, RunFacts, Selected, Strip
 
 _FREE = Axis()
 
@@ -224,6 +224,26 @@ def selection_charts(run: RunFacts, names: Iterable[str]) -> list[Drawn]:
     """The course of a selection's edges, and how similar those are that it keeps and drops at the end."""
     makers = ((_edges, run.edges), (_similarities, isinstance(run.selection, Selected)))
     return [make(run, name) for (make, there), name in zip(makers, names, strict=False) if there]
+
+
+def view_charts(run: RunFacts, names: Iterable[str]) -> list[Drawn]:
+    """What views did to the data, measured before and after."""
+    if not isinstance(run.strip, Strip):
+        return []
+    return [
+        Drawn(
+            spread.title,
+            spread.note,
+            "",
+            f"{spread.title}: median {number(spread.medians[0])} before, {number(spread.medians[1])} in the views.",
+            shares(spread.bins, spread.before, spread.after, name),
+            (
+                (f"as it is, median {number(spread.medians[0])}", 0),
+                (f"views, median {number(spread.medians[1])}", 1),
+            ),
+        )
+        for spread, name in zip(run.strip.spreads, names, strict=False)
+    ]
 
 
 def _edges(run: RunFacts, name: str) -> Drawn:

@@ -1,6 +1,6 @@
 """What a run's data look like to it: the map, the gallery of neighbours, the strip of views."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +17,7 @@ from nearfar.report.facts import (
     Picture,
     Query,
     Selected,
+    Spread,
     Strip,
     StripRow,
 )
@@ -26,6 +27,8 @@ from nearfar.report.reasons import UNAVAILABLE, said
 from nearfar.report.selection import Extent, selection_of, selects
 from nearfar.report.space import nearest, queries_of
 from nearfar.run.trained import Run
+
+BINS = 25  # of a histogram of views
 
 
 @dataclass(frozen=True)
@@ -41,6 +44,7 @@ class Detail:
     neighbours: int = 8
     epochs: int = 3
     cases: int = 5
+    measured: int = 256  # instances that are measured before and after views are made of them
 
     def shared(self, runs: int) -> "Detail":
         if runs == 1:
@@ -143,6 +147,7 @@ def _strip(run: Run, images: DataSet, rows: np.ndarray, seed: int, detail: Detai
         ]
         shown = run.modality.pictures(loaded, run.description)
         originals = [data_uri(within(picture, detail.side)) for picture in shown]
+        spreads = tuple(_spreads(run, images, rows[: detail.measured], seed))
     except UNAVAILABLE as problem:
         return Absent(f"The views could not be drawn: {said(problem)}")
     return Strip(
@@ -160,7 +165,25 @@ def _strip(run: Run, images: DataSet, rows: np.ndarray, seed: int, detail: Detai
             for row, place in enumerate(places.tolist())
         ),
         named.small,
+        spreads,
+        len(rows[: detail.measured]),
     )
+
+
+def _spreads(run: Run, images: DataSet, index: np.ndarray, seed: int) -> Iterator[Spread]:
+    """What the run's views do to its data, as the modality measures it."""
+    for found in run.modality.view_measures(images.load(index), run.views(), seed, index):
+        bins = np.linspace(0.0, max(1e-9, found.before.max(), found.after.max()), BINS + 1)
+        before, after = (np.histogram(side, bins)[0] / len(side) for side in (found.before, found.after))
+        medians = float(np.median(found.before)), float(np.median(found.after))
+        yield Spread(
+            found.title,
+            found.note,
+            tuple(bins.tolist()),
+            tuple(before.tolist()),
+            tuple(after.tolist()),
+            medians,
+        )
 
 
 def _drawn(run: Run, tensors: Sequence[Tensor], side: int) -> list[list[str]]:

@@ -18,5 +18,5 @@ Table 4 | ImageNet representations, detection | nearfar detect RUN --train A --d
 Table 5 | how loose CNCE is | nearfar study cnce-toy | reproduced | the value falls as the percentile rises
 Table 6 | Cave and +C_i | nearfar study family | not found here | worse than the base here, or equal
 Fig. 1 | ball and ring around an instance | nearfar report RUN | no claim | the report shows which negatives count, on the run's own pictures
-Fig. 2 | thresholds and annealing policies | nearfar study annealing | in small | (b, c) policies end alike, as told; (a), thresholds from checkpoints of the base, has no study
+Fig. 2 | thresholds and annealing policies | nearfar study annealing | in small | (b, c) policies end alike, as told; (a) `nearfar study thresholds`
 """

@@ -1,0 +1,70 @@
+"""What views do to pictures: each number by loops over pixels, the share of the image by the boxes that were drawn."""
+
+import numpy as np
+import pytest
+
+from nearfar.modalities import MODALITIES
+from nearfar.modalities.measured import brightness, colour, contrast, picture_measures
+from nearfar.types import Pixels
+from nearfar.views import Augment, Views, pipelines
+
+
+def pixels(count: int, channels: int = 3, side: int = 12) -> Pixels:
+    rng = np.random.default_rng(0)
+    data = rng.integers(0, 256, (count, side, side, channels), dtype=np.uint8)
+    return Pixels(data, np.full((count, 2), side, dtype=np.int32))
+
+
+def views_of(*augments: Augment, channels: int = 3) -> Views:
+    return Views(list(augments), 12, (0.5,) * channels, (0.25,) * channels)
+
+
+PLAIN = pipelines("none", 12)[0]
+
+
+def test_the_measures_are_what_loops_over_pixels_say() -> None:
+    picture = np.random.default_rng(1).random((5, 4, 3))
+    grey = [0.299 * r + 0.587 * g + 0.114 * b for row in picture for r, g, b in row]
+    mean = sum(grey) / 20
+    assert brightness(picture) == pytest.approx(mean)
+    assert contrast(picture) == pytest.approx((sum((g - mean) ** 2 for g in grey) / 20) ** 0.5)
+    assert colour(picture) == pytest.approx(sum(max(p) - min(p) for row in picture for p in row) / 20)
+    assert colour(np.repeat(picture[..., :1], 3, axis=2)) == 0
+    assert brightness(picture[..., :1]) == pytest.approx(picture[..., 0].mean())
+
+
+def test_a_view_that_changes_nothing_measures_the_same() -> None:
+    found = picture_measures(pixels(6), views_of(PLAIN), 0, np.arange(6))
+    assert [one.title for one in found] == ["Share of the image", "Brightness", "Contrast", "Colour"]
+    for one in found:
+        np.testing.assert_allclose(one.after, one.before, atol=1e-6)
+
+
+def test_the_share_is_that_of_the_boxes_and_both_views_count() -> None:
+    cropping = Augment(crop_scale=(0.2, 0.5), jitter=0.0, greyscale=0.0, blur=0.0)
+    share, *_ = picture_measures(pixels(40), views_of(cropping, cropping), 3, np.arange(40))
+    assert len(share.after) == 80
+    assert 0.1 < share.after.min() < share.after.max() < 0.65  # whole pixels of 12 x 12
+    assert (share.before == 1).all()
+    assert not np.allclose(share.after[:40], share.after[40:])
+
+
+def test_what_views_do_is_seen() -> None:
+    grey = Augment(crop=0.0, crop_ratio=(1.0, 1.0), flip=0.0, jitter=0.0, greyscale=1.0, blur=0.0)
+    found = {one.title: one for one in picture_measures(pixels(6), views_of(grey), 0, np.arange(6))}
+    assert found["Colour"].after.max() < 1e-9
+    assert found["Colour"].before.min() > 0.3
+    np.testing.assert_allclose(found["Brightness"].after, found["Brightness"].before, atol=0.01)
+
+
+def test_grey_pictures_have_no_colour_and_split_channels_no_brightness() -> None:
+    grey = picture_measures(pixels(4, channels=1), views_of(PLAIN, channels=1), 0, np.arange(4))
+    assert [one.title for one in grey] == ["Share of the image", "Brightness", "Contrast"]
+    split = Views([PLAIN, PLAIN], 12, (0.5,) * 3, (0.25,) * 3, colours="lab", aligned=True)
+    assert [one.title for one in picture_measures(pixels(4), split, 0, np.arange(4))] == [
+        "Share of the image"
+    ]
+
+
+def test_somebodys_own_views_are_not_measured() -> None:
+    assert MODALITIES["image"].view_measures(pixels(2), lambda *given: given, 0, np.arange(2)) == []
