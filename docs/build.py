@@ -35,6 +35,7 @@ PAGES = {
     "docs/graphs.md": ("graphs.html", "Graphs"),
     "docs/pairs.md": ("pairs.html", "Pairs"),
     "docs/series.md": ("series.html", "Time series"),
+    "docs/distillation.md": ("distillation.html", "Distillation"),
     "docs/export.md": ("export.html", "Export"),
     "docs/sweeps.md": ("sweeps.html", "Sweeps"),
     "docs/studies.md": ("studies.html", "Studies"),
@@ -51,7 +52,7 @@ PAGES = {
 }
 # the sections of the reference: a title, and where its names are
 REFERENCE = {
-    "Training and runs": ["nearfar.train.pretrain", "nearfar.run.trained", "nearfar.evaluate", "nearfar.sweeps.run", "nearfar.report", "nearfar.data"],
+    "Training and runs": ["nearfar.train.pretrain", "nearfar.train.distill", "nearfar.run.trained", "nearfar.run.teachers", "nearfar.evaluate", "nearfar.sweeps.run", "nearfar.report", "nearfar.data"],
     "Losses": ["nearfar.losses"],
     "Methods": ["nearfar.method", "nearfar.types"],
     "Scores": ["nearfar.scores"],

@@ -109,13 +109,19 @@ class Supervision:
 
     def each(self, change: Callable[[Tensor], Tensor]) -> "Supervision":
         held = {part.name: getattr(self, part.name) for part in fields(self)}
-        return Supervision(**{name: None if t is None else change(t) for name, t in held.items()})
+        changed: dict[str, Any] = {
+            name: rows if rows is None else change(rows) for name, rows in held.items()
+        }
+        return Supervision(**changed)
 
     @staticmethod
     def joined(parts: Sequence["Supervision"]) -> "Supervision":
         """The parts of a batch, one below the other."""
         held = {part.name: [getattr(each, part.name) for each in parts] for part in fields(Supervision)}
-        return Supervision(**{name: None if t[0] is None else torch.cat(t) for name, t in held.items()})
+        whole: dict[str, Any] = {
+            name: None if rows[0] is None else torch.cat(rows) for name, rows in held.items()
+        }
+        return Supervision(**whole)
 
 
 class Said(NamedTuple):

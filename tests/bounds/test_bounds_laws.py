@@ -103,7 +103,7 @@ def binary_nce(positive: Tensor, negatives: list[Tensor]) -> Tensor:
 
 
 def constant_nce(positive: Tensor, negatives: list[Tensor]) -> Tensor:
-    """Tian et al. 2020, Eq. 9-11, in the first step: e^f over its own mean, which has no gradient."""
+    """Tian et al. 2020b, Eq. 9-11, in the first step: e^f over its own mean, which has no gradient."""
     every = torch.cat([positive.flatten(), *negatives]).detach()
     log_z = every.logsumexp(dim=0) - math.log(len(every))
     return binary_nce(positive - log_z, [others - log_z for others in negatives])

@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from typing import Any, Literal
 
 import pytest
 import torch
@@ -47,7 +48,7 @@ class Frozen:
         return Said(seen, 3 * seen @ self.scores)
 
 
-def student(weight: float = CONTRAST, direction: str = "both") -> Distilled:
+def student(weight: float = CONTRAST, direction: Literal["both", "student"] = "both") -> Distilled:
     torch.manual_seed(1)
     body = nn.Sequential(nn.Linear(PIXELS, FEATURES), nn.Tanh())
     network = Network(body, nn.Linear(FEATURES, DIM), dim=DIM, backbone_width=FEATURES)
@@ -82,17 +83,17 @@ class Reference:
     """Embeddings and memory banks of student (0) and teacher (1), moved as Wu et al. 2018 move them: no code of ours but the weights."""
 
     def __init__(self, method: Method) -> None:
-        self.role, teacher = method.encoders, Frozen()
-        self.teacher = teacher
+        self.role: Any = method.encoders
+        self.teacher = Frozen()
         self.bank = method.negatives.rows.clone()  # type: ignore[attr-defined]
         self.z: float | None = None
 
     def embedded(self, batch: Batch) -> tuple[Tensor, Tensor]:
         role, x = self.role, batch.views[0]
-        ours = torch.tanh(x @ role.network.backbone[0].weight.T + role.network.backbone[0].bias)  # type: ignore[attr-defined]
-        ours = ours @ role.network.head.weight.T + role.network.head.bias  # type: ignore[attr-defined]
-        theirs = self.teacher(x).features @ role.projection.weight.T + role.projection.bias  # type: ignore[attr-defined]
-        return tuple(rows / rows.square().sum(1, keepdim=True).sqrt() for rows in (ours, theirs))  # type: ignore[return-value]
+        ours = torch.tanh(x @ role.network.backbone[0].weight.T + role.network.backbone[0].bias)
+        ours = ours @ role.network.head.weight.T + role.network.head.bias
+        theirs = self.teacher(x).features @ role.projection.weight.T + role.projection.bias
+        return tuple(rows / rows.square().sum(1, keepdim=True).sqrt() for rows in (ours, theirs))
 
     def scores(self, batch: Batch) -> list[list[tuple[Tensor, list[Tensor]]]]:
         """For each direction and anchor: f with its own row of the other's bank, and with every row of another class."""
@@ -113,7 +114,7 @@ class Reference:
                     self.bank[place, i] = moved / moved.square().sum().sqrt()
 
     def crd(self, batch: Batch) -> Tensor:
-        """Tian et al. 2020, Eq. 9-11: h(u, v) = (e^f / Z) / (e^f / Z + N / M), -E[log h(u, v+)] - N E[log(1 - h(u, v))], Z from the first step."""
+        """Tian et al. 2020b, Eq. 9-11: h(u, v) = (e^f / Z) / (e^f / Z + N / M), -E[log h(u, v+)] - N E[log(1 - h(u, v))], Z from the first step."""
         scores, total = self.scores(batch), torch.zeros((), dtype=torch.float64)
         constants = []
         for rows in scores:
@@ -199,9 +200,8 @@ def test_crd_is_its_equation_over_several_steps_and_its_constant_stays_that_of_t
 
 @pytest.mark.parametrize("alpha", [1.0, 0.1, 0.01])
 def test_l_alpha_and_j_alpha_are_their_equations(alpha: float) -> None:
-    for batch, (bound, name) in itertools.product(
-        batches(1), ((AlphaCPC(alpha), "l_alpha"), (MultiLabelCPC(alpha), "j_alpha"))
-    ):
+    bounds: dict[str, Bound] = {"l_alpha": AlphaCPC(alpha), "j_alpha": MultiLabelCPC(alpha)}
+    for batch, (name, bound) in itertools.product(batches(1), bounds.items()):
         method = contrasting(bound)
         reference = getattr(Reference(method), name)(batch, alpha)
         assert_same(method, method(batch).loss, reference)
@@ -220,9 +220,9 @@ def test_a_sum_is_the_sum_of_its_terms() -> None:
     torch.manual_seed(4)
     prior = Distillation(CE_WEIGHT, KD_WEIGHT, 4.0, dim=FEATURES, teacher_width=WIDTH)
     method, (batch,) = contrasting(ConstantNCE(), prior), batches(1)
-    role = method.encoders
+    role: Any = method.encoders
     x = batch.views[0]
-    logits = torch.tanh(role.network.backbone[0](x)) @ role.table.weight.T + role.table.bias  # type: ignore[attr-defined]
+    logits = torch.tanh(role.network.backbone[0](x)) @ role.table.weight.T + role.table.bias
     kd = kd_reference(logits, Frozen()(x).logits, 4.0)  # type: ignore[arg-type]
     assert batch.labels is not None
     ce = -sum(row.log_softmax(0)[label] for row, label in zip(logits, batch.labels, strict=True)) / len(
@@ -233,7 +233,7 @@ def test_a_sum_is_the_sum_of_its_terms() -> None:
 
 def beside(**weights: float) -> Method:
     torch.manual_seed(4)
-    prior = Distillation(**{"labels": 0.0, **weights}, dim=FEATURES, teacher_width=WIDTH)  # type: ignore[arg-type]
+    prior = Distillation(**{"labels": 0.0, **weights}, dim=FEATURES, teacher_width=WIDTH)
     return Method(student(0.0), Cosine(1.0), NoNegatives(), Everyone(), Agreement(), prior=prior).double()
 
 
@@ -255,7 +255,7 @@ def test_labels_count_where_they_are_known() -> None:
     logits = method.encoders.logits(method.encoders.network.backbone(batch.views[0]))  # type: ignore[attr-defined]
     expected = F.cross_entropy(logits[1::2], batch.labels[1::2])
     torch.testing.assert_close(method(Batch(batch.views, batch.index, some)).loss, expected)
-    assert float(method(Batch(batch.views, batch.index)).loss) == 0.0
+    assert method(Batch(batch.views, batch.index)).loss.item() == 0.0
 
 
 def test_cosine_and_relational_are_their_equations() -> None:

@@ -26,8 +26,15 @@ from nearfar.run.metrics import read_metrics
 from nearfar.run.teachers import load_teacher
 from nearfar.train.equality import CASES, compare
 
-SMALL = {"epochs": 2, "batch_size": 16, "workers": 0, "precision": "fp32", "probe_every": 0, "held_out": 0}
-STUDENT = {**SMALL, "backbone": "wrn-10-1"}
+SMALL: dict[str, Any] = {
+    "epochs": 2,
+    "batch_size": 16,
+    "workers": 0,
+    "precision": "fp32",
+    "probe_every": 0,
+    "held_out": 0,
+}
+STUDENT: dict[str, Any] = {**SMALL, "backbone": "wrn-10-1"}
 
 
 @pytest.fixture(scope="module")
@@ -106,7 +113,7 @@ def test_the_teacher_is_frozen_and_no_part_of_the_student(home: Path, tmp_path: 
     before = {name: tensor.clone() for name, tensor in teacher.state_dict().items()}
     run = nf.distill(
         teacher, str(home / "plain.npz"), out=tmp_path / "run", objective="infonce+kd", quiet=True, **STUDENT
-    )  # type: ignore[arg-type]
+    )
     after = teacher.train().state_dict()
     assert not teacher.training
     assert all(torch.equal(before[name], after[name]) for name in before)
@@ -125,7 +132,7 @@ def test_it_evaluates_exports_and_teaches_without_its_teacher_and_resumes_only_w
     teacher = tmp_path / "teacher"
     shutil.copytree(home / "teacher", teacher)
     out, data = tmp_path / "run", str(home / "labelled.npz")
-    nf.distill(teacher, data, out=out, objective="ml-cpc+kd", quiet=True, **{**STUDENT, "max_time": None})  # type: ignore[arg-type]
+    nf.distill(teacher, data, out=out, objective="ml-cpc+kd", quiet=True, **{**STUDENT, "max_time": None})
     shutil.rmtree(teacher)
     run = nf.Run.open(out)
     assert run.embed(data).shape == (64, 64)
@@ -134,10 +141,10 @@ def test_it_evaluates_exports_and_teaches_without_its_teacher_and_resumes_only_w
     assert main(["report", str(out)]) == 0
     assert load_teacher(out).classifier is not None  # a student can teach in turn
     with pytest.raises(UserError, match="was not found; expected a run folder"):
-        nf.distill(teacher, data, out=out, objective="ml-cpc+kd", quiet=True, **STUDENT)  # type: ignore[arg-type]
+        nf.distill(teacher, data, out=out, objective="ml-cpc+kd", quiet=True, **STUDENT)
     nf.train(data, out=teacher, quiet=True, backbone="resnet8-w16", image_size=12, **{**SMALL, "seed": 1})
     with pytest.raises(UserError, match=r"begun with other settings \(encoders.digest: \w+, now \w+\)"):
-        nf.distill(teacher, data, out=out, objective="ml-cpc+kd", quiet=True, **STUDENT)  # type: ignore[arg-type]
+        nf.distill(teacher, data, out=out, objective="ml-cpc+kd", quiet=True, **STUDENT)
     with pytest.raises(UserError, match="has other weights now"):
         run.method().encode_batch(nf.Batch((torch.zeros(2, 3, 16, 16),), torch.arange(2)))
 
@@ -164,7 +171,7 @@ def test_weights_files_teach_with_their_classifier(home: Path, tmp_path: Path) -
         objective="kd",
         quiet=True,
         **STUDENT,
-    )  # type: ignore[arg-type]
+    )
     assert run.settings.encoders["classes"] == 4
     large = backbone("resnet18", 3, 224).state_dict()
     torch.save(large, tmp_path / "large.pth")
@@ -204,7 +211,7 @@ def test_a_module_teaches(home: Path, tmp_path: Path) -> None:
     out = tmp_path / "run"
     first = nf.distill(
         teacher, str(home / "plain.npz"), out=out, objective="cosine+relational+kd", quiet=True, **STUDENT
-    )  # type: ignore[arg-type]
+    )
     assert first.settings.encoders["width"] == 8
     assert nf.Run.open(out).embed(str(home / "plain.npz")).shape == (64, 64)
     opened = nf.Run.open(out, teacher=teacher)
@@ -235,7 +242,7 @@ def test_the_default_objective_follows_the_teacher(
 REFUSED = {
     "": "TEACHER is missing",
     "teacher": "DATA is missing",
-    "teacher labelled.npz objective=hinton": "objective was 'hinton'; expected crd, infonce, ml-cpc, kd, cosine, relational",
+    "teacher labelled.npz objective=hinton": "objective was 'hinton' (did you mean infonce?); expected crd, infonce, ml-cpc, kd, cosine, relational",
     "teacher labelled.npz objective=crd,ml-cpc": "crd and ml-cpc are objectives of one and the same contrast",
     "teacher labelled.npz objective=kd+kd": "names one of them twice",
     "teacher three.npz objective=kd": "tells 4 classes apart, but the data have 3",

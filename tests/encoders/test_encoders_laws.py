@@ -81,7 +81,7 @@ def test_vgg_and_mobile_networks_take_torchvisions_weights() -> None:
 
 
 def test_a_head_of_three_layers_is_simclr_v2s() -> None:
-    """Linear, norm, ReLU twice, then linear; its middle layer is what comes before the second linear map (Chen et al. 2020b)."""
+    """Linear, norm, ReLU twice, then linear; its middle layer is what comes before the second linear map."""
     net = HeadConfig(hidden=16, dim=8, layers=3).network(pictured("resnet8-w16", (3,), 8))
     kinds = [type(layer).__name__ for layer in net.head.children()]
     assert kinds == ["Linear", "BatchNorm1d", "ReLU", "Linear", "BatchNorm1d", "ReLU", "Linear"]

@@ -1,5 +1,6 @@
 """Telling pairs that belong together from pairs that do not, one pair at a time, by logistic regression."""
 
+import math
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -55,7 +56,7 @@ class BinaryNCE:
 
 class ConstantNCE(nn.Module):
     """BinaryNCE of f(u, v) - log z, z the mean of e^f over positives and negatives of the first step, a constant from then on: how
-    contrastive representation distillation normalises e^f (Tian et al. 2020, Eq. 9-11; Wu et al. 2018).
+    contrastive representation distillation normalises e^f (Tian et al. 2020b, Eq. 9-11; Wu et al. 2018).
 
     Theirs is h(u, v) = (e^f / Z) / (e^f / Z + N / M) with N negatives, M instances and Z = M z, so h = s(f - log z - log N).
     """
@@ -91,8 +92,7 @@ class ConstantNCE(nn.Module):
     @torch.no_grad()
     def advance(self, observed: Float[Tensor, "pair"], progress: Progress) -> None:
         if bool(torch.isneginf(self.log_z)):
-            mean = observed.logsumexp(dim=0) - torch.tensor(float(len(observed))).log().to(observed)
-            self.log_z.copy_(mean)
+            self.log_z.copy_(observed.logsumexp(dim=0) - math.log(len(observed)))
 
     def certificate(self, sampling: NegativeSampling, progress: Progress | None = None) -> Certificate:
         return objective("the log-likelihood of telling data from noise estimates a density ratio, not I")

@@ -14,7 +14,7 @@ EXAMPLE = "nearfar distill runs/teacher photos/ --out runs/student objective=crd
 
 OBJECTIVES = """objective (the default is crd+kd, or crd for a teacher without a classifier):
   kd                class probabilities at a temperature (Hinton et al. 2015): prior.kd, prior.temperature; the teacher needs a classifier
-  crd               contrast with memory banks of student and teacher (Tian et al. 2020): encoders.weight, temperature, selection.sample
+  crd               contrast with memory banks of student and teacher (Tian et al. 2020b): encoders.weight, temperature, selection.sample
   infonce           L_alpha (Song & Ermon 2020): bound.alpha=0.1
   ml-cpc            J_alpha (Song & Ermon 2020): bound.alpha=0.05, or a curriculum, bound.alpha='geometric(10,0.05)'
   cosine            features, the student's mapped to the teacher's width: prior.cosine

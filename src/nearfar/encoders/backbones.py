@@ -84,8 +84,8 @@ def plain_resnet(make: Callable[..., nn.Module], channels: int, small: bool, wid
             continue
         wide: Any
         if isinstance(layer, nn.Conv2d):
-            shape: Any = (layer.kernel_size, layer.stride, layer.padding)
-            wide = nn.Conv2d(layer.in_channels * width, layer.out_channels * width, *shape, bias=False)
+            shape: Any = {"kernel_size": layer.kernel_size, "stride": layer.stride, "padding": layer.padding}
+            wide = nn.Conv2d(layer.in_channels * width, layer.out_channels * width, bias=False, **shape)
             nn.init.kaiming_normal_(wide.weight, mode="fan_out", nonlinearity="relu")
         else:
             wide = nn.BatchNorm2d(layer.num_features * width)

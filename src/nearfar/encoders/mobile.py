@@ -38,7 +38,7 @@ class Pooled(nn.Module):
 
 
 def plain_vgg(depth: int, channels: int, small: bool) -> nn.Module:
-    """The convolutions of torchvision's VGG with batch norm, under its keys; it has no VGG-8, which has one a stage (Tian et al. 2020)."""
+    """The convolutions of torchvision's VGG with batch norm, under its keys; it has no VGG-8, which has one a stage (Tian et al. 2020b)."""
     plan: list[Any] = []
     for width, count in zip((64, 128, 256, 512, 512), VGG_CONVOLUTIONS[depth], strict=True):
         plan += [width] * count + ["M"]

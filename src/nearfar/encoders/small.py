@@ -1,7 +1,7 @@
 """Networks for small pictures that neither torchvision nor timm has.
 
     resnet20 … resnet110    He et al. 2016, sec. 4.2: 6n + 2 layers, three stages of 16, 32 and 64 channels
-    resnet8x4, resnet32x4   the same with stages four times as wide and a stem twice as wide (Tian et al. 2020)
+    resnet8x4, resnet32x4   the same with stages four times as wide and a stem twice as wide (Tian et al. 2020b)
     wrn-16-2                Zagoruyko & Komodakis 2016: 6n + 4 layers, norms before convolutions, stages w times as wide
     shufflenetv1            Zhang et al. 2018: grouped 1x1 convolutions, channels shuffled between them
 

@@ -1,6 +1,6 @@
 """What a teacher knows, put into a student: objectives as assignments of parts.
 
-    crd        h(u, v) = e^f / (e^f + N z), negatives of other classes from index-keyed banks     Tian et al. 2020
+    crd        h(u, v) = e^f / (e^f + N z), negatives of other classes from index-keyed banks     Tian et al. 2020b
     infonce    L_alpha: log of the teacher's share among its negatives, alpha re-weighting it      Song & Ermon 2020, Eq. 4
     ml-cpc     J_alpha: the same with one sum for the whole batch                                  Song & Ermon 2020, Eq. 6
     kd         T^2 KL of class probabilities at temperature T                                      Hinton et al. 2015
@@ -21,14 +21,14 @@ CONTRASTS: dict[str, dict[str, Any]] = {
     "infonce": {"name": "alpha-cpc", "alpha": 0.1},
     "ml-cpc": {"name": "ml-cpc", "alpha": 0.05},
 }
-BESIDE = {"kd": 1.0, "cosine": 1.0, "relational": 25.0}  # weights: Tian et al. 2020, Park et al. 2019
+BESIDE = {"kd": 1.0, "cosine": 1.0, "relational": 25.0}  # weights: Tian et al. 2020b, Park et al. 2019
 OBJECTIVES = (*CONTRASTS, *BESIDE)
 NEGATIVES = 16384  # for each positive (Song & Ermon 2020, App. C.3); of fewer rows all
-WEIGHT = 0.8  # of the contrast (Tian et al. 2020)
+WEIGHT = 0.8  # of the contrast (Tian et al. 2020b)
 
 DISTILL = Recipe(
     about="A student's embedding of a picture is contrasted with a frozen teacher's embeddings of others, from memory banks of both, beside "
-    "cross-entropy and knowledge distillation; needs a teacher: nearfar distill (Tian et al. 2020, Song & Ermon 2020, sec. 5.2).",
+    "cross-entropy and knowledge distillation; needs a teacher: nearfar distill (Tian et al. 2020b, Song & Ermon 2020, sec. 5.2).",
     views={"name": "crop-flip", "count": 1},
     encoders={"name": "distilled", "head": "linear", "weight": WEIGHT},
     critic={"name": "cosine", "temperature": 0.07},
@@ -64,7 +64,7 @@ def layer_of(objective: Any) -> dict[str, Any]:
     contrast = next((term for term in terms if term in CONTRASTS), None)
     weights = {term: weight if term in terms else 0.0 for term, weight in BESIDE.items()}
     labels = 1.0
-    if terms == ["kd"]:  # its usual share (Tian et al. 2020)
+    if terms == ["kd"]:  # its usual share (Tian et al. 2020b)
         weights["kd"], labels = 0.9, 0.1
     prior = {"name": "distillation", "labels": labels, **weights}
     if contrast is not None:

@@ -201,7 +201,7 @@ def _networks() -> Iterator[str]:
         "`backbone=NAME`, in every recipe. Up to 64 pixels a side their stems throw less away: 3x3 with stride 1 instead of 7x7, stride 2 and a "
         "pooling. `resnet18` to `resnet152` (and, by the same classes, `resnet50x2`: every layer twice as wide), `vgg11` to `vgg19`, `mobilenetv2` "
         "and `shufflenetv2` are torchvision's; `timm/NAME` is any of timm's. Neither has the others, which are written here: ResNets for CIFAR "
-        "of 6n + 2 layers (He et al. 2016, sec. 4.2; `x4`: stages four times as wide, Tian et al. 2020), WRN-d-w of 6n + 4 (Zagoruyko & Komodakis "
+        "of 6n + 2 layers (He et al. 2016, sec. 4.2; `x4`: stages four times as wide, Tian et al. 2020b), WRN-d-w of 6n + 4 (Zagoruyko & Komodakis "
         "2016), ShuffleNet (Zhang et al. 2018), VGG-8 from torchvision's layers, and our own `resnet8-w16`. Weights and features are counted for "
         "colour pictures of 32 pixels."
     )

@@ -1,4 +1,4 @@
-"""Negatives of another label than the anchor's (contrastive representation distillation, Tian et al. 2020)."""
+"""Negatives of another label than the anchor's (contrastive representation distillation, Tian et al. 2020b)."""
 
 from dataclasses import replace
 from typing import ClassVar

@@ -1,10 +1,10 @@
 """Contrastive distillation (Song & Ermon 2020, Tables 1 and 2, Fig. 4, in small).
 
 A teacher is trained on the labels, then students of the same and of other types learn from it: from labels alone, with knowledge
-distillation (KD, Hinton et al. 2015), contrastive representation distillation (CRD, Tian et al. 2020), alpha-CPC (L) and alpha-ML-CPC
+distillation (KD, Hinton et al. 2015), contrastive representation distillation (CRD, Tian et al. 2020b), alpha-CPC (L) and alpha-ML-CPC
 (J) with memory banks of student and teacher, each with and without KD. Song & Ermon 2020 trains 13 pairs on CIFAR-100 for 240 epochs, three seeds;
 here six smaller pairs learn from some thousand small pictures in a few epochs. Every figure is the top-1 of the student's own
-classifier at its last epoch. Weights of the terms are those of Tian et al. 2020 and were not tuned.
+classifier at its last epoch. Weights of the terms are those of Tian et al. 2020b and were not tuned.
 
 Command: nearfar study distillation data=cifar10:ROOT     Cost: about 30 minutes on one core.
 """

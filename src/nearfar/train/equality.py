@@ -199,8 +199,8 @@ def make_data(folder: Path, instances: int = INSTANCES) -> None:
     )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        net = backbone(TEACHER, 3, 16)
-        classifier = {"fc.weight": torch.randn(4, int(net.dim)), "fc.bias": torch.randn(4)}  # type: ignore[call-overload]
+        net: Any = backbone(TEACHER, 3, 16)
+        classifier = {"fc.weight": torch.randn(4, net.dim), "fc.bias": torch.randn(4)}
     torch.save({**net.state_dict(), **classifier}, folder / "teacher.pth")
     (folder / "recordings").mkdir()
     for k in range(instances):
