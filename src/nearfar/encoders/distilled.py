@@ -7,7 +7,7 @@ CRD, InfoNCE and ML-CPC distillation contrast u with the v of other instances (a
 stands beside them (prior=distillation).
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Literal, Self
 
 import torch
@@ -65,6 +65,10 @@ class Distilled(nn.Module):
     @classmethod
     def from_config(cls, plan: HeadConfig, seen: InputSpec, **settings: Any) -> Self:
         known, theirs = seen.context.get("classes") or 0, settings["classes"]
+        if plan.predictor != "none":
+            raise UserError(
+                f"encoders.predictor was {plan.predictor} with encoders=distilled; leave it out: student and teacher have a projection each"
+            )
         contrasted = settings["weight"] > 0
         network = plan.network(seen)
         features = int(network.backbone_width or 0)
@@ -76,6 +80,18 @@ class Distilled(nn.Module):
         count = theirs or known
         table = nn.Linear(features, count) if count else None
         return cls(network, **settings, projection=projection, table=table, learns_labels=bool(known))
+
+    @staticmethod
+    def conflict(choices: Mapping[str, Any], parts: Mapping[str, Any]) -> str | None:
+        if choices["encoders"].get("weight"):
+            return None
+        for room, idle in (("negatives", "none"), ("selection", "everyone")):
+            if choices[room]["name"] != idle:
+                return (
+                    f"{room} was {choices[room]['name']} with encoders.weight=0, where nothing is contrasted; use {room}={idle}, or an objective "
+                    "with crd, infonce or ml-cpc"
+                )
+        return None
 
     def attach(self, guide: Callable[[Any], Said] | None) -> None:
         """Gives the student its teacher: a function of views, frozen."""

@@ -37,6 +37,7 @@ DISTILL = Recipe(
     bound=CONTRASTS["crd"],
     prior={"name": "distillation"},
     training={"optimizer": "adamw", "lr": 2e-3, "weight_decay": 1e-4},
+    command="distill runs/teacher {data}",
 )
 
 

@@ -36,7 +36,8 @@ class Entry:
 
     @property
     def command(self) -> str:
-        return f"nearfar pretrain {self.name} {self.modality.example} --out runs/{self.name}"
+        words = self.recipe.command.format(name=self.name, data=self.modality.example)
+        return f"nearfar {words} --out runs/{self.name}"
 
     def certificate(self) -> Certificate:
         """What the method's number proves on instances nothing was fitted to, networks in evaluation mode, for its batch

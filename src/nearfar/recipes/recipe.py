@@ -45,6 +45,7 @@ class Recipe:
     selection: Choice = field(default_factory=lambda: {"name": "everyone"})
     prior: Choice = field(default_factory=lambda: {"name": "none"})
     training: Choice = field(default_factory=dict)
+    command: str = "pretrain {name} {data}"  # that trains it
 
     def settings(self, epochs: int) -> dict[str, Any]:
         """The recipe as settings of a run of so many epochs."""

@@ -21,7 +21,7 @@ class Others(Assigned):
     """
 
     dropped: ClassVar[str] = "the same label"  # who is
-    equation: ClassVar[str] = "those of another {by} than u"
+    equation: ClassVar[str] = "those of another label than u, by {by}"
     remarks: ClassVar[tuple[Remark, ...]] = (DRAWN,)
 
     def __init__(self, by: str = "known-label", sample: int | None = None, *, instances: int = 0) -> None:

@@ -1,0 +1,68 @@
+"""The study of distillation: every arm is what its name says, its remarks are what its numbers say, and it goes on where it stopped."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from nearfar.errors import UserError
+from nearfar.studies import distillation
+from nearfar.studies.distillation import ALONE, PAIRS, STUDY, TEACHER, objectives
+from nearfar.studies.run import run_study
+
+
+def words(data: Path) -> list[str]:
+    small = {"on": "validation", "images": 48, "epochs": 1, "teacher_epochs": 1, "size": 8, "batch": 16}
+    rest = {"data": data, "seeds": 1, "jobs": 1, "pairs": "resnet8>wrn-10-1"}
+    return [f"{key}={value}" for key, value in {**small, **rest}.items()]
+
+
+def test_a_small_study_has_a_figure_for_every_objective_and_is_not_computed_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rng, labels = np.random.default_rng(0), np.arange(80) % 4
+    images = rng.integers(0, 60, (80, 8, 8, 3)) + 40 * labels[:, None, None, None]
+    np.savez(tmp_path / "data.npz", images=images.astype(np.uint8), labels=labels)
+    first = run_study(STUDY, tmp_path / "out", words(tmp_path / "data.npz"))
+    names = {row.label.partition(", ")[2] for row in first.result.findings[0].rows}
+    assert names == {TEACHER, ALONE, *objectives()}
+    assert len(objectives()) == 11
+    assert len(list((tmp_path / "out" / "runs").iterdir())) == 1  # the teacher's; students' are removed
+    monkeypatch.setattr(distillation, "run_pretraining", lambda *_, **__: pytest.fail("trained again"))
+    again = run_study(STUDY, tmp_path / "out", words(tmp_path / "data.npz"))
+    assert again.result == first.result
+
+
+def test_what_the_paper_says_stands_beside_the_pair_that_is_like_it() -> None:
+    """Song & Ermon 2020, Tables 1 and 2: teacher, student, KD, CRD, L_1, L_0.1, J_1, J_0.05."""
+    assert all(len(figures) == len(distillation.PAPER) for _, _, figures in PAIRS.values())
+    assert all(figures[0] > figures[1] for _, _, figures in PAIRS.values())
+    kinds = [kind for kind, *_ in PAIRS.values()]
+    assert kinds.count("same") == kinds.count("other") == 3
+
+
+def test_remarks_count_clear_margins_and_weak_teachers() -> None:
+    found = {
+        pair: {
+            TEACHER: [teacher],
+            ALONE: [40.0, 40.0],
+            **{name: [40.0 + gain, 40.2 + gain] for name in objectives()},
+        }
+        for pair, teacher, gain in (("a>b", 50.0, 3.0), ("c>d", 39.0, 0.1))
+    }
+    said = distillation._remarks(found)
+    assert "no better than its student alone in c>d" in said[0]
+    assert (
+        "CRD, points above the student alone, paired by seed, pair by pair: +3.1 ± 0.1, +0.2 ± 0.1; clear (above 1 and twice its spread) in 1 of 2."
+        in said
+    )
+    assert "L_0.1 is above CRD in 0 of 2 pairs, by +0.0 points on average." in said
+
+
+def test_pairs_that_are_none_get_a_sentence(tmp_path: Path) -> None:
+    for pairs, sentence in (
+        ("resnet8", "expected TEACHER>STUDENT"),
+        ("resnet8>resnet9", "backbone was 'resnet9'"),
+    ):
+        with pytest.raises(UserError, match=sentence):
+            run_study(STUDY, tmp_path, [f"pairs={pairs}"])
