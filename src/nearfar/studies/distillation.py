@@ -6,7 +6,7 @@ distillation (KD, Hinton et al. 2015), contrastive representation distillation (
 here six smaller pairs learn from some thousand small pictures in a few epochs. Every figure is the top-1 of the student's own
 classifier at its last epoch. Weights of the terms are those of Tian et al. 2020b and were not tuned.
 
-Command: nearfar study distillation data=cifar10:ROOT     Cost: about 30 minutes on one core.
+Command: nearfar study distillation data=cifar10:ROOT     Cost: about 20 minutes on two cores.
 """
 
 import shutil
