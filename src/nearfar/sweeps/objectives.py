@@ -83,6 +83,14 @@ class Parts:
     validation: DataSet
 
 
+def _split(whole: DataSet, share: float) -> tuple[DataSet, DataSet]:
+    """As evaluation holds out: a share of every class, of time series stretches with gaps; without labels a share of all."""
+    if whole.labels is None:
+        return whole.split(share, SPLIT_SEED)
+    rest, held = whole.parts(share, SPLIT_SEED)
+    return whole.subset(rest), whole.subset(held)
+
+
 @dataclass
 class Training:
     """`nearfar pretrain RECIPE DATA`, `nearfar train DATA` and, with a teacher in place of the recipe, `nearfar distill TEACHER DATA`."""
@@ -143,7 +151,7 @@ class Training:
                 raise UserError(
                     f"{whole.name} has no labels to choose by{why}; --metric {' or '.join(UNLABELLED)} needs none"
                 )
-            fit, validation = whole.split(self.held, SPLIT_SEED)
+            fit, validation = _split(whole, self.held)
             self._opened[key] = Parts(
                 fit, replace(validation, name=f"{self.held:.0%} of {whole.name}, held out")
             )
