@@ -55,7 +55,7 @@ def pretrained(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
 @pytest.mark.parametrize("norm", [True, False])
 def test_a_cut_head_is_the_first_layers_of_the_whole_one(layers: int, norm: bool) -> None:
     """Chen, Kornblith et al. 2020, sec. 2: with a head g = W3 s(W2 s(W1 .)), fine-tuning from its first layer keeps s(W1 f(x))."""
-    plan = {"head": "mlp" if norm else "mlp-plain", "hidden": 7, "dim": 4, "layers": layers}
+    plan: dict[str, Any] = {"head": "mlp" if norm else "mlp-plain", "hidden": 7, "dim": 4, "layers": layers}
     whole = HeadConfig(**plan).make_head(5)
     x = torch.randn(6, 5)
     for cut in range(1, layers):
@@ -85,7 +85,8 @@ def test_fine_tuning_begins_with_the_pretrained_layers(pretrained: Run, data: Pa
     )
     said = start_from(method, str(pretrained.path), cut=1)
     assert "first 1 of its head's layers" in said
-    network: Any = pretrained.method().encoders.network
+    trained: Any = pretrained.method().encoders
+    network = trained.network
     x = torch.from_numpy(rows(8, 5)["x"])
     inner = F.relu(network.head[1](network.head[0](network.backbone(x))))
     encoders: Any = method.eval().encoders
@@ -103,20 +104,22 @@ def test_fine_tuning_begins_with_the_pretrained_layers(pretrained: Run, data: Pa
 
 
 def test_labels_are_a_share_a_number_or_a_file(data: Path, tmp_path: Path) -> None:
-    whole = open_data(data / "train.npz")
+    whole: Any = open_data(data / "train.npz")
     assert len(labelled(whole, read_labels("0.25"), 0)) == 24
-    assert np.bincount(labelled(whole, read_labels("2"), 0).labels).tolist() == [2, 2, 2]
+    two: Any = labelled(whole, read_labels("2"), 0)
+    assert np.bincount(two.labels).tolist() == [2, 2, 2]
     one, other = (labelled(whole, 0.25, draw).paths for draw in (0, 1))
     assert set(one) != set(other)
     (tmp_path / "a.csv").write_text("index,label\n5,cat\n1,dog\n")
-    few = labelled(whole, read_labels(str(tmp_path / "a.csv")), 0)
+    few: Any = labelled(whole, read_labels(str(tmp_path / "a.csv")), 0)
     assert (few.paths, few.labels.tolist(), few.classes) == (
         (whole.paths[1], whole.paths[5]),
         [1, 0],
         ("cat", "dog"),
     )
     (tmp_path / "b.csv").write_text(f"path,label\n{whole.paths[7]},2\n")
-    assert labelled(whole, tmp_path / "b.csv", 0).labels.tolist() == [2]
+    named: Any = labelled(whole, tmp_path / "b.csv", 0)
+    assert named.labels.tolist() == [2]
 
 
 @pytest.mark.parametrize(
