@@ -38,6 +38,7 @@ PAGES = {
     "docs/distillation.md": ("distillation.html", "Distillation"),
     "docs/export.md": ("export.html", "Export"),
     "docs/sweeps.md": ("sweeps.html", "Sweeps"),
+    "docs/semi.md": ("semi.html", "Few labels"),
     "docs/studies.md": ("studies.html", "Studies"),
     "docs/papers.md": ("papers.html", "The papers"),
     "docs/architecture.md": ("architecture.html", "Architecture"),
@@ -52,7 +53,7 @@ PAGES = {
 }
 # the sections of the reference: a title, and where its names are
 REFERENCE = {
-    "Training and runs": ["nearfar.train.pretrain", "nearfar.train.distill", "nearfar.run.trained", "nearfar.run.teachers", "nearfar.evaluate", "nearfar.sweeps.run", "nearfar.report", "nearfar.data"],
+    "Training and runs": ["nearfar.train.pretrain", "nearfar.train.distill", "nearfar.run.trained", "nearfar.run.teachers", "nearfar.evaluate", "nearfar.sweeps.run", "nearfar.simclrv2.run", "nearfar.report", "nearfar.data"],
     "Losses": ["nearfar.losses"],
     "Methods": ["nearfar.method", "nearfar.types"],
     "Scores": ["nearfar.scores"],

@@ -91,6 +91,7 @@ if TYPE_CHECKING:
         Others,
         Ring,
     )
+    from nearfar.simclrv2.run import semi
     from nearfar.sweeps.run import sweep
     from nearfar.train.distill import distill
     from nearfar.train.pretrain import pretrain
@@ -126,6 +127,7 @@ _WHERE = {
     "nearfar.selections": "Accept Annulus Ball Cave Chain Everyone Group Hard Labelled Neighbours Others Ring",
     "nearfar.sweeps.run": "sweep",
     "nearfar.train.distill": "distill",
+    "nearfar.simclrv2.run": "semi",
     "nearfar.train.pretrain": "pretrain train_supervised",
     "nearfar.run.teachers": "Teacher",
     "nearfar.run.trained": "Run",

@@ -48,7 +48,7 @@ LAYERS = [
     ("evaluate", "estimate", "detect"),
     ("train",),
     ("report", "studies", "exported"),
-    ("sweeps",),
+    ("sweeps", "simclrv2"),
     ("demo", "bench", "cli", "__main__", "__init__"),
 ]
 

@@ -9,14 +9,18 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 import nearfar as nf
 from nearfar.cli import main
 from nearfar.data import open_data
 from nearfar.errors import UserError
+from nearfar.modalities import modality_of
 from nearfar.run.trained import Run
 from nearfar.sweeps.search import Search, Trial, curve_of
 from nearfar.sweeps.space import space_of
+from nearfar.train.defaults import resolve_here
+from nearfar.train.pretrain import Watch, run_pretraining
 
 QUICK: dict[str, Any] = {"epochs": 1, "batch_size": 16}
 
@@ -120,17 +124,14 @@ def test_a_cell_that_cannot_be_done_does_not_stop_the_others(data: Path, tmp_pat
     assert "failed: " in str(found)
 
 
-@pytest.mark.parametrize("command", ["train", "mi"])
+@pytest.mark.parametrize("command", ["train", "distill", "mi"])
 def test_other_commands_are_swept_alike(command: str, data: Path, tmp_path: Path, capsys: Any) -> None:
+    tables = [str(data / "train.npz"), "epochs=2", "batch_size=16", "--data", str(data / "test.npz")]
     if command == "train":
-        words = [
-            str(data / "train.npz"),
-            "lr=1e-3,1e-2",
-            "epochs=2",
-            "batch_size=16",
-            "--data",
-            str(data / "test.npz"),
-        ]
+        words = [*tables, "lr=1e-3,1e-2"]
+    elif command == "distill":
+        teacher = nf.train(data / "train.npz", tmp_path / "teacher", quiet=True, **QUICK)
+        words = [str(teacher.path), *tables, "objective=kd,crd+kd"]
     else:
         rng = np.random.default_rng(0)
         x = rng.normal(size=400)
@@ -150,9 +151,9 @@ def test_other_commands_are_swept_alike(command: str, data: Path, tmp_path: Path
     assert code == 0
     assert len(told["rows"]) == 2
     assert all(math.isfinite(row["mean"]) for row in told["rows"])
-    assert told["best"]["test"]["set"]["samples"] == (60 if command == "train" else 200)
+    assert told["best"]["test"]["set"]["samples"] == (200 if command == "mi" else 60)
     assert told["best"]["command"].startswith(f"nearfar {command} ")
-    assert told["metric"] == ("accuracy" if command == "train" else "at_least")
+    assert told["metric"] == ("at_least" if command == "mi" else "accuracy")
 
 
 def test_data_without_labels_are_chosen_by_what_needs_none(data: Path, tmp_path: Path) -> None:
@@ -224,6 +225,22 @@ def test_pruned_trials_stay_in_the_table_without_a_value(data: Path, tmp_path: P
         else:
             ended.append(curve)
     assert found.best is not None
+
+
+def test_probes_of_a_watched_run_ask_what_is_not_trained_on(data: Path, tmp_path: Path) -> None:
+    """The last probe is the kNN vote of the fitted part's features about the validation part, and nothing of the training moves by it."""
+    fit, held = open_data(data / "train.npz").split(0.2, 0)
+    heard: list[dict[str, Any]] = []
+    settings, _ = resolve_here("simclr", "table", None, {**QUICK, "held_out": 0.0}, modality=modality_of(fit))
+    run = run_pretraining(settings, fit, tmp_path / "a", quiet=True, watch=Watch(held, heard.append))
+    plain = run_pretraining(settings, fit, tmp_path / "b", quiet=True)
+    features = [run.embed(part) for part in (fit, held)]
+    labels = [torch.from_numpy(part.labels) for part in (fit, held)]
+    expected = nf.knn(features[0], labels[0], features[1], labels[1])["top1"]
+    assert heard[-1]["knn_top1"] == expected
+    assert [row["step"] for row in heard] == [0, run.facts["step"]]
+    weights = plain.weights()
+    assert all(torch.equal(tensor, weights[name]) for name, tensor in run.weights().items())
 
 
 @pytest.mark.parametrize(

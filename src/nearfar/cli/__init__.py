@@ -28,6 +28,7 @@ COMMANDS = (
     "distill",
     "evaluate",
     "sweep",
+    "semi",
     "detect",
     "embed",
     "report",

@@ -32,15 +32,20 @@ def add(commands: Any) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     sweep.add_argument(
-        "words", nargs="*", metavar="RECIPE DATA key=a,b,c", help="with --command train: DATA; mi: X Y"
+        "words",
+        nargs="*",
+        metavar="RECIPE DATA key=a,b,c",
+        help="with --command train: DATA; distill: TEACHER DATA; mi: X Y",
     )
     sweep.add_argument("--out", type=Path, metavar="DIR", help="folder of the sweep")
-    sweep.add_argument("--command", default="pretrain", dest="what", help="pretrain (default), train or mi")
+    sweep.add_argument(
+        "--command", default="pretrain", dest="what", help="pretrain (default), train, distill or mi"
+    )
     sweep.add_argument("--data", metavar="TEST", help="test data for the best, which no choice looks at")
     sweep.add_argument("--same-labels", action="store_true", help="DATA and TEST number their classes alike")
     sweep.add_argument(
         "--metric",
-        help="linear (default), knn, accuracy (of train's own classifier: its default), rankme or lidar (without labels); of mi "
+        help="linear (default), knn, accuracy (of the own classifier of train and distill: their default), rankme or lidar (without labels); of mi "
         "at_least (default) or nats",
     )
     sweep.add_argument(

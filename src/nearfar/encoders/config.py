@@ -70,7 +70,9 @@ class HeadConfig:
     """Head and predictor of a network.
 
     `head`: none (features as they are); linear; linear-norm (a linear map, batch-normalised); mlp (with batch norm); mlp-plain (without:
-    MoCo v2). `layers`: linear maps in an mlp head (SimCLR v2 has 3). `predictor`: the online network's extra MLP (BYOL), or none.
+    MoCo v2). `layers`: linear maps in an mlp head (SimCLR v2 has 3). `cut`: stop after so many of them, each with
+    its norm and ReLU, which is where SimCLR v2 fine-tunes from (0: the whole head). `predictor`: the online network's extra MLP (BYOL), or
+    none.
     """
 
     remarks: ClassVar[tuple[Remark, ...]] = (("predictor", "mlp", "u goes through a predictor"),)
@@ -81,6 +83,7 @@ class HeadConfig:
     dropout: float = 0.0
     predictor: Literal["none", "mlp"] = "none"
     layers: int = 2
+    cut: int = 0
 
     def __post_init__(self) -> None:
         for key in ("hidden", "dim"):
@@ -96,13 +99,18 @@ class HeadConfig:
             raise UserError(
                 f"encoders.layers was {self.layers} with encoders.head={self.head}; only mlp and mlp-plain have several layers"
             )
+        if self.cut and not (self.head.startswith("mlp") and 0 < self.cut < self.layers):
+            raise UserError(
+                f"encoders.cut was {self.cut} with encoders.head={self.head} and encoders.layers={self.layers}; of an mlp head "
+                "the first 1 to layers - 1 can be kept, or 0 for the whole"
+            )
         if not 0 <= self.dropout < 1:
             raise UserError(f"encoders.dropout was {self.dropout}; it must lie in [0, 1)")
 
     def network(self, seen: InputSpec, view: int = 0) -> Network:
         body = seen.body(view)
         width = width_of(body, seen.shapes[view]) if seen.asked else int(body.dim)  # type: ignore[arg-type]
-        dim = width if self.head == "none" else self.dim
+        dim = width if self.head == "none" else self.hidden if self.cut else self.dim
         return Network(body, self.make_head(width), self.dropout, dim=dim, backbone_width=width)
 
     def make_head(self, inputs: int) -> nn.Module:
@@ -112,7 +120,11 @@ class HeadConfig:
             return linear_head(inputs, self.dim)
         if self.head == "linear-norm":
             return linear_head(inputs, self.dim, norm=True)
-        return mlp_head(inputs, self.hidden, self.dim, norm=self.head == "mlp", layers=self.layers)
+        whole = mlp_head(inputs, self.hidden, self.dim, norm=self.head == "mlp", layers=self.layers)
+        each = (len(whole) - 1) // (
+            self.layers - 1
+        )  # a linear map, its norm, its ReLU; the last map stands alone
+        return whole[: each * self.cut] if self.cut else whole
 
     def make_predictor(self) -> nn.Module | None:
         return None if self.predictor == "none" else mlp_head(self.dim, self.hidden, self.dim)

@@ -10,10 +10,14 @@ from nearfar.errors import UserError, not_one_of
 from nearfar.sweeps.objectives import METRICS, Information, Objective, Training
 from nearfar.sweeps.space import Space
 
-COMMANDS = ("pretrain", "train", "mi")
+COMMANDS = ("pretrain", "train", "distill", "mi")
 RECIPE = "supervised"  # what `train` trains
 USUAL = ("RECIPE", "DATA")
-NAMES = {"train": ("DATA",), "mi": ("X", "Y")}  # what stands before the settings
+NAMES = {
+    "train": ("DATA",),
+    "distill": ("TEACHER", "DATA"),
+    "mi": ("X", "Y"),
+}  # what stands before the settings
 
 
 @dataclass(frozen=True)
@@ -64,7 +68,7 @@ class Asked:
             x, y = map(str, self.subjects)
             return Information(x, y, self.metric or "at_least", self.validation or 0.5)
         recipe, data = (RECIPE, *self.subjects) if self.command == "train" else self.subjects
-        usual = "accuracy" if self.command == "train" else "linear"
+        usual = "linear" if self.command == "pretrain" else "accuracy"
         return Training(
             self.command,
             recipe,
@@ -93,6 +97,7 @@ def subjects_of(words: Sequence[str], command: str) -> tuple[tuple[str, ...], li
     if len(leading) < len(names):
         examples = {
             "train": "nearfar sweep --command train photos/ lr=1e-3,1e-2",
+            "distill": "nearfar sweep --command distill runs/large photos/ objective=kd,crd,crd+kd",
             "mi": "nearfar sweep --command mi x.npy y.npy critic=separable,joint",
         }
         example = examples.get(command, "nearfar sweep simclr photos/ temperature=0.1,0.5")

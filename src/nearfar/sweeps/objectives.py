@@ -19,9 +19,13 @@ from nearfar.evaluate import evaluate_run
 from nearfar.hardware import one_thread
 from nearfar.modalities import DataSet
 from nearfar.randomness import order
+from nearfar.recipes.build import NONE
+from nearfar.recipes.given import Objects
+from nearfar.run.teachers import Teacher, load_teacher
 from nearfar.run.trained import Run
 from nearfar.settings import MAY_CHANGE, Settings
 from nearfar.train.defaults import resolve_here
+from nearfar.train.distill import student_of
 from nearfar.train.pretrain import Watch, run_pretraining
 
 # what a metric is called, and where an evaluation says it
@@ -79,12 +83,20 @@ class Parts:
     validation: DataSet
 
 
+def _split(whole: DataSet, share: float) -> tuple[DataSet, DataSet]:
+    """As evaluation holds out: a share of every class, of time series stretches with gaps; without labels a share of all."""
+    if whole.labels is None:
+        return whole.split(share, SPLIT_SEED)
+    rest, held = whole.parts(share, SPLIT_SEED)
+    return whole.subset(rest), whole.subset(held)
+
+
 @dataclass
 class Training:
-    """`nearfar pretrain RECIPE DATA` and `nearfar train DATA`."""
+    """`nearfar pretrain RECIPE DATA`, `nearfar train DATA` and, with a teacher in place of the recipe, `nearfar distill TEACHER DATA`."""
 
     name: str  # of the command
-    recipe: str
+    recipe: Any  # or the teacher
     data: Any
     metric: str
     held: float = 0.2  # share of the data that is kept for validation
@@ -98,17 +110,30 @@ class Training:
         return self.metric not in UNLABELLED
 
     def identity(self, settings: Mapping[str, Any], seed: int) -> dict[str, Any]:
-        chosen = self.settings(settings, seed)
+        chosen, _ = self.settings(settings, seed)
         parts = self.parts(chosen)
         counted = {key: v for key, v in chosen.as_plain().items() if key not in (*MAY_CHANGE, "data")}
         prints = {"fit": parts.fit.fingerprint, "validation": parts.validation.fingerprint}
         return {"version": 1, "command": self.name, "settings": counted, **prints}
 
-    def settings(self, settings: Mapping[str, Any], seed: int) -> Settings:
-        probing = {} if self.probed else {"probe_every": 0.0}
-        layers = ({**CELL, **probing}, {**settings, "seed": seed})
+    def settings(self, settings: Mapping[str, Any], seed: int) -> tuple[Settings, Objects]:
+        """The settings of a cell, complete, and the objects they leave open: a teacher."""
+        usual = {**CELL, **({} if self.probed else {"probe_every": 0.0})}
+        own = {**settings, "seed": seed}
         located = self._located(Columns(settings.get("image_column"), settings.get("label_column")))
-        return resolve_here(self.recipe, located.name, None, *layers, modality=located.modality)[0]
+        if self.name != "distill":
+            return resolve_here(self.recipe, located.name, None, usual, own, modality=located.modality)[
+                0
+            ], NONE
+        objective = own.pop("objective", None)
+        found = student_of(
+            self._teacher, located.name, None, usual, own, objective=objective, modality=located.modality
+        )
+        return found[0], found[1]
+
+    @cached_property
+    def _teacher(self) -> Teacher:
+        return load_teacher(self.recipe)
 
     def _located(self, columns: Columns) -> Located:
         return locate(self.data, columns=columns)
@@ -126,18 +151,18 @@ class Training:
                 raise UserError(
                     f"{whole.name} has no labels to choose by{why}; --metric {' or '.join(UNLABELLED)} needs none"
                 )
-            fit, validation = whole.split(self.held, SPLIT_SEED)
+            fit, validation = _split(whole, self.held)
             self._opened[key] = Parts(
                 fit, replace(validation, name=f"{self.held:.0%} of {whole.name}, held out")
             )
         return self._opened[key]
 
     def value(self, settings: Mapping[str, Any], seed: int, folder: Path, told: Told | None = None) -> float:
-        chosen = self.settings(settings, seed)
+        chosen, objects = self.settings(settings, seed)
         parts = self.parts(chosen)
         watch = Watch(parts.validation, told) if self.probed else Watch()
         with one_thread():
-            run = run_pretraining(chosen, parts.fit, folder, quiet=True, watch=watch)
+            run = run_pretraining(chosen, parts.fit, folder, quiet=True, objects=objects, watch=watch)
             return self._read(
                 evaluate_run(run, parts.validation, [METRICS[self.metric][0]], same_labels=True)
             )
@@ -147,9 +172,9 @@ class Training:
         return float(result[protocol][figure])
 
     def test(self, settings: Mapping[str, Any], seed: int, folder: Path) -> dict[str, Any]:
-        chosen = self.settings(settings, seed)
+        chosen, objects = self.settings(settings, seed)
         parts = self.parts(chosen)
-        run = Run(folder, chosen, data=locate(parts.fit))
+        run = Run(folder, chosen, objects, locate(parts.fit))
         run.remember(parts.fit)
         protocol = METRICS[self.metric][0]
         on = {"validation": (parts.validation, True)}

@@ -42,8 +42,8 @@ def sweep(
         found.best.point, found.best.mean, print(found)
 
     Lists are axes, `seed=[0, 1, 2]` repetitions; with `search="tpe"` and `trials=30`, text such as "1e-4..1e-1:log" is a range. Dotted
-    settings go into `config`: `config={"selection.lower": [0, 0.5]}`. `command`: "pretrain"; "train" (give the data alone), "mi" (two
-    files). Called again it goes on, and calls from several processes share one folder.
+    settings go into `config`: `config={"selection.lower": [0, 0.5]}`. `command`: "pretrain"; "train" (give the data alone), "distill" (a
+    teacher and data), "mi" (two files). Called again it goes on, and calls from several processes share one folder.
     """
     subjects = (recipe,) if data is None else (recipe, data)
     space = space_of({**(config or {}), **settings})
@@ -132,6 +132,6 @@ def _worker(asked: Asked) -> None:
         Work(asked).do()
     except (Stopped, KeyboardInterrupt):
         sys.exit(RESUMABLE)
-    except UserError as problem:
+    except (UserError, OSError) as problem:
         print(f"nearfar: {problem}", file=sys.stderr)
         sys.exit(2)

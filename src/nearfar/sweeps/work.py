@@ -5,7 +5,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +39,9 @@ class Work:
             found.append(self._cells[key])
         return found
 
+    @cached_property
     def search(self) -> Search | None:
+        """The search, where points are proposed and not listed."""
         asked = self.asked
         if asked.search is None:
             return None
@@ -60,19 +62,15 @@ class Work:
     def check(self) -> None:
         """Refuses, before any work, what can be refused without it: every point of a grid, the ends of ranges."""
         space = self.asked.space
-        self.search()
-        for end in ("low", "high"):
+        for end in ("low",) if self.search is None else ("low", "high"):
+            tried = {key: getattr(span, end) for key, span in space.ranges.items()}
+            tried = {key: int(value) if space.ranges[key].whole else value for key, value in tried.items()}
             for point in space.points():
-                ends = {
-                    k: int(getattr(s, end)) if s.whole else getattr(s, end) for k, s in space.ranges.items()
-                }
-                self.cells({**point, **ends})
-            if not space.ranges:
-                return
+                self.cells({**point, **tried})
 
     def left(self) -> int:
         """How many tasks are not finished, whoever works on them."""
-        search = self.search()
+        search = self.search
         if search is not None:
             return search.count - sum(self.ended(trial) for trial in search.proposed())
         return sum(not self.finished(cell) for cell in self.grid())
@@ -93,11 +91,11 @@ class Work:
 
     def do(self) -> None:
         """Works until all is done, by this process or by others."""
-        search = self.search()
-        if search is not None:
-            return self._search(search)
-        self._share(self.grid())
-        return None
+        search = self.search
+        if search is None:
+            self._share(self.grid())
+        else:
+            self._search(search)
 
     def _share(self, cells: Sequence[Cell], told: Told | None = None, pruned: bool = False) -> None:
         named = {cell.name: cell for cell in cells}
@@ -133,7 +131,7 @@ class Work:
 
     def _progress(self) -> str:
         """How much is done by everybody, and how long the rest takes at the pace since this command began."""
-        search = self.search()
+        search = self.search
         total = search.count if search else len(self.grid())
         left = self.left()
         if self._left_at_first is None:
@@ -204,7 +202,7 @@ class Work:
         return True
 
     def points(self) -> list[Point]:
-        search = self.search()
+        search = self.search
         return list(self.asked.space.points()) if search is None else [t.point for t in search.proposed()]
 
     def rows(self) -> list[Row]:

@@ -1,7 +1,7 @@
 """`init=`: the weights a run starts from, those of another run or of a torchvision or timm file.
 
-Another run of the same shape gives all its networks, heads and slow copies included; any other gives its backbone. A file gives
-the backbone too: every weight and buffer of ours must be there, under its own name or behind a prefix that wrappers add; what
+Another run of the same shape gives all its networks, heads and slow copies included; any other gives its backbone, and the first
+layers of its head where those are kept (`encoders.cut`). A file gives the backbone too: every weight and buffer of ours must be there, under its own name or behind a prefix that wrappers add; what
 the file has beyond that (a classifier) is left out.
 """
 
@@ -18,15 +18,19 @@ from nearfar.run.weights import read_weights, renamed, shapes_of
 from nearfar.sharding import spread
 
 
-def start_from(method: Method, init: str) -> str:
-    """Puts the weights that `init` names into `method`, and says which."""
+def start_from(method: Method, init: str, cut: int = 0) -> str:
+    """Puts the weights that `init` names into `method`, and says which. `cut`: the network keeps so many layers of the run's head."""
     path = Path(init)
     if not path.exists():
         raise UserError(f"init was {init}, which was not found; name a run folder or a weights file")
-    return _from_run(method, init) if path.is_dir() else _from_file(method, path)
+    if cut and not path.is_dir():
+        raise UserError(
+            f"encoders.cut was {cut} with init={init}, a weights file, which has no head; name a run"
+        )
+    return _from_run(method, init, cut) if path.is_dir() else _from_file(method, path)
 
 
-def _from_run(method: Method, init: str) -> str:
+def _from_run(method: Method, init: str, cut: int) -> str:
     run = Run.open(init)
     if run.facts["step"] == 0:
         raise UserError(f"init was {init}, which has taken no step yet; train it first")
@@ -35,7 +39,23 @@ def _from_run(method: Method, init: str) -> str:
         method.encoders.load_state_dict(spread(method.encoders, theirs))  # type: ignore[attr-defined,arg-type]
         return f"started from all networks of {init}"
     _into_backbones(method, run.encoder().state_dict(), init)
+    if cut:
+        _into_head(method, under(run.weights(), "encoders.network.head."), init, cut)
+        return f"started from the backbone of {init} and the first {cut} of its head's layers"
     return f"started from the backbone of {init}"
+
+
+def _into_head(method: Method, weights: Mapping[str, Tensor], init: str, cut: int) -> None:
+    """The first layers of another network's head, which has the same names for them."""
+    head: nn.Module = method.encoders.network.head  # type: ignore[attr-defined]
+    for name, tensor in head.state_dict().items():
+        theirs = list(weights[name].shape) if name in weights else "missing"
+        if theirs != list(tensor.shape):
+            raise UserError(
+                f"encoders.cut was {cut} with init={init}, where head.{name} is {theirs} and here {list(tensor.shape)}; set encoders.head, "
+                "encoders.hidden and encoders.layers as that run did"
+            )
+    head.load_state_dict(spread(head, {name: weights[name] for name in head.state_dict()}))
 
 
 def _from_file(method: Method, path: Path) -> str:

@@ -222,7 +222,9 @@ def make_ready(
     unseen = never_trained_on(known, everything, settings, restored, objects)
     if restored:
         resume(trainer, restored, folder.path)
-    begun_from = start_from(trainer.method, settings.init) if settings.init and not restored else None
+    begun_from = None
+    if settings.init and not restored:
+        begun_from = start_from(trainer.method, settings.init, settings.encoders.get("cut", 0))
     # modules that somebody made began anyhow; those that are spread were made equal before
     held = [value for value in trainer.method.state_dict().values() if not is_sharded(value)]
     ranks.copy_first(held)

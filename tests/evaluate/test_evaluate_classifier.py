@@ -1,0 +1,41 @@
+"""The classifier that a run learned is asked as it is: no fit, in the run's own classes."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import nearfar as nf
+from nearfar.errors import UserError
+
+QUICK: dict[str, Any] = {"epochs": 3, "batch_size": 16, "quiet": True}
+
+
+def sample(count: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    labels = np.arange(count) % 3
+    noise = np.random.default_rng(seed).normal(size=(count, 6))
+    return (noise + 1.5 * np.eye(6)[labels]).astype(np.float32), labels
+
+
+def test_its_answers_are_the_largest_of_its_own_scores(tmp_path: Path) -> None:
+    x, y = sample(48, 1)
+    run = nf.train(sample(96, 0), tmp_path, **QUICK)
+    found = nf.evaluate(run, data=(x, y), protocols=["classifier"], same_labels=True)["classifier"]
+    encoders: Any = run.method().encoders
+    known: Any = run.description
+    shown = (torch.from_numpy(x) - torch.tensor(known.mean)) / torch.tensor(known.std)
+    with torch.no_grad():
+        said = encoders.table(encoders.network(shown)).argmax(1).numpy()
+    assert found["top1"] == (said == y).mean()
+    assert found["interval"][0] <= found["top1"] <= found["interval"][1]
+
+
+def test_who_learned_none_or_is_asked_in_other_classes_is_refused(tmp_path: Path) -> None:
+    bare = nf.pretrain("simclr", sample(96, 0), tmp_path / "bare", **QUICK)
+    with pytest.raises(UserError, match="this one learned none; use linear"):
+        nf.evaluate(bare, data=sample(48, 1), protocols=["classifier"], same_labels=True)
+    run = nf.train(sample(96, 0), tmp_path / "own", **QUICK)
+    with pytest.raises(UserError, match="in the classes that the run learned; leave out --train"):
+        nf.evaluate(run, train=sample(60, 2), data=sample(48, 1), protocols=["classifier"], same_labels=True)

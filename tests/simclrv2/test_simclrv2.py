@@ -1,0 +1,269 @@
+"""Many instances, few labels: what is kept of the head, which labels are used, stages that go on after a kill, and a table that is what the runs say."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+
+import nearfar as nf
+from nearfar.cli import main
+from nearfar.data import open_data
+from nearfar.encoders import HeadConfig
+from nearfar.errors import UserError
+from nearfar.hardware import one_thread
+from nearfar.run import checkpoints
+from nearfar.run.trained import Run
+from nearfar.simclrv2.labels import labelled, read_labels
+from nearfar.train.init import start_from
+
+QUICK: dict[str, Any] = {"epochs": 1, "batch_size": 16, "encoders": {"hidden": 24, "layers": 3, "dim": 8}}
+WORDS = ["epochs=1", "batch_size=16", "encoders.hidden=24", "encoders.layers=3", "encoders.dim=8"]
+STAGES = ["finetune.epochs=2", "distil.epochs=2", "distil.batch_size=16", "seed=3"]
+
+
+def rows(count: int, seed: int) -> dict[str, Any]:
+    rng = np.random.default_rng(seed)
+    labels = np.arange(count) % 3
+    x = rng.normal(size=(count, 6)) + 1.5 * np.eye(6)[labels]
+    return {"x": x.astype(np.float32), "labels": labels}
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("data")
+    np.savez(folder / "train.npz", **rows(96, 0))
+    np.savez(folder / "test.npz", **rows(48, 1))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def pretrained(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    return nf.pretrain("simclr", data / "train.npz", tmp_path_factory.mktemp("pre"), quiet=True, **QUICK)
+
+
+@pytest.mark.parametrize("layers", [2, 3, 5])
+@pytest.mark.parametrize("norm", [True, False])
+def test_a_cut_head_is_the_first_layers_of_the_whole_one(layers: int, norm: bool) -> None:
+    """Chen, Kornblith et al. 2020, sec. 2: with a head g = W3 s(W2 s(W1 .)), fine-tuning from its first layer keeps s(W1 f(x))."""
+    plan: dict[str, Any] = {"head": "mlp" if norm else "mlp-plain", "hidden": 7, "dim": 4, "layers": layers}
+    whole = HeadConfig(**plan).make_head(5)
+    x = torch.randn(6, 5)
+    for cut in range(1, layers):
+        part = HeadConfig(**plan, cut=cut).make_head(5)
+        part.load_state_dict({name: whole.state_dict()[name] for name in part.state_dict()})
+        ours = part.eval()(x)
+        expected, seen = x, 0
+        for layer in whole.eval():  # type: ignore[attr-defined]
+            expected = layer(expected)
+            seen += isinstance(layer, torch.nn.ReLU)
+            if seen == cut:
+                break
+        assert torch.equal(ours, expected)
+    for wrong in (-1, layers):
+        with pytest.raises(UserError, match=re.escape(f"encoders.cut was {wrong}")):
+            HeadConfig(**plan, cut=wrong)
+
+
+def test_fine_tuning_begins_with_the_pretrained_layers(pretrained: Run, data: Path) -> None:
+    """Before its first step the fine-tuned network is W s(W1 f(x)) + b with the pretrained W1 and f."""
+    head = {key: pretrained.settings.encoders[key] for key in ("head", "hidden", "layers")}
+    method = nf.recipe(
+        "supervised",
+        data=data / "train.npz",
+        backbone=pretrained.settings.backbone,
+        encoders={**head, "cut": 1},
+    )
+    said = start_from(method, str(pretrained.path), cut=1)
+    assert "first 1 of its head's layers" in said
+    trained: Any = pretrained.method().encoders
+    network = trained.network
+    x = torch.from_numpy(rows(8, 5)["x"])
+    inner = F.relu(network.head[1](network.head[0](network.backbone(x))))
+    encoders: Any = method.eval().encoders
+    assert torch.equal(encoders.network(x), inner)
+    other = nf.recipe(
+        "supervised",
+        data=data / "train.npz",
+        backbone=pretrained.settings.backbone,
+        encoders={**head, "hidden": 25, "cut": 1},
+    )
+    with pytest.raises(
+        UserError, match=r"encoders\.cut was 1 with init=.*set encoders\.head, encoders\.hidden"
+    ):
+        start_from(other, str(pretrained.path), cut=1)
+
+
+def test_labels_are_a_share_a_number_or_a_file(data: Path, tmp_path: Path) -> None:
+    whole: Any = open_data(data / "train.npz")
+    assert len(labelled(whole, read_labels("0.25"), 0)) == 24
+    two: Any = labelled(whole, read_labels("2"), 0)
+    assert np.bincount(two.labels).tolist() == [2, 2, 2]
+    one, other = (labelled(whole, 0.25, draw).paths for draw in (0, 1))
+    assert set(one) != set(other)
+    (tmp_path / "a.csv").write_text("index,label\n5,cat\n1,dog\n")
+    few: Any = labelled(whole, read_labels(str(tmp_path / "a.csv")), 0)
+    assert (few.paths, few.labels.tolist(), few.classes) == (
+        (whole.paths[1], whole.paths[5]),
+        [1, 0],
+        ("cat", "dog"),
+    )
+    (tmp_path / "b.csv").write_text(f"path,label\n{whole.paths[7]},2\n")
+    named: Any = labelled(whole, tmp_path / "b.csv", 0)
+    assert named.labels.tolist() == [2]
+
+
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [
+        ("name,label\na,1\n", "has the columns name, label; expected label, and path or index"),
+        ("path,label\nnowhere.jpg,1\n", "names nowhere.jpg, which is not in"),
+        ("index,label\n96,1\n", "index must be whole numbers from 0 to 95"),
+        ("index,label\n3,1\n3,2\n", "names 1 instances twice"),
+    ],
+)
+def test_a_file_of_labels_that_does_not_fit_is_refused(
+    content: str, sentence: str, data: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "few.csv").write_text(content)
+    with pytest.raises(UserError, match=re.escape(sentence)):
+        labelled(open_data(data / "train.npz"), tmp_path / "few.csv", 0)
+
+
+@pytest.fixture(scope="module")
+def whole(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The command, left alone."""
+    out = tmp_path_factory.mktemp("semi")
+    words = [
+        str(data / "train.npz"),
+        "--labels",
+        "4",
+        "--data",
+        str(data / "test.npz"),
+        "--same-labels",
+        "--quiet",
+    ]
+    with one_thread():  # how sums are split moves bits
+        assert main(["semi", "simclr", *words, *WORDS, *STAGES, "--out", str(out)]) == 0
+    return out
+
+
+def test_the_table_is_what_the_runs_say(whole: Path, data: Path) -> None:
+    """Top-1 of each classifier computed again, from the checkpoint: network, kept layers, table; the student has none of the head."""
+    told = json.loads((whole / "semi.json").read_text())
+    assert list(told["figures"]) == ["from scratch", "linear probe", "fine-tuned", "distilled"]
+    assert told["labels"] == 12
+    assert told["test"]["samples"] == 48
+    test = rows(48, 1)
+    for way, stage in (("from scratch", "scratch"), ("fine-tuned", "finetune"), ("distilled", "distil")):
+        run = Run.open(whole / stage)
+        encoders: Any = run.method().encoders
+        known: Any = run.description
+        mean, std = (torch.tensor(values) for values in (known.mean, known.std))
+        x = (torch.from_numpy(test["x"]) - mean) / std
+        with torch.no_grad():
+            inner = encoders.network(x)
+            said = encoders.table(inner).argmax(1).numpy()
+        assert told["figures"][way]["top1"] == pytest.approx((said == test["labels"]).mean(), abs=1e-12)
+    assert Run.open(whole / "finetune").settings.encoders["cut"] == 1
+    assert Run.open(whole / "distil").settings.init == str(whole / "pretrain")
+
+
+def test_the_student_never_sees_a_label(whole: Path) -> None:
+    """Its description of the data has no classes of their own, and its loss is the teacher's word alone."""
+    student = Run.open(whole / "distil")
+    assert student.facts["data"]["class_count"] is None
+    assert student.settings.encoders["teacher"] == str(whole / "finetune")
+
+
+@pytest.mark.slow
+def test_killed_in_its_last_stage_it_ends_in_the_same_bits(whole: Path, data: Path, tmp_path: Path) -> None:
+    """A real SIGKILL while the student learns; the same command again, and every stage's checkpoint is equal to that of `whole`."""
+    out = tmp_path / "cut"
+    words = [
+        str(data / "train.npz"),
+        "--labels",
+        "4",
+        "--data",
+        str(data / "test.npz"),
+        "--same-labels",
+        "--quiet",
+    ]
+    command = ["semi", "simclr", *words, *WORDS, *STAGES, "distil.checkpoint_every=1", "--out", str(out)]
+    child = subprocess.Popen(
+        [sys.executable, "-m", "nearfar", *command], env={**os.environ, "OMP_NUM_THREADS": "1"}
+    )
+    deadline = time.monotonic() + 900
+    while not list((out / "distil" / "ckpt").glob("step-*")):
+        assert child.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.002)
+    child.send_signal(signal.SIGKILL)
+    child.wait()
+    with one_thread():
+        assert main(command) == 0
+    assert (
+        json.loads((out / "semi.json").read_text())["figures"]
+        == json.loads((whole / "semi.json").read_text())["figures"]
+    )
+    for stage in ("pretrain", "scratch", "finetune", "distil"):
+        one, other = (checkpoints.newest(each / stage / "ckpt") for each in (whole, out))
+        assert one is not None
+        assert other is not None
+        mine, theirs = checkpoints.load(one)[0], checkpoints.load(other)[0]
+        assert all(torch.equal(mine[name], theirs[name]) for name in mine)
+
+
+def test_a_run_that_is_there_a_smaller_student_and_several_draws(
+    pretrained: Run, data: Path, tmp_path: Path, capsys: Any
+) -> None:
+    found = nf.semi(
+        "simclr", data / "train.npz", 0.25, tmp_path, test=data / "test.npz", init=pretrained.path, draws=2, same_labels=True,
+        finetune={"epochs": 2}, distil={"epochs": 1, "batch_size": 16}, from_layer=2, quiet=True,
+    )  # fmt: skip
+    assert not (tmp_path / "pretrain").exists()
+    assert all(len(draws) == 2 for draws in found.figures.values())
+    assert Run.open(tmp_path / "draw-1" / "finetune").settings.encoders["cut"] == 2
+    assert [line.split(" above ")[0] for line in found.verdicts] == ["fine-tuned", "fine-tuned", "distilled"]
+    assert "over 2 draws" in str(found)
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["simclr", "DATA"], "--labels is missing"),
+        (["simclr", "DATA", "--labels", "1.5"], "--labels was 1.5; expected a share below 1"),
+        (["simclr", "DATA", "--labels", "few.txt"], "--labels was few.txt; expected a share"),
+        (["simclr", "DATA", "--labels", "4", "--draws", "0"], "--draws was 0"),
+        (["simclr", "DATA", "--labels", "4", "--init", "PRE", "epochs=3"], "epochs was given with --init"),
+        (
+            ["simclr", "DATA", "--labels", "4", "--init", "PRE", "from_layer=3"],
+            "from_layer was 3; the head of",
+        ),
+        (
+            ["simclr", "DATA", "--labels", "4", "--init", "PRE", "finetune.epoch=3"],
+            "epoch is not one of the settings",
+        ),
+    ],
+)
+def test_bad_input_is_one_sentence(
+    words: list[str], sentence: str, data: Path, pretrained: Run, tmp_path: Path, capsys: Any
+) -> None:
+    places = {"DATA": str(data / "train.npz"), "PRE": str(pretrained.path)}
+    assert (
+        main(["semi", *(places.get(word, word) for word in words), "--out", str(tmp_path / "out"), "--quiet"])
+        == 2
+    )
+    said = capsys.readouterr().err
+    assert sentence in said
+    assert "Traceback" not in said
+    assert not (tmp_path / "out").exists()
