@@ -39,7 +39,7 @@ Ex. 6-7 | illustrations | - | no claim | -
 Alg. 1 | SimCLR | nearfar pretrain simclr DATA --out RUN | tested | against a reference in tests/core/test_core_method.py; as Figure 19
 Table 1 | ResNet-18 | nearfar pretrain simclr DATA --out RUN backbone=resnet18 | tested | torchvision's, with a 3 x 3 stem on small images; tests/encoders/test_encoders_laws.py
 Table 2 | SimCLR and BYOL on ImageNet | - | not feasible here | no ImageNet; quoted by the thesis from the papers
-Table 3-4 | batch x temperature x jitter, ResNet-18 | nearfar study thesis-simclr | in small | STATE_SIMCLR
+Table 3-4 | batch x temperature x jitter, ResNet-18 | nearfar study thesis-simclr | in small | which trends hold is on the page of studies; the paper chooses on the test set
 Table 5 | ResNet-50 | nearfar pretrain simclr DATA --out RUN backbone=resnet50 | tested | torchvision's; tests/encoders/test_encoders_laws.py
 Table 6-7 | the deeper network | nearfar study thesis-simclr | in small | a wider network in its place; rows 6 are placed by their steps
 Table 8-10 | blur | nearfar study thesis-simclr | in small | -
