@@ -105,7 +105,7 @@ def draw(result: Result) -> "Figure":
     from nearfar.studies.drawing import panels
 
     figure, axes = panels(["Batch", "BYOL over jitter"])
-    values = {}
+    values: dict[str, tuple[float, float | None]] = {}
     for finding in result.findings[:-2:2]:
         values |= finding.curves["figures (mean, sd)"]
     groups = {"byol": SHALLOW, "byol, deep": DEEP, "simclr": SIMCLR}

@@ -123,7 +123,7 @@ def draw(result: Result) -> "Figure":
     figure, axes = panels(
         ["Batch (Fig. 23a)", "Temperature (Fig. 25), batch 1024", "Jitter (Fig. 24), T 0.25"]
     )
-    values = {}
+    values: dict[str, tuple[float, float | None]] = {}
     for finding in result.findings[:-1:2]:
         values |= finding.curves["figures (mean, sd)"]
 

@@ -61,7 +61,7 @@ Fig. 18 | SimCLR's framework | nearfar recipes simclr | no claim | a drawing
 Fig. 19 | SimCLR's algorithm | nearfar pretrain simclr DATA --out RUN | tested | Algorithm 1
 Fig. 20 | BYOL's framework | nearfar recipes byol | no claim | a drawing
 Fig. 21-22 | CIFAR-10's classes, a logo | - | no claim | the thesis says 10,000 images a class; there are 6,000
-Fig. 23 | the batch | nearfar study thesis-simclr tables=23a | not run | -
+Fig. 23 | the batch | nearfar study thesis-simclr tables=23a | not run | begun, not finished
 Fig. 24-25 | jitter and temperature | nearfar study thesis-simclr tables=3 | in small | as Table 3
 Fig. 26-29 | losses while training | nearfar report RUN | no claim | the loss of every run is in its report
 Fig. 30-34 | BYOL's losses | nearfar report RUN | no claim | the loss of every run is in its report
