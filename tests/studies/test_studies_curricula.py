@@ -93,7 +93,7 @@ def test_byols_target_runs(tmp_path: Path) -> None:
         "no predictor",
     ]
     rank = {row.label: row.ours for row in record.result.finding("RankMe of the features").rows}
-    assert all(value >= 1 for value in rank.values())
+    assert all(isinstance(value, float) and value >= 1 for value in rank.values())
     assert len(record.result.remarks) == 2 * len(byol_target.COMPARISON.claims)
 
 

@@ -181,9 +181,8 @@ def test_every_alpha_has_an_arm_under_both_critics_and_its_deviation_is_told(tmp
     assert rows["ML-CPC, I = 2: rises as alpha falls"] == "yes: 0.500, 0.600, 0.700, 0.800, 0.900"
     level = {name: {"sd": [0.1] * len(LEVELS)} for name in BOUNDS}
     even = gaussians._spread_finding(gaussians.Finding("Figure 3, joint", (), level))
-    assert {row.label: row.ours for row in even.rows}["ML-CPC, I = 2: rises as alpha falls"].startswith(
-        "no: "
-    )
+    told = {row.label: str(row.ours) for row in even.rows}
+    assert told["ML-CPC, I = 2: rises as alpha falls"].startswith("no: ")
     assert rows["CPC, I = 4"] == 0.0
     assert {*CRITICS} == {"joint", "separable"}
 

@@ -45,7 +45,7 @@ Network = TypeVar("Network", bound=nn.Module)
 CRITICS: dict[str, Callable[..., Joint | Separable]] = {"joint": Joint, "separable": Separable}
 KINDS = (*CRITICS, "proven")
 ALPHAS = (1.0, 0.1, 0.01, 0.001, 0.0001)  # from 1.0 to 0.0001, as the paper says
-FAMILIES = {"alpha-CPC": AlphaCPC, "ML-CPC": MultiLabelCPC}
+FAMILIES: dict[str, Callable[[float], Bound]] = {"alpha-CPC": AlphaCPC, "ML-CPC": MultiLabelCPC}
 
 
 def name_of(family: str, alpha: float) -> str:
@@ -310,7 +310,7 @@ def draw(result: Result) -> "Figure":
             for number, bound in enumerate(BOUNDS):
                 curve = torch.tensor(finding.curves[bound]["curve"])
                 place = (torch.arange(curve.numel()) + 0.5) / curve.shape[1]
-                look = {
+                look: dict[str, Any] = {
                     "color": COLOURS[number % len(ALPHAS)],
                     "linestyle": "-" if bound.startswith("ML") else ":",
                 }

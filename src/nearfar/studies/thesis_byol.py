@@ -4,7 +4,7 @@ BYOL over the batch with both networks (Tables 12 and 14), then over jitter and 
 that the question is asked of one data set. The thesis' figures for BYOL are multiples of one over the batch, some of them 100 percent:
 the accuracy of single batches of Imagenette. They stand in the paper column as what they are, and no trend is read from them.
 
-Command: nearfar study thesis-byol data=cifar10:ROOT     Cost: about 12 minutes of one core.
+Command: nearfar study thesis-byol data=cifar10:ROOT     Cost: about 12 minutes of one quiet core.
 """
 
 from collections.abc import Sequence
@@ -105,7 +105,7 @@ def draw(result: Result) -> "Figure":
     from nearfar.studies.drawing import panels
 
     figure, axes = panels(["Batch", "BYOL over jitter"])
-    values = {}
+    values: dict[str, tuple[float, float | None]] = {}
     for finding in result.findings[:-2:2]:
         values |= finding.curves["figures (mean, sd)"]
     groups = {"byol": SHALLOW, "byol, deep": DEEP, "simclr": SIMCLR}
