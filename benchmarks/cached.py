@@ -1,6 +1,6 @@
 """Cached gradients (`encode_chunk`) beside plain autograd: peak memory of a large batch, and time per image where both fit.
 
-    OMP_NUM_THREADS=1 python benchmarks/cached.py [--batch 4096] [--chunk 64] [--both 256] [--backbone resnet18]
+    OMP_NUM_THREADS=1 python benchmarks/cached.py [--batch 4096] [--chunk 32] [--both 256] [--backbone resnet18]
 
 Each arm runs in a process of its own, so that peaks are its own; arms are interleaved and medians taken. A step is forward,
 backward and optimiser of SimCLR on two views of 32 x 32 pixels; time is the process's CPU time, which other work on the machine moves
@@ -67,7 +67,7 @@ def measured(*words: object) -> dict[str, float]:
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--batch", type=int, default=4096, help="of which the memory is measured; 0: none")
-    parser.add_argument("--chunk", type=int, default=64)
+    parser.add_argument("--chunk", type=int, default=32)
     parser.add_argument("--both", type=int, default=256, help="a batch at which both are timed")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--backbone", default="resnet18")
