@@ -1,33 +1,51 @@
-"""How cost grows: exponents b of CPU seconds ~ size^b, fitted by least squares on logarithms.
+"""How cost grows: exponents b of cost ~ size^b, fitted by least squares on logarithms.
 
-    python benchmarks/growth.py [QUICK]      any argument: fewer and smaller sizes
+    OMP_NUM_THREADS=1 python benchmarks/growth.py [--quick] [--part time|memory|open|ranks]      --quick: fewer and smaller sizes
 
-| what | sizes | expected |
-|---|---|---|
-| NT-Xent, forward and backward | batch 64 to 32,768 (quick: to 4,096) | at most 2 in time, 1 in memory |
-| a queue's scores and gradient, batch 256 | 10^4 to 10^6 negatives (quick: to 10^5) | 1 |
-| resnet8-w16, forward and backward, batch 8 | image side 32 to 224, as area | 1 |
-| order of an epoch | 10^4 to 10^7 rows (quick: to 10^6) | 1, times a logarithm |
-| order of an epoch within a window of row groups | the same | 1, times a logarithm |
+| part | what | sizes | expected |
+|---|---|---|---|
+| time | NT-Xent, forward and backward | batch 64 to 32,768 (quick: to 4,096) | at most 2 |
+| time | a queue's scores and gradient, batch 256 | 10^4 to 10^6 negatives (quick: to 10^5) | 1 |
+| time | resnet8-w16, forward and backward, batch 8 | image side 32 to 224, as area | 1 |
+| time | order of an epoch; within a window of row groups; the first 4,096 of that | 10^4 to 10^7 rows (quick: to 10^6) | 1, times a logarithm |
+| memory | NT-Xent, beyond what the process had before | batch 4,096 to 32,768 (quick: to 16,384) | 1 |
+| open | a Parquet file of little pictures: every one decoded; names and sizes alone | 10^4 to 3 10^5, and 10^4 to 10^7 rows (quick: 10^5 and 10^6) | 1, at most 1 GB |
+| ranks | a SimCLR step of 256 (resnet8-w16, 32 x 32) by so many gloo processes, CPU time of all | 1, 2, 4 | 2 take at most 1.25 times what one does |
 
 Small sizes are dominated by what a call costs whatever the size, so exponents are fitted to the upper half of the sizes. CPU time, the
-median of three, sizes interleaved: what else the machine does hardly enters.
+median of three, sizes interleaved: what else the machine does hardly enters. Memory is the highest resident set of a process of its own.
 """
 
+import argparse
+import io
+import json
+import os
 import statistics
+import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import torch
+import torch.distributed as dist
+from PIL import Image
 
 from nearfar import InfoNCE
+from nearfar.data import open_data
 from nearfar.encoders import backbone
 from nearfar.hardware import keep_freed_memory
 from nearfar.losses import NTXentLoss
-from nearfar.randomness import order, windowed_order
+from nearfar.randomness import first_of_windowed_order, order, windowed_order
+from nearfar.ranks import join
+from nearfar.resolve import resolve
 from nearfar.scores import Candidates, Scores, Streamed
+from nearfar.train.equality import start
+from nearfar.train.prepare import described, prepare
 
 REPEATS = 3
 
@@ -65,6 +83,11 @@ def windowed(n: int) -> Callable[[], object]:
     return lambda: windowed_order(0, 0, block, 64)
 
 
+def first(n: int) -> Callable[[], object]:
+    block = np.arange(n) // 1024
+    return lambda: first_of_windowed_order(0, 0, block, 64, 4096)
+
+
 def seconds(make: Callable[[int], Callable[[], object]], sizes: list[int]) -> list[float]:
     """CPU seconds at each size."""
     found: dict[int, list[float]] = {size: [] for size in sizes}
@@ -84,24 +107,138 @@ def exponent(sizes: list[int], costs: list[float]) -> float:
     return float(slope)
 
 
-def main() -> None:
-    quick = len(sys.argv) > 1
+def powers(low: int, high: int) -> list[int]:
+    return [2**power for power in range(low, high + 1)]
+
+
+def tens(low: float, high: float) -> list[int]:
+    return [round(10 ** (half / 2)) for half in range(round(2 * low), round(2 * high) + 1)]
+
+
+def told(name: str, sizes: list[int], costs: list[float], unit: str) -> None:
+    shown = ", ".join(f"{size:,}: {cost:.3g}" for size, cost in zip(sizes, costs, strict=True))
+    print(f"  {name:<26} exponent {exponent(sizes, costs):.2f}   {unit}: {shown}", flush=True)
+
+
+def time_part(quick: bool) -> None:
     keep_freed_memory()
     torch.manual_seed(0)
-    powers = lambda low, high: [2**power for power in range(low, high + 1)]
-    tens = lambda low, high: [round(10 ** (half / 2)) for half in range(2 * low, 2 * high + 1)]
     contests: dict[str, tuple[Callable[[int], Callable[[], object]], list[int]]] = {
         "NT-Xent, batch": (loss, powers(6, 12 if quick else 15)),
         "queue, negatives": (queue, tens(4, 5 if quick else 6)),
         "resnet8-w16, area": (images, [side**2 for side in (32, 64, 96, 128, 160, 224)]),
         "order, rows": (shuffle, tens(4, 6 if quick else 7)),
         "windowed order, rows": (windowed, tens(4, 6 if quick else 7)),
+        "first 4,096 of it, rows": (first, tens(4, 6 if quick else 7)),
     }
     print(f"{torch.get_num_threads()} threads, CPU seconds, median of {REPEATS}")
     for name, (make, sizes) in contests.items():
-        costs = seconds(make, sizes)
-        shown = ", ".join(f"{size:,}: {cost:.3g}" for size, cost in zip(sizes, costs, strict=True))
-        print(f"  {name:<21} exponent {exponent(sizes, costs):.2f}   {shown}", flush=True)
+        told(name, sizes, seconds(make, sizes), "s")
+
+
+def alone(what: str, *words: object) -> dict[str, float]:
+    """`cpu` seconds and `peak` MB beyond what the process had before, of one of `ALONE` in a process of its own."""
+    command = [sys.executable, __file__, "--alone", what, *map(str, words)]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+    found: dict[str, float] = json.loads(done.stdout)
+    return found
+
+
+def held() -> float:
+    """The most memory that this process has had, in MB (Linux)."""
+    with open("/proc/self/status", encoding="utf-8") as file:
+        return next(int(line.split()[1]) for line in file if line.startswith("VmHWM")) / 1024
+
+
+def memory_part(quick: bool) -> None:
+    sizes = powers(12, 14 if quick else 15)
+    told("NT-Xent, batch", sizes, [alone("loss", size)["peak"] for size in sizes], "MB")
+
+
+def opened(path: str, scan_bytes: int) -> Callable[[], object]:
+    return lambda: open_data(path, scan_bytes=scan_bytes, cache_bytes=0)
+
+
+def open_part(quick: bool) -> None:
+    """Rows of one little PNG each, of which a file holds as many as asked for."""
+    picture = io.BytesIO()
+    Image.fromarray(np.random.default_rng(0).integers(0, 256, (8, 8, 3), dtype=np.uint8)).save(picture, "png")
+    with tempfile.TemporaryDirectory(prefix="nearfar-growth-") as folder:
+        for name, scan_bytes, high in (
+            ("open, all decoded", 2**40, 5 if quick else 5.5),
+            ("open, names and sizes", 0, 6 if quick else 7),
+        ):
+            sizes, found = tens(4, high), []
+            for size in sizes:
+                file = f"{folder}/{size}.parquet"
+                writer = pq.ParquetWriter(file, pa.schema({"image": pa.binary()}))
+                for start in range(0, size, 10_000):
+                    writer.write_table(
+                        pa.table({"image": [picture.getvalue()] * min(10_000, size - start)}), 10_000
+                    )
+                writer.close()
+                found.append(alone("open", file, scan_bytes))
+                os.remove(file)
+            told(name, sizes, [each["cpu"] for each in found], "s")
+            print(f"    memory of the largest: {found[-1]['peak']:.0f} MB")
+
+
+def ranks_part(quick: bool) -> None:
+    costs = {}
+    for world in (1, 2, 4):
+        with tempfile.TemporaryDirectory() as folder:
+            start(world, step_cost, world, folder, 3 if quick else 6)
+            each = [float(Path(f"{folder}/cpu-{rank}").read_text()) for rank in range(world)]
+        costs[world] = sum(each)
+        print(
+            f"  {world} processes: {costs[world]:.3f} s of CPU time a step, {costs[world] / costs[1]:.2f} times that of one"
+        )
+
+
+def step_cost(rank: int, world: int, folder: str, steps: int) -> None:
+    """Leaves the CPU seconds that this rank takes for a step of the global batch of 256."""
+    torch.set_num_threads(1)
+    meet = f"file://{folder}/meet"
+    dist.init_process_group("gloo", init_method=meet, rank=rank, world_size=world)
+    data = open_data(np.random.default_rng(0).integers(0, 256, (1024, 32, 32, 3), dtype=np.uint8))
+    told = {"backbone": "resnet8-w16", "batch_size": 256, "epochs": 100, "workers": 1}
+    settings = resolve("simclr", "noise", told)
+    known = described(data, settings, None, False)
+    trainer, stream = prepare(settings, data, known, torch.device("cpu"), torch.float32, ranks=join())
+    batches = stream.batches(0, steps + 2)
+    for _ in range(2):
+        trainer.train_step(next(batches))
+    begun = time.process_time()
+    for _ in range(steps):
+        trainer.train_step(next(batches))
+    Path(f"{folder}/cpu-{rank}").write_text(str((time.process_time() - begun) / steps))
+    trainer.ranks.wait()
+    dist.destroy_process_group()
+
+
+ALONE: dict[str, Callable[..., Callable[[], object]]] = {
+    "loss": lambda size: loss(int(size)),
+    "open": lambda path, scan_bytes: opened(path, int(scan_bytes)),
+}
+PARTS = {"time": time_part, "memory": memory_part, "open": open_part, "ranks": ranks_part}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--part", choices=PARTS)
+    parser.add_argument("--alone", nargs="+", help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.alone:
+        call = ALONE[given.alone[0]](*given.alone[1:])
+        before, begun = held(), time.process_time()
+        call()
+        print(json.dumps({"cpu": time.process_time() - begun, "peak": held() - before}))
+        return
+    for name, part in PARTS.items():
+        if given.part in (None, name):
+            print(name)
+            part(given.quick)
 
 
 if __name__ == "__main__":

@@ -34,15 +34,12 @@ def main() -> None:
     worlds = [int(count) for count in given.ranks.split(",")]
     print(f"{given.steps} steps of {given.batch}, {precision}, lr {given.lr or 'of the cases'}")
     print("| | ranks | loss | first gradient | a weight |" + (" run again |" if given.again else ""))
-    for name in given.cases.split(","):
-        for world in worlds:
+    for world in worlds:
+        cases = {}
+        for name in given.cases.split(","):
             sized = {} if given.size is None or name == "cpc" else {"image_size": given.size}
-            cases = {name: {**CASES[name], **other, **sized}}
-            found = compare(world, cases, given.steps, precision, given.batch, given.again)[name]
-            print(
-                f"| {name} | {world} | " + " | ".join(f"{value:.0e}" for value in found.values()) + " |",
-                flush=True,
-            )
+            cases[name] = {**CASES[name], **other, **sized}
+        compare(world, cases, given.steps, precision, given.batch, given.again, tell=True)
 
 
 if __name__ == "__main__":

@@ -14,9 +14,11 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any, Literal
 
+import numpy as np
 import torch
 from jaxtyping import Int
 from torch import Tensor
+from torch.utils._pytree import tree_map
 from torch.utils.checkpoint import checkpoint
 
 from nearfar.batch_norm import synchronised
@@ -24,12 +26,13 @@ from nearfar.buffers import BufferUpdates, deferred_buffers
 from nearfar.ranks import ALONE, Ranks, Rows
 from nearfar.types import Batch, Encoded, Encoders, Supervision
 
-Statistics = Literal["synchronised", "per-rank"]
+Statistics = Literal["synchronised", "per-rank", "shuffled"]
 
 
 @dataclass(frozen=True)
 class Encoding:
-    """How a method encodes. `chunk`: instances at a time; `batch_norm`: over whose rows its statistics are taken."""
+    """How a method encodes. `chunk`: instances at a time; `batch_norm`: over whose rows its statistics are taken: those of all ranks, of
+    each, or of each after keys have changed places among them."""
 
     ranks: Ranks = ALONE
     batch_norm: Statistics = "synchronised"
@@ -40,10 +43,17 @@ class Encoding:
     ) -> tuple[Encoded, BufferUpdates]:
         """Embeddings of the views asked for, and what is to become of the networks' buffers."""
         shared = self.ranks.several and self.batch_norm == "synchronised"
+        shuffles = (
+            self.ranks.several and self.batch_norm == "shuffled" and getattr(encoders, "training", True)
+        )
+        seed = torch.initial_seed()  # of this step, and the same on all ranks
 
         def encoded(part: Batch, views: Any) -> tuple[Encoded, BufferUpdates]:
+            part = replace(part, views=views)
             with deferred_buffers(encoders) as moved, synchronised(shared):
-                return encoders.encode(replace(part, views=views), anchors, keys), moved
+                if shuffles:
+                    return shuffled(encoders, part, anchors, keys, self.ranks, seed), moved
+                return encoders.encode(part, anchors, keys), moved
 
         with self.ranks.own_randomness():
             parts = [batch] if self.chunk is None else chunks(batch, self.chunk)
@@ -55,6 +65,23 @@ class Encoding:
 
 
 PLAIN = Encoding()
+
+
+def shuffled(
+    encoders: Encoders, batch: Batch, anchors: Sequence[int], keys: Sequence[int], ranks: Ranks, seed: int
+) -> Encoded:
+    """Anchors where they are, keys by whichever rank a permutation of all instances sends them to, and back (He et al. 2020, sec. 3.3): no
+    rank's statistics tell whose key is whose. For encoders whose keys have a network of their own and no gradient."""
+    asked = encoders.encode(batch, anchors, ())
+    rows = ranks.rows(len(batch.index), batch.index.device)
+    places = torch.from_numpy(np.random.default_rng([seed % 2**64, rows.total]).permutation(rows.total))
+    back = torch.argsort(places)[rows.part].to(batch.index.device)
+    mine = places[rows.part].to(batch.index.device)
+    with torch.no_grad():
+        views = tree_map(lambda tensor: rows.everyones(tensor)[mine], batch.views)
+        known = encoders.encode(replace(batch, views=views), (), keys)
+        own = {key: rows.everyones(made)[back] for key, made in known.keys.items()}
+    return replace(asked, keys=own)
 
 
 def chunks(batch: Batch, size: int) -> list[Batch]:

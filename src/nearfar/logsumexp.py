@@ -1,9 +1,13 @@
-"""log sum e^(u . v) over the candidates that count, a tile of anchors at a time, its gradient written out.
+"""log sum e^(u . v) over the candidates that count, a part at a time, its gradient written out.
 
 Any critic can be streamed through activation checkpointing (see `scores`); most are inner products, and for these the
 backward pass is known: with p the softmax over an anchor's candidates and g what comes from above, the anchor's gradient
-is g (p V) and a candidate's is the sum of g p u. So a tile is scored again, turned into p where it lies, and multiplied
+is g (p V) and a candidate's is the sum of g p u. So a part is scored again, turned into p where it lies, and multiplied
 twice: no graph, no mask of its size, one buffer.
+
+Where all candidates count, parts are blocks of anchors and candidates that stay in a core's cache, and sums over blocks are kept with
+their running maximum (Milakov and Gimelshein 2018). Candidates without gradient (a queue, a bank) need no second pass: p V is summed
+up beside the sum itself. Where a selection looks at all candidates of an anchor, a part is a tile of anchors.
 """
 
 from collections.abc import Callable, Iterator
@@ -31,6 +35,11 @@ def matches(
     return rows, columns[by_row]
 
 
+HIGH, BLOCK = (
+    256,
+    2**17,
+)  # anchors, and scores, of a block, for each thread: half a megabyte in float32, which a core's cache holds
+
 Kept = Callable[
     [Tensor, Tensor, Tensor], Tensor
 ]  # (scores, which are offered, places of the anchors) -> which count
@@ -52,16 +61,14 @@ class InnerLogSumExp(torch.autograd.Function):
         tile: int,
         kept: Kept | None = None,
     ) -> tuple[Float[Tensor, "anchor"], Float[Tensor, "anchor"]]:
-        found, count = anchors.new_empty(len(anchors)), anchors.new_empty(len(anchors))
-        ctx.tile, ctx.ends, ctx.kept = tile, _ends(rows, len(anchors), tile), kept
-        for start, scores, _ in _tiles(anchors, keys, bias, rows, columns, tile, ctx.ends, kept):
-            part = slice(start, start + tile)
-            if kept is not None:
-                count[part] = len(keys) - scores.isneginf().sum(dim=1)
-            # where nobody counts the highest is -inf, and -inf less itself would be no number
-            top = scores.amax(dim=1).nan_to_num_(neginf=0.0)
-            found[part] = scores.sub_(top[:, None]).exp_().sum(dim=1).log_().add_(top)
-        ctx.save_for_backward(anchors, keys, bias, rows, columns, found)
+        count = anchors.new_empty(len(anchors))
+        ctx.tile, ctx.kept, mean = tile, kept, anchors.new_empty(0)
+        if kept is None:
+            known = not ctx.needs_input_grad[1] and ctx.needs_input_grad[0]
+            found, mean = _summed(anchors, keys, bias, rows, columns, tile, known)
+        else:
+            found = _kept_sum(anchors, keys, bias, rows, columns, tile, kept, count)
+        ctx.save_for_backward(anchors, keys, bias, rows, columns, found, mean)
         ctx.mark_non_differentiable(count)
         return found, count
 
@@ -71,46 +78,115 @@ class InnerLogSumExp(torch.autograd.Function):
             raise RuntimeError(
                 "streamed inner products have no second derivative; score them with nf.dense_scores"
             )
-        anchors, keys, bias, rows, columns, found = ctx.saved_tensors
+        anchors, keys, bias, rows, columns, found, mean = ctx.saved_tensors
+        nothing = (None,) * 5
+        if len(mean):
+            return mean * above[:, None], None, *nothing
         level = found.nan_to_num(neginf=0.0)
-        to_anchors = torch.empty_like(anchors) if ctx.needs_input_grad[0] else None
+        to_anchors = torch.zeros_like(anchors) if ctx.needs_input_grad[0] else None
         to_keys = torch.zeros_like(keys) if ctx.needs_input_grad[1] else None
-        for start, scores, block in _tiles(anchors, keys, bias, rows, columns, ctx.tile, ctx.ends, ctx.kept):
-            part = slice(start, start + ctx.tile)
-            shares = scores.sub_(level[part, None]).exp_().mul_(above[part, None])
+        pairs = (rows, columns, ctx.tile)
+        parts = (
+            _blocks(anchors, keys, bias, *pairs)
+            if ctx.kept is None
+            else _tiles(anchors, keys, bias, *pairs, ctx.kept)
+        )
+        for one, other, scores in parts:
+            shares = scores.sub_(level[one, None]).exp_().mul_(above[one, None])
             if to_anchors is not None:
-                torch.mm(shares, keys, out=to_anchors[part])
+                to_anchors[one].addmm_(shares, keys[other])
             if to_keys is not None:
-                to_keys.addmm_(shares.T, block)
-        return to_anchors, to_keys, None, None, None, None, None
+                to_keys[other].addmm_(shares.T, anchors[one])
+        return to_anchors, to_keys, *nothing
 
 
-def _ends(rows: Tensor, anchors: int, tile: int) -> list[int]:
-    """How many of the left-out pairs lie before the end of each tile."""
-    starts = torch.arange(0, anchors, tile, device=rows.device)
-    return torch.searchsorted(rows, starts + tile).tolist()
+def _summed(
+    anchors: Tensor, keys: Tensor, bias: Tensor, rows: Tensor, columns: Tensor, tile: int, known: bool
+) -> tuple[Float[Tensor, "anchor"], Float[Tensor, "anchor dim"]]:
+    """log-sum-exp over all candidates, block by block, and, if `known`, their mean weighted by e^score."""
+    top = anchors.new_full((len(anchors),), -torch.inf)
+    total = torch.zeros_like(top)
+    mean = torch.zeros_like(anchors) if known else anchors.new_empty(0)
+    for one, other, scores in _blocks(anchors, keys, bias, rows, columns, tile):
+        highest = torch.maximum(top[one], scores.amax(dim=1))
+        # where nobody counts the highest is -inf, and -inf less itself would be no number
+        level = highest.nan_to_num(neginf=0.0)
+        before = (top[one] - level).exp_()
+        scores.sub_(level[:, None]).exp_()
+        total[one].mul_(before).add_(scores.sum(dim=1))
+        if known:
+            mean[one].mul_(before[:, None]).addmm_(scores, keys[other])
+        top[one] = highest
+    if known:
+        mean.div_(total.clamp_min(torch.finfo(total.dtype).tiny)[:, None])
+    return total.log_().add_(top.nan_to_num_(neginf=0.0)), mean
 
 
-def _tiles(
+def _kept_sum(
     anchors: Tensor,
     keys: Tensor,
     bias: Tensor,
     rows: Tensor,
     columns: Tensor,
     tile: int,
-    ends: list[int],
-    kept: Kept | None,
-) -> Iterator[tuple[int, Tensor, Tensor]]:
-    """Each tile's first row, its scores in one buffer that the next tile takes over, and its anchors."""
+    kept: Kept,
+    count: Tensor,
+) -> Float[Tensor, "anchor"]:
+    """log-sum-exp over the candidates that a selection keeps; how many they are is written to `count`."""
+    found = anchors.new_empty(len(anchors))
+    for part, _, scores in _tiles(anchors, keys, bias, rows, columns, tile, kept):
+        count[part] = len(keys) - scores.isneginf().sum(dim=1)
+        top = scores.amax(dim=1).nan_to_num_(neginf=0.0)
+        found[part] = scores.sub_(top[:, None]).exp_().sum(dim=1).log_().add_(top)
+    return found
+
+
+Part = tuple[slice, slice, Tensor]  # of the anchors, of the candidates, and their scores
+
+
+def _blocks(
+    anchors: Tensor, keys: Tensor, bias: Tensor, rows: Tensor, columns: Tensor, tile: int
+) -> Iterator[Part]:
+    """Scores of blocks of anchors and candidates, in one buffer that the next block takes over."""
+    cpu = anchors.device.type == "cpu"  # where no tile is as small as what the cache holds
+    high = max(1, min(HIGH if cpu else tile, len(anchors)))
+    wide = max(1, BLOCK * torch.get_num_threads() // high) if cpu else len(keys)
+    buffer = keys.new_empty(high * min(wide, len(keys)))
+    across = max(1, -(-len(keys) // wide))
+    # the left-out pairs, sorted by the block they are in
+    block = rows.div(high, rounding_mode="floor") * across + columns.div(wide, rounding_mode="floor")
+    block, order = block.sort()
+    rows, columns = rows[order], columns[order]
+    count = -(-len(anchors) // high) * across
+    ends = torch.searchsorted(block, torch.arange(count, device=block.device), right=True).tolist()
+    before = number = 0
+    for start in range(0, len(anchors), high):
+        own = anchors[start : start + high]
+        for left in range(0, len(keys), wide):
+            other = keys[left : left + wide]
+            scores = buffer[: len(own) * len(other)].view(len(own), len(other))
+            with torch.autocast(anchors.device.type, enabled=False):
+                torch.addmm(bias[left : left + wide], own, other.T, out=scores)
+            end = ends[number]
+            if end > before:
+                scores[rows[before:end] - start, columns[before:end] - left] = -torch.inf
+            before, number = end, number + 1
+            yield slice(start, start + len(own)), slice(left, left + len(other)), scores
+
+
+def _tiles(
+    anchors: Tensor, keys: Tensor, bias: Tensor, rows: Tensor, columns: Tensor, tile: int, kept: Kept
+) -> Iterator[Part]:
+    """Scores of a tile of anchors with all candidates, of which those that do not count are -inf, in one buffer."""
     buffer = keys.new_empty(min(tile, len(anchors)), len(keys))
+    starts = torch.arange(0, len(anchors), tile, device=rows.device)
     before = 0
-    for start, end in zip(range(0, len(anchors), tile), ends, strict=True):
+    for start, end in zip(starts.tolist(), torch.searchsorted(rows, starts + tile).tolist(), strict=True):
         block = anchors[start : start + tile]
         with torch.autocast(anchors.device.type, enabled=False):
             scores = torch.addmm(bias, block, keys.T, out=buffer[: len(block)])
         scores[rows[before:end] - start, columns[before:end]] = -torch.inf
         before = end
-        if kept is not None:
-            places = torch.arange(start, start + len(block), device=scores.device)
-            scores.masked_fill_(~kept(scores, ~scores.isneginf(), places), -torch.inf)
-        yield start, scores, block
+        places = torch.arange(start, start + len(block), device=scores.device)
+        scores.masked_fill_(~kept(scores, ~scores.isneginf(), places), -torch.inf)
+        yield slice(start, start + len(block)), slice(0, len(keys)), scores

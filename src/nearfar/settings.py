@@ -111,8 +111,9 @@ class Settings(BaseModel):
         gt=0,
         description="what the process may take, written 2GB or 800MB: encode_chunk is chosen for it; none: what is free",
     )
-    batch_norm: Literal["synchronised", "per-rank"] = Field(
-        "synchronised", description="with several processes: over the batch of all, or of each"
+    batch_norm: Literal["synchronised", "per-rank", "shuffled"] = Field(
+        "synchronised",
+        description="with several processes: over the batch of all, of each, or of each with keys shuffled among them (MoCo)",
     )
     sharding: Literal["none", "fsdp"] = Field(
         "none", description="with several processes: each holds all weights, or a part of each (FSDP2)"

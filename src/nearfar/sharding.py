@@ -26,7 +26,7 @@ def shard(encoders: nn.Module, ranks: Ranks, device: torch.device) -> None:
 
     ranks.copy_first(list(encoders.state_dict().values()))
     mesh = init_device_mesh(device.type, (ranks.world,))
-    encoders.to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]  # FSDP2 takes no other
+    encoders.to(memory_format=torch.contiguous_format)  # FSDP2 takes no other
     for child in encoders.children():
         for unit in list(units(child)):
             fully_shard(unit, mesh=mesh, reshard_after_forward=True)

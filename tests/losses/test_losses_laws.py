@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import nearfar as nf
+from nearfar import logsumexp
 from nearfar.errors import UserError
 from nearfar.losses import (
     ClipLoss,
@@ -25,6 +26,7 @@ from nearfar.losses import (
     SupConLoss,
     TripletMarginLoss,
     scoring,
+    symmetric,
 )
 from nearfar.losses.both_ways import BothLogSumExp
 
@@ -111,6 +113,7 @@ class _Largest(TorchDispatchMode):
 def test_a_large_batch_never_holds_the_matrix(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Forward and backward at n = 300 with tiles of 32 rows: nothing larger than a tile of 32 x 2n."""
     monkeypatch.setattr(scoring, "WHOLE_CPU", 1)
+    monkeypatch.setattr(logsumexp, "HIGH", 32)
     n, largest = 300, _Largest()
     torch.manual_seed(0)
     a, k = (torch.randn(n, 8, requires_grad=True) for _ in range(2))
@@ -235,3 +238,67 @@ def test_both_directions_from_one_matrix_are_two_log_sum_exps(tile: int) -> None
             first = gradients
     torch.testing.assert_close(ours, theirs)
     torch.testing.assert_close(first, gradients)
+
+
+@pytest.mark.parametrize("side", [3, 7, 64])
+def test_a_symmetric_log_sum_exp_is_that_of_the_matrix(side: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Value and gradient of log sum_{j != i} e^(z_i . z_j), by blocks that do not divide the rows and by one matrix."""
+    monkeypatch.setattr(symmetric, "SIDE", side)
+    torch.manual_seed(0)
+    rows = torch.nn.functional.normalize(torch.randn(23, 4, dtype=torch.float64), dim=1) * 5**0.5
+    weights = torch.randn(23, dtype=torch.float64)
+
+    def found(function: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:
+        z = rows.clone().requires_grad_()
+        value = function(z)
+        return value.detach(), torch.autograd.grad(value @ weights, z)[0]
+
+    ours = found(lambda z: symmetric.SymmetricLogSumExp.apply(z, 5.0))
+    theirs = found(lambda z: (z @ z.T).fill_diagonal_(-torch.inf).logsumexp(dim=1))
+    for one, other in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-12)
+
+
+def test_ntxent_of_many_rows_is_that_of_few(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By symmetric blocks, and below that size by one matrix; a temperature too low for blocks goes another way."""
+    torch.manual_seed(0)
+    pairs = [torch.randn(40, 6, dtype=torch.float64, requires_grad=True) for _ in range(2)]
+    for temperature in (0.1, 0.02):
+        results = []
+        for whole in (2**21, 16):
+            monkeypatch.setattr("nearfar.losses.pairs.WHOLE_CPU", whole)
+            value = NTXentLoss(temperature)(*pairs)
+            results.append([value.detach(), *torch.autograd.grad(value, pairs)])
+        for one, other in zip(*results, strict=True):
+            torch.testing.assert_close(one, other, rtol=1e-11, atol=1e-12)
+
+
+@pytest.mark.parametrize("grown", [True, False])
+@pytest.mark.parametrize("block", [1, 30, 2**17])
+def test_blocks_of_a_log_sum_exp_are_those_of_the_matrix(
+    block: int, grown: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Value and gradient against one matrix with the left-out pairs at -inf: blocks that divide nothing, scores of some hundreds, an anchor
+    for whom nobody counts, keys with gradient and without."""
+    monkeypatch.setattr(logsumexp, "HIGH", 4)
+    monkeypatch.setattr(logsumexp, "BLOCK", block)
+    torch.manual_seed(0)
+    anchors, keys = 9 * torch.randn(11, 5, dtype=torch.float64), 9 * torch.randn(17, 5, dtype=torch.float64)
+    left_out = torch.rand(11, 17) < 0.3
+    left_out[6] = True
+    rows, columns = left_out.nonzero(as_tuple=True)
+    weights = torch.randn(11, dtype=torch.float64)
+    weights[6] = 0.0
+
+    def found(function: Callable[[Tensor, Tensor], Tensor]) -> list[Tensor]:
+        own, others = anchors.clone().requires_grad_(), keys.clone().requires_grad_(grown)
+        value = function(own, others)
+        counted = value.masked_fill(value.isneginf(), 0.0) @ weights
+        return [value.detach(), *torch.autograd.grad(counted, [own, others] if grown else [own])]
+
+    zero = torch.zeros(17, dtype=torch.float64)
+    ours = found(lambda u, v: logsumexp.InnerLogSumExp.apply(u, v, zero, rows, columns, 4, None)[0])
+    theirs = found(lambda u, v: (u @ v.T).masked_fill(left_out, -torch.inf).logsumexp(dim=1))
+    assert bool(ours[0][6].isneginf())
+    for one, other in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(one, other.nan_to_num(0.0, neginf=-torch.inf), rtol=1e-11, atol=1e-12)

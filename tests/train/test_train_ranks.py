@@ -19,12 +19,16 @@ import pytest
 import safetensors.torch
 import torch
 from PIL import Image
+from torch import nn
 
 from nearfar.cli import main
+from nearfar.encoders import Momentum
+from nearfar.encoding import Encoding
 from nearfar.evaluate.knn import ranked_classes
 from nearfar.ranks import ALONE, join, launched, leave
 from nearfar.run import checkpoints
 from nearfar.train.equality import CASES, compare, make_data, start
+from nearfar.types import Batch
 
 # in float64 rounding is 1e-16 of numbers up to some 10, in sums of some thousands, over a few steps
 ROUNDING = 1e-11
@@ -168,6 +172,53 @@ def test_nearest_neighbours_are_those_of_one_process(tmp_path: Path) -> None:
     for rank in range(2):
         said = json.loads((tmp_path / f"neighbours-{rank}").read_text())
         assert said == [{"rank": 0, "equal": True}, {"rank": 1, "equal": True}]
+
+
+def shuffle_keys(rank: int, port: int, folder: str) -> None:
+    """As one of two ranks: keys under `batch_norm=shuffled`, beside what the slow network makes of each half of the permuted batch."""
+    os.environ.update(RANK=str(rank), WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
+    torch.set_num_threads(1)
+    torch.manual_seed(3)
+    ranks, net = join(), nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3)).double()
+    encoders = Momentum(net)
+    views = torch.randn(2, 12, 4, dtype=torch.float64)
+    mine = slice(6 * rank, 6 * rank + 6)
+    batch = Batch((views[0][mine], views[1][mine]), torch.arange(12)[mine])
+    seed, found = torch.initial_seed(), {}
+    for kind, chunk in (("shuffled", None), ("shuffled", 3), ("per-rank", None)):
+        encoded, _ = Encoding(ranks, kind, chunk).encode(encoders, batch, (0,), (1,))
+        found[f"{kind} {chunk}"] = encoded
+    order = torch.from_numpy(np.random.default_rng([seed % 2**64, 12]).permutation(12))
+    expected = torch.empty(12, 3, dtype=torch.float64)
+    for half in order.split(6):
+        expected[half] = encoders.slow(views[1][half]).detach()
+    own = torch.nn.functional.batch_norm(net[0](views[0][mine]), None, None, training=True)
+    whole = found["shuffled None"]
+    Path(f"{folder}/shuffled-{rank}").write_text(
+        json.dumps(
+            {
+                "keys": torch.allclose(whole.keys[1], expected[mine], atol=1e-12),
+                "anchors": torch.allclose(whole.anchors[0], own, atol=1e-12),
+                "another": not torch.allclose(whole.keys[1], found["per-rank None"].keys[1]),
+                "in parts": list(found["shuffled 3"].keys[1].shape) == [6, 3],
+                "no gradient": not whole.keys[1].requires_grad and whole.anchors[0].requires_grad,
+            }
+        )
+    )
+    leave()
+
+
+def test_keys_may_be_shuffled_among_ranks(
+    tmp_path: Path, data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """He et al. 2020, sec. 3.3, against the slow network applied to each rank's half of the permuted batch."""
+    start(2, shuffle_keys, free_port(), str(tmp_path))
+    for rank in range(2):
+        said = json.loads((tmp_path / f"shuffled-{rank}").read_text())
+        assert all(said.values()), said
+    refused = ["pretrain", "simclr", str(data), "--out", str(tmp_path / "bad"), "batch_size=16"]
+    assert main([*refused, "batch_norm=shuffled"]) == 2
+    assert "batch_norm was shuffled" in capsys.readouterr().err
 
 
 def picture_folder(folder: Path, count: int) -> Path:

@@ -14,28 +14,20 @@ from torch import Tensor, nn
 from nearfar import losses
 from nearfar.bench.losses import differentiated, scaled
 from nearfar.bench.peers import Step, peer
-from nearfar.bounds import InfoNCE
-from nearfar.critics import Cosine
-from nearfar.encoders import Shared, backbone
+from nearfar.buffers import apply
+from nearfar.encoders import as_encoders, backbone
 from nearfar.encoding import Encoding
-from nearfar.method import Method
-from nearfar.negatives import InBatch
-from nearfar.selections import Everyone
 from nearfar.types import Batch
 
 CHUNK, SCALE = 32, 20.0  # sentence-transformers' defaults
 WORLD = 2
 
 
-class _Embedder(nn.Module):
+class _Embedder(nn.Sequential):
     """A network as sentence-transformers calls one."""
 
-    def __init__(self, network: nn.Module) -> None:
-        super().__init__()
-        self.network = network
-
     def forward(self, features: dict[str, Tensor]) -> dict[str, Tensor]:
-        return {"sentence_embedding": self.network(features["pixel_values"])}
+        return {"sentence_embedding": self[0](features["pixel_values"])}
 
 
 def _pictures(batch: int) -> tuple[nn.Module, list[Tensor]]:
@@ -47,15 +39,14 @@ def _pictures(batch: int) -> tuple[nn.Module, list[Tensor]]:
 def our_cached_step(batch: int, chunk: int | None = CHUNK) -> Step:
     """Each picture of one set contrasted with all of the other, encoded `chunk` at a time (`encode_chunk`)."""
     network, pictures = _pictures(batch)
-    parts = (Shared(network), Cosine(1 / SCALE), InBatch("one"), Everyone(), InfoNCE())
-    method = Method(*parts, symmetric=False, encoding=Encoding(chunk=chunk))
-    shown = Batch(tuple(pictures), torch.arange(batch))
+    encoders, encoding = as_encoders(network), Encoding(chunk=chunk)
+    shown, loss = Batch(tuple(pictures), torch.arange(batch)), losses.MultipleNegativesRankingLoss(SCALE)
 
     def step() -> None:
-        method.zero_grad()
-        outcome = method(shown)
-        outcome.loss.backward()
-        method.advance(outcome)
+        network.zero_grad()
+        encoded, moved = encoding.encode(encoders, shown, (0,), (1,))
+        loss(encoded.anchors[0], encoded.keys[1]).backward()
+        apply(moved)
 
     return step
 

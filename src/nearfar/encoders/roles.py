@@ -110,6 +110,7 @@ class Momentum(ViewEncoder, nn.Module):
     equation: ClassVar[str] = (
         "u = h(x), v = h'(x'): h' follows h, weights w' <- c w' + (1 - c) w, c = {momentum}"
     )
+    own_key_network: ClassVar[bool] = True  # which no gradient reaches: keys may be made elsewhere
 
     def __init__(
         self, network: nn.Module, momentum: Value = 0.99, *, predictor: nn.Module | None = None

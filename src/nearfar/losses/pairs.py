@@ -10,10 +10,20 @@ from torch import Tensor, nn
 from nearfar.bounds.infonce import log_share
 from nearfar.errors import UserError
 from nearfar.losses.both_ways import BothLogSumExp
-from nearfar.losses.scoring import check_paired, negatives, positive_number, rows_at_once, unit
+from nearfar.losses.scoring import (
+    WHOLE_CPU,
+    check_paired,
+    negatives,
+    positive_number,
+    rows_at_once,
+    unit,
+)
 from nearfar.losses.sigmoid import SoftplusSum
+from nearfar.losses.symmetric import SymmetricLogSumExp
 from nearfar.ranks import Rows
 from nearfar.scores import UNKNOWN
+
+SPREAD = 40.0  # scores are within this of 0: e^-80 is the smallest power, which float32 has
 
 
 def log_shares(
@@ -49,12 +59,21 @@ class NTXentLoss(nn.Module):
         with torch.autocast(z0.device.type, enabled=False):
             z0, z1 = map(unit, check_paired(z0=z0, z1=z1))
             rows = Rows.of(len(z0), z0.device, self.gather_distributed)
+            if len(rows.sizes) == 1 and self._symmetric(z0):
+                both = torch.cat([z0, z1]) * self.temperature**-0.5
+                positive = (z0 * z1).sum(dim=1).repeat(2) / self.temperature
+                return (SymmetricLogSumExp.apply(both, 1 / self.temperature) - positive).mean()
             keys = torch.cat([rows.everyones(z0), rows.everyones(z1)])
             anchors = torch.cat([z0, z1]) / self.temperature
             own = rows.own(z0.device).repeat(2)
             others = negatives(anchors, keys, own, torch.arange(rows.total, device=z0.device).repeat(2))
             positive = (anchors * torch.cat([z1, z0])).sum(dim=1)
             return -rows.mean(log_share(positive, others.logsumexp())) / 2
+
+    def _symmetric(self, rows: Tensor) -> bool:
+        """Whether many rows of one process are contrasted on a CPU, at a temperature for which e^(2 / temperature) is a number."""
+        many = (2 * len(rows)) ** 2 > WHOLE_CPU
+        return many and rows.device.type == "cpu" and 1 / self.temperature <= SPREAD
 
 
 class FeaturesLoss(nn.Module):

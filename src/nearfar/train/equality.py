@@ -84,14 +84,15 @@ def compare(
     precision: torch.dtype = torch.float64,
     batch_size: int | None = None,
     again: bool = False,
+    tell: bool = False,
 ) -> dict[str, dict[str, float]]:
     """For each case the largest difference in loss, the relative one of the gradient and the largest of a weight, between one process
     and `world` of them, which are started on this machine; with `again` also the largest difference of anything between two runs of
-    the `world`."""
+    the `world`. `tell`: print each as it is found."""
     with tempfile.TemporaryDirectory() as folder:
         batch_size = batch_size or world * PER_RANK
         make_data(Path(folder), max(INSTANCES, 2 * batch_size))
-        start(world, _one, world, folder, dict(cases), steps, precision, batch_size, again)
+        start(world, _one, world, folder, dict(cases), steps, precision, batch_size, again, tell)
         return json.loads((Path(folder) / "found.json").read_text())
 
 
@@ -113,6 +114,7 @@ def _one(
     precision: torch.dtype,
     batch_size: int,
     again: bool,
+    tell: bool,
 ) -> None:
     torch.set_num_threads(1)
     dist.init_process_group(
@@ -127,6 +129,9 @@ def _one(
             found[name] = together.differences(alone)
             if rerun is not None:
                 found[name]["rerun_difference"] = max(together.differences(rerun).values())
+            if tell:
+                said = " | ".join(f"{value:.0e}" for value in found[name].values())
+                print(f"| {name} | {world} | {said} |", flush=True)
     if ranks.first:
         (Path(folder) / "found.json").write_text(json.dumps(found))
     ranks.wait()

@@ -72,6 +72,11 @@ def prepare(
     )
     method = fresh_method(settings, known, objects)
     check_teacher(method.encoders, known)
+    if settings.batch_norm == "shuffled" and not getattr(method.encoders, "own_key_network", False):
+        raise UserError(
+            "batch_norm was shuffled, which is for keys of a network of their own (encoders=momentum, as in moco and byol); "
+            "use synchronised, or per-rank"
+        )
     method.encoding = Encoding(ranks, settings.batch_norm, settings.encode_chunk)
     for part in method.modules():
         if isinstance(part, Grouping):
