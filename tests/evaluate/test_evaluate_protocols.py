@@ -12,16 +12,20 @@ from sklearn.datasets import load_digits
 from torch import nn
 
 import nearfar as nf
+from nearfar import UserError
+from nearfar.encoders.prototypes import Prototypes
 from nearfar.estimate.labels import infonce_of_labels, label_information
 from nearfar.evaluate import Labelled, Options, scores, table
 from nearfar.evaluate.few import few_shot, fractions
 from nearfar.evaluate.figures import classified, over_draws, with_all_intervals
+from nearfar.evaluate.finetune import start_from_probe
 from nearfar.evaluate.linear import fit_chosen, linear
 from nearfar.evaluate.mlp import mlp
 from nearfar.evaluate.probabilities import calibration, expected_calibration_error, information
+from nearfar.evaluate.run import Asked
 from nearfar.evaluate.structure import clustering, retrieval
 from nearfar.intervals import wilson
-from nearfar.run.features import encoder_digest
+from nearfar.run.features import encoder_digest, features
 from nearfar.splits import drawn
 
 OPTIONS = Options(draws=2, episodes=40, labels=(0.05, 3), shots=(1,))
@@ -263,11 +267,33 @@ def test_frozen_means_frozen(run: nf.Run, monkeypatch: pytest.MonkeyPatch) -> No
     assert len(table(result).splitlines()) > 30
 
 
+def test_some_baselines_alone(run: nf.Run) -> None:
+    assert set(nf.evaluate(run, protocols=["knn"], baselines=["untrained"])["baselines"]) == {"untrained"}
+    with pytest.raises(UserError, match="--baselines was 'noise'; expected pixels, untrained"):
+        nf.evaluate(run, protocols=["knn"], baselines=["noise"])
+
+
 def test_fine_tuning_learns_what_it_is_given(run: nf.Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("nearfar.evaluate.finetune.LEAST_STEPS", 40)
     found = nf.evaluate(run, protocols=["finetune"], epochs=4, batch_size=32, lr=(1e-6, 3e-3))
     assert found["finetune"]["top1"] > 0.8
     assert found["finetune"]["lr"] == 3e-3, "the rate that does better on the validation fifth"
+
+
+def test_fine_tuning_begins_as_the_linear_probe(run: nf.Run) -> None:
+    """softmax(W' h + b') with the probe's standardisation folded into W' and b'; of classes without labels nothing is known."""
+    asked = Asked(run, None, None, False)
+    fit, ask = asked.split(0).labelled()
+    subject = asked.subject(run.encoder(), fit, ask, True)
+    rows, test = (features(run.encoder(), part.images, subject.plain) for part in (fit, ask))
+    encoders = Prototypes(run.encoder(), dim=rows.shape[1], classes=6)
+    before = encoders.table.weight[4:].clone()
+    start_from_probe(encoders, subject, fit, 0)
+    probe, _ = fit_chosen(rows, fit.labels, seed=0)
+    with torch.no_grad():
+        found = encoders.logits(test)[:, :4].log_softmax(1)
+    torch.testing.assert_close(found, probe.log_probabilities(test), atol=2e-4, rtol=1e-4)
+    assert torch.equal(encoders.table.weight[4:], before)
 
 
 @pytest.mark.parametrize(("channels", "side"), [(1, 16), (3, 24), (1, 8)])

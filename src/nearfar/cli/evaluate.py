@@ -66,12 +66,23 @@ def add(commands: Any) -> None:
         evaluate.add_argument(flag, type=kind, help=meant)
     evaluate.add_argument("--seed", type=int, default=0, help="of splits and draws (default 0)")
     evaluate.add_argument(
+        "--baselines",
+        metavar="NAMES",
+        help="of the baselines these alone, separated by commas: untrained is the encoder's own, pixels (mfcc, …) the raw input (default: all)",
+    )
+    evaluate.add_argument(
         "--no-baselines",
         action="store_true",
         help="leave out the baselines: raw input and the untrained encoder",
     )
     evaluate.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
     evaluate.set_defaults(command=run, several=True)
+
+
+def _baselines(given: argparse.Namespace) -> bool | list[str]:
+    if given.no_baselines or given.baselines is None:
+        return not given.no_baselines
+    return [name.strip() for name in given.baselines.split(",")]
 
 
 def run(given: argparse.Namespace) -> int:
@@ -86,7 +97,7 @@ def run(given: argparse.Namespace) -> int:
             Run.open(given.run, ranks=ranks),
             given.data,
             protocols=[name.strip() for name in given.protocol.split(",")],
-            baselines=not given.no_baselines,
+            baselines=_baselines(given),
             k=given.k,
             temperature=given.temperature,
             train=given.train,

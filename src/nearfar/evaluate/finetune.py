@@ -119,7 +119,7 @@ def _trained(subject: Subject, train: LabelledSet, options: Options, rate: float
     known = subject.known.of(train.images).labelled(int(train.labels.max()) + 1)
     method = fresh_method(settings, known, _own(subject.encoder)).to(subject.device)
     if subject.trained:
-        _start_from_probe(method.encoders, subject, train, seed)
+        start_from_probe(method.encoders, subject, train, seed)
     data = _with_labels(train)
     stream = Stream(data, views_of(settings, known, subject.device), settings.batch_size, seed, workers=1)
     epochs = max(options.epochs, math.ceil(LEAST_STEPS / stream.steps_per_epoch))
@@ -140,7 +140,7 @@ def _trained(subject: Subject, train: LabelledSet, options: Options, rate: float
     return method.eval()
 
 
-def _start_from_probe(encoders: Any, subject: Subject, train: LabelledSet, seed: int) -> None:
+def start_from_probe(encoders: Any, subject: Subject, train: LabelledSet, seed: int) -> None:
     """The classifier begins as the linear probe of the same labels (Kumar et al. 2022): from random weights, its first steps would undo
     features that were learned before."""
     rows = features(encoders.backbone(), train.images, subject.plain, device=subject.device).cpu()

@@ -1,6 +1,6 @@
 """A trained run, judged: features of its frozen encoder under the protocols, beside baselines, written down."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -44,7 +44,7 @@ def evaluate_run(
     run: Run,
     data: Any = None,
     protocols: Sequence[str] = ("knn", "linear"),
-    baselines: bool = False,
+    baselines: bool | Sequence[str] = False,
     k: int = 20,
     temperature: float = 0.07,
     *,
@@ -68,6 +68,7 @@ def evaluate_run(
 
     Other data than the run's may have other channels, sizes and classes: pictures are made grey or coloured as the encoder needs, and
     fitted on another set, its own mean and deviation are taken. `image_size`: the side of a view, if not that of the run.
+    `baselines`: all, none, or the names of some (raw pixels of a large set take longest).
     `features`: "pooled", "map" (before pooling) or "head". `image_column`, `label_column`: of `train` and `data`, where they are tables
     with other names than usual. Further options are those of the protocols (`evaluate.Options`).
 
@@ -213,7 +214,7 @@ class Asked:
 
 
 def _by_protocols(
-    asked: Asked, protocols: Sequence[str], baselines: bool, options: Options
+    asked: Asked, protocols: Sequence[str], baselines: bool | Sequence[str], options: Options
 ) -> dict[str, Any]:
     """What the protocols say of the learned features, and of the baselines' where they are asked for."""
     run, split = asked.run, asked.split(options.seed)
@@ -243,22 +244,34 @@ def _by_protocols(
                 found |= said(network_scores(subject, protocols, told, known), len(ask.labels))
         return found
 
+    kinds = run.modality.baselines(asked.plain) if _any(protocols, PROTOCOLS) else {}
+    beside: dict[str, Any] = {  # of raw features, nothing was fitted to anything
+        **{name: lambda embed=embed: judged(embed, True) for name, embed in kinds.items()},
+        "untrained": lambda: tried(asked.untrained(), False),
+    }
+    wanted = _wanted_baselines(baselines, beside)
     result: dict[str, Any] = {**tried(encoder, True), **split.facts()}
     if asked.unseen is False and hasattr(run, "method") and trains_on_labels(run.method()):
         result["leak"] = (
             f"the encoder was trained on labels of {asked.sets[1].name}, those held out here among them: judge it on other data (--data)"
         )
-    if baselines:
-        kinds = run.modality.baselines(asked.plain) if _any(protocols, PROTOCOLS) else {}
-        result["baselines"] = {
-            **{name: judged(embed, True) for name, embed in kinds.items()},  # nothing was fitted to anything
-            "untrained": tried(asked.untrained(), False),
-        }
+    if wanted:
+        result["baselines"] = {name: beside[name]() for name in wanted}
     return result
 
 
+def _wanted_baselines(asked: bool | Sequence[str], known: Collection[str]) -> list[str]:
+    """All, none or the named ones, in the order of the table; a wrong name is told before any work."""
+    if isinstance(asked, bool):
+        return list(known) if asked else []
+    for name in asked:
+        if name not in known:
+            raise UserError(f"--baselines was {name!r}; expected {', '.join(known)}")
+    return [name for name in known if name in asked]
+
+
 def _without_labels(
-    asked: Asked, protocols: Sequence[str], baselines: bool, options: Options
+    asked: Asked, protocols: Sequence[str], baselines: bool | Sequence[str], options: Options
 ) -> dict[str, Any]:
     """Protocols that look at no label, on the test instances as they are."""
     train, test = asked.sets
@@ -285,7 +298,12 @@ def _any(asked: Sequence[str], known: Mapping[str, Any]) -> bool:
 
 
 def _measured(
-    asked: Asked, name: str, measure: Measure, baselines: bool, seed: int, result: dict[str, Any]
+    asked: Asked,
+    name: str,
+    measure: Measure,
+    baselines: bool | Sequence[str],
+    seed: int,
+    result: dict[str, Any],
 ) -> dict[str, Any]:
     """Adds a measure without labels, taken of `data`, or of the training data themselves where there are none."""
     train, test = asked.sets
