@@ -153,3 +153,15 @@ def test_additivity_says_where_samples_could_not_refute_it() -> None:
     assert sure.telling
     assert unsure.holds
     assert not unsure.telling
+
+
+def test_many_categories_are_read_one_by_one_where_combinations_hardly_recur() -> None:
+    """Twenty bits, of which one is copied with one in twenty wrong: as one category of a million levels they would tell nothing."""
+    x = RNG(22).integers(0, 2, size=(500, 20))
+    y = x[:, 7] ^ (RNG(23).random(500) < 0.05)
+    found = nf.estimate_mi(x, y, baselines=False, folds=3)
+    truth = math.log(2) + 0.05 * math.log(0.05) + 0.95 * math.log(0.95)
+    assert found.nats == pytest.approx(truth, abs=0.12)
+    few = HalfMap.fit(x[:, :3].astype(float), np.full(3, True))(x[:, :3].astype(float))
+    assert few.code is not None
+    assert few.levels == 8
