@@ -5,7 +5,9 @@
     nats        held out + missing, where something was found
 
 A mean over unseen rows is low by the divergence of the truth from the ratio. Two things measure it: halving the rows
-raises it (learning curve), and rows that were learned from look better by as much again (Akaike). How much of each counts, and how
+raises it (learning curve), and rows that were learned from look better by as much again (Akaike). A third is known beforehand: rows of a level that
+training did not see say nothing. The upper end allows besides for what is in no ratio's reach: a share of the estimate, what would not stand out
+from chance in so many columns or levels, and what rows of new levels might tell. How much of each counts, and how
 wide the interval must be, is not derived but measured: benchmarks/mutual_information.py, on problems of known information.
 """
 
@@ -23,6 +25,7 @@ OF_CURVE, OF_FIT = (1.2, 0.6), (0.2, 0.4)
 DOUBT_BELOW, DOUBT_ABOVE = 0.5, 1.1  # standard deviation of what is missing, as a share of it
 UNKNOWN = 0.03  # share of the estimate that no candidate may have found
 HIDDEN = 1.0  # of what could hide in so many columns or levels
+NEW_LEVELS = 1.5  # of what rows of levels never seen might gain, were they learned from like the others
 MOST_UNKNOWN = 0.9  # share of rows with new levels from which no more is made of the others
 LEAST_DOUBT = 0.002  # nats
 
@@ -93,8 +96,8 @@ def reckoned(found: Measured, confidence: float) -> Best:
     nats = held_out + missing
     z = float(norm.ppf((1 + confidence) / 2))
     down = z * math.hypot(error, DOUBT_BELOW * missing, LEAST_DOUBT)
-    share = UNKNOWN * max(0.0, held_out)
-    up = z * math.hypot(error, DOUBT_ABOVE * missing, share, HIDDEN * found.hidden, LEAST_DOUBT)
+    unfound = UNKNOWN * max(0.0, held_out), HIDDEN * found.hidden, NEW_LEVELS * unknown * found.fit
+    up = z * math.hypot(error, DOUBT_ABOVE * missing, *unfound, LEAST_DOUBT)
     # no ratio above the number of pairs can show in so many of them
     highest = 2 * math.log(found.units)
     unseen = float(chi2.ppf(confidence, 1)) / (2 * found.units)

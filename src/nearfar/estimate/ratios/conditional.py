@@ -29,7 +29,7 @@ from nearfar.estimate.ratios.regressions import (
 COARSE_GRID = 512  # of the marginal, which is smooth
 MOST_AVERAGED = 400  # training rows whose conditional densities are averaged
 MOST_CLASSES = 16
-MOST_FEATURES = 16  # beyond, trees see those that say most by themselves
+MOST_FEATURES, OF_MORE = 32, 16  # columns that trees see all of; of more, so many that say most by themselves
 FEWEST_OF_LEVEL = 20
 
 
@@ -218,4 +218,4 @@ def _telling(seen: np.ndarray, code: np.ndarray, levels: int) -> np.ndarray:
         cell = np.searchsorted(np.quantile(column, np.arange(1, 8) / 8), column)
         table = np.bincount(cell * levels + code, minlength=8 * levels).reshape(8, levels) / len(code)
         value.append((table * np.log((table + FLOOR) / (np.outer(table.sum(1), table.sum(0)) + FLOOR))).sum())
-    return np.sort(np.argsort(value)[-MOST_FEATURES:])
+    return np.sort(np.argsort(value)[-OF_MORE:])

@@ -14,6 +14,7 @@ from scipy.special import ndtri
 from nearfar.estimate.samples import Array
 
 FAR = 20.0  # spreads from the middle: with such outliers numbers are read as ranks only
+CROWDED = 1 / 3  # combinations of categories per row from which they hardly recur
 MOST_INDICATORS = 64  # levels beyond which a category is not spread over columns
 
 
@@ -63,25 +64,32 @@ class Ratio(Protocol):
 
 @dataclass(frozen=True)
 class HalfMap:
-    """The map from a side's raw columns to a `Half`, fitted on training rows."""
+    """The map from a side's raw columns to a `Half`, fitted on training rows.
+
+    Several categories are one, each combination a level. Where combinations hardly recur that would say nothing: then each
+    level of each column becomes a number, 0 or 1.
+    """
 
     discrete: np.ndarray
-    sorted: Array  # the continuous columns of the training rows, each in rising order
+    spread: tuple[Float[np.ndarray, "level"], ...]  # levels of each discrete column, if they are numbers
+    sorted: Array  # the numbers of the training rows, each in rising order
     centre: np.ndarray
     scale: np.ndarray
     combinations: Array  # distinct rows of the discrete columns
 
     @staticmethod
     def fit(sample: Array, discrete: np.ndarray) -> "HalfMap":
-        numbers = sample[:, ~discrete]
+        combinations = np.unique(sample[:, discrete], axis=0)
+        crowded = discrete.sum() > 1 and len(combinations) > CROWDED * len(sample)
+        spread = tuple(np.unique(column) for column in sample[:, discrete].T) if crowded else ()
+        numbers = _numbers(sample, discrete, spread)
         centre = np.median(numbers, axis=0)
         low, high = np.quantile(numbers, 0.1, axis=0), np.quantile(numbers, 0.9, axis=0)
         scale = np.where(high > low, high - low, np.where(numbers.std(axis=0) > 0, numbers.std(axis=0), 1.0))
-        combinations = np.unique(sample[:, discrete], axis=0)
-        return HalfMap(discrete, np.sort(numbers, axis=0), centre, scale, combinations)
+        return HalfMap(discrete, spread, np.sort(numbers, axis=0), centre, scale, combinations)
 
     def __call__(self, sample: Array) -> Half:
-        numbers = sample[:, ~self.discrete]
+        numbers = _numbers(sample, self.discrete, self.spread)
         normal = np.column_stack(
             [
                 np.empty((len(sample), 0)),
@@ -89,7 +97,7 @@ class HalfMap:
             ]
         )
         plain = np.clip((numbers - self.centre) / self.scale, -1e6, 1e6)
-        if not self.discrete.any():
+        if self.spread or not self.discrete.any():
             return Half(normal, plain, None, 0)
         return Half(normal, plain, self._codes(sample[:, self.discrete]), len(self.combinations))
 
@@ -99,6 +107,17 @@ class HalfMap:
         code = np.full(number.max() + 1, -1)
         code[number[:known]] = np.arange(known)
         return code[number[known:]]
+
+
+def _numbers(sample: Array, discrete: np.ndarray, spread: tuple[np.ndarray, ...]) -> Array:
+    """The continuous columns, and a column for each level but the first where categories are spread (one in order, if they are many)."""
+    indicators = [
+        (column[:, None] == levels[1:]).astype(float)
+        if len(levels) <= MOST_INDICATORS
+        else np.searchsorted(levels, column)[:, None].astype(float)
+        for column, levels in zip(sample[:, discrete].T, spread, strict=False)
+    ]
+    return np.hstack([sample[:, ~discrete], *indicators])
 
 
 def ranks_to_normal(column: np.ndarray, known: np.ndarray) -> np.ndarray:

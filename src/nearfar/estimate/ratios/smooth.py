@@ -6,6 +6,7 @@ distance to the k-th neighbour for a width is what the nearest-neighbour estimat
 
 import warnings
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from jaxtyping import Float
@@ -77,19 +78,23 @@ class Mixture:
         covariance += LOCAL_ROUND * round_part + RIDGE * np.eye(columns)
         return Mixture(np.full(len(mean), -np.log(len(mean))), mean, covariance, x.numbers, plain)
 
-    def _log_density(self, z: np.ndarray, columns: slice) -> Float[np.ndarray, "row"]:
-        """In some of the columns."""
-        form = _normals(self.mean[:, columns], self.covariance[:, columns, columns])
-        return _log_sum(_squares(z) @ form + self.log_weight)[0]
+    @cached_property
+    def _forms(self) -> tuple[np.ndarray, ...]:
+        """Every part's weight and log density as coefficients of `_squares`: of x, of y, of both."""
+        parts = slice(0, self.split), slice(self.split, None), slice(None)
+        found = tuple(_normals(self.mean[:, k], self.covariance[:, k, k]) for k in parts)
+        for form in found:
+            form[-1] += self.log_weight
+        return found
 
     def _marginals(self, x: Half, y: Half) -> tuple[np.ndarray, np.ndarray]:
-        one = self._log_density(x.chosen(self.plain), slice(0, self.split))
-        return one, self._log_density(y.chosen(self.plain), slice(self.split, None))
+        one, other = (_squares(half.chosen(self.plain)) for half in (x, y))
+        return _log_sum(one @ self._forms[0])[0], _log_sum(other @ self._forms[1])[0]
 
     def pairs(self, x: Half, y: Half) -> np.ndarray:
         p, q = self._marginals(x, y)
         both = np.hstack([x.chosen(self.plain), y.chosen(self.plain)])
-        return self._log_density(both, slice(None)) - p - q
+        return _log_sum(_squares(both) @ self._forms[2])[0] - p - q
 
     def cross(self, x: Half, y: Half) -> np.ndarray:
         p, q = self._marginals(x, y)

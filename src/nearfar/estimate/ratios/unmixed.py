@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Float
 
 from nearfar.estimate.ratios.elliptic import Gaussian
-from nearfar.estimate.ratios.halves import Half, ranks_to_normal
+from nearfar.estimate.ratios.halves import FAR, Half, ranks_to_normal
 from nearfar.estimate.samples import Array, whitening
 
 MOST_COLUMNS = 30
@@ -23,19 +23,21 @@ STEPS, STILL = 60, 1e-4
 class Components:
     """Columns turned to independent components, each to normal ranks."""
 
+    plain: bool  # of columns as they are, or of their ranks
     mean: Float[np.ndarray, "column"]
     turn: Float[np.ndarray, "column component"]
     sorted: Array
 
     @staticmethod
-    def fit(z: Array, seed: int) -> "Components":
+    def fit(half: Half, seed: int, plain: bool) -> "Components":
+        z = half.chosen(plain)
         mean = z.mean(axis=0)
         white = whitening(z - mean)
         turn = white @ _least_gaussian((z - mean)[:MOST_LEARNED] @ white, seed)
-        return Components(mean, turn, np.sort((z - mean) @ turn, axis=0))
+        return Components(plain, mean, turn, np.sort((z - mean) @ turn, axis=0))
 
     def __call__(self, half: Half) -> Half:
-        moved = (half.normal - self.mean) @ self.turn
+        moved = (half.chosen(self.plain) - self.mean) @ self.turn
         normal = np.column_stack(
             [ranks_to_normal(c, known) for c, known in zip(moved.T, self.sorted.T, strict=True)]
         )
@@ -62,13 +64,15 @@ class Unmixed:
     gaussian: Gaussian
 
     @staticmethod
-    def fit(x: Half, y: Half, seed: int) -> "Unmixed | None":
+    def fit(x: Half, y: Half, seed: int, plain: bool) -> "Unmixed | None":
         widest = max(x.numbers, y.numbers)
         if x.code is not None or y.code is not None or not 2 <= widest <= MOST_COLUMNS:
             return None
         if len(x) < ROWS_PER_COLUMN * widest:
             return None
-        maps = Components.fit(x.normal, seed), Components.fit(y.normal, seed)
+        if plain and max(np.abs(half.plain).max() for half in (x, y)) > FAR:
+            return None
+        maps = Components.fit(x, seed, plain), Components.fit(y, seed, plain)
         gaussian = Gaussian.fit(maps[0](x), maps[1](y), seed)
         return None if gaussian is None else Unmixed(*maps, gaussian)
 
