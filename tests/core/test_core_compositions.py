@@ -63,10 +63,10 @@ def texts(folder: Path) -> Path:
 
 MADE = {"images": pictures, "recordings": recordings, "vectors": vectors, "texts": texts}
 FITTING = {
-    "images": [name for name in RECIPES if name not in ("cpc", "mlm", "infograph", "graphcl", "clip", "siglip", "cebra")],
+    "images": [name for name in RECIPES if name not in ("cpc", "mlm", "infograph", "graphcl", "clip", "siglip", "cebra", "distill")],
     "texts": ["mlm"],
     "recordings": ["cpc", "simclr", "moco", "byol"],
-    "vectors": [name for name in RECIPES if name not in ("cpc", "mlm", "infograph", "graphcl", "clip", "siglip", "cebra", "dim", "cmc") and not name.startswith(("dim-", "cmc-"))],
+    "vectors": [name for name in RECIPES if name not in ("cpc", "mlm", "infograph", "graphcl", "clip", "siglip", "cebra", "distill", "dim", "cmc") and not name.startswith(("dim-", "cmc-"))],
 }  # fmt: skip
 
 

@@ -24,9 +24,9 @@ from nearfar import (
     Progress,
     geometric,
 )
-from nearfar.bounds import Agreement
+from nearfar.bounds import Agreement, InfoNCE
 from nearfar.encoding import Encoding
-from nearfar.negatives import NoNegatives
+from nearfar.negatives import InBatch, NoNegatives
 from nearfar.selections import Everyone
 from nearfar.types import Bound, Said
 
@@ -286,6 +286,27 @@ def test_in_chunks_the_loss_and_its_gradient_are_the_same() -> None:
     whole = method(batch).loss
     method.encoding = Encoding(chunk=2)
     assert_same(method, method(batch).loss, whole)
+
+
+def test_in_a_batch_students_stand_beside_students_and_teachers_beside_teachers() -> None:
+    """Of both views of the others, a student's anchor meets the teacher's keys alone: with two views 2N - 2 of them (SimCLR's batch)."""
+    method = Method(student(), Cosine(TAU), InBatch("both"), Everyone(), InfoNCE()).double()
+    first, second = batches(2)
+    batch = Batch((first.views[0], second.views[0]), torch.arange(6))
+    role: Any = method.encoders
+    ours, theirs = ([], [])
+    for view in batch.views:
+        ours.append(F.normalize(role.network(view), dim=1))
+        theirs.append(F.normalize(role.projection(Frozen()(view).features), dim=1))
+    total = torch.zeros((), dtype=torch.float64)
+    for anchors, keys in ((ours, theirs), (theirs, ours)):
+        every = torch.cat(keys) / TAU
+        for place, rows in enumerate(anchors):
+            for i, u in enumerate(rows):
+                others = [every[k] @ u for k in range(12) if k % 6 != i]
+                own = keys[place][i] @ u / TAU
+                total = total - (own - torch.stack([own, *others]).logsumexp(0)) / 12
+    assert_same(method, method(batch).loss, CONTRAST * total)
 
 
 def test_only_the_student_is_contrasted_when_asked() -> None:

@@ -31,6 +31,12 @@ def grouped() -> nf.Group:
     return group
 
 
+def others() -> nf.Others:
+    part = nf.Others(sample=5, instances=INSTANCES)
+    part.assign(torch.arange(INSTANCES) % 4 - 1)  # some labels are not known
+    return part
+
+
 def labelled() -> nf.Labelled:
     part = nf.Labelled(instances=INSTANCES)
     part.assign(torch.arange(INSTANCES) % 3)
@@ -59,6 +65,7 @@ CHOSEN: dict[str, Callable[[], Selection]] = {
     ),
     "accept": accepting,
     "labelled": labelled,
+    "others": others,
     "hard": lambda: nf.Hard(0.7),
 }
 CRITICAL: dict[str, Callable[[], Any]] = {

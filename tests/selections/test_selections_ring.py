@@ -213,7 +213,7 @@ def test_edges_that_cannot_be_get_a_sentence(make: Callable[[], object], sentenc
 def test_every_selection_is_known_by_name() -> None:
     stateless = {"everyone": nf.Everyone, "ball": nf.Ball, "ring": nf.Ring}
     remembering = {"cave": Cave, "neighbours": Neighbours, "group": Group, "accept": Accept}
-    further = {"labelled": nf.Labelled, "hard": nf.Hard, "annulus": nf.Annulus}
+    further = {"labelled": nf.Labelled, "hard": nf.Hard, "annulus": nf.Annulus, "others": nf.Others}
     assert {**stateless, **remembering, **further} == PARTS
 
 

@@ -269,7 +269,13 @@ def attach_teacher(encoders: Encoders, settings: Settings, known: Description, t
 
 def check_teacher(encoders: Any, known: Description) -> None:
     """Loads the teacher now, so that what is wrong with it is said before anything is written."""
-    if not isinstance(encoders, Guided) or not isinstance(encoders.guide, Guide):
+    if not isinstance(encoders, Guided):
+        return
+    if encoders.guide is None:
+        raise UserError(
+            "encoders was distilled, and a student needs a teacher: use nearfar distill TEACHER DATA, or nf.distill(teacher, data)"
+        )
+    if not isinstance(encoders.guide, Guide):
         return
     teacher = encoders.guide.ready()
     if encoders.classes and known.class_count not in (None, encoders.classes):
