@@ -131,7 +131,10 @@ LIGHT += [
     [command, "--help"]
     for command in ("demo", "pretrain", "evaluate", "detect", "embed", "report", "export", "mi", "study")
 ]
-LIGHT += [[command, "--help"] for command in ("recipes", "doctor", "train", "pack", "bench", "distill", "sweep", "semi")]
+LIGHT += [
+    [command, "--help"]
+    for command in ("recipes", "doctor", "train", "pack", "bench", "distill", "sweep", "semi")
+]
 
 
 def test_help_and_doctor_import_nothing_heavy_and_survive_a_broken_install() -> None:

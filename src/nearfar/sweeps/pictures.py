@@ -92,7 +92,7 @@ def _parallel(sweep: Sweep, rows: Sequence[Row], keys: Sequence[str]) -> "Figure
     figure, (axes,) = panels([sweep.title], 1.5 + 1.4 * (len(keys) + 1), 3.8)
     columns = [[row.point[key] for row in rows] for key in keys]
     columns.append([_scaled(sweep, row.mean) for row in rows])
-    heights = [_heights(column) for column in columns]
+    heights = [*map(_heights, columns[:-1]), _heights(columns[-1], even=True)]
     values = np.array(columns[-1], dtype=float)
     low, high = float(values.min()), float(values.max())
     colour = mpl.colormaps["cividis"]
@@ -101,7 +101,12 @@ def _parallel(sweep: Sweep, rows: Sequence[Row], keys: Sequence[str]) -> "Figure
         thick = 2.8 if row is sweep.best else 1.0
         axes.plot(range(len(columns)), [h[place] for h in heights], color=colour(share), linewidth=thick)
     for place, (column, at) in enumerate(zip(columns, heights, strict=True)):
-        shown = sorted({(round(float(y), 6), _key(v)) for y, v in zip(at, column, strict=True)})
+        shown = sorted(
+            {
+                (round(float(y), 6), f"{v:.3g}" if isinstance(v, float) else str(v))
+                for y, v in zip(at, column, strict=True)
+            }
+        )
         for y, text in shown if len(shown) <= 8 else (shown[0], shown[len(shown) // 2], shown[-1]):
             axes.annotate(text, (place, y), xytext=(4, 2), textcoords="offset points", fontsize=7)
     axes.set_xticks(range(len(columns)), [*keys, sweep.unit])
@@ -112,10 +117,11 @@ def _parallel(sweep: Sweep, rows: Sequence[Row], keys: Sequence[str]) -> "Figure
     return figure
 
 
-def _heights(values: Sequence[Any]) -> np.ndarray:
-    """Values between 0 and 1: numbers by size (by their logarithm over more than a decade), words in their order."""
+def _heights(values: Sequence[Any], even: bool = False) -> np.ndarray:
+    """Values between 0 and 1: numbers by size (by their logarithm over more than a decade, unless `even`), words in their order."""
     numbers = _numbers(values)
-    if all(_is_number(v) for v in values) and numbers.min() > 0 and numbers.max() / numbers.min() >= 10:
+    decades = all(map(_is_number, values)) and numbers.min() > 0 and numbers.max() / numbers.min() >= 10
+    if decades and not even:
         numbers = np.log(numbers)
     span = numbers.max() - numbers.min()
     return np.full(len(numbers), 0.5) if span == 0 else (numbers - numbers.min()) / span
