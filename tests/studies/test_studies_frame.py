@@ -105,6 +105,7 @@ def test_a_wrong_option_gets_one_sentence(word: str, sentence: str, tmp_path: Pa
 
 def test_options_are_the_signatures() -> None:
     assert read_options(SMALL, ["rate=1e-3"]) == ({"seed": 0, "rate": 1e-3, "label": "x"}, ())
+    assert read_options(SMALL, ["label=3"])[0]["label"] == "3"
 
 
 @dataclass(frozen=True)

@@ -134,7 +134,9 @@ def read_options(study: Study, words: Iterable[str]) -> tuple[dict[str, Any], Ch
             continue
         if key not in allowed:
             raise unknown(key, allowed, f"options of {study.name}")
-        options[key] = convert(_scalar(text), allowed[key].annotation, key)
+        wanted = allowed[key].annotation
+        # what is asked for as text stays text, also where it looks like a number
+        options[key] = convert(text if wanted is str else _scalar(text), wanted, key)
         if key == "seed" and options[key] < 0:
             raise UserError(f"seed was {text}; it must be a whole number from 0")
     return options, tuple(changes.items())

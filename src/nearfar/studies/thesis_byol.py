@@ -1,4 +1,4 @@
-"""BYOL's experiments of the thesis in small, and whether it minds the batch less than SimCLR (Sáez Maldonado 2021, sec. 8.2 and 10.2).
+"""BYOL's experiments of the thesis in small, and whether it is less sensitive to the batch size than SimCLR (Sáez Maldonado 2021, sec. 8.2 and 10.2).
 
 BYOL over the batch with both networks (Tables 12 and 14), then over jitter and blur, and SimCLR over the same batches with the same images, so
 that the question is asked of one data set. The thesis' figures for BYOL are multiples of one over the batch, some of them 100 percent:
@@ -61,14 +61,16 @@ def run(bench: Bench, budget: Budget) -> Result:
     findings = [
         finding for name, cells in TABLES.items() for finding in table(name, cells, found, _told, SOURCE)
     ]
-    return Result((*findings, _minds(found), trends(TRENDS, found, {}, CLAIMS)), _remarks(found, budget))
+    return Result(
+        (*findings, _sensitivities(found), trends(TRENDS, found, {}, CLAIMS)), _remarks(found, budget)
+    )
 
 
 def _told(cell: Cell, place: int) -> str | None:
     return f"{ONE_BATCH[cell][place]:g}, of one batch" if cell in ONE_BATCH else None
 
 
-def _minds(found: Found) -> Finding:
+def _sensitivities(found: Found) -> Finding:
     rows = []
     for name, cells in (("byol", SHALLOW), ("simclr", SIMCLR)):
         seeds = sensitivity(found, cells)
@@ -95,7 +97,7 @@ def _remarks(found: Found, budget: Budget) -> tuple[str, ...]:
         else f"in {sum(less)} of {len(less)} seeds"
     )
     return (
-        f"does BYOL mind the batch less than SimCLR (highest minus lowest top-1 over batches of {budget.batch * BATCHES[0] // LARGEST} to {budget.batch})? {answer}.",
+        f"is BYOL less sensitive to the batch size than SimCLR (highest minus lowest top-1 over batches of {budget.batch * BATCHES[0] // LARGEST} to {budget.batch})? {answer}.",
         "every arm has the same epochs, so a small batch has more steps: what is compared is the batch with its steps, for both methods alike.",
         "BYOL has no temperature: a critic's scale only multiplies its loss.",
     )
@@ -124,7 +126,7 @@ def draw(result: Result) -> "Figure":
 
 STUDY = Study(
     "thesis-byol",
-    "Sáez Maldonado 2021, sec. 10.2 in small: BYOL over batch, network, jitter and blur; does it mind the batch less than SimCLR?",
+    "Sáez Maldonado 2021, sec. 10.2 in small: BYOL over batch, network, jitter and blur; is it less sensitive to batch size than SimCLR?",
     run,
     draw,
 )
