@@ -17,7 +17,9 @@ from nearfar.machine import PATIENT
 
 ARMS: dict[str, dict[str, str]] = {
     "torch's default": {},
-    "short spinning": {"GOMP_SPINCOUNT": "10000"},
+    "spinning 10,000": {"GOMP_SPINCOUNT": "10000"},
+    "spinning 3,000": {"GOMP_SPINCOUNT": "3000"},
+    "spinning 1,000": {"GOMP_SPINCOUNT": "1000"},
     "passive (ours)": PATIENT,
     "one thread": {"OMP_NUM_THREADS": "1"},
 }

@@ -3,6 +3,7 @@
 import multiprocessing
 import shutil
 import tempfile
+import warnings
 from collections.abc import Callable
 from multiprocessing.connection import Connection
 from typing import Any
@@ -91,6 +92,7 @@ def by_two_ranks(ours: bool, n: int) -> Step:
 def as_rank(rank: int, folder: str, ours: bool, n: int, line: Connection, world: int = WORLD) -> None:
     """Takes a step of its part of `n` rows whenever it is asked to, until nobody can ask any more."""
     torch.set_num_threads(1)
+    warnings.simplefilter("ignore", FutureWarning)  # what peers are told of their future is not ours to print
     dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=world)
     step = differentiated(scaled(gathered_loss(ours, rank, world)), n // world)
     step()
