@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from typing import Literal
 
 import numpy as np
 from problems import (  # type: ignore[import-not-found]
@@ -47,7 +48,7 @@ class Finding:
     truth: float
     then: str
     seeds: int = 3
-    options: str = "auto"
+    discrete: Literal["auto", "x"] = "auto"
 
 
 FINDINGS = (
@@ -110,7 +111,7 @@ def main() -> None:
         ours, ksg, low, high, began = [], [], [], [], time.process_time()
         for seed in range(one.seeds):
             x, y = one.make(np.random.default_rng(seed), one.n)
-            found = nf.estimate_mi(x, y, seed=seed, baselines=False, discrete=one.options)
+            found = nf.estimate_mi(x, y, seed=seed, baselines=False, discrete=one.discrete)
             ours.append(found.nats)
             low.append(found.interval[0])
             high.append(found.interval[1])

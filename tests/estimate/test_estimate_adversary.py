@@ -29,13 +29,11 @@ def times_above(joint: np.ndarray, first: int) -> int:
 def test_a_search_over_joints_finds_none_on_which_at_least_says_too_much() -> None:
     """Hill climbing on log p(x, y) of 3 x 3 cells, towards the highest at_least - I over a few samples; then fresh samples decide."""
     rng = np.random.default_rng(3)
-    logits, best = 2 * rng.normal(size=(3, 3)), -np.inf
+    logits, best = 2 * rng.normal(size=(3, 3)), -float("inf")
     for step in range(12):
         trial = logits + rng.normal(size=(3, 3)) if step else logits
         joint = np.exp(trial) / np.exp(trial).sum()
-        gap = np.mean([at_least(joint, 1000 + k) for k in range(3)]) - float(
-            nf.info.mutual_information(joint)
-        )
+        gap = sum(at_least(joint, 1000 + k) for k in range(3)) / 3 - float(nf.info.mutual_information(joint))
         if gap > best:
             logits, best = trial, gap
     assert times_above(np.exp(logits) / np.exp(logits).sum(), 5000) <= MOST

@@ -1,6 +1,7 @@
 """Problems on which the estimator of one network had failed, put by others: each within what five samples of it varied by (benchmarks/findings.py)."""
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -57,7 +58,9 @@ def codes() -> tuple[np.ndarray, np.ndarray]:
         (codes, 0.969, 0.08),
     ],
 )
-def test_what_one_network_did_not_find(make, truth: float, within: float) -> None:
+def test_what_one_network_did_not_find(
+    make: Callable[[], tuple[np.ndarray, np.ndarray]], truth: float, within: float
+) -> None:
     found = nf.estimate_mi(*make(), baselines=False, folds=3)
     assert found.nats == pytest.approx(truth, abs=within)
     assert float(found.at_least) < truth
@@ -76,16 +79,14 @@ def test_components_undo_what_was_bent_and_then_mixed() -> None:
     """The mean log ratio of new rows: that of the Gaussian before it was bent, -d/2 log(1 - 0.64), where a Gaussian misses a part."""
     x, y = bent(4000, 4)
     sides = [HalfMap.fit(z[:3000], np.zeros(4, bool)) for z in (x, y)]
-    learned, unseen = (
-        [m(z[part]) for m, z in zip(sides, (x, y), strict=True)]
-        for part in (slice(0, 3000), slice(3000, None))
-    )
+    a, b = (m(z[:3000]) for m, z in zip(sides, (x, y), strict=True))
+    c, d = (m(z[3000:]) for m, z in zip(sides, (x, y), strict=True))
     truth = -2 * math.log(1 - 0.64)
-    unmixed, plain = Unmixed.fit(*learned, 0, plain=True), Gaussian.fit(*learned, 0)
+    unmixed, plain = Unmixed.fit(a, b, 0, plain=True), Gaussian.fit(a, b, 0)
     assert unmixed is not None
     assert plain is not None
-    assert float(unmixed.pairs(*unseen).mean()) == pytest.approx(truth, abs=0.1)
-    assert float(plain.pairs(*unseen).mean()) < truth - 0.2
+    assert float(unmixed.pairs(c, d).mean()) == pytest.approx(truth, abs=0.1)
+    assert float(plain.pairs(c, d).mean()) < truth - 0.2
 
 
 def test_components_are_a_rotation_of_white_columns() -> None:

@@ -103,7 +103,7 @@ def reckoned(found: Measured, confidence: float) -> Best:
     unseen = float(chi2.ppf(confidence, 1)) / (2 * found.units)
     return Best(
         float(min(highest, max(0.0, nats))),
-        (float(min(highest, max(0.0, nats - down))), float(max(unseen, nats + up))),
+        (float(min(highest, max(0.0, nats - down))), float(max(unseen, max(0.0, nats) + up))),
         float(missing),
         found.model_based,
     )

@@ -28,6 +28,8 @@ BOTH_WAYS = 2.0  # variance of a mean over folds, in that of independent folds, 
 CLEARLY = 5.0  # errors above zero from which they are not
 LEAST_EFFECTIVE = 10.0  # anchors and keys that must carry the mean of r for it to be believed
 
+MOST_LEARNED = 1 / 8  # free numbers for each row: of more, the others are drawn towards independence
+
 EDGES = np.linspace(-5.0, 8.0, 27)  # of log ratios, where calibration is looked at
 FEWEST_COUNTED = 20
 
@@ -109,8 +111,14 @@ def compete(x: Array, y: Array, kinds: Kinds, split: Split, unit: np.ndarray, se
         half_log_mean=float(np.mean([log_mean(smaller.cross(*pair)) for pair in drawn[0][:2]])),
         block=min(len(one.bound) for one in contrasted[0]),
         unknown=_unknown(*unseen),
-        hidden=math.sqrt(2 * given[0].width * given[1].width) / (2 * len(learned)),
+        hidden=_hidden(given[0].width * given[1].width, len(learned)),
     )
+
+
+def _hidden(free: int, rows: int) -> float:
+    """Nats that so many free numbers cost when they are learned from so many rows (one half of each, Wilks 1938; a ratio
+    drawn towards independence pays no more than some), and as much again as chance moves that."""
+    return (min(free, rows * MOST_LEARNED) + math.sqrt(2 * free)) / (2 * rows)
 
 
 def _unknown(x: Half, y: Half) -> float:
