@@ -215,6 +215,7 @@ def test_a_parts_signature_is_its_schema() -> None:
         "dictionary": "mlm",
         "prototypes": "supervised",
         "infograph": "infograph",
+        "distillation": "distill",
     }
     for room, parts in ROOMS.items():
         for name, part in parts.items():
