@@ -64,7 +64,10 @@ def _moments(x: Tensor) -> tuple[Float[Tensor, "channel"], Float[Tensor, "channe
     dims = [d for d in range(x.ndim) if d != 1]
     wide = x if x.dtype is torch.float64 else x.float()
     count = x.numel() // x.shape[1]
-    if count:
+    if count and x.device.type in ("cpu", "cuda"):
+        # what batch norm itself takes: ten times as fast as `var_mean` where channels come last
+        mean, variance = torch.batch_norm_update_stats(wide, None, None, 0.0)
+    elif count:
         variance, mean = torch.var_mean(wide, dims, correction=0)
     else:
         variance = mean = wide.new_zeros(x.shape[1])
@@ -112,6 +115,7 @@ class _Normalised(torch.autograd.Function):
         # and through the statistics: -(scale / deviation) (of_bias + (x - mean) / deviation of_scale)
         slope = -scale * of_scale / deviation.square()
         shift = -scale * of_bias / deviation - slope * mean
-        shape = [1, -1, *[1] * (x.ndim - 2)]
-        to_x = to_x + (x * slope.view(shape) + shift.view(shape)).to(to_x.dtype)
+        none, one = torch.zeros_like(slope), torch.ones_like(slope)
+        # slope x + shift by batch norm's own kernel, which knows how channels lie
+        to_x = to_x.add_(torch.native_batch_norm(x, slope, shift, none, one, False, 0.0, 0.0)[0])
         return to_x, to_scale if weight is not None else None, to_bias, None, None, None, None

@@ -23,7 +23,7 @@ from torch import nn
 
 from nearfar.cli import main
 from nearfar.encoders import Momentum
-from nearfar.encoding import Encoding
+from nearfar.encoding import Encoding, Statistics
 from nearfar.evaluate.knn import ranked_classes
 from nearfar.ranks import ALONE, join, launched, leave
 from nearfar.run import checkpoints
@@ -185,7 +185,12 @@ def shuffle_keys(rank: int, port: int, folder: str) -> None:
     mine = slice(6 * rank, 6 * rank + 6)
     batch = Batch((views[0][mine], views[1][mine]), torch.arange(12)[mine])
     seed, found = torch.initial_seed(), {}
-    for kind, chunk in (("shuffled", None), ("shuffled", 3), ("per-rank", None)):
+    kinds: tuple[tuple[Statistics, int | None], ...] = (
+        ("shuffled", None),
+        ("shuffled", 3),
+        ("per-rank", None),
+    )
+    for kind, chunk in kinds:
         encoded, _ = Encoding(ranks, kind, chunk).encode(encoders, batch, (0,), (1,))
         found[f"{kind} {chunk}"] = encoded
     order = torch.from_numpy(np.random.default_rng([seed % 2**64, 12]).permutation(12))
