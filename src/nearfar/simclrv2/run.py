@@ -160,7 +160,7 @@ def _verdicts(figures: Mapping[str, list[dict[str, float]]]) -> tuple[str, ...]:
         if better in figures and worse in figures:
             pairs = zip(figures[better], figures[worse], strict=True)
             differences = [100 * (one["top1"] - other["top1"]) for one, other in pairs]
-            said.append(f"{better} above {worse} {verdict(differences)}")
+            said.append(f"{better} above {worse} {verdict(differences)}".replace("seed", "draw"))
     return tuple(said)
 
 
