@@ -70,7 +70,7 @@ def seen_by(recipe: str) -> tuple[int, ...]:
 
 
 ROLES = ("shared", "momentum", "per-view", "infomax")  # those that see pictures
-OF_OTHER_DATA = ("graphcl", "clip", "siglip")
+OF_OTHER_DATA = ("graphcl", "clip", "siglip", "cebra")
 PICTURED = [
     name for name, recipe in RECIPES.items() if recipe.encoders["name"] in ROLES and name not in OF_OTHER_DATA
 ]
