@@ -117,7 +117,8 @@ def test_a_selection_is_shown_without_complaint(browser: Page, ring_run: Any, tm
     assert browser.value(
         "[...document.querySelectorAll('.case img')].every(i => i.alt && i.naturalWidth > 0)"
     )
-    assert browser.value("document.querySelectorAll('.charts.pair [role=img][aria-label]').length") == 2
+    drawn = "[...document.querySelectorAll('section')].find(s => s.querySelector('.case')).querySelectorAll('.charts.pair [role=img][aria-label]')"
+    assert browser.value(f"{drawn}.length") == 2
 
 
 def test_all_words_can_be_read_in_light_and_dark(browser: Page, several: Path) -> None:
