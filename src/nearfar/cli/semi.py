@@ -68,5 +68,10 @@ def run(given: argparse.Namespace) -> int:
         recipe, data, labels, given.out, told, given.data, given.init, given.draws, given.same_labels, given.quiet
     )  # fmt: skip
     report = run_semi(asked)
-    print(json.dumps(report.as_json()) if given.json else report)
+    if given.json:
+        print(json.dumps(report.as_json()))
+    else:
+        print(
+            f"{report}\nall stages on one page: nearfar report {' '.join(report.runs.values())} --out {given.out}/report.html"
+        )
     return DONE
