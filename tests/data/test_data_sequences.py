@@ -124,7 +124,8 @@ def test_groups_by_name(tmp_path: Path) -> None:
     assert grouped(opened, "label").tolist() == [0, 1, 2, 0, 1, 2]
     assert grouped(opened, "self").tolist() == list(range(6))
     with pytest.raises(
-        UserError, match=r"selection.by was 'spaeker'; .* can be grouped by known-label, label, self, speaker, take"
+        UserError,
+        match=r"selection.by was 'spaeker'; .* can be grouped by known-label, label, self, speaker, take",
     ):
         grouped(opened, "spaeker")
 

@@ -106,7 +106,8 @@ def test_groups_are_in_the_checkpoint(tmp_path: Path) -> None:
     pretrain("cpc", recordings(), tmp_path / "run", quiet=True, config=grouped)
     assert last(tmp_path / "run")["method/selection.ids"].tolist() == recordings().groups["speaker"].tolist()
     with pytest.raises(
-        UserError, match=r"selection\.by was 'singer'; tones can be grouped by known-label, label, self, speaker"
+        UserError,
+        match=r"selection\.by was 'singer'; tones can be grouped by known-label, label, self, speaker",
     ):
         pretrain(
             "cpc",
