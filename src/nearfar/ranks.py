@@ -300,7 +300,7 @@ def speaks() -> bool:
         _store.set(_SAID, "1")
         return True
     try:
-        _store.wait([_SAID], timedelta(seconds=2))
+        _store.wait([_SAID], timedelta(seconds=10))  # a busy machine may be slow to come to the same end
     except (RuntimeError, dist.DistError):
         return True
     return False
