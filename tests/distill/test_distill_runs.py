@@ -312,3 +312,21 @@ def test_two_ranks_distil_as_one() -> None:
     """Loss, gradient and weights after some steps: banks, constant and class scores of both ranks, in float64."""
     found = compare(2, {"distill": CASES["distill"]}, steps=3)["distill"]
     assert max(found.values()) < 1e-9, json.dumps(found)
+
+
+def test_another_teacher_that_saw_what_is_kept_aside_proves_nothing(tmp_path: Path) -> None:
+    """A student that goes on with a teacher trained on everything may no longer be called proven (--allow-change)."""
+    quick: dict[str, Any] = {"image_size": 8, "batch_size": 64, "workers": 0, "quiet": True, "probe_every": 0}
+    kept = {"backbone": "resnet8-w8", "epochs": 1, "held_out": 0.1}
+    for name, share in (("kept", 0.1), ("all", 0.0)):
+        nf.train("digits", tmp_path / name, **{**quick, **kept, "held_out": share})
+    asked: dict[str, Any] = {**quick, **kept, "objective": "infonce"}
+    out = tmp_path / "student"
+
+    def claim(teacher: str, epochs: int) -> str:
+        run = nf.distill(
+            str(tmp_path / teacher), "digits", out, allow_change=True, **{**asked, "epochs": epochs}
+        )
+        return [row["status"] for row in run.metrics if row["kind"] == "held-out"][-1]
+
+    assert [claim("kept", 1), claim("all", 2)] == ["proven", "not covered"]

@@ -50,6 +50,9 @@ def labelled(whole: DataSet, labels: Labels, draw: int) -> DataSet:
         raise UserError(
             f"--labels {labels} names {len(places) - len(set(places))} instances twice; name each once"
         )
+    empty = sum(value is None or not str(value).strip() for value in columns["label"])
+    if empty:
+        raise UserError(f"--labels {labels} has {empty} rows without a label; leave those rows out")
     numbers, names = class_numbers(np.asarray(columns["label"]), f"--labels {labels}")
     if numbers is None:
         raise UserError(f"--labels {labels} holds no labels")

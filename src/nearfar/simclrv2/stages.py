@@ -109,6 +109,10 @@ class Semi:
     def check(self) -> None:
         """Refuses what can be refused before any work: settings of the later stages, layers that the head has not."""
         located = self.located()
+        if self.test is not None and locate(self.test).name == located.name:
+            raise UserError(
+                f"--data was {located.name}, which is also what is trained on, its labels included; give test data of their own"
+            )
         for stage, recipe in ((FINETUNE, RECIPE), (DISTIL, STUDENT)):
             own = {key: value for key, value in self.told.of(stage).items() if key != "objective"}
             resolve_here(recipe, located.name, None, own, modality=located.modality)

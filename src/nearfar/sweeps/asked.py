@@ -55,6 +55,10 @@ class Asked:
             raise UserError("--trials was given without --search; a grid has as many cells as its axes say")
         if self.search is not None and not self.space.varied:
             raise UserError("--search has nothing to vary; give a range such as lr=1e-4..1e-1:log, or values")
+        if self.test is not None and str(self.test) == str(self.subjects[-1]):
+            raise UserError(
+                f"--data was {self.test}, which is also what every cell trains on; give test data of their own"
+            )
         known = Information.METRICS if self.command == "mi" else tuple(METRICS)
         if self.metric is not None and self.metric not in known:
             raise not_one_of("--metric", self.metric, known)

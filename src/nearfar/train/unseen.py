@@ -42,7 +42,9 @@ def never_trained_on(
     """Whether what is kept aside was never trained on; None where nobody knows: weights came from elsewhere."""
     if restored is not None:
         before = settings.modality.description(restored.facts["data"])
-        return False if before.fingerprint != known.fingerprint else restored.facts.get("unseen")
+        unseen = False if before.fingerprint != known.fingerprint else restored.facts.get("unseen")
+        teacher = settings.encoders.get("teacher")  # another one than before, where that was allowed
+        return _never_seen_by(teacher, known, everything) if unseen and teacher else unseen
     begun_with = [name for name in (settings.init, settings.encoders.get("teacher")) if name]
     if begun_with:  # weights, or what a student is taught, may come of what is kept aside
         seen = [_never_seen_by(name, known, everything) for name in begun_with]
