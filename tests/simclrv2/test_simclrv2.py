@@ -278,3 +278,12 @@ def test_test_data_are_not_what_is_trained_on_and_every_listed_row_has_a_label(t
     listed.write_text("index,label\n0,a\n1,\n2,b\n")
     with pytest.raises(UserError, match="has 1 rows without a label; leave those rows out"):
         labelled(open_data("digits"), listed, 0)
+    with pytest.raises(UserError, match="backbone was 'nope'"):  # before any stage is trained
+        nf.semi("simclr", "digits", 0.1, tmp_path / "c", student="nope", quiet=True)
+    assert not (tmp_path / "c").exists()
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "config.yaml").write_text("recipe: simclr\n")
+    with pytest.raises(UserError, match="is a run; choose another folder for the sweep"):
+        nf.sweep("simclr", "digits", tmp_path / "run", temperature=[0.1, 0.5], quiet=True)
+    with pytest.raises(UserError, match="objective was 3; expected crd"):
+        nf.distill("runs/none", "digits", tmp_path / "d", objective=3)

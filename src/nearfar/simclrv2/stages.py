@@ -113,6 +113,8 @@ class Semi:
             raise UserError(
                 f"--data was {located.name}, which is also what is trained on, its labels included; give test data of their own"
             )
+        if "student" in self.told.options:
+            located.modality.check_network(self.told.options["student"])
         for stage, recipe in ((FINETUNE, RECIPE), (DISTIL, STUDENT)):
             own = {key: value for key, value in self.told.of(stage).items() if key != "objective"}
             resolve_here(recipe, located.name, None, own, modality=located.modality)

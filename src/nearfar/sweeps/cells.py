@@ -66,6 +66,8 @@ class Storage:
     path: Path
 
     def made(self) -> "Storage":
+        if (self.path / "config.yaml").exists():
+            raise UserError(f"--out {self.path} is a run; choose another folder for the sweep")
         try:
             for name in ("cells", "claims"):
                 (self.path / name).mkdir(parents=True, exist_ok=True)
