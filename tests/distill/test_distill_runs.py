@@ -330,3 +330,17 @@ def test_another_teacher_that_saw_what_is_kept_aside_proves_nothing(tmp_path: Pa
         return [row["status"] for row in run.metrics if row["kind"] == "held-out"][-1]
 
     assert [claim("kept", 1), claim("all", 2)] == ["proven", "not covered"]
+
+
+def test_a_temperature_without_a_contrast_is_refused(tmp_path: Path) -> None:
+    teacher = nn.Sequential(nn.Flatten(), nn.Linear(64, 5))
+    images = np.random.default_rng(0).integers(0, 256, (40, 8, 8), dtype=np.uint8)
+    with pytest.raises(UserError, match="temperature is that of a contrast, and objective=cosine has none"):
+        nf.distill(
+            nf.Teacher(teacher, size=8),
+            images,
+            tmp_path / "s",
+            objective="cosine",
+            temperature=0.3,
+            quiet=True,
+        )

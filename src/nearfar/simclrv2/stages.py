@@ -119,7 +119,12 @@ class Semi:
             own = {key: value for key, value in self.told.of(stage).items() if key != "objective"}
             resolve_here(recipe, located.name, None, own, modality=located.modality)
         if self.init is not None:
-            self.kept_head(Run.open(self.init))
+            begun = Run.open(self.init)
+            if begun.settings.recipe != self.recipe:
+                raise UserError(
+                    f"RECIPE was {self.recipe}, but --init {self.init} was trained with {begun.settings.recipe}; name that one"
+                )
+            self.kept_head(begun)
 
     def located(self) -> Located:
         return locate(self.data)

@@ -7,7 +7,7 @@ from typing import Any
 from nearfar.data import Columns, locate
 from nearfar.errors import UserError
 from nearfar.modalities import Modality
-from nearfar.recipes.distillation import layer_of, terms_of
+from nearfar.recipes.distillation import CONTRASTS, layer_of, terms_of
 from nearfar.recipes.given import Objects, given
 from nearfar.run.teachers import OWN, TEACHER, Teacher, load_teacher
 from nearfar.run.trained import Run
@@ -86,6 +86,10 @@ def student_of(
         raise UserError(
             f"objective was {objective}, but the teacher {loaded.name} has no classifier, and kd reads class scores; take a run of nearfar train "
             "or a weights file with a classifier, or distil features: objective=crd, infonce, ml-cpc, cosine or relational"
+        )
+    if not {*terms} & {*CONTRASTS} and any("temperature" in layer for layer in layers):
+        raise UserError(
+            f"temperature is that of a contrast, and objective={objective} has none; kd's is prior.temperature"
         )
     about = {"teacher": loaded.name, "digest": loaded.digest, "width": width}
     own = {"encoders": {**about, "classes": classes if "kd" in terms else 0}}
