@@ -286,4 +286,4 @@ def test_test_data_are_not_what_is_trained_on_and_every_listed_row_has_a_label(t
     with pytest.raises(UserError, match="is a run; choose another folder for the sweep"):
         nf.sweep("simclr", "digits", tmp_path / "run", temperature=[0.1, 0.5], quiet=True)
     with pytest.raises(UserError, match="objective was 3; expected crd"):
-        nf.distill("runs/none", "digits", tmp_path / "d", objective=3)
+        nf.distill("runs/none", "digits", tmp_path / "d", objective=3)  # type: ignore[arg-type]
