@@ -20,6 +20,8 @@ ARMS: dict[str, dict[str, str]] = {
     "spinning 10,000": {"GOMP_SPINCOUNT": "10000"},
     "spinning 3,000": {"GOMP_SPINCOUNT": "3000"},
     "spinning 1,000": {"GOMP_SPINCOUNT": "1000"},
+    "spinning 300": {"GOMP_SPINCOUNT": "300"},
+    "spinning 100": {"GOMP_SPINCOUNT": "100"},
     "passive (ours)": PATIENT,
     "one thread": {"OMP_NUM_THREADS": "1"},
 }

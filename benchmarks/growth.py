@@ -171,7 +171,9 @@ def open_part(quick: bool) -> None:
             sizes, found = tens(4, high), []
             for size in sizes:
                 file = f"{folder}/{size}.parquet"
-                writer = pq.ParquetWriter(file, pa.schema({"image": pa.binary()}))
+                # one picture again and again: with a dictionary a row would take less than a byte, which is refused
+                schema = pa.schema({"image": pa.binary()})
+                writer = pq.ParquetWriter(file, schema, use_dictionary=False, compression="none")
                 for start in range(0, size, 10_000):
                     writer.write_table(
                         pa.table({"image": [picture.getvalue()] * min(10_000, size - start)}), 10_000

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         JensenShannon,
         MultiLabelCPC,
         NPair,
+        Sum,
         SupCon,
         Triplet,
         Tuple,
@@ -103,7 +104,7 @@ if TYPE_CHECKING:
 # the same names once more for Python itself; tests/core/test_core_surface.py holds the two lists together
 _WHERE = {
     "nearfar.bounds": "Agreement AlphaCPC BarberAgakov BinaryNCE ConstantNCE Debiased DonskerVaradhan InfoNCE JensenShannon "
-    "MultiLabelCPC NPair NWJ SMILE SupCon Triplet TUBA Tuple UBA Vince",
+    "MultiLabelCPC NPair NWJ SMILE Sum SupCon Triplet TUBA Tuple UBA Vince",
     "nearfar.critics": "Bilinear Cosine Distance Dot Joint Separable",
     "nearfar.data": "open_data pack Stream",
     "nearfar.detect.run": "detect_run",

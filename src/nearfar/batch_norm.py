@@ -5,6 +5,7 @@ is replaced: inside `synchronised`, every `torch.nn.functional.batch_norm` in tr
 all ranks. No module changes, so neither do the names in a checkpoint, and norms of timm or anybody's own are synchronised too.
 """
 
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -104,18 +105,40 @@ class _Normalised(torch.autograd.Function):
     def backward(ctx: Any, above: Tensor) -> tuple[Tensor | None, ...]:
         x, weight, mean, variance = ctx.saved_tensors
         scale = weight if weight is not None else torch.ones_like(mean)
-        # for given statistics: to x, sum of above (x - mean) / deviation, sum of above
-        to_x, to_scale, to_bias = torch.ops.aten.native_batch_norm_backward(
-            above, x, scale, mean, variance, None, None, False, ctx.eps, [True, True, True]
+        # sum of above (x - mean) / deviation, sum of above
+        _, to_scale, to_bias = torch.ops.aten.native_batch_norm_backward(
+            above, x, scale, mean, variance, None, None, False, ctx.eps, [False, True, True]
         )
         both = torch.cat([to_scale, to_bias]).to(mean.dtype)
         dist.all_reduce(both)
         of_scale, of_bias = (both / ctx.count).chunk(2)
-        deviation = (variance + ctx.eps).sqrt()
-        # and through the statistics: -(scale / deviation) (of_bias + (x - mean) / deviation of_scale)
-        slope = -scale * of_scale / deviation.square()
-        shift = -scale * of_bias / deviation - slope * mean
-        none, one = torch.zeros_like(slope), torch.ones_like(slope)
-        # slope x + shift by batch norm's own kernel, which knows how channels lie
-        to_x = to_x.add_(torch.native_batch_norm(x, slope, shift, none, one, False, 0.0, 0.0)[0])
+        # scale / deviation (above - of_bias - (x - mean) / deviation of_scale): directly, and through the statistics
+        steep = scale / (variance + ctx.eps).sqrt()
+        slope = -scale * of_scale / (variance + ctx.eps)
+        to_x = _combined(above, steep, x, slope, -steep * of_bias - slope * mean)
         return to_x, to_scale if weight is not None else None, to_bias, None, None, None, None
+
+
+BLOCK = 2**16  # numbers: a block of each operand stays in a core's cache between one operation and the next
+
+
+def _combined(one: Tensor, a: Tensor, other: Tensor, b: Tensor, c: Tensor) -> Tensor:
+    """one a + other b + c, with a number of a, b and c for each channel, in one pass over memory."""
+    channels = other.shape[1]
+    last = other.movedim(1, -1).is_contiguous()
+    if (
+        last
+    ):  # rows of several places side by side: long rows go by vectors, those of sixteen channels one by one
+        many = math.gcd(other.numel() // max(1, channels), max(1, 1024 // channels))
+        rows = lambda side: side.movedim(1, -1).contiguous().view(-1, many * channels)
+        a, b, c = (numbers.repeat(many) for numbers in (a, b, c))
+    else:
+        rows = lambda side: side.contiguous().view(len(side), channels, -1)
+        a, b, c = (numbers[:, None] for numbers in (a, b, c))
+    out = torch.empty_like(other, memory_format=torch.preserve_format if last else torch.contiguous_format)
+    first, second, into = rows(one), rows(other), rows(out)
+    block = len(into) if other.device.type != "cpu" else BLOCK // max(1, into[:1].numel())
+    for place in range(0, len(into), max(1, block)):
+        part = slice(place, place + max(1, block))
+        into[part] = torch.addcmul(c, second[part], b).addcmul_(first[part], a)
+    return out

@@ -11,7 +11,7 @@ SOURCE = Path(nf.__file__).parent
 ROOMS = ("views", "encoders", "critics", "negatives", "selections", "bounds", "priors")
 BASE = {
     f"nearfar.{name}"
-    for name in ("types", "schedules", "scores", "logsumexp", "randomness", "errors", "extras")
+    for name in ("types", "schedules", "scores", "logsumexp", "randomness", "errors", "extras", "joined")
 }
 # each layer may import those before it; `parts` and `hardware` know nothing of the rooms
 LAYERS = [
@@ -21,6 +21,7 @@ LAYERS = [
         "untrusted",
         "parquet_sizes",
         "extras",
+        "joined",
         "machine",
         "randomness",
         "schedules",

@@ -24,7 +24,7 @@ from nearfar import (
     Progress,
     geometric,
 )
-from nearfar.bounds import Agreement, InfoNCE
+from nearfar.bounds import PARTS, Agreement, InfoNCE
 from nearfar.encoding import Encoding
 from nearfar.negatives import InBatch, NoNegatives
 from nearfar.selections import Everyone
@@ -229,6 +229,24 @@ def test_a_sum_is_the_sum_of_its_terms() -> None:
         logits
     )
     assert_same(method, method(batch).loss, Reference(method).crd(batch) + KD_WEIGHT * kd + CE_WEIGHT * ce)
+
+
+def test_several_contrasts_are_the_sum_of_their_equations_and_each_keeps_its_memory() -> None:
+    """crd + infonce + ml-cpc over the same scores, banks and constant moving; without ceiling, since crd has none."""
+    alpha = 0.1
+    bound = PARTS["nce-constant+alpha-cpc+ml-cpc"](alpha=alpha)
+    method = contrasting(bound)
+    reference = Reference(method)
+    for batch in batches(3):
+        outcome = method(batch)
+        sums = [reference.l_alpha(batch, alpha), reference.j_alpha(batch, alpha)]
+        below = [loss - 2 * CONTRAST * reference.ceiling(alpha) for loss in sums]  # both directions
+        assert_same(method, outcome.loss, reference.crd(batch) + sum(below))
+        reference.advance(batch)
+        method.advance(outcome)
+        assert reference.z is not None
+        assert float(bound.parts[0].log_z) == pytest.approx(math.log(reference.z), rel=1e-6)
+    assert [name for name in method.state_dict() if "log_z" in name] == ["bound.remembered.0.log_z"]
 
 
 def beside(**weights: float) -> Method:

@@ -243,7 +243,6 @@ REFUSED = {
     "": "TEACHER is missing",
     "teacher": "DATA is missing",
     "teacher labelled.npz objective=hinton": "objective was 'hinton' (did you mean infonce?); expected crd, infonce, ml-cpc, kd, cosine, relational",
-    "teacher labelled.npz objective=crd,ml-cpc": "crd and ml-cpc are objectives of one and the same contrast",
     "teacher labelled.npz objective=kd+kd": "names one of them twice",
     "teacher three.npz objective=kd": "tells 4 classes apart, but the data have 3",
     "nowhere labelled.npz": "teacher was {home}/nowhere, which was not found",
@@ -344,3 +343,21 @@ def test_a_temperature_without_a_contrast_is_refused(tmp_path: Path) -> None:
             temperature=0.3,
             quiet=True,
         )
+
+
+@pytest.mark.parametrize(
+    ("classifier", "said"),
+    [
+        (nn.Linear(9, 4), "the classifier of the teacher Flatten does not take its 192 features"),
+        (nn.Sequential(nn.Linear(192, 4), nn.Unflatten(1, (2, 2))), "must give a tensor of rows and classes"),
+    ],
+)
+def test_a_classifier_that_does_not_fit_its_teacher_is_refused(
+    classifier: nn.Module, said: str, tmp_path: Path
+) -> None:
+    images = np.random.default_rng(0).integers(0, 256, (40, 8, 8, 3), dtype=np.uint8)
+    with pytest.raises(UserError, match=said):
+        nf.distill(
+            nf.Teacher(nn.Flatten(), classifier, size=8), images, tmp_path / "s", objective="kd", quiet=True
+        )
+    assert not (tmp_path / "s").exists()

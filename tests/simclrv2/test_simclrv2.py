@@ -1,5 +1,6 @@
 """Many instances, few labels: what is kept of the head, which labels are used, stages that go on after a kill, and a table that is what the runs say."""
 
+import html
 import json
 import os
 import re
@@ -176,6 +177,16 @@ def test_the_table_is_what_the_runs_say(whole: Path, data: Path) -> None:
         assert told["figures"][way]["top1"] == pytest.approx((said == test["labels"]).mean(), abs=1e-12)
     assert Run.open(whole / "finetune").settings.encoders["cut"] == 1
     assert Run.open(whole / "distil").settings.init == str(whole / "pretrain")
+
+
+def test_one_page_shows_the_table_and_every_stage(whole: Path) -> None:
+    told = json.loads((whole / "semi.json").read_text())
+    page = (whole / "report.html").read_text()
+    summary = page[page.index('id="in-short"') : page.index('id="compared"')]
+    for way, found in told["figures"].items():
+        assert f'<th scope="row">{way}</th><td>{100 * found["top1"]:.1f}</td>' in summary
+    assert all(html.escape(verdict) in summary for verdict in told["verdicts"])
+    assert page.count('class="run"') == len(told["runs"]) == 4
 
 
 def test_the_student_never_sees_a_label(whole: Path) -> None:

@@ -115,6 +115,13 @@ def test_a_longer_axis_keeps_what_is_there(found: Any, data: Path) -> None:
     assert [row.values for row in again.rows[:2]] == [row.values for row in found.rows]
 
 
+def test_the_table_of_another_sweep_is_not_overwritten(found: Any, data: Path) -> None:
+    before = (Path(found.folder) / "sweep.json").read_bytes()
+    with pytest.raises(UserError, match="holds the table of another sweep, pretrain simclr"):
+        nf.sweep("moco", data / "train.npz", found.folder, temperature=[0.1, 0.5], quiet=True, **QUICK)
+    assert (Path(found.folder) / "sweep.json").read_bytes() == before
+
+
 def test_a_cell_that_cannot_be_done_does_not_stop_the_others(data: Path, tmp_path: Path) -> None:
     found = nf.sweep("simclr", data / "train.npz", tmp_path, epochs=1, batch_size=[16, 4096], quiet=True)
     good, bad = found.rows

@@ -3,11 +3,10 @@
     InfoNCE          log softmax of the positive + log m          contrasted with the anchor's own negatives
     MultiLabelCPC    the same with one softmax for the batch      contrasted with everybody's negatives
     NWJ              E[f] - E[e^(f-1)]                            no ceiling, more variance
+    Sum              several of them: infonce+ml-cpc              an objective, no estimate
 
 What each claims about mutual information is its `certificate`; the reasons are in docs/certificates.md.
 """
-
-from collections.abc import Callable
 
 from nearfar.bounds.agreement import Agreement
 from nearfar.bounds.classification import BinaryNCE, ConstantNCE, JensenShannon
@@ -17,30 +16,42 @@ from nearfar.bounds.donsker import SMILE, DonskerVaradhan
 from nearfar.bounds.infonce import InfoNCE, Vince
 from nearfar.bounds.labels import SupCon
 from nearfar.bounds.metric import NPair, Triplet, Tuple
+from nearfar.bounds.sums import Sum
 from nearfar.bounds.variational import NWJ, TUBA, UBA, BarberAgakov
-from nearfar.types import Bound
+from nearfar.joined import Joinable
 
-PARTS: dict[str, Callable[..., Bound]] = {
-    "infonce": InfoNCE,
-    "alpha-cpc": AlphaCPC,
-    "ml-cpc": MultiLabelCPC,
-    "vince": Vince,
-    "barber-agakov": BarberAgakov,
-    "uba": UBA,
-    "tuba": TUBA,
-    "nwj": NWJ,
-    "dv": DonskerVaradhan,
-    "smile": SMILE,
-    "js": JensenShannon,
-    "nce": BinaryNCE,
-    "nce-constant": ConstantNCE,
-    "triplet": Triplet,
-    "tuple": Tuple,
-    "npair": NPair,
-    "agreement": Agreement,
-    "supcon": SupCon,
-    "debiased": Debiased,
-}
+PARTS = Joinable(
+    {
+        "infonce": InfoNCE,
+        "alpha-cpc": AlphaCPC,
+        "ml-cpc": MultiLabelCPC,
+        "vince": Vince,
+        "barber-agakov": BarberAgakov,
+        "uba": UBA,
+        "tuba": TUBA,
+        "nwj": NWJ,
+        "dv": DonskerVaradhan,
+        "smile": SMILE,
+        "js": JensenShannon,
+        "nce": BinaryNCE,
+        "nce-constant": ConstantNCE,
+        "triplet": Triplet,
+        "tuple": Tuple,
+        "npair": NPair,
+        "agreement": Agreement,
+        "supcon": SupCon,
+        "debiased": Debiased,
+    },
+    "bound",
+    Sum,
+    between=" + ",
+    traits={
+        "distance_scores": (any, False),
+        "needs_bounded": (any, False),
+        "reads_negatives": (any, True),
+    },
+    shared=True,  # one alpha for all that have one
+)
 
 __all__ = [
     "NWJ",
@@ -59,6 +70,7 @@ __all__ = [
     "JensenShannon",
     "MultiLabelCPC",
     "NPair",
+    "Sum",
     "SupCon",
     "Triplet",
     "Tuple",

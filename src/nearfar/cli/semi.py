@@ -2,6 +2,8 @@
 
 import argparse
 import json
+import sys
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +50,7 @@ def add(commands: Any) -> None:
     )
     semi.add_argument("--same-labels", action="store_true", help="DATA and TEST number their classes alike")
     semi.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
+    semi.add_argument("--no-report", dest="report", action="store_false", help="do not draw RUN/report.html")
     semi.add_argument("--quiet", action="store_true", help="no progress")
     semi.set_defaults(command=run)
 
@@ -71,7 +74,13 @@ def run(given: argparse.Namespace) -> int:
     if given.json:
         print(json.dumps(report.as_json()))
     else:
+        print(report)
+    if given.report and find_spec("jinja2") is None:
         print(
-            f"{report}\nall stages on one page: nearfar report {' '.join(report.runs.values())} --out {given.out}/report.html"
+            "no page of all stages: pip install 'nearfar[report]', and the same command draws it",
+            file=sys.stderr,
         )
+    elif given.report:
+        page = report.write_page(given.out / "report.html")
+        print(f"all stages on one page: {page}", file=sys.stderr if given.json else sys.stdout)
     return DONE

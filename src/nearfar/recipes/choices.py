@@ -10,6 +10,7 @@ from typing import Any
 from nearfar import bounds, critics, encoders, negatives, priors, selections
 from nearfar.encoders import HeadConfig
 from nearfar.errors import UserError, not_one_of
+from nearfar.joined import JOINED_BY
 from nearfar.modalities import Modality, modality_of_views
 from nearfar.parts import check_settings, settable, unknown
 
@@ -58,7 +59,7 @@ def _check_whose(room: str, name: str, raw: Mapping[str, Any]) -> None:
         owners = [part for part, make in ROOMS[room].items() if key in settable(make)]
         if (
             owners
-            and not {*name.split("+")} & {*owners}
+            and not {*name.split(JOINED_BY)} & {*owners}
             and not (room == "encoders" and key in settable(HeadConfig))
         ):
             raise UserError(

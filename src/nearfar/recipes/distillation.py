@@ -7,13 +7,15 @@
     cosine     1 - cos of features, the student's mapped to the teacher's width
     relational distances between rows, over their mean                                             Park et al. 2019
 
-Every sum of them with at most one of the first three; cross-entropy on the labels stands beside wherever there are any.
+Every sum of them; cross-entropy on the labels stands beside wherever there are any. Several of the first three are a sum of bounds over
+the same scores.
 """
 
 import re
 from typing import Any
 
 from nearfar.errors import UserError, not_one_of
+from nearfar.joined import JOINED_BY
 from nearfar.recipes.recipe import Recipe
 
 CONTRASTS: dict[str, dict[str, Any]] = {
@@ -52,26 +54,24 @@ def terms_of(objective: Any) -> list[str]:
             raise not_one_of("objective", term, OBJECTIVES, also=", or a sum such as crd+kd")
     if len({*terms}) < len(terms):
         raise UserError(f"objective was {asked}, which names one of them twice; name each once")
-    several = [term for term in terms if term in CONTRASTS]
-    if len(several) > 1:
-        raise UserError(
-            f"objective was {asked}: {' and '.join(several)} are objectives of one and the same contrast; choose one of them, and add "
-            f"{', '.join(BESIDE)} as you like"
-        )
     return terms
 
 
 def layer_of(objective: Any) -> dict[str, Any]:
     """An objective as settings over those of `DISTILL`."""
     terms = terms_of(objective)
-    contrast = next((term for term in terms if term in CONTRASTS), None)
+    contrasts = [CONTRASTS[term] for term in terms if term in CONTRASTS]
     weights = {term: weight if term in terms else 0.0 for term, weight in BESIDE.items()}
     labels = 1.0
     if terms == ["kd"]:  # its usual share (Tian et al. 2020b)
         weights["kd"], labels = 0.9, 0.1
     prior = {"name": "distillation", "labels": labels, **weights}
-    if contrast is not None:
-        return {"bound": CONTRASTS[contrast], "prior": prior}
+    if contrasts:
+        bound: dict[str, Any] = {}
+        for contrast in reversed(contrasts):  # a setting that several have is that of the first
+            bound |= contrast
+        bound["name"] = JOINED_BY.join(contrast["name"] for contrast in contrasts)
+        return {"bound": bound, "prior": prior}
     return {
         "encoders": {"weight": 0.0, "head": "none"},
         "critic": {"name": "cosine", "temperature": 1.0},

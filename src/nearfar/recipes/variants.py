@@ -10,9 +10,9 @@ what an untrained network calls close means little, and Wu et al. 2020 starts Lo
 from collections.abc import Mapping
 from dataclasses import replace
 
+from nearfar.joined import JOINED_BY
 from nearfar.recipes.recipe import CLOSE_AFTER, Choice, Recipe, Rising
 from nearfar.selections import PARTS
-from nearfar.selections.chain import JOINED_BY
 
 OUTER_EDGE = Rising(0.0, 0.9, share=1 / 3)
 INNER_EDGE = 0.99

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from nearfar.atomic import write_whole
 from nearfar.errors import UserError
+from nearfar.report.facts import Summary
 from nearfar.report.gather import gather
 from nearfar.report.page import page
 from nearfar.report.visuals import Detail
@@ -15,11 +16,13 @@ __all__ = ["write_report"]
 POINTS, MOST = 3000, 50_000
 
 
-def write_report(runs: Sequence[Run] | Run, out: str | Path, *, points: int = POINTS) -> Path:
+def write_report(
+    runs: Sequence[Run] | Run, out: str | Path, *, points: int = POINTS, summary: Summary | None = None
+) -> Path:
     """Write the page about a run or several to `out` and return where it is.
 
-    `points` is how many images at most the map shows and neighbours are looked for in. A page that was there
-    is replaced only when the new one is complete.
+    `points` is how many images at most the map shows and neighbours are looked for in; `summary` is a table that stands first. A page
+    that was there is replaced only when the new one is complete.
     """
     runs, out = runs if isinstance(runs, Sequence) else [runs], Path(out)
     if not runs:
@@ -29,7 +32,7 @@ def write_report(runs: Sequence[Run] | Run, out: str | Path, *, points: int = PO
     if out.is_dir():
         raise UserError(f"report: out was the folder {out}; give a file such as {out / 'report.html'}")
     detail = Detail(points=points).shared(len(runs))
-    text = page([gather(run, detail) for run in runs])
+    text = page([gather(run, detail) for run in runs], summary)
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         write_whole(out, text)

@@ -253,6 +253,17 @@ class Section:
 
 
 @dataclass(frozen=True)
+class Summary:
+    """What several runs were made for, in a table of its own before they are compared."""
+
+    title: str
+    intro: str
+    head: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    remarks: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class RunFacts:
     title: str
     path: str

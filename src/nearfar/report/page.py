@@ -20,7 +20,7 @@ from nearfar.modalities import MODALITIES
 from nearfar.report.charts import SERIES
 from nearfar.report.compare import Asked, Compared, same_points, same_queries, tables_of
 from nearfar.report.explore import explorer_data
-from nearfar.report.facts import Absent, Fact, Gallery, Map, RunFacts, Score, Tested
+from nearfar.report.facts import Absent, Fact, Gallery, Map, RunFacts, Score, Summary, Tested
 from nearfar.report.plots import (
     Drawn,
     between,
@@ -104,8 +104,8 @@ class Beside:
     differing: Sequence[tuple[str, Sequence[str]]]
 
 
-def page(runs: Sequence[RunFacts]) -> str:
-    """The whole page: a comparison first where there are several runs, then each of them."""
+def page(runs: Sequence[RunFacts], summary: Summary | None = None) -> str:
+    """The whole page: a summary if there is one, a comparison where there are several runs, then each of them."""
     script = "".join((_HERE / name).read_text(encoding="utf-8") for name in SCRIPTS)
     style = "".join((_HERE / name).read_text(encoding="utf-8") for name in STYLES)
     names = (f"c{place}" for place in count())
@@ -120,6 +120,7 @@ def page(runs: Sequence[RunFacts]) -> str:
             selections=[selection_charts(run, names) for run in runs],
             changes=[view_charts(run, names) for run in runs],
             judged=[_judged(run.scores) for run in runs],
+            summary=summary,
             beside=beside,
             maps=[
                 explorer_data([("", run.map)])

@@ -87,8 +87,19 @@ class Teacher(nn.Module):
         width = width_of(self.network, shape)
         if self.classifier is None:
             return width, 0
-        with torch.no_grad():
-            return width, self.classifier(torch.zeros(1, width)).shape[1]
+        try:
+            with torch.no_grad():
+                scores = self.classifier(torch.zeros(1, width))
+        except (RuntimeError, ValueError, TypeError) as problem:
+            raise UserError(
+                f"the classifier of the teacher {self.name.removeprefix(OWN)} does not take its {width} features: {problem}"
+            ) from None
+        if not isinstance(scores, Tensor) or scores.ndim != 2:
+            raise UserError(
+                f"the classifier of the teacher {self.name.removeprefix(OWN)} must give a tensor of rows and classes; it gave "
+                f"{tuple(scores.shape) if isinstance(scores, Tensor) else type(scores).__name__}"
+            )
+        return width, scores.shape[1]
 
     def side(self, image_size: int | None) -> int:
         return getattr(self.shown, "size", None) or self.size or image_size or 32

@@ -15,9 +15,10 @@
 Cave and Neighbours remember clusters of all instances; `refresh` renews them, nothing else does.
 """
 
+from nearfar.joined import Joinable
 from nearfar.selections.accept import Accept
 from nearfar.selections.cave import Cave
-from nearfar.selections.chain import Chain, Parts
+from nearfar.selections.chain import Chain
 from nearfar.selections.everyone import Everyone
 from nearfar.selections.group import Group
 from nearfar.selections.hard import Hard
@@ -26,7 +27,7 @@ from nearfar.selections.neighbours import Annulus, Neighbours
 from nearfar.selections.others import Others
 from nearfar.selections.ring import Ball, Ring
 
-PARTS = Parts(
+PARTS = Joinable(
     {
         "everyone": Everyone,
         "ball": Ball,
@@ -39,7 +40,16 @@ PARTS = Parts(
         "labelled": Labelled,
         "others": Others,
         "hard": Hard,
-    }
+    },
+    "selection",
+    Chain,
+    between=", then ",
+    traits={
+        "per_instance": (any, False),
+        "by_rank": (any, False),
+        "weighs": (any, False),
+        "keeps_all": (all, False),
+    },
 )
 
 __all__ = [

@@ -58,22 +58,41 @@ class Report:
             "runs": dict(self.runs),
         }
 
+    def told(self) -> str:
+        """Of what the figures are."""
+        if self.test is None:
+            return "no figures: give test data with --data"
+        draws = len(next(iter(self.figures.values())))
+        over = f", mean ± deviation over {draws} draws of the labels" if draws > 1 else ""
+        return f"top-1 and top-5 in percent on {self.test['name']} ({self.test['samples']:,}){over}"
+
+    def rows(self) -> list[tuple[str, str, str]]:
+        """Each way of using the labels, its top-1 and its top-5 in percent."""
+        found = []
+        for way, draws in self.figures.items():
+            spread = _spread(draws)
+            deviation = "" if spread is None else f" ± {100 * spread:.1f}"
+            top1, top5 = (100 * _mean(draws, figure) for figure in FIGURES)
+            found.append((way, f"{top1:.1f}{deviation}", f"{top5:.1f}"))
+        return found
+
     def __str__(self) -> str:
         head = f"{self.title}: {self.labels:,} labels of {self.instances:,} instances"
         if self.test is None:
-            trained = f"trained: {', '.join(self.runs.values())}"
-            return f"{head}\n{trained}\nno figures: give test data with --data"
-        draws = len(next(iter(self.figures.values())))
-        over = f", mean ± deviation over {draws} draws of the labels" if draws > 1 else ""
-        lines = [head, f"top-1 and top-5 in percent on {self.test['name']} ({self.test['samples']:,}){over}"]
+            return f"{head}\ntrained: {', '.join(self.runs.values())}\n{self.told()}"
         width = max(map(len, self.figures))
-        for way, found in self.figures.items():
-            spread = _spread(found)
-            told = "" if spread is None else f" ± {100 * spread:.1f}"
-            lines.append(
-                f"  {way:<{width}}  {100 * _mean(found, 'top1'):5.1f}{told}   {100 * _mean(found, 'top5'):5.1f}"
-            )
-        return "\n".join([*lines, *self.verdicts])
+        table = [f"  {way:<{width}}  {top1:>10}   {top5:>5}" for way, top1, top5 in self.rows()]
+        return "\n".join([head, self.told(), *table, *self.verdicts])
+
+    def write_page(self, out: Path) -> Path:
+        """One page: the table, then all stages (those of the last draw) side by side and one by one."""
+        from nearfar.report import write_report  # here, since figures need no page
+        from nearfar.report.facts import Summary
+
+        about = f"{self.labels:,} labels of {self.instances:,} instances; {self.told()}."
+        head = ("", "top-1, %", "top-5, %") if self.figures else ()
+        summary = Summary(f"{self.title}, few labels", about, head, tuple(self.rows()), self.verdicts)
+        return write_report([Run.open(path) for path in self.runs.values()], out, summary=summary)
 
 
 def _mean(draws: tuple[Mapping[str, float], ...], figure: str) -> float:

@@ -65,9 +65,16 @@ class Storage:
 
     path: Path
 
-    def made(self) -> "Storage":
+    def made(self, title: str) -> "Storage":
+        """The folder, there from now on. Its table is that of one command and its subjects: another's would be overwritten."""
         if (self.path / "config.yaml").exists():
             raise UserError(f"--out {self.path} is a run; choose another folder for the sweep")
+        table = read_json(self.path / "sweep.json")
+        before = table.get("sweep") if isinstance(table, Mapping) else None
+        if before not in (None, title):
+            raise UserError(
+                f"--out {self.path} holds the table of another sweep, {before}, and this one is {title}; choose another folder"
+            )
         try:
             for name in ("cells", "claims"):
                 (self.path / name).mkdir(parents=True, exist_ok=True)

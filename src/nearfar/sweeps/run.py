@@ -74,7 +74,7 @@ def run_sweep(asked: Asked, jobs: int = 1) -> Sweep:
         )
     work = Work(asked)
     work.check()
-    storage = work.storage.made()
+    storage = work.storage.made(asked.title)
     if jobs > 1 and work.left() > 1:
         _in_processes(asked, min(jobs, work.left()))
     work.do()

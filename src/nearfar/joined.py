@@ -1,0 +1,82 @@
+"""The parts of a room by name, and several of them joined by +: `labelled+ring` is two selections in turn, `infonce+ml-cpc` a sum of
+two bounds. What is joined is made like any part, with the settings of all that it joins side by side."""
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from nearfar.errors import UserError
+
+JOINED_BY = "+"
+Maker = Callable[..., Any]
+
+
+class Joinable(dict[str, Maker]):
+    """`join` makes one part of several. `between` stands between their equations. `traits` says of each trait of a part what it is of the
+    joined one: `any` or `all` of theirs, and their value where they do not say. `shared`: a setting that several have is one for all of
+    them; otherwise such parts are not joined."""
+
+    def __init__(
+        self,
+        parts: Mapping[str, Maker],
+        room: str,
+        join: Callable[..., Any],
+        between: str,
+        traits: Mapping[str, tuple[Callable[..., bool], bool]],
+        shared: bool = False,
+    ) -> None:
+        super().__init__(parts)
+        self.room, self.join, self.between, self.traits, self.shared = room, join, between, traits, shared
+
+    def __contains__(self, name: object) -> bool:
+        if not isinstance(name, str):
+            return False
+        return all(super(Joinable, self).__contains__(each) for each in name.split(JOINED_BY))
+
+    def get(self, name: str, default: Any = None) -> Any:
+        if name not in self:
+            return default
+        return self[name]
+
+    def __missing__(self, name: str) -> Maker:
+        names = name.split(JOINED_BY)
+        if len(names) < 2 or name not in self:
+            raise KeyError(name)
+        if len({*names}) < len(names):
+            raise UserError(f"{self.room} was {name}, which names one of them twice; name each once")
+        return self._joined({each: self[each] for each in names})
+
+    def _joined(self, makers: Mapping[str, Maker]) -> Maker:
+        def make(**settings: Any) -> Any:
+            def own(maker: Maker) -> dict[str, Any]:
+                return {key: settings[key] for key in inspect.signature(maker).parameters if key in settings}
+
+            return self.join(*(maker(**own(maker)) for maker in makers.values()))
+
+        def conflict(choices: Mapping[str, Any], parts: Mapping[str, Any]) -> str | None:
+            asked = [getattr(maker, "conflict", None) for maker in makers.values()]
+            return next((said for ask in asked if ask and (said := ask(choices, parts))), None)
+
+        known: Any = make
+        known.__signature__ = inspect.Signature(self._parameters(makers))
+        known.conflict = conflict
+        known.equation = self.between.join(getattr(maker, "equation", "") for maker in makers.values())
+        known.remarks = tuple(remark for maker in makers.values() for remark in getattr(maker, "remarks", ()))
+        for trait, (of_all, usual) in self.traits.items():
+            setattr(known, trait, of_all(getattr(maker, trait, usual) for maker in makers.values()))
+        return make
+
+    def _parameters(self, makers: Mapping[str, Maker]) -> list[inspect.Parameter]:
+        """The settings of all, those by position first."""
+        owners: dict[str, str] = {}
+        found: dict[str, inspect.Parameter] = {}
+        for name, maker in makers.items():
+            for key, parameter in inspect.signature(maker).parameters.items():
+                given = parameter.kind is parameter.KEYWORD_ONLY  # by whoever builds it, the same to all
+                if key in found and not given and not self.shared:
+                    raise UserError(
+                        f"{self.room} was {JOINED_BY.join(makers)}, but {owners[key]} and {name} both have a setting {key}"
+                    )
+                owners.setdefault(key, name)
+                found.setdefault(key, parameter)
+        return sorted(found.values(), key=lambda parameter: parameter.kind)

@@ -1,0 +1,55 @@
+"""Several bounds of the same scores: their sum, its ceiling, its claim, its settings, and what cannot be added."""
+
+import math
+
+import pytest
+import torch
+
+import nearfar as nf
+from nearfar.bounds import PARTS
+from nearfar.errors import UserError
+from nearfar.parts import settable
+from nearfar.types import NegativeSampling
+
+
+def scores(seed: int = 0) -> nf.Scores:
+    draw = torch.Generator().manual_seed(seed)
+    return nf.Scores.of(torch.randn(7, generator=draw), torch.randn(7, 9, generator=draw))
+
+
+def test_a_sum_is_the_sum_and_one_alpha_is_for_all() -> None:
+    both = PARTS["alpha-cpc+ml-cpc"](alpha=0.3)
+    expected = nf.AlphaCPC(0.3)(scores()) + nf.MultiLabelCPC(0.3)(scores())
+    torch.testing.assert_close(both(scores()), expected)
+    assert list(settable(PARTS["alpha-cpc+ml-cpc"])) == ["alpha"]
+    assert list(settable(PARTS["triplet+tuple"])) == [*settable(nf.Triplet)]
+
+
+def test_a_sum_is_an_objective_and_its_ceiling_the_sum_of_theirs() -> None:
+    """log m + log(m / alpha): two bounds of 1 nat that both find it sum to 2."""
+    sampling = NegativeSampling(anchors=8, negatives=9, held_out=True, batch_statistics=False)
+    claim = PARTS["infonce+ml-cpc"](alpha=0.5).certificate(sampling)
+    assert claim.status == "objective only"
+    assert claim.ceiling == pytest.approx(math.log(10) + math.log(20))
+    assert PARTS["infonce+nwj"]().certificate(sampling).ceiling is None
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [("infonce+infonce", "names one of them twice"), ("infonce+triplet", "add bounds of one kind")],
+)
+def test_what_cannot_be_added(name: str, said: str) -> None:
+    with pytest.raises(UserError, match=said):
+        PARTS[name]()
+
+
+def test_each_part_remembers_for_itself() -> None:
+    """The constant of nce-constant and the running mean of dv, each as if it were alone, over two steps of two pairs."""
+    both = PARTS["nce-constant+dv"](momentum=0.9)
+    alone = (nf.ConstantNCE(), nf.DonskerVaradhan(0.9))
+    for step in range(2):
+        pairs = [scores(2 * step), scores(2 * step + 1)]
+        torch.testing.assert_close(both(pairs[0]), alone[0](pairs[0]) + alone[1](pairs[0]))
+        both.advance(torch.stack([both.observe(pair) for pair in pairs]), nf.Progress(step, 10, 5))
+        for part in alone:
+            part.advance(torch.stack([part.observe(pair) for pair in pairs]), nf.Progress(step, 10, 5))
