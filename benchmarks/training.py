@@ -1,9 +1,10 @@
 """How far a whole training step is from its limit, the encoder's forward and backward pass alone, at the same precision and layout.
 
-    OMP_WAIT_POLICY=passive python benchmarks/training.py [--recipe simclr] [--backbones resnet8-w16,resnet8-w32,resnet18] [--precision bf16] [--seconds 2] [--blocks 7]
+    OMP_WAIT_POLICY=passive python benchmarks/training.py [--recipe simclr] [--backbones resnet8-w16,resnet8-w32,resnet18] [--precision bf16] [--seconds 1] [--blocks 21]
 
 Arms take turns in one run: blocks of whole steps of batch 256, 32 x 32 (views made by threads, scores, optimiser, advance, monitors), and blocks of the
-network alone on a batch that is already there. Threads wait as the command lets them wait (`nearfar.machine`). Medians over blocks, and the lowest and highest share of a pair of neighbouring blocks.
+network alone on a batch that is already there. Threads wait as the command lets them wait (`nearfar.machine`). The share is the median over pairs of
+neighbouring blocks, with its quartiles; by CPU time, other work on the machine hardly enters.
 """
 
 import argparse
@@ -49,12 +50,31 @@ def arms(recipe: str, backbone: str, asked: str) -> tuple[Callable[[], object], 
     )
 
 
-def rate(step: Callable[[], object], seconds: float) -> float:
-    begun, steps = time.perf_counter(), 0
+def cost(step: Callable[[], object], seconds: float) -> tuple[float, float]:
+    """(images/s, CPU seconds an image) of a block of steps."""
+    begun, cpu, steps = time.perf_counter(), time.process_time(), 0
     while not steps or time.perf_counter() - begun < seconds:
         step()
         steps += 1
-    return BATCH * steps / (time.perf_counter() - begun)
+    images = BATCH * steps
+    return images / (time.perf_counter() - begun), (time.process_time() - cpu) / images
+
+
+def shares_of(whole: Callable[[], object], alone: Callable[[], object], seconds: float, blocks: int) -> str:
+    """Rates of both, and what share of the limit's rate the whole step reaches: by the clock and by CPU time, of neighbouring blocks,
+    of which now the one, now the other comes first."""
+    found = []
+    for block in range(blocks):
+        arms = (whole, alone) if block % 2 else (alone, whole)
+        pair = {arm: cost(arm, seconds) for arm in arms}
+        found.append((*pair[whole], *pair[alone]))
+    rate, _, limit, _ = (statistics.median(column) for column in zip(*found, strict=True))
+    by_clock, by_cpu = [one[0] / one[2] for one in found], [one[3] / one[1] for one in found]
+    low, middle, high = statistics.quantiles(by_clock, n=4)
+    return (
+        f"whole step {rate:,.0f} images/s, encoder alone {limit:,.0f}; share of the limit, median of pairs {middle:.1%} "
+        f"(quartiles {low:.1%} and {high:.1%}), by CPU time {statistics.median(by_cpu):.1%}"
+    )
 
 
 def main() -> None:
@@ -62,22 +82,16 @@ def main() -> None:
     parser.add_argument("--recipe", default="simclr")
     parser.add_argument("--backbones", default="resnet8-w16")
     parser.add_argument("--precision", default="auto", choices=("auto", "fp32", "bf16"))
-    parser.add_argument("--seconds", type=float, default=2.0, help="of a block")
-    parser.add_argument("--blocks", type=int, default=7)
+    parser.add_argument("--seconds", type=float, default=1.0, help="of a block")
+    parser.add_argument("--blocks", type=int, default=21)
     given = parser.parse_args()
     keep_freed_memory()
     print(f"load {os.getloadavg()[0]:.1f}")
     for backbone in given.backbones.split(","):
         whole, alone, how = arms(given.recipe, backbone, given.precision)
         whole(), alone()
-        found = [(rate(whole, given.seconds), rate(alone, given.seconds)) for _ in range(given.blocks)]
-        step, limit = (statistics.median(column) for column in zip(*found, strict=True))
-        shares = sorted(one / other for one, other in found)
-        print(
-            f"{given.recipe}, {backbone}, batch {BATCH}, {how}: whole step {step:,.0f} images/s, encoder alone {limit:,.0f}: "
-            f"{step / limit:.1%} of the limit ({shares[0]:.1%} to {shares[-1]:.1%})",
-            flush=True,
-        )
+        said = shares_of(whole, alone, given.seconds, given.blocks)
+        print(f"{given.recipe}, {backbone}, batch {BATCH}, {how}: {said}", flush=True)
 
 
 if __name__ == "__main__":

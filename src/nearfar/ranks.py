@@ -85,9 +85,14 @@ class Rows:
         dist.all_gather(blocks, block)
         return torch.cat([block[:size] for block, size in zip(blocks, self.sizes, strict=True)])
 
+    @property
+    def share(self) -> float:
+        """Of a sum over own rows, what makes it this rank's share of the mean over all rows."""
+        return len(self.sizes) / self.total
+
     def mean(self, values: Float[Tensor, "own"]) -> Float[Tensor, ""]:
         """This rank's share, whose average over ranks is the mean over all rows."""
-        return values.sum() * (len(self.sizes) / self.total)
+        return values.sum() * self.share
 
 
 class _Gather(torch.autograd.Function):

@@ -29,6 +29,7 @@ from nearfar.losses import (
     symmetric,
 )
 from nearfar.losses.both_ways import BothLogSumExp
+from nearfar.losses.one_pass import SummedLogSumExp
 
 PAIRED: dict[str, Callable[..., Callable[[Tensor, Tensor], Tensor]]] = {
     "ntxent": lambda **o: NTXentLoss(0.3, **o),
@@ -302,3 +303,21 @@ def test_blocks_of_a_log_sum_exp_are_those_of_the_matrix(
     assert bool(ours[0][6].isneginf())
     for one, other in zip(ours, theirs, strict=True):
         torch.testing.assert_close(one, other.nan_to_num(0.0, neginf=-torch.inf), rtol=1e-11, atol=1e-12)
+
+
+@pytest.mark.parametrize("tile", [1, 3, 7, 64])
+def test_a_sum_of_log_sums_made_in_one_pass_is_the_sum_and_has_its_derivatives(tile: int) -> None:
+    """sum_i log sum_j e^(u_i . v_j): value, gradient and second derivative of the plain expression, also for scores of 1,000."""
+    torch.manual_seed(0)
+    for scale in (1.0, 40.0):
+        u, v = ((scale * torch.randn(n, 4, dtype=torch.float64)).requires_grad_() for n in (7, 5))
+        plain = (u @ v.T).logsumexp(dim=1).sum()
+        value = SummedLogSumExp.apply(u, v, tile)
+        torch.testing.assert_close(value, plain)
+        for one, other in zip(
+            torch.autograd.grad(3 * value, (u, v)), torch.autograd.grad(3 * plain, (u, v)), strict=True
+        ):
+            torch.testing.assert_close(one, other)
+    u, v = (torch.randn(n, 3, dtype=torch.float64, requires_grad=True) for n in (4, 6))
+    assert torch.autograd.gradcheck(lambda a, b: SummedLogSumExp.apply(a, b, tile), (u, v))
+    assert torch.autograd.gradgradcheck(lambda a, b: SummedLogSumExp.apply(a, b, tile), (u, v))

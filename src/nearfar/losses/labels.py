@@ -15,7 +15,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from nearfar.errors import UserError
-from nearfar.losses.pairs import log_shares
+from nearfar.losses.one_pass import summed
 from nearfar.losses.scoring import by_tiles, check_embeddings, negatives, positive_number, unit
 from nearfar.ranks import Rows
 
@@ -228,7 +228,8 @@ class NPairsLoss(LabelLoss):
         second = order[(sizes.cumsum(0) - sizes + 1)[sizes > 1]]
         if len(first) == 0:
             return given.keys.new_zeros(())
-        return -log_shares(given.anchors[first], given.anchors[second], Rows((len(first),))).mean()
+        anchors, keys = given.anchors[first], given.anchors[second]
+        return (summed(anchors, keys) - (anchors * keys).sum()) / len(first)
 
 
 class TripletMarginLoss(LabelLoss):

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from nearfar.bounds.infonce import log_share
 from nearfar.errors import UserError
 from nearfar.losses.both_ways import BothLogSumExp
+from nearfar.losses.one_pass import summed
 from nearfar.losses.scoring import (
     WHOLE_CPU,
     check_paired,
@@ -24,15 +25,6 @@ from nearfar.ranks import Rows
 from nearfar.scores import UNKNOWN
 
 SPREAD = 40.0  # scores are within this of 0: e^-80 is the smallest power, which float32 has
-
-
-def log_shares(
-    anchors: Float[Tensor, "own dim"], keys: Float[Tensor, "own dim"], rows: Rows
-) -> Float[Tensor, "own"]:
-    """log softmax of key i among the keys of all rows, on all ranks, for anchor i."""
-    everyone = torch.arange(rows.total, device=anchors.device)
-    others = negatives(anchors, rows.everyones(keys), rows.own(anchors.device), everyone)
-    return log_share((anchors * keys).sum(dim=1), others.logsumexp())
 
 
 class NTXentLoss(nn.Module):
@@ -128,8 +120,9 @@ class ClipLoss(FeaturesLoss):
             there, back = BothLogSumExp.apply(scaled, texts, rows_at_once(scaled, texts))
             loss = rows.mean((there + back) / 2 - (scaled * texts).sum(dim=1))
         else:
-            there, back = log_shares(scaled, texts, rows), log_shares(logit_scale * texts, images, rows)
-            loss = -rows.mean(there + back) / 2
+            there = summed(scaled, rows.everyones(texts))
+            back = summed(logit_scale * texts, rows.everyones(images))
+            loss = rows.share * (there + back) / 2 - rows.mean((scaled * texts).sum(dim=1))
         if logit_bias is not None:
             # the same number added to every score leaves a softmax as it is; a learnt one still gets its
             # gradient, zero, without which DDP would wait for it
@@ -214,20 +207,28 @@ class MultipleNegativesRankingLoss(nn.Module):
                 queries, *columns = map(unit, (queries, *columns))
             rows = Rows.of(len(queries), queries.device, self.gather_distributed)
             positive = self.scale * (queries * columns[0]).sum(dim=1)
-            sums = [self._log_sum(direction, queries, columns, rows) for direction in self.directions]
-            stacked = torch.stack(sums)
-            log_z = stacked.logsumexp(dim=0) if self.partition_mode == "joint" else stacked.mean(dim=0)
-            return rows.mean(log_z - positive)
+            if self.partition_mode == "per_direction" or len(self.directions) == 1:
+                sums = [summed(*self._sides(d, queries, columns, rows)) for d in self.directions]
+                return rows.share * torch.stack(sums).mean() - rows.mean(positive)
+            each = torch.stack([self._log_sum(d, queries, columns, rows) for d in self.directions])
+            return rows.mean(each.logsumexp(dim=0) - positive)
+
+    def _sides(
+        self, direction: str, queries: Tensor, columns: Sequence[Tensor], rows: Rows
+    ) -> tuple[Float[Tensor, "n dim"], Float[Tensor, "key dim"]]:
+        """Own queries or documents, scaled, and everybody's documents or queries."""
+        source, target = direction.split("_to_")
+        anchors = queries if source == "query" else columns[0]
+        sets = [queries] if target == "query" else columns
+        return self.scale * anchors, torch.cat([rows.everyones(column) for column in sets])
 
     def _log_sum(
         self, direction: str, queries: Tensor, columns: Sequence[Tensor], rows: Rows
     ) -> Float[Tensor, "n"]:
-        """log of the sum of e^f from each own query or document to everybody's documents or queries."""
+        """log of the sum of e^f between them."""
+        anchors, keys = self._sides(direction, queries, columns, rows)
         source, target = direction.split("_to_")
-        anchors = queries if source == "query" else columns[0]
-        sets = [queries] if target == "query" else columns
-        everyone = torch.arange(rows.total, device=queries.device).repeat(len(sets))
+        everyone = torch.arange(rows.total, device=queries.device).repeat(len(keys) // rows.total)
         if source != target:  # the positive is part of the sum
             everyone = torch.full_like(everyone, UNKNOWN)
-        keys = torch.cat([rows.everyones(column) for column in sets])
-        return negatives(self.scale * anchors, keys, rows.own(queries.device), everyone).logsumexp()
+        return negatives(anchors, keys, rows.own(queries.device), everyone).logsumexp()
