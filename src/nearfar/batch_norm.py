@@ -98,7 +98,7 @@ class _Normalised(torch.autograd.Function):
         eps: float,
     ) -> Tensor:
         ctx.save_for_backward(x, weight, mean, variance)
-        ctx.count, ctx.eps = count, eps
+        ctx.count, ctx.eps, ctx.shifted = count, eps, bias is not None
         return torch.native_batch_norm(x, weight, bias, mean, variance, False, 0.0, eps)[0]
 
     @staticmethod
@@ -116,7 +116,8 @@ class _Normalised(torch.autograd.Function):
         steep = scale / (variance + ctx.eps).sqrt()
         slope = -scale * of_scale / (variance + ctx.eps)
         to_x = _combined(above, steep, x, slope, -steep * of_bias - slope * mean)
-        return to_x, to_scale if weight is not None else None, to_bias, None, None, None, None
+        learnt = (to_scale if weight is not None else None, to_bias if ctx.shifted else None)
+        return to_x, *learnt, None, None, None, None
 
 
 BLOCK = 2**16  # numbers: a block of each operand stays in a core's cache between one operation and the next

@@ -1,0 +1,72 @@
+"""Batch norm over all ranks, where one rank is all: torch's own, value, gradients and running statistics, however channels lie."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch import Tensor
+
+from nearfar import batch_norm
+from nearfar.batch_norm import synchronised
+
+
+@pytest.fixture
+def one_rank(tmp_path: Path) -> Iterator[None]:
+    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/meet", rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+def normed(
+    x: Tensor, above: Tensor, weights: tuple[Tensor, Tensor] | None, several: bool
+) -> tuple[Tensor, ...]:
+    x = x.detach().requires_grad_()
+    learnt = [] if weights is None else [weight.detach().clone().requires_grad_() for weight in weights]
+    kind = torch.float64 if x.dtype is torch.float64 else torch.float32
+    running = torch.zeros(x.shape[1], dtype=kind), torch.ones(x.shape[1], dtype=kind)
+    with synchronised(several):
+        out = F.batch_norm(x, *running, *learnt, training=True, momentum=0.3)
+    return out, *torch.autograd.grad(out, [x, *learnt], above), *running
+
+
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+@pytest.mark.parametrize("shape", [(6, 16, 8, 8), (5, 3, 7, 9), (2, 1030, 1, 1), (1, 4, 3, 2)])
+@pytest.mark.parametrize("learnt", [True, False])
+def test_one_rank_is_torchs_own(
+    one_rank: None,
+    shape: tuple[int, ...],
+    layout: torch.memory_format,
+    learnt: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(batch_norm, "BLOCK", 100)  # several blocks, the last of them shorter
+    draw = torch.Generator().manual_seed(0)
+    x, above = (torch.randn(shape, generator=draw, dtype=torch.float64) for _ in range(2))
+    weights = tuple(torch.randn(shape[1], generator=draw, dtype=torch.float64) for _ in range(2))
+    told = (x.contiguous(memory_format=layout), above, weights if learnt else None)
+    for ours, theirs in zip(normed(*told, True), normed(*told, False), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("shape", [(9, 31), (4, 5, 11)])
+def test_rows_and_sequences_too(one_rank: None, shape: tuple[int, ...]) -> None:
+    draw = torch.Generator().manual_seed(1)
+    x, above = (torch.randn(shape, generator=draw, dtype=torch.float64) for _ in range(2))
+    for view in (x, x.movedim(1, -1).contiguous().movedim(-1, 1)):
+        for ours, theirs in zip(
+            normed(view, above, None, True), normed(view, above, None, False), strict=True
+        ):
+            torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-12)
+
+
+def test_half_precision_keeps_its_kind(one_rank: None) -> None:
+    """bfloat16 has 8 bits: numbers of order one agree to a few 2^-8."""
+    draw = torch.Generator().manual_seed(2)
+    x, above = (torch.randn(8, 16, 4, 4, generator=draw).bfloat16() for _ in range(2))
+    weights = torch.ones(16), torch.zeros(16)
+    for ours, theirs in zip(normed(x, above, weights, True), normed(x, above, weights, False), strict=True):
+        assert ours.dtype is theirs.dtype
+        torch.testing.assert_close(ours.float(), theirs.float(), rtol=2**-5, atol=2**-5)
