@@ -12,6 +12,7 @@ gradient of one. Nothing is pickled: ranks exchange tensors and JSON.
 
 import json
 import os
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -27,7 +28,9 @@ from torch import Tensor, nn
 from nearfar.errors import UserError
 
 PATIENCE = timedelta(minutes=30)  # how long ranks wait for one that measures or saves
-_SAID = "nearfar/said"  # where rank 0 leaves word that it has told the user what is wrong
+# where rank 0 leaves word that it has told the user what is wrong, and others that they know; a busy machine may be slow to come to
+# the same end
+_SAID, _HEARD, _SOON = "nearfar/said", "nearfar/heard", timedelta(seconds=10)
 _store: dist.Store | None = None
 
 
@@ -292,6 +295,7 @@ def _start(rank: int, world: int) -> None:
 def leave() -> None:
     """Ends the process group, if there is one that `join` made."""
     global _store
+    _until_heard()
     if _store is not None and dist.is_initialized():
         dist.destroy_process_group()
     _store = None
@@ -305,7 +309,19 @@ def speaks() -> bool:
         _store.set(_SAID, "1")
         return True
     try:
-        _store.wait([_SAID], timedelta(seconds=10))  # a busy machine may be slow to come to the same end
+        _store.wait([_SAID], _SOON)
+        _store.add(_HEARD, 1)
     except (RuntimeError, dist.DistError):
         return True
     return False
+
+
+def _until_heard() -> None:
+    """Where no launcher keeps the store, it ends with rank 0. So if that one has spoken, it stays until the others know."""
+    rank, world = launched()
+    kept = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+    if _store is None or kept or rank or not _store.check([_SAID]):
+        return
+    end = time.monotonic() + _SOON.total_seconds()
+    while _store.add(_HEARD, 0) < world - 1 and time.monotonic() < end:
+        time.sleep(0.02)
