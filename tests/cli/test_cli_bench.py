@@ -1,7 +1,11 @@
 """`nearfar bench`: arms take turns, ratios are of medians, what is not installed is named."""
 
 import json
+import multiprocessing
+import os
 import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -12,8 +16,9 @@ import torch
 from nearfar.bench import arms, measure
 from nearfar.bench.large import as_rank
 from nearfar.bench.measure import Block, Result, measured, picture, plain, table
-from nearfar.bench.peers import Arm, Contest
+from nearfar.bench.peers import Absent, Arm, Contest
 from nearfar.cli import main
+from nearfar.machine import PATIENT
 
 
 def test_arms_take_turns_and_the_first_block_is_left_out() -> None:
@@ -27,6 +32,52 @@ def test_arms_take_turns_and_the_first_block_is_left_out() -> None:
     result = measured(contest, blocks=3, seconds=0.0)
     assert done == ["a", "b"] * 4
     assert {name: len(blocks) for name, blocks in result.blocks.items()} == {"a": 3, "b": 3}
+
+
+def _counting(folder: str, name: str) -> Callable[[], None]:
+    """A step that leaves a mark, and what OpenMP is told in its process."""
+    path = Path(folder) / name
+    path.write_text("")
+    wait = os.environ.get("OMP_WAIT_POLICY", "torch's")
+
+    def step() -> None:
+        with path.open("a") as file:
+            file.write(f"{os.getpid()} {wait}\n")
+
+    return step
+
+
+def _absent() -> Callable[[], None]:
+    raise Absent("nobody")
+
+
+def test_whole_steps_have_processes_of_their_own_and_use_up_what_was_prepared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ours with what nearfar tells OpenMP, a peer's without; `ahead` steps of a turn come before those that are timed."""
+    for key, value in PATIENT.items():
+        monkeypatch.setenv(key, value)
+    make = {name: partial(_counting, str(tmp_path), name) for name in "ab"}
+    contest = Contest(
+        "t",
+        "rows/s",
+        4,
+        (
+            Arm("a", make["a"], ours=True, process="ours"),
+            Arm("b", make["b"], process="theirs", ahead=3),
+            Arm("c", _absent, process="theirs"),
+        ),
+    )
+    result = measured(contest, blocks=2, seconds=0.0)
+    ours, theirs = ([line.split() for line in (tmp_path / name).read_text().splitlines()] for name in "ab")
+    assert len(ours) == 3
+    assert len(theirs) == 3 * 4
+    assert len({pid for pid, *_ in ours + theirs} - {str(os.getpid())}) == 2
+    assert {wait for _, wait, *_ in ours} == {"passive"}
+    assert {wait for _, wait, *_ in theirs} == {"torch's"}
+    assert os.environ["OMP_WAIT_POLICY"] == "passive"
+    assert result.absent == ["c: nobody is not installed"]
+    assert not multiprocessing.active_children()
 
 
 def test_ratios_are_ours_over_the_other_by_medians() -> None:

@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ from nearfar.train.prepare import described, prepare, prime
 
 TEMPERATURE, QUEUE = 0.1, 16384
 NETWORKS = ("resnet8-w16",)
+LOADERS, AHEAD = 2, 4  # processes of a peer's loader, and batches they prepare: torch's default for so many
 
 
 # ------------------------------------------------------------------------------------------------- whole steps
@@ -63,8 +65,9 @@ def _loaded(transform: Callable[[Any], Any], batch: int) -> Iterator[Any]:
         batch,
         shuffle=True,
         drop_last=True,
-        num_workers=2,
+        num_workers=LOADERS,
         persistent_workers=True,
+        prefetch_factor=AHEAD // LOADERS,
     )
     while True:
         yield from loader
@@ -162,19 +165,25 @@ def contests(
 
 def simclr(network: str, batch: int) -> Contest:
     half = has_bf16(torch.device("cpu"))
+    ours = {"fp32": torch.float32, "bf16": torch.bfloat16}
+    theirs = {"as documented": False, "best layout and precision": True}
     steps = [
-        Arm("nearfar, fp32", lambda: our_step("simclr", network, batch, torch.float32), ours=True),
-        Arm("nearfar, bf16", lambda: our_step("simclr", network, batch, torch.bfloat16)),
-        Arm("lightly, as documented", lambda: lightly_step(network, batch, best=False)),
-        Arm("lightly, best layout and precision", lambda: lightly_step(network, batch, best=True)),
+        Arm(f"nearfar, {name}", partial(our_step, "simclr", network, batch, kind), name == "fp32", "ours")
+        for name, kind in ours.items()
+    ] + [
+        Arm(f"lightly, {name}", partial(lightly_step, network, batch, best), process="theirs", ahead=AHEAD)
+        for name, best in theirs.items()
     ]
     arms = tuple(arm for arm in steps if half or "bf16" not in arm.name)
     return Contest(f"SimCLR step, {network}, batch {batch}, 32 x 32", "images/s", batch, arms)
 
 
 def moco(network: str, batch: int) -> Contest:
-    ours = lambda: our_step("moco", network, batch, torch.float32, negatives={"size": QUEUE})
-    arms = (Arm("nearfar, fp32", ours, ours=True), Arm("plain script", lambda: moco_step(network, batch)))
+    ours = partial(our_step, "moco", network, batch, torch.float32, negatives={"size": QUEUE})
+    arms = (
+        Arm("nearfar, fp32", ours, ours=True, process="ours"),
+        Arm("plain script", partial(moco_step, network, batch), process="theirs", ahead=AHEAD),
+    )
     return Contest(f"MoCo step, {network}, batch {batch}, queue {QUEUE:,}", "images/s", batch, arms)
 
 

@@ -1,24 +1,22 @@
 """`nearfar bench`: whole training steps and losses beside those of other libraries, on this machine.
 
-Arms take turns in one process, a block of steps each, so that whatever else the machine does falls on all of them; the first block
-warms up. A peer is used as its documentation shows: its own transform in a `DataLoader`, its own loss, its own loop. One that is not
-installed is named as absent.
+Arms take turns, a block of steps each, so that whatever else the machine does falls on all of them; the first block
+warms up. A peer is used as its documentation shows: its own transform in a `DataLoader`, its own loss, its own loop, under torch's own
+settings. One that is not installed is named as absent.
 """
 
-import multiprocessing
 import os
 import statistics
-import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import Any
 
 import torch
 
 from nearfar.bench.arms import contests
 from nearfar.bench.peers import Absent, Contest
+from nearfar.bench.turns import ready
 from nearfar.hardware import keep_freed_memory
 from nearfar.machine import cpu_name, version
 
@@ -28,7 +26,7 @@ class Block:
     """What a block of steps cost, by thing."""
 
     wall: float
-    cpu: float  # of this process and those that load data for it: what others do on the machine hardly matters to it
+    cpu: float  # of all processes of the arm: what others do on the machine hardly matters to it
 
 
 @dataclass(frozen=True)
@@ -65,53 +63,21 @@ def _medians(blocks: list[Block]) -> tuple[float, float]:
     return statistics.median(b.wall for b in blocks), statistics.median(b.cpu for b in blocks)
 
 
-def children() -> dict[int, float]:
-    """CPU seconds of each living child so far, by process number; none elsewhere than Linux."""
-    found = {}
-    for child in multiprocessing.active_children():
-        with suppress(OSError, ValueError, IndexError):
-            fields = Path(f"/proc/{child.pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
-            found[int(child.pid or 0)] = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-    return found
-
-
 def measured(contest: Contest, blocks: int, seconds: float) -> Result:
-    result, steps = Result(contest), {}
-    made: dict[str, set[int]] = {}  # the processes that an arm began with
-    for arm in contest.arms:
-        known = set(children())
-        try:
-            steps[arm.name] = arm.make()
-            made[arm.name] = set(children()) - known
-        except Absent as absent:
-            result.absent.append(f"{arm.name}: {absent} is not installed")
-    walls: dict[str, list[tuple[float, float]]] = {name: [] for name in steps}
-    # the processes that load data for an arm or do its work, and what they had taken when it was warm
-    loading: dict[str, dict[int, float]] = {name: {} for name in steps}
-    things = dict.fromkeys(steps, 0)
-    for block in range(blocks + 1):
-        for name, step in steps.items():
-            before = set(children()) - made.get(name, set())
-            begun, cpu, taken = time.perf_counter(), time.process_time(), 0
-            while not taken or time.perf_counter() - begun < seconds:
-                step()
-                taken += 1
-            count = contest.count * taken
-            spent = (time.perf_counter() - begun) / count, (time.process_time() - cpu) / count
-            if block:
-                things[name] += count
-                walls[name].append(spent)
-            else:
-                loading[name] = {pid: taken for pid, taken in children().items() if pid not in before}
-    # they load ahead while others take their turn: their cost is spread over all that the arm took
-    held = children()
-    shares = {
-        name: sum(held.get(pid, was) - was for pid, was in loading[name].items()) / things[name]
-        for name in steps
-    }
-    result.blocks = {
-        name: [Block(wall, cpu + shares[name]) for wall, cpu in found] for name, found in walls.items()
-    }
+    result = Result(contest)
+    with ExitStack() as stack:
+        turns = {}
+        for arm in contest.arms:
+            try:
+                turns[arm.name] = stack.enter_context(ready(arm))
+            except Absent as absent:
+                result.absent.append(f"{arm.name}: {absent} is not installed")
+        result.blocks = {name: [] for name in turns}
+        for block in range(blocks + 1):
+            for name, take in turns.items():
+                spent = take(seconds)
+                if block:
+                    result.blocks[name].append(Block(spent.wall / contest.count, spent.cpu / contest.count))
     return result
 
 

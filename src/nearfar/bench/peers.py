@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Any
+from typing import Any, Literal
 
 Step = Callable[[], Any]
 
@@ -14,11 +14,14 @@ class Absent(Exception):
 
 @dataclass(frozen=True)
 class Arm:
-    """One way to do a step. `make` builds it: what is built is not timed."""
+    """One way to do a step. `make` builds it: what is built is not timed. `process`: of its own, under our settings or as torch comes;
+    then `make` must be a function that can be sent there. `ahead`: steps that a loader of its prepares before they are asked for."""
 
     name: str
     make: Callable[[], Step]
     ours: bool = False
+    process: Literal["ours", "theirs"] | None = None
+    ahead: int = 0
 
 
 @dataclass(frozen=True)
