@@ -12,6 +12,7 @@ wide the interval must be, is not derived but measured: benchmarks/mutual_inform
 """
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -50,6 +51,7 @@ class Best:
     interval: tuple[float, float]
     missing: float
     model_based: bool
+    learning: Mapping[str, float]  # the mean log ratio of rows learned from, of unseen rows, and of those with half to learn from
 
 
 def best_estimate(folds: list[Fold], unit: np.ndarray, confidence: float) -> Best:
@@ -106,6 +108,7 @@ def reckoned(found: Measured, confidence: float) -> Best:
         (float(min(highest, max(0.0, nats - down))), float(max(unseen, max(0.0, nats) + up))),
         float(missing),
         found.model_based,
+        {"learned": held_out + found.fit, "unseen": held_out, "half": held_out - found.curve},
     )
 
 

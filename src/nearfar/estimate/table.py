@@ -46,7 +46,8 @@ def rank_columns(table: Any, target: Any, *, folds: int = 3, **options: Any) -> 
             )
     if not found:
         raise UserError("the table has no column beside the target that varies")
-    adjusted = holm({name: one.p_value or 1.0 for name, one in found.items()})
+    # a p-value may be zero to all digits; only a bound that was asked for has none
+    adjusted = holm({name: 1.0 if one.p_value is None else one.p_value for name, one in found.items()})
     ranked = [Ranked(str(name), one, adjusted[name]) for name, one in found.items()]
     return tuple(sorted(ranked, key=lambda one: -one.estimate.nats))
 
