@@ -88,7 +88,9 @@ def test_what_it_cannot_predict_is_refused(options: dict[str, Any], sentence: st
         nf.estimate_mi(x, x if not options else x[:, 0], "barber-agakov", **options)
 
 
-def test_rows_that_depend_on_one_another_take_the_proof_away(tmp_path: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_rows_that_depend_on_one_another_take_the_proof_away(
+    tmp_path: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
     x, e = RNG(5).normal(size=(2, 150))
     rows = np.tile(np.stack([x, x + e], axis=1), (2, 1))
     np.savetxt(tmp_path / "t.csv", rows, delimiter=",", header="x,y", comments="")

@@ -33,7 +33,10 @@ NUMBER = RNG.normal(size=N)
 SAMPLES: dict[str, tuple[Half, Half]] = {
     "numbers": (half(NUMBER), half(NUMBER + RNG.normal(size=N))),
     "columns": (half(RNG.normal(size=(N, 3))), half(NUMBER)),
-    "columns of both": (half(NUMBER[:, None] + RNG.normal(size=(N, 8))), half(NUMBER[:, None] + RNG.normal(size=(N, 2)))),
+    "columns of both": (
+        half(NUMBER[:, None] + RNG.normal(size=(N, 8))),
+        half(NUMBER[:, None] + RNG.normal(size=(N, 2))),
+    ),
     "category and number": (half(RNG.integers(0, 4, N), True), half(NUMBER)),
     "numbers and category": (half(RNG.normal(size=(N, 2))), half(RNG.integers(0, 3, N), True)),
     "categories": (half(RNG.integers(0, 4, N), True), half(RNG.integers(0, 5, N), True)),
@@ -134,8 +137,12 @@ def test_compressed_columns_keep_what_their_directions_tell() -> None:
     direction = found.x.turn[:, 0] / np.linalg.norm(found.x.turn[:, 0])
     assert abs(direction @ np.full(12, 12**-0.5)) > 0.95
     assert 1.0 < float(found.pairs(sides[0][new], sides[1][new]).mean())
-    assert CANDIDATES["compressed, y of x"](half(x[:, :6]), half(y), 0) is None  # few columns are read as they are
-    assert CANDIDATES["compressed, y of x"](half(x), half(rng.normal(size=1500)), 0) is None  # no direction stands out
+    assert (
+        CANDIDATES["compressed, y of x"](half(x[:, :6]), half(y), 0) is None
+    )  # few columns are read as they are
+    assert (
+        CANDIDATES["compressed, y of x"](half(x), half(rng.normal(size=1500)), 0) is None
+    )  # no direction stands out
 
 
 def test_trees_of_pairs_find_what_is_in_no_correlation() -> None:

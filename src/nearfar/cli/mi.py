@@ -55,7 +55,10 @@ def add(commands: Any) -> None:
         "--check", action="store_true", help="check the estimator's laws on these data instead (7 estimates)"
     )
     mi.add_argument(
-        "--rows", type=Path, metavar="FILE.csv", help="write log p(x, y) / p(x) p(y) of every row there instead"
+        "--rows",
+        type=Path,
+        metavar="FILE.csv",
+        help="write log p(x, y) / p(x) p(y) of every row there instead",
     )
     mi.add_argument("--plot", type=Path, metavar="FILE", help="draw the answer (.svg, .png or .pdf)")
     mi.add_argument("--json", action="store_true", help="print one JSON object and nothing else")

@@ -51,7 +51,9 @@ class Best:
     interval: tuple[float, float]
     missing: float
     model_based: bool
-    learning: Mapping[str, float]  # the mean log ratio of rows learned from, of unseen rows, and of those with half to learn from
+    learning: Mapping[
+        str, float
+    ]  # the mean log ratio of rows learned from, of unseen rows, and of those with half to learn from
 
 
 def best_estimate(folds: list[Fold], unit: np.ndarray, confidence: float) -> Best:

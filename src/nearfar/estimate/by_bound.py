@@ -102,9 +102,7 @@ def answer_by_bound(
     total = average(found)
     certificate = for_rows(claim(taken, asked.negatives, smallest, len(candidates)), rows, grouped)
     above = max(0.0, sum(gaps) / len(gaps))
-    interval = reached(
-        total.nats, total.error, above, asked.confidence, total.freedom, int(unit.max()) + 1
-    )
+    interval = reached(total.nats, total.error, above, asked.confidence, total.freedom, int(unit.max()) + 1)
     return Answer(
         nats=total.nats,
         interval=interval,

@@ -99,7 +99,9 @@ def total_correlation(
     names = list(beside)
     found = [
         _competed(
-            checked_pair({name: beside[name] for name in names[:k]}, {names[k]: beside[names[k]]}, discrete), folds, seed
+            checked_pair({name: beside[name] for name in names[:k]}, {names[k]: beside[names[k]]}, discrete),
+            folds,
+            seed,
         )
         for k in range(1, len(names))
     ]

@@ -74,7 +74,9 @@ def estimate_kl(p: Any, q: Any, *, folds: int = 5, confidence: float = 0.9, seed
     gaps = int((~whole).sum())
     notes = (f"{gaps} of {len(whole)} rows have gaps and were left out",) if gaps else ()
     seen = [look_at_rows(side, side) for side in sides]
-    refuted = next((DEPENDENT_ROWS.format(name) for name, one in zip("pq", seen, strict=True) if one.refuted), "")
+    refuted = next(
+        (DEPENDENT_ROWS.format(name) for name, one in zip("pq", seen, strict=True) if one.refuted), ""
+    )
     found = []
     with one_thread():
         for k, split in enumerate(splits(np.arange(len(z)), folds, seed)):
@@ -130,7 +132,9 @@ def _divergence(
         if enough
         else f"the mean of p / q over q rests on {carried:.1f} effective rows: nothing is claimed"
     )
-    certificate = for_rows(Certificate("proven" if enough else "not covered", condition, None), rows, grouped=False)
+    certificate = for_rows(
+        Certificate("proven" if enough else "not covered", condition, None), rows, grouped=False
+    )
     low = max(0.0, _lowest(on_p, on_q, z * math.sqrt(2.0))) if enough else 0.0
     return Divergence(
         max(0.0, nats),

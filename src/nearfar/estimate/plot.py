@@ -21,7 +21,11 @@ def draw_estimate(estimate: Estimate, file: Path) -> None:
     ratios mean what they say on unseen rows."""
     from matplotlib.figure import Figure
 
-    drawn = [_numbers, *([_learning] if estimate.learning else []), *([_calibration] if estimate.calibration else [])]
+    drawn = [
+        _numbers,
+        *([_learning] if estimate.learning else []),
+        *([_calibration] if estimate.calibration else []),
+    ]
     figure = Figure(figsize=(4.6 * len(drawn), 4.0), layout="constrained")
     for draw, axes in zip(drawn, figure.subplots(1, len(drawn), squeeze=False)[0], strict=True):
         draw(axes, estimate)
@@ -58,9 +62,17 @@ def _dots(axes: Any, rows: Sequence[tuple[str, float, str]]) -> None:
 
 def _learning(axes: Any, estimate: Estimate) -> None:
     """Rows that were learned from look better than unseen ones by what was overlearned; half the rows show what more would bring."""
-    _dots(axes, [(said, estimate.learning[name], FAR if name == "learned" else NEAR) for name, said in LEARNING.items()])
+    _dots(
+        axes,
+        [
+            (said, estimate.learning[name], FAR if name == "learned" else NEAR)
+            for name, said in LEARNING.items()
+        ],
+    )
     axes.axvline(estimate.nats, color=GREY, ls="--", lw=1)
-    axes.annotate("best\nestimate", (estimate.nats, 2.45), (3, 0), textcoords="offset points", color=GREY, fontsize=8)
+    axes.annotate(
+        "best\nestimate", (estimate.nats, 2.45), (3, 0), textcoords="offset points", color=GREY, fontsize=8
+    )
     axes.set_xlabel("mean log ratio, nats")
     axes.set_title("fit against held-out", fontsize=11)
 

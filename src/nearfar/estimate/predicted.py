@@ -108,7 +108,9 @@ def answer_by_prediction(
     spread = sum(float(((one - one.mean()) ** 2).sum()) for one in terms) / (units - len(terms))
     error = math.sqrt(max(spread, float(np.mean(expected))) / units)
     error *= 1.0 if value > CLEARLY * error else math.sqrt(BOTH_WAYS)
-    cells = "" if kinds[1].all() else ", of the interval that the number falls in, which tells no more than it"
+    cells = (
+        "" if kinds[1].all() else ", of the interval that the number falls in, which tells no more than it"
+    )
     claim = Certificate("proven", CONDITION.format(side="x" if swapped else "y", cells=cells), None)
     certificate = for_rows(claim, rows, units < len(unit))
     one_sided = (1 + asked.confidence) / 2

@@ -46,7 +46,9 @@ class Compressed:
     between: Ratio
 
     @staticmethod
-    def fit(x: Half, y: Half, seed: int, inner: Callable[[Half, Half, int], Ratio | None]) -> "Compressed | None":
+    def fit(
+        x: Half, y: Half, seed: int, inner: Callable[[Half, Half, int], Ratio | None]
+    ) -> "Compressed | None":
         wide = [half.code is None and half.numbers >= WIDE for half in (x, y)]
         a, b = x.columns(), y.columns()
         if not any(wide) or not a.shape[1] or not b.shape[1]:

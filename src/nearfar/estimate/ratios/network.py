@@ -35,7 +35,9 @@ def _critic(dim: tuple[int, int]) -> Critic:
 def _inputs(canonical: Tensor) -> Tensor:
     """The leading canonical columns, how far out the row lies in all of them, and their signs: tails and quadrants at once."""
     leading = canonical[:, :MOST_COLUMNS]
-    return torch.cat([leading, leading.square().mean(dim=1, keepdim=True).sqrt(), torch.tanh(4 * leading)], dim=1)
+    return torch.cat(
+        [leading, leading.square().mean(dim=1, keepdim=True).sqrt(), torch.tanh(4 * leading)], dim=1
+    )
 
 
 @dataclass(frozen=True)
