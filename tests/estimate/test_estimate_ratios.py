@@ -136,7 +136,7 @@ def test_compressed_columns_keep_what_their_directions_tell() -> None:
     assert found.x is not None
     direction = found.x.turn[:, 0] / np.linalg.norm(found.x.turn[:, 0])
     assert abs(direction @ np.full(12, 12**-0.5)) > 0.95
-    assert 1.0 < float(found.pairs(sides[0][new], sides[1][new]).mean())
+    assert float(found.pairs(sides[0][new], sides[1][new]).mean()) > 1.0
     assert (
         CANDIDATES["compressed, y of x"](half(x[:, :6]), half(y), 0) is None
     )  # few columns are read as they are
