@@ -40,13 +40,16 @@ def _numbers(axes: Any, estimate: Estimate) -> None:
     rows += [(name, value, GREY) for name, value in estimate.baselines.items()]
     axes.hlines(0, low, high, color=NEAR, lw=6, alpha=0.35)
     _dots(axes, rows)
-    if estimate.ceiling is not None and estimate.ceiling < 4 * max(high, 0.25):
+    beyond = ""
+    if estimate.ceiling is not None and estimate.ceiling >= 4 * max(high, 0.25):
+        beyond = f" (ceiling {estimate.ceiling:.2f})"
+    elif estimate.ceiling is not None:
         axes.axvline(estimate.ceiling, color=GREY, ls=":")
         axes.annotate(
             "ceiling", (estimate.ceiling, len(rows) - 0.6), rotation=90, color=GREY, ha="right", fontsize=9
         )
     axes.set_xlim(left=min(0.0, *(value for _, value, _ in rows)) - 0.02 * max(high, 0.1))
-    axes.set_xlabel("nats")
+    axes.set_xlabel(f"nats{beyond}")
     axes.set_title(f"{estimate.samples} rows, {estimate.confidence:.0%} interval", fontsize=11)
 
 
@@ -73,6 +76,7 @@ def _learning(axes: Any, estimate: Estimate) -> None:
     axes.annotate(
         "best\nestimate", (estimate.nats, 2.45), (3, 0), textcoords="offset points", color=GREY, fontsize=8
     )
+    axes.set_xlim(left=min(0.0, *estimate.learning.values()))
     axes.set_xlabel("mean log ratio, nats")
     axes.set_title("fit against held-out", fontsize=11)
 
