@@ -158,6 +158,7 @@ def test_trees_of_pairs_find_what_is_in_no_correlation() -> None:
     assert 0.2 < float(found.pairs(a, b).mean()) < 1.0
     assert float(np.exp(found.cross(a, b)).mean()) == pytest.approx(1, abs=0.15)
     assert Discriminator.fit(half(x[:, 0]), sides[1], 0) is None  # one number is predicted instead
+    assert Discriminator.fit(sides[0], half(x + rng.normal(size=x.shape)), 0) is None  # a Gaussian tells more
 
 
 def test_weights_climb_the_likelihood_of_the_mixture() -> None:

@@ -1,7 +1,8 @@
 """Boosted trees that tell rows from pairs that do not belong together: the odds of their answer are a ratio.
 
 Where a side is one number or a category of few levels, trees predict it (conditional.py), which asks less of them. Here both sides have several columns. Beside
-those, trees see the products of canonical pairs, of which a Gaussian's ratio is made.
+those, trees see the products of canonical pairs, of which a Gaussian's ratio is made. A few trees first: where they tell no more than the Gaussian on rows
+they were not grown on, the others are spared.
 """
 
 from dataclasses import dataclass
@@ -9,13 +10,15 @@ from typing import Any
 
 import numpy as np
 
+from nearfar.estimate.ratios.elliptic import Gaussian
 from nearfar.estimate.ratios.halves import Half
 from nearfar.estimate.ratios.regressions import FLOOR, features, have_trees, trees
 from nearfar.estimate.samples import Canonical
 
 FEWEST_ROWS, MOST_ROWS = 300, 2500  # with more rows a network takes its place, at less cost for each pair
 MOST_COLUMNS = 24  # of both sides
-SHIFTS = 3  # pairs that do not belong together, for each row
+SHIFTS = 2  # pairs that do not belong together, for each row
+ROUNDS = 15  # of the trial
 CHUNK = 65_536  # pairs at a time
 
 
@@ -26,19 +29,29 @@ class Discriminator:
 
     @staticmethod
     def fit(x: Half, y: Half, seed: int) -> "Discriminator | None":
+        """None where it would not be tried, or a few trees tell no more than a Gaussian."""
         columns = [half.numbers + (half.code is not None) for half in (x, y)]
         if min(columns) < 2 or sum(columns) > MOST_COLUMNS or not have_trees():
             return None
         if not FEWEST_ROWS <= len(x) < MOST_ROWS or not x.numbers or not y.numbers:
             return None
+        learned, unseen = np.split(np.arange(len(x)), [3 * len(x) // 4])
+        trial = Discriminator._grown(x[learned], y[learned], seed, ROUNDS)
+        gaussian = Gaussian(trial.canonical)
+        there = Half(x.normal, x.plain, None, 0)[unseen], Half(y.normal, y.plain, None, 0)[unseen]
+        if trial.pairs(x[unseen], y[unseen]).mean() <= max(0.0, float(gaussian.pairs(*there).mean())):
+            return None
+        return Discriminator._grown(x, y, seed, None)
+
+    @staticmethod
+    def _grown(x: Half, y: Half, seed: int, rounds: int | None) -> "Discriminator":
         canonical = Canonical.fit(x.normal, y.normal)
         a, b = _side(x, canonical, 0), _side(y, canonical, 1)
         pairs = len(canonical.correlation)
         shifts = np.random.default_rng(seed).choice(np.arange(1, len(x)), SHIFTS, replace=False)
         seen = np.vstack([_together(a, np.roll(b, k, axis=0), pairs) for k in (0, *shifts)])
         belongs = np.repeat([1, 0], [len(x), SHIFTS * len(x)])
-        grown = trees("Classifier", len(seen), seed)
-        return Discriminator(canonical, grown.fit(seen, belongs))
+        return Discriminator(canonical, trees("Classifier", len(seen), seed, rounds).fit(seen, belongs))
 
     def _value(self, seen: np.ndarray) -> np.ndarray:
         p = self.trees.predict_proba(seen)[:, 1]
