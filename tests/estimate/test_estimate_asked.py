@@ -127,6 +127,19 @@ def test_lags_find_the_delay_of_a_series() -> None:
         nf.mi_over_lags(x, y, (0,), block=100)
 
 
+def test_words_of_a_series_are_categories_at_every_lag() -> None:
+    """Forty words, more than numbers may have to be read as levels; the number that follows one step later depends on the word."""
+    rng = np.random.default_rng(7)
+    code = rng.integers(0, 40, 800)
+    y = np.concatenate([[0.0], 3.0 * (code[:-1] % 2)]) + rng.normal(size=800)
+    found = nf.mi_over_lags([f"word {k}" for k in code], y, [1], folds=2, block=2)[1]
+    assert "1 discrete columns" in found.scaling
+    assert found.nats > 0.2
+    for wrong in ([], [0.5], "ab"):
+        with pytest.raises(nf.UserError, match="it must be whole numbers"):
+            nf.mi_over_lags(code, y, wrong)
+
+
 @pytest.fixture
 def table(tmp_path: Path) -> Path:
     rng = np.random.default_rng(0)
