@@ -70,6 +70,50 @@ def test_kl_between_two_normals(shift: float, scale: float) -> None:
         nf.estimate_kl(rng.normal(size=(100, 2)), rng.normal(size=100))
 
 
+def test_kl_of_words_is_that_of_their_frequencies() -> None:
+    """Words that one sample lacks have the same code in both: KL of the counted shares, and gaps are said."""
+    rng = np.random.default_rng(5)
+    shares = [0.5, 0.3, 0.2, 0.0], [0.1, 0.3, 0.4, 0.2]
+    words = np.array(["oak", "ash", "elm", "yew"])
+    p, q = (rng.choice(words, p=share, size=800).astype(object) for share in shares)
+    p[3] = None
+    found = nf.estimate_kl({"tree": p}, {"tree": q}, folds=3)
+    truth = float(nf.info.kl(np.array(shares[0]), np.array(shares[1])))
+    assert found.nats == pytest.approx(truth, abs=0.1)
+    assert found.warnings == ("1 of 1600 rows have gaps and were left out",)
+    assert found.samples == (799, 800)
+    with pytest.raises(nf.UserError, match="must have the same columns; bush is in one of them"):
+        nf.estimate_kl({"tree": p}, {"bush": q})
+
+
+def test_kl_of_columns_by_name_and_of_rows_that_depend() -> None:
+    rng = np.random.default_rng(6)
+    a, b = rng.normal(size=300), 3 + rng.normal(size=300)
+    same = nf.estimate_kl({"a": a, "b": b}, {"b": rng.permutation(b), "a": rng.permutation(a)}, folds=2)
+    assert same.interval[0] < 0.05
+    assert same.at_least.certificate.status == "proven"
+    copied = nf.estimate_kl(np.tile(a, 2), b, folds=2)
+    assert copied.at_least.certificate.status == "not covered"
+    assert "rows of p are copies" in copied.warnings[0]
+
+
+def test_total_correlation_leaves_rows_with_gaps_out_of_all_terms() -> None:
+    x = normals(0, 300, [[1, 0.6, 0.3], [0.6, 1, 0.5], [0.3, 0.5, 1]])
+    whole = x[20:]
+    x[:20, 2] = np.nan
+    found = nf.total_correlation(x, folds=2)
+    assert found.samples == 280
+    assert found.warnings == ("20 of 300 rows have gaps and were left out",)
+    assert found.nats == nf.total_correlation(whole, folds=2).nats
+
+
+def test_a_p_value_of_zero_is_no_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So far out that the normal tail is zero to all digits: the clearest of columns must not be called chance."""
+    monkeypatch.setattr("nearfar.estimate.mi.p_value", lambda folds: 0.0)
+    x = normals(3, 100, [[1, 0.9], [0.9, 1]])
+    assert nf.rank_columns({"x": x[:, 0], "y": x[:, 1]}, "y", folds=2)[0].p_value == 0.0
+
+
 def test_lags_find_the_delay_of_a_series() -> None:
     rng = np.random.default_rng(0)
     x = rng.normal(size=1500)
@@ -81,6 +125,19 @@ def test_lags_find_the_delay_of_a_series() -> None:
     assert found[2].at_least.certificate.status == "proven"
     with pytest.raises(nf.UserError, match="at least 40 are needed"):
         nf.mi_over_lags(x, y, (0,), block=100)
+
+
+def test_words_of_a_series_are_categories_at_every_lag() -> None:
+    """Forty words, more than numbers may have to be read as levels; the number that follows one step later depends on the word."""
+    rng = np.random.default_rng(7)
+    code = rng.integers(0, 40, 800)
+    y = np.concatenate([[0.0], 3.0 * (code[:-1] % 2)]) + rng.normal(size=800)
+    found = nf.mi_over_lags([f"word {k}" for k in code], y, [1], folds=2, block=2)[1]
+    assert "1 discrete columns" in found.scaling
+    assert found.nats > 0.2
+    for wrong in ([], [0.5], "ab"):
+        with pytest.raises(nf.UserError, match="it must be whole numbers"):
+            nf.mi_over_lags(code, y, wrong)
 
 
 @pytest.fixture
@@ -115,6 +172,39 @@ def test_the_picture_of_one_estimate(table: Path, capsys: pytest.CaptureFixture[
     assert "p = " in capsys.readouterr().out
     assert main(["mi", f"{table}:strong", f"{table}:target", "--plot", "picture.txt"]) == 2
     assert "must end in .svg, .png or .pdf" in capsys.readouterr().err
+
+
+def test_rows_and_lags_by_command(table: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pair = [f"{table}:strong", f"{table}:target", "--folds", "2"]
+    assert main(["mi", *pair, "--rows", str(table.parent / "rows.csv"), "--json"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    written = (table.parent / "rows.csv").read_text().splitlines()
+    assert written[0] == "nats"
+    assert len(written) == 301
+    assert answer["mean"] == pytest.approx(np.mean([float(one) for one in written[1:]]), abs=1e-5)
+    plot = table.parent / "lags.svg"
+    assert main(["mi", *pair, "--lags", "0:1", "--plot", str(plot)]) == 0
+    assert plot.read_text().startswith("<?xml")
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (["--given", "{t}:nothing", "--bound", "nwj"], "--bound has no effect with --given"),
+        (["--given", "{t}:nothing", "--plot", "a.svg"], "--plot has no effect with --given"),
+        (["--check", "--plot", "a.svg"], "--plot has no effect with --check"),
+        (["--lags", "0:1", "--groups", "{t}:colour"], "--groups has no effect with --lags"),
+        (["--rows", "a.csv", "--critic", "joint"], "--critic has no effect with --rows"),
+        (["--target", "target"], "Y has no effect with --target"),
+        (["--rows", "a.txt"], "--rows was a.txt; it must end in .csv"),
+    ],
+)
+def test_an_option_without_effect_is_refused(
+    table: Path, options: list[str], sentence: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said = [one.replace("{t}", str(table)) for one in options]
+    assert main(["mi", f"{table}:strong", f"{table}:target", *said]) == 2
+    assert sentence in capsys.readouterr().err
 
 
 def test_the_critic_s_ratios_mean_what_they_say() -> None:

@@ -10,6 +10,8 @@ from scipy.stats import multivariate_normal, multivariate_t, norm, t
 import nearfar as nf
 from nearfar.estimate.competition import contrast, log_mean
 from nearfar.estimate.ratios import CANDIDATES, Half, HalfMap, fitted_stack, halved
+from nearfar.estimate.ratios.compressed import Compressed
+from nearfar.estimate.ratios.discriminator import Discriminator
 from nearfar.estimate.ratios.elliptic import Student
 from nearfar.estimate.ratios.regressions import Spline, density
 from nearfar.estimate.ratios.stack import mixture_weights
@@ -31,6 +33,10 @@ NUMBER = RNG.normal(size=N)
 SAMPLES: dict[str, tuple[Half, Half]] = {
     "numbers": (half(NUMBER), half(NUMBER + RNG.normal(size=N))),
     "columns": (half(RNG.normal(size=(N, 3))), half(NUMBER)),
+    "columns of both": (
+        half(NUMBER[:, None] + RNG.normal(size=(N, 8))),
+        half(NUMBER[:, None] + RNG.normal(size=(N, 2))),
+    ),
     "category and number": (half(RNG.integers(0, 4, N), True), half(NUMBER)),
     "numbers and category": (half(RNG.normal(size=(N, 2))), half(RNG.integers(0, 3, N), True)),
     "categories": (half(RNG.integers(0, 4, N), True), half(RNG.integers(0, 5, N), True)),
@@ -92,6 +98,67 @@ def test_a_table_is_dirichlet_s_posterior_mean_both_ways() -> None:
         by_column = (counts[i, j] + 2 * p[i]) / (counts[:, j].sum() + 2) / p[i]
         assert found.log_ratio[i, j] == pytest.approx(math.log((by_row + by_column) / 2))
     assert (found.log_ratio[-1] == 0).all()  # a level that was not seen says nothing
+
+
+def test_rare_levels_are_pooled_with_those_not_seen() -> None:
+    """Levels 3 to 9 occur twice each and always with y = 1: alone they say little, together as one level they say it, also of a new one."""
+    x = np.r_[np.repeat([0, 1, 2], 40), np.repeat(np.arange(3, 10), 2), 11]
+    y = np.r_[np.tile([0, 1], 60), np.ones(14), 1]
+    map_x, both = HalfMap.fit(x[:-1, None].astype(float), np.array([True])), half(y[:-1], True)
+    given = map_x(x[:, None].astype(float))
+    pooled = Table.fit(given[np.arange(134)], both, 0, bins=0, strength=1.0, rare=5)
+    plain = Table.fit(given[np.arange(134)], both, 0, bins=0, strength=1.0)
+    assert pooled is not None
+    assert plain is not None
+    assert (pooled.x.count, plain.x.count) == (4, 10)
+    new = given[np.array([134])]
+    assert new.code is not None
+    assert new.code.tolist() == [-1]
+    # 14 rows in the pool, all with y = 1, of which there are 74 in 134: the mean of both ways, as in the test above
+    by_row = (14 + 74 / 134) / (15 * 74 / 134)
+    by_column = (14 + 14 / 134) / (75 * 14 / 134)
+    assert pooled.pairs(new, both[np.array([133])])[0] == pytest.approx(math.log((by_row + by_column) / 2))
+    assert plain.pairs(new, both[np.array([133])])[0] == 0.0
+    assert Table.fit(half(y, True), half(y, True), 0, bins=0, strength=1.0, rare=5) is None  # nothing is rare
+
+
+def test_compressed_columns_keep_what_their_directions_tell() -> None:
+    """y follows a curve of one direction of twelve columns: the direction is found, and most of what it tells."""
+    rng = np.random.default_rng(1)
+    x = rng.normal(size=(1500, 12))
+    u = x @ np.full(12, 12**-0.5)
+    y = np.exp(1.5 * u) + 0.05 * rng.normal(size=1500)
+    sides = half(x), half(y)
+    learned, new = np.arange(1000), np.arange(1000, 1500)
+    found = CANDIDATES["compressed, y of x"](sides[0][learned], sides[1][learned], 0)
+    assert isinstance(found, Compressed)
+    assert found.y is None
+    assert found.x is not None
+    direction = found.x.turn[:, 0] / np.linalg.norm(found.x.turn[:, 0])
+    assert abs(direction @ np.full(12, 12**-0.5)) > 0.95
+    assert float(found.pairs(sides[0][new], sides[1][new]).mean()) > 1.0
+    assert (
+        CANDIDATES["compressed, y of x"](half(x[:, :6]), half(y), 0) is None
+    )  # few columns are read as they are
+    assert (
+        CANDIDATES["compressed, y of x"](half(x), half(rng.normal(size=1500)), 0) is None
+    )  # no direction stands out
+
+
+def test_trees_of_pairs_find_what_is_in_no_correlation() -> None:
+    """y_1 follows |x_1|, both with a column of noise beside: no correlation, and no side is one column."""
+    rng = np.random.default_rng(2)
+    x, y = rng.normal(size=(2, 1200, 2))
+    y[:, 0] = np.abs(x[:, 0]) + 0.3 * y[:, 0]
+    sides = half(x), half(y)
+    learned, new = np.arange(900), np.arange(900, 1200)
+    found = Discriminator.fit(sides[0][learned], sides[1][learned], 0)
+    assert found is not None
+    a, b = sides[0][new], sides[1][new]
+    assert 0.2 < float(found.pairs(a, b).mean()) < 1.0
+    assert float(np.exp(found.cross(a, b)).mean()) == pytest.approx(1, abs=0.15)
+    assert Discriminator.fit(half(x[:, 0]), sides[1], 0) is None  # one number is predicted instead
+    assert Discriminator.fit(sides[0], half(x + rng.normal(size=x.shape)), 0) is None  # a Gaussian tells more
 
 
 def test_weights_climb_the_likelihood_of_the_mixture() -> None:

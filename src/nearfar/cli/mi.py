@@ -29,7 +29,7 @@ def add(commands: Any) -> None:
     mi.add_argument(
         "--bound",
         default="auto",
-        help="auto (best estimate), infonce, ml-cpc, alpha-cpc, nwj, tuba, dv, mine, smile, uba",
+        help="auto (best estimate), infonce, ml-cpc, alpha-cpc, nwj, tuba, dv, mine, smile, uba, barber-agakov",
     )
     mi.add_argument("--alpha", type=float, help="of ml-cpc (default: the smallest proven) and alpha-cpc")
     mi.add_argument(
@@ -54,15 +54,51 @@ def add(commands: Any) -> None:
     mi.add_argument(
         "--check", action="store_true", help="check the estimator's laws on these data instead (7 estimates)"
     )
+    mi.add_argument(
+        "--rows",
+        type=Path,
+        metavar="FILE.csv",
+        help="write log p(x, y) / p(x) p(y) of every row there instead",
+    )
     mi.add_argument("--plot", type=Path, metavar="FILE", help="draw the answer (.svg, .png or .pdf)")
     mi.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
     mi.set_defaults(command=run)
 
 
+FITTED = ("bound", "alpha", "critic", "negatives", "scaling")
+# what each question would leave unread: said, not ignored
+QUESTIONS: dict[str, tuple[str, ...]] = {
+    "target": ("y", "given", "lags", "check", "rows", "no_baselines"),
+    "check": ("given", "lags", "rows", "plot", "no_baselines"),
+    "given": (*FITTED, "lags", "rows", "plot", "no_baselines"),
+    "lags": ("groups", "rows", "no_baselines"),
+    "rows": (*FITTED, "confidence", "plot", "no_baselines"),
+}
+DEFAULTS: dict[str, Any] = {
+    "bound": "auto",
+    "critic": "auto",
+    "negatives": "batch",
+    "scaling": "rank",
+    "confidence": 0.9,
+    "check": False,
+    "no_baselines": False,
+}
+
+
+def _refuse_without_effect(given: argparse.Namespace, question: str) -> None:
+    for name in QUESTIONS[question]:
+        if getattr(given, name) != DEFAULTS.get(name):
+            said = "Y" if name == "y" else f"--{name.replace('_', '-')}"
+            raise UserError(f"{said} has no effect with --{question}; leave it out")
+
+
 def run(given: argparse.Namespace) -> int:
     if given.plot is not None and given.plot.suffix not in (".svg", ".png", ".pdf"):
         raise UserError(f"--plot was {given.plot}; it must end in .svg, .png or .pdf")
-    if given.target is not None:
+    question = next((name for name in QUESTIONS if getattr(given, name) not in (None, False)), None)
+    if question is not None:
+        _refuse_without_effect(given, question)
+    if question == "target":
         return _rank(given)
     if given.y is None:
         raise UserError(
@@ -71,12 +107,8 @@ def run(given: argparse.Namespace) -> int:
     from nearfar.estimate.read import read_pair
 
     x, y, said = read_pair(given.x, given.y)
-    if given.check:
-        return _check(given, x, y)
-    if given.given is not None:
-        return _conditional(given, x, y)
-    if given.lags is not None:
-        return _lags(given, x, y)
+    if question is not None:
+        return {"check": _check, "given": _conditional, "lags": _lags, "rows": _rows}[question](given, x, y)
     from nearfar.estimate.mi import estimate_mi
 
     estimate = estimate_mi(x, y, baselines=not given.no_baselines, **_options(given))
@@ -122,8 +154,6 @@ def _rank(given: argparse.Namespace) -> int:
     from nearfar.estimate.read import read_columns
     from nearfar.estimate.table import rank_columns
 
-    if given.y is not None or given.given is not None or given.lags is not None:
-        raise UserError("--target ranks the columns of one table; leave out Y, --given and --lags")
     table = read_columns(given.x).columns
     if given.target not in table:
         raise UserError(f"--target was {given.target}; {given.x} has {', '.join(table)}")
@@ -183,6 +213,10 @@ def _lags(given: argparse.Namespace, x: Any, y: Any) -> int:
     if not lags:
         raise UserError(f"--lags was {given.lags}; the first must not be above the second")
     found = mi_over_lags(x, y, lags, **_options(given))
+    if given.plot is not None:
+        from nearfar.estimate.plot import draw_lags
+
+        draw_lags(found, given.plot)
     if given.json:
         print(json.dumps({str(lag): one.as_json() for lag, one in found.items()}))
         return DONE
@@ -191,4 +225,25 @@ def _lags(given: argparse.Namespace, x: Any, y: Any) -> int:
         print(
             f"lag {lag:>3}  {one.nats:.4f} nats, {low:.4f} to {high:.4f}, at least {float(one.at_least):.4f}"
         )
+    return DONE
+
+
+def _rows(given: argparse.Namespace, x: Any, y: Any) -> int:
+    import numpy as np
+
+    from nearfar.atomic import write_whole
+    from nearfar.estimate.chain import pointwise_mi
+
+    if given.rows.suffix != ".csv":
+        raise UserError(f"--rows was {given.rows}; it must end in .csv")
+    options = _few_options(given)
+    del options["confidence"]
+    found = pointwise_mi(x, y, **options)
+    lines = ["" if np.isnan(nats) else f"{nats:.6g}" for nats in found]
+    write_whole(given.rows, "\n".join(["nats", *lines]) + "\n")
+    told = int((~np.isnan(found)).sum())
+    if given.json:
+        print(json.dumps({"rows": str(given.rows), "samples": told, "mean": float(np.nanmean(found))}))
+    else:
+        print(f"{told} rows, mean {np.nanmean(found):.4f} nats before what is missing; each in {given.rows}")
     return DONE

@@ -6,12 +6,13 @@
 
 A mean over unseen rows is low by the divergence of the truth from the ratio. Two things measure it: halving the rows
 raises it (learning curve), and rows that were learned from look better by as much again (Akaike). A third is known beforehand: rows of a level that
-training did not see say nothing. The upper end allows besides for what is in no ratio's reach: a share of the estimate, what would not stand out
-from chance in so many columns or levels, and what rows of new levels might tell. How much of each counts, and how
+training did not see say nothing. The upper end allows besides for what is in no ratio's reach: a share of the estimate that falls with the rows, what would not
+stand out from chance in so many columns or levels, and what rows of new levels might tell. How much of each counts, and how
 wide the interval must be, is not derived but measured: benchmarks/mutual_information.py, on problems of known information.
 """
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,8 +24,7 @@ from nearfar.estimate.competition import BOTH_WAYS, CLEARLY, Fold, expected, nor
 # look better for having been learned from also where the ratio is as good as it can be
 OF_CURVE, OF_FIT = (1.2, 0.6), (0.2, 0.4)
 DOUBT_BELOW, DOUBT_ABOVE = 0.5, 1.1  # standard deviation of what is missing, as a share of it
-UNKNOWN = 0.03  # share of the estimate that no candidate may have found
-HIDDEN = 1.0  # of what could hide in so many columns or levels
+UNFOUND = 0.435  # share of the estimate that no candidate may have found, times rows^(-2/5): 0.03 at a thousand rows
 NEW_LEVELS = 1.5  # of what rows of levels never seen might gain, were they learned from like the others
 MOST_UNKNOWN = 0.9  # share of rows with new levels from which no more is made of the others
 LEAST_DOUBT = 0.002  # nats
@@ -40,6 +40,7 @@ class Measured:
     fit: float  # what rows gain by being learned from
     unknown: float  # share of rows with a level that was not learned from
     hidden: float  # what would not stand out from chance
+    rows: int  # learned from
     units: int  # independent rows
     model_based: bool  # too few pairs carry the normaliser: the ratio's own is taken on trust
 
@@ -50,6 +51,9 @@ class Best:
     interval: tuple[float, float]
     missing: float
     model_based: bool
+    learning: Mapping[
+        str, float
+    ]  # the mean log ratio of rows learned from, of unseen rows, and of those with half to learn from
 
 
 def best_estimate(folds: list[Fold], unit: np.ndarray, confidence: float) -> Best:
@@ -78,6 +82,7 @@ def measured(folds: list[Fold], units: int) -> Measured:
         fit=max(0.0, sum(fold.learned - float(fold.value.mean()) for fold in folds) / len(folds)),
         unknown=float(np.mean([fold.unknown for fold in folds])),
         hidden=float(np.mean([fold.hidden for fold in folds])),
+        rows=min(fold.rows_learned for fold in folds),
         units=units,
         model_based=any(
             level == 0.0 and fold.log_mean != 0.0 for fold, level in zip(folds, levels, strict=True)
@@ -92,12 +97,22 @@ def reckoned(found: Measured, confidence: float) -> Best:
     learning = min(a * found.curve + b * found.fit for a, b in zip(OF_CURVE, OF_FIT, strict=True))
     # rows of levels that were never seen say nothing; they are taken to be like the others
     unknown = min(found.unknown, MOST_UNKNOWN)
-    missing = sure * max(learning, max(0.0, held_out) * unknown / (1 - unknown))
+    measured_to_miss = max(learning, max(0.0, held_out) * unknown / (1 - unknown))
+    missing = sure * measured_to_miss
     nats = held_out + missing
     z = float(norm.ppf((1 + confidence) / 2))
     down = z * math.hypot(error, DOUBT_BELOW * missing, LEAST_DOUBT)
-    unfound = UNKNOWN * max(0.0, held_out), HIDDEN * found.hidden, NEW_LEVELS * unknown * found.fit
-    up = z * math.hypot(error, DOUBT_ABOVE * missing, *unfound, LEAST_DOUBT)
+    # what was not found may still be there: the upper end counts all that is measured to be missing, also where the estimate does not;
+    # what no ratio has the shape of falls like the error of the best smooth function (Stone 1982)
+    unfound = UNFOUND * found.rows**-0.4 * max(0.0, held_out)
+    up = z * math.hypot(
+        error,
+        DOUBT_ABOVE * measured_to_miss,
+        unfound,
+        found.hidden,
+        NEW_LEVELS * unknown * found.fit,
+        LEAST_DOUBT,
+    )
     # no ratio above the number of pairs can show in so many of them
     highest = 2 * math.log(found.units)
     unseen = float(chi2.ppf(confidence, 1)) / (2 * found.units)
@@ -106,6 +121,7 @@ def reckoned(found: Measured, confidence: float) -> Best:
         (float(min(highest, max(0.0, nats - down))), float(max(unseen, max(0.0, nats) + up))),
         float(missing),
         found.model_based,
+        {"learned": held_out + found.fit, "unseen": held_out, "half": held_out - found.curve},
     )
 
 

@@ -4,8 +4,8 @@ fit     a network on four fifths, stopped early on a sixth of those (fit.py); or
 measure the bound on the fifth that is left, never seen; every fifth takes its turn  (measure.py)
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
@@ -77,6 +77,7 @@ class Answer:
     warnings: tuple[str, ...]
     p_value: float | None = None
     calibration: tuple[tuple[float, float], ...] = ()
+    learning: Mapping[str, float] = field(default_factory=dict)
 
 
 def answer_by_bound(
@@ -100,7 +101,8 @@ def answer_by_bound(
     ]
     total = average(found)
     certificate = for_rows(claim(taken, asked.negatives, smallest, len(candidates)), rows, grouped)
-    interval = _interval(total, max(0.0, sum(gaps) / len(gaps)), asked.confidence, int(unit.max()) + 1)
+    above = max(0.0, sum(gaps) / len(gaps))
+    interval = reached(total.nats, total.error, above, asked.confidence, total.freedom, int(unit.max()) + 1)
     return Answer(
         nats=total.nats,
         interval=interval,
@@ -191,10 +193,12 @@ def _every_pair(network: InitialisedCritic, x: Tensor, y: Tensor, rows: int = 25
     return torch.cat([network.cross(part, y) for part in x.split(rows)])
 
 
-def _interval(total: Measured, above: float, confidence: float, samples: int) -> tuple[float, float]:
-    reach = float(student.ppf((1 + confidence) / 2, total.freedom)) * total.error
+def reached(
+    nats: float, error: float, above: float, confidence: float, freedom: int, samples: int
+) -> tuple[float, float]:
+    reach = float(student.ppf((1 + confidence) / 2, freedom)) * error
     # a dependence with one parameter that so many samples do not show: a critic that found nothing has no error of its own
     reach = max(reach, float(chi2.ppf(confidence, 1)) / (2 * samples))
     # what fitting cost is missing from the estimate, so the truth may be higher by about half the optimism; and a
     # lower bound may fall below zero, the information it bounds cannot
-    return total.nats - reach, max(0.0, total.nats + above / 2 + reach)
+    return nats - reach, max(0.0, nats + above / 2 + reach)

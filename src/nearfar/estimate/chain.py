@@ -91,20 +91,21 @@ def total_correlation(
     columns = as_columns(x, "x")
     if columns.values.shape[1] < 2:
         raise UserError("x has one column; a total correlation needs two or more")
-    found: list[_Competed] = []
-    notes: tuple[str, ...] = ()
-    rows = 0
-    for k in range(1, columns.values.shape[1]):
-        pair = checked_pair(
-            _beside(
-                columns.values[:, :k], columns.values[:, :0], "x", (columns.words[:k], columns.words[:0])
-            ),
-            columns.values[:, k],
-            discrete,
+    # every term must speak of the same rows
+    whole = ~np.isnan(columns.values).any(axis=1)
+    values, gaps = columns.values[whole], int((~whole).sum())
+    notes = (f"{gaps} of {len(whole)} rows have gaps and were left out",) if gaps else ()
+    beside = _beside(values, values[:, :0], "x", (columns.words, columns.words[:0]))
+    names = list(beside)
+    found = [
+        _competed(
+            checked_pair({name: beside[name] for name in names[:k]}, {names[k]: beside[names[k]]}, discrete),
+            folds,
+            seed,
         )
-        found.append(_competed(pair, folds, seed))
-        notes, rows = pair.notes, len(pair.x)
-    return _combined(found, (1.0,) * len(found), rows, confidence, "sum", "the chain rule", notes)
+        for k in range(1, len(names))
+    ]
+    return _combined(found, (1.0,) * len(found), len(values), confidence, "sum", "the chain rule", notes)
 
 
 def pointwise_mi(

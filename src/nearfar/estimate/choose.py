@@ -38,7 +38,7 @@ from nearfar.types import Bound
 Contrast = Literal["batch", "independent"]
 POOLED_NEGATIVES = 7  # per anchor where one sum runs over all: the ceiling needs many in all, not each
 MINE_MOMENTUM = 0.99
-ESTIMATES = ("infonce", "ml-cpc", "alpha-cpc", "nwj", "tuba", "dv", "mine", "smile", "uba")
+ESTIMATES = ("infonce", "ml-cpc", "alpha-cpc", "nwj", "tuba", "dv", "mine", "smile", "uba", "barber-agakov")
 
 
 LEAST_EFFECTIVE = 20  # anchors, and keys, that the mean of e^f must be spread over to say what it is
@@ -79,7 +79,12 @@ def candidate_bounds(bound: str | Bound, negatives: Contrast, samples: int) -> d
     for name, one in chosen.items():
         certificate = one.certificate(trials(one, negatives, samples, 0, torch.device("cpu"))[0].sampling)
         # Barber-Agakov proves something of a normalised log q(y | x) alone, and a critic here is a log ratio
-        if certificate.status == "objective only" or isinstance(one, BarberAgakov):
+        if isinstance(one, BarberAgakov):
+            raise UserError(
+                "bound was a BarberAgakov of one's own, which critics cannot be read by: they are no conditional densities; the name "
+                "barber-agakov fits one and counts the entropy"
+            )
+        if certificate.status == "objective only":
             raise UserError(
                 f"bound was {name}, which does not estimate information; expected auto, {', '.join(ESTIMATES)}"
             )

@@ -49,6 +49,37 @@ def as_columns(values: Any, name: str, first_line: int | None = None) -> Columns
     return Columns(np.column_stack(parts), np.array(words), tuple(names))
 
 
+def stacked_columns(first: Any, second: Any, names: tuple[str, str]) -> tuple[Columns, int]:
+    """Two samples of the same columns as one, so that a word has one code in both; and how many rows the first has. Columns with names are
+    matched by name."""
+    one, other = (
+        {title: _array(column, name) for title, column in _columns(values, name)}
+        for values, name in ((first, names[0]), (second, names[1]))
+    )
+    if set(one) != set(other):
+        missing = next(iter(set(one) ^ set(other)))
+        raise UserError(
+            f"{names[0]} and {names[1]} must have the same columns; {missing or 'an array without names'} is in one of them"
+        )
+    widths = [sum(a.shape[1] if a.ndim > 1 else 1 for a in sample.values()) for sample in (one, other)]
+    if widths[0] != widths[1]:
+        raise UserError(
+            f"{names[0]} has {widths[0]} columns and {names[1]} {widths[1]}; they must be the same"
+        )
+    together = {title: _one_below_the_other(one[title], other[title]) for title in one}
+    rows = len(next(iter(one.values())))
+    return as_columns(together[""] if set(one) == {""} else together, " and ".join(names)), rows
+
+
+def _one_below_the_other(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """Numbers stay numbers; beside words they are what they are, not their spelling."""
+    if a.dtype.kind != b.dtype.kind and not (a.dtype.kind in "biuf" and b.dtype.kind in "biuf"):
+        a, b = a.astype(object), b.astype(object)
+    if a.ndim != b.ndim:
+        a, b = (side.reshape(len(side), -1) for side in (a, b))
+    return np.concatenate([a, b])
+
+
 def _columns(values: Any, name: str) -> Iterator[tuple[str, Any]]:
     """(title, column) of anything with named columns; ("", all of it) of an array."""
     if isinstance(values, Mapping):

@@ -75,6 +75,7 @@ class Fold:
     block: int
     unknown: float  # share of the unseen rows with a level that was not among those learned from
     hidden: float  # nats that could be there and not stand out from chance, in so many columns or levels
+    rows_learned: int
 
     @property
     def log_mean(self) -> float:
@@ -111,14 +112,21 @@ def compete(x: Array, y: Array, kinds: Kinds, split: Split, unit: np.ndarray, se
         half_log_mean=float(np.mean([log_mean(smaller.cross(*pair)) for pair in drawn[0][:2]])),
         block=min(len(one.bound) for one in contrasted[0]),
         unknown=_unknown(*unseen),
-        hidden=_hidden(given[0].width * given[1].width, len(learned)),
+        hidden=_hidden(*given),
+        rows_learned=len(learned),
     )
 
 
-def _hidden(free: int, rows: int) -> float:
-    """Nats that so many free numbers cost when they are learned from so many rows (one half of each, Wilks 1938; a ratio
-    drawn towards independence pays no more than some), and as much again as chance moves that."""
-    return (min(free, rows * MOST_LEARNED) + math.sqrt(2 * free)) / (2 * rows)
+def _hidden(x: Half, y: Half) -> float:
+    """Nats that could be there and not stand out from chance. A dependence of so many free numbers costs one half of each for every row it is
+    learned from (Wilks 1938; a ratio drawn towards independence pays no more than some), and chance moves that by as much as the square root.
+
+    A number is more than its correlations: of n rows about n^(1/5) functions of it can be told apart (Stone 1982), and each on one side
+    may go with each on the other.
+    """
+    rows = len(x)
+    free = x.width(rows**0.2) * y.width(rows**0.2)
+    return (min(free, rows * MOST_LEARNED) + math.sqrt(2 * min(free, rows))) / (2 * rows)
 
 
 def _unknown(x: Half, y: Half) -> float:

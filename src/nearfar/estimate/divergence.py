@@ -12,15 +12,18 @@ import numpy as np
 from scipy.stats import norm
 
 from nearfar.errors import UserError
-from nearfar.estimate.columns import as_columns
+from nearfar.estimate.columns import stacked_columns
+from nearfar.estimate.dependence import RowsSeen, look_at_rows
 from nearfar.estimate.folds import splits
 from nearfar.estimate.ratios import Half, HalfMap, fitted_stack, halved
 from nearfar.estimate.result import AtLeast, certificate_json
 from nearfar.estimate.samples import FEWEST, discrete_columns
+from nearfar.estimate.sentences import DEPENDENT, for_rows
 from nearfar.hardware import one_thread
 from nearfar.types import Certificate
 
 LONG_TAIL = 1.5
+DEPENDENT_ROWS = "rows of {} are copies of one another, or follow their neighbours as in a time series"
 HIGHEST = 12.0  # of log p / q: beyond, a mean of its exponential is never seen
 
 
@@ -33,6 +36,7 @@ class Divergence:
     confidence: float
     at_least: AtLeast
     samples: tuple[int, int]
+    warnings: tuple[str, ...] = ()
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -43,6 +47,7 @@ class Divergence:
             "at_least": self.at_least.as_json(),
             "certificate": certificate_json(self.at_least.certificate),
             "samples": list(self.samples),
+            "warnings": list(self.warnings),
         }
 
     def __str__(self) -> str:
@@ -55,24 +60,29 @@ class Divergence:
 
 def estimate_kl(p: Any, q: Any, *, folds: int = 5, confidence: float = 0.9, seed: int = 0) -> Divergence:
     """KL(p || q) between the distributions of two samples with the same columns, rows independent within and between."""
-    first, second = as_columns(p, "p"), as_columns(q, "q")
-    if first.values.shape[1] != second.values.shape[1]:
-        raise UserError(
-            f"p has {first.values.shape[1]} columns and q {second.values.shape[1]}; they must be the same"
-        )
-    sides = [side.values[~np.isnan(side.values).any(axis=1)] for side in (first, second)]
+    both, of_p = stacked_columns(p, q, ("p", "q"))
+    whole = ~np.isnan(both.values).any(axis=1)
+    sides = both.values[:of_p][whole[:of_p]], both.values[of_p:][whole[of_p:]]
     for name, side in zip(("p", "q"), sides, strict=True):
         if len(side) < FEWEST:
             raise UserError(f"{name} has {len(side)} samples; at least {FEWEST} are needed")
+        if not np.isfinite(side).all():
+            raise UserError(f"{name} holds a value that is not finite; every value must be")
     z = np.vstack(sides)
     label = np.repeat([1.0, 0.0], [len(side) for side in sides])[:, None]
-    kinds = discrete_columns(z, "auto") | first.words | second.words
+    kinds = discrete_columns(z, "auto") | both.words
+    gaps = int((~whole).sum())
+    notes = (f"{gaps} of {len(whole)} rows have gaps and were left out",) if gaps else ()
+    seen = [look_at_rows(side, side) for side in sides]
+    refuted = next(
+        (DEPENDENT_ROWS.format(name) for name, one in zip("pq", seen, strict=True) if one.refuted), ""
+    )
     found = []
     with one_thread():
         for k, split in enumerate(splits(np.arange(len(z)), folds, seed)):
             found.append(_fold(z, label, kinds, split.rest, split.unseen, seed + k))
     on_p, on_q, half = (np.concatenate(part) for part in zip(*found, strict=True))
-    return _divergence(on_p, on_q, half, confidence, (len(sides[0]), len(sides[1])))
+    return _divergence(on_p, on_q, half, confidence, (len(sides[0]), len(sides[1])), RowsSeen(refuted), notes)
 
 
 def _fold(
@@ -98,7 +108,13 @@ def _only(map_label: HalfMap, value: float, rows: int) -> Half:
 
 
 def _divergence(
-    on_p: np.ndarray, on_q: np.ndarray, half: np.ndarray, confidence: float, samples: tuple[int, int]
+    on_p: np.ndarray,
+    on_q: np.ndarray,
+    half: np.ndarray,
+    confidence: float,
+    samples: tuple[int, int],
+    rows: RowsSeen,
+    notes: tuple[str, ...],
 ) -> Divergence:
     weight = np.exp(on_q)
     log_form = float(on_p.mean() - math.log(weight.mean()))
@@ -111,12 +127,14 @@ def _divergence(
     carried = float(weight.sum() ** 2 / (weight**2).sum())
     enough = carried >= 20
     condition = (
-        "rows are independent and the ratio was fitted to others (NWJ's bound holds for every function); the means are taken as "
+        "the ratio was fitted to other rows (NWJ's bound holds for every function); the means are taken as "
         "normal"
         if enough
         else f"the mean of p / q over q rests on {carried:.1f} effective rows: nothing is claimed"
     )
-    certificate = Certificate("proven" if enough else "not covered", condition, None)
+    certificate = for_rows(
+        Certificate("proven" if enough else "not covered", condition, None), rows, grouped=False
+    )
     low = max(0.0, _lowest(on_p, on_q, z * math.sqrt(2.0))) if enough else 0.0
     return Divergence(
         max(0.0, nats),
@@ -124,6 +142,7 @@ def _divergence(
         confidence,
         AtLeast(low, (1 + confidence) / 2, certificate),
         samples,
+        (*notes, *([f"{rows.refuted}: {DEPENDENT}"] if rows.refuted else [])),
     )
 
 

@@ -8,6 +8,7 @@ import numpy as np
 from jaxtyping import Int
 
 LARGEST_BLOCK = 2048  # samples contrasted with one another at a time: 16 MB of scores
+MOST_LEARNED = 100_000  # rows: what is missing from a ratio falls like one over them
 DRAWS = 8  # of one row from each group of dependent rows, over which a fold is averaged
 
 Rows = Int[np.ndarray, "row"]
@@ -24,8 +25,8 @@ class Split:
 
     @property
     def rest(self) -> Rows:
-        """All rows the fold may learn from."""
-        return np.concatenate([self.train, self.validation])
+        """All rows the fold may learn from, or so many of them that more would teach no ratio anything."""
+        return np.concatenate([self.train, self.validation])[:MOST_LEARNED]
 
 
 def splits(unit: Int[np.ndarray, "row"], folds: int, seed: int) -> list[Split]:

@@ -32,6 +32,8 @@ from nearfar.estimate.competition import Fold, calibration, compete, p_value, pr
 from nearfar.estimate.dependence import RowsSeen, checked_groups, look_at_rows
 from nearfar.estimate.fit import CRITICS, Training
 from nearfar.estimate.folds import splits
+from nearfar.estimate.predicted import NAME as PREDICTION
+from nearfar.estimate.predicted import answer_by_prediction
 from nearfar.estimate.result import AtLeast, Estimate
 from nearfar.estimate.samples import Discrete, Encoding, Pair, Scaling, checked_pair
 from nearfar.estimate.sentences import (
@@ -73,7 +75,7 @@ def estimate_mi(
     estimate. `critic`: "auto" lets many kinds of ratios compete; "separable", "joint", "bilinear" are networks, or give a function
     from (width of x, width of y) to a critic. `negatives`: "batch" contrasts a sample with all others of its
     fold; "independent" gives each its own, which proves more bounds and costs precision. "ml-cpc" by name takes the smallest
-    alpha its theorem covers. `discrete`: which columns are categories: "auto" (words, and few distinct values), "all", "none", or
+    alpha its theorem covers; "barber-agakov" predicts y by a fitted conditional probability. `discrete`: which columns are categories: "auto" (words, and few distinct values), "all", "none", or
     all those of "x" or "y". `groups`: a label per row; rows of one label depend on one another (a subject, a session), rows of
     different labels do not, which is then taken for granted.
     """
@@ -100,6 +102,8 @@ def estimate_mi(
         if bound == "auto" and make is None and negatives == "batch":
             found = [compete(pair.x, pair.y, kinds, part, unit, seed + k) for k, part in enumerate(parts)]
             answer = _best(found, unit, rows, confidence)
+        elif bound == PREDICTION:
+            answer = answer_by_prediction(pair.x, pair.y, asked, parts, unit, rows)
         else:
             answer = answer_by_bound(pair.x, pair.y, asked, parts, unit, rows, critic_name)
     return _estimate(pair, answer, confidence, rows, scaling, baselines, seed, began)
@@ -130,6 +134,7 @@ def _estimate(
         folds=answer.folds,
         p_value=answer.p_value,
         calibration=answer.calibration,
+        learning=answer.learning,
         baselines=_baselines(pair, scaling, seed) if baselines else {},
         warnings=(*pair.notes, *answer.warnings, *about_rows(pair.x, pair.y, rows, pair.kinds)),
         seconds=time.perf_counter() - began,
@@ -161,6 +166,7 @@ def _best(folds: list[Fold], unit: np.ndarray, rows: RowsSeen, confidence: float
         warnings=tuple(_above(best, value, proven.ceiling, units)),
         p_value=p_value(folds),
         calibration=tuple(calibration(folds)),
+        learning=best.learning,
     )
 
 

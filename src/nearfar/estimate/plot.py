@@ -1,6 +1,6 @@
-"""Pictures of an estimate and of a ranking: what is estimated, what is proven, how far chance may have moved it."""
+"""Pictures of an estimate, of lags and of a ranking: what is estimated, what is proven, how far chance may have moved it."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -8,55 +8,95 @@ from nearfar.estimate.result import Estimate
 from nearfar.estimate.table import Ranked
 
 NEAR, FAR, GREY = "#1f5f8b", "#c8553d", "#8a8a8a"
+MOST_DRAWN = 40  # columns of a ranking
+LEARNING = {
+    "learned": "rows learned from",
+    "unseen": "unseen rows",
+    "half": "unseen rows, half\nas many to learn from",
+}
 
 
 def draw_estimate(estimate: Estimate, file: Path) -> None:
-    """Left: the estimate with its interval, what is proven, baselines and the ceiling. Right: whether the critic's log ratios
-    mean what they say on unseen rows."""
+    """The estimate with its interval, what is proven, baselines and the ceiling; fit against held-out; and whether the critic's log
+    ratios mean what they say on unseen rows."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(10, 4.2), layout="constrained")
-    left, right = figure.subplots(1, 2)
+    drawn = [
+        _numbers,
+        *([_learning] if estimate.learning else []),
+        *([_calibration] if estimate.calibration else []),
+    ]
+    figure = Figure(figsize=(4.6 * len(drawn), 4.0), layout="constrained")
+    for draw, axes in zip(drawn, figure.subplots(1, len(drawn), squeeze=False)[0], strict=True):
+        draw(axes, estimate)
+        axes.spines[["top", "right"]].set_visible(False)
+    figure.savefig(file)
+
+
+def _numbers(axes: Any, estimate: Estimate) -> None:
     low, high = estimate.interval
     rows = [("best estimate" if estimate.p_value is not None else estimate.bound, estimate.nats, NEAR)]
     rows += [(f"at least ({estimate.at_least.confidence:.0%})", float(estimate.at_least), FAR)]
     rows += [(name, value, GREY) for name, value in estimate.baselines.items()]
-    left.hlines(0, low, high, color=NEAR, lw=6, alpha=0.35)
-    for k, (_, value, colour) in enumerate(rows):
-        left.plot(value, k, "o", color=colour)
-        left.annotate(f"{value:.3f}", (value, k), (0, 8), textcoords="offset points", ha="center", fontsize=9)
-    left.set_yticks(range(len(rows)), [name for name, _, _ in rows])
-    left.set_ylim(len(rows) - 0.5, -0.6)
-    if estimate.ceiling is not None and estimate.ceiling < 4 * max(high, 0.25):
-        left.axvline(estimate.ceiling, color=GREY, ls=":")
-        left.annotate(
+    axes.hlines(0, low, high, color=NEAR, lw=6, alpha=0.35)
+    _dots(axes, rows)
+    beyond = ""
+    if estimate.ceiling is not None and estimate.ceiling >= 4 * max(high, 0.25):
+        beyond = f" (ceiling {estimate.ceiling:.2f})"
+    elif estimate.ceiling is not None:
+        axes.axvline(estimate.ceiling, color=GREY, ls=":")
+        axes.annotate(
             "ceiling", (estimate.ceiling, len(rows) - 0.6), rotation=90, color=GREY, ha="right", fontsize=9
         )
-    left.set_xlim(left=min(0.0, *(value for _, value, _ in rows)) - 0.02 * max(high, 0.1))
-    left.set_xlabel("nats")
-    left.set_title(f"{estimate.samples} rows, {estimate.confidence:.0%} interval", fontsize=11)
-    _calibration(right, estimate)
-    figure.savefig(file)
+    axes.set_xlim(left=min(0.0, *(value for _, value, _ in rows)) - 0.02 * max(high, 0.1))
+    axes.set_xlabel(f"nats{beyond}")
+    axes.set_title(f"{estimate.samples} rows, {estimate.confidence:.0%} interval", fontsize=11)
 
 
-def _calibration(draw: Any, estimate: Estimate) -> None:
+def _dots(axes: Any, rows: Sequence[tuple[str, float, str]]) -> None:
+    """A named dot in each line, its value above it."""
+    for k, (_, value, colour) in enumerate(rows):
+        axes.plot(value, k, "o", color=colour)
+        axes.annotate(f"{value:.3f}", (value, k), (0, 8), textcoords="offset points", ha="center", fontsize=9)
+    axes.set_yticks(range(len(rows)), [name for name, _, _ in rows])
+    axes.set_ylim(len(rows) - 0.5, -0.6)
+    axes.margins(x=0.15)
 
-    if not estimate.calibration:
-        draw.axis("off")
-        return
+
+def _learning(axes: Any, estimate: Estimate) -> None:
+    """Rows that were learned from look better than unseen ones by what was overlearned; half the rows show what more would bring."""
+    _dots(
+        axes,
+        [
+            (said, estimate.learning[name], FAR if name == "learned" else NEAR)
+            for name, said in LEARNING.items()
+        ],
+    )
+    axes.axvline(estimate.nats, color=GREY, ls="--", lw=1)
+    axes.annotate(
+        "best\nestimate", (estimate.nats, 2.45), (3, 0), textcoords="offset points", color=GREY, fontsize=8
+    )
+    axes.set_xlim(left=min(0.0, *estimate.learning.values()))
+    axes.set_xlabel("mean log ratio, nats")
+    axes.set_title("fit against held-out", fontsize=11)
+
+
+def _calibration(axes: Any, estimate: Estimate) -> None:
     said, counted = zip(*estimate.calibration, strict=True)
     ends = min(*said, *counted), max(*said, *counted)
-    draw.plot(ends, ends, color=GREY, lw=1)
-    draw.plot(said, counted, "o-", color=NEAR, ms=4)
-    draw.set_xlabel("log ratio as the critic says")
-    draw.set_ylabel("as counted: rows against pairs apart")
-    draw.set_title("calibration on unseen rows", fontsize=11)
+    axes.plot(ends, ends, color=GREY, lw=1)
+    axes.plot(said, counted, "o-", color=NEAR, ms=4)
+    axes.set_xlabel("log ratio as the critic says")
+    axes.set_ylabel("as counted: rows against pairs apart")
+    axes.set_title("calibration on unseen rows", fontsize=11)
 
 
 def draw_ranking(ranked: Sequence[Ranked], target: str, file: Path) -> None:
     """Columns from the most telling down: estimate and interval, what is proven; hollow if it may be chance."""
     from matplotlib.figure import Figure
 
+    others = len(ranked) - MOST_DRAWN
+    ranked = ranked[:MOST_DRAWN]
     figure = Figure(figsize=(8, 1.2 + 0.32 * len(ranked)), layout="constrained")
     axes = figure.subplots()
     for k, one in enumerate(ranked):
@@ -69,5 +109,27 @@ def draw_ranking(ranked: Sequence[Ranked], target: str, file: Path) -> None:
     axes.set_ylim(len(ranked) - 0.4, -0.6)
     axes.set_xlim(left=0)
     axes.set_xlabel(f"nats about {target}: estimate with interval; red, at least; hollow, p > 0.05 among all")
+    if others > 0:
+        axes.set_title(f"the first {MOST_DRAWN}; {others} others tell less", fontsize=11)
     axes.grid(axis="x", alpha=0.3)
+    axes.spines[["top", "right"]].set_visible(False)
+    figure.savefig(file)
+
+
+def draw_lags(found: Mapping[int, Estimate], file: Path) -> None:
+    """Information at each lag: estimate and interval, what is proven."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(max(5.0, 1.5 + 0.45 * len(found)), 3.6), layout="constrained")
+    axes = figure.subplots()
+    for lag, one in found.items():
+        axes.vlines(lag, *one.interval, color=NEAR, lw=5, alpha=0.35)
+        axes.plot(lag, float(one.at_least), "_", color=FAR, ms=11, mew=2)
+    axes.plot(list(found), [one.nats for one in found.values()], "o-", color=NEAR, lw=1)
+    axes.set_ylim(bottom=0)
+    axes.set_xticks(list(found))
+    axes.set_xlabel("lag: steps by which y comes after x")
+    axes.set_ylabel("nats")
+    axes.set_title("estimate with interval; red, at least", fontsize=11)
+    axes.grid(axis="y", alpha=0.3)
     figure.savefig(file)

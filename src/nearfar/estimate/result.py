@@ -84,6 +84,9 @@ class Estimate(InNats):
     folds: tuple[float, ...]
     p_value: float | None = None  # of independence, by permutations
     calibration: tuple[tuple[float, float], ...] = ()  # log ratios as said and as counted on unseen rows
+    learning: Mapping[str, float] = field(
+        default_factory=dict
+    )  # nats of rows learned from and of unseen ones
     baselines: Mapping[str, float] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
     seconds: float = 0.0
@@ -98,6 +101,7 @@ class Estimate(InNats):
             "reason": self.reason,
             "folds": list(self.folds),
             "p_value": self.p_value,
+            "learning": dict(self.learning),
             "baselines": dict(self.baselines),
             "seconds": self.seconds,
         }

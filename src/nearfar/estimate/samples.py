@@ -53,7 +53,7 @@ def checked_pair(x: Any, y: Any, discrete: Discrete = "auto", groups: Any = None
     if groups is not None and left_out and np.shape(groups) == (len(whole),):
         groups = np.asarray(groups)[kept]
     sides = [_checked(side.values[kept], name) for side, name in ((first, "x"), (second, "y"))]
-    kinds = _kinds(sides[0], sides[1], discrete, first.words, second.words)
+    kinds = column_kinds(sides[0], sides[1], discrete, first.words, second.words)
     return Pair(sides[0], sides[1], kinds, groups, kept, (first.names, second.names), notes)
 
 
@@ -90,7 +90,7 @@ def shared_columns(x: Array, y: Array) -> list[tuple[int, int]]:
     ]
 
 
-def _kinds(
+def column_kinds(
     x: Array, y: Array, discrete: Discrete, x_words: np.ndarray, y_words: np.ndarray
 ) -> tuple[Bool[np.ndarray, "column"], Bool[np.ndarray, "column"]]:
     """Which columns of either side are categories; words always are."""

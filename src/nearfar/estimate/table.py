@@ -1,5 +1,7 @@
 """Every column of a table against a target, ranked; and lags of a series."""
 
+import numbers
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +12,7 @@ from nearfar.estimate.columns import as_columns
 from nearfar.estimate.dependence import autocorrelation
 from nearfar.estimate.mi import estimate_mi
 from nearfar.estimate.result import Estimate
+from nearfar.estimate.samples import column_kinds
 
 FEWEST_BLOCKS = 40
 LEVELS = 0.05  # a column whose rank correlation with itself is below this has forgotten
@@ -46,7 +49,8 @@ def rank_columns(table: Any, target: Any, *, folds: int = 3, **options: Any) -> 
             )
     if not found:
         raise UserError("the table has no column beside the target that varies")
-    adjusted = holm({name: one.p_value or 1.0 for name, one in found.items()})
+    # a p-value may be zero to all digits; only a bound that was asked for has none
+    adjusted = holm({name: 1.0 if one.p_value is None else one.p_value for name, one in found.items()})
     ranked = [Ranked(str(name), one, adjusted[name]) for name, one in found.items()]
     return tuple(sorted(ranked, key=lambda one: -one.estimate.nats))
 
@@ -82,10 +86,15 @@ def mi_over_lags(
     Neighbours in time depend on one another, so folds are made of whole `block`s of time steps, and the bound reads one step
     of each at a time. Without `block`, it is as long as the series take to forget themselves.
     """
-    first, second = as_columns(x, "x").values, as_columns(y, "y").values
+    of_x, of_y = as_columns(x, "x"), as_columns(y, "y")
+    first, second = of_x.values, of_y.values
     if len(first) != len(second):
         raise UserError(f"x has {len(first)} steps and y {len(second)}; they must have one length")
-    longest = max(abs(int(lag)) for lag in lags)
+    lags = _checked_lags(lags)
+    # words are categories at every lag, however many there are
+    whole = ~(np.isnan(first).any(axis=1) | np.isnan(second).any(axis=1))
+    kinds = column_kinds(first[whole], second[whole], options.pop("discrete", "auto"), of_x.words, of_y.words)
+    longest = max(abs(lag) for lag in lags)
     steps = len(first) - longest
     size = block or max(_memory(first), _memory(second)) + longest
     if steps // size < FEWEST_BLOCKS:
@@ -94,12 +103,19 @@ def mi_over_lags(
             "series, a shorter lag, or block= if you know that they forget sooner"
         )
     found = {}
-    for lag in (int(one) for one in lags):
+    for lag in lags:
         a = first[max(0, -lag) : len(first) - max(0, lag)]
         b = second[max(0, lag) : len(second) - max(0, -lag)]
         groups = np.arange(len(a)) // size
-        found[lag] = estimate_mi(a, b, groups=groups, **{"baselines": False, **options})
+        found[lag] = estimate_mi(a, b, groups=groups, discrete=kinds, **{"baselines": False, **options})
     return found
+
+
+def _checked_lags(lags: Any) -> list[int]:
+    found = list(lags) if isinstance(lags, Iterable) else [lags]
+    if not found or not all(isinstance(lag, numbers.Integral) for lag in found):
+        raise UserError(f"lags was {lags!r}; it must be whole numbers, at least one, for instance range(6)")
+    return [int(lag) for lag in found]
 
 
 def _memory(series: np.ndarray) -> int:

@@ -3,8 +3,10 @@
 elliptic       Gaussian, Student's t
 unmixed        Gaussian, of independent components
 smooth         mixtures of Gaussians, kernels with nearest-neighbour widths
-tables         counts drawn towards independence, a Gaussian for every level
+tables         counts drawn towards independence, rare levels pooled; a Gaussian for every level
 conditional    a prediction and how it misses, boosted trees for categories
+discriminator  boosted trees that tell rows from pairs that do not belong together
+compressed     one of the others between the directions of many columns that predict the other side
 network        what a network adds to a Gaussian, for many rows of several columns
 stack          log sum_k w_k r_k, weights by likelihood on rows the r_k were not fitted to
 """

@@ -39,10 +39,9 @@ class Half:
     def numbers(self) -> int:
         return self.normal.shape[1]
 
-    @property
-    def width(self) -> int:
-        """Free directions: its numbers, and levels but one."""
-        return max(1, self.numbers + max(0, self.levels - 1))
+    def width(self, functions: float) -> float:
+        """Free directions: so many functions of each of its numbers, and its levels but one."""
+        return max(1.0, functions * self.numbers + max(0, self.levels - 1))
 
     def chosen(self, plain: bool) -> Float[np.ndarray, "row number"]:
         return np.clip(self.plain, -FAR, FAR) if plain else self.normal

@@ -32,6 +32,14 @@ def _critic(dim: tuple[int, int]) -> Critic:
     return Separable(hidden=64, layers=2, activation="silu", dim=dim, silent=True)
 
 
+def _inputs(canonical: Tensor) -> Tensor:
+    """The leading canonical columns, how far out the row lies in all of them, and their signs: tails and quadrants at once."""
+    leading = canonical[:, :MOST_COLUMNS]
+    return torch.cat(
+        [leading, leading.square().mean(dim=1, keepdim=True).sqrt(), torch.tanh(4 * leading)], dim=1
+    )
+
+
 @dataclass(frozen=True)
 class Network:
     canonical: Canonical
@@ -47,7 +55,7 @@ class Network:
             return None
         canonical = Canonical.fit(x.normal, y.normal)
         order = torch.from_numpy(np.random.default_rng(seed).permutation(len(x))[:MOST_LEARNED])
-        a, b = (side[order, :MOST_COLUMNS] for side in canonical(x.normal, y.normal))
+        a, b = (_inputs(side[order]) for side in canonical(x.normal, y.normal))
         stop = min(len(a) // 6, 2048)
         correlation = torch.from_numpy(canonical.correlation[:MOST_COLUMNS]).float()
         objective, unseen = symmetrised(InfoNCE()), (a[:stop], b[:stop])
@@ -74,7 +82,7 @@ class Network:
 
     def _sides(self, x: Half, y: Half) -> tuple[Tensor, Tensor]:
         a, b = self.canonical(x.normal, y.normal)
-        return a[:, :MOST_COLUMNS], b[:, :MOST_COLUMNS]
+        return _inputs(a), _inputs(b)
 
     def _level(self, a: Tensor) -> Tensor:
         return self.critic.cross(a, self.keys).logsumexp(dim=1) - math.log(len(self.keys))

@@ -33,13 +33,13 @@ def have_trees() -> bool:
     return find_spec("sklearn") is not None
 
 
-def trees(kind: str, rows: int, seed: int, **options: Any) -> Any:
+def trees(kind: str, rows: int, seed: int, rounds: int | None = None, **options: Any) -> Any:
     """Boosted trees of moderate size, for few thousand rows."""
     from sklearn import ensemble
 
     made = getattr(ensemble, f"HistGradientBoosting{kind}")
     return made(
-        max_iter=60 if rows < 5000 else 100,
+        max_iter=rounds or (60 if rows < 5000 else 100),
         learning_rate=0.1,
         max_leaf_nodes=15,
         min_samples_leaf=max(8, min(20, rows // 25)),

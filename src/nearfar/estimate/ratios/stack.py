@@ -13,7 +13,9 @@ import numpy as np
 from jaxtyping import Float
 from scipy.special import logsumexp
 
+from nearfar.estimate.ratios.compressed import Compressed
 from nearfar.estimate.ratios.conditional import Classifier, Densities, Residual
+from nearfar.estimate.ratios.discriminator import Discriminator
 from nearfar.estimate.ratios.elliptic import Gaussian, Student
 from nearfar.estimate.ratios.halves import Half, Ratio
 from nearfar.estimate.ratios.network import Network
@@ -44,6 +46,8 @@ CANDIDATES: dict[str, Fit] = {
     "kernels of 12": partial(Kernels.fit, neighbours=12, factor=0.7),
     **{f"table of {b}": partial(Table.fit, bins=b, strength=2.0) for b in (4, 8, 16, 32)},
     **{f"counts, {s:g}": partial(Table.fit, bins=0, strength=s) for s in (0.3, 1.0, 5.0, 25.0)},
+    "counts, rare ones pooled": partial(Table.fit, bins=0, strength=1.0, rare=5),
+    "table of 8, rare ones pooled": partial(Table.fit, bins=8, strength=2.0, rare=5),
     **{
         f"levels{', plain' * plain}{', own spread' * own}": partial(Levels.fit, plain=plain, own_spread=own)
         for plain in (False, True)
@@ -63,6 +67,16 @@ CANDIDATES: dict[str, Fit] = {
     "trees, x of y": partial(Residual.fit, swapped=True, plain=True, scaled=False, boosted=True),
     "classes of y": partial(Classifier.fit, swapped=False),
     "classes of x": partial(Classifier.fit, swapped=True),
+    "trees of pairs": Discriminator.fit,
+    **{
+        f"compressed, {name}": partial(Compressed.fit, inner=inner)
+        for name, inner in {
+            "mixture of 8": partial(Mixture.fit, parts=8),
+            "levels": partial(Levels.fit, plain=True, own_spread=True),
+            "y of x": partial(Residual.fit, swapped=False, plain=True, scaled=False),
+            "x of y": partial(Residual.fit, swapped=True, plain=True, scaled=False),
+        }.items()
+    },
     "network": Network.fit,
 }
 

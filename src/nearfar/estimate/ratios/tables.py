@@ -17,11 +17,12 @@ class Cells:
 
     edges: Float[np.ndarray, "edge"] | None
     count: int
+    pooled: Int[np.ndarray, "level"] | None = None  # the cell of each level, rare ones in one; last: not seen
 
     @staticmethod
-    def fit(half: Half, bins: int) -> "Cells | None":
+    def fit(half: Half, bins: int, rare: int = 0) -> "Cells | None":
         if half.code is not None and half.numbers == 0:
-            return Cells(None, half.levels)
+            return _pooled(half, rare)
         if half.code is not None or half.numbers != 1:
             return None
         edges = np.unique(np.quantile(half.normal[:, 0], np.arange(1, bins) / bins))
@@ -30,8 +31,18 @@ class Cells:
     def __call__(self, half: Half) -> Int[np.ndarray, "row"]:
         if self.edges is None:
             assert half.code is not None
-            return half.code
+            return half.code if self.pooled is None else self.pooled[half.code]
         return np.searchsorted(self.edges, half.normal[:, 0], "right")
+
+
+def _pooled(half: Half, rare: int) -> Cells:
+    """Levels with fewer rows than `rare` share a cell, and a level that was not seen is one of them."""
+    assert half.code is not None
+    seldom = np.bincount(half.code, minlength=half.levels) < rare
+    often = int((~seldom).sum())
+    if seldom.sum() < 2 or often == 0:
+        return Cells(None, half.levels)
+    return Cells(None, often + 1, np.r_[np.where(seldom, often, np.cumsum(~seldom) - 1), often])
 
 
 @dataclass(frozen=True)
@@ -39,7 +50,7 @@ class Table:
     """r of the cells of x and y: (n_xy + strength p(y)) / ((n_x + strength) p(y)), and so with x and y exchanged.
 
     Each row of the table is drawn towards the margin, the more the rarer its level (Dirichlet's posterior mean). A
-    level that training did not see says nothing.
+    level that training did not see says nothing, or what rare levels say together where they are pooled.
     """
 
     x: Cells
@@ -47,10 +58,12 @@ class Table:
     log_ratio: Float[np.ndarray, "level level"]  # last row and column: not seen
 
     @staticmethod
-    def fit(x: Half, y: Half, seed: int, bins: int, strength: float) -> "Table | None":
-        cells_x, cells_y = Cells.fit(x, bins), Cells.fit(y, bins)
+    def fit(x: Half, y: Half, seed: int, bins: int, strength: float, rare: int = 0) -> "Table | None":
+        cells_x, cells_y = Cells.fit(x, bins, rare), Cells.fit(y, bins, rare)
         if cells_x is None or cells_y is None or cells_x.count * cells_y.count > 4_000_000:
             return None
+        if rare and cells_x.pooled is None and cells_y.pooled is None:
+            return None  # nothing is rare: as good as without
         binned = cells_x.edges is not None or cells_y.edges is not None
         if binned != (bins > 0):
             return None  # numbers need cells, two categories have their own

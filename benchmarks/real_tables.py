@@ -1,0 +1,95 @@
+"""Columns of real tables ranked by what they tell about a target: the ranking, CPU-seconds, and a picture of each.
+
+    python benchmarks/real_tables.py FOLDER [DATA]        about 40 CPU-seconds; DATA holds cifar10_test.parquet and fsdd_test.parquet
+
+scikit-learn's diabetes, wine and breast cancer; with DATA, features of pictures (20 principal components of 2,000 CIFAR-10 pictures) about their class,
+and of sound (mel cepstra of spoken digits) about the digit.
+"""
+
+import io
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+import nearfar as nf
+from nearfar.estimate.plot import draw_ranking
+
+Table = tuple[dict[str, np.ndarray], np.ndarray, str]
+
+
+def scikit_learn(name: str) -> Table:
+    from sklearn import datasets
+
+    found = getattr(datasets, f"load_{name}")()
+    target = found.target if name == "diabetes" else found.target_names[found.target]
+    names = {"diabetes": "progression", "wine": "cultivar", "breast_cancer": "diagnosis"}
+    return dict(zip(found.feature_names, found.data.T, strict=True)), target, names[name]
+
+
+def pictures(data: Path) -> Table:
+    import pyarrow.parquet as parquet
+    from PIL import Image
+
+    table = parquet.read_table(data / "cifar10_test.parquet").slice(0, 2000)
+    pixels = np.stack(
+        [
+            np.asarray(Image.open(io.BytesIO(one["bytes"])).convert("RGB").resize((16, 16)), float).ravel()
+            for one in table.column("image").to_pylist()
+        ]
+    )
+    pixels -= pixels.mean(axis=0)
+    components = pixels @ np.linalg.eigh(pixels.T @ pixels)[1][:, ::-1][:, :20]
+    label = np.array([f"class {k}" for k in table.column("label").to_pylist()])
+    return {f"component {k + 1}": column for k, column in enumerate(components.T)}, label, "class"
+
+
+def sounds(data: Path) -> Table:
+    import pyarrow.parquet as parquet
+
+    from nearfar.modalities.mfcc import mfcc
+    from nearfar.modalities.wav import decode_wav
+
+    table = parquet.read_table(data / "fsdd_test.parquet")
+    rows = []
+    for one in table.column("audio").to_pylist():
+        recording = decode_wav(one["bytes"])
+        found = mfcc(recording.wave, recording.rate)
+        rows.append(np.concatenate([found.mean(axis=0), found.std(axis=0)]))
+    label = np.array([f"digit {k}" for k in table.column("label").to_pylist()])
+    names = [f"{what} {k}" for what in ("mean", "spread") for k in range(len(rows[0]) // 2)]
+    return dict(zip(names, np.array(rows).T, strict=True)), label, "digit"
+
+
+def main() -> None:
+    folder = Path(sys.argv[1])
+    folder.mkdir(parents=True, exist_ok=True)
+    tables: dict[str, Callable[[], Table]] = {
+        name: lambda name=name: scikit_learn(name) for name in ("diabetes", "wine", "breast_cancer")
+    }
+    if len(sys.argv) > 2:
+        data = Path(sys.argv[2])
+        tables |= {"pictures": lambda: pictures(data), "sounds": lambda: sounds(data)}
+    for name, load in tables.items():
+        columns, target, about = load()
+        began = time.process_time()
+        found = nf.rank_columns(columns, target)
+        seconds = time.process_time() - began
+        draw_ranking(found, about, folder / f"{name}.svg")
+        clear = sum(one.p_value < 0.05 for one in found)
+        print(
+            f"\n{name}: {len(target)} rows, {len(columns)} columns, {seconds:.1f} CPU-seconds, {clear} clear of chance"
+        )
+        for one in found[:5]:
+            low, high = one.estimate.interval
+            print(
+                f"  {one.column:<26}{one.estimate.nats:.3f}  [{low:.3f}, {high:.3f}]  at least {float(one.estimate.at_least):.3f}"
+                f"  p {one.p_value:.1g}",
+                flush=True,
+            )
+
+
+if __name__ == "__main__":
+    main()

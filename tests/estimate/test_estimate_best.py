@@ -1,0 +1,75 @@
+"""The best estimate and its interval as functions of what folds measured: what each end allows for."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from scipy.stats import chi2
+
+from nearfar.estimate.best import LEAST_DOUBT, UNFOUND, Measured, reckoned
+from nearfar.estimate.competition import _hidden
+from nearfar.estimate.ratios import HalfMap
+
+SURE = Measured(
+    held_out=0.5,
+    error=0.02,
+    curve=0.05,
+    fit=0.1,
+    unknown=0.0,
+    hidden=0.01,
+    rows=800,
+    units=1000,
+    model_based=False,
+)
+NOTHING = replace(SURE, held_out=0.0, error=0.02)
+Z = 1.6448536269514722
+
+
+def test_the_estimate_adds_what_is_measured_to_be_missing() -> None:
+    found = reckoned(SURE, 0.9)
+    missing = min(1.2 * 0.05 + 0.2 * 0.1, 0.6 * 0.05 + 0.4 * 0.1) * 0.25 / (0.25 + 0.04**2)
+    assert found.nats == pytest.approx(0.5 + missing)
+    assert found.learning == pytest.approx({"learned": 0.6, "unseen": 0.5, "half": 0.45})
+
+
+def test_where_nothing_was_found_the_upper_end_still_counts_what_may_be_there() -> None:
+    """An estimate of nothing stays at nothing; its upper end has the error, all that is missing, and what could hide."""
+    found = reckoned(NOTHING, 0.9)
+    assert found.nats == 0.0
+    assert found.interval[0] == 0.0
+    assert found.interval[1] == pytest.approx(Z * math.hypot(0.02, 1.1 * 0.07, 0.01, LEAST_DOUBT))
+
+
+@pytest.mark.parametrize("name", ["error", "curve", "hidden", "unknown"])
+def test_every_doubt_raises_the_upper_end(name: str) -> None:
+    more = replace(SURE, **{name: getattr(SURE, name) + 0.3})
+    assert reckoned(more, 0.9).interval[1] > reckoned(SURE, 0.9).interval[1] + 0.01
+
+
+def test_what_no_candidate_found_falls_with_the_rows() -> None:
+    plain = replace(SURE, error=0.0, curve=0.0, fit=0.0, hidden=0.0)
+    for rows in (160, 800, 8000):
+        found = reckoned(replace(plain, rows=rows), 0.9)
+        expected = Z * math.hypot(UNFOUND * rows**-0.4 * 0.5, LEAST_DOUBT)
+        assert found.interval[1] - found.nats == pytest.approx(expected)
+    share_of_a_thousand = UNFOUND * 800**-0.4
+    assert share_of_a_thousand == pytest.approx(0.03, abs=1e-4)
+
+
+def test_a_dependence_of_one_parameter_is_always_allowed_for() -> None:
+    nothing = replace(NOTHING, error=0.0, curve=0.0, fit=0.0, hidden=0.0, units=100)
+    assert reckoned(nothing, 0.9).interval[1] == pytest.approx(chi2.ppf(0.9, 1) / 200)
+
+
+def test_what_could_hide_by_hand() -> None:
+    """Two numbers and 243 rows: three functions of each, nine free numbers. Twenty levels and a number: 19 times three."""
+    z = np.random.default_rng(0).normal(size=(243, 1))
+    number = HalfMap.fit(z, np.array([False]))(z)
+    level = (np.arange(243) % 20)[:, None].astype(float)
+    category = HalfMap.fit(level, np.array([True]))(level)
+    assert _hidden(number, number) == pytest.approx((9 + math.sqrt(18)) / 486)
+    # of 57 free numbers a ratio pays for one in eight rows
+    assert _hidden(category, number) == pytest.approx((243 / 8 + math.sqrt(114)) / 486)
+    wide = HalfMap.fit(np.tile(z, 30), np.zeros(30, bool))(np.tile(z, 30))
+    assert _hidden(wide, wide) == pytest.approx((243 / 8 + math.sqrt(486)) / 486)
