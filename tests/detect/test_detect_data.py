@@ -66,6 +66,14 @@ def test_three_ways_to_write_objects_are_one(tmp_path: Path) -> None:
         np.testing.assert_array_equal(found.scenes[0].pixels, PIXELS)
 
 
+def test_a_folder_of_shards_is_all_of_them(tmp_path: Path) -> None:
+    for shard, category in (("b", 1), ("a", 0)):
+        parquet(tmp_path / f"{shard}.parquet", [{"bbox": [BOX], "category": [category]}], ["ant", "bee"])
+    found = open_scenes(str(tmp_path))
+    assert [scene.labels.tolist() for scene in found.scenes] == [[0], [1]]
+    assert found.classes == ("ant", "bee")
+
+
 def test_classes_are_numbered_alike_by_name(tmp_path: Path) -> None:
     """Whatever the order in which two files list them; a class that no training object is of may be listed."""
     fit = open_scenes(coco(tmp_path / "a.json", [{"category_id": 3}], ["ant", "bee", "cat"]))

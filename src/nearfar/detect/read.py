@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 from jaxtyping import Bool
 
@@ -34,8 +35,10 @@ _KEYS = {  # as data sets call them: as they are called here
 
 
 def from_parquet(path: Path) -> Read:
+    """A file, or a folder of them in the order of their names."""
+    files = sorted(path.glob("*.parquet")) if path.is_dir() else [path]
     try:
-        table = pq.read_table(path)
+        table = pa.concat_tables([pq.read_table(file) for file in files])
     except Exception as problem:  # pyarrow raises many kinds
         raise UserError(f"{path} cannot be read as Parquet: {str(problem).splitlines()[0]}") from None
     column = next((name for name in ("image", "img") if name in table.column_names), None)

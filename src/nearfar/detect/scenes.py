@@ -81,7 +81,7 @@ class Scenes:
 
 
 def open_scenes(spec: str, images: Path | None = None) -> Scenes:
-    """`shapes`, `shapes:IMAGES` or `shapes:IMAGES:SEED` are drawn; else a Parquet file or COCO's JSON, with its pictures in `images` or beside it."""
+    """`shapes`, `shapes:IMAGES` or `shapes:IMAGES:SEED` are drawn; else Parquet or COCO's JSON, with its pictures in `images` or beside it."""
     if spec.partition(":")[0] == "shapes":
         from nearfar.detect.shapes import drawn
 
@@ -89,13 +89,13 @@ def open_scenes(spec: str, images: Path | None = None) -> Scenes:
     from nearfar.detect.read import from_json, from_parquet
 
     path = Path(spec)
-    if path.suffix not in (".parquet", ".json") or not path.is_file():
+    parquet = next(path.glob("*.parquet"), None) is not None if path.is_dir() else path.suffix == ".parquet"
+    if not path.exists() or not (parquet or path.suffix == ".json"):
         raise UserError(
-            f"{spec} is no data for detection; expected a .parquet file with image and objects, COCO's .json, or shapes:IMAGES"
+            f"{spec} is no data for detection; expected .parquet with image and objects (a file, or a folder of them), COCO's .json, or "
+            "shapes:IMAGES"
         )
-    scenes, classes = (
-        from_parquet(path) if path.suffix == ".parquet" else from_json(path, images or path.parent)
-    )
+    scenes, classes = from_parquet(path) if parquet else from_json(path, images or path.parent)
     if not scenes:
         raise UserError(f"{spec} holds no picture that could be used")
     return Scenes(str(spec), tuple(scenes), classes)
