@@ -84,7 +84,7 @@ def test_classes_are_numbered_alike_by_name(tmp_path: Path) -> None:
     assert told["classes"] == {"ant": {"train": 0, "test": 1}, "cat": {"train": 2, "test": 0}}
     assert told["not_in_test"] == ["bee"]
     other = open_scenes(coco(tmp_path / "c.json", [{"category_id": 3}], ["dog"]))
-    with pytest.raises(UserError, match="has the classes dog, which .* has not"):
+    with pytest.raises(UserError, match=r"has the classes dog, which .* has not"):
         alike(fit, other, same_labels=True)
 
 
@@ -92,7 +92,7 @@ def test_numbers_without_names_are_never_guessed(tmp_path: Path) -> None:
     one = parquet(tmp_path / "cars.parquet", [{"bbox": [BOX], "category": [1]}])
     other = parquet(tmp_path / "birds.parquet", [{"bbox": [BOX], "category": [2]}])
     fit, ask = open_scenes(one), open_scenes(other)
-    with pytest.raises(UserError, match="numbers without names.*--same-labels"):
+    with pytest.raises(UserError, match=r"numbers without names.*--same-labels"):
         alike(fit, ask, same_labels=False)
     found, told = alike(fit, ask, same_labels=True)
     np.testing.assert_array_equal(found.scenes[0].labels, [2])

@@ -32,7 +32,9 @@ SMALL: dict[str, Any] = {
 
 def squares(count: int, side: int = 12, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
     labels = np.arange(count) % 3
-    pixels = np.random.default_rng(seed).integers(0, 80, (count, side, side, 3)) + 70 * labels[:, None, None, None]
+    pixels = (
+        np.random.default_rng(seed).integers(0, 80, (count, side, side, 3)) + 70 * labels[:, None, None, None]
+    )
     return pixels.astype(np.uint8), labels
 
 
@@ -115,7 +117,9 @@ def test_episodes_are_of_classes_with_enough_examples() -> None:
     assert found["3-way 1-shot"]["classes"] == 3
     assert found["2-way 5-shot"]["classes"] == 2
     assert found["2-way 5-shot"]["top1"] == 1
-    with pytest.raises(UserError, match="two classes with 9 training rows each; of the 3 in the test data 0 have them"):
+    with pytest.raises(
+        UserError, match="two classes with 9 training rows each; of the 3 in the test data 0 have them"
+    ):
         few_shot(train, train, Options(shots=(9,)))
 
 

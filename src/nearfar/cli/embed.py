@@ -14,7 +14,9 @@ def add(commands: Any) -> None:
     embed.add_argument("data", metavar="DATA", help="data, as for pretrain")
     embed.add_argument("--out", type=Path, required=True, metavar="FILE.parquet", help="file to write")
     for key, which in (("--image-column", "pictures"), ("--label-column", "labels")):
-        embed.add_argument(key, metavar="NAME", help=f"of DATA: the column of {which}, if not called as usual")
+        embed.add_argument(
+            key, metavar="NAME", help=f"of DATA: the column of {which}, if not called as usual"
+        )
     embed.set_defaults(command=run, several=True)
 
 

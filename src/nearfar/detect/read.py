@@ -178,7 +178,9 @@ def _numbers(rows: Sequence[Any], width: int | None, where: str) -> np.ndarray:
         found = np.empty((len(rows), 0))
     fits = not len(rows) or (found.shape[1] == width if width else found.shape[1] % 3 == 0 < found.shape[1])
     if not fits or not np.isfinite(found).all():
-        expected = "four finite numbers (x, y, width, height)" if width else "finite numbers, three for a point"
+        expected = (
+            "four finite numbers (x, y, width, height)" if width else "finite numbers, three for a point"
+        )
         raise UserError(f"{where} makes no sense; expected {expected} for each object")
     return found.reshape(len(rows), width or found.shape[1])
 

@@ -71,7 +71,9 @@ def detect_run(
         raise UserError(f"seeds was {seeds}; expected a whole number from 1")
     known = run.description
     if getattr(known, "channels", 0) not in (1, 3) or not hasattr(known, "mean"):
-        raise UserError(f"{run.path} was not trained on pictures, grey or coloured; a detector is shown those")
+        raise UserError(
+            f"{run.path} was not trained on pictures, grey or coloured; a detector is shown those"
+        )
     fit, ask, facts = _sets(train, data, images, plan, same_labels)
     fit, ask = (one.in_channels(known.channels) for one in (fit, ask))
     bodies = {"pretrained": run.encoder()} | ({"untrained": run.untrained()} if baseline else {})

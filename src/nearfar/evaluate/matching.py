@@ -111,9 +111,7 @@ def _by_name(labels: Numbers, test: Classed, train_labels: Numbers, train: Class
     )
 
 
-def _by_number(
-    labels: Numbers, test: Classed, train_labels: Numbers, train: Classed, why: str
-) -> Matching:
+def _by_number(labels: Numbers, test: Classed, train_labels: Numbers, train: Classed, why: str) -> Matching:
     names = train.classes or test.classes
     called = lambda number: names[number] if number < len(names) else str(number)
     known, asked = np.unique(train_labels).tolist(), np.unique(labels).tolist()

@@ -8,7 +8,6 @@ from typing import Any
 from nearfar.errors import UserError
 from nearfar.ranks import ALONE, Ranks
 
-
 # which protocols read an option: another value of it makes another result, and one that nobody asked for reads is a mistake
 READ_BY = {
     "k": ("knn",),

@@ -39,7 +39,6 @@ from nearfar.run.features import (
 from nearfar.run.results import record
 from nearfar.run.trained import Run, trains_on_labels
 
-
 LEAST_SIDE = 8  # pixels of a view
 
 

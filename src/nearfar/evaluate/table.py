@@ -108,7 +108,7 @@ def _caption(result: Mapping[str, Any]) -> str:
         shown = result["input"]
         size = f"{shown['size']} pixels a side, " if "size" in shown else ""
         said += f"; shown at {size}mean and deviation of {shown['statistics']}"
-    return f"{said}\nin brackets, {result['confidence']:.0%} Wilson intervals for test sets of this size; how much other seeds of training would differ is not in them"
+    return f"{said}\nin brackets, {result['confidence']:.0%} intervals for test sets of this size (of accuracies Wilson's); how much other seeds of training would differ is not in them"
 
 
 def _proven(result: Mapping[str, Any]) -> list[str]:

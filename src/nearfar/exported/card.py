@@ -43,7 +43,11 @@ def _header(parts: Parts, licence: str | None) -> str:
         "license": licence or "unknown",
         "library_name": library if library in ("timm", "nearfar") else "pytorch",
         "pipeline_tag": "feature-extraction",
-        "tags": ["nearfar", "supervised" if _labelled(parts) else "self-supervised", str(parts.run.settings.recipe)],
+        "tags": [
+            "nearfar",
+            "supervised" if _labelled(parts) else "self-supervised",
+            str(parts.run.settings.recipe),
+        ],
     }
     return f"---\n{yaml.safe_dump(told, sort_keys=False)}---"
 
@@ -171,7 +175,9 @@ def _evaluated(parts: Parts) -> Iterator[str]:
 def _how(result: Mapping[str, Any]) -> str:
     """Under which settings, where they are not the usual ones."""
     told = result.get("settings")
-    said = [f"{_text(key)} {_text(value)}" for key, value in told.items()] if isinstance(told, Mapping) else []
+    said = (
+        [f"{_text(key)} {_text(value)}" for key, value in told.items()] if isinstance(told, Mapping) else []
+    )
     return ", ".join(["frozen features but where a protocol fine-tunes", *said])
 
 
