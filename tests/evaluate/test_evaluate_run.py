@@ -469,6 +469,17 @@ def test_intervals_are_where_the_score_test_does_not_reject(samples: int) -> Non
         )
 
 
+def test_the_bootstrap_says_the_same() -> None:
+    """Test rows drawn with replacement have Binomial(n, share) right, so the percentile bootstrap needs no draws: its ends are within z^2 + 1
+    rows of Wilson's, whose middle is moved by z^2 |1 - 2 share| / 2 of them."""
+    from scipy.stats import binom
+
+    for samples in (200, 10_000):
+        for share in (0.1, 0.5, 0.85):
+            ends = binom.ppf([0.025, 0.975], samples, share) / samples
+            assert wilson(share, samples) == pytest.approx(ends.tolist(), abs=(1.96**2 + 1) / samples)
+
+
 def test_answers_of_one_block_are_no_independent_samples() -> None:
     """Ten answers that always agree are one; answers that have nothing to do with each other are ten."""
     generator = torch.Generator().manual_seed(0)

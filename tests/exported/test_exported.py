@@ -191,7 +191,7 @@ def test_the_card_says_what_it_must(small: nf.Run, tmp_path: Path) -> None:
         "in-batch",
         "not covered",
         result["test"]["name"].replace("#", "\\#"),
-        f"{100 * result['knn']['top1']:.1f} % | {100 * low:.1f} to {100 * high:.1f} %",
+        f"| knn | learned | top-1 | {100 * result['knn']['top1']:.1f} % ({100 * low:.1f}–{100 * high:.1f}) |",
         "untrained",
         "## Intended use",
         "from load import encoder, preprocess",
@@ -202,6 +202,42 @@ def test_the_card_says_what_it_must(small: nf.Run, tmp_path: Path) -> None:
     assert str(small.settings.data) not in card + json.dumps(config), "a home folder goes out into the world"
     nf.export(small, tmp_path / "out")
     assert "license: unknown" in (tmp_path / "out/README.md").read_text()
+
+
+def test_the_card_tells_every_figure_and_no_path(data: Path, tmp_path: Path) -> None:
+    """Nested figures and what is proven stand in it; learning from labels is said; sets have their last name."""
+    rng = np.random.default_rng(2)
+    for name, count in (("train", 48), ("test", 24)):
+        pixels, labels = rng.integers(0, 256, (count, 16, 16, 3), dtype=np.uint8), np.arange(count) % 2
+        np.savez(tmp_path / f"{name}.npz", images=pixels, labels=labels, classes=np.array(["ant", "bee"]))
+    small = {"epochs": 1, "batch_size": 8, "device": "cpu", "workers": 0, "probe_every": 0, "quiet": True}
+    run = nf.train(str(tmp_path / "train.npz"), out=tmp_path / "run", backbone="resnet8-w8", **small)  # type: ignore[arg-type]
+    asked = ["few-shot", "retrieval", "information", "clustering"]
+    shots = {"ways": 2, "shots": (1,), "episodes": 4}
+    result = nf.evaluate(run, str(tmp_path / "test.npz"), protocols=asked, **shots)
+    nf.evaluate(run, protocols=["knn"])
+    nf.export(run, tmp_path / "out")
+    card = (tmp_path / "out/README.md").read_text()
+    assert "trained with labels by `supervised`" in card
+    assert "| few-shot 2-way 1-shot | learned | top-1 |" in card
+    assert "| retrieval | learned | mAP |" in card
+    assert "| clustering | learned | NMI |" in card
+    assert f"at least {result['information']['at_least']['nats']:.3f} nats about the label" in card
+    assert "a held-out 20% of train.npz" in card
+    assert str(tmp_path) not in card
+
+
+def test_a_hub_that_is_not_there_is_one_sentence(
+    small: nf.Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A closed port of this machine: nothing answers, and the folder is complete all the same."""
+    import huggingface_hub
+
+    api = huggingface_hub.HfApi(endpoint="http://127.0.0.1:9", token="hf_none")
+    monkeypatch.setattr(huggingface_hub, "create_repo", api.create_repo)
+    assert main(["export", str(small.path), "--to", str(tmp_path / "out"), "--push", "owner/name"]) == 2
+    assert "--push owner/name failed" in capsys.readouterr().err
+    assert (tmp_path / "out/model.safetensors").is_file()
 
 
 def test_the_hub_gets_the_folder_as_it_is(

@@ -159,6 +159,21 @@ def test_keys_walk_from_point_to_point(browser: Page, file: Path) -> None:
     assert browser.value(f"[{E}.chosen, {E}.hover, {E}.lasso]") == [-1, -1, False]
 
 
+def test_a_pinch_zooms_round_the_pointer(browser: Page, file: Path) -> None:
+    """What lies under the pointer stays there, and a wheel alone scrolls the page."""
+    opened(browser, file)
+    before = place(browser, 7)
+    wheel = "(() => {{ const e = new WheelEvent('wheel', {{ deltaY: {}, ctrlKey: {}, clientX: {}, clientY: {}, cancelable: true }}); {}.fields[0].box.dispatchEvent(e); return e.defaultPrevented; }})()"
+    assert browser.value(wheel.format(-200, "false", *before, E)) is False
+    assert browser.value(f"{E}.fields[0].zoom") == 1
+    assert browser.value(wheel.format(-200, "true", *before, E)) is True
+    assert browser.value(f"{E}.fields[0].zoom") == pytest.approx(np.e)
+    assert place(browser, 7) == pytest.approx(before, abs=0.1)
+    assert browser.value(wheel.format(900, "true", *before, E)) is True
+    assert browser.value(f"{E}.fields[0].zoom") == 1
+    assert browser.complaints() == []
+
+
 def test_a_class_alone_and_colours_by_error(browser: Page, file: Path, make_digits: Make) -> None:
     opened(browser, file)
     browser.value("document.querySelectorAll('.key')[3].click()")

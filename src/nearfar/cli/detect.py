@@ -19,12 +19,26 @@ def add(commands: Any) -> None:
         metavar="A",
         help="Parquet with image and objects, COCO's JSON, or shapes:IMAGES",
     )
-    detect.add_argument("--data", required=True, metavar="B", help="data to test on, of the same classes")
+    detect.add_argument(
+        "--data",
+        metavar="B",
+        help="data to test on, of the same classes; without it a fifth of A is held out",
+    )
+    detect.add_argument(
+        "--same-labels",
+        action="store_true",
+        help="A and B number their classes alike; only needed where the classes have no names",
+    )
     detect.add_argument(
         "--images", type=Path, metavar="DIR", help="where COCO's JSON has its pictures (default: beside it)"
     )
     detect.add_argument("--task", default="boxes", help="boxes, masks or keypoints (default boxes)")
     detect.add_argument("--fine-tune", action="store_true", help="train the backbone too (default: frozen)")
+    detect.add_argument(
+        "--class-agnostic",
+        action="store_true",
+        help="every object is just an object: finding them, without naming them",
+    )
     for name, kind, default, help_text in (
         ("--epochs", int, 8, "passes over A"),
         ("--batch-size", int, 4, "pictures in a step"),
@@ -50,6 +64,8 @@ def run(given: argparse.Namespace) -> int:
         images=given.images,
         baseline=not given.no_baselines,
         seeds=given.seeds,
+        same_labels=given.same_labels,
+        class_agnostic=given.class_agnostic,
         task=given.task,
         epochs=given.epochs,
         batch_size=given.batch_size,

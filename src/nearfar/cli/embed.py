@@ -13,10 +13,15 @@ def add(commands: Any) -> None:
     embed.add_argument("run", type=Path, metavar="RUN", help="run folder")
     embed.add_argument("data", metavar="DATA", help="data, as for pretrain")
     embed.add_argument("--out", type=Path, required=True, metavar="FILE.parquet", help="file to write")
+    for key, which in (("--image-column", "pictures"), ("--label-column", "labels")):
+        embed.add_argument(
+            key, metavar="NAME", help=f"of DATA: the column of {which}, if not called as usual"
+        )
     embed.set_defaults(command=run, several=True)
 
 
 def run(given: argparse.Namespace) -> int:
+    from nearfar.data import Columns, locate
     from nearfar.ranks import join
     from nearfar.run.embed import write_embedding
     from nearfar.run.trained import Run
@@ -26,7 +31,9 @@ def run(given: argparse.Namespace) -> int:
             f"--out was {given.out}; embed writes a Parquet file, so name one that ends in .parquet"
         )
     ranks = join()
-    rows, width = write_embedding(Run.open(given.run, ranks=ranks), given.data, given.out)
+    columns = Columns(given.image_column, given.label_column)
+    data = locate(given.data, columns=columns) if columns else given.data
+    rows, width = write_embedding(Run.open(given.run, ranks=ranks), data, given.out)
     if ranks.first:
         print(f"{given.out}: {rows} rows of {width} features")
     return DONE

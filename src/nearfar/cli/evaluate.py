@@ -47,15 +47,14 @@ def add(commands: Any) -> None:
     evaluate.add_argument("--image-size", type=int, metavar="N", help="side of a view (default: the run's)")
     evaluate.add_argument("--k", type=int, default=20, help="neighbours of knn (default 20)")
     evaluate.add_argument("--temperature", type=float, default=0.07, help="of knn's votes (default 0.07)")
-    several = lambda kind: lambda text: tuple(kind(part) for part in text.split(","))
     for flag, kind, meant in (
-        ("--labels", several(float), "of fractions: shares or numbers of each class (default 0.01,0.1)"),
+        ("--labels", _several(float), "of fractions: shares or numbers of each class (default 0.01,0.1)"),
         ("--draws", int, "of fractions and clustering (default 5)"),
-        ("--shots", several(int), "of few-shot: examples of each class (default 1,5)"),
+        ("--shots", _several(int), "of few-shot: examples of each class (default 1,5)"),
         ("--ways", int, "of few-shot: classes in an episode (default 5)"),
         ("--episodes", int, "of few-shot (default 600)"),
         ("--epochs", int, "of fine-tuning, but at least 300 steps (default 20)"),
-        ("--lr", several(float), "of fine-tuning; of several the best on a fifth of A (default 1e-3)"),
+        ("--lr", _several(float), "of fine-tuning; of several the best on a fifth of A (default 1e-3)"),
         (
             "--layer-decay",
             float,
@@ -77,6 +76,19 @@ def add(commands: Any) -> None:
     )
     evaluate.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
     evaluate.set_defaults(command=run, several=True)
+
+
+def _several(kind: type[int] | type[float]) -> Any:
+    """Numbers separated by commas."""
+
+    def read(text: str) -> tuple[float, ...]:
+        try:
+            return tuple(kind(part) for part in text.split(","))
+        except ValueError:
+            whole = "whole numbers" if kind is int else "numbers"
+            raise argparse.ArgumentTypeError(f"was {text!r}; expected {whole} separated by commas") from None
+
+    return read
 
 
 def _baselines(given: argparse.Namespace) -> bool | list[str]:

@@ -15,6 +15,7 @@ from nearfar.encoders.stages import Stages
 WIDTH = 64  # channels of the pyramid and of the heads on masks and keypoints
 HIDDEN = 256  # of the head on boxes
 SMALLEST, LARGEST = 0.04, 0.64  # sides of anchors as shares of the picture's
+LEAST_SCORE = 1e-3  # of what is told: average precision reads the whole ranking, and after a short schedule no score is large
 
 
 class Pyramid(nn.Module):
@@ -68,6 +69,7 @@ def detector(
         "rpn_pre_nms_top_n_test": 500,
         "rpn_post_nms_top_n_test": 300,
         "box_batch_size_per_image": 128,
+        "box_score_thresh": LEAST_SCORE,
     }
     pyramid = Pyramid(stages, frozen)
     if task == "masks":

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from nearfar.atomic import write_whole
 from nearfar.detect.model import detector
-from nearfar.detect.scenes import Scene, Scenes, open_scenes
+from nearfar.detect.scenes import HELD_SHARE, Scene, Scenes, alike, held_out, one_class, open_scenes
 from nearfar.detect.score import Found, scored
 from nearfar.encoders.stages import Stages
 from nearfar.errors import UserError
@@ -37,6 +37,7 @@ class Schedule:
     lr: float = 1e-3
     size: int = 192
     fine_tune: bool = False
+    class_agnostic: bool = False  # every object is just an object
     seed: int = 0
 
     def check(self) -> None:
@@ -52,71 +53,93 @@ class Schedule:
 def detect_run(
     run: Run | str | Path,
     train: str | Scenes,
-    data: str | Scenes,
+    data: str | Scenes | None = None,
     *,
     images: Path | None = None,
     baseline: bool = True,
     seeds: int = 1,
+    same_labels: bool = False,
     **schedule: Any,
 ) -> dict[str, Any]:
     """COCO's figures of the run's backbone under a detector fitted on `train` and tested on `data`, and of the untrained backbone; also
-    kept in RUN/detection.json. Several seeds give the mean of each figure and the deviation of the first."""
+    kept in RUN/detection.json. Without `data`, or if they are `train` again, a fifth of the pictures is held out. Several seeds give the
+    mean of each figure and the deviation of the first."""
     run = run if isinstance(run, Run) else Run.open(run)
     plan = Schedule(**schedule)
     plan.check()
-    fit, ask = (one if isinstance(one, Scenes) else open_scenes(one, images) for one in (train, data))
-    _check_data(plan, fit, ask)
-    bodies = {"pretrained": run.encoder()} | ({"untrained": run.untrained()} if baseline else {})
+    if seeds < 1:
+        raise UserError(f"seeds was {seeds}; expected a whole number from 1")
     known = run.description
-    seen = {"mean": getattr(known, "mean", ()), "std": getattr(known, "std", ())}
-    if len(seen["mean"]) != 3:
-        raise UserError(f"{run.path} was not trained on colour images; a detector is shown those")
+    if getattr(known, "channels", 0) not in (1, 3) or not hasattr(known, "mean"):
+        raise UserError(
+            f"{run.path} was not trained on pictures, grey or coloured; a detector is shown those"
+        )
+    fit, ask, facts = _sets(train, data, images, plan, same_labels)
+    fit, ask = (one.in_channels(known.channels) for one in (fit, ask))
+    bodies = {"pretrained": run.encoder()} | ({"untrained": run.untrained()} if baseline else {})
     result: dict[str, Any] = {
         name: _over_seeds(
-            [_tried(body, plan, seed, fit, ask, seen) for seed in range(plan.seed, plan.seed + seeds)]
+            [_tried(body, plan, seed, fit, ask, known) for seed in range(plan.seed, plan.seed + seeds)]
         )
         for name, body in bodies.items()
     }
     told = asdict(plan) | {"seeds": seeds}
-    result |= {
-        "settings": told,
-        "train": fit.facts(),
-        "test": ask.facts(),
-        "encoder": encoder_digest(bodies["pretrained"]),
-    }
+    result |= {"settings": told, **facts, "encoder": encoder_digest(bodies["pretrained"])}
     _record(run.path / FILE, result)
     return result
 
 
+def _sets(
+    train: str | Scenes, data: str | Scenes | None, images: Path | None, plan: Schedule, same_labels: bool
+) -> tuple[Scenes, Scenes, dict[str, Any]]:
+    """What is fitted on and what is asked about, in one numbering, and what is told of them."""
+    fit = train if isinstance(train, Scenes) else open_scenes(train, images)
+    ask = fit if data is None else data if isinstance(data, Scenes) else open_scenes(data, images)
+    facts: dict[str, Any] = {"split": None}
+    if ask.fingerprint() == fit.fingerprint():
+        facts["split"] = {"of": fit.name, "share": HELD_SHARE, "seed": plan.seed}
+        fit, ask = held_out(fit, plan.seed)
+    else:
+        ask, facts["labels"] = alike(fit, ask, same_labels)
+    _check_data(plan, fit, ask)
+    if plan.class_agnostic:
+        fit, ask = one_class(fit), one_class(ask)
+    return fit, ask, {**facts, "train": fit.facts(), "test": ask.facts()}
+
+
 def _check_data(plan: Schedule, fit: Scenes, ask: Scenes) -> None:
     for scenes in (fit, ask):
-        for kind, task in (("masks", "masks"), ("keypoints", "keypoints")):
-            if plan.task == task and any(getattr(s, kind) is None for s in scenes.scenes if len(s.labels)):
+        if not any(len(scene.labels) for scene in scenes.scenes):
+            raise UserError(f"{scenes.name} has no objects; a detector needs some to learn from and to find")
+        for kind in ("masks", "keypoints"):
+            if plan.task == kind and any(getattr(s, kind) is None for s in scenes.scenes if len(s.labels)):
                 raise UserError(
-                    f"--task was {task}, but {scenes.name} has objects without {kind}; use --task boxes"
+                    f"--task was {kind}, but {scenes.name} has objects without {kind}; use --task boxes"
                 )
-    if fit.classes != ask.classes:
+    points = [{s.keypoints.shape[1] for s in one.scenes if s.keypoints is not None} for one in (fit, ask)]
+    if plan.task == "keypoints" and points[0] != points[1]:
         raise UserError(
-            f"{fit.name} and {ask.name} have other classes; a detector is tested on the classes it was fitted to"
+            f"objects of {fit.name} have {min(points[0])} keypoints and those of {ask.name} {min(points[1])}; expected as many"
         )
 
 
 def _tried(
-    body: nn.Module, plan: Schedule, seed: int, fit: Scenes, ask: Scenes, seen: dict[str, Any]
+    body: nn.Module, plan: Schedule, seed: int, fit: Scenes, ask: Scenes, known: Any
 ) -> dict[str, dict[str, float]]:
     device = next(body.parameters()).device
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        stages = Stages(copy.deepcopy(body).cpu().eval(), 3)
+        stages = Stages(copy.deepcopy(body).cpu().eval(), known.channels)
         points = next((s.keypoints.shape[1] for s in fit.scenes if s.keypoints is not None), 0)
         model = detector(
             plan.task,
             stages,
-            classes=len(fit.classes),
+            classes=fit.class_count,
             size=plan.size,
+            mean=known.mean,
+            std=known.std,
             frozen=not plan.fine_tune,
             keypoints=points,
-            **seen,
         ).to(device)
         _calibrate(model, fit, device)
         _fit(model, plan, fit, seed, device)

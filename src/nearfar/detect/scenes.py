@@ -1,30 +1,27 @@
-"""Pictures with objects in them: from Parquet in the Hugging Face convention, from COCO's JSON, or drawn, with exact truth.
-
-objects: {bbox: [[x, y, w, h], …], category: […], segmentation: [[[x, y, …], …], …], keypoints: [[x, y, v, …], …]}
-"""
+"""Pictures with objects in them: read from a file, drawn, held out from one another, and numbered alike."""
 
 import hashlib
-import json
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow.parquet as pq
 from jaxtyping import Bool, Float, Int, UInt8
 
 from nearfar.errors import UserError
-from nearfar.extras import need
-from nearfar.modalities.dataset import Unusable
-from nearfar.modalities.decode import decode
+from nearfar.evaluate.matching import Unmatched, matched
+from nearfar.modalities.image import LUMINANCE
+from nearfar.randomness import order
+
+HELD_SHARE = 0.2
 
 
 @dataclass(frozen=True, eq=False)
 class Scene:
     """One picture and its objects; boxes are (left, top, right, bottom), keypoints (x, y, visible)."""
 
-    pixels: UInt8[np.ndarray, "height width 3"]
+    pixels: UInt8[np.ndarray, "height width channel"]
     boxes: Float[np.ndarray, "object 4"]
     labels: Int[np.ndarray, "object"]  # from 0
     crowd: Bool[np.ndarray, "object"]
@@ -34,12 +31,37 @@ class Scene:
 
 @dataclass(frozen=True, eq=False)
 class Scenes:
+    """`classes` are their names, () where they are numbers alone."""
+
     name: str
     scenes: tuple[Scene, ...]
     classes: tuple[str, ...]
 
     def __len__(self) -> int:
         return len(self.scenes)
+
+    @property
+    def class_count(self) -> int:
+        most = max((int(scene.labels.max(initial=-1)) for scene in self.scenes), default=-1)
+        return max(len(self.classes), most + 1)
+
+    def subset(self, rows: Sequence[int], name: str) -> "Scenes":
+        return replace(self, name=name, scenes=tuple(self.scenes[row] for row in rows))
+
+    def renumbered(self, numbers: Mapping[int, int], classes: tuple[str, ...]) -> "Scenes":
+        """Under other numbers of the same objects."""
+        scenes = [
+            replace(scene, labels=np.array([numbers[label] for label in scene.labels.tolist()], np.int64))
+            for scene in self.scenes
+        ]
+        return replace(self, scenes=tuple(scenes), classes=classes)
+
+    def in_channels(self, count: int) -> "Scenes":
+        """As a network of so many channels is shown them: colour as it is, or its luminance."""
+        if count == 3:
+            return self
+        grey = lambda pixels: np.rint(pixels @ np.array(LUMINANCE)).astype(np.uint8)[..., None]
+        return replace(self, scenes=tuple(replace(one, pixels=grey(one.pixels)) for one in self.scenes))
 
     def fingerprint(self) -> str:
         digest = hashlib.sha256()
@@ -59,130 +81,57 @@ class Scenes:
 
 
 def open_scenes(spec: str, images: Path | None = None) -> Scenes:
-    """`shapes`, `shapes:IMAGES` or `shapes:IMAGES:SEED` are drawn; else a Parquet file or COCO's JSON, with its pictures in `images` or beside it."""
+    """`shapes`, `shapes:IMAGES` or `shapes:IMAGES:SEED` are drawn; else Parquet or COCO's JSON, with its pictures in `images` or beside it."""
     if spec.partition(":")[0] == "shapes":
         from nearfar.detect.shapes import drawn
 
         return drawn(spec)
+    from nearfar.detect.read import from_json, from_parquet
+
     path = Path(spec)
-    if path.suffix not in (".parquet", ".json") or not path.is_file():
+    parquet = next(path.glob("*.parquet"), None) is not None if path.is_dir() else path.suffix == ".parquet"
+    if not path.exists() or not (parquet or path.suffix == ".json"):
         raise UserError(
-            f"{spec} is no data for detection; expected a .parquet file with image and objects, COCO's .json, or shapes:IMAGES"
+            f"{spec} is no data for detection; expected .parquet with image and objects (a file, or a folder of them), COCO's .json, or "
+            "shapes:IMAGES"
         )
-    scenes, classes = (
-        _from_parquet(path) if path.suffix == ".parquet" else _from_json(path, images or path.parent)
-    )
+    scenes, classes = from_parquet(path) if parquet else from_json(path, images or path.parent)
     if not scenes:
         raise UserError(f"{spec} holds no picture that could be used")
     return Scenes(str(spec), tuple(scenes), classes)
 
 
-def _from_parquet(path: Path) -> tuple[list[Scene], tuple[str, ...]]:
-    try:
-        table = pq.read_table(path)
-    except Exception as problem:  # pyarrow raises many kinds
-        raise UserError(f"{path} cannot be read as Parquet: {str(problem).splitlines()[0]}") from None
-    column = next((name for name in ("image", "img") if name in table.column_names), None)
-    if column is None or "objects" not in table.column_names:
-        raise UserError(
-            f"{path} has the columns {', '.join(table.column_names)}; detection needs image and objects"
-        )
-    names = _feature_names(table.schema.metadata or {})
-    scenes = []
-    for row in table.select([column, "objects"]).to_pylist():
-        objects, held = row["objects"] or {}, row[column]
-        labels = objects.get("category", objects.get("label")) or []
-        parts = _listed(objects, ("segmentation", "keypoints", "iscrowd", "is_crowd"), len(labels))
-        told = [
-            {"bbox": box, "category_id": label, **extra}
-            for box, label, extra in zip(objects.get("bbox") or [], labels, parts, strict=True)
-        ]
-        scenes.append(
-            _scene(decode(held["bytes"] if isinstance(held, Mapping) else held, None), told, str(path))
-        )
-    most = max((int(scene.labels.max(initial=-1)) for scene in scenes), default=-1) + 1
-    return scenes, names if len(names) >= most else tuple(str(number) for number in range(most))
-
-
-def _listed(objects: Mapping[str, Any], keys: Sequence[str], count: int) -> list[dict[str, Any]]:
-    held = {key: objects[key] for key in keys if objects.get(key)}
-    return [
-        {key.replace("is_crowd", "iscrowd"): values[i] for key, values in held.items()} for i in range(count)
-    ]
-
-
-def _feature_names(metadata: Mapping[bytes, bytes]) -> tuple[str, ...]:
-    """The names of a ClassLabel among the features of `objects`, wherever it stands; () without one."""
-
-    def found(tree: Any) -> Iterator[Sequence[str]]:
-        if isinstance(tree, Mapping):
-            if tree.get("_type") == "ClassLabel" and isinstance(tree.get("names"), list):
-                yield tree["names"]
-            tree = list(tree.values())
-        for inner in tree if isinstance(tree, list) else ():
-            yield from found(inner)
-
-    try:
-        features = json.loads(metadata.get(b"huggingface", b"{}"))
-    except ValueError:
-        return ()
-    return tuple(map(str, next(found(features), ())))
-
-
-def _from_json(path: Path, images: Path) -> tuple[list[Scene], tuple[str, ...]]:
-    try:
-        told = json.loads(path.read_text(encoding="utf-8"))
-        pictures, annotations, categories = told["images"], told["annotations"], told["categories"]
-        number = {one["id"]: place for place, one in enumerate(categories)}
-        by_image: dict[Any, list[dict[str, Any]]] = {one["id"]: [] for one in pictures}
-        for one in annotations:
-            by_image[one["image_id"]].append({**one, "category_id": number[one["category_id"]]})
-        files = {one["id"]: str(one["file_name"]) for one in pictures}
-    except (OSError, ValueError, KeyError, TypeError) as problem:
-        raise UserError(
-            f"{path} cannot be read as COCO's JSON ({type(problem).__name__}: {problem})"
-        ) from None
-    scenes = []
-    for key, name in files.items():
-        try:
-            raw = (images / name).read_bytes()
-            scenes.append(_scene(decode(raw, None), by_image[key], str(path)))
-        except (OSError, Unusable) as problem:
-            raise UserError(f"{images / name}, named by {path}, cannot be used: {problem}") from None
-    return scenes, tuple(str(one.get("name", one["id"])) for one in categories)
-
-
-def _scene(pixels: np.ndarray, told: Sequence[Mapping[str, Any]], where: str) -> Scene:
-    """Objects without an area are left out, as COCO's own tools do."""
-    height, width = pixels.shape[:2]
-    kept = [one for one in told if len(one["bbox"]) == 4 and min(one["bbox"][2:]) > 0]
-    boxes = np.array([one["bbox"] for one in kept], dtype=np.float64).reshape(-1, 4)
-    boxes[:, 2:] += boxes[:, :2]
-    if not np.isfinite(boxes).all():
-        raise UserError(f"{where} holds a box that is not finite")
-    masked = bool(kept) and all(one.get("segmentation") for one in kept)
-    pointed = bool(kept) and all(one.get("keypoints") for one in kept)
-    return Scene(
-        pixels,
-        boxes.astype(np.float32),
-        np.array([one["category_id"] for one in kept], dtype=np.int64),
-        np.array([bool(one.get("iscrowd")) for one in kept], dtype=bool),
-        np.stack([_mask(one["segmentation"], height, width) for one in kept]) if masked else None,
-        np.array([one["keypoints"] for one in kept], dtype=np.float32).reshape(len(kept), -1, 3)
-        if pointed
-        else None,
+def held_out(whole: Scenes, seed: int) -> tuple[Scenes, Scenes]:
+    """Pictures to fit on, and a fifth of them to be asked about: a function of the seed."""
+    if len(whole) < 2:
+        raise UserError(f"{whole.name} has one picture, so none can be held out; give others with --data")
+    shuffled = order(seed, 0, len(whole)).tolist()
+    count = max(1, round(HELD_SHARE * len(whole)))
+    asked, rest = sorted(shuffled[:count]), sorted(shuffled[count:])
+    return (
+        whole.subset(rest, f"{1 - HELD_SHARE:.0%} of {whole.name}"),
+        whole.subset(asked, f"a held-out {HELD_SHARE:.0%} of {whole.name}"),
     )
 
 
-def _mask(held: Any, height: int, width: int) -> Bool[np.ndarray, "height width"]:
-    """A mask from polygons or from COCO's run lengths."""
-    mask = need("faster_coco_eval.core.mask")
-    if isinstance(held, Mapping):
-        runs = (
-            mask.frPyObjects(dict(held), height, width)
-            if isinstance(held.get("counts"), list)
-            else dict(held)
-        )
+def alike(fit: Scenes, ask: Scenes, same_labels: bool) -> tuple[Scenes, dict[str, Any]]:
+    """`ask` in the numbering of `fit`, and which class was taken for which: by name, or by number where `same_labels` or the files'
+    names say that both are numbered alike (`evaluate.matching`). A class may be listed in `fit` that no object of it is of."""
+    found = np.unique(np.concatenate([scene.labels for scene in ask.scenes]).astype(np.int64))
+    if fit.classes and ask.classes:
+        known = np.arange(len(fit.classes))
     else:
-        runs = mask.merge(mask.frPyObjects([list(part) for part in held], height, width))
-    return np.asarray(mask.decode(runs)).astype(bool).reshape(height, width)
+        known = found = np.arange(max(fit.class_count, ask.class_count))
+    try:
+        matching = matched(found, ask, known, fit, same_labels)
+    except Unmatched as problem:
+        raise UserError(
+            f"{problem}; a detector is tested on classes it was fitted to{f', so {problem.way}' if problem.way else ''}"
+        ) from None
+    numbers = dict(zip(found.tolist(), matching.labels.tolist(), strict=True))
+    return ask.renumbered(numbers, fit.classes), matching.facts()
+
+
+def one_class(scenes: Scenes) -> Scenes:
+    """Every object as just an object."""
+    return scenes.renumbered(dict.fromkeys(range(scenes.class_count), 0), ("object",))

@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
+from nearfar.evaluate.table import matched_lines
+
 SHOWN = {"map": "AP", "map_50": "AP50", "map_75": "AP75"}
 
 
@@ -21,6 +23,7 @@ def rows_of(result: Mapping[str, Any]) -> list[tuple[str, ...]]:
 def caption(result: Mapping[str, Any]) -> str:
     told, train, test = result["settings"], result["train"], result["test"]
     how = "fine-tuned" if told["fine_tune"] else "frozen"
+    how += ", every object just an object" if told.get("class_agnostic") else ""
     seeds = f", mean and deviation over {told['seeds']} seeds" if told["seeds"] > 1 else ""
     return (
         f"{told['task']}, backbone {how}, {told['epochs']} epochs at {told['size']} px{seeds}; fitted on {train['samples']} images "
@@ -34,4 +37,4 @@ def table(result: Mapping[str, Any]) -> str:
     lines = [
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
     ]
-    return "\n".join([*lines, caption(result)])
+    return "\n".join([*lines, caption(result), *matched_lines(result.get("labels"))])

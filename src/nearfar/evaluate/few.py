@@ -40,17 +40,14 @@ def fractions(train: Labelled, test: Labelled, options: Options) -> dict[str, An
 
 def few_shot(train: Labelled, test: Labelled, options: Options) -> dict[str, Any]:
     """Episodes of `ways` classes: each class is the mean of `shots` training features of unit length, and `queries` test rows go to
-    the class whose mean is nearest (Snell et al. 2017). Training rows and test rows are drawn anew for every episode; the
-    interval is that of the mean over episodes, which share one set of rows.
+    the class whose mean is nearest (Snell et al. 2017). Training rows and test rows are drawn anew for every episode, of classes
+    that have so many training rows; the interval is that of the mean over episodes, which share one set of rows.
     """
-    classes = torch.unique(test.labels)
+    every = torch.unique(test.labels)
     rows = {
         int(number): tuple((part.labels == number).nonzero()[:, 0] for part in (train, test))
-        for number in classes
+        for number in every
     }
-    ways = min(options.ways, len(classes))
-    if ways < 2:
-        raise UserError("few-shot needs test data of at least two classes; there is one")
     known, asked = (functional.normalize(part.features.double(), dim=1) for part in (train, test))
     generator = torch.Generator().manual_seed(options.seed)
 
@@ -60,6 +57,12 @@ def few_shot(train: Labelled, test: Labelled, options: Options) -> dict[str, Any
 
     result: dict[str, Any] = {}
     for shots in options.shots:
+        classes = every[[len(rows[int(number)][0]) >= shots for number in every]]
+        ways = min(options.ways, len(classes))
+        if ways < 2:
+            raise UserError(
+                f"few-shot needs two classes with {shots} training rows each; of the {len(every)} in the test data {len(classes)} have them"
+            )
         accuracy = []
         for _ in range(options.episodes):
             picked = classes[
@@ -76,5 +79,6 @@ def few_shot(train: Labelled, test: Labelled, options: Options) -> dict[str, Any
             "spread": float(values.std()),
             "interval": mean_interval(values),
             "episodes": options.episodes,
+            "classes": len(classes),
         }
     return result

@@ -16,13 +16,12 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from jaxtyping import Int64
 
 from nearfar.errors import UserError
-from nearfar.modalities import Instances
 
 _SHOWN = 5  # classes named in a sentence
 # the words that mark a split in the Hugging Face convention (and in MNIST's files), no letter on either side, and the number of a shard
@@ -32,6 +31,15 @@ _SPLIT = re.compile(
 _SHARD = re.compile(r"-\d{5}-of-\d{5}(?=\.)")
 
 Numbers = Int64[np.ndarray, "image"]
+
+
+class Classed(Protocol):
+    """A set whose classes may have names."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def classes(self) -> tuple[str, ...]: ...
 
 
 class Unmatched(UserError):
@@ -62,7 +70,7 @@ class Matching:
 
 
 def matched(
-    labels: Numbers, test: Instances, train_labels: Numbers, train: Instances, same_labels: bool = False
+    labels: Numbers, test: Classed, train_labels: Numbers, train: Classed, same_labels: bool = False
 ) -> Matching:
     """The test set's labels as the training set numbers them, or a sentence about what does not match."""
     if test.classes and train.classes:
@@ -85,7 +93,7 @@ def splits_of_one_set(one: str, other: str) -> bool:
     return one != other and family[0] == family[1]
 
 
-def _by_name(labels: Numbers, test: Instances, train_labels: Numbers, train: Instances) -> Matching:
+def _by_name(labels: Numbers, test: Classed, train_labels: Numbers, train: Classed) -> Matching:
     place = {train.classes[number]: int(number) for number in np.unique(train_labels)}
     asked = {test.classes[number]: int(number) for number in np.unique(labels)}
     missing = [name for name in asked if name not in place]
@@ -103,9 +111,7 @@ def _by_name(labels: Numbers, test: Instances, train_labels: Numbers, train: Ins
     )
 
 
-def _by_number(
-    labels: Numbers, test: Instances, train_labels: Numbers, train: Instances, why: str
-) -> Matching:
+def _by_number(labels: Numbers, test: Classed, train_labels: Numbers, train: Classed, why: str) -> Matching:
     names = train.classes or test.classes
     called = lambda number: names[number] if number < len(names) else str(number)
     known, asked = np.unique(train_labels).tolist(), np.unique(labels).tolist()

@@ -1,10 +1,22 @@
 """What protocols may be told."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from nearfar.errors import UserError
 from nearfar.ranks import ALONE, Ranks
+
+# which protocols read an option: another value of it makes another result, and one that nobody asked for reads is a mistake
+READ_BY = {
+    "k": ("knn",),
+    "temperature": ("knn",),
+    "labels": ("fractions", "finetune-fractions"),
+    "draws": ("fractions", "finetune-fractions", "clustering"),
+    **dict.fromkeys(("ways", "shots", "episodes", "queries"), ("few-shot",)),
+    **dict.fromkeys(("epochs", "lr", "layer_decay", "batch_size"), ("finetune", "finetune-fractions")),
+}
 
 
 @dataclass(frozen=True)
@@ -33,13 +45,31 @@ class Options:
         for name in ("draws", "ways", "episodes", "queries", "epochs", "batch_size"):
             if getattr(self, name) < 1:
                 raise UserError(f"{name} was {getattr(self, name)}; it must be at least 1")
-        if not self.labels or any(not (0 < asked < 1 or asked == int(asked) >= 1) for asked in self.labels):
+        if not self.labels or not all(_share_or_number(asked) for asked in self.labels):
             raise UserError(
                 f"labels was {list(self.labels)}; expected shares between 0 and 1, or whole numbers of each class"
             )
         if not self.shots or min(self.shots) < 1:
             raise UserError(f"shots was {list(self.shots)}; expected whole numbers from 1")
-        if not self.lr or min(self.lr) <= 0:
+        if not self.lr or not all(0 < rate < math.inf for rate in self.lr):
             raise UserError(f"lr was {list(self.lr)}; expected numbers above 0")
         if not 0 < self.layer_decay <= 1:
             raise UserError(f"layer_decay was {self.layer_decay}; it must be above 0 and at most 1")
+
+    def changed(self, protocols: Sequence[str]) -> dict[str, Any]:
+        """What differs from the defaults, as JSON has it; an option that none of the protocols reads is refused."""
+        plain, found = Options(), {}
+        for name, readers in READ_BY.items():
+            value = getattr(self, name)
+            if value == getattr(plain, name):
+                continue
+            if not set(readers) & set(protocols):
+                raise UserError(
+                    f"{name} was {value}, which is read by {' and '.join(readers)}; the protocols asked for are {', '.join(protocols)}"
+                )
+            found[name] = list(value) if isinstance(value, Sequence) else value
+        return found
+
+
+def _share_or_number(asked: float) -> bool:
+    return 0 < asked < 1 or (1 <= asked < math.inf and asked == int(asked))

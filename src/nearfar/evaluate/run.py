@@ -39,6 +39,8 @@ from nearfar.run.features import (
 from nearfar.run.results import record
 from nearfar.run.trained import Run, trains_on_labels
 
+LEAST_SIDE = 8  # pixels of a view
+
 
 def evaluate_run(
     run: Run,
@@ -76,15 +78,17 @@ def evaluate_run(
     and the protocols are asked only where there are labels.
     """
     check_protocols(protocols)
+    told = Options(k=k, temperature=temperature, seed=seed, ranks=getattr(run, "ranks", ALONE), **options)
+    other = told.changed(protocols)
+    other |= {"features": features} if features != "pooled" else {}
+    other |= {"image_size": image_size} if image_size is not None else {}
+    _check_shown(run, protocols, features, image_size)
     if columns := Columns(image_column, label_column):
         same = _same(train, data)
         train = None if train is None else locate(train, columns=columns)
         data = None if data is None else train if same else locate(data, columns=columns)
     measures = run.modality.measures()
-    ranks: Ranks = getattr(run, "ranks", ALONE)
-    told = Options(k=k, temperature=temperature, seed=seed, ranks=ranks, **options)
-    other = {"features": features} if features != "pooled" else {}
-    other |= {"image_size": image_size} if image_size is not None else {}  # type: ignore[dict-item]
+    ranks = told.ranks
     asked = Asked(run, train, data, same_labels, features, image_size)
     if ranks.several:  # opening data takes all of them, so it is done before anything is done by one
         _ = asked.sets, asked.trained_on
@@ -106,6 +110,18 @@ def evaluate_run(
     return without_answers(result)
 
 
+def _check_shown(run: Run, protocols: Sequence[str], features: str, size: int | None) -> None:
+    """Stops what the run's network cannot be shown or asked."""
+    if "classifier" in protocols and features != "pooled":
+        raise UserError(f"features was {features}, but a run's own classifier reads pooled features")
+    if size is None:
+        return
+    if not run.modality.sized:
+        raise UserError(f"image_size was {size}, but {run.path} was trained on {run.modality.holds}")
+    if size < LEAST_SIDE:
+        raise UserError(f"image_size was {size}; expected a whole number from {LEAST_SIDE}")
+
+
 @dataclass(frozen=True)
 class Asked:
     """Which encoder, fitted on what, tested on what, and how the data are shown to it."""
@@ -120,12 +136,16 @@ class Asked:
     @cached_property
     def sets(self) -> tuple[Instances, Instances]:
         """The set to fit on and the set to test on; one and the same where one is given, or none."""
-        train: Instances = self.run.images(self.train)
+        train: Instances = self._opened(self.train)
         if self.data is None or _same(self.data, self.train):
             return train, train
-        test: Instances = self.run.images(self.data)
+        test: Instances = self._opened(self.data)
         # nothing to fit on in the run's own data, so the labelled set serves for both
         return (test, test) if self.train is None and train.labels is None else (train, test)
+
+    def _opened(self, spec: Any) -> Any:
+        """Held at a size from which views can be made as they are asked for."""
+        return self.run.images(spec) if self.image_size is None else self.run.images(spec, self.image_size)
 
     @cached_property
     def encoder(self) -> nn.Module:
@@ -147,7 +167,7 @@ class Asked:
     def trained_on(self) -> Instances | None:
         """The run's own data; None where they are not at hand (moved, or given from Python)."""
         try:
-            return self.run.images()
+            return self._opened(None)
         except UserError:
             return None
 

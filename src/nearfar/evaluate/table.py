@@ -32,23 +32,23 @@ def table(result: Mapping[str, Any]) -> str:
     other way round. Then what it was fitted and tested on, and which class was taken for which."""
     columns = [
         (name, figure)
-        for name, figures in _measured(result).items()
+        for name, figures in measured(result).items()
         for figure in FIGURES
         if isinstance(figures.get(figure), (int, float))
     ]
     kinds = {
-        kind: _measured(found) for kind, found in {**result.get("baselines", {}), "learned": result}.items()
+        kind: measured(found) for kind, found in {**result.get("baselines", {}), "learned": result}.items()
     }
     rows = [["features", *(f"{name} {FIGURES[figure]}" for name, figure in columns)]]
     for kind, found in kinds.items():
-        rows.append([kind, *(_cell(figure, found.get(name, {})) for name, figure in columns)])
+        rows.append([kind, *(cell(figure, found.get(name, {})) for name, figure in columns)])
     if len(columns) > WIDEST:
         rows = [list(row) for row in zip(*rows, strict=True)]
-    said = [_caption(result), *_proven(result), *_matched(result.get("labels")), *_warned(result)]
+    said = [_caption(result), *_proven(result), *matched_lines(result.get("labels")), *_warned(result)]
     return "\n".join([*_lines(rows), *said])
 
 
-def _measured(result: Mapping[str, Any], above: str = "") -> dict[str, Mapping[str, Any]]:
+def measured(result: Mapping[str, Any], above: str = "") -> dict[str, Mapping[str, Any]]:
     """What was measured, by name: the protocols in their order, then what a modality measures without labels; a protocol may have
     figures for each of several settings."""
     known = (*PROTOCOLS, *NETWORK_PROTOCOLS, *UNLABELLED_PROTOCOLS)
@@ -61,7 +61,7 @@ def _measured(result: Mapping[str, Any], above: str = "") -> dict[str, Mapping[s
         if any(isinstance(figures.get(figure), (int, float)) for figure in FIGURES):
             found[f"{above}{name}"] = figures
         else:
-            found |= _measured(figures, f"{above}{name} ")
+            found |= measured(figures, f"{above}{name} ")
     return found
 
 
@@ -73,7 +73,7 @@ def _lines(rows: list[list[str]]) -> list[str]:
     return [_line(row, widths) for row in rows]
 
 
-def _cell(figure: str, figures: Mapping[str, Any]) -> str:
+def cell(figure: str, figures: Mapping[str, Any]) -> str:
     """`58.1 % (57.1–59.1)`: the figure with its interval."""
     value = figures.get(figure)
     if value is None:
@@ -99,7 +99,7 @@ def _caption(result: Mapping[str, Any]) -> str:
     train, test = result["train"], result["test"]
     unit = test.get("unit", "images")
     said = f"fitted on {train['samples']} {train.get('unit', unit)}: {train['name']}; tested on {test['samples']} {unit}: {test['name']}"
-    for name, figures in _measured(result).items():
+    for name, figures in measured(result).items():
         other = figures.get("test")
         if other is None:
             continue
@@ -108,7 +108,7 @@ def _caption(result: Mapping[str, Any]) -> str:
         shown = result["input"]
         size = f"{shown['size']} pixels a side, " if "size" in shown else ""
         said += f"; shown at {size}mean and deviation of {shown['statistics']}"
-    return f"{said}\nin brackets, {result['confidence']:.0%} Wilson intervals for test sets of this size; how much other seeds of training would differ is not in them"
+    return f"{said}\nin brackets, {result['confidence']:.0%} intervals for test sets of this size (of accuracies Wilson's); how much other seeds of training would differ is not in them"
 
 
 def _proven(result: Mapping[str, Any]) -> list[str]:
@@ -130,7 +130,7 @@ def _warned(result: Mapping[str, Any]) -> list[str]:
     return [f"{result[key]}" for key in ("leak", "unfinished") if key in result]
 
 
-def _matched(labels: Mapping[str, Any] | None) -> list[str]:
+def matched_lines(labels: Mapping[str, Any] | None) -> list[str]:
     """Which class of the test set was taken for which: one line where numbers and names agree, else a table."""
     if labels is None:
         return []

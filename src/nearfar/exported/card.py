@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import yaml
 
 from nearfar.errors import UserError
+from nearfar.evaluate.table import FIGURES, cell, measured
 from nearfar.run.folder import RunFolder
 from nearfar.run.results import results_of
+from nearfar.run.trained import trains_on_labels
 from nearfar.untrusted import is_number
 
 if TYPE_CHECKING:
@@ -40,7 +43,11 @@ def _header(parts: Parts, licence: str | None) -> str:
         "license": licence or "unknown",
         "library_name": library if library in ("timm", "nearfar") else "pytorch",
         "pipeline_tag": "feature-extraction",
-        "tags": ["nearfar", "self-supervised", "contrastive", str(parts.run.settings.recipe)],
+        "tags": [
+            "nearfar",
+            "supervised" if _labelled(parts) else "self-supervised",
+            str(parts.run.settings.recipe),
+        ],
     }
     return f"---\n{yaml.safe_dump(told, sort_keys=False)}---"
 
@@ -49,12 +56,16 @@ def _what(parts: Parts) -> Iterator[str]:
     built, data = parts.config["architecture"], parts.config["training"]["data"]
     width = parts.config["features"]
     yield (
-        f"A frozen encoder, `{_text(built['name'])}` with {built['parameters']:,} weights, trained without labels by "
+        f"A frozen encoder, `{_text(built['name'])}` with {built['parameters']:,} weights, trained {'with' if _labelled(parts) else 'without'} labels by "
         f"`{_text(parts.run.settings.recipe)}` on {data['instances']:,} {parts.run.modality.unit} of {_text(data['name'])}."
     )
     yield f"It takes {_shape(parts.shape)} and gives {width or 'its'} features. Written by nearfar {parts.config['nearfar']}."
     if parts.run.unfinished:
         yield f"\n**Unfinished**: training had reached step {parts.run.facts['step']:,} when this was written."
+
+
+def _labelled(parts: Parts) -> bool:
+    return trains_on_labels(parts.run.method(trained=False))
 
 
 def _shape(shape: tuple[int, ...]) -> str:
@@ -141,25 +152,54 @@ def _evaluated(parts: Parts) -> Iterator[str]:
     for result in found:
         train, test = result["train"], result["test"]
         yield (
-            f"Tested on **{_text(test['name'])}** ({test['samples']:,} {test.get('unit', 'items')}, fingerprint "
-            f"`{test['fingerprint'][:16]}`), fitted on {_text(train['name'])} ({train['samples']:,}), frozen features:\n"
+            f"Tested on **{_text(_set_name(test, result))}** ({test['samples']:,} {test.get('unit', 'items')}, fingerprint "
+            f"`{test['fingerprint'][:16]}`), fitted on {_text(_set_name(train, result))} ({train['samples']:,}), "
+            f"{_how(result)}:\n"
         )
-        yield "| protocol | features | top-1 | 95 % interval |\n|---|---|---|---|"
+        yield "| protocol | features | figure | with 95 % interval or ± deviation |\n|---|---|---|---|"
         kinds = {"learned": result, **(result.get("baselines") or {})}
         for kind, figures in kinds.items():
-            for protocol, told in figures.items() if isinstance(figures, Mapping) else ():
-                if isinstance(told, Mapping) and is_number(told.get("top1")):
-                    yield f"| {_cell(protocol)} | {_cell(kind)} | {100 * told['top1']:.1f} % | {_between(told)} |"
+            for protocol, told in measured(figures).items() if isinstance(figures, Mapping) else ():
+                for figure, title in FIGURES.items():
+                    if is_number(told.get(figure)):
+                        yield f"| {_cell(protocol)} | {_cell(kind)} | {title} | {cell(figure, told)} |"
+        yield from _told_of_labels(result)
         yield ""
     if found:
-        yield "Intervals are Wilson's, for test sets of this size; how much other seeds of training would differ is not in them."
+        yield (
+            "Intervals of accuracies are Wilson's, for test sets of this size; how much other seeds of training would differ is not in "
+            "them."
+        )
 
 
-def _between(told: Mapping[str, Any]) -> str:
-    ends = told.get("interval")
-    return (
-        f"{100 * ends[0]:.1f} to {100 * ends[1]:.1f} %" if isinstance(ends, list) and len(ends) == 2 else "–"
+def _how(result: Mapping[str, Any]) -> str:
+    """Under which settings, where they are not the usual ones."""
+    told = result.get("settings")
+    said = (
+        [f"{_text(key)} {_text(value)}" for key, value in told.items()] if isinstance(told, Mapping) else []
     )
+    return ", ".join(["frozen features but where a protocol fine-tunes", *said])
+
+
+def _told_of_labels(result: Mapping[str, Any]) -> Iterator[str]:
+    """What is proven of the label, where it was asked."""
+    found = result.get("information")
+    least = found.get("at_least") if isinstance(found, Mapping) else None
+    claim = least.get("certificate") if isinstance(least, Mapping) else None
+    if isinstance(least, Mapping) and isinstance(claim, Mapping) and is_number(least.get("nats")):
+        yield (
+            f"\nThe features tell at least {least['nats']:.3f} nats about the label: **{_text(claim.get('status'))}**. "
+            f"{_text(claim.get('condition'))}."
+        )
+
+
+def _set_name(told: Mapping[str, Any], result: Mapping[str, Any]) -> str:
+    """A set by its last name, or as a part of one: no path of a home folder goes out into the world."""
+    split = result.get("split")
+    whole = str(split["of"]) if isinstance(split, Mapping) and "of" in split else ""
+    if whole and whole in told["name"]:
+        return str(told["name"]).replace(whole, public_name(whole))
+    return public_name(str(told["name"]))
 
 
 def _use(parts: Parts) -> str:
@@ -185,3 +225,8 @@ def _text(said: Any) -> str:
 
 def _cell(said: Any) -> str:
     return " ".join(str(said).split()).replace("|", "\\|").replace("`", "'")[:300]
+
+
+def public_name(data: str) -> str:
+    """Data by their last name: a card goes out into the world, a home folder does not."""
+    return Path(data).name if "/" in data or "\\" in data else data

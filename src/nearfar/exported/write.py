@@ -17,7 +17,7 @@ from nearfar import __version__
 from nearfar.atomic import take_place
 from nearfar.encoders.portable import Portable, portable
 from nearfar.errors import UserError
-from nearfar.exported.card import card
+from nearfar.exported.card import card, public_name
 from nearfar.exported.load import load_file_text
 from nearfar.recipes.given import wanted
 from nearfar.run.features import encoder_digest
@@ -140,11 +140,6 @@ def _width(encoder: nn.Module, shape: tuple[int, ...]) -> int | None:
             return int(encoder(torch.zeros(2, *shape)).shape[1])
     except Exception:  # anything may happen in somebody's network; the width is only told
         return None
-
-
-def public_name(data: str) -> str:
-    """Data by their last name: a card goes out into the world, a home folder does not."""
-    return Path(data).name if "/" in data or "\\" in data else data
 
 
 def _write(parts: Parts, folder: Path, licence: str | None) -> None:

@@ -69,6 +69,12 @@ Object.assign(Explorer.prototype, {
     });
     field.box.addEventListener("pointercancel", () => { from = null; this.path = null; this.overdraw(); });
     field.box.addEventListener("pointerleave", () => { if (!this.path) this.show(-1); });
+    // a pinch on a trackpad is a wheel with Ctrl; without, the page scrolls
+    field.box.addEventListener("wheel", (event) => {
+      if (!event.ctrlKey && !event.metaKey) return;
+      event.preventDefault();
+      this.zoomAt(field, Math.exp(-event.deltaY / 200), ...at(event));
+    }, { passive: false });
     field.box.addEventListener("keydown", (event) => this.key(field, event));
   },
 
@@ -124,6 +130,20 @@ Object.assign(Explorer.prototype, {
       field.place();
     }
     if (this.hover >= 0) this.show(this.hover);
+    this.redraw();
+  },
+
+  // what lies under the pointer stays there
+  zoomAt(field, factor, x, y) {
+    const before = field.scale;
+    field.zoom = Math.min(60, Math.max(1, field.zoom * factor));
+    const held = [field.centre[0] + (x - field.width / 2) / before, field.centre[1] - (y - field.height / 2) / before];
+    field.place();
+    field.centre = field.zoom === 1
+      ? [field.extent[0] / 2, field.extent[1] / 2]
+      : [held[0] - (x - field.width / 2) / field.scale, held[1] + (y - field.height / 2) / field.scale];
+    field.place();
+    this.show(-1);
     this.redraw();
   },
 

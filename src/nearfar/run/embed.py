@@ -1,6 +1,7 @@
 """Features as a Parquet file that any tool can read."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -13,7 +14,7 @@ from nearfar.run.features import feature_batches
 from nearfar.run.trained import Run
 
 
-def write_embedding(run: Run, data: str, out: Path) -> tuple[int, int]:
+def write_embedding(run: Run, data: Any, out: Path) -> tuple[int, int]:
     """Writes `path`, `label` and `class` (where there are labels) and `feature`; returns rows and width. Of several ranks that share the
     work the first writes."""
     images = run.images(data)

@@ -50,7 +50,7 @@ class Run:
     ) -> None:
         self.folder = RunFolder(path)
         self.settings, self.objects, self.data, self.ranks = settings, objects, data, ranks
-        self._sets: dict[str, DataSet] = {}
+        self._sets: dict[tuple[str, int | None], DataSet] = {}
         self._remembered: DataSet | None = None
         self._opened: dict[
             str, DataSet
@@ -202,25 +202,30 @@ class Run:
             self._check_objects()
         return views_of(self.settings, known or self.description, self.device, self.objects)
 
-    def images(self, spec: Any = None) -> Any:
-        """The run's own data, or others that its encoder can be shown; what has a name is opened once."""
+    def images(self, spec: Any = None, size: int | None = None) -> Any:
+        """The run's own data, or others that its encoder can be shown; what has a name is opened once. `size`: the side of views to be
+        made of them, where that is larger than the run's, so that no picture is held smaller than it is needed."""
         if isinstance(spec, DataSet):
             return spec
+        options = self.modality.opening(self.settings.views, self.settings.image_size, self.description)
+        if size is not None and size > (options.get("image_size") or size):
+            options["image_size"] = size
+        else:
+            size = None
         named = spec is None or isinstance(spec, (str, Path))
         name = self.settings.data if spec is None else str(spec)
-        if named and name in self._sets:
-            return self._sets[name]
-        located = self._own_data() if spec is None else locate(spec)
+        if named and (name, size) in self._sets:
+            return self._sets[name, size]
+        located = self._own_data() if spec is None else locate_beside(self.settings, spec)
         check_kind(self.settings, located)
-        options = self.modality.opening(self.settings.views, self.settings.image_size, self.description)
         limits = Limits(max_bad_share=self.settings.max_bad_share, scans=self.folder.cache)
-        own = self._remembered if spec is None else None
+        own = self._remembered if spec is None and size is None else None
         opened = opened_by_all(located, limits, options, self.ranks) if own is None else own
         usable = examined(opened, self.folder.cache, self.settings.workers, self.ranks)
         usable = self.modality.adapted(usable, self.description, str(self.path))
         self._opened[usable.fingerprint] = opened
         if named:
-            self._sets[name] = usable
+            self._sets[name, size] = usable
         return usable
 
     def remember(self, data: DataSet) -> None:
@@ -329,6 +334,16 @@ def views_of(
 def columns_in(settings: Settings) -> Columns:
     """The columns that settings name."""
     return Columns(settings.image_column, settings.label_column)
+
+
+def locate_beside(settings: Settings, spec: Any) -> Located:
+    """Other data than a run's own: tables by the columns that its settings name, where they have those, else by the usual ones."""
+    if columns := columns_in(settings):
+        try:
+            return locate(spec, columns=columns)
+        except UserError:  # no table, or one with other columns
+            pass
+    return locate(spec)
 
 
 def check_kind(settings: Settings, located: Located) -> None:

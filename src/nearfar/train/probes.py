@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from nearfar.data import Limits, locate
+from nearfar.data import Limits
 from nearfar.errors import UserError
 from nearfar.evaluate.knn import knn
 from nearfar.evaluate.labels import Labelled
@@ -19,7 +19,7 @@ from nearfar.method import Method
 from nearfar.modalities import DataSet, Description
 from nearfar.modalities.base import MakeViews
 from nearfar.run.features import features
-from nearfar.run.trained import backbone_of, check_kind
+from nearfar.run.trained import backbone_of, check_kind, locate_beside
 from nearfar.settings import KNN, LINEAR, QUALITY, Settings
 
 SAMPLE = 4096  # instances that probes look at
@@ -42,7 +42,7 @@ def probed(data: DataSet, known: Description, settings: Settings, device: torch.
     """A sample of the training data, or of `probe_data`, which bring their own statistics."""
     modality = settings.modality
     if settings.probe_data is not None:
-        located = locate(settings.probe_data)
+        located = locate_beside(settings, settings.probe_data)
         check_kind(settings, located)
         limits = Limits(max_bad_share=settings.max_bad_share)
         opened = located.open(limits, **modality.opening(settings.views, settings.image_size, known))

@@ -1,0 +1,195 @@
+"""What a detector is fitted on and asked about: read as it is written, numbered alike by name, held out, and never guessed."""
+
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+from PIL import Image
+
+import nearfar as nf
+from nearfar.cli import main
+from nearfar.detect.run import detect_run
+from nearfar.detect.scenes import Scenes, alike, held_out, one_class, open_scenes
+from nearfar.detect.score import scored
+from nearfar.detect.table import table
+from nearfar.errors import UserError
+
+PIXELS = np.random.default_rng(0).integers(0, 256, (12, 16, 3), dtype=np.uint8)
+BOX = [1.0, 2.0, 5.0, 6.0]
+
+
+def png(pixels: np.ndarray = PIXELS) -> bytes:
+    file = io.BytesIO()
+    Image.fromarray(pixels).save(file, "PNG")
+    return file.getvalue()
+
+
+def parquet(path: Path, objects: list[Any], names: list[str] | None = None) -> str:
+    table = pa.table({"image": [{"bytes": png(), "path": "a.png"}] * len(objects), "objects": objects})
+    if names is not None:
+        features = {"objects": {"category": [{"names": names, "_type": "ClassLabel"}]}}
+        table = table.replace_schema_metadata({"huggingface": json.dumps({"info": {"features": features}})})
+    pq.write_table(table, path)
+    return str(path)
+
+
+def coco(path: Path, annotations: list[dict[str, Any]], names: list[str], file: str = "a.png") -> str:
+    (path.parent / "a.png").write_bytes(png())
+    told = {
+        "images": [{"id": 1, "file_name": file}],
+        "annotations": [{"id": i, "image_id": 1, "bbox": BOX, **one} for i, one in enumerate(annotations)],
+        "categories": [{"id": 7 * i + 3, "name": name} for i, name in enumerate(names)],
+    }
+    path.write_text(json.dumps(told))
+    return str(path)
+
+
+def test_three_ways_to_write_objects_are_one(tmp_path: Path) -> None:
+    """Lists side by side, a list of mappings, names for numbers: the same boxes and classes."""
+    beside = parquet(tmp_path / "a.parquet", [{"bbox": [BOX, BOX], "category": [1, 0]}], ["ant", "bee"])
+    listed = parquet(
+        tmp_path / "b.parquet", [[{"bbox": BOX, "category": 1}, {"bbox": BOX, "category": 0}]], ["ant", "bee"]
+    )
+    named = parquet(tmp_path / "c.parquet", [{"bbox": [BOX, BOX], "label": ["bee", "ant"]}])
+    written = coco(tmp_path / "d.json", [{"category_id": 10}, {"category_id": 3}], ["ant", "bee"])
+    for spec in (beside, listed, named, written):
+        found = open_scenes(spec)
+        assert found.classes == ("ant", "bee"), spec
+        np.testing.assert_array_equal(found.scenes[0].labels, [1, 0])
+        np.testing.assert_array_equal(found.scenes[0].boxes, [[1, 2, 6, 8]] * 2)
+        np.testing.assert_array_equal(found.scenes[0].pixels, PIXELS)
+
+
+def test_a_folder_of_shards_is_all_of_them(tmp_path: Path) -> None:
+    for shard, category in (("b", 1), ("a", 0)):
+        parquet(tmp_path / f"{shard}.parquet", [{"bbox": [BOX], "category": [category]}], ["ant", "bee"])
+    found = open_scenes(str(tmp_path))
+    assert [scene.labels.tolist() for scene in found.scenes] == [[0], [1]]
+    assert found.classes == ("ant", "bee")
+
+
+def test_classes_are_numbered_alike_by_name(tmp_path: Path) -> None:
+    """Whatever the order in which two files list them; a class that no training object is of may be listed."""
+    fit = open_scenes(coco(tmp_path / "a.json", [{"category_id": 3}], ["ant", "bee", "cat"]))
+    ask = open_scenes(coco(tmp_path / "b.json", [{"category_id": 3}, {"category_id": 10}], ["cat", "ant"]))
+    found, told = alike(fit, ask, same_labels=False)
+    np.testing.assert_array_equal(found.scenes[0].labels, [2, 0])
+    assert found.classes == fit.classes
+    assert told["classes"] == {"ant": {"train": 0, "test": 1}, "cat": {"train": 2, "test": 0}}
+    assert told["not_in_test"] == ["bee"]
+    other = open_scenes(coco(tmp_path / "c.json", [{"category_id": 3}], ["dog"]))
+    with pytest.raises(UserError, match=r"has the classes dog, which .* has not"):
+        alike(fit, other, same_labels=True)
+
+
+def test_numbers_without_names_are_never_guessed(tmp_path: Path) -> None:
+    one = parquet(tmp_path / "cars.parquet", [{"bbox": [BOX], "category": [1]}])
+    other = parquet(tmp_path / "birds.parquet", [{"bbox": [BOX], "category": [2]}])
+    fit, ask = open_scenes(one), open_scenes(other)
+    with pytest.raises(UserError, match=r"numbers without names.*--same-labels"):
+        alike(fit, ask, same_labels=False)
+    found, told = alike(fit, ask, same_labels=True)
+    np.testing.assert_array_equal(found.scenes[0].labels, [2])
+    assert told["because"] == "--same-labels"
+    for split in ("train", "val"):
+        parquet(tmp_path / f"set_{split}.parquet", [{"bbox": [BOX], "category": [int(split == "val")]}])
+    fit, ask = (open_scenes(str(tmp_path / f"set_{split}.parquet")) for split in ("train", "val"))
+    assert alike(fit, ask, same_labels=False)[1]["because"] == "splits of one set by their file names"
+
+
+SENTENCES: dict[str, tuple[Any, str]] = {
+    "a box of three": ({"bbox": [[1.0, 2.0, 3.0]], "category": [0]}, "row 0: bbox makes no sense"),
+    "a box of nothing": ({"bbox": [[1.0, 2.0, float("nan"), 3.0]], "category": [0]}, "bbox makes no sense"),
+    "a class below 0": ({"bbox": [BOX], "category": [-1]}, "the category -1; expected numbers from 0"),
+    "more boxes than classes": ({"bbox": [BOX, BOX], "category": [0]}, "2 bbox, 1 category"),
+    "half a point": ({"bbox": [BOX], "category": [0], "keypoints": [[1.0, 2.0]]}, "keypoints makes no sense"),
+    "half a polygon": (
+        {"bbox": [BOX], "category": [0], "segmentation": [[[1.0]]]},
+        "a segmentation makes no sense",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", SENTENCES)
+def test_what_makes_no_sense_is_one_sentence(case: str, tmp_path: Path) -> None:
+    objects, words = SENTENCES[case]
+    with pytest.raises(UserError, match=words):
+        open_scenes(parquet(tmp_path / "a.parquet", [objects]))
+
+
+def test_of_coco_s_json_too(tmp_path: Path) -> None:
+    def said(annotations: list[dict[str, Any]], names: list[str], words: str, **more: Any) -> None:
+        with pytest.raises(UserError, match=words):
+            open_scenes(coco(tmp_path / "a.json", annotations, names, **more))
+
+    (tmp_path / "outside.png").write_bytes(png())
+    (tmp_path / "in").mkdir()
+    said([{"category_id": 3, "bbox": None}], ["ant"], "bbox makes no sense")
+    said([{"category_id": 3}], ["ant", "ant"], "several classes one name")
+    said([{"category_id": 9}], ["ant"], "cannot be read as COCO's JSON")
+    large = {"counts": [10**12], "size": [10**6, 10**6]}
+    said([{"category_id": 3, "segmentation": large}], ["ant"], "a segmentation makes no sense")
+    (tmp_path / "in/a.json").write_text((tmp_path / "a.json").read_text())
+    with pytest.raises(UserError, match=r"outside.png, named by .*, is outside"):
+        open_scenes(coco(tmp_path / "in/b.json", [], ["ant"], file="../outside.png"))
+
+
+def test_without_other_data_a_fifth_is_held_out() -> None:
+    whole = open_scenes("shapes:10")
+    rest, held = held_out(whole, 0)
+    assert (len(rest), len(held)) == (8, 2)
+    assert {id(scene) for scene in (*rest.scenes, *held.scenes)} == {id(scene) for scene in whole.scenes}
+    assert held.facts() == held_out(whole, 0)[1].facts() != held_out(whole, 1)[1].facts()
+    with pytest.raises(UserError, match="has one picture"):
+        held_out(open_scenes("shapes:1"), 0)
+
+
+def test_of_one_class_names_do_not_matter() -> None:
+    """Right boxes under wrong classes: nothing by class, everything without."""
+    scenes = open_scenes("shapes:6:4")
+
+    def ap(judged: Scenes, wrong: int) -> float:
+        found = [
+            {
+                "boxes": torch.from_numpy(scene.boxes),
+                "labels": torch.from_numpy((scene.labels + wrong) % judged.class_count + 1),
+                "scores": torch.ones(len(scene.labels)),
+            }
+            for scene in judged.scenes
+        ]
+        return scored("boxes", found, judged.scenes)["bbox"]["map"]
+
+    assert ap(scenes, 0) == pytest.approx(1)
+    assert ap(scenes, 1) == pytest.approx(0)
+    assert ap(one_class(scenes), 1) == pytest.approx(1)
+
+
+@pytest.fixture(scope="module")
+def grey(tmp_path_factory: pytest.TempPathFactory) -> nf.Run:
+    pixels = np.stack([scene.pixels[..., :1] for scene in open_scenes("shapes:16:9").scenes])
+    settings: dict[str, Any] = {"image_size": 16, "epochs": 1, "batch_size": 8, "device": "cpu", "workers": 0}
+    out = tmp_path_factory.mktemp("detect") / "grey"
+    return nf.pretrain("simclr", pixels, out, quiet=True, backbone="resnet8-w8", probe_every=0, **settings)
+
+
+def test_a_grey_run_is_shown_luminance(grey: nf.Run, capsys: pytest.CaptureFixture[str]) -> None:
+    colour = open_scenes("shapes:2")
+    shown = colour.in_channels(1).scenes[0].pixels
+    expected = np.asarray(Image.fromarray(colour.scenes[0].pixels).convert("L"))
+    assert np.abs(shown[..., 0].astype(int) - expected).max() <= 1
+    result = detect_run(
+        grey, "shapes:6", size=48, epochs=1, batch_size=2, class_agnostic=True, baseline=False
+    )
+    assert 0 <= result["pretrained"]["bbox"]["map"] <= 1
+    assert result["settings"]["class_agnostic"]
+    assert result["split"] == {"of": "shapes:6", "share": 0.2, "seed": 0}
+    assert "every object just an object" in table(result)
+    assert "a held-out 20% of shapes:6" in table(result)
+    assert main(["detect", str(grey.path), "--train", "shapes:2", "--seeds", "0"]) == 2
+    assert "seeds was 0" in capsys.readouterr().err

@@ -1,0 +1,155 @@
+"""What an evaluation is told: read by a protocol or refused, kept with the figures, and pictures held as large as they are asked for."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+
+import nearfar as nf
+from nearfar.cli import main
+from nearfar.errors import UserError
+from nearfar.evaluate.few import few_shot
+from nearfar.evaluate.labels import Labelled
+from nearfar.evaluate.options import READ_BY, Options
+from nearfar.evaluate.protocols import NETWORK_PROTOCOLS, PROTOCOLS
+from nearfar.evaluate.run import Asked
+from nearfar.run.results import results_of
+
+SMALL: dict[str, Any] = {
+    "backbone": "resnet8-w8",
+    "batch_size": 16,
+    "epochs": 1,
+    "workers": 0,
+    "probe_every": 0,
+    "held_out": 0,
+    "quiet": True,
+}
+
+
+def squares(count: int, side: int = 12, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    labels = np.arange(count) % 3
+    pixels = (
+        np.random.default_rng(seed).integers(0, 80, (count, side, side, 3)) + 70 * labels[:, None, None, None]
+    )
+    return pixels.astype(np.uint8), labels
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> nf.Run:
+    pixels, labels = squares(60)
+    return nf.pretrain(
+        "simclr", pixels, tmp_path_factory.mktemp("options") / "run", labels=labels, image_size=12, **SMALL
+    )
+
+
+def test_an_option_that_nobody_reads_is_refused() -> None:
+    """Every option of `READ_BY` is one, its readers are protocols, and each is refused beside protocols that do not read it."""
+    others = {"labels": (0.5,), "shots": (2,), "lr": (0.5,), "layer_decay": 0.5, "temperature": 0.5}
+    for name, readers in READ_BY.items():
+        changed = Options(**{name: others.get(name, 3)})
+        assert set(readers) <= {*PROTOCOLS, *NETWORK_PROTOCOLS}
+        for reader in readers:
+            value = getattr(changed, name)
+            assert changed.changed([reader]) == {name: list(value) if isinstance(value, tuple) else value}
+        with pytest.raises(UserError, match=f"{name} was .*, which is read by {readers[0]}"):
+            changed.changed(["linear", "information"])
+    assert Options().changed(["linear"]) == {}
+
+
+def test_figures_under_other_options_stand_apart(run: nf.Run) -> None:
+    """Five epochs of fine-tuning and six are two results, so no page compares them; one with the same options is replaced."""
+    ask = {"protocols": ["few-shot"], "shots": (1,), "ways": 2}
+    for episodes in (3, 4, 3):
+        nf.evaluate(run, **ask, episodes=episodes)
+    told = [one["settings"] for one in results_of(run.evaluation) if "few-shot" in one]
+    assert sorted(one["episodes"] for one in told) == [3, 4]
+    assert all(one["ways"] == 2 and one["shots"] == [1] for one in told)
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["--labels", "few", "--protocol", "fractions"], "was 'few'; expected numbers separated by commas"),
+        (["--labels", "nan", "--protocol", "fractions"], "labels was [nan]"),
+        (["--labels", "inf", "--protocol", "fractions"], "labels was [inf]"),
+        (["--lr", "nan", "--protocol", "finetune"], "lr was [nan]"),
+        (["--shots", "1.5", "--protocol", "few-shot"], "expected whole numbers separated by commas"),
+        (["--epochs", "3"], "epochs was 3, which is read by finetune"),
+        (["--image-size", "0"], "image_size was 0; expected a whole number from 8"),
+        (["--features", "map", "--protocol", "classifier"], "a run's own classifier reads pooled features"),
+    ],
+)
+def test_mistakes_are_one_sentence(
+    words: list[str], sentence: str, run: nf.Run, capsys: pytest.CaptureFixture[str]
+) -> None:
+    try:
+        code = main(["evaluate", str(run.path), *words])
+    except SystemExit as stopped:  # argparse leaves this way
+        code = int(stopped.code or 0)
+    assert code == 2
+    said = capsys.readouterr().err
+    assert sentence in said
+    assert "Traceback" not in said
+    assert "lambda" not in said
+
+
+def test_pictures_are_held_as_large_as_they_are_asked_for(run: nf.Run) -> None:
+    """A run at 12 pixels holds pictures at 24 at most; asked for views of 40, it holds all 60 of their pixels."""
+    pixels, labels = squares(30, side=60, seed=1)
+    small, large = (Asked(run, (pixels, labels), None, False, "pooled", size) for size in (None, 40))
+    assert small.sets[0].load(np.arange(1)).data.shape[1:3] == (24, 24)
+    np.testing.assert_array_equal(large.sets[0].load(np.arange(30)).data, pixels)
+    view = large.plain(large.sets[0].load(np.arange(2)), 0, 0, np.arange(2))[0]
+    assert view.shape[2:] == (40, 40)
+
+
+def test_episodes_are_of_classes_with_enough_examples() -> None:
+    """With one training row of class 2, five shots are of the others, and the figure says of how many."""
+    rng = np.random.default_rng(0)
+    labels = torch.tensor([0] * 8 + [1] * 8 + [2])
+    features = torch.from_numpy(np.eye(3)[labels] + 0.01 * rng.normal(size=(17, 3)))
+    train = Labelled(features, labels)
+    found = few_shot(train, train, Options(ways=3, shots=(1, 5), episodes=4))
+    assert found["3-way 1-shot"]["classes"] == 3
+    assert found["2-way 5-shot"]["classes"] == 2
+    assert found["2-way 5-shot"]["top1"] == 1
+    with pytest.raises(
+        UserError, match="two classes with 9 training rows each; of the 3 in the test data 0 have them"
+    ):
+        few_shot(train, train, Options(shots=(9,)))
+
+
+def table_of(path: Path, image: str, label: str) -> str:
+    from nearfar.modalities.decode import encode
+
+    pixels, labels = squares(60)
+    held = [{"bytes": encode(picture, "png", 90), "path": None} for picture in pixels]
+    pq.write_table(pa.table({image: held, label: [("ant", "bee", "cat")[i] for i in labels]}), path)
+    return str(path)
+
+
+def test_columns_that_a_run_names_are_read_of_other_tables_too(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """embed, evaluate and probes take a table with the run's own columns, one with the usual ones, and one with names given."""
+    own, usual, odd = (
+        table_of(tmp_path / f"{place}.parquet", *names)
+        for place, names in enumerate((("photo", "kind"), ("img", "fine_label"), ("shot", "what")))
+    )
+    settings = {**SMALL, "probe_every": 1, "probe_data": own}
+    run = nf.pretrain("simclr", own, tmp_path / "run", image_column="photo", label_column="kind", **settings)
+    assert any("knn_top1" in row for row in run.metrics)
+    first = run.embed(own)
+    assert torch.equal(run.embed(usual), first)
+    assert nf.evaluate(run, data=usual, protocols=["knn"])["labels"]["matched_by"] == "name"
+    out = str(tmp_path / "f.parquet")
+    assert main(["embed", str(run.path), odd, "--out", out]) == 2
+    given = ["--image-column", "shot", "--label-column", "what"]
+    assert main(["embed", str(run.path), odd, "--out", out, *given]) == 0
+    told = pq.read_table(out).to_pydict()
+    assert set(told["class"]) == {"ant", "bee", "cat"}
+    assert torch.equal(torch.tensor(told["feature"]), first)
