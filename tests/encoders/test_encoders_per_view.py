@@ -254,10 +254,17 @@ def test_weights_that_make_no_sense_get_a_sentence(settings: dict[str, float], s
         infomax(**settings)
 
 
-def test_a_bank_cannot_hold_places() -> None:
-    with pytest.raises(UserError, match="16 keys for each instance"):
-        Method(infomax(), Cosine(T), Bank(9, dim=DIM), Everyone(), InfoNCE()).certificate(N, 1)
-
+def test_a_bank_holds_the_mean_of_a_maps_places() -> None:
+    role, shown = infomax(), photographs()
+    bank = Bank(N, momentum=0.25, dim=DIM, views=3).double()
+    method = Method(role, Cosine(T), bank, Everyone(), InfoNCE()).double()
+    method.prime(shown)
+    maps, _ = map_and_features(role.network.backbone, shown.views[0])
+    places = F.normalize(role._places(maps), dim=2)
+    torch.testing.assert_close(bank.rows[1], F.normalize(places.mean(dim=1), dim=1))
+    summary = F.normalize(role.encode(shown, (0,), ()).anchors[0], dim=1)
+    scores, _ = method.score(method.encode_batch(shown)[0], shown.index, 0, 1, START)
+    torch.testing.assert_close(scores.positive[:, 0], (summary * bank.rows[1]).sum(dim=1) / T)
 
 def test_every_bound_takes_several_positives_an_anchor() -> None:
     """DIM's places are several positives: any bound gives a finite loss and gradient of them."""

@@ -242,7 +242,7 @@ def test_a_bank_holds_the_mean_of_a_recordings_frames_k_ahead() -> None:
         values = []
         for row, length in enumerate(lengths):
             for t in range(math.ceil(length / HOP) - k):
-                asked = method.encoders.ahead[k - 1].weight @ c[row, t]  # type: ignore[index, operator, union-attr]
+                asked = method.encoders.ahead[k - 1].weight.detach() @ c[row, t]  # type: ignore[index, operator, union-attr]
                 scores = {i: float(asked @ means[k, i]) for i in there}
                 own = scores[int(who[row])]
                 values.append(own - math.log(sum(map(math.exp, scores.values()))) + math.log(len(there)))
