@@ -24,6 +24,7 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from multiprocessing import forkserver
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -43,7 +44,8 @@ PARTS = {
     "compositions": Part("compositions", 0.22, "compositions"),
     "kills": Part("kills", 0.26),
     "mishaps": Part("mishaps", 0.10),
-    "odd": Part("odd", 0.04, "odd"),
+    "odd": Part("odd", 0.03, "odd"),
+    "parsers": Part("guided", 0.01),
     "crowd": Part("odd", 0.01, None, "many", 1),
 }
 # what an hour on two cores is to hold
@@ -72,7 +74,7 @@ def run_part(name: str, seed: int, count: int | None, seconds: float | None, out
             row: dict[str, Any] = {"part": name, "seed": seed + number}
             lines.write(json.dumps({**row, "began": True}) + "\n")
             lines.flush()
-            started = time.monotonic()
+            started, worked = time.monotonic(), processor_time()
             try:
                 row["outcome"], row["counts"] = case(random.Random(f"{name} {seed + number}"), place)
             except UserError as refusal:
@@ -84,10 +86,21 @@ def run_part(name: str, seed: int, count: int | None, seconds: float | None, out
             finally:
                 shutil.rmtree(place, ignore_errors=True)
             row["seconds"] = round(time.monotonic() - started, 4)
+            row["cpu"] = round(processor_time() - worked, 4)
             lines.write(json.dumps(row) + "\n")
             lines.flush()
             number += 1
     return broken
+
+
+def processor_time() -> float:
+    """Seconds of a processor that this process has had, and the children of its fork server that have ended."""
+    own, server = time.process_time(), getattr(forkserver._forkserver, "_forkserver_pid", None)  # type: ignore[attr-defined]
+    stat = Path(f"/proc/{server}/stat")
+    if server is None or not stat.exists():
+        return own
+    children = stat.read_text().rpartition(")")[2].split()[13:15]  # user and system time of those waited for
+    return own + sum(map(int, children)) / os.sysconf("SC_CLK_TCK")
 
 
 def command(name: str, seed: int, out: Path, count: int | None, seconds: float | None) -> list[str]:
@@ -149,10 +162,10 @@ def told(name: str, rows: list[dict[str, Any]]) -> None:
 
 
 def project(parts: list[str], seed: int, seconds: float, out: Path) -> None:
-    """Each part for a few seconds, alone; what an hour of two workers would then hold, from the rate of all cases but the first, which
-    makes what the others share."""
+    """Each part for a few seconds, alone; what an hour of two workers would then hold, from all cases but the first, which makes what the
+    others share. In seconds of a processor, as on a machine that does nothing else."""
     total, projected = sum(PARTS[name].share for name in parts), Counter[str]()
-    print(f"{'part':<14}{'cases':>7}{'s a case':>10}{'in an hour':>12}")
+    print(f"{'part':<14}{'cases':>7}{'CPU-s each':>12}{'in an hour':>12}")
     for name in parts:
         folder = out / "project"
         folder.mkdir(parents=True, exist_ok=True)
@@ -160,12 +173,12 @@ def project(parts: list[str], seed: int, seconds: float, out: Path) -> None:
         subprocess.run(command(name, seed, folder, PARTS[name].most, seconds), check=False, env={**os.environ, "OMP_NUM_THREADS": "1"})
         rows = [row for row in rows_of([folder / f"{name}.jsonl"]) if "outcome" in row]
         later = rows[1:] or rows
-        each = sum(row["seconds"] for row in later) / len(later)
+        each = sum(row["cpu"] for row in later) / len(later)
         cases = WORKERS * min(3600 * PARTS[name].share / total / each, PARTS[name].most or 10**9)
         for what, number in totals([later]).items():
             projected[what] += round(cases * number / len(later))
         broken = sum(row["outcome"] == "broken" for row in rows)
-        print(f"{name:<14}{len(rows):>7}{each:>10.3f}{cases:>12,.0f}" + (f"   {broken} broken" if broken else ""), flush=True)
+        print(f"{name:<14}{len(rows):>7}{each:>12.3f}{cases:>12,.0f}" + (f"   {broken} broken" if broken else ""), flush=True)
     for what, goal in GOALS.items():
         print(f"{what:<14}{projected[what]:>9,} projected, {goal:,} wanted" + ("" if projected[what] >= goal else "   too few"))
 

@@ -22,7 +22,7 @@ from nearfar.run.trained import check_kind
 from nearfar.train.equality import compare, make_data, trajectory
 from nearfar.train.prepare import described, prepare, prime
 from nearfar.train.trainer import Trainer
-from tests.core.test_core_compositions import MADE, drawn, steps
+from tests.core.test_core_compositions import MADE, drawn
 
 KINDS = ("images", "images", "images", "recordings", "vectors", "texts")
 ROUNDING = 1e-8  # relative, after a step of a small network
@@ -50,6 +50,10 @@ def begun(recipe: str, layer: dict[str, Any], kind: str, precision: torch.dtype)
     trainer, stream = prepare(settings, data, known, torch.device("cpu"), precision)
     prime(trainer, data, known)
     return trainer, stream, data
+
+
+def steps(trainer: Trainer, stream: Any, first: int, last: int) -> list[float]:
+    return [trainer.train_step(trainer.here(batch)).loss for batch in stream.batches(first, last)]
 
 
 def case(rng: random.Random, place: Path) -> tuple[str, dict[str, int]]:

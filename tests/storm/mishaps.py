@@ -25,7 +25,7 @@ def ended(child: Child, allowed: tuple[int, ...] = ENDS) -> int:
     code = child.end()
     assert code in allowed, (code, child.said()[-3000:])
     no_traceback(child.said())
-    if code:
+    if code > 0:
         sentences = [line for line in child.said().splitlines() if line.startswith("nearfar: ")]
         assert len(sentences) == 1, child.said()[-3000:]
     return code
@@ -42,20 +42,21 @@ def signals(rng: random.Random, name: str, place: Path) -> str:
     out, kinds = place / "out", (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
     out.mkdir()
     commands, duration = JOBS[name].commands(out), reference(name)[1]
-    stopped = 0
-    for attempt, words in enumerate(commands):
-        child = Child([words], place / f"log-{attempt}")
-        child.wait_begun()
-        child.wait(rng.random() * duration / len(commands))
-        if rng.random() < 0.3:
-            child.kill(signal.SIGSTOP)
-            time.sleep(rng.uniform(0, 0.1))
-        child.kill(rng.choice(kinds))
-        child.kill(signal.SIGCONT)
-        # a signal that comes after the last line of a command finds nobody who handles it
-        stopped += ended(child, (0, 75, *(-number for number in kinds))) == 75
+    hit = rng.randrange(len(commands))
+    if hit:
+        assert finished(commands[:hit], place / "log-before") == 0
+    child = Child([commands[hit]], place / "log-signal")
+    child.wait_begun()
+    child.wait(rng.random() * duration / len(commands))
+    if rng.random() < 0.3:
+        child.kill(signal.SIGSTOP)
+        time.sleep(rng.uniform(0, 0.1))
+    child.kill(rng.choice(kinds))
+    child.kill(signal.SIGCONT)
+    # a signal that comes after the last line of a command finds nobody who handles it
+    code = ended(child, (0, 75, *(-number for number in kinds)))
     calm_again(name, out, place / "log")
-    return "stopped by a signal" if stopped else "a signal came too late"
+    return "stopped by a signal" if code == 75 else "a signal came too late"
 
 
 def full(rng: random.Random, name: str, place: Path) -> str:
