@@ -167,7 +167,8 @@ def reference(name: str) -> tuple[dict[str, Any], float]:
 
 def same(found: dict[str, Any], wanted: dict[str, Any]) -> None:
     assert found.keys() == wanted.keys(), found.keys() ^ wanted.keys()
-    assert [name for name, value in wanted.items() if found[name] != value] == []
+    other = [name for name, value in wanted.items() if found[name] != value]
+    assert not other, (other, [(wanted[name][:1500], found[name][:1500]) for name in other[:1] if isinstance(wanted[name], bytes)])
 
 
 def picture_bytes(seed: int) -> bytes:
