@@ -16,16 +16,26 @@ TORCHS_OWN = re.compile(r"nvidia-.*|cuda-.*|triton|pytorch-triton.*|.*-cu\d+")
 
 
 def constraints() -> dict[str, str]:
-    lines = [line for line in (ROOT / "constraints.txt").read_text().splitlines() if line and not line.startswith("#")]
+    lines = [
+        line
+        for line in (ROOT / "constraints.txt").read_text().splitlines()
+        if line and not line.startswith("#")
+    ]
     return {canonicalize_name(name): version for name, version in (line.split("==") for line in lines)}
 
 
-def brought(requirements: list[str], extras: frozenset[str] = frozenset(), seen: dict[str, str] | None = None) -> dict[str, str]:
+def brought(
+    requirements: list[str], extras: frozenset[str] = frozenset(), seen: dict[str, str] | None = None
+) -> dict[str, str]:
     """name: who asks for it, of all that these requirements bring along, as far as it is installed here."""
     seen = {} if seen is None else seen
     for requirement in map(Requirement, requirements):
         name = canonicalize_name(requirement.name)
-        wanted = [requirement.marker.evaluate({"extra": extra}) for extra in extras or {""}] if requirement.marker else [True]
+        wanted = (
+            [requirement.marker.evaluate({"extra": extra}) for extra in extras or {""}]
+            if requirement.marker
+            else [True]
+        )
         if not any(wanted) or TORCHS_OWN.fullmatch(name) or name == "nearfar":
             continue
         key = f"{name}[{','.join(sorted(requirement.extras))}]"
@@ -43,7 +53,10 @@ def brought(requirements: list[str], extras: frozenset[str] = frozenset(), seen:
 
 def test_every_package_that_is_brought_along_is_pinned() -> None:
     """hydra-core, omegaconf and antlr4, which lightly brings, were not."""
-    asked = [*PROJECT["dependencies"], *(r for extra in PROJECT["optional-dependencies"].values() for r in extra)]
+    asked = [
+        *PROJECT["dependencies"],
+        *(r for extra in PROJECT["optional-dependencies"].values() for r in extra),
+    ]
     found = {key.partition("[")[0] for key in brought(asked)}
     assert {"torch", "hydra-core", "omegaconf", "antlr4-python3-runtime"} <= found
     pinned = constraints()
@@ -53,9 +66,18 @@ def test_every_package_that_is_brought_along_is_pinned() -> None:
 def test_constraints_are_versions_alone_and_such_as_the_project_asks_for() -> None:
     text = (ROOT / "constraints.txt").read_text()
     assert "://" not in text
-    assert all(re.fullmatch(r"[\w.-]+==[\w.+!]+", line) for line in text.splitlines() if line and not line.startswith("#"))
+    assert all(
+        re.fullmatch(r"[\w.-]+==[\w.+!]+", line)
+        for line in text.splitlines()
+        if line and not line.startswith("#")
+    )
     pinned = constraints()
-    asked = [*PROJECT["dependencies"], *(r for extra in PROJECT["optional-dependencies"].values() for r in extra)]
+    asked = [
+        *PROJECT["dependencies"],
+        *(r for extra in PROJECT["optional-dependencies"].values() for r in extra),
+    ]
     for requirement in map(Requirement, asked):
         version = pinned.get(canonicalize_name(requirement.name))
-        assert version is None or requirement.specifier.contains(Version(version), prereleases=True), requirement
+        assert version is None or requirement.specifier.contains(Version(version), prereleases=True), (
+            requirement
+        )

@@ -266,6 +266,7 @@ def test_a_bank_holds_the_mean_of_a_maps_places() -> None:
     scores, _ = method.score(method.encode_batch(shown)[0], shown.index, 0, 1, START)
     torch.testing.assert_close(scores.positive[:, 0], (summary * bank.rows[1]).sum(dim=1) / T)
 
+
 def test_every_bound_takes_several_positives_an_anchor() -> None:
     """DIM's places are several positives: any bound gives a finite loss and gradient of them."""
     names = [name for name in BOUNDS if name not in ("agreement", "barber-agakov")]

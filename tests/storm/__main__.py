@@ -79,7 +79,11 @@ def run_part(name: str, seed: int, count: int | None, seconds: float | None, out
                 row["outcome"], row["counts"] = case(random.Random(f"{name} {seed + number}"), place)
             except UserError as refusal:
                 counted = PARTS[name].counted
-                row |= {"outcome": "refused", "said": str(refusal)[:500], "counts": {counted: 1} if counted else {}}
+                row |= {
+                    "outcome": "refused",
+                    "said": str(refusal)[:500],
+                    "counts": {counted: 1} if counted else {},
+                }
             except BaseException:
                 row |= {"outcome": "broken", "said": traceback.format_exc()[-4000:]}
                 broken += 1
@@ -109,7 +113,9 @@ def command(name: str, seed: int, out: Path, count: int | None, seconds: float |
     return words + ([] if seconds is None else ["--seconds", f"{seconds:.0f}"])
 
 
-def worker(number: int, parts: Iterable[str], seed: int, count: int | None, hours: float | None, out: Path) -> int:
+def worker(
+    number: int, parts: Iterable[str], seed: int, count: int | None, hours: float | None, out: Path
+) -> int:
     """All parts, one after the other, each in a process of its own; how many of these were brought down from outside Python."""
     folder, parts, fallen = out / f"worker-{number}", list(parts), 0
     folder.mkdir(parents=True, exist_ok=True)
@@ -119,10 +125,15 @@ def worker(number: int, parts: Iterable[str], seed: int, count: int | None, hour
         (folder / f"{name}.jsonl").unlink(missing_ok=True)
         most = PARTS[name].most if count is None else count
         words = command(name, seed + number * APART, folder, most, seconds)
-        done = subprocess.run(words, check=False, capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
+        done = subprocess.run(
+            words, check=False, capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"}
+        )
         if done.returncode not in (0, 1):
             last = rows_of([folder / f"{name}.jsonl"])[-1:]
-            print(f"{name}: its process ended with {done.returncode} at {last}\n{done.stderr[-2000:]}", flush=True)
+            print(
+                f"{name}: its process ended with {done.returncode} at {last}\n{done.stderr[-2000:]}",
+                flush=True,
+            )
             fallen += 1
     return fallen
 
@@ -170,7 +181,11 @@ def project(parts: list[str], seed: int, seconds: float, out: Path) -> None:
         folder = out / "project"
         folder.mkdir(parents=True, exist_ok=True)
         (folder / f"{name}.jsonl").unlink(missing_ok=True)
-        subprocess.run(command(name, seed, folder, PARTS[name].most, seconds), check=False, env={**os.environ, "OMP_NUM_THREADS": "1"})
+        subprocess.run(
+            command(name, seed, folder, PARTS[name].most, seconds),
+            check=False,
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+        )
         rows = [row for row in rows_of([folder / f"{name}.jsonl"]) if "outcome" in row]
         later = rows[1:] or rows
         each = sum(row["cpu"] for row in later) / len(later)
@@ -178,15 +193,24 @@ def project(parts: list[str], seed: int, seconds: float, out: Path) -> None:
         for what, number in totals([later]).items():
             projected[what] += round(cases * number / len(later))
         broken = sum(row["outcome"] == "broken" for row in rows)
-        print(f"{name:<14}{len(rows):>7}{each:>12.3f}{cases:>12,.0f}" + (f"   {broken} broken" if broken else ""), flush=True)
+        print(
+            f"{name:<14}{len(rows):>7}{each:>12.3f}{cases:>12,.0f}"
+            + (f"   {broken} broken" if broken else ""),
+            flush=True,
+        )
     for what, goal in GOALS.items():
-        print(f"{what:<14}{projected[what]:>9,} projected, {goal:,} wanted" + ("" if projected[what] >= goal else "   too few"))
+        print(
+            f"{what:<14}{projected[what]:>9,} projected, {goal:,} wanted"
+            + ("" if projected[what] >= goal else "   too few")
+        )
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.storm")
     parser.add_argument("--hours", type=float, help="how long in all, shared out between the parts")
-    parser.add_argument("--project", action="store_true", help="try each part shortly and say what an hour would hold")
+    parser.add_argument(
+        "--project", action="store_true", help="try each part shortly and say what an hour would hold"
+    )
     parser.add_argument("--part", choices=[*PARTS], action="append", help="this part, in this process")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--count", type=int, help="cases of each part")
@@ -201,7 +225,9 @@ def main() -> int:
     if given.part and len(parts) == 1 and given.hours is None:
         limit = given.count if given.count is not None or given.seconds is not None else 1
         return min(run_part(parts[0], given.seed, limit, given.seconds, given.out / f"{parts[0]}.jsonl"), 1)
-    return min(storm(parts, given.seed, given.count or (None if given.hours else 1), given.hours, given.out), 1)
+    return min(
+        storm(parts, given.seed, given.count or (None if given.hours else 1), given.hours, given.out), 1
+    )
 
 
 if __name__ == "__main__":

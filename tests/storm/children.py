@@ -47,7 +47,11 @@ def run_commands(commands: Sequence[Sequence[str]], log: str, weather: Weather) 
     from nearfar.cli import main
 
     torch.set_num_threads(1)
-    for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):  # whatever the storm itself was told to ignore
+    for number in (
+        signal.SIGHUP,
+        signal.SIGINT,
+        signal.SIGTERM,
+    ):  # whatever the storm itself was told to ignore
         signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
     said = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     for stream in (1, 2):
@@ -91,7 +95,10 @@ def jumping_clock(seed: int) -> None:
 
 def faketime() -> str | None:
     """The library of that name, where it is installed: it moves every clock of a new process."""
-    places = [*Path("/usr/lib").glob("*/faketime/libfaketime.so.1"), *Path("/usr/lib").glob("faketime/libfaketime.so.1")]
+    places = [
+        *Path("/usr/lib").glob("*/faketime/libfaketime.so.1"),
+        *Path("/usr/lib").glob("faketime/libfaketime.so.1"),
+    ]
     return str(places[0]) if places else None
 
 
@@ -146,7 +153,12 @@ def free_port() -> int:
 
 def as_rank(rank: int, port: int) -> Weather:
     return Weather(
-        environment={"RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+        environment={
+            "RANK": str(rank),
+            "WORLD_SIZE": "2",
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(port),
+        }
     )
 
 
@@ -177,4 +189,3 @@ class small_disk:
 def no_traceback(said: str) -> None:
     assert "Traceback" not in said, said[-3000:]
     assert "Exception ignored" not in said, said[-3000:]
-

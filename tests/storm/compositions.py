@@ -41,7 +41,9 @@ def opened(kind: str, options: tuple[tuple[str, Any], ...]) -> DataSet:
     return located(kind).open(Limits(), **dict(options))
 
 
-def begun(recipe: str, layer: dict[str, Any], kind: str, precision: torch.dtype) -> tuple[Trainer, Any, DataSet]:
+def begun(
+    recipe: str, layer: dict[str, Any], kind: str, precision: torch.dtype
+) -> tuple[Trainer, Any, DataSet]:
     settings = resolve(recipe, located(kind).name, layer, modality=located(kind).modality)
     check_kind(settings, located(kind))
     options = settings.modality.opening(settings.views, settings.image_size, None)
@@ -104,7 +106,11 @@ def by_ranks(rng: random.Random, place: Path) -> tuple[str, dict[str, int]]:
     while len(cases) < BY_RANKS:
         tried += 1
         recipe, layer = drawn(rng, "images")
-        asked = {key: value for key, value in layer.items() if key not in ("epochs", "batch_size", "workers", "held_out", "precision")}
+        asked = {
+            key: value
+            for key, value in layer.items()
+            if key not in ("epochs", "batch_size", "workers", "held_out", "precision")
+        }
         asked |= {"recipe": recipe, "optimizer": "sgd", "lr": 0.01}
         try:
             alone = trajectory(asked, place, ALONE, 1, torch.float64, 16)

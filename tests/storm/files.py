@@ -66,12 +66,17 @@ def text(rng: random.Random) -> bytes:
 
 
 def vectors_npz(rng: random.Random) -> bytes:
-    return arrays(rng, x=np.random.default_rng(rng.getrandbits(32)).normal(size=(8, 3)), labels=np.arange(8) % 2)
+    return arrays(
+        rng, x=np.random.default_rng(rng.getrandbits(32)).normal(size=(8, 3)), labels=np.arange(8) % 2
+    )
 
 
 def pairs(rng: random.Random) -> bytes:
     out = io.BytesIO()
-    columns = {"image": [{"bytes": picture(rng, "PNG")} for _ in range(6)], "caption": [f"a {n} ☃" for n in range(6)]}
+    columns = {
+        "image": [{"bytes": picture(rng, "PNG")} for _ in range(6)],
+        "caption": [f"a {n} ☃" for n in range(6)],
+    }
     pq.write_table(pa.table(columns), out, row_group_size=3)
     return out.getvalue()
 

@@ -78,8 +78,22 @@ def written_to(name: str, read: Callable[[Path], Any]) -> Callable[[bytes, Path]
     return run
 
 
-SETTINGS = [b"lr=1e-3\x01bound.alpha=geometric(10,0.1)", b"selection.lower=linear(0,0.9)", b"views.crop_scale=[0.2, 1]\x01epochs=3", b"bound=ml-cpc\x01negatives={size: 64}"]
-CALLS = [b"linear(0,0.9)", b"steps(0.1,0.5,3)", b"on_loss(0,1)", b"cosine(0.1)", b"learnt(0.07)", b"1e-4", b"stairs(0,1,4)", b"plateau(0.1)"]
+SETTINGS = [
+    b"lr=1e-3\x01bound.alpha=geometric(10,0.1)",
+    b"selection.lower=linear(0,0.9)",
+    b"views.crop_scale=[0.2, 1]\x01epochs=3",
+    b"bound=ml-cpc\x01negatives={size: 64}",
+]
+CALLS = [
+    b"linear(0,0.9)",
+    b"steps(0.1,0.5,3)",
+    b"on_loss(0,1)",
+    b"cosine(0.1)",
+    b"learnt(0.07)",
+    b"1e-4",
+    b"stairs(0,1,4)",
+    b"plateau(0.1)",
+]
 PARSERS = {
     "schedules": Parser(schedule, ("schedules/reading.py", "schedules/shapes.py", "schedules/adaptive.py"), lambda rng: CALLS),
     "settings": Parser(words, ("settings.py", "resolve.py", "parts.py", "recipes/choices.py"), lambda rng: SETTINGS),
@@ -122,7 +136,9 @@ def case(rng: random.Random, place: Path) -> tuple[str, dict[str, int]]:
     parser = PARSERS[name]
     corpus, seen, refused = list(parser.seeds(rng)), set[tuple[str, int]](), 0
     for number in range(TRIES):
-        data = corpus[number] if number < len(corpus) else mutated(rng.choice(corpus), rng.choice(corpus), rng)
+        data = (
+            corpus[number] if number < len(corpus) else mutated(rng.choice(corpus), rng.choice(corpus), rng)
+        )
         try:
             lines, no = reached(parser, data, place)
         except Exception as broken:

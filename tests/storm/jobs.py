@@ -18,7 +18,14 @@ from nearfar.run import checkpoints
 from tests.storm.children import Child, as_rank, free_port
 
 IMAGES = 96
-SMALL = ["backbone=resnet8-w16", "batch_size=32", "image_size=16", "workers=1", "held_out=0.1", "precision=fp32"]
+SMALL = [
+    "backbone=resnet8-w16",
+    "batch_size=32",
+    "image_size=16",
+    "workers=1",
+    "held_out=0.1",
+    "precision=fp32",
+]
 SHORT = [*SMALL, "epochs=2", "checkpoint_every=1", "keep=1"]
 
 
@@ -41,7 +48,11 @@ def numbers() -> Path:
     """A table of numbers in three classes."""
     folder = Path(tempfile.mkdtemp(prefix="storm-numbers-"))
     rng, labels = np.random.default_rng(0), np.arange(90) % 3
-    np.savez(folder / "table.npz", x=(rng.normal(size=(90, 6)) + 1.2 * np.eye(6)[labels]).astype(np.float32), labels=labels)
+    np.savez(
+        folder / "table.npz",
+        x=(rng.normal(size=(90, 6)) + 1.2 * np.eye(6)[labels]).astype(np.float32),
+        labels=labels,
+    )
     return folder / "table.npz"
 
 
@@ -60,7 +71,9 @@ class Job:
 def weights(run: Path) -> dict[str, bytes]:
     newest = checkpoints.newest(run / "ckpt")
     assert newest is not None
-    return {name: tensor.contiguous().numpy().tobytes() for name, tensor in checkpoints.load(newest)[0].items()}
+    return {
+        name: tensor.contiguous().numpy().tobytes() for name, tensor in checkpoints.load(newest)[0].items()
+    }
 
 
 def pretrain(recipe: str, data: object, out: Path, *more: str) -> list[str]:
@@ -96,7 +109,11 @@ def packed() -> Job:
         ]
 
     def result(out: Path) -> dict[str, Any]:
-        kept = {path.name: path.read_bytes() for path in sorted((out / "packed").iterdir()) if path.suffix != ".lock"}
+        kept = {
+            path.name: path.read_bytes()
+            for path in sorted((out / "packed").iterdir())
+            if path.suffix != ".lock"
+        }
         return {**weights(out / "run"), **kept}
 
     return Job(commands, result)
@@ -105,17 +122,32 @@ def packed() -> Job:
 def sweep() -> Job:
     def commands(out: Path) -> Commands:
         axes = ["temperature=0.1,0.5", "batch_size=16,30", "epochs=2", "checkpoint_every=1"]
-        return [["sweep", "simclr", str(numbers()), *axes, "--out", str(out / "sweep"), "--jobs", "1", "--quiet"]]
+        return [
+            ["sweep", "simclr", str(numbers()), *axes, "--out", str(out / "sweep"), "--jobs", "1", "--quiet"]
+        ]
 
     def result(out: Path) -> dict[str, Any]:
-        return {name: (out / "sweep" / name).read_bytes() for name in ("sweep.csv", "figure.svg", "sweep.json")}
+        return {
+            name: (out / "sweep" / name).read_bytes() for name in ("sweep.csv", "figure.svg", "sweep.json")
+        }
 
     return Job(commands, result)
 
 
 def study() -> Job:
     def commands(out: Path) -> Commands:
-        return [["study", "bias-variance", "anchors=20", "draws=3", "nats=1", "--out", str(out / "study"), "--json"]]
+        return [
+            [
+                "study",
+                "bias-variance",
+                "anchors=20",
+                "draws=3",
+                "nats=1",
+                "--out",
+                str(out / "study"),
+                "--json",
+            ]
+        ]
 
     def result(out: Path) -> dict[str, Any]:
         arms = sorted((out / "study").rglob("arms/*.json"))
@@ -126,7 +158,9 @@ def study() -> Job:
 
 def two_ranks() -> Job:
     def commands(out: Path) -> Commands:
-        return [pretrain("moco", pictures(), out / "run", "negatives.size=64", "sharding=none", "probe_every=0")]
+        return [
+            pretrain("moco", pictures(), out / "run", "negatives.size=64", "sharding=none", "probe_every=0")
+        ]
 
     return Job(commands, lambda out: weights(out / "run"), ranks=2)
 
@@ -148,7 +182,10 @@ def started(job: Job, out: Path, log: Path) -> list[Child]:
     if job.ranks == 1:
         return [Child(job.commands(out), log)]
     port = free_port()
-    return [Child(job.commands(out), log.with_name(f"{log.name}-{rank}"), as_rank(rank, port)) for rank in range(job.ranks)]
+    return [
+        Child(job.commands(out), log.with_name(f"{log.name}-{rank}"), as_rank(rank, port))
+        for rank in range(job.ranks)
+    ]
 
 
 @functools.cache
@@ -168,7 +205,10 @@ def reference(name: str) -> tuple[dict[str, Any], float]:
 def same(found: dict[str, Any], wanted: dict[str, Any]) -> None:
     assert found.keys() == wanted.keys(), found.keys() ^ wanted.keys()
     other = [name for name, value in wanted.items() if found[name] != value]
-    assert not other, (other, [(wanted[name][:1500], found[name][:1500]) for name in other[:1] if isinstance(wanted[name], bytes)])
+    assert not other, (
+        other,
+        [(wanted[name][:1500], found[name][:1500]) for name in other[:1] if isinstance(wanted[name], bytes)],
+    )
 
 
 def picture_bytes(seed: int) -> bytes:

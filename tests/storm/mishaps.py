@@ -136,7 +136,13 @@ def clocks(rng: random.Random, name: str, place: Path) -> str:
     if (library := faketime()) is not None and rng.random() < 0.5:
         environment = {**os.environ, "LD_PRELOAD": library, "FAKETIME": rng.choice(["+5y", "-5y", "+1d x50"])}
         for words in JOBS[name].commands(out):
-            done = subprocess.run([sys.executable, "-m", "nearfar", *words], env=environment, capture_output=True, text=True, check=False)
+            done = subprocess.run(
+                [sys.executable, "-m", "nearfar", *words],
+                env=environment,
+                capture_output=True,
+                text=True,
+                check=False,
+            )
             assert done.returncode == 0, done.stderr[-3000:]
         said = "clock: every one moved"
     else:
@@ -152,7 +158,9 @@ def data_vanish(rng: random.Random, name: str, place: Path) -> str:
     data, out = place / "data", place / "out"
     shutil.copytree(pictures(), data)
     out.mkdir()
-    commands: Commands = [[word.replace(str(pictures()), str(data)) for word in words] for words in JOBS["simclr"].commands(out)]
+    commands: Commands = [
+        [word.replace(str(pictures()), str(data)) for word in words] for words in JOBS["simclr"].commands(out)
+    ]
     child = Child(commands, place / "log")
     child.wait(rng.random() * reference("simclr")[1])
     file = rng.choice(sorted(data.rglob("*.png")))

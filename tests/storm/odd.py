@@ -47,7 +47,9 @@ def alarm(seconds: int) -> Iterator[None]:
 
 def odd_entry(rng: random.Random, path: Path) -> None:
     """One thing that a folder may hold."""
-    kind = rng.choice(["pipe", "socket", "device", "loop", "dangling", "up", "folder", "empty", "huge", "secret", "picture"])
+    kind = rng.choice(
+        ["pipe", "socket", "device", "loop", "dangling", "up", "folder", "empty", "huge", "secret", "picture"]
+    )
     if kind == "pipe":
         os.mkfifo(path)
     elif kind == "socket":
@@ -77,7 +79,17 @@ def odd_folder(rng: random.Random, place: Path) -> str:
     for number in range(rng.choice([0, 3, 20])):
         (place / f"{number:02}.png").write_bytes(picture_bytes(number))
     for number in range(rng.randint(1, 6)):
-        stem = rng.choice([f"odd{number}", f"\udcff{number}", " ", f"-{number}", "n" * 240, f"new\nline{number}", f"{number}#0"])
+        stem = rng.choice(
+            [
+                f"odd{number}",
+                f"\udcff{number}",
+                " ",
+                f"-{number}",
+                "n" * 240,
+                f"new\nline{number}",
+                f"{number}#0",
+            ]
+        )
         path = place / f"{stem}{rng.choice(SUFFIXES)}"
         if not os.path.lexists(path):
             odd_entry(rng, path)
@@ -104,7 +116,11 @@ class Structure(HTMLParser):
         self.scripts += tag == "script"
         self.found |= {(tag, name) for name, _ in attrs} | {(tag, "")}
         if tag == "a":
-            assert all(not (value or "").strip().lower().startswith("javascript:") for name, value in attrs if name == "href")
+            assert all(
+                not (value or "").strip().lower().startswith("javascript:")
+                for name, value in attrs
+                if name == "href"
+            )
 
 
 def named_run(place: Path, folder: str, names: list[str]) -> list[str]:
@@ -112,9 +128,17 @@ def named_run(place: Path, folder: str, names: list[str]) -> list[str]:
     place.mkdir()
     rng = np.random.default_rng(0)
     data = place / f"{names[0].replace('/', '_')[:60]}.npz"
-    np.savez(data, images=rng.integers(0, 256, (60, 8, 8, 3), dtype=np.uint8), labels=np.arange(60) % len(names), classes=np.array(names))
+    np.savez(
+        data,
+        images=rng.integers(0, 256, (60, 8, 8, 3), dtype=np.uint8),
+        labels=np.arange(60) % len(names),
+        classes=np.array(names),
+    )
     small = {"backbone": "resnet8-w16", "batch_size": 20, "epochs": 1, "workers": 0, "held_out": 0.0}
-    runs = [pretrain("simclr", str(data), place / f"{folder}{n}", quiet=True, seed=n, config=small) for n in range(2)]
+    runs = [
+        pretrain("simclr", str(data), place / f"{folder}{n}", quiet=True, seed=n, config=small)
+        for n in range(2)
+    ]
     write_embedding(runs[0], str(data), place / "features.parquet")
     pages = [place / "one.html", place / "both.html"]
     write_report(runs[:1], pages[0])

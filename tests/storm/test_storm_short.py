@@ -9,7 +9,16 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 # the whole of it in under two minutes of one core; the crowd of 100,000 files waits for the long storm
-COUNTS = {"files": 60, "settings": 100, "folders": 60, "compositions": 24, "kills": 2, "mishaps": 2, "odd": 40, "parsers": 22}
+COUNTS = {
+    "files": 60,
+    "settings": 100,
+    "folders": 60,
+    "compositions": 24,
+    "kills": 2,
+    "mishaps": 2,
+    "odd": 40,
+    "parsers": 22,
+}
 
 
 @pytest.mark.parametrize("part", COUNTS)

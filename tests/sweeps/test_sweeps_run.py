@@ -2,8 +2,8 @@
 
 import csv
 import json
-import os
 import math
+import os
 import re
 from pathlib import Path
 from typing import Any

@@ -34,7 +34,9 @@ def begun(recipe: str, *words: str) -> tuple[Trainer, Any]:
     return prepare(settings, digits(), known, torch.device("cpu"), torch.float32)
 
 
-@pytest.mark.parametrize(("recipe", "optimizer"), [("moco", "adamw"), ("instdisc", "lars"), ("simclr", "sgd")])
+@pytest.mark.parametrize(
+    ("recipe", "optimizer"), [("moco", "adamw"), ("instdisc", "lars"), ("simclr", "sgd")]
+)
 def test_a_checkpoint_is_no_larger_than_was_said(recipe: str, optimizer: str, tmp_path: Path) -> None:
     words = ["batch_size=64", f"optimizer={optimizer}", *(["negatives.size=512"] if recipe == "moco" else [])]
     said = checkpoint_size(begun(recipe, *words)[0])
@@ -73,7 +75,9 @@ print(1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
 
 @pytest.mark.skipif(sys.platform != "linux", reason="ru_maxrss counts in KiB on Linux")
 def test_the_memory_that_is_said_is_about_what_is_taken(tmp_path: Path) -> None:
-    done = subprocess.run([sys.executable, "-c", PEAK, str(tmp_path)], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", PEAK, str(tmp_path)], capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr
     (line,) = [line for line in done.stderr.splitlines() if "of memory" in line]
     said = memory_bytes(line.removeprefix("about ").split(" of memory")[0])
@@ -96,7 +100,13 @@ def test_a_disk_without_room_for_one_checkpoint_is_refused_before_the_first_step
 
 def test_probes_that_take_most_of_the_time_are_told_of_once() -> None:
     pace = Pace()
-    assert [pace.observe(30.0, 40.0 * (n + 1)) is not None for n in range(5)] == [False, False, True, False, False]
+    assert [pace.observe(30.0, 40.0 * (n + 1)) is not None for n in range(5)] == [
+        False,
+        False,
+        True,
+        False,
+        False,
+    ]
     quick, rare = Pace(), Pace()
     assert not any(quick.observe(1.0, 2.0 * (n + 1)) for n in range(20))
     assert not any(rare.observe(100.0, 1000.0 * (n + 1)) for n in range(9))

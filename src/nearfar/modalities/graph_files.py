@@ -111,5 +111,7 @@ def _numbers(file: Path, columns: int, spec: str) -> np.ndarray:
             f"data {spec!r}: {file.name} must hold {columns} whole numbers in each line, joined by commas."
         )
     if any(abs(number) > _LARGEST for row in rows for number in row):
-        raise UserError(f"data {spec!r}: {file.name} holds a number beyond {_LARGEST}; expected smaller ones.")
+        raise UserError(
+            f"data {spec!r}: {file.name} holds a number beyond {_LARGEST}; expected smaller ones."
+        )
     return np.array(rows, dtype=np.int64).reshape(-1, columns)

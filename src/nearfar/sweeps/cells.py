@@ -91,7 +91,11 @@ class Storage:
     def failed(self) -> frozenset[tuple[int, int]]:
         """The files that tell of a failure now."""
         stored = ((file, read_json(file)) for file in (self.path / "cells").glob("*/result.json"))
-        told = [file.stat() for file, found in stored if isinstance(found, Mapping) and found.get("state") == FAILED]
+        told = [
+            file.stat()
+            for file, found in stored
+            if isinstance(found, Mapping) and found.get("state") == FAILED
+        ]
         return frozenset((held.st_ino, held.st_mtime_ns) for held in told)
 
     def write(self, cell: Cell, outcome: Outcome) -> None:

@@ -35,9 +35,9 @@ from nearfar.settings import MAY_CHANGE, Settings
 from nearfar.sharding import is_sharded
 from nearfar.train.defaults import resolve_here
 from nearfar.train.init import start_from
+from nearfar.train.limits import check_disk, needs
 from nearfar.train.logs import Display
 from nearfar.train.loop import Looks, train
-from nearfar.train.limits import check_disk, needs
 from nearfar.train.memory import MEASURED, choose_chunk
 from nearfar.train.prepare import (
     described,
