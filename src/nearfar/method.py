@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from nearfar.buffers import BufferUpdates, apply, uses_batch_statistics
@@ -263,10 +263,13 @@ class Method(nn.Module):
     @torch.no_grad()
     def embed(self, view: Tensor) -> Float[Tensor, "image dim"]:
         """What the key network says of a view, as it is scored and stored: the mean over its places where it has
-        several; where each view has a network of its own, the first."""
+        several, zeros where it has none; where each view has a network of its own, the first."""
         first = self.encoders.pairs(1, self.symmetric)[0].key
         alone = Batch((view,), torch.arange(len(view), device=view.device))
-        keys = self.encode(alone, anchors=(), keys=(first,))[0].keys[first]
+        encoded, _ = self.encode(alone, anchors=(), keys=(first,))
+        keys = encoded.keys[first]
+        if first in encoded.instance:
+            return _mean_of_each(keys, encoded.instance[first], len(view))
         return keys.view(len(view), -1, keys.shape[-1]).mean(dim=1)
 
     @torch.no_grad()
@@ -359,6 +362,13 @@ _STRENGTH = ("objective only", "not covered", "measured", "proven")
 def _sides(pairs: Sequence[Pair]) -> tuple[list[int], list[int]]:
     """Which views are asked about and which keys are needed."""
     return sorted({p.anchor for p in pairs}), sorted({p.key for p in pairs})
+
+
+def _mean_of_each(
+    rows: Float[Tensor, "row dim"], instance: Int[Tensor, "row"], count: int
+) -> Float[Tensor, "instance dim"]:
+    total = rows.new_zeros(count, rows.shape[1]).index_add_(0, instance, rows)
+    return total / torch.bincount(instance, minlength=count).clamp_min(1)[:, None]
 
 
 def _weighted(weights: Sequence[float], values: Sequence[Tensor]) -> Float[Tensor, ""]:

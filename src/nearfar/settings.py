@@ -261,7 +261,7 @@ class Settings(BaseModel):
 
 def seconds(text: str) -> float:
     """`90`, `90s`, `15m` or `2h` in seconds."""
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([smh]?)\s*", text)
+    match = re.fullmatch(r"\s*(\d{1,15}(?:\.\d+)?)\s*([smh]?)\s*", text)
     if not match:
         raise UserError(f"max_time was {text!r}; expected a number of seconds, or 30s, 90m, 2h")
     return float(match[1]) * {"": 1, "s": 1, "m": 60, "h": 3600}[match[2]]
@@ -272,7 +272,7 @@ UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 
 def memory_bytes(text: str) -> int:
     """`2GB`, `800MB`, `1.5GiB` or a number, in bytes."""
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?)(i?)B?\s*", text, re.IGNORECASE)
+    match = re.fullmatch(r"\s*(\d{1,15}(?:\.\d+)?)\s*([KMGT]?)(i?)B?\s*", text, re.IGNORECASE)
     if not match:
         raise UserError(f"memory was {text!r}; expected a number of bytes, or 800MB, 2GB")
     unit = UNITS[match[2].upper()]

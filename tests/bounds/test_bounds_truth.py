@@ -276,6 +276,20 @@ def test_against_nobody_any_alpha_gives_a_number_and_a_gradient(make: type[Bound
     assert not gradients[1].any()
 
 
+@pytest.mark.parametrize("bound", [nf.InfoNCE(), nf.AlphaCPC(0.5), nf.MultiLabelCPC(0.5), nf.NPair()])
+def test_without_negatives_nothing_is_gained_by_agreeing(bound: Bound) -> None:
+    """Why byol takes no bound of this family without negatives: raising every positive score leaves the value as it is, and for
+    ML-CPC it is highest where all are equal, however low."""
+    positive = torch.tensor([0.3, -1.2, 2.0], dtype=torch.float64, requires_grad=True)
+    empty = torch.zeros(3, 0, dtype=torch.float64)
+    value = bound(nf.Scores.of(positive, empty))
+    torch.testing.assert_close(bound(nf.Scores.of(positive + 5.0, empty)), value)
+    (gradient,) = torch.autograd.grad(value, positive)
+    assert float(gradient.sum()) == pytest.approx(0.0, abs=1e-12)
+    low = bound(nf.Scores.of(torch.full((3,), -9.0, dtype=torch.float64), empty))
+    assert float(low) >= float(value.detach()) - 1e-12
+
+
 def test_an_anchor_with_fewer_negatives_than_alpha_asks_for_says_log_m_over_alpha() -> None:
     """b = (m - alpha) / (m - 1) of Song & Ermon 2020, Eq. 4 would not be above 0; the others are as they are alone."""
     values = torch.randn(

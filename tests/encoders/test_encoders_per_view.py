@@ -47,6 +47,24 @@ def test_cmc_is_two_instance_discriminations_with_the_banks_swapped() -> None:
     torch.testing.assert_close(loss, torch.stack(swapped).mean(), rtol=1e-9, atol=1e-9)
 
 
+def test_cmc_of_three_views_is_the_mean_over_all_ordered_pairs() -> None:
+    """The full graph of contrastive multiview coding: each view is contrasted with the bank of each other one."""
+    torch.manual_seed(0)
+    nets = [Network(nn.Flatten(), linear_head(4, DIM)).double() for _ in range(3)]
+    generator = torch.Generator().manual_seed(1)
+    views = [torch.randn(N, 1, 2, 2, generator=generator, dtype=torch.float64) for _ in range(3)]
+    shown = Batch(tuple(views), torch.arange(N) + 3)
+    bank = Bank(20, dim=DIM, views=3).double()
+    rows = F.normalize(torch.randn(3, 20, DIM, dtype=torch.float64, generator=generator), dim=2)
+    bank.advance(dict(enumerate(rows)), torch.arange(20), START)
+    loss = Method(PerView(nets), Cosine(T), bank, Everyone(), InfoNCE())(shown).loss
+    z = [F.normalize(net(view), dim=1) for net, view in zip(nets, views, strict=True)]
+    each = [
+        F.cross_entropy(z[a] @ rows[b].T / T, shown.index) for a, b in itertools.permutations(range(3), 2)
+    ]
+    torch.testing.assert_close(loss, torch.stack(each).mean(), rtol=1e-9, atol=1e-9)
+
+
 def test_both_banks_follow_their_own_network() -> None:
     nets, shown = networks(), colours()
     bank = Bank(20, dim=DIM, views=2, momentum=0.0).double()
@@ -236,9 +254,17 @@ def test_weights_that_make_no_sense_get_a_sentence(settings: dict[str, float], s
         infomax(**settings)
 
 
-def test_a_bank_cannot_hold_places() -> None:
-    with pytest.raises(UserError, match="16 keys for each instance"):
-        Method(infomax(), Cosine(T), Bank(9, dim=DIM), Everyone(), InfoNCE()).certificate(N, 1)
+def test_a_bank_holds_the_mean_of_a_maps_places() -> None:
+    role, shown = infomax(), photographs()
+    bank = Bank(N, momentum=0.25, dim=DIM, views=3).double()
+    method = Method(role, Cosine(T), bank, Everyone(), InfoNCE()).double()
+    method.prime(shown)
+    maps, _ = map_and_features(role.network.backbone, shown.views[0])
+    places = F.normalize(role._places(maps), dim=2)
+    torch.testing.assert_close(bank.rows[1], F.normalize(places.mean(dim=1), dim=1))
+    summary = F.normalize(role.encode(shown, (0,), ()).anchors[0], dim=1)
+    scores, _ = method.score(method.encode_batch(shown)[0], shown.index, 0, 1, START)
+    torch.testing.assert_close(scores.positive[:, 0], (summary * bank.rows[1]).sum(dim=1) / T)
 
 
 def test_every_bound_takes_several_positives_an_anchor() -> None:

@@ -13,9 +13,9 @@ from nearfar.critics import Dot
 from nearfar.encoders.sequence import ConvGRU, Predictive
 from nearfar.errors import UserError
 from nearfar.method import Method
-from nearfar.negatives import InBatch, Queue
+from nearfar.negatives import Bank, InBatch, Queue
 from nearfar.schedules import START
-from nearfar.selections import Everyone, Group
+from nearfar.selections import Cave, Everyone, Group
 from nearfar.types import Batch
 
 HOP = 2 * 2 * 1 * 1 * 1
@@ -188,6 +188,89 @@ def test_a_queue_holds_the_frames_of_each_step_ahead_once() -> None:
         frames = [max(math.ceil(n / HOP) - k, 0) for n in LENGTHS]
         assert held.index[real].tolist() == [10 + i for i, count in enumerate(frames) for _ in range(count)]
         assert torch.equal(held.embedding[real], outcome.encoded.keys[k])
+
+
+@pytest.mark.parametrize("others", ["sequences", "times"])
+def test_two_stretches_are_the_mean_of_each_alone(others: str) -> None:
+    """Each predicts its own future among the frames of its own stretch, batch norm included: value and gradient."""
+    heard = sound(LENGTHS, seed=1), sound(LENGTHS, seed=2)
+    who = torch.arange(6)
+
+    def found(*views: Tensor) -> tuple[Tensor, list[Tensor]]:
+        method = Method(role(others=others), Dot(), InBatch(views="one"), Everyone(), InfoNCE()).train()
+        loss = method(Batch(views, who)).loss
+        return loss.detach(), list(torch.autograd.grad(loss, list(method.parameters())))
+
+    both, (one, other) = found(*heard), [found(view) for view in heard]
+    torch.testing.assert_close(both[0], (one[0] + other[0]) / 2, rtol=1e-12, atol=1e-12)
+    for whole, first, second in zip(both[1], one[1], other[1], strict=True):
+        torch.testing.assert_close(whole, (first + second) / 2, rtol=1e-9, atol=1e-12)
+
+
+def test_a_bank_holds_the_mean_of_a_recordings_frames_k_ahead() -> None:
+    """Written out: M_k[i] <- c M_k[i] + (1 - c) mean_t z_i(t+k), first the mean itself; every frame of recording i must identify
+    M_k[i] among the rows of the others. Recording 4 is heard two frames long, so it has no row for steps 2 and 3."""
+    lengths = [*LENGTHS[:4], 2 * HOP, 36]
+    bank = Bank(8, momentum=0.25, dim=5, views=4).double()
+    method = Method(role(), Dot(), bank, Everyone(), InfoNCE()).double().train()
+    who, first, second = torch.tensor([3, 0, 5, 6, 1, 7]), sound(lengths, seed=1), sound(lengths, seed=2)
+    means: dict[tuple[int, int], Tensor] = {}
+    for heard in (first, second):
+        with torch.no_grad():
+            z, _ = method.encoders.listener.frames(heard)  # type: ignore[union-attr]
+        method.prime(Batch((heard,), who))
+        for i, length in enumerate(lengths):
+            for k in (1, 2, 3):
+                frames = z[i, k : math.ceil(length / HOP)]
+                if not len(frames):
+                    continue
+                before = means.get((k, int(who[i])))
+                now = frames.mean(dim=0)
+                means[k, int(who[i])] = now if before is None else 0.25 * before + 0.75 * now
+    for (k, i), row in means.items():
+        torch.testing.assert_close(bank.rows[k, i], row, rtol=1e-12, atol=1e-12)
+    assert (2, 1) not in means
+    assert (3, 1) not in means
+
+    with torch.no_grad():
+        outcome = method(Batch((first,), who))
+        z, _ = method.encoders.listener.frames(first)  # type: ignore[union-attr]
+        c = method.encoders.listener.contexts(z)  # type: ignore[union-attr]
+    total = 0.0
+    for k in (1, 2, 3):
+        there = [i for kk, i in means if kk == k]
+        values = []
+        for row, length in enumerate(lengths):
+            for t in range(math.ceil(length / HOP) - k):
+                asked = method.encoders.ahead[k - 1].weight.detach() @ c[row, t]  # type: ignore[index, operator, union-attr]
+                scores = {i: float(asked @ means[k, i]) for i in there}
+                own = scores[int(who[row])]
+                values.append(own - math.log(sum(map(math.exp, scores.values()))) + math.log(len(there)))
+        total += float(np.mean(values)) / 3
+    assert outcome.nats is not None
+    assert float(outcome.nats) == pytest.approx(total, abs=1e-9)
+    again = Bank(8, momentum=0.25, dim=5, views=4).double()
+    again.load_state_dict(bank.state_dict())
+    for k in (1, 2, 3):
+        held, loaded = (b.candidates({}, who, k).index.tolist() for b in (bank, again))
+        assert held == loaded
+
+
+def test_a_cave_keeps_frames_of_recordings_in_the_anchors_cluster() -> None:
+    """Frames go by their recording's cluster, and clusters by what the mean of its frames is like."""
+    cave = Cave(2, instances=40)
+    method = Method(role(), Dot(), InBatch(views="one"), cave, InfoNCE()).train()
+    heard, who = sound(LENGTHS), torch.arange(6)
+    embedded = method.embed(heard)
+    encoded = method.encode(Batch((heard,), who), (), (1,))[0]
+    for i in range(6):
+        frames = encoded.keys[1][encoded.index[1] == i]
+        torch.testing.assert_close(embedded[i], frames.mean(dim=0), rtol=1e-12, atol=1e-12)
+    cave.cave.ids = torch.cat([SPEAKERS[None, :6], torch.full((1, 34), -1)], dim=1).int()
+    outcome = method(Batch((heard,), who))
+    assert outcome.nats is not None
+    expected = -slow_loss(method.encoders, heard, who.tolist(), "speaker")  # type: ignore[arg-type]
+    assert float(outcome.nats) == pytest.approx(expected, abs=1e-9)
 
 
 @pytest.mark.parametrize(

@@ -79,6 +79,12 @@ def test_a_tu_folder_is_read_as_it_was_written(tmp_path: Path) -> None:
         ("A", "1, 8", "joins nodes of two graphs"),
         ("graph_labels", "1", "25 graph labels for 24 graphs"),
         ("graph_indicator", "1", "in rising order"),
+        (
+            "graph_indicator",
+            "1000000000000",
+            "names graph 1000000000000, but there are",
+        ),  # memory for as many
+        ("node_labels", "9" * 30, "holds a number beyond"),
         ("node_labels", "1", "node labels for"),
     ],
 )

@@ -1,14 +1,18 @@
 """The storm: random mishaps against nearfar's promises, each reproducible from its seed.
 
-    make storm HOURS=1                                     every part in turn, an hour in all
+    make storm HOURS=1                                         every part, an hour in all, on two cores
+    python -m tests.storm --project                            what an hour would hold, from a minute of trying
     python -m tests.storm --part files --seed 17 --count 1     one case again
 
-A case is a function of a random generator and an empty folder. It returns a word for what happened, or raises: anything but a
-`UserError` is a promise broken. Every part runs in a process of its own, so that one that is brought down is a finding too.
+A case is a function of a random generator and an empty folder. It returns a word for what happened and counts of what was tried, or
+raises: anything but a `UserError` is a promise broken. Every part runs in a process of its own, so that one that is brought down is a
+finding too.
 """
 
 import argparse
+import importlib
 import json
+import os
 import random
 import shutil
 import subprocess
@@ -18,35 +22,51 @@ import time
 import traceback
 import warnings
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from multiprocessing import forkserver
 from pathlib import Path
-from typing import Any
-
-SHARES = {"files": 0.2, "settings": 0.05, "folders": 0.15, "compositions": 0.3, "kills": 0.3}
+from typing import Any, NamedTuple
 
 
-def part(name: str) -> Callable[[random.Random, Path], str]:
-    """The case of a part, imported when asked for: not every part needs torch."""
-    if name == "files":
-        from tests.storm.files import case
-    elif name == "settings":
-        from tests.storm.words import case
-    elif name == "folders":
-        from tests.storm.folders import case
-    elif name == "compositions":
-        from tests.storm.compositions import case
-    else:
-        from tests.storm.kills import case
-    return case
+class Part(NamedTuple):
+    module: str
+    share: float  # of the time
+    counted: str | None = None  # what a case that is refused counts as
+    function: str = "case"
+    most: int | None = None  # cases of a worker
+
+
+PARTS = {
+    "files": Part("files", 0.16, None),
+    "settings": Part("words", 0.07, "settings"),
+    "folders": Part("folders", 0.14, "corruptions"),
+    "compositions": Part("compositions", 0.22, "compositions"),
+    "kills": Part("kills", 0.26),
+    "mishaps": Part("mishaps", 0.10),
+    "odd": Part("odd", 0.03, "odd"),
+    "parsers": Part("guided", 0.01),
+    "crowd": Part("odd", 0.01, None, "many", 1),
+}
+# what an hour on two cores is to hold
+GOALS = {"kills": 500, "compositions": 3_000, "corruptions": 5_000, "files": 50_000, "settings": 5_000}
+WORKERS = 2
+APART = 10**7  # between the seeds of workers
+
+
+def case_of(name: str) -> Callable[[random.Random, Path], Any]:
+    """The case of a part, imported when asked for: not every part needs everything."""
+    return getattr(importlib.import_module(f"tests.storm.{PARTS[name].module}"), PARTS[name].function)
 
 
 def run_part(name: str, seed: int, count: int | None, seconds: float | None, out: Path) -> int:
     """Cases of one part until either limit; a line of JSON for each, written before the next begins."""
     warnings.simplefilter("error")
     warnings.filterwarnings("ignore", category=DeprecationWarning)
+    warnings.filterwarnings("ignore", category=ResourceWarning)
     from nearfar.errors import UserError
 
-    case, begun, broken = part(name), time.monotonic(), 0
+    case, begun, broken = case_of(name), time.monotonic(), 0
     with out.open("a", encoding="utf-8") as lines:
         number = 0
         while (count is None or number < count) and (seconds is None or time.monotonic() - begun < seconds):
@@ -54,73 +74,160 @@ def run_part(name: str, seed: int, count: int | None, seconds: float | None, out
             row: dict[str, Any] = {"part": name, "seed": seed + number}
             lines.write(json.dumps({**row, "began": True}) + "\n")
             lines.flush()
+            started, worked = time.monotonic(), processor_time()
             try:
-                row["outcome"] = case(random.Random(f"{name} {seed + number}"), place)
+                row["outcome"], row["counts"] = case(random.Random(f"{name} {seed + number}"), place)
             except UserError as refusal:
-                row |= {"outcome": "refused", "said": str(refusal)[:500]}
+                counted = PARTS[name].counted
+                row |= {
+                    "outcome": "refused",
+                    "said": str(refusal)[:500],
+                    "counts": {counted: 1} if counted else {},
+                }
             except BaseException:
-                row |= {"outcome": "broken", "said": traceback.format_exc()[-3000:]}
+                row |= {"outcome": "broken", "said": traceback.format_exc()[-4000:]}
                 broken += 1
             finally:
                 shutil.rmtree(place, ignore_errors=True)
+            row["seconds"] = round(time.monotonic() - started, 4)
+            row["cpu"] = round(processor_time() - worked, 4)
             lines.write(json.dumps(row) + "\n")
             lines.flush()
             number += 1
     return broken
 
 
-def storm(parts: list[str], seed: int, counts: dict[str, int], hours: float | None, out: Path) -> int:
-    """Every part in a process of its own; returns how many promises were broken."""
-    broken = 0
-    total = sum(SHARES[name] for name in parts)
-    for name in parts:
-        file = out / f"{name}.jsonl"
-        file.unlink(missing_ok=True)
-        limit = ["--count", str(counts[name])] if name in counts else []
-        if hours is not None:
-            limit = ["--seconds", str(3600 * hours * SHARES[name] / total)]
-        words = [sys.executable, "-m", "tests.storm", "--part", name, "--seed", str(seed), *limit]
-        done = subprocess.run([*words, "--out", str(out)], check=False, capture_output=True, text=True)
-        broken += told(name, file, done)
-    return broken
+def processor_time() -> float:
+    """Seconds of a processor that this process has had, and the children of its fork server that have ended."""
+    own, server = time.process_time(), getattr(forkserver._forkserver, "_forkserver_pid", None)  # type: ignore[attr-defined]
+    stat = Path(f"/proc/{server}/stat")
+    if server is None or not stat.exists():
+        return own
+    children = stat.read_text().rpartition(")")[2].split()[13:15]  # user and system time of those waited for
+    return own + sum(map(int, children)) / os.sysconf("SC_CLK_TCK")
 
 
-def told(name: str, file: Path, done: "subprocess.CompletedProcess[str]") -> int:
-    rows = [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+def command(name: str, seed: int, out: Path, count: int | None, seconds: float | None) -> list[str]:
+    words = [sys.executable, "-m", "tests.storm", "--part", name, "--seed", str(seed), "--out", str(out)]
+    words += [] if count is None else ["--count", str(count)]
+    return words + ([] if seconds is None else ["--seconds", f"{seconds:.0f}"])
+
+
+def worker(
+    number: int, parts: Iterable[str], seed: int, count: int | None, hours: float | None, out: Path
+) -> int:
+    """All parts, one after the other, each in a process of its own; how many of these were brought down from outside Python."""
+    folder, parts, fallen = out / f"worker-{number}", list(parts), 0
+    folder.mkdir(parents=True, exist_ok=True)
+    total = sum(PARTS[name].share for name in parts)
+    for name in parts if number % 2 == 0 else reversed(parts):  # so that heavy parts do not meet
+        seconds = None if hours is None else 3600 * hours * PARTS[name].share / total
+        (folder / f"{name}.jsonl").unlink(missing_ok=True)
+        most = PARTS[name].most if count is None else count
+        words = command(name, seed + number * APART, folder, most, seconds)
+        done = subprocess.run(
+            words, check=False, capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"}
+        )
+        if done.returncode not in (0, 1):
+            last = rows_of([folder / f"{name}.jsonl"])[-1:]
+            print(
+                f"{name}: its process ended with {done.returncode} at {last}\n{done.stderr[-2000:]}",
+                flush=True,
+            )
+            fallen += 1
+    return fallen
+
+
+def storm(parts: list[str], seed: int, count: int | None, hours: float | None, out: Path) -> int:
+    """Every part by every worker; returns how many promises were broken."""
+    count_of = WORKERS if hours is not None else 1
+    with ThreadPoolExecutor(count_of) as pool:
+        fallen = sum(pool.map(lambda n: worker(n, parts, seed, count, hours, out), range(count_of)))
+    rows = {name: rows_of(sorted(out.glob(f"worker-*/{name}.jsonl"))) for name in parts}
+    for name, found in rows.items():
+        told(name, found)
+    counted = totals(rows.values())
+    print("\n".join(f"{what:<14}{counted[what]:>9,} of {goal:,}" for what, goal in GOALS.items()))
+    return fallen + sum(row.get("outcome") == "broken" for found in rows.values() for row in found)
+
+
+def rows_of(files: Iterable[Path]) -> list[dict[str, Any]]:
+    return [json.loads(line) for file in files if file.exists() for line in file.read_text().splitlines()]
+
+
+def totals(parts: Iterable[list[dict[str, Any]]]) -> Counter[str]:
+    counted: Counter[str] = Counter()
+    for rows in parts:
+        for row in rows:
+            counted.update(row.get("counts", {}))
+    return counted
+
+
+def told(name: str, rows: list[dict[str, Any]]) -> None:
     ended = [row for row in rows if "outcome" in row]
     counted = Counter(row["outcome"] for row in ended)
-    print(
-        f"{name:<14}{len(ended):>8} cases   " + ", ".join(f"{n} {what}" for what, n in counted.most_common())
-    )
-    bad = [row for row in ended if row["outcome"] == "broken"]
-    for row in bad[:5]:
-        print(f"  seed {row['seed']}: {row['said'].strip().splitlines()[-1]}")
-    if done.returncode not in (0, 1):  # brought down from outside Python: the last case that began
-        last = rows[-1]["seed"] if rows else "none"
-        print(f"  the process ended with {done.returncode} at seed {last}\n{done.stderr[-2000:]}")
-        return len(bad) + 1
-    return len(bad)
+    outcomes = ", ".join(f"{n} {what}" for what, n in counted.most_common())
+    print(f"{name:<14}{len(ended):>8} cases   {outcomes}")
+    for row in [row for row in ended if row["outcome"] == "broken"][:5]:
+        print(f"  seed {row['seed']}: {row['said'].strip().splitlines()[-1][:300]}")
+
+
+def project(parts: list[str], seed: int, seconds: float, out: Path) -> None:
+    """Each part for a few seconds, alone; what an hour of two workers would then hold, from all cases but the first, which makes what the
+    others share. In seconds of a processor, as on a machine that does nothing else."""
+    total, projected = sum(PARTS[name].share for name in parts), Counter[str]()
+    print(f"{'part':<14}{'cases':>7}{'CPU-s each':>12}{'in an hour':>12}")
+    for name in parts:
+        folder = out / "project"
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / f"{name}.jsonl").unlink(missing_ok=True)
+        subprocess.run(
+            command(name, seed, folder, PARTS[name].most, seconds),
+            check=False,
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+        )
+        rows = [row for row in rows_of([folder / f"{name}.jsonl"]) if "outcome" in row]
+        later = rows[1:] or rows
+        each = sum(row["cpu"] for row in later) / len(later)
+        cases = WORKERS * min(3600 * PARTS[name].share / total / each, PARTS[name].most or 10**9)
+        for what, number in totals([later]).items():
+            projected[what] += round(cases * number / len(later))
+        broken = sum(row["outcome"] == "broken" for row in rows)
+        print(
+            f"{name:<14}{len(rows):>7}{each:>12.3f}{cases:>12,.0f}"
+            + (f"   {broken} broken" if broken else ""),
+            flush=True,
+        )
+    for what, goal in GOALS.items():
+        print(
+            f"{what:<14}{projected[what]:>9,} projected, {goal:,} wanted"
+            + ("" if projected[what] >= goal else "   too few")
+        )
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.storm")
     parser.add_argument("--hours", type=float, help="how long in all, shared out between the parts")
-    parser.add_argument("--part", choices=[*SHARES], action="append", help="this part, in this process")
+    parser.add_argument(
+        "--project", action="store_true", help="try each part shortly and say what an hour would hold"
+    )
+    parser.add_argument("--part", choices=[*PARTS], action="append", help="this part, in this process")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--count", type=int, help="cases of each part")
-    parser.add_argument("--seconds", type=float, help="of one part")
+    parser.add_argument("--seconds", type=float, help="of one part (with --project: of each, 20)")
     parser.add_argument("--out", type=Path, default=Path("runs/storm"), help="folder of outcomes")
     given = parser.parse_args()
     given.out.mkdir(parents=True, exist_ok=True)
-    if given.part and len(given.part) == 1 and given.hours is None:
+    parts = given.part or [*PARTS]
+    if given.project:
+        project(parts, given.seed, given.seconds or 20, given.out)
+        return 0
+    if given.part and len(parts) == 1 and given.hours is None:
         limit = given.count if given.count is not None or given.seconds is not None else 1
-        broken = run_part(
-            given.part[0], given.seed, limit, given.seconds, given.out / f"{given.part[0]}.jsonl"
-        )
-        return min(broken, 1)
-    parts = given.part or [*SHARES]
-    counts = dict.fromkeys(parts, given.count) if given.count else {}
-    return min(storm(parts, given.seed, counts, given.hours, given.out), 1)
+        return min(run_part(parts[0], given.seed, limit, given.seconds, given.out / f"{parts[0]}.jsonl"), 1)
+    return min(
+        storm(parts, given.seed, given.count or (None if given.hours else 1), given.hours, given.out), 1
+    )
 
 
 if __name__ == "__main__":

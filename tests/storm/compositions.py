@@ -1,61 +1,124 @@
-"""Random compositions of parts: a few steps, and the same bits when resumed half-way."""
+"""Random compositions of parts on every kind of data: refused in a sentence, or finite, the same bits when resumed, the same numbers
+tile by tile (`chunk`) and by two ranks.
 
+Chunks and ranks are compared in float64, where rounding is some 1e-15 and a mistake of order one.
+"""
+
+import functools
+import math
 import random
-import shutil
+import tempfile
 from pathlib import Path
+from typing import Any
 
-import numpy as np
 import torch
 
-from nearfar.data import open_data
-from nearfar.recipes import RECIPES
-from nearfar.recipes.choices import ROOMS
+from nearfar.data.open import Located, locate
+from nearfar.errors import UserError
+from nearfar.modalities import DataSet
+from nearfar.ranks import ALONE
 from nearfar.resolve import resolve
-from nearfar.run import checkpoints
-from nearfar.settings import read_words
-from nearfar.train.monitors import Diverged
-from nearfar.train.pretrain import run_pretraining
+from nearfar.run.trained import check_kind
+from nearfar.train.equality import compare, make_data, trajectory
+from nearfar.train.prepare import described, prepare, prime
+from nearfar.train.trainer import Trainer
+from tests.core.test_core_compositions import MADE, drawn
 
-STEPS = 4
-
-
-def composed(rng: random.Random) -> tuple[str, list[str]]:
-    """A recipe for pictures with some of its parts exchanged."""
-    recipe = rng.choice([name for name in RECIPES if resolve(name, "x").modality.name == "image"])
-    words = [
-        "backbone=resnet8-w16",
-        "batch_size=16",
-        "epochs=1",
-        "workers=0",
-        "held_out=0",
-        "precision=fp32",
-        "image_size=16",
-    ]
-    words += [f"checkpoint_every={STEPS // 2}", "keep=9", f"seed={rng.randrange(10**6)}"]
-    for room, parts in ROOMS.items():
-        if rng.random() < 0.4:
-            words.append(f"{room}={rng.choice([*parts])}")
-    if rng.random() < 0.3:
-        words.append(f"chunk={rng.choice([1, 5, 64])}")
-    if rng.random() < 0.3:
-        words.append(f"views.count={rng.choice([1, 2, 3])}")
-    words.append(f"optimizer={rng.choice(['sgd', 'adamw', 'lars'])}")
-    return recipe, words
+KINDS = ("images", "images", "images", "recordings", "vectors", "texts")
+ROUNDING = 1e-8  # relative, after a step of a small network
+BY_RANKS = 12  # compositions that one pair of processes tries
 
 
-def case(rng: random.Random, place: Path) -> str:
+@functools.cache
+def located(kind: str) -> Located:
+    return locate(MADE[kind](Path(tempfile.mkdtemp(prefix="storm-data-"))))
+
+
+@functools.cache
+def opened(kind: str, options: tuple[tuple[str, Any], ...]) -> DataSet:
+    from nearfar.data.scan import Limits
+
+    return located(kind).open(Limits(), **dict(options))
+
+
+def begun(
+    recipe: str, layer: dict[str, Any], kind: str, precision: torch.dtype
+) -> tuple[Trainer, Any, DataSet]:
+    settings = resolve(recipe, located(kind).name, layer, modality=located(kind).modality)
+    check_kind(settings, located(kind))
+    options = settings.modality.opening(settings.views, settings.image_size, None)
+    data = opened(kind, tuple(options.items()))
+    known = described(data, settings, None, False)
+    trainer, stream = prepare(settings, data, known, torch.device("cpu"), precision)
+    prime(trainer, data, known)
+    return trainer, stream, data
+
+
+def steps(trainer: Trainer, stream: Any, first: int, last: int) -> list[float]:
+    return [trainer.train_step(trainer.here(batch)).loss for batch in stream.batches(first, last)]
+
+
+def case(rng: random.Random, place: Path) -> tuple[str, dict[str, int]]:
     torch.set_num_threads(1)
-    recipe, words = composed(rng)
-    settings = resolve(recipe, "digits", read_words(words))
-    data = open_data("digits").subset(np.arange(16 * STEPS))
-    try:
-        whole = run_pretraining(settings, data, place / "whole", quiet=True)
-    except Diverged:
-        return "not finite"
-    shutil.copytree(place / "whole", place / "cut")
-    shutil.rmtree(place / "cut" / "ckpt" / f"step-{STEPS:08d}")
-    cut = run_pretraining(settings, data, place / "cut", quiet=True)
-    one, other = (checkpoints.load(run.checkpoint)[0] for run in (whole, cut))
-    assert one.keys() == other.keys()
-    assert [name for name in one if not torch.equal(one[name], other[name])] == [], (recipe, words)
-    return "trained, resumed bit-equal"
+    if rng.random() < 0.02:
+        return by_ranks(rng, place)
+    kind = rng.choice(KINDS)
+    recipe, layer = drawn(rng, kind)
+    one = {"compositions": 1}
+    trainer, stream, _ = begun(recipe, layer, kind, torch.float32)
+    losses = steps(trainer, stream, 0, 2)
+    if not all(map(math.isfinite, losses)):
+        raise AssertionError(f"{recipe} {layer}: {losses}")
+    tensors, facts = trainer.state()
+    tensors = {name: tensor.clone() for name, tensor in tensors.items()}
+    third = steps(trainer, stream, 2, 3)
+    again, stream, _ = begun(recipe, layer, kind, torch.float32)
+    again.restore(tensors, facts)
+    assert steps(again, stream, 2, 3) == third, (recipe, layer)
+    ours, theirs = trainer.state()[0], again.state()[0]
+    assert [name for name in ours if not torch.equal(ours[name], theirs[name])] == [], (recipe, layer)
+    if rng.random() < 0.5:
+        return "resumed bit-equal", one
+    compare_chunks(recipe, layer, kind, rng)
+    return "resumed bit-equal, chunked equal", one
+
+
+def compare_chunks(recipe: str, layer: dict[str, Any], kind: str, rng: random.Random) -> None:
+    """The loss of the first step, and every weight after it, with and without tiles."""
+    found = []
+    for chunk in ("none", rng.choice([1, 2, 5, 100])):
+        trainer, stream, _ = begun(recipe, {**layer, "chunk": chunk}, kind, torch.float64)
+        loss = steps(trainer, stream, 0, 1)
+        found.append((loss[0], torch.cat([w.detach().reshape(-1) for w in trainer.method.parameters()])))
+    (plain, weights), (tiled, others) = found
+    assert abs(plain - tiled) <= ROUNDING * max(1.0, abs(plain)), (recipe, layer, plain, tiled)
+    scale = max(1.0, float(weights.abs().max()))
+    # an optimiser that divides a gradient by its own size makes a sign of rounding where the gradient is zero: few such
+    apart = ((weights - others).abs() > 1e-6 * scale).double().mean()
+    assert float(apart) < 0.01, (recipe, layer, float(apart))
+
+
+def by_ranks(rng: random.Random, place: Path) -> tuple[str, dict[str, int]]:
+    """Compositions that one process can step with, by two: loss, gradient and weights."""
+    make_data(place)
+    cases: dict[str, dict[str, Any]] = {}
+    tried = 0
+    while len(cases) < BY_RANKS:
+        tried += 1
+        recipe, layer = drawn(rng, "images")
+        asked = {
+            key: value
+            for key, value in layer.items()
+            if key not in ("epochs", "batch_size", "workers", "held_out", "precision")
+        }
+        asked |= {"recipe": recipe, "optimizer": "sgd", "lr": 0.01}
+        try:
+            alone = trajectory(asked, place, ALONE, 1, torch.float64, 16)
+        except UserError:
+            continue
+        if all(map(math.isfinite, alone.losses)) and bool(alone.gradient.isfinite().all()):
+            cases[f"{recipe} {asked}"] = asked
+    found = compare(2, cases, steps=1)
+    for name, differences in found.items():
+        assert max(differences.values()) < ROUNDING, (name, differences)
+    return "two ranks equal one", {"compositions": tried}

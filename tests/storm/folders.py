@@ -69,7 +69,11 @@ def junk(tree: Any, rng: random.Random) -> Any:
     return rng.choice(JUNK)
 
 
-def case(rng: random.Random, place: Path) -> str:
+def case(rng: random.Random, place: Path) -> tuple[str, dict[str, int]]:
+    return corrupted(rng, place), {"corruptions": 1}
+
+
+def corrupted(rng: random.Random, place: Path) -> str:
     run = place / "run"
     shutil.copytree(template(), run, ignore=shutil.ignore_patterns("tb", "cache"))
     newest = checkpoints.newest(run / "ckpt")

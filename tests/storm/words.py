@@ -17,7 +17,7 @@ VALUES = (
 )  # fmt: skip
 
 
-def case(rng: random.Random, place: Path) -> str:
+def case(rng: random.Random, place: Path) -> tuple[str, dict[str, int]]:
     keys = all_keys()
     words = []
     for _ in range(rng.choice([1, 1, 2, 4])):
@@ -29,4 +29,4 @@ def case(rng: random.Random, place: Path) -> str:
     settings = resolve(rng.choice([*RECIPES]), "x", read_words(words))
     again = check(load_yaml(settings.as_yaml()))
     assert again.as_plain() == settings.as_plain(), words
-    return "accepted"
+    return "accepted", {"settings": 1}

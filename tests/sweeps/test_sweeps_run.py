@@ -3,6 +3,7 @@
 import csv
 import json
 import math
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -129,6 +130,20 @@ def test_a_cell_that_cannot_be_done_does_not_stop_the_others(data: Path, tmp_pat
     assert "4096" in bad.why
     assert found.best is good
     assert "failed: " in str(found)
+
+
+@pytest.mark.parametrize("year", [1990, 2090])
+def test_what_failed_is_tried_again_whatever_the_clock_says(year: int, data: Path, tmp_path: Path) -> None:
+    """At once after a full disk, and with a file that is dated anyhow: who failed before a command began is not who failed in it."""
+    asked: dict[str, Any] = {"epochs": 1, "batch_size": [16, 32], "quiet": True}
+    found = nf.sweep("simclr", data / "train.npz", tmp_path, **asked)
+    file = next(path for path in tmp_path.glob("cells/*/result.json") if "batch_size=32" in path.parent.name)
+    whole = file.read_text()
+    file.write_text(whole.replace('"done"', '"failed"').replace('"values": {', '"values": {}, "was": {'))
+    os.utime(file, (when := 3e7 * (year - 1970), when))
+    again = nf.sweep("simclr", data / "train.npz", tmp_path, **asked)
+    assert [row.state for row in again.rows] == ["done", "done"]
+    assert [row.values for row in again.rows] == [row.values for row in found.rows]
 
 
 @pytest.mark.parametrize("command", ["train", "distill", "mi"])

@@ -71,6 +71,26 @@ def test_the_views_are_luminance_and_colour_of_what_rgb_views_show(aligned: bool
     assert torch.equal(*in_colours("rgb", aligned)) == aligned
 
 
+@pytest.mark.parametrize("aligned", [True, False])
+def test_three_views_are_the_three_channels_one_by_one(aligned: bool) -> None:
+    """View v shows channel v of what an rgb view v of the same draws shows; aligned, they put together make the whole."""
+    first, second = pipelines("cmc", 8)
+    shown = {
+        colours: Views([first, second, second], 8, MEAN, STD, aligned=aligned, colours=colours)(  # type: ignore[arg-type]
+            photographs(), 3, 1, np.arange(5)
+        )
+        for colours in ("rgb", "lab")
+    }
+    mean, std = (torch.tensor(v).view(1, 3, 1, 1) for v in (MEAN, STD))
+    for view, (whole, channel) in enumerate(zip(shown["rgb"], shown["lab"], strict=True)):
+        expected = lab(whole * std + mean)[:, view : view + 1]
+        torch.testing.assert_close(channel, expected, rtol=0, atol=1e-3)
+    plain = Plain(8, MEAN, STD, colours="lab")
+    whole = plain(photographs())[0]
+    assert torch.equal(torch.cat(plain.as_views(whole, 3), dim=1), whole)
+    assert torch.equal(plain.as_views(whole, 1)[0], whole[:, :1])
+
+
 def test_plain_shows_all_three_and_as_views_what_each_network_sees() -> None:
     whole = Plain(8, MEAN, STD, colours="lab")(photographs())[0]
     mean, std = (torch.tensor(v).view(1, 3, 1, 1) for v in (MEAN, STD))
@@ -100,5 +120,6 @@ def test_people_see_the_picture_again() -> None:
 def test_pictures_without_colour_get_a_sentence() -> None:
     with pytest.raises(UserError, match="1 channels"):
         Plain(8, (0.5,), (0.2,), colours="lab")
-    with pytest.raises(UserError, match="3 views"):
-        Views([*pipelines("cmc", 8), pipelines("cmc", 8)[0]], 8, MEAN, STD, colours="lab")
+    for count in (1, 4):
+        with pytest.raises(UserError, match=f"lab with {count} views; it has three channels"):
+            Views([pipelines("cmc", 8)[0]] * count, 8, MEAN, STD, colours="lab")

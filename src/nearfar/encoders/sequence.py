@@ -4,12 +4,13 @@
     f_k(z_{t+k}, c_t) = z_{t+k}^T W_k c_t                      Liu 2022, Eq. 28, one W_k for each step ahead
 
 A pair of the method is one step ahead: anchors[k] = W_k c_t, keys[k] = z_{t+k}, a row for every frame of every
-recording that has one k steps later. The critic that goes with it is `dot`.
+recording that has one k steps later. The critic that goes with it is `dot`. Where several
+stretches of a recording are heard, each predicts its own future: step k of stretch v has the number k + steps * v.
 """
 
 import math
-from collections.abc import Sequence
-from typing import ClassVar, Literal
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
@@ -87,10 +88,21 @@ class Predictive(nn.Module):
     )
     own_network: ClassVar[str] = "conv-gru"
     takes: ClassVar[tuple[str, ...]] = ("window",)
-    views: ClassVar[int] = 1
     scored: ClassVar[str] = "width"  # the setting that says how wide anchors and keys are
     whole: ClassVar[bool] = False  # there are many embeddings of an instance
     one_view: ClassVar[bool] = True  # a sequence's positive is its own future, so one view is enough
+
+    @staticmethod
+    def conflict(choices: Mapping[str, Any], parts: Mapping[str, Any]) -> str | None:
+        if choices["encoders"].get("others") != "times":
+            return None
+        for room in ("negatives", "selection"):
+            if getattr(parts[room], "per_instance", False):
+                return (
+                    f"encoders.others was times with {room}={choices[room]['name']}: times of one recording are contrasted with each "
+                    "other, and what remembers a recording as a whole cannot tell them apart; use encoders.others=sequences"
+                )
+        return None
 
     def __init__(
         self,
@@ -126,24 +138,39 @@ class Predictive(nn.Module):
         return key % self.steps  # steps count from 1
 
     def pairs(self, views: int, symmetric: bool) -> tuple[Pair, ...]:
-        return tuple(self._pair(k) for k in range(1, self.steps + 1))
+        return tuple(self._pair(number, views) for number in range(1, self.steps * views + 1))
 
-    def _pair(self, k: int) -> Pair:
-        places = self.window - k
-        return Pair(k, k, 1 / self.steps, places, places - 1 if self.others == "times" else 0)
+    def _pair(self, number: int, views: int) -> Pair:
+        places = self.window - self._step(number)
+        same = places - 1 if self.others == "times" else 0
+        return Pair(number, number, 1 / (self.steps * views), places, same)
+
+    def _step(self, number: int) -> int:
+        """How far ahead a pair predicts."""
+        return (number - 1) % self.steps + 1
 
     def backbone(self) -> nn.Module:
         return self.listener
 
     def encode(self, batch: Batch, anchors: Sequence[int], keys: Sequence[int]) -> Encoded:
         """Rows for the steps asked for; whose they are, the batch says."""
-        z, real = self.listener.frames(batch.views[0])
-        c = self.listener.contexts(z) if anchors else z
-        # a row for frame t and step k is one whose frame t + k is real
-        asked = {k: self.ahead[k - 1](c[:, :-k][real[:, k:]]) for k in anchors}
-        known = {k: z[:, k:][real[:, k:]] for k in keys}
-        instance = {k: real[:, k:].nonzero()[:, 0] for k in keys}
-        return Encoded(asked, known, {k: self._identity(batch.index, real, k) for k in keys}, instance)
+        asked, known, identity, instance = {}, {}, {}, {}
+        for view, heard in enumerate(batch.views):
+            own = range(1 + self.steps * view, 1 + self.steps * (view + 1))
+            here = [number for number in own if number in {*anchors, *keys}]
+            if not here:
+                continue
+            z, real = self.listener.frames(heard)
+            c = self.listener.contexts(z) if anchors else z
+            for number in here:
+                k = self._step(number)
+                later = real[:, k:]  # a row for frame t and step k is one whose frame t + k is real
+                if number in anchors:
+                    asked[number] = self.ahead[k - 1](c[:, :-k][later])
+                if number in keys:
+                    known[number], instance[number] = z[:, k:][later], later.nonzero()[:, 0]
+                    identity[number] = self._identity(batch.index, real, k)
+        return Encoded(asked, known, identity, instance)
 
     def _identity(
         self, who: Int[Tensor, "item"], real: Bool[Tensor, "item frame"], k: int

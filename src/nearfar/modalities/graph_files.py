@@ -9,6 +9,7 @@ from nearfar.errors import UserError
 from nearfar.untrusted import check_regular, read_text
 from nearfar.views.graphs import Graph
 
+_LARGEST = 2**53  # of any number in the files
 EDGES, NODES, CLASSES, NODE_LABELS = "A", "graph_indicator", "graph_labels", "node_labels"
 
 
@@ -51,6 +52,10 @@ def read_tu(folder: Path, spec: str) -> Read:
     if len(edges) and not (edges.min() >= 1 and edges.max() <= len(graph_of)):
         raise UserError(
             f"data {spec!r}: {name}_{EDGES}.txt names node {edges.max() if edges.min() >= 1 else edges.min()}; there are nodes 1 to {len(graph_of)}."
+        )
+    if count > len(graph_of):  # a number that large would also be memory for as many graphs
+        raise UserError(
+            f"data {spec!r}: {name}_{NODES}.txt names graph {count}, but there are {len(graph_of)} nodes; every graph needs one."
         )
     labelled = place / f"{name}_{NODE_LABELS}.txt"
     node = _codes(_numbers(labelled, 1, spec)[:, 0]) if labelled.exists() else np.zeros_like(graph_of)
@@ -104,5 +109,9 @@ def _numbers(file: Path, columns: int, spec: str) -> np.ndarray:
     if any(len(row) != columns for row in rows):
         raise UserError(
             f"data {spec!r}: {file.name} must hold {columns} whole numbers in each line, joined by commas."
+        )
+    if any(abs(number) > _LARGEST for row in rows for number in row):
+        raise UserError(
+            f"data {spec!r}: {file.name} holds a number beyond {_LARGEST}; expected smaller ones."
         )
     return np.array(rows, dtype=np.int64).reshape(-1, columns)

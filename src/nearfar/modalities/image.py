@@ -246,11 +246,12 @@ class ImageModality(Modality):
     def conflict(self, choices: Mapping[str, Any], parts: Mapping[str, Any]) -> str | None:
         views, role = choices["views"], choices["encoders"]["name"]
         own = getattr(parts["encoders"], "own_weights", False)
-        if views["colours"] != "lab" or (own and views["count"] == 2):
+        if views["colours"] != "lab" or (own and views["count"] in LAB_CHANNELS):
             return None
         return (
-            f"views.colours was lab with encoders={role} and views.count={views['count']}: luminance and colour have "
-            "other channels and need networks of their own; use encoders=per-view views.count=2"
+            f"views.colours was lab with encoders={role} and views.count={views['count']}: its three channels are shown as luminance and "
+            "colour in 2 views or one by one in 3, and views with other channels need networks of their own; use encoders=per-view "
+            "views.count=2, or 3"
         )
 
     def views(self, choice: Choice, known: ImageDescription, device: torch.device) -> Views:
@@ -320,7 +321,7 @@ def seen_channels(views: Choice, channels: int) -> tuple[int, ...]:
         raise UserError(
             f"views.colours was {views['colours']} but the images have {channels} channels; it needs colour images"
         )
-    return LAB_CHANNELS
+    return LAB_CHANNELS[views["count"]]
 
 
 def pixels_features(

@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from nearfar.errors import UserError
+from nearfar.negatives.fresh import rows_of
 from nearfar.schedules import Progress, Value, at, ends, parse_value, written
 from nearfar.scores import EMPTY, Candidates
 from nearfar.types import NegativeSampling
@@ -21,7 +22,8 @@ class Bank(nn.Module):
     """A row for every instance and view: the anchor's own row is its positive, the others its negatives.
 
     A row moves as M[i] <- prepare(momentum M[i] + (1 - momentum) z_i), where `prepare` is the critic's: unit length for
-    cosines, and nothing for a critic that scores vectors as they are. `sample` draws that many rows
+    cosines, and nothing for a critic that scores vectors as they are. Where an instance has several keys in a step (the times of
+    a recording, the places of a map), z_i is their mean. `sample` draws that many rows
     uniformly, with replacement, instead of contrasting with all of them.
     """
 
@@ -33,6 +35,7 @@ class Bank(nn.Module):
     per_instance: ClassVar[bool] = True
     rows: Tensor
     index: Tensor
+    missing: Tensor  # rows of instances that are known, but not in this view (too short a recording)
 
     def __init__(
         self,
@@ -56,6 +59,7 @@ class Bank(nn.Module):
         self.momentum, self.sample = momentum, sample
         self.register_buffer("rows", torch.zeros(views, size, dim or UNKNOWN_WIDTH))
         self.register_buffer("index", torch.full((size,), EMPTY))
+        self.register_buffer("missing", torch.zeros(views, size, dtype=torch.bool), persistent=False)
         self.prepare: Callable[[Tensor], Tensor] = partial(F.normalize, dim=1)
 
     def setup(
@@ -75,11 +79,11 @@ class Bank(nn.Module):
         return self._rows(keys.get(which))[which, index]
 
     def candidates(self, keys: Mapping[int, Tensor], index: Tensor, which: int) -> Candidates:
-        rows = self._rows(keys.get(which))
+        rows, index = self._rows(keys.get(which)), torch.where(self.missing[which], EMPTY, self.index)
         if self.sample is None:
-            return Candidates(rows[which], self.index)
+            return Candidates(rows[which], index)
         chosen = torch.randint(self.size, (self.sample,), device=self.index.device)
-        return Candidates(rows[which, chosen], self.index[chosen])
+        return Candidates(rows[which, chosen], index[chosen])
 
     def _rows(self, keys: Tensor | None) -> Tensor:
         """As wide as the keys, also where none was held yet: only `advance` may change what is."""
@@ -92,19 +96,31 @@ class Bank(nn.Module):
         if held is not None:
             self.rows = self._rows(held)
         super()._load_from_state_dict(state, prefix, *rest)
+        self.missing = (self.rows == 0).all(dim=2) & (self.index != EMPTY)
 
     @torch.no_grad()
     def advance(self, keys: Mapping[int, Tensor], index: Tensor, progress: Progress) -> None:
         self.rows = self._rows(next(iter(keys.values())))
         momentum = at(self.momentum, progress)
         self._check_rows(index)
-        known = (self.index[index] != EMPTY)[:, None]
+        self.missing[:, index] |= self.index[index] == EMPTY  # until a key of that view comes
         for view in sorted(keys):
             self._check_view(view)
-            key = keys[view].to(self.rows.dtype)
-            moved = self.prepare(momentum * self.rows[view, index] + (1 - momentum) * key)
-            self.rows[view, index] = torch.where(known, moved.to(key.dtype), key)
+            key, who = self._one_each(*rows_of(keys[view].to(self.rows.dtype), index))
+            moved = self.prepare(momentum * self.rows[view, who] + (1 - momentum) * key)
+            first = self.missing[view, who][:, None]
+            self.rows[view, who] = torch.where(first, key, moved.to(key.dtype))
+            self.missing[view, who] = False
         self.index[index] = index
+
+    def _one_each(self, keys: Tensor, index: Tensor) -> tuple[Tensor, Tensor]:
+        """A key for each instance that has any: the mean of its own, as the critic would prepare it."""
+        who, place = torch.unique(index, return_inverse=True)
+        if len(who) == len(index):
+            return keys, index
+        count = torch.bincount(place, minlength=len(who)).to(keys.dtype)
+        total = keys.new_zeros(len(who), keys.shape[1]).index_add_(0, place, keys)
+        return self.prepare(total / count[:, None]).to(keys.dtype), who
 
     def _check_rows(self, index: Tensor) -> None:
         highest = int(index.max()) if index.device.type == "cpu" and len(index) else 0
@@ -122,11 +138,6 @@ class Bank(nn.Module):
     def sampling(
         self, batch_size: int, key_views: int, keys_per_instance: int = 1, same_instance_negatives: int = 0
     ) -> NegativeSampling:
-        if keys_per_instance > 1:
-            raise UserError(
-                f"negatives was bank with encoders that have {keys_per_instance} keys for each instance; a bank holds one row "
-                "each: use in-batch or queue"
-            )
         why = "rows are averages over earlier networks and views, not draws of one key distribution"
         count = self.size - 1 if self.sample is None else self.sample
         return NegativeSampling(batch_size, count, exchangeable=False, reason=why)

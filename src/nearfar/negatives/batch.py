@@ -31,7 +31,7 @@ class InBatch(Fresh):
         if choices["negatives"]["views"] == "one" or getattr(parts["encoders"], "whole", True):
             return None
         role = choices["encoders"]["name"]
-        return f"negatives.views was both with encoders={role}, which has one view of keys; use negatives.views=one"
+        return f"negatives.views was both with encoders={role}, whose rows are times or symbols of one view; use negatives.views=one"
 
     def __post_init__(self) -> None:
         if self.views not in ("one", "both"):

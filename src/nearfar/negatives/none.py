@@ -24,8 +24,8 @@ class NoNegatives(Fresh):
         if not getattr(parts["bound"], "reads_negatives", True):
             return None
         return (
-            f"bound was {bound} with negatives=none: without anything to contrast with, there is nothing to learn; use bound=agreement or "
-            "other negatives"
+            f"bound was {bound} with negatives=none: it compares positive scores with those of negatives, and there are none; use "
+            "bound=agreement, which reads positives alone, or negatives=in-batch, which leaves networks and predictor as they are"
         )
 
     def candidates(self, keys: Mapping[int, Tensor], index: Tensor, which: int) -> Candidates:

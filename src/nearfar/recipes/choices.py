@@ -95,7 +95,7 @@ def _check_views_fit(choices: Mapping[str, Any], parts: Mapping[str, Any], modal
         raise UserError(
             f"encoders was {name} with views={views['name']}; it takes views={' or '.join(takes)}"
         )
-    if takes and views["count"] != role.views:
+    if takes and views["count"] != getattr(role, "views", views["count"]):
         raise UserError(f"views.count was {views['count']}; with encoders={name} it is {role.views}")
     if not takes and not modality.many_views:
         raise UserError(
@@ -113,14 +113,15 @@ def _check_views_fit(choices: Mapping[str, Any], parts: Mapping[str, Any], modal
 
 
 def _check_rows_fit(choices: Mapping[str, Any], parts: Mapping[str, Any]) -> None:
-    """What remembers one embedding of each instance needs encoders that give one."""
-    if getattr(parts["encoders"], "whole", True):
+    """What remembers something of each instance needs encoders whose rows belong to instances."""
+    if not getattr(parts["encoders"], "vocabulary", False):
         return
     for room in ("negatives", "selection"):
         if getattr(parts[room], "per_instance", False):
             raise UserError(
-                f"{room}={choices[room]['name']} knows one embedding of each instance, but encoders="
-                f"{choices['encoders']['name']} has many; use negatives=in-batch with selection=everyone, ring, ball or group"
+                f"{room}={choices[room]['name']} remembers something of each instance, but the keys of encoders="
+                f"{choices['encoders']['name']} are symbols or classes, which belong to none; use negatives=in-batch, queue or dictionary "
+                "with selection=everyone, ring or ball"
             )
 
 

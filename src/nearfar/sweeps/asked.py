@@ -36,7 +36,7 @@ class Asked:
     trials: int | None = None
     prune: bool = True
     quiet: bool = False
-    began: float = field(default_factory=time.time)
+    began: float = field(default_factory=time.monotonic)
 
     def __post_init__(self) -> None:
         if self.command not in COMMANDS:

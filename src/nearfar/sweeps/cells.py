@@ -56,7 +56,7 @@ class Outcome:
     values: Mapping[str, float]
     why: str = ""
     seconds: float = 0.0
-    written: float = 0.0  # when, by the clock of the file
+    file: tuple[int, int] = (0, 0)  # which file says so: another one whenever it is written anew
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,18 @@ class Storage:
             return None
         values = {key: float(value) for key, value in dict(stored.get("values") or {}).items()}
         why, seconds = str(stored.get("why") or ""), float(stored.get("seconds") or 0.0)
-        return Outcome(stored["state"], values, why, seconds, file.stat().st_mtime)
+        held = file.stat()
+        return Outcome(stored["state"], values, why, seconds, (held.st_ino, held.st_mtime_ns))
+
+    def failed(self) -> frozenset[tuple[int, int]]:
+        """The files that tell of a failure now."""
+        stored = ((file, read_json(file)) for file in (self.path / "cells").glob("*/result.json"))
+        told = [
+            file.stat()
+            for file, found in stored
+            if isinstance(found, Mapping) and found.get("state") == FAILED
+        ]
+        return frozenset((held.st_ino, held.st_mtime_ns) for held in told)
 
     def write(self, cell: Cell, outcome: Outcome) -> None:
         before = self.outcome(cell)

@@ -76,7 +76,7 @@ def run_sweep(asked: Asked, jobs: int = 1) -> Sweep:
     work.check()
     storage = work.storage.made(asked.title)
     if jobs > 1 and work.left() > 1:
-        _in_processes(asked, min(jobs, work.left()))
+        _in_processes(asked, min(jobs, work.left()), work.failed_before)
     work.do()
     found = work.found()
     write_whole(storage.path / "sweep.json", found.as_text())
@@ -101,10 +101,10 @@ def _draw(found: Sweep, folder: Path) -> None:
             figure.savefig(folder / "figure.png", dpi=150)
 
 
-def _in_processes(asked: Asked, jobs: int) -> None:
+def _in_processes(asked: Asked, jobs: int, failed_before: frozenset[tuple[int, int]]) -> None:
     """Work shared by processes of one thread each; whoever stops this one stops them."""
     context = multiprocessing.get_context("spawn")  # torch's threads do not survive a fork
-    workers = [context.Process(target=_worker, args=(asked,)) for _ in range(jobs)]
+    workers = [context.Process(target=_worker, args=(asked, failed_before)) for _ in range(jobs)]
     for worker in workers:
         worker.start()
     try:
@@ -125,11 +125,11 @@ def _in_processes(asked: Asked, jobs: int) -> None:
         )
 
 
-def _worker(asked: Asked) -> None:
+def _worker(asked: Asked, failed_before: frozenset[tuple[int, int]]) -> None:
     end_with_parent()
     os.environ["OMP_NUM_THREADS"] = "1"
     try:
-        Work(asked).do()
+        Work(asked, failed_before).do()
     except (Stopped, KeyboardInterrupt):
         sys.exit(RESUMABLE)
     except (UserError, OSError) as problem:

@@ -21,9 +21,11 @@ from nearfar.sweeps.table import Row, Sweep, best_of, row_of
 class Work:
     """What there is to do, and doing it: the same in every process that shares the folder."""
 
-    def __init__(self, asked: Asked) -> None:
+    def __init__(self, asked: Asked, failed_before: frozenset[tuple[int, int]] | None = None) -> None:
         self.asked, self.objective = asked, asked.objective()
         self.storage = Storage(asked.out)
+        # not by the clock: that of a file system may be another machine's, and any clock may jump
+        self.failed_before = self.storage.failed() if failed_before is None else failed_before
         self.metric = self.objective.metric
         self._cells: dict[str, Cell] = {}
         self._left_at_first: int | None = None
@@ -86,7 +88,7 @@ class Work:
         if outcome is None:
             return False
         if outcome.state == FAILED:
-            return outcome.written >= self.asked.began - 1
+            return outcome.file not in self.failed_before
         return self.metric in outcome.values or (pruned and outcome.state == PRUNED)
 
     def do(self) -> None:
@@ -136,7 +138,7 @@ class Work:
         left = self.left()
         if self._left_at_first is None:
             self._left_at_first = left + 1
-        pace = (time.time() - self.asked.began) / max(1, self._left_at_first - left)
+        pace = (time.monotonic() - self.asked.began) / max(1, self._left_at_first - left)
         said = f"{total - left} of {total} {'trials' if search else 'cells'}"
         return f"{said}, about {_duration(pace * left)} left" if left else said
 

@@ -23,6 +23,7 @@ from nearfar.run import checkpoints
 from nearfar.run.folder import RunFolder
 from nearfar.schedules import Progress
 from nearfar.sharding import gathered
+from nearfar.train.limits import Pace
 from nearfar.train.logs import Display, Log, Silence
 from nearfar.train.monitors import Diverged, readings
 from nearfar.train.rows import finite, held_out_line, held_out_row, train_row
@@ -94,6 +95,7 @@ class Loop:
         self.display, self.log, self.looks = display, log, looks
         self.clock = Clock(trainer)
         self.saving = Saving()
+        self.pace, self.begun = Pace(), time.perf_counter()
         self.overdue = False  # a checkpoint that could not be written is tried again after the next step
 
     def begin(self) -> None:
@@ -110,7 +112,11 @@ class Loop:
         taken = trainer.train_step(batch)
         self.watch(taken)
         if is_due(trainer, self.settings.probe_every) or self.last:
+            begun = time.perf_counter()
             self.clock.pause(self.measure)
+            now = time.perf_counter()
+            if warning := self.pace.observe(now - begun, now - self.begun):
+                self.display.say(warning)  # of this machine, not of the run: it is not logged
         self.save_when_due(batch, taken, trainer.ranks.agreed(requests.reason()))
 
     @property

@@ -33,7 +33,7 @@ def choose_chunk(trainer: Trainer, few: Batch, before: int | None = None) -> tup
     count = settings.batch_size // trainer.ranks.world
     if settings.encode_chunk is not None or before is not None or len(few.index) < MEASURED:
         return settings.encode_chunk or before, None
-    pixels = _bytes(tree_leaves(few.views)) * count // len(few.index)
+    pixels = size_of(tree_leaves(few.views)) * count // len(few.index)
     room = _room(trainer, pixels)
     if room is None or (settings.memory is None and room > AT_MOST * pixels):
         return None, None
@@ -63,7 +63,7 @@ def _sentence(trainer: Trainer, fits: int, count: int, needed: int, room: int) -
 def _room(trainer: Trainer, pixels: int) -> int | None:
     """Bytes that encoding may take; None where nobody can tell. Batches made ahead and an optimiser's state are still to come."""
     settings = trainer.settings
-    weights = _bytes([own_part(w) for w in trainer.method.parameters() if w.requires_grad])
+    weights = size_of([own_part(w) for w in trainer.method.parameters() if w.requires_grad])
     to_come = STATES * weights + (settings.workers + 3) * pixels
     if settings.memory is None:
         free = memory_free(trainer.device)
@@ -111,5 +111,5 @@ def bytes_per_instance(trainer: Trainer, few: Batch) -> int:
     return max(1, (more - less) // (MEASURED - LESS))
 
 
-def _bytes(tensors: list[Tensor]) -> int:
+def size_of(tensors: list[Tensor]) -> int:
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors)

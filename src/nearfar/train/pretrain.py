@@ -35,6 +35,7 @@ from nearfar.settings import MAY_CHANGE, Settings
 from nearfar.sharding import is_sharded
 from nearfar.train.defaults import resolve_here
 from nearfar.train.init import start_from
+from nearfar.train.limits import check_disk, needs
 from nearfar.train.logs import Display
 from nearfar.train.loop import Looks, train
 from nearfar.train.memory import MEASURED, choose_chunk
@@ -132,14 +133,17 @@ def run_pretraining(
         ready = make_ready(settings, located, folder, restored, allow_change, objects, ranks, watch)
         notes = notes_of(ready.everything, ready.aside, len(ready.images), settings.batch_size)
         if ranks.first:
+            check_disk(ready.trainer, out)
             write_down(settings, folder, ready, notes)
         keep_freed_memory()
-        trainer = ready.trainer
+        trainer, told = ready.trainer, not quiet
         quiet = quiet or not ranks.first
         display = Display(trainer.steps, trainer.step, settings.epochs, ready.images.unit, quiet)
         announce(display, settings, notes, trainer)
         for sentence in filter(None, (said, *ready.remarks)):
             display.say(sentence)
+        if told:  # measured by all ranks, which encode together
+            display.say(needs(trainer, ready.stream.few(MEASURED), out).sentence(settings.keep))
         with torch.random.fork_rng(devices=[]):
             if restored is None:
                 prime(trainer, ready.images, ready.known)

@@ -1,6 +1,6 @@
-"""Luminance and colour apart: CIELAB under D65, what CMC shows to its two networks.
+"""Luminance and colour apart: CIELAB under D65, what CMC shows to its networks.
 
-    L   how bright, one channel      ab   which colour, two channels
+    L   how bright, one channel      ab   which colour, two channels, or a (green to red) and b (blue to yellow) apart
 
 Scaled so that photographs have values of about one: L is centred at its middle grey and divided by 25, a and b by 20.
 """
@@ -12,7 +12,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 Colours = Literal["rgb", "lab"]
-LAB_CHANNELS = (1, 2)  # of the first view and the second
+LAB_CHANNELS = {2: (1, 2), 3: (1, 1, 1)}  # by how many views there are, those of each
 MIDDLE, L_SCALE, AB_SCALE = 50.0, 25.0, 20.0
 COLOUR_LIGHTNESS = 65.0  # at which ab alone is shown to people
 
@@ -38,7 +38,7 @@ def lab(rgb: Image) -> Image:
 
 
 def rgb(scaled: Image) -> Image:
-    """The inverse of `lab`, cut to [0, 1]; of L alone a grey picture, of ab alone its colours at one lightness."""
+    """The inverse of `lab`, cut to [0, 1]; of one channel alone a grey picture, of ab alone its colours at one lightness."""
     zero = torch.zeros_like(scaled[:, :1])
     if scaled.shape[1] == 1:
         scaled = torch.cat([scaled, zero, zero], dim=1)
@@ -53,7 +53,8 @@ def rgb(scaled: Image) -> Image:
     return torch.where(linear <= 0.0031308, 12.92 * linear, curved).clamp(0, 1)
 
 
-def split(whole: Image) -> tuple[Image, Image]:
-    """What CMC's two networks see of scaled L, a, b."""
-    first, second = whole.split(LAB_CHANNELS, dim=1)
-    return first.contiguous(), second.contiguous(memory_format=torch.channels_last)
+def split(whole: Image, views: int = 2) -> tuple[Image, ...]:
+    """What CMC's networks see of scaled L, a, b, one for each view."""
+    parts = whole.split(LAB_CHANNELS[views], dim=1)
+    several = {True: torch.channels_last, False: torch.contiguous_format}
+    return tuple(part.contiguous(memory_format=several[part.shape[1] > 1]) for part in parts)

@@ -121,7 +121,7 @@ class Views:
 
     Immutable, and safe to call from several threads at once. Colour operations pass images without exactly three
     channels by; all others apply to any number of channels. `aligned`: all views draw as the first does, so that they
-    show the same crop. `colours="lab"`: the first view shows luminance alone, the second colour alone.
+    show the same crop. `colours="lab"`: the first view shows luminance alone, the second colour alone, or, of three views, the second and third a channel of it each.
     """
 
     def __init__(
@@ -137,9 +137,10 @@ class Views:
     ) -> None:
         if not pipelines:
             raise UserError("views is empty; give the settings of at least one view.")
-        if colours == "lab" and len(pipelines) != len(LAB_CHANNELS):
+        if colours == "lab" and len(pipelines) not in LAB_CHANNELS:
             raise UserError(
-                f"views.colours is lab with {len(pipelines)} views; it shows luminance and colour in 2."
+                f"views.colours is lab with {len(pipelines)} views; it has three channels and shows luminance and colour in 2 or "
+                "each channel in one of 3."
             )
         also = [each.name for augment in pipelines for each in augment.also]
         if colours == "lab" and also:
@@ -173,7 +174,7 @@ class Views:
                 shown[view] = self._renderer.changed(shown[view], each, numbers)
         if self._renderer.colours == "rgb":
             return tuple(shown)
-        return split(shown[0])[0], split(shown[1])[1]
+        return tuple(split(whole, len(shown))[view] for view, whole in enumerate(shown))
 
     def unnormalise(self, view: Image) -> UInt8[np.ndarray, "image size size channel"]:
         """A view as bytes for people to look at."""
@@ -203,7 +204,7 @@ class Plain:
 
     def as_views(self, shown: Image, count: int) -> tuple[Image, ...]:
         """A plain view as the training views would show it: what a source is primed with."""
-        return (shown,) * count if self._renderer.colours == "rgb" else split(shown)[:count]
+        return (shown,) * count if self._renderer.colours == "rgb" else split(shown, max(count, 2))[:count]
 
     def __call__(
         self,

@@ -1,0 +1,124 @@
+"""What a run says of its machine before it begins, and that it is so: memory, disk for checkpoints, time of probes."""
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from nearfar.cli import main
+from nearfar.data import open_data
+from nearfar.errors import UserError
+from nearfar.resolve import resolve
+from nearfar.run import checkpoints
+from nearfar.settings import memory_bytes, read_words, seconds
+from nearfar.train.limits import Pace, checkpoint_size, needs
+from nearfar.train.prepare import described, prepare
+from nearfar.train.pretrain import pretrain
+from nearfar.train.trainer import Trainer
+
+SMALL = ["backbone=resnet8-w16", "epochs=1", "workers=0", "held_out=0", "probe_every=0", "precision=fp32"]
+
+
+def digits() -> Any:
+    return open_data("digits").subset(np.arange(320))
+
+
+def begun(recipe: str, *words: str) -> tuple[Trainer, Any]:
+    settings = resolve(recipe, "digits", read_words([*SMALL, *words]))
+    known = described(digits(), settings, None, False)
+    return prepare(settings, digits(), known, torch.device("cpu"), torch.float32)
+
+
+@pytest.mark.parametrize(
+    ("recipe", "optimizer"), [("moco", "adamw"), ("instdisc", "lars"), ("simclr", "sgd")]
+)
+def test_a_checkpoint_is_no_larger_than_was_said(recipe: str, optimizer: str, tmp_path: Path) -> None:
+    words = ["batch_size=64", f"optimizer={optimizer}", *(["negatives.size=512"] if recipe == "moco" else [])]
+    said = checkpoint_size(begun(recipe, *words)[0])
+    run = pretrain(recipe, digits(), tmp_path, quiet=True, config=read_words([*SMALL, *words]))
+    tensors = checkpoints.load(run.checkpoint)[0].values()
+    held = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+    assert held <= said <= 3 * held
+    if optimizer == "adamw":  # whose two moments the estimate counts: the rest are its counts of steps
+        assert said == pytest.approx(held, rel=0.01)
+
+
+def test_memory_grows_with_what_is_encoded_at_once() -> None:
+    """Activations are in proportion to the instances of a pass: a chunk of half the batch takes half of them."""
+    trainer, stream = begun("simclr", "batch_size=128")
+    few = stream.few(4)
+    whole = needs(trainer, few, Path())
+    trainer.method.encoding = type(trainer.method.encoding)(chunk=64)
+    half = needs(trainer, few, Path())
+    trainer.method.encoding = type(trainer.method.encoding)(chunk=1)
+    one = needs(trainer, few, Path())
+    # the process itself holds a few pages more or less from one question to the next
+    assert (half.memory - one.memory) / (whole.memory - one.memory) == pytest.approx(63 / 127, abs=0.05)
+    assert whole.disk_free == pytest.approx(shutil.disk_usage(".").free, rel=0.2)
+
+
+PEAK = """
+import resource, sys
+import nearfar as nf
+from nearfar.data import open_data
+import numpy as np
+words = dict(backbone="resnet8-w16", epochs=1, workers=0, held_out=0, probe_every=0, precision="fp32", batch_size=1024, image_size=32)
+nf.pretrain("simclr", open_data("digits").subset(np.arange(1024)), sys.argv[1], **words)
+print(1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="ru_maxrss counts in KiB on Linux")
+def test_the_memory_that_is_said_is_about_what_is_taken(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", PEAK, str(tmp_path)], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    (line,) = [line for line in done.stderr.splitlines() if "of memory" in line]
+    said = memory_bytes(line.removeprefix("about ").split(" of memory")[0])
+    taken = int(done.stdout.splitlines()[-1])
+    assert 0.5 < said / taken < 2, (line, taken)
+
+
+def test_a_disk_without_room_for_one_checkpoint_is_refused_before_the_first_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    usage = shutil.disk_usage(tmp_path)
+    monkeypatch.setattr(shutil, "disk_usage", lambda place: usage._replace(free=1000))
+    words = ["pretrain", "simclr", "digits", "--out", str(tmp_path / "run"), "batch_size=256", *SMALL]
+    assert main(words) == 2
+    said = capsys.readouterr().err
+    assert "a checkpoint takes at least 1." in said
+    assert "1 KB are free on its disk" in said
+    assert not (tmp_path / "run" / "config.yaml").exists()
+
+
+def test_probes_that_take_most_of_the_time_are_told_of_once() -> None:
+    pace = Pace()
+    assert [pace.observe(30.0, 40.0 * (n + 1)) is not None for n in range(5)] == [
+        False,
+        False,
+        True,
+        False,
+        False,
+    ]
+    quick, rare = Pace(), Pace()
+    assert not any(quick.observe(1.0, 2.0 * (n + 1)) for n in range(20))
+    assert not any(rare.observe(100.0, 1000.0 * (n + 1)) for n in range(9))
+    again = Pace()
+    for n in range(2):
+        again.observe(40.0, 50.0 * (n + 1))
+    assert again.observe(40.0, 150.0) == (
+        "probes take 40 s each, 80 % of the time; probe_every is in epochs: raise it, or set probe_every=0 for none"
+    )
+
+
+@pytest.mark.parametrize("read", [seconds, memory_bytes])
+def test_numbers_beyond_all_machines_get_a_sentence(read: Any) -> None:
+    with pytest.raises(UserError, match="expected a number of"):
+        read("9" * 400)
