@@ -15,6 +15,7 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 from torch.overrides import TorchFunctionMode
 
 
@@ -55,6 +56,7 @@ def _batch_norm(
             unbiased = variance * (count / max(count - 1, 1))
             running_mean.lerp_(mean.to(running_mean.dtype), momentum)
             running_var.lerp_(unbiased.to(running_var.dtype), momentum)
+    weight, bias = (None if learnt is None else learnt.to(mean.dtype) for learnt in (weight, bias))
     return _Normalised.apply(x, weight, bias, mean, variance, count, eps)
 
 
@@ -102,13 +104,11 @@ class _Normalised(torch.autograd.Function):
         return torch.native_batch_norm(x, weight, bias, mean, variance, False, 0.0, eps)[0]
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, above: Tensor) -> tuple[Tensor | None, ...]:
         x, weight, mean, variance = ctx.saved_tensors
         scale = weight if weight is not None else torch.ones_like(mean)
-        # sum of above (x - mean) / deviation, sum of above
-        _, to_scale, to_bias = torch.ops.aten.native_batch_norm_backward(
-            above, x, scale, mean, variance, None, None, False, ctx.eps, [False, True, True]
-        )
+        to_scale, to_bias = _sums(above, x, scale, mean, variance, ctx.eps)
         both = torch.cat([to_scale, to_bias]).to(mean.dtype)
         dist.all_reduce(both)
         of_scale, of_bias = (both / ctx.count).chunk(2)
@@ -118,6 +118,20 @@ class _Normalised(torch.autograd.Function):
         to_x = _combined(above, steep, x, slope, -steep * of_bias - slope * mean)
         learnt = (to_scale if weight is not None else None, to_bias if ctx.shifted else None)
         return to_x, *learnt, None, None, None, None
+
+
+def _sums(
+    above: Tensor, x: Tensor, scale: Tensor, mean: Tensor, variance: Tensor, eps: float
+) -> tuple[Tensor, Tensor]:
+    """For each channel the sum of above (x - mean) / deviation, and that of above."""
+    if not x.numel():  # a rank without rows, which the kernel divides by
+        return torch.zeros_like(mean), torch.zeros_like(mean)
+    # the last two are read in training mode alone, but CUDA's kernel wants them to be there
+    statistics = (mean, variance, mean, (variance + eps).rsqrt())
+    _, to_scale, to_bias = torch.ops.aten.native_batch_norm_backward(
+        above, x, scale, *statistics, False, eps, [False, True, True]
+    )
+    return to_scale, to_bias
 
 
 BLOCK = 2**16  # numbers: a block of each operand stays in a core's cache between one operation and the next

@@ -47,7 +47,14 @@ class Joinable(dict[str, Maker]):
         return self._joined({each: self[each] for each in names})
 
     def _joined(self, makers: Mapping[str, Maker]) -> Maker:
-        def make(**settings: Any) -> Any:
+        parameters = self._parameters(makers)
+        usual = {
+            p.name: p.default for p in parameters if p.default is not p.empty
+        }  # shared ones: the first's
+
+        def make(**given: Any) -> Any:
+            settings = {**defaults, **given}
+
             def own(maker: Maker) -> dict[str, Any]:
                 return {key: settings[key] for key in inspect.signature(maker).parameters if key in settings}
 
@@ -58,7 +65,7 @@ class Joinable(dict[str, Maker]):
             return next((said for ask in asked if ask and (said := ask(choices, parts))), None)
 
         known: Any = make
-        known.__signature__ = inspect.Signature(self._parameters(makers))
+        known.__signature__ = inspect.Signature(parameters)
         known.conflict = conflict
         known.equation = self.between.join(getattr(maker, "equation", "") for maker in makers.values())
         known.remarks = tuple(remark for maker in makers.values() for remark in getattr(maker, "remarks", ()))

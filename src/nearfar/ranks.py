@@ -24,6 +24,7 @@ import torch
 import torch.distributed as dist
 from jaxtyping import Float, Int
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 
 from nearfar.errors import UserError
 
@@ -105,6 +106,7 @@ class _Gather(torch.autograd.Function):
         return layout._one_after_the_other(rows)
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, above: Tensor) -> tuple[Tensor, None]:
         layout, summed = ctx.layout, above.contiguous()
         if summed is above:  # somebody else may still read it
@@ -295,25 +297,27 @@ def _start(rank: int, world: int) -> None:
 def leave() -> None:
     """Ends the process group, if there is one that `join` made."""
     global _store
-    _until_heard()
     if _store is not None and dist.is_initialized():
-        dist.destroy_process_group()
+        dist.destroy_process_group()  # whoever waits for this rank in an exchange hears of it by that
+    _until_heard()
     _store = None
 
 
-def speaks() -> bool:
-    """Whether this rank tells the user what went wrong: rank 0 does, and another one only where rank 0 has nothing to say."""
+def spoken(code: int) -> int | None:
+    """None if this rank tells the user what went wrong: rank 0 does, and another one only where rank 0 has nothing to say. Else the exit
+    code of rank 0, which is that of all."""
+    first = launched()[0] == 0
     if _store is None:
-        return launched()[0] == 0
-    if launched()[0] == 0:
-        _store.set(_SAID, "1")
-        return True
+        return None if first else code
+    if first:
+        _store.set(_SAID, str(code))
+        return None
     try:
         _store.wait([_SAID], _SOON)
         _store.add(_HEARD, 1)
+        return int(_store.get(_SAID))
     except (RuntimeError, dist.DistError):
-        return True
-    return False
+        return None
 
 
 def _until_heard() -> None:

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from nearfar.errors import UserError
 from nearfar.ranks import Ranks
 
 _LISTS = (nn.Sequential, nn.ModuleList)
@@ -24,12 +25,38 @@ def shard(encoders: nn.Module, ranks: Ranks, device: torch.device) -> None:
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
 
+    _check(encoders)
     ranks.copy_first(list(encoders.state_dict().values()))
     mesh = init_device_mesh(device.type, (ranks.world,))
     encoders.to(memory_format=torch.contiguous_format)  # FSDP2 takes no other
     for child in encoders.children():
         for unit in list(units(child)):
             fully_shard(unit, mesh=mesh, reshard_after_forward=True)
+
+
+def _check(encoders: nn.Module) -> None:
+    """Refuses weights that FSDP2 would train as others, or not at all."""
+    names: dict[int, str] = {}
+    for name, weight in encoders.named_parameters(remove_duplicate=False):
+        if weight.ndim == 0:
+            raise UserError(
+                f"sharding was fsdp, which takes no weight that is one number, and {name} is; use sharding=none"
+            )
+        if id(weight) in names:
+            raise UserError(
+                f"sharding was fsdp, and {names[id(weight)]} and {name} are one weight, of which it would make two; use sharding=none"
+            )
+        names[id(weight)] = name
+
+
+def explained(problem: RuntimeError) -> UserError | None:
+    """The sentence for a network that reads a weight of a part without calling the part, so that it was not gathered."""
+    if "DTensor" not in str(problem):
+        return None
+    return UserError(
+        "sharding was fsdp, and the network uses weights of a part of it without calling that part, so that they are not gathered; use "
+        "sharding=none, or call the part"
+    )
 
 
 def units(module: nn.Module, listed: bool = False) -> Iterator[nn.Module]:

@@ -22,6 +22,7 @@ def test_a_sum_is_the_sum_and_one_alpha_is_for_all() -> None:
     expected = nf.AlphaCPC(0.3)(scores()) + nf.MultiLabelCPC(0.3)(scores())
     torch.testing.assert_close(both(scores()), expected)
     assert list(settable(PARTS["alpha-cpc+ml-cpc"])) == ["alpha"]
+    assert {part.alpha for part in PARTS["alpha-cpc+ml-cpc"]().parts} == {nf.AlphaCPC().alpha}  # the first's
     assert list(settable(PARTS["triplet+tuple"])) == [*settable(nf.Triplet)]
 
 

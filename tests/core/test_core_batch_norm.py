@@ -70,3 +70,29 @@ def test_half_precision_keeps_its_kind(one_rank: None) -> None:
     for ours, theirs in zip(normed(x, above, weights, True), normed(x, above, weights, False), strict=True):
         assert ours.dtype is theirs.dtype
         torch.testing.assert_close(ours.float(), theirs.float(), rtol=2**-5, atol=2**-5)
+
+
+def test_weights_of_half_precision_are_taken_too(one_rank: None) -> None:
+    draw = torch.Generator().manual_seed(3)
+    x, above = (torch.randn(8, 16, 4, 4, generator=draw).bfloat16() for _ in range(2))
+    half = torch.ones(16).bfloat16(), torch.zeros(16).bfloat16()
+    found = normed(x, above, half, True)
+    expected = normed(x, above, (torch.ones(16), torch.zeros(16)), True)
+    assert found[2].dtype is torch.bfloat16  # the gradient of a weight is of its kind
+    torch.testing.assert_close(found[0], expected[0])
+
+
+def test_a_rank_without_rows_adds_nothing() -> None:
+    nobody, one = torch.zeros(0, 3, 2, 2), torch.ones(3)
+    assert [sums.tolist() for sums in batch_norm._sums(nobody, nobody, one, one, one, 1e-5)] == [
+        [0.0] * 3
+    ] * 2
+
+
+def test_a_second_derivative_is_refused(one_rank: None) -> None:
+    x = torch.randn(4, 3, requires_grad=True)
+    with synchronised(True):
+        out = F.batch_norm(x, None, None, training=True)
+    (gradient,) = torch.autograd.grad(out.square().sum(), x, create_graph=True)
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        gradient.sum().backward()

@@ -27,6 +27,7 @@ from nearfar.encoding import Encoding, Statistics
 from nearfar.evaluate.knn import ranked_classes
 from nearfar.ranks import ALONE, join, launched, leave
 from nearfar.run import checkpoints
+from nearfar.train import memory
 from nearfar.train.equality import CASES, compare, make_data, start
 from nearfar.types import Batch
 
@@ -135,8 +136,9 @@ def test_the_number_of_processes_may_change_and_bad_input_is_told_once(data: Pat
         words(data, sharded, "sharding=fsdp", "probe_every=1", "held_out=0.2", "clip=1"),
         words(data, tmp_path / "bad", "batch_size=15"),
         words(data, tmp_path / "bad", "bound=nothing"),
+        words(data, data / "below-a-file"),  # which rank 0 alone would write
     )
-    assert codes == [[75, 0, 2, 2], [75, 0, 2, 2]]
+    assert codes == [[75, 0, 2, 2, 2], [75, 0, 2, 2, 2]]
     assert "by 2 processes" in said[0]
     assert "stopped by max_time" in said[0]
     assert "with 2 ranks it must be a multiple of 2" in said[0]
@@ -149,6 +151,20 @@ def test_the_number_of_processes_may_change_and_bad_input_is_told_once(data: Pat
     assert ours.keys() == theirs.keys()
     for name, tensor in ours.items():
         assert torch.allclose(tensor, theirs[name], rtol=1e-4, atol=1e-4), name
+
+
+def with_own_memory(rank: int, port: int, folder: str, command: Sequence[str]) -> None:
+    """As one of two ranks, on a machine with much memory or with little."""
+    memory.memory_available = lambda: (64 << 30, 6 << 20)[rank]
+    run_as_rank(rank, 2, [port], [command], folder)
+
+
+def test_ranks_with_other_memory_encode_in_the_same_parts(data: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    start(2, with_own_memory, free_port(), str(tmp_path), words(data, out, "epochs=1"))
+    assert [json.loads((tmp_path / f"codes-{rank}").read_text()) for rank in range(2)] == [[0], [0]]
+    assert "of a batch's 8 instances are encoded at a time" in (tmp_path / "said-0").read_text()
+    assert rows(out)[-1]["step"] == 3
 
 
 def share_neighbours(rank: int, port: int, folder: str) -> None:

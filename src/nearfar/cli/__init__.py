@@ -164,10 +164,11 @@ def _say(sentence: str, code: int) -> int:
         half = LONGEST_SENTENCE // 2
         sentence = f"{sentence[:half]} … {sentence[-half:]}"
     if _launched_with_others():
-        from nearfar.ranks import speaks
+        from nearfar.ranks import spoken
 
-        if not speaks():
-            return code
+        already = spoken(code)
+        if already is not None:
+            return already
     print(f"nearfar: {sentence}", file=sys.stderr)
     return code
 

@@ -196,6 +196,7 @@ class Modality(ABC):
     columns: ClassVar[tuple[str, ...]] = ()  # of Parquet files, any of which holds the encoded instances
     key: ClassVar[str] = ""  # of the array in an .npz file
     axes: ClassVar[tuple[int, ...]] = ()  # numbers of axes of a bare array that is of this modality
+    one_shape: ClassVar[bool] = True  # views of every batch have the same shape
     sized: ClassVar[bool] = False  # whether image_size means something
     unscanned: ClassVar[Sequence[int] | None] = (
         None  # facts of one not decoded yet, where a set can be opened without decoding

@@ -127,6 +127,7 @@ class GraphModality(Modality):
     networks: ClassVar[tuple[str, ...]] = tuple(GRAPH_NETWORKS)
     default_network = "gin"
     smallest_network = "gin-small"
+    one_shape = False  # a batch is as wide as its largest graph
     baseline_titles: ClassVar[Mapping[str, str]] = {"labels": "how often each node label occurs"}
 
     def claims(self, spec: str) -> bool:

@@ -29,16 +29,25 @@ SPARE = 0.8  # of what is free when nobody set `memory`
 def choose_chunk(trainer: Trainer, few: Batch, before: int | None = None) -> tuple[int | None, str | None]:
     """How many instances are encoded at a time (None: all), and a sentence if nobody asked for that. `few` instances are tried. A run
     that was begun keeps what was chosen for it (`before`)."""
-    settings = trainer.settings
-    count = settings.batch_size // trainer.ranks.world
-    if settings.encode_chunk is not None or before is not None or len(few.index) < MEASURED:
-        return settings.encode_chunk or before, None
-    pixels = size_of(tree_leaves(few.views)) * count // len(few.index)
-    room = _room(trainer, pixels)
+    settings, ranks = trainer.settings, trainer.ranks
+    count = settings.batch_size // ranks.world
+    if settings.memory is not None and settings.encode_chunk is not None:
+        raise UserError(
+            f"memory was {in_units(settings.memory)} with encode_chunk={settings.encode_chunk}; give one of them: memory chooses encode_chunk"
+        )
+    if settings.encode_chunk is not None or before is not None:
+        return _with_statistics(trainer, settings.encode_chunk or before, count), None
+    if len(few.index) < MEASURED:
+        said = f"memory has no effect on {count} instances, which are encoded at once"
+        return None, None if settings.memory is None else said
+    # ranks decide together: one has less memory than another, or larger instances
+    pixels = max(ranks.each(size_of(tree_leaves(few.views)) * count // len(few.index)))
+    rooms = [room for room in ranks.each(_room(trainer, pixels)) if room is not None]
+    room = min(rooms, default=None)
     if room is None or (settings.memory is None and room > AT_MOST * pixels):
         return None, None
-    each = ceil(WORKSPACE * bytes_per_instance(trainer, few))
-    fits = int(trainer.ranks.told(room)) // max(1, each)
+    each = max(ranks.each(ceil(WORKSPACE * bytes_per_instance(trainer, few))))
+    fits = room // max(1, each)
     if fits >= count:
         return None, None
     if fits < 1:
@@ -46,7 +55,19 @@ def choose_chunk(trainer: Trainer, few: Batch, before: int | None = None) -> tup
             f"memory was {in_units(settings.memory or 0)}; without encoding anything the run needs {in_units((settings.memory or 0) - room)}, "
             f"and an instance {in_units(each)} more; raise memory, or lower batch_size or workers"
         )
-    return fits, _sentence(trainer, fits, count, each * count, room)
+    return _with_statistics(trainer, fits, count), _sentence(trainer, fits, count, each * count, room)
+
+
+def _with_statistics(trainer: Trainer, chunk: int | None, count: int) -> int | None:
+    """The size of parts, if each has batch statistics: a row alone has none."""
+    if chunk is None or trainer.ranks.several or not uses_batch_statistics(trainer.method.encoders):
+        return chunk
+    if count // ceil(count / chunk) < 2 <= count:
+        raise UserError(
+            f"encode_chunk was {chunk} for {count} instances, so that one would be encoded alone, and batch norm needs several; raise "
+            "encode_chunk or memory"
+        )
+    return chunk
 
 
 def _sentence(trainer: Trainer, fits: int, count: int, needed: int, room: int) -> str:

@@ -77,6 +77,11 @@ def prepare(
             "batch_norm was shuffled, which is for keys of a network of their own (encoders=momentum, as in moco and byol); "
             "use synchronised, or per-rank"
         )
+    if settings.batch_norm == "shuffled" and not settings.modality.one_shape:
+        raise UserError(
+            f"batch_norm was shuffled, which exchanges views between ranks, and those of {settings.modality.holds} are as large as the largest "
+            "of a batch; use synchronised, or per-rank"
+        )
     method.encoding = Encoding(ranks, settings.batch_norm, settings.encode_chunk)
     for part in method.modules():
         if isinstance(part, Grouping):

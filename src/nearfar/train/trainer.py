@@ -178,8 +178,16 @@ class Trainer:
         ranks, also where their arithmetic is not."""
         seed_step(self.settings.seed, progress.step)
         self.method.train()
-        with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self.precision is torch.bfloat16):
-            outcome = self.method(batch, progress)
+        try:
+            with torch.autocast(
+                self.device.type, dtype=torch.bfloat16, enabled=self.precision is torch.bfloat16
+            ):
+                outcome = self.method(batch, progress)
+        except RuntimeError as problem:
+            sentence = sharding.explained(problem) if self.sharded else None
+            if sentence is None:
+                raise
+            raise sentence from None
         self.optimizer.zero_grad(set_to_none=True)
         outcome.loss.backward()
         loss = outcome.loss.detach().clone()

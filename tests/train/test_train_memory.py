@@ -1,0 +1,77 @@
+"""`memory=` and `encode_chunk=`: parts of a batch are chosen for what a process may take, and what makes no sense is refused."""
+
+from math import ceil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import nearfar as nf
+from nearfar.data import open_data
+from nearfar.errors import UserError
+from nearfar.machine import memory_held
+from nearfar.resolve import resolve
+from nearfar.train.memory import (
+    MEASURED,
+    WORKSPACE,
+    _room,
+    bytes_per_instance,
+    choose_chunk,
+    size_of,
+)
+from nearfar.train.prepare import described, prepare
+from nearfar.train.trainer import Trainer
+from nearfar.types import Batch
+
+IMAGES = np.random.default_rng(0).integers(0, 256, (40, 32, 32, 3), dtype=np.uint8)
+
+
+def made(**settings: Any) -> tuple[Trainer, Batch]:
+    data = open_data(IMAGES)
+    told = resolve(
+        "simclr",
+        "noise",
+        {"backbone": "resnet8-w16", "batch_size": 20, "epochs": 1, "workers": 0, **settings},
+    )
+    known = described(data, told, None, False)
+    trainer, stream = prepare(told, data, known, torch.device("cpu"), torch.float32)
+    return trainer, stream.few(MEASURED)
+
+
+def chosen(**settings: Any) -> tuple[int | None, str | None]:
+    return choose_chunk(*made(**settings))
+
+
+def test_parts_are_as_large_as_what_is_left_holds() -> None:
+    """Beyond what the process has and what is still to come, room for so many and a half instances is room for so many."""
+    trainer, few = made()
+    each = ceil(WORKSPACE * bytes_per_instance(trainer, few))
+    pixels = size_of(list(few.views)) * 20 // len(few.index)
+    for fits in (12, 5):
+        trainer.settings = trainer.settings.model_copy(update={"memory": memory_held()})
+        to_come = -(_room(trainer, pixels) or 0)
+        room = to_come + fits * each + each // 2
+        trainer.settings = trainer.settings.model_copy(update={"memory": memory_held() + room})
+        size, said = choose_chunk(trainer, few)
+        assert size == fits
+        assert f"encode_chunk={fits}: {fits} of a batch's 20 instances are encoded at a time" in str(said)
+    assert chosen(memory=2**40) == (None, None)
+    with pytest.raises(UserError, match="without encoding anything the run needs"):
+        chosen(memory=1000)
+
+
+def test_one_of_the_two_decides() -> None:
+    assert chosen(encode_chunk=5) == (5, None)
+    with pytest.raises(UserError, match="with encode_chunk=5; give one of them"):
+        chosen(encode_chunk=5, memory=2**33)
+    assert "memory has no effect on 2 instances" in str(chosen(memory=2**33, batch_size=2)[1])
+
+
+def test_a_row_alone_has_no_batch_statistics(tmp_path: Path) -> None:
+    for chunk, batch in ((1, 20), (2, 3)):
+        with pytest.raises(UserError, match=f"encode_chunk was {chunk} for {batch} instances"):
+            chosen(encode_chunk=chunk, batch_size=batch)
+    with pytest.raises(UserError, match="batch norm needs several"):
+        nf.pretrain("moco", IMAGES, out=tmp_path / "run", epochs=1, batch_size=20, encode_chunk=1, quiet=True)
