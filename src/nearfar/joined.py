@@ -48,9 +48,8 @@ class Joinable(dict[str, Maker]):
 
     def _joined(self, makers: Mapping[str, Maker]) -> Maker:
         parameters = self._parameters(makers)
-        usual = {
-            p.name: p.default for p in parameters if p.default is not p.empty
-        }  # shared ones: the first's
+        # what several share has the default of the first
+        defaults = {p.name: p.default for p in parameters if p.default is not p.empty}
 
         def make(**given: Any) -> Any:
             settings = {**defaults, **given}
