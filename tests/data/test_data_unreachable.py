@@ -1,7 +1,11 @@
 """Stores that fail to give bytes: a run does not change by it, and nothing that was not read is called bad."""
 
 import csv
+import re
+import threading
 from collections.abc import Callable, Iterator
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +18,7 @@ from nearfar.cli import main
 from nearfar.data import open_data, pack
 from nearfar.data import tries as tries_module
 from nearfar.errors import Stopped, UserError
-from tests.data.test_data_packed import COUNT, as_parquet, everything, pictures
+from tests.data.test_data_packed import COUNT, as_folder, as_parquet, as_tar, content, everything, pictures
 
 
 class NoAnswer(Exception):
@@ -131,3 +135,85 @@ def test_a_local_file_that_vanishes_is_not_called_damaged(tmp_path: Path) -> Non
     with pytest.raises(UserError, match="No such file"):
         everything(data)
     assert (tmp_path / "bad.csv").read_text() == "path,reason\n"
+
+
+class Served(SimpleHTTPRequestHandler):
+    """Files of a folder, with or without an answer to range requests."""
+
+    ranges = True
+
+    def log_message(self, *words: Any) -> None:
+        pass
+
+    def send_head(self) -> Any:
+        path = Path(self.translate_path(self.path))
+        if not path.is_file():
+            return super().send_head()
+        size, asked = path.stat().st_size, re.match(r"bytes=(\d+)-(\d+)", self.headers.get("Range", ""))
+        first, last = (
+            (int(asked[1]), min(int(asked[2]), size - 1)) if asked and self.ranges else (0, size - 1)
+        )
+        self.send_response(206 if asked and self.ranges else 200)
+        if self.ranges:
+            self.send_header("Accept-Ranges", "bytes")
+            self.send_header("Content-Range", f"bytes {first}-{last}/{size}")
+        self.send_header("Content-Length", str(last + 1 - first))
+        self.end_headers()
+        file = path.open("rb")
+        file.seek(first)
+        return file
+
+    def copyfile(self, source: Any, outputfile: Any) -> None:
+        asked = re.match(r"bytes=(\d+)-(\d+)", self.headers.get("Range", "")) if self.ranges else None
+        outputfile.write(source.read(int(asked[2]) - int(asked[1]) + 1 if asked else -1))
+
+
+@pytest.fixture
+def http(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    pytest.importorskip("aiohttp")
+    monkeypatch.setenv("NEARFAR_CACHE_GB", "0")
+    monkeypatch.setattr(tries_module, "WAITS", (0.0,))
+    monkeypatch.setattr(Served, "ranges", True)
+    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Served, directory=str(tmp_path)))
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+def test_tars_and_parquet_elsewhere_are_those_that_are_here(tmp_path: Path, http: str) -> None:
+    tars, parquet = as_tar(tmp_path / "t", pictures()), as_parquet(tmp_path / "q", pictures())
+    here = content(pack(tars, tmp_path / "here", shuffle=False))
+    shards = {name: digest for name, digest in here.items() if name.startswith("shard")}
+    for place, url in enumerate([f"file://{tars}", f"{http}/t/"]):  # over http: the page that links to them
+        there = content(pack(url, tmp_path / f"there{place}", shuffle=False))
+        assert {name: there[name] for name in shards} == shards
+    single = open_data(str(pack(f"{http}/t/0.tar", tmp_path / "single", shuffle=False)))
+    np.testing.assert_array_equal(everything(single), pictures()[:45])
+    np.testing.assert_array_equal(everything(open_data(f"{http}/q/")), everything(open_data(parquet)))
+
+
+def test_sentences_about_what_cannot_be_read_elsewhere(
+    tmp_path: Path, http: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    as_parquet(tmp_path / "q", pictures())
+    as_tar(tmp_path / "t", pictures())
+    folder = as_folder(tmp_path / "s", pictures())
+    for url in (f"{http}/s/", f"file://{folder}"):
+        with pytest.raises(UserError, match=r"which is what can be read from elsewhere"):
+            pack(url, tmp_path / "p")
+    for asked in ("inf", "nan", "-1", "much"):
+        monkeypatch.setenv("NEARFAR_CACHE_GB", asked)
+        with pytest.raises(
+            UserError, match=f"NEARFAR_CACHE_GB was '{asked}'; expected a number of gigabytes"
+        ):
+            open_data(f"file://{tmp_path / 'q'}")
+    monkeypatch.setenv("NEARFAR_CACHE_GB", "0")
+    monkeypatch.setattr(Served, "ranges", False)
+    for name in ("q/0.parquet", "t/0.tar"):
+        with pytest.raises(
+            UserError, match=r"cannot be read in parts.*its server does not answer range requests"
+        ):
+            pack(f"{http}/{name}", tmp_path / "p")

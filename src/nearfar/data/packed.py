@@ -152,7 +152,7 @@ class Packed:
         """The index without its digests, if it is the one that was written."""
         held, promised = self.at(INDEX), self.manifest.index
         try:
-            data = held.bytes()
+            data = held.read_all()
             if hashlib.sha256(data).hexdigest() != promised.sha256:
                 raise UserError(f"data {self.root!r}: {INDEX} is not the one that was packed; pack it again.")
             Pages(lambda: pa.BufferReader(data), len(data), held.path).check(["path", "label"])
@@ -180,7 +180,7 @@ def read_manifest(file: At, root: str) -> Manifest:
     try:
         if file.size() > TEXT:
             raise ValueError("it is too long")
-        held = json.loads(file.bytes())
+        held = json.loads(file.read_all())
         if held["sha256"] != _seal(held["packed"]):
             raise ValueError("its checksum does not match")
         return Manifest(**held["packed"])

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from nearfar.atomic import replacing
-from nearfar.data.tries import Steady, Unreachable, reason, said_of, tried
+from nearfar.data.tries import NO_RANGES, Steady, Unreachable, reason, said_of, tried
 from nearfar.errors import UserError
 from nearfar.untrusted import check_regular
 
@@ -38,9 +38,27 @@ class At:
             return open(self.path, "rb")
         return Steady(self.path, lambda: self.system.open(self.path, "rb"))  # type: ignore[return-value]
 
-    def bytes(self) -> bytes:
+    def read_all(self) -> bytes:
         with self.open() as file:
             return file.read()
+
+    def part(self, start: int, size: int) -> bytes:
+        """So many bytes from `start` on, or as many as there are."""
+        if self.system is None:
+            with open(self.path, "rb") as file:
+                return os.pread(file.fileno(), size, start)
+        if not size:
+            return b""
+        end = start + size
+        try:
+            data: bytes = tried(self.path, lambda: self.system.cat_file(self.path, start=start, end=end))
+        except Exception as error:
+            if isinstance(error, UserError | Unreachable):
+                raise
+            raise UserError(f"{self.path!r} cannot be read: {said_of(error)}.") from error
+        if len(data) > size:
+            raise UserError(f"{self.path!r} cannot be read in parts: {NO_RANGES}")
+        return data
 
     def exists(self) -> bool:
         """Whether it is there and may be looked at; not whether that could be asked, which is `Unreachable`."""
@@ -93,7 +111,7 @@ def elsewhere(url: str) -> tuple[Any, str]:
     return system, path
 
 
-def listed(url: str, suffix: str) -> list[tuple[At, int]]:
+def listed(url: str, suffix: str | tuple[str, ...]) -> list[tuple[At, int]]:
     """The files of a remote folder, or the file itself, by name, with their sizes. A folder over http is its page of links."""
     system, root = elsewhere(url)
     at = At(root, system)

@@ -26,6 +26,8 @@ _FINAL = (
 _LATER = (408, 425, 429)  # of the answers that blame a request, those that may change
 _OF_NO_DISK = (None, errno.ENOENT, errno.EACCES, errno.EPERM, errno.EISDIR, errno.ENOTDIR, errno.EINVAL)
 
+NO_RANGES = "its server does not answer range requests; copy it here"
+
 
 class Unreachable(Stopped):
     """Bytes that could not be read in several tries; whether they are sound is not known."""
@@ -97,7 +99,7 @@ class Steady(io.BufferedIOBase):
             return tried(self._path, once)
         except (ValueError, NotImplementedError) as error:
             raise UserError(
-                f"{self._path!r} cannot be read in parts, which takes a server that answers range requests ({reason(error)}); copy it here"
+                f"{self._path!r} cannot be read in parts ({reason(error)}): {NO_RANGES}"
             ) from error
         except (OSError, ImportError) as error:
             raise UserError(f"{self._path!r} cannot be read: {said_of(error)}.") from error
