@@ -138,6 +138,28 @@ def test_too_many_bad_rows_stop_a_run_that_meets_them(tmp_path: Path) -> None:
         data.load(np.arange(COUNT))
 
 
+def test_the_count_of_bad_rows_goes_on_in_the_next_process(tmp_path: Path) -> None:
+    """Five of 90 are too many for a share of 0.05, whichever process meets them; and once they are mended they are none."""
+    listed = tmp_path / "bad.csv"
+    spec = as_parquet(tmp_path / "s", pictures(), bad=(4, 5, 37, 60, 80))
+    opened = lambda: open_data(spec, scan_bytes=0, quarantine=listed)
+    opened().load(np.arange(41))
+    later = opened()
+    asked = when_asked(later)
+    assert asked is not None
+    assert sorted(asked.bad) == [4, 5, 37]
+    with pytest.raises(UserError, match="5 of 90 instances cannot be used"):
+        later.load(np.arange(41, COUNT))
+    with pytest.raises(UserError, match="5 of 90 instances cannot be used"):
+        opened()
+    assert len(listed.read_text().splitlines()) == 6
+    as_parquet(tmp_path / "s", pictures())
+    asked = when_asked(opened())
+    assert asked is not None
+    assert not asked.bad
+    assert listed.read_text() == "path,reason\n"
+
+
 def test_the_scanned_and_the_packed_set_agree(tmp_path: Path) -> None:
     spec = as_parquet(tmp_path / "s", pictures(), bad=(3,))
     scanned, unscanned = open_data(spec), examined(open_data(spec, scan_bytes=0))

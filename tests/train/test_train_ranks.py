@@ -22,6 +22,7 @@ from PIL import Image
 from torch import nn
 
 from nearfar.cli import main
+from nearfar.data import pack
 from nearfar.encoders import Momentum
 from nearfar.encoding import Encoding, Statistics
 from nearfar.evaluate.knn import ranked_classes
@@ -30,6 +31,7 @@ from nearfar.run import checkpoints
 from nearfar.train import memory
 from nearfar.train.equality import CASES, compare, make_data, start
 from nearfar.types import Batch
+from tests.data.test_data_packed import pictures
 
 # in float64 rounding is 1e-16 of numbers up to some 10, in sums of some thousands, over a few steps
 ROUNDING = 1e-11
@@ -285,6 +287,39 @@ def test_evaluating_and_embedding_are_shared_and_give_what_one_process_gives(
     assert ours["train"]["samples"] + ours["test"]["samples"] == 199
     assert one.read_bytes() == two.read_bytes()
     assert (run / "evaluation.json").read_text() == (copy / "evaluation.json").read_text()
+
+
+def damaged_pack(folder: Path, damaged: Sequence[int]) -> Path:
+    """A packed folder with some of its rows changed."""
+    images = pictures()
+    packed = pack(images, folder, encoding="raw")
+    for file in packed.glob("shard-*"):
+        held = bytearray(file.read_bytes())
+        for row in damaged:
+            place = held.find(images[row].tobytes())
+            if place >= 0:
+                held[place] ^= 1
+        file.write_bytes(held)
+    return packed
+
+
+def test_what_is_unusable_is_judged_and_listed_by_all_ranks(tmp_path: Path) -> None:
+    """8 of 90 are more than a share of 0.07, which no rank meets alone."""
+    packed = damaged_pack(tmp_path / "p", range(3, 83, 10))
+    alone, strict, lenient = (tmp_path / name for name in ("alone", "strict", "lenient"))
+    asked = ("epochs=1", "batch_size=30", "held_out=0", "image_size=12", "--quiet")
+    assert main(words(packed, tmp_path / "refused", *asked, "max_bad_share=0.07")) == 2
+    assert main(words(packed, alone, *asked, "max_bad_share=0.1")) == 0
+    codes, said = by_two(
+        tmp_path,
+        words(packed, lenient, *asked, "max_bad_share=0.1"),
+        words(packed, strict, *asked, "max_bad_share=0.07"),
+    )
+    assert codes == [[0, 2], [0, 2]]
+    assert "of 90 instances cannot be used and the limit is a share of 0.07" in said[0]
+    listed = [sorted((run / "quarantine.csv").read_text().splitlines()) for run in (alone, lenient)]
+    assert listed[0] == listed[1]
+    assert len(listed[0]) == 9
 
 
 def torchrun(log: Path, command: Sequence[str]) -> subprocess.Popen[bytes]:

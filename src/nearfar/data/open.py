@@ -254,7 +254,11 @@ def _url(spec: str, columns: Columns) -> Located:
         return _packed(packed)
     found = listed(spec, ".parquet")
     if not found:
-        raise UserError(f"data {spec!r} hold neither a packed folder nor .parquet files.")
+        links = "; over http a folder is what its page links to" if spec.startswith("http") else ""
+        raise UserError(
+            f"data {spec!r} hold neither a packed folder nor .parquet files, which is what can be read from elsewhere (nearfar pack also "
+            f"takes .tar files){links}; copy other data here first."
+        )
     entries = [Entry(at.path, (at.path,), size, at.system) for at, size in found]
     located = _parquet(spec, entries, 0, spec, columns)
     if located.modality.unscanned is None:

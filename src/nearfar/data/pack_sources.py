@@ -11,6 +11,7 @@ import numpy as np
 
 from nearfar.data.folder import Entry, Listing, printable
 from nearfar.data.open import Located, Spec, locate
+from nearfar.data.remote import is_url, listed
 from nearfar.data.scan import Limits
 from nearfar.data.tars import SUFFIX, Tars
 from nearfar.data.unscanned import Direct
@@ -117,10 +118,15 @@ def _opened(located: Located, options: Mapping[str, Any]) -> Contents:
 
 def _tars(data: Spec) -> tuple[Tars, Modality] | None:
     """A tar file or a folder of them and nothing else, with the modality that most of the first one's members are of."""
-    if not isinstance(data, str | os.PathLike) or "://" in os.fspath(data):
+    if not isinstance(data, str | os.PathLike):
         return None
     path = Path(data)
-    if path.is_file() and path.name.lower().endswith(SUFFIX):
+    if is_url(os.fspath(data)):
+        there = listed(os.fspath(data), (SUFFIX, ".parquet"))
+        entries, ignored = [Entry(at.path, (at.path,), size, at.system) for at, size in there], 0
+        if not entries or not all(entry.path.lower().endswith(SUFFIX) for entry in entries):
+            return None
+    elif path.is_file() and path.name.lower().endswith(SUFFIX):
         entries, ignored = [Entry(str(path), (printable(path.name),), path.stat().st_size)], 0
     elif path.is_dir():
         every = tuple(suffix for modality in MODALITIES.values() for suffix in modality.suffixes)
@@ -133,7 +139,7 @@ def _tars(data: Spec) -> tuple[Tars, Modality] | None:
         return None
     for modality in MODALITIES.values():
         if modality.suffixes and modality.columns:
-            found = Tars(str(path), entries, ignored, modality.suffixes)
+            found = Tars(os.fspath(data), entries, ignored, modality.suffixes)
             if len(found.names()):
                 return found, modality
-    raise UserError(f"data {str(path)!r}: the tar files hold no samples that can be packed")
+    raise UserError(f"data {os.fspath(data)!r}: the tar files hold no samples that can be packed")

@@ -23,6 +23,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from nearfar.data.remote import At, elsewhere, is_url
 from nearfar.data.row_groups import RowGroups
 from nearfar.data.scan import Decode, Limits, check_share
+from nearfar.data.tries import Unreachable, reason
 from nearfar.data.unscanned import WhenAsked
 from nearfar.errors import UserError
 from nearfar.modalities import MODALITIES, DataSet, Modality
@@ -151,7 +152,7 @@ class Packed:
         """The index without its digests, if it is the one that was written."""
         held, promised = self.at(INDEX), self.manifest.index
         try:
-            data = held.bytes()
+            data = held.read_all()
             if hashlib.sha256(data).hexdigest() != promised.sha256:
                 raise UserError(f"data {self.root!r}: {INDEX} is not the one that was packed; pack it again.")
             Pages(lambda: pa.BufferReader(data), len(data), held.path).check(["path", "label"])
@@ -166,25 +167,20 @@ def find_packed(spec: str) -> Packed | None:
     if is_url(spec):
         system, path = elsewhere(spec)
         at: Callable[[str], At] = lambda name: At(f"{path.rstrip('/')}/{name}", system)
-        there = system.exists(at(MANIFEST).path)
     else:
         at = lambda name: At(f"{spec.rstrip('/') or '/'}/{name}")
-        there = _exists(at(MANIFEST))
-    return Packed(spec, read_manifest(at(MANIFEST), spec), at) if there else None
-
-
-def _exists(file: At) -> bool:
     try:
-        return file.size() >= 0
-    except OSError:
-        return False
+        there = at(MANIFEST).exists()
+    except Unreachable as problem:
+        raise UserError(f"data {spec!r} cannot be opened: {reason(problem.__cause__ or problem)}.") from None
+    return Packed(spec, read_manifest(at(MANIFEST), spec), at) if there else None
 
 
 def read_manifest(file: At, root: str) -> Manifest:
     try:
         if file.size() > TEXT:
             raise ValueError("it is too long")
-        held = json.loads(file.bytes())
+        held = json.loads(file.read_all())
         if held["sha256"] != _seal(held["packed"]):
             raise ValueError("its checksum does not match")
         return Manifest(**held["packed"])

@@ -25,7 +25,7 @@ from nearfar.data.folder import Entry, stamp_of
 from nearfar.data.remote import At
 from nearfar.data.row_groups import RowGroups, contents, first_line, pages_of
 from nearfar.data.scan import Item
-from nearfar.errors import UserError
+from nearfar.errors import Stopped, UserError
 from nearfar.modalities.dataset import Blocks, Unusable
 from nearfar.modalities.labels import Labels, class_numbers
 
@@ -210,6 +210,8 @@ class Spill:
 def _opened(file: At) -> Any:
     try:
         return file.parquet()
+    except (UserError, Stopped):
+        raise
     except Exception as error:  # whatever a damaged file provokes in the reader
         raise UserError(f"{file.path!r} cannot be read as Parquet: {first_line(error)}.") from error
 

@@ -4,9 +4,10 @@
 """
 
 import hashlib
+import math
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from nearfar.atomic import replacing
+from nearfar.data.tries import NO_RANGES, Steady, Unreachable, reason, said_of, tried
 from nearfar.errors import UserError
 from nearfar.untrusted import check_regular
 
@@ -34,26 +36,63 @@ class At:
     def open(self) -> BinaryIO:
         if self.system is None:
             return open(self.path, "rb")
-        file: BinaryIO = self.system.open(self.path, "rb")
-        return file
+        return Steady(self.path, lambda: self.system.open(self.path, "rb"))  # type: ignore[return-value]
 
-    def bytes(self) -> bytes:
+    def read_all(self) -> bytes:
         with self.open() as file:
             return file.read()
 
+    def part(self, start: int, size: int) -> bytes:
+        """So many bytes from `start` on, or as many as there are."""
+        if self.system is None:
+            with open(self.path, "rb") as file:
+                return os.pread(file.fileno(), size, start)
+        if not size:
+            return b""
+        end = start + size
+        try:
+            data: bytes = tried(self.path, lambda: self.system.cat_file(self.path, start=start, end=end))
+        except Exception as error:
+            if isinstance(error, UserError | Unreachable):
+                raise
+            raise UserError(f"{self.path!r} cannot be read: {said_of(error)}.") from error
+        if len(data) > size:
+            raise UserError(f"{self.path!r} cannot be read in parts: {NO_RANGES}")
+        return data
+
+    def exists(self) -> bool:
+        """Whether it is there and may be looked at; not whether that could be asked, which is `Unreachable`."""
+        try:
+            return check_regular(self.path) >= 0 if self.system is None else bool(self.info())
+        except Unreachable:
+            raise
+        except Exception:  # some stores forbid what is not there
+            return False
+
     def size(self) -> int:
-        return check_regular(self.path) if self.system is None else int(self.system.size(self.path))
+        if self.system is None:
+            return check_regular(self.path)
+        size = self.info().get("size")
+        if size is None:
+            raise UserError(
+                f"{self.path!r} cannot be read in parts: its server does not tell its size; copy it here"
+            )
+        return int(size)
+
+    def info(self) -> dict[str, Any]:
+        info: dict[str, Any] = tried(self.path, lambda: self.system.info(self.path))
+        return info
 
     def parquet(self, metadata: Any = None) -> Any:
         if self.system is None:
             check_regular(self.path)
             return pq.ParquetFile(self.path, metadata=metadata)
-        return pq.ParquetFile(self.system.open(self.path, "rb"), metadata=metadata)
+        return pq.ParquetFile(self.open(), metadata=metadata)
 
     def mark(self) -> str:
         """Changes when the file may have."""
         if self.system is not None:
-            return str(self.system.ukey(self.path))
+            return str(tried(self.path, lambda: self.system.ukey(self.path)))
         status = os.stat(self.path)
         return f"{os.path.abspath(self.path)}\0{status.st_size}\0{status.st_mtime_ns}"
 
@@ -72,14 +111,33 @@ def elsewhere(url: str) -> tuple[Any, str]:
     return system, path
 
 
-def listed(url: str, suffix: str) -> list[tuple[At, int]]:
-    """The files of a remote folder, or the file itself, by name, with their sizes."""
+def listed(url: str, suffix: str | tuple[str, ...]) -> list[tuple[At, int]]:
+    """The files of a remote folder, or the file itself, by name, with their sizes. A folder over http is its page of links."""
     system, root = elsewhere(url)
+    at = At(root, system)
     try:
-        found = [root] if system.isfile(root) else sorted(system.find(root))
-        return [(At(path, system), system.size(path)) for path in found if path.lower().endswith(suffix)]
+        single = root.lower().endswith(suffix) and at.info().get("type") == "file"
+        found = [root] if single else sorted(_below(system, root))
+        files = [At(path, system) for path in found if path.lower().endswith(suffix)]
+        return [(file, file.size()) for file in files]
+    except UserError:
+        raise
+    except Unreachable as problem:
+        raise UserError(f"data {url!r} cannot be opened: {reason(problem.__cause__ or problem)}.") from None
     except Exception as problem:  # every file system fails in its own way
-        raise UserError(f"data {url!r} cannot be opened: {problem}.") from None
+        raise UserError(f"data {url!r} cannot be opened: {said_of(problem)}.") from None
+
+
+def _below(system: Any, folder: str) -> Iterator[str]:
+    """Every file in a folder elsewhere and in those within it; fsspec's own `find` leaves out what it fails to list."""
+    for entry in tried(folder, lambda: system.ls(folder, detail=True)):
+        name = str(entry["name"])
+        if entry["type"] != "directory":
+            yield name
+        elif name.rstrip("/") != folder.rstrip("/") and name.startswith(
+            folder
+        ):  # a page may link to what is above it
+            yield from _below(system, name)
 
 
 class RowGroupCache:
@@ -100,9 +158,9 @@ class RowGroupCache:
         try:
             limit = float(asked)
         except ValueError:
-            raise UserError(
-                f"NEARFAR_CACHE_GB was {asked!r}; expected a number of gigabytes, 0 for no cache"
-            ) from None
+            limit = math.nan
+        if not 0 <= limit < math.inf:
+            raise UserError(f"NEARFAR_CACHE_GB was {asked!r}; expected a number of gigabytes, 0 for no cache")
         return cls(Path(folder), int(limit * 1e9))
 
     def table(self, mark: str, group: int, fetch: Callable[[], pa.Table]) -> pa.Table:

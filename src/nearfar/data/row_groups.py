@@ -12,7 +12,8 @@ import pyarrow.compute as pc
 
 from nearfar.data.remote import At, RowGroupCache
 from nearfar.data.scan import content_digest
-from nearfar.errors import UserError
+from nearfar.data.tries import is_no_read_error, tried
+from nearfar.errors import Stopped, UserError
 from nearfar.modalities.dataset import Blocks, Unusable
 from nearfar.parquet_sizes import Pages
 
@@ -29,7 +30,8 @@ Row = tuple[bytes | Unusable, bytes | None]  # what is stored, and its digest wh
 class RowGroups:
     """Random access to the bytes in one column of several files.
 
-    A row that cannot be read, or is not what its digest says, is an `Unusable` with the reason.
+    A row whose bytes were read and make no sense, or are not what its digest says, is an `Unusable` with the reason. Bytes that cannot
+    be read are asked for again, and then end the run: nothing is known of them (`data.tries`).
     """
 
     def __init__(self, files: Sequence[At], column: str, *, digests: bool = False) -> None:
@@ -80,6 +82,9 @@ class RowGroups:
             try:
                 held.set_result(self._rows(block))
             except BaseException as error:
+                with self._lock:  # who asks later asks anew
+                    if self._held.get(block) is held:
+                        del self._held[block]
                 held.set_exception(error)
         return held.result()
 
@@ -95,6 +100,10 @@ class RowGroups:
                 (empty if row is None else row, digest) for row, digest in zip(held, digests, strict=True)
             ]
         except (pa.ArrowException, OSError, ValueError, KeyError) as error:
+            if getattr(error, "errno", None) is not None:
+                raise UserError(
+                    f"{self._files[number].path!r} cannot be read: {getattr(error, 'strerror', None) or first_line(error)}."
+                ) from error
             rows = [(Unusable(f"unreadable row group: {first_line(error)}"), None)] * count
         if len(rows) != count:
             rows = [(Unusable("unreadable row group: the file has other rows than it says"), None)] * count
@@ -109,7 +118,7 @@ class RowGroups:
                 return opened.read_row_group(group, columns=columns, use_threads=False)
 
         if self._cache is None:
-            return fetch()
+            return tried(self._files[number].path, fetch, is_no_read_error)
         return self._cache.table(self._marks[number], group, fetch)
 
     def _window(self) -> int:
@@ -137,6 +146,8 @@ def _footer(file: At) -> Any:
     try:
         with file.parquet() as opened:
             return opened.metadata
+    except (UserError, Stopped):
+        raise
     except Exception as error:  # whatever a damaged file provokes in the reader
         raise UserError(f"{file.path!r} cannot be read as Parquet: {first_line(error)}.") from error
 

@@ -72,6 +72,7 @@ class Limits:
     max_bad_share: float = 0.05
     quarantine: Path | None = None
     scans: Path | None = None  # a folder in which scans are kept
+    judged_together: bool = False  # by several ranks, when they meet, where nothing is decoded at opening
     scan_bytes: int = 2**31  # beyond so many encoded bytes nothing is decoded before it is used
     meet: Callable[[], Ranks] = lambda: ALONE  # who share a scan, asked when one begins
 

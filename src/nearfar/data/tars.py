@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from nearfar.data.folder import MAX_BYTES, Entry, printable, stamp_of
+from nearfar.data.remote import At
 from nearfar.data.scan import Item
 from nearfar.errors import UserError
 from nearfar.modalities.dataset import Blocks, Unusable
@@ -25,7 +26,7 @@ _LONGEST_LABEL = 32
 class _Member:
     """A member's place in its file."""
 
-    file: str
+    file: At
     name: str
     start: int
     size: int
@@ -34,8 +35,7 @@ class _Member:
         if self.size > MAX_BYTES:
             raise Unusable(f"too large: {self.size:,} bytes, expected at most {MAX_BYTES:,}")
         try:
-            with open(self.file, "rb") as file:
-                data = os.pread(file.fileno(), self.size, self.start)
+            data = self.file.part(self.start, self.size)
         except OSError as error:
             raise Unusable(f"unreadable: {error.strerror}") from error
         if len(data) < self.size:
@@ -48,16 +48,16 @@ class Tars:
 
     def __init__(self, root: str, entries: Sequence[Entry], ignored: int, suffixes: tuple[str, ...]) -> None:
         self.root, self.ignored = root, ignored
-        self._files = [entry.path for entry in sorted(entries, key=lambda entry: entry.parts)]
+        self._files = [entry.at for entry in sorted(entries, key=lambda entry: entry.parts)]
         self._members: list[_Member] = []
         self._labels: list[_Member | None] = []
-        for path in self._files:
-            self._add(path, suffixes)
+        for file in self._files:
+            self._add(file, suffixes)
 
-    def _add(self, path: str, suffixes: tuple[str, ...]) -> None:
+    def _add(self, file: At, suffixes: tuple[str, ...]) -> None:
         labels: dict[str, _Member] = {}
         contents: dict[str, _Member] = {}
-        for member in _members(path):
+        for member in _members(file):
             key, suffix = _parts(member.name)
             if suffix == LABEL:
                 labels[key] = member
@@ -69,7 +69,9 @@ class Tars:
         self._labels += [labels.get(key) for key in contents]
 
     def names(self) -> Sequence[str]:
-        return [f"{printable(os.path.basename(held.file))}/{printable(held.name)}" for held in self._members]
+        return [
+            f"{printable(os.path.basename(held.file.path))}/{printable(held.name)}" for held in self._members
+        ]
 
     def items(self) -> Iterator[Item]:
         return (Item(member.size, member.read) for member in self._members)
@@ -81,7 +83,9 @@ class Tars:
         return sum(member.size for member in self._members)
 
     def marks(self) -> bytes:
-        return (self.stamp() or "").encode()
+        if all(file.system is None for file in self._files):
+            return (self.stamp() or "").encode()
+        return "\0".join(f"{file.path} {file.size()} {file.mark()}" for file in self._files).encode()
 
     def direct(self) -> tuple[Callable[[int], bytes], Blocks | None]:
         return lambda number: self._members[number].read(), None
@@ -100,22 +104,23 @@ class Tars:
         return {}
 
     def stamp(self) -> str | None:
-        return stamp_of(self._files)
+        here = all(file.system is None for file in self._files)
+        return stamp_of([file.path for file in self._files]) if here else None
 
     def unlabelled(self) -> str:
         without = sum(label is None for label in self._labels)
         return f"{without} of its {len(self._labels)} samples have no {LABEL} member"
 
 
-def _members(path: str) -> Iterator[_Member]:
+def _members(file: At) -> Iterator[_Member]:
     try:
-        with tarfile.open(path, "r:") as archive:
+        with file.open() as held, tarfile.open(fileobj=held, mode="r:") as archive:
             for member in archive:
                 if member.isreg() and not os.path.basename(member.name).startswith("."):
-                    yield _Member(path, member.name, member.offset_data, member.size)
+                    yield _Member(file, member.name, member.offset_data, member.size)
     except (tarfile.TarError, OSError, EOFError, ValueError) as error:
         raise UserError(
-            f"{path!r} cannot be read as a tar file: {error}; compressed ones must be unpacked first."
+            f"{file.path!r} cannot be read as a tar file: {error}; compressed ones must be unpacked first."
         ) from error
 
 
@@ -131,4 +136,4 @@ def _number(member: _Member) -> int:
         text = member.read()[:_LONGEST_LABEL].decode("ascii").strip()
         return int(text)
     except (Unusable, ValueError):
-        raise UserError(f"{member.file!r}: {member.name} is not a class number as text.") from None
+        raise UserError(f"{member.file.path!r}: {member.name} is not a class number as text.") from None

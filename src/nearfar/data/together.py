@@ -6,6 +6,7 @@ from typing import Any
 
 from nearfar.data.open import Located
 from nearfar.data.scan import Limits
+from nearfar.data.unscanned import when_asked
 from nearfar.errors import UserError
 from nearfar.modalities import DataSet
 from nearfar.ranks import ALONE, Ranks
@@ -18,6 +19,7 @@ def opened_by_all(located: Located, limits: Limits, options: Mapping[str, Any], 
     all share that."""
     if not ranks.several:
         return located.open(limits, **options)
+    limits = replace(limits, judged_together=True)
     data = _first(located, limits, options, ranks) if ranks.first else _other(located, limits, options, ranks)
     if ranks.told(data.fingerprint) != data.fingerprint:
         raise UserError(
@@ -25,6 +27,13 @@ def opened_by_all(located: Located, limits: Limits, options: Mapping[str, Any], 
             "same data"
         )
     return data
+
+
+def judged_by_all(data: DataSet, ranks: Ranks) -> None:
+    """Stops all ranks alike where what they have found to be unusable is, together, too much; called by all at the same step."""
+    asked = when_asked(data)
+    if asked is not None and ranks.several:
+        asked.meet(ranks)
 
 
 def _first(located: Located, limits: Limits, options: Mapping[str, Any], ranks: Ranks) -> DataSet:

@@ -30,6 +30,7 @@ from nearfar.untrusted import read_json
 
 AnySet = TypeVar("AnySet", bound=DataSet)
 _TOGETHER = 256  # instances examined at a time
+_NAMES = 2**16  # names looked through at a time
 
 
 @runtime_checkable
@@ -47,7 +48,9 @@ class Direct(Source, Protocol):
 
 
 class WhenAsked:
-    """Contents by place, decoded at each request. What turns out to be unusable is noted once and refused from then on."""
+    """Contents by place, decoded at each request. What turns out to be unusable is noted once and refused from then on, and so is what
+    the quarantine list of an earlier process names. Whether that is too much a process alone judges at once; of several, each meets
+    another part of it, so they judge what all have found, when they `meet`."""
 
     def __init__(
         self,
@@ -63,6 +66,9 @@ class WhenAsked:
         self.bad: dict[int, str] = {}
         self._lock = threading.Lock()
         self._listed = _begun(limits.quarantine)
+        self._recall()
+        self._news = dict(self.bad)  # what other ranks were not told yet
+        self._told: dict[int, str] = {}  # what all ranks know
 
     def __call__(self, place: int) -> Any:
         return self._tried(place, lambda: self._decode(self._read(place)).content)
@@ -84,36 +90,82 @@ class WhenAsked:
 
     def quarantine(self) -> tuple[tuple[str, str], ...]:
         """(path, reason) of what is known to be unusable by now."""
-        return tuple(
-            (os.path.join(self._root, self._names[place]), why) for place, why in sorted(self.bad.items())
-        )
+        return tuple((self._path(place), why) for place, why in sorted(self.bad.items()))
 
     def note(self, place: int, reason: str) -> None:
         with self._lock:
             if place in self.bad:
                 return
-            self.bad[place] = reason
-            path = os.path.join(self._root, self._names[place])
+            self.bad[place] = self._news[place] = reason
+            path = self._path(place)
             if self._limits.quarantine is not None and path not in self._listed:
-                self._listed.add(path)
-                try:
-                    with open(
-                        self._limits.quarantine, "a", encoding="utf-8", errors="backslashreplace"
-                    ) as file:
-                        csv.writer(file, lineterminator="\n").writerow((path, reason))
-                except OSError as error:
-                    raise UserError(
-                        f"the quarantine list {str(self._limits.quarantine)!r} cannot be written: {error.strerror}."
-                    ) from error
-            usable = len(self._names) - len(self.bad)
-            if not usable or len(self.bad) > self._limits.max_bad_share * len(self._names):
-                check_share(self._root, "instances", usable, self.quarantine(), self._limits.max_bad_share)
+                self._listed[path] = reason
+                _append(self._limits.quarantine, path, reason)
+            # where nothing is left, whoever asks for the next one would ask without end
+            if not self._limits.judged_together or len(self.bad) == len(self._names):
+                self.judge(self.bad)
+
+    def judge(self, bad: Mapping[int, str]) -> None:
+        """Stops where these are too many."""
+        usable = len(self._names) - len(bad)
+        if bad and (not usable or len(bad) > self._limits.max_bad_share * len(self._names)):
+            listed = [(self._path(place), why) for place, why in sorted(bad.items())]
+            check_share(self._root, "instances", usable, listed, self._limits.max_bad_share)
+
+    def meet(self, ranks: Ranks) -> None:
+        """All ranks learn what each has found, rank 0 lists it, and all judge the same."""
+        with self._lock:
+            news, self._news = self._news, {}
+        if ranks.agreed("found" if news else None) is None:
+            return
+        for found in ranks.each(news):
+            for place, reason in found.items():
+                self.note(int(place), reason)
+                self._told[int(place)] = reason
+        with self._lock:
+            self._news = {place: why for place, why in self._news.items() if place not in self._told}
+        self.judge(self._told)  # and not `bad`, to which threads that work ahead may have added
+
+    def _path(self, place: int) -> str:
+        return os.path.join(self._root, self._names[place])
+
+    def _recall(self) -> None:
+        """Begins with what the list names. If that alone were too much, it is looked at again: somebody may have mended it."""
+        for start in range(0, len(self._names) if self._listed else 0, _NAMES):
+            for place, name in enumerate(self._names[start : start + _NAMES], start):
+                reason = self._listed.get(os.path.join(self._root, name))
+                if reason is not None:
+                    self.bad[place] = reason
+        try:
+            self.judge(self.bad)
+        except UserError:
+            self._forget_mended()
+            self.judge(self.bad)
+
+    def _forget_mended(self) -> None:
+        known, self.bad = self.bad, {}
+        for place, reason in known.items():
+            try:
+                self._decode(self._read(place))
+                del self._listed[self._path(place)]
+            except Unusable:
+                self.bad[place] = reason
+        if self._limits.quarantine is not None:
+            write_quarantine(self._limits.quarantine, list(self._listed.items()))
 
 
-def _begun(file: Path | None) -> set[str]:
-    """Whom the list of an earlier process names; a line that a kill left in two is dropped."""
+def _append(file: Path, path: str, reason: str) -> None:
+    try:
+        with open(file, "a", encoding="utf-8", errors="backslashreplace") as lines:
+            csv.writer(lines, lineterminator="\n").writerow((path, reason))
+    except OSError as error:
+        raise UserError(f"the quarantine list {str(file)!r} cannot be written: {error.strerror}.") from error
+
+
+def _begun(file: Path | None) -> dict[str, str]:
+    """Whom the list of an earlier process names, and why; a line that a kill left in two is dropped."""
     if file is None:
-        return set()
+        return {}
     rows: list[tuple[str, str]] = []
     try:
         with open(file, encoding="utf-8", newline="") as lines:
@@ -121,7 +173,7 @@ def _begun(file: Path | None) -> set[str]:
     except (OSError, ValueError, csv.Error):
         rows = []
     write_quarantine(file, rows)
-    return {path for path, _ in rows}
+    return dict(rows)
 
 
 def is_unscanned(source: Source, modality: Modality, limits: Limits) -> bool:
@@ -184,6 +236,7 @@ def examined(data: AnySet, kept: Path | None = None, workers: int = 2, ranks: Ra
         for bad in ranks.each(asked.bad):
             for row, reason in bad.items():
                 asked.note(int(row), str(reason))
+    asked.judge(asked.bad)
     if file is not None and known is None and ranks.first:
         with suppress(OSError):  # where nothing can be written, nothing is remembered
             file.parent.mkdir(parents=True, exist_ok=True)

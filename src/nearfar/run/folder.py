@@ -11,7 +11,7 @@ report.html       the page
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -108,6 +108,11 @@ class RunFolder:
     @property
     def quarantine(self) -> Path:
         return self.path / "quarantine.csv"
+
+    def begin_quarantine(self) -> None:
+        """What an attempt that came to no checkpoint found is found anew, or was mended."""
+        with suppress(OSError):  # where it cannot be removed it cannot be written either, which is told then
+            self.quarantine.unlink(missing_ok=True)
 
     @property
     def cache(self) -> Path:

@@ -46,6 +46,7 @@ class Looks:
     told: Callable[[dict[str, Any]], None] | None = (
         None  # who hears what the probe found, and may end the run
     )
+    judge: Callable[[], None] = lambda: None  # by all ranks after each step: whether the data are good enough
 
 
 def train(
@@ -117,6 +118,7 @@ class Loop:
             now = time.perf_counter()
             if warning := self.pace.observe(now - begun, now - self.begun):
                 self.display.say(warning)  # of this machine, not of the run: it is not logged
+        self.looks.judge()
         self.save_when_due(batch, taken, trainer.ranks.agreed(requests.reason()))
 
     @property

@@ -11,7 +11,7 @@ import torch
 
 from nearfar.data import Columns, Limits, Located, Stream, locate
 from nearfar.data.aside import few_labelled, kept_aside
-from nearfar.data.together import opened_by_all
+from nearfar.data.together import judged_by_all, opened_by_all
 from nearfar.data.unscanned import found_so_far
 from nearfar.encoders import parameters_of
 from nearfar.errors import UserError
@@ -214,6 +214,8 @@ def make_ready(
     before = settings.modality.description(restored.facts["data"]) if restored else None
     limits = Limits(max_bad_share=settings.max_bad_share, quarantine=folder.quarantine, scans=folder.cache)
     options = settings.modality.opening(settings.views, settings.image_size, before)
+    if restored is None and ranks.first:
+        folder.begin_quarantine()
     everything = opened_by_all(located, limits, options, ranks)
     images, aside = kept_aside(everything, settings.held_out, settings.seed)
     images = few_labelled(images, settings.labels, settings.labels_seed)
@@ -240,6 +242,7 @@ def make_ready(
         probe,
         make_estimate(images, aside, known, settings, device, unseen, objects),
         watch.told,
+        lambda: judged_by_all(everything, ranks),
     )
     left_out = 0 if aside is None else len(aside)
     return Ready(

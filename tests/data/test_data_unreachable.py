@@ -1,0 +1,219 @@
+"""Stores that fail to give bytes: a run does not change by it, and nothing that was not read is called bad."""
+
+import csv
+import re
+import threading
+from collections.abc import Callable, Iterator
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import fsspec  # type: ignore[import-untyped]
+import numpy as np
+import pytest
+from fsspec.implementations.local import LocalFileSystem  # type: ignore[import-untyped]
+
+from nearfar.cli import main
+from nearfar.data import open_data, pack
+from nearfar.data import tries as tries_module
+from nearfar.errors import Stopped, UserError
+from tests.data.test_data_packed import COUNT, as_folder, as_parquet, as_tar, content, everything, pictures
+
+
+class NoAnswer(Exception):
+    """What a client library raises that knows nothing of OSError."""
+
+
+class Failing:
+    """A file whose reads fail when they are told to."""
+
+    def __init__(self, file: Any) -> None:
+        self._file = file
+
+    def read(self, size: int = -1) -> bytes:
+        Flaky.called()
+        return self._file.read(size)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._file, name)
+
+
+class Flaky(LocalFileSystem):
+    """Local files; the calls with these numbers fail."""
+
+    protocol = "flaky"
+    calls = 0
+    fails: Callable[[int], bool] = staticmethod(lambda call: False)
+    kind: type[Exception] = ConnectionResetError
+
+    @classmethod
+    def _strip_protocol(cls, path: str) -> str:
+        return super()._strip_protocol(path.replace("flaky://", ""))
+
+    @classmethod
+    def called(cls) -> None:
+        cls.calls += 1
+        if cls.fails(cls.calls):
+            raise cls.kind("Connection reset by peer")
+
+    def open(self, path: str, mode: str = "rb", **options: Any) -> Any:
+        self.called()
+        return Failing(super().open(path, mode, **options))
+
+    def info(self, path: str, **options: Any) -> Any:
+        self.called()
+        return super().info(path, **options)
+
+
+@pytest.fixture
+def flaky(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[Flaky]]:
+    fsspec.register_implementation("flaky", Flaky, clobber=True)
+    monkeypatch.setenv("NEARFAR_CACHE_GB", "0")
+    monkeypatch.setattr(tries_module, "WAITS", (0.0, 0.0, 0.0))
+    Flaky.calls, Flaky.fails = 0, staticmethod(lambda call: False)
+    yield Flaky
+    Flaky.fails = staticmethod(lambda call: False)
+
+
+@pytest.mark.parametrize("kind", [ConnectionResetError, TimeoutError, NoAnswer])
+@pytest.mark.parametrize("packed", [False, True])
+def test_whichever_call_fails_once_nothing_changes(
+    kind: type[Exception], packed: bool, tmp_path: Path, flaky: type[Flaky]
+) -> None:
+    spec = as_parquet(tmp_path / "q", pictures())
+    spec = str(pack(spec, tmp_path / "p")) if packed else spec
+    read = lambda: everything(open_data(f"flaky://{spec}", quarantine=tmp_path / "bad.csv"))
+    whole = read()
+    assert flaky.calls > 10
+    flaky.kind = kind
+    for place in range(7):
+        flaky.calls, flaky.fails = 0, staticmethod(lambda call, place=place: call % 7 == place)
+        np.testing.assert_array_equal(read(), whole)
+    assert (tmp_path / "bad.csv").read_text() == "path,reason\n"
+
+
+def test_a_store_that_is_gone_stops_a_run_which_then_goes_on(
+    tmp_path: Path, flaky: type[Flaky], capsys: pytest.CaptureFixture[str]
+) -> None:
+    spec = f"flaky://{as_parquet(tmp_path / 'q', pictures())}"
+    fixed = [
+        "batch_size=40",
+        "backbone=resnet8-w8",
+        "image_size=8",
+        "epochs=1",
+        "held_out=0",
+        "probe_every=0",
+        "workers=0",
+    ]
+    command = ["pretrain", "simclr", spec, "--out", str(tmp_path / "run"), *fixed, "--quiet"]
+    data = open_data(spec)
+    opening = flaky.calls
+    flaky.fails = staticmethod(lambda call: call > opening + 2)
+    with pytest.raises(Stopped, match=r"could not be read in 4 tries \(Connection reset by peer\)"):
+        everything(data)
+    flaky.fails = staticmethod(lambda call: False)
+    assert len(everything(data)) == COUNT  # the same object reads on
+    flaky.calls = 0
+    flaky.fails = staticmethod(lambda call: call > opening + 12)
+    assert main(command) == 75
+    assert "the same command goes on from what was saved" in capsys.readouterr().err
+    flaky.fails = staticmethod(lambda call: False)
+    assert main(command) == 0
+    with open(tmp_path / "run" / "quarantine.csv", newline="") as file:
+        assert list(csv.reader(file)) == [["path", "reason"]]
+    flaky.fails = staticmethod(lambda call: True)
+    assert main([*command[:3], "--out", str(tmp_path / "other"), *fixed]) == 2
+    assert "cannot be opened: Connection reset by peer" in capsys.readouterr().err
+
+
+def test_a_local_file_that_vanishes_is_not_called_damaged(tmp_path: Path) -> None:
+    spec = as_parquet(tmp_path / "q", pictures())
+    data = open_data(spec, scan_bytes=0, quarantine=tmp_path / "bad.csv")
+    for file in Path(spec).rglob("*.parquet"):
+        file.unlink()
+    with pytest.raises(UserError, match="No such file"):
+        everything(data)
+    assert (tmp_path / "bad.csv").read_text() == "path,reason\n"
+
+
+class Served(SimpleHTTPRequestHandler):
+    """Files of a folder, with or without an answer to range requests."""
+
+    ranges = True
+
+    def log_message(self, *words: Any) -> None:
+        pass
+
+    def send_head(self) -> Any:
+        path = Path(self.translate_path(self.path))
+        if not path.is_file():
+            return super().send_head()
+        size, asked = path.stat().st_size, re.match(r"bytes=(\d+)-(\d+)", self.headers.get("Range", ""))
+        first, last = (
+            (int(asked[1]), min(int(asked[2]), size - 1)) if asked and self.ranges else (0, size - 1)
+        )
+        self.send_response(206 if asked and self.ranges else 200)
+        if self.ranges:
+            self.send_header("Accept-Ranges", "bytes")
+            self.send_header("Content-Range", f"bytes {first}-{last}/{size}")
+        self.send_header("Content-Length", str(last + 1 - first))
+        self.end_headers()
+        file = path.open("rb")
+        file.seek(first)
+        return file
+
+    def copyfile(self, source: Any, outputfile: Any) -> None:
+        asked = re.match(r"bytes=(\d+)-(\d+)", self.headers.get("Range", "")) if self.ranges else None
+        outputfile.write(source.read(int(asked[2]) - int(asked[1]) + 1 if asked else -1))
+
+
+@pytest.fixture
+def http(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    pytest.importorskip("aiohttp")
+    monkeypatch.setenv("NEARFAR_CACHE_GB", "0")
+    monkeypatch.setattr(tries_module, "WAITS", (0.0,))
+    monkeypatch.setattr(Served, "ranges", True)
+    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Served, directory=str(tmp_path)))
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+def test_tars_and_parquet_elsewhere_are_those_that_are_here(tmp_path: Path, http: str) -> None:
+    tars, parquet = as_tar(tmp_path / "t", pictures()), as_parquet(tmp_path / "q", pictures())
+    here = content(pack(tars, tmp_path / "here", shuffle=False))
+    shards = {name: digest for name, digest in here.items() if name.startswith("shard")}
+    for place, url in enumerate([f"file://{tars}", f"{http}/t/"]):  # over http: the page that links to them
+        there = content(pack(url, tmp_path / f"there{place}", shuffle=False))
+        assert {name: there[name] for name in shards} == shards
+    single = open_data(str(pack(f"{http}/t/0.tar", tmp_path / "single", shuffle=False)))
+    np.testing.assert_array_equal(everything(single), pictures()[:45])
+    np.testing.assert_array_equal(everything(open_data(f"{http}/q/")), everything(open_data(parquet)))
+
+
+def test_sentences_about_what_cannot_be_read_elsewhere(
+    tmp_path: Path, http: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    as_parquet(tmp_path / "q", pictures())
+    as_tar(tmp_path / "t", pictures())
+    folder = as_folder(tmp_path / "s", pictures())
+    for url in (f"{http}/s/", f"file://{folder}"):
+        with pytest.raises(UserError, match=r"which is what can be read from elsewhere"):
+            pack(url, tmp_path / "p")
+    for asked in ("inf", "nan", "-1", "much"):
+        monkeypatch.setenv("NEARFAR_CACHE_GB", asked)
+        with pytest.raises(
+            UserError, match=f"NEARFAR_CACHE_GB was '{asked}'; expected a number of gigabytes"
+        ):
+            open_data(f"file://{tmp_path / 'q'}")
+    monkeypatch.setenv("NEARFAR_CACHE_GB", "0")
+    monkeypatch.setattr(Served, "ranges", False)
+    for name in ("q/0.parquet", "t/0.tar"):
+        with pytest.raises(
+            UserError, match=r"cannot be read in parts.*its server does not answer range requests"
+        ):
+            pack(f"{http}/{name}", tmp_path / "p")
