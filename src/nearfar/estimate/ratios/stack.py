@@ -31,6 +31,13 @@ MOST_PAIRS = 3000  # of y shifted against x, on which a ratio's mean under indep
 MOST_COMPARED = 4000  # rows on which ratios compete
 FEW = 400  # rows up to which weights are found on all of them, by halves, instead of on a quarter
 
+BETWEEN: dict[str, Fit] = {  # directions of many columns
+    "mixture of 8": partial(Mixture.fit, parts=8),
+    "levels": partial(Levels.fit, plain=True, own_spread=True),
+    "y of x": partial(Residual.fit, swapped=False, plain=True, scaled=False),
+    "x of y": partial(Residual.fit, swapped=True, plain=True, scaled=False),
+}
+
 CANDIDATES: dict[str, Fit] = {
     "gaussian": partial(Gaussian.fit, crossed=False),
     "gaussian, crossed": partial(Gaussian.fit, crossed=True),
@@ -68,15 +75,7 @@ CANDIDATES: dict[str, Fit] = {
     "classes of y": partial(Classifier.fit, swapped=False),
     "classes of x": partial(Classifier.fit, swapped=True),
     "trees of pairs": Discriminator.fit,
-    **{
-        f"compressed, {name}": partial(Compressed.fit, inner=inner)
-        for name, inner in {
-            "mixture of 8": partial(Mixture.fit, parts=8),
-            "levels": partial(Levels.fit, plain=True, own_spread=True),
-            "y of x": partial(Residual.fit, swapped=False, plain=True, scaled=False),
-            "x of y": partial(Residual.fit, swapped=True, plain=True, scaled=False),
-        }.items()
-    },
+    **{f"compressed, {name}": partial(Compressed.fit, inner=inner) for name, inner in BETWEEN.items()},
     "network": Network.fit,
 }
 
