@@ -10,6 +10,7 @@ import io
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -67,11 +68,11 @@ def main() -> None:
     folder = Path(sys.argv[1])
     folder.mkdir(parents=True, exist_ok=True)
     tables: dict[str, Callable[[], Table]] = {
-        name: lambda name=name: scikit_learn(name) for name in ("diabetes", "wine", "breast_cancer")
+        name: partial(scikit_learn, name) for name in ("diabetes", "wine", "breast_cancer")
     }
     if len(sys.argv) > 2:
         data = Path(sys.argv[2])
-        tables |= {"pictures": lambda: pictures(data), "sounds": lambda: sounds(data)}
+        tables |= {"pictures": partial(pictures, data), "sounds": partial(sounds, data)}
     for name, load in tables.items():
         columns, target, about = load()
         began = time.process_time()

@@ -14,7 +14,7 @@ from nearfar.estimate.ratios.compressed import Compressed
 from nearfar.estimate.ratios.discriminator import Discriminator
 from nearfar.estimate.ratios.elliptic import Student
 from nearfar.estimate.ratios.regressions import Spline, density
-from nearfar.estimate.ratios.stack import mixture_weights
+from nearfar.estimate.ratios.stack import _worth_their_cost, mixture_weights
 from nearfar.estimate.ratios.tables import Table
 from nearfar.estimate.samples import Canonical
 from nearfar.estimate.table import holm
@@ -184,6 +184,16 @@ def test_the_mixture_finds_what_one_ratio_alone_is_right_about() -> None:
     assert stack.weights.sum() == pytest.approx(1)
     smaller = halved(stack, a[learn], b[learn], 0)
     assert smaller.names == stack.names
+
+
+def test_what_is_dear_must_add_something() -> None:
+    """A network that says what a Gaussian says already is left out; one that says more stays, whoever else is there."""
+    found = np.random.default_rng(3).normal(0.3, 0.5, size=500)
+    rest = {"gaussian": found, "table of 4": np.zeros(500)}
+    assert list(_worth_their_cost({**rest, "network": found})) == list(rest)
+    assert "network" in _worth_their_cost({**rest, "network": found + 0.1})
+    assert "network" in _worth_their_cost({"network": found})
+    assert "student" in _worth_their_cost({**rest, "student": found})  # cheap
 
 
 def test_unrelated_samples_are_left_to_independence() -> None:

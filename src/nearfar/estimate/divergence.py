@@ -118,7 +118,7 @@ def _divergence(
 ) -> Divergence:
     weight = np.exp(on_q)
     log_form = float(on_p.mean() - math.log(weight.mean()))
-    error = math.sqrt(on_p.var() / len(on_p) + weight.var() / len(on_q))
+    error = math.sqrt(on_p.var() / len(on_p) + _varies(on_p, weight) / len(on_q))
     missing = max(0.0, float(on_p.mean() - half.mean()))
     nats = log_form + (missing if log_form > 2 * error else 0.0)
     z = float(norm.ppf((1 + confidence) / 2))
@@ -146,12 +146,16 @@ def _divergence(
     )
 
 
+def _varies(on_p: np.ndarray, weight: np.ndarray) -> float:
+    """Variance of e^f over q. If f is right it is E_q[e^2f] - 1 = E_p[e^f] - 1: what p's rows expect counts where q's rows show less, having missed
+    where p lives."""
+    return max(float(weight.var()), float(np.exp(on_p).mean()) - 1)
+
+
 def _lowest(on_p: np.ndarray, on_q: np.ndarray, errors: float) -> float:
     """NWJ's bound less so many standard errors. No ratio above the number of rows of q shows among them, so f is cut there, which is another
-    function and fixed beforehand. If f is right, e^f varies over q by E_q[e^2f] - 1 = E_p[e^f] - 1: what p's rows expect counts where q's
-    rows show less, having missed where p lives."""
+    function and fixed beforehand."""
     highest = math.log(len(on_q))
     on_p, weight = np.minimum(on_p, highest), np.exp(np.minimum(on_q, highest))
-    varies = max(float(weight.var()), float(np.exp(on_p).mean()) - 1)
-    error = math.sqrt(on_p.var() / len(on_p) + varies / len(on_q))
+    error = math.sqrt(on_p.var() / len(on_p) + _varies(on_p, weight) / len(on_q))
     return float(on_p.mean() - weight.mean() + 1) - errors * error

@@ -25,11 +25,19 @@ from nearfar.estimate.ratios.unmixed import Unmixed
 
 Fit = Callable[[Half, Half, int], Ratio | None]
 LEAST_WEIGHT = 0.02  # a ratio with less is left out
+DEAR, LEAST_WORTH = ("network", "trees of pairs"), 0.003  # nats they must add to the others, on unseen rows
 TEMPER, START_SHARE = 0.25, 0.2  # how weights begin: likelihood to this power, and evenly
 MOST_NATS = 50.0  # of one pair
 MOST_PAIRS = 3000  # of y shifted against x, on which a ratio's mean under independence is read
 MOST_COMPARED = 4000  # rows on which ratios compete
 FEW = 400  # rows up to which weights are found on all of them, by halves, instead of on a quarter
+
+BETWEEN: dict[str, Fit] = {  # directions of many columns
+    "mixture of 8": partial(Mixture.fit, parts=8),
+    "levels": partial(Levels.fit, plain=True, own_spread=True),
+    "y of x": partial(Residual.fit, swapped=False, plain=True, scaled=False),
+    "x of y": partial(Residual.fit, swapped=True, plain=True, scaled=False),
+}
 
 CANDIDATES: dict[str, Fit] = {
     "gaussian": partial(Gaussian.fit, crossed=False),
@@ -68,15 +76,7 @@ CANDIDATES: dict[str, Fit] = {
     "classes of y": partial(Classifier.fit, swapped=False),
     "classes of x": partial(Classifier.fit, swapped=True),
     "trees of pairs": Discriminator.fit,
-    **{
-        f"compressed, {name}": partial(Compressed.fit, inner=inner)
-        for name, inner in {
-            "mixture of 8": partial(Mixture.fit, parts=8),
-            "levels": partial(Levels.fit, plain=True, own_spread=True),
-            "y of x": partial(Residual.fit, swapped=False, plain=True, scaled=False),
-            "x of y": partial(Residual.fit, swapped=True, plain=True, scaled=False),
-        }.items()
-    },
+    **{f"compressed, {name}": partial(Compressed.fit, inner=inner) for name, inner in BETWEEN.items()},
     "network": Network.fit,
 }
 
@@ -128,12 +128,10 @@ def fitted_stack(
                 excess.setdefault(name, []).append(_excess(ratio, a, b))
     names = [name for name, found in values.items() if len(found) == len(splits)]
     above = {name: float(np.mean(excess[name])) for name in names}
-    log_r = {name: np.concatenate(values[name]) - above[name] for name in names}
+    log_r = _worth_their_cost({name: np.concatenate(values[name]) - above[name] for name in names})
     again: dict[str, Ratio] = {}
     while log_r:
-        weights = mixture_weights(
-            np.column_stack([np.zeros(len(next(iter(log_r.values())))), *log_r.values()])
-        )
+        weights, _ = _weighed(log_r)
         kept = {name: w for name, w in zip(log_r, weights[1:], strict=True) if w >= LEAST_WEIGHT}
         found_again = {name: again.get(name) or fits[name](x, y, seed) for name in kept}
         again = {name: ratio for name, ratio in found_again.items() if ratio is not None}
@@ -142,6 +140,22 @@ def fitted_stack(
         # what can be fitted to some of the rows and not to all (an outlier among them) does not compete
         log_r = {name: value for name, value in log_r.items() if name in again or name not in kept}
     return NOTHING
+
+
+def _weighed(log_r: dict[str, np.ndarray]) -> tuple[Float[np.ndarray, "ratio"], float]:
+    """Weights of independence and of the others, and the mean logarithm of their mixture."""
+    table = np.column_stack([np.zeros(len(next(iter(log_r.values())))), *log_r.values()])
+    weights = mixture_weights(table)
+    return weights, float(logsumexp(table, axis=1, b=weights).mean())
+
+
+def _worth_their_cost(log_r: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Without those that take long to fit and to read and add next to nothing to the others."""
+    for name in DEAR:
+        others = {other: values for other, values in log_r.items() if other != name}
+        if name in log_r and others and _weighed(log_r)[1] < _weighed(others)[1] + LEAST_WORTH:
+            log_r = others
+    return log_r
 
 
 def _mixture(
