@@ -12,7 +12,7 @@ import torch
 import nearfar as nf
 from nearfar.cli import main
 from nearfar.errors import UserError
-from nearfar.evaluate.few import few_shot
+from nearfar.evaluate.few import few_shot, fractions
 from nearfar.evaluate.labels import Labelled
 from nearfar.evaluate.options import READ_BY, Options
 from nearfar.evaluate.protocols import NETWORK_PROTOCOLS, PROTOCOLS
@@ -78,6 +78,7 @@ def test_figures_under_other_options_stand_apart(run: nf.Run) -> None:
         (["--labels", "inf", "--protocol", "fractions"], "labels was [inf]"),
         (["--lr", "nan", "--protocol", "finetune"], "lr was [nan]"),
         (["--shots", "1.5", "--protocol", "few-shot"], "expected whole numbers separated by commas"),
+        (["--seed", "-1"], "seed was -1; expected a whole number from 0"),
         (["--epochs", "3"], "epochs was 3, which is read by finetune"),
         (["--image-size", "0"], "image_size was 0; expected a whole number from 8"),
         (["--features", "map", "--protocol", "classifier"], "a run's own classifier reads pooled features"),
@@ -95,6 +96,15 @@ def test_mistakes_are_one_sentence(
     assert sentence in said
     assert "Traceback" not in said
     assert "lambda" not in said
+
+
+def test_label_fractions_say_how_many_labels_they_are_of() -> None:
+    labels = torch.tensor([0] * 20 + [1] * 4)
+    part = Labelled(torch.randn(24, 3, generator=torch.Generator().manual_seed(0)), labels)
+    found = fractions(part, part, Options(labels=(0.5, 10), draws=1))
+    assert {name: figures["labels"] for name, figures in found.items()} == {"50 %": 12, "10 per class": 14}
+    with pytest.raises(UserError, match="labels was 99 of each class; the largest class to draw from has 20"):
+        fractions(part, part, Options(labels=(99,)))
 
 
 def test_pictures_are_held_as_large_as_they_are_asked_for(run: nf.Run) -> None:
