@@ -22,7 +22,7 @@ def called(asked: float) -> str:
 
 def part_of(labels: Int[Tensor, "row"], asked: float, seed: int) -> Int[Tensor, "part"]:
     """The rows drawn: of a class that has fewer than asked for, all of them, but some class must have so many."""
-    most = int(torch.unique(labels, return_counts=True)[1].max())  # type: ignore[no-untyped-call]
+    most = int(torch.unique(labels, return_counts=True)[1].max())  # type: ignore[no-untyped-call,unused-ignore]
     if asked > most:
         raise UserError(f"labels was {int(asked)} of each class; the largest class to draw from has {most}")
     return torch.from_numpy(drawn(labels.cpu().numpy(), asked, seed)).to(labels.device)
