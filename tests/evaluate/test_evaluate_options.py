@@ -48,7 +48,13 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> nf.Run:
 
 def test_an_option_that_nobody_reads_is_refused() -> None:
     """Every option of `READ_BY` is one, its readers are protocols, and each is refused beside protocols that do not read it."""
-    others = {"labels": (0.5,), "shots": (2,), "lr": (0.5,), "layer_decay": 0.5, "temperature": 0.5}
+    others: dict[str, Any] = {
+        "labels": (0.5,),
+        "shots": (2,),
+        "lr": (0.5,),
+        "layer_decay": 0.5,
+        "temperature": 0.5,
+    }
     for name, readers in READ_BY.items():
         changed = Options(**{name: others.get(name, 3)})
         assert set(readers) <= {*PROTOCOLS, *NETWORK_PROTOCOLS}
@@ -62,7 +68,7 @@ def test_an_option_that_nobody_reads_is_refused() -> None:
 
 def test_figures_under_other_options_stand_apart(run: nf.Run) -> None:
     """Five epochs of fine-tuning and six are two results, so no page compares them; one with the same options is replaced."""
-    ask = {"protocols": ["few-shot"], "shots": (1,), "ways": 2}
+    ask: dict[str, Any] = {"protocols": ["few-shot"], "shots": (1,), "ways": 2}
     for episodes in (3, 4, 3):
         nf.evaluate(run, **ask, episodes=episodes)
     told = [one["settings"] for one in results_of(run.evaluation) if "few-shot" in one]
