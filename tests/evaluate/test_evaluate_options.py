@@ -12,7 +12,7 @@ import torch
 import nearfar as nf
 from nearfar.cli import main
 from nearfar.errors import UserError
-from nearfar.evaluate.few import few_shot
+from nearfar.evaluate.few import few_shot, fractions
 from nearfar.evaluate.labels import Labelled
 from nearfar.evaluate.options import READ_BY, Options
 from nearfar.evaluate.protocols import NETWORK_PROTOCOLS, PROTOCOLS
@@ -48,7 +48,13 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> nf.Run:
 
 def test_an_option_that_nobody_reads_is_refused() -> None:
     """Every option of `READ_BY` is one, its readers are protocols, and each is refused beside protocols that do not read it."""
-    others = {"labels": (0.5,), "shots": (2,), "lr": (0.5,), "layer_decay": 0.5, "temperature": 0.5}
+    others: dict[str, Any] = {
+        "labels": (0.5,),
+        "shots": (2,),
+        "lr": (0.5,),
+        "layer_decay": 0.5,
+        "temperature": 0.5,
+    }
     for name, readers in READ_BY.items():
         changed = Options(**{name: others.get(name, 3)})
         assert set(readers) <= {*PROTOCOLS, *NETWORK_PROTOCOLS}
@@ -62,7 +68,7 @@ def test_an_option_that_nobody_reads_is_refused() -> None:
 
 def test_figures_under_other_options_stand_apart(run: nf.Run) -> None:
     """Five epochs of fine-tuning and six are two results, so no page compares them; one with the same options is replaced."""
-    ask = {"protocols": ["few-shot"], "shots": (1,), "ways": 2}
+    ask: dict[str, Any] = {"protocols": ["few-shot"], "shots": (1,), "ways": 2}
     for episodes in (3, 4, 3):
         nf.evaluate(run, **ask, episodes=episodes)
     told = [one["settings"] for one in results_of(run.evaluation) if "few-shot" in one]
@@ -78,6 +84,7 @@ def test_figures_under_other_options_stand_apart(run: nf.Run) -> None:
         (["--labels", "inf", "--protocol", "fractions"], "labels was [inf]"),
         (["--lr", "nan", "--protocol", "finetune"], "lr was [nan]"),
         (["--shots", "1.5", "--protocol", "few-shot"], "expected whole numbers separated by commas"),
+        (["--seed", "-1"], "seed was -1; expected a whole number from 0"),
         (["--epochs", "3"], "epochs was 3, which is read by finetune"),
         (["--image-size", "0"], "image_size was 0; expected a whole number from 8"),
         (["--features", "map", "--protocol", "classifier"], "a run's own classifier reads pooled features"),
@@ -95,6 +102,15 @@ def test_mistakes_are_one_sentence(
     assert sentence in said
     assert "Traceback" not in said
     assert "lambda" not in said
+
+
+def test_label_fractions_say_how_many_labels_they_are_of() -> None:
+    labels = torch.tensor([0] * 20 + [1] * 4)
+    part = Labelled(torch.randn(24, 3, generator=torch.Generator().manual_seed(0)), labels)
+    found = fractions(part, part, Options(labels=(0.5, 10), draws=1))
+    assert {name: figures["labels"] for name, figures in found.items()} == {"50 %": 12, "10 per class": 14}
+    with pytest.raises(UserError, match="labels was 99 of each class; the largest class to draw from has 20"):
+        fractions(part, part, Options(labels=(99,)))
 
 
 def test_pictures_are_held_as_large_as_they_are_asked_for(run: nf.Run) -> None:

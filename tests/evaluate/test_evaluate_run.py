@@ -451,7 +451,7 @@ def test_table_shows_baselines_above_what_was_learned(run: SmallRun) -> None:
     assert rows[0].rstrip().endswith(f"{100 * top5:.1f} % ({100 * low:.1f}–{100 * high:.1f})")
     assert len({len(line) for line in (head, *rows)}) == 1
     assert sets == "fitted on 600 images: train; tested on 300 images: test"
-    assert intervals.startswith("in brackets, 95% Wilson intervals")
+    assert intervals.startswith("in brackets, 95% intervals")
     assert matched == "10 classes matched by name"
     held = table(evaluate_run(run, protocols=("knn",))).splitlines()
     assert held[0].split() == ["features", "knn", "top-1", "knn", "top-5"]

@@ -210,10 +210,12 @@ def test_the_card_tells_every_figure_and_no_path(data: Path, tmp_path: Path) -> 
     for name, count in (("train", 48), ("test", 24)):
         pixels, labels = rng.integers(0, 256, (count, 16, 16, 3), dtype=np.uint8), np.arange(count) % 2
         np.savez(tmp_path / f"{name}.npz", images=pixels, labels=labels, classes=np.array(["ant", "bee"]))
-    small = {"epochs": 1, "batch_size": 8, "device": "cpu", "workers": 0, "probe_every": 0, "quiet": True}
-    run = nf.train(str(tmp_path / "train.npz"), out=tmp_path / "run", backbone="resnet8-w8", **small)  # type: ignore[arg-type]
+    small: dict[str, Any] = {"epochs": 1, "batch_size": 8, "device": "cpu", "workers": 0, "probe_every": 0}
+    run = nf.train(
+        str(tmp_path / "train.npz"), out=tmp_path / "run", backbone="resnet8-w8", quiet=True, **small
+    )
     asked = ["few-shot", "retrieval", "information", "clustering"]
-    shots = {"ways": 2, "shots": (1,), "episodes": 4}
+    shots: dict[str, Any] = {"ways": 2, "shots": (1,), "episodes": 4}
     result = nf.evaluate(run, str(tmp_path / "test.npz"), protocols=asked, **shots)
     nf.evaluate(run, protocols=["knn"])
     nf.export(run, tmp_path / "out")

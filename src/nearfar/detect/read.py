@@ -128,7 +128,7 @@ def _scenes(
     pictures: Sequence[tuple[str, np.ndarray]], told: Sequence[Objects], names: tuple[str, ...], file: str
 ) -> Read:
     """Categories that are names become numbers in sorted order; numbers stay, with their names where they are known."""
-    given = [one.get("category") for objects in told for one in objects]
+    given: list[Any] = [one.get("category") for objects in told for one in objects]
     if given and all(isinstance(each, str) for each in given):
         names = tuple(sorted(set(given)))
     if len(set(names)) < len(names):
@@ -154,7 +154,7 @@ def _scene(pixels: np.ndarray, told: Objects, where: str) -> Scene:
     """Objects without an area are left out, as COCO's own tools do."""
     height, width = pixels.shape[:2]
     boxes = _numbers([one.get("bbox") for one in told], 4, f"{where}: bbox")
-    area = (boxes[:, 2:] > 0).all(1)
+    area: np.ndarray = np.all(boxes[:, 2:] > 0, axis=1)
     boxes = np.concatenate([boxes[:, :2], boxes[:, :2] + boxes[:, 2:]], axis=1)[area]
     kept = [one for one, large in zip(told, area, strict=True) if large]
     masked = bool(kept) and all(one.get("segmentation") for one in kept)

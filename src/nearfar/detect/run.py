@@ -69,7 +69,7 @@ def detect_run(
     plan.check()
     if seeds < 1:
         raise UserError(f"seeds was {seeds}; expected a whole number from 1")
-    known = run.description
+    known: Any = run.description
     if getattr(known, "channels", 0) not in (1, 3) or not hasattr(known, "mean"):
         raise UserError(
             f"{run.path} was not trained on pictures, grey or coloured; a detector is shown those"

@@ -3,6 +3,8 @@
 from typing import Any
 
 import torch
+from jaxtyping import Int
+from torch import Tensor
 from torch.nn import functional
 
 from nearfar.errors import UserError
@@ -18,9 +20,12 @@ def called(asked: float) -> str:
     return f"{100 * asked:g} %" if asked < 1 else f"{int(asked)} per class"
 
 
-def part_of(train: Labelled, asked: float, seed: int) -> Labelled:
-    rows = torch.from_numpy(drawn(train.labels.cpu().numpy(), asked, seed))
-    return train.rows(rows.to(train.labels.device))
+def part_of(labels: Int[Tensor, "row"], asked: float, seed: int) -> Int[Tensor, "part"]:
+    """The rows drawn: of a class that has fewer than asked for, all of them, but some class must have so many."""
+    most = int(torch.unique(labels, return_counts=True)[1].max())  # type: ignore[no-untyped-call,unused-ignore]
+    if asked > most:
+        raise UserError(f"labels was {int(asked)} of each class; the largest class to draw from has {most}")
+    return torch.from_numpy(drawn(labels.cpu().numpy(), asked, seed)).to(labels.device)
 
 
 def fractions(train: Labelled, test: Labelled, options: Options) -> dict[str, Any]:
@@ -30,11 +35,11 @@ def fractions(train: Labelled, test: Labelled, options: Options) -> dict[str, An
     for asked in options.labels:
         draws = []
         for draw in range(options.draws):
-            part = part_of(train, asked, options.seed + draw)
+            part = train.rows(part_of(train.labels, asked, options.seed + draw))
             draws.append(
                 linear(part.features, part.labels, test.features, test.labels, seed=options.seed + draw)
             )
-        found[called(asked)] = over_draws(draws)
+        found[called(asked)] = {**over_draws(draws), "labels": len(part)}
     return found
 
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from nearfar.data import Stream
 from nearfar.errors import UserError
-from nearfar.evaluate.few import called
+from nearfar.evaluate.few import called, part_of
 from nearfar.evaluate.figures import classified, over_draws, ranked
 from nearfar.evaluate.labels import stratified_split
 from nearfar.evaluate.linear import fit_chosen
@@ -28,7 +28,6 @@ from nearfar.resolve import resolve
 from nearfar.run.features import features
 from nearfar.run.trained import backbones_of, fresh_method, views_of
 from nearfar.schedules import Progress, at, cosine
-from nearfar.splits import drawn
 
 LEAST_STEPS = 300  # however few labels there are
 RECIPE = "supervised"
@@ -46,11 +45,11 @@ def finetune_fractions(subject: Subject, options: Options) -> dict[str, Any]:
     for asked in options.labels:
         draws, rates = [], []
         for draw in range(options.draws):
-            rows = torch.from_numpy(drawn(subject.train.labels.numpy(), asked, options.seed + draw))
+            rows = part_of(subject.train.labels, asked, options.seed + draw)
             predicted, rate = _tuned(subject, subject.train.rows(rows), options, options.seed + draw)
             draws.append(classified(predicted, subject.test.labels))
             rates.append(rate)
-        found[called(asked)] = {**over_draws(draws), **_said(options, rates)}
+        found[called(asked)] = {**over_draws(draws), **_said(options, rates), "labels": len(rows)}
     return found
 
 

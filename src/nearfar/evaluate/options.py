@@ -45,6 +45,8 @@ class Options:
         for name in ("draws", "ways", "episodes", "queries", "epochs", "batch_size"):
             if getattr(self, name) < 1:
                 raise UserError(f"{name} was {getattr(self, name)}; it must be at least 1")
+        if self.seed < 0:
+            raise UserError(f"seed was {self.seed}; expected a whole number from 0")
         if not self.labels or not all(_share_or_number(asked) for asked in self.labels):
             raise UserError(
                 f"labels was {list(self.labels)}; expected shares between 0 and 1, or whole numbers of each class"
