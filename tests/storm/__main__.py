@@ -99,7 +99,7 @@ def run_part(name: str, seed: int, count: int | None, seconds: float | None, out
 
 def processor_time() -> float:
     """Seconds of a processor that this process has had, and the children of its fork server that have ended."""
-    own, server = time.process_time(), getattr(forkserver._forkserver, "_forkserver_pid", None)  # type: ignore[attr-defined]
+    own, server = time.process_time(), getattr(forkserver._forkserver, "_forkserver_pid", None)
     stat = Path(f"/proc/{server}/stat")
     if server is None or not stat.exists():
         return own
