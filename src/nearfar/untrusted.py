@@ -33,6 +33,26 @@ def check_regular(path: str | os.PathLike[str]) -> int:
     return status.st_size
 
 
+def check_given(path: str | os.PathLike[str], spec: str) -> None:
+    """One sentence about data that are no regular file: a pipe would be waited for without end."""
+    try:
+        check_regular(path)
+    except OSError as problem:
+        raise UserError(f"data {spec!r} cannot be opened: {problem.strerror}.") from None
+
+
+def column_names(table: Any, spec: str) -> list[str]:
+    """Names of an Arrow table's columns, each once and text; readers take other names without a word and fail later."""
+    try:
+        names = list(table.column_names)
+    except UnicodeDecodeError:
+        raise UserError(f"data {spec!r}: the name of a column is not UTF-8 text.") from None
+    twice = [name for name in names if names.count(name) > 1]
+    if twice:
+        raise UserError(f"data {spec!r}: it has {names.count(twice[0])} columns called `{twice[0]}`.")
+    return names
+
+
 def read_text(path: str | os.PathLike[str], most: int = TEXT) -> str:
     """A regular file of UTF-8 text; longer than `most` bytes is an OSError, other bytes than UTF-8 a ValueError."""
     size = check_regular(path)

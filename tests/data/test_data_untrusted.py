@@ -134,6 +134,34 @@ def test_a_column_that_is_there_twice_gets_a_sentence(twice: str, tmp_path: Path
         open_data(tmp_path / "a.parquet")
 
 
+def test_an_archive_of_a_version_to_come_is_no_archive(tmp_path: Path) -> None:
+    np.savez(tmp_path / "a.npz", images=np.zeros((3, 8, 8, 3), np.uint8))
+    data = bytearray((tmp_path / "a.npz").read_bytes())
+    data[data.index(b"PK\x01\x02") + 6] = (
+        74  # of the entry in the directory: the version that it takes to unpack it
+    )
+    (tmp_path / "a.npz").write_bytes(data)
+    with pytest.raises(UserError, match=r"a\.npz"):
+        open_data(tmp_path / "a.npz")
+
+
+@pytest.mark.usefixtures("hangs_fail")
+@pytest.mark.parametrize("spec", ["series:{}", "pairs:{}:a,b", "{}"])
+@pytest.mark.parametrize(
+    "content", [b"\xea,b\n1,2\n3,4\n", b"a,a,b\n1,2,3\n4,5,6\n", b'a,b\n"\xff\xfe",2\nx,4\n', None]
+)
+def test_a_table_of_odd_names_and_bytes_gets_a_sentence(
+    content: bytes | None, spec: str, tmp_path: Path
+) -> None:
+    """Names that are no UTF-8, a name that is there twice, text that is no UTF-8, and a pipe."""
+    if content is None:
+        os.mkfifo(tmp_path / "a.csv")
+    else:
+        (tmp_path / "a.csv").write_bytes(content)
+    with pytest.raises(UserError):
+        open_data(spec.format(tmp_path / "a.csv"))
+
+
 @pytest.mark.parametrize("name", ["tokens", "images"])
 def test_a_single_number_is_no_array_of_data(name: str, tmp_path: Path) -> None:
     np.savez(tmp_path / "a.npz", **{name: np.array(3)})  # type: ignore[arg-type]

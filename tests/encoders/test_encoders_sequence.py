@@ -212,12 +212,13 @@ def test_a_bank_holds_the_mean_of_a_recordings_frames_k_ahead() -> None:
     M_k[i] among the rows of the others. Recording 4 is heard two frames long, so it has no row for steps 2 and 3."""
     lengths = [*LENGTHS[:4], 2 * HOP, 36]
     bank = Bank(8, momentum=0.25, dim=5, views=4).double()
-    method = Method(role(), Dot(), bank, Everyone(), InfoNCE()).double().train()
+    encoders = role()
+    method = Method(encoders, Dot(), bank, Everyone(), InfoNCE()).double().train()
     who, first, second = torch.tensor([3, 0, 5, 6, 1, 7]), sound(lengths, seed=1), sound(lengths, seed=2)
     means: dict[tuple[int, int], Tensor] = {}
     for heard in (first, second):
         with torch.no_grad():
-            z, _ = method.encoders.listener.frames(heard)  # type: ignore[union-attr]
+            z, _ = encoders.listener.frames(heard)
         method.prime(Batch((heard,), who))
         for i, length in enumerate(lengths):
             for k in (1, 2, 3):
@@ -234,17 +235,18 @@ def test_a_bank_holds_the_mean_of_a_recordings_frames_k_ahead() -> None:
 
     with torch.no_grad():
         outcome = method(Batch((first,), who))
-        z, _ = method.encoders.listener.frames(first)  # type: ignore[union-attr]
-        c = method.encoders.listener.contexts(z)  # type: ignore[union-attr]
+        z, _ = encoders.listener.frames(first)
+        c = encoders.listener.contexts(z)
     total = 0.0
     for k in (1, 2, 3):
         there = [i for kk, i in means if kk == k]
         values = []
-        for row, length in enumerate(lengths):
+        for place, length in enumerate(lengths):
             for t in range(math.ceil(length / HOP) - k):
-                asked = method.encoders.ahead[k - 1].weight.detach() @ c[row, t]  # type: ignore[index, operator, union-attr]
+                weight: Any = encoders.ahead[k - 1].weight
+                asked = weight.detach() @ c[place, t]
                 scores = {i: float(asked @ means[k, i]) for i in there}
-                own = scores[int(who[row])]
+                own = scores[int(who[place])]
                 values.append(own - math.log(sum(map(math.exp, scores.values()))) + math.log(len(there)))
         total += float(np.mean(values)) / 3
     assert outcome.nats is not None

@@ -99,7 +99,7 @@ def run_part(name: str, seed: int, count: int | None, seconds: float | None, out
 
 def processor_time() -> float:
     """Seconds of a processor that this process has had, and the children of its fork server that have ended."""
-    own, server = time.process_time(), getattr(forkserver._forkserver, "_forkserver_pid", None)  # type: ignore[attr-defined]
+    own, server = time.process_time(), getattr(forkserver._forkserver, "_forkserver_pid", None)
     stat = Path(f"/proc/{server}/stat")
     if server is None or not stat.exists():
         return own
@@ -175,7 +175,7 @@ def told(name: str, rows: list[dict[str, Any]]) -> None:
 def project(parts: list[str], seed: int, seconds: float, out: Path) -> None:
     """Each part for a few seconds, alone; what an hour of two workers would then hold, from all cases but the first, which makes what the
     others share. In seconds of a processor, as on a machine that does nothing else."""
-    total, projected = sum(PARTS[name].share for name in parts), Counter[str]()
+    total, projected = sum(part.share for part in PARTS.values()), Counter[str]()
     print(f"{'part':<14}{'cases':>7}{'CPU-s each':>12}{'in an hour':>12}")
     for name in parts:
         folder = out / "project"

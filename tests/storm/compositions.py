@@ -7,7 +7,6 @@ Chunks and ranks are compared in float64, where rounding is some 1e-15 and a mis
 import functools
 import math
 import random
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +22,7 @@ from nearfar.train.equality import compare, make_data, trajectory
 from nearfar.train.prepare import described, prepare, prime
 from nearfar.train.trainer import Trainer
 from tests.core.test_core_compositions import MADE, drawn
+from tests.storm.places import lasting
 
 KINDS = ("images", "images", "images", "recordings", "vectors", "texts")
 ROUNDING = 1e-8  # relative, after a step of a small network
@@ -31,7 +31,7 @@ BY_RANKS = 12  # compositions that one pair of processes tries
 
 @functools.cache
 def located(kind: str) -> Located:
-    return locate(MADE[kind](Path(tempfile.mkdtemp(prefix="storm-data-"))))
+    return locate(MADE[kind](lasting("data")))
 
 
 @functools.cache

@@ -5,7 +5,6 @@ import json
 import os
 import random
 import shutil
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,7 @@ from nearfar.run import checkpoints
 from nearfar.run.trained import Run
 from nearfar.train.pretrain import pretrain
 from tests.storm.files import mutated
+from tests.storm.places import lasting
 
 JUNK: list[Any] = [None, True, -1, 10**400, 1e308, "x", [], [None], {}, {"a": {"b": []}}, 0.5]
 
@@ -28,7 +28,7 @@ JUNK: list[Any] = [None, True, -1, 10**400, 1e308, "x", [], [None], {}, {"a": {"
 def template() -> Path:
     """One small real run for all cases of a process."""
     torch.set_num_threads(1)
-    out = Path(tempfile.mkdtemp(prefix="storm-run-"))
+    out = lasting("run")
     digits = open_data("digits").subset(np.arange(200))
     config = {"backbone": "resnet8-w16", "batch_size": 64, "workers": 0, "epochs": 1, "checkpoint_every": 2}
     run = pretrain("moco", digits, out, quiet=True, config={**config, "negatives": {"size": 128}})

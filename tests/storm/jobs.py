@@ -4,7 +4,6 @@ import functools
 import io
 import json
 import shutil
-import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from PIL import Image
 
 from nearfar.run import checkpoints
 from tests.storm.children import Child, as_rank, free_port
+from tests.storm.places import lasting
 
 IMAGES = 96
 SMALL = [
@@ -32,7 +32,7 @@ SHORT = [*SMALL, "epochs=2", "checkpoint_every=1", "keep=1"]
 @functools.cache
 def pictures() -> Path:
     """Little pictures in class folders, one of them broken: a scan that finds something."""
-    folder = Path(tempfile.mkdtemp(prefix="storm-pictures-"))
+    folder = lasting("pictures")
     rng = np.random.default_rng(0)
     for k in range(IMAGES):
         file = folder / f"class{k % 3}" / f"{k:03d}.png"
@@ -46,7 +46,7 @@ def pictures() -> Path:
 @functools.cache
 def numbers() -> Path:
     """A table of numbers in three classes."""
-    folder = Path(tempfile.mkdtemp(prefix="storm-numbers-"))
+    folder = lasting("numbers")
     rng, labels = np.random.default_rng(0), np.arange(90) % 3
     np.savez(
         folder / "table.npz",
@@ -191,7 +191,7 @@ def started(job: Job, out: Path, log: Path) -> list[Child]:
 @functools.cache
 def reference(name: str) -> tuple[dict[str, Any], float]:
     """What the job finds when nothing happens, and how long it takes."""
-    place = Path(tempfile.mkdtemp(prefix="storm-whole-"))
+    place = lasting("whole")
     begun = time.monotonic()
     children = started(JOBS[name], place / "out", place / "log")
     codes = [child.end() for child in children]

@@ -10,6 +10,7 @@ from tests.storm.children import Child, no_traceback
 from tests.storm.jobs import JOBS, reference, same, started
 
 MOST = 12  # kills of one job; then it is left alone
+OFTEN = 6  # kills, while a job that nothing happens to lasts
 LOST = 75  # what a rank says whose peer is gone
 
 
@@ -20,7 +21,8 @@ def case(rng: random.Random, place: Path) -> tuple[str, dict[str, int]]:
     for attempt in range(MOST + 1):
         children = started(job, out, place / f"log-{attempt}")
         if attempt < MOST:
-            children[0].wait(duration * rng.random() ** 1.5)
+            # a few in each job: as a beginning costs little, most of the time is work that was not done before
+            children[0].wait(rng.expovariate(OFTEN / duration))
             kills += struck(children, rng)
         codes = [child.end() for child in children]
         valid(out)

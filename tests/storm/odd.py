@@ -5,7 +5,6 @@ import os
 import random
 import signal
 import socket
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from html.parser import HTMLParser
@@ -21,6 +20,7 @@ from nearfar.report import write_report
 from nearfar.run.embed import write_embedding
 from nearfar.train.pretrain import pretrain
 from tests.storm.jobs import picture_bytes
+from tests.storm.places import lasting
 
 SUFFIXES = (".png", ".jpg", ".wav", ".txt", ".npz", ".parquet", ".csv", "")
 HOSTILE = (
@@ -148,7 +148,7 @@ def named_run(place: Path, folder: str, names: list[str]) -> list[str]:
 
 @functools.cache
 def harmless() -> tuple[Structure, ...]:
-    place = Path(tempfile.mkdtemp(prefix="storm-plain-")) / "x"
+    place = lasting("plain") / "x"
     return tuple(Structure(page) for page in named_run(place, "run", ["a", "b", "c"]))
 
 

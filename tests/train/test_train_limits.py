@@ -80,7 +80,7 @@ def test_the_memory_that_is_said_is_about_what_is_taken(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     (line,) = [line for line in done.stderr.splitlines() if "of memory" in line]
-    said = memory_bytes(line.removeprefix("about ").split(" of memory")[0])
+    said = memory_bytes(line.removeprefix("it needs about ").split(" of memory")[0])
     taken = int(done.stdout.splitlines()[-1])
     assert 0.5 < said / taken < 2, (line, taken)
 

@@ -76,7 +76,7 @@ def test_three_views_are_the_three_channels_one_by_one(aligned: bool) -> None:
     """View v shows channel v of what an rgb view v of the same draws shows; aligned, they put together make the whole."""
     first, second = pipelines("cmc", 8)
     shown = {
-        colours: Views([first, second, second], 8, MEAN, STD, aligned=aligned, colours=colours)(  # type: ignore[arg-type]
+        colours: Views([first, second, second], 8, MEAN, STD, aligned=aligned, colours=colours)(
             photographs(), 3, 1, np.arange(5)
         )
         for colours in ("rgb", "lab")

@@ -45,7 +45,7 @@ def npz_keys(path: Path) -> list[str]:
         check_regular(path)
         with zipfile.ZipFile(path) as file:
             return [name.removesuffix(".npy") for name in file.namelist()]
-    except (OSError, ValueError, zipfile.BadZipFile):
+    except (OSError, ValueError, NotImplementedError, zipfile.BadZipFile):
         return []
 
 

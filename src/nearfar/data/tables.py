@@ -13,7 +13,7 @@ from nearfar.modalities import MODALITIES
 from nearfar.modalities.base import Arrays
 from nearfar.modalities.labels import Labels, class_numbers
 from nearfar.parquet_sizes import check_parquet
-from nearfar.untrusted import check_regular
+from nearfar.untrusted import check_given, column_names
 
 SUFFIXES = (".csv",)
 LABEL = "label"
@@ -21,17 +21,16 @@ LABEL = "label"
 
 def table(path: Path, name: str, label: str | None = None) -> Arrays:
     """The columns of numbers side by side, in their order; columns of anything else are an error that names the first."""
-    check_regular(path)
+    check_given(path, name)
     read = _read(path, name)
+    names = column_names(read, name)
     numbers: list[np.ndarray] = []
     labelled: Labels = (None, ())
     if not read.num_rows:
         raise UserError(f"data {name!r}: the table holds no rows of numbers.")
-    if label is not None and label not in read.column_names:
-        raise UserError(
-            f"label_column was {label!r}; the columns of {name} are {', '.join(read.column_names[:20])}."
-        )
-    for column in read.column_names:
+    if label is not None and label not in names:
+        raise UserError(f"label_column was {label!r}; the columns of {name} are {', '.join(names[:20])}.")
+    for column in names:
         if column == (label or LABEL):
             labelled = _labels(read.column(column), name, column)
             continue

@@ -27,7 +27,7 @@ from nearfar.modalities.sound import SOUND
 from nearfar.modalities.text import TEXT, Reading
 from nearfar.modalities.vectors import VECTORS
 from nearfar.parquet_sizes import check_parquet
-from nearfar.untrusted import check_regular, npz_arrays
+from nearfar.untrusted import check_given, column_names, npz_arrays
 
 PREFIX = "pairs:"
 SIDES: dict[str, Modality] = {each.name: each for each in (IMAGE, SOUND, TEXT, VECTORS)}
@@ -55,7 +55,7 @@ def parts_of(spec: str) -> tuple[Path, tuple[Column, Column]]:
     path = Path(file)
     if not path.exists() or path.suffix.lower() not in SUFFIXES:
         raise UserError(f"data {spec!r}: {file!r} is not a file that exists; expected {', '.join(SUFFIXES)}.")
-    check_regular(path)
+    check_given(path, spec)
     first, second = (_column(side, spec) for side in asked)
     return path, (first, second)
 
@@ -93,11 +93,10 @@ def read_table(path: Path, spec: str, names: set[str] | None) -> dict[str, list[
             table = parquet.read_table(path, columns=held)
         else:
             table = csv.read_csv(path)
-    except (arrow.ArrowException, OSError) as problem:
+        held = [name for name in column_names(table, spec) if names is None or name in names]
+        return {name: table.column(name).to_pylist() for name in held}
+    except (arrow.ArrowException, OSError, UnicodeDecodeError) as problem:
         raise UserError(f"data {spec!r} cannot be read: {str(problem).splitlines()[0]}.") from None
-    return {
-        name: table.column(name).to_pylist() for name in table.column_names if names is None or name in names
-    }
 
 
 def kind_of(values: Sequence[Any], column: Column, spec: str) -> str:

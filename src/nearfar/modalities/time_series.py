@@ -30,7 +30,7 @@ from nearfar.modalities.pair_files import read_table
 from nearfar.modalities.showing import heat, plain_views
 from nearfar.parts import chosen_views, settable
 from nearfar.randomness import uniforms
-from nearfar.untrusted import check_regular, npz_arrays
+from nearfar.untrusted import check_given, npz_arrays
 
 PREFIX = "series:"
 SUFFIXES = (".csv", ".parquet", ".npz")
@@ -215,7 +215,7 @@ class TimeSeriesModality(Modality):
             raise UserError(
                 f"data {spec!r}: {str(path)!r} is not a file that exists; expected {', '.join(SUFFIXES)}."
             )
-        check_regular(path)
+        check_given(path, spec)
         array, labels, series = _npz(path, spec) if path.suffix.lower() == ".npz" else _table(path, spec)
         labelled = (None, ()) if labels is None else class_numbers(np.asarray(labels), f"data {spec!r}")
         return windows(array, labelled, series, spec, options["views"])

@@ -41,8 +41,8 @@ class Needs:
     def sentence(self, keep: int) -> str:
         free = "" if self.memory_free is None else f" ({in_units(self.memory_free)} more are free)"
         return (
-            f"about {in_units(self.memory)} of memory{free}; up to {keep + 1} checkpoints of {in_units(self.checkpoint)} at a time "
-            f"({in_units(self.disk_free)} are free on their disk)"
+            f"it needs about {in_units(self.memory)} of memory{free}, and for up to {keep + 1} checkpoints {in_units(self.checkpoint)} each "
+            f"({in_units(self.disk_free)} are free on that disk)"
         )
 
 
