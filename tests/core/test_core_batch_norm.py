@@ -28,7 +28,8 @@ def normed(
     kind = torch.float64 if x.dtype is torch.float64 else torch.float32
     running = torch.zeros(x.shape[1], dtype=kind), torch.ones(x.shape[1], dtype=kind)
     with synchronised(several):
-        out = F.batch_norm(x, *running, *learnt, training=True, momentum=0.3)
+        weight, bias = learnt or (None, None)
+        out = F.batch_norm(x, *running, weight, bias, training=True, momentum=0.3)
     return out, *torch.autograd.grad(out, [x, *learnt], above), *running
 
 
@@ -45,9 +46,9 @@ def test_one_rank_is_torchs_own(
     monkeypatch.setattr(batch_norm, "BLOCK", 100)  # several blocks, the last of them shorter
     draw = torch.Generator().manual_seed(0)
     x, above = (torch.randn(shape, generator=draw, dtype=torch.float64) for _ in range(2))
-    weights = tuple(torch.randn(shape[1], generator=draw, dtype=torch.float64) for _ in range(2))
-    told = (x.contiguous(memory_format=layout), above, weights if learnt else None)
-    for ours, theirs in zip(normed(*told, True), normed(*told, False), strict=True):
+    weight, bias = (torch.randn(shape[1], generator=draw, dtype=torch.float64) for _ in range(2))
+    x, weights = x.contiguous(memory_format=layout), (weight, bias) if learnt else None
+    for ours, theirs in zip(normed(x, above, weights, True), normed(x, above, weights, False), strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-12)
 
 
