@@ -114,9 +114,7 @@ class _Compact:
         self._data, self.place, self._depth = data, 0, 0
 
     def struct(self) -> dict[int, Any]:
-        self._depth += 1
-        if self._depth > _DEEPEST:
-            raise ValueError("too deep")
+        self._deeper()
         fields: dict[int, Any] = {}
         number = 0
         while head := self._byte():
@@ -124,6 +122,11 @@ class _Compact:
             fields[number] = self._value(head & 15, in_field=True)
         self._depth -= 1
         return fields
+
+    def _deeper(self) -> None:
+        self._depth += 1
+        if self._depth > _DEEPEST:
+            raise ValueError("too deep")
 
     def _value(self, kind: int, in_field: bool = False) -> Any:
         if kind in (1, 2):  # a truth value: of a field, in its head; in a list, a byte
@@ -147,7 +150,10 @@ class _Compact:
         count = head >> 4 if head >> 4 < 15 else self._unsigned()
         if count > len(self._data) - self.place:  # every element has a byte at least
             raise ValueError("too many")
-        return [self._value(head & 15) for _ in range(count)]
+        self._deeper()  # lists of lists of lists, too
+        held = [self._value(head & 15) for _ in range(count)]
+        self._depth -= 1
+        return held
 
     def _byte(self) -> int:
         value = self._data[self.place]

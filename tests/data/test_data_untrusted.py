@@ -240,6 +240,13 @@ def varint(number: int) -> bytes:
     return bytes([*out, zigzag])
 
 
+@pytest.mark.parametrize("kind", [b"\x19", b"\x1c"])
+def test_thrift_nested_beyond_all_depth_is_a_value_error(kind: bytes) -> None:
+    """Lists in lists, or structs in structs: found by a search that went by coverage."""
+    with pytest.raises(ValueError, match="too deep"):
+        _Compact(b"\x15\x02" + kind * 5000).struct()
+
+
 @given(st.binary(max_size=200))
 def test_thrift_that_makes_no_sense_ends_in_one_of_two_ways(data: bytes) -> None:
     with suppress(ValueError, IndexError):
