@@ -76,7 +76,8 @@ def _learning(axes: Any, estimate: Estimate) -> None:
     axes.annotate(
         "best\nestimate", (estimate.nats, 2.45), (3, 0), textcoords="offset points", color=GREY, fontsize=8
     )
-    axes.set_xlim(left=min(0.0, *estimate.learning.values()))
+    drawn = [0.0, estimate.nats, *estimate.learning.values()]
+    axes.set_xlim(min(drawn), max(drawn) + 0.25 * (max(drawn) - min(drawn)) + 1e-3)  # room for the words
     axes.set_xlabel("mean log ratio, nats")
     axes.set_title("fit against held-out", fontsize=11)
 
