@@ -25,7 +25,7 @@ Ex. 1 | alpha-CPC above log 2 | nearfar study binary | reproduced | exactly 0.71
 Alg. 1 | the loss in code | pytest tests/bounds/test_bounds_laws.py | corrected | logsumexp(log a + pos, log b + neg) - mean(pos); the printed code narrows and subtracts otherwise
 Table 1 | distillation, same architectures | nearfar study distillation | not found here | smaller pairs on CIFAR-10, 5 epochs, 2 seeds: the contrast is no better than the student alone; values and gradients of KD, CRD, L and J are tested
 Table 2 | distillation, other architectures | nearfar study distillation | in small | with KD the contrast beats the student alone on all three pairs by 2 to 4 points; KD alone is better still on two of them
-Table 3 | MoCo-v2 with curricula of alpha | nearfar study curricula | not run | its 200-epoch column in small is in `nearfar study family`: no gain of a point in both seeds; (b) is of CIFAR-100, which is not here
+Table 3 | MoCo-v2 with curricula of alpha | nearfar study curricula | in small | no curriculum can be told apart from CPC at three lengths, two seeds (docs/studies.md); (b) is of CIFAR-100, which is not here
 Table 4 | ImageNet, 30 epochs | - | not feasible here | no ImageNet, no GPU
 Fig. 1 | two coins over alpha | nearfar study binary | reproduced | -
 Fig. 2 | bias and variance over m | nearfar study binary | reproduced | -
