@@ -29,7 +29,7 @@ TOY = ["data=digits", "on=validation", "images=120", "epochs=1", "size=8", "batc
 def test_every_image_recipe_and_its_selections_are_in() -> None:
     names = set(entries())
     assert set(RECIPES) - names == {
-        *("cpc", "mlm", "cebra", "la-neighbours", "supervised"),
+        *("cpc", "mlm", "cebra", "la-neighbours", "supervised", "distill"),
         *("infograph", "graphcl", "clip", "siglip"),
     }
     assert RECIPES["la-neighbours"] == RECIPES["la-ring"]

@@ -72,8 +72,9 @@ def entries() -> dict[str, tuple[str, dict[str, Any]]]:
     """What is compared, by name: a recipe and what is changed of it."""
     seen: dict[str, Recipe] = {}
     for name, recipe in RECIPES.items():
-        # la-neighbours is la-ring by another name, and is trained once; learning from labels is a baseline
-        if recipe.views["name"] in PIPELINES and recipe not in seen.values() and name not in BASELINES:
+        # la-neighbours is la-ring by another name, and is trained once; learning from labels is a baseline; a student needs a teacher
+        own = recipe not in seen.values() and name not in BASELINES and recipe.encoders["name"] != "distilled"
+        if recipe.views["name"] in PIPELINES and own:
             seen[name] = recipe
     found: dict[str, tuple[str, dict[str, Any]]] = {name: (name, {}) for name in seen}
     for label, alpha in CURRICULA.items():
