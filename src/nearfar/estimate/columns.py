@@ -57,7 +57,7 @@ def stacked_columns(first: Any, second: Any, names: tuple[str, str]) -> tuple[Co
         for values, name in ((first, names[0]), (second, names[1]))
     )
     if set(one) != set(other):
-        missing = next(iter(set(one) ^ set(other)))
+        missing = min(set(one) ^ set(other), key=str)
         raise UserError(
             f"{names[0]} and {names[1]} must have the same columns; {missing or 'an array without names'} is in one of them"
         )
