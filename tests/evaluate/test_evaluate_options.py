@@ -11,6 +11,7 @@ import torch
 
 import nearfar as nf
 from nearfar.cli import main
+from nearfar.data import open_data
 from nearfar.errors import UserError
 from nearfar.evaluate.few import few_shot, fractions
 from nearfar.evaluate.labels import Labelled
@@ -74,6 +75,18 @@ def test_figures_under_other_options_stand_apart(run: nf.Run) -> None:
     told = [one["settings"] for one in results_of(run.evaluation) if "few-shot" in one]
     assert sorted(one["episodes"] for one in told) == [3, 4]
     assert all(one["ways"] == 2 and one["shots"] == [1] for one in told)
+
+
+def test_figures_of_other_features_stand_beside_the_pooled_ones(run: nf.Run) -> None:
+    """A map, or the head's output, is of the same weights: nothing that was found before is dropped."""
+    pixels, labels = squares(30, seed=3)
+    for features in ("pooled", "map", "head", "pooled"):
+        nf.evaluate(
+            run, data=open_data(pixels, labels=labels), protocols=["nn"], same_labels=True, baselines=False, features=features
+        )  # fmt: skip
+    kept = [one for one in results_of(run.evaluation) if one["test"]["samples"] == 30 and "nn" in one]
+    assert sorted(one["settings"].get("features", "pooled") for one in kept) == ["head", "map", "pooled"]
+    assert len({one["encoder"] for one in kept}) == 1
 
 
 @pytest.mark.parametrize(

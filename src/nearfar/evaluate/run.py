@@ -100,7 +100,7 @@ def evaluate_run(
     for name, measure in measures.items():
         result = _measured(asked, name, measure, baselines, seed, result)
     settings = {"k": k, "temperature": temperature, "seed": seed, **other}
-    result |= {"confidence": CONFIDENCE, "settings": settings, "encoder": encoder_digest(asked.encoder)}
+    result |= {"confidence": CONFIDENCE, "settings": settings, "encoder": encoder_digest(run.encoder())}
     if asked.known is not asked.described:
         result["input"] = _input(asked)
     if unfinished := getattr(run, "unfinished", ""):
