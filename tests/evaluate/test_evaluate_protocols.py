@@ -269,6 +269,30 @@ def test_frozen_means_frozen(run: nf.Run, monkeypatch: pytest.MonkeyPatch) -> No
     assert len(table(result).splitlines()) > 30
 
 
+def test_test_rows_that_were_fitted_on_are_found_and_left_out_of_the_bound(run: nf.Run) -> None:
+    """20 of 50 test pictures are copies of training pictures: said, and `information` is that of the 30 others, whoever embeds them."""
+    pixels, labels = colours(100, seed=5)
+    new, kinds = colours(30, seed=6)
+    mixed, both = np.concatenate([new, pixels[:20]]), np.concatenate([kinds, labels[:20]])
+    asked: dict[str, Any] = {
+        "train": (pixels, labels),
+        "same_labels": True,
+        "protocols": ["information", "knn"],
+    }
+    clean = nf.evaluate(run, data=(new, kinds), **asked, baselines=["pixels"])
+    found = nf.evaluate(run, data=(mixed, both), **asked, baselines=["pixels"])
+    assert "overlap" not in clean
+    assert found["overlap"].startswith("20 of the 50 rows tested on are also among those fitted on")
+    assert found["overlap"] in table(found)
+    for one, other in ((clean, found), (clean["baselines"]["pixels"], found["baselines"]["pixels"])):
+        assert other["information"]["samples"] == 30
+        assert other["information"]["at_least"]["nats"] == pytest.approx(
+            one["information"]["at_least"]["nats"], abs=1e-4
+        )
+    alone = nf.evaluate(run, data=(pixels[:20], labels[:20]), **asked)
+    assert alone["information"]["at_least"]["certificate"]["status"] == "not covered", "nothing new is left"
+
+
 def test_some_baselines_alone(run: nf.Run) -> None:
     assert set(nf.evaluate(run, protocols=["knn"], baselines=["untrained"])["baselines"]) == {"untrained"}
     with pytest.raises(UserError, match="--baselines was 'noise'; expected pixels, untrained"):

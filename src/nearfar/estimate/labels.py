@@ -3,25 +3,30 @@
     I(x; y) >= E[ f(x_i, y_i) - log( (1/n) sum_j e^f(x_i, y_j) ) ]        f(x, c) any function fitted to other rows
 
 Every row is contrasted with the labels of all others, so the sum over j is a sum over classes, each as often as it occurs: n rows
-cost n × C numbers, not n × n. The best f is log p(c | x), and then the value is I up to O(1/n).
+cost n × C numbers, not n × n. The best f is log p(c | x), and then the value is I up to O(1/n). That value is one sample's; what it proves
+of I with a stated confidence is `wealth.least_information`.
 """
 
 import math
-from dataclasses import replace
 from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Int
-from scipy.stats import t as student
 from torch import Tensor
 
 from nearfar.bounds import InfoNCE
+from nearfar.bounds.claims import proven
 from nearfar.estimate.result import AtLeast, certificate_json
-from nearfar.types import Certificate, NegativeSampling
+from nearfar.estimate.wealth import least_information
+from nearfar.types import NegativeSampling
 
 GROUPS = 50  # of rows left out in turn, for the error
 CONFIDENCE = 0.95  # of the one-sided bound
-NORMAL = "the mean over rows is taken as normal"
+AT_LEAST = (
+    "the classifier is a probability q(y | x) of labels, so that E[log q(y | x) / p(y)] is at most I (Barber & Agakov 2003), and its lower "
+    "limit is that of a test martingale for the least favourable p(y), which holds for any number of rows and any distribution of them "
+    "(Waudby-Smith & Ramdas 2024)"
+)
 
 
 def infonce_of_labels(
@@ -41,8 +46,8 @@ def label_information(
     held_out: bool | None = True,
     confidence: float = CONFIDENCE,
 ) -> dict[str, Any]:
-    """The bound's value with the jackknife's error, what it proves with this confidence, and the labels' own entropy, which no
-    features can exceed (as counted on these rows)."""
+    """InfoNCE's value with the jackknife's error, what the information is at least with this confidence, and the labels' own entropy,
+    which no features can exceed (as counted on these rows). `scores` are logits or log-probabilities."""
     rows = len(labels)
     value = infonce_of_labels(scores, labels)
     groups = min(GROUPS, rows)
@@ -51,12 +56,11 @@ def label_information(
         [infonce_of_labels(scores, labels, group != g) for g in range(groups)], dtype=torch.float64
     )
     error = math.sqrt((groups - 1) / groups * float((left - left.mean()).square().sum()))
-    low = value - float(student.ppf(confidence, groups - 1)) * error
     share = torch.bincount(labels).double() / rows
     share = share[share > 0]
     given = NegativeSampling(rows, rows - 1, held_out=held_out, batch_statistics=False)
     certificate = InfoNCE().certificate(given)
-    least = AtLeast(max(low, 0.0), confidence, _with_confidence(certificate))
+    least = AtLeast(least_information(scores, labels, confidence), confidence, proven(AT_LEAST, given))
     return {
         "nats": value,
         "error": error,
@@ -66,9 +70,3 @@ def label_information(
         "certificate": certificate_json(certificate),
         "samples": rows,
     }
-
-
-def _with_confidence(certificate: Certificate) -> Certificate:
-    if certificate.status != "proven":
-        return certificate
-    return replace(certificate, condition=f"{certificate.condition}; {NORMAL}")

@@ -1,10 +1,11 @@
 """Features with their labels, and the few things every protocol does with labels."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from nearfar.splits import at_least_one, held_out
@@ -14,20 +15,26 @@ TOP = 5  # how many classes a top-5 answer may name
 
 @dataclass(frozen=True)
 class Labelled:
-    """Features of images and the class of each: all that a protocol sees; `fitted` holds what was fitted to them, for the next that asks."""
+    """Features of images and the class of each: all that a protocol sees; `fitted` holds what was fitted to them, for the next that asks.
+    `repeated` marks test rows that are also among those fitted on; None: nobody looked."""
 
     features: Float[Tensor, "image dim"]
     labels: Int[Tensor, "image"]
+    repeated: Bool[Tensor, "image"] | None = None
     fitted: dict[Any, Any] = field(default_factory=dict, compare=False, repr=False)
 
     def __len__(self) -> int:
         return len(self.labels)
 
     def rows(self, index: Int[Tensor, "row"]) -> "Labelled":
-        return Labelled(self.features[index], self.labels[index])
+        return self._each(lambda held: held[index])
 
     def to(self, device: torch.device | str) -> "Labelled":
-        return Labelled(self.features.to(device), self.labels.to(device))
+        return self._each(lambda held: held.to(device))
+
+    def _each(self, change: Callable[[Tensor], Tensor]) -> "Labelled":
+        repeated = None if self.repeated is None else change(self.repeated)
+        return Labelled(change(self.features), change(self.labels), repeated)
 
 
 def stratified_split(

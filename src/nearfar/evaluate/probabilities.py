@@ -50,13 +50,16 @@ def expected_calibration_error(
 
 def information(train: Labelled, test: Labelled, options: Options) -> dict[str, Any]:
     """A lower bound in nats on what the features tell about the label: InfoNCE on the test rows, each contrasted with the labels of
-    all others, with the linear probe's log-probabilities, fitted on train alone, as critic (`estimate.labels`)."""
+    all others, with the linear probe's log-probabilities, fitted on train alone, as critic (`estimate.labels`). Rows that were fitted on are
+    left out, so that it speaks of new ones."""
     from nearfar.estimate.labels import label_information  # scipy.stats takes a second to load
 
     classifier, _ = linear_probe(train, options.seed)
-    scores = classifier.log_probabilities(test.features).cpu()
-    codes = _codes(test.labels.cpu(), classifier.classes.cpu())
-    return label_information(scores, codes, held_out=options.unseen)
+    new = test if test.repeated is None else test.rows((~test.repeated).nonzero()[:, 0])
+    asked, unseen = (new, options.unseen) if len(new) > 1 else (test, False)
+    scores = classifier.log_probabilities(asked.features).cpu()
+    codes = _codes(asked.labels.cpu(), classifier.classes.cpu())
+    return label_information(scores, codes, held_out=unseen)
 
 
 def linear_probe(train: Labelled, seed: int) -> tuple[LinearClassifier, float]:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from jaxtyping import Bool
 from torch import Tensor, nn
 
 from nearfar.data import Columns, locate
@@ -32,6 +33,8 @@ from nearfar.ranks import ALONE, Ranks
 from nearfar.run.answers import without_answers
 from nearfar.run.features import (
     cached_features,
+    contents,
+    contents_key,
     encoder_digest,
     features,
     features_key,
@@ -245,8 +248,11 @@ def _by_protocols(
     def said(found: Mapping[str, Mapping[str, Any]], samples: int) -> dict[str, dict[str, Any]]:
         return {name: named(with_all_intervals(figures, samples), names) for name, figures in found.items()}
 
+    repeated = _repeated(split, asked.plain, cache, options.ranks) if _any(protocols, PROTOCOLS) else None
+
     def judged(embed: Embed, unseen: bool | None) -> dict[str, dict[str, Any]]:
-        fit, ask = (part.to(device) for part in split.sets(embed))
+        fit, ask = split.sets(embed)
+        fit, ask = fit.to(device), replace(ask, repeated=repeated).to(device)
         return said(scores(fit, ask, protocols, replace(options, unseen=unseen)), len(ask))
 
     def tried(network: nn.Module, trained: bool) -> dict[str, dict[str, Any]]:
@@ -275,9 +281,28 @@ def _by_protocols(
         result["leak"] = (
             f"the encoder was trained on labels of {asked.sets[1].name}, those held out here among them: judge it on other data (--data)"
         )
+    if repeated is not None and repeated.any():
+        result["overlap"] = (
+            f"{int(repeated.sum())} of the {len(repeated)} rows tested on are also among those fitted on: accuracies count them, "
+            "information leaves them out"
+        )
     if wanted:
         result["baselines"] = {name: beside[name]() for name in wanted}
     return result
+
+
+def _repeated(
+    split: HeldOutPart | TwoSets, plain: MakeViews, cache: Path, ranks: Ranks
+) -> Bool[Tensor, "test"]:
+    """Which test instances look exactly like one of those fitted on."""
+
+    def mark(images: Instances) -> Tensor:
+        compute = lambda: contents(images, plain, ranks=ranks)
+        return cached_features(cache, contents_key(images, plain), compute, ranks)
+
+    fit, ask = (part.features.numpy() for part in split.sets(mark))
+    known = {tuple(row) for row in fit.tolist()}
+    return torch.tensor([tuple(row) in known for row in ask.tolist()], dtype=torch.bool)
 
 
 def _wanted_baselines(asked: bool | Sequence[str], known: Collection[str]) -> list[str]:

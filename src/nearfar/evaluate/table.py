@@ -127,7 +127,7 @@ def _proven(result: Mapping[str, Any]) -> list[str]:
 
 
 def _warned(result: Mapping[str, Any]) -> list[str]:
-    return [f"{result[key]}" for key in ("leak", "unfinished") if key in result]
+    return [f"{result[key]}" for key in ("leak", "overlap", "unfinished") if key in result]
 
 
 def matched_lines(labels: Mapping[str, Any] | None) -> list[str]:

@@ -9,7 +9,7 @@ from typing import Literal, cast
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int64, Shaped
 from safetensors import SafetensorError
 from safetensors.torch import load as tensors_of
 from safetensors.torch import save as bytes_of
@@ -155,6 +155,23 @@ def encoder_digest(encoder: nn.Module) -> str:
     return digest.hexdigest()
 
 
+def contents(
+    images: Instances, plain: MakeViews, *, batch_size: int = 512, workers: int = 2, ranks: Ranks = ALONE
+) -> Int64[Tensor, "image 2"]:
+    """128 bits of what is seen of each instance in plain view: the same for two that an encoder cannot tell apart."""
+    mine, gather = shared_batches(images, batch_size, ranks)
+    marks = [
+        hashlib.blake2b(_raw(one), digest_size=16).digest()
+        for view in plain_views(mine, plain, batch_size, workers)
+        for one in view
+    ]
+    return gather(torch.from_numpy(np.frombuffer(b"".join(marks), dtype="<i8").reshape(-1, 2).copy()))
+
+
+def contents_key(images: Instances, plain: MakeViews) -> str:
+    return hashlib.sha256(b"contents" + images.fingerprint.encode() + _view_digest(plain)).hexdigest()
+
+
 def _view_digest(plain: MakeViews) -> bytes:
     """Views say in their representation all that they depend on; of one that does not, nothing is reused."""
     written = repr(plain)
@@ -162,9 +179,9 @@ def _view_digest(plain: MakeViews) -> bytes:
 
 
 def cached_features(
-    folder: Path, key: str, compute: Callable[[], Float[Tensor, "image dim"]], ranks: Ranks = ALONE
-) -> Float[Tensor, "image dim"]:
-    """The features stored in `folder` under `key`, computed and stored if they are not there whole, for each of the ranks that share the
+    folder: Path, key: str, compute: Callable[[], Shaped[Tensor, "image dim"]], ranks: Ranks = ALONE
+) -> Shaped[Tensor, "image dim"]:
+    """The features (or `contents`) stored in `folder` under `key`, computed and stored if they are not there whole, for each of the ranks that share the
     computation.
 
     A file whose numbers do not match the digest beside them is never trusted: it is computed again. Where
