@@ -94,9 +94,13 @@ def test_numbers_without_names_are_never_guessed(tmp_path: Path) -> None:
     fit, ask = open_scenes(one), open_scenes(other)
     with pytest.raises(UserError, match=r"numbers without names.*--same-labels"):
         alike(fit, ask, same_labels=False)
-    found, told = alike(fit, ask, same_labels=True)
+    with pytest.raises(UserError, match=r"has the labels 2, which no instance of .*cars.parquet has"):
+        alike(fit, ask, same_labels=True)
+    few = open_scenes(parquet(tmp_path / "few.parquet", [{"bbox": [BOX, BOX], "category": [1, 2]}]))
+    found, told = alike(few, ask, same_labels=True)
     np.testing.assert_array_equal(found.scenes[0].labels, [2])
     assert told["because"] == "--same-labels"
+    assert told["not_in_test"] == ["1"]
     for split in ("train", "val"):
         parquet(tmp_path / f"set_{split}.parquet", [{"bbox": [BOX], "category": [int(split == "val")]}])
     fit, ask = (open_scenes(str(tmp_path / f"set_{split}.parquet")) for split in ("train", "val"))

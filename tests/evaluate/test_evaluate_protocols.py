@@ -18,7 +18,7 @@ from nearfar.estimate.labels import infonce_of_labels, label_information
 from nearfar.evaluate import Labelled, Options, scores, table
 from nearfar.evaluate.few import few_shot, fractions
 from nearfar.evaluate.figures import classified, over_draws, with_all_intervals
-from nearfar.evaluate.finetune import start_from_probe
+from nearfar.evaluate.finetune import retake_statistics, start_from_probe
 from nearfar.evaluate.linear import fit_chosen, linear
 from nearfar.evaluate.mlp import mlp
 from nearfar.evaluate.probabilities import calibration, expected_calibration_error, information
@@ -322,6 +322,32 @@ def test_fine_tuning_begins_as_the_linear_probe(run: nf.Run) -> None:
     rounding = 4 * rows.shape[1] * torch.finfo(torch.float32).eps * float(summed)  # of the float32 products
     torch.testing.assert_close(found.double(), probe.log_probabilities(test).double(), atol=rounding, rtol=0)
     assert torch.equal(encoders.table.weight[4:], before)
+
+
+def test_fine_tuning_on_other_data_begins_with_their_statistics(run: nf.Run) -> None:
+    """The first norm's running mean and variance are those of its inputs over the new pictures; on the run's own they are left alone."""
+    pixels, labels = colours(64, seed=3)
+    asked = Asked(run, (255 - pixels, labels), None, False)
+    fit, ask = asked.split(0).labelled()
+    encoder = run.encoder()
+    subject = asked.subject(encoder, fit, ask, True)
+    assert not subject.own
+    assert Asked(run, None, None, False).subject(encoder, fit, ask, True).own
+    first = next(part for part in encoder.modules() if isinstance(part, nn.BatchNorm2d))
+    inputs: list[torch.Tensor] = []
+    hook = first.register_forward_pre_hook(lambda _, given: inputs.append(given[0].double()))
+    retake_statistics(encoder, subject, fit)
+    hook.remove()
+    rows = inputs[0].transpose(0, 1).flatten(1)
+    rounding = rows.shape[1] ** 0.5 * torch.finfo(torch.float32).eps * float(rows.abs().max()) ** 2 + 1e-6
+    torch.testing.assert_close(first.running_mean.double(), rows.mean(1), atol=rounding, rtol=1e-5)
+    torch.testing.assert_close(first.running_var.double(), rows.var(1), atol=rounding, rtol=1e-4)
+    assert not any(part.training for part in encoder.modules())
+    assert first.momentum == run.encoder().get_submodule(_name_of(encoder, first)).momentum
+
+
+def _name_of(encoder: nn.Module, part: nn.Module) -> str:
+    return next(name for name, each in encoder.named_modules() if each is part)
 
 
 @pytest.mark.parametrize(("channels", "side"), [(1, 16), (3, 24), (1, 8)])

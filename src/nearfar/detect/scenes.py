@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int, UInt8
 
 from nearfar.errors import UserError
-from nearfar.evaluate.matching import Unmatched, matched
+from nearfar.evaluate.matching import Unmatched, matched, splits_of_one_set
 from nearfar.modalities.image import LUMINANCE
 from nearfar.randomness import order
 
@@ -117,11 +117,11 @@ def held_out(whole: Scenes, seed: int) -> tuple[Scenes, Scenes]:
 def alike(fit: Scenes, ask: Scenes, same_labels: bool) -> tuple[Scenes, dict[str, Any]]:
     """`ask` in the numbering of `fit`, and which class was taken for which: by name, or by number where `same_labels` or the files'
     names say that both are numbered alike (`evaluate.matching`). A class may be listed in `fit` that no object of it is of."""
-    found = np.unique(np.concatenate([scene.labels for scene in ask.scenes]).astype(np.int64))
+    found, known = (_numbers(one) for one in (ask, fit))
     if fit.classes and ask.classes:
         known = np.arange(len(fit.classes))
-    else:
-        known = found = np.arange(max(fit.class_count, ask.class_count))
+    elif splits_of_one_set(fit.name, ask.name):  # in few pictures either split may lack classes of the other
+        known = found = np.union1d(known, found)
     try:
         matching = matched(found, ask, known, fit, same_labels)
     except Unmatched as problem:
@@ -130,6 +130,11 @@ def alike(fit: Scenes, ask: Scenes, same_labels: bool) -> tuple[Scenes, dict[str
         ) from None
     numbers = dict(zip(found.tolist(), matching.labels.tolist(), strict=True))
     return ask.renumbered(numbers, fit.classes), matching.facts()
+
+
+def _numbers(scenes: Scenes) -> Int[np.ndarray, "class"]:
+    """Of the classes that objects are of."""
+    return np.unique(np.concatenate([scene.labels for scene in scenes.scenes]).astype(np.int64))
 
 
 def one_class(scenes: Scenes) -> Scenes:

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from jaxtyping import Int
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from nearfar.data import Stream
 from nearfar.errors import UserError
@@ -23,6 +24,7 @@ from nearfar.evaluate.options import Options
 from nearfar.evaluate.subject import LabelledSet, Subject
 from nearfar.method import Method
 from nearfar.modalities import DataSet, Instances
+from nearfar.modalities.showing import plain_views
 from nearfar.optimisers import build, layer_scales, set_lr
 from nearfar.resolve import resolve
 from nearfar.run.features import features
@@ -30,6 +32,7 @@ from nearfar.run.trained import backbones_of, fresh_method, views_of
 from nearfar.schedules import Progress, at, cosine
 
 LEAST_STEPS = 300  # however few labels there are
+BATCH = 512  # instances in a pass without gradient
 RECIPE = "supervised"
 
 
@@ -117,6 +120,8 @@ def _trained(subject: Subject, train: LabelledSet, options: Options, rate: float
     )
     known = subject.known.of(train.images).labelled(int(train.labels.max()) + 1)
     method = fresh_method(settings, known, _own(subject.encoder)).to(subject.device)
+    if subject.trained and not subject.own:
+        retake_statistics(method.encoders.backbone(), subject, train)
     if subject.trained:
         start_from_probe(method.encoders, subject, train, seed)
     data = _with_labels(train)
@@ -137,6 +142,21 @@ def _trained(subject: Subject, train: LabelledSet, options: Options, rate: float
         optimiser.step()
         method.advance(outcome, progress)
     return method.eval()
+
+
+@torch.no_grad()
+def retake_statistics(encoder: nn.Module, subject: Subject, train: LabelledSet) -> None:
+    """Batch norms normalise by the statistics of these data (Li et al. 2017): with those of other data the classifier would begin at
+    features that no training step sees."""
+    norms = [part for part in encoder.modules() if isinstance(part, _BatchNorm)]
+    before = [(part, part.momentum, part.training) for part in norms]
+    for part in norms:
+        part.reset_running_stats()
+        part.momentum, part.training = None, True  # None: the mean over all batches
+    for view in plain_views(train.images, subject.plain, BATCH, workers=1):
+        encoder(view.to(subject.device))
+    for part, momentum, training in before:
+        part.momentum, part.training = momentum, training
 
 
 def start_from_probe(encoders: Any, subject: Subject, train: LabelledSet, seed: int) -> None:
