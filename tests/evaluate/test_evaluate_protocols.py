@@ -282,7 +282,7 @@ def test_test_rows_that_were_fitted_on_are_found_and_left_out_of_the_bound(run: 
     clean = nf.evaluate(run, data=(new, kinds), **asked, baselines=["pixels"])
     found = nf.evaluate(run, data=(mixed, both), **asked, baselines=["pixels"])
     assert "overlap" not in clean
-    assert found["overlap"].startswith("20 of the 50 rows tested on are also among those fitted on")
+    assert found["overlap"].startswith("20 of the 50 rows tested on look exactly like rows fitted on")
     assert found["overlap"] in table(found)
     for one, other in ((clean, found), (clean["baselines"]["pixels"], found["baselines"]["pixels"])):
         assert other["information"]["samples"] == 30

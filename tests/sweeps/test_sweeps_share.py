@@ -15,7 +15,7 @@ import pytest
 
 import nearfar as nf
 
-AXES: dict[str, list[float]] = {"temperature": [0.1, 0.25, 0.5, 1.0], "batch_size": [8, 16, 32]}
+AXES: dict[str, list[float]] = {"temperature": [0.1, 0.25, 0.5, 1.0], "batch_size": [16, 32]}
 FIXED: dict[str, Any] = {"epochs": 6, "checkpoint_every": 1}
 WORDS = [
     *(f"{key}={','.join(map(str, values))}" for key, values in AXES.items()),
@@ -69,7 +69,7 @@ def wait_until(child: "subprocess.Popen[bytes]", out: Path, begun: int) -> None:
 
 @pytest.mark.slow
 def test_killed_and_shared_sweeps_end_with_the_table_of_one_left_alone(table: Path, tmp_path: Path) -> None:
-    """One sweep in this process; one that is killed (SIGKILL) in its sixth cell and is then gone on with by two processes at once.
+    """One sweep in this process; one that is killed (SIGKILL) in its third cell and is then gone on with by two processes at once.
 
     Files are compared bit by bit. In log.jsonl every cell is finished once, the one that the kill cut short begun twice, every
     other once, and both of the two processes did something.
@@ -77,10 +77,10 @@ def test_killed_and_shared_sweeps_end_with_the_table_of_one_left_alone(table: Pa
     whole, cut = tmp_path / "whole", tmp_path / "cut"
     nf.sweep("simclr", table, out=whole, quiet=True, config={**AXES, **FIXED})
     killed = started(table, cut)
-    wait_until(killed, cut, begun=6)
+    wait_until(killed, cut, begun=3)
     killed.send_signal(signal.SIGKILL)
     killed.wait()
-    assert Counter(event["event"] for event in events(cut))["done"] < 12
+    assert Counter(event["event"] for event in events(cut))["done"] < 8
     assert not (cut / "sweep.json").exists()
 
     both = [started(table, cut) for _ in range(2)]
@@ -93,6 +93,6 @@ def test_killed_and_shared_sweeps_end_with_the_table_of_one_left_alone(table: Pa
     done = Counter(event["cell"] for event in events(cut) if event["event"] == "done")
     begun = Counter(event["cell"] for event in events(cut) if event["event"] == "begun")
     assert set(done.values()) == {1}
-    assert len(done) == 12
-    assert sorted(begun.values()) == [1] * 11 + [2]
+    assert len(done) == 8
+    assert sorted(begun.values()) == [1] * 7 + [2]
     assert {event["process"] for event in events(cut)} == {killed.pid, *(child.pid for child in both)}

@@ -283,7 +283,7 @@ def _by_protocols(
         )
     if repeated is not None and repeated.any():
         result["overlap"] = (
-            f"{int(repeated.sum())} of the {len(repeated)} rows tested on are also among those fitted on: accuracies count them, "
+            f"{int(repeated.sum())} of the {len(repeated)} rows tested on look exactly like rows fitted on: accuracies count them, "
             "information leaves them out"
         )
     if wanted:
