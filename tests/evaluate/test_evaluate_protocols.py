@@ -261,7 +261,8 @@ def test_frozen_means_frozen(run: nf.Run, monkeypatch: pytest.MonkeyPatch) -> No
         assert name in result
         assert name in result["baselines"]["untrained"]
     assert result["information"]["certificate"]["status"] == "not covered", "its pixels were trained on"
-    assert result["baselines"]["pixels"]["information"]["certificate"]["status"] == "proven"
+    told = result["baselines"]["pixels"]["information"]["at_least"]["certificate"]
+    assert (told["status"], "held out class by class" in told["condition"]) == ("not covered", True)
     assert result["finetune"]["interval"] == wilson(result["finetune"]["top1"], 32)
     assert result["finetune"]["layer_decay"] == 0.7
     assert result["baselines"]["untrained"]["finetune"]["layer_decay"] == 1, "nothing to keep from scratch"
@@ -289,8 +290,47 @@ def test_test_rows_that_were_fitted_on_are_found_and_left_out_of_the_bound(run: 
         assert other["information"]["at_least"]["nats"] == pytest.approx(
             one["information"]["at_least"]["nats"], abs=1e-4
         )
+        told = other["information"]["at_least"]["certificate"]
+        assert told["status"] == "proven"
+        assert "unlike any fitted on, which 30 of these 50 rows are" in told["condition"]
     alone = nf.evaluate(run, data=(pixels[:20], labels[:20]), **asked)
     assert alone["information"]["at_least"]["certificate"]["status"] == "not covered", "nothing new is left"
+
+
+def test_rows_that_an_encoder_or_its_ancestor_learned_from_prove_nothing(tmp_path: Path) -> None:
+    """Labels by coin: I = 0. A network that learned them by heart, or began with one that had, is asked about part of them."""
+    rng = np.random.default_rng(0)
+    pixels, coins = rng.integers(0, 256, (96, 8, 8, 3), np.uint8), rng.integers(0, 2, 96)
+    for name, rows in (("whole", slice(0, 96)), ("a", slice(0, 48)), ("b", slice(49, 96))):
+        np.savez(tmp_path / f"{name}.npz", images=pixels[rows], labels=coins[rows])
+    settings: dict[str, Any] = {
+        "backbone": "resnet8-w16",
+        "batch_size": 24,
+        "workers": 0,
+        "held_out": 0,
+        "quiet": True,
+    }
+    settings |= {"probe_every": 0}
+    learned = nf.train(tmp_path / "whole.npz", out=tmp_path / "learned", epochs=12, **settings)
+    child = nf.pretrain(
+        "simclr",
+        tmp_path / "a.npz",
+        tmp_path / "child",
+        epochs=1,
+        lr=1e-6,
+        init=str(learned.path),
+        **settings,
+    )
+    for run in (learned, child):
+        found = nf.evaluate(
+            run,
+            train=tmp_path / "a.npz",
+            data=tmp_path / "b.npz",
+            same_labels=True,
+            protocols=["linear", "information"],
+        )
+        assert "trained on labels" in found["leak"]
+        assert found["information"]["at_least"]["certificate"]["status"] == "not covered"
 
 
 def test_some_baselines_alone(run: nf.Run) -> None:
@@ -340,6 +380,8 @@ def test_fine_tuning_on_other_data_begins_with_their_statistics(run: nf.Run) -> 
     hook.remove()
     rows = inputs[0].transpose(0, 1).flatten(1)
     rounding = rows.shape[1] ** 0.5 * torch.finfo(torch.float32).eps * float(rows.abs().max()) ** 2 + 1e-6
+    assert first.running_mean is not None
+    assert first.running_var is not None
     torch.testing.assert_close(first.running_mean.double(), rows.mean(1), atol=rounding, rtol=1e-5)
     torch.testing.assert_close(first.running_var.double(), rows.var(1), atol=rounding, rtol=1e-4)
     assert not any(part.training for part in encoder.modules())

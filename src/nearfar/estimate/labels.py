@@ -15,7 +15,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from nearfar.bounds import InfoNCE
-from nearfar.bounds.claims import proven
+from nearfar.bounds.claims import not_covered, proven
 from nearfar.estimate.result import AtLeast, certificate_json
 from nearfar.estimate.wealth import least_information
 from nearfar.types import NegativeSampling
@@ -45,10 +45,15 @@ def label_information(
     *,
     held_out: bool | None = True,
     confidence: float = CONFIDENCE,
+    left_out: int = 0,
+    dependent: str = "",
 ) -> dict[str, Any]:
     """InfoNCE's value with the jackknife's error, what the information is at least with this confidence, and the labels' own entropy,
-    which no features can exceed (as counted on these rows). `scores` are logits or log-probabilities."""
+    which no features can exceed (as counted on these rows). `scores` are logits or log-probabilities. `left_out`: rows not asked about because they look like rows that
+    something was fitted to; the information is then that of the others. `dependent`: why rows are no independent draws, where they are not."""
     rows = len(labels)
+    if rows < 2:
+        raise ValueError(f"information about a label of {rows} rows; it takes at least two")
     value = infonce_of_labels(scores, labels)
     groups = min(GROUPS, rows)
     group = torch.randperm(rows, generator=torch.Generator().manual_seed(0)) % groups
@@ -59,8 +64,11 @@ def label_information(
     share = torch.bincount(labels).double() / rows
     share = share[share > 0]
     given = NegativeSampling(rows, rows - 1, held_out=held_out, batch_statistics=False)
-    certificate = InfoNCE().certificate(given)
-    least = AtLeast(least_information(scores, labels, confidence), confidence, proven(AT_LEAST, given))
+    certificate, least_proven = (
+        not_covered(dependent, claim.ceiling) if dependent and claim.status == "proven" else claim
+        for claim in (InfoNCE().certificate(given), proven(f"{AT_LEAST}{_of_others(rows, left_out)}", given))
+    )
+    least = AtLeast(least_information(scores, labels, confidence), confidence, least_proven)
     return {
         "nats": value,
         "error": error,
@@ -70,3 +78,9 @@ def label_information(
         "certificate": certificate_json(certificate),
         "samples": rows,
     }
+
+
+def _of_others(rows: int, left_out: int) -> str:
+    if not left_out:
+        return ""
+    return f"; it is the information of instances unlike any fitted on, which {rows} of these {rows + left_out} rows are"

@@ -16,11 +16,13 @@ TOP = 5  # how many classes a top-5 answer may name
 @dataclass(frozen=True)
 class Labelled:
     """Features of images and the class of each: all that a protocol sees; `fitted` holds what was fitted to them, for the next that asks.
-    `repeated` marks test rows that are also among those fitted on; None: nobody looked."""
+    `repeated` marks test rows that look exactly like rows fitted on; None: nobody looked. `dependent` says why test rows are no independent draws, where
+    they are not."""
 
     features: Float[Tensor, "image dim"]
     labels: Int[Tensor, "image"]
     repeated: Bool[Tensor, "image"] | None = None
+    dependent: str = ""
     fitted: dict[Any, Any] = field(default_factory=dict, compare=False, repr=False)
 
     def __len__(self) -> int:
@@ -34,7 +36,7 @@ class Labelled:
 
     def _each(self, change: Callable[[Tensor], Tensor]) -> "Labelled":
         repeated = None if self.repeated is None else change(self.repeated)
-        return Labelled(change(self.features), change(self.labels), repeated)
+        return Labelled(change(self.features), change(self.labels), repeated, self.dependent)
 
 
 def stratified_split(

@@ -59,7 +59,9 @@ def information(train: Labelled, test: Labelled, options: Options) -> dict[str, 
     asked, unseen = (new, options.unseen) if len(new) > 1 else (test, False)
     scores = classifier.log_probabilities(asked.features).cpu()
     codes = _codes(asked.labels.cpu(), classifier.classes.cpu())
-    return label_information(scores, codes, held_out=unseen)
+    return label_information(
+        scores, codes, held_out=unseen, left_out=len(test) - len(asked), dependent=test.dependent
+    )
 
 
 def linear_probe(train: Labelled, seed: int) -> tuple[LinearClassifier, float]:

@@ -1,19 +1,20 @@
 """A trained run, judged: features of its frozen encoder under the protocols, beside baselines, written down."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
 import torch
-from jaxtyping import Bool
 from torch import Tensor, nn
 
 from nearfar.data import Columns, locate
 from nearfar.errors import UserError
 from nearfar.evaluate.figures import named, with_all_intervals
 from nearfar.evaluate.matching import Unmatched, matched
+from nearfar.evaluate.overlap import among, ancestors, marks
 from nearfar.evaluate.protocols import (
     NETWORK_PROTOCOLS,
     PROTOCOLS,
@@ -33,8 +34,6 @@ from nearfar.ranks import ALONE, Ranks
 from nearfar.run.answers import without_answers
 from nearfar.run.features import (
     cached_features,
-    contents,
-    contents_key,
     encoder_digest,
     features,
     features_key,
@@ -192,10 +191,25 @@ class Asked:
         return self.run.plain() if self.known is self.described else self.run.plain(self.known)
 
     @property
-    def unseen(self) -> bool | None:
-        """That the encoder was never shown the test instances: it was its own data's; of others nobody knows."""
+    def own_test(self) -> bool:
+        """That what is asked about are the run's own data."""
         own = self.trained_on
-        return False if own is not None and self.sets[1].fingerprint == own.fingerprint else None
+        return own is not None and self.sets[1].fingerprint == own.fingerprint
+
+    @property
+    def learned_from(self) -> Iterator[Instances]:
+        """The data that the encoder learned from, directly or through other runs, as far as they are at hand."""
+        if self.trained_on is not None:
+            yield self.trained_on
+        for other in ancestors(self.run) if isinstance(self.run, Run) else ():
+            with suppress(UserError):
+                yield self._opened(other.settings.data)
+
+    @cached_property
+    def learned_labels(self) -> bool:
+        """That labels were part of what the encoder learned, directly or through other runs."""
+        runs = [self.run, *(ancestors(self.run) if isinstance(self.run, Run) else ())]
+        return any(trains_on_labels(run.method()) for run in runs if hasattr(run, "method"))
 
     def labelled(self) -> bool:
         return all(images.labels is not None for images in self.sets)
@@ -232,7 +246,6 @@ class Asked:
             self.run.views(self.known) if whole else None,
             self.own,
             trained,
-            self.unseen,
         )
 
 
@@ -248,23 +261,32 @@ def _by_protocols(
     def said(found: Mapping[str, Mapping[str, Any]], samples: int) -> dict[str, dict[str, Any]]:
         return {name: named(with_all_intervals(figures, samples), names) for name, figures in found.items()}
 
-    repeated = _repeated(split, asked.plain, cache, options.ranks) if _any(protocols, PROTOCOLS) else None
+    mark = marks(asked.plain, cache, options.ranks)
+    fit_marks, ask_marks = (part.features for part in split.sets(mark))
+    # claims and warnings about the encoder are the only ones to depend on all that it learned from
+    close = asked.learned_labels or {"information", "quality"} & set(protocols)
+    shown = among(ask_marks, map(mark, asked.learned_from if close else ()))
+    copies = among(ask_marks, [fit_marks])
+    unseen = False if asked.own_test else None
 
-    def judged(embed: Embed, unseen: bool | None) -> dict[str, dict[str, Any]]:
+    def judged(embed: Embed, trained: bool) -> dict[str, dict[str, Any]]:
         fit, ask = split.sets(embed)
-        fit, ask = fit.to(device), replace(ask, repeated=repeated).to(device)
-        return said(scores(fit, ask, protocols, replace(options, unseen=unseen)), len(ask))
+        known, told = (copies | shown, unseen) if trained else (copies, True)
+        fit, ask = fit.to(device), replace(ask, repeated=known).to(device)
+        return said(scores(fit, ask, protocols, replace(options, unseen=told)), len(ask))
 
     def tried(network: nn.Module, trained: bool) -> dict[str, dict[str, Any]]:
         """What the features say, and what the network does where a protocol asks for that."""
         found: dict[str, dict[str, Any]] = {}
         if _any(protocols, PROTOCOLS):
             embed = _embedding(network, asked.plain, cache, options.ranks)
-            found = judged(embed, asked.unseen if trained else True)
+            found = judged(embed, trained)
         for known in (NETWORK_PROTOCOLS, UNLABELLED_PROTOCOLS):
             if _any(protocols, known):
                 fit, ask = split.labelled()
-                subject = asked.subject(network, fit, ask, trained)
+                subject = replace(
+                    asked.subject(network, fit, ask, trained), unseen=False if shown.any() else unseen
+                )
                 # from scratch no stage has anything to keep, so all learn at one rate
                 told = options if trained else replace(options, layer_decay=1.0)
                 found |= said(network_scores(subject, protocols, told, known), len(ask.labels))
@@ -272,37 +294,23 @@ def _by_protocols(
 
     kinds = run.modality.baselines(asked.plain) if _any(protocols, PROTOCOLS) else {}
     beside: dict[str, Any] = {  # of raw features, nothing was fitted to anything
-        **{name: lambda embed=embed: judged(embed, True) for name, embed in kinds.items()},
+        **{name: lambda embed=embed: judged(embed, False) for name, embed in kinds.items()},
         "untrained": lambda: tried(asked.untrained(), False),
     }
     wanted = _wanted_baselines(baselines, beside)
     result: dict[str, Any] = {**tried(encoder, True), **split.facts()}
-    if asked.unseen is False and hasattr(run, "method") and trains_on_labels(run.method()):
+    if asked.learned_labels and (asked.own_test or shown.any()):
         result["leak"] = (
-            f"the encoder was trained on labels of {asked.sets[1].name}, those held out here among them: judge it on other data (--data)"
+            f"the encoder was trained on labels of rows of {asked.sets[1].name} that it is tested on: judge it on other data (--data)"
         )
-    if repeated is not None and repeated.any():
+    if copies.any():
         result["overlap"] = (
-            f"{int(repeated.sum())} of the {len(repeated)} rows tested on look exactly like rows fitted on: accuracies count them, "
-            "information leaves them out"
+            f"{int(copies.sum())} of the {len(copies)} rows tested on look exactly like rows fitted on: accuracies count them, what is proven "
+            "does not"
         )
     if wanted:
         result["baselines"] = {name: beside[name]() for name in wanted}
     return result
-
-
-def _repeated(
-    split: HeldOutPart | TwoSets, plain: MakeViews, cache: Path, ranks: Ranks
-) -> Bool[Tensor, "test"]:
-    """Which test instances look exactly like one of those fitted on."""
-
-    def mark(images: Instances) -> Tensor:
-        compute = lambda: contents(images, plain, ranks=ranks)
-        return cached_features(cache, contents_key(images, plain), compute, ranks)
-
-    fit, ask = (part.features.numpy() for part in split.sets(mark))
-    known = {tuple(row) for row in fit.tolist()}
-    return torch.tensor([tuple(row) in known for row in ask.tolist()], dtype=torch.bool)
 
 
 def _wanted_baselines(asked: bool | Sequence[str], known: Collection[str]) -> list[str]:
@@ -321,9 +329,11 @@ def _without_labels(
     """Protocols that look at no label, on the test instances as they are."""
     train, test = asked.sets
     nobody = LabelledSet(test, torch.empty(0, dtype=torch.int64))
+    mark = marks(asked.plain, asked.run.path / "cache", options.ranks)
+    unseen = False if asked.own_test or among(mark(test), map(mark, asked.learned_from)).any() else None
 
     def tried(network: nn.Module, trained: bool) -> dict[str, Any]:
-        subject = asked.subject(network, nobody, nobody, trained)
+        subject = replace(asked.subject(network, nobody, nobody, trained), unseen=unseen)
         return network_scores(subject, protocols, options, UNLABELLED_PROTOCOLS)
 
     facts = {"train": facts_of(train), "test": facts_of(test), "split": None}

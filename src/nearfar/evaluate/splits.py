@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import numpy as np
@@ -17,6 +17,7 @@ from nearfar.evaluate.subject import LabelledSet
 from nearfar.modalities import DataSet, Instances
 
 HELD_SHARE = 0.2
+IN_PROPORTION = "the rows asked about were held out class by class, so that their labels are no independent draws; give others with --data"
 
 Embed = Callable[[Instances], Float[Tensor, "image dim"]]
 
@@ -40,7 +41,7 @@ class HeldOutPart:
     def sets(self, embed: Embed) -> tuple[Labelled, Labelled]:
         whole = Labelled(embed(self.images), self.labels)
         rest, held = self.rows
-        return whole.rows(rest), whole.rows(held)
+        return whole.rows(rest), replace(whole.rows(held), dependent=IN_PROPORTION)
 
     def labelled(self) -> tuple[LabelledSet, LabelledSet]:
         fit, ask = (
