@@ -19,18 +19,22 @@ from nearfar.schedules import Learnable, Learnt, Schedule, Value, parse_learnabl
 
 
 class _Plain(yaml.SafeLoader):
-    """YAML without its numbers, which are not those people write: 1e-4 is text to it, 010 is 8 and 1:30 is 90; and without
-    aliases, by which ten lines make a billion values."""
+    """YAML of mappings, lists, texts, true, false and null. Its numbers are not those people write (1e-4 is text to it, 010 is 8 and
+    1:30 is 90), its dates are no settings, its tags (`!!bool x`) ask for what cannot be made, and by its aliases ten lines make a
+    billion values."""
 
     def compose_node(self, parent: Any, index: Any) -> Any:
-        if self.check_event(yaml.AliasEvent):
-            raise ComposerError(None, None, "an alias is not allowed", self.peek_event().start_mark)
+        event = self.peek_event()
+        if isinstance(event, yaml.AliasEvent):
+            raise ComposerError(None, None, "an alias is not allowed", event.start_mark)
+        if getattr(event, "tag", None) is not None:
+            raise ComposerError(None, None, "a tag is not allowed", event.start_mark)
         return super().compose_node(parent, index)
 
 
-_NUMBERS = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
+_RESOLVED = ("tag:yaml.org,2002:bool", "tag:yaml.org,2002:null", "tag:yaml.org,2002:merge")
 _Plain.yaml_implicit_resolvers = {
-    first: [(tag, pattern) for tag, pattern in resolvers if tag not in _NUMBERS]
+    first: [(tag, pattern) for tag, pattern in resolvers if tag in _RESOLVED]
     for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
 }
 # every digit can be matched in one way only, or a long word would take the square of its length
@@ -38,8 +42,15 @@ _NUMBER = re.compile(r"[-+]?(\d[\d_]*(\.\d*)?|\.\d+)([eE][-+]?\d+)?|[-+]?\.inf|\
 
 
 def load_yaml(text: str) -> Any:
-    """What YAML text holds, with numbers as people write them."""
-    return numbers(yaml.load(text, _Plain))
+    """What YAML text holds, with numbers as people write them; `yaml.YAMLError` where it holds nothing of that kind."""
+    try:
+        return numbers(yaml.load(text, _Plain))
+    except (
+        RecursionError,
+        ValueError,
+        OverflowError,
+    ) as problem:  # nested beyond all depth; "\\UFFFFFFFF" is no character
+        raise yaml.YAMLError(str(problem)) from None
 
 
 def numbers(raw: Any) -> Any:

@@ -296,30 +296,35 @@ def read_words(words: Iterable[str]) -> dict[str, Any]:
             raise UserError(f"{word!r} is not a setting; write key=value, for instance epochs=50")
         try:
             value = load_yaml(text)
-        except (yaml.YAMLError, ValueError, RecursionError):
+        except yaml.YAMLError:
             value = text
         put(settings, key, value if text.strip() else "")
     return settings
 
 
 def read_file(path: Path) -> dict[str, Any]:
-    """Settings from a YAML file, by the safe loader."""
+    """Settings from a YAML file."""
+    settings: dict[str, Any] = {}
+    for key, value in load_file(path).items():
+        put(settings, key, value)
+    return settings
+
+
+def load_file(path: Path) -> dict[str, Any]:
+    """The mapping that a YAML file of `--config` holds."""
     try:
         loaded = load_yaml(read_text(path))
     except (OSError, UnicodeDecodeError) as problem:
         raise UserError(
             f"--config {path} cannot be read: {getattr(problem, 'strerror', None) or 'not text'}"
         ) from None
-    except (yaml.YAMLError, ValueError, RecursionError) as problem:
+    except yaml.YAMLError as problem:
         where = getattr(problem, "problem_mark", None)
         line = f" at line {where.line + 1}" if where else ""
         raise UserError(f"--config {path} is not YAML of the plain kind{line}") from None
     if not isinstance(loaded, Mapping):
         raise UserError(f"--config {path} holds {type(loaded).__name__}; it must be a mapping of settings")
-    settings: dict[str, Any] = {}
-    for key, value in loaded.items():
-        put(settings, str(key), value)
-    return settings
+    return {str(key): value for key, value in loaded.items()}
 
 
 def put(settings: dict[str, Any], key: str, value: Any) -> None:

@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
@@ -276,6 +277,25 @@ def test_yaml_aliases_are_refused_wherever_yaml_is_read(tmp_path: Path) -> None:
         Run.open(tmp_path)
     assert read_words(["epochs=[&a 1, *a]"]) == {"epochs": "[&a 1, *a]"}  # a word, which epochs will refuse
     assert load_yaml("{a: [1, 2.5, x], b: {c: null}}") == {"a": [1, 2.5, "x"], "b": {"c": None}}
+
+
+@pytest.mark.parametrize(
+    "text", ["!!bool x", '!!int ""', "!!timestamp x", "{a: !!float ''}", "! 3", '"\\UFFFFFFFF"', '"\\U00110000"', "[" * 5_000]
+)  # fmt: skip
+def test_yaml_that_names_what_it_is_not_is_no_yaml(
+    text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """PyYAML answers tags with KeyError, IndexError and AttributeError, and an escape beyond Unicode with an OverflowError."""
+    with pytest.raises(yaml.YAMLError):
+        load_yaml(text)
+    (tmp_path / "settings.yaml").write_text(f"epochs: {text}")
+    words = ["simclr", "digits", "--out", str(tmp_path / "out")]
+    for command in (["pretrain", *words, "--config", str(tmp_path / "settings.yaml")],
+                    ["sweep", *words, "--config", str(tmp_path / "settings.yaml")],
+                    ["pretrain", *words, f"epochs={text}"]):  # fmt: skip
+        assert main(command) == 2
+        assert capsys.readouterr().err.startswith("nearfar: ")
+    assert load_yaml("{on: 2001-01-01, at: 1:30, to: =}") == {True: "2001-01-01", "at": "1:30", "to": "="}
 
 
 @pytest.mark.usefixtures("hangs_fail")
