@@ -66,7 +66,9 @@ def numbers(raw: Any) -> Any:
         value = float(text.replace(".inf", "inf").replace(".nan", "nan"))
         if "." in text or not abs(value) < 2**1023:
             return value
-        return int(text) if "e" not in text.lower() else int(value) if value.is_integer() else value
+        # 1e3 is a whole number; 1e99 as one would be digits that nobody wrote
+        whole = value.is_integer() and abs(value) < 2**63
+        return int(text) if "e" not in text.lower() else int(value) if whole else value
     except ValueError:  # such as more digits than Python takes
         return raw
 

@@ -170,7 +170,9 @@ class Settings(BaseModel):
     def _whole(cls, raw: Any, info: ValidationInfo) -> Any:
         """A whole number may be written 1e3, which Python takes for a float."""
         wanted = cls.model_fields[info.field_name or ""].annotation
-        whole = isinstance(raw, float) and raw.is_integer() and wanted in (int, int | None)
+        whole = (
+            isinstance(raw, float) and raw.is_integer() and abs(raw) < 2**63 and wanted in (int, int | None)
+        )
         return int(raw) if whole else raw
 
     @field_validator("lr")
@@ -259,6 +261,9 @@ class Settings(BaseModel):
         return {key: plain(value) for key, value in self}
 
 
+TEXTS = tuple(key for key, field in Settings.model_fields.items() if field.annotation in (str, str | None))
+
+
 def seconds(text: str) -> float:
     """`90`, `90s`, `15m` or `2h` in seconds."""
     match = re.fullmatch(r"\s*(\d{1,15}(?:\.\d+)?)\s*([smh]?)\s*", text)
@@ -298,6 +303,8 @@ def read_words(words: Iterable[str]) -> dict[str, Any]:
             value = load_yaml(text)
         except yaml.YAMLError:
             value = text
+        if key in TEXTS and not isinstance(value, str | None):
+            value = text  # a folder may be called 2026, and a column 7
         put(settings, key, value if text.strip() else "")
     return settings
 
@@ -330,7 +337,7 @@ def load_file(path: Path) -> dict[str, Any]:
 def put(settings: dict[str, Any], key: str, value: Any) -> None:
     """Sets a dotted key, a number written as text as that number. A bare choice (`bound=x`, `bound: {…}`) is kept with what was already set inside it."""
     head, _, rest = ALIASES.get(key, key).partition(".")
-    value = value if key in ("recipe", "data") else numbers(value)
+    value = value if key in TEXTS else numbers(value)
     if head == "optimizer" and (rest or isinstance(value, Mapping)):
         options = settings.setdefault("optimizer_options", {})
         if not isinstance(options, dict):

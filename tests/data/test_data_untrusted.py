@@ -3,7 +3,10 @@
 import json
 import os
 import signal
+import subprocess
+import sys
 import wave
+import zipfile
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -19,7 +22,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from nearfar.cli import main
-from nearfar.data import open_data
+from nearfar.data import open_data, pack
 from nearfar.errors import UserError
 from nearfar.estimate.read import read_sample
 from nearfar.parquet_sizes import _chunks, _Compact, _pages
@@ -161,6 +164,53 @@ def test_a_table_of_odd_names_and_bytes_gets_a_sentence(
         (tmp_path / "a.csv").write_bytes(content)
     with pytest.raises(UserError):
         open_data(spec.format(tmp_path / "a.csv"))
+
+
+@pytest.mark.parametrize("key", ["x", "images", "tokens"])
+def test_a_member_that_is_no_array_gets_a_sentence(key: str, tmp_path: Path) -> None:
+    """numpy gives a member of an archive without its magic back as plain bytes, whatever `allow_pickle` says."""
+    with zipfile.ZipFile(tmp_path / "a.npz", "w") as archive:
+        archive.writestr(f"{key}.npy", b"no array")
+    for spec in (tmp_path / "a.npz", f"series:{tmp_path}/a.npz", f"pairs:{tmp_path}/a.npz:{key},{key}"):
+        with pytest.raises(UserError):
+            open_data(spec)
+    with pytest.raises(UserError):
+        read_sample(f"{tmp_path}/a.npz:{key}")
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+def test_a_table_whose_path_is_no_utf8_gets_a_sentence(suffix: str, tmp_path: Path) -> None:
+    """Arrow opens no such path; folders of pictures and arrays are opened all the same."""
+    parquet(tmp_path / "a.parquet", {"a": [1.0, 2.0], "b": [3.0, 4.0]})
+    (tmp_path / "a.csv").write_text("a,b\n1,2\n3,4\n")
+    odd = tmp_path / f"\udcff{suffix}"
+    os.rename(tmp_path / f"a{suffix}", odd)
+    for spec in (odd, f"series:{odd}", f"pairs:{odd}:a,b"):
+        with pytest.raises(UserError, match="its path is not UTF-8"):
+            open_data(spec)
+    with pytest.raises(UserError, match="its path is not UTF-8"):
+        read_sample(str(odd))
+
+
+def test_a_run_in_a_folder_of_any_bytes_trains_and_is_reported(tmp_path: Path) -> None:
+    """TensorBoard takes no such path, and a page could not hold its name."""
+    out = tmp_path / "\udcff"
+    out.mkdir()
+    rows = np.random.default_rng(0).normal(size=(12, 3)).astype(np.float32)
+    np.savez(tmp_path / "a.npz", x=rows)
+    os.rename(tmp_path / "a.npz", out / "a.npz")
+    words = ["simclr", str(out / "a.npz"), "--out", str(out / "run"), "--quiet", "epochs=1", "batch_size=4"]
+    strict = {**os.environ, "PYTHONIOENCODING": "utf-8:strict"}  # as under most locales, and not here
+    done = subprocess.run(
+        [sys.executable, "-m", "nearfar", "pretrain", *words], env=strict, capture_output=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert rb"\udcff/run: trained for 3 steps" in done.stdout
+    assert main(["report", str(out / "run"), "--out", str(out / "report.html")]) == 0
+    assert r"\udcff" in (out / "report.html").read_text()
+    (tmp_path / "0.png").write_bytes(picture(0))
+    with pytest.raises(UserError, match="its path is not UTF-8"):
+        pack(tmp_path, out / "packed")
 
 
 @pytest.mark.parametrize("name", ["tokens", "images"])
