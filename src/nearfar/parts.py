@@ -32,6 +32,16 @@ class _Plain(yaml.SafeLoader):
         return super().compose_node(parent, index)
 
 
+class _Quoted(str):
+    """Text in quotation marks: no number, whatever it looks like."""
+
+
+def _text(loader: _Plain, node: yaml.ScalarNode) -> str:
+    text = loader.construct_scalar(node)
+    return text if node.style is None else _Quoted(text)
+
+
+_Plain.add_constructor("tag:yaml.org,2002:str", _text)
 _RESOLVED = ("tag:yaml.org,2002:bool", "tag:yaml.org,2002:null", "tag:yaml.org,2002:merge")
 _Plain.yaml_implicit_resolvers = {
     first: [(tag, pattern) for tag, pattern in resolvers if tag in _RESOLVED]
@@ -56,9 +66,11 @@ def load_yaml(text: str) -> Any:
 def numbers(raw: Any) -> Any:
     """`raw` with every text in it that is a number as that number: `1e-4`, `.5`, `1_000`; whole ones as integers."""
     if isinstance(raw, Mapping):
-        return {key: numbers(value) for key, value in raw.items()}
+        return {str(key) if isinstance(key, _Quoted) else key: numbers(value) for key, value in raw.items()}
     if isinstance(raw, (list, tuple)):
         return type(raw)(map(numbers, raw))
+    if isinstance(raw, _Quoted):
+        return str(raw)
     if not isinstance(raw, str) or not _NUMBER.fullmatch(raw.strip()):
         return raw
     text = raw.strip()

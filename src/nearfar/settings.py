@@ -170,9 +170,7 @@ class Settings(BaseModel):
     def _whole(cls, raw: Any, info: ValidationInfo) -> Any:
         """A whole number may be written 1e3, which Python takes for a float."""
         wanted = cls.model_fields[info.field_name or ""].annotation
-        whole = (
-            isinstance(raw, float) and raw.is_integer() and abs(raw) < 2**63 and wanted in (int, int | None)
-        )
+        whole = isinstance(raw, float) and raw.is_integer() and wanted in (int, int | None)
         return int(raw) if whole else raw
 
     @field_validator("lr")

@@ -48,6 +48,7 @@ EXCHANGING = (
     "cpc",
     "simclr ml-cpc",
     "moco accept",
+    "simclr accept nce",
     "simclr-ring sample",
     "dim",
     "simclr dv",

@@ -47,6 +47,7 @@ CASES: dict[str, dict[str, Any]] = {
     "simclr ml-cpc": {"recipe": "simclr", "bound": {"name": "ml-cpc", "alpha": 0.5}},
     "moco accept": {"recipe": "moco", "selection": "accept"},
     "simclr accept js": {"recipe": "simclr", "selection": "accept", "bound": "js"},
+    "simclr accept nce": {"recipe": "simclr", "selection": "accept", "bound": "nce"},
     "simclr-ring sample": {"recipe": "simclr-ring", "selection": {"sample": 5}},
     "simclr dv": {"recipe": "simclr", "bound": {"name": "dv", "momentum": 0.9}},
     "dim adversarial": {"recipe": "dim", "prior": "adversarial"},
