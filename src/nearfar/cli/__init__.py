@@ -95,8 +95,9 @@ def _main(arguments: Sequence[str] | None) -> int:
         return _say(str(problem), BAD_INPUT)
     except Stopped as stopped:
         return _say(str(stopped), RESUMABLE)
-    except KeyboardInterrupt:
-        return _say("interrupted; what was saved is kept, and the same command resumes from it", RESUMABLE)
+    except KeyboardInterrupt as asked:
+        interrupted = "interrupted; what was saved is kept, and the same command resumes from it"
+        return _say(str(asked) or interrupted, RESUMABLE)
     except BrokenPipeError:  # the reader of our output went away, as `| head` does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return DONE
