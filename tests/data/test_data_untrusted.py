@@ -23,6 +23,7 @@ from PIL import Image
 
 from nearfar.cli import main
 from nearfar.data import open_data, pack
+from nearfar.detect.read import from_parquet
 from nearfar.errors import UserError
 from nearfar.estimate.read import read_sample
 from nearfar.parquet_sizes import _chunks, _Compact, _pages
@@ -30,7 +31,7 @@ from nearfar.parts import load_yaml
 from nearfar.run.metrics import read_metrics
 from nearfar.run.trained import Run
 from nearfar.settings import read_file, read_words
-from nearfar.untrusted import FREE, read_json
+from nearfar.untrusted import FREE, TEXT, read_json
 
 
 @pytest.fixture
@@ -241,6 +242,8 @@ def test_a_parquet_file_that_would_unpack_beyond_memory_is_refused_by_its_footer
         open_data(path)
     with pytest.raises(UserError, match="would unpack"):
         read_sample(f"{path}:image")
+    with pytest.raises(UserError, match="would unpack"):
+        from_parquet(path)
 
 
 @pytest.mark.parametrize("compression", ["none", "snappy", "zstd"])
@@ -327,6 +330,14 @@ def test_yaml_aliases_are_refused_wherever_yaml_is_read(tmp_path: Path) -> None:
         Run.open(tmp_path)
     assert read_words(["epochs=[&a 1, *a]"]) == {"epochs": "[&a 1, *a]"}  # a word, which epochs will refuse
     assert load_yaml("{a: [1, 2.5, x], b: {c: null}}") == {"a": [1, 2.5, "x"], "b": {"c": None}}
+
+
+def test_settings_of_more_than_64_mib_are_not_read(tmp_path: Path) -> None:
+    with (tmp_path / "settings.yaml").open("wb") as file:
+        file.truncate(TEXT + 1)  # a hole: no disk is used
+    with pytest.raises(UserError, match="67,108,865 bytes are too many; expected 67,108,864"):
+        read_file(tmp_path / "settings.yaml")
+    assert read_json(tmp_path / "settings.yaml") is None
 
 
 @pytest.mark.parametrize(
