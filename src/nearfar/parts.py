@@ -24,7 +24,7 @@ class _Plain(yaml.SafeLoader):
     billion values."""
 
     def compose_node(self, parent: Any, index: Any) -> Any:
-        event = self.peek_event()
+        event: Any = self.peek_event()
         if isinstance(event, yaml.AliasEvent):
             raise ComposerError(None, None, "an alias is not allowed", event.start_mark)
         if getattr(event, "tag", None) is not None:

@@ -47,6 +47,17 @@ MAY_CHANGE = (
 _FIRST = next(iter(MODALITIES.values()))  # which most recipes are written for
 
 
+class _Written(yaml.SafeDumper):
+    """Text that would be read as a number stands in quotation marks."""
+
+
+def _quoted(dumper: _Written, text: str) -> yaml.ScalarNode:
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, "'" if numbers(text) is not text else None)
+
+
+_Written.add_representer(str, _quoted)
+
+
 class Settings(BaseModel):
     """A run's settings, complete and checked."""
 
@@ -252,7 +263,7 @@ class Settings(BaseModel):
         )
 
     def as_yaml(self) -> str:
-        return yaml.safe_dump(self.as_plain(), sort_keys=False)
+        return yaml.dump(self.as_plain(), Dumper=_Written, sort_keys=False)
 
     def as_plain(self) -> dict[str, Any]:
         """Numbers, words and mappings only: what config.yaml and checkpoints hold."""

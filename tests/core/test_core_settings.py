@@ -270,8 +270,15 @@ def test_the_reason_is_the_one_that_would_help(recipe: str, words: list[str], sa
 
 def test_text_that_looks_like_a_number_stays_text() -> None:
     """A folder may be called 2026, and a column 7."""
-    known = resolve("simclr", "x", read_words(["probe_data=2026", "label_column=07", "image_column=none"]))
-    assert (known.probe_data, known.label_column, known.image_column) == ("2026", "07", None)
+    known = resolve(
+        "simclr", "x", read_words(["probe_data=2026", "label_column=07", "init=1e5", "image_column=none"])
+    )
+    assert (known.probe_data, known.label_column, known.init, known.image_column) == (
+        "2026",
+        "07",
+        "1e5",
+        None,
+    )
     assert check(load_yaml(known.as_yaml())) == known
 
 

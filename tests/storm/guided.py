@@ -23,12 +23,13 @@ from nearfar.modalities.graph_files import read_tu
 from nearfar.modalities.wav import decode_wav
 from nearfar.parquet_sizes import _Compact
 from nearfar.parts import load_yaml
-from nearfar.resolve import check, resolve
+from nearfar.resolve import resolve
 from nearfar.schedules import Schedule, at, ends, parse_value, written
 from nearfar.schedules.reading import parse_learnable
 from nearfar.settings import memory_bytes, read_words, seconds
 from nearfar.sweeps.space import read_space
 from tests.storm.files import graphs, idx, mutated, numbers, picture, sound
+from tests.storm.words import written_and_read
 
 TRIES = 150  # inputs of a case
 
@@ -57,8 +58,7 @@ def schedule(data: bytes, place: Path) -> None:
 
 
 def words(data: bytes, place: Path) -> None:
-    settings = resolve("moco-ring", "x", read_words(text_of(data).split("\x01")))
-    assert check(load_yaml(settings.as_yaml())).as_plain() == settings.as_plain()
+    written_and_read(resolve("moco-ring", "x", read_words(text_of(data).split("\x01"))))
 
 
 def units(data: bytes, place: Path) -> None:
