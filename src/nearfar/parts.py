@@ -25,10 +25,15 @@ class _Plain(yaml.SafeLoader):
 
     def compose_node(self, parent: Any, index: Any) -> Any:
         event: Any = self.peek_event()
-        if isinstance(event, yaml.AliasEvent):
-            raise ComposerError(None, None, "an alias is not allowed", event.start_mark)
-        if getattr(event, "tag", None) is not None:
-            raise ComposerError(None, None, "a tag is not allowed", event.start_mark)
+        what = (
+            "an alias"
+            if self.check_event(yaml.AliasEvent)
+            else "a tag"
+            if getattr(event, "tag", None)
+            else None
+        )
+        if what is not None:
+            raise ComposerError(None, None, f"{what} is not allowed", event.start_mark)
         return super().compose_node(parent, index)
 
 
@@ -55,11 +60,8 @@ def load_yaml(text: str) -> Any:
     """What YAML text holds, with numbers as people write them; `yaml.YAMLError` where it holds nothing of that kind."""
     try:
         return numbers(yaml.load(text, _Plain))
-    except (
-        RecursionError,
-        ValueError,
-        OverflowError,
-    ) as problem:  # nested beyond all depth; "\\UFFFFFFFF" is no character
+    # nested beyond all depth; "\UFFFFFFFF" is no character
+    except (RecursionError, ValueError, OverflowError) as problem:
         raise yaml.YAMLError(str(problem)) from None
 
 

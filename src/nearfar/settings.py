@@ -312,7 +312,7 @@ def read_words(words: Iterable[str]) -> dict[str, Any]:
             value = load_yaml(text)
         except yaml.YAMLError:
             value = text
-        if key in TEXTS and not isinstance(value, str | None):
+        if key in TEXTS and isinstance(value, int | float):
             value = text  # a folder may be called 2026, and a column 7
         put(settings, key, value if text.strip() else "")
     return settings
@@ -346,7 +346,7 @@ def load_file(path: Path) -> dict[str, Any]:
 def put(settings: dict[str, Any], key: str, value: Any) -> None:
     """Sets a dotted key, a number written as text as that number. A bare choice (`bound=x`, `bound: {…}`) is kept with what was already set inside it."""
     head, _, rest = ALIASES.get(key, key).partition(".")
-    value = value if key in TEXTS else numbers(value)
+    value = value if key in TEXTS and isinstance(value, str) else numbers(value)
     if head == "optimizer" and (rest or isinstance(value, Mapping)):
         options = settings.setdefault("optimizer_options", {})
         if not isinstance(options, dict):
