@@ -28,9 +28,9 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 def write_whole(path: Path, content: bytes | str) -> None:
-    """Puts `content` (text as UTF-8) in the place of what the file held."""
+    """Puts `content` in the place of what the file held: text as UTF-8, and what names of files hold besides as `\\udcff`."""
     with replacing(path) as fresh:
-        write_new(fresh, content.encode() if isinstance(content, str) else content)
+        write_new(fresh, content.encode("utf-8", "backslashreplace") if isinstance(content, str) else content)
 
 
 def write_new(path: Path, content: bytes) -> None:

@@ -19,18 +19,37 @@ from nearfar.schedules import Learnable, Learnt, Schedule, Value, parse_learnabl
 
 
 class _Plain(yaml.SafeLoader):
-    """YAML without its numbers, which are not those people write: 1e-4 is text to it, 010 is 8 and 1:30 is 90; and without
-    aliases, by which ten lines make a billion values."""
+    """YAML of mappings, lists, texts, true, false and null. Its numbers are not those people write (1e-4 is text to it, 010 is 8 and
+    1:30 is 90), its dates are no settings, its tags (`!!bool x`) ask for what cannot be made, and by its aliases ten lines make a
+    billion values."""
 
     def compose_node(self, parent: Any, index: Any) -> Any:
-        if self.check_event(yaml.AliasEvent):
-            raise ComposerError(None, None, "an alias is not allowed", self.peek_event().start_mark)
+        event: Any = self.peek_event()
+        what = (
+            "an alias"
+            if self.check_event(yaml.AliasEvent)
+            else "a tag"
+            if getattr(event, "tag", None)
+            else None
+        )
+        if what is not None:
+            raise ComposerError(None, None, f"{what} is not allowed", event.start_mark)
         return super().compose_node(parent, index)
 
 
-_NUMBERS = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
+class _Quoted(str):
+    """Text in quotation marks: no number, whatever it looks like."""
+
+
+def _text(loader: _Plain, node: yaml.ScalarNode) -> str:
+    text = loader.construct_scalar(node)
+    return text if node.style is None else _Quoted(text)
+
+
+_Plain.add_constructor("tag:yaml.org,2002:str", _text)
+_RESOLVED = ("tag:yaml.org,2002:bool", "tag:yaml.org,2002:null", "tag:yaml.org,2002:merge")
 _Plain.yaml_implicit_resolvers = {
-    first: [(tag, pattern) for tag, pattern in resolvers if tag not in _NUMBERS]
+    first: [(tag, pattern) for tag, pattern in resolvers if tag in _RESOLVED]
     for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
 }
 # every digit can be matched in one way only, or a long word would take the square of its length
@@ -38,16 +57,22 @@ _NUMBER = re.compile(r"[-+]?(\d[\d_]*(\.\d*)?|\.\d+)([eE][-+]?\d+)?|[-+]?\.inf|\
 
 
 def load_yaml(text: str) -> Any:
-    """What YAML text holds, with numbers as people write them."""
-    return numbers(yaml.load(text, _Plain))
+    """What YAML text holds, with numbers as people write them; `yaml.YAMLError` where it holds nothing of that kind."""
+    try:
+        return numbers(yaml.load(text, _Plain))
+    # nested beyond all depth; "\UFFFFFFFF" is no character
+    except (RecursionError, ValueError, OverflowError) as problem:
+        raise yaml.YAMLError(str(problem)) from None
 
 
 def numbers(raw: Any) -> Any:
     """`raw` with every text in it that is a number as that number: `1e-4`, `.5`, `1_000`; whole ones as integers."""
     if isinstance(raw, Mapping):
-        return {key: numbers(value) for key, value in raw.items()}
+        return {str(key) if isinstance(key, _Quoted) else key: numbers(value) for key, value in raw.items()}
     if isinstance(raw, (list, tuple)):
         return type(raw)(map(numbers, raw))
+    if isinstance(raw, _Quoted):
+        return str(raw)
     if not isinstance(raw, str) or not _NUMBER.fullmatch(raw.strip()):
         return raw
     text = raw.strip()
@@ -55,7 +80,9 @@ def numbers(raw: Any) -> Any:
         value = float(text.replace(".inf", "inf").replace(".nan", "nan"))
         if "." in text or not abs(value) < 2**1023:
             return value
-        return int(text) if "e" not in text.lower() else int(value) if value.is_integer() else value
+        # 1e3 is a whole number; 1e99 as one would be digits that nobody wrote
+        whole = value.is_integer() and abs(value) < 2**63
+        return int(text) if "e" not in text.lower() else int(value) if whole else value
     except ValueError:  # such as more digits than Python takes
         return raw
 

@@ -76,10 +76,7 @@ class Rows:
 
     def everyones(self, rows: Tensor) -> Tensor:
         """The rows of all ranks, one after the other."""
-        if len(self.sizes) == 1:
-            return rows
-        # vmap, which bounds of drawn scores are put under, takes no function with a backward pass of its own
-        return _Gather.apply(rows, self) if torch.is_grad_enabled() else self._one_after_the_other(rows)
+        return rows if len(self.sizes) == 1 else _Gather.apply(rows, self)
 
     def _one_after_the_other(self, rows: Tensor) -> Tensor:
         # ranks exchange blocks of one size: shorter ones are filled up with zeros that nobody reads
@@ -101,9 +98,17 @@ class Rows:
 
 class _Gather(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, rows: Tensor, layout: Rows) -> Tensor:
-        ctx.layout = layout
+    def forward(rows: Tensor, layout: Rows) -> Tensor:
         return layout._one_after_the_other(rows)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        ctx.layout = inputs[1]
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[int | None, ...], rows: Tensor, layout: Rows) -> tuple[Tensor, int]:
+        """Bounds of drawn scores are asked many times at once; all the answers go in one exchange, side by side."""
+        return _Gather.apply(rows.movedim(in_dims[0] or 0, -1), layout), -1
 
     @staticmethod
     @once_differentiable
@@ -283,11 +288,18 @@ def _start(rank: int, world: int) -> None:
     has keys of its own here (what TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 is for elsewhere).
     """
     global _store
-    host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
-    by_agent = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
-    served = dist.TCPStore(
-        host, port, world, is_master=rank == 0 and not by_agent, timeout=PATIENCE, multi_tenant=True
-    )
+    host, port = os.environ["MASTER_ADDR"], os.environ.get("MASTER_PORT", "")
+    if not port.isdigit() or int(port) > 65535:
+        raise UserError(f"MASTER_PORT was {port!r}; expected the number of a port, as torchrun sets it")
+    serves = rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
+    try:
+        served = dist.TCPStore(host, int(port), world, is_master=serves, timeout=PATIENCE, multi_tenant=True)
+    except dist.DistNetworkError:
+        if not serves:
+            raise
+        raise UserError(
+            f"MASTER_PORT was {port}, where this process cannot listen; choose one that is free"
+        ) from None
     attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     _store = dist.PrefixStore(f"nearfar/{attempt}", served)
     backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() and dist.is_nccl_available() else "gloo"

@@ -13,7 +13,7 @@ from nearfar.optimisers import OPTIMISERS, build
 from nearfar.parts import check_settings, numbers, unknown
 from nearfar.recipes import RECIPES
 from nearfar.recipes.build import NONE, try_parts
-from nearfar.recipes.choices import CHOICES, ROOMS, TOGETHER, check_choice, check_together
+from nearfar.recipes.choices import CHOICES, ROOMS, TOGETHER, check_choice, check_together, check_whose
 from nearfar.recipes.given import (
     BACKBONE,
     METHOD,
@@ -138,14 +138,16 @@ def check(merged: Mapping[str, Any], objects: Objects = NONE, *, stored: bool = 
     modality = modality_of_views(known["views"])
     if VIEWS not in own:
         known["views"] = modality.check_views(known["views"])
+    together = all(room in objects for room in own)
+    if together:  # first: that encoders are for other views says more than that the backbone is not theirs
+        check_together(known, objects)
     if "encoders" not in own:
         check_network(
             known, modality, own=BACKBONE in objects or (stored and is_own_backbone(known[BACKBONE]))
         )
     elif "encoders" in objects:
         known[BACKBONE] = own_backbone(objects["encoders"].backbone())
-    if all(room in objects for room in own):
-        check_together(known, objects)
+    if together:
         try_parts(known, objects)
     for key, field in Settings.model_fields.items():
         if field.default is None and known.get(key) == "none":
@@ -184,6 +186,7 @@ def check_optimizer(known: Mapping[str, Any]) -> dict[str, Any]:
         return {}  # a wrong name is answered with the other settings
     if not isinstance(options, Mapping):
         raise UserError(f"optimizer_options was {options!r}; expected a mapping such as {{nesterov: true}}")
+    check_whose("optimizer", name, options, OPTIMISERS)
     complete = check_settings(OPTIMISERS[name], options, "optimizer")
     checked = {key: complete[key] for key in options}
     momentum = None if known.get("momentum") == "none" else known.get("momentum")

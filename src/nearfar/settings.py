@@ -47,6 +47,17 @@ MAY_CHANGE = (
 _FIRST = next(iter(MODALITIES.values()))  # which most recipes are written for
 
 
+class _Written(yaml.SafeDumper):
+    """Text that would be read as a number stands in quotation marks."""
+
+
+def _quoted(dumper: _Written, text: str) -> yaml.ScalarNode:
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, "'" if numbers(text) is not text else None)
+
+
+_Written.add_representer(str, _quoted)
+
+
 class Settings(BaseModel):
     """A run's settings, complete and checked."""
 
@@ -252,11 +263,14 @@ class Settings(BaseModel):
         )
 
     def as_yaml(self) -> str:
-        return yaml.safe_dump(self.as_plain(), sort_keys=False)
+        return yaml.dump(self.as_plain(), Dumper=_Written, sort_keys=False)
 
     def as_plain(self) -> dict[str, Any]:
         """Numbers, words and mappings only: what config.yaml and checkpoints hold."""
         return {key: plain(value) for key, value in self}
+
+
+TEXTS = tuple(key for key, field in Settings.model_fields.items() if field.annotation in (str, str | None))
 
 
 def seconds(text: str) -> float:
@@ -296,36 +310,43 @@ def read_words(words: Iterable[str]) -> dict[str, Any]:
             raise UserError(f"{word!r} is not a setting; write key=value, for instance epochs=50")
         try:
             value = load_yaml(text)
-        except (yaml.YAMLError, ValueError, RecursionError):
+        except yaml.YAMLError:
             value = text
+        if key in TEXTS and isinstance(value, int | float):
+            value = text  # a folder may be called 2026, and a column 7
         put(settings, key, value if text.strip() else "")
     return settings
 
 
 def read_file(path: Path) -> dict[str, Any]:
-    """Settings from a YAML file, by the safe loader."""
+    """Settings from a YAML file."""
+    settings: dict[str, Any] = {}
+    for key, value in load_file(path).items():
+        put(settings, key, value)
+    return settings
+
+
+def load_file(path: Path) -> dict[str, Any]:
+    """The mapping that a YAML file of `--config` holds."""
     try:
         loaded = load_yaml(read_text(path))
     except (OSError, UnicodeDecodeError) as problem:
         raise UserError(
             f"--config {path} cannot be read: {getattr(problem, 'strerror', None) or 'not text'}"
         ) from None
-    except (yaml.YAMLError, ValueError, RecursionError) as problem:
+    except yaml.YAMLError as problem:
         where = getattr(problem, "problem_mark", None)
         line = f" at line {where.line + 1}" if where else ""
         raise UserError(f"--config {path} is not YAML of the plain kind{line}") from None
     if not isinstance(loaded, Mapping):
         raise UserError(f"--config {path} holds {type(loaded).__name__}; it must be a mapping of settings")
-    settings: dict[str, Any] = {}
-    for key, value in loaded.items():
-        put(settings, str(key), value)
-    return settings
+    return {str(key): value for key, value in loaded.items()}
 
 
 def put(settings: dict[str, Any], key: str, value: Any) -> None:
     """Sets a dotted key, a number written as text as that number. A bare choice (`bound=x`, `bound: {…}`) is kept with what was already set inside it."""
     head, _, rest = ALIASES.get(key, key).partition(".")
-    value = value if key in ("recipe", "data") else numbers(value)
+    value = value if key in TEXTS and isinstance(value, str) else numbers(value)
     if head == "optimizer" and (rest or isinstance(value, Mapping)):
         options = settings.setdefault("optimizer_options", {})
         if not isinstance(options, dict):

@@ -11,8 +11,6 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
-from nearfar.errors import Stopped
-
 Handler = Callable[[int, FrameType | None], Any]
 
 
@@ -30,15 +28,35 @@ def handled(handler: Handler, *numbers: signal.Signals) -> Iterator[None]:
             signal.signal(number, earlier)
 
 
-def ends_by_signal() -> Any:
+class Ended(KeyboardInterrupt):
+    """SIGTERM or SIGHUP outside of training. Like Ctrl-C no `Exception`: whoever tries another way after an error, or lists a bad file,
+    would take it for one."""
+
+
+_heard: str | None = None
+
+
+def heard() -> str | None:
+    """The signal by which this command was asked to end. What is raised in a destructor, or while a module is imported, may be lost."""
+    return _heard
+
+
+@contextmanager
+def ends_by_signal() -> Iterator[None]:
     """Inside, SIGTERM and SIGHUP end what is being done as Ctrl-C does; training hears them itself, and saves."""
+    global _heard
 
     def asked(number: int, frame: FrameType | None) -> None:
-        raise Stopped(
-            f"stopped by {signal.Signals(number).name}; the same command does it again, from what was saved"
-        )
+        global _heard
+        _heard = signal.Signals(number).name
+        raise Ended(f"stopped by {_heard}; the same command does it again, from what was saved")
 
-    return handled(asked, signal.SIGTERM, signal.SIGHUP)
+    _heard = None
+    try:
+        with handled(asked, signal.SIGTERM, signal.SIGHUP):
+            yield
+    finally:
+        _heard = None
 
 
 def end_with_parent() -> None:

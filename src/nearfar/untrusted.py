@@ -41,6 +41,15 @@ def check_given(path: str | os.PathLike[str], spec: str) -> None:
         raise UserError(f"data {spec!r} cannot be opened: {problem.strerror}.") from None
 
 
+def arrow_path(path: str | os.PathLike[str]) -> str:
+    """A path as Arrow takes it: absolute, so that no name is taken for a URL; one that is not UTF-8 is an OSError."""
+    try:
+        os.fspath(path).encode()
+    except UnicodeEncodeError:
+        raise OSError("its path is not UTF-8, which Arrow asks for; rename it") from None
+    return os.path.abspath(path)
+
+
 def column_names(table: Any, spec: str) -> list[str]:
     """Names of an Arrow table's columns, each once and text; readers take other names without a word and fail later."""
     try:
@@ -116,7 +125,11 @@ def npz_arrays(path: Path, keys: Collection[str]) -> tuple[dict[str, Any], list[
             if isinstance(file, np.ndarray):
                 raise ValueError("it is a single array, not an .npz archive")
             with file:
-                return {key: file[key] for key in keys if key in file.files}, list(file.files)
+                found = {key: file[key] for key in keys if key in file.files}
+                other = [key for key, array in found.items() if not isinstance(array, np.ndarray)]
+                if other:  # a member without numpy's first bytes comes back as its own
+                    raise ValueError(f"{other[0]} is not an array")
+                return found, list(file.files)
     except UserError:
         raise
     except Exception as error:  # zip, zlib and numpy each fail in their own ways on damaged files

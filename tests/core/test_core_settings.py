@@ -251,6 +251,37 @@ def test_what_would_train_nothing_is_refused(words: list[str], said: str) -> Non
         resolve("simclr", "x", read_words(words))
 
 
+@pytest.mark.parametrize(
+    ("recipe", "words", "said"),
+    [
+        ("simclr", ["optimizer.nesterov=true"], "optimizer.nesterov is a setting of sgd, not of optimizer=adamw"),
+        ("simclr", ["encoders=masked", "backbone=resnet18"], "encoders was masked with views=simclr; it takes views=mask"),
+        ("simclr", ["encoders=infograph", "backbone=resnet18"], "it is for graphs, and these views are for pictures"),
+        ("instdisc", ["negatives=dictionary"], "only encoders=masked and encoders=prototypes have a vocabulary"),
+        ("simclr", ["probe=2"], "probe was '2'; expected knn, linear, quality"),
+        ("simclr", ["optimizer.amsgrad=1e99"], r"optimizer.amsgrad was 1e\+99; expected true or false"),
+    ],
+)  # fmt: skip
+def test_the_reason_is_the_one_that_would_help(recipe: str, words: list[str], said: str) -> None:
+    """Each was once refused by a sentence that led to the next refusal, or that was untrue: nesterov `is not one of the settings`."""
+    with pytest.raises(UserError, match=said):
+        resolve(recipe, "x", read_words(words))
+
+
+def test_text_that_looks_like_a_number_stays_text() -> None:
+    """A folder may be called 2026, and a column 7."""
+    known = resolve(
+        "simclr", "x", read_words(["probe_data=2026", "label_column=07", "init=1e5", "image_column=none"])
+    )
+    assert (known.probe_data, known.label_column, known.init, known.image_column) == (
+        "2026",
+        "07",
+        "1e5",
+        None,
+    )
+    assert check(load_yaml(known.as_yaml())) == known
+
+
 def test_another_pipeline_keeps_how_views_are_paired() -> None:
     assert resolve("moco", "x", {"views": "byol"}).views["symmetric"] is False
     assert resolve("instdisc", "x", {"views": "simclr"}).views["count"] == 1

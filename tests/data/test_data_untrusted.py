@@ -3,7 +3,10 @@
 import json
 import os
 import signal
+import subprocess
+import sys
 import wave
+import zipfile
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -13,12 +16,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
 from nearfar.cli import main
-from nearfar.data import open_data
+from nearfar.data import open_data, pack
+from nearfar.detect.read import from_parquet
 from nearfar.errors import UserError
 from nearfar.estimate.read import read_sample
 from nearfar.parquet_sizes import _chunks, _Compact, _pages
@@ -26,7 +31,7 @@ from nearfar.parts import load_yaml
 from nearfar.run.metrics import read_metrics
 from nearfar.run.trained import Run
 from nearfar.settings import read_file, read_words
-from nearfar.untrusted import FREE, read_json
+from nearfar.untrusted import FREE, TEXT, read_json
 
 
 @pytest.fixture
@@ -162,6 +167,53 @@ def test_a_table_of_odd_names_and_bytes_gets_a_sentence(
         open_data(spec.format(tmp_path / "a.csv"))
 
 
+@pytest.mark.parametrize("key", ["x", "images", "tokens"])
+def test_a_member_that_is_no_array_gets_a_sentence(key: str, tmp_path: Path) -> None:
+    """numpy gives a member of an archive without its magic back as plain bytes, whatever `allow_pickle` says."""
+    with zipfile.ZipFile(tmp_path / "a.npz", "w") as archive:
+        archive.writestr(f"{key}.npy", b"no array")
+    for spec in (tmp_path / "a.npz", f"series:{tmp_path}/a.npz", f"pairs:{tmp_path}/a.npz:{key},{key}"):
+        with pytest.raises(UserError):
+            open_data(spec)
+    with pytest.raises(UserError):
+        read_sample(f"{tmp_path}/a.npz:{key}")
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+def test_a_table_whose_path_is_no_utf8_gets_a_sentence(suffix: str, tmp_path: Path) -> None:
+    """Arrow opens no such path; folders of pictures and arrays are opened all the same."""
+    parquet(tmp_path / "a.parquet", {"a": [1.0, 2.0], "b": [3.0, 4.0]})
+    (tmp_path / "a.csv").write_text("a,b\n1,2\n3,4\n")
+    odd = tmp_path / f"\udcff{suffix}"
+    os.rename(tmp_path / f"a{suffix}", odd)
+    for spec in (odd, f"series:{odd}", f"pairs:{odd}:a,b"):
+        with pytest.raises(UserError, match="its path is not UTF-8"):
+            open_data(spec)
+    with pytest.raises(UserError, match="its path is not UTF-8"):
+        read_sample(str(odd))
+
+
+def test_a_run_in_a_folder_of_any_bytes_trains_and_is_reported(tmp_path: Path) -> None:
+    """TensorBoard takes no such path, and a page could not hold its name."""
+    out = tmp_path / "\udcff"
+    out.mkdir()
+    rows = np.random.default_rng(0).normal(size=(12, 3)).astype(np.float32)
+    np.savez(tmp_path / "a.npz", x=rows)
+    os.rename(tmp_path / "a.npz", out / "a.npz")
+    words = ["simclr", str(out / "a.npz"), "--out", str(out / "run"), "--quiet", "epochs=1", "batch_size=4"]
+    strict = {**os.environ, "PYTHONIOENCODING": "utf-8:strict"}  # as under most locales, and not here
+    done = subprocess.run(
+        [sys.executable, "-m", "nearfar", "pretrain", *words], env=strict, capture_output=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert rb"\udcff/run: trained for 3 steps" in done.stdout
+    assert main(["report", str(out / "run"), "--out", str(out / "report.html")]) == 0
+    assert r"\udcff" in (out / "report.html").read_text()
+    (tmp_path / "0.png").write_bytes(picture(0))
+    with pytest.raises(UserError, match="its path is not UTF-8"):
+        pack(tmp_path, out / "packed")
+
+
 @pytest.mark.parametrize("name", ["tokens", "images"])
 def test_a_single_number_is_no_array_of_data(name: str, tmp_path: Path) -> None:
     np.savez(tmp_path / "a.npz", **{name: np.array(3)})  # type: ignore[arg-type]
@@ -190,6 +242,8 @@ def test_a_parquet_file_that_would_unpack_beyond_memory_is_refused_by_its_footer
         open_data(path)
     with pytest.raises(UserError, match="would unpack"):
         read_sample(f"{path}:image")
+    with pytest.raises(UserError, match="would unpack"):
+        from_parquet(path)
 
 
 @pytest.mark.parametrize("compression", ["none", "snappy", "zstd"])
@@ -276,6 +330,33 @@ def test_yaml_aliases_are_refused_wherever_yaml_is_read(tmp_path: Path) -> None:
         Run.open(tmp_path)
     assert read_words(["epochs=[&a 1, *a]"]) == {"epochs": "[&a 1, *a]"}  # a word, which epochs will refuse
     assert load_yaml("{a: [1, 2.5, x], b: {c: null}}") == {"a": [1, 2.5, "x"], "b": {"c": None}}
+
+
+def test_settings_of_more_than_64_mib_are_not_read(tmp_path: Path) -> None:
+    with (tmp_path / "settings.yaml").open("wb") as file:
+        file.truncate(TEXT + 1)  # a hole: no disk is used
+    with pytest.raises(UserError, match="67,108,865 bytes are too many; expected 67,108,864"):
+        read_file(tmp_path / "settings.yaml")
+    assert read_json(tmp_path / "settings.yaml") is None
+
+
+@pytest.mark.parametrize(
+    "text", ["!!bool x", '!!int ""', "!!timestamp x", "{a: !!float ''}", "! 3", '"\\UFFFFFFFF"', '"\\U00110000"', "[" * 5_000]
+)  # fmt: skip
+def test_yaml_that_names_what_it_is_not_is_no_yaml(
+    text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """PyYAML answers tags with KeyError, IndexError and AttributeError, and an escape beyond Unicode with an OverflowError."""
+    with pytest.raises(yaml.YAMLError):
+        load_yaml(text)
+    (tmp_path / "settings.yaml").write_text(f"epochs: {text}")
+    words = ["simclr", "digits", "--out", str(tmp_path / "out")]
+    for command in (["pretrain", *words, "--config", str(tmp_path / "settings.yaml")],
+                    ["sweep", *words, "--config", str(tmp_path / "settings.yaml")],
+                    ["pretrain", *words, f"epochs={text}"]):  # fmt: skip
+        assert main(command) == 2
+        assert capsys.readouterr().err.startswith("nearfar: ")
+    assert load_yaml("{on: 2001-01-01, at: 1:30, to: =}") == {True: "2001-01-01", "at": "1:30", "to": "="}
 
 
 @pytest.mark.usefixtures("hangs_fail")

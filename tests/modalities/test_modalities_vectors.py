@@ -81,6 +81,7 @@ def test_every_way_to_write_a_table_gives_the_same_rows(tmp_path: Path) -> None:
         ("a,b\n1,x\n3,y", "the column `b` is string"),
         ("a,label\n", "the table holds no rows of numbers"),
         ("a,b\n1,inf\n2,3", "row 0 holds a number that is not finite"),
+        ("a,b\n1,2\n2,1e40", "row 1 holds a number that is beyond single precision"),
     ],
 )
 def test_a_table_that_cannot_be_used_gets_a_sentence(table: str, told: str, tmp_path: Path) -> None:

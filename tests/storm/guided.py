@@ -12,6 +12,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+import yaml
+
 from nearfar.data.idx import read_idx
 from nearfar.errors import UserError
 from nearfar.estimate.read import read_sample
@@ -21,12 +23,13 @@ from nearfar.modalities.graph_files import read_tu
 from nearfar.modalities.wav import decode_wav
 from nearfar.parquet_sizes import _Compact
 from nearfar.parts import load_yaml
-from nearfar.resolve import check, resolve
+from nearfar.resolve import resolve
 from nearfar.schedules import Schedule, at, ends, parse_value, written
 from nearfar.schedules.reading import parse_learnable
 from nearfar.settings import memory_bytes, read_words, seconds
 from nearfar.sweeps.space import read_space
 from tests.storm.files import graphs, idx, mutated, numbers, picture, sound
+from tests.storm.words import written_and_read
 
 TRIES = 150  # inputs of a case
 
@@ -55,8 +58,7 @@ def schedule(data: bytes, place: Path) -> None:
 
 
 def words(data: bytes, place: Path) -> None:
-    settings = resolve("moco-ring", "x", read_words(text_of(data).split("\x01")))
-    assert check(load_yaml(settings.as_yaml())).as_plain() == settings.as_plain()
+    written_and_read(resolve("moco-ring", "x", read_words(text_of(data).split("\x01"))))
 
 
 def units(data: bytes, place: Path) -> None:
@@ -99,7 +101,7 @@ PARSERS = {
     "settings": Parser(words, ("settings.py", "resolve.py", "parts.py", "recipes/choices.py"), lambda rng: SETTINGS),
     "units": Parser(units, ("settings.py",), lambda rng: [b"2h", b"1.5 GB", b"90", b"10min", b"512MiB"], (UserError, ValueError)),
     "axes": Parser(lambda data, place: read_space(text_of(data).split("\x01")), ("sweeps/space.py",), lambda rng: [b"lr=1e-4..1e-1:log\x01seed=0..4", b"a=1,2,'linear(0,1)'"]),
-    "yaml": Parser(lambda data, place: load_yaml(text_of(data)), ("parts.py",), lambda rng: [b"{a: [1, 2.5, x], b: {c: null}}", b"a: 1e-4\nb: &c 1\n"], (Exception,)),
+    "yaml": Parser(lambda data, place: load_yaml(text_of(data)), ("parts.py",), lambda rng: [b"{a: [1, 2.5, x], b: {c: null}}", b"a: 1e-4\nb: &c 1\n", b"a: !!bool x\nb: 2001-01-01"], (yaml.YAMLError,)),
     "thrift": Parser(lambda data, place: _Compact(data).struct(), ("parquet_sizes.py",), lambda rng: [b"\x15\x02\x19\x1c\x18\x01a\x00\x00", rng.randbytes(30)], (ValueError, IndexError)),
     "wav": Parser(lambda data, place: decode_wav(data), ("modalities/wav.py",), lambda rng: [sound(rng) for _ in range(3)]),
     "pictures": Parser(lambda data, place: decode(data, 8), ("modalities/decode.py",), lambda rng: [picture(rng, kind) for kind in ("PNG", "JPEG", "BMP", "WEBP")]),

@@ -190,4 +190,4 @@ def case(rng: random.Random, place: Path) -> tuple[str, dict[str, int]]:
 
 
 def many(rng: random.Random, place: Path) -> tuple[str, dict[str, int]]:
-    return crowd(rng, place), {"files": 100_020}
+    return crowd(rng, place), {"tiny files": 100_020}

@@ -3,11 +3,12 @@
 import random
 from pathlib import Path
 
+from nearfar.errors import UserError
 from nearfar.parts import load_yaml
 from nearfar.recipes import RECIPES
 from nearfar.recipes.choices import ROOMS
 from nearfar.resolve import check, resolve
-from nearfar.settings import all_keys, read_words
+from nearfar.settings import Settings, all_keys, read_words
 
 USUAL = ("1", "2", "8", "0.5", "0.1", "true", "linear(0.1,0.9)")
 VALUES = (
@@ -15,6 +16,15 @@ VALUES = (
     "{a: 1}", "linear(0,0.9)", "geometric(10,0.1)", "cosine(0.1)", "steps(0.1,0.1,3)", "on_loss(0,1)", "linear(,)", "linear(0", "[" * 300,
     "9" * 500, "\0", "é", "*a", "&a 1", "!!python/object:os.system x",
 )  # fmt: skip
+
+
+def written_and_read(settings: Settings) -> None:
+    """What was accepted is what config.yaml then says; to refuse it there would be a run that nobody can open."""
+    try:
+        again = check(load_yaml(settings.as_yaml()))
+    except UserError as problem:
+        raise AssertionError(settings.as_yaml()) from problem
+    assert again.as_plain() == settings.as_plain()
 
 
 def case(rng: random.Random, place: Path) -> tuple[str, dict[str, int]]:
@@ -27,6 +37,5 @@ def case(rng: random.Random, place: Path) -> tuple[str, dict[str, int]]:
         value = rng.choice(usual) if rng.random() < 0.7 else rng.choice(VALUES)
         words.append(f"{key}={value}")
     settings = resolve(rng.choice([*RECIPES]), "x", read_words(words))
-    again = check(load_yaml(settings.as_yaml()))
-    assert again.as_plain() == settings.as_plain(), words
+    written_and_read(settings)
     return "accepted", {"settings": 1}

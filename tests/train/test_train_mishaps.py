@@ -188,6 +188,39 @@ def test_a_signal_before_the_first_step_exits_75(number: signal.Signals, tmp_pat
     assert said == f"nearfar: stopped by {number.name}; the same command does it again, from what was saved\n"
 
 
+LOSING = """
+import signal, sys
+import nearfar.train.pretrain as pretrain
+from nearfar.cli import main
+opened = pretrain.kept_aside
+def lose(*given, **more):
+    try:
+        signal.raise_signal(signal.SIGTERM)
+    except {kind}:
+        print("lost", flush=True)
+    return opened(*given, **more)
+pretrain.kept_aside = lose
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+@pytest.mark.parametrize(("kind", "lost"), [("Exception", ""), ("BaseException", "lost\n")])
+def test_a_signal_is_no_error_that_somebody_handles(kind: str, lost: str, tmp_path: Path) -> None:
+    """A SIGTERM while torch was imported was taken for one more reason why a module is not there, and the run went on. Where even what
+    is no `Exception` gets lost, as in a destructor, the first step is the last."""
+    settings = [f"{key}={value}" for key, value in {**SMALL, "epochs": 500}.items()]
+    words = ["pretrain", "simclr", "digits", "--out", str(tmp_path / "run"), "--quiet", *settings]
+    done = subprocess.run(
+        [sys.executable, "-c", LOSING.format(kind=kind), *words],
+        capture_output=True,
+        text=True,
+        preexec_fn=heard,
+        timeout=300,
+    )
+    assert (done.returncode, done.stdout) == (75, lost), done.stderr
+    assert "nearfar: stopped by SIGTERM" in done.stderr
+
+
 def test_a_hangup_saves_and_an_ignored_one_is_ignored(tmp_path: Path) -> None:
     out = tmp_path / "run"
     settings = [

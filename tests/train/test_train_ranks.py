@@ -48,6 +48,7 @@ EXCHANGING = (
     "cpc",
     "simclr ml-cpc",
     "moco accept",
+    "simclr accept nce",
     "simclr-ring sample",
     "dim",
     "simclr dv",
@@ -379,6 +380,41 @@ def test_a_killed_rank_and_a_signal_cost_nothing(data: Path, tmp_path: Path) -> 
     ours, theirs = state(disturbed), state(undisturbed)
     assert ours.keys() == theirs.keys()
     assert all(torch.equal(ours[name], theirs[name]) for name in ours)
+
+
+def test_a_peer_that_ends_while_ranks_meet_is_told_of(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """torch's own class for it, a `DistNetworkError`, says nothing of gloo or of a connection that was reset."""
+
+    def gone() -> None:
+        raise torch.distributed.DistNetworkError(
+            "Failed to recv, got 0 bytes. Did the remote server shutdown?"
+        )
+
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setattr("nearfar.ranks.join", gone)
+    assert main(["pretrain", "simclr", "digits", "--out", "nowhere"]) == 75
+    assert capsys.readouterr().err.startswith("nearfar: another process of this run ended; the same command")
+
+
+@pytest.mark.parametrize("port", ["", "x", "70000", None])
+def test_a_port_that_cannot_be_had_gets_a_sentence(
+    port: str | None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        given = str(taken.getsockname()[1]) if port is None else port
+        for key, value in {
+            "RANK": "0",
+            "WORLD_SIZE": "2",
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": given,
+        }.items():
+            monkeypatch.setenv(key, value)
+        assert main(["pretrain", "simclr", "digits", "--out", "nowhere"]) == 2
+    assert capsys.readouterr().err.splitlines()[-1].startswith("nearfar: MASTER_PORT was ")
 
 
 def test_without_a_launcher_there_is_one_rank(monkeypatch: pytest.MonkeyPatch) -> None:

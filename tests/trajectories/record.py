@@ -88,8 +88,11 @@ def record(names: list[str]) -> dict[str, Any]:
         data = {"cpc": recordings(folder), "mlm": text(folder)}
         images = pictures(folder)
         for name in names:
-            # graphs and pairs came after the first record, and their own data would have to be made here
-            if RECIPES[name].views["name"] in ("perturb", "both"):
+            # graphs and pairs came after the first record, and their own data would have to be made here; a student needs a teacher
+            if (
+                RECIPES[name].views["name"] in ("perturb", "both")
+                or RECIPES[name].encoders["name"] == "distilled"
+            ):
                 continue
             found[name] = recorded(name, data.get(name, images), folder / "run")
             shutil.rmtree(folder / "run")

@@ -7,6 +7,7 @@ Results go to standard output, progress to standard error.
 
 import argparse
 import errno
+import io
 import os
 import sys
 from collections.abc import Sequence
@@ -55,6 +56,8 @@ class _Parser(argparse.ArgumentParser):
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command and returns its exit code."""
+    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
+        sys.stdout.reconfigure(errors="backslashreplace")  # names of files and `–` are told on any terminal
     wait_patiently()
     if not _launched_with_others():
         return _main(arguments)
@@ -92,8 +95,9 @@ def _main(arguments: Sequence[str] | None) -> int:
         return _say(str(problem), BAD_INPUT)
     except Stopped as stopped:
         return _say(str(stopped), RESUMABLE)
-    except KeyboardInterrupt:
-        return _say("interrupted; what was saved is kept, and the same command resumes from it", RESUMABLE)
+    except KeyboardInterrupt as asked:
+        interrupted = "interrupted; what was saved is kept, and the same command resumes from it"
+        return _say(str(asked) or interrupted, RESUMABLE)
     except BrokenPipeError:  # the reader of our output went away, as `| head` does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return DONE
@@ -125,11 +129,10 @@ def _out_of_memory(problem: RuntimeError) -> bool:
 
 
 def _lost(problem: Exception) -> bool:
-    """Whether an exchange with the other ranks failed: gloo and NCCL say so in words of their own."""
-    said = f"{type(problem).__name__} {problem}".lower()
-    return any(
-        word in said
-        for word in ("gloo", "nccl", "connection closed", "connection reset", "distbackend", "diststore")
+    """Whether an exchange with the other ranks failed: torch says so by its class, gloo and NCCL in words of their own."""
+    said = str(problem).lower()
+    return any(kind.__name__ == "DistError" for kind in type(problem).__mro__) or any(
+        word in said for word in ("gloo", "nccl", "connection closed", "connection reset")
     )
 
 

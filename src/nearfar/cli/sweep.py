@@ -74,7 +74,7 @@ def add(commands: Any) -> None:
 
 
 def run(given: argparse.Namespace) -> int:
-    from nearfar.parts import load_yaml
+    from nearfar.settings import load_file
     from nearfar.sweeps.asked import Asked, subjects_of
     from nearfar.sweeps.run import run_sweep
     from nearfar.sweeps.space import read_space
@@ -82,7 +82,7 @@ def run(given: argparse.Namespace) -> int:
     subjects, words = subjects_of(given.words, given.what)
     if given.out is None:
         raise UserError("--out is missing; name the folder of the sweep, for instance --out sweeps/first")
-    config = _read(given.config, load_yaml) if given.config else {}
+    config = load_file(given.config) if given.config else {}
     asked = Asked(
         given.what,
         subjects,
@@ -100,20 +100,6 @@ def run(given: argparse.Namespace) -> int:
     found = run_sweep(asked, _cores() if given.jobs is None else given.jobs)
     print(found.as_text() if given.json else found, end="" if given.json else "\n")
     return DONE
-
-
-def _read(path: Path, load: Any) -> dict[str, Any]:
-    from collections.abc import Mapping
-
-    from nearfar.untrusted import read_text
-
-    try:
-        loaded = load(read_text(path))
-    except (OSError, ValueError, RecursionError):
-        raise UserError(f"--config {path} cannot be read as YAML") from None
-    if not isinstance(loaded, Mapping):
-        raise UserError(f"--config {path} holds {type(loaded).__name__}; it must be a mapping of settings")
-    return dict(loaded)
 
 
 def _cores() -> int:

@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 from nearfar.atomic import replacing
 from nearfar.errors import UserError
 from nearfar.parquet_sizes import check_parquet
+from nearfar.untrusted import arrow_path
 
 VERSION = b"1"
 _KINDS = {"digest": pa.binary(), "facts": pa.list_(pa.int64()), "weight": pa.int64(), "reason": pa.string()}
@@ -33,7 +34,7 @@ def read_scan(file: Path) -> list[dict[str, Any]] | None:
         return None
     try:
         check_parquet(file, _KINDS)
-        table = pq.read_table(file)
+        table = pq.read_table(arrow_path(file))
         if dict(zip(table.schema.names, table.schema.types, strict=True)) != _KINDS:
             return None
         rows: list[dict[str, Any]] = table.to_pylist()
@@ -55,6 +56,6 @@ def write_scan(file: Path, rows: list[dict[str, Any]]) -> None:
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         with replacing(file) as fresh:
-            pq.write_table(table, fresh)
+            pq.write_table(table, arrow_path(fresh))
     except OSError:
         return

@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 from nearfar.atomic import replacing
 from nearfar.data.tries import NO_RANGES, Steady, Unreachable, reason, said_of, tried
 from nearfar.errors import UserError
-from nearfar.untrusted import check_regular
+from nearfar.untrusted import arrow_path, check_regular
 
 
 def is_url(spec: str) -> bool:
@@ -86,7 +86,7 @@ class At:
     def parquet(self, metadata: Any = None) -> Any:
         if self.system is None:
             check_regular(self.path)
-            return pq.ParquetFile(self.path, metadata=metadata)
+            return pq.ParquetFile(arrow_path(self.path), metadata=metadata)
         return pq.ParquetFile(self.open(), metadata=metadata)
 
     def mark(self) -> str:
@@ -166,7 +166,7 @@ class RowGroupCache:
     def table(self, mark: str, group: int, fetch: Callable[[], pa.Table]) -> pa.Table:
         """The row group, read from the disk, or fetched and kept."""
         file = self.folder / f"{hashlib.sha256(f'{mark}/{group}'.encode()).hexdigest()[:40]}.arrow"
-        with suppress(OSError, pa.ArrowException), pa.OSFile(str(file)) as source:
+        with suppress(OSError, pa.ArrowException), pa.OSFile(arrow_path(file)) as source:
             table = pa.ipc.open_file(source).read_all()
             os.utime(file)
             return table
@@ -177,7 +177,7 @@ class RowGroupCache:
                 self.folder.mkdir(parents=True, exist_ok=True)
                 with (
                     replacing(file) as fresh,
-                    pa.OSFile(str(fresh), "wb") as sink,
+                    pa.OSFile(arrow_path(fresh), "wb") as sink,
                     pa.ipc.new_file(sink, table.schema) as writer,
                 ):
                     writer.write_table(table)

@@ -311,7 +311,7 @@ def write_quarantine(file: Path, bad: Sequence[tuple[str, str]]) -> None:
     try:
         lines = io.StringIO()
         csv.writer(lines, lineterminator="\n").writerows([("path", "reason"), *bad])
-        write_whole(file, lines.getvalue().encode("utf-8", "backslashreplace"))
+        write_whole(file, lines.getvalue())
     except OSError as error:
         raise UserError(f"the quarantine list {str(file)!r} cannot be written: {error.strerror}.") from error
 

@@ -16,6 +16,7 @@ from nearfar.data.packed import Shard
 from nearfar.data.row_groups import DIGEST, first_line
 from nearfar.errors import UserError
 from nearfar.modalities.labels import Labels
+from nearfar.untrusted import arrow_path
 
 _OWN = b"nearfar"  # key of our own metadata in a footer
 _MOST_FACTS = 8
@@ -97,7 +98,7 @@ def write_shard(file: Path, rows: Iterable[Row | Refused], schema: Schema, group
 def _added(writer: Any, file: Path, table: pa.Table) -> Any:
     # contents are compressed already, or would only be slower to read
     writer = writer or pq.ParquetWriter(
-        file, table.schema, compression="none", use_dictionary=False, write_statistics=False
+        arrow_path(file), table.schema, compression="none", use_dictionary=False, write_statistics=False
     )
     writer.write_table(table, row_group_size=max(1, len(table)))
     return writer
@@ -128,7 +129,7 @@ def read_index(files: Iterable[Path]) -> Index:
     index = Index()
     for file in files:
         try:
-            with pq.ParquetFile(file) as opened:
+            with pq.ParquetFile(arrow_path(file)) as opened:
                 own = (opened.metadata.metadata or {})[_OWN]
                 names = opened.schema_arrow.names
                 facts = [f"fact{place}" for place in range(_MOST_FACTS) if f"fact{place}" in names]
@@ -164,7 +165,7 @@ def write_index(file: Path, index: Index) -> None:
     columns |= {f"fact{place}": pa.array(facts[:, place]) for place in range(facts.shape[1])}
     try:
         with replacing(file) as fresh:
-            pq.write_table(pa.table(columns), fresh, compression="zstd")
+            pq.write_table(pa.table(columns), arrow_path(fresh), compression="zstd")
     except (OSError, pa.ArrowException) as problem:
         raise UserError(
             f"{str(file)!r} cannot be written: {first_line(problem)}; the same command goes on"

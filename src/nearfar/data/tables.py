@@ -13,7 +13,7 @@ from nearfar.modalities import MODALITIES
 from nearfar.modalities.base import Arrays
 from nearfar.modalities.labels import Labels, class_numbers
 from nearfar.parquet_sizes import check_parquet
-from nearfar.untrusted import check_given, column_names
+from nearfar.untrusted import arrow_path, check_given, column_names
 
 SUFFIXES = (".csv",)
 LABEL = "label"
@@ -57,8 +57,8 @@ def table(path: Path, name: str, label: str | None = None) -> Arrays:
 def _read(path: Path, name: str) -> Any:
     try:
         if path.suffix.lower() in SUFFIXES:
-            return pacsv.read_csv(path)
-        with pq.ParquetFile(path) as file:
+            return pacsv.read_csv(arrow_path(path))
+        with pq.ParquetFile(arrow_path(path)) as file:
             check_parquet(path, file.schema_arrow.names)
             return file.read()
     except (pa.ArrowException, OSError) as error:

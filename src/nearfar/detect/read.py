@@ -19,6 +19,8 @@ from nearfar.errors import UserError
 from nearfar.extras import need
 from nearfar.modalities.dataset import Unusable
 from nearfar.modalities.decode import decode
+from nearfar.parquet_sizes import check_parquet
+from nearfar.untrusted import arrow_path
 
 Read = tuple[list[Scene], tuple[str, ...]]  # and the names of classes, where there are any
 Objects = list[dict[str, Any]]  # of one picture, under the keys below
@@ -38,7 +40,9 @@ def from_parquet(path: Path) -> Read:
     """A file, or a folder of them in the order of their names."""
     files = sorted(path.glob("*.parquet")) if path.is_dir() else [path]
     try:
-        table = pa.concat_tables([pq.read_table(file) for file in files])
+        table = pa.concat_tables([_table(file) for file in files])
+    except UserError:
+        raise
     except Exception as problem:  # pyarrow raises many kinds
         raise UserError(f"{path} cannot be read as Parquet: {str(problem).splitlines()[0]}") from None
     column = next((name for name in ("image", "img") if name in table.column_names), None)
@@ -54,6 +58,12 @@ def from_parquet(path: Path) -> Read:
         told.append(_objects(row["objects"], where))
     named = _feature_names(table.schema.metadata or {})
     return _scenes(pictures, told, named, str(path))
+
+
+def _table(file: Path) -> Any:
+    path = arrow_path(file)
+    check_parquet(path, pq.read_schema(path).names)
+    return pq.read_table(path)
 
 
 def _objects(held: Any, where: str) -> Objects:

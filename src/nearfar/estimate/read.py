@@ -9,7 +9,7 @@ import numpy as np
 from nearfar.errors import UserError
 from nearfar.estimate.columns import as_columns
 from nearfar.extras import need
-from nearfar.untrusted import check_npz
+from nearfar.untrusted import arrow_path, check_npz, check_regular
 
 KINDS = (".npy", ".npz", ".csv", ".parquet")
 
@@ -63,8 +63,14 @@ def read_columns(spec: str) -> Named:
     kind = file.suffix.lower()
     if kind not in KINDS:
         raise UserError(f"{file} ends in {file.suffix or 'nothing'!r}; expected {', '.join(KINDS)}")
-    if not file.is_file():
-        raise UserError(f"{file} {'is a folder, not a file' if file.is_dir() else 'was not found'}")
+    try:
+        check_regular(file)
+    except FileNotFoundError:
+        raise UserError(f"{file} was not found") from None
+    except IsADirectoryError:
+        raise UserError(f"{file} is a folder, not a file") from None
+    except OSError as problem:
+        raise UserError(f"{file} cannot be read: {problem.strerror}") from None
     wanted = [name.strip() for name in names.split(",")] if names else []
     try:
         return Named(file, _READERS[kind](file, wanted), bool(wanted))
@@ -96,7 +102,7 @@ def _csv(file: Path, wanted: list[str]) -> dict[str, Any]:
         first = lines.readline().strip().split(",")
     headless = all(_is_number(cell) for cell in first)
     options = csv.ReadOptions(autogenerate_column_names=headless)
-    table = csv.read_csv(file, read_options=options)
+    table = csv.read_csv(arrow_path(file), read_options=options)
     before = 1 if headless else 2
     # empty lines and words of several lines are no rows of their own: then nobody knows the line
     with file.open("rb") as lines:
@@ -108,9 +114,9 @@ def _parquet(file: Path, wanted: list[str]) -> dict[str, Any]:
     from nearfar.parquet_sizes import check_parquet
 
     parquet = need("pyarrow.parquet")
-    with parquet.ParquetFile(file) as opened:
+    with parquet.ParquetFile(arrow_path(file)) as opened:
         check_parquet(file, opened.schema_arrow.names)
-    return _columns(file, parquet.read_table(file), wanted)
+    return _columns(file, parquet.read_table(arrow_path(file)), wanted)
 
 
 def _columns(file: Path, table: Any, wanted: list[str], first_line: int | None = None) -> dict[str, Any]:

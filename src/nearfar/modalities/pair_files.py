@@ -27,7 +27,7 @@ from nearfar.modalities.sound import SOUND
 from nearfar.modalities.text import TEXT, Reading
 from nearfar.modalities.vectors import VECTORS
 from nearfar.parquet_sizes import check_parquet
-from nearfar.untrusted import check_given, column_names, npz_arrays
+from nearfar.untrusted import arrow_path, check_given, column_names, npz_arrays
 
 PREFIX = "pairs:"
 SIDES: dict[str, Modality] = {each.name: each for each in (IMAGE, SOUND, TEXT, VECTORS)}
@@ -88,11 +88,13 @@ def read_table(path: Path, spec: str, names: set[str] | None) -> dict[str, list[
     arrow, parquet, csv = need("pyarrow"), need("pyarrow.parquet"), need("pyarrow.csv")
     try:
         if path.suffix.lower() == ".parquet":
-            held = [name for name in parquet.read_schema(path).names if names is None or name in names]
+            held = [
+                name for name in parquet.read_schema(arrow_path(path)).names if names is None or name in names
+            ]
             check_parquet(path, held)
-            table = parquet.read_table(path, columns=held)
+            table = parquet.read_table(arrow_path(path), columns=held)
         else:
-            table = csv.read_csv(path)
+            table = csv.read_csv(arrow_path(path))
         held = [name for name in column_names(table, spec) if names is None or name in names]
         return {name: table.column(name).to_pylist() for name in held}
     except (arrow.ArrowException, OSError, UnicodeDecodeError) as problem:

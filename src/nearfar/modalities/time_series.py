@@ -28,6 +28,7 @@ from nearfar.modalities.dataset import DataSet
 from nearfar.modalities.labels import Labels, class_numbers
 from nearfar.modalities.pair_files import read_table
 from nearfar.modalities.showing import heat, plain_views
+from nearfar.modalities.vectors import single_precision
 from nearfar.parts import chosen_views, settable
 from nearfar.randomness import uniforms
 from nearfar.untrusted import check_given, npz_arrays
@@ -307,12 +308,7 @@ def windows(
         raise UserError(
             f"data {name!r} are {array.dtype} of shape {array.shape}; expected numbers of shape (time, channels)."
         )
-    rows = np.ascontiguousarray(array, dtype=np.float32)
-    bad = np.flatnonzero(~np.isfinite(rows).all(axis=1))
-    if len(bad):
-        raise UserError(
-            f"data {name!r}: row {bad[0]} holds a number that is not finite ({len(bad)} such rows); fill or drop them."
-        )
+    rows = np.ascontiguousarray(single_precision(array, name))
     for what, given in (("labels", labelled[0]), ("series", series)):
         if given is not None and len(given) != len(rows):
             raise UserError(f"data {name!r}: {len(rows)} rows but {len(given)} {what}; give one for each.")

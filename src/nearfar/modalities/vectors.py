@@ -130,6 +130,20 @@ class MLP(nn.Module):
         return self.layers(x)
 
 
+def single_precision(array: np.ndarray, name: str) -> np.ndarray:
+    """Rows of numbers as networks take them; one that holds another number than a finite one gets a sentence."""
+    with np.errstate(over="ignore"):
+        rows = array.astype(np.float32)
+    bad = np.flatnonzero(~np.isfinite(rows).all(axis=1))
+    if len(bad):
+        place = np.flatnonzero(~np.isfinite(rows[bad[0]]))[0]
+        beyond = "beyond single precision" if np.isfinite(array[bad[0], place]) else "not finite"
+        raise UserError(
+            f"data {name!r}: row {bad[0]} holds a number that is {beyond} ({len(bad)} such rows); fill or drop them."
+        )
+    return rows
+
+
 class VectorsModality(Modality):
     name = "vectors"
     unit = "vectors"
@@ -149,9 +163,11 @@ class VectorsModality(Modality):
         if not isinstance(item, Tensor | np.ndarray) or item.ndim != 1:
             return None
         row = np.asarray(item)
-        if row.dtype.kind not in "iufb" or not np.isfinite(row).all():
-            raise Unusable("not a row of finite numbers")
-        row = row.astype(np.float32)
+        if row.dtype.kind in "iufb":
+            with np.errstate(over="ignore"):
+                row = row.astype(np.float32)
+        if row.dtype != np.float32 or not np.isfinite(row).all():
+            raise Unusable("not a row of finite numbers in single precision")
         return Decoded(row, row.shape, row.nbytes)
 
     def odd(self, facts: Sequence[Any]) -> dict[int, str]:
@@ -169,12 +185,7 @@ class VectorsModality(Modality):
             raise UserError(
                 f"data {name!r}: x is {array.dtype} of shape {array.shape}; expected numbers of shape (rows, features)."
             )
-        rows = array.astype(np.float32)
-        bad = np.flatnonzero(~np.isfinite(rows).all(axis=1))
-        if len(bad):
-            raise UserError(
-                f"data {name!r}: row {bad[0]} holds a number that is not finite ({len(bad)} such rows); fill or drop them."
-            )
+        rows = single_precision(array, name)
         labels, classes = labelled
         if labels is not None and len(labels) != len(rows):
             raise UserError(f"data {name!r}: {len(rows)} rows but {len(labels)} labels; give one for each.")

@@ -4,14 +4,14 @@ A choice is a mapping with a `name` and the settings of that part; `views` also 
 go together, `encoders` also how the network is put together.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from nearfar import bounds, critics, encoders, negatives, priors, selections
 from nearfar.encoders import HeadConfig
 from nearfar.errors import UserError, not_one_of
 from nearfar.joined import JOINED_BY
-from nearfar.modalities import Modality, modality_of_views
+from nearfar.modalities import MODALITIES, Modality, modality_of_views
 from nearfar.parts import check_settings, settable, unknown
 
 ROOMS: dict[str, Mapping[str, Callable[..., object]]] = {
@@ -38,7 +38,12 @@ def check_choice(room: str, choice: Mapping[str, Any]) -> dict[str, Any]:
     if not isinstance(name, str) or name not in parts:
         raise not_one_of(room, name, parts)
     raw = {key: value for key, value in choice.items() if key != "name"}
-    _check_whose(room, name, raw)
+    check_whose(
+        room,
+        name,
+        {key: value for key, value in raw.items() if room != "encoders" or key not in settable(HeadConfig)},
+        parts,
+    )
     if room != "encoders":
         return {"name": name, **check_settings(parts[name], raw, room)}
     if getattr(parts[name], "own_network", False):
@@ -53,15 +58,11 @@ def check_choice(room: str, choice: Mapping[str, Any]) -> dict[str, Any]:
     return {"name": name, **role, **plan}
 
 
-def _check_whose(room: str, name: str, raw: Mapping[str, Any]) -> None:
+def check_whose(room: str, name: str, raw: Iterable[str], parts: Mapping[str, Callable[..., Any]]) -> None:
     """A setting that other parts of the room have but this one has not is told by whose it is."""
     for key in raw:
-        owners = [part for part, make in ROOMS[room].items() if key in settable(make)]
-        if (
-            owners
-            and not {*name.split(JOINED_BY)} & {*owners}
-            and not (room == "encoders" and key in settable(HeadConfig))
-        ):
+        owners = [part for part, make in parts.items() if key in settable(make)]
+        if owners and not {*name.split(JOINED_BY)} & {*owners}:
             raise UserError(
                 f"{room}.{key} is a setting of {', '.join(owners)}, not of {room}={name}; leave it out, or choose one of these"
             )
@@ -84,16 +85,23 @@ def check_together(choices: Mapping[str, Any], objects: Mapping[str, Any]) -> No
         reason = conflict(choices, parts) if conflict else None
         if reason:
             raise UserError(reason)
+    _check_positives_differ(choices, parts)  # last: its way out is for parts that go together otherwise
 
 
 def _check_views_fit(choices: Mapping[str, Any], parts: Mapping[str, Any], modality: Modality) -> None:
     """Some roles are made for views of their own; the others take several views of one instance."""
-    views, name, source = choices["views"], choices["encoders"]["name"], choices["negatives"]["name"]
+    views, name = choices["views"], choices["encoders"]["name"]
     role = parts["encoders"]
     takes = getattr(role, "takes", ())
     if takes and views["name"] not in takes:
         raise UserError(
             f"encoders was {name} with views={views['name']}; it takes views={' or '.join(takes)}"
+        )
+    networks = {*getattr(role, "networks", modality.networks)}
+    if not takes and not networks & {*modality.networks}:
+        others = [other.holds for other in MODALITIES.values() if networks & {*other.networks}]
+        raise UserError(
+            f"encoders was {name} with views={views['name']}; it is for {' and '.join(others)}, and these views are for {modality.holds}"
         )
     if takes and views["count"] != getattr(role, "views", views["count"]):
         raise UserError(f"views.count was {views['count']}; with encoders={name} it is {role.views}")
@@ -102,13 +110,15 @@ def _check_views_fit(choices: Mapping[str, Any], parts: Mapping[str, Any], modal
             f"encoders was {name} with views={views['name']}; it takes several views of one instance, which {modality.holds} "
             "have not"
         )
-    if (
-        views["count"] == 1
-        and not getattr(parts["negatives"], "own_positive", False)
-        and not getattr(role, "one_view", False)
-    ):
+
+
+def _check_positives_differ(choices: Mapping[str, Any], parts: Mapping[str, Any]) -> None:
+    """A positive is another view, or what a bank or an encoder remembers of the instance."""
+    own = getattr(parts["negatives"], "own_positive", False) or getattr(parts["encoders"], "one_view", False)
+    if choices["views"]["count"] == 1 and not own:
         raise UserError(
-            f"views.count was 1 with negatives={source}: a view's positive would be itself; use views.count=2 or negatives=bank"
+            f"views.count was 1 with negatives={choices['negatives']['name']}: a view's positive would be itself; use views.count=2 or "
+            "negatives=bank"
         )
 
 

@@ -12,6 +12,7 @@ from nearfar.errors import UserError
 from nearfar.modalities import DataSet
 from nearfar.run.features import feature_batches
 from nearfar.run.trained import Run
+from nearfar.untrusted import arrow_path
 
 
 def write_embedding(run: Run, data: Any, out: Path) -> tuple[int, int]:
@@ -37,7 +38,7 @@ def write_embedding(run: Run, data: Any, out: Path) -> tuple[int, int]:
             try:
                 for part in parts:
                     table = _table(images, place, part.numpy())
-                    writer = writer or pq.ParquetWriter(fresh, table.schema)
+                    writer = writer or pq.ParquetWriter(arrow_path(fresh), table.schema)
                     writer.write_table(table)
                     place, width = place + len(part), part.shape[1]
             finally:

@@ -137,7 +137,7 @@ class RunFolder:
         """The settings a run wrote down."""
         try:
             stored = load_yaml(read_text(self.config))
-        except (OSError, ValueError, RecursionError, yaml.YAMLError):
+        except (OSError, ValueError, yaml.YAMLError):
             raise UserError(f"{self.config} cannot be read as settings") from None
         if isinstance(stored, dict):
             stored = with_prior(stored)

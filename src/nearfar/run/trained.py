@@ -151,8 +151,8 @@ class Run:
             described = None if own else fresh_method(self.settings, self.description)
         if described is not None and not facts.fits(described, stored):
             raise UserError(
-                f"the checkpoint in {self.path} holds other tensors than its settings describe; it was written by another version "
-                "of nearfar: use that one, or train again"
+                f"the checkpoint in {self.path} holds other tensors than its settings describe; another version of nearfar may have "
+                "written it: use that one, or train again"
             )
         method = fresh_method(self.settings, self.description, self.objects)
         if trained:

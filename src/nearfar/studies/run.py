@@ -145,7 +145,7 @@ def read_options(study: Study, words: Iterable[str]) -> tuple[dict[str, Any], Ch
 def _scalar(text: str) -> Any:
     try:
         return load_yaml(text)
-    except (yaml.YAMLError, ValueError, RecursionError):
+    except yaml.YAMLError:
         return text
 
 

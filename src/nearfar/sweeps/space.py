@@ -132,7 +132,7 @@ def _listed(key: str, text: str) -> list[Any]:
 def _scalar(text: str) -> Any:
     try:
         return load_yaml(text) if text.strip() else ""
-    except (yaml.YAMLError, ValueError, RecursionError):
+    except yaml.YAMLError:
         return text.strip()
 
 

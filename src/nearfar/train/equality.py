@@ -47,6 +47,7 @@ CASES: dict[str, dict[str, Any]] = {
     "simclr ml-cpc": {"recipe": "simclr", "bound": {"name": "ml-cpc", "alpha": 0.5}},
     "moco accept": {"recipe": "moco", "selection": "accept"},
     "simclr accept js": {"recipe": "simclr", "selection": "accept", "bound": "js"},
+    "simclr accept nce": {"recipe": "simclr", "selection": "accept", "bound": "nce"},
     "simclr-ring sample": {"recipe": "simclr-ring", "selection": {"sample": 5}},
     "simclr dv": {"recipe": "simclr", "bound": {"name": "dv", "momentum": 0.9}},
     "dim adversarial": {"recipe": "dim", "prior": "adversarial"},
@@ -65,11 +66,13 @@ class Trajectory:
     weights: Tensor  # after the last
 
     def differences(self, other: "Trajectory") -> dict[str, float]:
-        loss = max(abs(a - b) for a, b in zip(self.losses, other.losses, strict=True))
+        """Of losses and weights beyond one as a share of them: rounding is."""
+        pairs = zip(self.losses, other.losses, strict=True)
+        scale = max(1.0, float(other.weights.abs().max()))
         return {
-            "loss_difference": loss,
+            "loss_difference": max(abs(a - b) / max(1.0, abs(b)) for a, b in pairs),
             "gradient_difference": _relative(self.gradient, other.gradient),
-            "weights_difference": float((self.weights - other.weights).abs().max()),
+            "weights_difference": float((self.weights - other.weights).abs().max()) / scale,
         }
 
 

@@ -34,7 +34,8 @@ class Log:
         if find_spec("tensorboard"):
             from torch.utils.tensorboard import SummaryWriter
 
-            self._board = SummaryWriter(str(folder / "tb"), purge_step=step + 1)
+            with suppress(UnicodeEncodeError):  # it takes no path of other bytes than UTF-8
+                self._board = SummaryWriter(str(folder / "tb"), purge_step=step + 1)
 
     def _unless_full(self, raised: threading.ExceptHookArgs) -> None:
         """TensorBoard writes in a thread of its own; what goes wrong there comes back at the next call."""

@@ -4,7 +4,7 @@ import signal
 import time
 from types import FrameType, TracebackType
 
-from nearfar.signals import handled
+from nearfar.signals import handled, heard
 
 
 class StopRequests:
@@ -15,7 +15,7 @@ class StopRequests:
     def __init__(self, max_time: float | None) -> None:
         self._end = None if max_time is None else time.monotonic() + max_time
         self._max_time = max_time
-        self._signal: str | None = None
+        self._signal: str | None = heard()
         self._handling = handled(self._asked, *self.SIGNALS)
 
     def __enter__(self) -> "StopRequests":
