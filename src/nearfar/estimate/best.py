@@ -74,11 +74,10 @@ def measured(folds: list[Fold], units: int) -> Measured:
         terms = np.concatenate([fold.bound - fold.bound.mean() for fold in folds])
         held_out, error = of_bound, float(terms.std()) / math.sqrt(units)
     error = max(error, math.sqrt(expected(folds) / units))
-    steps = [_step(fold, level) for fold, level in zip(folds, levels, strict=True)]
     return Measured(
         held_out=float(held_out),
         error=error * (1.0 if held_out > CLEARLY * error else math.sqrt(BOTH_WAYS)),
-        curve=max(0.0, sum(steps) / len(folds)),
+        curve=max(0.0, sum(fold.step for fold in folds) / len(folds)),
         fit=max(0.0, sum(fold.learned - float(fold.value.mean()) for fold in folds) / len(folds)),
         unknown=float(np.mean([fold.unknown for fold in folds])),
         hidden=float(np.mean([fold.hidden for fold in folds])),
@@ -123,11 +122,6 @@ def reckoned(found: Measured, confidence: float) -> Best:
         found.model_based,
         {"learned": held_out + found.fit, "unseen": held_out, "half": held_out - found.curve},
     )
-
-
-def _step(fold: Fold, level: float) -> float:
-    """How much lower the fold would be with half the rows to learn from."""
-    return float(fold.value.mean()) - level - fold.half + (fold.half_log_mean if level else 0.0)
 
 
 def _error(folds: list[Fold], levels: list[float], units: int) -> float:
