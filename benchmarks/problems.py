@@ -344,19 +344,19 @@ def problems() -> list[Problem]:
         ),
         Problem("weak Gaussian 5x5", "Gaussian", partial(gaussian, d=5, nats=0.04), 0.04),
         Problem(
-            "square + 4 normal",
+            "square + 6 normal",
             "square, normal",
-            partial(curve, shape=square, noise="normal", scale=4.0),
-            curve_truth(square, "normal", 4.0),
+            partial(curve, shape=square, noise="normal", scale=6.0),
+            curve_truth(square, "normal", 6.0),
         ),
         Problem(
             "channel of 2, weak", "channel", partial(channel, k=2, p=0.25), channel_truth(2, 0.25), categories
         ),
         Problem(
-            "10 codes, 0.25, 1 columns",
+            "10 codes, 0.15, 1 columns",
             "codes",
-            partial(codes, levels=10, spread=0.25),
-            codes_truth(10, 0.25),
+            partial(codes, levels=10, spread=0.15),
+            codes_truth(10, 0.15),
             {"discrete": "x"},
         ),
         Problem("xor of bits, weak", "xor", partial(xor, flip=0.4), flip_truth(0.4)),

@@ -15,6 +15,8 @@ from nearfar.estimate.ratios.around import Around
 from nearfar.estimate.ratios.compressed import Compressed
 from nearfar.estimate.ratios.discriminator import Discriminator
 from nearfar.estimate.ratios.elliptic import Student
+from nearfar.estimate.ratios.halves import FAR, squeezed
+from nearfar.estimate.ratios.ordered import _places
 from nearfar.estimate.ratios.regressions import Spline, density, trees_may_help
 from nearfar.estimate.ratios.stack import _worth_their_cost, mixture_weights
 from nearfar.estimate.ratios.tables import Table
@@ -358,3 +360,53 @@ def test_a_ratio_that_half_the_rows_cannot_fit_stays_as_it_is() -> None:
     some = np.arange(N // 3)
     assert halved(stack, x[some], y[some], 0, {"gaussian": fit}).ratios == stack.ratios
     assert halved(stack, x, y, 0, {"gaussian": fit}).ratios != stack.ratios
+
+
+def test_levels_in_order_stand_at_the_middle_of_their_ranks() -> None:
+    """The normal quantile of (rows below + half of its own) / rows; a level that was not seen stands in the middle; two levels have no order."""
+    code = np.repeat([3.0, 5.0, 9.0], [10, 60, 30])
+    known = HalfMap.fit(code[:, None], np.array([True]))
+    place = _places(known(code[:, None]))
+    assert place is not None
+    np.testing.assert_allclose(place, [*norm.ppf([0.05, 0.4, 0.85]), 0.0])
+    assert _places(half(code[code < 9], True)) is None
+    x, e = np.random.default_rng(6).normal(size=(2, 500))
+    counts = np.floor(4 * norm.cdf(0.9 * x + math.sqrt(0.19) * e) * 5)  # twenty levels of a hidden number
+    learned, unseen = (
+        (
+            HalfMap.fit(x[:300, None], np.array([False]))(x[k, None]),
+            HalfMap.fit(counts[:300, None], np.array([True]))(counts[k, None]),
+        )
+        for k in (slice(300), slice(300, None))
+    )
+    ordered, table = (CANDIDATES[name](*learned, 0) for name in ("ordered, gaussian", "table of 8"))
+    assert ordered is not None
+    assert table is not None
+    assert ordered.pairs(*unseen).mean() > table.pairs(*unseen).mean() + 0.05
+
+
+def test_numbers_are_not_blurred_by_their_ranks() -> None:
+    """y = x + e / 100, 4.6 nats: -log(1 - rho^2) / 2 - (rho^2 (x^2 + y^2) - 2 rho x y) / (2 (1 - rho^2)) of unseen rows."""
+    x, e = np.random.default_rng(7).normal(size=(2, 600))
+    y = x + 0.01 * e
+    maps = [HalfMap.fit(z[:400, None], np.array([False])) for z in (x, y)]
+    learned, unseen = (
+        tuple(m(z[k, None]) for m, z in zip(maps, (x, y), strict=True))
+        for k in (slice(400), slice(400, None))
+    )
+    plain, ranks = (CANDIDATES[name](*learned, 0) for name in ("gaussian, plain", "gaussian"))
+    assert plain is not None
+    assert ranks is not None
+    truth = multivariate_normal([0, 0], [[1, 1], [1, 1.0001]]).logpdf(np.column_stack([x, y])[400:])
+    truth = truth - norm.logpdf(x[400:]) - norm.logpdf(y[400:], scale=math.sqrt(1.0001))
+    assert np.abs(plain.pairs(*unseen) - truth).mean() < 0.25
+    assert plain.pairs(*unseen).mean() == pytest.approx(truth.mean(), abs=0.1)
+    assert ranks.pairs(*unseen).mean() < truth.mean() - 0.5
+
+
+def test_long_tails_are_squeezed_one_to_one() -> None:
+    z = np.array([-1e9, -30.0, -2.0, 0.3, 2.0, 3.0, 1e5])
+    found = squeezed(z)
+    np.testing.assert_allclose(found[2:6], [-2.0, 0.3, 2.0, 2 + math.log(2)])
+    assert (np.diff(found) > 0).all()
+    assert np.abs(found).max() < FAR

@@ -104,7 +104,7 @@ def reckoned(found: Measured, confidence: float) -> Best:
     # what was not found may still be there: the upper end counts all that is measured to be missing, also where the estimate does not;
     # what no ratio has the shape of falls like the error of the best smooth function (Stone 1982)
     unfound = UNFOUND * found.rows**-0.4 * max(0.0, held_out)
-    up = z * math.hypot(
+    up = _upper(nats, down, confidence) * math.hypot(
         error,
         DOUBT_ABOVE * measured_to_miss,
         unfound,
@@ -122,6 +122,13 @@ def reckoned(found: Measured, confidence: float) -> Best:
         found.model_based,
         {"learned": held_out + found.fit, "unseen": held_out, "half": held_out - found.curve},
     )
+
+
+def _upper(nats: float, down: float, confidence: float) -> float:
+    """Standard deviations to the upper end. As far as the lower end would lie below zero nothing can be missed there, and its share of all misses goes to
+    the upper end: an interval from 0 on misses on one side only."""
+    below = (1 - confidence) / 2 * min(1.0, max(0.0, nats) / down)
+    return float(norm.isf(1 - confidence - below))
 
 
 def _error(folds: list[Fold], levels: list[float], units: int) -> float:

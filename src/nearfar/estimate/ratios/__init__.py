@@ -4,6 +4,7 @@ elliptic       Gaussian, Student's t
 unmixed        Gaussian, of independent components
 smooth         mixtures of Gaussians, kernels with nearest-neighbour widths
 tables         counts drawn towards independence, rare levels pooled; a Gaussian for every level
+ordered        levels as numbers, one of the others between them
 conditional    a prediction and how it misses, boosted trees for categories
 around         several numbers predicted, and how they miss
 discriminator  boosted trees that tell rows from pairs that do not belong together

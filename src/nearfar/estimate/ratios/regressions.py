@@ -20,6 +20,7 @@ from nearfar.estimate.ratios.halves import Half
 Regression = Callable[[Half], Float[np.ndarray, "row"]]
 GRID = 2048
 KNOTS = 32
+ADDITIVE_KNOTS, MOST_ADDED = 14, 12  # of each column, and columns
 MOST_LEARNED = 50_000  # rows: a curve needs no more
 MOST_GROWN = 50_000  # rows trees are grown on
 PENALTIES = 10.0 ** np.arange(-5, 5.1, 0.5)
@@ -124,8 +125,8 @@ class Additive:
     def __init__(self, half: Half, target: np.ndarray, plain: bool) -> None:
         self.plain = plain
         half, target = half[np.arange(min(len(half), MOST_LEARNED))], target[:MOST_LEARNED]
-        knots = int(np.clip(600 // max(1, half.numbers), 3, 14))
-        self.splines = [Spline(z, knots) for z in half.chosen(plain).T]
+        self.columns = _most_telling(half.chosen(plain), target)
+        self.splines = [Spline(z, ADDITIVE_KNOTS) for z in half.chosen(plain)[:, self.columns].T]
         basis = self._basis(half)
         penalty = np.zeros((basis.shape[1],) * 2)
         at = 0
@@ -139,13 +140,26 @@ class Additive:
         self.coefficient = _penalised(basis, target - self.offset, penalty)
 
     def _basis(self, half: Half) -> np.ndarray:
-        parts = [s(z) for s, z in zip(self.splines, half.chosen(self.plain).T, strict=True)]
+        chosen = half.chosen(self.plain)[:, self.columns]
+        parts = [s(z) for s, z in zip(self.splines, chosen.T, strict=True)]
         if half.code is not None:
             parts.append((half.code[:, None] == np.arange(half.levels)).astype(float))
         return np.hstack(parts)
 
     def __call__(self, half: Half) -> np.ndarray:
         return self.offset + self._basis(half) @ self.coefficient
+
+
+def _most_telling(columns: np.ndarray, target: np.ndarray) -> np.ndarray:
+    """Of many columns those between whose tenths the target's mean varies most: the others cost more than they tell."""
+    if columns.shape[1] <= MOST_ADDED:
+        return np.arange(columns.shape[1])
+    explained = []
+    for column in columns.T:
+        cell = np.searchsorted(np.quantile(column, np.arange(1, 10) / 10), column)
+        count = np.bincount(cell, minlength=10)
+        explained.append((np.bincount(cell, target - target.mean(), 10) ** 2 / np.maximum(count, 1)).sum())
+    return np.sort(np.argsort(explained)[-MOST_ADDED:])
 
 
 class Trees:

@@ -20,6 +20,7 @@ from nearfar.estimate.ratios.discriminator import Discriminator
 from nearfar.estimate.ratios.elliptic import Gaussian, Student
 from nearfar.estimate.ratios.halves import Half, Ratio
 from nearfar.estimate.ratios.network import Network
+from nearfar.estimate.ratios.ordered import Ordered
 from nearfar.estimate.ratios.smooth import Kernels, Mixture
 from nearfar.estimate.ratios.tables import Levels, Table
 from nearfar.estimate.ratios.unmixed import Unmixed
@@ -40,8 +41,15 @@ BETWEEN: dict[str, Fit] = {  # directions of many columns
     "x of y": partial(Residual.fit, swapped=True, plain=True, scaled=False),
 }
 
+OF_LEVELS: dict[str, Fit] = {  # levels in their order
+    "gaussian": partial(Gaussian.fit, crossed=False),
+    "mixture of 3": partial(Mixture.fit, parts=3),
+    "levels": partial(Levels.fit, plain=False, own_spread=True),
+}
+
 CANDIDATES: dict[str, Fit] = {
     "gaussian": partial(Gaussian.fit, crossed=False),
+    "gaussian, plain": partial(Gaussian.fit, plain=True),
     "gaussian, crossed": partial(Gaussian.fit, crossed=True),
     "gaussian, screened": partial(Gaussian.fit, screened=True),
     "student": Student.fit,
@@ -81,6 +89,7 @@ CANDIDATES: dict[str, Fit] = {
     "classes of x": partial(Classifier.fit, swapped=True),
     "trees of pairs": Discriminator.fit,
     **{f"compressed, {name}": partial(Compressed.fit, inner=inner) for name, inner in BETWEEN.items()},
+    **{f"ordered, {name}": partial(Ordered.fit, inner=inner) for name, inner in OF_LEVELS.items()},
     "network": Network.fit,
 }
 
