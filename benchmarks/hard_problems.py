@@ -35,7 +35,7 @@ def lognormal(rng: Rng, n: int) -> Sample:
 
 
 def zero_inflated(rng: Rng, n: int) -> Sample:
-    """y a count of mean x, or 0 whatever x, in 15 of 100 (Gao et al. 2017, their third experiment with x known)."""
+    """y a count of mean x, or 0 whatever x, in 15 of 100."""
     x = rng.exponential(size=n)
     return x, np.where(rng.random(n) < 0.15, 0, rng.poisson(x))
 

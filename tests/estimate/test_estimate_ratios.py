@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from scipy.stats import multivariate_normal, multivariate_t, norm, t
+from scipy.stats import cauchy, multivariate_normal, multivariate_t, norm, t
 
 import nearfar as nf
 from nearfar.estimate.competition import _rise, contrast, log_mean
@@ -15,7 +15,7 @@ from nearfar.estimate.ratios.around import Around
 from nearfar.estimate.ratios.compressed import Compressed
 from nearfar.estimate.ratios.discriminator import Discriminator
 from nearfar.estimate.ratios.elliptic import Student
-from nearfar.estimate.ratios.halves import FAR, squeezed
+from nearfar.estimate.ratios.halves import FAR, squeezed, stretched
 from nearfar.estimate.ratios.ordered import _places
 from nearfar.estimate.ratios.regressions import Spline, density, trees_may_help
 from nearfar.estimate.ratios.stack import _worth_their_cost, mixture_weights
@@ -410,3 +410,25 @@ def test_long_tails_are_squeezed_one_to_one() -> None:
     np.testing.assert_allclose(found[2:6], [-2.0, 0.3, 2.0, 2 + math.log(2)])
     assert (np.diff(found) > 0).all()
     assert np.abs(found).max() < FAR
+
+
+def test_a_line_with_long_tails_has_the_log_ratio_of_two_cauchys() -> None:
+    """y = 1 + 2 x + e, x and e Cauchy: log p(e) - log p(y), y Cauchy about 1 with width 3 (2 for x, 1 for e); log 3 nats."""
+    x, e = np.random.default_rng(8).standard_cauchy((2, 2000))
+    y = 1 + 2 * x + e
+    maps = [HalfMap.fit(z[:1500, None], np.array([False])) for z in (x, y)]
+    learned, unseen = (
+        tuple(m(z[k, None]) for m, z in zip(maps, (x, y), strict=True))
+        for k in (slice(1500), slice(1500, None))
+    )
+    found = CANDIDATES["line, y of x"](*learned, 0)
+    assert found is not None
+    truth = cauchy.logpdf(e[1500:]) - cauchy.logpdf(y[1500:], 1, 3)
+    assert np.abs(found.pairs(*unseen) - truth).mean() < 0.2
+    np.testing.assert_allclose(np.diagonal(found.cross(*unseen)), found.pairs(*unseen))
+    turned = CANDIDATES["line, x of y"](*learned[::-1], 0)
+    assert turned is not None
+    np.testing.assert_allclose(turned.cross(*unseen[::-1]).T, found.cross(*unseen))
+    z = np.array([-300.0, -2.0, 0.1, 7.0])
+    np.testing.assert_allclose(stretched(squeezed(z)), z)
+    assert CANDIDATES["line, y of x"](*SAMPLES["numbers"], 0) is None

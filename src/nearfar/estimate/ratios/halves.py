@@ -126,6 +126,11 @@ def squeezed(z: np.ndarray) -> np.ndarray:
     return np.clip(z, -LONG, LONG) + np.sign(z) * np.log1p(beyond)
 
 
+def stretched(z: np.ndarray) -> np.ndarray:
+    """What was squeezed, as it was."""
+    return np.clip(z, -LONG, LONG) + np.sign(z) * np.expm1(np.maximum(np.abs(z) - LONG, 0.0))
+
+
 def ranks_to_normal(column: np.ndarray, known: np.ndarray) -> np.ndarray:
     """Where a column's values stand among known ones in rising order, as normal quantiles."""
     # equal values share the mean of their ranks, so that the map stays a function of the value

@@ -19,6 +19,7 @@ from nearfar.estimate.ratios.conditional import Classifier, Densities, Residual
 from nearfar.estimate.ratios.discriminator import Discriminator
 from nearfar.estimate.ratios.elliptic import Gaussian, Student
 from nearfar.estimate.ratios.halves import Half, Ratio
+from nearfar.estimate.ratios.line import Line
 from nearfar.estimate.ratios.network import Network
 from nearfar.estimate.ratios.ordered import Ordered
 from nearfar.estimate.ratios.smooth import Kernels, Mixture
@@ -81,6 +82,8 @@ CANDIDATES: dict[str, Fit] = {
         for plain in (False, True)
         for scaled in (False, True)
     },
+    "line, y of x": partial(Line.fit, swapped=False),
+    "line, x of y": partial(Line.fit, swapped=True),
     "columns of y round x": partial(Around.fit, swapped=False),
     "columns of x round y": partial(Around.fit, swapped=True),
     "trees, y of x": partial(Residual.fit, swapped=False, plain=True, scaled=False, boosted=True),
