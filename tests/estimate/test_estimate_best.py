@@ -33,6 +33,16 @@ def test_the_estimate_adds_what_is_measured_to_be_missing() -> None:
     assert found.learning == pytest.approx({"learned": 0.6, "unseen": 0.5, "half": 0.45})
 
 
+def test_doubts_are_the_interval_without_sampling_error() -> None:
+    """What a difference or a sum of estimates is made of: ends at z times the doubts where no error is."""
+    found = reckoned(replace(SURE, error=0.0), 0.9)
+    less, more = found.doubt
+    assert found.interval[0] == pytest.approx(found.nats - Z * math.hypot(less, LEAST_DOUBT))
+    assert found.interval[1] == pytest.approx(found.nats + Z * math.hypot(more, LEAST_DOUBT))
+    assert less == pytest.approx(0.5 * 0.07)
+    assert more == pytest.approx(math.hypot(1.1 * 0.07, UNFOUND * 800**-0.4 * 0.5, 0.01))
+
+
 def test_where_nothing_was_found_the_upper_end_still_counts_what_may_be_there() -> None:
     """An estimate of nothing stays at nothing; its upper end has the error, all that is missing, and what could hide."""
     found = reckoned(NOTHING, 0.9)

@@ -49,7 +49,9 @@ class Measured:
 class Best:
     nats: float
     interval: tuple[float, float]
-    missing: float
+    doubt: tuple[
+        float, float
+    ]  # beside sampling error: standard deviations of what may be less, and of what may be more
     model_based: bool
     learning: Mapping[
         str, float
@@ -100,25 +102,20 @@ def reckoned(found: Measured, confidence: float) -> Best:
     missing = sure * measured_to_miss
     nats = held_out + missing
     z = float(norm.ppf((1 + confidence) / 2))
-    down = z * math.hypot(error, DOUBT_BELOW * missing, LEAST_DOUBT)
+    less = DOUBT_BELOW * missing
+    down = z * math.hypot(error, less, LEAST_DOUBT)
     # what was not found may still be there: the upper end counts all that is measured to be missing, also where the estimate does not;
     # what no ratio has the shape of falls like the error of the best smooth function (Stone 1982)
     unfound = UNFOUND * found.rows**-0.4 * max(0.0, held_out)
-    up = _upper(nats, down, confidence) * math.hypot(
-        error,
-        DOUBT_ABOVE * measured_to_miss,
-        unfound,
-        found.hidden,
-        NEW_LEVELS * unknown * found.fit,
-        LEAST_DOUBT,
-    )
+    more = math.hypot(DOUBT_ABOVE * measured_to_miss, unfound, found.hidden, NEW_LEVELS * unknown * found.fit)
+    up = _upper(nats, down, confidence) * math.hypot(error, more, LEAST_DOUBT)
     # no ratio above the number of pairs can show in so many of them
     highest = 2 * math.log(found.units)
     unseen = float(chi2.ppf(confidence, 1)) / (2 * found.units)
     return Best(
         float(min(highest, max(0.0, nats))),
         (float(min(highest, max(0.0, nats - down))), float(max(unseen, max(0.0, nats) + up))),
-        float(missing),
+        (float(less), float(more)),
         found.model_based,
         {"learned": held_out + found.fit, "unseen": held_out, "half": held_out - found.curve},
     )

@@ -12,7 +12,7 @@ from scipy.special import logsumexp
 from nearfar.estimate.ratios.halves import FAR, Half
 from nearfar.estimate.ratios.regressions import Regression, regression
 
-MOST_COLUMNS = 8  # of either side
+MOST_GIVEN, MOST_COLUMNS = 2, 8  # numbers of a curve or a surface, and those round it
 MOST_AVERAGED = 800  # training rows whose conditional densities are averaged
 RIDGE = 1e-6
 
@@ -29,7 +29,7 @@ class Around:
         given, other = (y, x) if swapped else (x, y)
         if given.code is not None or other.code is not None or not 2 <= other.numbers <= MOST_COLUMNS:
             return None
-        if not 1 <= given.numbers <= MOST_COLUMNS or max(np.abs(h.plain).max() for h in (x, y)) > FAR:
+        if not 1 <= given.numbers <= MOST_GIVEN or max(np.abs(h.plain).max() for h in (x, y)) > FAR:
             return None
         target = other.plain
         first = np.random.default_rng(seed).permutation(len(target)) % 2 == 0
