@@ -7,10 +7,11 @@ from jaxtyping import Float
 from scipy.special import gammaln, ndtr, stdtrit
 
 from nearfar.estimate.ratios.halves import Half
+from nearfar.estimate.samples import MOST_CORRELATION as MOST_OF_RANKS
 from nearfar.estimate.samples import Array, Canonical
 
 WIDE = 8  # columns from which it pays to leave out those that say nothing
-MOST_CORRELATION = 1 - 1e-6  # 6.6 nats
+MOST_CORRELATION = 1 - 1e-6  # of numbers: 6.6 nats
 MOST_COMPARED = 10_000  # rows that say how heavy the tails are
 DEGREES = (1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 10.0)
 
@@ -57,8 +58,11 @@ class Gaussian:
             return None
         if crossed and max(a.shape[1], b.shape[1]) < 3:
             return None  # directions are known well: as good as without
-        if plain:  # ranks blur what is closer than they are apart, numbers do not
-            return Gaussian(Canonical.fit(a, b, MOST_CORRELATION), plain)
+        if (
+            plain
+        ):  # ranks blur what is closer than they are apart, numbers do not; up to there ranks are as good
+            beyond = Canonical.fit(a, b, MOST_CORRELATION)
+            return Gaussian(beyond, plain) if beyond.correlation.max() > MOST_OF_RANKS else None
         canonical = Canonical.fit(a, b)
         return Gaussian(replace(canonical, correlation=_crossed(a, b, seed)) if crossed else canonical)
 
