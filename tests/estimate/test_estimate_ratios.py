@@ -10,7 +10,7 @@ from scipy.stats import cauchy, multivariate_normal, multivariate_t, norm, t
 
 import nearfar as nf
 from nearfar.estimate.competition import _rise, contrast, log_mean
-from nearfar.estimate.ratios import CANDIDATES, Half, HalfMap, fitted_stack, halved
+from nearfar.estimate.ratios import CANDIDATES, Half, HalfMap, Ratio, fitted_stack, halved
 from nearfar.estimate.ratios.around import Around
 from nearfar.estimate.ratios.compressed import Compressed
 from nearfar.estimate.ratios.discriminator import Discriminator
@@ -352,7 +352,7 @@ def test_a_ratio_that_half_the_rows_cannot_fit_stays_as_it_is() -> None:
     x, y = SAMPLES["numbers"]
     asks = {"gaussian": CANDIDATES["gaussian"]}
 
-    def fit(x: Half, y: Half, seed: int) -> object:
+    def fit(x: Half, y: Half, seed: int) -> Ratio | None:
         return asks["gaussian"](x, y, seed) if len(x) > N // 4 else None
 
     stack = fitted_stack(x, y, 0, candidates={"gaussian": fit})
@@ -390,10 +390,7 @@ def test_numbers_are_not_blurred_by_their_ranks() -> None:
     x, e = np.random.default_rng(7).normal(size=(2, 600))
     y = x + 0.01 * e
     maps = [HalfMap.fit(z[:400, None], np.array([False])) for z in (x, y)]
-    learned, unseen = (
-        tuple(m(z[k, None]) for m, z in zip(maps, (x, y), strict=True))
-        for k in (slice(400), slice(400, None))
-    )
+    learned, unseen = ((maps[0](x[k, None]), maps[1](y[k, None])) for k in (slice(400), slice(400, None)))
     plain, ranks = (CANDIDATES[name](*learned, 0) for name in ("gaussian, plain", "gaussian"))
     assert plain is not None
     assert ranks is not None
@@ -417,10 +414,7 @@ def test_a_line_with_long_tails_has_the_log_ratio_of_two_cauchys() -> None:
     x, e = np.random.default_rng(8).standard_cauchy((2, 2000))
     y = 1 + 2 * x + e
     maps = [HalfMap.fit(z[:1500, None], np.array([False])) for z in (x, y)]
-    learned, unseen = (
-        tuple(m(z[k, None]) for m, z in zip(maps, (x, y), strict=True))
-        for k in (slice(1500), slice(1500, None))
-    )
+    learned, unseen = ((maps[0](x[k, None]), maps[1](y[k, None])) for k in (slice(1500), slice(1500, None)))
     found = CANDIDATES["line, y of x"](*learned, 0)
     assert found is not None
     truth = cauchy.logpdf(e[1500:]) - cauchy.logpdf(y[1500:], 1, 3)
