@@ -342,6 +342,27 @@ def problems() -> list[Problem]:
             )
             for b in (1, 3)
         ),
+        Problem("weak Gaussian 5x5", "Gaussian", partial(gaussian, d=5, nats=0.04), 0.04),
+        Problem(
+            "square + 6 normal",
+            "square, normal",
+            partial(curve, shape=square, noise="normal", scale=6.0),
+            curve_truth(square, "normal", 6.0),
+        ),
+        Problem(
+            "channel of 2, weak", "channel", partial(channel, k=2, p=0.25), channel_truth(2, 0.25), categories
+        ),
+        Problem(
+            "10 codes, 0.15, 1 columns",
+            "codes",
+            partial(codes, levels=10, spread=0.15),
+            codes_truth(10, 0.15),
+            {"discrete": "x"},
+        ),
+        Problem("xor of bits, weak", "xor", partial(xor, flip=0.4), flip_truth(0.4)),
+        Problem(
+            "two classes, nearly alike", "hard edges", partial(two_classes, shift=0.05), 0.05 * math.log(2)
+        ),
         *(Problem(f"unrelated {d}x{d}", "independence", partial(unrelated, d=d), 0.0) for d in (1, 5, 50)),
         Problem("unrelated category and number", "independence", partial(unrelated_category, levels=10), 0.0),
         Problem(

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
         Tuple,
         Vince,
     )
-    from nearfar.critics import Bilinear, Cosine, Distance, Dot, Joint, Separable
+    from nearfar.critics import Bilinear, Cosine, Distance, Dot, Hybrid, Joint, Separable
     from nearfar.data import Stream, open_data, pack
     from nearfar.detect.run import detect_run
     from nearfar.encoders import Distilled, InfoMax, Momentum, Network, PerView, Shared, backbone
@@ -105,7 +105,7 @@ if TYPE_CHECKING:
 _WHERE = {
     "nearfar.bounds": "Agreement AlphaCPC BarberAgakov BinaryNCE ConstantNCE Debiased DonskerVaradhan InfoNCE JensenShannon "
     "MultiLabelCPC NPair NWJ SMILE Sum SupCon Triplet TUBA Tuple UBA Vince",
-    "nearfar.critics": "Bilinear Cosine Distance Dot Joint Separable",
+    "nearfar.critics": "Bilinear Cosine Distance Dot Hybrid Joint Separable",
     "nearfar.data": "open_data pack Stream",
     "nearfar.detect.run": "detect_run",
     "nearfar.encoders": "backbone Distilled InfoMax Momentum Network PerView Shared",

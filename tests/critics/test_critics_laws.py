@@ -14,7 +14,7 @@ from nearfar.run.trained import fresh_method
 from nearfar.schedules import START
 from nearfar.scores import Candidates, Streamed
 
-NETWORKS = ("bilinear", "separable", "joint")
+NETWORKS = ("bilinear", "separable", "joint", "hybrid")
 
 
 def make(name: str, dim: int | tuple[int, int]) -> Any:

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from scipy.stats import chi2
+from scipy.stats import chi2, norm
 
 from nearfar.estimate.best import LEAST_DOUBT, UNFOUND, Measured, reckoned
 from nearfar.estimate.competition import _hidden
@@ -33,12 +33,32 @@ def test_the_estimate_adds_what_is_measured_to_be_missing() -> None:
     assert found.learning == pytest.approx({"learned": 0.6, "unseen": 0.5, "half": 0.45})
 
 
+def test_doubts_are_the_interval_without_sampling_error() -> None:
+    """What a difference or a sum of estimates is made of: ends at z times the doubts where no error is."""
+    found = reckoned(replace(SURE, error=0.0), 0.9)
+    less, more = found.doubt
+    assert found.interval[0] == pytest.approx(found.nats - Z * math.hypot(less, LEAST_DOUBT))
+    assert found.interval[1] == pytest.approx(found.nats + Z * math.hypot(more, LEAST_DOUBT))
+    assert less == pytest.approx(0.5 * 0.07)
+    assert more == pytest.approx(math.hypot(1.1 * 0.07, UNFOUND * 800**-0.4 * 0.5, 0.01))
+
+
 def test_where_nothing_was_found_the_upper_end_still_counts_what_may_be_there() -> None:
     """An estimate of nothing stays at nothing; its upper end has the error, all that is missing, and what could hide."""
     found = reckoned(NOTHING, 0.9)
     assert found.nats == 0.0
     assert found.interval[0] == 0.0
-    assert found.interval[1] == pytest.approx(Z * math.hypot(0.02, 1.1 * 0.07, 0.01, LEAST_DOUBT))
+    # nothing can be missed below zero: all of the 10 % are above
+    assert found.interval[1] == pytest.approx(norm.isf(0.1) * math.hypot(0.02, 1.1 * 0.07, 0.01, LEAST_DOUBT))
+
+
+def test_misses_that_cannot_be_below_are_allowed_above() -> None:
+    """Ends of an estimate far from zero have 5 % each; where half of the lower arm is below zero the upper end has 7.5 %."""
+    plain = replace(SURE, curve=0.0, fit=0.0, hidden=0.0, held_out=0.5, rows=10**9, error=0.1)
+    far = reckoned(plain, 0.9)
+    assert far.interval == pytest.approx((0.5 - Z * 0.1, 0.5 + Z * 0.1), abs=1e-3)
+    half = reckoned(replace(plain, held_out=Z * 0.05), 0.9)
+    assert half.interval == pytest.approx((0.0, Z * 0.05 + norm.isf(0.075) * 0.1), abs=1e-3)
 
 
 @pytest.mark.parametrize("name", ["error", "curve", "hidden", "unknown"])

@@ -5,15 +5,19 @@ import math
 
 import numpy as np
 import pytest
-from scipy.stats import multivariate_normal, multivariate_t, norm, t
+import torch
+from scipy.stats import cauchy, multivariate_normal, multivariate_t, norm, t
 
 import nearfar as nf
-from nearfar.estimate.competition import contrast, log_mean
-from nearfar.estimate.ratios import CANDIDATES, Half, HalfMap, fitted_stack, halved
+from nearfar.estimate.competition import _rise, contrast, log_mean
+from nearfar.estimate.ratios import CANDIDATES, Half, HalfMap, Ratio, fitted_stack, halved
+from nearfar.estimate.ratios.around import Around
 from nearfar.estimate.ratios.compressed import Compressed
 from nearfar.estimate.ratios.discriminator import Discriminator
 from nearfar.estimate.ratios.elliptic import Student
-from nearfar.estimate.ratios.regressions import Spline, density
+from nearfar.estimate.ratios.halves import FAR, squeezed, stretched
+from nearfar.estimate.ratios.ordered import _places
+from nearfar.estimate.ratios.regressions import Spline, density, trees_may_help
 from nearfar.estimate.ratios.stack import _worth_their_cost, mixture_weights
 from nearfar.estimate.ratios.tables import Table
 from nearfar.estimate.samples import Canonical
@@ -98,6 +102,24 @@ def test_a_table_is_dirichlet_s_posterior_mean_both_ways() -> None:
         by_column = (counts[i, j] + 2 * p[i]) / (counts[:, j].sum() + 2) / p[i]
         assert found.log_ratio[i, j] == pytest.approx(math.log((by_row + by_column) / 2))
     assert (found.log_ratio[-1] == 0).all()  # a level that was not seen says nothing
+
+
+def test_a_discount_is_taken_from_every_cell_that_was_met() -> None:
+    """(n_xy - d + d t_x p(y)) / (n_x p(y)), d = n1 / (n1 + 2 n2) of cells met once and twice (Ney et al. 1994), mean over both ways."""
+    counts = np.array([[5, 1, 0], [0, 4, 1], [2, 0, 1]])
+    x, y = (np.repeat(levels.ravel(), counts.ravel()) for levels in np.indices(counts.shape))
+    table = Table.fit(half(x, True), half(y, True), 0, bins=0, strength=None)
+    assert table is not None
+    d = 3 / (3 + 2 * 1)
+    expected = np.zeros((3, 3))
+    for n, add in ((counts, lambda r: r), (counts.T, np.transpose)):
+        ratio = np.empty((3, 3))
+        for i, j in itertools.product(range(3), range(3)):
+            q = n[:, j].sum() / n.sum()
+            ratio[i, j] = (max(n[i, j] - d, 0) + d * (n[i] > 0).sum() * q) / (n[i].sum() * q)
+        np.testing.assert_allclose(ratio @ (n.sum(axis=0) / n.sum()), 1)  # a density ratio, row by row
+        expected += add(ratio) / 2
+    np.testing.assert_allclose(np.exp(table.log_ratio[:3, :3]), expected)
 
 
 def test_rare_levels_are_pooled_with_those_not_seen() -> None:
@@ -260,3 +282,147 @@ def test_permutations_have_the_mean_and_variance_of_hoeffding() -> None:
 def test_holm_is_its_definition() -> None:
     p = {"a": 0.01, "b": 0.04, "c": 0.03, "d": 0.5}
     assert holm(p) == pytest.approx({"a": 0.04, "c": 0.09, "b": 0.09, "d": 0.5})
+
+
+def test_columns_round_a_curve_have_the_log_ratio_of_a_spiral() -> None:
+    """log p(y | angle) - log p(y) of unseen rows, p(y) the mean over a fine grid of angles."""
+    rng, noise = np.random.default_rng(1), 0.7
+
+    def curve(angle: np.ndarray) -> np.ndarray:
+        return np.stack([angle * np.cos(angle), angle * np.sin(angle)], axis=1)
+
+    angle = rng.uniform(0, 4 * np.pi, 900)
+    y = curve(angle) + noise * rng.normal(size=(900, 2))
+    maps = HalfMap.fit(angle[:600, None], np.array([False])), HalfMap.fit(y[:600], np.zeros(2, bool))
+    learned, unseen = ((maps[0](angle[k, None]), maps[1](y[k])) for k in (slice(600), slice(600, None)))
+    found = Around.fit(*learned, 0, swapped=False)
+    assert found is not None
+    grid = curve((np.arange(2000) + 0.5) / 2000 * 4 * np.pi)
+    own = norm.logpdf(y[600:], curve(angle[600:]), noise).sum(axis=1)
+    margin = np.log([norm.pdf(row, grid, noise).prod(axis=1).mean() for row in y[600:]])
+    assert np.abs(found.pairs(*unseen) - (own - margin)).mean() < 0.3
+    other_way = Around.fit(*learned[::-1], 0, swapped=True)
+    assert other_way is not None
+    np.testing.assert_allclose(other_way.pairs(*unseen[::-1]), found.pairs(*unseen))
+
+
+def test_trees_are_tried_only_where_a_sum_of_curves_leaves_something() -> None:
+    x = np.random.default_rng(2).normal(size=(600, 3))
+    e = 0.1 * np.random.default_rng(3).normal(size=600)
+    assert trees_may_help(half(x), x[:, 0] * x[:, 1] + e, True, 0)
+    assert not trees_may_help(half(x), np.sin(x[:, 0]) + x[:, 1] ** 2 + e, True, 0)
+
+
+class Scored:
+    """A ratio that is a matrix."""
+
+    def __init__(self, f: np.ndarray) -> None:
+        self.f = f
+
+    def pairs(self, x: Half, y: Half) -> np.ndarray:
+        return np.diagonal(self.f)
+
+    def cross(self, x: Half, y: Half) -> np.ndarray:
+        return self.f
+
+
+def test_what_the_other_half_of_the_rows_was_worth_is_a_difference_of_infonce() -> None:
+    """mean f - mean g - (the levels' difference) = InfoNCE(f) - InfoNCE(g); a key far out, to which g gives e^9 at every row, moves it by no more than
+    its row and what it takes from the others; nothing is said of levels where InfoNCE leans on its ceiling."""
+    f, g = np.random.default_rng(4).normal(size=(2, 60, 60))
+    sides = [SAMPLES["numbers"]]
+
+    def worth(whole: np.ndarray, smaller: np.ndarray) -> float:
+        rise = _rise(Scored(smaller), sides, [contrast(whole)])
+        return float(np.diagonal(whole).mean() - np.diagonal(smaller).mean()) - rise
+
+    def infonce(f: np.ndarray) -> float:
+        return float(nf.InfoNCE()(paired_scores(torch.from_numpy(f))))
+
+    assert worth(f, g) == pytest.approx(infonce(f) - infonce(g))
+    far = f.copy()
+    far[7, 9] = 12.0  # one row, of which the smaller ratio knows nothing
+    assert worth(f, far) == pytest.approx(infonce(f) - infonce(far))
+    assert abs(worth(f, far)) < 12 / 60 < log_mean(far) - log_mean(f)
+    sure = f + 20 * np.eye(60)
+    assert worth(sure, g) == pytest.approx(float(np.diagonal(sure).mean() - np.diagonal(g).mean()))
+
+
+def test_a_ratio_that_half_the_rows_cannot_fit_stays_as_it_is() -> None:
+    x, y = SAMPLES["numbers"]
+    asks = {"gaussian": CANDIDATES["gaussian"]}
+
+    def fit(x: Half, y: Half, seed: int) -> Ratio | None:
+        return asks["gaussian"](x, y, seed) if len(x) > N // 4 else None
+
+    stack = fitted_stack(x, y, 0, candidates={"gaussian": fit})
+    assert stack.names == ("independence", "gaussian")
+    some = np.arange(N // 3)
+    assert halved(stack, x[some], y[some], 0, {"gaussian": fit}).ratios == stack.ratios
+    assert halved(stack, x, y, 0, {"gaussian": fit}).ratios != stack.ratios
+
+
+def test_levels_in_order_stand_at_the_middle_of_their_ranks() -> None:
+    """The normal quantile of (rows below + half of its own) / rows; a level that was not seen stands in the middle; two levels have no order."""
+    code = np.repeat([3.0, 5.0, 9.0], [10, 60, 30])
+    known = HalfMap.fit(code[:, None], np.array([True]))
+    place = _places(known(code[:, None]))
+    assert place is not None
+    np.testing.assert_allclose(place, [*norm.ppf([0.05, 0.4, 0.85]), 0.0])
+    assert _places(half(code[code < 9], True)) is None
+    x, e = np.random.default_rng(6).normal(size=(2, 500))
+    counts = np.floor(4 * norm.cdf(0.9 * x + math.sqrt(0.19) * e) * 5)  # twenty levels of a hidden number
+    learned, unseen = (
+        (
+            HalfMap.fit(x[:300, None], np.array([False]))(x[k, None]),
+            HalfMap.fit(counts[:300, None], np.array([True]))(counts[k, None]),
+        )
+        for k in (slice(300), slice(300, None))
+    )
+    ordered, table = (CANDIDATES[name](*learned, 0) for name in ("ordered, gaussian", "table of 8"))
+    assert ordered is not None
+    assert table is not None
+    assert ordered.pairs(*unseen).mean() > table.pairs(*unseen).mean() + 0.05
+
+
+def test_numbers_are_not_blurred_by_their_ranks() -> None:
+    """y = x + e / 100, 4.6 nats: -log(1 - rho^2) / 2 - (rho^2 (x^2 + y^2) - 2 rho x y) / (2 (1 - rho^2)) of unseen rows."""
+    x, e = np.random.default_rng(7).normal(size=(2, 600))
+    y = x + 0.01 * e
+    maps = [HalfMap.fit(z[:400, None], np.array([False])) for z in (x, y)]
+    learned, unseen = ((maps[0](x[k, None]), maps[1](y[k, None])) for k in (slice(400), slice(400, None)))
+    plain, ranks = (CANDIDATES[name](*learned, 0) for name in ("gaussian, plain", "gaussian"))
+    assert plain is not None
+    assert ranks is not None
+    truth = multivariate_normal([0, 0], [[1, 1], [1, 1.0001]]).logpdf(np.column_stack([x, y])[400:])
+    truth = truth - norm.logpdf(x[400:]) - norm.logpdf(y[400:], scale=math.sqrt(1.0001))
+    assert np.abs(plain.pairs(*unseen) - truth).mean() < 0.25
+    assert plain.pairs(*unseen).mean() == pytest.approx(truth.mean(), abs=0.1)
+    assert ranks.pairs(*unseen).mean() < truth.mean() - 0.5
+
+
+def test_long_tails_are_squeezed_one_to_one() -> None:
+    z = np.array([-1e9, -30.0, -2.0, 0.3, 2.0, 3.0, 1e5])
+    found = squeezed(z)
+    np.testing.assert_allclose(found[2:6], [-2.0, 0.3, 2.0, 2 + math.log(2)])
+    assert (np.diff(found) > 0).all()
+    assert np.abs(found).max() < FAR
+
+
+def test_a_line_with_long_tails_has_the_log_ratio_of_two_cauchys() -> None:
+    """y = 1 + 2 x + e, x and e Cauchy: log p(e) - log p(y), y Cauchy about 1 with width 3 (2 for x, 1 for e); log 3 nats."""
+    x, e = np.random.default_rng(8).standard_cauchy((2, 2000))
+    y = 1 + 2 * x + e
+    maps = [HalfMap.fit(z[:1500, None], np.array([False])) for z in (x, y)]
+    learned, unseen = ((maps[0](x[k, None]), maps[1](y[k, None])) for k in (slice(1500), slice(1500, None)))
+    found = CANDIDATES["line, y of x"](*learned, 0)
+    assert found is not None
+    truth = cauchy.logpdf(e[1500:]) - cauchy.logpdf(y[1500:], 1, 3)
+    assert np.abs(found.pairs(*unseen) - truth).mean() < 0.2
+    np.testing.assert_allclose(np.diagonal(found.cross(*unseen)), found.pairs(*unseen))
+    turned = CANDIDATES["line, x of y"](*learned[::-1], 0)
+    assert turned is not None
+    np.testing.assert_allclose(turned.cross(*unseen[::-1]).T, found.cross(*unseen))
+    z = np.array([-300.0, -2.0, 0.1, 7.0])
+    np.testing.assert_allclose(stretched(squeezed(z)), z)
+    assert CANDIDATES["line, y of x"](*SAMPLES["numbers"], 0) is None

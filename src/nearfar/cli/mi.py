@@ -33,7 +33,9 @@ def add(commands: Any) -> None:
     )
     mi.add_argument("--alpha", type=float, help="of ml-cpc (default: the smallest proven) and alpha-cpc")
     mi.add_argument(
-        "--critic", default="auto", help="auto (many compete), separable, joint, bilinear (default auto)"
+        "--critic",
+        default="auto",
+        help="auto (many compete), separable, joint, hybrid, bilinear (default auto)",
     )
     mi.add_argument(
         "--negatives", default="batch", help="batch, or independent, which proves more (default batch)"
@@ -175,8 +177,17 @@ def _rank(given: argparse.Namespace) -> int:
             f"{one.column:<{width}}{one.estimate.nats:>8.4f}  {f'{low:.4f} to {high:.4f}':<18}"
             f"{float(one.estimate.at_least):>9.4f}{one.p_value:>11.2g}"
         )
-    warnings = dict.fromkeys(w for one in found for w in one.estimate.warnings)
-    print(*(f"warning: {warning}" for warning in warnings), sep="\n", end="\n" if warnings else "")
+    # what is said of one column names it; what is said of all of them is said once
+    about: dict[str, list[str]] = {}
+    for one in found:
+        for warning in one.estimate.warnings:
+            about.setdefault(warning, []).append(one.column)
+    for warning, columns in about.items():
+        print(
+            f"warning: {warning}"
+            if len(columns) == len(found)
+            else f"warning: {', '.join(columns)}: {warning}"
+        )
     return DONE
 
 

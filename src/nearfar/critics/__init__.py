@@ -7,7 +7,7 @@ from nearfar.critics.distance import Distance
 from nearfar.critics.dot import Dot
 from nearfar.critics.inner import InnerProduct, is_product
 from nearfar.critics.learnt import LearntNumber
-from nearfar.critics.networks import Bilinear, Joint, Separable
+from nearfar.critics.networks import Bilinear, Hybrid, Joint, Separable
 from nearfar.types import Critic
 
 PARTS: dict[str, Callable[..., Critic]] = {
@@ -17,6 +17,7 @@ PARTS: dict[str, Callable[..., Critic]] = {
     "bilinear": Bilinear,
     "separable": Separable,
     "joint": Joint,
+    "hybrid": Hybrid,
 }
 
 __all__ = [
@@ -25,6 +26,7 @@ __all__ = [
     "Cosine",
     "Distance",
     "Dot",
+    "Hybrid",
     "InnerProduct",
     "Joint",
     "LearntNumber",

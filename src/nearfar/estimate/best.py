@@ -49,7 +49,9 @@ class Measured:
 class Best:
     nats: float
     interval: tuple[float, float]
-    missing: float
+    doubt: tuple[
+        float, float
+    ]  # beside sampling error: standard deviations of what may be less, and of what may be more
     model_based: bool
     learning: Mapping[
         str, float
@@ -74,11 +76,10 @@ def measured(folds: list[Fold], units: int) -> Measured:
         terms = np.concatenate([fold.bound - fold.bound.mean() for fold in folds])
         held_out, error = of_bound, float(terms.std()) / math.sqrt(units)
     error = max(error, math.sqrt(expected(folds) / units))
-    steps = [_step(fold, level) for fold, level in zip(folds, levels, strict=True)]
     return Measured(
         held_out=float(held_out),
         error=error * (1.0 if held_out > CLEARLY * error else math.sqrt(BOTH_WAYS)),
-        curve=max(0.0, sum(steps) / len(folds)),
+        curve=max(0.0, sum(fold.step for fold in folds) / len(folds)),
         fit=max(0.0, sum(fold.learned - float(fold.value.mean()) for fold in folds) / len(folds)),
         unknown=float(np.mean([fold.unknown for fold in folds])),
         hidden=float(np.mean([fold.hidden for fold in folds])),
@@ -101,33 +102,30 @@ def reckoned(found: Measured, confidence: float) -> Best:
     missing = sure * measured_to_miss
     nats = held_out + missing
     z = float(norm.ppf((1 + confidence) / 2))
-    down = z * math.hypot(error, DOUBT_BELOW * missing, LEAST_DOUBT)
+    less = DOUBT_BELOW * missing
+    down = z * math.hypot(error, less, LEAST_DOUBT)
     # what was not found may still be there: the upper end counts all that is measured to be missing, also where the estimate does not;
     # what no ratio has the shape of falls like the error of the best smooth function (Stone 1982)
     unfound = UNFOUND * found.rows**-0.4 * max(0.0, held_out)
-    up = z * math.hypot(
-        error,
-        DOUBT_ABOVE * measured_to_miss,
-        unfound,
-        found.hidden,
-        NEW_LEVELS * unknown * found.fit,
-        LEAST_DOUBT,
-    )
+    more = math.hypot(DOUBT_ABOVE * measured_to_miss, unfound, found.hidden, NEW_LEVELS * unknown * found.fit)
+    up = _upper(nats, down, confidence) * math.hypot(error, more, LEAST_DOUBT)
     # no ratio above the number of pairs can show in so many of them
     highest = 2 * math.log(found.units)
     unseen = float(chi2.ppf(confidence, 1)) / (2 * found.units)
     return Best(
         float(min(highest, max(0.0, nats))),
         (float(min(highest, max(0.0, nats - down))), float(max(unseen, max(0.0, nats) + up))),
-        float(missing),
+        (float(less), float(more)),
         found.model_based,
         {"learned": held_out + found.fit, "unseen": held_out, "half": held_out - found.curve},
     )
 
 
-def _step(fold: Fold, level: float) -> float:
-    """How much lower the fold would be with half the rows to learn from."""
-    return float(fold.value.mean()) - level - fold.half + (fold.half_log_mean if level else 0.0)
+def _upper(nats: float, down: float, confidence: float) -> float:
+    """Standard deviations to the upper end. As far as the lower end would lie below zero nothing can be missed there, and its share of all misses goes to
+    the upper end: an interval from 0 on misses on one side only."""
+    below = (1 - confidence) / 2 * min(1.0, max(0.0, nats) / down)
+    return float(norm.isf(1 - confidence - below))
 
 
 def _error(folds: list[Fold], levels: list[float], units: int) -> float:

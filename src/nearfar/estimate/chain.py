@@ -15,7 +15,7 @@ from jaxtyping import Float
 from scipy.stats import norm
 
 from nearfar.errors import UserError
-from nearfar.estimate.best import Best, best_estimate
+from nearfar.estimate.best import LEAST_DOUBT, Best, best_estimate
 from nearfar.estimate.columns import as_columns
 from nearfar.estimate.competition import Fold, compete, pointwise
 from nearfar.estimate.dependence import checked_groups
@@ -25,7 +25,7 @@ from nearfar.estimate.samples import Discrete, Pair, checked_pair
 from nearfar.hardware import one_thread
 from nearfar.types import Certificate
 
-MODEL = "a {} of best estimates, no bound: {}; its interval is that of their errors row by row and of what each is measured to miss"
+MODEL = "a {} of best estimates, no bound: {}; its interval is that of their errors row by row and of what each may miss"
 
 
 @dataclass(frozen=True)
@@ -164,11 +164,19 @@ def _combined(
     per_unit = np.bincount(unit, together) / np.bincount(unit)
     error = float(per_unit.std() / math.sqrt(len(per_unit)))
     nats = sum(sign * one.nats for sign, one in zip(signs, best, strict=True))
-    missing = math.hypot(*(one.missing for one in best))
-    reach = float(norm.ppf((1 + confidence) / 2)) * math.hypot(error, missing, 0.002)
+    # what may be more of a term that is subtracted may be less of the whole
+    less, more = (
+        math.hypot(
+            error,
+            LEAST_DOUBT,
+            *(one.doubt[end if sign > 0 else 1 - end] for sign, one in zip(signs, best, strict=True)),
+        )
+        for end in (0, 1)
+    )
+    z = float(norm.ppf((1 + confidence) / 2))
     return Derived(
         max(0.0, nats),
-        (max(0.0, nats - reach), max(reach, nats + reach)),
+        (max(0.0, nats - z * less), max(0.0, nats) + z * more),
         confidence,
         Certificate("not covered", MODEL.format(kind, how), None),
         tuple(one.nats for one in best),

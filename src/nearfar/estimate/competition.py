@@ -21,7 +21,9 @@ from nearfar.estimate.samples import Array
 
 BLOCK = 512  # rows contrasted with one another: log 512 = 6.2 nats are seldom asked for,
 LARGE_BLOCK = 2048  # and where the training rows say they are, more
-MOST_BLOCKS = 8  # of a fold
+MOST_BLOCKS = 8  # of a fold,
+BLOCKS_HALVED = 2  # and so many of the ratio that had half the rows to learn from
+LEANING = 0.6  # share of its ceiling from which a block is too small
 CHUNK = 10_000  # rows scored at a time
 
 BOTH_WAYS = 2.0  # variance of a mean over folds, in that of independent folds, if x and y are independent
@@ -70,8 +72,7 @@ class Fold:
     bound: Float[np.ndarray, "unit"]
     terms: Float[np.ndarray, "unit"]
     learned: float  # mean log r of the rows it was fitted to
-    half: float  # mean log r of the unseen rows, with half the rows to learn from,
-    half_log_mean: float  # and log of the mean of r under independence
+    step: float  # nats by which the unseen rows would be lower with half the rows to learn from
     block: int
     unknown: float  # share of the unseen rows with a level that was not among those learned from
     hidden: float  # nats that could be there and not stand out from chance, in so many columns or levels
@@ -93,23 +94,23 @@ def compete(x: Array, y: Array, kinds: Kinds, split: Split, unit: np.ndarray, se
     given = sides(learned)
     stack = fitted_stack(*given, seed, unit[learned])
     known = float(scored(stack, *sides(learned[:CHUNK])).mean())
-    size = LARGE_BLOCK if known > 0.6 * math.log(BLOCK) else BLOCK
+    size = LARGE_BLOCK if known > LEANING * math.log(BLOCK) else BLOCK
     drawn = [[sides(rows) for rows in blocks(draw, size)[:MOST_BLOCKS]] for draw in split.draws]
     contrasted = [[contrast(stack.cross(*pair)) for pair in draw] for draw in drawn]
     smaller = halved(stack, *given, seed)
     unseen = sides(split.unseen)
+    value = scored(stack, *unseen)
     return Fold(
         stack=stack,
         rows=split.unseen,
-        value=scored(stack, *unseen),
+        value=value,
         contrasted=[one for draw in contrasted for one in draw],
         first=len(contrasted[0]),
         own=_over_draws(contrasted, "own"),
         bound=_over_draws(contrasted, "bound"),
         terms=_over_draws(contrasted, "terms"),
         learned=known,
-        half=float(scored(smaller, *unseen).mean()),
-        half_log_mean=float(np.mean([log_mean(smaller.cross(*pair)) for pair in drawn[0][:2]])),
+        step=float((value - scored(smaller, *unseen)).mean()) - _rise(smaller, drawn[0], contrasted[0]),
         block=min(len(one.bound) for one in contrasted[0]),
         unknown=_unknown(*unseen),
         hidden=_hidden(*given),
@@ -127,6 +128,21 @@ def _hidden(x: Half, y: Half) -> float:
     rows = len(x)
     free = x.width(rows**0.2) * y.width(rows**0.2)
     return (min(free, rows * MOST_LEARNED) + math.sqrt(2 * min(free, rows))) / (2 * rows)
+
+
+def _rise(smaller: Ratio, pairs: list[tuple[Half, Half]], whole: list[Contrasted]) -> float:
+    """How much lower the level of InfoNCE's denominators is with the smaller ratio than with the whole one: the mean of r under independence, a row at a
+    time, so that one row far out, of which half the rows know nothing, counts as one. Near its ceiling InfoNCE shows no difference: then both ratios'
+    levels are taken to be the same."""
+    pairs, whole = pairs[:BLOCKS_HALVED], whole[:BLOCKS_HALVED]
+    if any(one.bound.mean() > LEANING * math.log(len(one.own)) for one in whole):
+        return 0.0
+    level = np.mean([one.own.mean() - one.bound.mean() for one in whole])
+    return float(level - np.mean([_row_level(smaller.cross(*pair)) for pair in pairs]))
+
+
+def _row_level(f: Float[np.ndarray, "row key"]) -> float:
+    return float((logsumexp(f, axis=1) - math.log(f.shape[1])).mean())
 
 
 def _unknown(x: Half, y: Half) -> float:

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 from jaxtyping import Float, Int
+from scipy.ndimage import minimum_filter1d
 from scipy.stats import norm, rankdata
 
 from nearfar.errors import UserError
@@ -99,9 +100,14 @@ def _smooth(side: Array) -> Float[np.ndarray, "sample"] | None:
 
 
 def _close(column: Float[np.ndarray, "sample"], here: np.ndarray, there: np.ndarray) -> np.ndarray:
-    """Which pairs of rows are far closer than values round about."""
+    """Which pairs of rows are far closer than values round about. Of a reading that was rounded, equal values may be half a step apart; the
+    smallest difference round about is a step."""
     order = np.argsort(column, kind="stable")
     ranked, place = column[order], np.arange(len(column))
+    steps = np.diff(ranked)
+    steps = np.where(steps > 0, steps, np.inf)
+    half_step = np.empty(len(column))
+    half_step[order] = minimum_filter1d(np.append(steps, steps[-1]), 2 * ROUND_ABOUT + 1, mode="nearest") / 2
     low, high = np.maximum(place - ROUND_ABOUT, 0), np.minimum(place + ROUND_ABOUT, len(column) - 1)
     gap = np.empty(len(column))
     # towards the middle of a distribution with heavy tails gaps are smaller: the nearer side counts
@@ -110,7 +116,8 @@ def _close(column: Float[np.ndarray, "sample"], here: np.ndarray, there: np.ndar
         np.where(place > low, below / np.maximum(place - low, 1), np.inf),
         np.where(place < high, above / np.maximum(high - place, 1), np.inf),
     )
-    return np.abs(column[here] - column[there]) < CLOSE * np.minimum(gap[here], gap[there])
+    apart = np.maximum(np.abs(column[here] - column[there]), np.minimum(half_step[here], half_step[there]))
+    return apart < CLOSE * np.minimum(gap[here], gap[there])
 
 
 def _measurements(side: Array) -> bool:

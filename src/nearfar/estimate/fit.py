@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from nearfar.critics import Bilinear, Joint, Separable
+from nearfar.critics import Bilinear, Hybrid, Joint, Separable
 from nearfar.errors import UserError
 from nearfar.schedules import START
 from nearfar.scores import paired_scores
@@ -21,6 +21,7 @@ Objective = Callable[[Float[Tensor, "n n"]], Float[Tensor, ""]]
 CRITICS: dict[str, Callable[[tuple[int, int]], Critic]] = {
     "separable": lambda dim: Separable(hidden=128, layers=3, activation="silu", dim=dim, silent=True),
     "joint": lambda dim: Joint(hidden=128, activation="silu", dim=dim, silent=True),
+    "hybrid": lambda dim: Hybrid(hidden=128, activation="silu", dim=dim, silent=True),
     "bilinear": lambda dim: Bilinear(dim=dim, silent=True),
 }
 

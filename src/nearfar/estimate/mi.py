@@ -72,7 +72,7 @@ def estimate_mi(
     numbers or words; rows with gaps are left out and said.
 
     `bound`: "auto" for the best estimate with a proven bound beside it; or a bound, or its name, whose value is then the
-    estimate. `critic`: "auto" lets many kinds of ratios compete; "separable", "joint", "bilinear" are networks, or give a function
+    estimate. `critic`: "auto" lets many kinds of ratios compete; "separable", "joint", "hybrid", "bilinear" are networks, or give a function
     from (width of x, width of y) to a critic. `negatives`: "batch" contrasts a sample with all others of its
     fold; "independent" gives each its own, which proves more bounds and costs precision. "ml-cpc" by name takes the smallest
     alpha its theorem covers; "barber-agakov" predicts y by a fitted conditional probability. `discrete`: which columns are categories: "auto" (words, and few distinct values), "all", "none", or

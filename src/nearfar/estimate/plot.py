@@ -9,6 +9,7 @@ from nearfar.estimate.table import Ranked
 
 NEAR, FAR, GREY = "#1f5f8b", "#c8553d", "#8a8a8a"
 MOST_DRAWN = 40  # columns of a ranking
+LONGEST_NAME = 36  # characters
 LEARNING = {
     "learned": "rows learned from",
     "unseen": "unseen rows",
@@ -98,23 +99,66 @@ def draw_ranking(ranked: Sequence[Ranked], target: str, file: Path) -> None:
 
     others = len(ranked) - MOST_DRAWN
     ranked = ranked[:MOST_DRAWN]
-    figure = Figure(figsize=(8, 1.2 + 0.32 * len(ranked)), layout="constrained")
+    first = ranked[0].estimate
+    figure = Figure(figsize=(8.5, 1.6 + 0.32 * len(ranked)), layout="constrained")
     axes = figure.subplots()
     for k, one in enumerate(ranked):
-        low, high = one.estimate.interval
         clear = one.p_value < 0.05
-        axes.hlines(k, low, high, color=NEAR, lw=5, alpha=0.35)
-        axes.plot(one.estimate.nats, k, "o", color=NEAR, mfc=NEAR if clear else "white")
+        axes.hlines(k, *one.estimate.interval, color=NEAR, lw=5, alpha=0.35)
         axes.plot(float(one.estimate.at_least), k, "|", color=FAR, ms=11, mew=2)
-    axes.set_yticks(range(len(ranked)), [one.column for one in ranked])
+        axes.plot(one.estimate.nats, k, "o", color=NEAR, mfc=NEAR if clear else "white")
+        axes.annotate(
+            f"{one.estimate.nats:.3f}",
+            (one.estimate.interval[1], k),
+            (5, 0),
+            textcoords="offset points",
+            va="center",
+            color=GREY,
+            fontsize=8,
+        )
+    highest = max(one.estimate.interval[1] for one in ranked)
+    axes.set_yticks(range(len(ranked)), [_short(one.column) for one in ranked])
     axes.set_ylim(len(ranked) - 0.4, -0.6)
-    axes.set_xlim(left=0)
-    axes.set_xlabel(f"nats about {target}: estimate with interval; red, at least; hollow, p > 0.05 among all")
-    if others > 0:
-        axes.set_title(f"the first {MOST_DRAWN}; {others} others tell less", fontsize=11)
+    axes.set_xlim(-0.015 * highest, 1.1 * highest)  # a mark at zero is drawn whole, and a number has room
+    axes.set_xlabel("nats")
+    more = f"; {others} others tell less" if others > 0 else ""
+    axes.set_title(f"What each column tells about {target}: {first.samples} rows{more}", fontsize=11)
     axes.grid(axis="x", alpha=0.3)
+    axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
+    _ranking_legend(figure, ranked)
     figure.savefig(file)
+
+
+def _short(name: str) -> str:
+    return name if len(name) <= LONGEST_NAME else f"{name[: LONGEST_NAME - 1]}…"
+
+
+def _ranking_legend(figure: Any, ranked: Sequence[Ranked]) -> None:
+    from matplotlib.lines import Line2D
+
+    first = ranked[0].estimate
+    marks = [
+        Line2D([], [], color=NEAR, marker="o", ls="", label="estimate"),
+        Line2D([], [], color=NEAR, lw=5, alpha=0.35, label=f"{first.confidence:.0%} interval"),
+        Line2D(
+            [],
+            [],
+            color=FAR,
+            marker="|",
+            ms=11,
+            mew=2,
+            ls="",
+            label=f"at least ({first.at_least.confidence:.0%})",
+        ),
+    ]
+    if any(one.p_value >= 0.05 for one in ranked):
+        marks.append(
+            Line2D(
+                [], [], color=NEAR, marker="o", mfc="white", ls="", label="may be chance (p ≥ 0.05 among all)"
+            )
+        )
+    figure.legend(handles=marks, loc="outside lower center", ncols=len(marks), frameon=False, fontsize=9)
 
 
 def draw_lags(found: Mapping[int, Estimate], file: Path) -> None:

@@ -23,6 +23,7 @@ Discrete = Literal["auto", "all", "none", "x", "y"] | tuple[np.ndarray, np.ndarr
 Array = Float[np.ndarray, "sample column"]
 
 FEWEST = 50  # samples: below this a fold has nothing to learn from
+MOST_CORRELATION = 0.9995  # of a canonical pair of ranks
 MOST_LEVELS = 32  # a numeric column with more distinct values than this is taken as continuous
 
 
@@ -163,14 +164,14 @@ class Canonical:
     correlation: Float[np.ndarray, "pair"]  # zero where not larger than chance would make it
 
     @staticmethod
-    def fit(x: Array, y: Array) -> "Canonical":
+    def fit(x: Array, y: Array, most: float = MOST_CORRELATION) -> "Canonical":
         x_mean, y_mean = x.mean(axis=0), y.mean(axis=0)
         x, y = x - x_mean, y - y_mean
         x_white, y_white = whitening(x), whitening(y)
         u, correlation, vt = np.linalg.svd(x_white.T @ (x.T @ y / len(x)) @ y_white)
         # independent samples of these widths already show correlations up to about this (Wachter's edge, small d/n)
         chance = np.sqrt(x_white.shape[1] / len(x)) + np.sqrt(y_white.shape[1] / len(x))
-        kept = np.where(correlation > chance, np.minimum(correlation, 0.9995), 0.0)
+        kept = np.where(correlation > chance, np.minimum(correlation, most), 0.0)
         return Canonical(x_mean, y_mean, x_white @ u, y_white @ vt.T, kept)
 
     def moved(self, x: Array, y: Array) -> tuple[Array, Array]:

@@ -24,6 +24,7 @@ from nearfar.estimate.ratios.regressions import (
     have_trees,
     regression,
     trees,
+    trees_may_help,
 )
 
 COARSE_GRID = 512  # of the marginal, which is smooth
@@ -72,6 +73,8 @@ class Residual:
             return None
         target = other.chosen(plain)[:, 0]
         if plain and max(np.abs(half.plain).max(initial=0) for half in (x, y)) > FAR:
+            return None
+        if boosted and not trees_may_help(given, target, plain, seed):
             return None
         fold = np.random.default_rng(seed).permutation(len(target)) % 2 == 0
         missed = np.empty(len(target))
@@ -183,7 +186,7 @@ class Classifier:
         known = categories(given)
         seen = features(given)
         columns = np.arange(seen.shape[1]) if known else _telling(seen, other.code, other.levels)
-        grown = trees("Classifier", len(some), seed, categorical_features=known)
+        grown = trees("Classifier", len(some), seed, classes=other.levels, categorical_features=known)
         grown.fit(seen[:, columns], other.code)
         place = np.full(other.levels, -1)
         place[grown.classes_] = np.arange(len(grown.classes_))

@@ -7,9 +7,11 @@ from jaxtyping import Float
 from scipy.special import gammaln, ndtr, stdtrit
 
 from nearfar.estimate.ratios.halves import Half
+from nearfar.estimate.samples import MOST_CORRELATION as MOST_OF_RANKS
 from nearfar.estimate.samples import Array, Canonical
 
 WIDE = 8  # columns from which it pays to leave out those that say nothing
+MOST_CORRELATION = 1 - 1e-6  # of numbers: 6.6 nats
 MOST_COMPARED = 10_000  # rows that say how heavy the tails are
 DEGREES = (1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 10.0)
 
@@ -38,13 +40,16 @@ def _forms(x: Array, y: Array, r: Float[np.ndarray, "pair"], cross: bool) -> For
 
 @dataclass(frozen=True)
 class Gaussian:
-    """log r if ranks made normal were jointly Gaussian; correlations no larger than chance count as none."""
+    """log r if ranks made normal, or the numbers themselves, were jointly Gaussian; correlations no larger than chance count as none."""
 
     canonical: Canonical
+    plain: bool = False
 
     @staticmethod
-    def fit(x: Half, y: Half, seed: int, crossed: bool = False, screened: bool = False) -> "Gaussian | None":
-        a, b = x.columns(), y.columns()
+    def fit(
+        x: Half, y: Half, seed: int, crossed: bool = False, screened: bool = False, plain: bool = False
+    ) -> "Gaussian | None":
+        a, b = x.columns(plain), y.columns(plain)
         if x.numbers + y.numbers == 0 or not a.shape[1] or not b.shape[1]:
             return None  # two categories are a table
         if screened:
@@ -53,11 +58,16 @@ class Gaussian:
             return None
         if crossed and max(a.shape[1], b.shape[1]) < 3:
             return None  # directions are known well: as good as without
+        if (
+            plain
+        ):  # ranks blur what is closer than they are apart, numbers do not; up to there ranks are as good
+            beyond = Canonical.fit(a, b, MOST_CORRELATION)
+            return Gaussian(beyond, plain) if beyond.correlation.max() > MOST_OF_RANKS else None
         canonical = Canonical.fit(a, b)
         return Gaussian(replace(canonical, correlation=_crossed(a, b, seed)) if crossed else canonical)
 
     def _value(self, x: Half, y: Half, cross: bool) -> np.ndarray:
-        a, b = self.canonical.moved(x.columns(), y.columns())
+        a, b = self.canonical.moved(x.columns(self.plain), y.columns(self.plain))
         r = self.canonical.correlation
         forms = _forms(a, b, r, cross)
         return (forms.x + forms.y - forms.both) / 2 - np.log1p(-(r**2)).sum() / 2

@@ -13,6 +13,7 @@ from scipy.special import ndtri
 
 from nearfar.estimate.samples import Array
 
+LONG, MOST_BEYOND = 2.0, 1e6  # in the distance between the outer tenths: five spreads of a Gaussian
 FAR = 20.0  # spreads from the middle: with such outliers numbers are read as ranks only
 CROWDED = 1 / 3  # combinations of categories per row from which they hardly recur
 MOST_INDICATORS = 64  # levels beyond which a category is not spread over columns
@@ -20,7 +21,7 @@ MOST_INDICATORS = 64  # levels beyond which a category is not spread over column
 
 @dataclass(frozen=True)
 class Half:
-    """Rows of one side. `normal`: its numbers, ranks to normals. `plain`: the same numbers, centred and scaled only.
+    """Rows of one side. `normal`: its numbers, ranks to normals. `plain`: the same numbers, centred and scaled, long tails squeezed.
     `code`: its categories, all columns together, as one whole number (-1: not seen in training); None if it has none."""
 
     normal: Float[np.ndarray, "row number"]
@@ -46,11 +47,11 @@ class Half:
     def chosen(self, plain: bool) -> Float[np.ndarray, "row number"]:
         return np.clip(self.plain, -FAR, FAR) if plain else self.normal
 
-    def columns(self) -> Float[np.ndarray, "row column"]:
-        """Numbers as normals, and a column for each level of the category."""
+    def columns(self, plain: bool = False) -> Float[np.ndarray, "row column"]:
+        """Numbers as normals (or plain), and a column for each level of the category."""
         if self.code is None or self.levels > MOST_INDICATORS:
-            return self.normal
-        return np.hstack([self.normal, (self.code[:, None] == np.arange(self.levels)).astype(float)])
+            return self.chosen(plain)
+        return np.hstack([self.chosen(plain), (self.code[:, None] == np.arange(self.levels)).astype(float)])
 
 
 class Ratio(Protocol):
@@ -95,7 +96,7 @@ class HalfMap:
                 *(ranks_to_normal(c, k) for c, k in zip(numbers.T, self.sorted.T, strict=True)),
             ]
         )
-        plain = np.clip((numbers - self.centre) / self.scale, -1e6, 1e6)
+        plain = squeezed((numbers - self.centre) / self.scale)
         if self.spread or not self.discrete.any():
             return Half(normal, plain, None, 0)
         return Half(normal, plain, self._codes(sample[:, self.discrete]), len(self.combinations))
@@ -117,6 +118,17 @@ def _numbers(sample: Array, discrete: np.ndarray, spread: tuple[np.ndarray, ...]
         for column, levels in zip(sample[:, discrete].T, spread, strict=False)
     ]
     return np.hstack([sample[:, ~discrete], *indicators])
+
+
+def squeezed(z: np.ndarray) -> np.ndarray:
+    """As it is in the middle, beyond `LONG` like the logarithm: one-to-one, so nothing is lost, and tails without a mean become tame."""
+    beyond = np.minimum(np.maximum(np.abs(z) - LONG, 0.0), MOST_BEYOND)
+    return np.clip(z, -LONG, LONG) + np.sign(z) * np.log1p(beyond)
+
+
+def stretched(z: np.ndarray) -> np.ndarray:
+    """What was squeezed, as it was."""
+    return np.clip(z, -LONG, LONG) + np.sign(z) * np.expm1(np.maximum(np.abs(z) - LONG, 0.0))
 
 
 def ranks_to_normal(column: np.ndarray, known: np.ndarray) -> np.ndarray:

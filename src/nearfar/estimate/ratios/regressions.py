@@ -20,12 +20,19 @@ from nearfar.estimate.ratios.halves import Half
 Regression = Callable[[Half], Float[np.ndarray, "row"]]
 GRID = 2048
 KNOTS = 32
+ADDITIVE_KNOTS, MOST_ADDED = 14, 12  # of each column, and columns
 MOST_LEARNED = 50_000  # rows: a curve needs no more
 MOST_GROWN = 50_000  # rows trees are grown on
 PENALTIES = 10.0 ** np.arange(-5, 5.1, 0.5)
 WIDTHS = (0.02, 0.04, 0.08, 0.15, 0.25, 0.4)  # of a kernel, in the residual's own spread
 BINS = (1, 2, 4, 8, 16, 32)  # of a histogram over the residual's range: hard edges
 FLOOR = 1e-12
+FEW_CLASSES = 4
+MOST_TRIED = 2000  # rows
+TRIAL_ROUNDS, LEAST_LESS = (
+    15,
+    0.01,
+)  # trees that are tried first, and the share of the squared error that they must take away
 
 
 def have_trees() -> bool:
@@ -33,14 +40,18 @@ def have_trees() -> bool:
     return find_spec("sklearn") is not None
 
 
-def trees(kind: str, rows: int, seed: int, rounds: int | None = None, **options: Any) -> Any:
-    """Boosted trees of moderate size, for few thousand rows."""
+def trees(
+    kind: str, rows: int, seed: int, rounds: int | None = None, classes: int = 2, **options: Any
+) -> Any:
+    """Boosted trees of moderate size, for few thousand rows. A round grows a tree for every class: of many classes half as many rounds go twice
+    as far each."""
     from sklearn import ensemble
 
     made = getattr(ensemble, f"HistGradientBoosting{kind}")
+    faster = 1 if classes <= FEW_CLASSES else 2
     return made(
-        max_iter=rounds or (60 if rows < 5000 else 100),
-        learning_rate=0.1,
+        max_iter=rounds or (60 if rows < 5000 else 100) // faster,
+        learning_rate=0.1 * faster,
         max_leaf_nodes=15,
         min_samples_leaf=max(8, min(20, rows // 25)),
         l2_regularization=1.0,
@@ -114,8 +125,8 @@ class Additive:
     def __init__(self, half: Half, target: np.ndarray, plain: bool) -> None:
         self.plain = plain
         half, target = half[np.arange(min(len(half), MOST_LEARNED))], target[:MOST_LEARNED]
-        knots = int(np.clip(600 // max(1, half.numbers), 3, 14))
-        self.splines = [Spline(z, knots) for z in half.chosen(plain).T]
+        self.columns = _most_telling(half.chosen(plain), target)
+        self.splines = [Spline(z, ADDITIVE_KNOTS) for z in half.chosen(plain)[:, self.columns].T]
         basis = self._basis(half)
         penalty = np.zeros((basis.shape[1],) * 2)
         at = 0
@@ -129,7 +140,8 @@ class Additive:
         self.coefficient = _penalised(basis, target - self.offset, penalty)
 
     def _basis(self, half: Half) -> np.ndarray:
-        parts = [s(z) for s, z in zip(self.splines, half.chosen(self.plain).T, strict=True)]
+        chosen = half.chosen(self.plain)[:, self.columns]
+        parts = [s(z) for s, z in zip(self.splines, chosen.T, strict=True)]
         if half.code is not None:
             parts.append((half.code[:, None] == np.arange(half.levels)).astype(float))
         return np.hstack(parts)
@@ -138,16 +150,40 @@ class Additive:
         return self.offset + self._basis(half) @ self.coefficient
 
 
+def _most_telling(columns: np.ndarray, target: np.ndarray) -> np.ndarray:
+    """Of many columns those between whose tenths the target's mean varies most: the others cost more than they tell."""
+    if columns.shape[1] <= MOST_ADDED:
+        return np.arange(columns.shape[1])
+    explained = []
+    for column in columns.T:
+        cell = np.searchsorted(np.quantile(column, np.arange(1, 10) / 10), column)
+        count = np.bincount(cell, minlength=10)
+        explained.append((np.bincount(cell, target - target.mean(), 10) ** 2 / np.maximum(count, 1)).sum())
+    return np.sort(np.argsort(explained)[-MOST_ADDED:])
+
+
 class Trees:
-    def __init__(self, half: Half, target: np.ndarray, plain: bool, seed: int) -> None:
+    def __init__(
+        self, half: Half, target: np.ndarray, plain: bool, seed: int, rounds: int | None = None
+    ) -> None:
         some = np.arange(min(len(half), MOST_GROWN))
         half, target = half[some], target[some]
         self.additive = Additive(half, target, plain)
-        self.trees = trees("Regressor", len(target), seed, categorical_features=categories(half))
+        self.trees = trees("Regressor", len(target), seed, rounds, categorical_features=categories(half))
         self.trees.fit(features(half), target - self.additive(half))
 
     def __call__(self, half: Half) -> np.ndarray:
         return self.additive(half) + self.trees.predict(features(half))
+
+
+def trees_may_help(half: Half, target: np.ndarray, plain: bool, seed: int) -> bool:
+    """Whether a few trees, grown on half the rows, leave a smaller error on the others than an additive function does."""
+    some = np.random.default_rng(seed).permutation(len(half))[: 2 * MOST_TRIED]
+    learned, unseen = np.array_split(some, 2)
+    tried = Trees(half[learned], target[learned], plain, seed, TRIAL_ROUNDS)
+    there = half[unseen]
+    additive = ((target[unseen] - tried.additive(there)) ** 2).mean()
+    return bool(((target[unseen] - tried(there)) ** 2).mean() < (1 - LEAST_LESS) * additive)
 
 
 class Means:

@@ -18,7 +18,8 @@ from nearfar.estimate.ratios.halves import Half
 
 MOST_COLUMNS = 6  # of both sides together, for densities without a model
 MOST_CENTRES = 1500  # kernels; more cost time and add little
-MOST_FITTED = 10_000  # rows a mixture is fitted to
+MOST_FITTED = 10_000  # rows a mixture is fitted to,
+ROWS_OF_PART = 20  # at least for each of its parts
 STEPS, GAIN, RIDGE = (
     60,
     3e-4,
@@ -53,7 +54,7 @@ class Mixture:
         free = parts * (1 + columns + columns * (columns + 1) / 2)
         if x.code is not None or y.code is not None or columns > 2 * MOST_COLUMNS:
             return None
-        if len(x) < max(2 * free, 40 * parts):
+        if len(x) < max(2 * free, ROWS_OF_PART * parts):
             return None
         both = np.hstack([half.chosen(plain) for half in (x, y)])[:MOST_FITTED]
         if plain and np.abs(both).max() > LIGHT:

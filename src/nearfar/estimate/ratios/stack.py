@@ -6,19 +6,22 @@ with some weight always, so that no unseen row can cost more than its logarithm.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
 from jaxtyping import Float
 from scipy.special import logsumexp
 
+from nearfar.estimate.ratios.around import Around
 from nearfar.estimate.ratios.compressed import Compressed
 from nearfar.estimate.ratios.conditional import Classifier, Densities, Residual
 from nearfar.estimate.ratios.discriminator import Discriminator
 from nearfar.estimate.ratios.elliptic import Gaussian, Student
 from nearfar.estimate.ratios.halves import Half, Ratio
+from nearfar.estimate.ratios.line import Line
 from nearfar.estimate.ratios.network import Network
+from nearfar.estimate.ratios.ordered import Ordered
 from nearfar.estimate.ratios.smooth import Kernels, Mixture
 from nearfar.estimate.ratios.tables import Levels, Table
 from nearfar.estimate.ratios.unmixed import Unmixed
@@ -39,21 +42,29 @@ BETWEEN: dict[str, Fit] = {  # directions of many columns
     "x of y": partial(Residual.fit, swapped=True, plain=True, scaled=False),
 }
 
+OF_LEVELS: dict[str, Fit] = {  # levels in their order
+    "gaussian": partial(Gaussian.fit, crossed=False),
+    "mixture of 3": partial(Mixture.fit, parts=3),
+    "levels": partial(Levels.fit, plain=False, own_spread=True),
+}
+
 CANDIDATES: dict[str, Fit] = {
     "gaussian": partial(Gaussian.fit, crossed=False),
+    "gaussian, plain": partial(Gaussian.fit, plain=True),
     "gaussian, crossed": partial(Gaussian.fit, crossed=True),
     "gaussian, screened": partial(Gaussian.fit, screened=True),
     "student": Student.fit,
     "gaussian, unmixed": partial(Unmixed.fit, plain=False),
     "gaussian, unmixed, plain": partial(Unmixed.fit, plain=True),
     **{f"mixture of {k}": partial(Mixture.fit, parts=k) for k in (2, 4, 8, 16, 32, 64)},
-    **{f"mixture of {k}, plain": partial(Mixture.fit, parts=k, plain=True) for k in (3, 8)},
+    **{f"mixture of {k}, plain": partial(Mixture.fit, parts=k, plain=True) for k in (3, 8, 24)},
     **{f"local {k}": partial(Mixture.local, neighbours=k) for k in (8, 20)},
     "local 8, plain": partial(Mixture.local, neighbours=8, plain=True),
     "kernels of 4": partial(Kernels.fit, neighbours=4, factor=0.7),
     "kernels of 12": partial(Kernels.fit, neighbours=12, factor=0.7),
     **{f"table of {b}": partial(Table.fit, bins=b, strength=2.0) for b in (4, 8, 16, 32)},
     **{f"counts, {s:g}": partial(Table.fit, bins=0, strength=s) for s in (0.3, 1.0, 5.0, 25.0)},
+    "counts, discounted": partial(Table.fit, bins=0, strength=None),
     "counts, rare ones pooled": partial(Table.fit, bins=0, strength=1.0, rare=5),
     "table of 8, rare ones pooled": partial(Table.fit, bins=8, strength=2.0, rare=5),
     **{
@@ -71,12 +82,17 @@ CANDIDATES: dict[str, Fit] = {
         for plain in (False, True)
         for scaled in (False, True)
     },
+    "line, y of x": partial(Line.fit, swapped=False),
+    "line, x of y": partial(Line.fit, swapped=True),
+    "columns of y round x": partial(Around.fit, swapped=False),
+    "columns of x round y": partial(Around.fit, swapped=True),
     "trees, y of x": partial(Residual.fit, swapped=False, plain=True, scaled=False, boosted=True),
     "trees, x of y": partial(Residual.fit, swapped=True, plain=True, scaled=False, boosted=True),
     "classes of y": partial(Classifier.fit, swapped=False),
     "classes of x": partial(Classifier.fit, swapped=True),
     "trees of pairs": Discriminator.fit,
     **{f"compressed, {name}": partial(Compressed.fit, inner=inner) for name, inner in BETWEEN.items()},
+    **{f"ordered, {name}": partial(Ordered.fit, inner=inner) for name, inner in OF_LEVELS.items()},
     "network": Network.fit,
 }
 
@@ -176,18 +192,16 @@ def _mixture(
 
 
 def halved(stack: Stack, x: Half, y: Half, seed: int, candidates: dict[str, Fit] | None = None) -> Stack:
-    """The same mixture with its ratios fitted to half the rows: what the other half was worth is the slope of its learning curve."""
+    """The same mixture with its ratios fitted to half the rows: what the other half was worth is the slope of its learning curve. A ratio that
+    asks for more rows than that stays as it is: with fewer rows another would have won its weight."""
     fits = CANDIDATES if candidates is None else candidates
     some = np.random.default_rng(seed).permutation(len(x))[: len(x) // 2]
-    ratios = [fits[name](x[some], y[some], seed) for name in stack.names[1:]]
-    there = [k for k, ratio in enumerate(ratios) if ratio is not None]
-    share = stack.weights[1:][there]
-    return Stack(
-        ("independence", *(stack.names[1 + k] for k in there)),
-        tuple(ratio for ratio in ratios if ratio is not None),
-        np.r_[1 - share.sum(), share],
-        stack.excess[there],
-    )
+    few_x, few_y = x[some], y[some]
+    ratios = [
+        fits[name](few_x, few_y, seed) or whole
+        for name, whole in zip(stack.names[1:], stack.ratios, strict=True)
+    ]
+    return replace(stack, ratios=tuple(ratios))
 
 
 def _excess(ratio: Ratio, x: Half, y: Half) -> float:

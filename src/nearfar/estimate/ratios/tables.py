@@ -1,6 +1,7 @@
 """Ratios for categories: a table of counts drawn towards independence, and a Gaussian for every level."""
 
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -9,6 +10,7 @@ from scipy.special import logsumexp
 from nearfar.estimate.ratios.halves import Half
 
 LEAST = 1e-9
+DISCOUNTS = 0.05, 0.95  # of one row
 
 
 @dataclass(frozen=True)
@@ -49,8 +51,10 @@ def _pooled(half: Half, rare: int) -> Cells:
 class Table:
     """r of the cells of x and y: (n_xy + strength p(y)) / ((n_x + strength) p(y)), and so with x and y exchanged.
 
-    Each row of the table is drawn towards the margin, the more the rarer its level (Dirichlet's posterior mean). A
-    level that training did not see says nothing, or what rare levels say together where they are pooled.
+    Each row of the table is drawn towards the margin, the more the rarer its level (Dirichlet's posterior mean). That takes as large a share from a cell
+    that is often met as from one met by chance; without a strength the same discount d is taken from every cell that was met and given to the
+    margin, (n_xy - d + d t_x p(y)) / (n_x p(y)) with t_x such cells in the row (Ney et al. 1994). A level that training did not see says
+    nothing, or what rare levels say together where they are pooled.
     """
 
     x: Cells
@@ -58,7 +62,7 @@ class Table:
     log_ratio: Float[np.ndarray, "level level"]  # last row and column: not seen
 
     @staticmethod
-    def fit(x: Half, y: Half, seed: int, bins: int, strength: float, rare: int = 0) -> "Table | None":
+    def fit(x: Half, y: Half, seed: int, bins: int, strength: float | None, rare: int = 0) -> "Table | None":
         cells_x, cells_y = Cells.fit(x, bins, rare), Cells.fit(y, bins, rare)
         if cells_x is None or cells_y is None or cells_x.count * cells_y.count > 4_000_000:
             return None
@@ -69,11 +73,8 @@ class Table:
             return None  # numbers need cells, two categories have their own
         counts = np.zeros((cells_x.count, cells_y.count))
         np.add.at(counts, (cells_x(x), cells_y(y)), 1.0)
-        p, q = counts.sum(axis=1, keepdims=True), counts.sum(axis=0, keepdims=True)
-        n = counts.sum()
-        by_row = (counts + strength * q / n) / ((p + strength) * np.maximum(q, LEAST) / n)
-        by_column = (counts + strength * p / n) / ((q + strength) * np.maximum(p, LEAST) / n)
-        ratio = np.maximum((by_row + by_column) / 2, LEAST)
+        shrunk = _discounted if strength is None else partial(_drawn, strength=strength)
+        ratio = np.maximum((shrunk(counts) + shrunk(counts.T).T) / 2, LEAST)
         return Table(cells_x, cells_y, np.pad(np.log(ratio), ((0, 1), (0, 1))))
 
     def pairs(self, x: Half, y: Half) -> np.ndarray:
@@ -81,6 +82,24 @@ class Table:
 
     def cross(self, x: Half, y: Half) -> np.ndarray:
         return self.log_ratio[np.ix_(self.x(x), self.y(y))]
+
+
+def _drawn(counts: Float[np.ndarray, "level level"], strength: float) -> Float[np.ndarray, "level level"]:
+    """p(y | x) / p(y), each row with so many rows' worth of the margin."""
+    p, q = counts.sum(axis=1, keepdims=True), counts.sum(axis=0, keepdims=True) / counts.sum()
+    return (counts + strength * q) / ((p + strength) * np.maximum(q, LEAST))
+
+
+def _discounted(counts: Float[np.ndarray, "level level"]) -> Float[np.ndarray, "level level"]:
+    """The same with a discount, of which cells that were met once and twice say how much chance gave them."""
+    once, twice = float((counts == 1).sum()), float((counts == 2).sum())
+    discount = np.clip(once / max(once + 2 * twice, 1.0), *DISCOUNTS)
+    p, q = (
+        np.maximum(counts.sum(axis=1, keepdims=True), LEAST),
+        counts.sum(axis=0, keepdims=True) / counts.sum(),
+    )
+    met = (counts > 0).sum(axis=1, keepdims=True)
+    return (np.maximum(counts - discount, 0.0) / np.maximum(q, LEAST) + discount * met) / p
 
 
 @dataclass(frozen=True)
