@@ -14,13 +14,16 @@ def add(commands: Any) -> None:
     study = commands.add_parser(
         "study",
         help="one of the papers' experiments: paper against ours",
-        usage="nearfar study [NAME] [--out DIR] [--seed N] [--json] [key=value ...] | --papers",
+        usage="nearfar study [NAME] [--long] [--out DIR] [--seed N] [--json] [key=value ...] | --papers",
         description="Runs one of the papers' experiments, draws its figure and prints the paper's figures beside ours. "
         "Without NAME, lists the studies and their options.",
     )
     study.add_argument("words", nargs="*", metavar="NAME key=value", help="see nearfar study")
     study.add_argument(
         "--out", type=Path, help="folder for result.json and figures (default: runs/study-NAME)"
+    )
+    study.add_argument(
+        "--long", action="store_true", help="the study of hours of that name: family --long is family-long"
     )
     study.add_argument("--seed", type=int, help="the same as seed=N")
     study.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
@@ -41,6 +44,7 @@ def run(given: argparse.Namespace) -> int:
         print(json.dumps(catalogue()) if given.json else _listed(catalogue()))
         return DONE
     name, *words = given.words
+    name += "-long" if given.long else ""
     study = named(name)
     words += [] if given.seed is None else [f"seed={given.seed}"]
     record = run_study(study, given.out or Path("runs") / f"study-{name}", words)

@@ -31,17 +31,17 @@ SOURCES = {
 MEASURES = {"knn": "kNN top-1 in percent", "linear": "linear top-1 in percent"}
 
 
-def policies(epochs: int) -> dict[str, Any]:
-    """The lower edge by policy; None is instance discrimination without a ring."""
+def policies(epochs: int, last: float = LAST) -> dict[str, Any]:
+    """The lower edge by policy, up to `last`; None is instance discrimination without a ring."""
     half = f"{epochs / 2:g}"
     return {
         "no ring": None,
-        "no annealing": LAST,
-        "linear": f"linear(0,{LAST},{half})",
-        "step": f"stairs(0,{LAST},3,{half})",
+        "no annealing": last,
+        "linear": f"linear(0,{last:g},{half})",
+        "step": f"stairs(0,{last:g},3,{half})",
         # a probe comes once an epoch: half of them, if good, must be enough to arrive
-        "on score": f"on_score(0,{LAST},{max(1, epochs // 2)})",
-        "on loss": f"on_loss(0,{LAST},100)",
+        "on score": f"on_score(0,{last:g},{max(1, epochs // 2)})",
+        "on loss": f"on_loss(0,{last:g},100)",
     }
 
 

@@ -11,6 +11,7 @@ there after an interruption. `bench.arms` does so for many, in several processes
 
 import hashlib
 import json
+import math
 import multiprocessing
 import sys
 import time
@@ -19,7 +20,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wai
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from nearfar.atomic import write_whole
 from nearfar.signals import end_with_parent
@@ -125,33 +126,59 @@ class Bench:
         More than one job means processes of their own, which a small network uses far better than threads; they are
         spawned, so `compute` must be something pickle can name, and each writes the arms it finishes itself.
         """
+        return cast(list[Value], self.arms_until(math.inf, settings, compute, jobs))
+
+    def arms_until(
+        self,
+        moment: float,
+        settings: Sequence[Mapping[str, Any]],
+        compute: Callable[[Mapping[str, Any]], Value],
+        jobs: int = 1,
+    ) -> list[Value | None]:
+        """`arms` of which none is begun after a moment of `time.monotonic`: None for each that was not computed, now or earlier."""
         missing = [s for s in settings if self._finished(s) is None]
         if jobs > 1 and len(missing) > 1:
-            self._in_processes(missing, compute, min(jobs, len(missing)))
-        values, fresh = [], Bench(self.folder, self.study)
+            self._in_processes(missing, compute, min(jobs, len(missing)), moment)
+        values: list[Value | None] = []
+        fresh, started = Bench(self.folder, self.study), time.monotonic()
         for s in settings:
+            if time.monotonic() >= moment and self._finished(s) is None:
+                values.append(None)
+                continue
             # what has just been computed is no earlier work
             values.append((fresh if s in missing else self).arm(s, partial(compute, s)))
             if s in missing and jobs == 1:
-                self.say(f"{missing.index(s) + 1} of {len(missing)} arms")
+                self._progress(missing.index(s) + 1, len(missing), started)
         return values
 
+    def _progress(self, done: int, of: int, started: float) -> None:
+        minutes = (time.monotonic() - started) / 60
+        left = f", about {minutes / done * (of - done):.0f} to go" if 0 < done < of else ""
+        self.say(f"{done} of {of} arms, {minutes:.0f} min{left}")
+
     def _in_processes(
-        self, missing: Sequence[Mapping[str, Any]], compute: Callable[[Mapping[str, Any]], Any], jobs: int
+        self,
+        missing: Sequence[Mapping[str, Any]],
+        compute: Callable[[Mapping[str, Any]], Any],
+        jobs: int,
+        moment: float,
     ) -> None:
         context = multiprocessing.get_context("spawn")  # torch's threads do not survive a fork
         pool = ProcessPoolExecutor(jobs, context, initializer=end_with_parent)
         bench = Bench(self.folder, self.study)
         waiting, running = list(missing), set[Future[Any]]()
+        started = time.monotonic()
         try:
             while waiting or running:
                 # handed over one by one: what lies in a pool's own queue would still be begun after a failure
-                while waiting and len(running) < jobs:
+                while waiting and len(running) < jobs and time.monotonic() < moment:
                     running.add(pool.submit(bench.arm, waiting[0], partial(compute, waiting.pop(0))))
+                if not running:
+                    break
                 finished, running = wait(running, return_when=FIRST_COMPLETED)
                 for arm in finished:
                     arm.result()
-                self.say(f"{len(missing) - len(waiting) - len(running)} of {len(missing)} arms")
+                self._progress(len(missing) - len(waiting) - len(running), len(missing), started)
         finally:
             pool.shutdown()
 
