@@ -31,7 +31,7 @@ from nearfar.studies.compared import Claim, Comparison, draw, verdict
 from nearfar.studies.frame import Bench, Finding, Result, Row, Study
 from nearfar.studies.images import CIFAR, Arm, Figures, Setup, percent
 from nearfar.studies.pooling import before_pooling
-from nearfar.studies.ring import BASES, EVERYONE, RINGS, between, rising
+from nearfar.studies.ring import BASES, RINGS, between, plain, rising
 
 DEPTHS, UPPERS = (0.5, 0.75, 0.9), (0.95, 0.99, 1.0)
 FIRST_UPPER = 0.99
@@ -61,7 +61,7 @@ class LongSetup(Setup):
 def of_rings(setup: Setup, edges: Edges, sample: int) -> Comparison:
     arms = {}
     for recipe, (depth, upper) in edges.items():
-        arms[BASES[recipe]] = between(recipe, *EVERYONE, sample, POOL)
+        arms[BASES[recipe]] = plain(recipe, sample)
         arms[RINGS[recipe]] = between(recipe, rising(depth, setup.epochs), upper, sample, POOL)
     claims = tuple(Claim(RINGS[recipe], BASES[recipe]) for recipe in edges)
     return Comparison("Rings", arms, rings.PAPER, rings.SOURCE, claims)
@@ -80,9 +80,7 @@ def of_curricula(setup: Setup, edges: Edges, sample: int) -> Comparison:
 def of_annealing(setup: Setup, edges: Edges, sample: int) -> Comparison:
     depth, upper = edges["instdisc"]
     arms = {
-        name: between("instdisc", *EVERYONE, sample, POOL)
-        if edge is None
-        else between("instdisc", edge, upper, sample, POOL)
+        name: plain("instdisc", sample) if edge is None else between("instdisc", edge, upper, sample, POOL)
         for name, edge in annealing.policies(setup.epochs, depth).items()
     }
     claims = tuple(

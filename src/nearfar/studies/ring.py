@@ -1,7 +1,6 @@
 """Ring as published, and without its parts (Wu et al. 2021, Table 1 and 2): selection, then a sample of k, the edge rising in a third of the run.
 
-Every base draws its k negatives from all candidates, its ring from a ring of them, so that a pair differs in the edges and in nothing else; a batch,
-which has few, is not drawn from. `depth` is the outer edge that is reached (the paper's 0.9), `upper` the inner one (not told there), `sample` the
+Every base draws its k negatives from all candidates, its ring from a ring of them; a batch, which has few, is not drawn from. `depth` is the outer edge that is reached (the paper's 0.9), `upper` the inner one (not told there), `sample` the
 number of negatives drawn for each anchor.
 
 Command: nearfar study ring data=cifar10:ROOT     Cost: about 25 minutes of one core; nearfar study family --long are hours.
@@ -15,7 +14,6 @@ from nearfar.studies.compared import Claim, Comparison, compare, draw
 from nearfar.studies.frame import Bench, Result, Study
 from nearfar.studies.images import Setup
 
-EVERYONE = (0.0, 1.0)
 BASES = {"instdisc": "IR", "moco": "MoCo", "cmc": "CMC", "simclr": "SimCLR"}
 RINGS = {"instdisc": "IRing", "moco": "MoCoRing", "cmc": "CMCRing", "simclr": "SimCLR ring"}
 PAPER = {
@@ -28,6 +26,14 @@ SOURCE = (
 )
 
 Entry = tuple[str, Mapping[str, Any]]
+
+
+def plain(recipe: str, sample: int) -> Entry:
+    """A recipe whose negatives are drawn from all candidates: of a bank once for the batch, which costs least and is as uniform."""
+    source = RECIPES[recipe].negatives["name"]
+    if source == "bank":
+        return recipe, {"negatives__sample": sample}
+    return between(recipe, 0.0, 1.0, sample) if source != "in-batch" else (recipe, {})
 
 
 def between(recipe: str, lower: float | str, upper: float, sample: int, pool: int | None = None) -> Entry:
@@ -49,7 +55,7 @@ def comparison(setup: Setup, depth: float, upper: float, sample: int) -> Compari
     edge = rising(depth, setup.epochs)
     arms = {}
     for recipe, name in BASES.items():
-        arms[name] = between(recipe, *EVERYONE, sample)
+        arms[name] = plain(recipe, sample)
         arms[RINGS[recipe]] = between(recipe, edge, upper, sample)
     arms["IRing (No Anneal)"] = between("instdisc", depth, upper, sample)
     arms["IRing(w_u=100)"] = between("instdisc", edge, 1.0, sample)
