@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from nearfar.errors import UserError
 from nearfar.evaluate import evaluate_run
@@ -35,7 +35,6 @@ from nearfar.studies.ring import BASES, RINGS, between, plain, rising
 
 DEPTHS, UPPERS = (0.5, 0.75, 0.9), (0.95, 0.99, 1.0)
 FIRST_UPPER = 0.99
-POOL = 4096  # rows of a memory bank whose ranks make the edges of a step: as many as the queue has keys
 TEMPERATURES = (0.05, 0.1, 0.2, 0.5)
 MEASURES = {
     "linear": "linear top-1, pooled",
@@ -58,16 +57,23 @@ class LongSetup(Setup):
     backbone: str = "resnet8-w8"
 
 
-def of_rings(setup: Setup, edges: Edges, sample: int) -> Comparison:
+class Drawn(NamedTuple):
+    """How many negatives an anchor gets, and how many rows of a memory bank make the edges of a step."""
+
+    sample: int
+    pool: int
+
+
+def of_rings(setup: Setup, edges: Edges, drawn: Drawn) -> Comparison:
     arms = {}
     for recipe, (depth, upper) in edges.items():
-        arms[BASES[recipe]] = plain(recipe, sample)
-        arms[RINGS[recipe]] = between(recipe, rising(depth, setup.epochs), upper, sample, POOL)
+        arms[BASES[recipe]] = plain(recipe, drawn.sample)
+        arms[RINGS[recipe]] = between(recipe, rising(depth, setup.epochs), upper, *drawn)
     claims = tuple(Claim(RINGS[recipe], BASES[recipe]) for recipe in edges)
     return Comparison("Rings", arms, rings.PAPER, rings.SOURCE, claims)
 
 
-def of_curricula(setup: Setup, edges: Edges, sample: int) -> Comparison:
+def of_curricula(setup: Setup, edges: Edges, drawn: Drawn) -> Comparison:
     arms = {
         name: ("moco", {key.replace(".", "__"): value for key, value in changes.items()})
         for name, changes in curricula.CURRICULA.items()
@@ -77,10 +83,10 @@ def of_curricula(setup: Setup, edges: Edges, sample: int) -> Comparison:
     return Comparison("Curricula", arms, paper, f"{curricula.SOURCE}, 200 epochs", claims)
 
 
-def of_annealing(setup: Setup, edges: Edges, sample: int) -> Comparison:
+def of_annealing(setup: Setup, edges: Edges, drawn: Drawn) -> Comparison:
     depth, upper = edges["instdisc"]
     arms = {
-        name: plain("instdisc", sample) if edge is None else between("instdisc", edge, upper, sample, POOL)
+        name: plain("instdisc", drawn.sample) if edge is None else between("instdisc", edge, upper, *drawn)
         for name, edge in annealing.policies(setup.epochs, depth).items()
     }
     claims = tuple(
@@ -89,17 +95,17 @@ def of_annealing(setup: Setup, edges: Edges, sample: int) -> Comparison:
     return Comparison("Annealing", arms, annealing.PAPER["linear"], annealing.SOURCES["linear"], claims)
 
 
-def of_temperature(setup: Setup, edges: Edges, sample: int) -> Comparison:
+def of_temperature(setup: Setup, edges: Edges, drawn: Drawn) -> Comparison:
     arms = {f"SimCLR, T={t:g}": ("simclr", {"temperature": t}) for t in TEMPERATURES}
     colder = zip(list(arms), list(arms)[1:], strict=False)
     return Comparison("Temperature", arms, {}, "", tuple(Claim(*pair) for pair in colder))
 
 
-def of_negatives(setup: Setup, edges: Edges, sample: int) -> Comparison:
-    return negatives.comparison(setup, *edges["instdisc"], POOL)
+def of_negatives(setup: Setup, edges: Edges, drawn: Drawn) -> Comparison:
+    return negatives.comparison(setup, *edges["instdisc"], drawn.pool)
 
 
-QUESTIONS: dict[str, Callable[[Setup, Edges, int], Comparison]] = {
+QUESTIONS: dict[str, Callable[[Setup, Edges, Drawn], Comparison]] = {
     "ring": of_rings,
     "curricula": of_curricula,
     "annealing": of_annealing,
@@ -114,6 +120,7 @@ def run(
     questions: str = "all",
     recipes: str = ",".join(BASES),
     sample: int = 256,
+    pool: int = 4_096,
     sweep_images: int = 5_000,
     sweep_epochs: int = 12,
     transfer: str = "digits,glyphs:train+glyphs:test",
@@ -121,13 +128,13 @@ def run(
 ) -> Result:
     asked = named(questions, QUESTIONS, "questions")
     bases = named(recipes, BASES, "methods with rings")
-    moment = time.monotonic() + 3600 * hours
-    swept, edges = chosen_edges(bench, setup, bases, sample, sweep_images, sweep_epochs, moment)
+    drawn, moment = Drawn(sample, pool), time.monotonic() + 3600 * hours
+    swept, edges = chosen_edges(bench, setup, bases, drawn, sweep_images, sweep_epochs, moment)
     if edges is None:
         return Result((swept,), ("the edges are not chosen yet; the same command goes on from here.",))
     if "instdisc" not in edges and {"annealing", "negatives"} & {*asked}:
         raise UserError(f"recipes was {recipes}; annealing and negatives ask about the ring of instdisc")
-    compared = [QUESTIONS[name](setup, edges, sample) for name in asked]
+    compared = [QUESTIONS[name](setup, edges, drawn) for name in asked]
     targets = [word for word in transfer.split(",") if word]
     found = cells(bench, setup, compared, targets, moment)
     measures = {**MEASURES, **{target: f"linear top-1, {_short(target)}" for target in targets}}
@@ -147,15 +154,15 @@ def named(words: str, known: Mapping[str, Any], what: str) -> list[str]:
 
 
 def chosen_edges(
-    bench: Bench, setup: Setup, bases: Sequence[str], sample: int, images: int, epochs: int, moment: float
+    bench: Bench, setup: Setup, bases: Sequence[str], drawn: Drawn, images: int, epochs: int, moment: float
 ) -> tuple[Finding, Edges | None]:
     """The edges of every ring that validation images like best, with the table of the sweep; no edges if it is not finished."""
     short = replace(setup, on="validation", images=images, epochs=epochs, seeds=1)
     depths = {recipe: [(depth, FIRST_UPPER) for depth in DEPTHS] for recipe in bases}
-    found = _swept(bench, short, depths, sample, moment)
+    found = _swept(bench, short, depths, drawn, moment)
     deepest = {recipe: _best(found, recipe, pairs)[0] for recipe, pairs in depths.items()}
     uppers = {recipe: [(deepest[recipe], upper) for upper in UPPERS] for recipe in bases}
-    found |= _swept(bench, short, uppers, sample, moment)
+    found |= _swept(bench, short, uppers, drawn, moment)
     rows = [
         Row(f"{RINGS[recipe]}, {depth:g} to {upper:g}", None, None if value is None else 100 * value)
         for (recipe, depth, upper), value in found.items()
@@ -173,13 +180,13 @@ def _swept(
     bench: Bench,
     setup: Setup,
     tried: Mapping[str, Sequence[tuple[float, float]]],
-    sample: int,
+    drawn: Drawn,
     moment: float,
 ) -> Swept:
     keys = [(recipe, *pair) for recipe, pairs in tried.items() for pair in pairs]
     arms = []
     for recipe, depth, upper in keys:
-        name, changes = between(recipe, rising(depth, setup.epochs), upper, sample, POOL)
+        name, changes = between(recipe, rising(depth, setup.epochs), upper, *drawn)
         arms.append(setup.recipe(name, setup.seed, **changes))
     found = bench.arms_until(moment, arms, setup.figures(bench), setup.jobs)
     return {key: None if one is None else one["linear"] for key, one in zip(keys, found, strict=True)}
