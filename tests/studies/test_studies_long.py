@@ -24,7 +24,7 @@ from nearfar.studies.family_long import (
 )
 from nearfar.studies.frame import Bench
 
-DATA = ["data=digits", "on=validation", "images=80", "epochs=1", "size=8", "batch=40", "seeds=2", "jobs=1"]
+DATA = ["data=digits", "on=validation", "images=80", "epochs=1", "size=8", "batch=40", "seeds=1", "jobs=1"]
 TOY = [*DATA, "questions=ring", "recipes=simclr", "sweep_images=80", "sweep_epochs=1", "transfer="]
 SETUP = LongSetup(data="digits", on="validation", images=80, epochs=6, size=8, batch=40)
 EDGES = dict.fromkeys(("instdisc", "moco", "cmc", "simclr"), (0.5, 0.95))
@@ -120,8 +120,7 @@ def test_the_long_study_goes_on_from_what_is_there(tmp_path: Path) -> None:
     whole = run_study(STUDY, tmp_path, TOY).result
     again = run_study(STUDY, tmp_path, [*TOY, "hours=0"]).result
     assert again.as_json() == whole.as_json()
-    assert "5 of 6" not in whole.remarks[-1]
-    assert whole.remarks[-1].startswith("6 of 6 cells are done")
+    assert whole.remarks[-1].startswith("3 of 3 cells are done")
     swept = whole.findings[0]
     assert len(swept.rows) == 5  # three depths, and two more inner edges at the best of them
     assert any("before pooling" in finding.name for finding in whole.findings)

@@ -15,7 +15,7 @@ Table 1 | Ring on IR, CMC, MoCo | nearfar study family | not found here | CIFAR-
 Table 2 | without annealing, without the inner edge | nearfar study ring | not run | annealing alone: `nearfar study annealing`, where policies cannot be told apart
 Table 3 | transfer from CIFAR-10 | nearfar evaluate RUN --train A --data B | not feasible here | the target sets are not here; CIFAR-10 to Imagenette and digits is in docs/evaluation.md
 Table 4 | ImageNet representations, detection | nearfar detect RUN --train A --data B | not feasible here | no ImageNet, no GPU; the command is run on 128 pictures of COCO (docs/detection.md)
-Table 5 | how loose CNCE is | nearfar study cnce-toy | reproduced | the value falls as the percentile rises
+Table 5 | how loose CNCE is | nearfar study cnce-toy | in small | the value falls as the percentile rises; its positive values come out only if encoders are trained on by CNCE, and the one at w = 10 does not (docs/information.md)
 Table 6 | Cave and +C_i | nearfar study family | not found here | worse than the base here, or equal
 Fig. 1 | ball and ring around an instance | nearfar report RUN | no claim | the report shows which negatives count, on the run's own pictures
 Fig. 2 | thresholds and annealing policies | nearfar study annealing | in small | (b, c) policies end alike, as told; (a) `nearfar study thresholds`
