@@ -1,6 +1,7 @@
 """The study of hours: order of its cells, edges by validation alone, and a table that says what is missing."""
 
 import math
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -74,6 +75,17 @@ def test_no_arm_is_begun_after_the_moment(tmp_path: Path) -> None:
     assert bench.arms_until(math.inf, settings[:2], double) == [0, 2]
     assert bench.arms_until(-math.inf, settings, double) == [0, 2, None]
     assert bench.arms_until(-math.inf, settings, double, jobs=2) == [0, 2, None]
+
+
+def test_of_two_arms_that_are_the_same_one_is_computed(tmp_path: Path) -> None:
+    computed: list[int] = []
+
+    def double(arm: Mapping[str, Any]) -> int:
+        computed.append(arm["seed"])
+        return 2 * arm["seed"]
+
+    assert Bench(tmp_path, "toy").arms([{"seed": 3}, {"seed": 4}, {"seed": 3}], double) == [6, 8, 6]
+    assert computed == [3, 4]
 
 
 def test_the_best_edges_are_those_validation_likes_and_of_equals_the_wider() -> None:

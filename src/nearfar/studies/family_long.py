@@ -41,6 +41,7 @@ MEASURES = {
     "map": "linear top-1, before pooling",
     "knn": "kNN top-1",
 }
+BEFORE_POOLING = ("Rings", "Annealing")  # questions of Wu et al. 2021, whose probe reads the map
 
 Edges = Mapping[str, tuple[float, float]]  # (depth, upper) by recipe
 Cells = Mapping[str, Sequence[Figures | None]]  # by arm, one for each seed
@@ -235,11 +236,12 @@ def before_pooling_and_elsewhere(run: Run, asked: Images, targets: Sequence[str]
 
 
 def table(found: Cells, comparison: Comparison, measure: str, title: str) -> Finding:
-    rows = []
+    rows: list[Row] = []
+    told = "map" if comparison.title in BEFORE_POOLING else "linear"  # the paper's own probe
     for name in ("untrained", *comparison.arms):
         done = [one for one in found[name] if one is not None and measure in one]
         seeds = f" ({len(done)} of {len(found[name])} seeds)" if name in comparison.arms else ""
-        paper = comparison.paper.get(name) if measure == "map" else None  # as the papers' linear probes are
+        paper = comparison.paper.get(name) if measure == told else None
         rows.append(Row(f"{name}{seeds}", paper, *(percent(done, measure) if done else (None, None))))
     source = comparison.source if any(row.paper is not None for row in rows) else ""
     return Finding(f"{comparison.title}: {title} in percent", tuple(rows), source=source)

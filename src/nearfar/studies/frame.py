@@ -136,7 +136,8 @@ class Bench:
         jobs: int = 1,
     ) -> list[Value | None]:
         """`arms` of which none is begun after a moment of `time.monotonic`: None for each that was not computed, now or earlier."""
-        missing = [s for s in settings if self._finished(s) is None]
+        # of two that are the same, one is computed
+        missing = list({arm_name(s): s for s in settings if self._finished(s) is None}.values())
         if jobs > 1 and len(missing) > 1:
             self._in_processes(missing, compute, min(jobs, len(missing)), moment)
         values: list[Value | None] = []
