@@ -100,7 +100,9 @@ def test_the_best_edges_are_those_validation_likes_and_of_equals_the_wider() -> 
 
 
 def test_what_is_missing_is_told_and_nothing_is_made_up() -> None:
-    comparison = Comparison("Rings", {"a": ("moco", {}), "b": ("moco", {})}, {"a": 83.1}, "a paper", ())
+    comparison = Comparison(
+        "Rings", {"a": ("moco", {}), "b": ("moco", {})}, {"a": 83.1}, "a paper", (), ("map",)
+    )
     found: dict[str, list[dict[str, Any] | None]] = {
         "untrained": [{"linear": 0.3, "knn": 0.2, "seconds": 0.0}] * 2,
         "a": [figures(0.5), figures(0.6)],

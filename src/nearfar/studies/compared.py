@@ -27,13 +27,14 @@ class Claim:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Arms as (recipe, changes), what the paper says of each, where, and what it claims."""
+    """Arms as (recipe, changes), what the paper says of each, where, and what it claims; `told` are the probes its figures are of."""
 
     title: str
     arms: Mapping[str, tuple[str, Mapping[str, Any]]]
     paper: Mapping[str, Cell]
     source: str
     claims: Sequence[Claim]
+    told: tuple[str, ...] = tuple(MEASURES)
 
 
 def verdict(differences: Sequence[float], of: str = "seeds") -> str:
@@ -68,10 +69,10 @@ def results_of(found: Mapping[str, Sequence[Figures]], comparison: Comparison) -
 
 
 def _finding(found: Mapping[str, Sequence[Figures]], comparison: Comparison, measure: str) -> Finding:
-    rows = [Row(name, comparison.paper.get(name), *percent(found[name], measure)) for name in found]
-    return Finding(
-        f"{comparison.title}, {MEASURES[measure]} in percent", tuple(rows), source=comparison.source
-    )
+    paper = comparison.paper if measure in comparison.told else {}
+    rows = [Row(name, paper.get(name), *percent(found[name], measure)) for name in found]
+    source = comparison.source if paper else ""
+    return Finding(f"{comparison.title}, {MEASURES[measure]} in percent", tuple(rows), source=source)
 
 
 def _verdicts(found: Mapping[str, Sequence[Figures]], comparison: Comparison) -> list[str]:

@@ -41,7 +41,7 @@ MEASURES = {
     "map": "linear top-1, before pooling",
     "knn": "kNN top-1",
 }
-BEFORE_POOLING = ("Rings", "Annealing")  # questions of Wu et al. 2021, whose probe reads the map
+MAP, POOLED = ("map",), ("linear",)  # what the papers' own probes read: Wu et al. 2021 the map
 
 Edges = Mapping[str, tuple[float, float]]  # (depth, upper) by recipe
 Cells = Mapping[str, Sequence[Figures | None]]  # by arm, one for each seed
@@ -71,7 +71,7 @@ def of_rings(setup: Setup, edges: Edges, drawn: Drawn) -> Comparison:
         arms[BASES[recipe]] = plain(recipe, drawn.sample)
         arms[RINGS[recipe]] = between(recipe, rising(depth, setup.epochs), upper, *drawn)
     claims = tuple(Claim(RINGS[recipe], BASES[recipe]) for recipe in edges)
-    return Comparison("Rings", arms, rings.PAPER, rings.SOURCE, claims)
+    return Comparison("Rings", arms, rings.PAPER, rings.SOURCE, claims, MAP)
 
 
 def of_curricula(setup: Setup, edges: Edges, drawn: Drawn) -> Comparison:
@@ -81,7 +81,7 @@ def of_curricula(setup: Setup, edges: Edges, drawn: Drawn) -> Comparison:
     }
     paper = {name: figures[0] for name, figures in curricula.PAPER.items()}
     claims = tuple(Claim(name, curricula.BASE) for name in arms if name != curricula.BASE)
-    return Comparison("Curricula", arms, paper, f"{curricula.SOURCE}, 200 epochs", claims)
+    return Comparison("Curricula", arms, paper, f"{curricula.SOURCE}, 200 epochs", claims, POOLED)
 
 
 def of_annealing(setup: Setup, edges: Edges, drawn: Drawn) -> Comparison:
@@ -93,7 +93,7 @@ def of_annealing(setup: Setup, edges: Edges, drawn: Drawn) -> Comparison:
     claims = tuple(
         Claim("linear", name) for name in ("no ring", "no annealing", "step", "on score", "on loss")
     )
-    return Comparison("Annealing", arms, annealing.PAPER["linear"], annealing.SOURCES["linear"], claims)
+    return Comparison("Annealing", arms, annealing.PAPER["linear"], annealing.SOURCES["linear"], claims, MAP)
 
 
 def of_temperature(setup: Setup, edges: Edges, drawn: Drawn) -> Comparison:
@@ -237,13 +237,14 @@ def before_pooling_and_elsewhere(run: Run, asked: Images, targets: Sequence[str]
 
 def table(found: Cells, comparison: Comparison, measure: str, title: str) -> Finding:
     rows: list[Row] = []
-    told = "map" if comparison.title in BEFORE_POOLING else "linear"  # the paper's own probe
+    paper = comparison.paper if measure in comparison.told else {}
     for name in ("untrained", *comparison.arms):
         done = [one for one in found[name] if one is not None and measure in one]
         seeds = f" ({len(done)} of {len(found[name])} seeds)" if name in comparison.arms else ""
-        paper = comparison.paper.get(name) if measure == told else None
-        rows.append(Row(f"{name}{seeds}", paper, *(percent(done, measure) if done else (None, None))))
-    source = comparison.source if any(row.paper is not None for row in rows) else ""
+        rows.append(
+            Row(f"{name}{seeds}", paper.get(name), *(percent(done, measure) if done else (None, None)))
+        )
+    source = comparison.source if paper else ""
     return Finding(f"{comparison.title}: {title} in percent", tuple(rows), source=source)
 
 

@@ -66,6 +66,7 @@ def comparison(setup: Setup, depth: float, upper: float, sample: int) -> Compari
         PAPER,
         SOURCE,
         (*(Claim(RINGS[recipe], name) for recipe, name in BASES.items()), *lesions),
+        told=("linear",),
     )
 
 
