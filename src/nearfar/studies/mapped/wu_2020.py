@@ -31,5 +31,5 @@ Def. 5.3 | annulus | nearfar pretrain instdisc-annulus DATA --out RUN | tested |
 Ex. 1-2 | thresholds on similarity | pytest tests/selections/test_selections_ring.py | corrected | a ball accepts what is above a threshold, an annulus what is between two; printed the other way
 Ex. 3-4 | proposals that can be scored | - | no claim | -
 Fig. 1 | two spirals under noise | nearfar study spirals | reproduced | near chance without noise, 0.70 at noise 0.4 over 16 seeds
-Fig. 2 | IR, BALL, ANN, LA; lesions of views; the bank's momentum | nearfar study views | refuted here | (b) flip alone helps by 6 to 15 points on CIFAR-10, "does not improve" on ImageNet; (a) `nearfar study vince` not run at length; (c) `nearfar study bank-momentum` in small
+Fig. 2 | IR, BALL, ANN, LA; lesions of views; the bank's momentum | nearfar study views | refuted here | (b) flip alone helps by 6 to 15 points on CIFAR-10, "does not improve" on ImageNet; (a) `nearfar study vince`: nothing can be told apart with two seeds, and LA is lowest; (c) `nearfar study bank-momentum` in small
 """
