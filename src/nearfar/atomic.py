@@ -4,17 +4,23 @@ A reader, a kill or a full disk finds the old file or the new one, never a part.
 folders, by these functions.)
 """
 
+import errno
 import os
 import secrets
 import shutil
-from collections.abc import Iterator
+import stat
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+from nearfar.errors import UserError
 
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """A name beside `path` to write to; what is there when the block ends takes `path`'s place, durably."""
+    """A name beside `path` to write to; what is there when the block ends takes `path`'s place, durably. The place of a device, a pipe or a folder is not taken."""
+    if os.path.lexists(path) and not stat.S_ISREG(mode := os.lstat(path).st_mode) and not stat.S_ISLNK(mode):
+        raise OSError(errno.EINVAL, "there is something else than a file", os.fspath(path))
     fresh = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}.writing")
     try:
         yield fresh
@@ -25,6 +31,22 @@ def replacing(path: Path) -> Iterator[Path]:
         fresh.unlink(missing_ok=True)
         raise
     sync_folder(path.parent)
+
+
+def check_output(
+    option: str, path: Path, inputs: Iterable[str | os.PathLike[str]], begins: bytes = b""
+) -> None:
+    """Stops what would be written over one of the inputs, or over a file that does not begin as what is written does."""
+    for given in map(Path, inputs):
+        if path.exists() and given.exists() and path.samefile(given):
+            raise UserError(f"{option} was {path}, which is read from here; name another file")
+    if begins and path.is_file():
+        with path.open("rb") as file:
+            start = file.read(len(begins))
+        if start and start.lower() != begins:
+            raise UserError(
+                f"{option} was {path}, a file of another kind, which would be lost; name another file"
+            )
 
 
 def write_whole(path: Path, content: bytes | str) -> None:

@@ -21,6 +21,7 @@ def add(commands: Any) -> None:
 
 
 def run(given: argparse.Namespace) -> int:
+    from nearfar.atomic import check_output
     from nearfar.data import Columns, locate
     from nearfar.ranks import join
     from nearfar.run.embed import write_embedding
@@ -30,6 +31,7 @@ def run(given: argparse.Namespace) -> int:
         raise UserError(
             f"--out was {given.out}; embed writes a Parquet file, so name one that ends in .parquet"
         )
+    check_output("--out", given.out, [given.data], b"par1")
     ranks = join()
     columns = Columns(given.image_column, given.label_column)
     data = locate(given.data, columns=columns) if columns else given.data

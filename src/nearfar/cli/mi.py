@@ -6,6 +6,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from nearfar.atomic import check_output
 from nearfar.cli.codes import DONE
 from nearfar.errors import UserError
 
@@ -95,6 +96,10 @@ def _refuse_without_effect(given: argparse.Namespace, question: str) -> None:
 
 
 def run(given: argparse.Namespace) -> int:
+    read = [side.partition(":")[0] for side in (given.x, given.y, given.given) if side]
+    for option in ("rows", "plot"):
+        if (target := getattr(given, option)) is not None:
+            check_output(f"--{option}", target, read)
     if given.plot is not None and given.plot.suffix not in (".svg", ".png", ".pdf"):
         raise UserError(f"--plot was {given.plot}; it must end in .svg, .png or .pdf")
     question = next((name for name in QUESTIONS if getattr(given, name) not in (None, False)), None)

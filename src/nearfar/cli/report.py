@@ -22,10 +22,14 @@ def add(commands: Any) -> None:
 
 
 def run(given: argparse.Namespace) -> int:
+    from nearfar.atomic import check_output
     from nearfar.report import write_report
     from nearfar.run.trained import Run
 
     runs = [Run.open(path) for path in given.runs]
     options = {} if given.points is None else {"points": given.points}
-    print(write_report(runs, given.out or given.runs[0] / "report.html", **options))
+    page = given.out or given.runs[0] / "report.html"
+    if given.out is not None:
+        check_output("--out", page, (), b"<!doctype html")
+    print(write_report(runs, page, **options))
     return DONE

@@ -45,6 +45,8 @@ class Options:
         for name in ("draws", "ways", "episodes", "queries", "epochs", "batch_size"):
             if getattr(self, name) < 1:
                 raise UserError(f"{name} was {getattr(self, name)}; it must be at least 1")
+        if self.ways < 2:
+            raise UserError(f"ways was {self.ways}; episodes are of at least 2 classes")
         if self.seed < 0:
             raise UserError(f"seed was {self.seed}; expected a whole number from 0")
         if not self.labels or not all(_share_or_number(asked) for asked in self.labels):

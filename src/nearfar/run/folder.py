@@ -25,7 +25,7 @@ from nearfar.modalities import DataSet
 from nearfar.parts import load_yaml
 from nearfar.recipes.choices import CHOICES
 from nearfar.resolve import check
-from nearfar.run.lock import locked
+from nearfar.run.lock import locked, open_lock
 from nearfar.settings import Settings
 from nearfar.untrusted import read_json, read_text
 
@@ -123,7 +123,7 @@ class RunFolder:
         """The folder, made if need be, with no other process training in it."""
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            lock = (self.path / ".lock").open("w")
+            lock = open_lock(self.path / ".lock")
         except OSError as problem:
             raise UserError(f"--out {self.path} cannot be written: {problem.strerror}") from None
         with lock:

@@ -22,7 +22,7 @@ from typing import Any
 
 from nearfar.atomic import write_whole
 from nearfar.errors import UserError
-from nearfar.run.lock import locked
+from nearfar.run.lock import locked, open_lock
 from nearfar.untrusted import read_json
 
 DONE, PRUNED, FAILED = "done", "pruned", "failed"
@@ -131,7 +131,7 @@ class Storage:
     @contextmanager
     def claim(self, name: str) -> Iterator[bool]:
         """Whether this process has the cell to itself, as long as it stays here or lives."""
-        with (self.path / "claims" / f"{name}.lock").open("a", encoding="utf-8") as lock:
+        with open_lock(self.path / "claims" / f"{name}.lock") as lock:
             yield locked(lock)
 
 

@@ -1,0 +1,84 @@
+"""What is written takes nobody's place: not an input's, a stranger's file's, a device's or a pipe's."""
+
+import os
+import stat
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from nearfar.atomic import check_output, write_whole
+from nearfar.cli import main
+from nearfar.errors import UserError
+from nearfar.run.folder import RunFolder
+from nearfar.run.lock import open_lock
+from nearfar.sweeps.cells import Storage
+
+
+def test_a_lock_that_is_a_link_is_not_followed_and_nothing_is_emptied(tmp_path: Path) -> None:
+    precious = tmp_path / "precious.txt"
+    precious.write_text("kept")
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / ".lock").symlink_to(precious)
+    with pytest.raises(UserError, match="cannot be written"), RunFolder(tmp_path / "run").claimed():
+        pass
+    assert precious.read_text() == "kept"
+
+
+def test_a_lock_that_is_a_pipe_is_refused_at_once(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / ".lock")
+    with pytest.raises(UserError, match=r"\.lock in it is not a regular file"), RunFolder(tmp_path).claimed():
+        pass
+
+
+def test_a_lock_is_had_by_one_at_a_time_and_keeps_what_its_file_held(tmp_path: Path) -> None:
+    (tmp_path / ".lock").write_text("held")
+    with RunFolder(tmp_path).claimed():
+        with pytest.raises(UserError, match="trained by another process"), RunFolder(tmp_path).claimed():
+            pass
+        assert (tmp_path / ".lock").read_text() == "held"
+    with open_lock(tmp_path / ".lock"), RunFolder(tmp_path).claimed():
+        pass
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir])
+def test_the_place_of_what_is_no_file_is_not_taken(tmp_path: Path, make: object) -> None:
+    target = tmp_path / "there"
+    make(target)  # type: ignore[operator]
+    kind = stat.S_IFMT(target.lstat().st_mode)
+    with pytest.raises(OSError, match="something else than a file"):
+        write_whole(target, "page")
+    assert stat.S_IFMT(target.lstat().st_mode) == kind
+    assert [path.name for path in tmp_path.iterdir()] == ["there"]
+
+
+def test_an_input_is_not_written_over(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    table = tmp_path / "xy.csv"
+    rows = np.random.default_rng(0).normal(size=(40, 2))
+    table.write_text("a,b\n" + "\n".join(f"{a},{b}" for a, b in rows) + "\n")
+    before = table.read_bytes()
+    assert main(["mi", f"{table}:a", f"{table}:b", "--rows", str(table)]) == 2
+    assert f"--rows was {table}, which is read from here; name another file" in capsys.readouterr().err
+    assert table.read_bytes() == before
+
+
+def test_a_file_of_another_kind_is_not_written_over(tmp_path: Path) -> None:
+    settings = tmp_path / "config.yaml"
+    settings.write_text("recipe: simclr\n")
+    with pytest.raises(UserError, match="a file of another kind, which would be lost"):
+        check_output("--out", settings, (), b"<!doctype html")
+    page = tmp_path / "report.html"
+    page.write_text("<!DOCTYPE html><p>old")
+    check_output("--out", page, (), b"<!doctype html")
+    check_output("--out", tmp_path / "new.html", [page], b"<!doctype html")
+
+
+def test_a_claim_of_a_cell_follows_no_link(tmp_path: Path) -> None:
+    precious = tmp_path / "precious.txt"
+    precious.write_text("kept")
+    storage = Storage(tmp_path)
+    (tmp_path / "claims").mkdir(exist_ok=True)
+    (tmp_path / "claims" / "one.lock").symlink_to(precious)
+    with pytest.raises(OSError), storage.claim("one"):
+        pass
+    assert precious.read_text() == "kept"
