@@ -74,6 +74,7 @@ CRITICAL: dict[str, Callable[[], Any]] = {
     "distance": lambda: nf.Distance(0.5),
     "bilinear": lambda: nf.Bilinear(dim=DIM).double(),
     "separable": lambda: nf.Separable(hidden=6, out=3, dim=DIM).double(),
+    "hybrid": lambda: nf.Hybrid(hidden=6, out=3, small=4, dim=DIM).double(),
     "joint": lambda: nf.Joint(hidden=6, dim=DIM).double(),
 }
 

@@ -10,7 +10,7 @@ from nearfar.data import Limits, Located, locate
 from nearfar.errors import UserError
 from nearfar.modalities import DataSet
 from nearfar.run.trained import Run, columns_in
-from nearfar.settings import read_words
+from nearfar.settings import Settings, read_words
 from nearfar.simclrv2.labels import Labels
 from nearfar.train.defaults import resolve_here
 from nearfar.train.distill import RECIPE as STUDENT
@@ -169,6 +169,7 @@ class Semi:
             **USUAL,
             **start,
             "backbone": student,
+            "batch_size": min(run.settings.batch_size, Settings.model_fields["batch_size"].default),
             "image_size": run.settings.image_size,
             "prior": SOFTNESS,
         }
