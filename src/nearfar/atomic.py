@@ -39,7 +39,7 @@ def check_output(
     """Stops what would be written over one of the inputs, or over a file that does not begin as what is written does."""
     for given in map(Path, inputs):
         if path.exists() and given.exists() and path.samefile(given):
-            raise UserError(f"{option} was {path}, which is read from here; name another file")
+            raise UserError(f"{option} was {path}, which is also an input; name another file")
     if begins and path.is_file():
         with path.open("rb") as file:
             start = file.read(len(begins))

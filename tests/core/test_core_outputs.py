@@ -58,7 +58,7 @@ def test_an_input_is_not_written_over(tmp_path: Path, capsys: pytest.CaptureFixt
     table.write_text("a,b\n" + "\n".join(f"{a},{b}" for a, b in rows) + "\n")
     before = table.read_bytes()
     assert main(["mi", f"{table}:a", f"{table}:b", "--rows", str(table)]) == 2
-    assert f"--rows was {table}, which is read from here; name another file" in capsys.readouterr().err
+    assert f"--rows was {table}, which is also an input; name another file" in capsys.readouterr().err
     assert table.read_bytes() == before
 
 

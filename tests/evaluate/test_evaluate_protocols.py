@@ -388,6 +388,26 @@ def test_fine_tuning_on_other_data_begins_with_their_statistics(run: nf.Run) -> 
     assert first.momentum == run.encoder().get_submodule(_name_of(encoder, first)).momentum
 
 
+def test_statistics_are_retaken_for_other_data_alone(run: nf.Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fine-tuning asks for it with --train of another set, not on the run's own, and not from scratch."""
+    asked: list[int] = []
+    monkeypatch.setattr("nearfar.evaluate.finetune.LEAST_STEPS", 2)
+    monkeypatch.setattr(
+        "nearfar.evaluate.finetune.retake_statistics", lambda _, __, train: asked.append(len(train.labels))
+    )
+    nf.evaluate(run, protocols=["finetune"], epochs=1, batch_size=64)
+    assert asked == []
+    nf.evaluate(
+        run,
+        train=colours(40, seed=3),
+        protocols=["finetune"],
+        epochs=1,
+        batch_size=32,
+        baselines=["untrained"],
+    )
+    assert asked == [32]
+
+
 def _name_of(encoder: nn.Module, part: nn.Module) -> str:
     return next(name for name, each in encoder.named_modules() if each is part)
 
