@@ -78,7 +78,8 @@ def alone() -> dict[str, Tensor]:
 
 def main() -> tuple[float, float]:
     with tempfile.TemporaryDirectory() as folder:
-        mp.start_processes(train, (folder,), nprocs=RANKS, start_method="spawn")
+        # from a fork server a process ends at once: DDP keeps gloo's threads, which must not meet an interpreter that is shutting down
+        mp.start_processes(train, (folder,), nprocs=RANKS, start_method="forkserver")
         first, second = (torch.load(Path(folder) / f"{rank}.pt", weights_only=True) for rank in range(RANKS))
     one = alone()
     apart = lambda other: max(float((first[name] - other[name]).abs().max()) for name in first)

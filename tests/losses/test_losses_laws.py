@@ -174,7 +174,7 @@ def one_rank(rank: int, folder: str) -> None:
 
 def test_two_ranks_equal_one(tmp_path: Path) -> None:
     """The average over ranks of value and gradient is that of one process with all rows."""
-    mp.start_processes(one_rank, (str(tmp_path),), nprocs=len(SIZES), start_method="spawn")
+    mp.start_processes(one_rank, (str(tmp_path),), nprocs=len(SIZES), start_method="forkserver")
     found = torch.load(tmp_path / "found.pt", weights_only=True)
     for name, make in {**PAIRED, **LABELLED}.items():
         expected = through_weights(make(), name, rows_of(0, sum(SIZES)))
