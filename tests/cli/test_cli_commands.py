@@ -212,6 +212,46 @@ def test_unknown_protocol_and_bad_out(run: Path, capsys: pytest.CaptureFixture[s
     assert "cannot be written" in capsys.readouterr().err
 
 
+def test_a_run_is_not_begun_in_what_another_keeps_for_itself(
+    run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    held = {path.name for path in (run / "ckpt").iterdir()}
+    assert main(["pretrain", "simclr", "digits", "--out", str(run / "ckpt" / "x"), "epochs=1"]) == 2
+    assert f"lies in what {run.resolve()} keeps for itself" in capsys.readouterr().err
+    assert held == {path.name for path in (run / "ckpt").iterdir()}
+    assert main(["semi", "simclr", "digits", "--labels", "4", "--out", str(run)]) == 2
+    assert "which is a run itself" in capsys.readouterr().err
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full")
+@pytest.mark.parametrize(
+    ("words", "streams", "unbuffered"),
+    [
+        ("--help", ">/dev/full", "1"),
+        ("recipes", ">/dev/full", ""),
+        ("recipes", ">/dev/full 2>/dev/full", ""),
+        ("recipes", ">&-", ""),
+        ("recipes", "2>&- >/dev/full", "1"),
+        ("recipes nosuch", "2>/dev/full", ""),
+    ],
+)
+def test_what_cannot_be_told_is_told_by_the_exit_code(words: str, streams: str, unbuffered: str) -> None:
+    """2 where the answer could not be written or the question was wrong; 0 where all was said, or nobody wants to hear it."""
+    done = subprocess.run(
+        f"exec {sys.executable} -m nearfar {words} {streams}",
+        shell=True,
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "PYTHONUNBUFFERED": unbuffered},
+    )
+    answer_lost = ">/dev/full" in streams.replace("2>/dev/full", "")
+    assert done.returncode == (2 if answer_lost or words == "recipes nosuch" else 0)
+    assert "Traceback" not in done.stderr
+    if streams == ">/dev/full" and words != "recipes nosuch":
+        assert "standard output, cannot be used: No space left on device" in done.stderr
+
+
 def test_bare_nearfar_shows_help(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([]) == 0
     assert "pretrain" in capsys.readouterr().out

@@ -138,6 +138,8 @@ def test_words_of_a_series_are_categories_at_every_lag() -> None:
     for wrong in ([], [0.5], "ab"):
         with pytest.raises(nf.UserError, match="it must be whole numbers"):
             nf.mi_over_lags(code, y, wrong)
+    with pytest.raises(nf.UserError, match="series of 800 steps allow -799 to 799"):
+        nf.mi_over_lags(code, y, range(10**12))
 
 
 @pytest.fixture

@@ -99,7 +99,11 @@ def test_figures_of_other_features_stand_beside_the_pooled_ones(run: nf.Run) -> 
         (["--shots", "1.5", "--protocol", "few-shot"], "expected whole numbers separated by commas"),
         (["--seed", "-1"], "seed was -1; expected a whole number from 0"),
         (["--epochs", "3"], "epochs was 3, which is read by finetune"),
-        (["--image-size", "0"], "image_size was 0; expected a whole number from 8"),
+        (["--image-size", "0"], "image_size was 0; expected a whole number from 8 to 4096"),
+        (["--image-size", "1000000"], "image_size was 1000000; expected a whole number from 8 to 4096"),
+        (["--ways", "1", "--protocol", "few-shot"], "ways was 1; episodes are of at least 2 classes"),
+        (["--label-column", "fine"], "label_column was given, but no data that have columns"),
+        (["--baselines", "pixels", "--no-baselines"], "not allowed with argument --baselines"),
         (["--features", "map", "--protocol", "classifier"], "a run's own classifier reads pooled features"),
     ],
 )

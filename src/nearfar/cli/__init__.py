@@ -11,8 +11,9 @@ import io
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from importlib import import_module
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TextIO
 
 from nearfar import __version__
 from nearfar.cli.codes import BAD_INPUT, DONE, RESUMABLE
@@ -53,9 +54,14 @@ class _Parser(argparse.ArgumentParser):
                 "/".join(action.option_strings) or str(action.metavar or action.dest), value, action.choices
             )
 
+    def _print_message(self, message: str, file: Any = None) -> None:
+        print(message, end="", file=file or sys.stderr, flush=True)  # argparse's own passes over what fails
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command and returns its exit code."""
+    # where the shell closed one (`>&-`) nothing is said, and no file we open takes its number
+    sys.stdout, sys.stderr = sys.stdout or _nowhere(), sys.stderr or _nowhere()
     if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
         sys.stdout.reconfigure(errors="backslashreplace")  # names of files and `–` are told on any terminal
     wait_patiently()
@@ -67,6 +73,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _main(arguments)
     finally:
         leave()
+
+
+def _nowhere() -> TextIO:
+    return open(os.devnull, "w")
 
 
 def _launched_with_others() -> bool:
@@ -90,7 +100,9 @@ def _run(parsed: argparse.Namespace) -> int:
 def _main(arguments: Sequence[str] | None) -> int:
     try:
         with ends_by_signal():
-            return _run(_parsed(arguments))
+            code = _run(_parsed(arguments))
+            sys.stdout.flush()  # what cannot be written is said here, and not by Python on its way out
+            return code
     except UserError as problem:
         return _say(str(problem), BAD_INPUT)
     except Stopped as stopped:
@@ -99,7 +111,7 @@ def _main(arguments: Sequence[str] | None) -> int:
         interrupted = "interrupted; what was saved is kept, and the same command resumes from it"
         return _say(str(asked) or interrupted, RESUMABLE)
     except BrokenPipeError:  # the reader of our output went away, as `| head` does
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _give_up(sys.stdout)
         return DONE
     except ModuleNotFoundError as problem:
         sentence = missing_extra(problem)
@@ -109,9 +121,10 @@ def _main(arguments: Sequence[str] | None) -> int:
     except OSError as problem:
         if problem.filename is None and problem.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             raise
-        where = problem.filename or "a file"
+        where = problem.filename or "a file, or standard output,"  # Python does not say which
         # what is no longer there is not kept either: somebody may have removed the whole folder
         kept = "" if problem.errno == errno.ENOENT else "; what was saved is kept"
+        _flushed(sys.stdout)
         return _say(f"{where} cannot be used: {problem.strerror}{kept}", BAD_INPUT)
     except (MemoryError, RuntimeError) as problem:
         if _launched_with_others() and _lost(problem):
@@ -121,6 +134,20 @@ def _main(arguments: Sequence[str] | None) -> int:
         if not isinstance(problem, MemoryError) and not _out_of_memory(problem):
             raise
         return _say("memory ran out; lower batch_size, image_size or negatives.size, or set chunk", BAD_INPUT)
+
+
+def _flushed(stream: TextIO) -> None:
+    """Nothing is left to write that cannot be written."""
+    try:
+        stream.flush()
+    except OSError:
+        _give_up(stream)
+
+
+def _give_up(stream: TextIO) -> None:
+    """What it still holds goes nowhere: else Python tries once more when it ends, and ends with a code of its own."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+    stream.flush()
 
 
 def _out_of_memory(problem: RuntimeError) -> bool:
@@ -172,7 +199,9 @@ def _say(sentence: str, code: int) -> int:
         already = spoken(code)
         if already is not None:
             return already
-    print(f"nearfar: {sentence}", file=sys.stderr)
+    with suppress(OSError):  # where nobody can be told, the code still says it
+        print(f"nearfar: {sentence}", file=sys.stderr)
+    _flushed(sys.stderr)
     return code
 
 

@@ -64,12 +64,13 @@ def add(commands: Any) -> None:
     ):
         evaluate.add_argument(flag, type=kind, help=meant)
     evaluate.add_argument("--seed", type=int, default=0, help="of splits and draws (default 0)")
-    evaluate.add_argument(
+    beside = evaluate.add_mutually_exclusive_group()
+    beside.add_argument(
         "--baselines",
         metavar="NAMES",
         help="of the baselines these alone, separated by commas: untrained is the encoder's own, pixels (mfcc, …) the raw input (default: all)",
     )
-    evaluate.add_argument(
+    beside.add_argument(
         "--no-baselines",
         action="store_true",
         help="leave out the baselines: raw input and the untrained encoder",

@@ -123,9 +123,8 @@ def locate(spec: Spec, labels: Any = None, columns: Columns = NO_COLUMNS) -> Loc
         return spec
     located = _located(spec, labels, columns)
     if columns and not located.by_columns:
-        key = "image_column" if columns.image is not None else "label_column"
         raise UserError(
-            f"{key} was given, but {located.name} has no columns; it goes with Parquet and .csv files."
+            f"{columns.key} was given, but {located.name} has no columns; it goes with Parquet and .csv files."
         )
     return located
 

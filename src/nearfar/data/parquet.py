@@ -50,6 +50,11 @@ class Columns:
     def __bool__(self) -> bool:
         return self.image is not None or self.label is not None
 
+    @property
+    def key(self) -> str:
+        """The setting that names one of them."""
+        return "image_column" if self.image is not None else "label_column"
+
     def check(self, held: Sequence[str], name: str) -> None:
         """Stops at a column that is not there."""
         for key, column in (("image_column", self.image), ("label_column", self.label)):

@@ -3,6 +3,7 @@
 import numbers
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -90,7 +91,7 @@ def mi_over_lags(
     first, second = of_x.values, of_y.values
     if len(first) != len(second):
         raise UserError(f"x has {len(first)} steps and y {len(second)}; they must have one length")
-    lags = _checked_lags(lags)
+    lags = _checked_lags(lags, len(first))
     # words are categories at every lag, however many there are
     whole = ~(np.isnan(first).any(axis=1) | np.isnan(second).any(axis=1))
     kinds = column_kinds(first[whole], second[whole], options.pop("discrete", "auto"), of_x.words, of_y.words)
@@ -111,8 +112,13 @@ def mi_over_lags(
     return found
 
 
-def _checked_lags(lags: Any) -> list[int]:
-    found = list(lags) if isinstance(lags, Iterable) else [lags]
+def _checked_lags(lags: Any, steps: int) -> list[int]:
+    most = 2 * steps  # from -steps on, no more are shorter than the series
+    found = list(islice(lags, most + 1)) if isinstance(lags, Iterable) else [lags]
+    if len(found) > most:
+        raise UserError(
+            f"lags were more than {most}; series of {steps} steps allow {1 - steps} to {steps - 1}"
+        )
     if not found or not all(isinstance(lag, numbers.Integral) for lag in found):
         raise UserError(f"lags was {lags!r}; it must be whole numbers, at least one, for instance range(6)")
     return [int(lag) for lag in found]

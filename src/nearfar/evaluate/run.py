@@ -40,6 +40,7 @@ from nearfar.run.features import (
 )
 from nearfar.run.results import record
 from nearfar.run.trained import Run, trains_on_labels
+from nearfar.views.pipeline import LARGEST
 
 LEAST_SIDE = 8  # pixels of a view
 
@@ -86,6 +87,8 @@ def evaluate_run(
     other |= {"image_size": image_size} if image_size is not None else {}
     _check_shown(run, protocols, features, image_size)
     if columns := Columns(image_column, label_column):
+        if train is None and data is None:
+            raise UserError(f"{columns.key} was given, but no data that have columns; name them by --data")
         same = _same(train, data)
         train = None if train is None else locate(train, columns=columns)
         data = None if data is None else train if same else locate(data, columns=columns)
@@ -120,8 +123,8 @@ def _check_shown(run: Run, protocols: Sequence[str], features: str, size: int | 
         return
     if not run.modality.sized:
         raise UserError(f"image_size was {size}, but {run.path} was trained on {run.modality.holds}")
-    if size < LEAST_SIDE:
-        raise UserError(f"image_size was {size}; expected a whole number from {LEAST_SIDE}")
+    if not LEAST_SIDE <= size <= LARGEST:
+        raise UserError(f"image_size was {size}; expected a whole number from {LEAST_SIDE} to {LARGEST}")
 
 
 @dataclass(frozen=True)

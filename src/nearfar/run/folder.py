@@ -120,7 +120,11 @@ class RunFolder:
 
     @contextmanager
     def claimed(self) -> Iterator[None]:
-        """The folder, made if need be, with no other process training in it."""
+        """The folder, made if need be, with no other process training in it. What a run keeps for itself is no place for another."""
+        here = self.path.resolve()
+        for run in map(RunFolder, here.parents):
+            if run.config.is_file() and {here, *here.parents} & {run.checkpoints, run.diverged, run.cache}:
+                raise UserError(f"--out {self.path} lies in what {run.path} keeps for itself; choose another")
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             lock = open_lock(self.path / ".lock")

@@ -9,6 +9,7 @@ from typing import Any
 from nearfar.data import Limits, Located, locate
 from nearfar.errors import UserError
 from nearfar.modalities import DataSet
+from nearfar.run.folder import RunFolder
 from nearfar.run.trained import Run, columns_in
 from nearfar.settings import Settings, read_words
 from nearfar.simclrv2.labels import Labels
@@ -99,6 +100,10 @@ class Semi:
             raise UserError(f"--draws was {self.draws}; expected a whole number from 1")
         if self.draws > 1 and isinstance(self.labels, Path):
             raise UserError(f"--draws was {self.draws} with --labels {self.labels}; a file is one draw")
+        if RunFolder(self.out).config.exists():
+            raise UserError(
+                f"--out was {self.out}, which is a run itself; name another folder, or go on from it by --init {self.out}"
+            )
         own = [key for key in self.told.pretrain if key not in SHARED]
         if self.init is not None and own:
             raise UserError(
