@@ -23,7 +23,7 @@ types: $(READY)
 
 # one thread each for two workers: faster on two cores than two threads for one, and no test is timed
 tests: $(READY)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
 
 # the pages of docs/ and an API reference from the docstrings, as plain HTML in build/docs
 docs: $(READY)

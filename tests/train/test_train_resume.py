@@ -58,10 +58,10 @@ def final_state(out: Path) -> dict[str, torch.Tensor]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("recipe", RUNS)
-def test_25_kills_at_random_moments_change_nothing(recipe: str, tmp_path: Path) -> None:
+def test_kills_at_random_moments_change_nothing(recipe: str, tmp_path: Path) -> None:
     """Real processes, real SIGKILL. Each child goes on from the last save; the end is bit-equal to never stopping."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["nearfar.train.pretrain", "torch.utils.tensorboard"])
+    context.set_forkserver_preload(["nearfar.train.pretrain", "torch.utils.tensorboard", "torch._dynamo"])
 
     def start(out: Path) -> Any:
         child = context.Process(target=train_small, args=(recipe, str(out)))
@@ -75,7 +75,7 @@ def test_25_kills_at_random_moments_change_nothing(recipe: str, tmp_path: Path) 
     duration = time.monotonic() - begun
 
     cut, choose, kills, reached = tmp_path / "cut", random.Random(recipe), 0, -1
-    while kills < 25:
+    while kills < 12:
         child = start(cut)
         child.join(choose.uniform(0, 0.6 * duration))
         if child.exitcode is None:
