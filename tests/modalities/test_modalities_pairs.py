@@ -23,6 +23,7 @@ from nearfar.evaluate.run import evaluate_run
 from nearfar.losses import ClipLoss, SigLipLoss
 from nearfar.method import Method
 from nearfar.modalities.pair_scores import retrieval_figures
+from nearfar.modalities.pairs import PAIRS
 from nearfar.negatives import InBatch
 from nearfar.resolve import resolve
 from nearfar.selections import Everyone
@@ -131,6 +132,27 @@ def test_retrieval_counts_as_by_hand() -> None:
     assert found["back_top1"] == pytest.approx(1 / 3)
     assert found["chance"] == pytest.approx(1 / 3)
     assert found["back_chance"] == pytest.approx((0.5 + 0.25 + 0.25) / 3)
+
+
+def test_what_is_not_told_apart_is_found_by_chance() -> None:
+    """Equal scores come in random order: a collapsed pair of networks is at chance both ways, and what is not finite is no figure."""
+    second = np.repeat(np.arange(10), 3)
+    found = retrieval_figures(torch.zeros(30, 30), second)
+    assert found["top1"] == pytest.approx(found["chance"])
+    assert found["top5"] == pytest.approx(0.5)
+    assert found["back_top1"] == pytest.approx(found["back_chance"])
+    with pytest.raises(UserError, match="not finite"):
+        retrieval_figures(torch.full((30, 30), torch.nan), second)
+
+
+def test_captions_of_unknown_symbols_are_different_captions(tmp_path: Path) -> None:
+    (tmp_path / "seen.csv").write_text("a,c\n" + "".join(f"{n},{'ab'[n % 2]}\n" for n in range(8)))
+    (tmp_path / "new.csv").write_text("a,c\n0,αβ\n1,γδ\n2,αβ\n3,εζ\n")
+    seen: Any = open_data(f"pairs:{tmp_path}/seen.csv:a,c")
+    known = PAIRS.describe(seen, None)
+    new: Any = PAIRS.open_whole(f"pairs:{tmp_path}/new.csv:a,c", {"known": known})
+    assert new.store.alike.tolist() == [0, 1, 0, 2]
+    assert seen.store.alike.tolist() == [0, 1] * 4
 
 
 SMALL = {"batch_size": 16, "workers": 0, "probe_every": 0, "encoders.dim": 8, "backbone": "both-small"}

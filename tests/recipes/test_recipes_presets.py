@@ -2,11 +2,12 @@
 
 import pytest
 
+from nearfar.cli import main
 from nearfar.errors import UserError
 from nearfar.recipes import RECIPES
 from nearfar.recipes.presets import PRESETS, method_of, preset_for
 from nearfar.resolve import resolve
-from nearfar.schedules import Plateau, parse_value
+from nearfar.schedules import Plateau, at, parse_value
 
 EVERY = [(name, recipe) for name in PRESETS for recipe in RECIPES if method_of(name, recipe)]
 
@@ -39,6 +40,25 @@ def test_a_variant_takes_its_own_methods_preset() -> None:
     assert method_of("he2020", "moco-v3") is None
     assert method_of("he2020", "moco-ring") == "moco"
     assert isinstance(resolve("instdisc-annulus", "DATA", {"preset": "wu2020"}).lr, Plateau)
+
+
+def test_what_a_preset_adds_to_a_selection_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["recipes", "moco-ring"]) == 0
+    assert "selection.lower=linear(0,0.9,100)" in capsys.readouterr().out
+    assert main(["recipes", "instdisc-ball"]) == 0
+    assert (
+        "selection.lower=0.9968" in capsys.readouterr().out
+    )  # of ImageNet all but 4,096 (Wu et al. 2020, App. D)
+
+
+def test_cmcs_rate_makes_the_papers_steps_of_a_loss_that_is_half_the_papers() -> None:
+    """SGD: lr (g + d w) with g = G / 2, lr = 2 L and d = D / 2 is L (G + D w)."""
+    summed, rate = (
+        resolve("instdisc", "DATA", {"preset": "wu2021"}),
+        resolve("cmc", "DATA", {"preset": "wu2021"}),
+    )
+    assert at(rate.lr) == pytest.approx(2 * at(summed.lr))
+    assert rate.weight_decay == pytest.approx(summed.weight_decay / 2)
 
 
 @pytest.mark.parametrize(

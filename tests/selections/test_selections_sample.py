@@ -116,6 +116,21 @@ def test_tiles_draw_what_the_whole_draws(name: str) -> None:
     torch.testing.assert_close(found[1:], found[:1] * 2, rtol=1e-12, atol=0)
 
 
+@pytest.mark.parametrize("name", SELECTIONS)
+def test_a_rank_draws_for_its_anchors_what_one_process_draws(name: str) -> None:
+    """Anchors 3 to 6 by themselves, as the second of two ranks has them, keep what they keep among all seven."""
+    generator = torch.Generator().manual_seed(1)
+    anchors, keys = (torch.randn(n, 5, generator=generator, dtype=torch.float64) for n in (7, 40))
+    candidates, part, found = Candidates(keys, torch.arange(40)), SELECTIONS[name](), []
+    for first in (0, 3):
+        mine, index = anchors[first:], torch.arange(7)[first:]
+        scores = Scores.of(torch.ones(len(mine)), mine @ keys.T, candidates.negative_mask(index))
+        torch.manual_seed(3)
+        context = Context(mine, candidates, index, START, first=first)
+        found.append(part(scores, context).negative.matrix()[1])
+    assert torch.equal(found[0][3:], found[1])
+
+
 def test_la_background_may_be_a_share() -> None:
     """A share means so many of the anchor's own candidates, however many there are."""
     for count in (20, 40):

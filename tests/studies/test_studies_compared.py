@@ -13,6 +13,7 @@ from nearfar.studies.frame import arm_name
 from nearfar.studies.images import Setup
 from nearfar.studies.negatives import comparison as of_negatives
 from nearfar.studies.ring import comparison as of_ring
+from nearfar.studies.ring import short_of
 from nearfar.studies.thresholds import arm, moments_of
 from nearfar.studies.thresholds import comparison as of_thresholds
 from nearfar.studies.vince import COMPARISON, STUDY
@@ -78,6 +79,14 @@ def test_a_ring_of_everyone_until_its_moment_is_the_base_until_then(tmp_path: Pa
     assert late[:half] == base[:half]
     assert late[half:] != base[half:]
     assert early[0] != base[0]
+
+
+def test_a_ring_that_holds_less_than_is_drawn_is_said() -> None:
+    """round(0.95 * 2048) - round(0.9 * 2048) = 1946 - 1843 = 103 candidates."""
+    said = short_of(128, 2048, {"IRing": (0.9, 0.95), "CMCRing": (0.5, 0.95)})
+    assert said == (
+        "IRing: between 0.9 and 0.95 of 2,048 candidates lie 103, which are all taken where its base draws 128.",
+    )
 
 
 @pytest.mark.parametrize("begin", ["", "0.5,0", "0,1", "soon"])

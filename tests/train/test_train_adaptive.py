@@ -142,6 +142,19 @@ def test_probing_at_other_times_is_another_run_when_a_schedule_listens(tmp_path:
         pretrain("moco-ring", images, tmp_path, config={**chosen, "probe_every": 0.5}, quiet=True)
 
 
+def test_a_run_with_a_plateau_stops_goes_on_and_is_evaluated(tmp_path: Path) -> None:
+    images = open_data("digits").subset(np.arange(128))
+    chosen = {**SMALL, "lr": "plateau(0.001,0.1,1,2)"}
+    whole = pretrain("moco", images, tmp_path / "whole", config=chosen, quiet=True)
+    with pytest.raises(Stopped):
+        pretrain("moco", images, tmp_path / "parts", config=chosen, quiet=True, max_time=1e-6)
+    parts = pretrain("moco", images, tmp_path / "parts", config=chosen, quiet=True)
+    states = [checkpoints.load(checkpoints.newest(run.path / "ckpt") or Path()) for run in (whole, parts)]
+    assert states[0][1]["walks"] == states[1][1]["walks"]
+    assert all(torch.equal(tensor, states[1][0][name]) for name, tensor in states[0][0].items())
+    assert nf.Run.open(whole.path).encoder() is not None
+
+
 def test_a_plateau_drops_after_so_many_epochs_without_a_lower_loss() -> None:
     """Two steps an epoch, patience 2, two drops at most; means of epochs: 3, 2, 2, 2, 2.5, 1, 2, 2, 2, 2."""
     schedule = nf.plateau(0.5, 0.1, 2, 2)
@@ -154,6 +167,14 @@ def test_a_plateau_drops_after_so_many_epochs_without_a_lower_loss() -> None:
             walks = restored
         found.append(walks.moves[schedule.written()])
     assert found == [0, 0, 0, 1, 1, 1, 1, 2, 2, 2]
+    for loss in (
+        float("nan"),
+        2.0,
+        float("inf"),
+        float("nan"),
+    ):  # an epoch's mean is of its finite losses, if there are any
+        walks.observe_loss(loss)
+    assert all(np.isfinite(value) for value in walks.state()["before"].values())
     rate = schedule(Progress(walked=walks.moves))
     assert rate == pytest.approx(0.005)
     assert parse_value(schedule.written()) == schedule

@@ -69,14 +69,14 @@ def _recipe_lines(entry: Any, whole: bool) -> list[str]:
     from nearfar.recipes.build import describe
     from nearfar.recipes.equations import equation_of
     from nearfar.recipes.page import INSTANCES
-    from nearfar.recipes.presets import presets_of, words_of
+    from nearfar.recipes.presets import preset_for, presets_of, words_of
 
     rows = [*describe(entry.choices).items(), ("claims", entry.claims())]
     if whole:
         rows[-1] = ("claims", f"{entry.claims()} (batches of {entry.batch_size}, {INSTANCES:,} instances)")
         rows += [*equation_of(entry.choices).items(), ("command", entry.command)]
         rows += [
-            ("preset", f"preset={name}: {words_of(preset)} ({preset.source})")
+            ("preset", f"preset={name}: {words_of(preset_for(name, entry.name))} ({preset.source})")
             for name, preset in presets_of(entry.name).items()
         ]
     return [f"{entry.name}: {entry.recipe.about}", *(f"  {key:<10} {line}" for key, line in rows)]

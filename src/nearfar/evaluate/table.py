@@ -9,6 +9,9 @@ from nearfar.evaluate.protocols import NETWORK_PROTOCOLS, PROTOCOLS, UNLABELLED_
 FIGURES = {
     "top1": "top-1",
     "top5": "top-5",
+    "chance": "by chance",
+    "back_top1": "back, top-1",
+    "back_chance": "back, by chance",
     "nmi": "NMI",
     "ari": "ARI",
     "recall@1": "recall@1",
@@ -22,7 +25,17 @@ FIGURES = {
     "uniformity": "uniformity",
     "alignment": "alignment",
 }
-SHARES = ("top1", "top5", "recall@1", "recall@10", "map", "ece")  # shown in percent
+SHARES = (
+    "top1",
+    "top5",
+    "chance",
+    "back_top1",
+    "back_chance",
+    "recall@1",
+    "recall@10",
+    "map",
+    "ece",
+)  # shown in percent
 MOST = 20  # classes listed
 WIDEST = 6  # figures side by side; more stand below one another
 

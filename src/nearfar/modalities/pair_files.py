@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from jaxtyping import Int
 
 from nearfar.errors import UserError
 from nearfar.extras import need
@@ -194,6 +195,15 @@ def side_set(
         "",
     )
     return modality.collect(found, options)
+
+
+def alike(side: Side, rows: Sequence[int]) -> Int[np.ndarray, "pair"]:
+    """A number for each of these rows, the same where the column holds the same. Of texts as they stand: a network may know none of their
+    symbols, and so not tell them apart, but they are different things to be found."""
+    known: dict[Any, int] = {}
+    held = (side.contents[row] for row in rows)
+    keys = (one if isinstance(one, str) else _content_bytes(one) for one in held)
+    return np.array([known.setdefault(key, len(known)) for key in keys])
 
 
 def _texts(texts: list[str], name: str, paths: tuple[str, ...], symbols: tuple[str, ...] | None) -> DataSet:

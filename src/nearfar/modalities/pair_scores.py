@@ -12,6 +12,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from nearfar.errors import UserError
 from nearfar.intervals import with_intervals
 from nearfar.method import Method
 from nearfar.modalities.base import Measure
@@ -36,43 +37,37 @@ def _unmoved(settings: Any) -> Any:
     return type(settings)(augment=False)
 
 
-def same_second(data: Any) -> Int[np.ndarray, "row"]:
-    """A number for each row, the same where the second sides are."""
-    known: dict[bytes, int] = {}
-    numbers = []
-    for start in range(0, len(data), ROWS):
-        index = np.arange(start, min(start + ROWS, len(data)))
-        for row in index:
-            key = _bytes(data.load(np.array([row]))[1])
-            numbers.append(known.setdefault(key, len(known)))
-    return np.array(numbers)
-
-
-def _bytes(loaded: Any) -> bytes:
-    return np.ascontiguousarray(getattr(loaded, "data", loaded)).tobytes()
-
-
 def retrieval_figures(scores: Float[Tensor, "row row"], second: Int[np.ndarray, "row"]) -> dict[str, float]:
     """Shares of rows whose own caption is the first, or among the first five, of all different ones; of captions whose most similar row
-    is theirs; and what chance would give."""
+    is theirs; and what chance would give. What scores alike is in random order: networks that tell nothing apart are at chance."""
     _, first_of = np.unique(second, return_index=True)
     keys = torch.from_numpy(np.sort(first_of))
     own = torch.from_numpy(
         np.searchsorted(np.sort(first_of), [np.flatnonzero(second == s)[0] for s in second])
     )
+    if not scores.isfinite().all():
+        raise UserError(
+            "scores of these pairs are not finite; the networks' weights are unusable, or too large for these inputs"
+        )
     among = scores[:, keys]
-    rank = (among > among.gather(1, own[:, None])).sum(dim=1)
-    best = torch.from_numpy(second)[scores[:, keys].argmax(dim=0)]
-    back = (best == torch.from_numpy(second)[keys]).double().mean()
+    found = among.gather(1, own[:, None])
+    better, level = (among > found).sum(dim=1), (among == found).sum(dim=1)
+    most = scores[:, keys] == scores[:, keys].amax(dim=0)
+    theirs = torch.from_numpy(second)[:, None] == torch.from_numpy(second)[keys]
     chance = float(np.mean([(second == s).mean() for s in second[keys.numpy()]]))
     return {
-        "top1": float((rank < 1).double().mean()),
-        "top5": float((rank < 5).double().mean()),
-        "back_top1": float(back),
+        "top1": _among_first(1, better, level),
+        "top5": _among_first(5, better, level),
+        "back_top1": float(((most & theirs).sum(dim=0) / most.sum(dim=0)).double().mean()),
         "chance": 1 / len(keys),
         "back_chance": chance,
         "different": len(keys),
     }
+
+
+def _among_first(k: int, better: Int[Tensor, "row"], level: Int[Tensor, "row"]) -> float:
+    """How often one's own is among the first k when those that score alike, itself included, come in random order."""
+    return float(((k - better) / level).clamp(0, 1).double().mean())
 
 
 def retrieval(modality: Any) -> Measure:
@@ -83,7 +78,7 @@ def retrieval(modality: Any) -> Measure:
         else:
             critic = critic.cpu()
             scores = critic.cross(critic.prepare(first), critic.prepare(second), START)
-        return retrieval_figures(scores.detach(), same_second(test))
+        return retrieval_figures(scores.detach(), test.store.alike[test.rows])
 
     def learned(
         method: Method, test: Any, views: Any, /, *, device: torch.device, seed: int

@@ -28,6 +28,7 @@ from nearfar.modalities.pair_files import (
     LABEL,
     PREFIX,
     SIDES,
+    alike,
     decoded,
     kind_of,
     parts_of,
@@ -46,6 +47,7 @@ class Sides:
 
     first: DataSet
     second: DataSet
+    alike: Int[np.ndarray, "pair"]  # a number for each, the same where the second sides are
 
     def take(self, rows: Int[np.ndarray, "pair"]) -> tuple[Any, Any]:
         return self.first.load(rows), self.second.load(rows)
@@ -202,7 +204,7 @@ class PairsModality(Modality):
             labels=labelled[0],
             classes=labelled[1],
             paths=tuple(f"{path.name}#{row}" for row in rows),
-            store=Sides(both[0], both[1]),
+            store=Sides(both[0], both[1], alike(sides[1], rows)),
             rows=np.arange(len(rows)),
             quarantine=tuple((f"{path.name}#{row}", why) for row, why in sorted(bad.items())),
             unlabelled="" if labelled[0] is not None else "the table has no column `label`",

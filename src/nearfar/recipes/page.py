@@ -191,7 +191,7 @@ def _presets() -> Iterator[str]:
                 f"; {f'`-{under}`: ' if under else ''}`{' '.join(f'{key}={value}' for key, value in more.items())}`"
                 for under, more in preset.under.items()
             )
-            yield f"| `{name}` | `{method}` | `{words_of(preset)}`{_cell(rest)} | {preset.source} |"
+            yield f"| `{name}` | `{method}` | `{words_of(preset.settings)}`{_cell(rest)} | {preset.source} |"
     yield ""
 
 

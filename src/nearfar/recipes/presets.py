@@ -26,7 +26,19 @@ class Preset:
 
 _SGD = {"optimizer": "sgd", "momentum": 0.9}
 _RATE_30 = {"lr": "steps(0.03,0.1,200,250)", "weight_decay": 1e-4, "epochs": 300, "warmup": 0}
-_WU_2021 = {**_SGD, **_RATE_30, "backbone": "resnet18", "batch_size": 256, "encoders.dim": 128}
+_WU_2021 = {
+    **_SGD,
+    **_RATE_30,
+    "backbone": "resnet18",
+    "batch_size": 256,
+    "encoders.head": "linear",
+    "encoders.dim": 128,
+    "temperature": 0.07,
+}
+_BANK = {"negatives.momentum": 0.5}
+_QUEUE = {"encoders.momentum": 0.999}
+# both directions are averaged here and summed there: twice the rate and half the decay are the same steps
+_SUMMED = {"lr": "steps(0.06,0.1,200,250)", "weight_decay": 5e-5}
 _NARROWING = {"selection.lower": "linear(0,0.9,100)"}  # from 100 to 10 % in 100 epochs (App. E)
 _RINGS = {"ring": _NARROWING, "ball": _NARROWING, "neighbours": _NARROWING}
 _RING_SOURCE = "Wu et al. 2021, sec. 5 and App. E; its inner edge is not told"
@@ -37,10 +49,12 @@ _VINCE = {
     "warmup": 0,
     "backbone": "resnet18",
     "batch_size": 256,
+    "encoders.head": "linear",
     "encoders.dim": 128,
     "temperature": 0.07,
-    "negatives.momentum": 0.5,
+    **_BANK,
 }
+_BALL = {"selection.lower": 0.9968}  # all but 4,096 of ImageNet's 1,281,167
 _NEAREST = {"selection.lower": 0.0, "selection.background": 4096}
 _CLOSE = {**_NEAREST, "selection.clusters": 30_000, "selection.runs": 10, "selection.after": 10}
 _VINCE_SOURCE = "Wu et al. 2020, App. D; plateau of the training loss, where the paper has a validation loss"
@@ -62,28 +76,20 @@ _LARGE = {"optimizer": "lars", "momentum": 0.9, "warmup": 10, "batch_size": 4096
 
 PRESETS: dict[str, dict[str, Preset]] = {
     "wu2021": {
-        "instdisc": Preset(
-            _RING_SOURCE, {**_WU_2021, "temperature": 0.07, "negatives.momentum": 0.5}, _RINGS
-        ),
+        "instdisc": Preset(_RING_SOURCE, {**_WU_2021, **_BANK}, _RINGS),
         "cmc": Preset(
-            _RING_SOURCE,
-            {**_WU_2021, "batch_size": 128, "temperature": 0.07, "negatives.momentum": 0.5},
+            f"{_RING_SOURCE}; lr 0.03 and decay 1e-4 of a loss that sums both directions",
+            {**_WU_2021, **_BANK, **_SUMMED, "batch_size": 128},
             _RINGS,
         ),
-        "moco-v1": Preset(
-            _RING_SOURCE, {**_WU_2021, "temperature": 0.07, "encoders.momentum": 0.999}, _RINGS
-        ),
-        "moco": Preset(
-            f"{_RING_SOURCE}; its linear head",
-            {**_WU_2021, "temperature": 0.07, "encoders.momentum": 0.999, "encoders.head": "linear"},
-            _RINGS,
-        ),
+        "moco-v1": Preset(_RING_SOURCE, {**_WU_2021, **_QUEUE}, _RINGS),
+        "moco": Preset(_RING_SOURCE, {**_WU_2021, **_QUEUE}, _RINGS),
     },
     "wu2020": {
         "instdisc": Preset(
             _VINCE_SOURCE,
             _VINCE,
-            {"annulus": _CLOSE, "neighbours": _CLOSE},
+            {"ball": _BALL, "annulus": _CLOSE, "neighbours": _CLOSE},
         ),
         "la": Preset(_VINCE_SOURCE, _VINCE, {"": _CLOSE, "neighbours": _CLOSE}),
     },
@@ -141,7 +147,7 @@ PRESETS: dict[str, dict[str, Preset]] = {
     },
     "chenhe2021": {
         "simsiam": Preset(
-            "Chen & He 2021, sec. 3 (baseline settings)",
+            "Chen & He 2021, sec. 3 (baseline settings); its predictor is 512 wide inside, here as wide as the head",
             {
                 **_SGD,
                 "lr": "cosine(0.1,0)",  # 0.05 x batch / 256
@@ -149,6 +155,7 @@ PRESETS: dict[str, dict[str, Preset]] = {
                 "epochs": 100,
                 "batch_size": 512,
                 "backbone": "resnet50",
+                "encoders.layers": 3,
                 "encoders.hidden": 2048,
                 "encoders.dim": 2048,
             },
@@ -163,6 +170,7 @@ PRESETS: dict[str, dict[str, Preset]] = {
                 "lr": 1.6,  # 0.2 x batch / 256
                 "weight_decay": 1e-6,
                 "epochs": 1000,
+                "encoders.layers": 3,
                 "encoders.hidden": 8192,
                 "encoders.dim": 8192,
             },
@@ -198,6 +206,6 @@ def presets_of(recipe: str) -> dict[str, Preset]:
     return {name: PRESETS[name][method] for name, method in found.items() if method is not None}
 
 
-def words_of(preset: Preset) -> str:
-    """A preset as words of a command."""
-    return " ".join(f"{key}={value}" for key, value in preset.settings.items())
+def words_of(settings: Mapping[str, Any]) -> str:
+    """Settings of a preset as words of a command."""
+    return " ".join(f"{key}={value}" for key, value in settings.items() if key != "preset")

@@ -5,7 +5,7 @@ text or weights that are integers would be noticed far from here, or never.
 """
 
 from dataclasses import replace
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import torch
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError
@@ -37,7 +37,7 @@ class _Motion(_Facts):
 
 class _Walks(_Facts):
     moves: dict[str, Count]
-    before: dict[Literal["score", "loss"], FiniteFloat]
+    before: dict[str, FiniteFloat]
 
 
 class _Checkpoint(_Facts):

@@ -118,7 +118,7 @@ class Ball:
         object.__setattr__(self, "sample", checked_sample(self.sample))
 
     def __call__(self, scores: Scores, context: Context | Progress | None = None) -> Scores:
-        return Ring(at(self.lower, _now(context)), 1.0, self.sample)(scores)
+        return Ring(self.lower, 1.0, self.sample)(scores, context)
 
     def caution(self) -> str | None:
         return _tight_start(self.lower)

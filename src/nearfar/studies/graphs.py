@@ -101,7 +101,13 @@ def _trained(data: str, folder: str, arm: Mapping[str, Any]) -> np.ndarray:
     out = Path(folder) / "runs" / f"{arm['data']}-{arm['arm']}-{arm['seed']}".replace(" ", "-")
     graphs = open_data(data)
     batch = min(128, len(graphs))  # the recipes' own, where there are so many
-    settings = {"seed": arm["seed"], "epochs": arm["epochs"], "batch_size": batch, "probe_every": 0, "workers": 0}
+    settings = {
+        "seed": arm["seed"],
+        "epochs": arm["epochs"],
+        "batch_size": batch,
+        "probe_every": 0,
+        "workers": 0,
+    }
     trained: Run = pretrain(recipe, graphs, out, config=settings | changes, quiet=True)
     return _kernel(trained.encoder(), graphs)
 

@@ -1,15 +1,18 @@
 """Ring as published, and without its parts (Wu et al. 2021, Table 1 and 2): selection, then a sample of k, the edge rising in a third of the run.
 
-Every base draws its k negatives from all candidates, its ring from a ring of them; a batch, which has few, is not drawn from. `depth` is the outer edge that is reached (the paper's 0.9), `upper` the inner one (not told there), `sample` the
+Every base draws its k negatives from all candidates (of a memory bank once for the batch, else for each anchor), its ring from a ring of them, for each anchor;
+a batch, which has few, is not drawn from. `depth` is the outer edge that is reached (the paper's 0.9), `upper` the inner one (not told there), `sample` the
 number of negatives drawn for each anchor.
 
 Command: nearfar study ring data=cifar10:ROOT     Cost: about 25 minutes of one core; nearfar study family --long are hours.
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from nearfar.recipes import RECIPES
+from nearfar.selections.ranks import places
 from nearfar.studies.compared import Claim, Comparison, compare, draw
 from nearfar.studies.frame import Bench, Result, Study
 from nearfar.studies.images import Setup
@@ -46,6 +49,18 @@ def between(recipe: str, lower: float | str, upper: float, sample: int, pool: in
     return recipe, {"selection": "ring", **edges, **drawn, **pooled}
 
 
+def short_of(sample: int, candidates: int, rings: Mapping[str, tuple[float, float]]) -> tuple[str, ...]:
+    """What to say of rings, by their edges at the end, that hold fewer of a memory bank's candidates than are to be drawn."""
+    said = []
+    for name, (lower, upper) in rings.items():
+        first, last = places(candidates, lower, upper)
+        if last - first < sample:
+            said.append(
+                f"{name}: between {lower:g} and {upper:g} of {candidates:,} candidates lie {last - first}, which are all taken where its base draws {sample}."
+            )
+    return tuple(said)
+
+
 def rising(depth: float, epochs: int) -> str:
     """The outer edge, from everyone to `depth` in the first third of a run (App. E: in 100 of 300 epochs)."""
     return f"linear(0,{depth:g},{epochs / 3:g})"
@@ -71,7 +86,10 @@ def comparison(setup: Setup, depth: float, upper: float, sample: int) -> Compari
 
 
 def run(bench: Bench, setup: Setup, depth: float = 0.9, upper: float = 0.99, sample: int = 256) -> Result:
-    return compare(bench, setup, comparison(setup, depth, upper, sample))
+    found = compare(bench, setup, comparison(setup, depth, upper, sample))
+    banks = [RINGS[recipe] for recipe in BASES if RECIPES[recipe].negatives["name"] == "bank"]
+    few = short_of(sample, setup.images - 1, dict.fromkeys(banks, (depth, upper)))
+    return replace(found, remarks=(*found.remarks, *few))
 
 
 STUDY = Study(

@@ -44,10 +44,13 @@ class AdaptiveState:
     def _observe_epoch(self, loss: float) -> None:
         """Sums losses up to the end of an epoch; its mean then is the least so far, or one more epoch without."""
         heard = self._before
-        heard["sum"], heard["steps"] = heard.get("sum", 0.0) + loss, heard.get("steps", 0.0) + 1
+        news = math.isfinite(loss)
+        for name, more in (("sum", loss if news else 0.0), ("heard", float(news)), ("steps", 1.0)):
+            heard[name] = heard.get(name, 0.0) + more
         if heard["steps"] < self._steps_per_epoch:
             return
-        mean = heard.pop("sum") / heard.pop("steps")
+        total, count, _ = (heard.pop(name) for name in ("sum", "heard", "steps"))
+        mean = total / count if count else math.inf
         for name, schedule in self._schedules.items():
             if not isinstance(schedule, Plateau):
                 continue

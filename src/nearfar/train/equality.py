@@ -104,7 +104,9 @@ def start(count: int, function: Callable[..., None], *arguments: Any) -> None:
     all of them once."""
     method = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
     if method == "forkserver":
-        multiprocessing.set_forkserver_preload([__name__, "torch._dynamo"])  # which the first optimiser imports
+        multiprocessing.set_forkserver_preload(
+            [__name__, "torch._dynamo"]
+        )  # which the first optimiser imports
     mp.start_processes(function, arguments, nprocs=count, start_method=method)
 
 
