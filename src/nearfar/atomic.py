@@ -49,6 +49,13 @@ def check_output(
             )
 
 
+def check_folder(folder: Path, names: Iterable[str], whose: str) -> None:
+    """Stops what would be written into a folder with files of somebody else; `whose` are the new ones."""
+    held = next((name for name in names if os.path.lexists(folder / name)), None)
+    if held is not None:
+        raise UserError(f"--out {folder} holds {held}, which is not of {whose}; name a new folder")
+
+
 def write_whole(path: Path, content: bytes | str) -> None:
     """Puts `content` in the place of what the file held: text as UTF-8, and what names of files hold besides as `\\udcff`."""
     with replacing(path) as fresh:

@@ -82,3 +82,24 @@ def test_a_claim_of_a_cell_follows_no_link(tmp_path: Path) -> None:
     with pytest.raises(OSError), storage.claim("one"):
         pass
     assert precious.read_text() == "kept"
+
+
+@pytest.mark.parametrize(
+    "held", ["sweep.json", "sweep.csv", "figure.svg", "figure.png", "log.jsonl", "result.json", "arms"]
+)
+def test_a_sweep_takes_no_folder_that_is_not_its_own(held: str, tmp_path: Path) -> None:
+    (tmp_path / held).write_text('{"precious": 1}')
+    with pytest.raises(UserError, match=f"holds {held}, which is not of a sweep; name a new folder"):
+        Storage(tmp_path).made("mi x y")
+    assert (tmp_path / held).read_text() == '{"precious": 1}'
+
+
+def test_a_sweep_goes_on_in_its_own_folder(tmp_path: Path) -> None:
+    """Killed before its table, between the table's files, and whole."""
+    storage = Storage(tmp_path).made("mi x y")
+    storage.note("begun", "cell")
+    storage.made("mi x y")
+    (tmp_path / "sweep.json").write_text('{"sweep": "mi x y"}')
+    storage.made("mi x y")
+    (tmp_path / "figure.svg").write_text("<svg/>")
+    storage.made("mi x y")

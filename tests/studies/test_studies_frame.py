@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 
 import nearfar as nf
 from nearfar.cli import main
+from nearfar.errors import UserError
 from nearfar.studies.family import PAPER
 from nearfar.studies.frame import Bench, Finding, Result, Row, Study
 from nearfar.studies.run import catalogue, read_options, run_study, studies
@@ -245,3 +246,23 @@ def test_a_folder_that_cannot_be_used_is_said_first(
     (tmp_path / "taken").write_text("")
     assert main(["study", "binary", "--out", str(tmp_path / "taken")]) == 2
     assert "taken cannot be used" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "held", ["result.json", "figure.svg", "figure.png", "config.yaml", "sweep.json", "claims/x"]
+)
+def test_a_study_takes_no_folder_that_is_not_its_own(held: str, tmp_path: Path) -> None:
+    (tmp_path / held).parent.mkdir(exist_ok=True)
+    (tmp_path / held).write_text('{"study": "another"}')
+    name = held.partition("/")[0]
+    with pytest.raises(UserError, match=f"holds {name}, which is not of study small; name a new folder"):
+        run_study(SMALL, tmp_path)
+    assert (tmp_path / held).read_text() == '{"study": "another"}'
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+
+
+def test_a_study_goes_on_in_its_own_folder(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("kept")
+    run_study(SMALL, tmp_path)
+    run_study(SMALL, tmp_path, ["seed=3"])
+    assert "seed=3" in json.loads((tmp_path / "result.json").read_text())["command"]

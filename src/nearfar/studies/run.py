@@ -14,11 +14,15 @@ from typing import Any
 
 import yaml
 
+from nearfar.atomic import check_folder
 from nearfar.errors import UserError
 from nearfar.parts import convert, load_yaml, settable, unknown
 from nearfar.studies.frame import Bench, Cell, Finding, Result, Study, write_json
+from nearfar.untrusted import read_json
 
 CHANGES = "changes"  # the field for what is no option of a study
+WRITTEN = ("result.json", "figure.svg", "figure.png")
+OF_OTHERS = ("config.yaml", "sweep.json", "claims")  # what tells a run or a sweep
 Changes = tuple[tuple[str, Any], ...]
 
 
@@ -71,9 +75,10 @@ def run_study(study: Study, folder: Path, words: Iterable[str] = ()) -> Record:
     """Runs a study with the options in `words` (key=value) and writes its result and figure to `folder`."""
     options, changes = read_options(study, words)
     arguments = _arguments(study, options, changes)
-    folder.mkdir(
-        parents=True, exist_ok=True
-    )  # a folder that cannot be used is said before the work, not after
+    # a folder that cannot be used is said before the work, not after
+    if not _own(study, folder):
+        check_folder(folder, (*WRITTEN, *OF_OTHERS), f"study {study.name}")
+    folder.mkdir(parents=True, exist_ok=True)
     bench = Bench(folder, study.name)
     started = time.perf_counter()
     result = study.run(bench, **arguments)
@@ -84,6 +89,12 @@ def run_study(study: Study, folder: Path, words: Iterable[str] = ()) -> Record:
     write_json(folder / "result.json", {**facts, **result.as_json()})
     draw(study, result, folder)
     return Record(result, command, seconds, folder)
+
+
+def _own(study: Study, folder: Path) -> bool:
+    """Whether this study has ended in the folder before; its result and figures are replaced."""
+    held = read_json(folder / "result.json")
+    return isinstance(held, Mapping) and held.get("study") == study.name
 
 
 def options_of(study: Study) -> dict[str, inspect.Parameter]:

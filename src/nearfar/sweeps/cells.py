@@ -20,12 +20,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from nearfar.atomic import write_whole
+from nearfar.atomic import check_folder, write_whole
 from nearfar.errors import UserError
 from nearfar.run.lock import locked, open_lock
 from nearfar.untrusted import read_json
 
 DONE, PRUNED, FAILED = "done", "pruned", "failed"
+WRITTEN = ("sweep.csv", "figure.svg", "figure.png", "log.jsonl")  # beside sweep.json
 LONGEST_NAME = 100  # characters of a folder's name that tell its settings
 WAIT = 0.2  # seconds between looks at what others are doing
 
@@ -75,6 +76,10 @@ class Storage:
             raise UserError(
                 f"--out {self.path} holds the table of another sweep, {before}, and this one is {title}; choose another folder"
             )
+        if before is None:
+            begun = (self.path / "claims").is_dir()
+            names = ("sweep.json", *(() if begun else WRITTEN), "result.json", "arms")
+            check_folder(self.path, names, "a sweep")
         try:
             for name in ("cells", "claims"):
                 (self.path / name).mkdir(parents=True, exist_ok=True)
