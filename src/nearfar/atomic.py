@@ -12,6 +12,7 @@ import stat
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from nearfar.errors import UserError
 
@@ -31,6 +32,13 @@ def replacing(path: Path) -> Iterator[Path]:
         fresh.unlink(missing_ok=True)
         raise
     sync_folder(path.parent)
+
+
+def as_path(key: str, given: Any) -> Path:
+    """What was given in Python for a file or folder, which may be anything."""
+    if not isinstance(given, (str, os.PathLike)):
+        raise UserError(f"{key} was {given!r}; expected a path")
+    return Path(given)
 
 
 def check_output(

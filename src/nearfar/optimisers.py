@@ -20,6 +20,7 @@ from nearfar.sharding import is_sharded, norm, own_part, spread_like
 _NORMS = (_NormBase, nn.GroupNorm, nn.LayerNorm, nn.RMSNorm)
 # what optimisers keep of a parameter; another than torch's says its own by an attribute `state_names`
 _STATE = ("step", "exp_avg", "exp_avg_sq", "max_exp_avg_sq", "momentum_buffer")
+LARGEST_LR = 10.0  # of fine-tuning, whose steps by AdamW are about as long as this
 MOMENTUM = 0.9  # where none is set
 _FUSED_ON = ("cpu", "cuda", "mps", "xpu")
 

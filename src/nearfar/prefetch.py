@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
 
+MOST_WORKERS = 256  # threads that anybody may ask for
 Given = TypeVar("Given")
 Made = TypeVar("Made")
 

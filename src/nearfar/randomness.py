@@ -42,6 +42,11 @@ def uniforms(
     return (words >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
 
+def short_seed(seed: int) -> int:
+    """A seed of 32 bits, for what takes no more; one that has no more is itself."""
+    return seed if seed < 2**32 else int(np.random.SeedSequence(seed).generate_state(1)[0])
+
+
 def order(seed: int, epoch: int, size: int) -> Int[np.ndarray, "image"]:
     """The order in which epoch `epoch` visits `size` images."""
     return np.random.Generator(np.random.Philox(key=[seed % 2**64, epoch])).permutation(size)

@@ -20,6 +20,7 @@ from nearfar.errors import UserError
 from nearfar.modalities import MODALITIES, Modality, modality_of_views
 from nearfar.optimisers import OPTIMISERS
 from nearfar.parts import load_yaml, numbers, plain, settable, unknown
+from nearfar.prefetch import MOST_WORKERS
 from nearfar.recipes.choices import (
     CHOICES,
     ROOMS,
@@ -106,7 +107,7 @@ class Settings(BaseModel):
         "auto", description="auto: bf16 where the hardware has it"
     )
     device: str = Field("auto", description="auto, cpu, cuda, cuda:N or mps")
-    workers: int = Field(2, ge=0, le=256, description="threads that prepare views")
+    workers: int = Field(2, ge=0, le=MOST_WORKERS, description="threads that prepare views")
     chunk: int | None = Field(
         None,
         ge=1,

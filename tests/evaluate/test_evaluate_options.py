@@ -12,12 +12,14 @@ import torch
 import nearfar as nf
 from nearfar.cli import main
 from nearfar.data import open_data
-from nearfar.errors import UserError
+from nearfar.errors import NotFinite, UserError
 from nearfar.evaluate.few import few_shot, fractions
 from nearfar.evaluate.labels import Labelled
 from nearfar.evaluate.options import READ_BY, Options
 from nearfar.evaluate.protocols import NETWORK_PROTOCOLS, PROTOCOLS
 from nearfar.evaluate.run import Asked
+from nearfar.evaluate.table import cell
+from nearfar.randomness import short_seed
 from nearfar.run.results import results_of
 
 SMALL: dict[str, Any] = {
@@ -98,6 +100,12 @@ def test_figures_of_other_features_stand_beside_the_pooled_ones(run: nf.Run) -> 
         (["--lr", "nan", "--protocol", "finetune"], "lr was [nan]"),
         (["--shots", "1.5", "--protocol", "few-shot"], "expected whole numbers separated by commas"),
         (["--seed", "-1"], "seed was -1; expected a whole number from 0"),
+        (["--seed", str(2**62)], f"seed was {2**62}; expected a whole number from 0 and below 2^62"),
+        (["--episodes", "99999999999999", "--protocol", "few-shot"], "a whole number from 1 to 1,000,000"),
+        (["--draws", "99999999999999", "--protocol", "fractions"], "a whole number from 1 to 10,000"),
+        (["--epochs", "999999999999999999", "--protocol", "finetune"], "a whole number from 1 to 1,000,000"),
+        (["--lr", "1e300", "--protocol", "finetune"], "expected numbers above 0 and at most 10"),
+        (["--labels", "1e-300", "--protocol", "fractions"], "expected shares from 0.000001 to below 1"),
         (["--epochs", "3"], "epochs was 3, which is read by finetune"),
         (["--image-size", "0"], "image_size was 0; expected a whole number from 8 to 4096"),
         (["--image-size", "1000000"], "image_size was 1000000; expected a whole number from 8 to 4096"),
@@ -186,3 +194,44 @@ def test_columns_that_a_run_names_are_read_of_other_tables_too(
     told = pq.read_table(out).to_pydict()
     assert set(told["class"]) == {"ant", "bee", "cat"}
     assert torch.equal(torch.tensor(told["feature"]), first)
+
+
+@pytest.mark.parametrize("seed", [0, 2**32, 2**62 - 1])
+def test_every_protocol_takes_every_seed(seed: int) -> None:
+    """The largest seed is one for k-means too, which takes 32 bits; below that it is the seed as it is."""
+    rng = np.random.default_rng(0)
+    labels = torch.tensor([0, 1, 2] * 8)
+    part = Labelled(torch.from_numpy(np.eye(3)[labels] + 0.01 * rng.normal(size=(24, 3))), labels)
+    options = Options(seed=seed, draws=2, episodes=2, shots=(1,), labels=(0.5,))
+    for name in ("clustering", "few-shot", "fractions", "retrieval", "linear"):
+        PROTOCOLS[name](part, part, options)
+    assert short_seed(2**32 - 1) == 2**32 - 1
+    assert len({short_seed(2**32 + n) for n in range(100)}) == 100
+
+
+@pytest.mark.filterwarnings("error")
+def test_one_draw_has_no_spread() -> None:
+    labels = torch.tensor([0] * 8 + [1] * 8)
+    part = Labelled(torch.eye(2)[labels].double(), labels)
+    (one,) = few_shot(part, part, Options(ways=2, shots=(1,), episodes=1)).values()
+    assert one["spread"] is None
+    assert one["interval"] is None
+    assert cell("top1", one) == "100.0 %"
+    (drawn,) = fractions(part, part, Options(labels=(0.5,), draws=1)).values()
+    assert drawn["spread"] is None
+    (several,) = few_shot(part, part, Options(ways=2, shots=(1,), episodes=3)).values()
+    assert cell("top1", several) == "100.0 ± 0.0 % (100.0–100.0)"
+
+
+def test_weights_that_fine_tuning_broke_are_blamed_on_the_rate(
+    run: nf.Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("nearfar.evaluate.finetune.LEAST_STEPS", 1)
+
+    def broken(*given: object, **more: object) -> None:
+        raise NotFinite("features of the encoder are not finite")
+
+    monkeypatch.setattr("nearfar.evaluate.finetune.start_from_probe", lambda *given: None)
+    monkeypatch.setattr("nearfar.evaluate.finetune.features", broken)
+    with pytest.raises(UserError, match="lr was 10, with which fine-tuning ended in weights that are not"):
+        nf.evaluate(run, protocols=["finetune"], epochs=1, lr=(10.0,))

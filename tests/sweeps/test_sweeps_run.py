@@ -283,6 +283,10 @@ def test_probes_of_a_watched_run_ask_what_is_not_trained_on(data: Path, tmp_path
         (["simclr", "DATA", "lr=1e-3,1e-2", "--validation", "2"], "--validation was 2; expected a share"),
         (["simclr", "DATA", "lr=1e-3,1e-2", "--jobs", "0"], "--jobs was 0"),
         (["--command", "evaluate", "DATA", "x"], "--command was 'evaluate'"),
+        (["simclr", "DATA", "seed=0..999999999"], "seed was 0..1e+09; a sweep has at most 100,000 cells"),
+        (["simclr", "DATA", "seed=0..1e300"], "a sweep has at most 100,000 cells"),
+        (["simclr", "DATA", "seed=0..99999", "lr=1,2"], "make 200,000 cells; a sweep has at most 100,000"),
+        (["simclr", "DATA", "lr=1..2", "--search", "tpe", "--trials", "999999"], "from 1 to 100,000"),
         (["--command", "mi", "DATA", "DATA", "epochs=1,2"], "epochs is not one of the options of mi"),
     ],
 )
@@ -298,3 +302,20 @@ def test_bad_input_is_one_sentence_before_any_work(
     assert sentence in said
     assert not re.search("Traceback", said)
     assert not (tmp_path / "out").exists()
+
+
+def test_a_part_without_rows_is_told_as_it_is(tmp_path: Path, capsys: Any) -> None:
+    """Two rows of two classes: a fifth held out is nobody. It was said to have no labels."""
+    np.savez(tmp_path / "two.npz", **rows(2, 0))
+    words = ["sweep", "simclr", str(tmp_path / "two.npz"), "temperature=0.1,0.2", "batch_size=2"]
+    assert main([*words, "--out", str(tmp_path / "out"), "--jobs", "1"]) == 2
+    said = capsys.readouterr().err
+    assert "has 2 vectors, of which 20% held out leave none to choose by" in said
+
+
+def test_a_sweep_in_which_every_cell_failed_is_no_success(tmp_path: Path, data: Path, capsys: Any) -> None:
+    words = ["sweep", "simclr", str(data / "train.npz"), "batch_size=4096,8192", "epochs=1"]
+    assert main([*words, "--out", str(tmp_path), "--jobs", "1"]) == 2
+    told = capsys.readouterr()
+    assert "failed" in told.out  # the table is shown all the same
+    assert "no cell of the sweep ended with a value; the first: " in told.err

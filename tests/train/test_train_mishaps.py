@@ -2,6 +2,7 @@
 
 import os
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,6 +15,7 @@ import numpy as np
 import pytest
 import torch
 
+import nearfar as nf
 from nearfar.cli import main
 from nearfar.data import open_data
 from nearfar.errors import NotSaved, UserError
@@ -352,3 +354,31 @@ def test_a_folder_that_was_removed_is_not_said_to_be_kept(
     monkeypatch.setattr(cli, "_parsed", removed)
     assert main([]) == 2
     assert capsys.readouterr().err == "nearfar: runs/a/ckpt cannot be used: No such file or directory\n"
+
+
+def test_a_finished_run_is_not_described_by_what_it_never_trained_with(tmp_path: Path, run: Run) -> None:
+    """--allow-change on a finished run wrote other settings and data beside the weights of the old ones."""
+    shutil.copytree(run.path, tmp_path / "run")
+    names = ("config.yaml", "data.json")
+    before = [(tmp_path / "run" / name).read_bytes() for name in names]
+    for data, changed in (("digits", {"temperature": 0.9}), (some_digits(1700), {})):
+        with pytest.raises(UserError, match="no step is left to train with what changed .*; raise epochs"):
+            pretrain(
+                "simclr", data, tmp_path / "run", quiet=True, allow_change=True, config={**SMALL, **changed}
+            )
+        assert [(tmp_path / "run" / name).read_bytes() for name in names] == before
+    pretrain("simclr", "digits", tmp_path / "run", quiet=True, allow_change=True, config=SMALL)
+
+
+def test_other_data_than_pictures_are_told_as_they_are(tmp_path: Path, run: Run) -> None:
+    shutil.copytree(run.path, tmp_path / "run")
+    np.savez(tmp_path / "rows.npz", x=np.random.default_rng(0).normal(size=(300, 4)).astype(np.float32))
+    with pytest.raises(UserError, match="rows.npz holds .*, but .*run was trained on pictures; choose"):
+        pretrain("simclr", str(tmp_path / "rows.npz"), tmp_path / "run", quiet=True, allow_change=True)
+
+
+@pytest.mark.parametrize("out", [None, 3])
+def test_an_out_that_is_no_path_gets_a_sentence(out: Any) -> None:
+    for command in (pretrain, nf.distill, nf.sweep):
+        with pytest.raises(UserError, match=f"out was {out}; expected a path"):
+            command("simclr", "digits", out)

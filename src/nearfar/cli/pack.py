@@ -51,9 +51,8 @@ def run(given: argparse.Namespace) -> int:
     settings = read_words(words[1:])
     for key, value in settings.items():
         settings[key] = _checked(key, value)
-    for key in ("workers", "seed"):
-        if settings.get(key, 0) < 0:
-            raise UserError(f"{key} was {settings[key]!r}; expected a whole number from 0")
+    if not 0 <= settings.get("seed", 0) < 2**62:
+        raise UserError(f"seed was {settings['seed']!r}; expected a whole number from 0 and below 2^62")
     say = (lambda line: None) if given.quiet else (lambda line: print(line, file=sys.stderr))
     pack(words[0], given.out, say=say, **settings)
     packed = find_packed(str(given.out))
@@ -62,9 +61,19 @@ def run(given: argparse.Namespace) -> int:
     aside = f", {held.quarantined:,} set aside (quarantine.csv)" if held.quarantined else ""
     print(
         f"{given.out}: {held.rows - len(held.left_out):,} rows in {len(held.shards)} shards ({held.encoding}){aside}; "
-        f"next: nearfar pretrain simclr {given.out} --out runs/packed"
+        f"next: nearfar pretrain {_recipe(held.modality)} {given.out} --out runs/packed"
     )
     return DONE
+
+
+def _recipe(modality: str) -> str:
+    """The first recipe for what was packed."""
+    from nearfar.modalities import modality_of_views
+    from nearfar.recipes import RECIPES
+
+    return next(
+        name for name, recipe in RECIPES.items() if modality_of_views(recipe.views).name == modality
+    )
 
 
 def _checked(key: str, value: Any) -> Any:

@@ -99,6 +99,8 @@ def run(given: argparse.Namespace) -> int:
     )
     found = run_sweep(asked, _cores() if given.jobs is None else given.jobs)
     print(found.as_text() if given.json else found, end="" if given.json else "\n")
+    if found.best is None:
+        raise UserError(f"no cell of the sweep ended with a value; the first: {found.rows[0].why}")
     return DONE
 
 

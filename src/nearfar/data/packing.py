@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from nearfar.atomic import write_whole
+from nearfar.atomic import as_path, write_whole
 from nearfar.data.open import Spec
 from nearfar.data.pack_sources import Contents, contents_of
 from nearfar.data.packed import INDEX, MANIFEST, QUARANTINE, Manifest, find_packed
@@ -23,7 +23,7 @@ from nearfar.data.scan import check_share, content_digest, fingerprint, write_qu
 from nearfar.data.shards import Refused, Row, Schema, read_index, shard_of, write_index, write_shard
 from nearfar.errors import UserError
 from nearfar.modalities.dataset import Unusable
-from nearfar.prefetch import prefetch
+from nearfar.prefetch import MOST_WORKERS, prefetch
 from nearfar.untrusted import read_json
 
 PLAN = "packing.json"
@@ -73,7 +73,9 @@ def pack(
     """
     contents = contents_of(data, labels, {} if image_size is None else {"image_size": image_size})
     _check(contents, encoding, quality, max_bad_share)
-    out = Path(out)
+    if not 0 <= workers <= MOST_WORKERS:
+        raise UserError(f"workers was {workers!r}; expected a whole number from 0 to {MOST_WORKERS}")
+    out = as_path("out", out)
     order = contents.order(seed) if shuffle else np.arange(len(contents.names))
     plan = _planned(contents, order, image_size, encoding, quality, shuffle, seed)
     if _begun(out, plan):

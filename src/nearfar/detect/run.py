@@ -19,8 +19,10 @@ from nearfar.detect.scenes import HELD_SHARE, Scene, Scenes, alike, held_out, on
 from nearfar.detect.score import Found, scored
 from nearfar.encoders.stages import Stages
 from nearfar.errors import UserError
+from nearfar.optimisers import LARGEST_LR
 from nearfar.run.features import encoder_digest
 from nearfar.run.trained import Run
+from nearfar.settings import LONGEST
 from nearfar.untrusted import read_json
 
 Task = Literal["boxes", "masks", "keypoints"]
@@ -46,8 +48,12 @@ class Schedule:
         for name, least in (("epochs", 1), ("batch_size", 1), ("size", 32), ("seed", 0)):
             if getattr(self, name) < least:
                 raise UserError(f"{name} was {getattr(self, name)}; expected a whole number from {least}")
-        if not 0 < self.lr < 10:
-            raise UserError(f"lr was {self.lr}; expected a number above 0")
+        if self.epochs > LONGEST:
+            raise UserError(f"epochs was {self.epochs}; expected a whole number from 1 to {LONGEST:,}")
+        if self.seed >= 2**62:
+            raise UserError(f"seed was {self.seed}; expected a whole number from 0 and below 2^62")
+        if not 0 < self.lr <= LARGEST_LR:
+            raise UserError(f"lr was {self.lr}; expected a number above 0 and at most {LARGEST_LR}")
 
 
 def detect_run(

@@ -81,8 +81,9 @@ def few_shot(train: Labelled, test: Labelled, options: Options) -> dict[str, Any
         values = torch.stack(accuracy)
         result[f"{ways}-way {shots}-shot"] = {
             "top1": float(values.mean()),
-            "spread": float(values.std()),
-            "interval": mean_interval(values),
+            # one episode tells nothing of others
+            "spread": float(values.std()) if len(values) > 1 else None,
+            "interval": mean_interval(values) if len(values) > 1 else None,
             "episodes": options.episodes,
             "classes": len(classes),
         }

@@ -46,13 +46,14 @@ def ranked(scores: Float[Tensor, "image class"], classes: Int[Tensor, "class"]) 
 
 
 def over_draws(draws: Sequence[Mapping[str, Any]], keys: Sequence[str] = ("top1", "top5")) -> dict[str, Any]:
-    """The mean of each figure over draws, the deviation of the first of them (n - 1), and its value in every draw."""
+    """The mean of each figure over draws, the deviation of the first of them (n - 1; None of one draw), and its value in every draw."""
     found: dict[str, Any] = {
         key: math.fsum(draw[key] for draw in draws) / len(draws) for key in keys if key in draws[0]
     }
     first = [float(draw[keys[0]]) for draw in draws]
     mean = math.fsum(first) / len(first)
-    spread = math.sqrt(math.fsum((value - mean) ** 2 for value in first) / max(len(first) - 1, 1))
+    squares = math.fsum((value - mean) ** 2 for value in first)
+    spread = math.sqrt(squares / (len(first) - 1)) if len(first) > 1 else None
     return {**found, "spread": spread, "draws": first}
 
 

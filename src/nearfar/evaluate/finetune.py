@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from nearfar.data import Stream
-from nearfar.errors import UserError
+from nearfar.errors import NotFinite, UserError
 from nearfar.evaluate.few import called, part_of
 from nearfar.evaluate.figures import classified, over_draws, ranked
 from nearfar.evaluate.labels import stratified_split
@@ -102,7 +102,12 @@ def _predicted(
     with torch.random.fork_rng(devices=[]):
         method = _trained(subject, train, options, rate, seed)
     encoders: Any = method.encoders
-    embedded = features(encoders.backbone(), asked, subject.plain, device=subject.device)
+    try:
+        embedded = features(encoders.backbone(), asked, subject.plain, device=subject.device)
+    except NotFinite:
+        raise UserError(
+            f"lr was {rate:g}, with which fine-tuning ended in weights that are not finite; lower it"
+        ) from None
     with torch.no_grad():
         logits = encoders.eval().logits(embedded.to(subject.device)).cpu()
     there = torch.unique(train.labels)

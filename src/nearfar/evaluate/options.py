@@ -6,7 +6,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from nearfar.errors import UserError
+from nearfar.optimisers import LARGEST_LR
 from nearfar.ranks import ALONE, Ranks
+from nearfar.settings import LONGEST
 
 # which protocols read an option: another value of it makes another result, and one that nobody asked for reads is a mistake
 READ_BY = {
@@ -17,6 +19,16 @@ READ_BY = {
     **dict.fromkeys(("ways", "shots", "episodes", "queries"), ("few-shot",)),
     **dict.fromkeys(("epochs", "lr", "layer_decay", "batch_size"), ("finetune", "finetune-fractions")),
 }
+# a number without end is a command without end
+MOST = {
+    "draws": 10_000,
+    "ways": 1_000_000,
+    "episodes": 1_000_000,
+    "queries": 1_000_000,
+    "epochs": LONGEST,
+    "batch_size": 1_000_000,
+}
+LEAST_SHARE = 1e-6  # of labels
 
 
 @dataclass(frozen=True)
@@ -42,21 +54,23 @@ class Options:
     ranks: Ranks = ALONE  # processes that all ask the same, and share what can be shared
 
     def __post_init__(self) -> None:
-        for name in ("draws", "ways", "episodes", "queries", "epochs", "batch_size"):
-            if getattr(self, name) < 1:
-                raise UserError(f"{name} was {getattr(self, name)}; it must be at least 1")
+        for name, most in MOST.items():
+            if not 1 <= getattr(self, name) <= most:
+                raise UserError(
+                    f"{name} was {getattr(self, name)}; expected a whole number from 1 to {most:,}"
+                )
         if self.ways < 2:
             raise UserError(f"ways was {self.ways}; episodes are of at least 2 classes")
-        if self.seed < 0:
-            raise UserError(f"seed was {self.seed}; expected a whole number from 0")
+        if not 0 <= self.seed < 2**62:
+            raise UserError(f"seed was {self.seed}; expected a whole number from 0 and below 2^62")
         if not self.labels or not all(_share_or_number(asked) for asked in self.labels):
             raise UserError(
-                f"labels was {list(self.labels)}; expected shares between 0 and 1, or whole numbers of each class"
+                f"labels was {list(self.labels)}; expected shares from {LEAST_SHARE:f} to below 1, or whole numbers of each class"
             )
         if not self.shots or min(self.shots) < 1:
             raise UserError(f"shots was {list(self.shots)}; expected whole numbers from 1")
-        if not self.lr or not all(0 < rate < math.inf for rate in self.lr):
-            raise UserError(f"lr was {list(self.lr)}; expected numbers above 0")
+        if not self.lr or not all(0 < rate <= LARGEST_LR for rate in self.lr):
+            raise UserError(f"lr was {list(self.lr)}; expected numbers above 0 and at most {LARGEST_LR}")
         if not 0 < self.layer_decay <= 1:
             raise UserError(f"layer_decay was {self.layer_decay}; it must be above 0 and at most 1")
 
@@ -76,4 +90,4 @@ class Options:
 
 
 def _share_or_number(asked: float) -> bool:
-    return 0 < asked < 1 or (1 <= asked < math.inf and asked == int(asked))
+    return LEAST_SHARE <= asked < 1 or (1 <= asked < math.inf and asked == int(asked))

@@ -11,6 +11,7 @@ from nearfar.evaluate.labels import Labelled
 from nearfar.evaluate.options import Options
 from nearfar.extras import need
 from nearfar.intervals import wilson
+from nearfar.randomness import short_seed
 
 RECALL_AT = (1, 5, 10)
 MOST_QUERIES = 2000  # that retrieval asks, drawn by the seed
@@ -28,7 +29,7 @@ def clustering(train: Labelled, test: Labelled, options: Options) -> dict[str, A
     count = len(np.unique(labels))
     draws = []
     for draw in range(options.draws):
-        means = cluster.KMeans(count, n_init=STARTS, random_state=options.seed + draw)
+        means = cluster.KMeans(count, n_init=STARTS, random_state=short_seed(options.seed + draw))
         found = means.fit_predict(rows)
         draws.append(
             {

@@ -96,7 +96,8 @@ def cell(figure: str, figures: Mapping[str, Any]) -> str:
         return f"{value:.3f}" + (f" ± {error:.3f}" if isinstance(error, (int, float)) else "")
     interval = figures.get({"top1": "interval", "top5": "interval_top5"}.get(figure, ""))
     interval = interval or figures.get("intervals", {}).get(figure)
-    spread = f" ± {100 * figures['spread']:.1f}" if figure == "top1" and "spread" in figures else ""
+    deviation = figures.get("spread") if figure == "top1" else None
+    spread = "" if deviation is None else f" ± {100 * deviation:.1f}"
     within = f" ({100 * interval[0]:.1f}–{100 * interval[1]:.1f})" if interval else ""
     return f"{100 * value:.1f}{spread} %{within}"
 

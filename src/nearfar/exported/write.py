@@ -14,7 +14,7 @@ from safetensors.torch import save
 from torch import nn
 
 from nearfar import __version__
-from nearfar.atomic import take_place
+from nearfar.atomic import as_path, take_place
 from nearfar.encoders.portable import Portable, portable
 from nearfar.errors import UserError
 from nearfar.exported.card import card, public_name
@@ -55,7 +55,7 @@ def export(
     projector. An earlier export in the folder is replaced; a folder with anything else in it is refused.
     """
     run = run if isinstance(run, Run) else Run.open(run)
-    to = Path(to)
+    to = as_path("to", to)
     _check_folder(to)
     parts = _parts(run)
     fresh = to.with_name(f".{to.name}.{os.getpid()}-{secrets.token_hex(4)}.writing")

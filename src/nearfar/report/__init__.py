@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from nearfar.atomic import write_whole
+from nearfar.atomic import as_path, write_whole
 from nearfar.errors import UserError
 from nearfar.report.facts import Summary
 from nearfar.report.gather import gather
@@ -24,7 +24,7 @@ def write_report(
     `points` is how many images at most the map shows and neighbours are looked for in; `summary` is a table that stands first. A page
     that was there is replaced only when the new one is complete.
     """
-    runs, out = runs if isinstance(runs, Sequence) else [runs], Path(out)
+    runs, out = runs if isinstance(runs, Sequence) else [runs], as_path("out", out)
     if not runs:
         raise UserError("report was given no run; give at least one run folder")
     if not 1 <= points <= MOST:

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from nearfar.atomic import as_path
 from nearfar.data import Columns, Limits, Located, locate
 from nearfar.data.aside import few_labelled, kept_aside
 from nearfar.data.together import opened_by_all
@@ -71,7 +72,7 @@ class Run:
 
         Under torchrun every process may open it with `ranks=nearfar.ranks.join()`: they then share the work of opening data, embedding
         and looking for neighbours, so all must ask for the same."""
-        folder = RunFolder(Path(path))
+        folder = RunFolder(as_path("run", path))
         if not folder.config.is_file():
             raise UserError(f"{path} is not a run: it has no config.yaml; make one with nearfar pretrain")
         settings = folder.settings()

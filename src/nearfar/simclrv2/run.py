@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nearfar.atomic import write_whole
+from nearfar.atomic import as_path, write_whole
 from nearfar.evaluate import Labelled, features, scores
 from nearfar.evaluate.figures import ranked
 from nearfar.evaluate.labels import hit_rates
@@ -133,7 +133,7 @@ def semi(
     told = Told(settings, dict(zip(STAGES, (finetune or {}, distil or {}), strict=True)), options)
     start = None if init is None else Path(init)
     return run_semi(
-        Semi(recipe, data, read_labels(labels), Path(out), told, test, start, draws, same_labels, quiet)
+        Semi(recipe, data, read_labels(labels), as_path("out", out), told, test, start, draws, same_labels, quiet)
     )
 
 

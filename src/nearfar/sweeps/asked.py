@@ -8,7 +8,7 @@ from typing import Any
 
 from nearfar.errors import UserError, not_one_of
 from nearfar.sweeps.objectives import METRICS, Information, Objective, Training
-from nearfar.sweeps.space import Space
+from nearfar.sweeps.space import MOST_CELLS, Space
 
 COMMANDS = ("pretrain", "train", "distill", "mi")
 RECIPE = "supervised"  # what `train` trains
@@ -51,6 +51,10 @@ class Asked:
             raise UserError(
                 f"{key} was the range {span}; a grid needs values, {key}=a,b,c, and a range --search tpe"
             )
+        if self.space.size > MOST_CELLS:
+            raise UserError(f"the axes and seeds make {self.space.size:,} cells; a sweep has at most {MOST_CELLS:,}")
+        if self.trials is not None and not 1 <= self.trials <= MOST_CELLS:
+            raise UserError(f"--trials was {self.trials}; expected a whole number from 1 to {MOST_CELLS:,}")
         if self.search is None and self.trials is not None:
             raise UserError("--trials was given without --search; a grid has as many cells as its axes say")
         if self.search is not None and not self.space.varied:

@@ -152,6 +152,12 @@ class Training:
                     f"{whole.name} has no labels to choose by{why}; --metric {' or '.join(UNLABELLED)} needs none"
                 )
             fit, validation = _split(whole, self.held)
+            if not len(fit) or not len(validation):
+                which = "to choose by" if len(fit) else "to train on"
+                raise UserError(
+                    f"{whole.name} has {len(whole)} {whole.unit}, of which {self.held:.0%} held out leave none {which}; "
+                    "give more data, or another --validation"
+                )
             self._opened[key] = Parts(
                 fit, replace(validation, name=f"{self.held:.0%} of {whole.name}, held out")
             )

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from nearfar.atomic import write_whole
+from nearfar.atomic import as_path, write_whole
 from nearfar.errors import Stopped, UserError
 from nearfar.signals import end_with_parent
 from nearfar.sweeps.asked import Asked
@@ -51,7 +51,7 @@ def sweep(
         command,
         subjects,
         space,
-        Path(out),
+        as_path("out", out),
         metric,
         test,
         validation,

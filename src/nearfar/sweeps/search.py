@@ -57,8 +57,6 @@ class Search:
     def __post_init__(self) -> None:
         if self.method not in METHODS:
             raise UserError(f"--search was {self.method!r}; expected {' or '.join(METHODS)}")
-        if self.count < 1:
-            raise UserError(f"--trials was {self.count}; expected a whole number from 1")
         need("optuna")
 
     @property

@@ -1,6 +1,7 @@
 """What is varied: `key=a,b,c` is an axis, `key=1e-4..1e-1:log` a range to search, `seed=0,1,2` repetitions, anything else a fixed setting."""
 
 import itertools
+import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -13,6 +14,7 @@ from nearfar.parts import load_yaml
 from nearfar.settings import ALIASES, MAY_CHANGE
 
 SEED = "seed"
+MOST_CELLS = 100_000  # of one sweep
 _NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
 _RANGE = re.compile(rf"\s*({_NUMBER})\.\.({_NUMBER})\s*(?::\s*(\w+))?\s*")
 _CLOSING = {")": "(", "]": "[", "}": "{"}
@@ -43,6 +45,11 @@ class Space:
     @property
     def varied(self) -> tuple[str, ...]:
         return (*self.axes, *self.ranges)
+
+    @property
+    def size(self) -> int:
+        """Cells of the grid."""
+        return math.prod(map(len, self.axes.values())) * len(self.seeds)
 
     def points(self) -> Iterator[Point]:
         """Every combination of the axes, the last one fastest."""
@@ -163,9 +170,11 @@ def _axis(key: str, values: list[Any]) -> tuple[Any, ...]:
 
 def _seeds(given: Range | list[Any]) -> tuple[int, ...]:
     """Seeds are listed, or a whole range of them: `seed=0..4` are five."""
+    said = str(given) if isinstance(given, Range) else ",".join(map(str, given))
+    if isinstance(given, Range) and given.high - given.low >= MOST_CELLS:
+        raise UserError(f"seed was {said}; a sweep has at most {MOST_CELLS:,} cells")
     listed = range(int(given.low), int(given.high) + 1) if isinstance(given, Range) else given
     sound = all(isinstance(seed, int) and not isinstance(seed, bool) and seed >= 0 for seed in listed)
     if not sound or (isinstance(given, Range) and not given.whole) or len(set(listed)) < len(listed):
-        said = str(given) if isinstance(given, Range) else ",".join(map(str, given))
         raise UserError(f"seed was {said}; expected different whole numbers from 0, such as seed=0,1,2")
     return tuple(listed)

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from nearfar.atomic import as_path
 from nearfar.data import Columns, locate
 from nearfar.errors import UserError
 from nearfar.modalities import Modality
@@ -39,14 +40,14 @@ def distill(
     teacher without a classifier, crd. Data need no labels; where they have some, cross-entropy on them is part of the loss
     (`prior={"labels": 0}` leaves it out). Everything else is as in `pretrain`.
     """
-    told = {**(config or {}), **settings}
+    out, told = as_path("out", out), {**(config or {}), **settings}
     columns = Columns(told.get("image_column"), told.get("label_column"))
     located = locate(data, labels, columns)
     asked = given(RECIPE, config or {}, settings)
     student = student_of(
         teacher,
         located.name,
-        Path(out),
+        out,
         *asked.layers,
         objective=objective,
         modality=located.modality,
@@ -54,7 +55,7 @@ def distill(
     )
     chosen, objects, said = student
     return run_pretraining(
-        chosen, located, Path(out), allow_change=allow_change, quiet=quiet, said=said, objects=objects
+        chosen, located, out, allow_change=allow_change, quiet=quiet, said=said, objects=objects
     )
 
 

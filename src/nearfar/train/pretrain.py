@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from nearfar.atomic import as_path
 from nearfar.data import Columns, Limits, Located, Stream, locate
 from nearfar.data.aside import few_labelled, kept_aside
 from nearfar.data.together import judged_by_all, opened_by_all
@@ -74,15 +75,15 @@ def pretrain(
     objects: config.yaml describes them (classes, numbers, shapes of tensors), and others are refused with what differs. Initial
     weights of your own modules are those that they have.
     """
-    told = {**(config or {}), **settings}
+    out, told = as_path("out", out), {**(config or {}), **settings}
     columns = Columns(told.get("image_column"), told.get("label_column"))
     located = locate(data, labels, columns)
     asked = given(method, config or {}, settings)
     chosen, said = resolve_here(
-        asked.recipe, located.name, Path(out), *asked.layers, modality=located.modality, objects=asked.objects
+        asked.recipe, located.name, out, *asked.layers, modality=located.modality, objects=asked.objects
     )
     return run_pretraining(
-        chosen, located, Path(out), allow_change=allow_change, quiet=quiet, said=said, objects=asked.objects
+        chosen, located, out, allow_change=allow_change, quiet=quiet, said=said, objects=asked.objects
     )
 
 
@@ -131,6 +132,8 @@ def run_pretraining(
     with folder.claimed() if ranks.first else nullcontext():
         restored = where_it_stopped(settings, folder, allow_change, ranks)
         ready = make_ready(settings, located, folder, restored, allow_change, objects, ranks, watch)
+        if restored is not None:
+            check_left(ready, restored, changes_since(settings, out), out)
         notes = notes_of(ready.everything, ready.aside, len(ready.images), settings.batch_size)
         if ranks.first:
             check_disk(ready.trainer, out)
@@ -176,6 +179,10 @@ def begins_anew(settings: Settings, folder: RunFolder, allow_change: bool) -> bo
     settings could spoil. After it they are refused."""
     changed = changes_since(settings, folder.path)
     begun = checkpoints.last_named(folder.checkpoints) > 0
+    if changed and begun and (before := folder.settings().modality) is not settings.modality:
+        raise UserError(
+            f"{settings.data} holds {settings.modality.holds}, but {folder.path} was trained on {before.holds}; choose another --out"
+        )
     if changed and begun and not allow_change:
         raise UserError(
             f"{folder.path} was begun with other settings ({changed}); resume with those, choose another --out, or add --allow-change"
@@ -257,6 +264,18 @@ def make_ready(
         restored is not None,
         (begun_from, in_parts),
     )
+
+
+def check_left(ready: Ready, restored: checkpoints.Loaded, changed: str, out: Path) -> None:
+    """Stops what would write down other settings or data than the weights are of, without a step to train them."""
+    step, steps = ready.trainer.step, ready.trainer.steps
+    if ready.known.fingerprint != restored.facts["data"].get("fingerprint"):
+        changed = changed or "data: others than before"
+    if changed and step >= steps:
+        raise UserError(
+            f"{out} was trained for {step} steps and these settings ask for {steps}: no step is left to train with what changed "
+            f"({changed}); raise epochs, or choose another --out"
+        )
 
 
 def write_down(settings: Settings, folder: RunFolder, ready: Ready, notes: DataNotes) -> None:
