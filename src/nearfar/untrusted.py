@@ -10,6 +10,7 @@ import os
 import stat
 import warnings
 import zipfile
+from collections import Counter
 from collections.abc import Collection
 from pathlib import Path
 from typing import Any, TypeGuard
@@ -56,9 +57,9 @@ def column_names(table: Any, spec: str) -> list[str]:
         names = list(table.column_names)
     except UnicodeDecodeError:
         raise UserError(f"data {spec!r}: the name of a column is not UTF-8 text.") from None
-    twice = [name for name in names if names.count(name) > 1]
-    if twice:
-        raise UserError(f"data {spec!r}: it has {names.count(twice[0])} columns called `{twice[0]}`.")
+    name, count = max(Counter(names).items(), key=lambda held: held[1], default=("", 0))
+    if count > 1:
+        raise UserError(f"data {spec!r}: it has {count} columns called `{name}`.")
     return names
 
 

@@ -100,6 +100,8 @@ def run(given: argparse.Namespace) -> int:
     for option in ("rows", "plot"):
         if (target := getattr(given, option)) is not None:
             check_output(f"--{option}", target, read)
+            if not target.parent.is_dir():
+                raise UserError(f"--{option} was {target}, but the folder {target.parent} was not found; make it first")
     if given.plot is not None and given.plot.suffix not in (".svg", ".png", ".pdf"):
         raise UserError(f"--plot was {given.plot}; it must end in .svg, .png or .pdf")
     question = next((name for name in QUESTIONS if getattr(given, name) not in (None, False)), None)
@@ -158,19 +160,20 @@ def _few_options(given: argparse.Namespace) -> dict[str, Any]:
 
 
 def _rank(given: argparse.Namespace) -> int:
-    from nearfar.estimate.read import read_columns
+    from nearfar.estimate.read import read_table
     from nearfar.estimate.table import rank_columns
 
-    table = read_columns(given.x).columns
-    if given.target not in table:
-        raise UserError(f"--target was {given.target}; {given.x} has {', '.join(table)}")
+    table, empty = read_table(given.x, given.target)
     found = rank_columns(table, given.target, **_options(given))
+    told = {given.target, *(one.column for one in found)}
+    left_out = {"empty": empty, "the same in every row": [name for name in table if name not in told]}
     if given.plot is not None:
         from nearfar.estimate.plot import draw_ranking
 
         draw_ranking(found, given.target, given.plot)
     if given.json:
-        print(json.dumps({"target": given.target, "columns": [one.as_json() for one in found]}))
+        said = {"target": given.target, "columns": [one.as_json() for one in found]}
+        print(json.dumps({**said, "left_out": {name: why for why, names in left_out.items() for name in names}}))
         return DONE
     width = max(len(one.column) for one in found) + 2
     print(
@@ -182,6 +185,9 @@ def _rank(given: argparse.Namespace) -> int:
             f"{one.column:<{width}}{one.estimate.nats:>8.4f}  {f'{low:.4f} to {high:.4f}':<18}"
             f"{float(one.estimate.at_least):>9.4f}{one.p_value:>11.2g}"
         )
+    for why, names in left_out.items():
+        if names:
+            print(f"note: left out, {why}: {', '.join(names)}")
     # what is said of one column names it; what is said of all of them is said once
     about: dict[str, list[str]] = {}
     for one in found:

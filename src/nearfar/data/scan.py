@@ -143,7 +143,7 @@ def open_source(
     bad = tuple((os.path.join(source.root, names[n]), reason) for n, reason in sorted(scan.bad.items()))
     if limits.quarantine is not None:
         write_quarantine(limits.quarantine, bad)
-    check_share(source.root, modality.files, len(scan.kept), bad, limits.max_bad_share)
+    check_share(name, modality.files, len(scan.kept), bad, limits.max_bad_share)
     kept = np.array(scan.kept, dtype=np.int64)
     labelled = source.labels(kept)
     paths = tuple(names[number] for number in scan.kept)

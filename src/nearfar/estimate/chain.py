@@ -21,7 +21,7 @@ from nearfar.estimate.competition import Fold, compete, pointwise
 from nearfar.estimate.dependence import checked_groups
 from nearfar.estimate.folds import splits
 from nearfar.estimate.result import InNats
-from nearfar.estimate.samples import Discrete, Pair, checked_pair
+from nearfar.estimate.samples import Discrete, Pair, check_varies, checked_pair
 from nearfar.hardware import one_thread
 from nearfar.types import Certificate
 
@@ -65,6 +65,11 @@ def estimate_cmi(
         raise UserError(
             f"x has {len(first.values)} samples and z {len(third.values)}; they must have one length"
         )
+    second = as_columns(y, "y").values
+    sides = [first.values, third.values, *([second] if len(second) == len(first.values) else [])]
+    whole = ~np.isnan(np.hstack(sides)).any(axis=1)
+    for side, name in ((first, "x"), (third, "z (what is given)")) if whole.any() else ():
+        check_varies(side, np.flatnonzero(whole), name)
     both = checked_pair(
         _beside(first.values, third.values, "xz", (first.words, third.words)), y, discrete, groups
     )

@@ -25,11 +25,16 @@ class Columns:
     values: Float[np.ndarray, "sample column"]
     words: Bool[np.ndarray, "column"]
     names: tuple[str, ...]
+    levels: tuple[tuple[str, ...], ...]  # of each column its words by code; () of numbers
+
+    def shown(self, value: float, column: int) -> str:
+        """A value as it was given."""
+        return repr(self.levels[column][int(value)]) if self.words[column] else f"{value:g}"
 
 
 def as_columns(values: Any, name: str, first_line: int | None = None) -> Columns:
     """The sample by columns, or one sentence about what is wrong with it; `first_line`: of the file it was read from."""
-    parts, words, names = [], [], []
+    parts, levels, names = [], [], []
     for title, column in _columns(values, name):
         array = _array(column, f"{name} column {title}" if title else name)
         if array.ndim == 1:
@@ -38,15 +43,15 @@ def as_columns(values: Any, name: str, first_line: int | None = None) -> Columns
             raise UserError(f"{name} has shape {array.shape}; it must be (samples,) or (samples, columns)")
         for k in range(array.shape[1]):
             place = title or f"{k}"
-            found, is_word = _numbers(array[:, k], f"{name} column {place}", first_line)
+            found, words = _numbers(array[:, k], f"{name} column {place}", first_line)
             parts.append(found)
-            words.append(is_word)
+            levels.append(words)
             names.append(place if array.shape[1] == 1 or not title else f"{title}[{k}]")
     if not parts:
         raise UserError(f"{name} has no columns")
     if len({len(part) for part in parts}) > 1:
         raise UserError(f"{name} is not a table: its columns have different lengths")
-    return Columns(np.column_stack(parts), np.array(words), tuple(names))
+    return Columns(np.column_stack(parts), np.array(list(map(bool, levels))), tuple(names), tuple(levels))
 
 
 def stacked_columns(first: Any, second: Any, names: tuple[str, str]) -> tuple[Columns, int]:
@@ -102,13 +107,15 @@ def _array(values: Any, where: str) -> np.ndarray:
         raise UserError(f"{where} is not a table of numbers: its rows have different lengths") from error
 
 
-def _numbers(column: np.ndarray, where: str, first_line: int | None) -> tuple[np.ndarray, bool]:
-    """The column as float64, and whether it is a category of words."""
+def _numbers(
+    column: np.ndarray, where: str, first_line: int | None
+) -> tuple[Float[np.ndarray, "sample"], tuple[str, ...]]:
+    """The column as float64, and if it is a category of words, its levels."""
     if column.dtype.kind in "biuf":
         with np.errstate(over="ignore"):  # what is beyond float64 is infinite, and said later
-            return column.astype(np.float64), False
+            return _told_apart(column.astype(np.float64), column, where), ()
     if column.dtype.kind in "mM":
-        return np.where(np.isnat(column), np.nan, column.astype("int64").astype(float)), False
+        return np.where(np.isnat(column), np.nan, column.astype("int64").astype(float)), ()
     if column.dtype.kind not in "OUS":
         raise UserError(f"{where} holds {column[0]!r}, which is not a number")
     cells = column.tolist()
@@ -119,17 +126,38 @@ def _numbers(column: np.ndarray, where: str, first_line: int | None) -> tuple[np
         raise UserError(f"{where} is empty")
     if right.sum() < MOSTLY * (~gap).sum():
         codes = np.full(len(cells), np.nan)
-        codes[~gap] = np.unique([str(cells[i]) for i in np.flatnonzero(~gap)], return_inverse=True)[1]
-        return codes, True
+        levels, codes[~gap] = np.unique([str(cells[i]) for i in np.flatnonzero(~gap)], return_inverse=True)
+        return codes, tuple(levels.tolist())
     wrong = np.flatnonzero(~right & ~gap)
     if len(wrong):
         row = int(wrong[0])
         line = "" if first_line is None else f" (line {row + first_line})"
         raise UserError(
-            f"{where} holds {cells[row]!r} at row {row}{line}, which is not a number although most of the column is; "
+            f"{where} holds {cells[row]!r} at row {row}{line}, which is not a number although at least half of the column is; "
             "leave it empty if it is a gap"
         )
-    return np.array([np.nan if number is None else number for number in numbers], dtype=float), False
+    found = np.array([np.nan if number is None else number for number in numbers], dtype=float)
+    return _told_apart(found, column, where), ()
+
+
+def _told_apart(numbers: np.ndarray, column: np.ndarray, where: str) -> np.ndarray:
+    """Stops whole numbers so large that as float64 they are all one."""
+    if len(numbers) and (numbers == numbers[0]).all():
+        other = np.flatnonzero(column != column[0])
+        if len(other):
+            raise UserError(
+                f"{where} holds {column[0]} and {column[other[0]]}, which are one number in float64, as all of the column is; "
+                "subtract what they share, or give them as words"
+            )
+    return numbers
+
+
+def is_empty(column: Any) -> bool:
+    """Whether every cell is a gap."""
+    array = _array(column, "column")
+    if array.dtype.kind in "biu":
+        return not array.size
+    return all(map(_is_gap, array.ravel().tolist()))
 
 
 def _is_gap(cell: Any) -> bool:

@@ -1,5 +1,6 @@
 """A sample from a file: .npy, .npz, .csv or .parquet."""
 
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -7,10 +8,11 @@ from typing import Any
 import numpy as np
 
 from nearfar.errors import UserError
-from nearfar.estimate.columns import as_columns
+from nearfar.estimate.columns import as_columns, is_empty
 from nearfar.extras import need
 from nearfar.untrusted import arrow_path, check_npz, check_regular
 
+Held = tuple[dict[str, Any], int | None]  # columns, and the line of the first row where rows are lines
 KINDS = (".npy", ".npz", ".csv", ".parquet")
 
 
@@ -56,8 +58,26 @@ def read_pair(x: str, y: str) -> tuple[dict[str, Any], dict[str, Any], list[str]
     return (left, part.columns, [said]) if part is second else (part.columns, left, [said])
 
 
+def read_table(spec: str, target: str) -> tuple[dict[str, Any], list[str]]:
+    """Columns of a file, one of them the target, and the names of those that are empty, which are left out."""
+    named, first_line = _read(spec)
+    if target not in named.columns:
+        raise UserError(f"--target was {target}; {spec} has {', '.join(named.columns)}")
+    empty = [name for name, column in named.columns.items() if name != target and is_empty(column)]
+    held = {name: column for name, column in named.columns.items() if name not in set(empty)}
+    as_columns(held, str(named.file), first_line)
+    return held, empty
+
+
 def read_columns(spec: str) -> Named:
-    """Columns of a file, as `read_sample` takes them."""
+    """Columns of a file, as `read_sample` takes them. What is wrong with one is said with its file."""
+    named, first_line = _read(spec)
+    as_columns(named.columns, str(named.file), first_line)
+    return named
+
+
+def _read(spec: str) -> tuple[Named, int | None]:
+    """Columns of a file as they are, and the line of the first row, where rows are lines."""
     path, _, names = (spec, "", "") if Path(spec).exists() else spec.partition(":")
     file = Path(path)
     kind = file.suffix.lower()
@@ -73,7 +93,8 @@ def read_columns(spec: str) -> Named:
         raise UserError(f"{file} cannot be read: {problem.strerror}") from None
     wanted = [name.strip() for name in names.split(",")] if names else []
     try:
-        return Named(file, _READERS[kind](file, wanted), bool(wanted))
+        columns, first_line = _READERS[kind](file, wanted)
+        return Named(file, columns, bool(wanted)), first_line
     except UserError:
         raise
     except Exception as error:  # a damaged file can fail in any way its reader knows
@@ -81,50 +102,65 @@ def read_columns(spec: str) -> Named:
         raise UserError(f"{file} cannot be read as {file.suffix}: {reason}") from error
 
 
-def _npy(file: Path, wanted: list[str]) -> dict[str, Any]:
+def _npy(file: Path, wanted: list[str]) -> Held:
     if wanted:
         raise UserError(f"{file} holds one array without a name; leave out :{','.join(wanted)}")
-    return {"": np.load(file, allow_pickle=False)}
+    return {"": np.load(file, allow_pickle=False)}, None
 
 
-def _npz(file: Path, wanted: list[str]) -> dict[str, Any]:
+def _npz(file: Path, wanted: list[str]) -> Held:
     check_npz(file)
     with np.load(file, allow_pickle=False) as arrays:
         names = list(arrays)
         if not wanted and len(names) != 1:
             raise UserError(f"{file} holds {', '.join(names)}; say which, for instance {file}:{names[0]}")
-        return {name: arrays[_known(file, name, names)] for name in wanted or names}
+        return {name: arrays[_known(file, name, names)] for name in wanted or names}, None
 
 
-def _csv(file: Path, wanted: list[str]) -> dict[str, Any]:
+def _csv(file: Path, wanted: list[str]) -> Held:
     csv = need("pyarrow.csv")
     with file.open(encoding="utf-8") as lines:
         first = lines.readline().strip().split(",")
     headless = all(_is_number(cell) for cell in first)
     options = csv.ReadOptions(autogenerate_column_names=headless)
-    table = csv.read_csv(arrow_path(file), read_options=options)
+    try:
+        table = csv.read_csv(arrow_path(file), read_options=options)
+    except ValueError as problem:
+        if "straddling" not in str(problem):
+            raise
+        raise UserError(f"{file} has a cell or line of more than {options.block_size:,} bytes; expected shorter ones (is a quote missing?)") from None
     before = 1 if headless else 2
     # empty lines and words of several lines are no rows of their own: then nobody knows the line
     with file.open("rb") as lines:
         plain = sum(1 for _ in lines) == table.num_rows + before - 1
-    return _columns(file, table, wanted, first_line=before if plain else None)
+    return _columns(file, table, wanted), before if plain else None
 
 
-def _parquet(file: Path, wanted: list[str]) -> dict[str, Any]:
+def _parquet(file: Path, wanted: list[str]) -> Held:
     from nearfar.parquet_sizes import check_parquet
 
     parquet = need("pyarrow.parquet")
     with parquet.ParquetFile(arrow_path(file)) as opened:
-        check_parquet(file, opened.schema_arrow.names)
-    return _columns(file, parquet.read_table(arrow_path(file)), wanted)
+        check_parquet(file, set(opened.schema_arrow.names))
+    return _columns(file, parquet.read_table(arrow_path(file)), wanted), None
 
 
-def _columns(file: Path, table: Any, wanted: list[str], first_line: int | None = None) -> dict[str, Any]:
-    """Columns of an Arrow table; a list column (an embedding) is many. What is wrong with one is said with its file."""
-    names = [_known(file, name, table.column_names) for name in wanted or table.column_names]
-    found = {name: table.column(name).to_pylist() for name in names}
-    as_columns(found, str(file), first_line)
-    return found
+def _columns(file: Path, table: Any, wanted: list[str]) -> dict[str, Any]:
+    """Columns of an Arrow table; a list column (an embedding) is many."""
+    names = table.column_names
+    twice = next((name for name, count in Counter(names).items() if count > 1), None)
+    if twice is not None:
+        raise UserError(f"{file} has {names.count(twice)} columns called {twice!r}; rename them")
+    return {name: _cells(table.column(name)) for name in ([_known(file, w, names) for w in wanted] or names)}
+
+
+def _cells(column: Any) -> list[Any]:
+    """Dates and times as whole numbers of their unit, others as they are."""
+    arrow = need("pyarrow")
+    if arrow.types.is_temporal(column.type) and not arrow.types.is_interval(column.type):
+        whole = arrow.int32() if column.type.bit_width == 32 else arrow.int64()
+        column = column.cast(whole)
+    return column.to_pylist()
 
 
 def _known(file: Path, name: str, names: list[str]) -> str:

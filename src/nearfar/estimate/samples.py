@@ -15,7 +15,7 @@ from jaxtyping import Bool, Float
 from scipy.special import ndtri
 
 from nearfar.errors import UserError
-from nearfar.estimate.columns import as_columns
+from nearfar.estimate.columns import Columns, as_columns
 
 Scaling = Literal["rank", "standard", "none"]
 SIDES = ("auto", "all", "none", "x", "y")
@@ -23,6 +23,7 @@ Discrete = Literal["auto", "all", "none", "x", "y"] | tuple[np.ndarray, np.ndarr
 Array = Float[np.ndarray, "sample column"]
 
 FEWEST = 50  # samples: below this a fold has nothing to learn from
+EXACT = 2.0**53  # up to which float64 holds every whole number
 MOST_CORRELATION = 0.9995  # of a canonical pair of ranks
 MOST_LEVELS = 32  # a numeric column with more distinct values than this is taken as continuous
 
@@ -53,12 +54,13 @@ def checked_pair(x: Any, y: Any, discrete: Discrete = "auto", groups: Any = None
     notes = (f"{left_out} of {len(whole)} rows have gaps and were left out",) if left_out else ()
     if groups is not None and left_out and np.shape(groups) == (len(whole),):
         groups = np.asarray(groups)[kept]
-    sides = [_checked(side.values[kept], name) for side, name in ((first, "x"), (second, "y"))]
+    sides = [_checked(side, kept, name) for side, name in ((first, "x"), (second, "y"))]
     kinds = column_kinds(sides[0], sides[1], discrete, first.words, second.words)
     return Pair(sides[0], sides[1], kinds, groups, kept, (first.names, second.names), notes)
 
 
-def _checked(array: Array, name: str) -> Array:
+def _checked(side: Columns, kept: np.ndarray, name: str) -> Array:
+    array = side.values[kept]
     if len(array) < FEWEST:
         raise UserError(f"{name} has {len(array)} samples; at least {FEWEST} are needed")
     bad = ~np.isfinite(array)
@@ -67,12 +69,19 @@ def _checked(array: Array, name: str) -> Array:
         raise UserError(
             f"{name} holds {array[row, column]} at row {row}, column {column}; every value must be finite"
         )
-    constant = np.flatnonzero((array == array[0]).all(axis=0))
-    if len(constant):
-        raise UserError(
-            f"{name} column {int(constant[0])} is {array[0, constant[0]]:g} in every row; a constant tells nothing, leave it out"
-        )
+    check_varies(side, kept, name)
     return _of_usual_size(array)
+
+
+def check_varies(side: Columns, kept: np.ndarray, name: str) -> None:
+    array = side.values[kept]
+    for k in np.flatnonzero((array == array[:1]).all(axis=0))[:1]:
+        is_one = f"{name} column {side.names[k]} is {side.shown(array[0, k], k)} in every row"
+        if not side.words[k] and abs(array[0, k]) >= EXACT:
+            raise UserError(
+                f"{is_one} to the 16 digits that float64 holds; subtract what the numbers share, or leave it out"
+            )
+        raise UserError(f"{is_one}; a constant tells nothing, leave it out")
 
 
 def _of_usual_size(array: Array) -> Array:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from nearfar.errors import UserError
-from nearfar.estimate.columns import as_columns
+from nearfar.estimate.columns import as_columns, is_empty
 from nearfar.estimate.dependence import autocorrelation
 from nearfar.estimate.mi import estimate_mi
 from nearfar.estimate.result import Estimate
@@ -34,17 +34,21 @@ class Ranked:
 def rank_columns(table: Any, target: Any, *, folds: int = 3, **options: Any) -> tuple[Ranked, ...]:
     """Columns of the table by what each alone tells about the target, the most first.
 
-    `target` is the name of one of them, or a column of its own. Constants are left out. Three folds are enough to rank.
+    `target` is the name of one of them, or a column of its own. Empty columns and constants are left out. Three folds are enough to rank.
     """
     columns = _named(table)
     if isinstance(target, str):
         if target not in columns:
             raise UserError(f"target was {target!r}; the table has {', '.join(columns)}")
         target = columns.pop(target)
+    known = ~np.isnan(as_columns({"target": target}, "table").values).any(axis=1)
     found = {}
     for name, column in columns.items():
+        if is_empty(column):
+            continue
         values = as_columns({name: column}, "table").values
-        if len(np.unique(values[~np.isnan(values)])) > 1:
+        seen = values[known & ~np.isnan(values).any(axis=1)] if len(values) == len(known) else values
+        if len(np.unique(seen, axis=0)) > 1:
             found[name] = estimate_mi(
                 {name: column}, {"target": target}, folds=folds, **{"baselines": False, **options}
             )
@@ -121,6 +125,11 @@ def _checked_lags(lags: Any, steps: int) -> list[int]:
         )
     if not found or not all(isinstance(lag, numbers.Integral) for lag in found):
         raise UserError(f"lags was {lags!r}; it must be whole numbers, at least one, for instance range(6)")
+    beyond = next((lag for lag in found if abs(lag) >= steps), None)
+    if beyond is not None:
+        raise UserError(
+            f"lags held {beyond}, which is longer than the series; {steps} steps allow {1 - steps} to {steps - 1}"
+        )
     return [int(lag) for lag in found]
 
 

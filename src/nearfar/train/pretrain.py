@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from nearfar.atomic import as_path
@@ -24,6 +25,7 @@ from nearfar.recipes.build import NONE
 from nearfar.recipes.given import Objects, given
 from nearfar.run import checkpoints
 from nearfar.run.facts import checked
+from nearfar.run.features import contents
 from nearfar.run.folder import DataNotes, RunFolder, notes_of
 from nearfar.run.trained import (
     Run,
@@ -113,6 +115,7 @@ class Watch:
 
 
 UNWATCHED = Watch()
+ALIKE = 16  # instances of the first batch that are compared with one another
 
 
 def run_pretraining(
@@ -143,7 +146,8 @@ def run_pretraining(
         quiet = quiet or not ranks.first
         display = Display(trainer.steps, trainer.step, settings.epochs, ready.images.unit, quiet)
         announce(display, settings, notes, trainer)
-        for sentence in filter(None, (said, *ready.remarks)):
+        alike = all_alike(ready, settings) if restored is None and not quiet else None
+        for sentence in filter(None, (said, *ready.remarks, alike)):
             display.say(sentence)
         if told:  # measured by all ranks, which encode together
             display.say(needs(trainer, ready.stream.few(MEASURED), out).sentence(settings.keep))
@@ -276,6 +280,15 @@ def check_left(ready: Ready, restored: checkpoints.Loaded, changed: str, out: Pa
             f"{out} was trained for {step} steps and these settings ask for {steps}: no step is left to train with what changed "
             f"({changed}); raise epochs, or choose another --out"
         )
+
+
+def all_alike(ready: Ready, settings: Settings) -> str | None:
+    """A sentence about data of which the first rows are all one: no view of them tells whose it is."""
+    rows = ready.images.subset(np.sort(ready.stream.index(0)[1][:ALIKE]))
+    plain = settings.modality.plain(settings.views, ready.known, ready.trainer.device)
+    if len(rows) < 2 or len(torch.unique(contents(rows, plain), dim=0)) > 1:
+        return None
+    return f"the first {len(rows)} {rows.unit} look exactly alike: there is nothing to learn from what cannot be told apart; look at the data"
 
 
 def write_down(settings: Settings, folder: RunFolder, ready: Ready, notes: DataNotes) -> None:

@@ -162,7 +162,8 @@ def _weighed(log_r: dict[str, np.ndarray]) -> tuple[Float[np.ndarray, "ratio"], 
     """Weights of independence and of the others, and the mean logarithm of their mixture."""
     table = np.column_stack([np.zeros(len(next(iter(log_r.values())))), *log_r.values()])
     weights = mixture_weights(table)
-    return weights, float(logsumexp(table, axis=1, b=weights).mean())
+    with np.errstate(divide="ignore"):  # a weight may be zero, or so small that nothing can be divided by it
+        return weights, float(logsumexp(table + np.log(weights), axis=1).mean())
 
 
 def _worth_their_cost(log_r: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
