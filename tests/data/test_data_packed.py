@@ -18,6 +18,7 @@ import pytest
 from PIL import Image
 
 from nearfar.cli import main
+from nearfar.cli.pack import _recipe
 from nearfar.data import open_data, pack
 from nearfar.data import packing as packing_module
 from nearfar.data.packed import MANIFEST, find_packed
@@ -311,3 +312,7 @@ def test_too_many_bad_ones_stop_a_pack(tmp_path: Path) -> None:
     assert find_packed(str(tmp_path / "p")) is None
     data = open_data(str(pack(spec, tmp_path / "p", max_bad_share=0.2)))  # what was encoded is kept
     assert len(data) == COUNT - 10
+
+
+def test_what_is_packed_is_trained_by_a_recipe_for_it() -> None:
+    assert [_recipe(kind) for kind in ("image", "sound", "text")] == ["simclr", "cpc", "mlm"]

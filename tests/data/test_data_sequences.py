@@ -260,3 +260,10 @@ def test_tokens_of_an_npz(tmp_path: Path) -> None:
     np.savez(tmp_path / "t.npz", tokens=np.array([1.5, 2.5]))
     with pytest.raises(UserError, match="expected integers of shape"):
         open_data(tmp_path / "t.npz")
+
+
+def test_a_single_file_that_cannot_be_used_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "a.txt").write_bytes(b"\xff\xfe\x00")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError, match=r"data 'a\.txt': 1 of 1 text files cannot be used"):
+        open_data("a.txt")

@@ -9,6 +9,7 @@ import pytest
 
 import nearfar as nf
 from nearfar.cli import main
+from nearfar.estimate.ratios import stack
 
 
 def normals(seed: int, n: int, covariance: list[list[float]]) -> np.ndarray:
@@ -217,3 +218,56 @@ def test_the_critic_s_ratios_mean_what_they_say() -> None:
     assert np.mean([abs(said - counted) for said, counted in found.calibration]) < 0.25
     assert found.p_value is not None
     assert found.p_value < 1e-6
+
+
+def test_columns_that_say_nothing_are_left_out_with_a_note(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Empty, the same in every row, and the same in every row in which the target is known."""
+    rng = np.random.default_rng(0)
+    t, x = rng.normal(size=(2, 60))
+    rows = [f"{a if k else ''},{b},,7,{k > 0}" for k, (a, b) in enumerate(zip(t, x, strict=True))]
+    (tmp_path / "t.csv").write_text("t,x,gaps,seven,rest\n" + "\n".join(rows) + "\n")
+    command = ["mi", str(tmp_path / "t.csv"), "--target", "t", "--folds", "2"]
+    assert main(command) == 0
+    said = capsys.readouterr().out
+    assert "note: left out, empty: gaps" in said
+    assert "note: left out, the same in every row: seven, rest" in said
+    assert main([*command, "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert [one["column"] for one in told["columns"]] == ["x"]
+    assert told["left_out"] == dict.fromkeys(["seven", "rest"], "the same in every row") | {"gaps": "empty"}
+
+
+def test_a_constant_that_is_given_is_named(tmp_path: Path) -> None:
+    x, y = np.random.default_rng(0).normal(size=(2, 60))
+    with pytest.raises(nf.UserError, match=r"z \(what is given\) column sort is 'a' in every row"):
+        nf.estimate_cmi(x, y, {"sort": ["a"] * 60})
+    with pytest.raises(nf.UserError, match="x column 0 is 1 in every row"):
+        nf.estimate_cmi(np.ones(60), y, x)
+
+
+def test_a_lag_beyond_the_series_is_named() -> None:
+    x, y = np.random.default_rng(0).normal(size=(2, 60))
+    for lag in (60, -60, 10**23):
+        with pytest.raises(nf.UserError, match=f"lags held {lag}, which is longer than the series; 60 steps"):
+            nf.mi_over_lags(x, y, [lag])
+
+
+@pytest.mark.parametrize("option", ["--rows", "--plot"])
+def test_a_folder_that_is_not_there_is_told_before_the_work(
+    option: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "none" / ("a.csv" if option == "--rows" else "a.svg")
+    assert main(["mi", "nowhere.npy", "nowhere.npy", option, str(file)]) == 2
+    assert f"{option} was {file}, but the folder {file.parent} was not found" in capsys.readouterr().err
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_weight_too_small_to_divide_by_makes_no_infinite_mean(monkeypatch: pytest.MonkeyPatch) -> None:
+    """log of the mixture = log(1e-310 e^9 + 1 - 1e-310): scipy divides by the weight of the largest."""
+    weights = np.array([1.0, 1e-310])
+    monkeypatch.setattr(stack, "mixture_weights", lambda table: weights)
+    assert stack._weighed({"a": np.full(3, 9.0)})[1] == pytest.approx(0.0, abs=1e-12)
+    weights[1] = 0.0
+    assert stack._weighed({"a": np.full(3, 9.0)})[1] == pytest.approx(0.0, abs=1e-12)

@@ -93,3 +93,11 @@ def test_what_could_hide_by_hand() -> None:
     assert _hidden(category, number) == pytest.approx((243 / 8 + math.sqrt(114)) / 486)
     wide = HalfMap.fit(np.tile(z, 30), np.zeros(30, bool))(np.tile(z, 30))
     assert _hidden(wide, wide) == pytest.approx((243 / 8 + math.sqrt(486)) / 486)
+
+
+@pytest.mark.parametrize("confidence", [1e-300, 1e-17, 1e-3, 1 - 1e-12])
+@pytest.mark.parametrize("held_out", [-0.1, 0.0, 0.3])
+def test_every_confidence_has_an_interval(confidence: float, held_out: float) -> None:
+    """An interval of no width has its normal quantile at 0, by which nothing can be divided."""
+    low, high = reckoned(replace(SURE, held_out=held_out), confidence).interval
+    assert 0 <= low <= high < math.inf

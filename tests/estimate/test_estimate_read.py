@@ -12,7 +12,7 @@ import pytest
 
 import nearfar as nf
 from nearfar.cli import main
-from nearfar.estimate.read import read_sample
+from nearfar.estimate.read import _columns, read_columns, read_sample, read_table
 
 RNG = np.random.default_rng(0)
 TABLE = np.round(RNG.normal(size=(120, 2)), 6)
@@ -134,3 +134,53 @@ def test_a_line_that_nobody_knows_is_not_named(tmp_path: Path, above: str) -> No
     (tmp_path / "w.csv").write_text("a,b\n" + above + "word,2\n" * 60 + "other,oops\n")
     with pytest.raises(nf.UserError, match=r"column b holds 'oops' at row 6[01], which is not a number"):
         read_sample(str(tmp_path / "w.csv"))
+
+
+TIMES = [pa.timestamp("ns"), pa.timestamp("ms", "UTC"), pa.duration("ns"), pa.time64("ns"), pa.date32()]
+
+
+@pytest.mark.parametrize("kind", TIMES, ids=str)
+def test_times_are_numbers_of_their_unit(tmp_path: Path, kind: pa.DataType) -> None:
+    whole = pa.array([3, None, 1], pa.int32() if kind.bit_width == 32 else pa.int64())
+    pq.write_table(pa.table({"t": whole.cast(kind)}), tmp_path / "t.parquet")
+    assert read_columns(f"{tmp_path}/t.parquet").columns["t"] == [3, None, 1]
+
+
+def test_a_cell_that_is_too_long_is_told_in_our_words(tmp_path: Path) -> None:
+    (tmp_path / "long.csv").write_text("a,b\n1," + "x" * 3_000_000 + "\n2,y\n")
+    with pytest.raises(nf.UserError, match="has a cell or line of more than 1,048,576 bytes"):
+        read_columns(str(tmp_path / "long.csv"))
+
+
+def test_two_columns_of_one_name_are_told_in_our_words(tmp_path: Path) -> None:
+    (tmp_path / "twice.csv").write_text("a,b,a\n1,2,3\n4,5,6\n")
+    with pytest.raises(nf.UserError, match="has 2 columns called 'a'"):
+        read_columns(str(tmp_path / "twice.csv"))
+
+
+def test_a_target_is_looked_for_before_columns_are_read_cell_by_cell(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And every column is looked at once: names were fetched anew for each, half a minute for 5,000 of them."""
+    looked: list[str] = []
+    monkeypatch.setattr("nearfar.estimate.read.as_columns", lambda *given: looked.append("cells"))
+    (tmp_path / "wide.csv").write_text(
+        ",".join(f"c{k}" for k in range(2000)) + "\n" + ",".join(["1"] * 2000) + "\n"
+    )
+    with pytest.raises(nf.UserError, match=r"--target was z; .* has c0, c1"):
+        read_table(str(tmp_path / "wide.csv"), "z")
+    assert not looked
+
+    class Table:
+        fetched = 0
+        column_names = property(lambda self: self._names())
+
+        def _names(self) -> list[str]:
+            Table.fetched += 1
+            return ["a", "b", "c"]
+
+        def column(self, name: str) -> pa.ChunkedArray:
+            return pa.chunked_array([[1]])
+
+    assert _columns(Path("t.csv"), Table(), []) == {"a": [1], "b": [1], "c": [1]}
+    assert Table.fetched == 1

@@ -362,7 +362,7 @@ def test_a_finished_run_is_not_described_by_what_it_never_trained_with(tmp_path:
     names = ("config.yaml", "data.json")
     before = [(tmp_path / "run" / name).read_bytes() for name in names]
     for data, changed in (("digits", {"temperature": 0.9}), (some_digits(1700), {})):
-        with pytest.raises(UserError, match="no step is left to train with what changed .*; raise epochs"):
+        with pytest.raises(UserError, match=r"no step is left to train with what changed .*; raise epochs"):
             pretrain(
                 "simclr", data, tmp_path / "run", quiet=True, allow_change=True, config={**SMALL, **changed}
             )
@@ -373,7 +373,7 @@ def test_a_finished_run_is_not_described_by_what_it_never_trained_with(tmp_path:
 def test_other_data_than_pictures_are_told_as_they_are(tmp_path: Path, run: Run) -> None:
     shutil.copytree(run.path, tmp_path / "run")
     np.savez(tmp_path / "rows.npz", x=np.random.default_rng(0).normal(size=(300, 4)).astype(np.float32))
-    with pytest.raises(UserError, match="rows.npz holds .*, but .*run was trained on pictures; choose"):
+    with pytest.raises(UserError, match=r"rows\.npz holds .*, but .*run was trained on pictures; choose"):
         pretrain("simclr", str(tmp_path / "rows.npz"), tmp_path / "run", quiet=True, allow_change=True)
 
 
@@ -382,3 +382,14 @@ def test_an_out_that_is_no_path_gets_a_sentence(out: Any) -> None:
     for command in (pretrain, nf.distill, nf.sweep):
         with pytest.raises(UserError, match=f"out was {out}; expected a path"):
             command("simclr", "digits", out)
+
+
+def test_data_that_are_all_alike_are_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    row = np.random.default_rng(0).normal(size=6).astype(np.float32)
+    rows = {"alike": np.tile(row, (40, 1)), "varied": row + np.arange(40, dtype=np.float32)[:, None]}
+    for name, x in rows.items():
+        np.savez(tmp_path / f"{name}.npz", x=x)
+        words = ["pretrain", "simclr", str(tmp_path / f"{name}.npz"), "--out", str(tmp_path / name)]
+        assert main([*words, "epochs=1", "batch_size=16", "workers=0"]) == 0
+        said = "the first 16 vectors look exactly alike; if all do, there is nothing to learn"
+        assert (said in capsys.readouterr().err) == (name == "alike")

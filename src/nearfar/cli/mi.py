@@ -101,7 +101,9 @@ def run(given: argparse.Namespace) -> int:
         if (target := getattr(given, option)) is not None:
             check_output(f"--{option}", target, read)
             if not target.parent.is_dir():
-                raise UserError(f"--{option} was {target}, but the folder {target.parent} was not found; make it first")
+                raise UserError(
+                    f"--{option} was {target}, but the folder {target.parent} was not found; make it first"
+                )
     if given.plot is not None and given.plot.suffix not in (".svg", ".png", ".pdf"):
         raise UserError(f"--plot was {given.plot}; it must end in .svg, .png or .pdf")
     question = next((name for name in QUESTIONS if getattr(given, name) not in (None, False)), None)
@@ -173,7 +175,9 @@ def _rank(given: argparse.Namespace) -> int:
         draw_ranking(found, given.target, given.plot)
     if given.json:
         said = {"target": given.target, "columns": [one.as_json() for one in found]}
-        print(json.dumps({**said, "left_out": {name: why for why, names in left_out.items() for name in names}}))
+        print(
+            json.dumps({**said, "left_out": {name: why for why, names in left_out.items() for name in names}})
+        )
         return DONE
     width = max(len(one.column) for one in found) + 2
     print(

@@ -71,9 +71,7 @@ def _recipe(modality: str) -> str:
     from nearfar.modalities import modality_of_views
     from nearfar.recipes import RECIPES
 
-    return next(
-        name for name, recipe in RECIPES.items() if modality_of_views(recipe.views).name == modality
-    )
+    return next(name for name, recipe in RECIPES.items() if modality_of_views(recipe.views).name == modality)
 
 
 def _checked(key: str, value: Any) -> Any:

@@ -124,7 +124,8 @@ def reckoned(found: Measured, confidence: float) -> Best:
 def _upper(nats: float, down: float, confidence: float) -> float:
     """Standard deviations to the upper end. As far as the lower end would lie below zero nothing can be missed there, and its share of all misses goes to
     the upper end: an interval from 0 on misses on one side only."""
-    reached = 1.0 if nats >= down else max(0.0, nats) / down
+    above = max(0.0, nats)
+    reached = 1.0 if above >= down else above / down
     below = (1 - confidence) / 2 * reached
     return float(norm.isf(1 - confidence - below))
 

@@ -128,7 +128,9 @@ def _csv(file: Path, wanted: list[str]) -> Held:
     except ValueError as problem:
         if "straddling" not in str(problem):
             raise
-        raise UserError(f"{file} has a cell or line of more than {options.block_size:,} bytes; expected shorter ones (is a quote missing?)") from None
+        raise UserError(
+            f"{file} has a cell or line of more than {options.block_size:,} bytes; expected shorter ones (is a quote missing?)"
+        ) from None
     before = 1 if headless else 2
     # empty lines and words of several lines are no rows of their own: then nobody knows the line
     with file.open("rb") as lines:

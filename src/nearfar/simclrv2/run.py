@@ -133,7 +133,18 @@ def semi(
     told = Told(settings, dict(zip(STAGES, (finetune or {}, distil or {}), strict=True)), options)
     start = None if init is None else Path(init)
     return run_semi(
-        Semi(recipe, data, read_labels(labels), as_path("out", out), told, test, start, draws, same_labels, quiet)
+        Semi(
+            recipe,
+            data,
+            read_labels(labels),
+            as_path("out", out),
+            told,
+            test,
+            start,
+            draws,
+            same_labels,
+            quiet,
+        )
     )
 
 

@@ -52,7 +52,9 @@ class Asked:
                 f"{key} was the range {span}; a grid needs values, {key}=a,b,c, and a range --search tpe"
             )
         if self.space.size > MOST_CELLS:
-            raise UserError(f"the axes and seeds make {self.space.size:,} cells; a sweep has at most {MOST_CELLS:,}")
+            raise UserError(
+                f"the axes and seeds make {self.space.size:,} cells; a sweep has at most {MOST_CELLS:,}"
+            )
         if self.trials is not None and not 1 <= self.trials <= MOST_CELLS:
             raise UserError(f"--trials was {self.trials}; expected a whole number from 1 to {MOST_CELLS:,}")
         if self.search is None and self.trials is not None:

@@ -115,7 +115,7 @@ class Watch:
 
 
 UNWATCHED = Watch()
-ALIKE = 16  # instances of the first batch that are compared with one another
+FEWEST_ALIKE, ALIKE = 8, 16  # instances of the first batch that are compared with one another
 
 
 def run_pretraining(
@@ -286,9 +286,9 @@ def all_alike(ready: Ready, settings: Settings) -> str | None:
     """A sentence about data of which the first rows are all one: no view of them tells whose it is."""
     rows = ready.images.subset(np.sort(ready.stream.index(0)[1][:ALIKE]))
     plain = settings.modality.plain(settings.views, ready.known, ready.trainer.device)
-    if len(rows) < 2 or len(torch.unique(contents(rows, plain), dim=0)) > 1:
+    if len(rows) < FEWEST_ALIKE or len(torch.unique(contents(rows, plain), dim=0)) > 1:
         return None
-    return f"the first {len(rows)} {rows.unit} look exactly alike: there is nothing to learn from what cannot be told apart; look at the data"
+    return f"the first {len(rows)} {rows.unit} look exactly alike; if all do, there is nothing to learn: look at the data"
 
 
 def write_down(settings: Settings, folder: RunFolder, ready: Ready, notes: DataNotes) -> None:
