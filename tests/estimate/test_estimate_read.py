@@ -12,6 +12,7 @@ import pytest
 
 import nearfar as nf
 from nearfar.cli import main
+from nearfar.estimate.columns import as_columns
 from nearfar.estimate.read import _columns, read_columns, read_sample, read_table
 
 RNG = np.random.default_rng(0)
@@ -144,6 +145,7 @@ def test_times_are_numbers_of_their_unit(tmp_path: Path, kind: pa.DataType) -> N
     whole = pa.array([3, None, 1], pa.int32() if kind.bit_width == 32 else pa.int64())
     pq.write_table(pa.table({"t": whole.cast(kind)}), tmp_path / "t.parquet")
     assert read_columns(f"{tmp_path}/t.parquet").columns["t"] == [3, None, 1]
+    assert as_columns(pa.table({"t": whole.cast(kind)}), "x").values[::2, 0].tolist() == [3, 1]
 
 
 def test_a_cell_that_is_too_long_is_told_in_our_words(tmp_path: Path) -> None:

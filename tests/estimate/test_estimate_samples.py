@@ -113,6 +113,7 @@ def with_value(value: float) -> np.ndarray:
         ([10**40 + k for k in range(60)], "holds 10{40} and 10{39}1, which are one number in float64"),
         (np.full(60, 1e40), "x column 0 is 1e.40 in every row to the 16 digits that float64 holds"),
         ({"city": ["Rome"] * 59 + [None]}, "x column city is 'Rome' in every row; a constant"),
+        (["1", "1.0"] * 30, "x column 0 is 1 in every row; a constant"),
         (["1", "b"] * 30, "not a number although at least half of the column is"),
         (GOOD.astype(np.longdouble) * np.longdouble("1e400"), "x holds -?inf at row 0"),
         (GOOD.reshape(60, 2, 1), r"x has shape \(60, 2, 1\)"),

@@ -13,8 +13,10 @@ import torch
 from jaxtyping import Bool, Float
 
 from nearfar.errors import UserError
+from nearfar.extras import need
 
 MOSTLY = 0.5  # share of cells that are numbers from which the others are mistakes
+EXACT = 2.0**53  # up to which float64 holds every whole number
 GAPS = ("", "na", "n/a", "nan", "null", "none")
 
 
@@ -90,11 +92,20 @@ def _columns(values: Any, name: str) -> Iterator[tuple[str, Any]]:
     if isinstance(values, Mapping):
         yield from ((str(title), column) for title, column in values.items())
     elif hasattr(values, "column_names"):  # pyarrow
-        yield from ((title, values.column(title).to_pylist()) for title in values.column_names)
+        yield from ((title, arrow_cells(values.column(title))) for title in values.column_names)
     elif hasattr(values, "columns") and hasattr(values, "__getitem__"):  # pandas, polars
         yield from ((str(title), values[title]) for title in values.columns)
     else:
         yield "", values
+
+
+def arrow_cells(column: Any) -> list[Any]:
+    """Dates and times as whole numbers of their unit, others as they are."""
+    arrow = need("pyarrow")
+    if arrow.types.is_temporal(column.type) and not arrow.types.is_interval(column.type):
+        whole = arrow.int32() if column.type.bit_width == 32 else arrow.int64()
+        column = column.cast(whole)
+    return column.to_pylist()
 
 
 def _array(values: Any, where: str) -> np.ndarray:
@@ -142,7 +153,7 @@ def _numbers(
 
 def _told_apart(numbers: np.ndarray, column: np.ndarray, where: str) -> np.ndarray:
     """Stops whole numbers so large that as float64 they are all one."""
-    if len(numbers) and (numbers == numbers[0]).all():
+    if len(numbers) and abs(numbers[0]) >= EXACT and (numbers == numbers[0]).all():
         other = np.flatnonzero(column != column[0])
         if len(other):
             raise UserError(
@@ -152,9 +163,9 @@ def _told_apart(numbers: np.ndarray, column: np.ndarray, where: str) -> np.ndarr
     return numbers
 
 
-def is_empty(column: Any) -> bool:
+def is_empty(column: Any, where: str) -> bool:
     """Whether every cell is a gap."""
-    array = _array(column, "column")
+    array = _array(column, where)
     if array.dtype.kind in "biu":
         return not array.size
     return all(map(_is_gap, array.ravel().tolist()))

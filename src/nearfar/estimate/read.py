@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from nearfar.errors import UserError
-from nearfar.estimate.columns import as_columns, is_empty
+from nearfar.estimate.columns import arrow_cells, as_columns, is_empty
 from nearfar.extras import need
 from nearfar.untrusted import arrow_path, check_npz, check_regular
 
@@ -63,7 +63,8 @@ def read_table(spec: str, target: str) -> tuple[dict[str, Any], list[str]]:
     named, first_line = _read(spec)
     if target not in named.columns:
         raise UserError(f"--target was {target}; {spec} has {', '.join(named.columns)}")
-    empty = [name for name, column in named.columns.items() if name != target and is_empty(column)]
+    where = f"{named.file} column"
+    empty = [n for n, column in named.columns.items() if n != target and is_empty(column, f"{where} {n}")]
     held = {name: column for name, column in named.columns.items() if name not in set(empty)}
     as_columns(held, str(named.file), first_line)
     return held, empty
@@ -153,16 +154,9 @@ def _columns(file: Path, table: Any, wanted: list[str]) -> dict[str, Any]:
     twice = next((name for name, count in Counter(names).items() if count > 1), None)
     if twice is not None:
         raise UserError(f"{file} has {names.count(twice)} columns called {twice!r}; rename them")
-    return {name: _cells(table.column(name)) for name in ([_known(file, w, names) for w in wanted] or names)}
-
-
-def _cells(column: Any) -> list[Any]:
-    """Dates and times as whole numbers of their unit, others as they are."""
-    arrow = need("pyarrow")
-    if arrow.types.is_temporal(column.type) and not arrow.types.is_interval(column.type):
-        whole = arrow.int32() if column.type.bit_width == 32 else arrow.int64()
-        column = column.cast(whole)
-    return column.to_pylist()
+    return {
+        name: arrow_cells(table.column(name)) for name in ([_known(file, w, names) for w in wanted] or names)
+    }
 
 
 def _known(file: Path, name: str, names: list[str]) -> str:

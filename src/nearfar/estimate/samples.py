@@ -15,7 +15,7 @@ from jaxtyping import Bool, Float
 from scipy.special import ndtri
 
 from nearfar.errors import UserError
-from nearfar.estimate.columns import Columns, as_columns
+from nearfar.estimate.columns import EXACT, Columns, as_columns
 
 Scaling = Literal["rank", "standard", "none"]
 SIDES = ("auto", "all", "none", "x", "y")
@@ -23,7 +23,6 @@ Discrete = Literal["auto", "all", "none", "x", "y"] | tuple[np.ndarray, np.ndarr
 Array = Float[np.ndarray, "sample column"]
 
 FEWEST = 50  # samples: below this a fold has nothing to learn from
-EXACT = 2.0**53  # up to which float64 holds every whole number
 MOST_CORRELATION = 0.9995  # of a canonical pair of ranks
 MOST_LEVELS = 32  # a numeric column with more distinct values than this is taken as continuous
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from nearfar.errors import UserError
-from nearfar.estimate.columns import as_columns, is_empty
+from nearfar.estimate.columns import arrow_cells, as_columns, is_empty
 from nearfar.estimate.dependence import autocorrelation
 from nearfar.estimate.mi import estimate_mi
 from nearfar.estimate.result import Estimate
@@ -44,7 +44,7 @@ def rank_columns(table: Any, target: Any, *, folds: int = 3, **options: Any) -> 
     known = ~np.isnan(as_columns({"target": target}, "table").values).any(axis=1)
     found = {}
     for name, column in columns.items():
-        if is_empty(column):
+        if is_empty(column, f"table column {name}"):
             continue
         values = as_columns({name: column}, "table").values
         seen = values[known & ~np.isnan(values).any(axis=1)] if len(values) == len(known) else values
@@ -74,7 +74,7 @@ def _named(table: Any) -> dict[str, Any]:
     if isinstance(table, dict):
         return dict(table)
     if hasattr(table, "column_names"):
-        return {name: table.column(name).to_pylist() for name in table.column_names}
+        return {name: arrow_cells(table.column(name)) for name in table.column_names}
     if hasattr(table, "columns") and hasattr(table, "__getitem__"):
         return {str(name): table[name] for name in table.columns}
     array = np.asarray(table)
