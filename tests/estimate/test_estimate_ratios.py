@@ -12,11 +12,13 @@ import nearfar as nf
 from nearfar.estimate.competition import _rise, contrast, log_mean
 from nearfar.estimate.ratios import CANDIDATES, Half, HalfMap, Ratio, fitted_stack, halved
 from nearfar.estimate.ratios.around import Around
+from nearfar.estimate.ratios.association import Association
+from nearfar.estimate.ratios.atoms import Atoms
 from nearfar.estimate.ratios.compressed import Compressed
 from nearfar.estimate.ratios.discriminator import Discriminator
 from nearfar.estimate.ratios.elliptic import Student
 from nearfar.estimate.ratios.halves import FAR, squeezed, stretched
-from nearfar.estimate.ratios.ordered import _places
+from nearfar.estimate.ratios.ordered import level_places
 from nearfar.estimate.ratios.regressions import Spline, density, trees_may_help
 from nearfar.estimate.ratios.stack import _worth_their_cost, mixture_weights
 from nearfar.estimate.ratios.tables import Table
@@ -36,6 +38,7 @@ def half(values: np.ndarray, discrete: bool = False) -> Half:
 NUMBER = RNG.normal(size=N)
 SAMPLES: dict[str, tuple[Half, Half]] = {
     "numbers": (half(NUMBER), half(NUMBER + RNG.normal(size=N))),
+    "numbers with zeros": (half(np.maximum(NUMBER, 0)), half(np.maximum(NUMBER + RNG.normal(size=N), -0.5))),
     "columns": (half(RNG.normal(size=(N, 3))), half(NUMBER)),
     "columns of both": (
         half(NUMBER[:, None] + RNG.normal(size=(N, 8))),
@@ -66,7 +69,7 @@ def test_all_pairs_agree_with_rows_that_belong_together(sample: str) -> None:
     assert fitted >= 3
 
 
-@pytest.mark.parametrize("sample", ["numbers", "category and number", "categories"])
+@pytest.mark.parametrize("sample", ["numbers", "numbers with zeros", "category and number", "categories"])
 def test_ratios_are_density_ratios(sample: str) -> None:
     """Mean one under independence: over all pairs of the rows they were fitted to, to what smoothing leaves open."""
     x, y = SAMPLES[sample]
@@ -366,10 +369,10 @@ def test_levels_in_order_stand_at_the_middle_of_their_ranks() -> None:
     """The normal quantile of (rows below + half of its own) / rows; a level that was not seen stands in the middle; two levels have no order."""
     code = np.repeat([3.0, 5.0, 9.0], [10, 60, 30])
     known = HalfMap.fit(code[:, None], np.array([True]))
-    place = _places(known(code[:, None]))
+    place = level_places(known(code[:, None]))
     assert place is not None
     np.testing.assert_allclose(place, [*norm.ppf([0.05, 0.4, 0.85]), 0.0])
-    assert _places(half(code[code < 9], True)) is None
+    assert level_places(half(code[code < 9], True)) is None
     x, e = np.random.default_rng(6).normal(size=(2, 500))
     counts = np.floor(4 * norm.cdf(0.9 * x + math.sqrt(0.19) * e) * 5)  # twenty levels of a hidden number
     learned, unseen = (
@@ -426,3 +429,63 @@ def test_a_line_with_long_tails_has_the_log_ratio_of_two_cauchys() -> None:
     z = np.array([-300.0, -2.0, 0.1, 7.0])
     np.testing.assert_allclose(stretched(squeezed(z)), z)
     assert CANDIDATES["line, y of x"](*SAMPLES["numbers"], 0) is None
+
+
+def test_zeros_and_amounts_have_the_log_ratio_of_a_table_and_a_gaussian() -> None:
+    """Who is above zero follows a table, amounts of rows that are on both sides a Gaussian: log p(s, t) / p(s) p(t), plus its log ratio there."""
+    rng, rho, n = np.random.default_rng(9), 0.8, 3000
+    table = np.array([[0.48, 0.12], [0.12, 0.28]])  # zero or not, of x and y
+    cell = rng.choice(4, p=table.ravel(), size=n)
+    z, e = rng.normal(size=(2, n))
+    s, t_state = cell // 2, cell % 2
+    w = np.where(s == 1, rho * z + math.sqrt(1 - rho**2) * e, e)
+    x, y = np.where(s == 1, np.exp(z), 0.0), np.where(t_state == 1, np.exp(w), 0.0)
+    maps = [HalfMap.fit(v[:2000, None], np.array([False])) for v in (x, y)]
+    learned, unseen = ((maps[0](x[k, None]), maps[1](y[k, None])) for k in (slice(2000), slice(2000, None)))
+    found = CANDIDATES["atoms"](*learned, 0)
+    assert isinstance(found, Atoms)
+    assert found.x.free(unseen[0]).tolist() == (s[2000:] == 1).tolist()
+    truth = np.log(table / np.outer(table.sum(axis=1), table.sum(axis=0)))[s, t_state]
+    both = (s == 1) & (t_state == 1)
+    form = (rho**2 * (z**2 + w**2) - 2 * rho * z * w) / (2 * (1 - rho**2))
+    truth = (truth + both * (-0.5 * math.log(1 - rho**2) - form))[2000:]
+    assert np.abs(found.pairs(*unseen) - truth).mean() < 0.1
+    assert CANDIDATES["atoms"](*SAMPLES["numbers"], 0) is None  # no value recurs
+
+
+def test_products_of_scores_keep_the_margins_and_the_mean_product() -> None:
+    """Goodman 1979: p_a q_b r_ab has the margins p and q, and of all such tables the mean product of standardised scores that was counted."""
+    rate = np.random.default_rng(10).gamma(1.5, 3.0, 2000)
+    a, b = np.random.default_rng(11).poisson(rate, size=(2, 2000))
+    x, y = half(a, True), half(b, True)
+    found = Association.fit(x, y, 0, powers=1)
+    assert found is not None
+    r = np.exp(found.log_ratio[:-1, :-1])
+    p, q = (np.bincount(h.code, minlength=h.levels) / 2000 for h in (x, y))
+    np.testing.assert_allclose(p @ r, 1, atol=1e-3)
+    np.testing.assert_allclose(r @ q, 1, atol=1e-3)
+    scores = []
+    for side, share in ((x, p), (y, q)):
+        place = level_places(side)
+        assert place is not None
+        mean = share @ place[:-1]
+        scores.append((place[:-1] - mean) / math.sqrt(share @ (place[:-1] - mean) ** 2))
+    counted = float((scores[0][x.code] * scores[1][y.code]).mean())
+    assert counted > 0.5
+    assert (p * scores[0]) @ r @ (q * scores[1]) == pytest.approx(counted, abs=2e-3)
+    assert Association.fit(x, half(NUMBER[:400]), 0, powers=1) is None  # a number has no levels
+
+
+def test_few_counts_are_better_told_by_scores_than_by_a_table() -> None:
+    rate = np.random.default_rng(12).gamma(1.5, 3.0, 900)
+    counts = np.random.default_rng(13).poisson(rate, size=(2, 900)).astype(float)
+    maps = [HalfMap.fit(side[:300, None], np.array([True])) for side in counts]
+    learned, unseen = (
+        [known(side[k, None]) for known, side in zip(maps, counts, strict=True)]
+        for k in (slice(300), slice(300, None))
+    )
+    value = {
+        name: CANDIDATES[name](*learned, 0).pairs(*unseen).mean()
+        for name in ("products of 2 scores", "counts, discounted", "counts, 5")
+    }
+    assert value["products of 2 scores"] > max(value["counts, discounted"], value["counts, 5"]) + 0.05

@@ -27,7 +27,7 @@ class Ordered:
     def fit(
         x: Half, y: Half, seed: int, inner: Callable[[Half, Half, int], Ratio | None]
     ) -> "Ordered | None":
-        places = [_places(half) for half in (x, y)]
+        places = [level_places(half) for half in (x, y)]
         if places[0] is None and places[1] is None:
             return None
         between = inner(_numbers(x, places[0]), _numbers(y, places[1]), seed)
@@ -40,7 +40,7 @@ class Ordered:
         return self.between.cross(_numbers(x, self.x), _numbers(y, self.y))
 
 
-def _places(half: Half) -> Place | None:
+def level_places(half: Half) -> Place | None:
     """Where each level stands; last, one that was not seen: in the middle."""
     if half.code is None or half.numbers or half.levels < FEWEST_LEVELS:
         return None

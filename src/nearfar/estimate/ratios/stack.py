@@ -14,6 +14,8 @@ from jaxtyping import Float
 from scipy.special import logsumexp
 
 from nearfar.estimate.ratios.around import Around
+from nearfar.estimate.ratios.association import Association
+from nearfar.estimate.ratios.atoms import Atoms
 from nearfar.estimate.ratios.compressed import Compressed
 from nearfar.estimate.ratios.conditional import Classifier, Densities, Residual
 from nearfar.estimate.ratios.discriminator import Discriminator
@@ -46,6 +48,15 @@ OF_LEVELS: dict[str, Fit] = {  # levels in their order
     "gaussian": partial(Gaussian.fit, crossed=False),
     "mixture of 3": partial(Mixture.fit, parts=3),
     "levels": partial(Levels.fit, plain=False, own_spread=True),
+}
+
+BESIDE_ATOMS: dict[str, Fit] = {  # which atom, and the numbers between them
+    "counts": partial(Table.fit, bins=0, strength=1.0),
+    "levels": partial(Levels.fit, plain=False, own_spread=False),
+    "levels, own spread": partial(Levels.fit, plain=False, own_spread=True),
+    "gaussian": partial(Gaussian.fit, crossed=False),
+    "mixture of 2": partial(Mixture.fit, parts=2),
+    "y of x": partial(Residual.fit, swapped=False, plain=True, scaled=False),
 }
 
 CANDIDATES: dict[str, Fit] = {
@@ -93,6 +104,8 @@ CANDIDATES: dict[str, Fit] = {
     "trees of pairs": Discriminator.fit,
     **{f"compressed, {name}": partial(Compressed.fit, inner=inner) for name, inner in BETWEEN.items()},
     **{f"ordered, {name}": partial(Ordered.fit, inner=inner) for name, inner in OF_LEVELS.items()},
+    **{f"products of {k} scores": partial(Association.fit, powers=k) for k in (1, 2, 3)},
+    "atoms": partial(Atoms.fit, inner=lambda x, y, seed: fitted_stack(x, y, seed, candidates=BESIDE_ATOMS)),
     "network": Network.fit,
 }
 
