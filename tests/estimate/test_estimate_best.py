@@ -40,7 +40,7 @@ def test_doubts_are_the_interval_without_sampling_error() -> None:
     assert found.interval[0] == pytest.approx(found.nats - Z * math.hypot(less, LEAST_DOUBT))
     assert found.interval[1] == pytest.approx(found.nats + Z * math.hypot(more, LEAST_DOUBT))
     assert less == pytest.approx(0.5 * 0.07)
-    assert more == pytest.approx(math.hypot(1.1 * 0.07, UNFOUND * 800**-0.4 * 0.5, 0.01))
+    assert more == pytest.approx(math.hypot(0.8 * 0.07, 2 * 800 ** (-2 / 3) * 0.5))
 
 
 def test_where_nothing_was_found_the_upper_end_still_counts_what_may_be_there() -> None:
@@ -49,7 +49,14 @@ def test_where_nothing_was_found_the_upper_end_still_counts_what_may_be_there() 
     assert found.nats == 0.0
     assert found.interval[0] == 0.0
     # nothing can be missed below zero: all of the 10 % are above
-    assert found.interval[1] == pytest.approx(norm.isf(0.1) * math.hypot(0.02, 1.1 * 0.07, 0.01, LEAST_DOUBT))
+    assert found.interval[1] == pytest.approx(norm.isf(0.1) * math.hypot(0.02, 0.8 * 0.07, LEAST_DOUBT))
+
+
+def test_what_is_measured_to_be_missing_and_what_could_hide_count_once() -> None:
+    """The larger of the two: both are what rows so few could not teach."""
+    ends = [reckoned(replace(NOTHING, hidden=hidden), 0.9).interval[1] for hidden in (0.0, 0.05, 0.1)]
+    assert ends[0] == ends[1] < ends[2]
+    assert ends[2] == pytest.approx(norm.isf(0.1) * math.hypot(0.02, 0.1, LEAST_DOUBT))
 
 
 def test_misses_that_cannot_be_below_are_allowed_above() -> None:
@@ -68,13 +75,13 @@ def test_every_doubt_raises_the_upper_end(name: str) -> None:
 
 
 def test_what_no_candidate_found_falls_with_the_rows() -> None:
+    """Like the squared error of a smooth function of two numbers, n^(-4/6) (Stone 1982)."""
     plain = replace(SURE, error=0.0, curve=0.0, fit=0.0, hidden=0.0)
     for rows in (160, 800, 8000):
         found = reckoned(replace(plain, rows=rows), 0.9)
-        expected = Z * math.hypot(UNFOUND * rows**-0.4 * 0.5, LEAST_DOUBT)
+        expected = Z * math.hypot(UNFOUND * rows ** (-2 / 3) * 0.5, LEAST_DOUBT)
         assert found.interval[1] - found.nats == pytest.approx(expected)
-    share_of_a_thousand = UNFOUND * 800**-0.4
-    assert share_of_a_thousand == pytest.approx(0.03, abs=1e-4)
+    assert UNFOUND * 1000 ** (-2 / 3) == pytest.approx(0.02)
 
 
 def test_a_dependence_of_one_parameter_is_always_allowed_for() -> None:

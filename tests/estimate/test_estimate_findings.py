@@ -5,15 +5,19 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+from scipy.special import logsumexp
 
 import nearfar as nf
+from nearfar.critics import Separable
 from nearfar.estimate.competition import _unknown
 from nearfar.estimate.consistency import _near
-from nearfar.estimate.ratios import Half, HalfMap
+from nearfar.estimate.ratios import CANDIDATES, Half, HalfMap
 from nearfar.estimate.ratios.elliptic import Gaussian
 from nearfar.estimate.ratios.network import LEAST_GAIN, Network
 from nearfar.estimate.ratios.smooth import Mixture
+from nearfar.estimate.ratios.stack import _fit
 from nearfar.estimate.ratios.unmixed import Components, Unmixed
+from nearfar.estimate.samples import Canonical
 
 RNG = np.random.default_rng
 
@@ -120,19 +124,38 @@ def test_local_gaussians_follow_a_curve() -> None:
     assert float(local.pairs(*there).mean()) > float(fitted.pairs(*there).mean()) + 0.5
 
 
-def test_a_network_adds_what_a_gaussian_misses_and_is_none_where_nothing_is() -> None:
+def test_a_network_adds_what_its_beginning_misses_and_is_none_where_nothing_is() -> None:
     """y_1 follows x_1 x_2: no correlation. Its ratio has mean one over keys; on Gaussian data it is not offered."""
+    gaussian = CANDIDATES["gaussian"]
     x, e = RNG(17).normal(size=(2, 3000, 3))
     y = np.column_stack([x[:, 0] * x[:, 1], e[:, 1:]]) + 0.3 * e[:, :1]
     sides = half(x), half(y)
-    found = Network.fit(*sides, 0)
+    found = Network.fit(*sides, 0, start=gaussian)
     assert found is not None
     few = np.arange(200)
     a, b = sides[0][few], sides[1][few]
     assert float(found.pairs(a, b).mean()) > LEAST_GAIN + 0.2
     assert float(np.exp(found.cross(a, b)).mean()) == pytest.approx(1, abs=0.3)
-    assert Network.fit(half(x), half(0.5 * x + e), 0) is None
-    assert Network.fit(a, b, 0) is None  # too few rows
+    assert Network.fit(half(x), half(0.5 * x + e), 0, start=gaussian) is None
+    assert Network.fit(a, b, 0, start=gaussian) is None  # too few rows
+
+
+def test_a_network_begins_at_the_best_of_the_others() -> None:
+    """Before it has learned anything its ratio is that of its beginning, up to the level of every row; in the competition it begins at the best."""
+    x, e = RNG(17).normal(size=(2, 3000, 3))
+    y = np.column_stack([x[:, 0] * x[:, 1], e[:, 1:]]) + 0.3 * e[:, :1]
+    sides = half(x), half(y)
+    start = CANDIDATES["mixture of 4"](*sides, 0)
+    assert start is not None
+    silent = Separable(hidden=64, layers=2, activation="silu", dim=(7, 7), silent=True)
+    few = np.arange(300)
+    a, b = sides[0][few], sides[1][few]
+    begun = Network(start, Canonical.fit(sides[0].normal, sides[1].normal), silent, b)
+    expected = start.cross(a, b)
+    expected -= logsumexp(expected, axis=1, keepdims=True) - math.log(300)
+    np.testing.assert_allclose(begun.cross(a, b), expected, atol=1e-5)
+    some = {name: CANDIDATES[name] for name in ("gaussian", "mixture of 4")}
+    assert _fit("network on mixture of 4", some).keywords == {"start": some["mixture of 4"]}
 
 
 def test_levels_that_were_not_seen_are_counted_and_reckoned_with() -> None:

@@ -215,9 +215,10 @@ def test_what_is_dear_must_add_something() -> None:
     """A network that says what a Gaussian says already is left out; one that says more stays, whoever else is there."""
     found = np.random.default_rng(3).normal(0.3, 0.5, size=500)
     rest = {"gaussian": found, "table of 4": np.zeros(500)}
-    assert list(_worth_their_cost({**rest, "network": found})) == list(rest)
-    assert "network" in _worth_their_cost({**rest, "network": found + 0.1})
-    assert "network" in _worth_their_cost({"network": found})
+    network = "network on gaussian"
+    assert list(_worth_their_cost({**rest, network: found})) == list(rest)
+    assert network in _worth_their_cost({**rest, network: found + 0.1})
+    assert network in _worth_their_cost({network: found})
     assert "student" in _worth_their_cost({**rest, "student": found})  # cheap
 
 

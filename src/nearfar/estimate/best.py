@@ -23,8 +23,11 @@ from nearfar.estimate.competition import BOTH_WAYS, CLEARLY, Fold, expected, nor
 # missing = min(1.2 curve + 0.2 fit, 0.6 curve + 0.4 fit): halving a small sample loses more than doubling it will win back, and rows
 # look better for having been learned from also where the ratio is as good as it can be
 OF_CURVE, OF_FIT = (1.2, 0.6), (0.2, 0.4)
-DOUBT_BELOW, DOUBT_ABOVE = 0.5, 1.1  # standard deviation of what is missing, as a share of it
-UNFOUND = 0.435  # share of the estimate that no candidate may have found, times rows^(-2/5): 0.03 at a thousand rows
+DOUBT_BELOW, DOUBT_ABOVE = 0.5, 0.8  # standard deviation of what is missing, as a share of it
+UNFOUND, RATE = (
+    2.0,
+    -2 / 3,
+)  # share of the estimate that no candidate may have found: 2 rows^(-2/3), 0.02 at a thousand
 NEW_LEVELS = 1.5  # of what rows of levels never seen might gain, were they learned from like the others
 MOST_UNKNOWN = 0.9  # share of rows with new levels from which no more is made of the others
 LEAST_DOUBT = 0.002  # nats
@@ -104,10 +107,12 @@ def reckoned(found: Measured, confidence: float) -> Best:
     z = float(norm.ppf((1 + confidence) / 2))
     less = DOUBT_BELOW * missing
     down = z * math.hypot(error, less, LEAST_DOUBT)
-    # what was not found may still be there: the upper end counts all that is measured to be missing, also where the estimate does not;
-    # what no ratio has the shape of falls like the error of the best smooth function (Stone 1982)
-    unfound = UNFOUND * found.rows**-0.4 * max(0.0, held_out)
-    more = math.hypot(DOUBT_ABOVE * measured_to_miss, unfound, found.hidden, NEW_LEVELS * unknown * found.fit)
+    # what was not found may still be there: the upper end counts all that is measured to be missing, also where the estimate does not, or
+    # what chance would hide, which is the same seen twice. What no ratio has the shape of falls like the squared error of the best smooth
+    # function of two numbers (Stone 1982): nats are lost in proportion to the square
+    unfound = UNFOUND * found.rows**RATE * max(0.0, held_out)
+    not_learned = max(DOUBT_ABOVE * measured_to_miss, found.hidden)
+    more = math.hypot(not_learned, unfound, NEW_LEVELS * unknown * found.fit)
     up = _upper(nats, down, confidence) * math.hypot(error, more, LEAST_DOUBT)
     # no ratio above the number of pairs can show in so many of them
     highest = 2 * math.log(found.units)

@@ -2,9 +2,9 @@
 
 import copy
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal, TypeVar, get_args
 
 import torch
 from jaxtyping import Float
@@ -17,6 +17,8 @@ from nearfar.scores import paired_scores
 from nearfar.types import Bound, Critic, Remembering
 
 Beginning = Literal["nothing", "gaussian", "table"]
+Net = TypeVar("Net", bound=nn.Module)
+Batch = TypeVar("Batch")
 Objective = Callable[[Float[Tensor, "n n"]], Float[Tensor, ""]]
 CRITICS: dict[str, Callable[[tuple[int, int]], Critic]] = {
     "separable": lambda dim: Separable(hidden=128, layers=3, activation="silu", dim=dim, silent=True),
@@ -128,34 +130,58 @@ def fitted_critic(
         learner = critic(dim)
     if not isinstance(learner, nn.Module) or not list(learner.parameters()):
         raise UserError(f"critic was {learner!r}; a critic with weights is needed, for instance nf.Separable")
-    shuffle = torch.Generator().manual_seed(seed)
     begun = [
         InitialisedCritic(beginning, correlation, learner).to(x.device) for beginning in get_args(Beginning)
     ]
     network = max(begun, key=lambda one: value_on(one, objective, validation))
+    batch_size = min(how.batch_size, len(x))
+    batches = _batches(len(x), batch_size, how.steps, torch.Generator().manual_seed(seed))
+
+    def scores(one: InitialisedCritic, batch: Tensor) -> Tensor:
+        batch = batch.to(x.device)
+        return one.cross(x[batch], y[batch])
+
+    return learned(
+        network,
+        batches,
+        scores,
+        objective,
+        lambda one: value_on(one, objective, validation),
+        how,
+        check_every=min(how.check_every, max(10, 2 * len(x) // batch_size)),
+    )
+
+
+def learned(
+    network: Net,
+    batches: Iterable[Batch],
+    scores: Callable[[Net, Batch], Float[Tensor, "n n"]],
+    objective: Objective,
+    value: Callable[[Net], float],
+    how: Training,
+    check_every: int,
+) -> Net:
+    """The network whose value on unseen rows was best, among the running means of its weights and its beginning."""
     optimiser = torch.optim.AdamW(network.parameters(), how.lr, weight_decay=how.weight_decay, fused=True)
     mean = copy.deepcopy(network)
-    best, best_value, waited = copy.deepcopy(network), value_on(network, objective, validation), 0
-    batch_size = min(how.batch_size, len(x))
-    check_every = min(how.check_every, max(10, 2 * len(x) // batch_size))
-    for step, batch in enumerate(_batches(len(x), batch_size, how.steps, shuffle), start=1):
-        batch = batch.to(x.device)
-        scores = network.cross(x[batch], y[batch])
-        loss = -objective(scores)
+    best, best_value, waited = copy.deepcopy(network), value(network), 0
+    for step, batch in enumerate(batches, start=1):
+        f = scores(network, batch)
+        loss = -objective(f)
         optimiser.zero_grad(set_to_none=True)
         loss.backward()
         optimiser.step()
         if isinstance(objective, Symmetrised):
-            objective.advance(scores.detach())
+            objective.advance(f.detach())
         with torch.no_grad():
             # early on the mean must forget its beginning quickly
             weight = max(how.average, 1 / (1 + step))
             torch._foreach_lerp_(list(mean.parameters()), list(network.parameters()), weight)
         if step % check_every == 0:
-            value = value_on(mean, objective, validation)
-            waited = 0 if value > best_value + how.tolerance else waited + 1
-            if value > best_value:
-                best, best_value = copy.deepcopy(mean), value
+            now = value(mean)
+            waited = 0 if now > best_value + how.tolerance else waited + 1
+            if now > best_value:
+                best, best_value = copy.deepcopy(mean), now
             if waited >= how.patience:
                 break
     return best.eval().requires_grad_(False)

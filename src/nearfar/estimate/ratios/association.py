@@ -34,10 +34,7 @@ class Association:
         np.add.at(counts, (x.code, y.code), 1.0)
         p, q = counts.sum(axis=1) + 1e-3, counts.sum(axis=0) + 1e-3
         p, q = p / p.sum(), q / q.sum()
-        u, v = (
-            _standardised(place[:-1], share, powers)
-            for place, share in zip(places, (p, q), strict=True)
-        )
+        u, v = (_standardised(place[:-1], share, powers) for place, share in zip(places, (p, q), strict=True))
         seen, rows = u.T @ counts @ v / len(x), len(x)
 
         def lost(theta: np.ndarray) -> tuple[float, np.ndarray]:

@@ -30,7 +30,8 @@ from nearfar.estimate.ratios.unmixed import Unmixed
 
 Fit = Callable[[Half, Half, int], Ratio | None]
 LEAST_WEIGHT = 0.02  # a ratio with less is left out
-DEAR, LEAST_WORTH = ("network", "trees of pairs"), 0.003  # nats they must add to the others, on unseen rows
+NETWORK = "network on "  # and the name of the ratio that it begins at
+DEAR, LEAST_WORTH = (NETWORK, "trees of pairs"), 0.003  # nats they must add to the others, on unseen rows
 TEMPER, START_SHARE = 0.25, 0.2  # how weights begin: likelihood to this power, and evenly
 MOST_NATS = 50.0  # of one pair
 MOST_PAIRS = 3000  # of y shifted against x, on which a ratio's mean under independence is read
@@ -106,7 +107,6 @@ CANDIDATES: dict[str, Fit] = {
     **{f"ordered, {name}": partial(Ordered.fit, inner=inner) for name, inner in OF_LEVELS.items()},
     **{f"products of {k} scores": partial(Association.fit, powers=k) for k in (1, 2, 3)},
     "atoms": partial(Atoms.fit, inner=lambda x, y, seed: fitted_stack(x, y, seed, candidates=BESIDE_ATOMS)),
-    "network": Network.fit,
 }
 
 
@@ -148,13 +148,20 @@ def fitted_stack(
     values: dict[str, list[np.ndarray]] = {}
     excess: dict[str, list[float]] = {}
     splits = _splits(np.arange(len(x)) if unit is None else unit, seed)
+
+    def compete(name: str, learn: np.ndarray, unseen: np.ndarray) -> None:
+        ratio = _fit(name, fits)(x[learn], y[learn], seed)
+        if ratio is not None:
+            a, b = x[unseen], y[unseen]
+            values.setdefault(name, []).append(_finite(ratio.pairs(a, b)))
+            excess.setdefault(name, []).append(_excess(ratio, a, b))
+
     for learn, unseen in splits:
-        for name, fit in fits.items():
-            ratio = fit(x[learn], y[learn], seed)
-            if ratio is not None:
-                a, b = x[unseen], y[unseen]
-                values.setdefault(name, []).append(_finite(ratio.pairs(a, b)))
-                excess.setdefault(name, []).append(_excess(ratio, a, b))
+        for name in fits:
+            compete(name, learn, unseen)
+        if candidates is None and len(splits) == 1 and values:
+            best = max(values, key=lambda name: float(values[name][0].mean()) - excess[name][0])
+            compete(NETWORK + best, learn, unseen)
     names = [name for name, found in values.items() if len(found) == len(splits)]
     above = {name: float(np.mean(excess[name])) for name in names}
     log_r = _worth_their_cost({name: np.concatenate(values[name]) - above[name] for name in names})
@@ -162,13 +169,20 @@ def fitted_stack(
     while log_r:
         weights, _ = _weighed(log_r)
         kept = {name: w for name, w in zip(log_r, weights[1:], strict=True) if w >= LEAST_WEIGHT}
-        found_again = {name: again.get(name) or fits[name](x, y, seed) for name in kept}
+        found_again = {name: again.get(name) or _fit(name, fits)(x, y, seed) for name in kept}
         again = {name: ratio for name, ratio in found_again.items() if ratio is not None}
         if len(again) == len(kept):
             return _mixture(again, kept, above, float(weights[0]), len(x))
         # what can be fitted to some of the rows and not to all (an outlier among them) does not compete
         log_r = {name: value for name, value in log_r.items() if name in again or name not in kept}
     return NOTHING
+
+
+def _fit(name: str, fits: dict[str, Fit]) -> Fit:
+    """The candidate of that name; a network begins at another candidate, the best one before it."""
+    if name.startswith(NETWORK):
+        return partial(Network.fit, start=fits[name.removeprefix(NETWORK)])
+    return fits[name]
 
 
 def _weighed(log_r: dict[str, np.ndarray]) -> tuple[Float[np.ndarray, "ratio"], float]:
@@ -181,9 +195,9 @@ def _weighed(log_r: dict[str, np.ndarray]) -> tuple[Float[np.ndarray, "ratio"], 
 
 def _worth_their_cost(log_r: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Without those that take long to fit and to read and add next to nothing to the others."""
-    for name in DEAR:
+    for name in [name for name in log_r if name.startswith(DEAR)]:
         others = {other: values for other, values in log_r.items() if other != name}
-        if name in log_r and others and _weighed(log_r)[1] < _weighed(others)[1] + LEAST_WORTH:
+        if others and _weighed(log_r)[1] < _weighed(others)[1] + LEAST_WORTH:
             log_r = others
     return log_r
 
@@ -212,7 +226,7 @@ def halved(stack: Stack, x: Half, y: Half, seed: int, candidates: dict[str, Fit]
     some = np.random.default_rng(seed).permutation(len(x))[: len(x) // 2]
     few_x, few_y = x[some], y[some]
     ratios = [
-        fits[name](few_x, few_y, seed) or whole
+        _fit(name, fits)(few_x, few_y, seed) or whole
         for name, whole in zip(stack.names[1:], stack.ratios, strict=True)
     ]
     return replace(stack, ratios=tuple(ratios))
