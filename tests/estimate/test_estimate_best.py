@@ -81,7 +81,7 @@ def test_what_no_candidate_found_falls_with_the_rows() -> None:
         found = reckoned(replace(plain, rows=rows), 0.9)
         expected = Z * math.hypot(UNFOUND * rows ** (-2 / 3) * 0.5, LEAST_DOUBT)
         assert found.interval[1] - found.nats == pytest.approx(expected)
-    assert UNFOUND * 1000 ** (-2 / 3) == pytest.approx(0.02)
+    assert pytest.approx(0.02) == UNFOUND * 1000 ** (-2 / 3)
 
 
 def test_a_dependence_of_one_parameter_is_always_allowed_for() -> None:
