@@ -24,10 +24,7 @@ from nearfar.estimate.competition import BOTH_WAYS, CLEARLY, Fold, expected, nor
 # look better for having been learned from also where the ratio is as good as it can be
 OF_CURVE, OF_FIT = (1.2, 0.6), (0.2, 0.4)
 DOUBT_BELOW, DOUBT_ABOVE = 0.5, 0.8  # standard deviation of what is missing, as a share of it
-UNFOUND, RATE = (
-    2.0,
-    -2 / 3,
-)  # share of the estimate that no candidate may have found: 2 rows^(-2/3), 0.02 at a thousand
+UNFOUND, RATE = 2.0, -2 / 3  # 2 rows^(-2/3) of the estimate may be what no candidate found: 0.02 at 1,000
 NEW_LEVELS = 1.5  # of what rows of levels never seen might gain, were they learned from like the others
 MOST_UNKNOWN = 0.9  # share of rows with new levels from which no more is made of the others
 LEAST_DOUBT = 0.002  # nats

@@ -9,7 +9,7 @@ are learned here: counts of one cause, answers on a scale. alpha and beta make t
 from dataclasses import dataclass
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from scipy.optimize import minimize
 
 from nearfar.estimate.ratios.halves import Half
@@ -27,14 +27,14 @@ class Association:
     @staticmethod
     def fit(x: Half, y: Half, seed: int, powers: int) -> "Association | None":
         """None but for two categories of which both may be ordered."""
-        places = [level_places(half) for half in (x, y)]
-        if places[0] is None or places[1] is None or max(x.levels, y.levels) > MOST_LEVELS:
+        first, second = level_places(x), level_places(y)
+        if first is None or second is None or max(x.levels, y.levels) > MOST_LEVELS:
             return None
         counts = np.zeros((x.levels, y.levels))
-        np.add.at(counts, (x.code, y.code), 1.0)
+        np.add.at(counts, (_code(x), _code(y)), 1.0)
         p, q = counts.sum(axis=1) + 1e-3, counts.sum(axis=0) + 1e-3
         p, q = p / p.sum(), q / q.sum()
-        u, v = (_standardised(place[:-1], share, powers) for place, share in zip(places, (p, q), strict=True))
+        u, v = _standardised(first[:-1], p, powers), _standardised(second[:-1], q, powers)
         seen, rows = u.T @ counts @ v / len(x), len(x)
 
         def lost(theta: np.ndarray) -> tuple[float, np.ndarray]:
@@ -50,10 +50,15 @@ class Association:
         return Association(np.pad(log_r, ((0, 1), (0, 1))))
 
     def pairs(self, x: Half, y: Half) -> np.ndarray:
-        return self.log_ratio[x.code, y.code]
+        return self.log_ratio[_code(x), _code(y)]
 
     def cross(self, x: Half, y: Half) -> np.ndarray:
-        return self.log_ratio[np.ix_(x.code, y.code)]
+        return self.log_ratio[np.ix_(_code(x), _code(y))]
+
+
+def _code(half: Half) -> Int[np.ndarray, "row"]:
+    assert half.code is not None
+    return half.code
 
 
 def _standardised(place: np.ndarray, share: np.ndarray, powers: int) -> Float[np.ndarray, "level power"]:
