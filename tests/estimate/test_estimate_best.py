@@ -40,7 +40,7 @@ def test_doubts_are_the_interval_without_sampling_error() -> None:
     assert found.interval[0] == pytest.approx(found.nats - Z * math.hypot(less, LEAST_DOUBT))
     assert found.interval[1] == pytest.approx(found.nats + Z * math.hypot(more, LEAST_DOUBT))
     assert less == pytest.approx(0.5 * 0.07)
-    assert more == pytest.approx(math.hypot(0.8 * 0.07, 2 * 800 ** (-2 / 3) * 0.5))
+    assert more == pytest.approx(math.hypot(0.8 * 0.07, UNFOUND * 800**-0.5 * 0.5))
 
 
 def test_where_nothing_was_found_the_upper_end_still_counts_what_may_be_there() -> None:
@@ -75,13 +75,13 @@ def test_every_doubt_raises_the_upper_end(name: str) -> None:
 
 
 def test_what_no_candidate_found_falls_with_the_rows() -> None:
-    """Like the squared error of a smooth function of two numbers, n^(-4/6) (Stone 1982)."""
+    """Like the squared error of kernels at a jump, n^(-1/2) (Donoho and Johnstone 1998)."""
     plain = replace(SURE, error=0.0, curve=0.0, fit=0.0, hidden=0.0)
     for rows in (160, 800, 8000):
         found = reckoned(replace(plain, rows=rows), 0.9)
-        expected = Z * math.hypot(UNFOUND * rows ** (-2 / 3) * 0.5, LEAST_DOUBT)
+        expected = Z * math.hypot(UNFOUND * rows**-0.5 * 0.5, LEAST_DOUBT)
         assert found.interval[1] - found.nats == pytest.approx(expected)
-    assert pytest.approx(0.02) == UNFOUND * 1000 ** (-2 / 3)
+    assert pytest.approx(0.0253, abs=1e-4) == UNFOUND * 1000**-0.5
 
 
 def test_a_dependence_of_one_parameter_is_always_allowed_for() -> None:

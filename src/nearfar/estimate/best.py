@@ -24,7 +24,9 @@ from nearfar.estimate.competition import BOTH_WAYS, CLEARLY, Fold, expected, nor
 # look better for having been learned from also where the ratio is as good as it can be
 OF_CURVE, OF_FIT = (1.2, 0.6), (0.2, 0.4)
 DOUBT_BELOW, DOUBT_ABOVE = 0.5, 0.8  # standard deviation of what is missing, as a share of it
-UNFOUND, RATE = 2.0, -2 / 3  # 2 rows^(-2/3) of the estimate may be what no candidate found: 0.02 at 1,000
+UNFOUND = (
+    0.8  # share of the estimate that no candidate may have found, times rows^(-1/2): 0.03 at a thousand rows
+)
 NEW_LEVELS = 1.5  # of what rows of levels never seen might gain, were they learned from like the others
 MOST_UNKNOWN = 0.9  # share of rows with new levels from which no more is made of the others
 LEAST_DOUBT = 0.002  # nats
@@ -105,9 +107,9 @@ def reckoned(found: Measured, confidence: float) -> Best:
     less = DOUBT_BELOW * missing
     down = z * math.hypot(error, less, LEAST_DOUBT)
     # what was not found may still be there: the upper end counts all that is measured to be missing, also where the estimate does not, or
-    # what chance would hide, which is the same seen twice. What no ratio has the shape of falls like the squared error of the best smooth
-    # function of two numbers (Stone 1982): nats are lost in proportion to the square
-    unfound = UNFOUND * found.rows**RATE * max(0.0, held_out)
+    # what chance would hide, which is the same seen twice. What no ratio has the shape of, hard edges above all, falls like the squared
+    # error of kernels at a jump (Donoho and Johnstone 1998): nats are lost in proportion to the square
+    unfound = UNFOUND * found.rows**-0.5 * max(0.0, held_out)
     not_learned = max(DOUBT_ABOVE * measured_to_miss, found.hidden)
     more = math.hypot(not_learned, unfound, NEW_LEVELS * unknown * found.fit)
     up = _upper(nats, down, confidence) * math.hypot(error, more, LEAST_DOUBT)
