@@ -24,9 +24,7 @@ from nearfar.estimate.competition import BOTH_WAYS, CLEARLY, Fold, expected, nor
 # look better for having been learned from also where the ratio is as good as it can be
 OF_CURVE, OF_FIT = (1.2, 0.6), (0.2, 0.4)
 DOUBT_BELOW, DOUBT_ABOVE = 0.5, 0.8  # standard deviation of what is missing, as a share of it
-UNFOUND = (
-    0.8  # share of the estimate that no candidate may have found, times rows^(-1/2): 0.03 at a thousand rows
-)
+UNFOUND = 0.8  # times rows^(-1/2), the share of the estimate that no candidate may have found: 0.03 at 1,000
 NEW_LEVELS = 1.5  # of what rows of levels never seen might gain, were they learned from like the others
 MOST_UNKNOWN = 0.9  # share of rows with new levels from which no more is made of the others
 LEAST_DOUBT = 0.002  # nats
