@@ -228,6 +228,19 @@ def test_seasons_are_an_order_too(period: int) -> None:
     assert not look_at_rows(x, rng.permutation(y)).refuted
 
 
+def test_calm_and_wild_times_are_an_order_too() -> None:
+    """White noise whose deviation is 1 or 10 for a while: no correlation between neighbours, and 0.017 nats "proven" where I = 0."""
+    rng = np.random.default_rng(0)
+    for _ in range(5):
+        wild = (rng.random((1000, 2)) < 0.01).cumsum(axis=0) % 2
+        x, y = ((1 + 9 * wild) * rng.normal(size=(1000, 2))).T[..., None]
+        assert "in a time series" in look_at_rows(x, y).refuted
+        shuffled = rng.permutation(1000)
+        assert not look_at_rows(x[shuffled], y[shuffled]).refuted
+    binary = rng.integers(0, 2, (1000, 1)).astype(float)  # its distances from the median may be all alike
+    assert not look_at_rows(binary, rng.normal(size=(1000, 1))).refuted
+
+
 @pytest.mark.parametrize("share", [0.01, 0.02])
 def test_a_sample_of_q_that_misses_where_p_lives_claims_no_more_than_its_size(share: float) -> None:
     """KL = -log of the share of q there; of 100 rows none is, in 37 or 13 % of samples: 5.5 nats "proven" where there are 4.6 or 3.9."""

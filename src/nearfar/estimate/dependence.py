@@ -141,10 +141,12 @@ def _sorted(side: Array) -> list[int]:
 
 
 def _order(x: Array, y: Array) -> str:
-    """Only if both sides follow what was so many rows before can order make x and y look dependent."""
+    """Only if both sides follow what was so many rows before can order make x and y look dependent. Rows whose size follows their neighbours'
+    (calm times and wild ones) need not be correlated with them, so distances from the middle are looked at too."""
     lags = min(MOST_LAGS, len(x) // 4)
-    surely = float(norm.isf(FALSE_ALARM / (x.shape[1] + y.shape[1]) / lags / 2))
-    largest = [np.abs(autocorrelation(side, lags, surely)).max(axis=1) for side in (x, y)]
+    looked = [_and_distances(side) for side in (x, y)]
+    surely = float(norm.isf(FALSE_ALARM / sum(side.shape[1] for side in looked) / lags / 2))
+    largest = [np.abs(autocorrelation(side, lags, surely)).max(axis=1) for side in looked]
     both = np.minimum(*largest)
     lag = int(both.argmax())
     if both[lag] <= LEAST_CORRELATION:
@@ -153,6 +155,12 @@ def _order(x: Array, y: Array) -> str:
         f"rows follow {'their neighbours' if lag == 0 else f'those {lag + 1} before'} (lag-{lag + 1} rank correlation "
         f"{largest[0][lag]:.2f} in x and {largest[1][lag]:.2f} in y), as in a time series or repeated measurements"
     )
+
+
+def _and_distances(side: Array) -> Array:
+    """The columns, and of those that have any the distances from their medians."""
+    apart = np.abs(side - np.median(side, axis=0))
+    return np.hstack([side, apart[:, np.ptp(apart, axis=0) > 0]])
 
 
 def autocorrelation(side: Array, lags: int = 1, surely: float = 0.0) -> Float[np.ndarray, "lag column"]:

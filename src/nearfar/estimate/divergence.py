@@ -22,6 +22,8 @@ from nearfar.estimate.sentences import DEPENDENT, for_rows
 from nearfar.hardware import one_thread
 from nearfar.types import Certificate
 
+MOST_BEYOND = 0.1  # share of p's rows beyond all of q's
+BEYOND = "{:.0%} of the rows of p lie where no row of q does: if q cannot be there the divergence is infinite, and no sample tells how large it is else; only at_least holds"
 LONG_TAIL = 1.5
 DEPENDENT_ROWS = "rows of {} are copies of one another, or follow their neighbours as in a time series"
 HIGHEST = 12.0  # of log p / q: beyond, a mean of its exponential is never seen
@@ -73,6 +75,8 @@ def estimate_kl(p: Any, q: Any, *, folds: int = 5, confidence: float = 0.9, seed
     kinds = discrete_columns(z, "auto") | both.words
     gaps = int((~whole).sum())
     notes = (f"{gaps} of {len(whole)} rows have gaps and were left out",) if gaps else ()
+    if share := _beyond(*sides, ~kinds):
+        notes = (*notes, BEYOND.format(share))
     seen = [look_at_rows(side, side) for side in sides]
     refuted = next(
         (DEPENDENT_ROWS.format(name) for name, one in zip("pq", seen, strict=True) if one.refuted), ""
@@ -83,6 +87,12 @@ def estimate_kl(p: Any, q: Any, *, folds: int = 5, confidence: float = 0.9, seed
             found.append(_fold(z, label, kinds, split.rest, split.unseen, seed + k))
     on_p, on_q, half = (np.concatenate(part) for part in zip(*found, strict=True))
     return _divergence(on_p, on_q, half, confidence, (len(sides[0]), len(sides[1])), RowsSeen(refuted), notes)
+
+
+def _beyond(p: np.ndarray, q: np.ndarray, numbers: np.ndarray) -> float:
+    """The largest share of p's rows that lie, in a column of numbers, beyond all of q's, if it is more than a divergence that is finite would leave."""
+    outside = ((p < q.min(axis=0)) | (p > q.max(axis=0)))[:, numbers].mean(axis=0).max(initial=0.0)
+    return float(outside) if outside > MOST_BEYOND else 0.0
 
 
 def _fold(

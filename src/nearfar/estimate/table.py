@@ -15,7 +15,7 @@ from nearfar.estimate.mi import estimate_mi
 from nearfar.estimate.result import Estimate
 from nearfar.estimate.samples import column_kinds
 
-FEWEST_BLOCKS = 40
+FEWEST_BLOCKS, FOLDS = 40, 5  # a fold needs ten blocks
 LEVELS = 0.05  # a column whose rank correlation with itself is below this has forgotten
 
 
@@ -107,12 +107,13 @@ def mi_over_lags(
             f"{steps} steps in blocks of {size} are {steps // max(1, size)} blocks; at least {FEWEST_BLOCKS} are needed: a longer "
             "series, a shorter lag, or block= if you know that they forget sooner"
         )
+    options = {"baselines": False, "folds": min(FOLDS, steps // size // 10), **options}
     found = {}
     for lag in lags:
         a = first[max(0, -lag) : len(first) - max(0, lag)]
         b = second[max(0, lag) : len(second) - max(0, -lag)]
         groups = np.arange(len(a)) // size
-        found[lag] = estimate_mi(a, b, groups=groups, discrete=kinds, **{"baselines": False, **options})
+        found[lag] = estimate_mi(a, b, groups=groups, discrete=kinds, **options)
     return found
 
 
