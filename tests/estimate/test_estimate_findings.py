@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -155,7 +156,8 @@ def test_a_network_begins_at_the_best_of_the_others() -> None:
     expected -= logsumexp(expected, axis=1, keepdims=True) - math.log(300)
     np.testing.assert_allclose(begun.cross(a, b), expected, atol=1e-5)
     some = {name: CANDIDATES[name] for name in ("gaussian", "mixture of 4")}
-    assert _fit("network on mixture of 4", some).keywords == {"start": some["mixture of 4"]}
+    fit: Any = _fit("network on mixture of 4", some)
+    assert fit.keywords == {"start": some["mixture of 4"]}
 
 
 def test_levels_that_were_not_seen_are_counted_and_reckoned_with() -> None:

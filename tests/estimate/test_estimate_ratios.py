@@ -462,7 +462,9 @@ def test_products_of_scores_keep_the_margins_and_the_mean_product() -> None:
     found = Association.fit(x, y, 0, powers=1)
     assert found is not None
     r = np.exp(found.log_ratio[:-1, :-1])
-    p, q = (np.bincount(h.code, minlength=h.levels) / 2000 for h in (x, y))
+    assert x.code is not None
+    assert y.code is not None
+    p, q = np.bincount(x.code, minlength=x.levels) / 2000, np.bincount(y.code, minlength=y.levels) / 2000
     np.testing.assert_allclose(p @ r, 1, atol=1e-3)
     np.testing.assert_allclose(r @ q, 1, atol=1e-3)
     scores = []
@@ -481,12 +483,13 @@ def test_few_counts_are_better_told_by_scores_than_by_a_table() -> None:
     rate = np.random.default_rng(12).gamma(1.5, 3.0, 900)
     counts = np.random.default_rng(13).poisson(rate, size=(2, 900)).astype(float)
     maps = [HalfMap.fit(side[:300, None], np.array([True])) for side in counts]
-    learned, unseen = (
+    (x, y), (new_x, new_y) = (
         [known(side[k, None]) for known, side in zip(maps, counts, strict=True)]
         for k in (slice(300), slice(300, None))
     )
-    value = {
-        name: CANDIDATES[name](*learned, 0).pairs(*unseen).mean()
-        for name in ("products of 2 scores", "counts, discounted", "counts, 5")
-    }
+    value = {}
+    for name in ("products of 2 scores", "counts, discounted", "counts, 5"):
+        found = CANDIDATES[name](x, y, 0)
+        assert found is not None
+        value[name] = found.pairs(new_x, new_y).mean()
     assert value["products of 2 scores"] > max(value["counts, discounted"], value["counts, 5"]) + 0.05
