@@ -102,6 +102,14 @@ def test_facts_that_make_no_sense_get_a_sentence(run: Run, tmp_path: Path) -> No
     assert max(map(len, sentences)) < 1000
 
 
+@pytest.mark.parametrize("channels", [2**40, 10**19, 10**30])
+def test_numbers_that_no_data_have_get_a_sentence(channels: int, run: Run, tmp_path: Path) -> None:
+    """Beyond 64 bits torch ends in an error of its own; below, in memory that nobody has."""
+    tensors, told = checkpoints.load(run.checkpoint)
+    with pytest.raises(UserError):
+        forged(run, tensors, {**told, "data": {**told["data"], "channels": channels}}, tmp_path).method()
+
+
 @pytest.mark.parametrize("kind", [torch.int64, torch.float64, torch.float16])
 def test_weights_of_another_kind_of_number_are_refused(kind: torch.dtype, run: Run, tmp_path: Path) -> None:
     """Integers were loaded in silence, as zeros and ones."""

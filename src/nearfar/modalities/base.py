@@ -36,6 +36,7 @@ from nearfar.modalities.labels import Labels
 from nearfar.untrusted import is_number
 
 Choice = Mapping[str, Any]  # a room's section of the settings: a name and the part's settings
+_MOST = 2**40  # of anything that data have: beyond it lie numbers that torch cannot multiply
 
 
 @dataclass(frozen=True)
@@ -67,7 +68,7 @@ class Description:
             held = getattr(known, part.name)
             numbers = [value for value in (held if isinstance(held, tuple) else (held,)) if is_number(value)]
             wrong = [value for value in numbers if not math.isfinite(value)]
-            if wrong or (isinstance(held, int) and held < 1):
+            if wrong or (isinstance(held, int) and not 1 <= held <= _MOST):
                 raise UserError(
                     f"the checkpoint's description of its data makes no sense ({part.name} is {held})"
                 )
