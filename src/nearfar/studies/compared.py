@@ -14,7 +14,10 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 CONFIDENCE = 0.95
-GRAIN = 1e-6  # points: differences nearer than this are one
+GRAIN, FEW = (
+    1e-6,
+    4,
+)  # points: differences nearer than this are one; fewer of them than so many may agree by chance
 MEASURES = {"knn": "kNN top-1", "linear": "linear top-1"}
 
 
@@ -45,9 +48,8 @@ def verdict(differences: Sequence[float], of: str = "seeds") -> str:
     if len(differences) < 2:
         return f"cannot be told apart: {mean:+.1f} points with one seed, which has no interval"
     error = float(np.std(differences, ddof=1)) / len(differences) ** 0.5
-    if (
-        np.ptp(differences) < GRAIN
-    ):  # a test set counts in whole rows: that few seeds agree says little of how far others would be
+    # a test set counts in whole rows: that two or three seeds agree says little of how far others would be
+    if len(differences) < FEW and np.ptp(differences) < GRAIN:
         return f"cannot be told apart: {mean:+.1f} points for each of {len(differences)} {of}, which show no spread to make an interval of"
     reach = float(stats.t.ppf(0.5 + CONFIDENCE / 2, len(differences) - 1)) * error
     said = "holds" if mean - reach > 0 else "does not hold" if mean + reach < 0 else "cannot be told apart"
