@@ -103,3 +103,4 @@ def test_a_sweep_goes_on_in_its_own_folder(tmp_path: Path) -> None:
     storage.made("mi x y")
     (tmp_path / "figure.svg").write_text("<svg/>")
     storage.made("mi x y")
+    assert (tmp_path / "figure.svg").read_text() == "<svg/>"

@@ -83,7 +83,7 @@ def test_a_ring_of_everyone_until_its_moment_is_the_base_until_then(tmp_path: Pa
 
 def test_a_ring_that_holds_less_than_is_drawn_is_said() -> None:
     """round(0.95 * 2048) - round(0.9 * 2048) = 1946 - 1843 = 103 candidates."""
-    said = short_of(128, 2048, {"IRing": (0.9, 0.95), "CMCRing": (0.5, 0.95)})
+    said = short_of(128, 2048, {"instdisc": (0.9, 0.95), "cmc": (0.5, 0.95), "moco": (0.9, 0.95)})
     assert said == (
         "IRing: between 0.9 and 0.95 of 2,048 candidates lie 103, which are all taken where its base draws 128.",
     )

@@ -14,10 +14,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 CONFIDENCE = 0.95
-GRAIN, FEW = (
-    1e-6,
-    4,
-)  # points: differences nearer than this are one; fewer of them than so many may agree by chance
+GRAIN = 1e-6  # points: differences nearer than this are one,
+FEW = 4  # and fewer of them than this may agree by chance
 MEASURES = {"knn": "kNN top-1", "linear": "linear top-1"}
 
 

@@ -141,8 +141,7 @@ def run(
     measures = {**MEASURES, **{target: f"linear top-1, {_short(target)}" for target in targets}}
     findings = [table(found, one, key, title) for one in compared for key, title in measures.items()]
     remarks = [said for one in compared for claim in one.claims for said in verdicts(found, claim, measures)]
-    banks = {RINGS[recipe]: pair for recipe, pair in edges.items() if recipe in ("instdisc", "cmc")}
-    few = rings.short_of(sample, pool, banks) if "ring" in asked else ()
+    few = rings.short_of(sample, pool, edges) if "ring" in asked else ()
     return Result((swept, *findings), (*remarks, *few, *missing(found)))
 
 

@@ -49,14 +49,14 @@ def between(recipe: str, lower: float | str, upper: float, sample: int, pool: in
     return recipe, {"selection": "ring", **edges, **drawn, **pooled}
 
 
-def short_of(sample: int, candidates: int, rings: Mapping[str, tuple[float, float]]) -> tuple[str, ...]:
-    """What to say of rings, by their edges at the end, that hold fewer of a memory bank's candidates than are to be drawn."""
+def short_of(sample: int, candidates: int, edges: Mapping[str, tuple[float, float]]) -> tuple[str, ...]:
+    """What to say of the rings of recipes with a memory bank, by their edges at the end, that hold fewer of its candidates than are to be drawn."""
     said = []
-    for name, (lower, upper) in rings.items():
+    for recipe, (lower, upper) in edges.items():
         first, last = places(candidates, lower, upper)
-        if last - first < sample:
+        if last - first < sample and RECIPES[recipe].negatives["name"] == "bank":
             said.append(
-                f"{name}: between {lower:g} and {upper:g} of {candidates:,} candidates lie {last - first}, which are all taken where its base draws {sample}."
+                f"{RINGS[recipe]}: between {lower:g} and {upper:g} of {candidates:,} candidates lie {last - first}, which are all taken where its base draws {sample}."
             )
     return tuple(said)
 
@@ -87,8 +87,7 @@ def comparison(setup: Setup, depth: float, upper: float, sample: int) -> Compari
 
 def run(bench: Bench, setup: Setup, depth: float = 0.9, upper: float = 0.99, sample: int = 256) -> Result:
     found = compare(bench, setup, comparison(setup, depth, upper, sample))
-    banks = [RINGS[recipe] for recipe in BASES if RECIPES[recipe].negatives["name"] == "bank"]
-    few = short_of(sample, setup.images - 1, dict.fromkeys(banks, (depth, upper)))
+    few = short_of(sample, setup.images - 1, dict.fromkeys(BASES, (depth, upper)))
     return replace(found, remarks=(*found.remarks, *few))
 
 
