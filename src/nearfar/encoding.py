@@ -9,7 +9,8 @@ Every pass, also the second, begins with the buffers as they were before the ste
 chunks, and over ranks when the step is taken (`Method.advance`): running statistics move once a step.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any, Literal
@@ -18,11 +19,12 @@ import numpy as np
 import torch
 from jaxtyping import Int
 from torch import Tensor
-from torch.utils._pytree import tree_map
+from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.checkpoint import checkpoint
 
 from nearfar.batch_norm import synchronised
 from nearfar.buffers import BufferUpdates, deferred_buffers
+from nearfar.errors import UserError
 from nearfar.ranks import ALONE, Ranks, Rows
 from nearfar.types import Batch, Encoded, Encoders, Supervision
 
@@ -50,7 +52,7 @@ class Encoding:
 
         def encoded(part: Batch, views: Any) -> tuple[Encoded, BufferUpdates]:
             part = replace(part, views=views)
-            with deferred_buffers(encoders) as moved, synchronised(shared):
+            with unwritten(views), deferred_buffers(encoders) as moved, synchronised(shared):
                 if shuffles:
                     return shuffled(encoders, part, anchors, keys, self.ranks, seed), moved
                 return encoders.encode(part, anchors, keys), moved
@@ -65,6 +67,19 @@ class Encoding:
 
 
 PLAIN = Encoding()
+
+
+@contextmanager
+def unwritten(views: Any) -> Iterator[None]:
+    """Refuses networks that change their input in place: the slow copy, the second pass of a chunk and whoever looks at the batch after
+    them would see something else."""
+    leaves = [leaf for leaf in tree_leaves(views) if isinstance(leaf, Tensor) and not leaf.is_inference()]
+    before = [leaf._version for leaf in leaves]
+    yield
+    if [leaf._version for leaf in leaves] != before:
+        raise UserError(
+            "The network changes its input in place; others read the same batch after it. Let it work on a copy (x = x - mean, not x -= mean)."
+        )
 
 
 def shuffled(

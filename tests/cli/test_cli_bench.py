@@ -3,6 +3,7 @@
 import json
 import multiprocessing
 import os
+import pickle
 import sys
 from collections.abc import Callable
 from functools import partial
@@ -139,8 +140,8 @@ def test_a_rank_steps_when_it_is_asked_to(ours: bool, tmp_path: Path) -> None:
 
 
 def _views(transform: Any, batch: int) -> Any:
-    """Without the processes that load ahead."""
-    images = arms._Pictures(transform, batch)
+    """Without the processes that load ahead, but by what they would get."""
+    images = pickle.loads(pickle.dumps(arms._Pictures(transform, batch)))
     while True:
         shown = [images[number] for number in range(batch)]
         yield [torch.stack([views[place] for views in shown]) for place in (0, 1)]

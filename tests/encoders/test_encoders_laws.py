@@ -2,16 +2,22 @@
 
 import re
 
+import numpy as np
 import pytest
 import torch
 import torchvision
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from nearfar.encoders import HeadConfig, Momentum, Shared, backbone, pictured
 from nearfar.encoders.backbones import BACKBONES, parameters_of
+from nearfar.encoders.roles import together
+from nearfar.encoding import Encoding
 from nearfar.errors import UserError
 from nearfar.schedules import START, Progress, linear
-from nearfar.types import Batch
+from nearfar.types import Batch, Pixels
+from nearfar.views import PIPELINES, Views
 
 
 @pytest.mark.parametrize(
@@ -173,6 +179,53 @@ def test_one_forward_pass_for_all_views_gives_each_view_its_rows() -> None:
     encoded = Shared(Affine(2.0)).encode(batch_of(*views), [0, 1], [1, 2])
     for view, z in {**encoded.anchors, **encoded.keys}.items():
         torch.testing.assert_close(z, 2.0 * views[view])
+
+
+@given(
+    views=st.integers(1, 4),
+    rows=st.integers(0, 5),
+    taken=st.lists(st.integers(0, 3), min_size=1, max_size=4),
+    last=st.booleans(),
+)
+def test_views_one_below_the_other_are_not_copied(
+    views: int, rows: int, taken: list[int], last: bool
+) -> None:
+    """What is joined is torch.cat's, whichever views are taken in whatever order; views that follow each other in memory stay there."""
+    room = torch.arange(views * rows * 2 * 2 * 3.0).reshape(views, rows, 2, 2, 3)
+    parts = [room[view % views] for view in taken]
+    if last:
+        parts = [part.permute(0, 3, 1, 2) for part in parts]
+    joined = together(parts)
+    assert torch.equal(joined, torch.cat(parts))
+    follows = [view % views for view in taken] == list(range(taken[0] % views, taken[0] % views + len(taken)))
+    if rows:
+        assert (joined.data_ptr() == parts[0].data_ptr()) == follows
+
+
+def test_views_of_a_batch_are_embedded_where_they_were_made() -> None:
+    seen: list[Tensor] = []
+    pixels = Pixels(np.zeros((4, 8, 8, 3), np.uint8), np.full((4, 2), 8, np.int32))
+    made = Views(PIPELINES["simclr"], 8, (0.5,) * 3, (0.5,) * 3)(pixels, 0, 0, np.arange(4))
+    network = nn.Sequential(nn.Flatten(), nn.Linear(192, 2))
+    network.register_forward_pre_hook(lambda module, given: seen.append(given[0]))
+    Shared(network).encode(Batch(made, torch.arange(4)), [0], [1])
+    assert seen[0].data_ptr() == made[0].data_ptr()
+    assert torch.equal(seen[0], torch.cat(made))
+
+
+class _Writes(nn.Linear):
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x.sub_(1.0))
+
+
+@pytest.mark.parametrize("role", [Shared, Momentum])
+@pytest.mark.parametrize(("views", "chunk"), [(1, None), (1, 2), (2, None)])
+def test_a_network_that_writes_to_its_input_is_refused(
+    role: type[Shared | Momentum], views: int, chunk: int | None
+) -> None:
+    batch, asked = Batch(tuple(torch.randn(views, 4, 3)), torch.arange(4)), range(views)
+    with pytest.raises(UserError, match="changes its input in place"):
+        Encoding(chunk=chunk).encode(role(_Writes(3, 2)), batch, asked, asked)
 
 
 def test_views_of_different_sizes_are_encoded_apart() -> None:

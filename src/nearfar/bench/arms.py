@@ -110,6 +110,16 @@ def lightly_step(network: str, batch: int, best: bool) -> Step:
     return step
 
 
+class _Twice:
+    """Two views of a picture. A class, since processes that load get it by pickling."""
+
+    def __init__(self, transform: Callable[[Any], Any]) -> None:
+        self._transform = transform
+
+    def __call__(self, image: Any) -> tuple[Any, Any]:
+        return self._transform(image), self._transform(image)
+
+
 def moco_step(network: str, batch: int) -> Step:
     """A plain script in MoCo's style: torchvision's transforms, a slow copy, a queue, cross-entropy over [positive, queue]."""
     from torchvision import transforms as tv
@@ -130,7 +140,7 @@ def moco_step(network: str, batch: int) -> Step:
     slow = copy.deepcopy(model)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.03, momentum=0.9)
     queue, place = functional.normalize(torch.randn(DIM, QUEUE), dim=0), 0
-    batches = _loaded(lambda image: (crop(image), crop(image)), batch)
+    batches = _loaded(_Twice(crop), batch)
 
     def step() -> None:
         nonlocal place

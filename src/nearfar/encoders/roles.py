@@ -31,8 +31,24 @@ def embed_views(network: nn.Module, views: Sequence[Any], which: Sequence[int]) 
     shapes = [tree_map(lambda tensor: tensor.shape, views[w]) for w in which]
     if any(shape != shapes[0] for shape in shapes):  # views of several sizes cannot share a forward pass
         return {w: network(views[w]) for w in which}
-    joined = tree_map(lambda *tensors: torch.cat(tensors), *(views[w] for w in which))
+    joined = tree_map(lambda *tensors: together(tensors), *(views[w] for w in which))
     return dict(zip(which, network(joined).chunk(len(which)), strict=True))
+
+
+def together(parts: Sequence[Tensor]) -> Tensor:
+    """The rows of all, one below the other; not copied where they lie so already, as the views of a batch do on a CPU.
+    The parts have one shape."""
+    first = parts[0]
+    step = len(first) * first.stride(0)
+    if any(part.requires_grad for part in parts) or not all(
+        part.untyped_storage().data_ptr() == first.untyped_storage().data_ptr()
+        and part.stride() == first.stride()
+        and part.storage_offset() == first.storage_offset() + k * step
+        and part.dtype == first.dtype
+        for k, part in enumerate(parts)
+    ):
+        return torch.cat(list(parts))
+    return first.as_strided((len(parts) * len(first), *first.shape[1:]), first.stride())
 
 
 def predicted(predictor: nn.Module | None, embedded: dict[int, Tensor]) -> dict[int, Tensor]:

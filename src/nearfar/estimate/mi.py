@@ -35,7 +35,7 @@ from nearfar.estimate.folds import splits
 from nearfar.estimate.predicted import NAME as PREDICTION
 from nearfar.estimate.predicted import answer_by_prediction
 from nearfar.estimate.result import AtLeast, Estimate
-from nearfar.estimate.samples import Discrete, Encoding, Pair, Scaling, checked_pair
+from nearfar.estimate.samples import Discrete, Encoding, Pair, Scaling, checked_pair, shared_number
 from nearfar.estimate.sentences import (
     BEST,
     LEANING,
@@ -81,6 +81,7 @@ def estimate_mi(
     """
     began = time.perf_counter()
     pair = checked_pair(x, y, discrete, groups)
+    _refuse_shared(pair)
     unit = checked_groups(pair.groups, len(pair.x))
     _check_options(folds, confidence, negatives, seed, int(unit.max()) + 1)
     rows = look_at_rows(pair.x, pair.y) if groups is None else RowsSeen()
@@ -136,7 +137,7 @@ def _estimate(
         calibration=answer.calibration,
         learning=answer.learning,
         baselines=_baselines(pair, scaling, seed) if baselines else {},
-        warnings=(*pair.notes, *answer.warnings, *about_rows(pair.x, pair.y, rows, pair.kinds)),
+        warnings=(*pair.notes, *answer.warnings, *about_rows(rows)),
         seconds=time.perf_counter() - began,
     )
 
@@ -188,6 +189,15 @@ def _above(best: Best, value: float, ceiling: float | None, units: int) -> list[
             f"at_least leans on its ceiling of {ceiling:.2f} nats; more samples raise it, and so does bound=ml-cpc"
         )
     return found
+
+
+def _refuse_shared(pair: Pair) -> None:
+    shared = shared_number(pair.x, pair.y, pair.kinds)
+    if shared is not None:
+        raise UserError(
+            f"x column {shared[0]} and y column {shared[1]} are the same; a number tells infinitely much about itself: leave it out of "
+            "one of them"
+        )
 
 
 def _check_options(folds: int, confidence: float, negatives: str, seed: int, samples: int) -> None:

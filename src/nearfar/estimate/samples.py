@@ -89,14 +89,11 @@ def _of_usual_size(array: Array) -> Array:
     return np.ldexp(array, np.where(np.abs(exponent) > 300, -exponent, 0))
 
 
-def shared_columns(x: Array, y: Array) -> list[tuple[int, int]]:
-    """Pairs of columns of x and of y with the same value in every row."""
-    return [
-        (i, j)
-        for i in range(x.shape[1])
-        for j in range(y.shape[1])
-        if x[0, i] == y[0, j] and np.array_equal(x[:, i], y[:, j])
-    ]
+def shared_number(x: Array, y: Array, kinds: tuple[np.ndarray, np.ndarray]) -> tuple[int, int] | None:
+    """Columns of x and of y that are one number, asked about itself. A category may be: it tells its entropy."""
+    alike = ~kinds[0][:, None] & ~kinds[1] & (x[0][:, None] == y[0])
+    found = ((int(i), int(j)) for i, j in np.argwhere(alike))
+    return next(((i, j) for i, j in found if np.array_equal(x[:, i], y[:, j])), None)
 
 
 def column_kinds(

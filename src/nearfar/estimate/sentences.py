@@ -11,7 +11,7 @@ from nearfar.bounds import NWJ, TUBA
 from nearfar.estimate.choose import LEAST_EFFECTIVE, Contrast, Part, effective, trials
 from nearfar.estimate.dependence import RowsSeen
 from nearfar.estimate.measure import Measured, average_of_draws
-from nearfar.estimate.samples import Array, Scaling, shared_columns
+from nearfar.estimate.samples import Scaling
 from nearfar.schedules import START, at
 from nearfar.types import Bound, Certificate
 
@@ -95,15 +95,8 @@ def reason(values: list[dict[str, Measured]]) -> str:
     )
 
 
-def about_rows(x: Array, y: Array, rows: RowsSeen, kinds: tuple[np.ndarray, np.ndarray]) -> list[str]:
-    found = [f"{rows.refuted}: {DEPENDENT}"] if rows.refuted else [rows.doubt] if rows.doubt else []
-    same = [(i, j) for i, j in shared_columns(x, y) if not (kinds[0][i] and kinds[1][j])]
-    if same:
-        found.append(
-            f"x column {same[0][0]} and y column {same[0][1]} are the same: a continuous column tells infinitely much "
-            "about itself, so the number says only how many rows there are"
-        )
-    return found
+def about_rows(rows: RowsSeen) -> list[str]:
+    return [f"{rows.refuted}: {DEPENDENT}"] if rows.refuted else [rows.doubt] if rows.doubt else []
 
 
 def about_ceiling(high: float, ceiling: float | None) -> list[str]:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int32
+from jaxtyping import Float, Float32, Int32
 from numba import njit
 from torch import Tensor
 
@@ -50,14 +50,16 @@ def render(
     kernel_width: int,
     mean: Float[np.ndarray, "channel"],
     std: Float[np.ndarray, "channel"],
+    out: Float32[Tensor, "image size size channel"] | None = None,
 ) -> Float[Tensor, "image channel size size"]:
-    """The views as a channels-last float32 tensor.
+    """The views as a channels-last float32 tensor, in `out` where that is given.
 
     Each crop is resized to `window`'s rows × columns, of which the size × size pixels from `window`'s top and
     left are kept.
     """
     images, height, width, channels = pixels.data.shape
-    out = np.empty((images, size, size, channels), dtype=np.float32)
+    if out is None:
+        out = torch.empty((images, size, size, channels), dtype=torch.float32)
     shrink = np.max(parameters.box[:, 2:] / window[:, :2], initial=1.0)
     # A read-only or strided array is another type to numba: it would be compiled for once more.
     data = np.require(pixels.data, requirements=["C", "W"])
@@ -75,10 +77,10 @@ def render(
         int(2 * shrink) + 3,
         (1 / std).astype(np.float32),
         (-mean / std).astype(np.float32),
-        out.reshape(images, size * size * channels),
+        out.numpy().reshape(images, size * size * channels),
         size,
     )
-    return torch.from_numpy(out).permute(0, 3, 1, 2)
+    return out.permute(0, 3, 1, 2)
 
 
 @stored

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int, Int32, UInt8
+from jaxtyping import Float, Float32, Int, Int32, UInt8
 from torch import Tensor
 
 from nearfar.errors import UserError
@@ -58,13 +58,24 @@ class _Renderer:
         self.device, self.colours = torch.device(device), colours
 
     def __call__(
-        self, pixels: Pixels, parameters: Parameters, window: Int32[np.ndarray, "image 4"], kernel_width: int
+        self,
+        pixels: Pixels,
+        parameters: Parameters,
+        window: Int32[np.ndarray, "image 4"],
+        kernel_width: int,
+        out: Float32[Tensor, "image size size channel"] | None = None,
     ) -> Image:
         in_rgb = self.colours == "rgb"
         mean, std = (self.mean, self.std) if in_rgb else (np.zeros(3), np.ones(3))
         rest = (pixels, parameters, window, self.size, kernel_width, mean, std)
-        view = kernel.render(*rest) if self.device.type == "cpu" else batched.render(*rest, self.device)
+        view = kernel.render(*rest, out) if self.device.type == "cpu" else batched.render(*rest, self.device)
         return view if in_rgb else lab(view)
+
+    def room(self, views: int, images: int) -> Iterable[Tensor | None]:
+        """Memory for several views one below the other, so that whoever embeds them together need not copy them (`embed_views`)."""
+        if self.device.type != "cpu":
+            return [None] * views
+        return torch.empty((views, images, self.size, self.size, len(self.mean)), dtype=torch.float32)
 
     def changed(self, view: Image, operation: Operation, numbers: Float[np.ndarray, "image slot"]) -> Image:
         """The view with those of its images changed that chance, the first number, names; the others keep every bit."""
@@ -164,9 +175,10 @@ class Views:
             draw(augment, pixels.size, seed, epoch, index, 0 if self.aligned else view)
             for view, augment in enumerate(self.pipelines)
         ]
+        room = self._renderer.room(len(drawn), len(pixels.data))
         shown = [
-            self._renderer(pixels, parameters, window, augment.kernel_width(size))
-            for parameters, augment in zip(drawn, self.pipelines, strict=True)
+            self._renderer(pixels, parameters, window, augment.kernel_width(size), out)
+            for parameters, augment, out in zip(drawn, self.pipelines, room, strict=True)
         ]
         for view, augment in enumerate(self.pipelines):
             for each in augment.also:
