@@ -1,6 +1,6 @@
 """What the core install leaves out, and the sentence a user reads who needs it.
 
-The core (losses, bounds, methods, mutual information) needs torch, numpy, scipy, jaxtyping, safetensors and pyyaml alone.
+The core (losses, bounds, methods, mutual information) needs torch, numpy, scipy, jaxtyping, safetensors, pyyaml and threadpoolctl alone.
 """
 
 from importlib import import_module

@@ -21,7 +21,7 @@ DISTRIBUTIONS = {
     "sklearn": "scikit-learn",
     "yaml": "pyyaml",
 }
-CORE = ("torch", "numpy", "scipy", "jaxtyping", "safetensors", "yaml")
+CORE = ("torch", "numpy", "scipy", "jaxtyping", "safetensors", "yaml", "threadpoolctl")
 
 # how threads of a parallel loop wait for one another: asleep. Spinning, which is OpenMP's default, takes the core that the thread waited
 # for needs as soon as another process wants one: a step then takes tens of times as long (benchmarks/disturbed.py)

@@ -90,16 +90,16 @@ def test_a_dependence_of_one_parameter_is_always_allowed_for() -> None:
 
 
 def test_what_could_hide_by_hand() -> None:
-    """Two numbers and 243 rows: three functions of each, nine free numbers. Twenty levels and a number: 19 times three."""
-    z = np.random.default_rng(0).normal(size=(243, 1))
+    """Two numbers and 960 rows: three functions of each, nine free numbers. Twenty levels and a number: 19 times three."""
+    z = np.random.default_rng(0).normal(size=(960, 1))
     number = HalfMap.fit(z, np.array([False]))(z)
-    level = (np.arange(243) % 20)[:, None].astype(float)
+    level = (np.arange(960) % 20)[:, None].astype(float)
     category = HalfMap.fit(level, np.array([True]))(level)
-    assert _hidden(number, number) == pytest.approx((9 + math.sqrt(18)) / 486)
-    # of 57 free numbers a ratio pays for one in eight rows
-    assert _hidden(category, number) == pytest.approx((243 / 8 + math.sqrt(114)) / 486)
+    assert _hidden(number, number) == pytest.approx((9 + math.sqrt(18)) / 1920)
+    # of 57 free numbers a ratio pays for one in 32 rows
+    assert _hidden(category, number) == pytest.approx((30 + math.sqrt(114)) / 1920)
     wide = HalfMap.fit(np.tile(z, 30), np.zeros(30, bool))(np.tile(z, 30))
-    assert _hidden(wide, wide) == pytest.approx((243 / 8 + math.sqrt(486)) / 486)
+    assert _hidden(wide, wide) == pytest.approx((30 + math.sqrt(1920)) / 1920)
 
 
 @pytest.mark.parametrize("confidence", [1e-300, 1e-17, 1e-3, 1 - 1e-12])

@@ -192,3 +192,16 @@ def test_many_categories_are_read_one_by_one_where_combinations_hardly_recur() -
     few = HalfMap.fit(x[:, :3].astype(float), np.full(3, True))(x[:, :3].astype(float))
     assert few.code is not None
     assert few.levels == 8
+
+
+def test_a_turn_by_quarters() -> None:
+    """Angles on a circle, turned by 0 to 3 quarters and a little noise: log 2 pi less the entropies of quarter and noise. Rows have neighbours on four
+    branches, which one Gaussian for each must follow; kernels in ranks found 1.0 to 1.1 of 1.335, the nearest-neighbour estimator 1.29."""
+    rng = RNG(24)
+    t = rng.random(1000) * 2 * np.pi
+    u = t + rng.integers(0, 4, 1000) * np.pi / 2 + 0.1 * rng.normal(size=1000)
+    x, y = (np.column_stack([np.cos(angle), np.sin(angle)]) for angle in (t, u))
+    truth = math.log(2 * math.pi) - math.log(4) - 0.5 * math.log(2 * math.pi * math.e * 0.01)
+    found = nf.estimate_mi(x, y, baselines=False)
+    assert found.interval[0] < truth < found.interval[1]
+    assert found.nats == pytest.approx(truth, abs=0.12)

@@ -7,10 +7,12 @@ import numpy as np
 import pytest
 import torch
 from scipy.stats import norm
+from threadpoolctl import threadpool_info, threadpool_limits
 
 import nearfar as nf
 from nearfar.estimate import Training
 from nearfar.estimate.choose import Part, candidate_bounds, chosen_bound
+from nearfar.hardware import one_thread
 from nearfar.types import Critic, NegativeSampling
 
 FAST: dict[str, Any] = {"folds": 3, "baselines": False}
@@ -144,18 +146,18 @@ def test_leaning_on_the_ceiling_is_said() -> None:
 def test_a_number_is_not_asked_about_itself_and_a_category_tells_its_entropy() -> None:
     rng = np.random.default_rng(0)
     x, z = rng.normal(size=(2, 200))
-    with pytest.raises(
-        nf.UserError, match="x column 1 and y column 0 are the same; a number tells infinitely"
-    ):
-        nf.estimate_mi(np.column_stack([z, x]), x)
-    with pytest.raises(nf.UserError, match="lags holds 0, where a column of x is one of y"):
-        nf.mi_over_lags(x, x)
-    with pytest.raises(nf.UserError, match="are the same"):
-        nf.estimate_mi(x, np.column_stack([x, z]), "infonce", "separable")
+    for sides in ((np.column_stack([z, x]), x), (x, {"a": z, "b": x})):
+        found, asked = nf.estimate_mi(*sides, baselines=False), nf.estimate_mi(z, x, baselines=False)
+        assert "tells infinitely much about itself; it was left out of" in found.warnings[0]
+        assert found.interval[1] == pytest.approx(asked.interval[1], rel=0.5)
+    assert "y column b is x column 0 and tells" in found.warnings[0]
+    only = nf.estimate_mi(x, x, "infonce", training=Training(steps=10), baselines=False)
+    assert "x column 0 and y column 0 are the same" in only.warnings[0]
     levels = rng.integers(0, 4, 200)
     share = np.bincount(levels) / 200
-    found = nf.estimate_mi(levels, levels)
-    assert found.interval[0] < -(share * np.log(share)).sum() < found.interval[1]
+    told = nf.estimate_mi(levels, levels)
+    assert told.interval[0] < -(share * np.log(share)).sum() < told.interval[1]
+    assert told.warnings == ()
 
 
 def test_a_critic_of_one_s_own() -> None:
@@ -273,3 +275,20 @@ def test_what_fitting_costs_lifts_the_upper_end_alone() -> None:
     found = nf.estimate_mi(x, x + 2 * noise, **FAST)
     low, high = found.interval
     assert high - found.nats > 1.5 * (found.nats - low)
+
+
+def test_one_thread_of_torch_and_of_numpys_matrices() -> None:
+    """And both have theirs back afterwards, whatever the machine gave them."""
+
+    def threads() -> list[int]:
+        return [torch.get_num_threads(), *(each["num_threads"] for each in threadpool_info())]
+
+    begun = torch.get_num_threads()
+    with threadpool_limits(2):
+        torch.set_num_threads(2)
+        before = threads()
+        assert set(before) == {2}
+        with one_thread():
+            assert set(threads()) == {1}
+        assert threads() == before
+    torch.set_num_threads(begun)

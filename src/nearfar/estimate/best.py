@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.stats import chi2, norm
 
-from nearfar.estimate.competition import BOTH_WAYS, CLEARLY, Fold, expected, normaliser
+from nearfar.estimate.competition import BOTH_WAYS, Fold, expected, normaliser
 
 # missing = min(1.2 curve + 0.2 fit, 0.6 curve + 0.4 fit): halving a small sample loses more than doubling it will win back, and rows
 # look better for having been learned from also where the ratio is as good as it can be
@@ -27,6 +27,7 @@ DOUBT_BELOW, DOUBT_ABOVE = 0.5, 0.8  # standard deviation of what is missing, as
 UNFOUND = 0.8  # times rows^(-1/2), the share of the estimate that no candidate may have found: 0.03 at 1,000
 NEW_LEVELS = 1.5  # of what rows of levels never seen might gain, were they learned from like the others
 MOST_UNKNOWN = 0.9  # share of rows with new levels from which no more is made of the others
+FOUND = 3.0  # errors above zero from which the interval takes folds as independent; what is proven asks for more (`CLEARLY`)
 LEAST_DOUBT = 0.002  # nats
 
 
@@ -78,7 +79,7 @@ def measured(folds: list[Fold], units: int) -> Measured:
     error = max(error, math.sqrt(expected(folds) / units))
     return Measured(
         held_out=float(held_out),
-        error=error * (1.0 if held_out > CLEARLY * error else math.sqrt(BOTH_WAYS)),
+        error=error * (1.0 if held_out > FOUND * error else math.sqrt(BOTH_WAYS)),
         curve=max(0.0, sum(fold.step for fold in folds) / len(folds)),
         fit=max(0.0, sum(fold.learned - float(fold.value.mean()) for fold in folds) / len(folds)),
         unknown=float(np.mean([fold.unknown for fold in folds])),

@@ -30,7 +30,8 @@ BOTH_WAYS = 2.0  # variance of a mean over folds, in that of independent folds, 
 CLEARLY = 5.0  # errors above zero from which they are not
 LEAST_EFFECTIVE = 10.0  # anchors and keys that must carry the mean of r for it to be believed
 
-MOST_LEARNED = 1 / 8  # free numbers for each row: of more, the others are drawn towards independence
+FUNCTIONS = 3.0  # of a number that a weak dependence may be between
+MOST_LEARNED = 1 / 32  # free numbers for each row: of more, the others are drawn towards independence
 
 EDGES = np.linspace(-5.0, 8.0, 27)  # of log ratios, where calibration is looked at
 FEWEST_COUNTED = 20
@@ -122,11 +123,10 @@ def _hidden(x: Half, y: Half) -> float:
     """Nats that could be there and not stand out from chance. A dependence of so many free numbers costs one half of each for every row it is
     learned from (Wilks 1938; a ratio drawn towards independence pays no more than some), and chance moves that by as much as the square root.
 
-    A number is more than its correlations: of n rows about n^(1/5) functions of it can be told apart (Stone 1982), and each on one side
-    may go with each on the other.
+    A number is more than its correlations: where it lies, how far out and how lopsided may each go with each of the other side's.
     """
     rows = len(x)
-    free = x.width(rows**0.2) * y.width(rows**0.2)
+    free = x.width(FUNCTIONS) * y.width(FUNCTIONS)
     return (min(free, rows * MOST_LEARNED) + math.sqrt(2 * min(free, rows))) / (2 * rows)
 
 

@@ -35,7 +35,7 @@ from nearfar.estimate.folds import splits
 from nearfar.estimate.predicted import NAME as PREDICTION
 from nearfar.estimate.predicted import answer_by_prediction
 from nearfar.estimate.result import AtLeast, Estimate
-from nearfar.estimate.samples import Discrete, Encoding, Pair, Scaling, checked_pair, shared_number
+from nearfar.estimate.samples import Discrete, Encoding, Pair, Scaling, checked_pair, without_shared
 from nearfar.estimate.sentences import (
     BEST,
     LEANING,
@@ -80,8 +80,7 @@ def estimate_mi(
     different labels do not, which is then taken for granted.
     """
     began = time.perf_counter()
-    pair = checked_pair(x, y, discrete, groups)
-    _refuse_shared(pair)
+    pair = without_shared(checked_pair(x, y, discrete, groups))
     unit = checked_groups(pair.groups, len(pair.x))
     _check_options(folds, confidence, negatives, seed, int(unit.max()) + 1)
     rows = look_at_rows(pair.x, pair.y) if groups is None else RowsSeen()
@@ -189,15 +188,6 @@ def _above(best: Best, value: float, ceiling: float | None, units: int) -> list[
             f"at_least leans on its ceiling of {ceiling:.2f} nats; more samples raise it, and so does bound=ml-cpc"
         )
     return found
-
-
-def _refuse_shared(pair: Pair) -> None:
-    shared = shared_number(pair.x, pair.y, pair.kinds)
-    if shared is not None:
-        raise UserError(
-            f"x column {shared[0]} and y column {shared[1]} are the same; a number tells infinitely much about itself: leave it out of "
-            "one of them"
-        )
 
 
 def _check_options(folds: int, confidence: float, negatives: str, seed: int, samples: int) -> None:

@@ -6,7 +6,7 @@ discrete column to indicators, then both sides rotated into canonical pairs. Eve
 of a fold and only applied to the part that is scored, so that scoring stays honest.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -89,11 +89,32 @@ def _of_usual_size(array: Array) -> Array:
     return np.ldexp(array, np.where(np.abs(exponent) > 300, -exponent, 0))
 
 
-def shared_number(x: Array, y: Array, kinds: tuple[np.ndarray, np.ndarray]) -> tuple[int, int] | None:
-    """Columns of x and of y that are one number, asked about itself. A category may be: it tells its entropy."""
-    alike = ~kinds[0][:, None] & ~kinds[1] & (x[0][:, None] == y[0])
-    found = ((int(i), int(j)) for i, j in np.argwhere(alike))
-    return next(((i, j) for i, j in found if np.array_equal(x[:, i], y[:, j])), None)
+def without_shared(pair: Pair) -> Pair:
+    """A number on both sides would be asked about itself: it is left out of the wider side, and that is said. Where nothing else is left of either
+    side, it is only said. A category may be asked about itself: it tells its entropy."""
+    x, y = pair.x, pair.y
+    alike = np.argwhere(~pair.kinds[0][:, None] & ~pair.kinds[1] & (x[0][:, None] == y[0]))
+    shared = np.array([(i, j) for i, j in alike if np.array_equal(x[:, i], y[:, j])], dtype=int).reshape(
+        -1, 2
+    )
+    if not len(shared):
+        return pair
+    left = [np.setdiff1d(np.arange(z.shape[1]), shared[:, k]) for k, z in enumerate((x, y))]
+    side = max((0, 1), key=lambda k: (len(left[k]) > 0, (x, y)[k].shape[1]))
+    names = [f"{name} column {pair.names[k][shared[0, k]]}" for k, name in enumerate("xy")]
+    if not len(left[side]):
+        same = f"{names[0]} and {names[1]} are the same: a number tells infinitely much about itself, so the result says only how many rows there are"
+        return replace(pair, notes=(*pair.notes, same))
+    note = f"{names[side]} is {names[1 - side]} and tells infinitely much about itself; it was left out of {'xy'[side]}"
+    kept = [left[k] if k == side else np.arange(z.shape[1]) for k, z in enumerate((x, y))]
+    return replace(
+        pair,
+        x=x[:, kept[0]],
+        y=y[:, kept[1]],
+        kinds=(pair.kinds[0][kept[0]], pair.kinds[1][kept[1]]),
+        names=(tuple(pair.names[0][k] for k in kept[0]), tuple(pair.names[1][k] for k in kept[1])),
+        notes=(*pair.notes, note),
+    )
 
 
 def column_kinds(

@@ -13,7 +13,7 @@ from nearfar.estimate.columns import arrow_cells, as_columns, is_empty
 from nearfar.estimate.dependence import autocorrelation
 from nearfar.estimate.mi import estimate_mi
 from nearfar.estimate.result import Estimate
-from nearfar.estimate.samples import column_kinds, shared_number
+from nearfar.estimate.samples import column_kinds
 
 FEWEST_BLOCKS, FOLDS = 40, 5  # a fold needs ten blocks
 LEVELS = 0.05  # a column whose rank correlation with itself is below this has forgotten
@@ -99,10 +99,6 @@ def mi_over_lags(
     # words are categories at every lag, however many there are
     whole = ~(np.isnan(first).any(axis=1) | np.isnan(second).any(axis=1))
     kinds = column_kinds(first[whole], second[whole], options.pop("discrete", "auto"), of_x.words, of_y.words)
-    if 0 in lags and shared_number(first[whole], second[whole], kinds) is not None:
-        raise UserError(
-            "lags holds 0, where a column of x is one of y and tells infinitely much about itself; ask from 1 on"
-        )
     longest = max(abs(lag) for lag in lags)
     steps = len(first) - longest
     size = block or max(_memory(first), _memory(second)) + longest

@@ -76,12 +76,11 @@ class Residual:
             return None
         if boosted and not trees_may_help(given, target, plain, seed):
             return None
-        fold = np.random.default_rng(seed).permutation(len(target)) % 2 == 0
-        missed = np.empty(len(target))
-        for part in (fold, ~fold):  # residuals of rows that the prediction has not seen
-            learned = regression(given[part], target[part], plain, seed, boosted)
-            missed[~part] = target[~part] - learned(given[~part])
-        predict = regression(given, target, plain, seed, boosted)
+        predict, missed = given.about(
+            other,
+            ("predicted", plain, seed, boosted),
+            lambda: _predicted(given, target, plain, seed, boosted),
+        )
         spread = _spread(given, missed, plain, seed) if scaled else lambda rows: np.ones(len(rows))
         noise = Noise(predict, spread, *density(missed / spread(given)))
         return Residual(swapped, plain, noise, *_marginal(noise, given, target))
@@ -99,6 +98,18 @@ class Residual:
         found = self.noise(target[None, :], centre[:, None], scale[:, None])
         found -= np.interp(target, self.grid, self.log_marginal)[None, :]
         return found.T if self.swapped else found
+
+
+def _predicted(
+    given: Half, target: np.ndarray, plain: bool, seed: int, boosted: bool
+) -> tuple[Regression, np.ndarray]:
+    """A prediction, and how rows are missed by one that has not seen them."""
+    fold = np.random.default_rng(seed).permutation(len(target)) % 2 == 0
+    missed = np.empty(len(target))
+    for part in (fold, ~fold):
+        learned = regression(given[part], target[part], plain, seed, boosted)
+        missed[~part] = target[~part] - learned(given[~part])
+    return regression(given, target, plain, seed, boosted), missed
 
 
 def _spread(given: Half, missed: np.ndarray, plain: bool, seed: int) -> Regression:

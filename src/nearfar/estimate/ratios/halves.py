@@ -4,8 +4,9 @@ A ratio is a function r(x, y) that stands for p(x, y) / (p(x) p(y)). Any functio
 every one. So each kind here is free to suppose what it likes, is fitted on training rows alone, and competes.
 """
 
-from dataclasses import dataclass
-from typing import Protocol
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field
+from typing import Any, Protocol, TypeVar, cast
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -18,6 +19,8 @@ FAR = 20.0  # spreads from the middle: with such outliers numbers are read as ra
 CROWDED = 1 / 3  # combinations of categories per row from which they hardly recur
 MOST_INDICATORS = 64  # levels beyond which a category is not spread over columns
 
+Learned = TypeVar("Learned")
+
 
 @dataclass(frozen=True)
 class Half:
@@ -28,6 +31,8 @@ class Half:
     plain: Float[np.ndarray, "row number"]
     code: Int[np.ndarray, "row"] | None
     levels: int
+    # what was learned from these rows about others and is asked for again: by what it is, and of whom
+    learned: dict[Hashable, tuple["Half", Any]] = field(default_factory=dict, compare=False, repr=False)
 
     def __len__(self) -> int:
         return len(self.normal)
@@ -43,6 +48,13 @@ class Half:
     def width(self, functions: float) -> float:
         """Free directions: so many functions of each of its numbers, and its levels but one."""
         return max(1.0, functions * self.numbers + max(0, self.levels - 1))
+
+    def about(self, other: "Half", what: Hashable, learn: Callable[[], Learned]) -> Learned:
+        """What `learn` finds about the other side, found once: candidates that differ in one thing share the rest."""
+        known = self.learned.get(what)
+        if known is None or known[0] is not other:
+            known = self.learned[what] = (other, learn())
+        return cast(Learned, known[1])
 
     def chosen(self, plain: bool) -> Float[np.ndarray, "row number"]:
         return np.clip(self.plain, -FAR, FAR) if plain else self.normal

@@ -26,6 +26,11 @@ MOST_GROWN = 50_000  # rows trees are grown on
 PENALTIES = 10.0 ** np.arange(-5, 5.1, 0.5)
 WIDTHS = (0.02, 0.04, 0.08, 0.15, 0.25, 0.4)  # of a kernel, in the residual's own spread
 BINS = (1, 2, 4, 8, 16, 32)  # of a histogram over the residual's range: hard edges
+BLURRED_BINS, BLURS, OUTERMOST = (
+    (1, 2, 4, 8),
+    (0.01, 0.03, 0.06),
+    0.03,
+)  # edges blurred by so much of the range
 FLOOR = 1e-12
 FEW_CLASSES = 4
 MOST_TRIED = 2000  # rows
@@ -73,21 +78,32 @@ def categories(half: Half) -> list[int] | None:
 
 
 class Spline:
-    """Cubic B-splines of one column, with second differences of their coefficients as the penalty (Eilers and Marx 1996)."""
+    """Cubic B-splines of one column, with second differences of their coefficients as the penalty (Eilers and Marx 1996). Knots lie closer where there
+    are more rows, so differences are divided by how far apart coefficients lie: a line costs nothing."""
 
     def __init__(self, z: np.ndarray, knots: int) -> None:
         self.low, self.high = float(z.min()), float(z.max())
         inner = np.unique(np.quantile(z, np.linspace(0, 1, knots)[1:-1]))
         inner = inner[(inner > self.low) & (inner < self.high)]
         self.knots = np.r_[[self.low] * 4, inner, [self.high] * 4]
-        bend = np.diff(np.eye(len(self.knots) - 4), 2, axis=0)
-        self.penalty = bend.T @ bend
+        self.penalty = _bending(self.knots) if self.low < self.high else np.zeros((4, 4))
 
     def __call__(self, z: np.ndarray) -> np.ndarray:
         if self.low == self.high:
             return np.zeros((len(z), len(self.penalty)))
         inside = np.clip(z, self.low, self.high)
         return BSpline.design_matrix(inside, self.knots, 3).toarray()
+
+
+def _bending(knots: np.ndarray) -> Float[np.ndarray, "coefficient coefficient"]:
+    """The squared change of slope from one coefficient to the next, per unit of the column, up to a factor. A coefficient lies at the mean of three
+    knots (Greville): a line is the one whose coefficients are those places."""
+    place = (knots[1:-3] + knots[2:-2] + knots[3:-1]) / 3
+    gap = np.diff(place)
+    slope = np.diff(np.eye(len(place)), axis=0) / gap[:, None]
+    apart = (place[2:] - place[:-2]) / 2
+    bend = np.diff(slope, axis=0) * (np.median(gap) ** 1.5 / np.sqrt(apart))[:, None]
+    return bend.T @ bend
 
 
 def _penalised(basis: np.ndarray, target: np.ndarray, penalty: np.ndarray) -> np.ndarray:
@@ -250,19 +266,39 @@ def _kernels(sample: np.ndarray, counts: np.ndarray, step: float) -> list[tuple[
 def _histograms(
     sample: np.ndarray, counts: np.ndarray, grid: np.ndarray
 ) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Equal cells over the range of the sample, widened by what its ends have missed on the average."""
+    """Equal cells between hard edges: the ends of the sample, widened by what they have missed on the average; or where the ends would be if all
+    but its outermost rows went on evenly, with a blur: predictions are not exact, and their misses have carried rows beyond the edge."""
     low, high = float(sample.min()), float(sample.max())
     if low < grid[0] or high > grid[-1]:
         return []  # outliers: no hard edge
     margin = (high - low) / max(2, len(sample))
-    low, high = low - margin, high + margin
-    found = []
-    for bins in BINS:
-        width = max((high - low) / bins, 1e-12)
-        cell = np.floor((grid - low) / width).astype(int)
-        inside = (cell >= 0) & (cell < bins)
-        total = np.bincount(cell[inside], counts[inside], bins)
-        found.append(
-            (np.where(inside, total[np.clip(cell, 0, bins - 1)] / width, 0.0), np.full(GRID, 1 / width))
-        )
+    found = [_cells(counts, grid, low - margin, high + margin, bins) for bins in BINS]
+    low, high = np.quantile(sample, [OUTERMOST, 1 - OUTERMOST])
+    beyond = OUTERMOST / (1 - 2 * OUTERMOST) * (high - low)
+    for bins in BLURRED_BINS:
+        hard = _cells(counts, grid, low - beyond, high + beyond, bins)
+        for blur in BLURS:
+            width = blur * (high - low) / (grid[1] - grid[0])
+            found.append((_blurred(hard[0], width), _blurred(hard[1], width)))
     return found
+
+
+def _cells(
+    counts: np.ndarray, grid: np.ndarray, low: float, high: float, bins: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Counts per unit, and what a row adds at its own place; rows beyond the edges count as in the last cell."""
+    width = max((high - low) / bins, 1e-12)
+    cell = np.floor((grid - low) / width).astype(int)
+    inside = (cell >= 0) & (cell < bins)
+    cell = np.clip(cell, 0, bins - 1)
+    total = np.bincount(cell, counts, bins)
+    return np.where(inside, total[cell] / width, 0.0), np.where(inside, 1 / width, 0.0)
+
+
+def _blurred(values: np.ndarray, width: float) -> np.ndarray:
+    """Smoothed by a bell so many steps of the grid wide."""
+    frequency = np.fft.rfftfreq(2 * GRID)
+    smooth = np.fft.irfft(np.fft.rfft(values, 2 * GRID) * np.exp(-2 * (np.pi * frequency * width) ** 2))[
+        :GRID
+    ]
+    return np.maximum(smooth, 0.0)

@@ -25,10 +25,11 @@ STEPS, GAIN, RIDGE = (
     3e-4,
     1e-4,
 )  # of expectation maximisation: at most, nats that count as progress, least variance
-MOST_LOCAL, MOST_LOCAL_ROWS = (
-    400,
-    4000,
-)  # Gaussians of single rows, and rows beyond which a fitted mixture serves better
+MOST_LOCAL, LOCAL_TIMES_ROWS = (
+    1000,
+    1_500_000,
+)  # Gaussians of single rows, and how many there are for how many rows,
+MOST_LOCAL_ROWS = 4000  # beyond which a fitted mixture serves better
 LOCAL_WIDTH, LOCAL_ROUND = (
     0.5,
     0.03,
@@ -72,7 +73,8 @@ class Mixture:
         both = np.hstack([half.chosen(plain) for half in (x, y)])
         if plain and np.abs(both).max() > LIGHT:
             return None
-        mean = both[np.random.default_rng(seed).permutation(len(both))[:MOST_LOCAL]]
+        most = min(MOST_LOCAL, LOCAL_TIMES_ROWS // len(both))
+        mean = both[np.random.default_rng(seed).permutation(len(both))[:most]]
         near = mean[cKDTree(mean).query(mean, k=neighbours + 1)[1][:, 1:]] - mean[:, None]
         covariance = LOCAL_WIDTH * np.einsum("kni,knj->kij", near, near) / neighbours
         round_part = np.trace(covariance, axis1=1, axis2=2)[:, None, None] / columns * np.eye(columns)
@@ -182,17 +184,25 @@ class Kernels:
     x: Float[np.ndarray, "centre dx"]
     y: Float[np.ndarray, "centre dy"]
     width: Float[np.ndarray, "centre"]
+    plain: bool
 
     @staticmethod
-    def fit(x: Half, y: Half, seed: int, neighbours: int, factor: float = 1.0) -> "Kernels | None":
+    def fit(
+        x: Half, y: Half, seed: int, neighbours: int, factor: float = 1.0, plain: bool = False
+    ) -> "Kernels | None":
         columns = x.numbers + y.numbers
-        if x.code is not None or y.code is not None or columns > MOST_COLUMNS:
+        if x.code is not None or y.code is not None or columns > MOST_COLUMNS or len(x) <= neighbours:
             return None
         chosen = np.random.default_rng(seed).permutation(len(x))[:MOST_CENTRES]
-        a, b = x.normal[chosen], y.normal[chosen]
+        a, b = x.chosen(plain)[chosen], y.chosen(plain)[chosen]
         both = np.hstack([a, b])
+        if plain and np.abs(both).max() > LIGHT:
+            return None
         reach = cKDTree(both).query(both, k=neighbours + 1)[0][:, -1]
-        return Kernels(a, b, factor * np.maximum(reach, 1e-3))
+        return Kernels(a, b, factor * np.maximum(reach, 1e-3), plain)
+
+    def _both_bells(self, x: Half, y: Half) -> tuple[np.ndarray, np.ndarray]:
+        return self._bells(x.chosen(self.plain), self.x), self._bells(y.chosen(self.plain), self.y)
 
     def _bells(self, z: np.ndarray, centre: np.ndarray) -> np.ndarray:
         """Each centre's density at each row, up to a constant: (row, centre)."""
@@ -203,11 +213,11 @@ class Kernels:
         return form
 
     def pairs(self, x: Half, y: Half) -> np.ndarray:
-        a, b = self._bells(x.normal, self.x), self._bells(y.normal, self.y)
+        a, b = self._both_bells(x, y)
         return _log_ratio((a * b).sum(axis=1), a.sum(axis=1), b.sum(axis=1), len(self.width))
 
     def cross(self, x: Half, y: Half) -> np.ndarray:
-        a, b = self._bells(x.normal, self.x), self._bells(y.normal, self.y)
+        a, b = self._both_bells(x, y)
         return _log_ratio(a @ b.T, a.sum(axis=1)[:, None], b.sum(axis=1)[None, :], len(self.width))
 
 

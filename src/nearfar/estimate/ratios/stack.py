@@ -34,7 +34,10 @@ NETWORK = "network on "  # and the name of the ratio that it begins at
 DEAR, LEAST_WORTH = (NETWORK, "trees of pairs"), 0.003  # nats they must add to the others, on unseen rows
 TEMPER, START_SHARE = 0.25, 0.2  # how weights begin: likelihood to this power, and evenly
 MOST_NATS = 50.0  # of one pair
-MOST_PAIRS = 3000  # of y shifted against x, on which a ratio's mean under independence is read
+MOST_PAIRS, MOST_SHIFTS = (
+    3000,
+    6,
+)  # of y shifted against x, on which a ratio's mean under independence is read
 MOST_COMPARED = 4000  # rows on which ratios compete
 FEW = 400  # rows up to which weights are found on all of them, by halves, instead of on a quarter
 
@@ -71,9 +74,10 @@ CANDIDATES: dict[str, Fit] = {
     **{f"mixture of {k}": partial(Mixture.fit, parts=k) for k in (2, 4, 8, 16, 32, 64)},
     **{f"mixture of {k}, plain": partial(Mixture.fit, parts=k, plain=True) for k in (3, 8, 24)},
     **{f"local {k}": partial(Mixture.local, neighbours=k) for k in (8, 20)},
-    "local 8, plain": partial(Mixture.local, neighbours=8, plain=True),
+    **{f"local {k}, plain": partial(Mixture.local, neighbours=k, plain=True) for k in (8, 20)},
     "kernels of 4": partial(Kernels.fit, neighbours=4, factor=0.7),
     "kernels of 12": partial(Kernels.fit, neighbours=12, factor=0.7),
+    "kernels of 8, plain": partial(Kernels.fit, neighbours=8, factor=0.35, plain=True),
     **{f"table of {b}": partial(Table.fit, bins=b, strength=2.0) for b in (4, 8, 16, 32)},
     **{f"counts, {s:g}": partial(Table.fit, bins=0, strength=s) for s in (0.3, 1.0, 5.0, 25.0)},
     "counts, discounted": partial(Table.fit, bins=0, strength=None),
@@ -149,14 +153,14 @@ def fitted_stack(
     excess: dict[str, list[float]] = {}
     splits = _splits(np.arange(len(x)) if unit is None else unit, seed)
 
-    def compete(name: str, learn: np.ndarray, unseen: np.ndarray) -> None:
-        ratio = _fit(name, fits)(x[learn], y[learn], seed)
+    def compete(name: str, learn: tuple[Half, Half], unseen: tuple[Half, Half]) -> None:
+        ratio = _fit(name, fits)(*learn, seed)
         if ratio is not None:
-            a, b = x[unseen], y[unseen]
-            values.setdefault(name, []).append(_finite(ratio.pairs(a, b)))
-            excess.setdefault(name, []).append(_excess(ratio, a, b))
+            values.setdefault(name, []).append(_finite(ratio.pairs(*unseen)))
+            excess.setdefault(name, []).append(_excess(ratio, *unseen))
 
-    for learn, unseen in splits:
+    for rows in splits:
+        learn, unseen = ((x[some], y[some]) for some in rows)
         for name in fits:
             compete(name, learn, unseen)
         if candidates is None and len(splits) == 1 and values:
@@ -233,14 +237,34 @@ def halved(stack: Stack, x: Half, y: Half, seed: int, candidates: dict[str, Fit]
 
 
 def _excess(ratio: Ratio, x: Half, y: Half) -> float:
-    """log of the mean of r over rows that do not belong together, where it is above zero: r is no density ratio by so much."""
-    shifts = int(np.clip(MOST_PAIRS // len(y), 1, 6))
+    """log of the mean of r over rows that do not belong together, where it is surely above zero: r is no density ratio by so much. Of strong
+    dependence a few pairs carry the mean, and whether one of them was drawn shall not decide between ratios: a standard error is taken off."""
+    if x.numbers == y.numbers == 0:
+        return _excess_of_levels(ratio, x, y)
+    shifts = int(np.clip(MOST_PAIRS // len(y), 1, MOST_SHIFTS))
     found = [
         _finite(ratio.pairs(x, y[np.roll(np.arange(len(y)), k)]))
         for k in np.linspace(1, len(y) - 1, shifts).astype(int)
     ]
     together = np.concatenate(found)
-    return max(0.0, float(logsumexp(together) - np.log(len(together))))
+    top = max(0.0, float(together.max()))
+    r = np.exp(together - top)
+    surely = float(r.mean() - r.std() / np.sqrt(len(r)))
+    return max(0.0, top + np.log(surely)) if surely > 0 else 0.0
+
+
+def _excess_of_levels(ratio: Ratio, x: Half, y: Half) -> float:
+    """The same of two categories, exactly: all pairs of their levels, as often as they would meet."""
+    (first, p), (second, q) = (_levels(half) for half in (x, y))
+    log_r = _finite(ratio.cross(x[first], y[second]))
+    return max(0.0, float(logsumexp(log_r + np.log(p)[:, None] + np.log(q))))
+
+
+def _levels(half: Half) -> tuple[np.ndarray, np.ndarray]:
+    """A row of each level, and its share."""
+    assert half.code is not None
+    _, row, count = np.unique(half.code, return_index=True, return_counts=True)
+    return row, count / len(half)
 
 
 def mixture_weights(log_r: Float[np.ndarray, "row ratio"], steps: int = 300) -> Float[np.ndarray, "ratio"]:
