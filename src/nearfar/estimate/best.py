@@ -24,7 +24,7 @@ from nearfar.estimate.competition import BOTH_WAYS, Fold, expected, normaliser
 # look better for having been learned from also where the ratio is as good as it can be
 OF_CURVE, OF_FIT = (1.2, 0.6), (0.2, 0.4)
 DOUBT_BELOW, DOUBT_ABOVE = 0.5, 0.8  # standard deviation of what is missing, as a share of it
-UNFOUND = 0.8  # times rows^(-1/2), the share of the estimate that no candidate may have found: 0.03 at 1,000
+UNFOUND = 0.9  # times rows^(-1/2), the share of the estimate that no candidate may have found: 0.03 at 1,000
 NEW_LEVELS = 1.5  # of what rows of levels never seen might gain, were they learned from like the others
 MOST_UNKNOWN = 0.9  # share of rows with new levels from which no more is made of the others
 FOUND = 3.0  # errors above zero from which the interval takes folds as independent; what is proven asks for more (`CLEARLY`)
