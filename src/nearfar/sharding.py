@@ -29,8 +29,9 @@ def shard(encoders: nn.Module, ranks: Ranks, device: torch.device) -> None:
     ranks.copy_first(list(encoders.state_dict().values()))
     mesh = init_device_mesh(device.type, (ranks.world,))
     encoders.to(memory_format=torch.contiguous_format)  # FSDP2 takes no other
-    for child in encoders.children():
-        for unit in list(units(child)):
+    read_uncalled: tuple[str, ...] = getattr(encoders, "read_uncalled", ())
+    for name, child in encoders.named_children():
+        for unit in [] if name in read_uncalled else list(units(child)):
             fully_shard(unit, mesh=mesh, reshard_after_forward=True)
 
 
@@ -49,14 +50,18 @@ def _check(encoders: nn.Module) -> None:
         names[id(weight)] = name
 
 
-def explained(problem: RuntimeError) -> UserError | None:
-    """The sentence for a network that reads a weight of a part without calling the part, so that it was not gathered."""
-    if "DTensor" not in str(problem):
-        return None
-    return UserError(
-        "sharding was fsdp, and the network uses weights of a part of it without calling that part, so that they are not gathered; use "
-        "sharding=none, or call the part"
-    )
+@contextmanager
+def explained(sharded: bool) -> Iterator[None]:
+    """Says in a sentence what is the matter with a network that reads a weight of a part without calling the part, so that it was not gathered."""
+    try:
+        yield
+    except RuntimeError as problem:
+        if not sharded or "DTensor" not in str(problem):
+            raise
+        raise UserError(
+            "sharding was fsdp, and the network uses weights of a part of it without calling that part, so that they are not gathered; use "
+            "sharding=none, or call the part"
+        ) from None
 
 
 def units(module: nn.Module, listed: bool = False) -> Iterator[nn.Module]:

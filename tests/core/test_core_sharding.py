@@ -32,6 +32,8 @@ def test_weights_that_cannot_be_spread_are_named(network: nn.Module, said: str) 
 
 
 def test_a_weight_that_was_not_gathered_is_explained_and_nothing_else_is() -> None:
-    mixed = RuntimeError("aten.mm.default: got mixed torch.Tensor and DTensor")
-    assert "without calling that part" in str(explained(mixed))
-    assert explained(RuntimeError("shapes do not fit")) is None
+    with pytest.raises(UserError, match="without calling that part"), explained(sharded=True):
+        raise RuntimeError("aten.mm.default: got mixed torch.Tensor and DTensor")
+    for sharded, said in ((True, "shapes do not fit"), (False, "mixed torch.Tensor and DTensor")):
+        with pytest.raises(RuntimeError, match=said), explained(sharded):
+            raise RuntimeError(said)

@@ -53,6 +53,7 @@ EXCHANGING = (
     "dim",
     "simclr dv",
     "dim fsdp",
+    "supervised fsdp",
 )
 
 

@@ -48,6 +48,10 @@ def run(given: argparse.Namespace) -> int:
             raise UserError(f"--{name} was {value}; expected a whole number from {least}")
     if not 0 < given.seconds <= 3600:
         raise UserError(f"--seconds was {given.seconds:g}; expected a number above 0, up to 3600")
+    if given.svg is not None and not given.svg.parent.is_dir():
+        raise UserError(
+            f"--svg was {given.svg}, but the folder {given.svg.parent} was not found; make it first"
+        )
     networks = given.backbone.split(",")
     for network in networks:
         check_backbone(network)

@@ -29,6 +29,7 @@ class Prototypes(nn.Module):
     vocabulary: ClassVar[bool] = True  # and all of them can be had
     one_view: ClassVar[bool] = True  # the label is no view
     needs_labels: ClassVar[bool] = True
+    read_uncalled: ClassVar[tuple[str, ...]] = ("table",)  # its rows are keys, so it is not spread over ranks
     tells: ClassVar[str] = "about the label"  # what an estimate on held-out instances is of
     key_groups: int = 1
 

@@ -54,6 +54,7 @@ CASES: dict[str, dict[str, Any]] = {
     "dim adversarial": {"recipe": "dim", "prior": "adversarial"},
     "moco fsdp": {"recipe": "moco", "sharding": "fsdp"},
     "dim fsdp": {"recipe": "dim", "sharding": "fsdp"},
+    "supervised fsdp": {"recipe": "supervised", "sharding": "fsdp"},
     "distill": {"recipe": "distill", "objective": "crd+kd", "selection": {"sample": 8}},
 }
 

@@ -16,6 +16,7 @@ from nearfar.machine import memory_held
 from nearfar.settings import in_units
 from nearfar.sharding import own_part
 from nearfar.train.memory import (
+    LOADED,
     MEASURED,
     STATES,
     WORKSPACE,
@@ -53,7 +54,7 @@ def needs(trainer: Trainer, few: Batch, folder: Path) -> Needs:
     pixels = size_of(tree_leaves(few.views)) * count // max(1, len(few.index))
     each = ceil(WORKSPACE * bytes_per_instance(trainer, few)) if len(few.index) >= MEASURED else 0
     at_once = min(count, trainer.method.encoding.chunk or count)
-    to_come = STATES * _trained(trainer) + (settings.workers + 3) * pixels + each * at_once
+    to_come = STATES * _trained(trainer) + (settings.workers + 3) * pixels + each * at_once + LOADED
     free = memory_free(trainer.device)
     return Needs(memory_held() + to_come, free, checkpoint_size(trainer), disk_free(folder))
 

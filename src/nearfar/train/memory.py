@@ -13,12 +13,13 @@ from nearfar.buffers import uses_batch_statistics
 from nearfar.errors import UserError
 from nearfar.machine import memory_available, memory_held
 from nearfar.settings import in_units
-from nearfar.sharding import own_part
+from nearfar.sharding import explained, own_part
 from nearfar.train.trainer import Trainer
 from nearfar.types import Batch
 
-# of what the backward pass holds: gradients of activations and workspace come on top (measured: 1.1 to 1.4)
-WORKSPACE = 1.5
+# of what the backward pass holds: gradients of activations, workspace of convolutions and memory that is free in pieces too small come on top; and
+# what torch and its kernels load with the first steps (measured: docs/scale.md)
+WORKSPACE, LOADED = 2.4, 220 * 2**20
 LESS, MEASURED = 2, 4  # instances: what grows between them is what an instance needs
 STATES = 3  # copies of the weights beside them: gradients and an optimiser's two moments
 # an instance's activations are some hundred times its pixels; below this nobody need measure
@@ -89,7 +90,7 @@ def _room(trainer: Trainer, pixels: int) -> int | None:
     if settings.memory is None:
         free = memory_free(trainer.device)
         return None if free is None else int(SPARE * (free - to_come))
-    return settings.memory - held(trainer.device) - to_come
+    return settings.memory - held(trainer.device) - to_come - (LOADED if trainer.device.type == "cpu" else 0)
 
 
 def memory_free(device: torch.device) -> int | None:
@@ -108,7 +109,7 @@ def bytes_per_instance(trainer: Trainer, few: Batch) -> int:
         sizes: dict[int, int] = {}
 
         def pack(tensor: Tensor) -> Tensor:
-            storage = tensor.untyped_storage()
+            storage = own_part(tensor).untyped_storage()
             sizes[storage.data_ptr()] = storage.nbytes()
             return tensor
 
@@ -117,7 +118,8 @@ def bytes_per_instance(trainer: Trainer, few: Batch) -> int:
         half = torch.autocast(
             trainer.device.type, torch.bfloat16, enabled=trainer.precision is torch.bfloat16
         )
-        with torch.random.fork_rng(devices=[]), torch.autograd.graph.saved_tensors_hooks(pack, kept), half:
+        hooks = torch.autograd.graph.saved_tensors_hooks(pack, kept)
+        with explained(trainer.sharded), torch.random.fork_rng(devices=[]), hooks, half:
             method.encode_batch(part)
         return sum(sizes.values())
 

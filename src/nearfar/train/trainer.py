@@ -178,16 +178,11 @@ class Trainer:
         ranks, also where their arithmetic is not."""
         seed_step(self.settings.seed, progress.step)
         self.method.train()
-        try:
-            with torch.autocast(
-                self.device.type, dtype=torch.bfloat16, enabled=self.precision is torch.bfloat16
-            ):
-                outcome = self.method(batch, progress)
-        except RuntimeError as problem:
-            sentence = sharding.explained(problem) if self.sharded else None
-            if sentence is None:
-                raise
-            raise sentence from None
+        half = torch.autocast(
+            self.device.type, dtype=torch.bfloat16, enabled=self.precision is torch.bfloat16
+        )
+        with sharding.explained(self.sharded), half:
+            outcome = self.method(batch, progress)
         self.optimizer.zero_grad(set_to_none=True)
         outcome.loss.backward()
         loss = outcome.loss.detach().clone()
