@@ -10,12 +10,19 @@ exchange but the dynamics, as two float32 runs on two kinds of CPU show too.
 """
 
 import argparse
+from typing import Any
 
 import torch
 
 from nearfar.train.equality import CASES, compare
 
+FRAME = 160  # samples of a recording
 MUST = "simclr,moco,instdisc,cmc,byol,dim,cpc,vicreg,supcon,simclr-ring,moco-cave,simclr ml-cpc,moco accept"
+
+
+def sized(name: str, size: int) -> dict[str, Any]:
+    """So many pixels a side, or of recordings so many frames."""
+    return {"views": {"samples": FRAME * size}} if name == "cpc" else {"image_size": size}
 
 
 def main() -> None:
@@ -26,7 +33,7 @@ def main() -> None:
     parser.add_argument("--float32", action="store_true")
     parser.add_argument("--cases", default=MUST)
     parser.add_argument("--lr", type=float, help="other than the cases' own (0.05, VICReg and accept 1e-3)")
-    parser.add_argument("--size", type=int, help="side of a view, other than 16")
+    parser.add_argument("--size", type=int, help="side of a view, other than 16; of recordings, frames, other than 16")
     parser.add_argument("--again", action="store_true")
     given = parser.parse_args()
     precision = torch.float32 if given.float32 else torch.float64
@@ -37,8 +44,7 @@ def main() -> None:
     for world in worlds:
         cases = {}
         for name in given.cases.split(","):
-            sized = {} if given.size is None or name == "cpc" else {"image_size": given.size}
-            cases[name] = {**CASES[name], **other, **sized}
+            cases[name] = {**CASES[name], **other, **({} if given.size is None else sized(name, given.size))}
         compare(world, cases, given.steps, precision, given.batch, given.again, tell=True)
 
 
