@@ -6,10 +6,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from scipy.stats import norm
 
 import nearfar as nf
 from nearfar.cli import main
+from nearfar.estimate.divergence import _further
 from nearfar.estimate.ratios import stack
+
+RNG = np.random.default_rng
 
 
 def normals(seed: int, n: int, covariance: list[list[float]]) -> np.ndarray:
@@ -282,3 +286,41 @@ def test_a_weight_too_small_to_divide_by_makes_no_infinite_mean(monkeypatch: pyt
     assert stack._weighed({"a": np.full(3, 9.0)})[1] == pytest.approx(0.0, abs=1e-12)
     weights[1] = 0.0
     assert stack._weighed({"a": np.full(3, 9.0)})[1] == pytest.approx(0.0, abs=1e-12)
+
+
+def test_a_level_that_q_has_not_is_said() -> None:
+    """A third of p's rows are c, and q has none: infinite, however many rows there are."""
+    rng = RNG(30)
+    found = nf.estimate_kl(rng.choice(list("abc"), 200), rng.choice(list("ab"), 200), folds=2)
+    assert "lie where no row of q does" in found.warnings[0]
+    assert nf.estimate_kl(rng.choice(list("ab"), 200), rng.choice(list("abc"), 200), folds=2).warnings == ()
+
+
+def test_tails_beyond_the_other_sample_may_tell_more() -> None:
+    """KL(N(0, 4) || N(0, 1)) = 3/2 - log 2: the rows beyond all of q's carry most of it, and telling rows apart never rewards being surer there."""
+    truth = 1.5 - math.log(2)
+    found = [
+        nf.estimate_kl(2 * RNG(k).normal(size=400), RNG(k + 9).normal(size=400), folds=3) for k in range(4)
+    ]
+    assert sum(one.interval[0] < truth < one.interval[1] for one in found) >= 3
+    assert sum(float(one.at_least) < truth for one in found) == 4
+    z, of_p, of_q = (
+        np.array([[0.0], [5.0], [-5.0]]),
+        2 * RNG(1).normal(size=(500, 1)),
+        RNG(2).normal(size=(500, 1)),
+    )
+    more = _further(z, of_p, of_q, np.ones(3))
+    by_hand = norm.logpdf(5, of_p.mean(), of_p.std()) - norm.logpdf(5, of_q.mean(), of_q.std()) - 1
+    assert more[0] == 0.0
+    assert more[1] == pytest.approx(by_hand)
+
+
+def test_what_is_given_already_is_not_asked_for() -> None:
+    x, y = RNG(31).normal(size=(2, 100))
+    with pytest.raises(nf.UserError, match="y column 0 is also in z; given itself nothing is left to tell"):
+        nf.estimate_cmi(x, y, np.column_stack([x, y]))
+    with pytest.raises(nf.UserError, match="x column 1 is 1 in every row"):
+        nf.total_correlation(np.column_stack([x, np.ones(100), y]))
+    assert (
+        "it may be a function of them" in nf.total_correlation(np.column_stack([x, -x]), folds=2).warnings[0]
+    )

@@ -96,8 +96,9 @@ def test_what_could_hide_by_hand() -> None:
     level = (np.arange(960) % 20)[:, None].astype(float)
     category = HalfMap.fit(level, np.array([True]))(level)
     assert _hidden(number, number) == pytest.approx((9 + math.sqrt(18)) / 1920)
-    # of 57 free numbers a ratio pays for one in 32 rows
-    assert _hidden(category, number) == pytest.approx((30 + math.sqrt(114)) / 1920)
+    assert _hidden(category, number) == pytest.approx((57 + math.sqrt(114)) / 1920)
+    # of many free numbers a ratio pays for one in 32 rows, of many levels for one in eight
+    assert _hidden(category, category) == pytest.approx((120 + math.sqrt(722)) / 1920)
     wide = HalfMap.fit(np.tile(z, 30), np.zeros(30, bool))(np.tile(z, 30))
     assert _hidden(wide, wide) == pytest.approx((30 + math.sqrt(1920)) / 1920)
 

@@ -194,6 +194,25 @@ def test_many_categories_are_read_one_by_one_where_combinations_hardly_recur() -
     assert few.levels == 8
 
 
+def test_many_levels_of_unequal_frequency_may_tell_more_than_is_found() -> None:
+    """200 levels, the k-th as frequent as 1/k, each with its own share of a yes: most of 500 rows are of levels met a few times."""
+    rng = np.random.default_rng(8)
+    w = 1 / np.arange(1, 201) / (1 / np.arange(1, 201)).sum()
+    yes = 1 / (1 + np.exp(-2 * rng.normal(size=200)))
+    given = np.stack([yes, 1 - yes], axis=1)
+    truth = float(w @ (given * np.log(given / (w @ given))).sum(axis=1))
+    missed = 0
+    for seed in range(4):
+        draw = RNG([25, seed])
+        level = draw.choice(200, 500, p=w)
+        found = nf.estimate_mi(
+            [f"c{k}" for k in level], draw.random(500) < yes[level], baselines=False, discrete="all"
+        )
+        assert float(found.at_least) < truth
+        missed += not found.interval[0] < truth < found.interval[1]
+    assert missed <= 1
+
+
 def test_a_turn_by_quarters() -> None:
     """Angles on a circle, turned by 0 to 3 quarters and a little noise: log 2 pi less the entropies of quarter and noise. Rows have neighbours on four
     branches, which one Gaussian for each must follow; kernels in ranks found 1.0 to 1.1 of 1.335, the nearest-neighbour estimator 1.29."""

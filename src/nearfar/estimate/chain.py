@@ -7,7 +7,7 @@ Differences and sums are taken row by row, on the same folds, so that what the t
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -70,6 +70,11 @@ def estimate_cmi(
     whole = ~np.isnan(np.hstack(sides)).any(axis=1)
     for side, name in ((first, "x"), (third, "z (what is given)")) if whole.any() else ():
         check_varies(side, np.flatnonzero(whole), name)
+    for k, column in enumerate(sides[2].T if len(sides) == 3 else ()):
+        if any(np.array_equal(column[whole], other) for other in third.values[whole].T):
+            raise UserError(
+                f"y column {k} is also in z; given itself nothing is left to tell: leave it out of one of them"
+            )
     both = checked_pair(
         _beside(first.values, third.values, "xz", (first.words, third.words)), y, discrete, groups
     )
@@ -100,6 +105,7 @@ def total_correlation(
     whole = ~np.isnan(columns.values).any(axis=1)
     values, gaps = columns.values[whole], int((~whole).sum())
     notes = (f"{gaps} of {len(whole)} rows have gaps and were left out",) if gaps else ()
+    check_varies(columns, np.flatnonzero(whole), "x")
     beside = _beside(values, values[:, :0], "x", (columns.words, columns.words[:0]))
     names = list(beside)
     found = [
@@ -110,7 +116,12 @@ def total_correlation(
         )
         for k in range(1, len(names))
     ]
-    return _combined(found, (1.0,) * len(found), len(values), confidence, "sum", "the chain rule", notes)
+    total = _combined(found, (1.0,) * len(found), len(values), confidence, "sum", "the chain rule", notes)
+    most = max(total.terms)
+    if most > math.log(len(values)):
+        above = f"one column is told by the others to more than log n = {math.log(len(values)):.2f} nats: it may be a function of them, and the truth infinite"
+        return replace(total, warnings=(*total.warnings, above))
+    return total
 
 
 def pointwise_mi(

@@ -31,7 +31,8 @@ CLEARLY = 5.0  # errors above zero from which they are not
 LEAST_EFFECTIVE = 10.0  # anchors and keys that must carry the mean of r for it to be believed
 
 FUNCTIONS = 3.0  # of a number that a weak dependence may be between
-MOST_LEARNED = 1 / 32  # free numbers for each row: of more, the others are drawn towards independence
+# free numbers for each row: of more, the others are drawn towards independence; rare levels each have their own
+MOST_OF_NUMBERS, MOST_OF_LEVELS = 1 / 32, 1 / 8
 
 EDGES = np.linspace(-5.0, 8.0, 27)  # of log ratios, where calibration is looked at
 FEWEST_COUNTED = 20
@@ -127,7 +128,8 @@ def _hidden(x: Half, y: Half) -> float:
     """
     rows = len(x)
     free = x.width(FUNCTIONS) * y.width(FUNCTIONS)
-    return (min(free, rows * MOST_LEARNED) + math.sqrt(2 * min(free, rows))) / (2 * rows)
+    most = rows * (MOST_OF_NUMBERS if x.code is None and y.code is None else MOST_OF_LEVELS)
+    return (min(free, most) + math.sqrt(2 * min(free, rows))) / (2 * rows)
 
 
 def _rise(smaller: Ratio, pairs: list[tuple[Half, Half]], whole: list[Contrasted]) -> float:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from jaxtyping import Float
 from scipy.stats import norm
 
 from nearfar.errors import UserError
@@ -26,6 +27,7 @@ MOST_BEYOND = 0.1  # share of p's rows beyond all of q's
 BEYOND = "{:.0%} of the rows of p lie where no row of q does: if q cannot be there the divergence is infinite, and no sample tells how large it is else; only at_least holds"
 LONG_TAIL = 1.5
 DEPENDENT_ROWS = "rows of {} are copies of one another, or follow their neighbours as in a time series"
+TINY = 1e-12
 HIGHEST = 12.0  # of log p / q: beyond, a mean of its exponential is never seen
 
 
@@ -75,7 +77,7 @@ def estimate_kl(p: Any, q: Any, *, folds: int = 5, confidence: float = 0.9, seed
     kinds = discrete_columns(z, "auto") | both.words
     gaps = int((~whole).sum())
     notes = (f"{gaps} of {len(whole)} rows have gaps and were left out",) if gaps else ()
-    if share := _beyond(*sides, ~kinds):
+    if share := _beyond(*sides, kinds):
         notes = (*notes, BEYOND.format(share))
     seen = [look_at_rows(side, side) for side in sides]
     refuted = next(
@@ -85,20 +87,47 @@ def estimate_kl(p: Any, q: Any, *, folds: int = 5, confidence: float = 0.9, seed
     with one_thread():
         for k, split in enumerate(splits(np.arange(len(z)), folds, seed)):
             found.append(_fold(z, label, kinds, split.rest, split.unseen, seed + k))
-    on_p, on_q, half = (np.concatenate(part) for part in zip(*found, strict=True))
-    return _divergence(on_p, on_q, half, confidence, (len(sides[0]), len(sides[1])), RowsSeen(refuted), notes)
+    on_p, on_q, half, further = (np.concatenate(part) for part in zip(*found, strict=True))
+    # tails that stay as sure as they were and tails that go on as Gaussians are the ends: the estimate is between them
+    return _divergence(
+        on_p,
+        on_q,
+        half,
+        float(further.mean()) / 2,
+        confidence,
+        (len(sides[0]), len(sides[1])),
+        RowsSeen(refuted),
+        notes,
+    )
 
 
-def _beyond(p: np.ndarray, q: np.ndarray, numbers: np.ndarray) -> float:
-    """The largest share of p's rows that lie, in a column of numbers, beyond all of q's, if it is more than a divergence that is finite would leave."""
-    outside = ((p < q.min(axis=0)) | (p > q.max(axis=0)))[:, numbers].mean(axis=0).max(initial=0.0)
-    return float(outside) if outside > MOST_BEYOND else 0.0
+def _beyond(p: np.ndarray, q: np.ndarray, kinds: np.ndarray) -> float:
+    """The largest share of p's rows that lie, in one column, beyond all of q's numbers or in a level that q has not, if it is more than a divergence
+    that is finite would leave."""
+    shares = [
+        (~np.isin(a, b)).mean() if is_level else ((a < b.min()) | (a > b.max())).mean()
+        for a, b, is_level in zip(p.T, q.T, kinds, strict=True)
+    ]
+    return float(max(shares)) if max(shares) > MOST_BEYOND else 0.0
+
+
+def _further(z: np.ndarray, of_p: np.ndarray, of_q: np.ndarray, f: np.ndarray) -> Float[np.ndarray, "row"]:
+    """How much more log p / q would be where a column is beyond all of q's rows, if both went on as Gaussians: no row tells how q goes on there, and a
+    ratio learned by telling rows apart stays at what made it sure."""
+    found = np.zeros(len(z))
+    for column, a, b in zip(z.T, of_p.T, of_q.T, strict=True):
+        log_ratio = norm.logpdf(column, a.mean(), a.std() + TINY) - norm.logpdf(
+            column, b.mean(), b.std() + TINY
+        )
+        outside = (column < b.min()) | (column > b.max())
+        found = np.maximum(found, np.where(outside, np.minimum(log_ratio, HIGHEST) - f, 0.0))
+    return found
 
 
 def _fold(
     z: np.ndarray, label: np.ndarray, kinds: np.ndarray, learned: np.ndarray, unseen: np.ndarray, seed: int
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """log p / q at unseen rows of p and of q, and at those of p with half the rows to learn from."""
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """log p / q at unseen rows of p and of q, at those of p with half the rows to learn from, and what it would be more beyond q's rows."""
     map_z, map_label = HalfMap.fit(z[learned], kinds), HalfMap.fit(label[learned], np.array([True]))
     given = map_z(z[learned]), map_label(label[learned])
     stack = fitted_stack(*given, seed)
@@ -110,7 +139,9 @@ def _fold(
         return np.clip(of[0] - of[1], -HIGHEST, HIGHEST)
 
     f = log_ratio(stack)
-    return f[is_p], f[~is_p], log_ratio(smaller)[is_p]
+    numbers, from_p = z[:, ~kinds], label[learned, 0] == 1
+    further = _further(numbers[unseen][is_p], numbers[learned][from_p], numbers[learned][~from_p], f[is_p])
+    return f[is_p], f[~is_p], log_ratio(smaller)[is_p], further
 
 
 def _only(map_label: HalfMap, value: float, rows: int) -> Half:
@@ -121,6 +152,7 @@ def _divergence(
     on_p: np.ndarray,
     on_q: np.ndarray,
     half: np.ndarray,
+    further: float,
     confidence: float,
     samples: tuple[int, int],
     rows: RowsSeen,
@@ -130,10 +162,12 @@ def _divergence(
     log_form = float(on_p.mean() - math.log(weight.mean()))
     error = math.sqrt(on_p.var() / len(on_p) + _varies(on_p, weight) / len(on_q))
     missing = max(0.0, float(on_p.mean() - half.mean()))
-    nats = log_form + (missing if log_form > 2 * error else 0.0)
+    nats = log_form + (missing if log_form > 2 * error else 0.0) + further
     z = float(norm.ppf((1 + confidence) / 2))
     # e^f has a long tail, and the ratio that was fitted is tamer than the true one
-    reach = z * LONG_TAIL * math.hypot(error, missing, 0.002)
+    reach, high_reach = (
+        z * LONG_TAIL * math.hypot(error, missing, tail, 0.002) for tail in (further, 2 * further)
+    )
     carried = float(weight.sum() ** 2 / (weight**2).sum())
     enough = carried >= 20
     condition = (
@@ -148,7 +182,7 @@ def _divergence(
     low = max(0.0, _lowest(on_p, on_q, z * math.sqrt(2.0))) if enough else 0.0
     return Divergence(
         max(0.0, nats),
-        (max(0.0, nats - reach), max(reach, nats + reach)),
+        (max(0.0, nats - reach), max(high_reach, nats + high_reach)),
         confidence,
         AtLeast(low, (1 + confidence) / 2, certificate),
         samples,

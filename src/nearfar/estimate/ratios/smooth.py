@@ -25,10 +25,7 @@ STEPS, GAIN, RIDGE = (
     3e-4,
     1e-4,
 )  # of expectation maximisation: at most, nats that count as progress, least variance
-MOST_LOCAL, LOCAL_TIMES_ROWS = (
-    1000,
-    1_500_000,
-)  # Gaussians of single rows, and how many there are for how many rows,
+MOST_LOCAL, LOCAL_TIMES_ROWS = 1000, 1_500_000  # Gaussians of single rows, and times how many rows
 MOST_LOCAL_ROWS = 4000  # beyond which a fitted mixture serves better
 LOCAL_WIDTH, LOCAL_ROUND = (
     0.5,
