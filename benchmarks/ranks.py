@@ -33,7 +33,9 @@ def main() -> None:
     parser.add_argument("--float32", action="store_true")
     parser.add_argument("--cases", default=MUST)
     parser.add_argument("--lr", type=float, help="other than the cases' own (0.05, VICReg and accept 1e-3)")
-    parser.add_argument("--size", type=int, help="side of a view, other than 16; of recordings, frames, other than 16")
+    parser.add_argument(
+        "--size", type=int, help="side of a view, other than 16; of recordings, frames, other than 16"
+    )
     parser.add_argument("--again", action="store_true")
     given = parser.parse_args()
     precision = torch.float32 if given.float32 else torch.float64
