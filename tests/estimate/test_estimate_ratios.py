@@ -293,7 +293,15 @@ def test_only_a_sure_excess_is_taken_off() -> None:
         def cross(self, a: Half, b: Half) -> np.ndarray:
             raise AssertionError
 
+    @dataclass(frozen=True)
+    class OnePair(Known):
+        """1, but for one pair of 2,000 with 2,000: a mean of 2 that one draw made."""
+
+        def pairs(self, a: Half, b: Half) -> np.ndarray:
+            return np.where(np.arange(len(a)) == 0, math.log(len(a)), 0.0)
+
     sides = [Half(side, side, None, 0) for side in (x, y)]
+    assert _excess(OnePair(1.0), *sides) < 0.01
     assert _excess(Known(1.0), *sides) < 0.05
     assert 0.4 < _excess(Known(2.0), *sides) < 0.8
 
