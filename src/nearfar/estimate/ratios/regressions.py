@@ -26,11 +26,8 @@ MOST_GROWN = 50_000  # rows trees are grown on
 PENALTIES = 10.0 ** np.arange(-5, 5.1, 0.5)
 WIDTHS = (0.02, 0.04, 0.08, 0.15, 0.25, 0.4)  # of a kernel, in the residual's own spread
 BINS = (1, 2, 4, 8, 16, 32)  # of a histogram over the residual's range: hard edges
-BLURRED_BINS, BLURS, OUTERMOST = (
-    (1, 2, 4, 8),
-    (0.01, 0.03, 0.06),
-    0.03,
-)  # edges blurred by so much of the range
+# edges blurred by so much of the range, and how many rows at either end say nothing of where they are
+BLURRED_BINS, BLURS, OUTERMOST = (1, 2, 4, 8), (0.01, 0.03, 0.06), 0.03
 FLOOR = 1e-12
 FEW_CLASSES = 4
 MOST_TRIED = 2000  # rows
@@ -253,11 +250,11 @@ def density(sample: Float[np.ndarray, "row"]) -> tuple[np.ndarray, np.ndarray]:
 def _kernels(sample: np.ndarray, counts: np.ndarray, step: float) -> list[tuple[np.ndarray, np.ndarray]]:
     """Smoothed counts per unit, and what a row adds at its own place."""
     spread = max(float(np.subtract(*np.quantile(sample, [0.84, 0.16]))) / 2, 1e-9)
-    frequency, spectrum = np.fft.rfftfreq(2 * GRID), np.fft.rfft(counts, 2 * GRID)
+    spectrum = np.fft.rfft(counts, 2 * GRID)
     found = []
     for factor in WIDTHS:
         width = max(factor * spread / step, 0.5)  # in steps of the grid
-        smooth = np.fft.irfft(spectrum * np.exp(-2 * (np.pi * frequency * width) ** 2))[:GRID] / step
+        smooth = np.fft.irfft(spectrum * _bell(width))[:GRID] / step
         own = np.full(GRID, 1 / (np.sqrt(2 * np.pi) * width * step))
         found.append((np.maximum(smooth, 0.0), own))
     return found
@@ -297,8 +294,9 @@ def _cells(
 
 def _blurred(values: np.ndarray, width: float) -> np.ndarray:
     """Smoothed by a bell so many steps of the grid wide."""
-    frequency = np.fft.rfftfreq(2 * GRID)
-    smooth = np.fft.irfft(np.fft.rfft(values, 2 * GRID) * np.exp(-2 * (np.pi * frequency * width) ** 2))[
-        :GRID
-    ]
-    return np.maximum(smooth, 0.0)
+    return np.maximum(np.fft.irfft(np.fft.rfft(values, 2 * GRID) * _bell(width))[:GRID], 0.0)
+
+
+def _bell(width: float) -> Float[np.ndarray, "frequency"]:
+    """The spectrum of a bell so many steps wide."""
+    return np.exp(-2 * (np.pi * np.fft.rfftfreq(2 * GRID) * width) ** 2)

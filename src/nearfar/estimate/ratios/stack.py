@@ -34,10 +34,8 @@ NETWORK = "network on "  # and the name of the ratio that it begins at
 DEAR, LEAST_WORTH = (NETWORK, "trees of pairs"), 0.003  # nats they must add to the others, on unseen rows
 TEMPER, START_SHARE = 0.25, 0.2  # how weights begin: likelihood to this power, and evenly
 MOST_NATS = 50.0  # of one pair
-MOST_PAIRS, MOST_SHIFTS = (
-    3000,
-    6,
-)  # of y shifted against x, on which a ratio's mean under independence is read
+# of y shifted against x, on which a ratio's mean under independence is read
+MOST_PAIRS, MOST_SHIFTS = 3000, 6
 MOST_COMPARED = 4000  # rows on which ratios compete
 FEW = 400  # rows up to which weights are found on all of them, by halves, instead of on a quarter
 
