@@ -142,9 +142,62 @@ def test_other_runtimes_say_the_same(small: nf.Run, tmp_path: Path) -> None:
         program = torch.export.load(tmp_path / "out/model.pt2").module()(views)
     session = onnxruntime.InferenceSession(tmp_path / "out/model.onnx", providers=["CPUExecutionProvider"])
     torch.testing.assert_close(
-        torch.from_numpy(session.run(None, {"view": views.numpy()})[0]), ours, rtol=1e-4, atol=1e-4
+        torch.from_numpy(session.run(None, {"pixels": views.numpy()})[0]), ours, rtol=1e-4, atol=1e-4
     )
     torch.testing.assert_close(program, ours, rtol=1e-4, atol=1e-4)
+
+
+def tiny_networks() -> dict[str, nn.Module]:
+    """Networks of torchvision and timm that call `view`, or have called it, in their forward pass."""
+    import timm
+    from torchvision.models import ConvNeXt, SwinTransformer, VisionTransformer
+    from torchvision.models.convnext import CNBlockConfig
+
+    return {
+        "vit": VisionTransformer(32, 16, 2, 2, 16, 32, num_classes=8),
+        "swin": SwinTransformer([4, 4], 8, [2, 1], [2, 2], [4, 4], num_classes=8),
+        "convnext": ConvNeXt([CNBlockConfig(8, 16, 1), CNBlockConfig(16, None, 1)], num_classes=8),
+        "deit": timm.models.deit.VisionTransformerDistilled(
+            img_size=32, patch_size=16, embed_dim=16, depth=1, num_heads=2, num_classes=0
+        ),
+    }
+
+
+@pytest.mark.parametrize("name", ["vit", "swin", "convnext", "deit"])
+def test_networks_that_call_view_are_exported_as_onnx(name: str, tmp_path: Path) -> None:
+    import onnxruntime
+
+    from nearfar.exported.runtimes import write_onnx
+
+    network = tiny_networks()[name].eval()
+    write_onnx(network, (3, 32, 32), tmp_path)
+    session = onnxruntime.InferenceSession(tmp_path / "model.onnx", providers=["CPUExecutionProvider"])
+    views = torch.randn(3, 3, 32, 32)
+    with torch.no_grad():
+        expected = network(views)
+    exported = torch.from_numpy(session.run(["features"], {"pixels": views.numpy()})[0])
+    torch.testing.assert_close(exported, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_an_onnx_file_that_does_not_load_is_one_sentence_and_loses_no_export(
+    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A parameter called like the input gives a model that onnxruntime refuses to load."""
+
+    class Colliding(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.pixels = nn.Parameter(torch.randn(3, 4))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return x.mean((2, 3)) @ self.pixels
+
+    run = trained(data, tmp_path / "run", backbone=Colliding())
+    nf.export(run, tmp_path / "out")
+    files = {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()}
+    with pytest.raises(nf.UserError, match=r"^--onnx: .*Colliding.*leave --onnx out$"):
+        nf.export(run, tmp_path / "out", onnx=True)
+    assert {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()} == files
 
 
 def test_what_cannot_be_traced_is_one_sentence_and_leaves_the_folder_as_it_was(
