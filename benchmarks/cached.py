@@ -18,13 +18,13 @@ import time
 import torch
 
 import nearfar as nf
-from nearfar.encoding import Encoding
+from nearfar.distributed.encoding import Encoding
 
 
 def step_of(backbone: str, batch_size: int, chunk: int | None) -> tuple[nf.Method, nf.Batch]:
     torch.manual_seed(0)
-    from nearfar.encoders import Network, mlp_head
-    from nearfar.encoders.backbones import backbone as build
+    from nearfar.parts.encoders import Network, mlp_head
+    from nearfar.parts.encoders.backbones import backbone as build
 
     body = build(backbone, 3, 32)
     method = nf.Method(

@@ -19,9 +19,9 @@ import torch
 from torch import Tensor
 
 import nearfar as nf
-from nearfar.schedules import START
-from nearfar.scores import Candidates, Scores, Streamed
-from nearfar.types import Context
+from nearfar.core.schedules import START
+from nearfar.core.scores import Candidates, Scores, Streamed
+from nearfar.core.types import Context
 
 DIM, INSTANCES = 128, 65_536
 

@@ -13,7 +13,7 @@ import statistics
 import subprocess
 import sys
 
-from nearfar.machine import PATIENT
+from nearfar.system.machine import PATIENT
 
 ARMS: dict[str, dict[str, str]] = {
     "torch's default": {},
@@ -30,8 +30,8 @@ SECONDS = 2.0
 CHILD = """
 import json, os, sys, time
 import torch
-from nearfar.encoders import backbone
-from nearfar.hardware import keep_freed_memory
+from nearfar.parts.encoders import backbone
+from nearfar.system.hardware import keep_freed_memory
 keep_freed_memory()
 torch.manual_seed(0)
 network = backbone("resnet8-w16").to(memory_format=torch.channels_last)

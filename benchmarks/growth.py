@@ -36,14 +36,14 @@ import torch.distributed as dist
 from PIL import Image
 
 from nearfar import InfoNCE
+from nearfar.config.resolve import resolve
+from nearfar.core.randomness import first_of_windowed_order, order, windowed_order
+from nearfar.core.scores import Candidates, Scores, Streamed
 from nearfar.data import open_data
-from nearfar.encoders import backbone
-from nearfar.hardware import keep_freed_memory
+from nearfar.distributed.ranks import join
 from nearfar.losses import NTXentLoss
-from nearfar.randomness import first_of_windowed_order, order, windowed_order
-from nearfar.ranks import join
-from nearfar.resolve import resolve
-from nearfar.scores import Candidates, Scores, Streamed
+from nearfar.parts.encoders import backbone
+from nearfar.system.hardware import keep_freed_memory
 from nearfar.train.equality import start
 from nearfar.train.prepare import described, prepare
 

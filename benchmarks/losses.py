@@ -22,9 +22,9 @@ from torch import Tensor
 from torch.nn import functional
 
 import nearfar as nf
-from nearfar.method import Method
-from nearfar.schedules import START, Progress
-from nearfar.types import Batch, Critic, Selection
+from nearfar.core.method import Method
+from nearfar.core.schedules import START, Progress
+from nearfar.core.types import Batch, Critic, Selection
 
 DIM, ROUNDS, ANCHORS = 128, 7, 256
 

@@ -26,12 +26,12 @@ from typing import Any
 
 import numpy as np
 
+from nearfar.core.types import Pixels
 from nearfar.data import Stream, open_data, pack
 from nearfar.data.parquet import RowNames
 from nearfar.modalities import DataSet
 from nearfar.modalities.base import Arrays
-from nearfar.modalities.image import IMAGE
-from nearfar.types import Pixels
+from nearfar.modalities.image.modality import IMAGE
 
 SMALL = 4096
 STEPS = 40

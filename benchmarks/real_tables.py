@@ -50,8 +50,8 @@ def pictures(data: Path) -> Table:
 def sounds(data: Path) -> Table:
     import pyarrow.parquet as parquet
 
-    from nearfar.modalities.mfcc import mfcc
-    from nearfar.modalities.wav import decode_wav
+    from nearfar.modalities.sound.mfcc import mfcc
+    from nearfar.modalities.sound.wav import decode_wav
 
     table = parquet.read_table(data / "fsdd_test.parquet")
     rows = []

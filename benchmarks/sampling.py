@@ -19,9 +19,9 @@ from torch import nn
 from torchvision.models import resnet18
 
 import nearfar as nf
-from nearfar.method import Method
-from nearfar.negatives import Bank
-from nearfar.types import Batch, Selection
+from nearfar.core.method import Method
+from nearfar.core.types import Batch, Selection
+from nearfar.parts.negatives import Bank
 
 ROUNDS, DIM, TENTH = 3, 128, (0.89, 0.99)
 

@@ -3,7 +3,7 @@
     OMP_WAIT_POLICY=passive python benchmarks/training.py [--recipe simclr] [--backbones resnet8-w16,resnet8-w32,resnet18] [--precision bf16] [--seconds 1] [--blocks 21]
 
 Arms take turns in one run: blocks of whole steps of batch 256, 32 x 32 (views made by threads, scores, optimiser, advance, monitors), and blocks of the
-network alone on a batch that is already there. Threads wait as the command lets them wait (`nearfar.machine`). The share is the median over pairs of
+network alone on a batch that is already there. Threads wait as the command lets them wait (`nearfar.system.machine`). The share is the median over pairs of
 neighbouring blocks, with its quartiles; by CPU time, other work on the machine hardly enters.
 """
 
@@ -16,9 +16,9 @@ from collections.abc import Callable
 import numpy as np
 import torch
 
+from nearfar.config.resolve import resolve
 from nearfar.data import open_data
-from nearfar.hardware import keep_freed_memory, pick_device, pick_precision
-from nearfar.resolve import resolve
+from nearfar.system.hardware import keep_freed_memory, pick_device, pick_precision
 from nearfar.train.prepare import described, prepare, prime
 
 BATCH = 256

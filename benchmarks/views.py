@@ -16,8 +16,8 @@ import torch
 from lightly.transforms import SimCLRTransform
 from PIL import Image
 
-from nearfar.types import Pixels
-from nearfar.views import PIPELINES, Views
+from nearfar.core.types import Pixels
+from nearfar.modalities.image.views import PIPELINES, Views
 
 TURNS = 15
 IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))

@@ -1,4 +1,4 @@
-"""An augmentation: this file, and a line in `nearfar/views/operations.py`:  OPERATIONS["posterise"] = Posterise
+"""An augmentation: this file, and a line in `nearfar/modalities/image/views/operations.py`:  OPERATIONS["posterise"] = Posterise
 
     nearfar pretrain simclr photos/ --out runs/a views.posterise=0.2
 
@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from nearfar.errors import UserError
-from nearfar.views.operations import check_number
+from nearfar.modalities.image.views.operations import check_number
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""A bound: this file, and a line in `nearfar/bounds/__init__.py`:  PARTS["cpc-t"] = TemperedCPC
+"""A bound: this file, and a line in `nearfar/parts/bounds/__init__.py`:  PARTS["cpc-t"] = TemperedCPC
 
 nearfar pretrain simclr photos/ --out runs/a bound=cpc-t bound.power=0.5
 """
@@ -9,10 +9,10 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from nearfar.core.schedules import Progress, Value, at, ends, parse_value, written
+from nearfar.core.scores import Scores
+from nearfar.core.types import Certificate, NegativeSampling
 from nearfar.errors import UserError
-from nearfar.schedules import Progress, Value, at, ends, parse_value, written
-from nearfar.scores import Scores
-from nearfar.types import Certificate, NegativeSampling
 
 
 @dataclass(frozen=True)

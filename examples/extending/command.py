@@ -17,7 +17,7 @@ def add(commands: Any) -> None:
 
 
 def run(given: argparse.Namespace) -> int:
-    from nearfar.encoders import parameters_of  # what is heavy is imported when it is needed
+    from nearfar.parts.encoders import parameters_of  # what is heavy is imported when it is needed
     from nearfar.run.trained import Run
 
     print(f"{parameters_of(Run.open(given.run).encoder()):,}")

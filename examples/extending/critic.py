@@ -1,4 +1,4 @@
-"""A critic: this file, and a line in `nearfar/critics/__init__.py`:  PARTS["student-t"] = StudentT
+"""A critic: this file, and a line in `nearfar/parts/critics/__init__.py`:  PARTS["student-t"] = StudentT
 
 nearfar pretrain simclr photos/ --out runs/a critic=student-t critic.freedom=3
 """
@@ -9,8 +9,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from nearfar.core.schedules import START, Progress
 from nearfar.errors import UserError
-from nearfar.schedules import START, Progress
 
 
 @dataclass(frozen=True)

@@ -13,11 +13,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from nearfar.config.schema import chosen_views, settable
+from nearfar.core.randomness import uniforms
 from nearfar.errors import UserError
 from nearfar.modalities.base import Arrays, Choice
-from nearfar.modalities.vectors import Standard, Vectors, VectorsDescription, VectorsModality
-from nearfar.parts import chosen_views, settable
-from nearfar.randomness import uniforms
+from nearfar.modalities.vectors.modality import Standard, Vectors, VectorsDescription, VectorsModality
 
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)

@@ -1,4 +1,4 @@
-"""An optimiser: this file, and a line in `nearfar/optimisers.py`:  OPTIMISERS["lion"] = lion
+"""An optimiser: this file, and a line in `nearfar/core/optimisers.py`:  OPTIMISERS["lion"] = lion
 
 nearfar pretrain simclr photos/ --out runs/a optimizer=lion lr=3e-4 optimizer.second=0.99
 """

@@ -1,4 +1,4 @@
-"""A prior: this file, and a line in `nearfar/priors/__init__.py`:  PARTS["mean-zero"] = MeanZero
+"""A prior: this file, and a line in `nearfar/parts/priors/__init__.py`:  PARTS["mean-zero"] = MeanZero
 
 nearfar pretrain simclr photos/ --out runs/a prior=mean-zero prior.weight=0.1
 """
@@ -10,8 +10,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from nearfar.core.schedules import START, Progress, Value, at, ends, parse_value, written
 from nearfar.errors import UserError
-from nearfar.schedules import START, Progress, Value, at, ends, parse_value, written
 
 
 @dataclass(frozen=True)

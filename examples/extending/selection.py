@@ -1,4 +1,4 @@
-"""A selection: this file, and a line in `nearfar/selections/__init__.py`:  PARTS["every-other"] = EveryOther
+"""A selection: this file, and a line in `nearfar/parts/selections/__init__.py`:  PARTS["every-other"] = EveryOther
 
 nearfar pretrain moco photos/ --out runs/a selection=every-other selection.stride=3
 """
@@ -9,10 +9,10 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from nearfar.core.schedules import Progress
+from nearfar.core.scores import Membership, Scores
+from nearfar.core.types import Context, NegativeSampling
 from nearfar.errors import UserError
-from nearfar.schedules import Progress
-from nearfar.scores import Membership, Scores
-from nearfar.types import Context, NegativeSampling
 
 
 @dataclass(frozen=True)

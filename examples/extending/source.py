@@ -1,9 +1,9 @@
-"""A source that needs `dim`: this file, and a line in `nearfar/negatives/__init__.py`:  PARTS["prototypes"] = Prototypes
+"""A source that needs `dim`: this file, and a line in `nearfar/parts/negatives/__init__.py`:  PARTS["prototypes"] = Prototypes
 
     nearfar pretrain simclr photos/ --out runs/a negatives=prototypes negatives.size=64
 
 Its keyword-only parameter is filled in by name, here with how wide what is scored is; `instances`, `data`, `size` and `views`
-can be asked for in the same way (`nearfar/recipes/build.py`).
+can be asked for in the same way (`nearfar/config/build.py`).
 """
 
 from collections.abc import Mapping
@@ -12,9 +12,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from nearfar.negatives.fresh import Fresh
-from nearfar.scores import Candidates
-from nearfar.types import NegativeSampling
+from nearfar.core.scores import Candidates
+from nearfar.core.types import NegativeSampling
+from nearfar.parts.negatives.fresh import Fresh
 
 
 class Prototypes(Fresh, nn.Module):

@@ -10,9 +10,9 @@ from typing import ClassVar
 import torch
 from torch import nn
 
-from nearfar.encoders.roles import ViewEncoder
-from nearfar.schedules import Progress
-from nearfar.types import Batch, Encoded
+from nearfar.core.schedules import Progress
+from nearfar.core.types import Batch, Encoded
+from nearfar.parts.encoders.roles import ViewEncoder
 
 
 class Taught(ViewEncoder, nn.Module):

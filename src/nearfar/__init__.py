@@ -11,7 +11,47 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from nearfar import losses
-    from nearfar.bounds import (
+    from nearfar.core.method import Method
+    from nearfar.core.schedules import (
+        Progress,
+        cosine,
+        geometric,
+        learnt,
+        linear,
+        on_loss,
+        on_score,
+        plateau,
+        stairs,
+        steps,
+    )
+    from nearfar.core.scores import Candidates, Membership, Scores, dense_scores, streamed_scores
+    from nearfar.core.types import Batch, Certificate, Context, Encoded, NegativeSampling, Outcome, Pair
+    from nearfar.data import Stream, open_data, pack
+    from nearfar.detect.run import detect_run
+    from nearfar.distributed.encoding import Encoding
+    from nearfar.distributed.ranks import join
+    from nearfar.errors import Stopped, UserError
+    from nearfar.estimate import (
+        Estimate,
+        check_mi,
+        estimate_cmi,
+        estimate_kl,
+        estimate_mi,
+        fit_density,
+        info,
+        mi_over_lags,
+        pointwise_mi,
+        rank_columns,
+        total_correlation,
+    )
+    from nearfar.evaluate import evaluate_run
+    from nearfar.evaluate import evaluate_run as evaluate
+    from nearfar.evaluate.knn import knn
+    from nearfar.exported.hub import Encoder
+    from nearfar.exported.write import export
+    from nearfar.modalities import time_series
+    from nearfar.modalities.image.views import Augment, Views
+    from nearfar.parts.bounds import (
         NWJ,
         SMILE,
         TUBA,
@@ -33,52 +73,11 @@ if TYPE_CHECKING:
         Tuple,
         Vince,
     )
-    from nearfar.critics import Bilinear, Cosine, Distance, Dot, Hybrid, Joint, Separable
-    from nearfar.data import Stream, open_data, pack
-    from nearfar.detect.run import detect_run
-    from nearfar.encoders import Distilled, InfoMax, Momentum, Network, PerView, Shared, backbone
-    from nearfar.encoding import Encoding
-    from nearfar.errors import Stopped, UserError
-    from nearfar.estimate import (
-        Estimate,
-        check_mi,
-        estimate_cmi,
-        estimate_kl,
-        estimate_mi,
-        fit_density,
-        info,
-        mi_over_lags,
-        pointwise_mi,
-        rank_columns,
-        total_correlation,
-    )
-    from nearfar.evaluate import evaluate_run
-    from nearfar.evaluate import evaluate_run as evaluate
-    from nearfar.evaluate.knn import knn
-    from nearfar.exported.hub import Encoder
-    from nearfar.exported.write import export
-    from nearfar.method import Method
-    from nearfar.modalities import time_series
-    from nearfar.negatives import Bank, InBatch, NoNegatives, Queue, Support
-    from nearfar.priors import Adversarial, Distillation, SIGReg, VarianceCovariance
-    from nearfar.ranks import join
-    from nearfar.report import write_report
-    from nearfar.run.teachers import Teacher
-    from nearfar.run.trained import Run
-    from nearfar.schedules import (
-        Progress,
-        cosine,
-        geometric,
-        learnt,
-        linear,
-        on_loss,
-        on_score,
-        plateau,
-        stairs,
-        steps,
-    )
-    from nearfar.scores import Candidates, Membership, Scores, dense_scores, streamed_scores
-    from nearfar.selections import (
+    from nearfar.parts.critics import Bilinear, Cosine, Distance, Dot, Hybrid, Joint, Separable
+    from nearfar.parts.encoders import Distilled, InfoMax, Momentum, Network, PerView, Shared, backbone
+    from nearfar.parts.negatives import Bank, InBatch, NoNegatives, Queue, Support
+    from nearfar.parts.priors import Adversarial, Distillation, SIGReg, VarianceCovariance
+    from nearfar.parts.selections import (
         Accept,
         Annulus,
         Ball,
@@ -92,23 +91,24 @@ if TYPE_CHECKING:
         Others,
         Ring,
     )
+    from nearfar.report import write_report
+    from nearfar.run.teachers import Teacher
+    from nearfar.run.trained import Run
     from nearfar.simclrv2.run import semi
     from nearfar.sweeps.run import sweep
     from nearfar.train.distill import distill
     from nearfar.train.pretrain import pretrain
     from nearfar.train.pretrain import train_supervised as train
     from nearfar.train.recipe import recipe
-    from nearfar.types import Batch, Certificate, Context, Encoded, NegativeSampling, Outcome, Pair
-    from nearfar.views import Augment, Views
 
 # the same names once more for Python itself; tests/core/test_core_surface.py holds the two lists together
 _WHERE = {
-    "nearfar.bounds": "Agreement AlphaCPC BarberAgakov BinaryNCE ConstantNCE Debiased DonskerVaradhan InfoNCE JensenShannon "
+    "nearfar.parts.bounds": "Agreement AlphaCPC BarberAgakov BinaryNCE ConstantNCE Debiased DonskerVaradhan InfoNCE JensenShannon "
     "MultiLabelCPC NPair NWJ SMILE Sum SupCon Triplet TUBA Tuple UBA Vince",
-    "nearfar.critics": "Bilinear Cosine Distance Dot Hybrid Joint Separable",
+    "nearfar.parts.critics": "Bilinear Cosine Distance Dot Hybrid Joint Separable",
     "nearfar.data": "open_data pack Stream",
     "nearfar.detect.run": "detect_run",
-    "nearfar.encoders": "backbone Distilled InfoMax Momentum Network PerView Shared",
+    "nearfar.parts.encoders": "backbone Distilled InfoMax Momentum Network PerView Shared",
     "nearfar.errors": "Stopped UserError",
     "nearfar.estimate": "check_mi Estimate estimate_cmi estimate_kl estimate_mi fit_density info mi_over_lags pointwise_mi rank_columns "
     "total_correlation",
@@ -116,16 +116,16 @@ _WHERE = {
     "nearfar.evaluate.knn": "knn",
     "nearfar.exported.hub": "Encoder",
     "nearfar.exported.write": "export",
-    "nearfar.encoding": "Encoding",
-    "nearfar.method": "Method",
+    "nearfar.distributed.encoding": "Encoding",
+    "nearfar.core.method": "Method",
     "nearfar.modalities": "time_series",
-    "nearfar.ranks": "join",
-    "nearfar.negatives": "Bank InBatch NoNegatives Queue Support",
-    "nearfar.priors": "Adversarial Distillation SIGReg VarianceCovariance",
+    "nearfar.distributed.ranks": "join",
+    "nearfar.parts.negatives": "Bank InBatch NoNegatives Queue Support",
+    "nearfar.parts.priors": "Adversarial Distillation SIGReg VarianceCovariance",
     "nearfar.report": "write_report",
-    "nearfar.schedules": "cosine geometric learnt linear on_loss on_score plateau Progress stairs steps",
-    "nearfar.scores": "Candidates dense_scores Membership Scores streamed_scores",
-    "nearfar.selections": "Accept Annulus Ball Cave Chain Everyone Group Hard Labelled Neighbours Others Ring",
+    "nearfar.core.schedules": "cosine geometric learnt linear on_loss on_score plateau Progress stairs steps",
+    "nearfar.core.scores": "Candidates dense_scores Membership Scores streamed_scores",
+    "nearfar.parts.selections": "Accept Annulus Ball Cave Chain Everyone Group Hard Labelled Neighbours Others Ring",
     "nearfar.sweeps.run": "sweep",
     "nearfar.train.distill": "distill",
     "nearfar.simclrv2.run": "semi",
@@ -133,8 +133,8 @@ _WHERE = {
     "nearfar.run.teachers": "Teacher",
     "nearfar.run.trained": "Run",
     "nearfar.train.recipe": "recipe",
-    "nearfar.types": "Batch Certificate Context Encoded NegativeSampling Outcome Pair",
-    "nearfar.views": "Augment Views",
+    "nearfar.core.types": "Batch Certificate Context Encoded NegativeSampling Outcome Pair",
+    "nearfar.modalities.image.views": "Augment Views",
 }
 _MODULE_OF = {name: module for module, names in _WHERE.items() for name in names.split()}
 _ROOMS = (
@@ -153,7 +153,7 @@ def __getattr__(name: str) -> Any:
             return import_module(f"nearfar.{name}")
         found = getattr(import_module(_MODULE_OF[name]), name)
     except ModuleNotFoundError as problem:
-        from nearfar.extras import missing_extra
+        from nearfar.system.extras import missing_extra
 
         raise missing_extra(problem) or problem from None
     globals()[name] = found  # asked for once

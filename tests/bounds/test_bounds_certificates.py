@@ -10,10 +10,10 @@ import torch
 from torch import Tensor, nn
 
 import nearfar as nf
-from nearfar.bounds import PARTS, smallest_proven_alpha
+from nearfar.core.schedules import Progress, Schedule
+from nearfar.core.types import Bound, Coverage, NegativeSampling, Selection
 from nearfar.errors import UserError
-from nearfar.schedules import Progress, Schedule
-from nearfar.types import Bound, Coverage, NegativeSampling, Selection
+from nearfar.parts.bounds import PARTS, smallest_proven_alpha
 
 N, M = 64, 16
 SHARED = NegativeSampling(N, N - 1)

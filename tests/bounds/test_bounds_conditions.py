@@ -14,11 +14,11 @@ import torch
 from torch import Tensor, nn
 
 import nearfar as nf
-from nearfar.held_out import held_out_estimate
-from nearfar.recipes.build import build_method
-from nearfar.recipes.choices import CHOICES
-from nearfar.resolve import resolve
-from nearfar.types import Batch, Bound, Certificate, Encoded, NegativeSampling, Pair
+from nearfar.config.build import build_method
+from nearfar.config.choices import CHOICES
+from nearfar.config.resolve import resolve
+from nearfar.core.types import Batch, Bound, Certificate, Encoded, NegativeSampling, Pair
+from nearfar.evaluate.held_out import held_out_estimate
 
 Weighted = Iterator[tuple[float, Tensor, Tensor]]  # probability, u and v of every row
 

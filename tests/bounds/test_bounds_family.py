@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import nearfar as nf
-from nearfar.resolve import resolve
+from nearfar.config.resolve import resolve
+from nearfar.core.types import Bound, NegativeSampling
 from nearfar.run.trained import fresh_method
-from nearfar.types import Bound, NegativeSampling
 
 FALLING: dict[str, Bound] = {
     "infonce": nf.InfoNCE(),

@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import nearfar as nf
-from nearfar.bounds import PARTS
-from nearfar.bounds.averages import soft_clip
-from nearfar.schedules import START
-from nearfar.types import Bound, NegativeSampling
+from nearfar.core.schedules import START
+from nearfar.core.types import Bound, NegativeSampling
+from nearfar.parts.bounds import PARTS
+from nearfar.parts.bounds.averages import soft_clip
 
 
 def infonce(positive: Tensor, negatives: list[Tensor]) -> Tensor:

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 import nearfar as nf
-from nearfar.bounds import smallest_proven_alpha
-from nearfar.types import Bound, NegativeSampling, Selection
+from nearfar.core.types import Bound, NegativeSampling, Selection
+from nearfar.parts.bounds import smallest_proven_alpha
 
 STATES = 2  # of u and of v each
 WIDTH = 2  # of embeddings

@@ -6,10 +6,10 @@ import pytest
 import torch
 
 import nearfar as nf
-from nearfar.bounds import PARTS
+from nearfar.config.schema import settable
+from nearfar.core.types import NegativeSampling
 from nearfar.errors import UserError
-from nearfar.parts import settable
-from nearfar.types import NegativeSampling
+from nearfar.parts.bounds import PARTS
 
 
 def scores(seed: int = 0) -> nf.Scores:

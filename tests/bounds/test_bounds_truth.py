@@ -12,9 +12,9 @@ from scipy.integrate import dblquad
 from torch import Tensor
 
 import nearfar as nf
-from nearfar.bounds import smallest_proven_alpha
+from nearfar.core.types import Bound
 from nearfar.errors import UserError
-from nearfar.types import Bound
+from nearfar.parts.bounds import smallest_proven_alpha
 
 RHO = 0.6
 TRUTH = -0.5 * math.log(1 - RHO**2)

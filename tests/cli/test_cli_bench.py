@@ -19,7 +19,7 @@ from nearfar.bench.large import as_rank
 from nearfar.bench.measure import Block, Result, measured, picture, plain, table
 from nearfar.bench.peers import Absent, Arm, Contest
 from nearfar.cli import main
-from nearfar.machine import PATIENT
+from nearfar.system.machine import PATIENT
 
 
 def test_arms_take_turns_and_the_first_block_is_left_out() -> None:

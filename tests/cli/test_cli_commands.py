@@ -15,10 +15,10 @@ from PIL import Image
 import nearfar as nf
 from nearfar.cli import main
 from nearfar.cli.settings_help import CHOSEN, settings_shown
-from nearfar.hardware import environment
-from nearfar.machine import look
+from nearfar.config.settings import Settings
 from nearfar.run.answers import without_answers
-from nearfar.settings import Settings
+from nearfar.system.hardware import environment
+from nearfar.system.machine import look
 
 
 def nearfar(*words: object, cwd: Path | None = None) -> "subprocess.CompletedProcess[str]":

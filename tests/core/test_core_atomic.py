@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import nearfar
-from nearfar.atomic import replacing, write_whole
-from nearfar.randomness import order
-from nearfar.splits import apportioned, at_least_one, held_out
+from nearfar.core.randomness import order
+from nearfar.core.splits import apportioned, at_least_one, held_out
+from nearfar.system.files import replacing, write_whole
 
 SOURCE = Path(nearfar.__file__).parent
 
@@ -41,7 +41,7 @@ def test_a_kill_halfway_leaves_the_old_file(tmp_path: Path) -> None:
     write_whole(file, "old")
     code = f"""
 import os, pathlib
-from nearfar.atomic import replacing
+from nearfar.system.files import replacing
 with replacing(pathlib.Path({str(file)!r})) as fresh:
     fresh.write_text("ne")
     os.kill(os.getpid(), 9)

@@ -9,8 +9,8 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor
 
-from nearfar import batch_norm
-from nearfar.batch_norm import synchronised
+from nearfar.distributed import batch_norm
+from nearfar.distributed.batch_norm import synchronised
 
 
 @pytest.fixture

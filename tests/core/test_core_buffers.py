@@ -7,9 +7,9 @@ import torch
 from torch import Tensor, nn
 
 import nearfar as nf
-from nearfar.buffers import apply, deferred_buffers
-from nearfar.encoders import PerView, Shared
-from nearfar.types import Encoders
+from nearfar.core.buffers import apply, deferred_buffers
+from nearfar.core.types import Encoders
+from nearfar.parts.encoders import PerView, Shared
 
 
 def state_of(module: nn.Module) -> dict[str, Tensor]:

@@ -14,13 +14,13 @@ import numpy as np
 import pytest
 import torch
 
+from nearfar.config.choices import CHOICES, ROOMS
+from nearfar.config.recipes import RECIPES
+from nearfar.config.resolve import resolve
 from nearfar.data.open import Located, locate
 from nearfar.data.scan import Limits
 from nearfar.errors import UserError
 from nearfar.modalities import DataSet
-from nearfar.recipes import RECIPES
-from nearfar.recipes.choices import CHOICES, ROOMS
-from nearfar.resolve import resolve
 from nearfar.run.trained import check_kind
 from nearfar.train.prepare import described, prepare, prime
 from nearfar.train.trainer import Trainer

@@ -11,9 +11,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import nearfar as nf
-from nearfar.encoding import Encoding, chunks
-from nearfar.priors import SIGReg, VarianceCovariance
-from nearfar.ranks import join
+from nearfar.distributed.encoding import Encoding, chunks
+from nearfar.distributed.ranks import join
+from nearfar.parts.priors import SIGReg, VarianceCovariance
 from nearfar.train.equality import start
 
 ROWS, WIDTH, CHUNK = 10, 6, 3

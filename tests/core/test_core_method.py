@@ -12,22 +12,22 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from nearfar import bounds, selections
-from nearfar.bounds import Agreement, DonskerVaradhan, InfoNCE, MultiLabelCPC
-from nearfar.critics import Cosine
-from nearfar.encoders import Momentum, Network, Shared, linear_head
-from nearfar.method import Method
-from nearfar.modalities.image import IMAGE, seen_channels
-from nearfar.negatives import Bank, InBatch, NoNegatives, Queue, Support
-from nearfar.recipes import RECIPES
-from nearfar.recipes.build import build_method
-from nearfar.recipes.choices import CHOICES
-from nearfar.resolve import resolve
-from nearfar.schedules import START, Progress, geometric, linear
-from nearfar.scores import UNKNOWN, Streamed
-from nearfar.selections import Ball, Everyone, Ring
-from nearfar.types import Batch, Certificate, Coverage, Selection, view_pairs
-from nearfar.views.colour import LAB_CHANNELS
+from nearfar.config.build import build_method
+from nearfar.config.choices import CHOICES
+from nearfar.config.recipes import RECIPES
+from nearfar.config.resolve import resolve
+from nearfar.core.method import Method
+from nearfar.core.schedules import START, Progress, geometric, linear
+from nearfar.core.scores import UNKNOWN, Streamed
+from nearfar.core.types import Batch, Certificate, Coverage, Selection, view_pairs
+from nearfar.modalities.image.modality import IMAGE, seen_channels
+from nearfar.modalities.image.views.colour import LAB_CHANNELS
+from nearfar.parts import bounds, selections
+from nearfar.parts.bounds import Agreement, DonskerVaradhan, InfoNCE, MultiLabelCPC
+from nearfar.parts.critics import Cosine
+from nearfar.parts.encoders import Momentum, Network, Shared, linear_head
+from nearfar.parts.negatives import Bank, InBatch, NoNegatives, Queue, Support
+from nearfar.parts.selections import Ball, Everyone, Ring
 
 N, DIM = 6, 5
 NEEDS_NOBODY = ("agreement", "barber-agakov")

@@ -7,12 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from nearfar.atomic import check_output, write_whole
 from nearfar.cli import main
 from nearfar.errors import UserError
 from nearfar.run.folder import RunFolder
-from nearfar.run.lock import open_lock
 from nearfar.sweeps.cells import Storage
+from nearfar.system.files import check_output, write_whole
+from nearfar.system.lock import open_lock
 
 
 def test_a_lock_that_is_a_link_is_not_followed_and_nothing_is_emptied(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from nearfar.randomness import order, uniforms
+from nearfar.core.randomness import order, uniforms
 
 
 @given(seed=st.integers(0, 2**63), epoch=st.integers(0, 1000), view=st.integers(0, 5), cut=st.integers(1, 19))

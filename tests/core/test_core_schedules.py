@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import nearfar as nf
+from nearfar.core.schedules import Progress, Schedule, at, parse_value
 from nearfar.errors import UserError
-from nearfar.schedules import Progress, Schedule, at, parse_value
 
 ends = st.floats(0.001, 100)
 progresses = st.builds(

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import nearfar as nf
+from nearfar.core.logsumexp import inner, matches
+from nearfar.core.scores import EMPTY, UNKNOWN, Candidates, Dense, Streamed
 from nearfar.errors import UserError
-from nearfar.logsumexp import inner, matches
-from nearfar.scores import EMPTY, UNKNOWN, Candidates, Dense, Streamed
 
 REDUCTIONS: dict[str, Callable[[Dense | Streamed], Tensor]] = {
     "logsumexp": lambda n: n.logsumexp(),

@@ -9,13 +9,13 @@ import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from nearfar.config.build import describe
+from nearfar.config.choices import CHOICES, ROOMS
+from nearfar.config.recipes import RECIPES
+from nearfar.config.resolve import check, resolve
+from nearfar.config.schema import load_yaml, numbers, settable
+from nearfar.config.settings import Settings, read_file, read_words
 from nearfar.errors import UserError
-from nearfar.parts import load_yaml, numbers, settable
-from nearfar.recipes import RECIPES
-from nearfar.recipes.build import describe
-from nearfar.recipes.choices import CHOICES, ROOMS
-from nearfar.resolve import check, resolve
-from nearfar.settings import Settings, read_file, read_words
 from nearfar.studies.run import read_options, studies
 
 

@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import nn
 
+from nearfar.distributed.sharding import _check, explained
 from nearfar.errors import UserError
-from nearfar.sharding import _check, explained
 
 
 class Tied(nn.Module):

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 import nearfar as nf
-from nearfar.extras import EXTRAS
-from nearfar.machine import CORE, DISTRIBUTIONS
+from nearfar.system.extras import EXTRAS
+from nearfar.system.machine import CORE, DISTRIBUTIONS
 
 SOURCE = Path(nf.__file__)
 ROOT = Path(__file__).parents[2]

@@ -8,11 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import nearfar as nf
-from nearfar.critics import PARTS, is_product
-from nearfar.resolve import resolve
+from nearfar.config.resolve import resolve
+from nearfar.core.schedules import START
+from nearfar.core.scores import Candidates, Streamed
+from nearfar.parts.critics import PARTS, is_product
 from nearfar.run.trained import fresh_method
-from nearfar.schedules import START
-from nearfar.scores import Candidates, Streamed
 
 NETWORKS = ("bilinear", "separable", "joint", "hybrid")
 

@@ -8,13 +8,13 @@ import torch.nn.functional as F
 from torch import nn
 
 import nearfar as nf
+from nearfar.config.build import build_method
+from nearfar.config.choices import CHOICES
+from nearfar.config.resolve import check, resolve
+from nearfar.config.schema import plain
+from nearfar.config.settings import read_words
+from nearfar.core.types import Batch
 from nearfar.losses import SigLipLoss
-from nearfar.parts import plain
-from nearfar.recipes.build import build_method
-from nearfar.recipes.choices import CHOICES
-from nearfar.resolve import check, resolve
-from nearfar.settings import read_words
-from nearfar.types import Batch
 
 N, DIM = 7, 4
 

@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image, ImageOps
 
-from nearfar.modalities.containers import bare_jpeg, bare_png, orientation
 from nearfar.modalities.dataset import Unusable
-from nearfar.modalities.decode import MAX_PIXELS, decode, shrunk, shrunk_size
+from nearfar.modalities.image.containers import bare_jpeg, bare_png, orientation
+from nearfar.modalities.image.decode import MAX_PIXELS, decode, shrunk, shrunk_size
 
 
 def noise(height: int, width: int, channels: int = 3, seed: int = 0) -> np.ndarray:

@@ -19,6 +19,7 @@ from PIL import Image
 
 from nearfar.cli import main
 from nearfar.cli.pack import _recipe
+from nearfar.core.types import Pixels
 from nearfar.data import open_data, pack
 from nearfar.data import packing as packing_module
 from nearfar.data.packed import MANIFEST, find_packed
@@ -26,7 +27,6 @@ from nearfar.data.row_groups import SPARE
 from nearfar.data.unscanned import examined, when_asked
 from nearfar.errors import UserError
 from nearfar.modalities import DataSet
-from nearfar.types import Pixels
 
 COUNT = 90
 

@@ -16,9 +16,9 @@ from nearfar.data import open_data
 from nearfar.errors import UserError
 from nearfar.modalities import DataSet, Images, Reading, Recordings, Texts
 from nearfar.modalities.dataset import Unusable, grouped
-from nearfar.modalities.series import Held, Read
-from nearfar.modalities.text import UNKNOWN_SYMBOL
-from nearfar.modalities.wav import decode_wav
+from nearfar.modalities.sequences import Held, Read
+from nearfar.modalities.sound.wav import decode_wav
+from nearfar.modalities.text.modality import UNKNOWN_SYMBOL
 
 
 def wav(samples: list[list[int]], bits: int = 16, rate: int = 8000) -> bytes:

@@ -16,7 +16,7 @@ from PIL import Image
 from nearfar.data import open_data
 from nearfar.errors import UserError
 from nearfar.modalities import Images
-from nearfar.modalities.image_sets import Encoded, Ragged, Stacked
+from nearfar.modalities.image.sets import Encoded, Ragged, Stacked
 
 SHARED = Path(__file__).parents[2].parent / "shared" / "data"
 

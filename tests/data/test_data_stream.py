@@ -9,12 +9,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from nearfar.core.randomness import order, uniforms
+from nearfar.core.types import Batch, Pixels
 from nearfar.data import Stream, open_data, plain_batches
 from nearfar.errors import UserError
 from nearfar.modalities import DataSet
-from nearfar.prefetch import prefetch
-from nearfar.randomness import order, uniforms
-from nearfar.types import Batch, Pixels
+from nearfar.system.prefetch import prefetch
 
 
 def numbered(count: int) -> DataSet:

@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from nearfar.data import open_data
 from nearfar.errors import UserError
-from nearfar.modalities.image_sets import Encoded
+from nearfar.modalities.image.sets import Encoded
 from nearfar.train.pretrain import pretrain
 
 PIXELS = np.random.default_rng(0).integers(0, 256, (20, 8, 8, 3), dtype=np.uint8)

@@ -10,11 +10,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from nearfar.core.randomness import first_of_windowed_order, windowed_order
+from nearfar.core.types import Batch, Pixels
 from nearfar.data import Stream, open_data, pack
 from nearfar.data.unscanned import examined, when_asked
 from nearfar.errors import UserError
-from nearfar.randomness import first_of_windowed_order, windowed_order
-from nearfar.types import Batch, Pixels
 from tests.data.test_data_packed import COUNT, as_folder, as_parquet, pictures, png
 
 BAD = (4, 5, 37)

@@ -22,16 +22,16 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from nearfar.cli import main
+from nearfar.config.schema import load_yaml
+from nearfar.config.settings import read_file, read_words
 from nearfar.data import open_data, pack
 from nearfar.detect.read import from_parquet
 from nearfar.errors import UserError
 from nearfar.estimate.read import read_sample
-from nearfar.parquet_sizes import _chunks, _Compact, _pages
-from nearfar.parts import load_yaml
 from nearfar.run.metrics import read_metrics
 from nearfar.run.trained import Run
-from nearfar.settings import read_file, read_words
-from nearfar.untrusted import FREE, TEXT, read_json
+from nearfar.system.parquet_sizes import _chunks, _Compact, _pages
+from nearfar.system.untrusted import FREE, TEXT, read_json
 
 
 @pytest.fixture

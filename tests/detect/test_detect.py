@@ -19,8 +19,8 @@ from nearfar.detect.model import Pyramid
 from nearfar.detect.run import _calibrate, _shown, detect_run
 from nearfar.detect.scenes import Scene, open_scenes
 from nearfar.detect.score import OKS, keypoint_annotations, keypoint_detections, scored
-from nearfar.encoders import backbone
-from nearfar.encoders.stages import Stages
+from nearfar.parts.encoders import backbone
+from nearfar.parts.encoders.stages import Stages
 
 
 @pytest.fixture(scope="module")

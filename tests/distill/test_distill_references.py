@@ -24,11 +24,11 @@ from nearfar import (
     Progress,
     geometric,
 )
-from nearfar.bounds import PARTS, Agreement, InfoNCE
-from nearfar.encoding import Encoding
-from nearfar.negatives import InBatch, NoNegatives
-from nearfar.selections import Everyone
-from nearfar.types import Bound, Said
+from nearfar.core.types import Bound, Said
+from nearfar.distributed.encoding import Encoding
+from nearfar.parts.bounds import PARTS, Agreement, InfoNCE
+from nearfar.parts.negatives import InBatch, NoNegatives
+from nearfar.parts.selections import Everyone
 
 INSTANCES, CLASSES, PIXELS, FEATURES, WIDTH, DIM, TAU = 12, 3, 6, 5, 7, 4, 0.07
 LABELS = torch.arange(INSTANCES) % CLASSES

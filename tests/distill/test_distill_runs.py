@@ -18,9 +18,9 @@ from torch import Tensor, nn
 
 import nearfar as nf
 from nearfar.cli import main
-from nearfar.encoders import backbone
 from nearfar.errors import UserError
-from nearfar.modalities.image import IMAGE
+from nearfar.modalities.image.modality import IMAGE
+from nearfar.parts.encoders import backbone
 from nearfar.run import checkpoints
 from nearfar.run.metrics import read_metrics
 from nearfar.run.teachers import load_teacher

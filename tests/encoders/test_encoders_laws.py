@@ -10,14 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from nearfar.encoders import HeadConfig, Momentum, Shared, backbone, pictured
-from nearfar.encoders.backbones import BACKBONES, parameters_of
-from nearfar.encoders.roles import together
-from nearfar.encoding import Encoding
+from nearfar.core.schedules import START, Progress, linear
+from nearfar.core.types import Batch, Pixels
+from nearfar.distributed.encoding import Encoding
 from nearfar.errors import UserError
-from nearfar.schedules import START, Progress, linear
-from nearfar.types import Batch, Pixels
-from nearfar.views import PIPELINES, Views
+from nearfar.modalities.image.views import PIPELINES, Views
+from nearfar.parts.encoders import HeadConfig, Momentum, Shared, backbone, pictured
+from nearfar.parts.encoders.backbones import BACKBONES, parameters_of
+from nearfar.parts.encoders.roles import together
 
 
 @pytest.mark.parametrize(

@@ -9,16 +9,16 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from nearfar.bounds import InfoNCE
-from nearfar.critics import Cosine, Dot
-from nearfar.encoders.masked import MaskedSymbols
+from nearfar.core.method import Method
+from nearfar.core.types import Batch
 from nearfar.errors import UserError
-from nearfar.method import Method
-from nearfar.modalities.series import padded
-from nearfar.negatives import Dictionary, InBatch
-from nearfar.selections import Everyone
-from nearfar.types import Batch
-from nearfar.views.masks import Masked
+from nearfar.modalities.sequences import padded
+from nearfar.modalities.text.views import Masked
+from nearfar.parts.bounds import InfoNCE
+from nearfar.parts.critics import Cosine, Dot
+from nearfar.parts.encoders.masked import MaskedSymbols
+from nearfar.parts.negatives import Dictionary, InBatch
+from nearfar.parts.selections import Everyone
 
 SYMBOLS, LENGTH = 11, 20
 

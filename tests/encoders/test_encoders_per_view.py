@@ -8,18 +8,18 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from nearfar.bounds import PARTS as BOUNDS
-from nearfar.bounds import DonskerVaradhan, InfoNCE, JensenShannon
-from nearfar.critics import Cosine
-from nearfar.encoders import HeadConfig, InfoMax, Network, PerView, backbone, linear_head, pictured
-from nearfar.encoders.per_view import ConcatFeatures
-from nearfar.encoders.stages import map_and_features
+from nearfar.core.method import Method
+from nearfar.core.schedules import START
+from nearfar.core.types import Batch, Certificate
 from nearfar.errors import UserError
-from nearfar.method import Method
-from nearfar.negatives import Bank, InBatch
-from nearfar.schedules import START
-from nearfar.selections import Everyone
-from nearfar.types import Batch, Certificate
+from nearfar.parts.bounds import PARTS as BOUNDS
+from nearfar.parts.bounds import DonskerVaradhan, InfoNCE, JensenShannon
+from nearfar.parts.critics import Cosine
+from nearfar.parts.encoders import HeadConfig, InfoMax, Network, PerView, backbone, linear_head, pictured
+from nearfar.parts.encoders.per_view import ConcatFeatures
+from nearfar.parts.encoders.stages import map_and_features
+from nearfar.parts.negatives import Bank, InBatch
+from nearfar.parts.selections import Everyone
 
 N, DIM, T = 6, 5, 0.3
 

@@ -8,15 +8,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from nearfar.bounds import InfoNCE
-from nearfar.critics import Dot
-from nearfar.encoders.sequence import ConvGRU, Predictive
+from nearfar.core.method import Method
+from nearfar.core.schedules import START
+from nearfar.core.types import Batch
 from nearfar.errors import UserError
-from nearfar.method import Method
-from nearfar.negatives import Bank, InBatch, Queue
-from nearfar.schedules import START
-from nearfar.selections import Cave, Everyone, Group
-from nearfar.types import Batch
+from nearfar.parts.bounds import InfoNCE
+from nearfar.parts.critics import Dot
+from nearfar.parts.encoders.sequence import ConvGRU, Predictive
+from nearfar.parts.negatives import Bank, InBatch, Queue
+from nearfar.parts.selections import Cave, Everyone, Group
 
 HOP = 2 * 2 * 1 * 1 * 1
 SMALL: dict[str, Any] = {

@@ -9,7 +9,6 @@ import pytest
 from scipy.special import logsumexp
 
 import nearfar as nf
-from nearfar.critics import Separable
 from nearfar.estimate.competition import _unknown
 from nearfar.estimate.consistency import _near
 from nearfar.estimate.ratios import CANDIDATES, Half, HalfMap
@@ -19,6 +18,7 @@ from nearfar.estimate.ratios.smooth import Mixture
 from nearfar.estimate.ratios.stack import _fit
 from nearfar.estimate.ratios.unmixed import Components, Unmixed
 from nearfar.estimate.samples import Canonical
+from nearfar.parts.critics import Separable
 
 RNG = np.random.default_rng
 

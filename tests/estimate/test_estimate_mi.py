@@ -10,10 +10,10 @@ from scipy.stats import norm
 from threadpoolctl import threadpool_info, threadpool_limits
 
 import nearfar as nf
+from nearfar.core.types import Critic, NegativeSampling
 from nearfar.estimate import Training
 from nearfar.estimate.choose import Part, candidate_bounds, chosen_bound
-from nearfar.hardware import one_thread
-from nearfar.types import Critic, NegativeSampling
+from nearfar.system.hardware import one_thread
 
 FAST: dict[str, Any] = {"folds": 3, "baselines": False}
 NETWORK: dict[str, Any] = {**FAST, "critic": "separable"}

@@ -11,12 +11,12 @@ from scipy.special import digamma
 from scipy.stats import multivariate_normal, norm
 
 import nearfar as nf
+from nearfar.core.scores import paired_scores
 from nearfar.estimate import baselines
 from nearfar.estimate.baselines import gaussian_information, ksg_information
 from nearfar.estimate.fit import CRITICS, InitialisedCritic, Training, fitted_critic, symmetrised
 from nearfar.estimate.measure import in_batch_trial, independent_trials, measured
 from nearfar.estimate.samples import Canonical, Encoding
-from nearfar.scores import paired_scores
 
 CPU = torch.device("cpu")
 

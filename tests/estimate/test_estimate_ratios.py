@@ -10,6 +10,7 @@ import torch
 from scipy.stats import cauchy, multivariate_normal, multivariate_t, norm, t
 
 import nearfar as nf
+from nearfar.core.scores import paired_scores
 from nearfar.estimate.competition import _rise, contrast, log_mean
 from nearfar.estimate.ratios import CANDIDATES, Half, HalfMap, Ratio, fitted_stack, halved
 from nearfar.estimate.ratios.around import Around
@@ -26,7 +27,6 @@ from nearfar.estimate.ratios.stack import _excess, _worth_their_cost, mixture_we
 from nearfar.estimate.ratios.tables import Table
 from nearfar.estimate.samples import Canonical
 from nearfar.estimate.table import holm
-from nearfar.scores import paired_scores
 
 RNG = np.random.default_rng(0)
 N = 400

@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from nearfar.modalities.image import pixels_features
+from nearfar.core.types import Pixels
+from nearfar.modalities.image.modality import pixels_features
 from nearfar.run.features import cached_features, features, features_key
-from nearfar.types import Pixels
 
 
 @dataclass(frozen=True)

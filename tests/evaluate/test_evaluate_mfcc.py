@@ -5,8 +5,8 @@ import math
 import numpy as np
 import pytest
 
-from nearfar.modalities.mfcc import mfcc, mfcc_features, triangles
-from nearfar.modalities.series import padded
+from nearfar.modalities.sequences import padded
+from nearfar.modalities.sound.mfcc import mfcc, mfcc_features, triangles
 
 
 def slow_mfcc(wave: np.ndarray, rate: int) -> np.ndarray:

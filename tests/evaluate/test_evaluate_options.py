@@ -11,6 +11,7 @@ import torch
 
 import nearfar as nf
 from nearfar.cli import main
+from nearfar.core.randomness import short_seed
 from nearfar.data import open_data
 from nearfar.errors import NotFinite, UserError
 from nearfar.evaluate.few import few_shot, fractions
@@ -19,7 +20,6 @@ from nearfar.evaluate.options import READ_BY, Options
 from nearfar.evaluate.protocols import NETWORK_PROTOCOLS, PROTOCOLS
 from nearfar.evaluate.run import Asked
 from nearfar.evaluate.table import cell
-from nearfar.randomness import short_seed
 from nearfar.run.results import results_of
 
 SMALL: dict[str, Any] = {
@@ -165,7 +165,7 @@ def test_episodes_are_of_classes_with_enough_examples() -> None:
 
 
 def table_of(path: Path, image: str, label: str) -> str:
-    from nearfar.modalities.decode import encode
+    from nearfar.modalities.image.decode import encode
 
     pixels, labels = squares(60)
     held = [{"bytes": encode(picture, "png", 90), "path": None} for picture in pixels]

@@ -13,7 +13,8 @@ from torch import nn
 
 import nearfar as nf
 from nearfar import UserError
-from nearfar.encoders.prototypes import Prototypes
+from nearfar.core.intervals import wilson
+from nearfar.core.splits import drawn
 from nearfar.estimate.labels import infonce_of_labels, label_information
 from nearfar.evaluate import Labelled, Options, scores, table
 from nearfar.evaluate.few import few_shot, fractions
@@ -24,9 +25,8 @@ from nearfar.evaluate.mlp import mlp
 from nearfar.evaluate.probabilities import calibration, expected_calibration_error, information
 from nearfar.evaluate.run import Asked
 from nearfar.evaluate.structure import clustering, retrieval
-from nearfar.intervals import wilson
+from nearfar.parts.encoders.prototypes import Prototypes
 from nearfar.run.features import encoder_digest, features
-from nearfar.splits import drawn
 
 OPTIONS = Options(draws=2, episodes=40, labels=(0.05, 3), shots=(1,))
 PROBED = ["linear", "calibration", "information"]
@@ -428,7 +428,7 @@ def test_other_channels_sizes_and_classes_are_judged(run: nf.Run, channels: int,
 def test_colour_becomes_luminance_for_a_grey_run(tmp_path: Path) -> None:
     from PIL import Image
 
-    from nearfar.modalities.image_sets import Recoloured, Stacked
+    from nearfar.modalities.image.sets import Recoloured, Stacked
 
     rng = np.random.default_rng(0)
     pixels = rng.integers(0, 256, (6, 9, 7, 3), np.uint8)

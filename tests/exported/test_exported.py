@@ -20,9 +20,9 @@ from torch import Tensor, nn
 
 import nearfar as nf
 from nearfar.cli import main
-from nearfar.types import Pixels
-from nearfar.views import Plain
-from nearfar.views.portable import plain_view
+from nearfar.core.types import Pixels
+from nearfar.modalities.image.views import Plain
+from nearfar.modalities.image.views.portable import plain_view
 
 # imports torch, torchvision and safetensors (and what load.py does) and nothing of ours: that would fail
 PLAIN = """

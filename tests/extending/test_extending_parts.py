@@ -17,12 +17,12 @@ from torch import Tensor, nn
 
 import nearfar as nf
 from nearfar.cli import main
-from nearfar.parts import plain
-from nearfar.recipes import RECIPES
-from nearfar.recipes.choices import CHOICES, ROOMS
-from nearfar.recipes.equations import equation_of
-from nearfar.recipes.page import Entry, methods_page
-from nearfar.resolve import resolve
+from nearfar.config.choices import CHOICES, ROOMS
+from nearfar.config.equations import equation_of
+from nearfar.config.page import Entry, methods_page
+from nearfar.config.recipes import RECIPES
+from nearfar.config.resolve import resolve
+from nearfar.config.schema import plain
 from nearfar.run import checkpoints
 
 FOLDER = Path(__file__).parents[2] / "examples" / "extending"
@@ -120,8 +120,8 @@ def test_a_recipe_is_a_file_and_a_line(
 
 def test_an_augmentation_changes_no_old_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Draws are keyed by the operation's name: runs without it keep every bit, and those with two keep each one's draws."""
-    from nearfar.views import OPERATIONS, Augment, Views
-    from nearfar.views.operations import Erase
+    from nearfar.modalities.image.views import OPERATIONS, Augment, Views
+    from nearfar.modalities.image.views.operations import Erase
 
     settings = {**QUICK, "epochs": 1, "backbone": "resnet8-w16"}
     before = nf.pretrain("simclr", IMAGES, tmp_path / "before", **settings)
@@ -150,7 +150,7 @@ def test_an_augmentation_changes_no_old_run(tmp_path: Path, monkeypatch: pytest.
 
 def test_erasing_is_the_rectangle_that_its_numbers_say() -> None:
     """Zhong et al. 2020: area scale · s², ratio log-uniform, a uniform place; here beside loops over pixels."""
-    from nearfar.views.operations import Erase
+    from nearfar.modalities.image.views.operations import Erase
 
     numbers = torch.rand(20, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     images = torch.full((20, 1, 11, 9), 0.25, dtype=torch.float64)
@@ -217,7 +217,7 @@ def test_a_protocol_may_ask_the_network(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_an_optimiser_is_a_file_and_a_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from nearfar.optimisers import OPTIMISERS
+    from nearfar.core.optimisers import OPTIMISERS
 
     monkeypatch.setitem(OPTIMISERS, "lion", addition("optimiser").lion)
     settings = {**QUICK, "optimizer": {"name": "lion", "second": 0.9}, "lr": 1e-3}

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import nearfar as nf
-from nearfar import logsumexp
+from nearfar.core import logsumexp
 from nearfar.errors import UserError
 from nearfar.losses import (
     ClipLoss,

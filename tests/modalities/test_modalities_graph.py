@@ -11,22 +11,22 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from nearfar.bounds import InfoNCE, JensenShannon
-from nearfar.critics import Dot
+from nearfar.core.method import Method
+from nearfar.core.types import Batch, Bound
 from nearfar.data import open_data
-from nearfar.encoders import HeadConfig, InfoGraph, InputSpec, graph_network
-from nearfar.encoders.graphs import flattened
 from nearfar.errors import UserError
 from nearfar.evaluate.run import evaluate_run
-from nearfar.extras import need
-from nearfar.method import Method
-from nearfar.modalities.graph import GRAPH, packed, unpacked
-from nearfar.modalities.graph_scores import rbf_kernel, svm_scores, weisfeiler_lehman, wl_kernel
-from nearfar.negatives import InBatch
-from nearfar.selections import Everyone
+from nearfar.modalities.graph.modality import GRAPH, packed, unpacked
+from nearfar.modalities.graph.scores import rbf_kernel, svm_scores, weisfeiler_lehman, wl_kernel
+from nearfar.modalities.graph.views import CHANGES, Graph, Perturb, identity
+from nearfar.parts.bounds import InfoNCE, JensenShannon
+from nearfar.parts.critics import Dot
+from nearfar.parts.encoders import HeadConfig, InfoGraph, InputSpec, graph_network
+from nearfar.parts.encoders.graphs import flattened
+from nearfar.parts.negatives import InBatch
+from nearfar.parts.selections import Everyone
+from nearfar.system.extras import need
 from nearfar.train.pretrain import pretrain
-from nearfar.types import Batch, Bound
-from nearfar.views.graphs import CHANGES, Graph, Perturb, identity
 
 SHARED = Path(__file__).resolve().parents[3] / "shared" / "data" / "TUDataset_MUTAG_PROTEINS.tar.gz"
 

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
+from nearfar.core.types import Pixels
 from nearfar.modalities import MODALITIES
-from nearfar.modalities.measured import brightness, colour, contrast, picture_measures
-from nearfar.types import Pixels
-from nearfar.views import Augment, Views, pipelines
+from nearfar.modalities.image.measured import brightness, colour, contrast, picture_measures
+from nearfar.modalities.image.views import Augment, Views, pipelines
 
 
 def pixels(count: int, channels: int = 3, side: int = 12) -> Pixels:

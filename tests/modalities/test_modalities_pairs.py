@@ -15,20 +15,20 @@ from PIL import Image
 from torch import Tensor, nn
 
 import nearfar as nf
-from nearfar.bounds import BinaryNCE, InfoNCE
+from nearfar.config.resolve import resolve
+from nearfar.core.method import Method
+from nearfar.core.types import Batch
 from nearfar.data import open_data
-from nearfar.encoders import PerView
 from nearfar.errors import UserError
 from nearfar.evaluate.run import evaluate_run
 from nearfar.losses import ClipLoss, SigLipLoss
-from nearfar.method import Method
-from nearfar.modalities.pair_scores import retrieval_figures
-from nearfar.modalities.pairs import PAIRS
-from nearfar.negatives import InBatch
-from nearfar.resolve import resolve
-from nearfar.selections import Everyone
+from nearfar.modalities.pairs.modality import PAIRS
+from nearfar.modalities.pairs.scores import retrieval_figures
+from nearfar.parts.bounds import BinaryNCE, InfoNCE
+from nearfar.parts.encoders import PerView
+from nearfar.parts.negatives import InBatch
+from nearfar.parts.selections import Everyone
 from nearfar.train.pretrain import pretrain
-from nearfar.types import Batch
 
 
 def png(value: int) -> bytes:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import nearfar as nf
 from nearfar.data import open_data
 from nearfar.errors import UserError
-from nearfar.modalities.time_series import TIME_SERIES, Neighbouring, TimeSeries, time_series
+from nearfar.modalities.series.modality import TIME_SERIES, Neighbouring, TimeSeries, time_series
 
 CPU = torch.device("cpu")
 

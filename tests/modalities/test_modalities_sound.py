@@ -9,10 +9,10 @@ import torch
 
 from nearfar.evaluate import evaluate_run
 from nearfar.modalities import Recordings
-from nearfar.modalities.series import Held, padded
-from nearfar.modalities.sound import SOUND
+from nearfar.modalities.sequences import Held, padded
+from nearfar.modalities.sound.modality import SOUND
+from nearfar.modalities.sound.views import Window
 from nearfar.train.pretrain import pretrain
-from nearfar.views import Window
 
 SMALL: dict[str, Any] = {
     "epochs": 2, "batch_size": 8, "workers": 0, "probe_every": 0, "views": {"samples": 400}, "encoders": {"dim": 16, "hidden": 16},

@@ -14,7 +14,7 @@ from nearfar.cli import main
 from nearfar.data import open_data
 from nearfar.errors import UserError
 from nearfar.evaluate import evaluate_run
-from nearfar.modalities.vectors import VECTORS, Corrupt, Corrupted, Standard
+from nearfar.modalities.vectors.modality import VECTORS, Corrupt, Corrupted, Standard
 from nearfar.run.trained import Run
 from nearfar.train.pretrain import pretrain
 

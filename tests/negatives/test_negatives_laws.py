@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import nearfar as nf
-from nearfar.encoders import PerView, Shared
+from nearfar.core.schedules import START, Progress, linear
+from nearfar.core.scores import EMPTY
+from nearfar.core.types import Critic
 from nearfar.errors import UserError
-from nearfar.negatives import Bank, InBatch, NoNegatives, Queue
-from nearfar.schedules import START, Progress, linear
-from nearfar.scores import EMPTY
-from nearfar.types import Critic
+from nearfar.parts.encoders import PerView, Shared
+from nearfar.parts.negatives import Bank, InBatch, NoNegatives, Queue
 
 
 def unit(n: int, dim: int = 4, seed: int = 0) -> Tensor:

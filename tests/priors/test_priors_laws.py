@@ -10,16 +10,16 @@ from lightly.loss.lejepa_loss import LeJEPALoss
 from lightly.loss.lejepa_loss import SIGReg as PeersSIGReg
 from torch import Tensor, nn
 
-from nearfar.bounds import BarberAgakov, InfoNCE
-from nearfar.critics import Cosine, Distance
-from nearfar.encoders import Momentum, Network, Shared, linear_head
+from nearfar.core.method import Method
+from nearfar.core.schedules import START, Progress, linear
+from nearfar.core.types import Batch, Prior
 from nearfar.errors import UserError
-from nearfar.method import Method
-from nearfar.negatives import InBatch, NoNegatives
-from nearfar.priors import PARTS, Adversarial, SIGReg, VarianceCovariance
-from nearfar.schedules import START, Progress, linear
-from nearfar.selections import Everyone
-from nearfar.types import Batch, Prior
+from nearfar.parts.bounds import BarberAgakov, InfoNCE
+from nearfar.parts.critics import Cosine, Distance
+from nearfar.parts.encoders import Momentum, Network, Shared, linear_head
+from nearfar.parts.negatives import InBatch, NoNegatives
+from nearfar.parts.priors import PARTS, Adversarial, SIGReg, VarianceCovariance
+from nearfar.parts.selections import Everyone
 
 N, DIM = 16, 5
 MADE: dict[str, Callable[..., Prior]] = {

@@ -11,12 +11,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import nearfar as nf
-from nearfar import bounds
-from nearfar.encoders import Network, linear_head
+from nearfar.config.recipes import RECIPES
+from nearfar.core.schedules import START
+from nearfar.core.types import Batch, Selection
 from nearfar.losses import SupConLoss
-from nearfar.recipes import RECIPES
-from nearfar.schedules import START
-from nearfar.types import Batch, Selection
+from nearfar.parts import bounds
+from nearfar.parts.encoders import Network, linear_head
 
 N, DIM, T = 10, 5, 0.4
 LABELS = torch.tensor([0, 1, 0, 2, 1, 0, -1, 2, 3, -1])  # 3 occurs once, -1 is not known

@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 
 from nearfar.cli import main
-from nearfar.recipes import BASE, RECIPES
-from nearfar.recipes.choices import CHOICES, ROOMS
-from nearfar.recipes.equations import equation_of
-from nearfar.recipes.page import Entry, base_of, methods_page
-from nearfar.resolve import resolve
+from nearfar.config.choices import CHOICES, ROOMS
+from nearfar.config.equations import equation_of
+from nearfar.config.page import Entry, base_of, methods_page
+from nearfar.config.recipes import BASE, RECIPES
+from nearfar.config.resolve import resolve
 from nearfar.run.trained import fresh_method
 
 DOCS = Path(__file__).parents[2] / "docs"

@@ -3,11 +3,11 @@
 import pytest
 
 from nearfar.cli import main
+from nearfar.config.presets import PRESETS, method_of, preset_for
+from nearfar.config.recipes import RECIPES
+from nearfar.config.resolve import resolve
+from nearfar.core.schedules import Plateau, at, parse_value
 from nearfar.errors import UserError
-from nearfar.recipes import RECIPES
-from nearfar.recipes.presets import PRESETS, method_of, preset_for
-from nearfar.resolve import resolve
-from nearfar.schedules import Plateau, at, parse_value
 
 EVERY = [(name, recipe) for name in PRESETS for recipe in RECIPES if method_of(name, recipe)]
 

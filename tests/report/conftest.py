@@ -20,15 +20,15 @@ import torch
 from sklearn.datasets import load_digits
 from torch import Tensor, nn
 
+from nearfar.core.intervals import with_intervals
+from nearfar.core.randomness import order, uniforms
+from nearfar.core.types import Pixels
 from nearfar.errors import UserError
 from nearfar.evaluate.figures import classified
-from nearfar.intervals import with_intervals
-from nearfar.modalities.image import IMAGE
-from nearfar.randomness import order, uniforms
+from nearfar.modalities.image.modality import IMAGE
 from nearfar.run.answers import without_answers
 from nearfar.run.trained import Run
 from nearfar.train.pretrain import pretrain
-from nearfar.types import Pixels
 
 
 class Arrays:

@@ -6,11 +6,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from nearfar.core.schedules import START
+from nearfar.core.scores import Candidates, Scores
+from nearfar.core.types import Context
+from nearfar.parts.selections import Ball, Cave, Everyone, Neighbours, Ring
 from nearfar.report.classify import ABSENT, CLOSE, DROPPED, EASY, KEPT, PULLED, classify_candidates
-from nearfar.schedules import START
-from nearfar.scores import Candidates, Scores
-from nearfar.selections import Ball, Cave, Everyone, Neighbours, Ring
-from nearfar.types import Context
 
 
 def asked(values: np.ndarray, offered: np.ndarray, index: np.ndarray) -> tuple[Scores, Context]:

@@ -10,14 +10,14 @@ import pytest
 import torch
 
 import nearfar as nf
-from nearfar.held_out import held_out_estimate, pointwise_nats
+from nearfar.core.types import Batch
+from nearfar.evaluate.held_out import held_out_estimate, pointwise_nats
 from nearfar.report import write_report
 from nearfar.report.explore import explorer_data
 from nearfar.report.facts import Map
 from nearfar.report.gather import gather
 from nearfar.report.space import aligned, flat_map, neighbours_of_all
 from nearfar.report.visuals import Detail
-from nearfar.types import Batch
 
 Page = Any
 Make = Callable[..., Any]

@@ -12,10 +12,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from nearfar.core.schedules import linear
 from nearfar.data import open_data
 from nearfar.errors import UserError
 from nearfar.evaluate import evaluate_run
 from nearfar.modalities import MODALITIES
+from nearfar.modalities.image.views import Augment, Views
 from nearfar.modalities.showing import coloured
 from nearfar.report.facts import Absent, Certificate, Fact, Gallery, Map, Score, Strip
 from nearfar.report.gather import flattened, gather, written
@@ -24,8 +26,6 @@ from nearfar.report.pictures import data_uri
 from nearfar.report.plots import number
 from nearfar.report.visuals import Detail, _spreads
 from nearfar.run.trained import Run
-from nearfar.schedules import linear
-from nearfar.views import Augment, Views
 
 Make = Callable[..., Any]
 

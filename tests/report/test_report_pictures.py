@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from nearfar.modalities.image import IMAGE
+from nearfar.core.types import Pixels
+from nearfar.modalities.image.modality import IMAGE
 from nearfar.modalities.showing import coloured
 from nearfar.report import pictures
 from nearfar.report.pictures import atlas_of, data_uri, square, within
-from nearfar.types import Pixels
 
 
 def opened(uri: str) -> np.ndarray:

@@ -14,18 +14,18 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from nearfar.core.randomness import order
+from nearfar.core.schedules import START, Progress, at
+from nearfar.core.types import Batch
 from nearfar.errors import UserError
-from nearfar.randomness import order
+from nearfar.parts.selections import Cave, Ring
 from nearfar.report.classify import watched
 from nearfar.report.facts import Absent, Fact, Selected
 from nearfar.report.gather import gather
 from nearfar.report.selection import Extent, progress_of, selection_of
 from nearfar.report.visuals import Detail
 from nearfar.run.trained import Run
-from nearfar.schedules import START, Progress, at
-from nearfar.selections import Cave, Ring
 from nearfar.train.pretrain import pretrain
-from nearfar.types import Batch
 
 Make = Callable[..., Any]
 

@@ -16,11 +16,12 @@ from nearfar.data import Limits, locate, open_data
 from nearfar.data.kept import read_scan
 from nearfar.errors import UserError
 from nearfar.evaluate import evaluate_run, table
-from nearfar.modalities.image import ImageModality
+from nearfar.modalities.image.modality import ImageModality
 from nearfar.report import write_report
-from nearfar.run import checkpoints, lock
+from nearfar.run import checkpoints
 from nearfar.run.folder import RunFolder
 from nearfar.run.trained import Run
+from nearfar.system import lock
 from nearfar.train.pretrain import pretrain
 
 SMALL: dict[str, Any] = {

@@ -8,15 +8,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from nearfar.bounds import NWJ, AlphaCPC, InfoNCE, MultiLabelCPC, NPair
+from nearfar.core.scores import Scores
+from nearfar.core.types import Bound, NegativeSampling
 from nearfar.data import open_data
 from nearfar.errors import Stopped, UserError
+from nearfar.parts.bounds import NWJ, AlphaCPC, InfoNCE, MultiLabelCPC, NPair
+from nearfar.parts.selections import Accept
+from nearfar.parts.selections.accept import Aim
 from nearfar.run import checkpoints
-from nearfar.scores import Scores
-from nearfar.selections import Accept
-from nearfar.selections.accept import Aim
 from nearfar.train.pretrain import pretrain
-from nearfar.types import Bound, NegativeSampling
 
 BOUNDS: dict[str, Bound] = {
     "infonce": InfoNCE(),

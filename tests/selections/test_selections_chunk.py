@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 
 import nearfar as nf
-from nearfar import bounds, selections
-from nearfar.critics import PARTS as CRITICS
-from nearfar.schedules import START
-from nearfar.scores import EMPTY, Candidates, Dense, Scores, Streamed
-from nearfar.types import Bound, Context, Selection
+from nearfar.core.schedules import START
+from nearfar.core.scores import EMPTY, Candidates, Dense, Scores, Streamed
+from nearfar.core.types import Bound, Context, Selection
+from nearfar.parts import bounds, selections
+from nearfar.parts.critics import PARTS as CRITICS
 
 N, K, DIM, INSTANCES = 7, 23, 5, 40
 
@@ -153,7 +153,7 @@ def test_a_selection_changes_who_counts() -> None:
 
 def test_drawn_numbers_belong_to_their_place() -> None:
     """Rows asked for together or apart, and only some of the columns: the same numbers, even ones."""
-    from nearfar.randomness import uniform_grid
+    from nearfar.core.randomness import uniform_grid
 
     rows = torch.arange(300)
     whole = uniform_grid(12345, rows, 200)

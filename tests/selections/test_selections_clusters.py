@@ -10,17 +10,17 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from nearfar.bounds import InfoNCE, NPair, Triplet
-from nearfar.critics import Distance
-from nearfar.encoders import Shared
+from nearfar.core.method import Method
+from nearfar.core.schedules import START, Progress
+from nearfar.core.scores import EMPTY, UNKNOWN, Candidates, Scores
+from nearfar.core.types import Batch, Context, Encoded, NegativeSampling, Refreshing
 from nearfar.errors import UserError
-from nearfar.method import Method
-from nearfar.negatives import InBatch
-from nearfar.schedules import START, Progress
-from nearfar.scores import EMPTY, UNKNOWN, Candidates, Scores
-from nearfar.selections import Cave, Neighbours, Ring
-from nearfar.selections.clusters import Clusters
-from nearfar.types import Batch, Context, Encoded, NegativeSampling, Refreshing
+from nearfar.parts.bounds import InfoNCE, NPair, Triplet
+from nearfar.parts.critics import Distance
+from nearfar.parts.encoders import Shared
+from nearfar.parts.negatives import InBatch
+from nearfar.parts.selections import Cave, Neighbours, Ring
+from nearfar.parts.selections.clusters import Clusters
 
 
 def blobs(each: int = 20, groups: int = 4) -> Tensor:

@@ -5,11 +5,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from nearfar.core.schedules import START
+from nearfar.core.scores import EMPTY, UNKNOWN, Candidates, Dense, Scores
+from nearfar.core.types import Context, NegativeSampling
 from nearfar.errors import UserError
-from nearfar.schedules import START
-from nearfar.scores import EMPTY, UNKNOWN, Candidates, Dense, Scores
-from nearfar.selections import Group
-from nearfar.types import Context, NegativeSampling
+from nearfar.parts.selections import Group
 
 INSTANCES = 7
 

@@ -11,15 +11,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from nearfar.bounds import AlphaCPC, InfoNCE, MultiLabelCPC, NPair
-from nearfar.critics import Cosine
-from nearfar.encoders import Shared
-from nearfar.method import Method
-from nearfar.negatives import Bank, InBatch, Queue
-from nearfar.schedules import START, Progress
-from nearfar.scores import EMPTY, UNKNOWN
-from nearfar.selections import Accept, Ball, Cave, Everyone, Group, Neighbours, Ring
-from nearfar.types import Batch, Bound, Selection, Source
+from nearfar.core.method import Method
+from nearfar.core.schedules import START, Progress
+from nearfar.core.scores import EMPTY, UNKNOWN
+from nearfar.core.types import Batch, Bound, Selection, Source
+from nearfar.parts.bounds import AlphaCPC, InfoNCE, MultiLabelCPC, NPair
+from nearfar.parts.critics import Cosine
+from nearfar.parts.encoders import Shared
+from nearfar.parts.negatives import Bank, InBatch, Queue
+from nearfar.parts.selections import Accept, Ball, Cave, Everyone, Group, Neighbours, Ring
 
 N, DIM, INSTANCES, TEMPERATURE = 8, 4, 24, 0.5
 COARSE = [[(7 * i) % 3 if i % 8 != 5 else -1 for i in range(INSTANCES)]]

@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import nearfar as nf
+from nearfar.core.schedules import Progress
+from nearfar.core.scores import EMPTY, Candidates
+from nearfar.core.types import Context, Coverage, NegativeSampling
 from nearfar.errors import UserError
-from nearfar.schedules import Progress
-from nearfar.scores import EMPTY, Candidates
-from nearfar.selections import PARTS, Accept, Cave, Group, Neighbours, ranks
-from nearfar.selections.ranks import beyond_edges, places
-from nearfar.types import Context, Coverage, NegativeSampling
+from nearfar.parts.selections import PARTS, Accept, Cave, Group, Neighbours, ranks
+from nearfar.parts.selections.ranks import beyond_edges, places
 
 shares = st.one_of(st.sampled_from([0.0, 0.25, 0.5, 0.75, 0.9, 0.99, 1.0]), st.floats(0, 1))
 

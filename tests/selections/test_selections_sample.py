@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import nearfar as nf
+from nearfar.core.randomness import uniform_grid, words_at
+from nearfar.core.schedules import START
+from nearfar.core.scores import Candidates, Dense, Scores, Streamed
+from nearfar.core.types import Context, NegativeSampling, Selection
 from nearfar.errors import UserError
-from nearfar.randomness import uniform_grid, words_at
-from nearfar.schedules import START
-from nearfar.scores import Candidates, Dense, Scores, Streamed
-from nearfar.selections import draws
-from nearfar.selections.ring import sampled
-from nearfar.types import Context, NegativeSampling, Selection
+from nearfar.parts.selections import draws
+from nearfar.parts.selections.ring import sampled
 
 
 def slowly(values: Tensor, kept: Tensor, lower: float, upper: float, sample: int, seed: int) -> Tensor:

@@ -19,12 +19,12 @@ import torch.nn.functional as F
 import nearfar as nf
 from nearfar.cli import main
 from nearfar.data import open_data
-from nearfar.encoders import HeadConfig
 from nearfar.errors import UserError
-from nearfar.hardware import one_thread
+from nearfar.parts.encoders import HeadConfig
 from nearfar.run import checkpoints
 from nearfar.run.trained import Run
 from nearfar.simclrv2.labels import labelled, read_labels
+from nearfar.system.hardware import one_thread
 from nearfar.train.init import start_from
 
 QUICK: dict[str, Any] = {"epochs": 1, "batch_size": 16, "encoders": {"hidden": 24, "layers": 3, "dim": 8}}

@@ -12,11 +12,11 @@ from typing import Any
 
 import torch
 
+from nearfar.config.resolve import resolve
 from nearfar.data.open import Located, locate
+from nearfar.distributed.ranks import ALONE
 from nearfar.errors import UserError
 from nearfar.modalities import DataSet
-from nearfar.ranks import ALONE
-from nearfar.resolve import resolve
 from nearfar.run.trained import check_kind
 from nearfar.train.equality import compare, make_data, trajectory
 from nearfar.train.prepare import described, prepare, prime

@@ -14,20 +14,20 @@ from typing import Any
 
 import yaml
 
+from nearfar.config.resolve import resolve
+from nearfar.config.schema import load_yaml
+from nearfar.config.settings import memory_bytes, read_words, seconds
+from nearfar.core.schedules import Schedule, at, ends, parse_value, written
+from nearfar.core.schedules.reading import parse_learnable
 from nearfar.data.idx import read_idx
 from nearfar.errors import UserError
 from nearfar.estimate.read import read_sample
 from nearfar.modalities.dataset import Unusable
-from nearfar.modalities.decode import decode
-from nearfar.modalities.graph_files import read_tu
-from nearfar.modalities.wav import decode_wav
-from nearfar.parquet_sizes import _Compact
-from nearfar.parts import load_yaml
-from nearfar.resolve import resolve
-from nearfar.schedules import Schedule, at, ends, parse_value, written
-from nearfar.schedules.reading import parse_learnable
-from nearfar.settings import memory_bytes, read_words, seconds
+from nearfar.modalities.graph.files import read_tu
+from nearfar.modalities.image.decode import decode
+from nearfar.modalities.sound.wav import decode_wav
 from nearfar.sweeps.space import read_space
+from nearfar.system.parquet_sizes import _Compact
 from tests.storm.files import graphs, idx, mutated, numbers, picture, sound
 from tests.storm.words import written_and_read
 

@@ -3,12 +3,12 @@
 import random
 from pathlib import Path
 
+from nearfar.config.choices import ROOMS
+from nearfar.config.recipes import RECIPES
+from nearfar.config.resolve import check, resolve
+from nearfar.config.schema import load_yaml
+from nearfar.config.settings import Settings, all_keys, read_words
 from nearfar.errors import UserError
-from nearfar.parts import load_yaml
-from nearfar.recipes import RECIPES
-from nearfar.recipes.choices import ROOMS
-from nearfar.resolve import check, resolve
-from nearfar.settings import Settings, all_keys, read_words
 
 USUAL = ("1", "2", "8", "0.5", "0.1", "true", "linear(0.1,0.9)")
 VALUES = (

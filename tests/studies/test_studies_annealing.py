@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from nearfar.schedules import Progress, at, parse_value
+from nearfar.core.schedules import Progress, at, parse_value
 from nearfar.studies import run_study
 from nearfar.studies.annealing import LAST, MEASURES, STUDY, _remarks, policies
 

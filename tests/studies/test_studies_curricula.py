@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from nearfar.resolve import resolve
-from nearfar.schedules import Progress
+from nearfar.config.resolve import resolve
+from nearfar.core.schedules import Progress
 from nearfar.studies import Bench, byol_target, curricula, run_study
 from nearfar.studies.images import Setup
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import nearfar as nf
-from nearfar.recipes import RECIPES
+from nearfar.config.recipes import RECIPES
 from nearfar.studies import run_study
 from nearfar.studies.family import (
     PAPER,

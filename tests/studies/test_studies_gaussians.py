@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import nearfar as nf
-from nearfar.bounds import smallest_proven_alpha
-from nearfar.scores import paired_scores
+from nearfar.core.scores import paired_scores
+from nearfar.parts.bounds import smallest_proven_alpha
 from nearfar.studies import gaussians
 from nearfar.studies.gaussians import (
     ALPHAS,

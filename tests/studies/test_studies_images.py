@@ -15,9 +15,9 @@ import torch
 import nearfar as nf
 from nearfar.data import open_data
 from nearfar.errors import Stopped
-from nearfar.hardware import one_thread
 from nearfar.studies.frame import Bench, arm_name
 from nearfar.studies.images import Setup, figures_of, moments, percent, repeated, sets_of, written
+from nearfar.system.hardware import one_thread
 from nearfar.train.pretrain import run_pretraining
 
 TOY = Setup("digits", on="validation", images=120, epochs=2, size=8, batch=40)

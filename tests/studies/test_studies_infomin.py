@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 import torch
 
+from nearfar.config.resolve import resolve
 from nearfar.errors import UserError
-from nearfar.resolve import resolve
+from nearfar.modalities.image.views import Augment, pipelines
 from nearfar.studies import run_study
 from nearfar.studies.infomin import (
     MEASURES,
@@ -24,7 +25,6 @@ from nearfar.studies.infomin import (
     information,
 )
 from nearfar.train.pretrain import pretrain
-from nearfar.views import Augment, pipelines
 
 
 def augment(strength: float) -> Augment:

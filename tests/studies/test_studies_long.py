@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from nearfar.config.recipes import RECIPES
+from nearfar.config.resolve import resolve
 from nearfar.errors import UserError
-from nearfar.recipes import RECIPES
-from nearfar.resolve import resolve
 from nearfar.studies import run_study
 from nearfar.studies.compared import Claim, Comparison
 from nearfar.studies.family_long import (

@@ -9,9 +9,9 @@ import pytest
 
 import nearfar as nf
 from nearfar.cli import COMMANDS, main
-from nearfar.recipes import RECIPES
-from nearfar.resolve import resolve
-from nearfar.settings import read_words
+from nearfar.config.recipes import RECIPES
+from nearfar.config.resolve import resolve
+from nearfar.config.settings import read_words
 from nearfar.studies.mapped import PAPERS, STATES, Entry, entries, page
 from nearfar.studies.run import read_options, studies
 

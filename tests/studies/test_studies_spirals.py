@@ -10,14 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.linear_model import LogisticRegression
 
-from nearfar.bounds import InfoNCE
-from nearfar.critics import Cosine
-from nearfar.encoders import Shared
+from nearfar.core.method import Method
+from nearfar.core.scores import dense_scores
 from nearfar.errors import UserError
-from nearfar.method import Method
-from nearfar.negatives import Bank
-from nearfar.scores import dense_scores
-from nearfar.selections import Everyone
+from nearfar.parts.bounds import InfoNCE
+from nearfar.parts.critics import Cosine
+from nearfar.parts.encoders import Shared
+from nearfar.parts.negatives import Bank
+from nearfar.parts.selections import Everyone
 from nearfar.studies import run_study
 from nearfar.studies import spirals as module
 from nearfar.studies.spirals import NOISES, STUDY, network, representation, spirals, train, view

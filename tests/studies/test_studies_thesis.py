@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import nearfar as nf
-from nearfar.settings import Settings
+from nearfar.config.settings import Settings
 from nearfar.studies import Bench, Study, run_study, thesis_byol, thesis_simclr
 from nearfar.studies.images import figures_of
 from nearfar.studies.thesis import Budget, Cell, Trend, train

@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
+from nearfar.config.resolve import resolve
 from nearfar.errors import UserError
-from nearfar.resolve import resolve
+from nearfar.modalities.image.views import pipelines
 from nearfar.studies import run_study
 from nearfar.studies.views import AUGMENTATIONS, KINDS, RECIPES, STUDY, _finding, _remarks, changes
-from nearfar.views import pipelines
 
 TOY = ["data=digits", "on=validation", "images=80", "epochs=1", "size=8", "batch=40", "seeds=1", "jobs=1"]
 

@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import nearfar as nf
+from nearfar.core.schedules import Adaptive, Progress, parse_value
 from nearfar.data import open_data
 from nearfar.errors import Stopped, UserError
 from nearfar.run import checkpoints
 from nearfar.run.metrics import read_metrics
-from nearfar.schedules import Adaptive, Progress, parse_value
 from nearfar.train.adaptive import MEMORY, AdaptiveState
 from nearfar.train.pretrain import pretrain
 

@@ -12,14 +12,14 @@ from torch import Tensor, nn
 
 from nearfar.cli import main
 from nearfar.data import open_data
-from nearfar.encoders import PerView
 from nearfar.errors import NotFinite, Stopped, UserError
+from nearfar.modalities.image.views import Plain
+from nearfar.parts.encoders import PerView
 from nearfar.run import checkpoints
 from nearfar.run.features import cached_features, features
 from nearfar.run.metrics import read_metrics
 from nearfar.run.trained import Run
 from nearfar.train.pretrain import pretrain
-from nearfar.views import Plain
 
 SMALL: dict[str, Any] = {
     "backbone": "resnet8-w16",

@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 import torch
 
+from nearfar.config.recipes import RECIPES
+from nearfar.config.resolve import resolve
 from nearfar.data import open_data
 from nearfar.errors import UserError
-from nearfar.recipes import RECIPES
 from nearfar.report.curves import curves_of, edges_of
 from nearfar.report.gather import _environment, _events, _held_out, _Numbers, _scores, _summary
-from nearfar.resolve import resolve
 from nearfar.run import checkpoints, facts
 from nearfar.run.metrics import read_metrics
 from nearfar.run.results import results_of

@@ -10,16 +10,16 @@ import torch
 from torch import nn
 
 import nearfar as nf
+from nearfar.core.types import Batch
 from nearfar.data import open_data
 from nearfar.data.aside import ENOUGH, kept_aside
 from nearfar.data.stream import Stream
 from nearfar.errors import UserError
-from nearfar.held_out import held_out_estimate
+from nearfar.evaluate.held_out import held_out_estimate
 from nearfar.report.facts import Absent
 from nearfar.report.gather import gather
 from nearfar.report.visuals import Detail
 from nearfar.train.pretrain import pretrain
-from nearfar.types import Batch
 
 SMALL: dict[str, Any] = {
     "backbone": "resnet8-w16",
@@ -123,7 +123,7 @@ def test_places_of_a_map_are_taken_one_at_a_time(tmp_path: Path) -> None:
 
 def test_sequences_draw_one_row_of_each_instance() -> None:
     """Of a masked text one hidden symbol of each block is asked for; equal symbols stay among the negatives."""
-    from nearfar.encoders.masked import MaskedSymbols
+    from nearfar.parts.encoders.masked import MaskedSymbols
 
     torch.manual_seed(0)
     role = MaskedSymbols(dim=8, layers=1, heads=2, symbols=6, length=10, share=0.3)

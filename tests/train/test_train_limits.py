@@ -11,11 +11,11 @@ import pytest
 import torch
 
 from nearfar.cli import main
+from nearfar.config.resolve import resolve
+from nearfar.config.settings import memory_bytes, read_words, seconds
 from nearfar.data import open_data
 from nearfar.errors import UserError
-from nearfar.resolve import resolve
 from nearfar.run import checkpoints
-from nearfar.settings import memory_bytes, read_words, seconds
 from nearfar.train.limits import Pace, checkpoint_size, needs
 from nearfar.train.prepare import described, prepare
 from nearfar.train.pretrain import pretrain

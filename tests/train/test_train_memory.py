@@ -9,10 +9,11 @@ import pytest
 import torch
 
 import nearfar as nf
+from nearfar.config.resolve import resolve
+from nearfar.core.types import Batch
 from nearfar.data import open_data
 from nearfar.errors import UserError
-from nearfar.machine import memory_held
-from nearfar.resolve import resolve
+from nearfar.system.machine import memory_held
 from nearfar.train.memory import (
     MEASURED,
     WORKSPACE,
@@ -23,7 +24,6 @@ from nearfar.train.memory import (
 )
 from nearfar.train.prepare import described, prepare
 from nearfar.train.trainer import Trainer
-from nearfar.types import Batch
 
 IMAGES = np.random.default_rng(0).integers(0, 256, (40, 32, 32, 3), dtype=np.uint8)
 

@@ -17,14 +17,14 @@ import torch
 
 import nearfar as nf
 from nearfar.cli import main
+from nearfar.config.resolve import resolve
+from nearfar.config.settings import read_words
 from nearfar.data import open_data
 from nearfar.errors import NotSaved, UserError
 from nearfar.evaluate import evaluate_run
-from nearfar.resolve import resolve
 from nearfar.run import checkpoints
 from nearfar.run.metrics import read_metrics
 from nearfar.run.trained import Run
-from nearfar.settings import read_words
 from nearfar.train.logs import Log
 from nearfar.train.monitors import Collapse, Motion, Readings
 from nearfar.train.pretrain import pretrain

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 import nearfar as nf
-from nearfar.recipes.given import as_settings, described, given
+from nearfar.config.objects import as_settings, described, given
 from nearfar.run import checkpoints
 
 QUICK: dict[str, Any] = {

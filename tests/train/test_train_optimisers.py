@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+from nearfar.core.optimisers import LARS, build, clip, load_state_tensors, set_lr, state_tensors
 from nearfar.errors import UserError
-from nearfar.optimisers import LARS, build, clip, load_state_tensors, set_lr, state_tensors
 from nearfar.run import checkpoints
 
 NAMES = ["sgd", "adamw", "lars"]

@@ -22,15 +22,15 @@ from PIL import Image
 from torch import nn
 
 from nearfar.cli import main
+from nearfar.core.types import Batch
 from nearfar.data import pack
-from nearfar.encoders import Momentum
-from nearfar.encoding import Encoding, Statistics
+from nearfar.distributed.encoding import Encoding, Statistics
+from nearfar.distributed.ranks import ALONE, join, launched, leave
 from nearfar.evaluate.knn import ranked_classes
-from nearfar.ranks import ALONE, join, launched, leave
+from nearfar.parts.encoders import Momentum
 from nearfar.run import checkpoints
 from nearfar.train import memory
 from nearfar.train.equality import CASES, compare, make_data, start
-from nearfar.types import Batch
 from tests.data.test_data_packed import pictures
 
 # in float64 rounding is 1e-16 of numbers up to some 10, in sums of some thousands, over a few steps
@@ -394,7 +394,7 @@ def test_a_peer_that_ends_while_ranks_meet_is_told_of(
         )
 
     monkeypatch.setenv("WORLD_SIZE", "2")
-    monkeypatch.setattr("nearfar.ranks.join", gone)
+    monkeypatch.setattr("nearfar.distributed.ranks.join", gone)
     assert main(["pretrain", "simclr", "digits", "--out", "nowhere"]) == 75
     assert capsys.readouterr().err.startswith("nearfar: another process of this run ended; the same command")
 

@@ -9,17 +9,17 @@ from typing import Any
 import pytest
 import torch
 
+from nearfar.config.recipes import RECIPES
+from nearfar.config.resolve import resolve
+from nearfar.core.schedules import geometric, linear
+from nearfar.core.types import Cautious, Selection
 from nearfar.data import open_data
 from nearfar.errors import UserError
-from nearfar.recipes import RECIPES
-from nearfar.resolve import resolve
+from nearfar.parts.selections import Ball, Cave, Everyone, Neighbours, Ring
 from nearfar.run import checkpoints
 from nearfar.run.metrics import read_metrics
 from nearfar.run.trained import Run
-from nearfar.schedules import geometric, linear
-from nearfar.selections import Ball, Cave, Everyone, Neighbours, Ring
 from nearfar.train.pretrain import pretrain
-from nearfar.types import Cautious, Selection
 
 SMALL: dict[str, Any] = {
     "backbone": "resnet8-w16",

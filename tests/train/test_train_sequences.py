@@ -11,12 +11,12 @@ import pytest
 import torch
 
 from nearfar.cli import main
+from nearfar.config.resolve import resolve
 from nearfar.errors import Stopped, UserError
 from nearfar.evaluate import evaluate_run
 from nearfar.modalities import Recordings, Texts
-from nearfar.modalities.series import Held
-from nearfar.modalities.symbols import frequency_scores, masked_scores, symbol_frequencies
-from nearfar.resolve import resolve
+from nearfar.modalities.sequences import Held
+from nearfar.modalities.text.symbols import frequency_scores, masked_scores, symbol_frequencies
 from nearfar.run import checkpoints
 from nearfar.run.metrics import read_metrics
 from nearfar.run.trained import Run

@@ -12,11 +12,11 @@ import torchvision
 from torch import nn
 
 import nearfar as nf
+from nearfar.config.resolve import resolve
+from nearfar.config.schema import convert
+from nearfar.core.optimisers import build
 from nearfar.errors import UserError
-from nearfar.modalities.image import ImageDescription
-from nearfar.optimisers import build
-from nearfar.parts import convert
-from nearfar.resolve import resolve
+from nearfar.modalities.image.modality import ImageDescription
 from nearfar.run.trained import fresh_method
 from nearfar.train.defaults import resolve_here
 from nearfar.train.init import start_from

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 
 import nearfar as nf
 from nearfar.cli import main
-from nearfar.encoders import Prototypes, backbone
-from nearfar.optimisers import build, layer_scales, set_lr
+from nearfar.core.optimisers import build, layer_scales, set_lr
+from nearfar.core.splits import drawn
+from nearfar.parts.encoders import Prototypes, backbone
 from nearfar.run.trained import trains_on_labels
-from nearfar.splits import drawn
 
 QUICK: dict[str, Any] = {
     "backbone": "resnet8-w16",

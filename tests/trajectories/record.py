@@ -22,8 +22,8 @@ import numpy as np
 import safetensors.torch
 import torch
 
-from nearfar.recipes import RECIPES
-from nearfar.settings import Settings
+from nearfar.config.recipes import RECIPES
+from nearfar.config.settings import Settings
 from nearfar.train import loop
 from nearfar.train.pretrain import pretrain
 

@@ -6,10 +6,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from nearfar.core.types import Pixels
 from nearfar.errors import UserError
-from nearfar.types import Pixels
-from nearfar.views import Plain, Views, pipelines
-from nearfar.views.colour import AB_SCALE, L_SCALE, MIDDLE, lab, rgb, split
+from nearfar.modalities.image.views import Plain, Views, pipelines
+from nearfar.modalities.image.views.colour import AB_SCALE, L_SCALE, MIDDLE, lab, rgb, split
 
 # sRGB primaries, white and middle grey in CIELAB under D65, as colour tables print them
 KNOWN = {

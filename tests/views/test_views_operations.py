@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import torch
 
+from nearfar.core.types import Pixels
 from nearfar.errors import UserError
-from nearfar.types import Pixels
-from nearfar.views import PIPELINES, Augment, Views, pipelines
-from nearfar.views.operations import Erase, Rotate
+from nearfar.modalities.image.views import PIPELINES, Augment, Views, pipelines
+from nearfar.modalities.image.views.operations import Erase, Rotate
 
 
 def mirrored(place: float, side: int) -> float:

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from scipy.stats import chisquare, ks_2samp, kstest
 from torchvision.transforms import RandomResizedCrop
 
-from nearfar.views import Augment, Parameters, draw
-from nearfar.views.parameters import GREYSCALE, NEVER
+from nearfar.modalities.image.views import Augment, Parameters, draw
+from nearfar.modalities.image.views.parameters import GREYSCALE, NEVER
 
 MANY = 20_000
 UNLIKELY = 1e-3  # the draws are fixed by their seeds: either a law holds on them or it does not

@@ -10,9 +10,9 @@ import torchvision.transforms.v2.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from nearfar.core.types import Pixels
 from nearfar.errors import UserError
-from nearfar.types import Pixels
-from nearfar.views import PIPELINES, Augment, Plain, Views, batched, draw, kernel, statistics
+from nearfar.modalities.image.views import PIPELINES, Augment, Plain, Views, batched, draw, kernel, statistics
 
 MEAN, STD = (0.4, 0.5, 0.6), (0.2, 0.25, 0.3)
 

@@ -15,9 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from nearfar.types import Pixels
-from nearfar.views import Augment, Parameters, batched, kernel
-from nearfar.views.parameters import BRIGHTNESS, CONTRAST, GREYSCALE, HUE, NEVER, SATURATION
+from nearfar.core.types import Pixels
+from nearfar.modalities.image.views import Augment, Parameters, batched, kernel
+from nearfar.modalities.image.views.parameters import BRIGHTNESS, CONTRAST, GREYSCALE, HUE, NEVER, SATURATION
 
 TOLERANCE = 1e-3
 Render = Callable[[Pixels, Parameters, np.ndarray, int, int, np.ndarray, np.ndarray], Tensor]
@@ -194,16 +194,22 @@ def test_read_only_pixels_are_not_compiled_for_apart() -> None:
 
 
 def test_where_nothing_can_be_written_the_kernel_still_loads(tmp_path: Path) -> None:
-    package = Path(kernel.__file__).parents[1]
+    package = Path(kernel.__file__).parents[3]
     shutil.copytree(package, tmp_path / "nearfar", ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("nearfar/views/__pycache__", "no_folder"):  # a file where numba would make a folder
+    for name in (
+        "nearfar/modalities/image/views/__pycache__",
+        "no_folder",
+    ):  # a file where numba would make a folder
         (tmp_path / name).touch()
     nowhere = {"HOME": str(tmp_path / "no_folder"), "XDG_CACHE_HOME": str(tmp_path / "no_folder")}
     environment = {**os.environ, **nowhere, "PYTHONPATH": str(tmp_path), "PYTHONDONTWRITEBYTECODE": "1"}
     environment.pop("NUMBA_CACHE_DIR", None)
-    script = "import nearfar.views.kernel as k; print(k.__file__, type(k._render._cache).__name__)"
+    script = "import nearfar.modalities.image.views.kernel as k; print(k.__file__, type(k._render._cache).__name__)"
     answer = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True)
-    assert answer.stdout.split() == [str(tmp_path / "nearfar/views/kernel.py"), "NullCache"], answer.stderr
+    assert answer.stdout.split() == [
+        str(tmp_path / "nearfar/modalities/image/views/kernel.py"),
+        "NullCache",
+    ], answer.stderr
 
 
 def unchanged(size: int) -> Parameters:

@@ -7,9 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nearfar.errors import UserError
-from nearfar.modalities.series import padded
-from nearfar.views.masks import NOTHING, Mask, Masked, WholeText
-from nearfar.views.windows import LOUDNESS, WholeSound, Window, levelled
+from nearfar.modalities.sequences import padded
+from nearfar.modalities.sound.views import LOUDNESS, WholeSound, Window, levelled
+from nearfar.modalities.text.views import NOTHING, Mask, Masked, WholeText
 
 WINDOW = 64
 

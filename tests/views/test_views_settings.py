@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nearfar.errors import UserError
-from nearfar.views import PIPELINES, Augment, pipelines
+from nearfar.modalities.image.views import PIPELINES, Augment, pipelines
 
 NUMBERS = ["crop", "flip", "jitter", "greyscale", "blur", "solarise", "brightness", "contrast", "saturation"]
 NUMBERS += ["hue", "blur_kernel", "solarise_threshold"]

@@ -14,10 +14,10 @@ from nearfar import losses
 from nearfar.bench.large import CHUNK, WORLD, by_two_ranks, our_cached_step, their_cached_step
 from nearfar.bench.losses import DIM, differentiated, ranking_step, scaled
 from nearfar.bench.peers import Arm, Contest, Step, peer
+from nearfar.config.resolve import resolve
 from nearfar.data import open_data
-from nearfar.encoders import backbone
-from nearfar.hardware import has_bf16
-from nearfar.resolve import resolve
+from nearfar.parts.encoders import backbone
+from nearfar.system.hardware import has_bf16
 from nearfar.train.prepare import described, prepare, prime
 
 TEMPERATURE, QUEUE = 0.1, 16384

@@ -15,10 +15,10 @@ from torch import Tensor, nn
 from nearfar import losses
 from nearfar.bench.losses import differentiated, scaled
 from nearfar.bench.peers import Step, peer
-from nearfar.buffers import apply
-from nearfar.encoders import as_encoders, backbone
-from nearfar.encoding import Encoding
-from nearfar.types import Batch
+from nearfar.core.buffers import apply
+from nearfar.core.types import Batch
+from nearfar.distributed.encoding import Encoding
+from nearfar.parts.encoders import as_encoders, backbone
 
 CHUNK, SCALE = 32, 20.0  # sentence-transformers' defaults
 WORLD = 2

@@ -17,8 +17,8 @@ import torch
 from nearfar.bench.arms import contests
 from nearfar.bench.peers import Absent, Contest
 from nearfar.bench.turns import ready
-from nearfar.hardware import keep_freed_memory
-from nearfar.machine import cpu_name, version
+from nearfar.system.hardware import keep_freed_memory
+from nearfar.system.machine import cpu_name, version
 
 
 @dataclass(frozen=True)

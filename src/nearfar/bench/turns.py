@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from nearfar.bench.peers import Absent, Arm, Step
-from nearfar.hardware import keep_freed_memory
-from nearfar.machine import PATIENT
+from nearfar.system.hardware import keep_freed_memory
+from nearfar.system.machine import PATIENT
 
 REST, LONGEST = 0.15, 30.0  # seconds without work are rest; so long it is waited for
 

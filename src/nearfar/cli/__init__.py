@@ -18,9 +18,9 @@ from typing import Any, NoReturn, TextIO
 from nearfar import __version__
 from nearfar.cli.codes import BAD_INPUT, DONE, RESUMABLE
 from nearfar.errors import Stopped, UserError, not_one_of
-from nearfar.extras import missing_extra
-from nearfar.machine import wait_patiently
-from nearfar.signals import ends_by_signal
+from nearfar.system.extras import missing_extra
+from nearfar.system.machine import wait_patiently
+from nearfar.system.signals import ends_by_signal
 
 COMMANDS = (
     "demo",
@@ -67,7 +67,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     wait_patiently()
     if not _launched_with_others():
         return _main(arguments)
-    from nearfar.ranks import leave
+    from nearfar.distributed.ranks import leave
 
     try:
         return _main(arguments)
@@ -88,7 +88,7 @@ def _run(parsed: argparse.Namespace) -> int:
     """The command, by all ranks together if it can be shared, else by the first."""
     if not _launched_with_others():
         return parsed.command(parsed)
-    from nearfar.ranks import join, launched
+    from nearfar.distributed.ranks import join, launched
 
     if getattr(parsed, "several", False):
         join()
@@ -194,7 +194,7 @@ def _say(sentence: str, code: int) -> int:
         half = LONGEST_SENTENCE // 2
         sentence = f"{sentence[:half]} … {sentence[-half:]}"
     if _launched_with_others():
-        from nearfar.ranks import spoken
+        from nearfar.distributed.ranks import spoken
 
         already = spoken(code)
         if already is not None:

@@ -34,10 +34,10 @@ def add(commands: Any) -> None:
 
 
 def run(given: argparse.Namespace) -> int:
-    from nearfar.atomic import write_whole
     from nearfar.bench.arms import contests
     from nearfar.bench.measure import machine_line, picture, plain, run_bench
-    from nearfar.encoders import check_backbone
+    from nearfar.parts.encoders import check_backbone
+    from nearfar.system.files import write_whole
 
     for name, value, least in (
         ("blocks", given.blocks, 1),

@@ -16,7 +16,7 @@ def add(commands: Any) -> None:
 
 
 def run(given: argparse.Namespace) -> int:
-    from nearfar.demo import run_demo
+    from nearfar.cli.demo_run import run_demo
 
     run_demo(given.out)
     return DONE

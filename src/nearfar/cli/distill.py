@@ -42,9 +42,9 @@ def add(commands: Any) -> None:
 
 
 def run(given: argparse.Namespace) -> int:
+    from nearfar.config.settings import read_file, read_words
     from nearfar.data import Columns, locate
-    from nearfar.ranks import launched
-    from nearfar.settings import read_file, read_words
+    from nearfar.distributed.ranks import launched
     from nearfar.train.distill import student_of
     from nearfar.train.pretrain import run_pretraining
 

@@ -6,8 +6,8 @@ from typing import Any
 
 from nearfar.cli.codes import DONE
 from nearfar.errors import UserError
-from nearfar.extras import EXTRAS
-from nearfar.machine import CORE, DISTRIBUTIONS, broken, busy, look
+from nearfar.system.extras import EXTRAS
+from nearfar.system.machine import CORE, DISTRIBUTIONS, broken, busy, look
 
 MOST_RANKS = 64
 ROUNDING = 1e-9  # of numbers around 1 in float64, after some steps

@@ -21,11 +21,11 @@ def add(commands: Any) -> None:
 
 
 def run(given: argparse.Namespace) -> int:
-    from nearfar.atomic import check_output
     from nearfar.data import Columns, locate
-    from nearfar.ranks import join
+    from nearfar.distributed.ranks import join
     from nearfar.run.embed import write_embedding
     from nearfar.run.trained import Run
+    from nearfar.system.files import check_output
 
     if given.out.suffix != ".parquet" or given.out.is_dir():
         raise UserError(

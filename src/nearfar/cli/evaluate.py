@@ -99,8 +99,8 @@ def _baselines(given: argparse.Namespace) -> bool | list[str]:
 
 
 def run(given: argparse.Namespace) -> int:
+    from nearfar.distributed.ranks import join
     from nearfar.evaluate import evaluate_run, table
-    from nearfar.ranks import join
     from nearfar.run.trained import Run
 
     ranks = join()

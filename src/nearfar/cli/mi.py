@@ -6,9 +6,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from nearfar.atomic import check_output
 from nearfar.cli.codes import DONE
 from nearfar.errors import UserError
+from nearfar.system.files import check_output
 
 
 def add(commands: Any) -> None:
@@ -257,8 +257,8 @@ def _lags(given: argparse.Namespace, x: Any, y: Any) -> int:
 def _rows(given: argparse.Namespace, x: Any, y: Any) -> int:
     import numpy as np
 
-    from nearfar.atomic import write_whole
     from nearfar.estimate.chain import pointwise_mi
+    from nearfar.system.files import write_whole
 
     if given.rows.suffix != ".csv":
         raise UserError(f"--rows was {given.rows}; it must end in .csv")

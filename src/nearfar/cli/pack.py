@@ -39,9 +39,9 @@ def add(commands: Any) -> None:
 
 
 def run(given: argparse.Namespace) -> int:
+    from nearfar.config.settings import read_words
     from nearfar.data.packed import find_packed
     from nearfar.data.packing import pack
-    from nearfar.settings import read_words
 
     words = list(given.words)
     if not words or ("=" in words[0] and not Path(words[0]).exists()):
@@ -68,15 +68,15 @@ def run(given: argparse.Namespace) -> int:
 
 def _recipe(modality: str) -> str:
     """The first recipe for what was packed."""
+    from nearfar.config.recipes import RECIPES
     from nearfar.modalities import modality_of_views
-    from nearfar.recipes import RECIPES
 
     return next(name for name, recipe in RECIPES.items() if modality_of_views(recipe.views).name == modality)
 
 
 def _checked(key: str, value: Any) -> Any:
     """A setting's value, of its type."""
-    from nearfar.parts import unknown
+    from nearfar.config.schema import unknown
 
     if key not in SETTINGS:
         raise unknown(key, SETTINGS, "settings of pack")

@@ -38,9 +38,9 @@ def add_options(command: argparse.ArgumentParser) -> None:
 
 
 def run(given: argparse.Namespace) -> int:
+    from nearfar.config.settings import read_file, read_words
     from nearfar.data import Columns, locate
-    from nearfar.ranks import launched
-    from nearfar.settings import read_file, read_words
+    from nearfar.distributed.ranks import launched
     from nearfar.train.defaults import resolve_here
     from nearfar.train.pretrain import run_pretraining
 

@@ -20,8 +20,8 @@ def add(commands: Any) -> None:
 
 
 def run(given: argparse.Namespace) -> int:
-    from nearfar.recipes.build import describe
-    from nearfar.recipes.page import methods_page
+    from nearfar.config.build import describe
+    from nearfar.config.page import methods_page
 
     if given.markdown and (given.json or given.name):
         raise UserError("--markdown prints the whole page; leave out NAME and --json")
@@ -40,7 +40,7 @@ def run(given: argparse.Namespace) -> int:
 
 
 def _overview() -> list[str]:
-    from nearfar.recipes import BASE, RECIPES
+    from nearfar.config.recipes import BASE, RECIPES
 
     width = max(map(len, BASE)) + 2
     return [
@@ -53,10 +53,10 @@ def _overview() -> list[str]:
 
 def _entries(name: str | None) -> dict[str, Any]:
     """The recipes, or the one of this name, with their settings complete."""
-    from nearfar.recipes import RECIPES
-    from nearfar.recipes.choices import CHOICES
-    from nearfar.recipes.page import Entry
-    from nearfar.resolve import resolve
+    from nearfar.config.choices import CHOICES
+    from nearfar.config.page import Entry
+    from nearfar.config.recipes import RECIPES
+    from nearfar.config.resolve import resolve
 
     settings = {each: resolve(each, "DATA") for each in (RECIPES if name is None else (name,))}
     return {
@@ -66,10 +66,10 @@ def _entries(name: str | None) -> dict[str, Any]:
 
 
 def _recipe_lines(entry: Any, whole: bool) -> list[str]:
-    from nearfar.recipes.build import describe
-    from nearfar.recipes.equations import equation_of
-    from nearfar.recipes.page import INSTANCES
-    from nearfar.recipes.presets import preset_for, presets_of, words_of
+    from nearfar.config.build import describe
+    from nearfar.config.equations import equation_of
+    from nearfar.config.page import INSTANCES
+    from nearfar.config.presets import preset_for, presets_of, words_of
 
     rows = [*describe(entry.choices).items(), ("claims", entry.claims())]
     if whole:

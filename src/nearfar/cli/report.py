@@ -22,9 +22,9 @@ def add(commands: Any) -> None:
 
 
 def run(given: argparse.Namespace) -> int:
-    from nearfar.atomic import check_output
     from nearfar.report import write_report
     from nearfar.run.trained import Run
+    from nearfar.system.files import check_output
 
     runs = [Run.open(path) for path in given.runs]
     options = {} if given.points is None else {"points": given.points}

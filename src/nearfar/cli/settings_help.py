@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 CHOSEN = "by the data and the machine"
-SOURCE = Path(__file__).parent.parent / "settings.py"
+SOURCE = Path(__file__).parent.parent / "config" / "settings.py"
 
 
 @dataclass(frozen=True)

@@ -74,7 +74,7 @@ def add(commands: Any) -> None:
 
 
 def run(given: argparse.Namespace) -> int:
-    from nearfar.settings import load_file
+    from nearfar.config.settings import load_file
     from nearfar.sweeps.asked import Asked, subjects_of
     from nearfar.sweeps.run import run_sweep
     from nearfar.sweeps.space import read_space
@@ -106,7 +106,7 @@ def run(given: argparse.Namespace) -> int:
 
 def _cores() -> int:
     """Processes at once: a GPU is for one, cores are for one each."""
-    from nearfar.hardware import pick_device
+    from nearfar.system.hardware import pick_device
 
     if pick_device("auto").type != "cpu":
         return 1

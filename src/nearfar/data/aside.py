@@ -4,9 +4,9 @@ and but for what `labels=` leaves out."""
 import numpy as np
 from jaxtyping import Int64
 
+from nearfar.core.splits import drawn
 from nearfar.errors import UserError
 from nearfar.modalities import DataSet
-from nearfar.splits import drawn
 
 SHARE, MOST, FEWEST = 0.05, 2048, 8  # instances kept aside
 ENOUGH = 1000  # instances, from which on some are kept aside unasked

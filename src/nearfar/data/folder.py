@@ -13,7 +13,7 @@ from nearfar.data.remote import At
 from nearfar.data.scan import Item
 from nearfar.modalities.dataset import Blocks, Unusable
 from nearfar.modalities.labels import Labels
-from nearfar.prefetch import prefetch
+from nearfar.system.prefetch import prefetch
 
 MAX_BYTES = 400_000_000  # of one file: what an uncompressed picture of the largest size may take, twice
 

@@ -22,8 +22,8 @@ import numpy as np
 from jaxtyping import Float, Int64, UInt8
 from PIL import Image, ImageDraw, ImageFont
 
+from nearfar.core.randomness import uniforms
 from nearfar.errors import UserError
-from nearfar.randomness import uniforms
 
 SIZE = 32
 

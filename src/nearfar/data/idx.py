@@ -20,7 +20,7 @@ from nearfar.data.folder import printable
 from nearfar.errors import UserError
 from nearfar.modalities.base import Arrays
 from nearfar.modalities.labels import Labels, class_numbers
-from nearfar.untrusted import check_regular, check_unpacked
+from nearfar.system.untrusted import check_regular, check_unpacked
 
 _IMAGES = re.compile(r"(.*?)images([-.])idx3-ubyte(\.gz)?", re.IGNORECASE)
 _SPLITS = {

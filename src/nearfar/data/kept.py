@@ -12,10 +12,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from nearfar.atomic import replacing
 from nearfar.errors import UserError
-from nearfar.parquet_sizes import check_parquet
-from nearfar.untrusted import arrow_path
+from nearfar.system.files import replacing
+from nearfar.system.parquet_sizes import check_parquet
+from nearfar.system.untrusted import arrow_path
 
 VERSION = b"1"
 _KINDS = {"digest": pa.binary(), "facts": pa.list_(pa.int64()), "weight": pa.int64(), "reason": pa.string()}

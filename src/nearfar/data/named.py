@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 
 from nearfar.errors import UserError
-from nearfar.extras import need
 from nearfar.modalities.base import Arrays
 from nearfar.modalities.labels import Labels, class_numbers, given_names
-from nearfar.untrusted import check_regular, npz_arrays
+from nearfar.system.extras import need
+from nearfar.system.untrusted import check_regular, npz_arrays
 
 CIFAR10_CLASSES = (
     "airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck",

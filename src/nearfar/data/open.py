@@ -22,7 +22,7 @@ from nearfar.errors import UserError
 from nearfar.modalities import MODALITIES, DataSet, Modality, modality_of
 from nearfar.modalities.base import Arrays
 from nearfar.modalities.labels import Labels, class_numbers
-from nearfar.untrusted import check_regular
+from nearfar.system.untrusted import check_regular
 
 NAMES = ("digits", "glyphs", "glyphs:train", "glyphs:test", "cifar10:ROOT", "idx:FOLDER")
 _KINDS = (

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from nearfar.core.randomness import order, windowed_order
 from nearfar.data.folder import Entry, Listing, printable
 from nearfar.data.open import Located, Spec, locate
 from nearfar.data.remote import is_url, listed
@@ -20,7 +21,6 @@ from nearfar.modalities import MODALITIES, Modality
 from nearfar.modalities.base import Decoded
 from nearfar.modalities.dataset import Blocks, Unreadable, Unusable
 from nearfar.modalities.labels import Labels
-from nearfar.randomness import order, windowed_order
 
 
 @dataclass(frozen=True)

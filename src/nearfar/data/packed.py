@@ -29,8 +29,8 @@ from nearfar.errors import UserError
 from nearfar.modalities import MODALITIES, DataSet, Modality
 from nearfar.modalities.base import Found
 from nearfar.modalities.dataset import Blocks
-from nearfar.parquet_sizes import Pages
-from nearfar.untrusted import TEXT
+from nearfar.system.parquet_sizes import Pages
+from nearfar.system.untrusted import TEXT
 
 MANIFEST, INDEX, QUARANTINE = "nearfar.json", "index.parquet", "quarantine.csv"
 

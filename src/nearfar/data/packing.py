@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 
-from nearfar.atomic import as_path, write_whole
 from nearfar.data.open import Spec
 from nearfar.data.pack_sources import Contents, contents_of
 from nearfar.data.packed import INDEX, MANIFEST, QUARANTINE, Manifest, find_packed
@@ -23,8 +22,9 @@ from nearfar.data.scan import check_share, content_digest, fingerprint, write_qu
 from nearfar.data.shards import Refused, Row, Schema, read_index, shard_of, write_index, write_shard
 from nearfar.errors import UserError
 from nearfar.modalities.dataset import Unusable
-from nearfar.prefetch import MOST_WORKERS, prefetch
-from nearfar.untrusted import read_json
+from nearfar.system.files import as_path, write_whole
+from nearfar.system.prefetch import MOST_WORKERS, prefetch
+from nearfar.system.untrusted import read_json
 
 PLAN = "packing.json"
 AUTO, SOURCE = "auto", "source"

@@ -16,10 +16,10 @@ from typing import Any, BinaryIO
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from nearfar.atomic import replacing
 from nearfar.data.tries import NO_RANGES, Steady, Unreachable, reason, said_of, tried
 from nearfar.errors import UserError
-from nearfar.untrusted import arrow_path, check_regular
+from nearfar.system.files import replacing
+from nearfar.system.untrusted import arrow_path, check_regular
 
 
 def is_url(spec: str) -> bool:

@@ -15,7 +15,7 @@ from nearfar.data.scan import content_digest
 from nearfar.data.tries import is_no_read_error, tried
 from nearfar.errors import Stopped, UserError
 from nearfar.modalities.dataset import Blocks, Unusable
-from nearfar.parquet_sizes import Pages
+from nearfar.system.parquet_sizes import Pages
 
 WINDOW_BYTES = (
     2**28

@@ -17,15 +17,15 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from nearfar.atomic import write_whole
 from nearfar.data.kept import read_scan, scan_file, write_scan
+from nearfar.distributed.ranks import ALONE, Ranks
 from nearfar.errors import UserError
 from nearfar.modalities import DataSet, Modality
 from nearfar.modalities.base import Decoded, Found
 from nearfar.modalities.dataset import Unusable
 from nearfar.modalities.labels import Labels
-from nearfar.prefetch import prefetch
-from nearfar.ranks import ALONE, Ranks
+from nearfar.system.files import write_whole
+from nearfar.system.prefetch import prefetch
 
 _CHUNK_ITEMS, _CHUNK_BYTES = 64, 2**18
 _SAMPLE = 2**16

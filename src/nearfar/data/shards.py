@@ -11,12 +11,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from nearfar.atomic import replacing
 from nearfar.data.packed import Shard
 from nearfar.data.row_groups import DIGEST, first_line
 from nearfar.errors import UserError
 from nearfar.modalities.labels import Labels
-from nearfar.untrusted import arrow_path
+from nearfar.system.files import replacing
+from nearfar.system.untrusted import arrow_path
 
 _OWN = b"nearfar"  # key of our own metadata in a footer
 _MOST_FACTS = 8

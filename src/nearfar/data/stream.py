@@ -15,11 +15,11 @@ import torch
 from jaxtyping import Int64
 from torch import Tensor
 
+from nearfar.core.types import Batch
 from nearfar.errors import UserError
 from nearfar.modalities import DataSet
 from nearfar.modalities.base import MakeViews
-from nearfar.prefetch import prefetch
-from nearfar.types import Batch
+from nearfar.system.prefetch import prefetch
 
 
 class Stream:

@@ -12,8 +12,8 @@ from nearfar.errors import UserError
 from nearfar.modalities import MODALITIES
 from nearfar.modalities.base import Arrays
 from nearfar.modalities.labels import Labels, class_numbers
-from nearfar.parquet_sizes import check_parquet
-from nearfar.untrusted import arrow_path, check_given, column_names
+from nearfar.system.parquet_sizes import check_parquet
+from nearfar.system.untrusted import arrow_path, check_given, column_names
 
 SUFFIXES = (".csv",)
 LABEL = "label"

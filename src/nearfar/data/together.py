@@ -7,9 +7,9 @@ from typing import Any
 from nearfar.data.open import Located
 from nearfar.data.scan import Limits
 from nearfar.data.unscanned import when_asked
+from nearfar.distributed.ranks import ALONE, Ranks
 from nearfar.errors import UserError
 from nearfar.modalities import DataSet
-from nearfar.ranks import ALONE, Ranks
 
 SCANS, OPENED = "scans", "opened"
 

@@ -18,15 +18,15 @@ from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 
-from nearfar.atomic import write_whole
 from nearfar.data.scan import Decode, Limits, Source, check_share, write_quarantine
+from nearfar.distributed.ranks import ALONE, Ranks
 from nearfar.errors import UserError
 from nearfar.modalities import DataSet, Modality
 from nearfar.modalities.base import Found
 from nearfar.modalities.dataset import Blocks, Unreadable, Unusable
-from nearfar.prefetch import prefetch
-from nearfar.ranks import ALONE, Ranks
-from nearfar.untrusted import read_json
+from nearfar.system.files import write_whole
+from nearfar.system.prefetch import prefetch
+from nearfar.system.untrusted import read_json
 
 AnySet = TypeVar("AnySet", bound=DataSet)
 _TOGETHER = 256  # instances examined at a time

@@ -10,7 +10,7 @@ from torchvision.models.detection.mask_rcnn import MaskRCNNHeads, MaskRCNNPredic
 from torchvision.ops import FeaturePyramidNetwork, MultiScaleRoIAlign
 from torchvision.ops.feature_pyramid_network import LastLevelMaxPool
 
-from nearfar.encoders.stages import Stages
+from nearfar.parts.encoders.stages import Stages
 
 WIDTH = 64  # channels of the pyramid and of the heads on masks and keypoints
 HIDDEN = 256  # of the head on boxes

@@ -16,11 +16,11 @@ from jaxtyping import Bool
 
 from nearfar.detect.scenes import Scene
 from nearfar.errors import UserError
-from nearfar.extras import need
 from nearfar.modalities.dataset import Unusable
-from nearfar.modalities.decode import decode
-from nearfar.parquet_sizes import check_parquet
-from nearfar.untrusted import arrow_path
+from nearfar.modalities.image.decode import decode
+from nearfar.system.extras import need
+from nearfar.system.parquet_sizes import check_parquet
+from nearfar.system.untrusted import arrow_path
 
 Read = tuple[list[Scene], tuple[str, ...]]  # and the names of classes, where there are any
 Objects = list[dict[str, Any]]  # of one picture, under the keys below

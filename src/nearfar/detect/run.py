@@ -13,17 +13,17 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from nearfar.atomic import write_whole
+from nearfar.config.settings import LONGEST
+from nearfar.core.optimisers import LARGEST_LR
 from nearfar.detect.model import detector
 from nearfar.detect.scenes import HELD_SHARE, Scene, Scenes, alike, held_out, one_class, open_scenes
 from nearfar.detect.score import Found, scored
-from nearfar.encoders.stages import Stages
 from nearfar.errors import UserError
-from nearfar.optimisers import LARGEST_LR
+from nearfar.parts.encoders.stages import Stages
 from nearfar.run.features import encoder_digest
 from nearfar.run.trained import Run
-from nearfar.settings import LONGEST
-from nearfar.untrusted import read_json
+from nearfar.system.files import write_whole
+from nearfar.system.untrusted import read_json
 
 Task = Literal["boxes", "masks", "keypoints"]
 FILE = "detection.json"

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 from jaxtyping import Bool, Float, Int, UInt8
 
+from nearfar.core.randomness import order
 from nearfar.errors import UserError
 from nearfar.evaluate.matching import Unmatched, matched, splits_of_one_set
-from nearfar.modalities.image import LUMINANCE
-from nearfar.randomness import order
+from nearfar.modalities.image.modality import LUMINANCE
 
 HELD_SHARE = 0.2
 

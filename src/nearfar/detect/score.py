@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from nearfar.detect.scenes import Scene
-from nearfar.extras import need
+from nearfar.system.extras import need
 
 Found = dict[str, Tensor]  # boxes, scores, labels (from 1) and masks or keypoints, as torchvision gives them
 

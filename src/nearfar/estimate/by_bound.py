@@ -13,7 +13,7 @@ from scipy.stats import chi2
 from scipy.stats import t as student
 from torch import Tensor
 
-from nearfar.bounds import InfoNCE
+from nearfar.core.types import Bound, Certificate, Critic
 from nearfar.estimate.choose import (
     Contrast,
     Part,
@@ -40,7 +40,7 @@ from nearfar.estimate.sentences import (
     with_confidence,
     written,
 )
-from nearfar.types import Bound, Certificate, Critic
+from nearfar.parts.bounds import InfoNCE
 
 MOST_LEARNED = 4096  # training rows that are scored to see how much fitting helped
 

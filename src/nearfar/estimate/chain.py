@@ -14,6 +14,7 @@ import numpy as np
 from jaxtyping import Float
 from scipy.stats import norm
 
+from nearfar.core.types import Certificate
 from nearfar.errors import UserError
 from nearfar.estimate.best import LEAST_DOUBT, Best, best_estimate
 from nearfar.estimate.columns import as_columns
@@ -22,8 +23,7 @@ from nearfar.estimate.dependence import checked_groups
 from nearfar.estimate.folds import splits
 from nearfar.estimate.result import InNats
 from nearfar.estimate.samples import Discrete, Pair, check_varies, checked_pair
-from nearfar.hardware import one_thread
-from nearfar.types import Certificate
+from nearfar.system.hardware import one_thread
 
 MODEL = "a {} of best estimates, no bound: {}; its interval is that of their errors row by row and of what each may miss"
 

@@ -8,18 +8,9 @@ import torch
 from scipy.optimize import minimize_scalar
 from torch import Tensor
 
-from nearfar import bounds
-from nearfar.bounds import (
-    NWJ,
-    TUBA,
-    UBA,
-    AlphaCPC,
-    BarberAgakov,
-    DonskerVaradhan,
-    InfoNCE,
-    MultiLabelCPC,
-    smallest_proven_alpha,
-)
+from nearfar.core.schedules import START, at
+from nearfar.core.scores import paired_scores
+from nearfar.core.types import Bound
 from nearfar.errors import UserError
 from nearfar.estimate.measure import (
     Measured,
@@ -31,9 +22,18 @@ from nearfar.estimate.measure import (
     measured,
     value,
 )
-from nearfar.schedules import START, at
-from nearfar.scores import paired_scores
-from nearfar.types import Bound
+from nearfar.parts import bounds
+from nearfar.parts.bounds import (
+    NWJ,
+    TUBA,
+    UBA,
+    AlphaCPC,
+    BarberAgakov,
+    DonskerVaradhan,
+    InfoNCE,
+    MultiLabelCPC,
+    smallest_proven_alpha,
+)
 
 Contrast = Literal["batch", "independent"]
 POOLED_NEGATIVES = 7  # per anchor where one sum runs over all: the ceiling needs many in all, not each

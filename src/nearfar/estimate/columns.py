@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Bool, Float
 
 from nearfar.errors import UserError
-from nearfar.extras import need
+from nearfar.system.extras import need
 
 MOSTLY = 0.5  # share of cells that are numbers from which the others are mistakes
 EXACT = 2.0**53  # up to which float64 holds every whole number

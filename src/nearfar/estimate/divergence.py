@@ -12,6 +12,7 @@ import numpy as np
 from jaxtyping import Float
 from scipy.stats import norm
 
+from nearfar.core.types import Certificate
 from nearfar.errors import UserError
 from nearfar.estimate.columns import stacked_columns
 from nearfar.estimate.dependence import RowsSeen, look_at_rows
@@ -20,8 +21,7 @@ from nearfar.estimate.ratios import Half, HalfMap, fitted_stack, halved
 from nearfar.estimate.result import AtLeast, certificate_json
 from nearfar.estimate.samples import FEWEST, discrete_columns
 from nearfar.estimate.sentences import DEPENDENT, for_rows
-from nearfar.hardware import one_thread
-from nearfar.types import Certificate
+from nearfar.system.hardware import one_thread
 
 MOST_BEYOND = 0.1  # share of p's rows beyond all of q's
 BEYOND = "{:.0%} of the rows of p lie where no row of q does: if q cannot be there the divergence is infinite, and no sample tells how large it is else; only at_least holds"

@@ -10,11 +10,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from nearfar.critics import Bilinear, Hybrid, Joint, Separable
+from nearfar.core.schedules import START
+from nearfar.core.scores import paired_scores
+from nearfar.core.types import Bound, Critic, Remembering
 from nearfar.errors import UserError
-from nearfar.schedules import START
-from nearfar.scores import paired_scores
-from nearfar.types import Bound, Critic, Remembering
+from nearfar.parts.critics import Bilinear, Hybrid, Joint, Separable
 
 Beginning = Literal["nothing", "gaussian", "table"]
 Net = TypeVar("Net", bound=nn.Module)

@@ -14,11 +14,11 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from nearfar.bounds import InfoNCE
-from nearfar.bounds.claims import not_covered, proven
+from nearfar.core.types import NegativeSampling
 from nearfar.estimate.result import AtLeast, certificate_json
 from nearfar.estimate.wealth import least_information
-from nearfar.types import NegativeSampling
+from nearfar.parts.bounds import InfoNCE
+from nearfar.parts.bounds.claims import not_covered, proven
 
 GROUPS = 50  # of rows left out in turn, for the error
 CONFIDENCE = 0.95  # of the one-sided bound

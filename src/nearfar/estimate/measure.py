@@ -14,8 +14,8 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from nearfar.scores import Scores, paired_scores
-from nearfar.types import Bound, NegativeSampling
+from nearfar.core.scores import Scores, paired_scores
+from nearfar.core.types import Bound, NegativeSampling
 
 GROUPS = 10  # of samples left out in turn, per block
 

@@ -21,8 +21,7 @@ import torch
 from scipy.stats import t as student
 from torch import nn
 
-from nearfar import critics
-from nearfar.bounds import InfoNCE
+from nearfar.core.types import Bound, Certificate, Critic
 from nearfar.errors import UserError
 from nearfar.estimate.baselines import gaussian_information, ksg_information
 from nearfar.estimate.best import Best, best_estimate
@@ -45,8 +44,9 @@ from nearfar.estimate.sentences import (
     scaling_said,
     with_confidence,
 )
-from nearfar.hardware import one_thread
-from nearfar.types import Bound, Certificate, Critic
+from nearfar.parts import critics
+from nearfar.parts.bounds import InfoNCE
+from nearfar.system.hardware import one_thread
 
 ROUNDING = 1e-9  # nats
 

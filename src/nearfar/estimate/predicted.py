@@ -17,6 +17,7 @@ import numpy as np
 from jaxtyping import Float, Int
 from scipy.stats import t as student
 
+from nearfar.core.types import Certificate
 from nearfar.errors import UserError
 from nearfar.estimate.by_bound import Answer, Request, reached
 from nearfar.estimate.competition import BOTH_WAYS, CLEARLY
@@ -26,7 +27,6 @@ from nearfar.estimate.ratios import Half, HalfMap, Stack, fitted_stack
 from nearfar.estimate.result import AtLeast
 from nearfar.estimate.samples import Array
 from nearfar.estimate.sentences import for_rows, with_confidence
-from nearfar.types import Certificate
 
 NAME = "barber-agakov"
 MOST_KEYS = 2048  # training rows that a probability is spread over

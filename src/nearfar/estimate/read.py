@@ -9,8 +9,8 @@ import numpy as np
 
 from nearfar.errors import UserError
 from nearfar.estimate.columns import arrow_cells, as_columns, is_empty
-from nearfar.extras import need
-from nearfar.untrusted import arrow_path, check_npz, check_regular
+from nearfar.system.extras import need
+from nearfar.system.untrusted import arrow_path, check_npz, check_regular
 
 Held = tuple[dict[str, Any], int | None]  # columns, and the line of the first row where rows are lines
 KINDS = (".npy", ".npz", ".csv", ".parquet")
@@ -140,7 +140,7 @@ def _csv(file: Path, wanted: list[str]) -> Held:
 
 
 def _parquet(file: Path, wanted: list[str]) -> Held:
-    from nearfar.parquet_sizes import check_parquet
+    from nearfar.system.parquet_sizes import check_parquet
 
     parquet = need("pyarrow.parquet")
     with parquet.ParquetFile(arrow_path(file)) as opened:

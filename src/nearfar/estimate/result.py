@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from nearfar.types import Certificate
+from nearfar.core.types import Certificate
 
 
 class AtLeast(float):

@@ -6,14 +6,14 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from nearfar import bounds
-from nearfar.bounds import NWJ, TUBA
+from nearfar.core.schedules import START, at
+from nearfar.core.types import Bound, Certificate
 from nearfar.estimate.choose import LEAST_EFFECTIVE, Contrast, Part, effective, trials
 from nearfar.estimate.dependence import RowsSeen
 from nearfar.estimate.measure import Measured, average_of_draws
 from nearfar.estimate.samples import Scaling
-from nearfar.schedules import START, at
-from nearfar.types import Bound, Certificate
+from nearfar.parts import bounds
+from nearfar.parts.bounds import NWJ, TUBA
 
 LEANING = 0.8  # share of its ceiling from which an estimate says more about the ceiling than about the data
 DEPENDENT = "the claim needs independent rows; name those that belong together with groups, or thin a series"

@@ -7,12 +7,12 @@ from jaxtyping import Int
 from torch import Tensor
 from torch.nn import functional
 
+from nearfar.core.splits import drawn
 from nearfar.errors import UserError
 from nearfar.evaluate.figures import mean_interval, over_draws
 from nearfar.evaluate.labels import Labelled
 from nearfar.evaluate.linear import linear
 from nearfar.evaluate.options import Options
-from nearfar.splits import drawn
 
 
 def called(asked: float) -> str:

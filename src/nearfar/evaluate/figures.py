@@ -9,8 +9,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from nearfar.core.intervals import CONFIDENCE, with_intervals
 from nearfar.evaluate.labels import hit_rates
-from nearfar.intervals import CONFIDENCE, with_intervals
 from nearfar.run.answers import packed
 
 MOST_CONFUSED = 50  # classes up to which the whole matrix is kept

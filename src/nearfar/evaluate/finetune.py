@@ -14,6 +14,10 @@ from jaxtyping import Int
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from nearfar.config.resolve import resolve
+from nearfar.core.method import Method
+from nearfar.core.optimisers import build, layer_scales, set_lr
+from nearfar.core.schedules import Progress, at, cosine
 from nearfar.data import Stream
 from nearfar.errors import NotFinite, UserError
 from nearfar.evaluate.few import called, part_of
@@ -22,14 +26,10 @@ from nearfar.evaluate.labels import stratified_split
 from nearfar.evaluate.linear import fit_chosen
 from nearfar.evaluate.options import Options
 from nearfar.evaluate.subject import LabelledSet, Subject
-from nearfar.method import Method
 from nearfar.modalities import DataSet, Instances
 from nearfar.modalities.showing import plain_views
-from nearfar.optimisers import build, layer_scales, set_lr
-from nearfar.resolve import resolve
 from nearfar.run.features import features
 from nearfar.run.trained import backbones_of, fresh_method, views_of
-from nearfar.schedules import Progress, at, cosine
 
 LEAST_STEPS = 300  # however few labels there are
 BATCH = 512  # instances in a pass without gradient

@@ -13,9 +13,9 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn import functional
 
+from nearfar.distributed.ranks import ALONE, Ranks
 from nearfar.errors import UserError
 from nearfar.evaluate.labels import TOP, Labelled, class_codes, hit_rates, stratified_split
-from nearfar.ranks import ALONE, Ranks
 
 Weighting = Literal["cosine", "l2"]
 NO_CLASS = -1  # in a ranking: no further class got a vote

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from nearfar.splits import at_least_one, held_out
+from nearfar.core.splits import at_least_one, held_out
 
 TOP = 5  # how many classes a top-5 answer may name
 

@@ -5,10 +5,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from nearfar.config.settings import LONGEST
+from nearfar.core.optimisers import LARGEST_LR
+from nearfar.distributed.ranks import ALONE, Ranks
 from nearfar.errors import UserError
-from nearfar.optimisers import LARGEST_LR
-from nearfar.ranks import ALONE, Ranks
-from nearfar.settings import LONGEST
 
 # which protocols read an option: another value of it makes another result, and one that nobody asked for reads is a mistake
 READ_BY = {

@@ -7,10 +7,10 @@ import torch
 from jaxtyping import Bool, Int64
 from torch import Tensor
 
+from nearfar.distributed.ranks import Ranks
 from nearfar.errors import UserError
 from nearfar.modalities import Instances
 from nearfar.modalities.base import MakeViews
-from nearfar.ranks import Ranks
 from nearfar.run.features import cached_features, contents, contents_key
 from nearfar.run.trained import Run
 

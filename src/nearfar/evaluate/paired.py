@@ -14,7 +14,7 @@ import numpy as np
 from jaxtyping import Bool
 from scipy.stats import binomtest
 
-from nearfar.intervals import CONFIDENCE
+from nearfar.core.intervals import CONFIDENCE
 
 
 @dataclass(frozen=True)

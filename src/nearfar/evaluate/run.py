@@ -10,7 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from nearfar.core.intervals import CONFIDENCE
 from nearfar.data import Columns, locate
+from nearfar.distributed.ranks import ALONE, Ranks
 from nearfar.errors import UserError
 from nearfar.evaluate.figures import named, with_all_intervals
 from nearfar.evaluate.matching import Unmatched, matched
@@ -27,10 +29,9 @@ from nearfar.evaluate.protocols import (
     scores,
 )
 from nearfar.evaluate.splits import Embed, HeldOutPart, TwoSets, facts_of, held_out_part, labels_of
-from nearfar.intervals import CONFIDENCE
 from nearfar.modalities import Instances
 from nearfar.modalities.base import MakeViews, Measure
-from nearfar.ranks import ALONE, Ranks
+from nearfar.modalities.image.views.pipeline import LARGEST
 from nearfar.run.answers import without_answers
 from nearfar.run.features import (
     cached_features,
@@ -40,7 +41,6 @@ from nearfar.run.features import (
 )
 from nearfar.run.results import record
 from nearfar.run.trained import Run, trains_on_labels
-from nearfar.views.pipeline import LARGEST
 
 LEAST_SIDE = 8  # pixels of a view
 

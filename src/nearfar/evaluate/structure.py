@@ -6,12 +6,12 @@ import numpy as np
 import torch
 from torch.nn import functional
 
+from nearfar.core.intervals import wilson
+from nearfar.core.randomness import short_seed
 from nearfar.evaluate.figures import mean_interval, over_draws
 from nearfar.evaluate.labels import Labelled
 from nearfar.evaluate.options import Options
-from nearfar.extras import need
-from nearfar.intervals import wilson
-from nearfar.randomness import short_seed
+from nearfar.system.extras import need
 
 RECALL_AT = (1, 5, 10)
 MOST_QUERIES = 2000  # that retrieval asks, drawn by the seed

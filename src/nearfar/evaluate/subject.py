@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor, nn
 
-from nearfar.method import Method
+from nearfar.core.method import Method
 from nearfar.modalities import DataSet, Instances
 from nearfar.modalities.base import MakeViews
 

@@ -9,18 +9,18 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from nearfar.buffers import frozen
+from nearfar.core.buffers import frozen
+from nearfar.core.randomness import order
+from nearfar.core.types import Batch
 from nearfar.data.aside import HELD_OUT_DRAW
 from nearfar.data.stream import batch_of
+from nearfar.evaluate.held_out import HeldOut, held_out_estimate
 from nearfar.evaluate.options import Options
 from nearfar.evaluate.quality import measures_of
 from nearfar.evaluate.subject import Subject
-from nearfar.held_out import HeldOut, held_out_estimate
 from nearfar.modalities import DataSet
 from nearfar.modalities.base import MakeViews
-from nearfar.randomness import order
 from nearfar.run.features import features
-from nearfar.types import Batch
 
 ROWS, INSTANCES, VIEWS = 4096, 512, 8  # looked at in plain view; in several views, and in how many
 

@@ -13,7 +13,7 @@ from nearfar.evaluate.table import FIGURES, cell, measured
 from nearfar.run.folder import RunFolder
 from nearfar.run.results import results_of
 from nearfar.run.trained import trains_on_labels
-from nearfar.untrusted import is_number
+from nearfar.system.untrusted import is_number
 
 if TYPE_CHECKING:
     from nearfar.exported.write import Parts

@@ -14,12 +14,12 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from nearfar.encoders.portable import keys_of_body
+from nearfar.config.resolve import check
 from nearfar.errors import UserError
-from nearfar.extras import need
 from nearfar.modalities import MODALITIES
-from nearfar.resolve import check
+from nearfar.parts.encoders.portable import keys_of_body
 from nearfar.run.trained import backbone_of, fresh_method
+from nearfar.system.extras import need
 
 _hub = need("huggingface_hub")
 

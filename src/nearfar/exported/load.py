@@ -1,6 +1,6 @@
 """load.py of an exported folder: the network and the preprocessing without nearfar."""
 
-from nearfar.encoders.portable import Portable
+from nearfar.parts.encoders.portable import Portable
 
 _HEAD = '''"""The encoder of this folder{without}.
 

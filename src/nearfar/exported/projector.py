@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from nearfar.atomic import write_whole
-from nearfar.randomness import order
+from nearfar.core.randomness import order
 from nearfar.run.trained import Run
+from nearfar.system.files import write_whole
 
 MOST = 10_000  # points that the projector lays out in reasonable time
 LARGEST = 8192  # side of the picture of all pictures that it can read

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from nearfar.errors import UserError
-from nearfar.extras import need
+from nearfar.system.extras import need
 
 
 def push(folder: Path, name: str) -> str:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from nearfar.errors import UserError
-from nearfar.extras import need
+from nearfar.system.extras import need
 
 ONNX, PROGRAM = "model.onnx", "model.pt2"
 ONNX_INPUT = "pixels"

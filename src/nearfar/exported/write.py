@@ -14,14 +14,14 @@ from safetensors.torch import save
 from torch import nn
 
 from nearfar import __version__
-from nearfar.atomic import as_path, take_place
-from nearfar.encoders.portable import Portable, portable
+from nearfar.config.objects import wanted
 from nearfar.errors import UserError
 from nearfar.exported.card import card, public_name
 from nearfar.exported.load import load_file_text
-from nearfar.recipes.given import wanted
+from nearfar.parts.encoders.portable import Portable, portable
 from nearfar.run.features import encoder_digest
 from nearfar.run.trained import Run
+from nearfar.system.files import as_path, take_place
 
 WEIGHTS, CONFIG, CARD, LOAD = "model.safetensors", "config.json", "README.md", "load.py"
 FORMAT = "nearfar encoder"

@@ -8,7 +8,7 @@
     LabelledNTXentLoss, NPairsLoss, TripletMarginLoss
 
 Each returns what its peer returns, with the same gradient. What differs is how: scores are read through reductions
-(`nearfar.scores`), so beyond two million of them they are computed tile by tile and the n x n matrix is never held; half
+(`nearfar.core.scores`), so beyond two million of them they are computed tile by tile and the n x n matrix is never held; half
 precision is scored in float32; and with `gather_distributed=True` the average over ranks of value and gradient is exactly
 that of one process with the whole batch.
 """

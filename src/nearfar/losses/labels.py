@@ -14,10 +14,10 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
+from nearfar.distributed.ranks import Rows
 from nearfar.errors import UserError
 from nearfar.losses.one_pass import summed
 from nearfar.losses.scoring import by_tiles, check_embeddings, negatives, positive_number, unit
-from nearfar.ranks import Rows
 
 NOBODY = -1  # the number of an anchor that is not among the keys
 

@@ -7,7 +7,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from nearfar.bounds.infonce import log_share
+from nearfar.core.scores import UNKNOWN
+from nearfar.distributed.ranks import Rows
 from nearfar.errors import UserError
 from nearfar.losses.both_ways import BothLogSumExp
 from nearfar.losses.one_pass import summed
@@ -21,8 +22,7 @@ from nearfar.losses.scoring import (
 )
 from nearfar.losses.sigmoid import SoftplusSum
 from nearfar.losses.symmetric import SymmetricLogSumExp
-from nearfar.ranks import Rows
-from nearfar.scores import UNKNOWN
+from nearfar.parts.bounds.infonce import log_share
 
 SPREAD = 40.0  # scores are within this of 0: e^-80 is the smallest power, which float32 has
 

@@ -8,9 +8,9 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
+from nearfar.core.logsumexp import inner
+from nearfar.core.scores import Candidates, Dense, Negatives, Streamed
 from nearfar.errors import UserError
-from nearfar.logsumexp import inner
-from nearfar.scores import Candidates, Dense, Negatives, Streamed
 
 # scores that are held at once: on a CPU as many as its cache takes, on a GPU as many as keep it busy
 WHOLE_CPU, WHOLE_GPU, LEAST = 2**21, 2**25, 32

@@ -1,4 +1,4 @@
-"""sum_j log(1 + e^(u_i . v_j + b)) a tile of anchors at a time, its gradient written out, as in `nearfar.logsumexp`.
+"""sum_j log(1 + e^(u_i . v_j + b)) a tile of anchors at a time, its gradient written out, as in `nearfar.core.logsumexp`.
 
 The derivative of log(1 + e^x) is the logistic function s(x). So a tile is scored again in the backward pass, turned into
 s(x) where it lies, and multiplied twice: no graph, one buffer.

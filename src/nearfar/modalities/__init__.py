@@ -7,14 +7,14 @@ from typing import Any
 from nearfar.errors import not_one_of
 from nearfar.modalities.base import Description, Modality
 from nearfar.modalities.dataset import DataSet, Instances
-from nearfar.modalities.graph import GRAPH, Graphs
-from nearfar.modalities.image import IMAGE
-from nearfar.modalities.image_sets import Images
-from nearfar.modalities.pairs import PAIRS, Pairs
-from nearfar.modalities.sound import SOUND, Recordings
-from nearfar.modalities.text import TEXT, Reading, Texts
-from nearfar.modalities.time_series import TIME_SERIES, TimeSeries, time_series
-from nearfar.modalities.vectors import VECTORS, Vectors
+from nearfar.modalities.graph.modality import GRAPH, Graphs
+from nearfar.modalities.image.modality import IMAGE
+from nearfar.modalities.image.sets import Images
+from nearfar.modalities.pairs.modality import PAIRS, Pairs
+from nearfar.modalities.series.modality import TIME_SERIES, TimeSeries, time_series
+from nearfar.modalities.sound.modality import SOUND, Recordings
+from nearfar.modalities.text.modality import TEXT, Reading, Texts
+from nearfar.modalities.vectors.modality import VECTORS, Vectors
 
 MODALITIES: dict[str, Modality] = {
     each.name: each for each in (IMAGE, SOUND, TEXT, VECTORS, GRAPH, PAIRS, TIME_SERIES)

@@ -28,12 +28,12 @@ from PIL import Image
 from pydantic import TypeAdapter, ValidationError
 from torch import Tensor
 
-from nearfar.encoders import InputSpec
+from nearfar.core.method import Method
 from nearfar.errors import UserError
-from nearfar.method import Method
 from nearfar.modalities.dataset import Blocks, DataSet, Instances, Unusable
 from nearfar.modalities.labels import Labels
-from nearfar.untrusted import is_number
+from nearfar.parts.encoders import InputSpec
+from nearfar.system.untrusted import is_number
 
 Choice = Mapping[str, Any]  # a room's section of the settings: a name and the part's settings
 _MOST = 2**40  # of anything that data have: beyond it lie numbers that torch cannot multiply

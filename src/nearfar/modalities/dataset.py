@@ -12,9 +12,9 @@ from typing import Any, ClassVar, Protocol, Self, overload
 import numpy as np
 from jaxtyping import Int, Int64
 
+from nearfar.core.randomness import first_of_windowed_order, order, windowed_order
+from nearfar.core.splits import apportioned, at_least_one, held_out
 from nearfar.errors import UserError
-from nearfar.randomness import first_of_windowed_order, order, windowed_order
-from nearfar.splits import apportioned, at_least_one, held_out
 
 
 class Unusable(Exception):

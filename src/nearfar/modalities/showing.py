@@ -9,7 +9,7 @@ from torch import Tensor
 
 from nearfar.modalities.base import MakeViews
 from nearfar.modalities.dataset import Instances
-from nearfar.prefetch import prefetch
+from nearfar.system.prefetch import prefetch
 
 SIDE = 96  # of a drawn picture
 _LINE, _COLUMNS = 12, 16  # height of a line of text, letters that fit in it

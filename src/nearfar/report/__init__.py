@@ -3,13 +3,13 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from nearfar.atomic import as_path, write_whole
 from nearfar.errors import UserError
 from nearfar.report.facts import Summary
 from nearfar.report.gather import gather
 from nearfar.report.page import page
 from nearfar.report.visuals import Detail
 from nearfar.run.trained import Run
+from nearfar.system.files import as_path, write_whole
 
 __all__ = ["write_report"]
 

@@ -13,10 +13,10 @@ import torch
 from jaxtyping import Bool, Float, Int, Int8
 from torch import Tensor
 
-from nearfar.method import Method
-from nearfar.schedules import Progress
-from nearfar.scores import Dense, Scores
-from nearfar.types import Batch, Context, Selection
+from nearfar.core.method import Method
+from nearfar.core.schedules import Progress
+from nearfar.core.scores import Dense, Scores
+from nearfar.core.types import Batch, Context, Selection
 
 ABSENT, KEPT, CLOSE, PULLED, DROPPED, EASY = range(-1, 5)
 GROUPS = (KEPT, CLOSE, PULLED, DROPPED, EASY)

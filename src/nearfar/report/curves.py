@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from nearfar.report.facts import Curve
-from nearfar.untrusted import is_number
+from nearfar.system.untrusted import is_number
 
 POINTS = 500
 

@@ -6,7 +6,8 @@ import numpy as np
 import torch
 from jaxtyping import Int
 
-from nearfar.method import Method
+from nearfar.core.method import Method
+from nearfar.core.types import Batch, Clustered, Clustering, Keyed
 from nearfar.modalities import DataSet
 from nearfar.report.classify import EASY, Sifted
 from nearfar.report.facts import Absent, Case, Cases, Group, Neighbour, Picture
@@ -15,7 +16,6 @@ from nearfar.report.pictures import data_uri, fitted, within
 from nearfar.report.reasons import UNAVAILABLE, said
 from nearfar.report.space import queries_of
 from nearfar.run.trained import Run
-from nearfar.types import Batch, Clustered, Clustering, Keyed
 
 EACH = 5  # pictures of a group
 

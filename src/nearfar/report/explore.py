@@ -15,15 +15,15 @@ import numpy as np
 import torch
 from jaxtyping import Float, Int
 
+from nearfar.core.randomness import order
+from nearfar.core.types import Batch
+from nearfar.evaluate.held_out import pointwise_nats
 from nearfar.evaluate.knn import ranked_classes
-from nearfar.held_out import pointwise_nats
-from nearfar.randomness import order
 from nearfar.report.facts import Map, Point
 from nearfar.report.named import Named
 from nearfar.report.pictures import atlas_of
 from nearfar.report.reasons import UNAVAILABLE
 from nearfar.report.space import aligned, flat_map, neighbours_of_all
-from nearfar.types import Batch
 
 NEAR = 10  # neighbours shown of a point
 AMONG = 256  # instances with whose views those of one are contrasted

@@ -21,7 +21,7 @@ from nearfar.run.answers import unpacked
 from nearfar.run.folder import DataNotes, RunFolder
 from nearfar.run.results import is_set, kind_of, results_of
 from nearfar.run.trained import Run
-from nearfar.untrusted import is_number, read_json
+from nearfar.system.untrusted import is_number, read_json
 
 
 @dataclass(frozen=True)

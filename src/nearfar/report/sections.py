@@ -11,7 +11,7 @@ from nearfar.report.facts import Section
 from nearfar.report.measures import beside_accuracy, classes_told_apart
 from nearfar.report.reasons import UNAVAILABLE, said
 from nearfar.run.trained import Run
-from nearfar.untrusted import read_json
+from nearfar.system.untrusted import read_json
 
 
 def _detection(run: Run) -> Section | None:

@@ -14,10 +14,12 @@ import numpy as np
 import torch
 from jaxtyping import Float, Int
 
+from nearfar.config.choices import ROOMS
+from nearfar.core.method import Method
+from nearfar.core.schedules import Progress
+from nearfar.core.types import Batch, Coverage, Covering, Scaled
 from nearfar.data.stream import batch_of
-from nearfar.method import Method
 from nearfar.modalities import DataSet
-from nearfar.recipes.choices import ROOMS
 from nearfar.report.classify import (
     CLOSE,
     DROPPED,
@@ -33,8 +35,6 @@ from nearfar.report.examples import Thumbnails, cases_of, clusters_of
 from nearfar.report.facts import Absent, Group, Selected
 from nearfar.report.reasons import UNAVAILABLE, said
 from nearfar.run.trained import Run
-from nearfar.schedules import Progress
-from nearfar.types import Batch, Coverage, Covering, Scaled
 
 ANCHORS = 256
 LARGEST_BATCH = 512  # anchors, where the batch itself is what they are contrasted with

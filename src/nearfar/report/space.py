@@ -6,7 +6,7 @@ from jaxtyping import Float, Int
 from sklearn.manifold import TSNE
 from sklearn.neighbors import NearestNeighbors
 
-from nearfar.randomness import order
+from nearfar.core.randomness import order
 
 LANDMARKS = 1500  # t-SNE lays out no more than these
 FEW = 50  # below this t-SNE has too few neighbours to say more than PCA

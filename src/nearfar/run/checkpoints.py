@@ -34,8 +34,8 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor
 
-from nearfar.atomic import sync_folder, write_new
 from nearfar.errors import UserError
+from nearfar.system.files import sync_folder, write_new
 
 FORMAT = 1
 STATE, FACTS, MANIFEST = "state.safetensors", "facts.json", "manifest.json"

@@ -7,12 +7,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from nearfar.atomic import replacing
 from nearfar.errors import UserError
 from nearfar.modalities import DataSet
 from nearfar.run.features import feature_batches
 from nearfar.run.trained import Run
-from nearfar.untrusted import arrow_path
+from nearfar.system.files import replacing
+from nearfar.system.untrusted import arrow_path
 
 
 def write_embedding(run: Run, data: Any, out: Path) -> tuple[int, int]:

@@ -15,13 +15,13 @@ from safetensors.torch import load as tensors_of
 from safetensors.torch import save as bytes_of
 from torch import Tensor, nn
 
-from nearfar.atomic import write_whole
-from nearfar.buffers import frozen
+from nearfar.core.buffers import frozen
+from nearfar.distributed.ranks import ALONE, Ranks
 from nearfar.errors import NotFinite
 from nearfar.modalities import DataSet, Instances
 from nearfar.modalities.base import MakeViews
 from nearfar.modalities.showing import plain_views
-from nearfar.ranks import ALONE, Ranks
+from nearfar.system.files import write_whole
 
 
 def features(

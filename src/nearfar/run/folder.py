@@ -19,15 +19,15 @@ from typing import Any
 import yaml
 from pydantic import TypeAdapter, ValidationError
 
-from nearfar.atomic import write_whole
+from nearfar.config.choices import CHOICES
+from nearfar.config.resolve import check
+from nearfar.config.schema import load_yaml
+from nearfar.config.settings import Settings
 from nearfar.errors import UserError
 from nearfar.modalities import DataSet
-from nearfar.parts import load_yaml
-from nearfar.recipes.choices import CHOICES
-from nearfar.resolve import check
-from nearfar.run.lock import locked, open_lock
-from nearfar.settings import Settings
-from nearfar.untrusted import read_json, read_text
+from nearfar.system.files import write_whole
+from nearfar.system.lock import locked, open_lock
+from nearfar.system.untrusted import read_json, read_text
 
 
 @dataclass(frozen=True)

@@ -4,8 +4,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from nearfar.atomic import write_whole
-from nearfar.untrusted import check_regular
+from nearfar.system.files import write_whole
+from nearfar.system.untrusted import check_regular
 
 Row = dict[str, Any]
 

@@ -11,11 +11,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from nearfar.atomic import write_whole
+from nearfar.core.intervals import with_intervals
 from nearfar.errors import NotSaved
-from nearfar.intervals import with_intervals
 from nearfar.run.answers import without_answers
-from nearfar.untrusted import read_json
+from nearfar.system.files import write_whole
+from nearfar.system.untrusted import read_json
 
 Result = Mapping[str, Any]
 

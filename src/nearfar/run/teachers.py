@@ -18,15 +18,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from nearfar.encoders.backbones import SMALL
-from nearfar.encoders.config import width_of
+from nearfar.config.settings import Settings
+from nearfar.core.method import Method
+from nearfar.core.schedules import START
+from nearfar.core.types import Classifying, Encoders, Guided, Said
 from nearfar.errors import UserError
-from nearfar.method import Method
 from nearfar.modalities import MODALITIES, Description, Modality
+from nearfar.parts.encoders.backbones import SMALL
+from nearfar.parts.encoders.config import width_of
 from nearfar.run.weights import read_weights, renamed, shapes_of
-from nearfar.schedules import START
-from nearfar.settings import Settings
-from nearfar.types import Classifying, Encoders, Guided, Said
 
 TEACHER = "teacher"  # among objects
 OWN = "own "  # before the description of a module of somebody's

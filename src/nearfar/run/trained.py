@@ -9,29 +9,29 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from nearfar.atomic import as_path
+from nearfar.config.build import NONE, build_method, describe
+from nearfar.config.choices import CHOICES
+from nearfar.config.objects import METHOD, TAKEN, VIEWS, Objects, check_given, differences, given, wanted
+from nearfar.config.schema import unknown
+from nearfar.config.settings import Settings
+from nearfar.core.method import Method
+from nearfar.core.types import Grouping
 from nearfar.data import Columns, Limits, Located, locate
 from nearfar.data.aside import few_labelled, kept_aside
 from nearfar.data.together import opened_by_all
 from nearfar.data.unscanned import examined
-from nearfar.encoders.kept import Kind, features_of
+from nearfar.distributed.ranks import ALONE, Ranks
 from nearfar.errors import UserError
-from nearfar.hardware import pick_device
-from nearfar.method import Method
 from nearfar.modalities import DataSet, Description, Modality
 from nearfar.modalities.base import MakeViews, PlainView
-from nearfar.parts import unknown
-from nearfar.ranks import ALONE, Ranks
-from nearfar.recipes.build import NONE, build_method, describe
-from nearfar.recipes.choices import CHOICES
-from nearfar.recipes.given import METHOD, TAKEN, VIEWS, Objects, check_given, differences, given, wanted
+from nearfar.parts.encoders.kept import Kind, features_of
 from nearfar.run import checkpoints, facts
 from nearfar.run.features import features
 from nearfar.run.folder import RunFolder, read_mapping
 from nearfar.run.metrics import read_metrics
 from nearfar.run.teachers import TEACHER, attach_teacher
-from nearfar.settings import Settings
-from nearfar.types import Grouping
+from nearfar.system.files import as_path
+from nearfar.system.hardware import pick_device
 
 
 class Run:
@@ -70,7 +70,7 @@ class Run:
         """The run in a folder. One that was made with objects of Python needs them again, as they were given to `pretrain`:
         `Run.open("runs/own", backbone=my_module, data=my_dataset)`, `Run.open("runs/mine", method=my_method)`.
 
-        Under torchrun every process may open it with `ranks=nearfar.ranks.join()`: they then share the work of opening data, embedding
+        Under torchrun every process may open it with `ranks=nearfar.distributed.ranks.join()`: they then share the work of opening data, embedding
         and looking for neighbours, so all must ask for the same."""
         folder = RunFolder(as_path("run", path))
         if not folder.config.is_file():

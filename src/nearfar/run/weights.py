@@ -10,7 +10,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from nearfar.errors import UserError
-from nearfar.untrusted import check_regular
+from nearfar.system.untrusted import check_regular
 
 # what files put before the names of weights, and what we put before timm's
 PREFIXES = ("", "net.", "module.", "model.", "backbone.", "encoder.", "module.encoder_q.")

@@ -11,7 +11,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nearfar.atomic import as_path, write_whole
 from nearfar.evaluate import Labelled, features, scores
 from nearfar.evaluate.figures import ranked
 from nearfar.evaluate.labels import hit_rates
@@ -22,6 +21,7 @@ from nearfar.run.trained import Run
 from nearfar.simclrv2.labels import labelled, read_labels
 from nearfar.simclrv2.stages import OPTIONS, STAGES, Semi, Told
 from nearfar.studies.compared import verdict
+from nearfar.system.files import as_path, write_whole
 
 SCRATCH, PROBE, TUNED, DISTILLED = "from scratch", "linear probe", "fine-tuned", "distilled"
 FIGURES = ("top1", "top5")

@@ -6,12 +6,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from nearfar.config.settings import Settings, read_words
 from nearfar.data import Limits, Located, locate
 from nearfar.errors import UserError
 from nearfar.modalities import DataSet
 from nearfar.run.folder import RunFolder
 from nearfar.run.trained import Run, columns_in
-from nearfar.settings import Settings, read_words
 from nearfar.simclrv2.labels import Labels
 from nearfar.train.defaults import resolve_here
 from nearfar.train.distill import RECIPE as STUDENT

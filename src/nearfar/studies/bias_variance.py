@@ -19,10 +19,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from nearfar.bounds.infonce import log_share
+from nearfar.core.scores import Scores
 from nearfar.errors import UserError
-from nearfar.scores import Scores
-from nearfar.selections import Ball
+from nearfar.parts.bounds.infonce import log_share
+from nearfar.parts.selections import Ball
 from nearfar.studies.frame import Bench, Finding, Result, Row, Study
 
 if TYPE_CHECKING:

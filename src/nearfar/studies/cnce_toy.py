@@ -23,10 +23,10 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from nearfar.bounds import InfoNCE
+from nearfar.core.scores import Scores
 from nearfar.errors import UserError
-from nearfar.scores import Scores
-from nearfar.selections import Ball
+from nearfar.parts.bounds import InfoNCE
+from nearfar.parts.selections import Ball
 from nearfar.studies.frame import Bench, Finding, Result, Row, Study
 
 if TYPE_CHECKING:

@@ -18,14 +18,14 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from nearfar.encoders import check_backbone
 from nearfar.errors import UserError
 from nearfar.evaluate import features
-from nearfar.hardware import one_thread
 from nearfar.modalities import IMAGE, Images
+from nearfar.parts.encoders import check_backbone
 from nearfar.run.trained import Run
 from nearfar.studies.frame import Bench, Finding, Result, Row, Study, arm_name
 from nearfar.studies.images import Arm, Setup, moments, sets_of, written
+from nearfar.system.hardware import one_thread
 from nearfar.train.defaults import resolve_here
 from nearfar.train.distill import student_of
 from nearfar.train.pretrain import run_pretraining

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from nearfar.parts import unknown
-from nearfar.recipes import RECIPES, Recipe
+from nearfar.config.recipes import RECIPES, Recipe
+from nearfar.config.schema import unknown
+from nearfar.modalities.image.views import PIPELINES
 from nearfar.studies.frame import Bench, Finding, Result, Row, Study
 from nearfar.studies.images import Arm, Baseline, Figures, Setup, moments, percent, repeated, written
-from nearfar.views import PIPELINES
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -20,10 +20,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from nearfar.config.schema import unknown
 from nearfar.errors import UserError
 from nearfar.evaluate import evaluate_run
 from nearfar.modalities import Images
-from nearfar.parts import unknown
 from nearfar.run.trained import Run
 from nearfar.studies import annealing, curricula, negatives
 from nearfar.studies import ring as rings

@@ -22,8 +22,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from nearfar.atomic import write_whole
-from nearfar.signals import end_with_parent
+from nearfar.system.files import write_whole
+from nearfar.system.signals import end_with_parent
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

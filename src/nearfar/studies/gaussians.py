@@ -25,12 +25,12 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from nearfar.bounds import AlphaCPC, InfoNCE, MultiLabelCPC, smallest_proven_alpha
-from nearfar.critics import Joint, Separable
+from nearfar.core.scores import Scores, paired_scores
+from nearfar.core.types import Bound, Certificate, NegativeSampling
 from nearfar.errors import UserError
-from nearfar.scores import Scores, paired_scores
+from nearfar.parts.bounds import AlphaCPC, InfoNCE, MultiLabelCPC, smallest_proven_alpha
+from nearfar.parts.critics import Joint, Separable
 from nearfar.studies.frame import Bench, Cell, Finding, Result, Row, Study
-from nearfar.types import Bound, Certificate, NegativeSampling
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

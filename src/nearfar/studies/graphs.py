@@ -15,15 +15,15 @@ import numpy as np
 import torch
 
 from nearfar.data import open_data
-from nearfar.encoders import graph_network
 from nearfar.errors import UserError
-from nearfar.modalities.graph_scores import (
+from nearfar.modalities.graph.scores import (
     label_counts,
     network_features,
     rbf_kernel,
     svm_scores,
     wl_kernel,
 )
+from nearfar.parts.encoders import graph_network
 from nearfar.run.trained import Run
 from nearfar.studies.compared import verdict
 from nearfar.studies.frame import Bench, Finding, Result, Row, Study
@@ -113,7 +113,7 @@ def _trained(data: str, folder: str, arm: Mapping[str, Any]) -> np.ndarray:
 
 
 def _kernel(network: torch.nn.Module, graphs: Any) -> np.ndarray:
-    from nearfar.modalities.graph import WholeGraph
+    from nearfar.modalities.graph.modality import WholeGraph
 
     device = torch.device("cpu")
     return rbf_kernel(network_features(network.to(device), graphs, WholeGraph(device), device))

@@ -29,24 +29,24 @@ import torch.nn.functional as F
 from jaxtyping import Int64
 from torch import Tensor, nn
 
+from nearfar.config.recipes import RECIPES
+from nearfar.config.resolve import resolve
+from nearfar.config.schema import settable, unknown
+from nearfar.config.settings import ALIASES, Settings, all_keys
+from nearfar.core.schedules import Progress, cosine
 from nearfar.data import Stream, open_data
-from nearfar.encoders import parameters_of
 from nearfar.errors import UserError
 from nearfar.evaluate import Labelled, features, scores
 from nearfar.evaluate.matching import matched
-from nearfar.hardware import one_thread
 from nearfar.modalities import Images
-from nearfar.modalities.image import ImageDescription, pixels_features
-from nearfar.parts import settable, unknown
-from nearfar.recipes import RECIPES
-from nearfar.resolve import resolve
+from nearfar.modalities.image.modality import ImageDescription, pixels_features
+from nearfar.modalities.image.views import Views, pipelines
+from nearfar.parts.encoders import parameters_of
 from nearfar.run.trained import Run, backbone_of, fresh_method
-from nearfar.schedules import Progress, cosine
-from nearfar.settings import ALIASES, Settings, all_keys
 from nearfar.studies.frame import Bench, arm_name
+from nearfar.system.hardware import one_thread
 from nearfar.train.prepare import described
 from nearfar.train.pretrain import run_pretraining
-from nearfar.views import Views, pipelines
 
 CIFAR = "cifar10:data"
 BACKBONE = "resnet8-w16"

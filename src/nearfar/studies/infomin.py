@@ -24,16 +24,16 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from nearfar.bounds import InfoNCE
+from nearfar.core.scores import streamed_scores
+from nearfar.core.types import Certificate
 from nearfar.errors import UserError
 from nearfar.evaluate import Labelled, scores
 from nearfar.modalities import Images
-from nearfar.negatives import InBatch
+from nearfar.parts.bounds import InfoNCE
+from nearfar.parts.negatives import InBatch
 from nearfar.run.trained import Run
-from nearfar.scores import streamed_scores
 from nearfar.studies.frame import Bench, Finding, Result, Row, Study
 from nearfar.studies.images import Setup, moments, repeated
-from nearfar.types import Certificate
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

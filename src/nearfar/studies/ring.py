@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from nearfar.recipes import RECIPES
-from nearfar.selections.ranks import places
+from nearfar.config.recipes import RECIPES
+from nearfar.parts.selections.ranks import places
 from nearfar.studies.compared import Claim, Comparison, compare, draw
 from nearfar.studies.frame import Bench, Result, Study
 from nearfar.studies.images import Setup

@@ -14,11 +14,11 @@ from typing import Any
 
 import yaml
 
-from nearfar.atomic import check_folder
+from nearfar.config.schema import convert, load_yaml, settable, unknown
 from nearfar.errors import UserError
-from nearfar.parts import convert, load_yaml, settable, unknown
 from nearfar.studies.frame import Bench, Cell, Finding, Result, Study, write_json
-from nearfar.untrusted import read_json
+from nearfar.system.files import check_folder
+from nearfar.system.untrusted import read_json
 
 CHANGES = "changes"  # the field for what is no option of a study
 WRITTEN = ("result.json", "figure.svg", "figure.png")

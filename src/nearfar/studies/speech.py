@@ -19,20 +19,20 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from nearfar.config.resolve import resolve
 from nearfar.data import open_data
-from nearfar.encoders import ConvGRU
 from nearfar.errors import UserError
 from nearfar.evaluate.labels import Labelled
 from nearfar.evaluate.protocols import scores
-from nearfar.hardware import one_thread
 from nearfar.modalities import Recordings
-from nearfar.modalities.mfcc import mfcc_features
-from nearfar.resolve import resolve
+from nearfar.modalities.sound.mfcc import mfcc_features
+from nearfar.modalities.sound.views import WholeSound
+from nearfar.parts.encoders import ConvGRU
 from nearfar.run.features import features
 from nearfar.run.trained import backbone_of, fresh_method
 from nearfar.studies.frame import Bench, Finding, Result, Row, Study
+from nearfar.system.hardware import one_thread
 from nearfar.train.pretrain import pretrain
-from nearfar.views import WholeSound
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

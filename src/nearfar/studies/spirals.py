@@ -39,20 +39,20 @@ from jaxtyping import Float, Int64
 from scipy.special import ive
 from torch import Tensor, nn
 
-from nearfar.bounds import InfoNCE
-from nearfar.critics import Cosine
-from nearfar.encoders import Shared
+from nearfar.config.schema import plain
+from nearfar.core.method import Method
+from nearfar.core.schedules import Adaptive, Progress, Value, at, cosine, parse_value
+from nearfar.core.types import Batch
 from nearfar.errors import UserError
 from nearfar.evaluate import linear
-from nearfar.hardware import one_thread
-from nearfar.method import Method
-from nearfar.negatives import Bank
-from nearfar.parts import plain
-from nearfar.schedules import Adaptive, Progress, Value, at, cosine, parse_value
-from nearfar.selections import Everyone
+from nearfar.parts.bounds import InfoNCE
+from nearfar.parts.critics import Cosine
+from nearfar.parts.encoders import Shared
+from nearfar.parts.negatives import Bank
+from nearfar.parts.selections import Everyone
 from nearfar.studies.frame import Bench, Cell, Finding, Result, Row, Study
 from nearfar.studies.images import moments
-from nearfar.types import Batch
+from nearfar.system.hardware import one_thread
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

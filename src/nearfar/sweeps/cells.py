@@ -20,10 +20,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from nearfar.atomic import check_folder, write_whole
 from nearfar.errors import UserError
-from nearfar.run.lock import locked, open_lock
-from nearfar.untrusted import read_json
+from nearfar.system.files import check_folder, write_whole
+from nearfar.system.lock import locked, open_lock
+from nearfar.system.untrusted import read_json
 
 DONE, PRUNED, FAILED = "done", "pruned", "failed"
 WRITTEN = ("sweep.csv", "figure.svg", "figure.png", "log.jsonl")  # beside sweep.json

@@ -13,17 +13,17 @@ from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
+from nearfar.config.build import NONE
+from nearfar.config.objects import Objects
+from nearfar.config.settings import MAY_CHANGE, Settings
+from nearfar.core.randomness import order
 from nearfar.data import Columns, Limits, Located, locate
 from nearfar.errors import UserError
 from nearfar.evaluate import evaluate_run
-from nearfar.hardware import one_thread
 from nearfar.modalities import DataSet
-from nearfar.randomness import order
-from nearfar.recipes.build import NONE
-from nearfar.recipes.given import Objects
 from nearfar.run.teachers import Teacher, load_teacher
 from nearfar.run.trained import Run
-from nearfar.settings import MAY_CHANGE, Settings
+from nearfar.system.hardware import one_thread
 from nearfar.train.defaults import resolve_here
 from nearfar.train.distill import student_of
 from nearfar.train.pretrain import Watch, run_pretraining
@@ -263,7 +263,7 @@ class Information:
 
         for key in settings:
             if key not in self.OPTIONS:
-                from nearfar.parts import unknown
+                from nearfar.config.schema import unknown
 
                 raise unknown(key, self.OPTIONS, "options of mi")
         digest = hashlib.sha256(self.rows[0].tobytes())

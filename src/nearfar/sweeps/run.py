@@ -7,13 +7,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from nearfar.atomic import as_path, write_whole
 from nearfar.errors import Stopped, UserError
-from nearfar.signals import end_with_parent
 from nearfar.sweeps.asked import Asked
 from nearfar.sweeps.space import space_of
 from nearfar.sweeps.table import Sweep
 from nearfar.sweeps.work import Work
+from nearfar.system.files import as_path, write_whole
+from nearfar.system.signals import end_with_parent
 
 RESUMABLE = 75  # what a worker ends with that was asked to stop
 

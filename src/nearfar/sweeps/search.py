@@ -13,13 +13,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from nearfar.atomic import write_whole
 from nearfar.errors import UserError
-from nearfar.extras import need
 from nearfar.run.metrics import read_metrics
 from nearfar.sweeps.cells import DONE, FAILED, PRUNED, Outcome
 from nearfar.sweeps.space import Point, Space
-from nearfar.untrusted import read_json
+from nearfar.system.extras import need
+from nearfar.system.files import write_whole
+from nearfar.system.untrusted import read_json
 
 METHODS = ("tpe", "random")
 FIRST = 5  # trials before any run is ended early

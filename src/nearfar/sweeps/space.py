@@ -9,9 +9,9 @@ from typing import Any
 
 import yaml
 
+from nearfar.config.schema import load_yaml
+from nearfar.config.settings import ALIASES, MAY_CHANGE
 from nearfar.errors import UserError
-from nearfar.parts import load_yaml
-from nearfar.settings import ALIASES, MAY_CHANGE
 
 SEED = "seed"
 MOST_CELLS = 100_000  # of one sweep

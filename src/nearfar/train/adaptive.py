@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterable
 from typing import Any
 
-from nearfar.schedules import Adaptive, Plateau, Schedule
+from nearfar.core.schedules import Adaptive, Plateau, Schedule
 
 MEMORY = 0.99  # of the loss's moving average: about the last hundred steps
 

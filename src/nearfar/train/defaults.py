@@ -4,13 +4,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from nearfar.hardware import pick_device
+from nearfar.config.build import NONE
+from nearfar.config.objects import Objects
+from nearfar.config.resolve import resolve
+from nearfar.config.settings import Settings
 from nearfar.modalities import Modality
-from nearfar.recipes.build import NONE
-from nearfar.recipes.given import Objects
-from nearfar.resolve import resolve
 from nearfar.run.folder import RunFolder
-from nearfar.settings import Settings
+from nearfar.system.hardware import pick_device
 
 EPOCHS_ON_CPU = 20
 

@@ -4,15 +4,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from nearfar.atomic import as_path
+from nearfar.config.objects import Objects, given
+from nearfar.config.recipes.distillation import CONTRASTS, layer_of, terms_of
+from nearfar.config.settings import Settings
 from nearfar.data import Columns, locate
 from nearfar.errors import UserError
 from nearfar.modalities import Modality
-from nearfar.recipes.distillation import CONTRASTS, layer_of, terms_of
-from nearfar.recipes.given import Objects, given
 from nearfar.run.teachers import OWN, TEACHER, Teacher, load_teacher
 from nearfar.run.trained import Run
-from nearfar.settings import Settings
+from nearfar.system.files import as_path
 from nearfar.train.defaults import resolve_here
 from nearfar.train.pretrain import run_pretraining
 

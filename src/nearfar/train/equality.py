@@ -20,12 +20,12 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 from torch import Tensor
 
+from nearfar.config.objects import Objects
+from nearfar.config.resolve import resolve
 from nearfar.data import Limits, locate
-from nearfar.encoders import backbone
-from nearfar.ranks import ALONE, Ranks, join
-from nearfar.recipes.given import Objects
-from nearfar.resolve import resolve
-from nearfar.sharding import whole
+from nearfar.distributed.ranks import ALONE, Ranks, join
+from nearfar.distributed.sharding import whole
+from nearfar.parts.encoders import backbone
 from nearfar.train.distill import student_of
 from nearfar.train.prepare import described, embedded, prepare, prime
 

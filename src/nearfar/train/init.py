@@ -10,12 +10,12 @@ from pathlib import Path
 
 from torch import Tensor, nn
 
+from nearfar.core.method import Method
+from nearfar.distributed.sharding import spread
 from nearfar.errors import UserError
-from nearfar.method import Method
 from nearfar.run.checkpoints import under
 from nearfar.run.trained import Run
 from nearfar.run.weights import read_weights, renamed, shapes_of
-from nearfar.sharding import spread
 
 
 def start_from(method: Method, init: str, cut: int = 0) -> str:

@@ -11,10 +11,11 @@ from pathlib import Path
 
 from torch.utils._pytree import tree_leaves
 
+from nearfar.config.settings import in_units
+from nearfar.core.types import Batch
+from nearfar.distributed.sharding import own_part
 from nearfar.errors import UserError
-from nearfar.machine import memory_held
-from nearfar.settings import in_units
-from nearfar.sharding import own_part
+from nearfar.system.machine import memory_held
 from nearfar.train.memory import (
     LOADED,
     MEASURED,
@@ -25,7 +26,6 @@ from nearfar.train.memory import (
     size_of,
 )
 from nearfar.train.trainer import Trainer
-from nearfar.types import Batch
 
 MOMENTS = 2  # copies of the weights in a checkpoint beside them, at most: an optimiser's moments
 

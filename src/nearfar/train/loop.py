@@ -16,13 +16,14 @@ from typing import Any, TypeVar
 
 from torch import Tensor
 
+from nearfar.core.method import Method
+from nearfar.core.schedules import Progress
+from nearfar.core.types import Batch
+from nearfar.distributed.sharding import gathered
 from nearfar.errors import NotFinite, Stopped, UserError
-from nearfar.held_out import HeldOut
-from nearfar.method import Method
+from nearfar.evaluate.held_out import HeldOut
 from nearfar.run import checkpoints
 from nearfar.run.folder import RunFolder
-from nearfar.schedules import Progress
-from nearfar.sharding import gathered
 from nearfar.train.limits import Pace
 from nearfar.train.logs import Display, Log, Silence
 from nearfar.train.monitors import Diverged, readings
@@ -30,7 +31,6 @@ from nearfar.train.rows import finite, held_out_line, held_out_row, train_row
 from nearfar.train.saving import Saving, copied
 from nearfar.train.stops import StopRequests
 from nearfar.train.trainer import Step, Trainer
-from nearfar.types import Batch
 
 Result = TypeVar("Result")
 HEARD = "knn_top1"  # the score that schedules follow

@@ -9,13 +9,13 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
-from nearfar.buffers import uses_batch_statistics
+from nearfar.config.settings import in_units
+from nearfar.core.buffers import uses_batch_statistics
+from nearfar.core.types import Batch
+from nearfar.distributed.sharding import explained, own_part
 from nearfar.errors import UserError
-from nearfar.machine import memory_available, memory_held
-from nearfar.settings import in_units
-from nearfar.sharding import explained, own_part
+from nearfar.system.machine import memory_available, memory_held
 from nearfar.train.trainer import Trainer
-from nearfar.types import Batch
 
 # of what the backward pass holds: gradients of activations, workspace of convolutions and memory that is free in pieces too small come on top; and
 # what torch and its kernels load with the first steps (measured: docs/scale.md)

@@ -4,26 +4,26 @@ probe."""
 import numpy as np
 import torch
 
-from nearfar.buffers import frozen
+from nearfar.config.build import NONE
+from nearfar.config.objects import VIEWS, Objects
+from nearfar.config.settings import Settings
+from nearfar.core.buffers import frozen
+from nearfar.core.schedules import Adaptive, Progress, at, written
+from nearfar.core.types import Batch, Grouping
 from nearfar.data import Stream
 from nearfar.data.stream import batch_of
-from nearfar.encoding import Encoding
+from nearfar.distributed.encoding import Encoding
+from nearfar.distributed.ranks import ALONE, Ranks
+from nearfar.distributed.sharding import gathered
 from nearfar.errors import UserError
 from nearfar.modalities import DataSet, Description
 from nearfar.modalities.base import MakeViews
 from nearfar.modalities.dataset import grouped
 from nearfar.modalities.showing import plain_views
-from nearfar.ranks import ALONE, Ranks
-from nearfar.recipes.build import NONE
-from nearfar.recipes.given import VIEWS, Objects
 from nearfar.run.features import shared_batches
 from nearfar.run.teachers import check_teacher
 from nearfar.run.trained import fresh_method, views_of
-from nearfar.schedules import Adaptive, Progress, at, written
-from nearfar.settings import Settings
-from nearfar.sharding import gathered
 from nearfar.train.trainer import Trainer, seed_step
-from nearfar.types import Batch, Grouping
 
 TRIED = 64  # places in a run at which its schedules are tried together
 
@@ -110,7 +110,7 @@ def check_own_views(views: MakeViews, data: DataSet, settings: Settings) -> None
     if not all(torch.equal(one, other) for one, other in zip(first, again, strict=True)):
         raise UserError(
             "views gave something else when asked again with the same seed, epoch and index, so no run could be resumed; draw "
-            "by those alone (nearfar.randomness.uniforms does)"
+            "by those alone (nearfar.core.randomness.uniforms does)"
         )
 
 

@@ -10,19 +10,19 @@ from typing import Any
 import numpy as np
 import torch
 
-from nearfar.atomic import as_path
+from nearfar.config.build import NONE
+from nearfar.config.objects import Objects, given
+from nearfar.config.settings import MAY_CHANGE, Settings
+from nearfar.core.method import Method
 from nearfar.data import Columns, Limits, Located, Stream, locate
 from nearfar.data.aside import few_labelled, kept_aside
 from nearfar.data.together import judged_by_all, opened_by_all
 from nearfar.data.unscanned import found_so_far
-from nearfar.encoders import parameters_of
+from nearfar.distributed.ranks import ALONE, Ranks, join
+from nearfar.distributed.sharding import is_sharded
 from nearfar.errors import UserError
-from nearfar.hardware import environment, keep_freed_memory, pick_device, pick_precision
-from nearfar.method import Method
 from nearfar.modalities import DataSet, Description
-from nearfar.ranks import ALONE, Ranks, join
-from nearfar.recipes.build import NONE
-from nearfar.recipes.given import Objects, given
+from nearfar.parts.encoders import parameters_of
 from nearfar.run import checkpoints
 from nearfar.run.facts import checked
 from nearfar.run.features import contents
@@ -34,8 +34,8 @@ from nearfar.run.trained import (
     columns_in,
     views_of,
 )
-from nearfar.settings import MAY_CHANGE, Settings
-from nearfar.sharding import is_sharded
+from nearfar.system.files import as_path
+from nearfar.system.hardware import environment, keep_freed_memory, pick_device, pick_precision
 from nearfar.train.defaults import resolve_here
 from nearfar.train.init import start_from
 from nearfar.train.limits import check_disk, needs

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from nearfar.config.settings import KNN, LINEAR, QUALITY, Settings
+from nearfar.core.method import Method
 from nearfar.data import Limits
 from nearfar.errors import UserError
 from nearfar.evaluate.knn import knn
@@ -15,12 +17,10 @@ from nearfar.evaluate.labels import Labelled
 from nearfar.evaluate.linear import linear
 from nearfar.evaluate.quality import measures_of
 from nearfar.evaluate.unlabelled import view_features
-from nearfar.method import Method
 from nearfar.modalities import DataSet, Description
 from nearfar.modalities.base import MakeViews
 from nearfar.run.features import features
 from nearfar.run.trained import backbone_of, check_kind, locate_beside
-from nearfar.settings import KNN, LINEAR, QUALITY, Settings
 
 SAMPLE = 4096  # instances that probes look at
 LEAST_PROBED = 50  # labelled instances: of fewer, a held-out fifth tells nothing

@@ -4,10 +4,10 @@ from typing import Any
 
 import torch
 
+from nearfar.config.objects import given
+from nearfar.config.resolve import resolve
+from nearfar.core.method import Method
 from nearfar.data import Limits, locate
-from nearfar.method import Method
-from nearfar.recipes.given import given
-from nearfar.resolve import resolve
 from nearfar.run.trained import fresh_method
 
 INSTANCES, CLASSES = 1024, 10

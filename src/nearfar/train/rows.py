@@ -4,9 +4,9 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from nearfar.hardware import peak_memory
-from nearfar.held_out import HeldOut
-from nearfar.schedules import at
+from nearfar.core.schedules import at
+from nearfar.evaluate.held_out import HeldOut
+from nearfar.system.hardware import peak_memory
 from nearfar.train.monitors import Readings
 from nearfar.train.trainer import Step, Trainer
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import torch
 
-from nearfar.ranks import Ranks
+from nearfar.distributed.ranks import Ranks
 from nearfar.run.checkpoints import Loaded
 
 

@@ -4,7 +4,7 @@ import signal
 import time
 from types import FrameType, TracebackType
 
-from nearfar.signals import handled, heard
+from nearfar.system.signals import handled, heard
 
 
 class StopRequests:

@@ -13,16 +13,17 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from nearfar import optimisers, sharding
-from nearfar.method import Method
+from nearfar.config.settings import Settings
+from nearfar.core import optimisers
+from nearfar.core.method import Method
+from nearfar.core.schedules import Progress, Value, at, cosine
+from nearfar.core.types import Batch, Cautious, Outcome, Refreshing
+from nearfar.distributed import sharding
 from nearfar.run import checkpoints
 from nearfar.run.facts import fits
 from nearfar.run.trained import backbones_of
-from nearfar.schedules import Progress, Value, at, cosine
-from nearfar.settings import Settings
 from nearfar.train.adaptive import AdaptiveState
 from nearfar.train.monitors import Collapse, Finite, Motion
-from nearfar.types import Batch, Cautious, Outcome, Refreshing
 
 
 def seed_step(seed: int, step: int) -> None:

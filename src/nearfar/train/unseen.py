@@ -12,20 +12,20 @@ from functools import cache
 import numpy as np
 import torch
 
+from nearfar.config.build import NONE
+from nearfar.config.objects import BACKBONE, METHOD, VIEWS, Objects
+from nearfar.config.settings import Settings
+from nearfar.core.method import Method
+from nearfar.core.randomness import order
+from nearfar.core.schedules import Progress
+from nearfar.core.types import Batch
 from nearfar.data.aside import HELD_OUT_DRAW
 from nearfar.data.stream import batch_of
-from nearfar.held_out import HeldOut, held_out_estimate
-from nearfar.method import Method
+from nearfar.evaluate.held_out import HeldOut, held_out_estimate
 from nearfar.modalities import DataSet, Description
 from nearfar.modalities.showing import plain_views
-from nearfar.randomness import order
-from nearfar.recipes.build import NONE
-from nearfar.recipes.given import BACKBONE, METHOD, VIEWS, Objects
 from nearfar.run.checkpoints import Loaded
 from nearfar.run.trained import Run, views_of
-from nearfar.schedules import Progress
-from nearfar.settings import Settings
-from nearfar.types import Batch
 
 LOOKED_AT = 4096  # instances of what is trained on that are compared with those kept aside
 

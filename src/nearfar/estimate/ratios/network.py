@@ -15,12 +15,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from nearfar.bounds import InfoNCE
-from nearfar.critics import Separable
+from nearfar.core.schedules import START
 from nearfar.estimate.fit import Training, learned, symmetrised
 from nearfar.estimate.ratios.halves import Half, Ratio
 from nearfar.estimate.samples import Canonical
-from nearfar.schedules import START
+from nearfar.parts.bounds import InfoNCE
+from nearfar.parts.critics import Separable
 
 FEWEST_ROWS = 2500  # with fewer a network gains less than it overlearns
 FEWEST_COLUMNS = 4  # of both sides: in fewer, mixtures of Gaussians follow any shape

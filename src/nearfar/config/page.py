@@ -1,0 +1,230 @@
+"""The recipes as one page of Markdown: docs/methods.md is what this prints, so it cannot drift.
+
+Certificates are asked of the methods themselves, built where tensors have shapes but no memory.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from nearfar.config.build import Choices, build_method, describe
+from nearfar.config.choices import ROOMS
+from nearfar.config.equations import equation_of, template
+from nearfar.config.presets import PRESETS, words_of
+from nearfar.config.recipes.recipe import Recipe
+from nearfar.core.types import Certificate
+from nearfar.modalities import Modality, modality_of_views
+from nearfar.parts.encoders import BACKBONES
+
+INSTANCES, CLASSES = 10_000, 10
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A recipe with its settings complete: `choices` as checked, by room."""
+
+    name: str
+    recipe: Recipe
+    choices: Choices
+    batch_size: int
+
+    @property
+    def modality(self) -> Modality:
+        return modality_of_views(self.choices["views"]["name"])
+
+    @property
+    def command(self) -> str:
+        words = self.recipe.command.format(name=self.name, data=self.modality.example)
+        return f"nearfar {words} --out runs/{self.name}"
+
+    def certificate(self) -> Certificate:
+        """What the method's number proves on instances nothing was fitted to, networks in evaluation mode, for its batch
+        size and INSTANCES instances; while it trains, it proves nothing."""
+        with torch.device("meta"):
+            method = build_method(
+                self.choices,
+                backbone=self.modality.smallest_network,
+                data=self.modality.typical(INSTANCES).labelled(CLASSES),
+            )
+            return method.eval().certificate(self.batch_size, self.choices["views"]["count"], held_out=True)
+
+    def claims(self) -> str:
+        """The certificate in a line."""
+        certificate = self.certificate()
+        return f"{certificate.status}: {certificate.condition}"
+
+
+def base_of(name: str, entries: Mapping[str, Any]) -> str | None:
+    """The recipe that this one is by rule, under another selection; None if it is a method of its own, as are those of
+    Local Aggregation, which is a selection itself."""
+    base, _, selection = name.rpartition("-")
+    if base not in entries:
+        return None
+    own, given = (entries[each].recipe.selection["name"] for each in (base, name))
+    ruled = {selection} if own == "everyone" else {f"{own}+{selection}", f"{selection}+{own}"}
+    return base if given in ruled and own != "neighbours" else None
+
+
+def methods_page(entries: Mapping[str, Entry]) -> str:
+    """docs/methods.md."""
+    own = [entry for name, entry in entries.items() if base_of(name, entries) is None]
+    ruled = [entry for name, entry in entries.items() if base_of(name, entries) is not None]
+    lines = [*_opening(), *_overview(own)]
+    for entry in own:
+        lines += _section(entry)
+    lines += [*_variants(ruled), *_presets(), *_networks(), *_parts()]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _opening() -> Iterator[str]:
+    yield "<!-- Made by `nearfar recipes --markdown`; change the recipes, not this page. -->"
+    yield "# Methods"
+    yield ""
+    yield (
+        "Every method is one algorithm with five choices: views, encoders, negatives, selection and bound, with a critic "
+        "scoring pairs. `nearfar recipes NAME` shows one of them; any choice can be changed on the command line, as in "
+        "`bound=ml-cpc bound.alpha='geometric(10,0.1)'` or `selection=ring selection.lower='linear(0,0.9)'`."
+    )
+    yield ""
+    yield (
+        "In the equations u is an anchor, v+ its positive, v_k its K candidates or, in the objective, those of them that "
+        "count; x and x' are views of one instance, E is the mean over anchors and pairs of views. Loss is what is missing "
+        "to the ceiling, or minus the objective where there is none."
+    )
+    yield ""
+    yield (
+        f"Certificates say what a method's own number proves about mutual information on held-out instances, networks in "
+        f"evaluation mode, with {INSTANCES:,} instances in the data; while it trains, the number is fitted to its own batches and proves "
+        "nothing. The reasons are in [certificates.md](certificates.md). *Proven*: a lower bound under the condition. *Measured*: a "
+        "condition of the proof was measured on some anchors. *Not covered*: nobody has shown that it is one. *Objective only*: it is not "
+        "an estimate of information. Beside its own number, every run logs a held-out estimate that is proven, whatever it trains with. "
+        "Numbers of epochs in schedules are those of a run of 100."
+    )
+    yield ""
+
+
+def _overview(entries: list[Entry]) -> Iterator[str]:
+    yield "| method | what it does | certificate |"
+    yield "|---|---|---|"
+    for entry in entries:
+        yield f"| [{entry.name}](#{entry.name}) | {_cell(entry.recipe.about)} | {entry.certificate().status} |"
+    yield ""
+
+
+def _section(entry: Entry) -> Iterator[str]:
+    yield f"## {entry.name}"
+    yield ""
+    yield entry.recipe.about
+    yield ""
+    yield from ("| choice | |", "|---|---|")
+    for room, line in describe(entry.choices).items():
+        yield f"| {room} | `{_cell(line)}` |"
+    yield ""
+    yield from ("```text", *written(equation_of(entry.choices)), "```")
+    yield ""
+    certificate = entry.certificate()
+    ceiling = "" if certificate.ceiling is None else f" Ceiling: {certificate.ceiling:.4g} nats."
+    yield (
+        f"**{certificate.status.capitalize()}** (batches of {entry.batch_size:,}): {certificate.condition}.{ceiling}"
+    )
+    yield ""
+    yield from ("```", entry.command, "```")
+    yield ""
+
+
+def written(equation: Mapping[str, str]) -> list[str]:
+    """An equation's lines, what they explain in a column before them."""
+    width = max(map(len, equation))
+    return [f"{symbol:<{width}}  {line}" for symbol, line in equation.items()]
+
+
+def _variants(entries: list[Entry]) -> Iterator[str]:
+    yield "## Other negatives for any of them"
+    yield ""
+    yield (
+        "Each method with negatives also goes by its name and a selection: `nearfar pretrain moco-ring photos/ --out "
+        "runs/moco-ring`. Only the selection differs, so encoders, critic, negatives and bound are those above."
+    )
+    yield ""
+    for selection in dict.fromkeys(entry.name.rpartition("-")[2] for entry in entries):
+        alike = [entry for entry in entries if entry.name.endswith(f"-{selection}")]
+        yield f"### -{selection}"
+        yield ""
+        yield f"{alike[0].recipe.about.rpartition(' (on ')[0]}."
+        yield ""
+        chosen = describe({"selection": alike[0].choices["selection"]})["selection"]
+        yield f"`{chosen}`, in the equation: {equation_of(alike[0].choices)['who counts']}."
+        yield ""
+        yield from _claims(alike)
+        yield ""
+
+
+def _claims(alike: list[Entry]) -> Iterator[str]:
+    """What methods under one selection claim, and the settings in which their selections differ."""
+    first = alike[0].choices["selection"]
+    moving = [key for key in first if len({str(entry.choices["selection"][key]) for entry in alike}) > 1]
+    yield (
+        "| method | "
+        + "".join(f"{'selection' if key == 'name' else key} | " for key in moving)
+        + "certificate |"
+    )
+    yield "|---|" + "---|" * len(moving) + "---|"
+    for entry in alike:
+        settings = "".join(f"{entry.choices['selection'][key]} | " for key in moving)
+        yield f"| `{entry.name}` | {settings}{_cell(entry.claims())} |"
+
+
+def _presets() -> Iterator[str]:
+    yield "## Presets: the papers' own settings"
+    yield ""
+    yield (
+        "The settings above are ours, for small pictures and a CPU. `preset=NAME` puts what a paper trained with over them, and under whatever "
+        "else is set: `nearfar pretrain moco-ring photos/ --out runs/a preset=wu2021 epochs=50`. What a paper does not say stays ours."
+    )
+    yield ""
+    yield from ("| preset | method | settings | source |", "|---|---|---|---|")
+    for name, methods in PRESETS.items():
+        for method, preset in methods.items():
+            rest = "".join(
+                f"; {f'`-{under}`: ' if under else ''}`{' '.join(f'{key}={value}' for key, value in more.items())}`"
+                for under, more in preset.under.items()
+            )
+            yield f"| `{name}` | `{method}` | `{words_of(preset.settings)}`{_cell(rest)} | {preset.source} |"
+    yield ""
+
+
+def _networks() -> Iterator[str]:
+    yield "## Networks of pictures"
+    yield ""
+    yield (
+        "`backbone=NAME`, in every recipe. Up to 64 pixels a side their stems throw less away: 3x3 with stride 1 instead of 7x7, stride 2 and a "
+        "pooling. `resnet18` to `resnet152` (and, by the same classes, `resnet50x2`: every layer twice as wide), `vgg11` to `vgg19`, `mobilenetv2` "
+        "and `shufflenetv2` are torchvision's; `timm/NAME` is any of timm's. Neither has the others, which are written here: ResNets for CIFAR "
+        "of 6n + 2 layers (He et al. 2016, sec. 4.2; `x4`: stages four times as wide, Tian et al. 2020b), WRN-d-w of 6n + 4 (Zagoruyko & Komodakis "
+        "2016), ShuffleNet (Zhang et al. 2018), VGG-8 from torchvision's layers, and our own `resnet8-w16`. Weights and features are counted for "
+        "colour pictures of 32 pixels."
+    )
+    yield ""
+    yield from ("| name | |", "|---|---|")
+    for name, about in BACKBONES.items():
+        yield f"| `{name}` | {about} |"
+    yield ""
+
+
+def _parts() -> Iterator[str]:
+    yield "## Parts"
+    yield ""
+    yield "What can be chosen in each room, with its line of the equation; settings stand in braces."
+    yield ""
+    for room, parts in ROOMS.items():
+        yield from (f"| {room} | |", "|---|---|")
+        for name, part in parts.items():
+            yield f"| `{name}` | `{_cell(template(part))}` |"
+        yield ""
+
+
+def _cell(text: str) -> str:
+    """Text that a table's cell can hold."""
+    return text.replace("|", "\\|")

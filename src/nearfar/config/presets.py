@@ -1,0 +1,211 @@
+"""The papers' own settings, by paper and method: `nearfar pretrain moco-ring photos/ preset=wu2021`.
+
+A recipe's defaults are ours, for small pictures and a CPU. A preset is what its paper trained with: optimiser, rates, temperature, queue or
+bank, head, epochs. It goes over the recipe and under everything that is set, so `preset=wu2021 epochs=50` is the paper's with fewer epochs.
+What a paper does not say stays the recipe's. A method's variants (`moco-ring`) take its preset; what is a variant's own stands apart.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from nearfar.config.recipes.variants import SUFFIXES
+from nearfar.config.schema import unknown
+from nearfar.errors import UserError
+
+
+@dataclass(frozen=True)
+class Preset:
+    """One method's settings in one paper, and where the paper says so. `under` holds what a selection adds, by its suffix
+    ("": the method itself)."""
+
+    source: str
+    settings: Mapping[str, Any]
+    under: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+
+_SGD = {"optimizer": "sgd", "momentum": 0.9}
+_RATE_30 = {"lr": "steps(0.03,0.1,200,250)", "weight_decay": 1e-4, "epochs": 300, "warmup": 0}
+_WU_2021 = {
+    **_SGD,
+    **_RATE_30,
+    "backbone": "resnet18",
+    "batch_size": 256,
+    "encoders.head": "linear",
+    "encoders.dim": 128,
+    "temperature": 0.07,
+}
+_BANK = {"negatives.momentum": 0.5}
+_QUEUE = {"encoders.momentum": 0.999}
+# both directions are averaged here and summed there: twice the rate and half the decay are the same steps
+_SUMMED = {"lr": "steps(0.06,0.1,200,250)", "weight_decay": 5e-5}
+_NARROWING = {"selection.lower": "linear(0,0.9,100)"}  # from 100 to 10 % in 100 epochs (App. E)
+_RINGS = {"ring": _NARROWING, "ball": _NARROWING, "neighbours": _NARROWING}
+_RING_SOURCE = "Wu et al. 2021, sec. 5 and App. E; its inner edge is not told"
+_VINCE = {
+    **_SGD,
+    "lr": "plateau(0.03,0.1,10,2)",
+    "weight_decay": 1e-4,
+    "warmup": 0,
+    "backbone": "resnet18",
+    "batch_size": 256,
+    "encoders.head": "linear",
+    "encoders.dim": 128,
+    "temperature": 0.07,
+    **_BANK,
+}
+_BALL = {"selection.lower": 0.9968}  # all but 4,096 of ImageNet's 1,281,167
+_NEAREST = {"selection.lower": 0.0, "selection.background": 4096}
+_CLOSE = {**_NEAREST, "selection.clusters": 30_000, "selection.runs": 10, "selection.after": 10}
+_VINCE_SOURCE = "Wu et al. 2020, App. D; plateau of the training loss, where the paper has a validation loss"
+_MOCO_V2 = {
+    **_SGD,
+    "lr": "cosine(0.03,0)",
+    "weight_decay": 1e-4,
+    "epochs": 200,
+    "batch_size": 256,
+    "backbone": "resnet50",
+    "encoders.head": "mlp-plain",
+    "encoders.hidden": 2048,
+    "encoders.dim": 128,
+    "encoders.momentum": 0.999,
+    "negatives.size": 65_536,
+    "temperature": 0.2,
+}
+_LARGE = {"optimizer": "lars", "momentum": 0.9, "warmup": 10, "batch_size": 4096, "backbone": "resnet50"}
+
+PRESETS: dict[str, dict[str, Preset]] = {
+    "wu2021": {
+        "instdisc": Preset(_RING_SOURCE, {**_WU_2021, **_BANK}, _RINGS),
+        "cmc": Preset(
+            f"{_RING_SOURCE}; lr 0.03 and decay 1e-4 of a loss that sums both directions",
+            {**_WU_2021, **_BANK, **_SUMMED, "batch_size": 128},
+            _RINGS,
+        ),
+        "moco-v1": Preset(_RING_SOURCE, {**_WU_2021, **_QUEUE}, _RINGS),
+        "moco": Preset(_RING_SOURCE, {**_WU_2021, **_QUEUE}, _RINGS),
+    },
+    "wu2020": {
+        "instdisc": Preset(
+            _VINCE_SOURCE,
+            _VINCE,
+            {"ball": _BALL, "annulus": _CLOSE, "neighbours": _CLOSE},
+        ),
+        "la": Preset(_VINCE_SOURCE, _VINCE, {"": _CLOSE, "neighbours": _CLOSE}),
+    },
+    "song2020": {
+        "moco": Preset(
+            "Song & Ermon 2020, App. C (CIFAR-10), else MoCo v2's; its backbone has 3 x 3 kernels at the entrance",
+            {**_MOCO_V2, "lr": "cosine(0.3,0)", "temperature": 0.07},
+        ),
+    },
+    "he2020": {
+        "moco-v1": Preset(
+            "He et al. 2020, sec. 3.3 and 4",
+            {
+                **_SGD,
+                "lr": "steps(0.03,0.1,120,160)",
+                "weight_decay": 1e-4,
+                "epochs": 200,
+                "batch_size": 256,
+                "backbone": "resnet50",
+                "encoders.dim": 128,
+                "encoders.momentum": 0.999,
+                "negatives.size": 65_536,
+                "temperature": 0.07,
+            },
+        ),
+        "moco": Preset("Chen, Fan et al. 2020, its model of 200 epochs", _MOCO_V2),
+    },
+    "chen2020": {
+        "simclr": Preset(
+            "Chen et al. 2020, sec. 2.1, 2.2 and B.1, its model of 1,000 epochs",
+            {
+                **_LARGE,
+                "lr": 4.8,  # 0.3 x batch / 256
+                "weight_decay": 1e-6,
+                "epochs": 1000,
+                "encoders.hidden": 2048,
+                "encoders.dim": 128,
+                "temperature": 0.1,
+            },
+        ),
+    },
+    "grill2020": {
+        "byol": Preset(
+            "Grill et al. 2020, sec. 3.3",
+            {
+                **_LARGE,
+                "lr": 3.2,  # 0.2 x batch / 256
+                "weight_decay": 1.5e-6,
+                "epochs": 1000,
+                "encoders.hidden": 4096,
+                "encoders.dim": 256,
+                "encoders.momentum": "cosine(0.996,1.0)",
+            },
+        ),
+    },
+    "chenhe2021": {
+        "simsiam": Preset(
+            "Chen & He 2021, sec. 3 (baseline settings); its predictor is 512 wide inside, here as wide as the head",
+            {
+                **_SGD,
+                "lr": "cosine(0.1,0)",  # 0.05 x batch / 256
+                "weight_decay": 1e-4,
+                "epochs": 100,
+                "batch_size": 512,
+                "backbone": "resnet50",
+                "encoders.layers": 3,
+                "encoders.hidden": 2048,
+                "encoders.dim": 2048,
+            },
+        ),
+    },
+    "bardes2022": {
+        "vicreg": Preset(
+            "Bardes et al. 2022, sec. 4.2",
+            {
+                **_LARGE,
+                "batch_size": 2048,
+                "lr": 1.6,  # 0.2 x batch / 256
+                "weight_decay": 1e-6,
+                "epochs": 1000,
+                "encoders.layers": 3,
+                "encoders.hidden": 8192,
+                "encoders.dim": 8192,
+            },
+        ),
+    },
+}
+
+
+def preset_for(name: Any, recipe: str) -> dict[str, Any]:
+    """The settings that a preset has for a recipe: those of its method, and what its selection adds."""
+    if not isinstance(name, str) or name not in PRESETS:
+        raise unknown(str(name), PRESETS, "presets")
+    method = method_of(name, recipe)
+    if method is None:
+        raise UserError(
+            f"preset was {name} with the recipe {recipe}; it has settings for {', '.join(PRESETS[name])} and their variants"
+        )
+    preset = PRESETS[name][method]
+    return {**preset.settings, **preset.under.get(recipe[len(method) + 1 :], {}), "preset": name}
+
+
+def method_of(name: str, recipe: str) -> str | None:
+    """The method of a preset that a recipe is, or is under some selection."""
+    if recipe in PRESETS[name]:
+        return recipe
+    method, _, selection = recipe.rpartition("-")
+    return method if selection in SUFFIXES and method in PRESETS[name] else None
+
+
+def presets_of(recipe: str) -> dict[str, Preset]:
+    """Every preset for a recipe, by name."""
+    found = {name: method_of(name, recipe) for name in PRESETS}
+    return {name: PRESETS[name][method] for name, method in found.items() if method is not None}
+
+
+def words_of(settings: Mapping[str, Any]) -> str:
+    """Settings of a preset as words of a command."""
+    return " ".join(f"{key}={value}" for key, value in settings.items() if key != "preset")

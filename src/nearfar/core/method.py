@@ -1,0 +1,384 @@
+"""The one algorithm. A method is five choices, and these are three of them:
+
+    simclr = Method(Shared(net),                  Cosine(0.2),  InBatch(),     Everyone(), InfoNCE())
+    moco   = Method(Momentum(net, 0.99),          Cosine(0.07), Queue(4096),   Everyone(), InfoNCE())
+    byol   = Method(Momentum(net, predictor=mlp), Cosine(1.0),  NoNegatives(), Everyone(), Agreement())
+
+The fifth, the views, is what the batch brings. `forward` computes and changes nothing; `advance`, called after
+the optimiser's step, does every mutation: slow networks, batch-norm statistics, queue, bank, a bound's memory. Only
+what a selection knows of all instances is renewed apart from steps, by `refresh`, at the start of epochs.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from nearfar.core.buffers import BufferUpdates, apply, uses_batch_statistics
+from nearfar.core.schedules import START, Progress
+from nearfar.core.scores import Candidates, Dense, Negatives, Scores, Streamed, at_least_float32
+from nearfar.core.types import (
+    Batch,
+    Bound,
+    Certificate,
+    Context,
+    Coverage,
+    Critic,
+    Encoded,
+    Encoders,
+    Keyed,
+    Outcome,
+    OverVocabulary,
+    Pair,
+    Prior,
+    Refreshing,
+    Remembering,
+    Selection,
+    Source,
+    SupervisedPrior,
+    Supervision,
+)
+from nearfar.distributed.encoding import PLAIN, Encoding, Everybody, everybody
+from nearfar.distributed.gathered import of_all_ranks
+from nearfar.errors import UserError
+from nearfar.parts.critics import LearntNumber, is_product
+from nearfar.parts.encoders import as_encoders
+
+# scores in one matrix: beyond this, log-sum-exp over tiles that stay in a CPU's cache takes half the time
+# (benchmarks/losses.py); with fewer anchors than LEAST to a tile, reading the candidates again would cost more
+WHOLE, LEAST = 2**21, 32
+
+
+class Method(nn.Module):
+    """Views → encoders → negatives → selection → bound, with a critic scoring pairs, and a prior on embeddings beside it.
+
+    `symmetric`: every ordered pair of views is contrasted, otherwise the first with each other one (`Encoders.pairs`). `chunk`: score
+    that many anchors at a time and never build the whole matrix (None: build it, but not for log-sum-exp of many inner products).
+    `encoding`: in chunks, or as one of several ranks, each of which is given its slice of the batch and computes the loss of all.
+    """
+
+    def __init__(
+        self,
+        encoders: Encoders | nn.Module,
+        critic: Critic,
+        negatives: Source,
+        selection: Selection,
+        bound: Bound,
+        *,
+        prior: Prior | SupervisedPrior | None = None,
+        symmetric: bool = True,
+        chunk: int | None = None,
+        encoding: Encoding = PLAIN,
+    ) -> None:
+        super().__init__()
+        self.encoders = as_encoders(encoders)
+        self.critic, self.negatives = critic, negatives
+        self.selection, self.bound, self.prior = selection, bound, prior
+        self.symmetric, self.chunk, self.encoding = symmetric, chunk, encoding
+        negatives.setup(self.encoders.key_groups, self.encoders.group_of, critic.prepare)
+
+    def forward(self, batch: Batch, progress: Progress = START) -> Outcome:
+        pairs = self.pairs(batch)
+        raw, moved = self._encode(batch, *_sides(pairs))
+        # scores are differences of large numbers: float32, whatever the encoder ran in
+        with torch.autocast(batch.index.device.type, enabled=False):
+            prior = self._prior(raw, progress)
+            encoded = self._prepared(raw)
+            everyone = everybody(encoded, batch.index, self.encoding.ranks)
+            scores = [self._selected(encoded, batch.index, p, progress, everyone) for p in pairs]
+            values = [self.bound(s, progress) for s in scores]
+            observed = self._observed(scores)
+            maximised = [
+                v + s.score_function_term(v, self.bound, progress)
+                for v, s in zip(values, scores, strict=True)
+            ]
+        weights = [p.weight for p in pairs]
+        claim = self._claim(pairs, len(everyone.index), progress, {"held_out": False})
+        losses = [] if prior is None else [prior]
+        if pairs:
+            total = _weighted(weights, maximised)
+            # how far the estimate is below its ceiling: for InfoNCE this is the cross-entropy people know
+            losses.insert(0, -total if claim.ceiling is None else sum(weights) * claim.ceiling - total)
+        loss = torch.stack(losses).sum()
+        nats = None
+        if claim.status != "objective only":
+            nats = (_weighted(weights, values) / sum(weights)).detach()
+        kept = _detached(encoded, everyone)
+        return Outcome(loss, nats, claim.ceiling, kept, everyone.index, observed, prior, moved)
+
+    def _prior(self, encoded: Encoded, progress: Progress) -> Float[Tensor, ""] | None:
+        if self.prior is None:
+            return None
+        ranks = self.encoding.ranks
+        if isinstance(self.prior, SupervisedPrior):
+            return self.prior(self._told(encoded), progress)
+        clouds = [at_least_float32(ranks.everyones(cloud)) for cloud in encoded.cloud_of_each_view()]
+        return self.prior(clouds, progress)
+
+    def _told(self, encoded: Encoded) -> Supervision:
+        """What labels and a teacher say of the instances of all ranks."""
+        if encoded.supervision is None:
+            raise UserError(
+                "prior=distillation reads what labels and a teacher say, which these encoders do not ask; use encoders=distilled"
+            )
+        return encoded.supervision.each(lambda rows: at_least_float32(self.encoding.ranks.everyones(rows)))
+
+    @property
+    def selections(self) -> tuple[Selection, ...]:
+        """The selection, or those it applies in turn."""
+        return tuple(getattr(self.selection, "parts", (self.selection,)))
+
+    def learnt(self) -> dict[str, float]:
+        """The numbers that are learnt beside the networks, as they are now, by the setting that began them."""
+        return {name: part().item() for name, part in self.named_modules() if isinstance(part, LearntNumber)}
+
+    def pairs(self, batch: Batch) -> tuple[Pair, ...]:
+        """Who is contrasted with whom in a batch."""
+        return self.encoders.pairs(len(batch.views), self.symmetric)
+
+    def encode_batch(self, batch: Batch) -> tuple[Encoded, BufferUpdates]:
+        """Anchors and keys of all pairs."""
+        return self.encode(batch, *_sides(self.pairs(batch)))
+
+    def encode(
+        self, batch: Batch, anchors: Sequence[int], keys: Sequence[int]
+    ) -> tuple[Encoded, BufferUpdates]:
+        """Embeddings as they are scored and stored, and what is to become of the networks' buffers."""
+        raw, moved = self._encode(batch, anchors, keys)
+        with torch.autocast(batch.index.device.type, enabled=False):
+            return self._prepared(raw), moved
+
+    def _encode(
+        self, batch: Batch, anchors: Sequence[int], keys: Sequence[int]
+    ) -> tuple[Encoded, BufferUpdates]:
+        return self.encoding.encode(self.encoders, batch, anchors, keys)
+
+    def _prepared(self, raw: Encoded) -> Encoded:
+        return replace(
+            raw,
+            anchors={w: self.critic.prepare(z) for w, z in raw.anchors.items()},
+            keys={w: self.critic.prepare(z) for w, z in raw.keys.items()},
+            vocabulary=None if raw.vocabulary is None else self.critic.prepare(raw.vocabulary),
+        )
+
+    @torch.no_grad()
+    def _observed(self, scores: list[Scores]) -> Tensor | None:
+        if not isinstance(self.bound, Remembering) or not scores:
+            return None
+        return torch.stack([self.bound.observe(s) for s in scores])
+
+    def _selected(
+        self, encoded: Encoded, index: Tensor, pair: Pair, progress: Progress, everyone: Everybody
+    ) -> Scores:
+        """The scores of a pair that count, those of all ranks' anchors."""
+        own = self.score(encoded, index, pair.anchor, pair.key, progress, everyone)
+        return of_all_ranks(self.selection(*own), everyone.rows(pair.key))
+
+    def score(
+        self,
+        encoded: Encoded,
+        index: Tensor,
+        anchor: int,
+        key: int,
+        progress: Progress,
+        everyone: Everybody | None = None,
+    ) -> tuple[Scores, Context]:
+        """Scores of view `anchor` against view `key` before the selection, and what the selection may know beside them. `everyone`:
+        keys of all ranks, where there are several; anchors are this one's."""
+        everyone = everyone or everybody(encoded, index)
+        anchors, rows = encoded.anchors[anchor], encoded.index_of(key, index)
+        alike = [k for k in encoded.keys if self._alike(k, key)]
+        positive = self.negatives.positive({k: encoded.keys[k] for k in alike}, rows, key)
+        if isinstance(self.negatives, OverVocabulary):
+            candidates = self.negatives.symbols_of(encoded.vocabulary)
+        else:
+            candidates = self.negatives.candidates(
+                {k: everyone.keys[k] for k in alike}, everyone.index_of(key), key
+            )
+        lowest = getattr(self.critic, "lowest", None)
+        scores = Scores(
+            self._positives(anchors, positive, progress),
+            self._negatives(anchors, rows, candidates, progress),
+            lowest=None if lowest is None else lowest(progress),
+        )
+        as_mean = getattr(self.bound, "distance_scores", False)
+        return scores, Context(anchors, candidates, rows, progress, as_mean, everyone.rows(key).start)
+
+    def _alike(self, key: int, other: int) -> bool:
+        return self.encoders.group_of(key) == self.encoders.group_of(other)
+
+    def _positives(
+        self, anchors: Tensor, keys: Tensor, progress: Progress
+    ) -> Float[Tensor, "anchor positive"]:
+        """Scores of each anchor with its own key, or with each of its own places."""
+        places = 1 if keys.ndim == 2 else keys.shape[1]
+        own = anchors.repeat_interleave(places, dim=0) if places > 1 else anchors
+        return self.critic.pairs(own, keys.reshape(-1, keys.shape[-1]), progress).view(len(anchors), places)
+
+    def _negatives(
+        self, anchors: Tensor, index: Tensor, candidates: Candidates, progress: Progress
+    ) -> Negatives:
+        count = len(candidates.index)
+        many = anchors.device.type == "cpu" and len(anchors) * count > WHOLE
+        if is_product(self.critic) and (self.chunk or many):
+            anchors, keys = self.critic.factors(anchors, candidates.embedding, progress)
+            tile = self.chunk or max(LEAST, WHOLE // count)
+            return Streamed(
+                anchors, index, Candidates(keys, candidates.index), tile, asked=self.chunk is not None
+            )
+        if self.chunk is None:
+            values = self.critic.cross(anchors, candidates.embedding, progress)
+            return Dense(values, candidates.negative_mask(index))
+        score = partial(self.critic.cross, progress=progress)
+        return Streamed(anchors, index, candidates, self.chunk, score)
+
+    @torch.no_grad()
+    def advance(self, outcome: Outcome, progress: Progress = START) -> None:
+        """Every mutation of a step, after the optimiser's: call it once per outcome."""
+        self.encoding.ranks.average([became for *_, became in outcome.moved if became.is_floating_point()])
+        apply(outcome.moved)
+        self.encoders.advance(progress)
+        self._remember(outcome.encoded, outcome.index, progress)
+        if isinstance(self.bound, Remembering) and outcome.observed is not None:
+            self.bound.advance(outcome.observed, progress)
+
+    @torch.no_grad()
+    def prime(self, batch: Batch, progress: Progress = START) -> None:
+        """Shows instances to a source that wants to know them before the first step; no network moves."""
+        keys = sorted({p.key for p in self.pairs(batch)})
+        encoded, _ = self.encode(batch, anchors=(), keys=keys)
+        everyone = everybody(encoded, batch.index, self.encoding.ranks)
+        self._remember(_detached(encoded, everyone), everyone.index, progress)
+
+    def _remember(self, encoded: Encoded, index: Tensor, progress: Progress) -> None:
+        if not encoded.index:
+            self.negatives.advance(encoded.keys, index, progress)
+        for key, rows in encoded.index.items():
+            self.negatives.advance({key: encoded.keys[key]}, rows, progress)
+
+    @torch.no_grad()
+    def embed(self, view: Tensor) -> Float[Tensor, "image dim"]:
+        """What the key network says of a view, as it is scored and stored: the mean over its places where it has
+        several, zeros where it has none; where each view has a network of its own, the first."""
+        first = self.encoders.pairs(1, self.symmetric)[0].key
+        alone = Batch((view,), torch.arange(len(view), device=view.device))
+        encoded, _ = self.encode(alone, anchors=(), keys=(first,))
+        keys = encoded.keys[first]
+        if first in encoded.instance:
+            return _mean_of_each(keys, encoded.instance[first], len(view))
+        return keys.view(len(view), -1, keys.shape[-1]).mean(dim=1)
+
+    @torch.no_grad()
+    def refresh(self, embed_all: Callable[[], Float[Tensor, "instance dim"]], progress: Progress) -> bool:
+        """Renews what the selection knows of all instances, when it is due; says whether it was.
+
+        From the bank where there is one, its views side by side; otherwise from `embed_all`, which embeds the
+        training data in order (see `embed`) and is called only when needed.
+        """
+        due = [part for part in self.selections if isinstance(part, Refreshing) and part.due(progress)]
+        if not due:
+            return False
+        if isinstance(self.negatives, Keyed):
+            embedding = self.negatives.rows.transpose(0, 1).flatten(1)
+        else:
+            embedding = embed_all()
+        for part in due:
+            if self.encoding.ranks.first:
+                part.refresh(embedding)
+            self.encoding.ranks.copy_first_buffers(part)
+        return True
+
+    def certificate(
+        self,
+        batch_size: int,
+        views: int = 2,
+        progress: Progress | None = None,
+        *,
+        held_out: bool | None = False,
+        coverage: Coverage | None = None,
+    ) -> Certificate:
+        """What the method's number proves, for batches of so many instances, each another, in so many views.
+
+        It speaks of the training objective, which is fitted to its own batches and so never proven. `held_out=True`: of the
+        same number on instances that nothing was fitted to, with networks in the mode they are in (batch norm in training mode
+        keeps it from being proven). Without progress it speaks for the whole run. `coverage` is what `Ring.coverage`
+        measured, where it was.
+        """
+        known = {"held_out": held_out, "coverage": coverage}
+        return self._claim(self.encoders.pairs(views, self.symmetric), batch_size, progress, known)
+
+    def _claim(
+        self,
+        pairs: Sequence[Pair],
+        batch_size: int,
+        progress: Progress | None,
+        known: Mapping[str, Any],
+    ) -> Certificate:
+        """The weakest of the pairs' claims; the ceiling is that of their weighted mean."""
+        if not pairs:
+            return Certificate("objective only", "nothing is contrasted: the loss is the prior's alone", None)
+        facts = {
+            **known,
+            "batch_statistics": uses_batch_statistics(self) or None,  # a critic may have a batch norm too
+            "normalised": getattr(self.critic, "normalised", None),
+        }
+
+        def kind(pair: Pair) -> tuple[int, int, int, bool]:
+            alike = {p.key for p in pairs if self._alike(p.key, pair.key)}
+            return len(alike), pair.keys_per_instance, pair.same_instance_negatives, pair.identity_is_key
+
+        def claim(
+            key_views: int, keys_per_instance: int, same_instance: int, identity_is_key: bool
+        ) -> Certificate:
+            given = self.negatives.sampling(batch_size, key_views, keys_per_instance, same_instance)
+            if identity_is_key:
+                given = given.not_exchangeable(EQUAL_KEYS)
+            given = self.selection.sampling(replace(given, **facts), progress)
+            return self.bound.certificate(given, progress)
+
+        claims = {of: claim(*of) for of in {kind(p) for p in pairs}}
+        # of equally weak ones the one with the highest ceiling, so that what its sentence says holds for all
+        weakest = min(claims.values(), key=lambda c: (_STRENGTH.index(c.status), -(c.ceiling or 0.0)))
+        if weakest.status == "proven" and len({frozenset((p.anchor, p.key)) for p in pairs}) > 1:
+            weakest = replace(weakest, condition=f"{weakest.condition}; {UNLIKE_PAIRS}")
+        ceilings = [claims[kind(p)].ceiling for p in pairs]
+        bounded = [ceiling for ceiling in ceilings if ceiling is not None]
+        if len(bounded) < len(pairs):
+            return replace(weakest, ceiling=None)
+        weights = [p.weight for p in pairs]
+        mean = sum(w * c for w, c in zip(weights, bounded, strict=True)) / sum(weights)
+        return replace(weakest, ceiling=mean)
+
+
+EQUAL_KEYS = "rows with equal keys are not contrasted with each other, so negatives are not draws of p(v)"
+UNLIKE_PAIRS = "the number is a weighted mean over pairs of different views or steps, I the same mean of their informations"
+_STRENGTH = ("objective only", "not covered", "measured", "proven")
+
+
+def _sides(pairs: Sequence[Pair]) -> tuple[list[int], list[int]]:
+    """Which views are asked about and which keys are needed."""
+    return sorted({p.anchor for p in pairs}), sorted({p.key for p in pairs})
+
+
+def _mean_of_each(
+    rows: Float[Tensor, "row dim"], instance: Int[Tensor, "row"], count: int
+) -> Float[Tensor, "instance dim"]:
+    total = rows.new_zeros(count, rows.shape[1]).index_add_(0, instance, rows)
+    return total / torch.bincount(instance, minlength=count).clamp_min(1)[:, None]
+
+
+def _weighted(weights: Sequence[float], values: Sequence[Tensor]) -> Float[Tensor, ""]:
+    return torch.stack([weight * value for weight, value in zip(weights, values, strict=True)]).sum()
+
+
+def _detached(encoded: Encoded, everyone: Everybody) -> Encoded:
+    """The anchors of this rank, and the keys of all, which memories take in."""
+    return Encoded(
+        {w: z.detach() for w, z in encoded.anchors.items()},
+        {w: z.detach() for w, z in everyone.keys.items()},
+        everyone.identities,
+    )

@@ -1,0 +1,285 @@
+"""SGD, AdamW and LARS over one rule: norms, biases and scalars are neither decayed nor adapted.
+
+The learning rate is a schedule's value, set from outside before each step (`set_lr`). The state of an optimiser
+is a flat mapping from "what/parameter name" to a tensor, so that a checkpoint needs no pickle and a parameter is
+found by its name, not by its place in a list.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _NormBase
+from torch.optim import SGD, AdamW, Optimizer
+
+from nearfar.distributed.sharding import is_sharded, norm, own_part, spread_like
+from nearfar.errors import UserError
+
+_NORMS = (_NormBase, nn.GroupNorm, nn.LayerNorm, nn.RMSNorm)
+# what optimisers keep of a parameter; another than torch's says its own by an attribute `state_names`
+_STATE = ("step", "exp_avg", "exp_avg_sq", "max_exp_avg_sq", "momentum_buffer")
+LARGEST_LR = 10.0  # of fine-tuning, whose steps by AdamW are about as long as this
+MOMENTUM = 0.9  # where none is set
+_FUSED_ON = ("cpu", "cuda", "mps", "xpu")
+
+
+class LARS(Optimizer):
+    """Layer-wise adaptive rate scaling (You et al. 2017), for very large batches.
+
+        λ = η |w| / (|g| + β |w|)        trust: η = `trust`, β = `weight_decay`
+        v ← m v + λ (g + β w)            m = `momentum`
+        w ← w - lr v
+
+    A group with `adapt=False` has λ = 1, and so has a tensor whose weights or gradients are all zero. The paper
+    keeps lr inside v; outside, as in torch's SGD and BYOL's optimiser, it is the same while lr is constant and
+    follows the schedule at once when it is not.
+    """
+
+    def __init__(
+        self, params: Any, lr: float, momentum: float = 0.9, weight_decay: float = 0.0, trust: float = 0.001
+    ) -> None:
+        defaults = {
+            "lr": lr,
+            "momentum": momentum,
+            "weight_decay": weight_decay,
+            "trust": trust,
+            "adapt": True,
+        }
+        super().__init__(params, defaults)
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for group in self.param_groups:
+            weights = [w for w in group["params"] if w.grad is not None]
+            if weights:
+                velocities = self._velocities(weights, _scaled_gradients(weights, group), group["momentum"])
+                torch._foreach_add_(weights, velocities, alpha=-group["lr"])
+        return loss
+
+    def _velocities(self, weights: list[Tensor], updates: list[Tensor], momentum: float) -> list[Tensor]:
+        for weight in weights:
+            if "momentum_buffer" not in self.state[weight]:
+                self.state[weight]["momentum_buffer"] = torch.zeros_like(weight)
+        velocities = [self.state[weight]["momentum_buffer"] for weight in weights]
+        torch._foreach_mul_(velocities, momentum)
+        torch._foreach_add_(velocities, updates)
+        return velocities
+
+
+def _scaled_gradients(weights: list[Tensor], group: Mapping[str, Any]) -> list[Tensor]:
+    """λ (g + β w) for each tensor of a group."""
+    gradients = [weight.grad for weight in weights if weight.grad is not None]
+    updates = list(torch._foreach_add(gradients, weights, alpha=group["weight_decay"]))
+    if not group["adapt"]:
+        return updates
+    w, g = (torch.stack(torch._foreach_norm(tensors)) for tensors in (weights, gradients))  # (tensor,)
+    ratio = group["trust"] * w / (g + group["weight_decay"] * w)
+    ratio = torch.where((w > 0) & (g > 0), ratio, 1.0)
+    torch._foreach_mul_(updates, ratio.unbind())
+    return updates
+
+
+def build(
+    name: str,
+    module: nn.Module,
+    *,
+    lr: float,
+    weight_decay: float,
+    momentum: float | None = None,
+    options: Mapping[str, Any] | None = None,
+    scales: Mapping[str, float] | None = None,
+) -> Optimizer:
+    """The optimiser `name` over the trainable parameters of `module`. `momentum` is 0.9 if not given, and AdamW's β₁;
+    `options` are the builder's own parameters: for SGD `nesterov` and `dampening`, for AdamW `betas`, `eps` and `amsgrad`,
+    for LARS `trust`. `scales`: parameters, by name, that learn at a multiple of the rate (`layer_scales`)."""
+    if name not in OPTIMISERS:
+        raise UserError(f"optimizer was {name!r}; expected one of {', '.join(OPTIMISERS)}")
+    for key, value in (("lr", lr), ("weight_decay", weight_decay)):
+        if not (math.isfinite(value) and value >= 0):
+            raise UserError(f"{key} was {value}; it must be a finite number, at least 0")
+    if momentum is not None and not 0 <= momentum < 1:
+        raise UserError(f"momentum was {momentum}; it must be at least 0 and below 1")
+    groups = _groups(module, weight_decay, scales or {})
+    try:
+        return OPTIMISERS[name](groups, lr, momentum, **(options or {}))
+    except ValueError as problem:  # torch names the option and its value
+        given = ", ".join(f"optimizer.{key}={value}" for key, value in (options or {}).items())
+        raise UserError(
+            f"optimizer={name} cannot take {given or f'momentum={momentum}'}: {problem}"
+        ) from None
+
+
+def set_lr(optimizer: Optimizer, lr: float) -> None:
+    for group in optimizer.param_groups:
+        group["lr"] = lr * group.get("scale", 1.0)
+
+
+def layer_scales(module: nn.Module, backbones: Iterable[nn.Module], decay: float) -> dict[str, float]:
+    """The multiple of the rate at which each parameter of the backbones learns, by its name in `module`: decay for the last stage
+    of a backbone, decay^2 for the one before, and so on; what stands above them learns at the rate itself."""
+    if decay == 1:
+        return {}
+    scale: dict[int, float] = {}
+    for backbone in backbones:
+        stages = _stages(backbone)
+        for place, stage in enumerate(stages):
+            scale |= {id(parameter): decay ** (len(stages) - place) for parameter in stage}
+    return {name: scale[id(p)] for name, p in _trainable(module) if id(p) in scale}
+
+
+def _stages(backbone: nn.Module) -> list[list[nn.Parameter]]:
+    """Its parameters in the order they stand in it: a stage for each of its parts, or for each block of a list of them; norms and
+    loose parameters go with what they follow."""
+    inside = list(backbone.children())
+    if len(inside) == 1 and next(backbone.parameters(recurse=False), None) is None:  # a wrapper
+        return _stages(inside[0])
+    stages: dict[str, list[nn.Parameter]] = {}
+    last = ""
+    for name, parameter in backbone.named_parameters():
+        first, _, rest = name.partition(".")
+        part = getattr(backbone, first)
+        within = f"{first}.{rest.partition('.')[0]}"
+        key = within if isinstance(part, (nn.Sequential, nn.ModuleList)) else first
+        loose = isinstance(part, (nn.Parameter, *_NORMS))
+        last = last if loose and last else key
+        stages.setdefault(last, []).append(parameter)
+    return list(stages.values())
+
+
+def clip(parameters: Iterable[Tensor], max_norm: float | None) -> float:
+    """The norm of all gradients together, which are scaled down to `max_norm` if they exceed it (None: never)."""
+    parameters = list(parameters)
+    if max_norm is not None:
+        total = norm(p.grad for p in parameters if p.grad is not None)
+        nn.utils.clip_grads_with_norm_([p for p in parameters if not is_sharded(p)], max_norm, total)
+        for p in parameters:
+            if is_sharded(p) and p.grad is not None:
+                own_part(p.grad).mul_((max_norm / (total + 1e-6)).clamp(max=1.0))
+        return float(total)
+    return float(norm(p.grad for p in parameters if p.grad is not None))
+
+
+def state_tensors(optimizer: Optimizer, module: nn.Module) -> dict[str, Tensor]:
+    """The optimiser's state by parameter name, as "momentum_buffer/backbone.conv1.weight": live, not copied."""
+    return {
+        f"{key}/{name}": value
+        for name, parameter in _trainable(module)
+        for key, value in optimizer.state.get(parameter, {}).items()
+    }
+
+
+def load_state_tensors(optimizer: Optimizer, module: nn.Module, tensors: Mapping[str, Tensor]) -> None:
+    """Replace the optimiser's state by what `state_tensors` gave; the next step is then bit-equal.
+
+    Call it when the module is on its device and in its memory format: fused kernels walk the memory of a weight
+    and of its state side by side, so both must be laid out alike.
+    """
+    kept = getattr(optimizer, "state_names", _STATE)
+    parameters = dict(_trainable(module))
+    fused = {p for group in optimizer.param_groups if group.get("fused") for p in group["params"]}
+    state: dict[Tensor, dict[str, Tensor]] = {}
+    for label, value in tensors.items():
+        key, _, name = label.partition("/")
+        parameter = parameters.get(name)
+        shape = () if key == "step" or parameter is None else parameter.shape
+        expected = torch.float32 if key == "step" or parameter is None else parameter.dtype
+        if parameter is None or value.shape != shape or value.dtype is not expected or key not in kept:
+            raise UserError(
+                f"The saved optimiser state {label!r} of shape {list(value.shape)} fits no parameter."
+            )
+        if key == "step":
+            restored = value.to(parameter.device if parameter in fused else "cpu", copy=True)
+        else:
+            restored = torch.empty_like(parameter, dtype=value.dtype, requires_grad=False)
+            restored.copy_(spread_like(parameter, value))
+        state.setdefault(parameter, {})[key] = restored
+    if len({frozenset(held) for held in state.values()}) > 1:
+        raise UserError(
+            "The saved optimiser state is not complete: some parameters have more of it than others."
+        )
+    optimizer.state.clear()
+    optimizer.state.update(state)
+
+
+def _trainable(module: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
+    return ((name, p) for name, p in module.named_parameters() if p.requires_grad)
+
+
+def _groups(module: nn.Module, weight_decay: float, scales: Mapping[str, float]) -> list[dict[str, Any]]:
+    """Decayed parameters, then the others, of each multiple of the rate, each in the module's own order, with their names."""
+    in_norms = {
+        p for part in module.modules() if isinstance(part, _NORMS) for p in part.parameters(recurse=False)
+    }
+    # weights that are spread over ranks and others cannot be told apart by one kernel, so each have groups of their own
+    kinds = [
+        (decayed, scale, spread)
+        for scale in sorted({1.0, *scales.values()})
+        for decayed in (True, False)
+        for spread in (False, True)
+    ]
+    groups: dict[tuple[bool, float, bool], list[tuple[str, nn.Parameter]]] = {kind: [] for kind in kinds}
+    for name, parameter in _trainable(module):
+        is_bias = name.rpartition(".")[2] == "bias"
+        decayed = parameter.ndim >= 2 and not is_bias and parameter not in in_norms
+        groups[decayed, scales.get(name, 1.0), is_sharded(parameter)].append((name, parameter))
+    if not any(groups.values()):
+        raise ValueError(f"{type(module).__name__} has no trainable parameter.")
+    return [
+        {
+            "params": members,
+            "weight_decay": weight_decay if decayed else 0.0,
+            "adapt": decayed,
+            "scale": scale,
+        }
+        for (decayed, scale, _), members in groups.items()
+        if members
+    ]
+
+
+# A builder's parameters after the first three are the options a user may set (`nearfar.config.schema`).
+
+
+def _sgd(
+    groups: list[dict[str, Any]],
+    lr: float,
+    momentum: float | None,
+    nesterov: bool = False,
+    dampening: float = 0.0,
+) -> Optimizer:
+    kept = MOMENTUM if momentum is None else momentum
+    return SGD(groups, lr=lr, momentum=kept, nesterov=nesterov, dampening=dampening, fused=_can_fuse(groups))
+
+
+def _adamw(
+    groups: list[dict[str, Any]],
+    lr: float,
+    momentum: float | None,
+    betas: tuple[float, float] | None = None,
+    eps: float = 1e-8,
+    amsgrad: bool = False,
+) -> Optimizer:
+    if betas is not None and momentum is not None and momentum != betas[0]:
+        raise ValueError(f"momentum={momentum} is its first beta, which is {betas[0]}")
+    kept = betas or (MOMENTUM if momentum is None else momentum, 0.999)
+    return AdamW(groups, lr=lr, betas=kept, eps=eps, amsgrad=amsgrad, fused=_can_fuse(groups))
+
+
+def _lars(groups: list[dict[str, Any]], lr: float, momentum: float | None, trust: float = 0.001) -> Optimizer:
+    if not (math.isfinite(trust) and trust > 0):
+        raise ValueError(f"trust must be above 0, not {trust}")
+    return LARS(groups, lr=lr, momentum=MOMENTUM if momentum is None else momentum, trust=trust)
+
+
+def _can_fuse(groups: list[dict[str, Any]]) -> bool:
+    """Asked here because torch itself says no only at the first step."""
+    parameters = [p for group in groups for _, p in group["params"]]
+    return all(p.is_floating_point() and p.device.type in _FUSED_ON and not is_sharded(p) for p in parameters)
+
+
+OPTIMISERS: dict[str, Callable[..., Optimizer]] = {"sgd": _sgd, "adamw": _adamw, "lars": _lars}

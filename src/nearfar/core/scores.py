@@ -1,0 +1,410 @@
+"""Scores of positives and negatives: held whole, or computed tile by tile.
+
+    dense_scores(anchors, keys)      builds the n x n matrix
+    streamed_scores(anchors, keys)   never does; same numbers, same gradients, memory of one tile
+
+Every reduction of `Streamed` runs over blocks of anchors under activation checkpointing: a tile's scores are
+thrown away after the forward pass and computed again in the backward pass, so any critic can be streamed. The one that
+counts most, log-sum-exp of inner products, has its backward pass written out (`logsumexp`): the same numbers in half the time.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, Protocol
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+from nearfar.core.logsumexp import InnerLogSumExp, inner, matches
+from nearfar.errors import UserError
+
+TILE = 256  # anchors per tile: small enough for a tile to stay in cache, large enough for a good matmul
+
+
+GRAPH = 4  # copies of a tile that the graph of a rule with a gradient holds, about
+UNKNOWN = -1  # a candidate whose instance is not known: always somebody else
+EMPTY = -2  # a slot that holds nothing yet: never a negative
+
+
+def at_least_float32(values: Tensor) -> Tensor:
+    """Half precision cannot count to 700, and a ceiling must hold to the last digit: scores are float32 at least."""
+    return values.float() if values.is_floating_point() and values.dtype.itemsize < 4 else values
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """Things an anchor may be contrasted with, and which instance each of them is."""
+
+    embedding: Float[Tensor, "candidate dim"]
+    index: Int[Tensor, "candidate"]
+
+    def negative_mask(self, anchor: Int[Tensor, "anchor"]) -> Bool[Tensor, "anchor candidate"]:
+        """Which candidates are not the anchor itself: one comparison for batch, queue and bank alike."""
+        return (self.index[None, :] != anchor[:, None]) & (self.index[None, :] != EMPTY)
+
+
+@dataclass(frozen=True)
+class Membership:
+    """What a selection says of the candidates of some anchors.
+
+    `kept`: the negatives; `log_weight` of them, whose weights have mean one over an anchor's kept. `close`: those that belong to the
+    anchor's positives instead. `log_chance`: where membership was drawn, the log of the chance of each anchor's draw.
+    """
+
+    kept: Bool[Tensor, "anchor candidate"]
+    close: Bool[Tensor, "anchor candidate"] | None = None
+    log_weight: Float[Tensor, "anchor candidate"] | None = None
+    log_chance: Float[Tensor, "anchor"] | None = None
+
+
+# (scores, which are offered, places of these anchors among all) -> membership: a rule for rows, so that tiles may ask it
+Rule = Callable[[Tensor, Tensor, Tensor], Membership]
+
+
+class Negatives(Protocol):
+    """Candidates of each anchor that count, seen only through reductions over them."""
+
+    def logsumexp(self) -> Float[Tensor, "anchor"]:
+        """log of the (weighted) sum of e^score; -inf where an anchor has none."""
+
+    def count(self) -> Float[Tensor, "anchor"]: ...
+
+    def offered(self) -> int:
+        """Candidates there are places for, whether they are kept or not, or not there yet."""
+
+    def sum_of(
+        self, function: Callable[..., Tensor], *per_anchor: Float[Tensor, "anchor"]
+    ) -> Float[Tensor, "anchor"]:
+        """(Weighted) sum of an elementwise function of the scores; 0 where an anchor has none.
+
+        The function also reads what is given `per_anchor`, each as a column beside the scores of that anchor:
+        `sum_of(lambda score, positive: relu(score - positive), positive)`. Gradients reach the columns too.
+        """
+
+    def mean_of(
+        self, function: Callable[..., Tensor], *per_anchor: Float[Tensor, "anchor"]
+    ) -> Float[Tensor, "anchor"]:
+        """The same sum over the number of them."""
+
+    def hardest(self) -> Float[Tensor, "anchor"]:
+        """The highest score; -inf where an anchor has none."""
+
+    def divide(
+        self, rule: Rule, *, close: bool = False, drawn: bool = False, plain: bool = False
+    ) -> "Divided":
+        """What a rule makes of them; `close` and `drawn` say whether it speaks of those, `plain` that it gives no weights and has
+        no gradient."""
+
+    def matrix(self) -> tuple[Float[Tensor, "anchor candidate"], Bool[Tensor, "anchor candidate"]]:
+        """Scores and which are kept, built in full: for looking at them, never for bounds."""
+
+
+@dataclass(frozen=True)
+class Divided:
+    """Candidates after a rule: the negatives, those of the positive's side, the log of the chance of the draw."""
+
+    kept: Negatives
+    close: Negatives | None = None
+    log_chance: Float[Tensor, "anchor"] | None = None
+
+
+@dataclass(frozen=True)
+class Dense:
+    """Negatives as a matrix, in float32 at least, a mask of those that count (None: all), and their log-weights."""
+
+    values: Float[Tensor, "anchor candidate"]
+    kept: Bool[Tensor, "anchor candidate"] | None = None
+    log_weight: Float[Tensor, "anchor candidate"] | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "values", at_least_float32(self.values))
+
+    def offered(self) -> int:
+        return self.values.shape[1]
+
+    def logsumexp(self) -> Float[Tensor, "anchor"]:
+        values = self.values if self.log_weight is None else self.values + self.log_weight
+        return self._masked(values).logsumexp(dim=1)
+
+    def _masked(self, values: Tensor) -> Tensor:
+        return values if self.kept is None else values.masked_fill(~self.kept, -torch.inf)
+
+    def count(self) -> Float[Tensor, "anchor"]:
+        if self.kept is None:
+            return self.values.new_full((len(self.values),), self.values.shape[1])
+        return self.kept.sum(dim=1).to(self.values.dtype)
+
+    def sum_of(
+        self, function: Callable[..., Tensor], *per_anchor: Float[Tensor, "anchor"]
+    ) -> Float[Tensor, "anchor"]:
+        columns = [column[:, None] for column in per_anchor]
+        # the inner zero keeps f's gradient finite where the outer one discards its value
+        safe = self.values if self.kept is None else self.values.masked_fill(~self.kept, 0.0)
+        found = function(safe, *columns)
+        if self.log_weight is not None:
+            found = found * self.log_weight.exp()
+        if self.kept is not None:
+            found = found.masked_fill(~self.kept, 0.0)
+        return found.sum(dim=1)
+
+    def mean_of(
+        self, function: Callable[..., Tensor], *per_anchor: Float[Tensor, "anchor"]
+    ) -> Float[Tensor, "anchor"]:
+        return self.sum_of(function, *per_anchor) / self.count().clamp_min(1.0)
+
+    def hardest(self) -> Float[Tensor, "anchor"]:
+        if self.values.shape[1] == 0:
+            return self.values.new_full((len(self.values),), -torch.inf)
+        return self._masked(self.values).amax(dim=1)
+
+    def divide(self, rule: Rule, *, close: bool = False, drawn: bool = False, plain: bool = False) -> Divided:
+        values, offered = self.matrix()
+        found = rule(values, offered, torch.arange(len(values), device=values.device))
+        kept = Dense(values, found.kept, _sum(self.log_weight, found.log_weight))
+        near = Dense(values, found.close, self.log_weight) if close else None
+        return Divided(kept, near, found.log_chance if drawn else None)
+
+    def matrix(self) -> tuple[Float[Tensor, "anchor candidate"], Bool[Tensor, "anchor candidate"]]:
+        kept = self.kept if self.kept is not None else torch.ones_like(self.values, dtype=torch.bool)
+        return self.values, kept
+
+
+def _at(rule: Rule, rows: Tensor) -> Rule:
+    """The rule for anchors at these places, where it would be asked about the first ones."""
+    return lambda values, offered, _: rule(values, offered, rows)
+
+
+def _sum(first: Tensor | None, second: Tensor | None) -> Tensor | None:
+    if first is None or second is None:
+        return second if first is None else first
+    return first + second
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A rule that tiles ask, and which of the two it speaks of is meant."""
+
+    rule: Rule
+    close: bool
+    plain: bool
+
+
+@dataclass(frozen=True)
+class Streamed:
+    """Negatives that are scored when a reduction asks for them, `tile` anchors at a time; a selection's rules are asked anew in
+    each tile, and again in the backward pass, so that nothing of the size anchors x candidates is ever held."""
+
+    anchors: Float[Tensor, "anchor dim"]
+    index: Tensor
+    candidates: Candidates
+    tile: int = TILE
+    score: Callable[[Tensor, Tensor], Float[Tensor, "anchor candidate"]] = inner
+    asked: bool = True  # otherwise only log-sum-exp is streamed, for speed, and the rest reads one matrix
+    rules: tuple["Asked", ...] = ()
+
+    def offered(self) -> int:
+        return len(self.candidates.index)
+
+    def _tile(self, anchors: Tensor, index: Tensor, keys: Tensor, rows: Tensor) -> Dense:
+        found: Negatives = Dense(self.score(anchors, keys), self.candidates.negative_mask(index))
+        for one in self.rules:
+            divided = found.divide(_at(one.rule, rows), close=one.close)
+            found = divided.kept if divided.close is None else divided.close
+        assert isinstance(found, Dense)
+        return found
+
+    @cached_property
+    def _rows(self) -> Tensor:
+        return torch.arange(len(self.anchors), device=self.anchors.device)
+
+    @cached_property
+    def _whole(self) -> Dense:
+        return self._tile(self.anchors, self.index, self.candidates.embedding, self._rows)
+
+    @cached_property
+    def _own(self) -> tuple[Tensor, Tensor]:
+        """Rows and columns of the candidates that are the anchors themselves."""
+        return matches(self.index, self.candidates.index)
+
+    def _reduce(self, reduction: Callable[..., Tensor], *per_anchor: Tensor) -> Float[Tensor, "... anchor"]:
+        if not self.asked:
+            return reduction(self._whole, *per_anchor)
+
+        def tiled(keys: Tensor, anchors: Tensor, index: Tensor, rows: Tensor, *columns: Tensor) -> Tensor:
+            return reduction(self._tile(anchors, index, keys, rows), *columns)
+
+        given = (self.anchors, self.index, self._rows, *per_anchor)
+        blocks = zip(*(t.split(self.tile) for t in given), strict=True)
+        keys = self.candidates.embedding
+        reduced = [
+            checkpoint(tiled, keys, *block, use_reentrant=False, preserve_rng_state=False) for block in blocks
+        ]
+        return torch.cat(reduced, dim=-1)
+
+    @cached_property
+    def _sums(self) -> tuple[Float[Tensor, "anchor"], Float[Tensor, "anchor"]]:
+        """Log-sum-exp and count in one pass: what most bounds read, and ranking candidates twice would cost twice."""
+        keys, held = self.candidates.embedding, self.candidates.index
+        # in half precision torch's own log-sum-exp keeps more digits than exponentials written back to a tile
+        precise = keys.dtype == self.anchors.dtype and keys.dtype.itemsize >= 4
+        if self.score is inner and len(keys) and precise and all(one.plain for one in self.rules):
+            bias = torch.zeros_like(held, dtype=keys.dtype).masked_fill_(held == EMPTY, -torch.inf)
+            kept = self._kept if self.rules else None
+            return InnerLogSumExp.apply(self.anchors, keys, bias, *self._own, self.tile, kept)
+        both = self._reduce(lambda tile: torch.stack([tile.logsumexp(), tile.count()]))
+        return both[0], both[1].detach()
+
+    @torch.no_grad()
+    def _kept(self, values: Tensor, offered: Tensor, rows: Tensor) -> Tensor:
+        """Who counts after all rules."""
+        for one in self.rules:
+            found = one.rule(values, offered, rows)
+            offered = found.kept if not one.close or found.close is None else found.close
+        return offered
+
+    def logsumexp(self) -> Float[Tensor, "anchor"]:
+        return self._sums[0]
+
+    def count(self) -> Float[Tensor, "anchor"]:
+        if self.rules:
+            return self._sums[1]
+        own = torch.bincount(self._own[0], minlength=len(self.index))
+        precise = torch.promote_types(self.anchors.dtype, torch.float32)
+        return ((self.candidates.index != EMPTY).sum() - own).to(precise)
+
+    def sum_of(
+        self, function: Callable[..., Tensor], *per_anchor: Float[Tensor, "anchor"]
+    ) -> Float[Tensor, "anchor"]:
+        return self._reduce(lambda tile, *columns: tile.sum_of(function, *columns), *per_anchor)
+
+    def mean_of(
+        self, function: Callable[..., Tensor], *per_anchor: Float[Tensor, "anchor"]
+    ) -> Float[Tensor, "anchor"]:
+        return self._reduce(lambda tile, *columns: tile.mean_of(function, *columns), *per_anchor)
+
+    def hardest(self) -> Float[Tensor, "anchor"]:
+        return self._reduce(Dense.hardest)
+
+    def divide(self, rule: Rule, *, close: bool = False, drawn: bool = False, plain: bool = False) -> Divided:
+        if not self.asked:  # the matrix fits, and a rule asked once is cheaper
+            return self._whole.divide(rule, close=close, drawn=drawn)
+        chance = None
+        if drawn:
+
+            def chances(tile: Dense, rows: Tensor) -> Tensor:
+                found = rule(*tile.matrix(), rows).log_chance
+                assert found is not None
+                return found
+
+            chance = replace(self, tile=max(1, self.tile // GRAPH))._reduce(chances, self._rows)
+        # the graph of a rule with a gradient holds a tile several times over
+        tile = self.tile if plain else max(1, self.tile // GRAPH)
+        kept, near = (
+            replace(self, tile=tile, rules=(*self.rules, Asked(rule, part, plain))) for part in (False, True)
+        )
+        return Divided(kept, near if close else None, chance)
+
+    def matrix(self) -> tuple[Float[Tensor, "anchor candidate"], Bool[Tensor, "anchor candidate"]]:
+        return self._whole.matrix()
+
+
+@dataclass(frozen=True)
+class Scores:
+    """All that a bound may see: log-scores f(u, v) of positives, and of negatives through reductions.
+
+    `also`: further positives among the candidates (those with the anchor's label), as many as there are for each anchor, seen
+    through reductions like negatives. `lowest`: the least score there can be, where the critic has one.
+    """
+
+    positive: Float[Tensor, "anchor positive"]
+    negative: Negatives
+    also: Negatives | None = None
+    lowest: float | Tensor | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "positive", at_least_float32(self.positive))
+
+    def over_positives(
+        self, function: Callable[..., Tensor], *per_anchor: Float[Tensor, "anchor"]
+    ) -> Float[Tensor, ""]:
+        """Mean over anchors of the mean over their positives of an elementwise function, which may read columns as in `mean_of`.
+        Anchors without positives count nothing."""
+        own = function(self.positive, *(column[:, None] for column in per_anchor))
+        if self.also is None:
+            return own.mean()
+        count = self.positive_count()
+        total = own.sum(dim=1) + self.also.sum_of(function, *per_anchor)
+        return (total / count.clamp_min(1)).sum() / (count > 0).sum().clamp_min(1)
+
+    def positive_count(self) -> Float[Tensor, "anchor"]:
+        own = self.positive.new_full((len(self.positive),), self.positive.shape[1])
+        return own if self.also is None else own + self.also.count()
+
+    def positive_logsumexp(self) -> Float[Tensor, "anchor"]:
+        own = self.positive.logsumexp(dim=1)
+        return own if self.also is None else torch.logaddexp(own, self.also.logsumexp())
+
+    def score_function_term(
+        self, value: Tensor, bound: Callable[..., Tensor], *arguments: Any
+    ) -> Tensor | float:
+        """What is added to a value for the sake of its gradient alone; scores that were drawn have some."""
+        return 0.0
+
+    @staticmethod
+    def of(
+        positive: Tensor, negative: Tensor, kept: Tensor | None = None, positive_kept: Tensor | None = None
+    ) -> "Scores":
+        """Scores from plain tensors of log-scores: positive (n,) or (n, p) and which of them are there; negative (n, k) and which
+        of them are kept."""
+        if positive.ndim == 1:
+            positive = positive[:, None]
+        if positive.ndim != 2 or negative.ndim != 2 or len(positive) != len(negative):
+            raise UserError(
+                f"scores need positive (n,) or (n, p) and negative (n, k) with one n; "
+                f"they were {tuple(positive.shape)} and {tuple(negative.shape)}"
+            )
+        for name, mask, scores in (("kept", kept, negative), ("positive_kept", positive_kept, positive)):
+            if mask is not None and (mask.shape != scores.shape or mask.dtype != torch.bool):
+                raise UserError(
+                    f"{name} must be a boolean mask of shape {tuple(scores.shape)}; it was {mask.dtype} of {tuple(mask.shape)}"
+                )
+        if positive_kept is None:
+            return Scores(positive, Dense(negative, kept))
+        return Scores(positive[:, :0], Dense(negative, kept), Dense(positive, positive_kept))
+
+
+def paired_scores(f: Float[Tensor, "anchor key"]) -> Scores:
+    """Scores from a matrix of them: row i's positive is column i, all other columns are its negatives."""
+    return Scores.of(f.diagonal(), f, ~torch.eye(*f.shape, dtype=torch.bool, device=f.device))
+
+
+def _in_batch(
+    anchors: Tensor, keys: Tensor, temperature: float | Tensor
+) -> tuple[Tensor, Tensor, Tensor, Candidates]:
+    if anchors.ndim != 2 or anchors.shape != keys.shape:
+        raise UserError(
+            f"anchors and keys must both be (n, dim); they were {tuple(anchors.shape)} and {tuple(keys.shape)}"
+        )
+    # scaling the anchors once scales every score, and lets a learned temperature have its gradient
+    anchors, keys = F.normalize(anchors, dim=1) / temperature, F.normalize(keys, dim=1)
+    index = torch.arange(len(anchors), device=anchors.device)
+    return anchors, (anchors * keys).sum(dim=1, keepdim=True), index, Candidates(keys, index)
+
+
+def dense_scores(anchors: Tensor, keys: Tensor, temperature: float | Tensor = 1.0) -> Scores:
+    """In-batch cosine scores: row i's positive is key i, the others its negatives."""
+    anchors, positive, index, candidates = _in_batch(anchors, keys, temperature)
+    negative = Dense(anchors @ candidates.embedding.T, candidates.negative_mask(index))
+    return Scores(positive, negative, lowest=-1.0 / temperature)
+
+
+def streamed_scores(
+    anchors: Tensor, keys: Tensor, temperature: float | Tensor = 1.0, tile: int = TILE
+) -> Scores:
+    """The same scores as `dense_scores`, never building n x n."""
+    anchors, positive, index, candidates = _in_batch(anchors, keys, temperature)
+    return Scores(positive, Streamed(anchors, index, candidates, tile), lowest=-1.0 / temperature)

@@ -1,0 +1,463 @@
+"""What travels between the rooms, and what each room promises.
+
+    Pixels --views--> Batch --encoders--> Encoded --critic--> Scores --selection--> Scores --bound--> nats
+
+Rooms never import one another; they meet here. A bound sees `Scores` and nothing else: the positive score(s)
+of each anchor, and its negatives through reductions (`logsumexp`, `count`, `mean_of`, `hardest`). InfoNCE is
+
+    positive - logsumexp(positive, negative.logsumexp()) + log(1 + negative.count())
+
+and cannot tell whether the n x m matrix was ever built. `Dense` holds it, `Streamed` computes it tile by tile
+(both in `nearfar.core.scores`).
+
+What a part says of itself are class attributes, all but the first optional, and nothing outside knows parts by their names:
+
+    equation     its line of the method's equation, settings in braces; `remarks` what some settings add to it
+    conflict     (choices, parts) -> why it does not go with the other choices, in a sentence, or None
+    bound        distance_scores, needs_bounded, reads_negatives (True)
+    critic       bounded, normalised
+    negatives    own_positive, per_instance, nobody
+    selection    per_instance, weighs
+    encoders     takes, views, networks, own_network, scored, whole (True), one_view, own_weights
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol, runtime_checkable
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int, Int32, Int64, UInt8
+from torch import Tensor, nn
+from torch.utils._pytree import tree_map
+
+from nearfar.core.buffers import BufferUpdates
+from nearfar.core.schedules import Progress
+from nearfar.core.scores import Candidates, Scores
+
+
+@dataclass(frozen=True)
+class Pixels:
+    """Decoded images, padded with zeros at the bottom and right to the largest of them."""
+
+    data: UInt8[np.ndarray, "image height width channel"]
+    size: Int32[np.ndarray, "image 2"]  # true (height, width)
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Views of the same instances: row i of every view is instance `index[i]`, and so is row i of what else is known of
+    them: their classes, and their groups by the name of what tells them."""
+
+    views: tuple[Any, ...]  # each a tensor (instance, …), or a tree of such: tuples, lists and mappings
+    index: Int64[Tensor, "instance"]
+    labels: Int64[Tensor, "instance"] | None = None
+    groups: Mapping[str, Int64[Tensor, "instance"]] = field(default_factory=dict)
+
+    def to(self, device: torch.device | str, dtype: torch.dtype | None = None) -> "Batch":
+        """The batch on a device; with `dtype`, what is no whole number in it."""
+        return self._each(
+            lambda tensor: tensor.to(device, dtype if tensor.is_floating_point() else None, non_blocking=True)
+        )
+
+    def rows(self, part: slice | Int[Tensor, "row"]) -> "Batch":
+        """Some of the instances."""
+        return self._each(lambda tensor: tensor[part])
+
+    def _each(self, change: Callable[[Tensor], Tensor]) -> "Batch":
+        labels = None if self.labels is None else change(self.labels)
+        groups = {name: change(numbers) for name, numbers in self.groups.items()}
+        return Batch(tree_map(change, self.views), change(self.index), labels, groups)
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Anchors of one view contrasted with keys of another (or of the same), and how much that counts in the loss.
+
+    `keys_per_instance`: keys per instance: 1 for a picture seen whole, more for the places of a feature map or the times of a
+    sequence. `same_instance_negatives`: how many of them an anchor may be contrasted with although they are of its own instance.
+    """
+
+    anchor: int
+    key: int
+    weight: float = 1.0
+    keys_per_instance: int = 1
+    same_instance_negatives: int = 0
+    identity_is_key: bool = (
+        False  # rows with equal keys are one identity, so that none is the other's negative
+    )
+
+
+def view_pairs(count: int, symmetric: bool) -> tuple[tuple[int, int], ...]:
+    """Which view is asked about which: one view about itself, the first about the others, or each about each."""
+    if count == 1:
+        return ((0, 0),)
+    if symmetric:
+        return tuple((a, k) for a in range(count) for k in range(count) if a != k)
+    return tuple((0, k) for k in range(1, count))
+
+
+@dataclass(frozen=True)
+class Supervision:
+    """What labels and a teacher say of the rows of a batch, beside what the network says of them; None where nobody says anything."""
+
+    features: Float[Tensor, "row dim"]
+    logits: Float[Tensor, "row class"] | None = None
+    labels: Int[Tensor, "row"] | None = None  # below 0: not known
+    teacher_features: Float[Tensor, "row width"] | None = None
+    teacher_logits: Float[Tensor, "row class"] | None = None
+
+    def each(self, change: Callable[[Tensor], Tensor]) -> "Supervision":
+        held = {part.name: getattr(self, part.name) for part in fields(self)}
+        changed: dict[str, Any] = {
+            name: rows if rows is None else change(rows) for name, rows in held.items()
+        }
+        return Supervision(**changed)
+
+    @staticmethod
+    def joined(parts: Sequence["Supervision"]) -> "Supervision":
+        """The parts of a batch, one below the other."""
+        held = {part.name: [getattr(each, part.name) for each in parts] for part in fields(Supervision)}
+        whole: dict[str, Any] = {
+            name: None if rows[0] is None else torch.cat(rows) for name, rows in held.items()
+        }
+        return Supervision(**whole)
+
+
+class Said(NamedTuple):
+    """What a teacher says of a batch."""
+
+    features: Float[Tensor, "row width"]
+    logits: Float[Tensor, "row class"] | None
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """Embeddings by view: what is asked about (anchors) and what it is asked about (keys).
+
+    Usually row i of each is instance `index[i]` of the batch. Keys may have several places each, (anchor, place, dim):
+    then all of them are positives of the anchor. Where rows are no instances at all (the times of a sequence, the
+    masked tokens of a text), anchors and keys of a pair are aligned row by row, and `index[key]` gives each row its
+    identity: rows with the same identity are never each other's negatives. Where keys are symbols, `vocabulary` embeds all
+    there are.
+    """
+
+    anchors: Mapping[int, Float[Tensor, "anchor dim"]]
+    keys: Mapping[int, Float[Tensor, "anchor dim"] | Float[Tensor, "anchor place dim"]]
+    index: Mapping[int, Int[Tensor, "row"]] = field(default_factory=dict)
+    instance: Mapping[int, Int[Tensor, "row"]] = field(
+        default_factory=dict
+    )  # where in the batch a row is from
+    # what a prior speaks of: embeddings by view as a network gives them, before a predictor; None: the anchors
+    clouds: Mapping[int, Float[Tensor, "anchor dim"]] | None = None
+    vocabulary: Float[Tensor, "symbol dim"] | None = None
+    supervision: Supervision | None = None
+
+    def cloud_of_each_view(self) -> tuple[Float[Tensor, "row dim"], ...]:
+        return tuple((self.anchors if self.clouds is None else self.clouds).values())
+
+    def index_of(self, key: int, instances: Int[Tensor, "instance"]) -> Int[Tensor, "row"]:
+        return self.index.get(key, instances)
+
+
+@dataclass(frozen=True)
+class Coverage:
+    """For which share of so many anchors the condition of Wu et al. 2021, Thm 3.1 was measured to hold (`Ring.coverage`)."""
+
+    share: float
+    anchors: int
+
+
+@dataclass(frozen=True)
+class NegativeSampling:
+    """How the scores came about, as far as a bound's claim depends on it. None: the program cannot know, so a claim says it as
+    a condition; what is known to fail is never proven.
+
+    `exchangeable`: if anchor and key were independent, the positive could change places with any negative without changing
+    the joint distribution. The proof of InfoNCE stands on it (docs/certificates.md); `reason` says in a clause why it fails
+    where it does. `independent` asks more: every anchor has negatives of its own, drawn from p(v) independently of all
+    positives and of one another.
+
+    `cut` is what a selection dropped: the least similar only (`below`), or also the most similar (`above`).
+    """
+
+    anchors: int
+    negatives: int  # per anchor, those kept
+    min_negatives: int | None = None  # kept per anchor when a schedule keeps fewest (None: always as many)
+    exchangeable: bool = True
+    reason: str = ""
+    independent: bool = False
+    held_out: bool | None = None  # neither encoders nor critic were fitted to this sample
+    batch_statistics: bool | None = (
+        None  # an embedding depends on the rest of its batch (batch norm in training)
+    )
+    normalised: bool | None = None  # scores are log q(v | u) of a normalised density q
+    cut: Literal["none", "below", "above"] = "none"
+    coverage: Coverage | None = None  # of a cut from above, where it was measured
+    weighted: bool = False  # similar negatives count more, dissimilar ones less
+    more_positives: bool = False  # others than the key that belongs to the anchor count as its positives
+
+    def __post_init__(self) -> None:
+        if self.independent and not self.exchangeable:
+            raise ValueError("negatives that are independent are exchangeable with the positive")
+
+    def not_exchangeable(self, reason: str) -> "NegativeSampling":
+        """The same, with one more reason why the positive cannot change places; the first reason stands."""
+        if not self.exchangeable:
+            return self
+        return replace(self, exchangeable=False, independent=False, reason=reason)
+
+
+Status = Literal["proven", "measured", "not covered", "objective only"]
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """What a number proves about mutual information, under which condition, and how high it can go.
+
+    `proven`: in expectation at most I, under the condition. `measured`: a condition of the proof was measured on so many
+    anchors, which is evidence, not proof. `not covered`: an estimate without proof. `objective only`: no estimate of I.
+    """
+
+    status: Status
+    condition: str
+    ceiling: float | None  # nats
+
+
+@dataclass(frozen=True)
+class Context:
+    """What a selection may know beside the scores."""
+
+    anchors: Float[Tensor, "anchor dim"]
+    candidates: Candidates
+    index: Int[Tensor, "anchor"]
+    progress: Progress
+    # several things that count as one positive are their mean, not their sum of e^f: where scores are read as distances
+    as_mean: bool = False
+    first: int = (
+        0  # the number of its first anchor among those of all ranks: what is drawn for an anchor goes by that
+    )
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What one forward pass found. Computing it changed nothing; `Method.advance` acts on it."""
+
+    loss: Float[Tensor, ""]  # what the optimiser descends: the ceiling (where there is one) minus the bound
+    nats: Float[Tensor, ""] | None  # the bound's value where it is an estimate of information
+    ceiling: float | None
+    encoded: Encoded  # prepared by the critic, detached: anchors of this rank, keys of all
+    index: Int[Tensor, "anchor"]  # of the instances of all ranks
+    observed: Tensor | None = None  # what a bound that remembers saw, one row per pair of views
+    prior: Float[Tensor, ""] | None = None  # what of the loss is the prior's
+    moved: BufferUpdates = ()  # what the pass would have written to the networks' buffers
+
+
+# (setting, value, text): what a part's equation says besides where the setting has that value, or, for `...`, any, or, for a
+# function, one of which it is true
+Remark = tuple[str, Any, str]
+
+
+class Encoders(Protocol):
+    """Who encodes: `encode` gives embeddings of the views asked for, `advance` moves what follows slowly.
+
+    Keys that other networks made never stand beside each other: `group_of` says to which of `key_groups` groups a key belongs.
+    """
+
+    key_groups: int
+
+    def group_of(self, key: int) -> int:
+        """The group of a key, from 0 to `key_groups` - 1."""
+
+    def pairs(self, views: int, symmetric: bool) -> tuple[Pair, ...]:
+        """Who is contrasted with whom, for batches of so many views."""
+
+    def backbone(self) -> nn.Module:
+        """What is left after training: a network from a plain view to features."""
+
+    def encode(self, batch: Batch, anchors: Sequence[int], keys: Sequence[int]) -> Encoded: ...
+
+    def advance(self, progress: Progress) -> None: ...
+
+
+@runtime_checkable
+class Guided(Protocol):
+    """Encoders that learn from a frozen teacher, which is no part of them: it is attached, a function of views."""
+
+    teacher: str  # its name
+    classes: int  # of which its scores are read; 0: none
+    guide: Callable[[Any], Said] | None
+
+    def attach(self, guide: Callable[[Any], Said] | None) -> None: ...
+
+
+@runtime_checkable
+class Classifying(Protocol):
+    """Encoders with class scores: `classifier` maps the backbone's features to them, where the critic is a plain inner product."""
+
+    def classifier(self) -> nn.Module | None: ...
+
+
+class Critic(Protocol):
+    """How a pair is scored. One whose scores are log q(v | u) of a normalised density says so by an attribute
+    `normalised = True`, one whose scores are not by `normalised = False`; without it nothing is known. One whose scores have a
+    least value tells it by `lowest(progress)`."""
+
+    def prepare(self, embedding: Tensor) -> Tensor:
+        """Brings an embedding to the form that is scored and stored, e.g. unit length."""
+
+    def pairs(self, anchors: Tensor, keys: Tensor, progress: Progress) -> Float[Tensor, "anchor"]: ...
+
+    def cross(
+        self, anchors: Tensor, keys: Tensor, progress: Progress
+    ) -> Float[Tensor, "anchor candidate"]: ...
+
+
+class Source(Protocol):
+    """Where candidates live. Only `advance` may change what it holds."""
+
+    def setup(
+        self, key_groups: int, group_of: Callable[[int], int], prepare: Callable[[Tensor], Tensor]
+    ) -> None:
+        """Told once, before anything else, how many groups of keys there are and which group a key is of (`Encoders.group_of`),
+        and what brings a vector to the form that is scored and stored (`Critic.prepare`)."""
+
+    def prefill_size(self) -> int:
+        """How many instances it wants to be shown before the first step."""
+
+    def positive(self, keys: Mapping[int, Tensor], index: Tensor, which: int) -> Tensor:
+        """What the anchors are pulled towards: the fresh keys of view `which`, unless it remembers others."""
+
+    def candidates(self, keys: Mapping[int, Tensor], index: Tensor, which: int) -> Candidates: ...
+
+    def advance(self, keys: Mapping[int, Tensor], index: Tensor, progress: Progress) -> None: ...
+
+    def sampling(
+        self, batch_size: int, key_views: int, keys_per_instance: int = 1, same_instance_negatives: int = 0
+    ) -> NegativeSampling:
+        """Where a step's negatives come from, for so many instances, so many views of them as keys of one kind, and so many
+        keys of each instance in a view, `same_instance_negatives` of them strangers to the anchor although of its own instance."""
+
+
+class Selection(Protocol):
+    """Which candidates count. Without context it ranks by the scores alone."""
+
+    def __call__(self, scores: Scores, context: Context | None = None) -> Scores: ...
+
+    def sampling(self, given: NegativeSampling, progress: Progress | None = None) -> NegativeSampling:
+        """What is left of the sampling after selecting; without progress, for the most it ever keeps."""
+
+
+@runtime_checkable
+class Refreshing(Protocol):
+    """A selection with a memory of all instances. Calling it changes nothing; `refresh` does, at epoch starts."""
+
+    def due(self, progress: Progress) -> bool: ...
+
+    def refresh(self, embedding: Float[Tensor, "instance dim"]) -> None:
+        """Takes in an embedding of every instance, row i that of instance i; zeros where none is known."""
+
+
+@runtime_checkable
+class Cautious(Protocol):
+    """A selection that may have something to say before the first step."""
+
+    def caution(self) -> str | None: ...
+
+
+@runtime_checkable
+class Covering(Protocol):
+    """A selection that can measure whether Wu et al. 2021, Thm 3.1 covers what it keeps."""
+
+    def coverage(self, scores: Scores, context: Context | None = None) -> Coverage: ...
+
+
+@runtime_checkable
+class Clustering(Protocol):
+    """A selection that goes by clusters of all instances."""
+
+    def clustering(self) -> "Clustered": ...
+
+
+class Clustered(Protocol):
+    """Clusters of all instances, from several runs of k-means; -1 is none yet."""
+
+    ids: Int[Tensor, "run instance"]
+
+    def of(self, index: Int[Tensor, "row"]) -> Int[Tensor, "run row"]: ...
+
+
+@runtime_checkable
+class Scaled(Protocol):
+    """A critic whose scores are a similarity with a name of its own, scaled and shifted."""
+
+    measure: str
+
+    def similarity(self, scores: Any, progress: Progress) -> Any: ...
+
+
+@runtime_checkable
+class Grouping(Protocol):
+    """A selection that goes by what the data know: told once, before the first step, the group of every instance."""
+
+    by: str  # a column of the data
+
+    def assign(self, groups: Int[Tensor, "instance"]) -> None: ...
+
+
+@runtime_checkable
+class Keyed(Protocol):
+    """A source with a row for every instance, which saves embedding all of them again."""
+
+    rows: Float[Tensor, "view instance dim"]
+
+
+@runtime_checkable
+class OverVocabulary(Protocol):
+    """A source whose candidates are the symbols of the encoders' vocabulary."""
+
+    def symbols_of(self, vocabulary: Float[Tensor, "symbol dim"] | None) -> Candidates: ...
+
+
+class Prior(Protocol):
+    """What embeddings should look like as a cloud: a loss beside the bound, its weight included.
+
+    It reads a cloud for each view, in float32 at least, before the critic brings them to any form; it changes nothing."""
+
+    def __call__(
+        self, clouds: Sequence[Float[Tensor, "row dim"]], progress: Progress = ...
+    ) -> Float[Tensor, ""]: ...
+
+
+@runtime_checkable
+class SupervisedPrior(Protocol):
+    """A loss beside the bound that reads what labels and a teacher say, its weights included; it says so by `reads_supervision = True`."""
+
+    reads_supervision: ClassVar[bool]
+
+    def __call__(self, told: Supervision, progress: Progress = ..., /) -> Float[Tensor, ""]: ...
+
+
+class Bound(Protocol):
+    """What number is maximised: the estimate in nats, averaged over anchors.
+
+    A bound that takes scores for distances, not for logarithms of chances, says so by an attribute `distance_scores = True`.
+
+    A certificate without progress speaks for the whole run: proven only if every value of a schedule is covered,
+    the ceiling the highest it reaches.
+    """
+
+    def __call__(self, scores: Scores, progress: Progress | None = None) -> Float[Tensor, ""]: ...
+
+    def certificate(self, sampling: NegativeSampling, progress: Progress | None = None) -> Certificate: ...
+
+
+@runtime_checkable
+class Remembering(Protocol):
+    """A bound with a memory of earlier steps. Calling and observing change nothing; `advance` does."""
+
+    def observe(self, scores: Scores) -> Tensor:
+        """What is to be remembered of these scores: small and detached."""
+
+    def advance(self, observed: Float[Tensor, "pair"], progress: Progress) -> None:
+        """Takes in what was observed for each pair of views of a step."""

@@ -1,0 +1,1 @@
+"""Everything that knows how many processes there are: collectives, batch norm, sharding."""

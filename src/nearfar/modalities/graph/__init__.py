@@ -1,0 +1,1 @@
+"""Graphs: TU files, views, drawing, scores."""

@@ -1,0 +1,54 @@
+"""A graph as a picture: nodes pushed apart, edges pulling them together, a colour for each label."""
+
+import colorsys
+
+import numpy as np
+from jaxtyping import Float
+from PIL import Image, ImageDraw
+
+from nearfar.modalities.graph.views import Graph
+from nearfar.modalities.showing import SIDE
+
+ROUNDS, SCALE = 60, 2  # of the layout; the picture is drawn larger and shrunk, which smooths its lines
+MOST_DRAWN = 300  # nodes whose places are found by forces; beyond, a circle
+
+
+def layout(graph: Graph) -> Float[np.ndarray, "node 2"]:
+    """Places in [0, 1] (Fruchterman & Reingold 1991), from a circle, so that a graph looks the same each time."""
+    count = len(graph.labels)
+    angle = 2 * np.pi * np.arange(count) / max(1, count)
+    place = np.stack([np.cos(angle), np.sin(angle)], axis=1) * (1 + 0.01 * np.arange(count)[:, None] % 7)
+    ideal = 1 / np.sqrt(max(1, count))
+    for round_ in range(ROUNDS if count <= MOST_DRAWN else 0):
+        apart = place[:, None] - place[None]
+        distance = np.maximum(np.linalg.norm(apart, axis=2), 1e-3)
+        force = (apart * (ideal**2 / distance**2)[..., None]).sum(axis=1)
+        if len(graph.edges):
+            a, b = graph.edges.T
+            pull = place[b] - place[a]
+            np.add.at(force, a, pull * (np.linalg.norm(pull, axis=1, keepdims=True) / ideal))
+        length = np.maximum(np.linalg.norm(force, axis=1, keepdims=True), 1e-9)
+        place = place + force / length * np.minimum(length, 0.2 * (1 - round_ / ROUNDS) + 1e-3)
+    low, high = place.min(axis=0), place.max(axis=0)
+    return (place - low) / np.maximum(high - low, 1e-9)
+
+
+def colour(label: int, labels: int) -> tuple[int, int, int]:
+    """One for each label; grey where it is hidden."""
+    if label < 0:
+        return 190, 190, 190
+    red, green, blue = colorsys.hls_to_rgb(label / max(1, labels), 0.45, 0.65)
+    return round(255 * red), round(255 * green), round(255 * blue)
+
+
+def drawn(graph: Graph, labels: int) -> Image.Image:
+    side = SIDE * SCALE
+    page = Image.new("RGB", (side, side), "white")
+    draw, margin = ImageDraw.Draw(page), 8 * SCALE
+    place = margin + layout(graph) * (side - 2 * margin)
+    for a, b in graph.edges.tolist():
+        draw.line([tuple(place[a]), tuple(place[b])], fill=(120, 120, 120), width=SCALE)
+    radius = max(SCALE, min(4 * SCALE, side // (4 * max(1, int(len(place) ** 0.5)))) - 1)
+    for (x, y), label in zip(place.tolist(), graph.labels.tolist(), strict=True):
+        draw.ellipse([x - radius, y - radius, x + radius, y + radius], fill=colour(label, labels))
+    return page.resize((SIDE, SIDE), Image.Resampling.LANCZOS)

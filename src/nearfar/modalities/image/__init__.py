@@ -1,0 +1,1 @@
+"""Images: readers, views and how they are shown."""

@@ -1,0 +1,188 @@
+"""What one view's pipeline may do to an image, and the papers' pipelines as assignments.
+
+    crop and resize → flip → colour jitter (order shuffled per sample) → greyscale → blur → solarise → normalise
+
+Every probability and strength is a field of `Augment`, so a named pipeline is two assignments, one per view:
+SimCLR's two are alike, BYOL's differ in blur and solarisation, instance discrimination greys before it jitters.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+
+from nearfar.errors import UserError
+from nearfar.modalities.image.views.operations import OPERATIONS, Operation, operation
+
+Range = tuple[float, float]
+
+SMALL_SIZE = 64  # at most this many pixels a side, a pipeline's small variant is taken
+
+_PROBABILITIES = ("crop", "flip", "jitter", "greyscale", "blur", "solarise")
+_STRENGTHS = ("brightness", "contrast", "saturation")
+STRONGEST = 100.0  # beyond, every picture is black and white; float32 would overflow long after
+STRENGTH = "strength"  # of the whole jitter: a setting that stands for four
+
+
+@dataclass(frozen=True)
+class Augment:
+    """The settings of one view's pipeline; the defaults are SimCLR's (Chen et al. 2020, appendix A).
+
+    A jitter strength s draws its factor from [max(0, 1 - s), 1 + s], hue its shift from [-hue, hue] of a full turn.
+    Strength or probability 0 leaves the image exactly as it was.
+    """
+
+    crop: float = 1.0  # probability of a random crop; otherwise the largest central one within crop_ratio
+    crop_scale: Range = (0.08, 1.0)  # share of the image's area
+    crop_ratio: Range = (3 / 4, 4 / 3)  # width / height
+    flip: float = 0.5
+    jitter: float = 0.8
+    brightness: float = 0.8
+    contrast: float = 0.8
+    saturation: float = 0.8
+    hue: float = 0.2
+    greyscale: float = 0.2
+    greyscale_first: bool = False  # before the jitter, as in instance discrimination and MoCo v1
+    blur: float = 0.5
+    blur_sigma: Range = (0.1, 2.0)  # in pixels of the view
+    blur_kernel: float = 0.1  # width of the blur's window as a share of the view's
+    solarise: float = 0.0
+    solarise_threshold: float = 0.5
+    also: tuple[Operation, ...] = ()  # after all of these, in this order (operations.py)
+
+    def __post_init__(self) -> None:
+        for name in _PROBABILITIES:
+            self._number(name, 0.0, 1.0, "a probability")
+        for name in _STRENGTHS:
+            self._number(name, 0.0, STRONGEST, "a strength")
+        self._number("hue", 0.0, 0.5, "a share of the colour circle")
+        self._number("solarise_threshold", 0.0, 1.0, "a brightness")
+        self._number("blur_kernel", 0.0, 1.0, "a share of the view's width")
+        self._range("crop_scale", 0.0, 1.0)
+        self._range("crop_ratio", 0.0, math.inf)
+        # Narrower than a hundredth of a pixel a Gaussian touches no neighbour, and its square underflows float32.
+        self._range("blur_sigma", 0.01, math.inf)
+        if not isinstance(self.greyscale_first, bool):
+            raise UserError(f"views.greyscale_first is {self.greyscale_first!r}; expected true or false.")
+
+    def _number(self, name: str, low: float, high: float, what: str) -> None:
+        value = getattr(self, name)
+        if not _is_number(value) or not low <= value <= high:
+            allowed = f"from {low:g} to {high:g}" if high < math.inf else f"of at least {low:g}"
+            raise UserError(f"views.{name} is {value!r}; expected {what}, a number {allowed}.")
+        object.__setattr__(self, name, float(value))
+
+    def _range(self, name: str, low: float, high: float) -> None:
+        value = getattr(self, name)
+        pair = isinstance(value, Sequence) and len(value) == 2 and all(_is_number(v) for v in value)
+        if not pair or not low <= value[0] <= value[1] <= high or value[0] <= 0:
+            bound = f"above {low:g}" if low == 0 else f"of at least {low:g}"
+            upper = f" and at most {high:g}" if high < math.inf else ""
+            raise UserError(
+                f"views.{name} is {value!r}; expected two numbers {bound}{upper}, the smaller first."
+            )
+        object.__setattr__(self, name, (float(value[0]), float(value[1])))
+
+    def kernel_width(self, size: int) -> int:
+        """The width of the blur's window on a view of `size` pixels: odd, at least 3 (SimCLR: 23 on 224)."""
+        return max(3, int(self.blur_kernel * size) // 2 * 2 + 1)
+
+
+def _is_number(value: object) -> bool:
+    # compared, not converted: Python's whole numbers can be too large for a float
+    return isinstance(value, int | float) and not isinstance(value, bool) and -1e100 < value < 1e100
+
+
+SIMCLR = Augment()
+# Chen et al. 2020, appendix B.9 on CIFAR-10: jitter at half strength, no blur. The smallest crop is a fifth of the
+# image, not 0.08: of 32 × 32 pixels that would leave 9 × 9, too little to tell what it shows.
+SIMCLR_SMALL = replace(
+    SIMCLR, crop_scale=(0.2, 1.0), brightness=0.4, contrast=0.4, saturation=0.4, hue=0.1, blur=0.0
+)
+# Grill et al. 2020, appendix B, table 6.
+BYOL = replace(SIMCLR, brightness=0.4, contrast=0.4, saturation=0.2, hue=0.1)
+BYOL_SMALL = replace(BYOL, crop_scale=(0.2, 1.0), blur=0.0)
+# Wu et al. 2018; He et al. 2020 (MoCo v1) kept it.
+INSTDISC = Augment(
+    crop_scale=(0.2, 1.0),
+    greyscale_first=True,
+    jitter=1.0,
+    brightness=0.4,
+    contrast=0.4,
+    saturation=0.4,
+    hue=0.4,
+    blur=0.0,
+)
+# Tian et al. 2020: crop and flip alone, since jittering colour would tie luminance and colour together again.
+CMC = Augment(crop_scale=(0.2, 1.0), jitter=0.0, greyscale=0.0, blur=0.0)
+NONE = Augment(crop=0.0, crop_ratio=(1.0, 1.0), flip=0.0, jitter=0.0, greyscale=0.0, blur=0.0)
+
+PIPELINES: dict[str, tuple[Augment, Augment]] = {
+    "simclr": (SIMCLR, SIMCLR),
+    "simclr-small": (SIMCLR_SMALL, SIMCLR_SMALL),
+    "byol": (replace(BYOL, blur=1.0), replace(BYOL, blur=0.1, solarise=0.2)),
+    "byol-small": (BYOL_SMALL, replace(BYOL_SMALL, solarise=0.2)),
+    "moco": (INSTDISC, INSTDISC),
+    "instdisc": (INSTDISC, INSTDISC),
+    "cmc": (CMC, CMC),
+    "crop-flip": (CMC, CMC),
+    "none": (NONE, NONE),
+}
+
+_SIDES = ("first", "second")
+
+
+def pipelines(name: str, size: int, changes: Mapping[str, object] | None = None) -> tuple[Augment, Augment]:
+    """The named pipeline's two views for images of `size` pixels a side, with the user's changes.
+
+    Up to 64 pixels `simclr` means `simclr-small` and `byol` means `byol-small`. A change such as
+    `{"blur": 0.1}` goes to both views, `{"second": {"solarise": 0.2}}` to one, after those to both. `{"strength": s}` is SimCLR's
+    strength of the colour jitter.
+    """
+    if name not in PIPELINES:
+        raise UserError(f"views.pipeline is {name!r}; expected {', '.join(PIPELINES)}.")
+    small = f"{name}-small"
+    pair = PIPELINES[small if size <= SMALL_SIZE and small in PIPELINES else name]
+    common = {key: value for key, value in (changes or {}).items() if key not in _SIDES}
+    first, second = (
+        _changed(_changed(augment, common, "views"), (changes or {}).get(side, {}), f"views.{side}")
+        for augment, side in zip(pair, _SIDES, strict=True)
+    )
+    return first, second
+
+
+def jittered(augment: Augment, strength: float) -> Augment:
+    """The pipeline's colour jitter at SimCLR's strength s (Chen et al. 2020, appendix A): brightness 0.8 s, the other three in
+    the pipeline's own proportions, so that SimCLR's are 0.8 s, 0.8 s, 0.8 s and 0.2 s; hue ends at half a turn, which is all there is."""
+    scale = SIMCLR.brightness * strength / augment.brightness
+    scaled = {name: scale * getattr(augment, name) for name in _STRENGTHS}
+    return replace(augment, **scaled, hue=min(0.5, scale * augment.hue))
+
+
+def _changed(augment: Augment, changes: object, where: str) -> Augment:
+    if not isinstance(changes, Mapping):
+        raise UserError(f"{where} is {changes!r}; expected a mapping of settings of one view.")
+    known = [*(field.name for field in fields(Augment) if field.name != "also"), STRENGTH, *OPERATIONS]
+    if STRENGTH in changes:
+        strength = changes[STRENGTH]
+        most = STRONGEST / SIMCLR.brightness
+        if not _is_number(strength) or not 0 <= strength <= most:
+            raise UserError(f"{where}.{STRENGTH} is {strength!r}; expected a number from 0 to {most:g}.")
+        if not augment.brightness:
+            raise UserError(
+                f"{where}.{STRENGTH} was given where views.brightness is 0, to which nothing can be in proportion."
+            )
+        # first, so that a strength and one of its four together are the strength but for that one
+        rest = {key: value for key, value in changes.items() if key != STRENGTH}
+        return _changed(jittered(augment, float(strength)), rest, where)
+    named = {key: operation(key, value, where) for key, value in changes.items() if key in OPERATIONS}
+    if named:
+        kept = tuple(each for each in augment.also if each.name not in named)
+        rest = {key: value for key, value in changes.items() if key not in named}
+        return _changed(replace(augment, also=(*kept, *named.values())), rest, where)
+    for key in changes:
+        if key not in known:
+            raise UserError(f"{where}.{key} is not a setting; expected {', '.join(known)}.")
+    try:
+        return replace(augment, **changes)
+    except UserError as error:
+        raise UserError(str(error).replace("views.", f"{where}.", 1)) from None

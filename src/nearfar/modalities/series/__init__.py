@@ -1,0 +1,1 @@
+"""Time series as rows of numbers."""

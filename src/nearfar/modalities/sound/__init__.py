@@ -1,0 +1,1 @@
+"""Sound recordings: readers, views, MFCC baseline."""

@@ -1,0 +1,1 @@
+"""Text as symbols: readers, masked views, scores."""

@@ -1,0 +1,79 @@
+"""What number is maximised. A bound is a function of scores, in nats.
+
+    InfoNCE          log softmax of the positive + log m          contrasted with the anchor's own negatives
+    MultiLabelCPC    the same with one softmax for the batch      contrasted with everybody's negatives
+    NWJ              E[f] - E[e^(f-1)]                            no ceiling, more variance
+    Sum              several of them: infonce+ml-cpc              an objective, no estimate
+
+What each claims about mutual information is its `certificate`; the reasons are in docs/certificates.md.
+"""
+
+from nearfar.parts.bounds.agreement import Agreement
+from nearfar.parts.bounds.classification import BinaryNCE, ConstantNCE, JensenShannon
+from nearfar.parts.bounds.cpc import AlphaCPC, MultiLabelCPC, smallest_proven_alpha
+from nearfar.parts.bounds.debiased import Debiased
+from nearfar.parts.bounds.donsker import SMILE, DonskerVaradhan
+from nearfar.parts.bounds.infonce import InfoNCE, Vince
+from nearfar.parts.bounds.labels import SupCon
+from nearfar.parts.bounds.metric import NPair, Triplet, Tuple
+from nearfar.parts.bounds.sums import Sum
+from nearfar.parts.bounds.variational import NWJ, TUBA, UBA, BarberAgakov
+from nearfar.parts.joined import Joinable
+
+PARTS = Joinable(
+    {
+        "infonce": InfoNCE,
+        "alpha-cpc": AlphaCPC,
+        "ml-cpc": MultiLabelCPC,
+        "vince": Vince,
+        "barber-agakov": BarberAgakov,
+        "uba": UBA,
+        "tuba": TUBA,
+        "nwj": NWJ,
+        "dv": DonskerVaradhan,
+        "smile": SMILE,
+        "js": JensenShannon,
+        "nce": BinaryNCE,
+        "nce-constant": ConstantNCE,
+        "triplet": Triplet,
+        "tuple": Tuple,
+        "npair": NPair,
+        "agreement": Agreement,
+        "supcon": SupCon,
+        "debiased": Debiased,
+    },
+    "bound",
+    Sum,
+    between=" + ",
+    traits={
+        "distance_scores": (any, False),
+        "needs_bounded": (any, False),
+        "reads_negatives": (any, True),
+    },
+    shared=True,  # one alpha for all that have one
+)
+
+__all__ = [
+    "NWJ",
+    "PARTS",
+    "SMILE",
+    "TUBA",
+    "UBA",
+    "Agreement",
+    "AlphaCPC",
+    "BarberAgakov",
+    "BinaryNCE",
+    "ConstantNCE",
+    "Debiased",
+    "DonskerVaradhan",
+    "InfoNCE",
+    "JensenShannon",
+    "MultiLabelCPC",
+    "NPair",
+    "Sum",
+    "SupCon",
+    "Triplet",
+    "Tuple",
+    "Vince",
+    "smallest_proven_alpha",
+]

@@ -1,0 +1,148 @@
+"""Contrast with the positive re-weighted by alpha: per anchor (alpha-CPC) and over the whole batch (ML-CPC)."""
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from nearfar.core.schedules import Progress, Value, at
+from nearfar.core.scores import Scores
+from nearfar.core.types import Certificate, NegativeSampling
+from nearfar.errors import UserError
+from nearfar.parts.bounds.claims import checked, not_covered, proven, values
+from nearfar.parts.bounds.infonce import InfoNCE
+
+_POSITIVE = "a number or schedule above 0"
+
+
+def _check_below(alpha: float, m: float) -> None:
+    if alpha >= m > 1:
+        raise UserError(
+            f"bound.alpha was {alpha:g} with {m - 1:g} negatives to a positive; it must be below {m:g}, "
+            "or negatives would not count against the estimate"
+        )
+
+
+def _ceiling(alphas: tuple[float, ...], m: int) -> float:
+    for alpha in alphas:
+        _check_below(alpha, m)
+    return math.log(m / min(alphas))
+
+
+@dataclass(frozen=True)
+class AlphaCPC:
+    """mean_i log( m e^f(u_i, v_i) / (alpha e^f(u_i, v_i) + b sum_k e^f(u_i, v_ik)) ), b = (m - alpha) / (m - 1)
+    (Song & Ermon 2020, Eq. 4); m = 1 + number of negatives of the anchor.
+
+    A small alpha lifts the ceiling from log m to log(m / alpha), and with it the value above the truth. Where fewer negatives are
+    there than places for them (a queue that fills, a cave), b stops at 0: with no more than alpha - 1 of them an anchor says log(m / alpha)
+    whatever its scores, and nothing is learnt from it.
+    """
+
+    equation: ClassVar[str] = (
+        "E[ log( m e^f(u, v+) / (alpha e^f(u, v+) + b sum_k e^f(u, v_k)) ) ], b = (m - alpha) / (m - 1), "
+        "alpha = {alpha}"
+    )
+    alpha: Value = 0.5
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "alpha", checked(self.alpha, "alpha", 0, math.inf, _POSITIVE))
+
+    def __call__(self, scores: Scores, progress: Progress | None = None) -> Float[Tensor, ""]:
+        alpha, count = at(self.alpha, progress), scores.negative.count()
+        _check_below(alpha, 1 + scores.negative.offered())
+        log_b = torch.log((1 + count - alpha).clamp_min(0) / count.clamp_min(1))
+        negative = log_b + scores.negative.logsumexp()
+        return scores.over_positives(
+            lambda f, others, many: torch.log1p(many) + (f - torch.logaddexp(math.log(alpha) + f, others)),
+            negative,
+            count,
+        )
+
+    def certificate(self, sampling: NegativeSampling, progress: Progress | None = None) -> Certificate:
+        m, alphas = 1 + sampling.negatives, values(self.alpha, progress)
+        ceiling = _ceiling(alphas, m)
+        if set(alphas) == {1.0}:
+            return InfoNCE().certificate(sampling, progress)
+        if min(alphas) < 1:
+            why = (
+                f"alpha = {min(alphas):g} is below 1: on a fair coin seen twice, 2 negatives and alpha = 0.5 give "
+                "0.7174 nats, more than the log 2 = 0.6931 there are"
+            )
+            return not_covered(why, ceiling)
+        return not_covered(f"alpha = {max(alphas):g} is above 1, for which no claim is made", ceiling)
+
+
+@dataclass(frozen=True)
+class MultiLabelCPC:
+    """mean_i log( (P + N) e^f(u_i, v_i) / (alpha sum_j e^f(u_j, v_j) + beta sum_jk e^f(u_j, v_jk)) ), the sums over
+    all P positives and N negatives of all anchors, beta = (P + N - alpha P) / N.
+
+    For n anchors with one positive and m - 1 negatives each, P + N = nm and beta = (m - alpha) / (m - 1): Song & Ermon 2020, Eq. 6;
+    its Eq. 5 is alpha = 1. Where fewer negatives are there than places for them, beta stops at 0.
+    """
+
+    equation: ClassVar[str] = (
+        "E_i[ log( nm e^f(u_i, v_i+) / (alpha sum_j e^f(u_j, v_j+) + b sum_jk e^f(u_j, v_jk)) ) ], b = (m - "
+        "alpha) / (m - 1), alpha = {alpha}"
+    )
+    alpha: Value = 1.0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "alpha", checked(self.alpha, "alpha", 0, math.inf, _POSITIVE))
+
+    def __call__(self, scores: Scores, progress: Progress | None = None) -> Float[Tensor, ""]:
+        per_positive = 1 + scores.negative.count().sum() / scores.positive_count().sum()
+        return per_positive.log() - math.log(at(self.alpha, progress)) - self.divergence(scores, progress)
+
+    def divergence(self, scores: Scores, progress: Progress | None = None) -> Float[Tensor, ""]:
+        """KL( p | p' ) where p shares 1 among the positives and p' is the softmax of all weighted scores
+        (Song & Ermon 2020, Algorithm 1): how far the value is below log( (P + N) / (alpha P) ), never negative."""
+        alpha, positives = at(self.alpha, progress), scores.positive_count().sum()
+        negatives = scores.negative.count().sum()
+        if scores.also is None:
+            _check_below(alpha, 1 + scores.negative.offered() / scores.positive.shape[1])
+        log_beta = torch.log(
+            (positives + negatives - alpha * positives).clamp_min(0) / negatives.clamp_min(1)
+        )
+        log_z = torch.logaddexp(
+            math.log(alpha) + scores.positive_logsumexp().logsumexp(dim=0),
+            log_beta + scores.negative.logsumexp().logsumexp(dim=0),
+        )
+        total = (
+            scores.positive.sum()
+            if scores.also is None
+            else scores.positive.sum() + scores.also.sum_of(lambda f: f).sum()
+        )
+        return log_z - math.log(alpha) - total / positives - torch.log(positives)
+
+    def certificate(self, sampling: NegativeSampling, progress: Progress | None = None) -> Certificate:
+        n, m, alphas = sampling.anchors, 1 + sampling.negatives, values(self.alpha, progress)
+        # the fewer negatives, the larger the least alpha: the range must hold when a selection keeps fewest
+        fewest = m - 1 if sampling.min_negatives is None else sampling.min_negatives
+        ceiling, least = _ceiling(alphas, m), smallest_proven_alpha(n, fewest)
+        outside = [alpha for alpha in alphas if not least <= alpha <= 1]
+        if outside:
+            why = f"alpha = {outside[0]:g} is outside [m/(n(m-1)+1), 1] = [{least:g}, 1] for n = {n} and m = {1 + fewest}"
+            return not_covered(why, ceiling)
+        if not sampling.independent:
+            why = sampling.reason or "anchors share their negatives"
+            return not_covered(
+                f"{why}, and the proof needs {n} times {m - 1} negatives drawn from p(v) independently",
+                ceiling,
+            )
+        condition = (
+            f"alpha = {' to '.join(f'{a:g}' for a in dict.fromkeys(alphas))} lies in [m/(n(m-1)+1), 1] = "
+            f"[{least:g}, 1] for n = {n} and m = {1 + fewest}, and every anchor has negatives of its "
+            "own, drawn from p(v) independently of everything else; then the estimate never exceeds I in expectation, nor "
+            f"log(m/alpha) = {ceiling:.4g}"
+        )
+        return proven(condition, sampling, ceiling)
+
+
+def smallest_proven_alpha(anchors: int, negatives: int) -> float:
+    """m / (n (m - 1) + 1), n anchors with m - 1 negatives each: the least alpha of Song & Ermon 2020, Thm 2 and Cor. 2."""
+    return (1 + negatives) / (anchors * negatives + 1)

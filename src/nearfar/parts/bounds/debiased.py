@@ -1,0 +1,70 @@
+"""Contrast corrected for negatives that are of the anchor's own class (Chuang et al. 2020)."""
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from nearfar.core.schedules import Progress, Value, at
+from nearfar.core.scores import Scores
+from nearfar.core.types import Certificate, NegativeSampling
+from nearfar.parts.bounds.claims import checked, objective, values
+from nearfar.parts.bounds.infonce import InfoNCE, log_share
+
+
+@dataclass(frozen=True)
+class Debiased:
+    """E[ f+ - log( (e^f+ + G) / m ) ],   G = max( (sum_k e^f_k - tau N e^f+) / (1 - tau), N e^lowest ),   m = 1 + N
+    (Chuang et al. 2020, Eq. 7 and 8).
+
+    `tau` is the share of an anchor's N negatives expected to be of its own class; the positive stands for those, which are taken
+    out of the sum. `lowest` is the least score the critic can give, -1/temperature for cosines; without one, G is at least 0.
+    At tau = 0 it is InfoNCE. With `selection=hard` it is HCL (Robinson et al. 2021).
+    """
+
+    equation: ClassVar[str] = (
+        "E[ f(u, v+) - log( (e^f(u, v+) + G) / m ) ], G = max( (sum_k e^f(u, v_k) - t N e^f(u, v+)) / (1 - t), N e^(least f) ), "
+        "N = m - 1 the number of v_k, t = {tau}"
+    )
+
+    tau: Value = 0.1
+
+    def __post_init__(self) -> None:
+        parsed = checked(self.tau, "tau", -1e-12, 1.0, "from 0 and below 1, a number or a schedule")
+        object.__setattr__(self, "tau", parsed)
+
+    def __call__(self, scores: Scores, progress: Progress | None = None) -> Float[Tensor, ""]:
+        tau = at(self.tau, progress)
+        negative, lowest = scores.negative, scores.lowest
+
+        def value(f: Tensor, others: Tensor, count: Tensor) -> Tensor:
+            return log_share(f, _log_corrected(f, others, count, tau, lowest)) + torch.log1p(count)
+
+        return scores.over_positives(value, negative.logsumexp(), negative.count())
+
+    def certificate(self, sampling: NegativeSampling, progress: Progress | None = None) -> Certificate:
+        if max(values(self.tau, progress)) <= 0:
+            return InfoNCE().certificate(sampling, progress)
+        m = 1 + sampling.negatives
+        why = "negatives of the anchor's class are subtracted, so it compares with other classes and can exceed I"
+        return objective(why, math.log(m))
+
+
+def _log_corrected(
+    f: Tensor, others: Tensor, count: Tensor, tau: float, lowest: Tensor | float | None
+) -> Tensor:
+    """log G from log-sums: log(e^a - e^b) = a + log(1 - e^(b - a)), and the floor where that is not above 0."""
+    if tau <= 0:
+        return others.expand_as(f)
+    own = f + math.log(tau) + count.log()
+    left = others > own
+    # the inner zero and one keep gradients finite where the outer floor discards the value
+    gap = torch.where(left, own - others, -1.0)
+    corrected = torch.where(left, others, 0.0) + torch.log1p(-gap.exp()) - math.log1p(-tau)
+    corrected = torch.where(left, corrected, -torch.inf)
+    if lowest is None:
+        return corrected
+    return torch.maximum(corrected, count.log() + lowest)

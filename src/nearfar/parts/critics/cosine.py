@@ -1,0 +1,82 @@
+"""f(u, v) = cos(u, v) / temperature + bias."""
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from nearfar.core.schedules import START, Learnable, Learnt, Progress, ends, written
+from nearfar.core.types import Remark
+from nearfar.errors import UserError
+from nearfar.parts.critics.inner import InnerProduct
+from nearfar.parts.critics.learnt import LearntNumber, learnable, now
+
+
+class Cosine(InnerProduct, nn.Module):
+    """Cosine similarity over a temperature (Wu et al. 2021, Eq. 2), plus a bias. Both are numbers, schedules or `learnt(0.07)`.
+
+    A bias is for bounds that read scores one by one, as SigLIP's sigmoid loss does (`JensenShannon`, `BinaryNCE`); to a softmax it
+    is nothing.
+    """
+
+    equation: ClassVar[str] = "cos(u, v) / {temperature}"
+    bounded: ClassVar[bool] = True  # above
+    measure: ClassVar[str] = "cosine"  # what scores times `scale` are
+    unit: ClassVar[bool] = True  # it scores directions, not lengths
+    remarks: ClassVar[tuple[Remark, ...]] = (("bias", lambda bias: bias != 0, "plus {bias}"),)
+
+    @staticmethod
+    def conflict(choices: Mapping[str, Any], parts: Mapping[str, Any]) -> str | None:
+        # by settings, or by an object that somebody made
+        given = {
+            key: choices["critic"].get(key, getattr(parts["critic"], key, None))
+            for key in ("temperature", "bias")
+        }
+        moving = {key: value for key, value in given.items() if isinstance(value, (Learnt, LearntNumber))}
+        if moving and getattr(parts["bound"], "needs_bounded", False):
+            key, value = next(iter(moving.items()))
+            shown = value.written() if isinstance(value, Learnt) else "learnt"
+            return (
+                f"critic.{key} was {shown} with bound={choices['bound']['name']}, which reads positives alone and would rise with it "
+                "for ever; give a number"
+            )
+        return None
+
+    def __init__(self, temperature: Learnable = 0.1, bias: Learnable = 0.0) -> None:
+        super().__init__()
+        self.temperature = learnable(temperature, "temperature", positive=True)
+        if not isinstance(self.temperature, LearntNumber) and min(ends(self.temperature)) <= 0:
+            raise UserError(f"temperature was {written(self.temperature)}; it must be above 0")
+        self.bias = learnable(bias, "critic.bias")
+
+    def prepare(self, embedding: Float[Tensor, "*n dim"]) -> Float[Tensor, "*n dim"]:
+        """Unit length, in float32 at least: cosines over a small temperature do not survive half precision."""
+        whole = embedding if embedding.dtype is torch.float64 else embedding.float()
+        return F.normalize(whole, dim=-1)
+
+    def factors(
+        self, anchors: Float[Tensor, "n dim"], keys: Float[Tensor, "m dim"], progress: Progress
+    ) -> tuple[Float[Tensor, "n width"], Float[Tensor, "m width"]]:
+        scaled = anchors / now(self.temperature, progress)
+        bias = now(self.bias, progress)
+        if isinstance(bias, float) and bias == 0.0:
+            return scaled, keys
+        # one more dimension, in which anchors are the bias and keys are 1
+        column = torch.zeros_like(scaled[:, :1]) + bias
+        return torch.cat([scaled, column], dim=1), torch.cat([keys, torch.ones_like(keys[:, :1])], dim=1)
+
+    def scale_and_bias(self, progress: Progress = START) -> tuple[float, float]:
+        """1/temperature and bias as numbers: a score is scale * cosine + bias."""
+        temperature, bias = now(self.temperature, progress), now(self.bias, progress)
+        return tuple(float(torch.as_tensor(each).detach()) for each in (1.0 / temperature, bias))  # type: ignore[return-value]
+
+    def similarity(self, scores: Any, progress: Progress) -> Any:
+        scale, bias = self.scale_and_bias(progress)
+        return (scores - bias) / scale
+
+    def lowest(self, progress: Progress = START) -> float | Float[Tensor, ""]:
+        """The score of opposite vectors."""
+        return now(self.bias, progress) - 1.0 / now(self.temperature, progress)

@@ -1,0 +1,41 @@
+"""Numbers of a critic that are learnt with the networks."""
+
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from nearfar.core.schedules import Learnt, Progress, Value, at, parse_learnable
+from nearfar.errors import UserError
+
+LEAST = 0.01  # temperature: CLIP's limit, a scale of 100 (Radford et al. 2021)
+
+
+class LearntNumber(nn.Module):
+    """What begins as `start` and follows the gradient, in float32 at least: a temperature as LEAST + (start - LEAST) e^s, which stays
+    above LEAST whatever s is; anything else as start + s. s begins at 0."""
+
+    def __init__(self, start: float, *, positive: bool) -> None:
+        super().__init__()
+        self.start, self.positive = start, positive
+        self.moved = nn.Parameter(torch.zeros(()))
+
+    def forward(self) -> Float[Tensor, ""]:
+        if self.positive:
+            return LEAST + (self.start - LEAST) * self.moved.exp()
+        return self.start + self.moved
+
+
+def learnable(raw: Any, key: str, *, positive: bool = False) -> Value | LearntNumber:
+    """A number, a schedule, or a number that is learnt."""
+    value = parse_learnable(raw, key)
+    if not isinstance(value, Learnt):
+        return value
+    if positive and value.start <= LEAST:
+        raise UserError(f"{key} was {value.written()}; a learnt temperature begins above {LEAST:g}")
+    return LearntNumber(value.start, positive=positive)
+
+
+def now(value: Value | LearntNumber, progress: Progress) -> float | Float[Tensor, ""]:
+    return value() if isinstance(value, LearntNumber) else at(value, progress)

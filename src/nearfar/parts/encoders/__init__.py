@@ -1,0 +1,57 @@
+"""Who encodes: backbones and heads (networks), and roles (who embeds the anchor, who the key)."""
+
+from collections.abc import Callable
+
+from nearfar.core.types import Encoders
+from nearfar.parts.encoders.backbones import BACKBONES, backbone, check_backbone, parameters_of
+from nearfar.parts.encoders.config import HeadConfig, InputSpec, pictured
+from nearfar.parts.encoders.distilled import Distilled
+from nearfar.parts.encoders.graphs import GRAPH_NETWORKS, GraphNetwork, InfoGraph, graph_network
+from nearfar.parts.encoders.heads import Network, linear_head, mlp_head
+from nearfar.parts.encoders.infomax import InfoMax
+from nearfar.parts.encoders.masked import MaskedSymbols, TokenTransformer
+from nearfar.parts.encoders.per_view import PerView
+from nearfar.parts.encoders.prototypes import Prototypes
+from nearfar.parts.encoders.roles import Momentum, Shared, as_encoders
+from nearfar.parts.encoders.sequence import ConvGRU, Predictive
+
+PARTS: dict[str, Callable[..., Encoders]] = {
+    "shared": Shared,
+    "momentum": Momentum,
+    "per-view": PerView,
+    "infomax": InfoMax,
+    "infograph": InfoGraph,
+    "predictive": Predictive,
+    "masked": MaskedSymbols,
+    "prototypes": Prototypes,
+    "distilled": Distilled,
+}
+
+__all__ = [
+    "BACKBONES",
+    "GRAPH_NETWORKS",
+    "PARTS",
+    "ConvGRU",
+    "Distilled",
+    "GraphNetwork",
+    "HeadConfig",
+    "InfoGraph",
+    "InfoMax",
+    "InputSpec",
+    "MaskedSymbols",
+    "Momentum",
+    "Network",
+    "PerView",
+    "Predictive",
+    "Prototypes",
+    "Shared",
+    "TokenTransformer",
+    "as_encoders",
+    "backbone",
+    "check_backbone",
+    "graph_network",
+    "linear_head",
+    "mlp_head",
+    "parameters_of",
+    "pictured",
+]

@@ -1,0 +1,236 @@
+"""Networks from images to features, by name.
+
+    resnet8-w8, -w16, -w32        a small residual net for CPUs
+    resnet18 … resnet152          torchvision's, with a 3x3 stem and no first pooling for small inputs; resnet50x2: twice as wide
+    resnet20, wrn-16-2, …         networks of CIFAR's size (small.py)
+    vgg8, mobilenetv2, …          torchvision's layers, with less thrown away at the beginning for small inputs (mobile.py)
+    timm/NAME                     any timm model (extra: nearfar[timm])
+
+Every backbone carries `dim`, the width of its features, and takes any channel count and image size.
+"""
+
+import difflib
+import re
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from nearfar.errors import UserError, not_one_of
+from nearfar.parts.encoders.mobile import plain_mobilenet, plain_shufflenet, plain_vgg
+from nearfar.parts.encoders.small import shufflenet_v1, small_resnet, wide_resnet
+from nearfar.system.extras import need
+
+SMALL = 64  # up to this side, a 7x7 stride-2 stem and a pooling would throw most of the picture away
+
+
+class Residual(nn.Module):
+    """Two 3x3 convolutions and a shortcut; halves the side."""
+
+    def __init__(self, inputs: int, outputs: int) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(inputs, outputs, 3, stride=2, padding=1, bias=False)
+        self.bn1 = nn.BatchNorm2d(outputs)
+        self.conv2 = nn.Conv2d(outputs, outputs, 3, padding=1, bias=False)
+        self.bn2 = nn.BatchNorm2d(outputs)
+        self.shortcut = nn.Conv2d(inputs, outputs, 1, stride=2, bias=False)
+        self.bn3 = nn.BatchNorm2d(outputs)
+
+    def forward(self, x: Tensor) -> Tensor:
+        inner = F.relu(self.bn1(self.conv1(x)), inplace=True)
+        return F.relu(self.bn2(self.conv2(inner)) + self.bn3(self.shortcut(x)), inplace=True)
+
+
+class ResNet8(nn.Module):
+    """A stem of `width` channels at full resolution, then residual blocks of 2, 4 and 8 times that, each
+    halving the side, then the mean over places.
+
+    Most of the arithmetic of a usual ResNet-8 is its first block at full resolution, where few channels keep a
+    CPU's vector units half idle; spending it on width at lower resolution instead was 1.3 times as fast and
+    gave twice the feature width.
+    """
+
+    def __init__(self, width: int, channels: int) -> None:
+        super().__init__()
+        self.dim = 8 * width
+        self.conv1 = nn.Conv2d(channels, width, 3, padding=1, bias=False)
+        self.bn1 = nn.BatchNorm2d(width)
+        self.blocks = nn.Sequential(
+            Residual(width, 2 * width), Residual(2 * width, 4 * width), Residual(4 * width, 8 * width)
+        )
+
+    def maps(self, x: Float[Tensor, "image channel height width"]) -> list[Tensor]:
+        """The map after each block, finest first."""
+        found, x = [], F.relu(self.bn1(self.conv1(x)), inplace=True)
+        for block in self.blocks:
+            x = block(x)
+            found.append(x)
+        return found
+
+    def forward(self, x: Float[Tensor, "image channel height width"]) -> Float[Tensor, "image dim"]:
+        x = F.relu(self.bn1(self.conv1(x)), inplace=True)
+        return self.blocks(x).mean(dim=(2, 3))
+
+
+def plain_resnet(make: Callable[..., nn.Module], channels: int, small: bool, width: int = 1) -> nn.Module:
+    """torchvision's ResNet without its classifier, every layer `width` times as wide; `small`: with a 3x3 stem and no first pooling."""
+    net = make(weights=None)
+    for place, layer in list(net.named_modules()) if width > 1 else ():
+        if not isinstance(layer, (nn.Conv2d, nn.BatchNorm2d)):
+            continue
+        wide: Any
+        if isinstance(layer, nn.Conv2d):
+            shape: Any = {"kernel_size": layer.kernel_size, "stride": layer.stride, "padding": layer.padding}
+            wide = nn.Conv2d(layer.in_channels * width, layer.out_channels * width, bias=False, **shape)
+            nn.init.kaiming_normal_(wide.weight, mode="fan_out", nonlinearity="relu")
+        else:
+            wide = nn.BatchNorm2d(layer.num_features * width)
+        where, _, name = place.rpartition(".")
+        setattr(net.get_submodule(where), name, wide)
+    if small:
+        net.conv1 = nn.Conv2d(channels, 64 * width, 3, padding=1, bias=False)
+        net.maxpool = nn.Identity()
+    elif channels != 3 or width > 1:
+        net.conv1 = nn.Conv2d(channels, 64 * width, 7, stride=2, padding=3, bias=False)
+    net.fc = nn.Identity()
+    return net
+
+
+def _torchvision_resnet(depth: int, width: int, channels: int, image_size: int) -> nn.Module:
+    make = getattr(need("torchvision.models"), f"resnet{depth}")
+    net: Any = plain_resnet(make, channels, image_size <= SMALL, width)
+    nn.init.kaiming_normal_(net.conv1.weight, mode="fan_out", nonlinearity="relu")
+    net.dim = net.inplanes * width  # the channels of the last stage
+    return net
+
+
+class TimmBackbone(nn.Module):
+    """A timm model as a backbone: its pooled features."""
+
+    def __init__(self, net: nn.Module, dim: int, name: str, options: dict[str, Any]) -> None:
+        super().__init__()
+        self.net, self.dim = net, dim
+        self.name, self.options = name, options  # with which timm makes it again
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.net(x)
+
+
+def _timm(name: str, channels: int, image_size: int) -> nn.Module:
+    try:
+        import timm
+    except ImportError:
+        raise UserError(
+            f"backbone was 'timm/{name}' but timm is not installed; pip install 'nearfar[timm]' or choose one of "
+            + ", ".join(BACKBONES)
+        ) from None
+    if name not in timm.list_models():
+        near = difflib.get_close_matches(name, timm.list_models(), n=3)
+        hint = f"; near it are {', '.join(near)}" if near else ""
+        raise UserError(f"backbone was 'timm/{name}', which timm does not have{hint}")
+    options = {"pretrained": False, "num_classes": 0, "in_chans": channels, "img_size": image_size}
+    try:
+        net = timm.create_model(name, **options)
+    except TypeError:  # convolutional models take any size and no img_size
+        del options["img_size"]
+        net = timm.create_model(name, **options)
+    # num_features is not the width of every model's output, so one picture is asked
+    with torch.no_grad():
+        dim = net.eval()(torch.zeros(1, channels, image_size, image_size)).shape[1]
+    return TimmBackbone(net.train(), dim, name, options)
+
+
+Make = Callable[[int, int], nn.Module]  # (channels, image_size) -> module with .dim
+DEEPEST, WIDEST = 302, 16
+
+
+def _resnets(depth: int, width: int) -> Make | None:
+    """By their depth: torchvision's five, otherwise those for CIFAR, which have 6n + 2 layers."""
+    if depth in (18, 34, 50, 101, 152):
+        return partial(_torchvision_resnet, depth, width)
+    if depth % 6 == 2 and 8 <= depth <= DEEPEST:
+        return lambda c, s: small_resnet(depth, width, c)
+    return None
+
+
+def named(name: str) -> Make | None:
+    """What makes the network of that name; None if there is none. `xW` behind a name multiplies its widths."""
+    if found := re.fullmatch(r"resnet8-w(8|16|32)", name):
+        base = int(found[1])
+        return lambda c, s: ResNet8(base, c)
+    if found := re.fullmatch(r"resnet(\d{1,4})(?:x(\d{1,2}))?", name):
+        width = int(found[2] or 1)
+        return _resnets(int(found[1]), width) if 1 <= width <= WIDEST else None
+    if found := re.fullmatch(r"wrn-(\d{1,4})-(\d{1,2})", name):
+        depth, width = int(found[1]), int(found[2])
+        sound = depth % 6 == 4 and 10 <= depth <= DEEPEST and 1 <= width <= WIDEST
+        return (lambda c, s: wide_resnet(depth, width, c)) if sound else None
+    if found := re.fullmatch(r"vgg(8|11|13|16|19)", name):
+        layers = int(found[1])
+        return lambda c, s: plain_vgg(layers, c, s <= SMALL)
+    if found := re.fullmatch(r"mobilenetv2(?:x(0\.25|0\.5|0\.75|1\.4|2))?", name):
+        times = float(found[1] or 1)
+        return lambda c, s: plain_mobilenet(times, c, s <= SMALL)
+    if found := re.fullmatch(r"shufflenetv2(?:x(0\.5|1\.5|2))?", name):
+        times = float(found[1] or 1)
+        return lambda c, s: plain_shufflenet(times, c, s <= SMALL)
+    if name == "shufflenetv1":
+        return lambda c, s: shufflenet_v1(c, s <= SMALL)
+    return None
+
+
+# those that are listed, each with what it is for; `named` knows the families they are of
+BACKBONES: dict[str, str] = {
+    "resnet8-w8": "76 thousand weights, 64 features: for trials",
+    "resnet8-w16": "303 thousand weights, 128 features: minutes on a CPU",
+    "resnet8-w32": "1.2 million weights, 256 features",
+    "resnet18": "11 million weights, 512 features",
+    "resnet34": "21 million weights, 512 features",
+    "resnet50": "24 million weights, 2048 features; resnet50x2 is twice as wide",
+    "resnet101": "42 million weights, 2048 features",
+    "resnet152": "58 million weights, 2048 features",
+    "resnet20": "for CIFAR: 272 thousand weights, 64 features",
+    "resnet32": "for CIFAR: 466 thousand weights, 64 features",
+    "resnet44": "for CIFAR: 661 thousand weights, 64 features",
+    "resnet56": "for CIFAR: 855 thousand weights, 64 features",
+    "resnet110": "for CIFAR: 1.7 million weights, 64 features",
+    "resnet8x4": "for CIFAR: 1.2 million weights, 256 features",
+    "resnet32x4": "for CIFAR: 7.4 million weights, 256 features",
+    "wrn-16-2": "for CIFAR: 690 thousand weights, 128 features; WRN-d-w of any depth 6n + 4 and width",
+    "wrn-40-1": "for CIFAR: 563 thousand weights, 64 features",
+    "wrn-40-2": "for CIFAR: 2.2 million weights, 128 features",
+    "vgg8": "3.9 million weights, 512 features",
+    "vgg13": "9.4 million weights, 512 features",
+    "mobilenetv2": "2.2 million weights, 1280 features; mobilenetv2x0.5 is half as wide",
+    "shufflenetv1": "905 thousand weights, 960 features",
+    "shufflenetv2": "1.3 million weights, 1024 features; shufflenetv2x0.5 is half as wide",
+}
+
+
+STAGED = tuple(  # have maps after each of their stages (stages.py)
+    name for name in BACKBONES if name.startswith(("resnet", "wrn")) or name == "shufflenetv1"
+)
+
+
+def check_backbone(name: str) -> str:
+    """The name, if there is such a backbone; otherwise a sentence."""
+    if named(name) is not None or re.fullmatch(r"timm/[\w.\-]+", name):
+        return name
+    raise not_one_of("backbone", name, BACKBONES, also=" and timm/NAME")
+
+
+def backbone(name: str, channels: int = 3, image_size: int = 32) -> nn.Module:
+    """The named network, ready to train, with `dim`."""
+    check_backbone(name)
+    make = named(name)
+    if make is None:
+        return _timm(name.removeprefix("timm/"), channels, image_size)
+    return make(channels, image_size)
+
+
+def parameters_of(module: nn.Module) -> int:
+    return sum(p.numel() for p in module.parameters())

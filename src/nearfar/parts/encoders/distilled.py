@@ -1,0 +1,171 @@
+"""A student beside a frozen teacher: who is distilled into whom.
+
+    u = g(h(x)), v = g'(t(x))         h the student, t the teacher, g and g' projections that are learnt
+    p = softmax(W h(x) + b)           its classifier, where there are labels or the teacher has classes
+
+CRD, InfoNCE and ML-CPC distillation contrast u with the v of other instances (and v with their u); what is asked of p and of features
+stands beside them (prior=distillation).
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar, Literal, Self
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from nearfar.core.schedules import Progress
+from nearfar.core.types import Batch, Encoded, Pair, Remark, Said, Supervision
+from nearfar.errors import UserError
+from nearfar.parts.encoders.config import HeadConfig, InputSpec
+from nearfar.parts.encoders.heads import Network
+from nearfar.parts.encoders.roles import embed_views, kept_of
+
+
+class Distilled(nn.Module):
+    """`teacher` names it, `digest` is that of its weights, `width` and `classes` are what it gives (0 classes: none are used): all that is
+    needed to build the student again without it. `weight` is that of the contrast with it, 0 for none; `direction="student"` contrasts the
+    student with teachers alone, `"both"` also teachers with students.
+
+    The teacher itself is no part of the state: it is attached (`attach`), frozen and in evaluation mode, wherever something is to be
+    learned from it.
+    """
+
+    equation: ClassVar[str] = (
+        "u = g(h(x)), v = g'(t(x)): t a frozen teacher, g and g' learnt; {weight} of the loss, direction: {direction}"
+    )
+    remarks: ClassVar[tuple[Remark, ...]] = (("weight", 0.0, "nothing is contrasted"),)
+    one_view: ClassVar[bool] = True
+    supervised: ClassVar[bool] = True  # gives what labels and a teacher say
+    tells: ClassVar[str] = "about the teacher's features"  # what an estimate on held-out instances is of
+    key_groups: int = 2
+
+    def __init__(
+        self,
+        network: Network,
+        teacher: str = "",
+        digest: str = "",
+        width: int = 512,
+        classes: int = 0,
+        weight: float = 0.8,
+        direction: Literal["both", "student"] = "both",
+        *,
+        projection: nn.Module | None = None,
+        table: nn.Linear | None = None,
+        learns_labels: bool = False,
+    ) -> None:
+        super().__init__()
+        if not 0 <= weight < float("inf"):
+            raise UserError(f"encoders.weight was {weight:g}; it must be at least 0")
+        self.network, self.projection, self.table = network, projection, table
+        self.teacher, self.digest, self.teacher_width, self.classes = teacher, digest, width, classes
+        self.weight, self.direction, self.learns_labels = weight, direction, learns_labels
+        self.guide: Callable[[Any], Said] | None = None
+
+    @classmethod
+    def from_config(cls, plan: HeadConfig, seen: InputSpec, **settings: Any) -> Self:
+        known, theirs = seen.context.get("classes") or 0, settings["classes"]
+        if plan.predictor != "none":
+            raise UserError(
+                f"encoders.predictor was {plan.predictor} with encoders=distilled; leave it out: student and teacher have a projection each"
+            )
+        contrasted = settings["weight"] > 0
+        network = plan.network(seen)
+        features = int(network.backbone_width or 0)
+        if not contrasted:
+            network = Network(
+                network.backbone, nn.Identity(), plan.dropout, dim=features, backbone_width=features
+            )
+        projection = plan.make_head(settings["width"]) if contrasted else None
+        count = theirs or known
+        table = nn.Linear(features, count) if count else None
+        return cls(network, **settings, projection=projection, table=table, learns_labels=bool(known))
+
+    @staticmethod
+    def conflict(choices: Mapping[str, Any], parts: Mapping[str, Any]) -> str | None:
+        if choices["encoders"].get("weight"):
+            return None
+        for room, idle in (("negatives", "none"), ("selection", "everyone")):
+            if choices[room]["name"] != idle:
+                return (
+                    f"{room} was {choices[room]['name']} with encoders.weight=0, where nothing is contrasted; use {room}={idle}, or an objective "
+                    "with crd, infonce or ml-cpc"
+                )
+        return None
+
+    def attach(self, guide: Callable[[Any], Said] | None) -> None:
+        """Gives the student its teacher: a function of views, frozen."""
+        self.guide = guide
+
+    @property
+    def cloud_width(self) -> int:
+        """How wide features are, which a prior reads."""
+        return int(getattr(self.network, "backbone_width", 0) or 0)
+
+    def group_of(self, key: int) -> int:
+        """Keys of the student are even, those of the teacher odd: they never stand beside each other."""
+        return key % 2
+
+    def pairs(self, views: int, symmetric: bool) -> tuple[Pair, ...]:
+        """Of each view what the student makes of it with what the teacher does, and the other way round."""
+        if not self.weight:
+            return ()
+        to_teacher = [Pair(2 * view, 2 * view + 1, self.weight / views) for view in range(views)]
+        back = [Pair(pair.key, pair.anchor, pair.weight) for pair in to_teacher]
+        return tuple(to_teacher + (back if self.direction == "both" else []))
+
+    def backbone(self) -> nn.Module:
+        return kept_of(self.network)
+
+    def encode(self, batch: Batch, anchors: Sequence[int], keys: Sequence[int]) -> Encoded:
+        asked = {*anchors, *keys}
+        views = sorted({place // 2 for place in asked}) or list(range(len(batch.views)))
+        seen = embed_views(self.network.backbone, batch.views, views)
+        features = [self.network.dropped(seen[view]) for view in views]
+        said = [self._said(batch.views[view]) for view in views]
+        embedded: dict[int, Tensor] = {}
+        for view, ours, theirs in zip(views, features, said, strict=True):
+            embedded[2 * view] = self.network.head(ours)
+            if self.projection is not None:
+                embedded[2 * view + 1] = self.projection(theirs.features)
+        return Encoded(
+            {place: embedded[place] for place in (anchors or [2 * view for view in views])},
+            {place: embedded[place] for place in keys},
+            clouds=dict(zip(views, features, strict=True)),
+            supervision=self._supervision(features, said, batch),
+        )
+
+    def _said(self, view: Any) -> Said:
+        if self.guide is None:
+            named = f"its teacher {self.teacher}" if self.teacher else "a teacher"
+            raise UserError(
+                f"encoders=distilled learns from {named}, which is not here; use nearfar distill TEACHER DATA, or nf.distill(teacher, data)"
+            )
+        with torch.no_grad():
+            return self.guide(view)
+
+    def _supervision(self, features: list[Tensor], said: list[Said], batch: Batch) -> Supervision:
+        together = torch.cat(features)
+        logits = [each.logits for each in said if each.logits is not None]
+        labels = None if batch.labels is None or self.table is None else batch.labels.repeat(len(features))
+        return Supervision(
+            together,
+            None if self.table is None else self.table(together),
+            labels,
+            torch.cat([each.features for each in said]),
+            torch.cat(logits) if logits else None,
+        )
+
+    def classifier(self) -> nn.Module | None:
+        return self.table
+
+    def logits(self, features: Float[Tensor, "row dim"]) -> Float[Tensor, "row class"]:
+        """Scores of all classes from the backbone's features."""
+        if self.table is None:
+            raise UserError(
+                "this student has no classifier: it was distilled without labels and without a teacher's classes"
+            )
+        return self.table(features)
+
+    def advance(self, progress: Progress) -> None:
+        """Nothing follows slowly here: a teacher stays as it is."""

@@ -1,0 +1,193 @@
+"""Graphs: message passing over nodes, and InfoGraph, where a graph's summary must identify its own nodes.
+
+A graph is seen as a table of records, so that it is one tensor like any view, the instance first:
+
+    (NODE, label, 0)    its nodes in order; label -1: hidden
+    (EDGE, from, to)    both directions of every edge
+    (NOTHING, 0, 0)     padding
+
+Convolutions are torch_geometric's; it is imported when a network is made.
+"""
+
+import itertools
+import warnings
+from collections.abc import Sequence
+from typing import Any, ClassVar, Literal, Self
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from nearfar.core.schedules import Progress
+from nearfar.core.types import Batch, Encoded, Pair, Remark, view_pairs
+from nearfar.errors import UserError
+from nearfar.parts.encoders.config import HeadConfig, InputSpec
+from nearfar.parts.encoders.heads import Network, mlp_head
+from nearfar.parts.encoders.roles import predicted
+from nearfar.system.extras import need
+
+NOTHING, NODE, EDGE = -1, 0, 1
+HIDDEN = -1  # label of a node whose own is not shown
+# (convolution, layers, width): GIN of 5 layers is InfoGraph's, of 3 GraphCL's; both have 32 units a layer
+GRAPH_NETWORKS: dict[str, tuple[Literal["gin", "gcn"], int, int]] = {
+    "gin": ("gin", 3, 32),
+    "gin-5": ("gin", 5, 32),
+    "gcn": ("gcn", 3, 32),
+    "gin-small": ("gin", 1, 8),
+}
+
+
+def flattened(
+    view: Int[Tensor, "graph record 3"],
+) -> tuple[Int[Tensor, "node"], Int[Tensor, "2 edge"], Int[Tensor, "node"]]:
+    """All graphs of a view as one: label of every node, edges between them, and which graph a node is of."""
+    nodes, edges = view[..., 0] == NODE, view[..., 0] == EDGE
+    counts = nodes.sum(dim=1)
+    first = counts.cumsum(dim=0) - counts
+    graphs = torch.arange(len(view), device=view.device)
+    ends = (view[..., 1:] + first[:, None, None])[edges]
+    return view[..., 1][nodes], ends.T, graphs.repeat_interleave(counts)
+
+
+class GraphNetwork(nn.Module):
+    """GIN (Xu et al. 2019) or GCN (Kipf & Welling 2017) over one-hot node labels, batch-normalised layer by layer.
+
+    A node's features are the outputs of all layers side by side, a graph's their sums over its nodes (as InfoGraph and GraphCL have it).
+    """
+
+    def __init__(self, convolution: Literal["gin", "gcn"], labels: int, layers: int, width: int) -> None:
+        super().__init__()
+        self.labels, self.dim = labels, layers * width
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)  # torch's about its own torch.jit, on import
+            kinds = need("torch_geometric.nn")
+        sizes = [labels, *[width] * layers]
+        self.layers = nn.ModuleList(
+            kinds.GCNConv(before, after)
+            if convolution == "gcn"
+            else kinds.GINConv(
+                nn.Sequential(nn.Linear(before, after), nn.ReLU(inplace=True), nn.Linear(after, after))
+            )
+            for before, after in itertools.pairwise(sizes)
+        )
+        self.norms = nn.ModuleList(nn.BatchNorm1d(width) for _ in range(layers))
+
+    def nodes(
+        self, view: Int[Tensor, "graph record 3"]
+    ) -> tuple[Float[Tensor, "node dim"], Int[Tensor, "node"]]:
+        """Features of every node of every graph, and which graph it is of."""
+        label, edges, graph = flattened(view)
+        shown = (label >= 0) & (label < self.labels)  # one that training never met is as good as hidden
+        own = F.one_hot(torch.where(shown, label, 0), self.labels) * shown[:, None]
+        x = own.to(next(self.parameters()).dtype)
+        found = []
+        for layer, norm in zip(self.layers, self.norms, strict=True):
+            x = norm(F.relu(layer(x, edges)))
+            found.append(x)
+        return torch.cat(found, dim=1), graph
+
+    def pooled(
+        self, nodes: Float[Tensor, "node dim"], graph: Int[Tensor, "node"], graphs: int
+    ) -> Float[Tensor, "graph dim"]:
+        return nodes.new_zeros(graphs, self.dim).index_add(0, graph, nodes)
+
+    def forward(self, view: Int[Tensor, "graph record 3"]) -> Float[Tensor, "graph dim"]:
+        nodes, graph = self.nodes(view)
+        return self.pooled(nodes, graph, len(view))
+
+
+def graph_network(name: str, labels: int) -> GraphNetwork:
+    convolution, layers, width = GRAPH_NETWORKS[name]
+    return GraphNetwork(convolution, labels, layers, width)
+
+
+class InfoGraph(nn.Module):
+    """Deep InfoMax on graphs (Sun et al. 2020): the summary of a graph is contrasted, at each of its nodes, with the nodes of all other
+    graphs. bound=js is the paper's form, bound=infonce the other one.
+
+    A row is a node: its anchor is its graph's summary, its key its own embedding, its identity the graph, so that no node of the
+    same graph is a negative. `nodes`: at most so many of each graph, drawn anew in every step; none: all of them.
+    """
+
+    equation: ClassVar[str] = "u = h(x), v = the embedding of a node of x'"
+    remarks: ClassVar[tuple[Remark, ...]] = (("nodes", ..., "{nodes} nodes drawn from each graph"),)
+    one_view: ClassVar[bool] = True
+    whole: ClassVar[bool] = False  # rows are nodes
+    networks: ClassVar[tuple[str, ...]] = tuple(GRAPH_NETWORKS)
+    key_groups: int = 1
+
+    def __init__(
+        self,
+        network: Network,
+        nodes: int | None = None,
+        *,
+        place: nn.Module,
+        most: int,
+        predictor: nn.Module | None = None,
+    ) -> None:
+        super().__init__()
+        if nodes is not None and nodes < 1:
+            raise UserError(f"encoders.nodes was {nodes}; it must be a whole number from 1, or none for all")
+        self.network, self.place, self.predictor = network, place, predictor
+        self.drawn, self.most = nodes, most  # most: nodes of the largest graph
+
+    @classmethod
+    def from_config(cls, plan: HeadConfig, seen: InputSpec, **settings: Any) -> Self:
+        network = plan.network(seen)
+        place = mlp_head(network.backbone.dim, plan.hidden, plan.dim, norm=plan.head == "mlp")  # type: ignore[arg-type]
+        most = seen.context["nodes"]
+        return cls(network, **settings, place=place, most=most, predictor=plan.make_predictor())
+
+    def group_of(self, key: int) -> int:
+        return 0
+
+    def pairs(self, views: int, symmetric: bool) -> tuple[Pair, ...]:
+        """Graphs differ in their number of nodes: the claim is told of the most there can be, so that its ceiling holds."""
+        asked = view_pairs(views, symmetric)
+        most = self.most if self.drawn is None or not self.training else min(self.drawn, self.most)
+        return tuple(Pair(a, b, 1.0 / len(asked), most) for a, b in asked)
+
+    def backbone(self) -> nn.Module:
+        return self.network.backbone
+
+    def encode(self, batch: Batch, anchors: Sequence[int], keys: Sequence[int]) -> Encoded:
+        seen = {w: self._seen(batch.views[w]) for w in sorted({*anchors, *keys})}
+        summaries = {w: self.network.head(self.network.dropped(seen[w][0])) for w in anchors}
+        online = predicted(self.predictor, summaries)
+        rows = {w: self._rows(seen[w][2]) for w in keys}
+        graph = {w: seen[w][2][rows[w]] for w in keys}
+        return Encoded(
+            # an anchor's rows are those of the key it meets; with one view or two there is but one such
+            {a: online[a][graph[self._met(a, keys)]] for a in anchors},
+            {w: self.place(seen[w][1][rows[w]]) for w in keys},
+            index={w: batch.index[graph[w]] for w in keys},
+            instance=graph,
+            clouds=summaries,
+        )
+
+    @staticmethod
+    def _met(anchor: int, keys: Sequence[int]) -> int:
+        others = [key for key in keys if key != anchor]
+        if len(others) > 1:
+            raise UserError("views.count was above 2; encoders=infograph takes one view or two")
+        return others[0] if others else anchor
+
+    def _seen(self, view: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        body: Any = self.network.backbone
+        nodes, graph = body.nodes(view)
+        return body.pooled(nodes, graph, len(view)), nodes, graph
+
+    def _rows(self, graph: Int[Tensor, "node"]) -> Int[Tensor, "row"]:
+        """Places of the nodes that count: all, or of each graph the first `nodes` in an order drawn anew."""
+        if self.drawn is None or not self.training:
+            return torch.arange(len(graph), device=graph.device)
+        order = torch.rand(len(graph), device=graph.device).argsort()
+        order = order[graph[order].argsort(stable=True)]  # by graph, within it as drawn
+        counts = torch.bincount(graph)
+        first = (counts.cumsum(dim=0) - counts)[graph[order]]
+        place = torch.arange(len(graph), device=graph.device) - first
+        return order[place < self.drawn].sort().values
+
+    def advance(self, progress: Progress) -> None:
+        """Nothing follows slowly here."""

@@ -1,0 +1,154 @@
+"""Deep InfoMax: a summary of a picture must identify its own feature map among those of other pictures.
+
+    anchors   y = E(x), the head's output                          one vector a picture
+    keys      the whole feature map through a network              global term, I(X; E(X))
+              each of its M x M places through a network           local term, the mean of I(X^(i); E(X))
+
+(Liu 2022, Eq. 36-37; what Eq. 38 asks of y beside it is a prior, `priors.Adversarial`). The map is that of the stage before the last, so that a summary is more than a mean of the map.
+"""
+
+from collections.abc import Sequence
+from typing import Any, ClassVar, Literal, Self
+
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from nearfar.core.schedules import Progress
+from nearfar.core.types import Batch, Encoded, Pair, Remark, view_pairs
+from nearfar.errors import UserError
+from nearfar.parts.encoders.backbones import STAGED
+from nearfar.parts.encoders.config import HeadConfig, InputSpec
+from nearfar.parts.encoders.heads import Network
+from nearfar.parts.encoders.roles import predicted
+from nearfar.parts.encoders.stages import map_and_features, map_shape
+
+WHOLE, PLACES, SUMMARY = range(3)  # kinds of keys, each a group
+KEYS = 3  # of each view
+
+
+class InfoMax(nn.Module):
+    """`global_weight` and `local_weight` are alpha and beta of Liu 2022, Eq. 37.
+
+    With several views, the summary of one is contrasted with the maps of another. `direction="maps"` asks a summary for its map among
+    those of other pictures; `"summaries"` asks a map, and each of its places by itself, for its summary; `"both"` is their mean.
+    """
+
+    equation: ClassVar[str] = (
+        "u = h(x), v = the feature map of x' whole ({global_weight} of the loss) and at every place ({local_weight})"
+    )
+    remarks: ClassVar[tuple[Remark, ...]] = (
+        ("direction", "summaries", "u and v exchanged"),
+        ("direction", "both", "and with u and v exchanged, half of the loss"),
+    )
+    one_view: ClassVar[bool] = True
+    networks: ClassVar[tuple[str, ...]] = STAGED  # a map from inside them is needed
+
+    def __init__(
+        self,
+        network: Network,
+        global_weight: float = 0.5,
+        local_weight: float = 1.0,
+        direction: Literal["maps", "summaries", "both"] = "maps",
+        *,
+        whole: nn.Module,
+        place: nn.Module,
+        places: int,
+        predictor: nn.Module | None = None,
+    ) -> None:
+        super().__init__()
+        weights = {"global_weight": global_weight, "local_weight": local_weight}
+        for key, weight in weights.items():
+            if weight < 0:
+                raise UserError(f"encoders.{key} was {weight:g}; it must be at least 0")
+        if global_weight + local_weight == 0:
+            raise UserError(
+                "encoders.global_weight and encoders.local_weight were both 0; one must be above 0"
+            )
+        self.network, self.whole, self.place, self.predictor = network, whole, place, predictor
+        self.global_weight, self.local_weight, self.places = global_weight, local_weight, places
+        self.direction = direction
+        # whole maps and places go through networks of their own, and summaries are neither
+        self.key_groups = 2 if direction == "maps" else 3
+
+    @classmethod
+    def from_config(cls, plan: HeadConfig, seen: InputSpec, **settings: Any) -> Self:
+        if plan.head == "none":
+            raise UserError("encoders.head was none with encoders=infomax; its summary is what a head makes")
+        network = plan.network(seen)
+        channels, side = map_shape(network.backbone, seen)
+        whole = nn.Sequential(
+            nn.Flatten(),
+            nn.Linear(channels * side * side, plan.hidden),
+            nn.ReLU(inplace=True),
+            nn.Linear(plan.hidden, plan.dim),
+        )
+        place = nn.Sequential(
+            nn.Conv2d(channels, plan.hidden, 1), nn.ReLU(inplace=True), nn.Conv2d(plan.hidden, plan.dim, 1)
+        )
+        return cls(
+            network,
+            **settings,
+            whole=whole,
+            place=place,
+            places=side * side,
+            predictor=plan.make_predictor(),
+        )
+
+    def group_of(self, key: int) -> int:
+        return key % KEYS
+
+    def pairs(self, views: int, symmetric: bool) -> tuple[Pair, ...]:
+        """The summary of view a contrasted with the maps of view b, and the other way round: places are then anchors of their own,
+        so that each is contrasted with every summary once."""
+        asked = view_pairs(views, symmetric)
+        shares = {"maps": (1.0, 0.0), "summaries": (0.0, 1.0), "both": (0.5, 0.5)}[self.direction]
+        whole, local = (weight / len(asked) for weight in (self.global_weight, self.local_weight))
+        found: list[Pair] = []
+        for a, b in asked:
+            summary, first = a * self._anchors, b * self._anchors + 1
+            found += [
+                Pair(summary, b * KEYS + WHOLE, shares[0] * whole),
+                Pair(summary, b * KEYS + PLACES, shares[0] * local, self.places),
+                Pair(first, a * KEYS + SUMMARY, shares[1] * whole),
+            ]
+            each = range(first + 1, first + 1 + self.places)
+            found += [Pair(place, a * KEYS + SUMMARY, shares[1] * local / self.places) for place in each]
+        return tuple(pair for pair in found if pair.weight)
+
+    @property
+    def _anchors(self) -> int:
+        """Of each view: its summary, its whole map, its places."""
+        return 2 + self.places
+
+    def backbone(self) -> nn.Module:
+        return self.network.backbone
+
+    def encode(self, batch: Batch, anchors: Sequence[int], keys: Sequence[int]) -> Encoded:
+        asked = [divmod(anchor, self._anchors) for anchor in anchors]
+        known = [divmod(key, KEYS) for key in keys]
+        seen = {
+            w: map_and_features(self.network.backbone, batch.views[w])
+            for w in sorted({w for w, _ in (*asked, *known)})
+        }
+        of = lambda kind, part: {w for w, k in known if k == kind} | {w for w, k in asked if part(k)}
+        summaries = {
+            w: self.network.head(self.network.dropped(seen[w][1]))
+            for w in sorted(of(SUMMARY, lambda k: k == 0))
+        }
+        wholes = {w: self.whole(seen[w][0]) for w in sorted(of(WHOLE, lambda k: k == 1))}
+        places = {w: self._places(seen[w][0]) for w in sorted(of(PLACES, lambda k: k > 1))}
+        online = predicted(self.predictor, {w: summaries[w] for w, k in asked if k == 0})
+        return Encoded(
+            {
+                w * self._anchors + k: online[w] if k == 0 else wholes[w] if k == 1 else places[w][:, k - 2]
+                for w, k in asked
+            },
+            {w * KEYS + k: (wholes, places, summaries)[k][w] for w, k in known},
+            clouds=summaries,
+        )
+
+    def _places(self, maps: Float[Tensor, "image channel side side"]) -> Float[Tensor, "image place dim"]:
+        return self.place(maps).flatten(2).transpose(1, 2)
+
+    def advance(self, progress: Progress) -> None:
+        """Nothing follows slowly here."""

@@ -1,0 +1,121 @@
+"""Predicting hidden symbols from those around them (Wu et al. 2020, sec. 5.1).
+
+    f(x̂, w) = g(x̂)_t^T e(w)      g: a small transformer over the masked block, e: an embedding of each symbol
+
+The pair of the method is (0, 1): anchors[0] = g(x̂)_t at every hidden position, keys[1] = e(w) of what is hidden
+there, with the symbol as a row's identity, so that no symbol is its own negative. The whole table e goes along as the
+vocabulary, for negatives=dictionary. The critic that goes with it is `dot`.
+"""
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from nearfar.core.schedules import Progress
+from nearfar.core.types import Batch, Encoded, Pair
+from nearfar.errors import UserError
+
+READ, HIDDEN = 0, 1
+
+
+class TokenTransformer(nn.Module):
+    """A transformer over blocks of symbols; its features are its outputs averaged over the block.
+
+    Below 0 is padding, which nobody attends to. `symbols` counts the vocabulary; the mask symbol comes after it.
+    """
+
+    def __init__(self, symbols: int, length: int, dim: int, layers: int, heads: int, dropout: float) -> None:
+        super().__init__()
+        self.dim, self.symbols = dim, symbols
+        self.embedding = nn.Embedding(symbols + 1, dim)
+        self.position = nn.Embedding(length, dim)
+        # both also serve as keys or are added to them: inner products should begin near 1, not near `dim`
+        for table in (self.embedding, self.position):
+            nn.init.normal_(table.weight, std=dim**-0.5)
+        layer = nn.TransformerEncoderLayer(
+            dim, heads, 4 * dim, dropout, activation="gelu", batch_first=True, norm_first=True
+        )
+        self.layers = nn.TransformerEncoder(layer, layers, nn.LayerNorm(dim), enable_nested_tensor=False)
+
+    def outputs(self, symbols: Int[Tensor, "item time"]) -> Float[Tensor, "item time dim"]:
+        place = torch.arange(symbols.shape[1], device=symbols.device)
+        x = self.embedding(symbols.clamp(min=0)) + self.position(place)
+        return self.layers(x, src_key_padding_mask=symbols < 0)
+
+    def table(self) -> Float[Tensor, "symbol dim"]:
+        """e(w) for every symbol of the vocabulary."""
+        return self.embedding.weight[: self.symbols]
+
+    def forward(self, symbols: Int[Tensor, "item time"]) -> Float[Tensor, "item dim"]:
+        real = (symbols >= 0)[..., None]
+        return (self.outputs(symbols) * real).sum(dim=1) / real.sum(dim=1)
+
+
+class MaskedSymbols(nn.Module):
+    """Outputs at hidden positions are asked, embeddings of the hidden symbols known."""
+
+    equation: ClassVar[str] = "u = g(x)_t at a hidden place t, v = e(w_t), the symbol that stood there"
+    own_network: ClassVar[str] = "transformer"
+    takes: ClassVar[tuple[str, ...]] = ("mask",)
+    views: ClassVar[int] = 2
+    whole: ClassVar[bool] = False  # there are many embeddings of an instance
+    vocabulary: ClassVar[bool] = True  # keys are symbols, and all of them can be had
+    key_groups: int = 1
+
+    def __init__(
+        self,
+        dim: int = 128,
+        layers: int = 2,
+        heads: int = 4,
+        dropout: float = 0.1,
+        *,
+        symbols: int,
+        length: int,
+        share: float,
+    ) -> None:
+        super().__init__()
+        for key, value in (("dim", dim), ("layers", layers), ("heads", heads)):
+            if not 1 <= value <= 65536:
+                raise UserError(f"encoders.{key} was {value}; it must be from 1 to 65536")
+        if dim % heads:
+            raise UserError(
+                f"encoders.dim was {dim} with {heads} heads; it must be a multiple of encoders.heads"
+            )
+        if not 0 <= dropout < 1:
+            raise UserError(f"encoders.dropout was {dropout:g}; it must lie in [0, 1)")
+        self.reader = TokenTransformer(symbols, length, dim, layers, heads, dropout)
+        self.hidden = max(round(share * length), 1)
+
+    @property
+    def symbols(self) -> int:
+        """How many symbols the vocabulary has."""
+        return self.reader.symbols
+
+    def group_of(self, key: int) -> int:
+        return 0
+
+    def pairs(self, views: int, symmetric: bool) -> tuple[Pair, ...]:
+        return (Pair(READ, HIDDEN, 1.0, self.hidden, self.hidden - 1, identity_is_key=True),)
+
+    def backbone(self) -> nn.Module:
+        return self.reader
+
+    def encode(self, batch: Batch, anchors: Sequence[int], keys: Sequence[int]) -> Encoded:
+        read, hidden = batch.views[READ], batch.views[HIDDEN]
+        asked = hidden >= 0
+        hidden = hidden[asked]
+        table = self.reader.table()
+        rows = {READ: self.reader.outputs(read)[asked]} if anchors else {}
+        return Encoded(
+            rows,
+            {HIDDEN: table[hidden]},
+            {HIDDEN: hidden},
+            {HIDDEN: asked.nonzero()[:, 0]},
+            vocabulary=table,
+        )
+
+    def advance(self, progress: Progress) -> None:
+        """Nothing follows slowly here."""

@@ -1,0 +1,86 @@
+"""One network for each view: what CMC needs for luminance and colour, and end-to-end contrast for query and key."""
+
+from collections.abc import Sequence
+from typing import Any, ClassVar, Literal, Self
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from nearfar.core.schedules import Progress
+from nearfar.core.types import Batch, Encoded
+from nearfar.errors import UserError
+from nearfar.parts.encoders.config import HeadConfig, InputSpec
+from nearfar.parts.encoders.roles import ViewEncoder, kept_of, predicted
+
+
+class ConcatFeatures(nn.Module):
+    """Features of several backbones side by side, each of the channels it was trained on: all, or its own in order."""
+
+    def __init__(self, backbones: Sequence[nn.Module], channels: Sequence[int]) -> None:
+        super().__init__()
+        self.backbones = nn.ModuleList(backbones)
+        self.channels = tuple(channels)
+        widths = [getattr(backbone, "dim", None) for backbone in backbones]
+        self.dim = sum(widths) if all(isinstance(width, int) for width in widths) else None  # type: ignore[arg-type]
+
+    def forward(self, x: Float[Tensor, "image channel height width"]) -> Float[Tensor, "image dim"]:
+        whole = all(count == x.shape[1] for count in self.channels)
+        parts = [x] * len(self.channels) if whole else x[:, : sum(self.channels)].split(self.channels, dim=1)
+        return torch.cat([net(part) for net, part in zip(self.backbones, parts, strict=True)], dim=1)
+
+
+class PerView(ViewEncoder, nn.Module):
+    """View v has network v: no weight is shared, gradients reach all of them (Liu 2022, sec. 3.2.1; CMC in Wu et al. 2021, sec. 2).
+
+    There are as many weights as views times those of one network. `keep="all"` puts the networks' features side by
+    side afterwards (CMC), `keep="first"` keeps the first network alone (the query encoder).
+    """
+
+    equation: ClassVar[str] = "u = h_1(x), v = h_2(x'): no weight shared"
+
+    own_weights: ClassVar[bool] = True  # for each view, which may then have other channels
+
+    def __init__(
+        self,
+        networks: Sequence[nn.Module],
+        keep: Literal["all", "first"] = "all",
+        *,
+        channels: Sequence[int] = (),
+        predictor: nn.Module | None = None,
+    ) -> None:
+        super().__init__()
+        self.networks = nn.ModuleList(networks)
+        self.keep, self.channels, self.predictor = keep, tuple(channels), predictor
+        self.key_groups = len(self.networks)
+
+    @classmethod
+    def from_config(cls, plan: HeadConfig, seen: InputSpec, **settings: Any) -> Self:
+        networks = [plan.network(seen, view) for view in range(len(seen.shapes))]
+        channels = [shape[0] for shape in seen.shapes]
+        return cls(networks, **settings, channels=channels, predictor=plan.make_predictor())
+
+    def group_of(self, key: int) -> int:
+        return key  # a view's network makes its keys
+
+    def pairs(self, views: int, symmetric: bool) -> tuple[Any, ...]:
+        if views > len(self.networks):
+            raise UserError(
+                f"{views} views were given to encoders that are apart for {len(self.networks)} of them"
+            )
+        return super().pairs(views, symmetric)
+
+    def backbone(self) -> nn.Module:
+        backbones = [kept_of(network) for network in self.networks]
+        kept = 1 if self.keep == "first" else len(backbones)
+        if kept == 1 and len({*self.channels}) <= 1:  # every network sees what the plain view shows
+            return backbones[0]
+        return ConcatFeatures(backbones[:kept], self.channels[:kept])
+
+    def encode(self, batch: Batch, anchors: Sequence[int], keys: Sequence[int]) -> Encoded:
+        embedded = {w: self.networks[w](batch.views[w]) for w in sorted({*anchors, *keys})}
+        asked = predicted(self.predictor, {w: embedded[w] for w in anchors})
+        return Encoded(asked, {w: embedded[w] for w in keys}, clouds=embedded)
+
+    def advance(self, progress: Progress) -> None:
+        """Nothing follows slowly here."""

@@ -1,0 +1,183 @@
+"""Predicting what comes next in a sequence, in the space of what it is encoded to (CPC, Liu 2022, sec. 2.2).
+
+    sound --strided convolutions--> z_t --GRU--> c_t          one frame t for every 160 samples
+    f_k(z_{t+k}, c_t) = z_{t+k}^T W_k c_t                      Liu 2022, Eq. 28, one W_k for each step ahead
+
+A pair of the method is one step ahead: anchors[k] = W_k c_t, keys[k] = z_{t+k}, a row for every frame of every
+recording that has one k steps later. The critic that goes with it is `dot`. Where several
+stretches of a recording are heard, each predicts its own future: step k of stretch v has the number k + steps * v.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Literal
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+from nearfar.core.schedules import Progress
+from nearfar.core.types import Batch, Encoded, Pair
+from nearfar.errors import UserError
+
+Strides = tuple[int, int, int, int, int]
+STRIDES: Strides = (5, 4, 2, 2, 2)
+Pooling = Literal["mean", "moments"]
+
+
+class ConvGRU(nn.Module):
+    """Five strided convolutions and a GRU; its features are those of z and c averaged over time.
+
+    What lies beyond a recording's end is zero after every layer, so a recording's frames do not depend on how far it
+    was padded. `pooling="moments"` adds the standard deviations over time to the means.
+    """
+
+    def __init__(self, width: int, context: int, strides: Strides = STRIDES, pooling: Pooling = "mean"):
+        super().__init__()
+        self.strides, self.pooling = strides, pooling
+        self.dim = (width + context) * (2 if pooling == "moments" else 1)
+        inputs = [1, *[width] * (len(strides) - 1)]
+        self.layers = nn.ModuleList(
+            nn.Conv1d(channels, width, 2 * stride, stride, padding=stride, bias=False)
+            for channels, stride in zip(inputs, strides, strict=True)
+        )
+        self.norms = nn.ModuleList(nn.BatchNorm1d(width) for _ in strides)
+        self.context = nn.GRU(width, context, batch_first=True)
+
+    @property
+    def hop(self) -> int:
+        """Samples from one frame to the next."""
+        return math.prod(self.strides)
+
+    def frames(
+        self, sound: Float[Tensor, "item 2 time"]
+    ) -> tuple[Float[Tensor, "item frame width"], Bool[Tensor, "item frame"]]:
+        """z, and which frames begin before the recording ends: ceil(length / hop) of them."""
+        x, real = sound[:, :1], sound[:, 1:]
+        for layer, norm, stride in zip(self.layers, self.norms, self.strides, strict=True):
+            real = real[..., ::stride]
+            x = F.relu(norm(layer(x)[..., : real.shape[-1]])) * real
+        return x.transpose(1, 2), real[:, 0] > 0
+
+    def contexts(self, z: Float[Tensor, "item frame width"]) -> Float[Tensor, "item frame context"]:
+        """c_t, what the past up to and including z_t says."""
+        return self.context(z)[0]
+
+    def forward(self, sound: Float[Tensor, "item 2 time"]) -> Float[Tensor, "item dim"]:
+        z, real = self.frames(sound)
+        both = torch.cat([z, self.contexts(z)], dim=2)
+        weight = real[..., None].to(both.dtype) / real.sum(dim=1)[:, None, None]
+        mean = (both * weight).sum(dim=1)
+        if self.pooling == "mean":
+            return mean
+        variance = ((both - mean[:, None]) ** 2 * weight).sum(dim=1)
+        return torch.cat([mean, variance.sqrt()], dim=1)
+
+
+class Predictive(nn.Module):
+    """Every frame's context predicts the frames 1 to `steps` ahead.
+
+    `others`: what a frame is contrasted with. "sequences": frames of other recordings; its identity is the recording's.
+    "times": those and other frames of its own recording; its identity is instance + instances * time.
+    `strides` of the convolutions multiply to the hop: (5, 4, 2, 2, 2) makes frames of 20 ms at 8 kHz.
+    """
+
+    equation: ClassVar[str] = (
+        "u = W_k c_t, v = z_(t+k), k = 1 to {steps}: z_t encodes frame t, c_t all frames up to it"
+    )
+    own_network: ClassVar[str] = "conv-gru"
+    takes: ClassVar[tuple[str, ...]] = ("window",)
+    scored: ClassVar[str] = "width"  # the setting that says how wide anchors and keys are
+    whole: ClassVar[bool] = False  # there are many embeddings of an instance
+    one_view: ClassVar[bool] = True  # a sequence's positive is its own future, so one view is enough
+
+    @staticmethod
+    def conflict(choices: Mapping[str, Any], parts: Mapping[str, Any]) -> str | None:
+        if choices["encoders"].get("others") != "times":
+            return None
+        for room in ("negatives", "selection"):
+            if getattr(parts[room], "per_instance", False):
+                return (
+                    f"encoders.others was times with {room}={choices[room]['name']}: times of one recording are contrasted with each "
+                    "other, and what remembers a recording as a whole cannot tell them apart; use encoders.others=sequences"
+                )
+        return None
+
+    def __init__(
+        self,
+        width: int = 64,
+        context: int = 128,
+        steps: int = 6,
+        others: Literal["sequences", "times"] = "sequences",
+        strides: Strides = STRIDES,
+        pooling: Pooling = "mean",
+        *,
+        samples: int,
+        instances: int,
+    ) -> None:
+        super().__init__()
+        for key, value in (("width", width), ("context", context), ("steps", steps)):
+            if not 1 <= value <= 65536:
+                raise UserError(f"encoders.{key} was {value}; it must be from 1 to 65536")
+        if min(strides) < 1:
+            raise UserError(f"encoders.strides was {list(strides)}; each must be at least 1")
+        self.listener = ConvGRU(width, context, strides, pooling)
+        self.window = -(-samples // self.listener.hop)
+        if steps >= self.window:
+            raise UserError(
+                f"encoders.steps was {steps}, but a window of views.samples={samples} has {self.window} frames of "
+                f"{self.listener.hop} samples; use fewer steps or a longer window"
+            )
+        self.steps, self.others, self.instances = steps, others, instances
+        # frames k ahead are contrasted with frames k ahead: for another k most are the same frames again
+        self.key_groups = steps
+        self.ahead = nn.ModuleList(nn.Linear(context, width, bias=False) for _ in range(steps))
+
+    def group_of(self, key: int) -> int:
+        return key % self.steps  # steps count from 1
+
+    def pairs(self, views: int, symmetric: bool) -> tuple[Pair, ...]:
+        return tuple(self._pair(number, views) for number in range(1, self.steps * views + 1))
+
+    def _pair(self, number: int, views: int) -> Pair:
+        places = self.window - self._step(number)
+        same = places - 1 if self.others == "times" else 0
+        return Pair(number, number, 1 / (self.steps * views), places, same)
+
+    def _step(self, number: int) -> int:
+        """How far ahead a pair predicts."""
+        return (number - 1) % self.steps + 1
+
+    def backbone(self) -> nn.Module:
+        return self.listener
+
+    def encode(self, batch: Batch, anchors: Sequence[int], keys: Sequence[int]) -> Encoded:
+        """Rows for the steps asked for; whose they are, the batch says."""
+        asked, known, identity, instance = {}, {}, {}, {}
+        for view, heard in enumerate(batch.views):
+            own = range(1 + self.steps * view, 1 + self.steps * (view + 1))
+            here = [number for number in own if number in {*anchors, *keys}]
+            if not here:
+                continue
+            z, real = self.listener.frames(heard)
+            c = self.listener.contexts(z) if anchors else z
+            for number in here:
+                k = self._step(number)
+                later = real[:, k:]  # a row for frame t and step k is one whose frame t + k is real
+                if number in anchors:
+                    asked[number] = self.ahead[k - 1](c[:, :-k][later])
+                if number in keys:
+                    known[number], instance[number] = z[:, k:][later], later.nonzero()[:, 0]
+                    identity[number] = self._identity(batch.index, real, k)
+        return Encoded(asked, known, identity, instance)
+
+    def _identity(
+        self, who: Int[Tensor, "item"], real: Bool[Tensor, "item frame"], k: int
+    ) -> Int[Tensor, "row"]:
+        time = torch.arange(k, real.shape[1], device=real.device)
+        names = who[:, None] + (self.instances * time if self.others == "times" else 0 * time)
+        return names[real[:, k:]]
+
+    def advance(self, progress: Progress) -> None:
+        """Nothing follows slowly here."""

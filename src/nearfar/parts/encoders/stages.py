@@ -1,0 +1,75 @@
+"""A backbone's feature map one stage before the last, and its features, in one pass."""
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from nearfar.errors import UserError
+from nearfar.parts.encoders.config import InputSpec
+
+Map = Float[Tensor, "image channel side side"]
+
+
+def map_and_features(
+    body: nn.Module, x: Float[Tensor, "image channel height width"]
+) -> tuple[Map, Float[Tensor, "image dim"]]:
+    """The features are exactly `body(x)`."""
+    *_, inner, last = maps_of(body, x, "encoders=infomax needs a map from inside it")
+    return inner, last.mean(dim=(2, 3))
+
+
+def maps_of(body: nn.Module, x: Float[Tensor, "image channel height width"], why: str) -> list[Map]:
+    """The map after each stage, finest first; features are the mean over places of the last. `why` they are needed is said of a
+    network that has none."""
+    if hasattr(body, "maps"):
+        return body.maps(x)  # type: ignore[operator]
+    if not hasattr(body, "layer4"):
+        raise UserError(
+            f"the backbone has no stages, and {why}; expected backbone=resnet8-w16, resnet18 to resnet152, resnet20 or another "
+            "resnet, wrn-16-2 or another wrn, shufflenetv1"
+        )
+    x, found = body.maxpool(body.relu(body.bn1(body.conv1(x)))), []  # type: ignore[operator]
+    for name in ("layer1", "layer2", "layer3", "layer4"):
+        x = getattr(body, name)(x)
+        found.append(x)
+    return found
+
+
+@torch.no_grad()
+def map_shape(body: nn.Module, seen: InputSpec) -> tuple[int, int]:
+    """(channels, side) of the map."""
+    weight = next(body.parameters())
+    picture = torch.zeros(1, *seen.shapes[0], device=weight.device)
+    training = body.training
+    inner, _ = map_and_features(body.eval(), picture)
+    body.train(training)
+    return inner.shape[1], inner.shape[2]
+
+
+class Stages(nn.Module):
+    """A convolutional backbone as the maps after each of its stages, finest first: what a feature pyramid stands on.
+
+    `strides` and `channels` are those of the maps; stages finer than `least` pixels are left out, if two are left.
+    """
+
+    def __init__(self, body: nn.Module, channels: int, least: int = 4) -> None:
+        super().__init__()
+        self.body = body
+        side = 64
+        with torch.no_grad():
+            training = body.training
+            maps = self._maps(body.eval(), torch.zeros(1, channels, side, side))
+            body.train(training)
+        strides = [side // found.shape[2] for found in maps]
+        used = [place for place, stride in enumerate(strides) if stride >= least]
+        self.used = used if len(used) > 1 else list(range(len(maps)))[-2:]
+        self.strides = [strides[place] for place in self.used]
+        self.channels = [maps[place].shape[1] for place in self.used]
+
+    @staticmethod
+    def _maps(body: nn.Module, x: Tensor) -> list[Tensor]:
+        return maps_of(body, x, "a detector stands on a pyramid of them")
+
+    def forward(self, x: Float[Tensor, "image channel height width"]) -> dict[str, Tensor]:
+        maps = self._maps(self.body, x)
+        return {str(level): maps[place] for level, place in enumerate(self.used)}

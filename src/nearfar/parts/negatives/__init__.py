@@ -1,0 +1,22 @@
+"""Where the things an anchor is contrasted with live. What survives between steps lives here."""
+
+from collections.abc import Callable
+
+from nearfar.core.types import Source
+from nearfar.parts.negatives.bank import Bank
+from nearfar.parts.negatives.batch import InBatch
+from nearfar.parts.negatives.dictionary import Dictionary
+from nearfar.parts.negatives.none import NoNegatives
+from nearfar.parts.negatives.queue import Queue
+from nearfar.parts.negatives.support import Support
+
+PARTS: dict[str, Callable[..., Source]] = {
+    "in-batch": InBatch,
+    "queue": Queue,
+    "bank": Bank,
+    "support": Support,
+    "dictionary": Dictionary,
+    "none": NoNegatives,
+}
+
+__all__ = ["PARTS", "Bank", "Dictionary", "InBatch", "NoNegatives", "Queue", "Support"]

@@ -1,0 +1,143 @@
+"""One remembered embedding per instance (instance discrimination, Wu et al. 2021, sec. 2; Wu et al. 2020, sec. 5)."""
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from nearfar.core.schedules import Progress, Value, at, ends, parse_value, written
+from nearfar.core.scores import EMPTY, Candidates
+from nearfar.core.types import NegativeSampling
+from nearfar.errors import UserError
+from nearfar.parts.negatives.fresh import rows_of
+
+UNKNOWN_WIDTH = 0
+
+
+class Bank(nn.Module):
+    """A row for every instance and view: the anchor's own row is its positive, the others its negatives.
+
+    A row moves as M[i] <- prepare(momentum M[i] + (1 - momentum) z_i), where `prepare` is the critic's: unit length for
+    cosines, and nothing for a critic that scores vectors as they are. Where an instance has several keys in a step (the times of
+    a recording, the places of a map), z_i is their mean. `sample` draws that many rows
+    uniformly, with replacement, instead of contrasting with all of them.
+    """
+
+    called: ClassVar[str] = "the bank"
+    equation: ClassVar[str] = (
+        "the rows of all other instances; v+ is the instance's own, M_i <- c M_i + (1 - c) v, c = {momentum}"
+    )
+    own_positive: ClassVar[bool] = True  # one view is enough
+    per_instance: ClassVar[bool] = True
+    rows: Tensor
+    index: Tensor
+    missing: Tensor  # rows of instances that are known, but not in this view (too short a recording)
+
+    def __init__(
+        self,
+        size: int,
+        momentum: Value = 0.5,
+        sample: int | None = None,
+        *,
+        dim: int | None = None,
+        views: int = 1,
+    ) -> None:
+        super().__init__()
+        momentum = parse_value(momentum, "negatives.momentum")
+        if not all(0 <= end < 1 for end in ends(momentum)):
+            raise UserError(
+                f"negatives.momentum was {written(momentum)}; a bank's update momentum lies in [0, 1)"
+            )
+        if not isinstance(size, (int, np.integer)) or size < 1:
+            raise UserError(f"Bank(size={size!r}) is not a number of rows; it needs one for each instance")
+        if sample is not None and sample < 1:
+            raise UserError(f"negatives.sample was {sample}; it must be at least 1, or left out for all rows")
+        self.momentum, self.sample = momentum, sample
+        self.register_buffer("rows", torch.zeros(views, size, dim or UNKNOWN_WIDTH))
+        self.register_buffer("index", torch.full((size,), EMPTY))
+        self.register_buffer("missing", torch.zeros(views, size, dtype=torch.bool), persistent=False)
+        self.prepare: Callable[[Tensor], Tensor] = partial(F.normalize, dim=1)
+
+    def setup(
+        self, key_groups: int, group_of: Callable[[int], int], prepare: Callable[[Tensor], Tensor]
+    ) -> None:
+        self.prepare = prepare
+
+    @property
+    def size(self) -> int:
+        return len(self.index)
+
+    def prefill_size(self) -> int:
+        return self.size
+
+    def positive(self, keys: Mapping[int, Tensor], index: Tensor, which: int) -> Tensor:
+        self._check_view(which)
+        return self._rows(keys.get(which))[which, index]
+
+    def candidates(self, keys: Mapping[int, Tensor], index: Tensor, which: int) -> Candidates:
+        rows, index = self._rows(keys.get(which)), torch.where(self.missing[which], EMPTY, self.index)
+        if self.sample is None:
+            return Candidates(rows[which], index)
+        chosen = torch.randint(self.size, (self.sample,), device=self.index.device)
+        return Candidates(rows[which, chosen], index[chosen])
+
+    def _rows(self, keys: Tensor | None) -> Tensor:
+        """As wide as the keys, also where none was held yet: only `advance` may change what is."""
+        if self.rows.shape[2] != UNKNOWN_WIDTH or keys is None:
+            return self.rows
+        return self.rows.new_zeros(*self.rows.shape[:2], keys.shape[-1])
+
+    def _load_from_state_dict(self, state: dict[str, Any], prefix: str, *rest: Any) -> None:
+        held = state.get(f"{prefix}rows")
+        if held is not None:
+            self.rows = self._rows(held)
+        super()._load_from_state_dict(state, prefix, *rest)
+        self.missing = (self.rows == 0).all(dim=2) & (self.index != EMPTY)
+
+    @torch.no_grad()
+    def advance(self, keys: Mapping[int, Tensor], index: Tensor, progress: Progress) -> None:
+        self.rows = self._rows(next(iter(keys.values())))
+        momentum = at(self.momentum, progress)
+        self._check_rows(index)
+        self.missing[:, index] |= self.index[index] == EMPTY  # until a key of that view comes
+        for view in sorted(keys):
+            self._check_view(view)
+            key, who = self._one_each(*rows_of(keys[view].to(self.rows.dtype), index))
+            moved = self.prepare(momentum * self.rows[view, who] + (1 - momentum) * key)
+            first = self.missing[view, who][:, None]
+            self.rows[view, who] = torch.where(first, key, moved.to(key.dtype))
+            self.missing[view, who] = False
+        self.index[index] = index
+
+    def _one_each(self, keys: Tensor, index: Tensor) -> tuple[Tensor, Tensor]:
+        """A key for each instance that has any: the mean of its own, as the critic would prepare it."""
+        who, place = torch.unique(index, return_inverse=True)
+        if len(who) == len(index):
+            return keys, index
+        count = torch.bincount(place, minlength=len(who)).to(keys.dtype)
+        total = keys.new_zeros(len(who), keys.shape[1]).index_add_(0, place, keys)
+        return self.prepare(total / count[:, None]).to(keys.dtype), who
+
+    def _check_rows(self, index: Tensor) -> None:
+        highest = int(index.max()) if index.device.type == "cpu" and len(index) else 0
+        if highest >= self.size:
+            raise UserError(
+                f"Bank(size={self.size}) was given instance {highest}, counted from 0; it needs a row for each instance of the data"
+            )
+
+    def _check_view(self, view: int) -> None:
+        if view >= len(self.rows):
+            raise UserError(
+                f"Bank(views={len(self.rows)}) was given keys of view {view}, counted from 0; it needs views={view + 1}"
+            )
+
+    def sampling(
+        self, batch_size: int, key_views: int, keys_per_instance: int = 1, same_instance_negatives: int = 0
+    ) -> NegativeSampling:
+        why = "rows are averages over earlier networks and views, not draws of one key distribution"
+        count = self.size - 1 if self.sample is None else self.sample
+        return NegativeSampling(batch_size, count, exchangeable=False, reason=why)

@@ -1,0 +1,127 @@
+"""The keys of recent steps, first in, first out (MoCo, Liu 2022, Eq. 35)."""
+
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from nearfar.core.schedules import Progress
+from nearfar.core.scores import EMPTY, Candidates
+from nearfar.core.types import NegativeSampling
+from nearfar.errors import UserError
+from nearfar.parts.negatives.fresh import Fresh, rows_of
+
+UNKNOWN_WIDTH = 0
+LARGEST = 2**26  # keys; of 128 numbers each that is 32 GiB
+
+
+def _the_only_one(key: int) -> int:
+    return 0
+
+
+class Queue(Fresh, nn.Module):
+    """The last `size` keys of each group. Overflow wraps; a step's own keys enter only after the step that made them.
+
+    Groups of keys (`Encoders.group_of`) lie one below the other in `embedding`, `size` places each, and never mix. Without `dim`,
+    keys are as wide as the first that come.
+    """
+
+    called: ClassVar[str] = "the queue"
+    equation: ClassVar[str] = "the last {size} keys"
+    embedding: Tensor
+    index: Tensor
+    pointer: Tensor
+
+    def __init__(self, size: int = 4096, *, dim: int | None = None) -> None:
+        super().__init__()
+        if not isinstance(size, (int, np.integer)) or not 1 <= size <= LARGEST:
+            raise UserError(f"negatives.size was {size}; a queue has from 1 to {LARGEST} places")
+        if dim is not None and dim < 1:
+            raise UserError(f"Queue(dim={dim}) holds no vectors; it must be at least 1")
+        self.size = int(size)
+        self.group_of: Callable[[int], int] = _the_only_one
+        self.register_buffer("embedding", torch.zeros(size, dim or UNKNOWN_WIDTH))
+        self.register_buffer("index", torch.full((size,), EMPTY))
+        self.register_buffer("pointer", torch.zeros(1, dtype=torch.long))
+
+    @property
+    def dim(self) -> int:
+        """How wide keys are; 0 as long as nobody knows."""
+        return self.embedding.shape[1]
+
+    @property
+    def key_groups(self) -> int:
+        return len(self.pointer)
+
+    def setup(
+        self, key_groups: int, group_of: Callable[[int], int], prepare: Callable[[Tensor], Tensor]
+    ) -> None:
+        self.group_of = group_of
+        if key_groups != self.key_groups:
+            if not self.index.is_meta and bool((self.index != EMPTY).any()):
+                raise UserError(
+                    f"the queue holds keys in {self.key_groups} groups of another method, and this one has {key_groups}; give it a queue of its own"
+                )
+            self.embedding = self.embedding.new_zeros(key_groups * self.size, self.dim)
+            self.index = self.index.new_full((key_groups * self.size,), EMPTY)
+            self.pointer = self.pointer.new_zeros(key_groups)
+
+    def _load_from_state_dict(self, state: dict[str, Any], prefix: str, *rest: Any) -> None:
+        pointer = state.get(f"{prefix}pointer")
+        if pointer is not None:  # a number in runs from before there were groups
+            state[f"{prefix}pointer"] = pointer.reshape(-1)
+        held = state.get(f"{prefix}embedding")
+        if held is not None and self.dim == UNKNOWN_WIDTH:
+            self._widen(held.shape[1])
+        super()._load_from_state_dict(state, prefix, *rest)
+
+    def prefill_size(self) -> int:
+        return self.size
+
+    def candidates(self, keys: Mapping[int, Tensor], index: Tensor, which: int) -> Candidates:
+        embedding, ids = self._of(self.group_of(which))
+        if self.dim == UNKNOWN_WIDTH:  # nobody is here yet, and only `advance` may change that
+            embedding = embedding.new_zeros(self.size, keys[which].shape[-1])
+        return Candidates(embedding, ids)
+
+    def _widen(self, dim: int) -> None:
+        self.embedding = self.embedding.new_zeros(len(self.embedding), dim)
+
+    def _of(self, group: int) -> tuple[Tensor, Tensor]:
+        places = slice(group * self.size, (group + 1) * self.size)
+        return self.embedding[places], self.index[places]
+
+    @torch.no_grad()
+    def advance(self, keys: Mapping[int, Tensor], index: Tensor, progress: Progress) -> None:
+        for view in sorted(keys):
+            self._push(self.group_of(view), *rows_of(keys[view], index))
+
+    def _push(self, group: int, keys: Tensor, index: Tensor) -> None:
+        count = len(keys)
+        self._check_room(count)
+        if self.dim == UNKNOWN_WIDTH:
+            self._widen(keys.shape[1])
+        if keys.shape[1] != self.dim:
+            raise UserError(f"Queue(dim={self.dim}) was given keys of {keys.shape[1]} numbers")
+        places = (self.pointer[group] + torch.arange(count, device=self.pointer.device)) % self.size
+        embedding, ids = self._of(group)
+        embedding[places] = keys.to(embedding.dtype)
+        ids[places] = index
+        self.pointer[group] = (self.pointer[group] + count) % self.size
+
+    def _check_room(self, count: int, views: int = 1) -> None:
+        if count * views > self.size:
+            each = f" in {views} views" if views > 1 else ""
+            raise UserError(
+                f"Queue(size={self.size}) is smaller than the batch of {count}{each}: a step would overwrite its own "
+                "negatives; raise negatives.size or lower batch_size"
+            )
+
+    def sampling(
+        self, batch_size: int, key_views: int, keys_per_instance: int = 1, same_instance_negatives: int = 0
+    ) -> NegativeSampling:
+        self._check_room(batch_size * keys_per_instance, key_views)
+        why = "queued keys were embedded by earlier networks than the positive"
+        return NegativeSampling(batch_size, self.size, exchangeable=False, reason=why)

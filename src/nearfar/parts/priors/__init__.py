@@ -1,0 +1,35 @@
+"""What the embeddings of a step should look like as a whole. A prior is a loss of a cloud, added beside the bound.
+
+    VarianceCovariance   every dimension varies, no two vary together        VICReg
+    SIGReg               seen from any direction the cloud is normal         LeJEPA
+    Adversarial          a discriminator cannot tell it from draws           Deep InfoMax
+
+    Distillation         labels, a teacher's class scores and features       Hinton et al. 2015, Park et al. 2019
+
+A prior reads embeddings as the networks give them, before predictor and critic, one cloud for each view. It says nothing
+about information, so a certificate is the bound's alone.
+"""
+
+from collections.abc import Callable
+
+from nearfar.core.types import Prior, SupervisedPrior
+from nearfar.parts.priors.adversarial import Adversarial
+from nearfar.parts.priors.distillation import Distillation
+from nearfar.parts.priors.moments import VarianceCovariance
+from nearfar.parts.priors.sigreg import SIGReg
+
+
+def no_prior() -> None:
+    """Embeddings may lie as they like."""
+
+
+no_prior.equation = ""  # type: ignore[attr-defined]
+PARTS: dict[str, Callable[..., Prior | SupervisedPrior | None]] = {
+    "none": no_prior,
+    "variance-covariance": VarianceCovariance,
+    "sigreg": SIGReg,
+    "adversarial": Adversarial,
+    "distillation": Distillation,
+}
+
+__all__ = ["PARTS", "Adversarial", "Distillation", "SIGReg", "VarianceCovariance", "no_prior"]

@@ -1,0 +1,102 @@
+"""What labels and a teacher's outputs ask of a student, one instance at a time or by the distances between them."""
+
+from typing import ClassVar
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from nearfar.core.schedules import START, Progress, Value, at
+from nearfar.core.types import Supervision
+from nearfar.errors import UserError
+from nearfar.parts.priors.weights import checked
+
+TERMS = ("labels", "kd", "cosine", "relational")
+
+
+class Distillation(nn.Module):
+    """labels CE(y, p) + kd T^2 KL(p_t^T | p^T) + cosine (1 - cos(W h, t)) + relational H(|h_i - h_j| / mean, |t_i - t_j| / mean)
+
+    p are the student's class probabilities, p^T those of logits over the `temperature` T, p_t the teacher's (Hinton et al. 2015, sec. 2: the
+    factor T^2 keeps gradients of one size). h and t are features of student and teacher, W learnt, H Huber's loss over pairs of rows,
+    distances over their mean (Park et al. 2019, Eq. 5-7). Each is averaged over rows; labels over those that have one.
+    """
+
+    equation: ClassVar[str] = (
+        "{labels} CE(label, p) + {kd} T^2 KL(p_t^T, p^T), T = {temperature}; + {cosine} (1 - cos(W h(x), t(x))) + {relational} Huber of "
+        "distances between rows, h(x) against t(x)"
+    )
+    reads_supervision: ClassVar[bool] = True
+
+    def __init__(
+        self,
+        labels: Value = 1.0,
+        kd: Value = 0.0,
+        temperature: Value = 4.0,
+        cosine: Value = 0.0,
+        relational: Value = 0.0,
+        *,
+        dim: int,
+        teacher_width: int = 0,
+    ) -> None:
+        super().__init__()
+        self.labels, self.kd = checked(labels, "labels"), checked(kd, "kd")
+        self.cosine, self.relational = checked(cosine, "cosine"), checked(relational, "relational")
+        self.temperature = checked(temperature, "temperature")
+        if self.temperature == 0:
+            raise UserError("prior.temperature was 0; it must be above 0")
+        self.match = nn.Linear(dim, teacher_width) if self.cosine != 0 else None
+
+    @staticmethod
+    def conflict(choices: dict[str, dict[str, object]], parts: dict[str, object]) -> str | None:
+        if getattr(parts["encoders"], "supervised", False):
+            return None
+        return f"prior was distillation with encoders={choices['encoders']['name']}, which ask no teacher; use nearfar distill"
+
+    def forward(self, told: Supervision, progress: Progress = START) -> Float[Tensor, ""]:
+        weights = {term: at(getattr(self, term), progress) for term in TERMS}
+        total = told.features.sum() * 0.0
+        if weights["labels"] and told.labels is not None and told.logits is not None:
+            total = total + weights["labels"] * cross_entropy(told.logits, told.labels)
+        if weights["kd"]:
+            student, teacher = _both(told.logits, told.teacher_logits, "kd reads class scores")
+            total = total + weights["kd"] * soft_cross_entropy(
+                student, teacher, at(self.temperature, progress)
+            )
+        if weights["cosine"] and self.match is not None:
+            student, teacher = _both(told.features, told.teacher_features, "cosine reads features")
+            total = total + weights["cosine"] * (
+                1.0 - F.cosine_similarity(self.match(student), teacher).mean()
+            )
+        if weights["relational"]:
+            student, teacher = _both(told.features, told.teacher_features, "relational reads features")
+            total = total + weights["relational"] * F.smooth_l1_loss(relations(student), relations(teacher))
+        return total
+
+
+def _both(student: Tensor | None, teacher: Tensor | None, why: str) -> tuple[Tensor, Tensor]:
+    if student is None or teacher is None:
+        raise UserError(f"{why} of student and teacher, and the teacher gives none")
+    return student, teacher
+
+
+def cross_entropy(logits: Float[Tensor, "row class"], labels: Int[Tensor, "row"]) -> Float[Tensor, ""]:
+    """Over the rows whose label is known; 0 where there are none."""
+    known = labels >= 0
+    found = F.cross_entropy(logits, labels.clamp_min(0), reduction="none")
+    return torch.where(known, found, 0.0).sum() / known.sum().clamp_min(1)
+
+
+def soft_cross_entropy(
+    student: Float[Tensor, "row class"], teacher: Float[Tensor, "row class"], temperature: float
+) -> Float[Tensor, ""]:
+    """T^2 KL(teacher | student) of softmaxes at temperature T."""
+    ours, theirs = (F.log_softmax(logits / temperature, dim=1) for logits in (student, teacher))
+    return temperature**2 * F.kl_div(ours, theirs, reduction="batchmean", log_target=True)
+
+
+def relations(features: Float[Tensor, "row dim"]) -> Float[Tensor, "pair"]:
+    """Distances of all pairs of rows over their mean."""
+    distances = F.pdist(features)
+    return distances / distances.mean().clamp_min(torch.finfo(distances.dtype).tiny)

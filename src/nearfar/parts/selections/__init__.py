@@ -1,0 +1,69 @@
+"""Which candidates count. A selection maps scores to scores.
+
+    Everyone      all but the anchor itself
+    Ball, Ring    by rank in similarity
+    Cave          by cluster: negatives from the anchor's own
+    Group         by what the data know: negatives of the same speaker
+    Neighbours    by both: negatives near the anchor, positives also in its clusters
+    Annulus       by both: negatives near the anchor, but for those in its clusters
+    Accept        by chance: a coin for each candidate, its bias learned
+    Labelled      positives by label
+    Others        by label: negatives of another than the anchor's
+    Hard          all, weighted by similarity
+    Chain         several in turn: labelled+ring
+
+Cave and Neighbours remember clusters of all instances; `refresh` renews them, nothing else does.
+"""
+
+from nearfar.parts.joined import Joinable
+from nearfar.parts.selections.accept import Accept
+from nearfar.parts.selections.cave import Cave
+from nearfar.parts.selections.chain import Chain
+from nearfar.parts.selections.everyone import Everyone
+from nearfar.parts.selections.group import Group
+from nearfar.parts.selections.hard import Hard
+from nearfar.parts.selections.labelled import Labelled
+from nearfar.parts.selections.neighbours import Annulus, Neighbours
+from nearfar.parts.selections.others import Others
+from nearfar.parts.selections.ring import Ball, Ring
+
+PARTS = Joinable(
+    {
+        "everyone": Everyone,
+        "ball": Ball,
+        "ring": Ring,
+        "cave": Cave,
+        "group": Group,
+        "neighbours": Neighbours,
+        "annulus": Annulus,
+        "accept": Accept,
+        "labelled": Labelled,
+        "others": Others,
+        "hard": Hard,
+    },
+    "selection",
+    Chain,
+    between=", then ",
+    traits={
+        "per_instance": (any, False),
+        "by_rank": (any, False),
+        "weighs": (any, False),
+        "keeps_all": (all, False),
+    },
+)
+
+__all__ = [
+    "PARTS",
+    "Accept",
+    "Annulus",
+    "Ball",
+    "Cave",
+    "Chain",
+    "Everyone",
+    "Group",
+    "Hard",
+    "Labelled",
+    "Neighbours",
+    "Others",
+    "Ring",
+]

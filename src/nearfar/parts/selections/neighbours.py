@@ -1,0 +1,145 @@
+"""Local Aggregation: contrasted with the nearest, pulled towards those of them in the same clusters."""
+
+from dataclasses import replace
+from typing import ClassVar, Literal
+
+import torch
+from jaxtyping import Bool, Int
+from torch import Tensor, nn
+
+from nearfar.core.schedules import Progress, Value, at
+from nearfar.core.scores import Membership, Scores
+from nearfar.core.types import Context, NegativeSampling, Remark
+from nearfar.errors import UserError
+from nearfar.parts.selections.close import merge_positives
+from nearfar.parts.selections.clusters import Clusters
+from nearfar.parts.selections.draws import drawn, step_seed
+from nearfar.parts.selections.ranks import beyond_edges
+from nearfar.parts.selections.ring import DRAWN, Ring, sampled
+
+
+class Neighbours(nn.Module):
+    """Background set B_i and close set C_i of each anchor (Wu et al. 2021, App. F, Wu et al. 2020, sec. 5.3).
+
+    B_i: the candidates at the places of `Ring(lower, upper)`, of these the `background` most similar (a number of them, or below 1
+    a share of the anchor's candidates; None: all), ranked for the anchor as it is seen now (Wu et al. 2021), not for its remembered
+    row (Wu et al. 2020). `sample` draws so many of those that are left as negatives, as in `Ring`. C_i: who shares a cluster with
+    the anchor in any of `runs` k-means runs of `clusters` clusters, renewed every `every` epochs once `after` are over.
+
+        keep="la"        close ones join the positive, the rest of B_i are negatives; with `Tuple` or `NPair` the value
+                         is log( sum over C_i and B_i of e^f / sum over B_i of e^f ), the anchor's own in both sums
+        keep="annulus"   close ones are left out of B_i and join nobody (Wu et al. 2020, Def. 5.3)
+
+    Local Aggregation has upper = 1. With upper < 1 it is Ring (+C_i): what is closer than the inner edge is no
+    negative, but if it is in C_i it is pulled like the rest of C_i. Anchors not clustered yet keep everyone.
+    """
+
+    equation: ClassVar[str] = (
+        f"{Ring.equation}, of these the nearest ({{background}}), without C, who share a cluster with u in one of {{runs}} "
+        "k-means runs after epoch {after}"
+    )
+    remarks: ClassVar[tuple[Remark, ...]] = (DRAWN, ("keep", "la", "{pulled}"))
+    per_instance: ClassVar[bool] = True
+    by_rank: ClassVar[bool] = True
+    dropped: ClassVar[str] = "the anchor's own clusters"  # who is, beside those by rank
+
+    def __init__(
+        self,
+        background: float | None = None,
+        lower: Value = 0.9,
+        upper: Value = 1.0,
+        clusters: int = 100,
+        runs: int = 3,
+        every: int = 1,
+        keep: Literal["la", "annulus"] = "la",
+        after: float = 1.0,
+        sample: int | None = None,
+        *,
+        instances: int = 0,
+    ) -> None:
+        super().__init__()
+        if background is not None and not (0 < background < 1 or background == background // 1 >= 1):
+            raise UserError(
+                f"selection.background was {background:g}; it must be a whole number from 1, a share between 0 and 1 of the "
+                "candidates, or left out for no limit"
+            )
+        if keep not in ("la", "annulus"):
+            raise UserError(f"selection.keep was {keep!r}; expected la or annulus")
+        self.background, self.ring, self.keep = background, Ring(lower, upper, sample), keep
+        self.close = Clusters(clusters, runs, every, instances, after)
+
+    def clustering(self) -> Clusters:
+        return self.close
+
+    def due(self, progress: Progress) -> bool:
+        return self.close.due(progress)
+
+    def refresh(self, embedding: Tensor) -> None:
+        self.close.refresh(embedding)
+
+    def forward(self, scores: Scores, context: Context | None = None) -> Scores:
+        if context is None:
+            return scores
+        lower, upper = (at(edge, context.progress) for edge in (self.ring.lower, self.ring.upper))
+        sample = self.ring.sample
+        seed = step_seed() if sample is not None else 0
+
+        def rule(values: Tensor, offered: Tensor, rows: Tensor) -> Membership:
+            index = context.index[rows]
+            with torch.no_grad():
+                reach, too_close = beyond_edges(values, offered, lower, upper, self._nearest(offered))
+                close = reach & self.close.together(index, context.candidates.index)
+                unknown = ~self.close.knows(index)[:, None]
+                kept = (reach & ~too_close & ~close) | (offered & unknown)
+                return Membership(
+                    kept if sample is None else drawn(kept, sample, seed, rows + context.first), close
+                )
+
+        divided = scores.negative.divide(rule, close=self.keep == "la", plain=True)
+        if divided.close is None:
+            return replace(scores, negative=divided.kept)
+        positive = merge_positives(scores.positive, divided.close, context.as_mean)
+        return replace(scores, positive=positive, negative=divided.kept)
+
+    def _nearest(self, offered: Bool[Tensor, "anchor candidate"]) -> Int[Tensor, "anchor"] | int | None:
+        """How large B_i may be: for a share, of each anchor's own candidates."""
+        if self.background is None or self.background >= 1:
+            return None if self.background is None else int(self.background)
+        return torch.round(self.background * offered.sum(dim=1).double()).long().clamp_min(1)
+
+    def sampling(self, given: NegativeSampling, progress: Progress | None = None) -> NegativeSampling:
+        if self.keep == "la":
+            why = "close neighbours count as positives, for which no bound is proven (Wu et al. 2020, Cor. 5.4.1 approximates)"
+        else:
+            why = "negatives in the anchor's own clusters were dropped, the most similar ones among them"
+        # before the first refresh everyone is kept, so that many can count
+        joined = self.keep == "la" or given.more_positives
+        given = replace(
+            given, exchangeable=False, independent=False, reason=why, cut="above", more_positives=joined
+        )
+        return sampled(given, self.ring.sample)
+
+
+class Annulus(Neighbours):
+    """B_i without C_i: the most similar candidates but for the anchor's own clusters, which join nobody (Wu et al. 2020, Def. 5.3).
+
+    It is `Neighbours` with keep="annulus", under the paper's name."""
+
+    remarks: ClassVar[tuple[Remark, ...]] = (DRAWN,)
+
+    def __init__(
+        self,
+        background: float | None = None,
+        lower: Value = 0.9,
+        upper: Value = 1.0,
+        clusters: int = 100,
+        runs: int = 3,
+        every: int = 1,
+        after: float = 1.0,
+        sample: int | None = None,
+        *,
+        instances: int = 0,
+    ) -> None:
+        super().__init__(
+            background, lower, upper, clusters, runs, every, "annulus", after, sample, instances=instances
+        )

@@ -1,0 +1,174 @@
+"""Candidates by their rank in similarity: the nearest (Ball), or those between two ranks (Ring, annulus)."""
+
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import torch
+from jaxtyping import Bool
+from torch import Tensor
+
+from nearfar.core.schedules import Progress, Value, at, ends, parse_value, written
+from nearfar.core.scores import Dense, Membership, Scores
+from nearfar.core.types import Context, Coverage, NegativeSampling, Remark
+from nearfar.errors import UserError
+from nearfar.parts.selections.draws import checked_sample, drawn, step_seed
+from nearfar.parts.selections.ranks import between_edges, places
+
+DRAWN: Remark = ("sample", ..., "of these {sample} drawn for each u")
+SLACK = 1e-9  # nats: equal scores are not below their own mean because of rounding
+
+
+@dataclass(frozen=True)
+class Ring:
+    """Of an anchor's K candidates in rising order of similarity (ties by position) those at places
+    round(lower K) .. round(upper K) - 1, at least one (Wu et al. 2021, sec. 4; Wu et al. 2020's annulus).
+
+    K counts what the source offers that anchor: not the positive, not the anchor itself, no empty places. Halves
+    round to the even neighbour, as Python's `round` does. Where the places would be empty, the one at
+    round(lower K) is kept, or the last. Ring(0, 1) keeps everyone.
+
+    `sample` draws so many of the kept, for each anchor anew, uniformly and without replacement: the ring first, the sample after
+    it, as Wu et al. 2021 has it. (A source's own `sample` comes before any ranking and is shared by the batch.)
+    """
+
+    by_rank: ClassVar[bool] = True
+    dropped: ClassVar[str] = "not drawn"  # who is, beside those by rank
+    equation: ClassVar[str] = (
+        "places round(l K) to round(h K) - 1 in rising order of f(u, v_k), l = {lower}, h = {upper}"
+    )
+    remarks: ClassVar[tuple[Remark, ...]] = (DRAWN,)
+    lower: Value = 0.5
+    upper: Value = 0.99
+    sample: int | None = None
+
+    def __post_init__(self) -> None:
+        lower, upper = _share(self.lower, "lower"), _share(self.upper, "upper")
+        if any(low > high for low, high in zip(ends(lower), ends(upper), strict=True)):
+            raise UserError(
+                f"selection.lower was {written(lower)}; it must not exceed selection.upper, {written(upper)}"
+            )
+        object.__setattr__(self, "lower", lower)
+        object.__setattr__(self, "upper", upper)
+        object.__setattr__(self, "sample", checked_sample(self.sample))
+
+    def __call__(self, scores: Scores, context: Context | Progress | None = None) -> Scores:
+        """In a loop of one's own, where edges move by schedule, `context` may be how far the run is."""
+        now = _now(context)
+        seed = step_seed() if self.sample is not None else 0
+        first = context.first if isinstance(context, Context) else 0  # of this rank's anchors among all
+
+        def rule(values: Tensor, offered: Tensor, rows: Tensor) -> Membership:
+            inside = self._inside(values, offered, now)
+            return Membership(
+                inside if self.sample is None else drawn(inside, self.sample, seed, rows + first)
+            )
+
+        return replace(scores, negative=scores.negative.divide(rule, plain=True).kept)
+
+    def _inside(
+        self, values: Tensor, kept: Tensor, progress: Progress | None
+    ) -> Bool[Tensor, "anchor candidate"]:
+        with torch.no_grad():
+            return between_edges(values, kept, at(self.lower, progress), at(self.upper, progress))
+
+    @torch.no_grad()
+    def coverage(self, scores: Scores, context: Context | None = None) -> Coverage:
+        """For which share of anchors all kept scores have e^f at least the mean of e^f over that anchor's candidates.
+
+        It is what Wu et al. 2021, Thm 3.1 asks of every anchor there is, with c(u) measured. Takes the scores before selection. Give it to
+        `Method.certificate(..., coverage=...)` or put it into the `NegativeSampling`: the claim is then "measured", never
+        proven, since a critic that varies fails for some anchors sooner or later. Without context it speaks for the
+        whole run, as a certificate does: for the lowest inner edge, on which alone the least kept depends.
+        """
+        values, candidates = scores.negative.matrix()
+        values = values.double()
+        log_mean = Dense(values, candidates).logsumexp() - candidates.sum(dim=1).clamp_min(1).double().log()
+        lower = min(ends(self.lower)) if context is None else at(self.lower, context.progress)
+        inside = Ring(lower, 1.0)._inside(values, candidates, None)
+        least = -Dense(-values, inside).hardest()
+        some = candidates.any(dim=1)  # an anchor without candidates shows nothing
+        share = ((least >= log_mean - SLACK) & some).sum() / some.sum().clamp_min(1)
+        return Coverage(float(share), int(some.sum()))
+
+    def caution(self) -> str | None:
+        return _tight_start(self.lower)
+
+    def sampling(self, given: NegativeSampling, progress: Progress | None = None) -> NegativeSampling:
+        lowers = ends(self.lower) if progress is None else (at(self.lower, progress),)
+        uppers = ends(self.upper) if progress is None else (at(self.upper, progress),)
+        return sampled(selected(given, lowers, uppers), self.sample)
+
+
+@dataclass(frozen=True)
+class Ball:
+    """The most similar candidates, those at places round(lower K) and above: a `Ring` without an outer edge.
+
+    Of all selections by rank it is the one that keeps a bound at any cut (see docs/certificates.md).
+    """
+
+    by_rank: ClassVar[bool] = True
+    dropped: ClassVar[str] = "not drawn"
+    equation: ClassVar[str] = "places round(l K) to K - 1 in rising order of f(u, v_k), l = {lower}"
+    remarks: ClassVar[tuple[Remark, ...]] = (DRAWN,)
+    lower: Value = 0.5
+    sample: int | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "lower", _share(self.lower, "lower"))
+        object.__setattr__(self, "sample", checked_sample(self.sample))
+
+    def __call__(self, scores: Scores, context: Context | Progress | None = None) -> Scores:
+        return Ring(self.lower, 1.0, self.sample)(scores, context)
+
+    def caution(self) -> str | None:
+        return _tight_start(self.lower)
+
+    def sampling(self, given: NegativeSampling, progress: Progress | None = None) -> NegativeSampling:
+        return Ring(self.lower, 1.0, self.sample).sampling(given, progress)
+
+
+def _tight_start(lower: Value) -> str | None:
+    """What to say of negatives that are hard from the first step on; None if they are not."""
+    if at(lower) < 0.5:
+        return None
+    return (
+        f"selection.lower is {at(lower):g} from the first step: an untrained encoder does not know which "
+        "negatives are similar, and choosing by it can settle on a poor representation (Wu et al. 2021, sec. 4). "
+        "Let it rise: selection.lower=linear(0,0.9)."
+    )
+
+
+def _now(context: Context | Progress | None) -> Progress | None:
+    return context.progress if isinstance(context, Context) else context
+
+
+def _share(value: Value, key: str) -> Value:
+    parsed = parse_value(value, f"selection.{key}")
+    if not all(0 <= end <= 1 for end in ends(parsed)):
+        raise UserError(
+            f"selection.{key} was {written(parsed)}; it must be a share from 0 to 1 or a schedule of it"
+        )
+    return parsed
+
+
+def selected(
+    given: NegativeSampling, lowers: tuple[float, ...], uppers: tuple[float, ...]
+) -> NegativeSampling:
+    """The sampling after cuts between these edges, the widest of which keeps most. What an earlier selection cut stays cut."""
+    first, last = places(given.negatives, min(lowers), max(uppers))
+    fewest = given.negatives if given.min_negatives is None else given.min_negatives
+    narrow_first, narrow_last = places(fewest, max(lowers), min(uppers))
+    cut = given.cut
+    if narrow_last < fewest:
+        cut = "above"
+    elif cut == "none" and first > 0:
+        cut = "below"
+    return replace(given, negatives=last - first, min_negatives=narrow_last - narrow_first, cut=cut)
+
+
+def sampled(given: NegativeSampling, sample: int | None) -> NegativeSampling:
+    """After drawing so many of the kept: fewer of them, and nothing else changes for a claim (docs/certificates.md)."""
+    if sample is None:
+        return given
+    fewest = given.negatives if given.min_negatives is None else given.min_negatives
+    return replace(given, negatives=min(given.negatives, sample), min_negatives=min(fewest, sample))
