@@ -279,7 +279,7 @@ def test_doctor_finds_what_cannot_be_imported(tmp_path: Path) -> None:
     (tmp_path / "timm" / "__init__.py").write_text("raise OSError('libnothing.so: cannot open')")
     path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
     done = subprocess.run(
-        [sys.executable, "-c", "from nearfar import machine; machine.EXTRAS = {'timm': 'timm'}; machine.CORE = (); print(machine.broken())"],
+        [sys.executable, "-c", "from nearfar.system import machine; machine.EXTRAS = {'timm': 'timm'}; machine.CORE = (); print(machine.broken())"],
         capture_output=True,
         text=True,
         check=True,

@@ -52,7 +52,7 @@ with replacing(pathlib.Path({str(file)!r})) as fresh:
 
 def test_nobody_else_replaces_files() -> None:
     for path in SOURCE.rglob("*.py"):
-        if path.name == "atomic.py":
+        if path.relative_to(SOURCE).as_posix() == "system/files.py":
             continue
         calls = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Attribute)]
         assert not [c for c in calls if c.attr == "replace" and getattr(c.value, "id", "") == "os"], path
