@@ -1,22 +1,22 @@
-"""The one way nearfar tells a user that something they gave cannot be used."""
+"""Exceptions for mistakes that a user can fix, and the wording of "unknown name" messages."""
 
 from collections.abc import Iterable
 from typing import Any
 
 
 class UserError(Exception):
-    """A mistake the user can mend: one sentence naming the key or file, what it was, what was expected.
+    """A mistake the user can fix: one sentence with the key or file, its value, and what is allowed.
 
-    The command line prints the sentence alone and exits with code 2; nothing saved is touched.
+    The command line prints only the sentence and exits with code 2. Saved files are not touched.
     """
 
 
 class NotFinite(UserError):
-    """What a network makes of its input holds NaN or infinity."""
+    """The output of a network contains NaN or infinity."""
 
 
 class NotSaved(UserError):
-    """A result was computed and could not be written: it travels with the sentence."""
+    """A result was computed but could not be written. The exception carries the result."""
 
     def __init__(self, sentence: str, result: dict[str, Any]) -> None:
         super().__init__(sentence)
@@ -24,25 +24,25 @@ class NotSaved(UserError):
 
 
 class Stopped(Exception):
-    """A run ended early and can be resumed by the same command; the command line exits with 75."""
+    """A run stopped early and the same command resumes it. The command line exits with code 75."""
 
 
-def near_names(given: str, known: Iterable[str], most: int = 3) -> str:
-    """ " (did you mean a, b or c?)" of the known names that are nearest to what was given, or nothing."""
-    import difflib  # only somebody who mistyped waits for it
+def near_names(name: str, options: Iterable[str], count: int = 3) -> str:
+    """Returns " (did you mean a, b or c?)" with up to `count` similar names, or "" if none is similar."""
+    import difflib  # imported only when a name is misspelt
 
-    near = difflib.get_close_matches(given, list(known), n=most)
-    listed = " or ".join([", ".join(near[:-1]), near[-1]] if len(near) > 1 else near)
-    return f" (did you mean {listed}?)" if near else ""
-
-
-LISTED = 12  # names are listed in a sentence up to so many
+    matches = difflib.get_close_matches(name, list(options), n=count)
+    listed = " or ".join([", ".join(matches[:-1]), matches[-1]] if len(matches) > 1 else matches)
+    return f" (did you mean {listed}?)" if matches else ""
 
 
-def not_one_of(key: str, given: object, known: Iterable[str], also: str = "") -> UserError:
-    """The sentence for a name nobody knows: the nearest, and of a long list of names nothing else, unless none is near."""
-    names = list(known)
-    short = len(names) <= LISTED
-    near = near_names(given, names, most=1 if short else 3) if isinstance(given, str) else ""
-    listed = f"; expected {', '.join(names)}{also}" if short or not near else ""
-    return UserError(f"{key} was {given!r}{near}{listed}")
+MAX_LISTED_NAMES = 12  # a message lists all allowed names up to this number
+
+
+def not_one_of(key: str, value: object, options: Iterable[str], suffix: str = "") -> UserError:
+    """Returns the error for an unknown name: similar names, and the full list if it is short or nothing is similar."""
+    names = list(options)
+    short = len(names) <= MAX_LISTED_NAMES
+    hint = near_names(value, names, count=1 if short else 3) if isinstance(value, str) else ""
+    listed = f"; expected {', '.join(names)}{suffix}" if short or not hint else ""
+    return UserError(f"{key} was {value!r}{hint}{listed}")

@@ -15,7 +15,7 @@ import yaml
 from yaml.composer import ComposerError
 
 from nearfar.core.schedules import Learnable, Learnt, Schedule, Value, parse_learnable, parse_value
-from nearfar.errors import LISTED, UserError, near_names
+from nearfar.errors import MAX_LISTED_NAMES, UserError, near_names
 
 
 class _Plain(yaml.SafeLoader):
@@ -100,8 +100,8 @@ def settable(part: Callable[..., Any]) -> dict[str, inspect.Parameter]:
 def unknown(key: str, allowed: Iterable[str], where: str = "settings") -> UserError:
     """The sentence for a key nobody knows, with the nearest one that is known."""
     names = sorted(allowed)
-    if len(names) <= LISTED:
-        hint = near_names(key, names, most=1)
+    if len(names) <= MAX_LISTED_NAMES:
+        hint = near_names(key, names, count=1)
         all_of_them = f"expected one of {', '.join(names)}" if names else "there are none here"
     else:
         hint = near_names(key, names)

@@ -46,12 +46,12 @@ DISTILL = Recipe(
 def terms_of(objective: Any) -> list[str]:
     """The names in `crd+kd` or `crd,kd`."""
     if not isinstance(objective, (str, list, tuple)):
-        raise not_one_of("objective", objective, OBJECTIVES, also=", or a sum such as crd+kd")
+        raise not_one_of("objective", objective, OBJECTIVES, suffix=", or a sum such as crd+kd")
     asked = objective if isinstance(objective, str) else "+".join(map(str, objective or ()))
     terms = [term.strip() for term in re.split(r"[+,]", asked)]
     for term in terms:
         if term not in OBJECTIVES:
-            raise not_one_of("objective", term, OBJECTIVES, also=", or a sum such as crd+kd")
+            raise not_one_of("objective", term, OBJECTIVES, suffix=", or a sum such as crd+kd")
     if len({*terms}) < len(terms):
         raise UserError(f"objective was {asked}, which names one of them twice; name each once")
     return terms

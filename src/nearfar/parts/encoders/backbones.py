@@ -220,7 +220,7 @@ def check_backbone(name: str) -> str:
     """The name, if there is such a backbone; otherwise a sentence."""
     if named(name) is not None or re.fullmatch(r"timm/[\w.\-]+", name):
         return name
-    raise not_one_of("backbone", name, BACKBONES, also=" and timm/NAME")
+    raise not_one_of("backbone", name, BACKBONES, suffix=" and timm/NAME")
 
 
 def backbone(name: str, channels: int = 3, image_size: int = 32) -> nn.Module:
