@@ -12,6 +12,7 @@ import os
 import statistics
 import time
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import torch
@@ -35,7 +36,8 @@ def arms(recipe: str, backbone: str, asked: str) -> tuple[Callable[[], object], 
     trainer, stream = prepare(settings, images, known, device, precision)
     prime(trainer, images, known)
     batches = stream.batches(0, trainer.steps)
-    network = trainer.method.encoders.network
+    encoders: Any = trainer.method.encoders
+    network = encoders.network
     ready = torch.cat(next(batches).to(device).views)
 
     def alone() -> None:

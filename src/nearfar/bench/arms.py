@@ -15,6 +15,7 @@ from nearfar.bench.large import CHUNK, WORLD, by_two_ranks, our_cached_step, the
 from nearfar.bench.losses import DIM, differentiated, ranking_step, scaled
 from nearfar.bench.peers import Arm, Contest, Step, peer
 from nearfar.config.resolve import resolve
+from nearfar.core.layout import to_channels_last
 from nearfar.data import open_data
 from nearfar.parts.encoders import backbone
 from nearfar.system.hardware import has_bf16
@@ -94,7 +95,8 @@ def lightly_step(network: str, batch: int, best: bool) -> Step:
     heads = peer("lightly.models.modules")
     model = _Network(network, lambda width: heads.SimCLRProjectionHead(width, width, DIM))
     layout = torch.channels_last if best else torch.contiguous_format
-    model = model.to(memory_format=layout)
+    if best:
+        to_channels_last(model)
     criterion, optimizer = loss_module.NTXentLoss(), torch.optim.SGD(model.parameters(), lr=0.06)
     batches = _loaded(transforms.SimCLRTransform(input_size=32, gaussian_blur=0.0), batch)
     half = best and has_bf16(torch.device("cpu"))

@@ -16,6 +16,7 @@ from nearfar import losses
 from nearfar.bench.losses import differentiated, scaled
 from nearfar.bench.peers import Step, peer
 from nearfar.core.buffers import apply
+from nearfar.core.layout import to_channels_last
 from nearfar.core.types import Batch
 from nearfar.distributed.encoding import Encoding
 from nearfar.parts.encoders import as_encoders, backbone
@@ -33,7 +34,7 @@ class _Embedder(nn.Sequential):
 
 def _pictures(batch: int) -> tuple[nn.Module, list[Tensor]]:
     layout = torch.channels_last
-    network = backbone("resnet8-w16").to(memory_format=layout)
+    network = to_channels_last(backbone("resnet8-w16"))
     return network, [torch.randn(batch, 3, 32, 32).contiguous(memory_format=layout) for _ in range(2)]
 
 

@@ -7,7 +7,7 @@ from typing import Any
 from nearfar.cli.codes import DONE
 from nearfar.errors import UserError
 from nearfar.system.extras import EXTRAS
-from nearfar.system.machine import CORE, DISTRIBUTIONS, broken, busy, look
+from nearfar.system.machine import CORE, DISTRIBUTIONS, broken, busy, look, try_strided_convolution
 
 MOST_RANKS = 64
 ROUNDING = 1e-9  # of numbers around 1 in float64, after some steps
@@ -32,7 +32,7 @@ def add(commands: Any) -> None:
 def run(given: argparse.Namespace) -> int:
     if given.ranks is not None:
         return _compare(given.ranks, given.json)
-    facts = {**look(), "busy_cores": busy()}
+    facts = {**look(), "busy_cores": busy(), "strided_convolution": try_strided_convolution()}
     if given.try_import:
         facts["broken"] = broken()
     print(json.dumps(facts) if given.json else "\n".join(_lines(facts)))
@@ -68,6 +68,13 @@ def _how(waiting: str) -> str:
     return f"by {waiting}, which a busy core makes slow: OMP_WAIT_POLICY=passive"
 
 
+STRIDED_CONVOLUTION = {
+    "works": "a strided 1x1 convolution of 8 channels, channels last: works",
+    "crashes": "a strided 1x1 convolution of 8 channels, channels last, crashes this torch; nearfar keeps such layers contiguous",
+    "not tried": "a strided 1x1 convolution was not tried: torch cannot be imported",
+}
+
+
 def _lines(facts: dict[str, Any]) -> list[str]:
     packages = facts["packages"]
     lines = [f"{key:<9} {facts[key]}" for key in ("python", "system", "cpu", "cores")]
@@ -77,6 +84,7 @@ def _lines(facts: dict[str, Any]) -> list[str]:
         f"{'will use':<9} {facts['device']}, precision {precision}, {facts['threads']} threads, waiting "
         f"{_how(facts['waiting'])}",
     ]
+    lines.append(f"{'layout':<9} {STRIDED_CONVOLUTION[facts['strided_convolution']]}")
     working = facts["busy_cores"]
     if working is not None and working > 0.5 and facts["threads"] > 1:
         lines.append(

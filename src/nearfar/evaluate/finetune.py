@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from nearfar.config.resolve import resolve
+from nearfar.core.layout import keep_contiguous
 from nearfar.core.method import Method
 from nearfar.core.optimisers import build, layer_scales, set_lr
 from nearfar.core.schedules import Progress, at, cosine
@@ -125,6 +126,7 @@ def _trained(subject: Subject, train: LabelledSet, options: Options, rate: float
     )
     known = subject.known.of(train.images).labelled(int(train.labels.max()) + 1)
     method = fresh_method(settings, known, _own(subject.encoder)).to(subject.device)
+    keep_contiguous(method)  # views are channels-last
     if subject.trained and not subject.own:
         retake_statistics(method.encoders.backbone(), subject, train)
     if subject.trained:

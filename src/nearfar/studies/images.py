@@ -33,6 +33,7 @@ from nearfar.config.recipes import RECIPES
 from nearfar.config.resolve import resolve
 from nearfar.config.schema import settable, unknown
 from nearfar.config.settings import ALIASES, Settings, all_keys
+from nearfar.core.layout import keep_contiguous
 from nearfar.core.schedules import Progress, cosine
 from nearfar.data import Stream, open_data
 from nearfar.errors import UserError
@@ -314,6 +315,7 @@ def _supervised(net: nn.Module, setup: Setup, seed: int, known: ImageDescription
     optimiser = torch.optim.AdamW([*net.parameters(), *head.parameters()], weight_decay=1e-4)
     rate = cosine(2e-3, 0.0, warmup=min(1.0, setup.epochs / 2))
     steps = setup.epochs * stream.steps_per_epoch
+    keep_contiguous(net)  # views are channels-last
     started = time.process_time()
     net.train()
     for step, batch in enumerate(stream.batches(0, steps)):

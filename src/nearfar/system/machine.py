@@ -9,7 +9,7 @@ import sys
 import time
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from nearfar.system.extras import EXTRAS
 
@@ -147,6 +147,29 @@ def look() -> dict[str, Any]:
         "bf16": found == "cuda" or bool({"avx512_bf16", "amx_tile"} & set(flags)),
         "packages": packages(),
     }
+
+
+# the smallest batch that crashed in every attempt with torch 2.15.0 (core/layout.py); no core file is written
+STRIDED_CONVOLUTION = """
+try:
+    import resource
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+except ImportError:
+    pass
+import torch
+layer = torch.nn.Conv2d(8, 16, 1, stride=2).to(memory_format=torch.channels_last)
+for _ in range(3):
+    view = torch.randn(8, 8, 96, 96).contiguous(memory_format=torch.channels_last)
+    layer(view).sum().backward()
+"""
+
+
+def try_strided_convolution() -> Literal["works", "crashes", "not tried"]:
+    """Whether torch survives the gradient of a strided 1x1 convolution of few channels, channels last, in a process of its own."""
+    attempt = subprocess.run([sys.executable, "-c", STRIDED_CONVOLUTION], capture_output=True, check=False)
+    if attempt.returncode == 0:
+        return "works"
+    return "not tried" if attempt.returncode == 1 else "crashes"  # 1: an exception, for instance ImportError
 
 
 def broken() -> dict[str, str]:

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from nearfar.config.settings import Settings
 from nearfar.core import optimisers
+from nearfar.core.layout import to_channels_last
 from nearfar.core.method import Method
 from nearfar.core.schedules import Progress, Value, at, cosine
 from nearfar.core.types import Batch, Cautious, Outcome, Refreshing
@@ -53,7 +54,8 @@ class Trainer:
         device: torch.device,
         precision: torch.dtype,
     ) -> None:
-        self.method = method.to(device=device, memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self.method = method
+        to_channels_last(method, device)
         self.settings, self.device, self.precision = settings, device, precision
         self.ranks = method.encoding.ranks
         if precision is torch.float64:
