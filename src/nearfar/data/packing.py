@@ -22,7 +22,7 @@ from nearfar.data.scan import check_share, content_digest, fingerprint, write_qu
 from nearfar.data.shards import Refused, Row, Schema, read_index, shard_of, write_index, write_shard
 from nearfar.errors import UserError
 from nearfar.modalities.dataset import Unusable
-from nearfar.system.files import as_path, write_whole
+from nearfar.system.files import as_path, is_writer_alive, write_whole
 from nearfar.system.prefetch import MOST_WORKERS, prefetch
 from nearfar.system.untrusted import read_json
 
@@ -189,23 +189,11 @@ def _begun(out: Path, plan: Plan) -> bool:
                 f"--out {out} was begun with other data or settings ({'; '.join(other)}); name a new folder"
             )
         for leftover in out.glob(".*.writing"):
-            if not _alive(leftover.name):
+            if not is_writer_alive(leftover.name):
                 leftover.unlink(missing_ok=True)
     except OSError as problem:
         raise UserError(f"--out {out} cannot be written: {problem.strerror}") from None
     return find_packed(str(out)) is not None
-
-
-def _alive(name: str) -> bool:
-    """Whether the process that writes a temporary file (`atomic.replacing` puts its number there) may be at work."""
-    try:
-        number = int(name.removesuffix(".writing").rpartition(".")[2].partition("-")[0])
-        os.kill(number, 0)
-    except (ValueError, ProcessLookupError):
-        return False
-    except PermissionError:
-        return True
-    return number != os.getpid()
 
 
 def _finish(out: Path, contents: Contents, plan: Plan, shards: int, max_bad_share: float) -> None:

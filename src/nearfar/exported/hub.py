@@ -6,7 +6,9 @@ encoder.push_to_hub("owner/name")
 """
 
 import json
+import os
 import shutil
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,7 @@ from nearfar.modalities import MODALITIES
 from nearfar.parts.encoders.portable import keys_of_body
 from nearfar.run.trained import backbone_of, fresh_method
 from nearfar.system.extras import need
+from nearfar.system.files import recover_folder
 
 _hub = need("huggingface_hub")
 
@@ -36,6 +39,13 @@ class Encoder(nn.Module, _hub.ModelHubMixin):  # type: ignore[misc,name-defined,
 
     def _save_pretrained(self, save_directory: Path) -> None:
         shutil.copytree(self.folder, save_directory, dirs_exist_ok=True)
+
+    @classmethod
+    def from_pretrained(cls, pretrained_model_name_or_path: str | Path, **options: Any) -> Any:
+        """The `Encoder` in an exported folder, or in a repository of the hub where there is no such folder."""
+        with suppress(OSError):  # an export may have been killed while it replaced this one
+            recover_folder(Path(os.path.realpath(pretrained_model_name_or_path)))
+        return super().from_pretrained(pretrained_model_name_or_path, **options)
 
     @classmethod
     def _from_pretrained(

@@ -3,7 +3,6 @@
 import hashlib
 import json
 import os
-import secrets
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +20,7 @@ from nearfar.exported.load import load_file_text
 from nearfar.parts.encoders.portable import Portable, portable
 from nearfar.run.features import encoder_digest
 from nearfar.run.trained import Run
-from nearfar.system.files import as_path, take_place
+from nearfar.system.files import as_path, recover_folder, replace_folder, temporary_name
 
 WEIGHTS, CONFIG, CARD, LOAD = "model.safetensors", "config.json", "README.md", "load.py"
 FORMAT = "nearfar encoder"
@@ -52,13 +51,18 @@ def export(
 
     `licence` is an identifier such as `apache-2.0`, for the model card. `onnx` and `torch_export` add the network in those formats,
     each compared with the encoder before it is kept. `projector` are data whose features are added as files for TensorBoard's
-    projector. An earlier export in the folder is replaced; a folder with anything else in it is refused.
+    projector. An earlier export in the folder is replaced in one step; a folder with anything else in it is refused.
     """
     run = run if isinstance(run, Run) else Run.open(run)
     to = as_path("to", to)
-    _check_folder(to)
+    target = Path(os.path.realpath(to))  # a link goes on pointing to the export
+    try:
+        recover_folder(target)
+        _check_folder(to)
+    except OSError as problem:
+        raise UserError(f"--to {to} could not be read: {problem.strerror or problem}") from None
     parts = _parts(run)
-    fresh = to.with_name(f".{to.name}.{os.getpid()}-{secrets.token_hex(4)}.writing")
+    fresh = temporary_name(target)
     try:
         fresh.mkdir(parents=True)
         _write(parts, fresh, licence)
@@ -72,7 +76,7 @@ def export(
             from nearfar.exported.projector import write_projector
 
             write_projector(run, projector, fresh / "projector")
-        take_place(fresh, to)
+        replace_folder(fresh, target)
     except OSError as problem:
         raise UserError(f"--to {to} could not be written: {problem.strerror or problem}") from None
     finally:

@@ -4,8 +4,10 @@ A reader, a kill or a full disk finds the old file or the new one, never a part.
 folders, by these functions.)
 """
 
+import ctypes
 import errno
 import os
+import re
 import secrets
 import shutil
 import stat
@@ -22,7 +24,7 @@ def replacing(path: Path) -> Iterator[Path]:
     """A name beside `path` to write to; what is there when the block ends takes `path`'s place, durably. The place of a device, a pipe or a folder is not taken."""
     if os.path.lexists(path) and not stat.S_ISREG(mode := os.lstat(path).st_mode) and not stat.S_ISLNK(mode):
         raise OSError(errno.EINVAL, "there is something else than a file", os.fspath(path))
-    fresh = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}.writing")
+    fresh = temporary_name(path)
     try:
         yield fresh
         with open(fresh, "rb+") as file:
@@ -78,14 +80,85 @@ def write_new(path: Path, content: bytes) -> None:
         os.fsync(file.fileno())
 
 
-def take_place(fresh: Path, path: Path) -> None:
-    """A new folder in the place of an old one, which is away only for as long as a rename takes."""
-    old = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}.old")
-    if path.is_dir():
+def temporary_name(path: Path, suffix: str = "writing") -> Path:
+    """A new hidden name beside `path` that tells which process made it."""
+    return path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}.{suffix}")
+
+
+def is_writer_alive(name: str) -> bool:
+    """Whether the process whose number is in a temporary name may still be at work; this process has not begun."""
+    if os.name == "nt":  # where signal 0 is no question but an interrupt
+        return True
+    try:
+        number = int(name.rpartition(".")[0].rpartition(".")[2].partition("-")[0])
+        os.kill(number, 0)
+    except (ValueError, OverflowError, ProcessLookupError):
+        return False
+    except PermissionError:
+        return True
+    return number != os.getpid()
+
+
+def replace_folder(fresh: Path, path: Path) -> None:
+    """Puts the complete folder `fresh` in the place of `path`, durably, and removes what was there.
+
+    Where the system can exchange two folders, a kill at any moment leaves the old folder or the new one at `path`. Elsewhere
+    nothing may be there for as long as a rename takes, and `recover_folder` puts the old folder back.
+    """
+    sync_tree(fresh)
+    if not path.is_dir():
+        os.replace(fresh, path)
+    elif not _exchange(fresh, path):
+        old = temporary_name(path, "old")
         os.replace(path, old)
-    os.replace(fresh, path)
+        try:
+            os.replace(fresh, path)
+        except BaseException:
+            os.replace(old, path)
+            raise
+        sync_folder(path.parent)
+        os.replace(old, fresh)  # only a complete folder is ever called .old
     sync_folder(path.parent)
-    shutil.rmtree(old, ignore_errors=True)
+    shutil.rmtree(fresh, ignore_errors=True)
+
+
+def recover_folder(path: Path) -> None:
+    """Puts back the folder that a killed `replace_folder` left beside `path`, and removes temporary folders of dead processes."""
+    if not path.parent.is_dir():
+        return
+    pattern = re.compile(rf"\.{re.escape(path.name)}\.\d+-[0-9a-f]{{8}}\.(writing|old)")
+    leftovers = [
+        folder
+        for folder in path.parent.iterdir()
+        if pattern.fullmatch(folder.name)
+        and stat.S_ISDIR(folder.lstat().st_mode)
+        and not is_writer_alive(folder.name)
+    ]
+    complete = [folder for folder in leftovers if folder.name.endswith(".old")]
+    if complete and not os.path.lexists(path):
+        os.replace(complete[0], path)
+        sync_folder(path.parent)
+    for folder in leftovers:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _exchange(one: Path, other: Path) -> bool:
+    """Exchanges two folders in one step (Linux's renameat2); False where the system or the file system cannot."""
+    try:
+        rename = ctypes.CDLL(None).renameat2
+    except (AttributeError, OSError, TypeError):
+        return False
+    current_folder, exchange = -100, 2  # AT_FDCWD, RENAME_EXCHANGE
+    return rename(current_folder, os.fsencode(one), current_folder, os.fsencode(other), exchange) == 0
+
+
+def sync_tree(folder: Path) -> None:
+    """Makes everything in a folder durable: contents of files, and names."""
+    for root, _, files in os.walk(folder):
+        for name in files:
+            with open(os.path.join(root, name), "rb+") as file:
+                os.fsync(file.fileno())
+        sync_folder(Path(root))
 
 
 def sync_folder(folder: Path) -> None:
