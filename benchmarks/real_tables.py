@@ -50,13 +50,13 @@ def pictures(data: Path) -> Table:
 def sounds(data: Path) -> Table:
     import pyarrow.parquet as parquet
 
+    from nearfar.modalities.sound.decode import decode_sound
     from nearfar.modalities.sound.mfcc import mfcc
-    from nearfar.modalities.sound.wav import decode_wav
 
     table = parquet.read_table(data / "fsdd_test.parquet")
     rows = []
     for one in table.column("audio").to_pylist():
-        recording = decode_wav(one["bytes"])
+        recording = decode_sound(one["bytes"])
         found = mfcc(recording.wave, recording.rate)
         rows.append(np.concatenate([found.mean(axis=0), found.std(axis=0)]))
     label = np.array([f"digit {k}" for k in table.column("label").to_pylist()])

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from PIL import Image, ImageOps
 
 from nearfar.modalities.dataset import Unusable
-from nearfar.modalities.image.containers import bare_jpeg, bare_png, orientation
 from nearfar.modalities.image.decode import MAX_PIXELS, decode, shrunk, shrunk_size
 
 
@@ -135,27 +134,8 @@ def test_exif_orientation_is_applied_as_pil_would(kind: str, value: int, order: 
     assert decode(data).shape == ((20, 33, 3) if value < 5 else (33, 20, 3))
 
 
-@given(st.binary(max_size=60), st.sampled_from([b"", b"II*\0", b"MM\0*", b"II*\0\x08\0\0\0\x02\0"]))
-@settings(deadline=None, max_examples=200)
-def test_any_exif_block_gives_an_orientation(block: bytes, start: bytes) -> None:
-    assert 1 <= orientation(start + block) <= 8
-
-
-def test_metadata_do_not_reach_the_decoder() -> None:
-    secret = b"SECRET" * 20
-    jpeg = encoded(Image.fromarray(COLOUR), "JPEG", comment=secret, icc_profile=secret)
-    assert secret in jpeg
-    assert b"SECRET" not in bare_jpeg(jpeg)[0]
-    png = encoded(Image.fromarray(COLOUR), "PNG", icc_profile=secret, exif=b"Exif\0\0" + secret)
-    assert b"SECRET" not in bare_png(png)[0]
-    np.testing.assert_array_equal(decode(png), COLOUR)
-
-
-@pytest.mark.parametrize(
-    "before", [b"", b"junk", b"\xff\xf0\0\4ab", b"\xff\xc8\0\4ab", b"\xff\xff\xff", b"\xff\xd0"]
-)
-def test_damaged_exif_is_passed_by_in_silence(before: bytes) -> None:
-    """Pillow would warn of it, and decoding must not depend on what warnings are set to do."""
+@pytest.mark.parametrize("before", [b"", b"junk", b"\xff\xff\xff", b"\xff\xd0"])
+def test_damaged_exif_is_ignored_without_a_warning(before: bytes) -> None:
     picture = Image.fromarray(smooth(20, 33))
     plain = encoded(picture, "JPEG")
     block = b"Exif\0\0II*\0\x08\0\0\0\x09\0\x12\x01\x03\0"
@@ -164,7 +144,7 @@ def test_damaged_exif_is_passed_by_in_silence(before: bytes) -> None:
     np.testing.assert_array_equal(decode(without_jfif), decode(plain))
 
 
-def test_damaged_animation_data_are_passed_by_in_silence() -> None:
+def test_damaged_animation_data_are_ignored() -> None:
     plain = encoded(Image.fromarray(COLOUR), "PNG")
     broken = plain[:33] + _png_chunk(b"acTL", bytes(8)) + _png_chunk(b"zTXt", b"a\0\0junk") + plain[33:]
     np.testing.assert_array_equal(decode(broken), COLOUR)
@@ -203,10 +183,6 @@ BAD: dict[str, tuple[Callable[[], bytes], str]] = {
     "webp over the cap": (_vast_webp, "too large: 16384 x 16384"),
     "png cut": (lambda: encoded(Image.fromarray(noise(50, 50)), "PNG")[:-300], "truncated"),
     "png without its end": (lambda: encoded(Image.fromarray(COLOUR), "PNG")[:-12], "truncated"),
-    "jpeg segment of no length": (
-        lambda: b"\xff\xd8\xff\xfe\0\0" + encoded(Image.fromarray(COLOUR), "JPEG")[2:],
-        "corrupt: a JPEG segment",
-    ),
     "jpeg header only": (lambda: encoded(Image.fromarray(COLOUR), "JPEG")[:40], "truncated"),
     "jpeg cut": (lambda: encoded(Image.fromarray(noise(50, 50)), "JPEG")[:-300], "truncated"),
     "webp cut": (lambda: encoded(Image.fromarray(noise(50, 50)), "WEBP")[:-300], "truncated"),

@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import soundfile
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -17,7 +18,7 @@ from nearfar.errors import UserError
 from nearfar.modalities import DataSet, Images, Reading, Recordings, Texts
 from nearfar.modalities.dataset import Unusable, grouped
 from nearfar.modalities.sequences import Held, Read
-from nearfar.modalities.sound.wav import decode_wav
+from nearfar.modalities.sound.decode import decode_sound
 from nearfar.modalities.text.modality import UNKNOWN_SYMBOL
 
 
@@ -35,6 +36,16 @@ def wav(samples: list[list[int]], bits: int = 16, rate: int = 8000) -> bytes:
     return b"RIFF" + struct.pack("<I", 4 + len(chunks)) + b"WAVE" + chunks
 
 
+def encoded(samples: np.ndarray, kind: str, subtype: str) -> bytes:
+    buffer = io.BytesIO()
+    soundfile.write(buffer, samples, 8000, format=kind, subtype=subtype)
+    return buffer.getvalue()
+
+
+def flac(samples: list[list[int]]) -> bytes:
+    return encoded(np.array(samples, dtype=np.int16), "FLAC", "PCM_16")
+
+
 def tone(count: int, seed: int = 0) -> list[list[int]]:
     return [[int(s)] for s in np.random.default_rng(seed).integers(-1000, 1000, count)]
 
@@ -47,27 +58,38 @@ def test_pcm_is_decoded_to_the_value_of_its_integers(data: st.DataObject, bits: 
     frames = data.draw(
         st.lists(st.lists(sample, min_size=channels, max_size=channels), min_size=1, max_size=9)
     )
-    found = decode_wav(wav(frames, bits, 11025))
+    found = decode_sound(wav(frames, bits, 11025))
     assert found.rate == 11025
     expected = [sum(frame) / len(frame) / top for frame in frames]
     assert found.wave.tolist() == pytest.approx(expected, abs=2e-7)
     assert found.wave.dtype == np.float32
 
 
+@pytest.mark.parametrize("channels", [1, 2])
+def test_flac_holds_the_same_samples_as_wav(channels: int) -> None:
+    frames = [[value] * channels for (value,) in tone(300)]
+    np.testing.assert_array_equal(decode_sound(flac(frames)).wave, decode_sound(wav(frames)).wave)
+
+
 @pytest.mark.parametrize(
     ("data", "reason"),
     [
-        (b"", "not a PCM wav file"),
-        (b"RIFF1234WAVE", "not a PCM wav file"),
-        (b"ID3 not sound at all, whatever its name says", "not a PCM wav file"),
-        (wav(tone(50))[:-20], "truncated: 80 bytes of sound where 100 were announced"),
+        (b"", "not a WAV or FLAC file"),
+        (b"RIFF1234WAVE", "corrupt"),
+        (b"RIFF\4\0\0\0WAVE", "corrupt"),
+        (b"ID3 not sound at all, whatever its name says", "not a WAV or FLAC file"),
+        (wav(tone(50))[:-20], "truncated: 80 of 100 bytes of sound"),
+        (flac(tone(2000))[:-500], "corrupt|truncated"),
+        # a header that claims 2^36 samples
+        (flac(tone(20))[:21] + b"\xff" * 5 + flac(tone(20))[26:], "too long"),
         (wav([[1]])[:-2].replace(b"data\x02", b"data\x00"), "empty"),
-        (wav(tone(5)).replace(b"fmt \x10\0\0\0\x01\0", b"fmt \x10\0\0\0\x03\0"), "not a PCM wav file"),
+        (wav(tone(5)).replace(b"fmt \x10\0\0\0\x01\0", b"fmt \x10\0\0\0\x31\0"), "corrupt|unsupported"),
+        (encoded(np.array([0.0, np.nan]), "WAV", "FLOAT"), "not finite"),
     ],
 )
-def test_what_is_no_sound_says_why(data: bytes, reason: str) -> None:
+def test_unusable_sound_is_refused_with_a_reason(data: bytes, reason: str) -> None:
     with pytest.raises(Unusable, match=reason):
-        decode_wav(data)
+        decode_sound(data)
 
 
 def write_parquet(file: Path, sounds: list[bytes | None], **columns: object) -> Path:
@@ -100,7 +122,7 @@ def test_parquet_with_audio_opens_with_labels_and_groups(tmp_path: Path) -> None
     series = opened.load(np.array([2, 0]))
     assert series.length.tolist() == [40, 20]
     assert series.data.shape == (2, 40)
-    assert np.array_equal(series.data[1, :20], decode_wav(SOUNDS[0]).wave)
+    assert np.array_equal(series.data[1, :20], decode_sound(SOUNDS[0]).wave)
     assert not series.data[1, 20:].any()
 
 

@@ -16,7 +16,7 @@ def add(commands: Any) -> None:
         help="learn an encoder from pictures, recordings or text; the same command again resumes",
         usage="nearfar pretrain RECIPE DATA --out RUN [--config FILE] [key=value ...]",
         description="Learns an encoder. DATA is a folder of images, a Parquet file or folder with an image column, an .npz "
-        "with images (and labels), or a name: digits, glyphs, cifar10:FOLDER, idx:FOLDER (files like MNIST's); for cpc a folder of .wav files or Parquet "
+        "with images (and labels), or a name: digits, glyphs, cifar10:FOLDER, idx:FOLDER (files like MNIST's); for cpc a folder of .wav or .flac files or Parquet "
         "with an audio column; for mlm a .txt file, a folder of them, or an .npz with tokens.",
         epilog=settings_help(),
         formatter_class=argparse.RawDescriptionHelpFormatter,

@@ -26,7 +26,7 @@ from nearfar.system.untrusted import check_regular
 
 NAMES = ("digits", "glyphs", "glyphs:train", "glyphs:test", "cifar10:ROOT", "idx:FOLDER")
 _KINDS = (
-    "a folder of images, of .wav or of .txt files, a TU folder of graphs, a .txt file, a Parquet file or folder, a .csv file, an .npz file, or one "
+    "a folder of images, of .wav, .flac or .txt files, a TU folder of graphs, a .txt file, a Parquet file or folder, a .csv file, an .npz file, or one "
     "of the names digits, glyphs:train, glyphs:test, cifar10:ROOT, idx:FOLDER"
 )
 NO_COLUMNS = Columns()
@@ -96,7 +96,7 @@ def open_data(
     (n, h, w) or (n, h, w, c), alone or as (array, labels), a torch `Dataset` of images or (image, label), or data
     already opened.
 
-    Recordings come as a folder of `.wav` files (first-level folders as classes) or Parquet with an `audio` column, text as
+    Recordings come as a folder of `.wav` or `.flac` files (first-level folders as classes) or Parquet with an `audio` column, text as
     a `.txt` file or a folder of them, or as an `.npz` with `tokens`, vectors as a table of numbers (`.csv`, Parquet, an
     `.npz` with `x`) or an array (n, width). `options` are the modality's: `image_size` for images, `reading` for text.
 

@@ -1,7 +1,7 @@
 """What a modality is: everything that depends on what kind of thing an instance is, in one object.
 
     IMAGE     folders of JPEG and PNG, arrays (n, h, w, c)    crops and colours      ResNets        raw pixels
-    SOUND     .wav, Parquet `audio`                           stretches of time      conv + GRU     MFCC
+    SOUND     .wav, .flac, Parquet `audio`                    stretches of time      conv + GRU     MFCC
     TEXT      .txt, arrays of tokens                          hidden symbols         transformer    frequencies
     VECTORS   tables of numbers, arrays (n, width)            noise and dropout      MLP            the numbers
     PAIRS     two columns of a table                          each side's own        each side's    untrained networks

@@ -17,6 +17,7 @@ EXTRAS = {
     "pydantic": "train",
     "rich": "train",
     "sklearn": "train",
+    "soundfile": "train",
     "torchvision": "train",
     "faster_coco_eval": "detect",
     "huggingface_hub": "export",

@@ -3,15 +3,20 @@
 Whatever the file's mode, three channels come out: greyscale, 1-bit and palette pictures are expanded, CMYK is
 converted, anything with transparency is laid on white (as a page would show it), 16-bit colour keeps its high
 byte, and the EXIF orientation is applied. Animations give their first frame. Sixteen-bit greyscale, integer and
-float pictures are refused: what their grey range means is not ours to guess.
+float pictures are refused, because the meaning of their grey range is unknown.
+
+Pillow decodes. Its limits are completed where SECURITY.md promises more: the format is decided by the first bytes,
+only four decoders are ever opened, and the number of pixels is limited before any memory is allocated.
 """
 
 import io
+import struct
+import warnings
 from typing import Final
 
 import numpy as np
 from jaxtyping import UInt8
-from PIL import Image
+from PIL import ExifTags, Image
 from PIL.BmpImagePlugin import BmpImageFile
 from PIL.ImageFile import ImageFile
 from PIL.JpegImagePlugin import JpegImageFile
@@ -20,11 +25,13 @@ from PIL.WebPImagePlugin import WebPImageFile
 
 from nearfar.errors import UserError
 from nearfar.modalities.dataset import Unusable
-from nearfar.modalities.image.containers import bare_jpeg, bare_png, format_of, orientation, webp_size
-from nearfar.modalities.image.raw import MAGIC, from_raw, to_raw
 
 MAX_PIXELS: Final = 50_000_000
 MAX_BYTES: Final = 8 * MAX_PIXELS  # an uncompressed picture of MAX_PIXELS needs half of this
+MAX_CHANNELS: Final = 16
+
+# Pillow warns of damaged metadata, which are of no interest here. One filter for the process: decoders run in threads.
+warnings.filterwarnings("ignore", category=UserWarning, module=r"PIL\.")
 
 _MODES: Final = {"1", "L", "LA", "P", "PA", "RGB", "RGBA", "RGBX", "CMYK", "YCbCr"}
 _UPRIGHT: Final = {
@@ -36,6 +43,21 @@ _UPRIGHT: Final = {
     7: Image.Transpose.TRANSVERSE,
     8: Image.Transpose.ROTATE_90,
 }
+_PNG_START: Final = b"\x89PNG\r\n\x1a\n"
+_PNG_END: Final = b"IEND\xaeB`\x82"
+_OTHER_FORMATS: Final = (
+    (b"GIF8", "GIF"),
+    (b"II*\0", "TIFF"),
+    (b"MM\0*", "TIFF"),
+    (b"8BPS", "PSD"),
+    (b"\0\0\1\0", "ICO"),
+    (b"\0\0\0\x0cjP  ", "JPEG 2000"),
+    (b"%PDF", "PDF"),
+    (b"<svg", "SVG"),
+    (b"<?xml", "XML"),
+)
+_RAW_START: Final = b"NFPX"  # pixels as `nearfar pack` writes them
+_RAW_HEADER: Final = struct.Struct("<4s3I")  # start, height, width, channels
 
 
 def decode(data: bytes, image_size: int | None = None) -> UInt8[np.ndarray, "height width channel"]:
@@ -45,8 +67,8 @@ def decode(data: bytes, image_size: int | None = None) -> UInt8[np.ndarray, "hei
         raise Unusable("empty file (0 bytes)")
     if len(data) > MAX_BYTES:
         raise Unusable(f"too large: {len(data):,} bytes; the limit is {MAX_BYTES:,}")
-    if data.startswith(MAGIC):
-        return shrunk(from_raw(data, MAX_PIXELS), image_size)
+    if data.startswith(_RAW_START):
+        return shrunk(_raw_pixels(data), image_size)
     try:
         return _decode(data, image_size)
     except Unusable:
@@ -87,7 +109,7 @@ def shrunk(
 def encode(pixels: UInt8[np.ndarray, "height width channel"], encoding: str, quality: int) -> bytes:
     """PNG or JPEG of three channels, or raw pixels of any number."""
     if encoding == "raw":
-        return to_raw(pixels)
+        return _RAW_HEADER.pack(_RAW_START, *pixels.shape) + np.ascontiguousarray(pixels).tobytes()
     if pixels.shape[2] != 3:
         raise UserError(
             f"encoding was {encoding}, which holds three channels; these images have {pixels.shape[2]}: use raw"
@@ -99,7 +121,7 @@ def encode(pixels: UInt8[np.ndarray, "height width channel"], encoding: str, qua
 
 
 def _decode(data: bytes, image_size: int | None) -> np.ndarray:
-    picture, exif = _opened(data)
+    picture = _opened(data)
     width, height = picture.size
     _check_size(width, height)
     if picture.mode not in _MODES:
@@ -108,30 +130,72 @@ def _decode(data: bytes, image_size: int | None) -> np.ndarray:
     box: tuple[float, float, float, float] | None = None
     if size != (width, height) and isinstance(picture, JpegImageFile):
         # A JPEG can be decoded at 1/2, 1/4 or 1/8 for less; twice the target keeps the resize antialiased.
-        drafted = picture.draft(picture.mode, (2 * size[0], 2 * size[1]))
-        box = drafted[1] if drafted else None
+        draft = picture.draft(picture.mode, (2 * size[0], 2 * size[1]))
+        box = draft[1] if draft else None
     picture.load()
     colour = _rgb(picture)
     if size != (width, height):
         colour = _resized(colour, size, box)
-    turn = _UPRIGHT.get(orientation(exif))
+    turn = _UPRIGHT.get(_orientation(picture))
     return np.asarray(colour if turn is None else colour.transpose(turn))
 
 
-def _opened(data: bytes) -> tuple[ImageFile, bytes]:
-    """The picture with its header read, and its EXIF block. Only these four decoders are ever run."""
-    kind = format_of(data)
-    if kind == "JPEG":
-        bare, exif = bare_jpeg(data)
-        return JpegImageFile(io.BytesIO(bare)), exif
-    if kind == "PNG":
-        bare, exif = bare_png(data)
-        return PngImageFile(io.BytesIO(bare)), exif
-    if kind == "BMP":
-        return BmpImageFile(io.BytesIO(data)), b""
-    _check_size(*webp_size(data))
-    picture = WebPImageFile(io.BytesIO(data))
-    return picture, picture.info.get("exif", b"")
+def _opened(data: bytes) -> ImageFile:
+    """The picture with its header read."""
+    if data.startswith(b"\xff\xd8\xff"):
+        return JpegImageFile(io.BytesIO(data))
+    if data.startswith(_PNG_START):
+        if _PNG_END not in data:  # Pillow shows such a file
+            raise Unusable("truncated: the PNG ends before its end marker")
+        return PngImageFile(io.BytesIO(data))
+    if data[:4] == b"RIFF" and data[8:12] == b"WEBP":
+        _check_size(*_webp_size(data))
+        return WebPImageFile(io.BytesIO(data))
+    if data.startswith(b"BM"):
+        return BmpImageFile(io.BytesIO(data))
+    names = [name for start, name in _OTHER_FORMATS if data.startswith(start)]
+    names += ["HEIF or AVIF"] if data[4:8] == b"ftyp" else []
+    if names:
+        raise Unusable(f"unsupported format ({names[0]}); expected JPEG, PNG, WebP or BMP")
+    raise Unusable("not an image: the first bytes are not those of JPEG, PNG, WebP or BMP")
+
+
+def _webp_size(data: bytes) -> tuple[int, int]:
+    """(width, height) of a WebP's canvas. Pillow's decoder allocates the canvas when it is created, so it is read here first."""
+    if int.from_bytes(data[4:8], "little") + 8 > len(data):
+        raise Unusable("truncated: the WebP is shorter than its header says")
+    kind = data[12:16]
+    if kind == b"VP8X" and len(data) >= 30:
+        return int.from_bytes(data[24:27], "little") + 1, int.from_bytes(data[27:30], "little") + 1
+    if kind == b"VP8L" and len(data) >= 25 and data[20] == 0x2F:
+        bits = int.from_bytes(data[21:25], "little")
+        return (bits & 0x3FFF) + 1, (bits >> 14 & 0x3FFF) + 1
+    if kind == b"VP8 " and len(data) >= 30 and data[23:26] == b"\x9d\x01\x2a":
+        width, height = struct.unpack_from("<HH", data, 26)
+        return width & 0x3FFF, height & 0x3FFF
+    raise Unusable("corrupt: the WebP header cannot be read")
+
+
+def _orientation(picture: ImageFile) -> int:
+    """The EXIF orientation, 1 to 8; 1 (upright) when there is none or it cannot be read."""
+    try:
+        return int(picture.getexif().get(ExifTags.Base.Orientation, 1))
+    except Exception:  # damaged metadata, which Pillow reads in more ways than it documents
+        return 1
+
+
+def _raw_pixels(data: bytes) -> UInt8[np.ndarray, "height width channel"]:
+    """Pixels with their shape before them, not copied: the quickest to read, and for any number of channels."""
+    if len(data) < _RAW_HEADER.size:
+        raise Unusable("truncated: raw pixels without their shape")
+    _, height, width, channels = _RAW_HEADER.unpack_from(data)
+    if not (0 < height * width <= MAX_PIXELS and 0 < channels <= MAX_CHANNELS):
+        raise Unusable(f"corrupt: raw pixels of shape {height} x {width} x {channels}")
+    if len(data) != _RAW_HEADER.size + height * width * channels:
+        raise Unusable(
+            f"truncated: {len(data) - _RAW_HEADER.size:,} bytes for {height} x {width} x {channels} pixels"
+        )
+    return np.frombuffer(data, np.uint8, offset=_RAW_HEADER.size).reshape(height, width, channels)
 
 
 def _check_size(width: int, height: int) -> None:
@@ -141,9 +205,9 @@ def _check_size(width: int, height: int) -> None:
 
 def _rgb(picture: Image.Image) -> Image.Image:
     if picture.mode in ("LA", "PA", "RGBA") or "transparency" in picture.info:
-        clear = picture.convert("RGBA")
-        white = Image.new("RGBA", clear.size, (255, 255, 255, 255))
-        return Image.alpha_composite(white, clear).convert("RGB")
+        transparent = picture.convert("RGBA")
+        white = Image.new("RGBA", transparent.size, (255, 255, 255, 255))
+        return Image.alpha_composite(white, transparent).convert("RGB")
     return picture if picture.mode == "RGB" else picture.convert("RGB")
 
 

@@ -23,6 +23,7 @@ from nearfar.errors import UserError
 from nearfar.modalities.base import Arrays, Found, Modality
 from nearfar.modalities.dataset import DataSet, Unusable
 from nearfar.modalities.image.modality import IMAGE
+from nearfar.modalities.sound.decode import is_sound
 from nearfar.modalities.sound.modality import SOUND
 from nearfar.modalities.text.modality import TEXT, Reading
 from nearfar.modalities.vectors.modality import VECTORS
@@ -116,7 +117,7 @@ def kind_of(values: Sequence[Any], column: Column, spec: str) -> str:
         raise UserError(
             f"data {spec!r}: column {column.names[0]!r} holds {type(first).__name__}; expected text, numbers or encoded bytes."
         )
-    return SOUND.name if raw[:4] == b"RIFF" else IMAGE.name
+    return SOUND.name if is_sound(raw) else IMAGE.name
 
 
 def _bytes(value: Any) -> bytes | None:

@@ -23,9 +23,9 @@ from nearfar.modalities.base import Choice, Decoded, Description, Features, Foun
 from nearfar.modalities.dataset import DataSet
 from nearfar.modalities.sequences import Held, Read, Series
 from nearfar.modalities.showing import spectrogram
+from nearfar.modalities.sound.decode import decode_sound
 from nearfar.modalities.sound.mfcc import mfcc_features
 from nearfar.modalities.sound.views import WholeSound, Window
-from nearfar.modalities.sound.wav import decode_wav
 from nearfar.parts.encoders import ConvGRU, InputSpec, Predictive
 
 WIDTH, CONTEXT = 64, 128  # of the network, where a role does not bring its own
@@ -54,7 +54,7 @@ class SoundModality(Modality):
     files = "recordings"
     holds = "recordings"
     example = "recordings/"
-    suffixes = (".wav",)
+    suffixes = (".wav", ".flac")
     columns = ("audio",)
     pipelines = ("window",)
     default_views = "window"
@@ -64,7 +64,7 @@ class SoundModality(Modality):
     baseline_titles: ClassVar[Mapping[str, str]] = {"mfcc": "MFCC", "mfcc-moments": "MFCC and deviations"}
 
     def decode(self, raw: bytes, options: Mapping[str, Any]) -> Decoded:
-        recording = decode_wav(raw)
+        recording = decode_sound(raw)
         return Decoded(recording.wave, (recording.rate, len(recording.wave)), recording.wave.nbytes)
 
     def odd(self, facts: Sequence[tuple[int, int]]) -> dict[int, str]:
