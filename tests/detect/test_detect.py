@@ -16,9 +16,9 @@ from PIL import Image
 import nearfar as nf
 from nearfar.cli import main
 from nearfar.detect.model import Pyramid
-from nearfar.detect.run import _calibrate, _shown, detect_run
+from nearfar.detect.run import _calibrate, _training_example, detect_run
 from nearfar.detect.scenes import Scene, open_scenes
-from nearfar.detect.score import OKS, keypoint_annotations, keypoint_detections, scored
+from nearfar.detect.score import OKS, keypoint_annotations, keypoint_detections, coco_figures
 from nearfar.parts.encoders import backbone
 from nearfar.parts.encoders.stages import Stages
 
@@ -98,7 +98,7 @@ def by_pycocotools(kind: str, found: list[dict[str, torch.Tensor]], scenes: tupl
 def test_figures_are_those_of_pycocotools(kind: str, task: str) -> None:
     scenes = open_scenes("shapes:20:3").scenes
     found = guessed(scenes)
-    ours = scored(task, found, scenes)[kind]
+    ours = coco_figures(task, found, scenes)[kind]
     theirs = by_pycocotools(kind, found, scenes)
     assert 0.02 < theirs[0] < 0.98, "neither nothing nor everything is found"
     assert [ours["map"], ours["map_50"], ours["map_75"]] == pytest.approx(theirs, abs=1e-6)
@@ -180,7 +180,7 @@ def test_truth_is_exact_and_mirrored_with_its_picture() -> None:
         def random(self) -> float:
             return 0.0
 
-    picture, target = _shown(scene, "masks", Always(), torch.device("cpu"))  # type: ignore[arg-type]
+    picture, target = _training_example(scene, "masks", Always(), torch.device("cpu"))  # type: ignore[arg-type]
     for mask, box in zip(target["masks"].numpy(), target["boxes"].numpy(), strict=True):
         rows, columns = np.nonzero(mask)
         np.testing.assert_allclose(
@@ -241,7 +241,7 @@ def test_parquet_and_json_say_the_same(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (["--train", "no.parquet", "--data", "shapes"], "no.parquet is no data for detection"),
+        (["--train", "no.parquet", "--data", "shapes"], "no.parquet cannot be used for detection"),
         (["--train", "shapes:x", "--data", "shapes"], "shapes:IMAGES"),
         (["--train", "shapes:2", "--data", "shapes:2", "--task", "poses"], "--task was 'poses'"),
         (["--train", "shapes:2", "--data", "shapes:2", "--lr", "-1"], "lr was -1.0"),

@@ -15,8 +15,8 @@ from PIL import Image
 import nearfar as nf
 from nearfar.cli import main
 from nearfar.detect.run import detect_run
-from nearfar.detect.scenes import Scenes, alike, held_out, one_class, open_scenes
-from nearfar.detect.score import scored
+from nearfar.detect.scenes import Scenes, match_classes, split_holdout, merge_classes, open_scenes
+from nearfar.detect.score import coco_figures
 from nearfar.detect.table import table
 from nearfar.errors import UserError
 
@@ -78,14 +78,14 @@ def test_classes_are_numbered_alike_by_name(tmp_path: Path) -> None:
     """Whatever the order in which two files list them; a class that no training object is of may be listed."""
     fit = open_scenes(coco(tmp_path / "a.json", [{"category_id": 3}], ["ant", "bee", "cat"]))
     ask = open_scenes(coco(tmp_path / "b.json", [{"category_id": 3}, {"category_id": 10}], ["cat", "ant"]))
-    found, told = alike(fit, ask, same_labels=False)
+    found, told = match_classes(fit, ask, same_labels=False)
     np.testing.assert_array_equal(found.scenes[0].labels, [2, 0])
     assert found.classes == fit.classes
     assert told["classes"] == {"ant": {"train": 0, "test": 1}, "cat": {"train": 2, "test": 0}}
     assert told["not_in_test"] == ["bee"]
     other = open_scenes(coco(tmp_path / "c.json", [{"category_id": 3}], ["dog"]))
     with pytest.raises(UserError, match=r"has the classes dog, which .* has not"):
-        alike(fit, other, same_labels=True)
+        match_classes(fit, other, same_labels=True)
 
 
 def test_numbers_without_names_are_never_guessed(tmp_path: Path) -> None:
@@ -93,29 +93,29 @@ def test_numbers_without_names_are_never_guessed(tmp_path: Path) -> None:
     other = parquet(tmp_path / "birds.parquet", [{"bbox": [BOX], "category": [2]}])
     fit, ask = open_scenes(one), open_scenes(other)
     with pytest.raises(UserError, match=r"numbers without names.*--same-labels"):
-        alike(fit, ask, same_labels=False)
+        match_classes(fit, ask, same_labels=False)
     with pytest.raises(UserError, match=r"has the labels 2, which no instance of .*cars.parquet has"):
-        alike(fit, ask, same_labels=True)
+        match_classes(fit, ask, same_labels=True)
     few = open_scenes(parquet(tmp_path / "few.parquet", [{"bbox": [BOX, BOX], "category": [1, 2]}]))
-    found, told = alike(few, ask, same_labels=True)
+    found, told = match_classes(few, ask, same_labels=True)
     np.testing.assert_array_equal(found.scenes[0].labels, [2])
     assert told["because"] == "--same-labels"
     assert told["not_in_test"] == ["1"]
     for split in ("train", "val"):
         parquet(tmp_path / f"set_{split}.parquet", [{"bbox": [BOX], "category": [int(split == "val")]}])
     fit, ask = (open_scenes(str(tmp_path / f"set_{split}.parquet")) for split in ("train", "val"))
-    assert alike(fit, ask, same_labels=False)[1]["because"] == "splits of one set by their file names"
+    assert match_classes(fit, ask, same_labels=False)[1]["because"] == "splits of one set by their file names"
 
 
 SENTENCES: dict[str, tuple[Any, str]] = {
-    "a box of three": ({"bbox": [[1.0, 2.0, 3.0]], "category": [0]}, "row 0: bbox makes no sense"),
-    "a box of nothing": ({"bbox": [[1.0, 2.0, float("nan"), 3.0]], "category": [0]}, "bbox makes no sense"),
+    "a box of three": ({"bbox": [[1.0, 2.0, 3.0]], "category": [0]}, "row 0: bbox is invalid"),
+    "a box of nothing": ({"bbox": [[1.0, 2.0, float("nan"), 3.0]], "category": [0]}, "bbox is invalid"),
     "a class below 0": ({"bbox": [BOX], "category": [-1]}, "the category -1; expected numbers from 0"),
     "more boxes than classes": ({"bbox": [BOX, BOX], "category": [0]}, "2 bbox, 1 category"),
-    "half a point": ({"bbox": [BOX], "category": [0], "keypoints": [[1.0, 2.0]]}, "keypoints makes no sense"),
+    "half a point": ({"bbox": [BOX], "category": [0], "keypoints": [[1.0, 2.0]]}, "keypoints is invalid"),
     "half a polygon": (
         {"bbox": [BOX], "category": [0], "segmentation": [[[1.0]]]},
-        "a segmentation makes no sense",
+        "invalid segmentation",
     ),
 }
 
@@ -134,11 +134,11 @@ def test_of_coco_s_json_too(tmp_path: Path) -> None:
 
     (tmp_path / "outside.png").write_bytes(png())
     (tmp_path / "in").mkdir()
-    said([{"category_id": 3, "bbox": None}], ["ant"], "bbox makes no sense")
+    said([{"category_id": 3, "bbox": None}], ["ant"], "bbox is invalid")
     said([{"category_id": 3}], ["ant", "ant"], "several classes one name")
     said([{"category_id": 9}], ["ant"], "cannot be read as COCO's JSON")
     large = {"counts": [10**12], "size": [10**6, 10**6]}
-    said([{"category_id": 3, "segmentation": large}], ["ant"], "a segmentation makes no sense")
+    said([{"category_id": 3, "segmentation": large}], ["ant"], "invalid segmentation")
     (tmp_path / "in/a.json").write_text((tmp_path / "a.json").read_text())
     with pytest.raises(UserError, match=r"outside.png, named by .*, is outside"):
         open_scenes(coco(tmp_path / "in/b.json", [], ["ant"], file="../outside.png"))
@@ -146,12 +146,12 @@ def test_of_coco_s_json_too(tmp_path: Path) -> None:
 
 def test_without_other_data_a_fifth_is_held_out() -> None:
     whole = open_scenes("shapes:10")
-    rest, held = held_out(whole, 0)
+    rest, held = split_holdout(whole, 0)
     assert (len(rest), len(held)) == (8, 2)
     assert {id(scene) for scene in (*rest.scenes, *held.scenes)} == {id(scene) for scene in whole.scenes}
-    assert held.facts() == held_out(whole, 0)[1].facts() != held_out(whole, 1)[1].facts()
-    with pytest.raises(UserError, match="has one picture"):
-        held_out(open_scenes("shapes:1"), 0)
+    assert held.facts() == split_holdout(whole, 0)[1].facts() != split_holdout(whole, 1)[1].facts()
+    with pytest.raises(UserError, match="has one image"):
+        split_holdout(open_scenes("shapes:1"), 0)
 
 
 def test_of_one_class_names_do_not_matter() -> None:
@@ -167,11 +167,11 @@ def test_of_one_class_names_do_not_matter() -> None:
             }
             for scene in judged.scenes
         ]
-        return scored("boxes", found, judged.scenes)["bbox"]["map"]
+        return coco_figures("boxes", found, judged.scenes)["bbox"]["map"]
 
     assert ap(scenes, 0) == pytest.approx(1)
     assert ap(scenes, 1) == pytest.approx(0)
-    assert ap(one_class(scenes), 1) == pytest.approx(1)
+    assert ap(merge_classes(scenes), 1) == pytest.approx(1)
 
 
 @pytest.fixture(scope="module")
@@ -193,7 +193,7 @@ def test_a_grey_run_is_shown_luminance(grey: nf.Run, capsys: pytest.CaptureFixtu
     assert 0 <= result["pretrained"]["bbox"]["map"] <= 1
     assert result["settings"]["class_agnostic"]
     assert result["split"] == {"of": "shapes:6", "share": 0.2, "seed": 0}
-    assert "every object just an object" in table(result)
+    assert "class-agnostic" in table(result)
     assert "a held-out 20% of shapes:6" in table(result)
     assert main(["detect", str(grey.path), "--train", "shapes:2", "--seeds", "0"]) == 2
     assert "seeds was 0" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""A backbone under a detector: boxes (Faster R-CNN), masks (Mask R-CNN) and keypoints, by torchvision, on pyramids of its stages.
+"""Object detection with a pretrained backbone: torchvision's Faster, Mask and Keypoint R-CNN on a feature pyramid.
 
 run --detect.run.detect_run--> {"pretrained": {"bbox": {"map": …}}, "untrained": {…}}      COCO's figures, the same schedule for both
 """

@@ -14,12 +14,15 @@ from nearfar.parts.encoders.stages import Stages
 
 WIDTH = 64  # channels of the pyramid and of the heads on masks and keypoints
 HIDDEN = 256  # of the head on boxes
-SMALLEST, LARGEST = 0.04, 0.64  # sides of anchors as shares of the picture's
-LEAST_SCORE = 1e-3  # of what is told: average precision reads the whole ranking, and after a short schedule no score is large
+MIN_ANCHOR, MAX_ANCHOR = 0.04, 0.64  # sides of anchors as shares of the picture's
+MIN_SCORE = 1e-3  # average precision needs the full ranking, and scores are low after a short schedule
 
 
 class Pyramid(nn.Module):
-    """Stages of a backbone and a feature pyramid over them. Batch norms of the backbone keep their statistics; `frozen`: its weights too."""
+    """Stages of a backbone with a feature pyramid on top.
+
+    Batch norms of the backbone keep their statistics. With `frozen`, its weights stay fixed too.
+    """
 
     def __init__(self, stages: Stages, frozen: bool) -> None:
         super().__init__()
@@ -51,8 +54,10 @@ def detector(
 ) -> nn.Module:
     """`boxes`: Faster R-CNN, `masks`: Mask R-CNN, `keypoints`: Keypoint R-CNN; class 0 is the background."""
     names, levels = [str(level) for level in range(len(stages.channels))], len(stages.channels) + 1
-    each = 1 if levels >= 5 else 2
-    sides = (size * np.geomspace(SMALLEST, LARGEST, levels * each)).reshape(levels, each)
+    sizes_per_level = 1 if levels >= 5 else 2
+    sides = (size * np.geomspace(MIN_ANCHOR, MAX_ANCHOR, levels * sizes_per_level)).reshape(
+        levels, sizes_per_level
+    )
     common = {
         "min_size": size,
         "max_size": 2 * size,
@@ -69,7 +74,7 @@ def detector(
         "rpn_pre_nms_top_n_test": 500,
         "rpn_post_nms_top_n_test": 300,
         "box_batch_size_per_image": 128,
-        "box_score_thresh": LEAST_SCORE,
+        "box_score_thresh": MIN_SCORE,
     }
     pyramid = Pyramid(stages, frozen)
     if task == "masks":

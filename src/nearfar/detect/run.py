@@ -1,4 +1,4 @@
-"""A run's backbone under a detector, beside the same backbone untrained, both after the same short schedule."""
+"""Trains a detector on a run's backbone and on the untrained backbone, with the same short schedule."""
 
 import copy
 import json
@@ -16,8 +16,16 @@ from torch import Tensor, nn
 from nearfar.config.settings import LONGEST
 from nearfar.core.optimisers import LARGEST_LR
 from nearfar.detect.model import detector
-from nearfar.detect.scenes import HELD_SHARE, Scene, Scenes, alike, held_out, one_class, open_scenes
-from nearfar.detect.score import Found, scored
+from nearfar.detect.scenes import (
+    HOLDOUT_SHARE,
+    Scene,
+    Scenes,
+    match_classes,
+    merge_classes,
+    open_scenes,
+    split_holdout,
+)
+from nearfar.detect.score import Detections, coco_figures
 from nearfar.errors import UserError
 from nearfar.parts.encoders.stages import Stages
 from nearfar.run.features import encoder_digest
@@ -30,8 +38,11 @@ FILE = "detection.json"
 
 
 @dataclass(frozen=True)
-class Schedule:
-    """How a detector is trained: AdamW, a tenth of the steps of linear rise, then cosine to 0; the backbone at a fifth of the rate."""
+class DetectorSchedule:
+    """Training of a detector: AdamW, linear warm-up over a tenth of the steps, then cosine to 0.
+
+    The backbone, if it is fine-tuned, learns at a fifth of the rate.
+    """
 
     task: Task = "boxes"
     epochs: int = 8
@@ -39,7 +50,7 @@ class Schedule:
     lr: float = 1e-3
     size: int = 192
     fine_tune: bool = False
-    class_agnostic: bool = False  # every object is just an object
+    class_agnostic: bool = False
     seed: int = 0
 
     def check(self) -> None:
@@ -67,144 +78,168 @@ def detect_run(
     same_labels: bool = False,
     **schedule: Any,
 ) -> dict[str, Any]:
-    """COCO's figures of the run's backbone under a detector fitted on `train` and tested on `data`, and of the untrained backbone; also
-    kept in RUN/detection.json. Without `data`, or if they are `train` again, a fifth of the pictures is held out. Several seeds give the
-    mean of each figure and the deviation of the first."""
+    """Returns COCO figures of a detector on the run's backbone, and on the untrained backbone.
+
+    The detector is trained on `train` and tested on `data`. Without `data`, or if both are the same, a fifth of
+    the images is held out. Several seeds give the mean of each figure and the standard deviation of the AP.
+    The result is also saved in RUN/detection.json.
+    """
     run = run if isinstance(run, Run) else Run.open(run)
-    plan = Schedule(**schedule)
-    plan.check()
+    schedule_config = DetectorSchedule(**schedule)
+    schedule_config.check()
     if seeds < 1:
         raise UserError(f"seeds was {seeds}; expected a whole number from 1")
-    known: Any = run.description
-    if getattr(known, "channels", 0) not in (1, 3) or not hasattr(known, "mean"):
-        raise UserError(
-            f"{run.path} was not trained on pictures, grey or coloured; a detector is shown those"
-        )
-    fit, ask, facts = _sets(train, data, images, plan, same_labels)
-    fit, ask = (one.in_channels(known.channels) for one in (fit, ask))
+    description: Any = run.description
+    if getattr(description, "channels", 0) not in (1, 3) or not hasattr(description, "mean"):
+        raise UserError(f"{run.path} was not trained on grey or colour images, which detection needs")
+    train_scenes, test, facts = _sets(train, data, images, schedule_config, same_labels)
+    train_scenes, test = (scenes.in_channels(description.channels) for scenes in (train_scenes, test))
     bodies = {"pretrained": run.encoder()} | ({"untrained": run.untrained()} if baseline else {})
     result: dict[str, Any] = {
         name: _over_seeds(
-            [_tried(body, plan, seed, fit, ask, known) for seed in range(plan.seed, plan.seed + seeds)]
+            [
+                _train_and_score(body, schedule_config, seed, train_scenes, test, description)
+                for seed in range(schedule_config.seed, schedule_config.seed + seeds)
+            ]
         )
         for name, body in bodies.items()
     }
-    told = asdict(plan) | {"seeds": seeds}
-    result |= {"settings": told, **facts, "encoder": encoder_digest(bodies["pretrained"])}
-    _record(run.path / FILE, result)
+    settings = asdict(schedule_config) | {"seeds": seeds}
+    result |= {"settings": settings, **facts, "encoder": encoder_digest(bodies["pretrained"])}
+    _save_result(run.path / FILE, result)
     return result
 
 
 def _sets(
-    train: str | Scenes, data: str | Scenes | None, images: Path | None, plan: Schedule, same_labels: bool
+    train: str | Scenes,
+    data: str | Scenes | None,
+    images: Path | None,
+    schedule_config: DetectorSchedule,
+    same_labels: bool,
 ) -> tuple[Scenes, Scenes, dict[str, Any]]:
-    """What is fitted on and what is asked about, in one numbering, and what is told of them."""
-    fit = train if isinstance(train, Scenes) else open_scenes(train, images)
-    ask = fit if data is None else data if isinstance(data, Scenes) else open_scenes(data, images)
+    """Returns training scenes, test scenes with the same class numbers, and facts about both."""
+    train_scenes = train if isinstance(train, Scenes) else open_scenes(train, images)
+    test = train_scenes if data is None else data if isinstance(data, Scenes) else open_scenes(data, images)
     facts: dict[str, Any] = {"split": None}
-    if ask.fingerprint() == fit.fingerprint():
-        facts["split"] = {"of": fit.name, "share": HELD_SHARE, "seed": plan.seed}
-        fit, ask = held_out(fit, plan.seed)
+    if test.fingerprint() == train_scenes.fingerprint():
+        facts["split"] = {"of": train_scenes.name, "share": HOLDOUT_SHARE, "seed": schedule_config.seed}
+        train_scenes, test = split_holdout(train_scenes, schedule_config.seed)
     else:
-        ask, facts["labels"] = alike(fit, ask, same_labels)
-    _check_data(plan, fit, ask)
-    if plan.class_agnostic:
-        fit, ask = one_class(fit), one_class(ask)
-    return fit, ask, {**facts, "train": fit.facts(), "test": ask.facts()}
+        test, facts["labels"] = match_classes(train_scenes, test, same_labels)
+    _check_data(schedule_config, train_scenes, test)
+    if schedule_config.class_agnostic:
+        train_scenes, test = merge_classes(train_scenes), merge_classes(test)
+    return train_scenes, test, {**facts, "train": train_scenes.facts(), "test": test.facts()}
 
 
-def _check_data(plan: Schedule, fit: Scenes, ask: Scenes) -> None:
-    for scenes in (fit, ask):
+def _check_data(schedule_config: DetectorSchedule, train_scenes: Scenes, test: Scenes) -> None:
+    for scenes in (train_scenes, test):
         if not any(len(scene.labels) for scene in scenes.scenes):
-            raise UserError(f"{scenes.name} has no objects; a detector needs some to learn from and to find")
+            raise UserError(f"{scenes.name} has no objects; detection needs at least one")
         for kind in ("masks", "keypoints"):
-            if plan.task == kind and any(getattr(s, kind) is None for s in scenes.scenes if len(s.labels)):
+            if schedule_config.task == kind and any(
+                getattr(s, kind) is None for s in scenes.scenes if len(s.labels)
+            ):
                 raise UserError(
                     f"--task was {kind}, but {scenes.name} has objects without {kind}; use --task boxes"
                 )
-    points = [{s.keypoints.shape[1] for s in one.scenes if s.keypoints is not None} for one in (fit, ask)]
-    if plan.task == "keypoints" and points[0] != points[1]:
+    points = [
+        {s.keypoints.shape[1] for s in one.scenes if s.keypoints is not None} for one in (train_scenes, test)
+    ]
+    if schedule_config.task == "keypoints" and points[0] != points[1]:
         raise UserError(
-            f"objects of {fit.name} have {min(points[0])} keypoints and those of {ask.name} {min(points[1])}; expected as many"
+            f"objects of {train_scenes.name} have {min(points[0])} keypoints and those of {test.name} {min(points[1])}; expected the same number"
         )
 
 
-def _tried(
-    body: nn.Module, plan: Schedule, seed: int, fit: Scenes, ask: Scenes, known: Any
+def _train_and_score(
+    body: nn.Module,
+    schedule_config: DetectorSchedule,
+    seed: int,
+    train_scenes: Scenes,
+    test: Scenes,
+    description: Any,
 ) -> dict[str, dict[str, float]]:
     device = next(body.parameters()).device
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        stages = Stages(copy.deepcopy(body).cpu().eval(), known.channels)
-        points = next((s.keypoints.shape[1] for s in fit.scenes if s.keypoints is not None), 0)
+        stages = Stages(copy.deepcopy(body).cpu().eval(), description.channels)
+        points = next((s.keypoints.shape[1] for s in train_scenes.scenes if s.keypoints is not None), 0)
         model = detector(
-            plan.task,
+            schedule_config.task,
             stages,
-            classes=fit.class_count,
-            size=plan.size,
-            mean=known.mean,
-            std=known.std,
-            frozen=not plan.fine_tune,
+            classes=train_scenes.class_count,
+            size=schedule_config.size,
+            mean=description.mean,
+            std=description.std,
+            frozen=not schedule_config.fine_tune,
             keypoints=points,
         ).to(device)
-        _calibrate(model, fit, device)
-        _fit(model, plan, fit, seed, device)
-        return scored(plan.task, list(_found(model, ask, device)), ask.scenes)
+        _calibrate(model, train_scenes, device)
+        _fit(model, schedule_config, train_scenes, seed, device)
+        return coco_figures(schedule_config.task, list(_detections(model, test, device)), test.scenes)
 
 
 @torch.no_grad()
 def _calibrate(model: nn.Module, fit: Scenes, device: torch.device) -> None:
-    """Batch norms of the backbone take the statistics of these pictures, which have another size than those it was trained on: for the pretrained
-    backbone and the untrained one alike, which would otherwise have none at all."""
+    """Sets the batch norm statistics of the backbone from these images.
+
+    Their size differs from that of the pretraining images, and the untrained backbone has no statistics yet.
+    """
     stages: Any = model.backbone.stages  # type: ignore[union-attr]
     norms = [part for part in stages.modules() if isinstance(part, nn.modules.batchnorm._BatchNorm)]
-    before = [norm.momentum for norm in norms]
+    momenta = [norm.momentum for norm in norms]
     for norm in norms:
         norm.reset_running_stats()
-        norm.momentum = None  # the plain mean over batches
+        norm.momentum = None  # cumulative mean over batches
         norm.train()
     for scene in fit.scenes[:32]:
         batch, _ = model.transform([_picture(scene).to(device)])  # type: ignore[operator]
         stages(batch.tensors)
-    for norm, momentum in zip(norms, before, strict=True):
+    for norm, momentum in zip(norms, momenta, strict=True):
         norm.momentum = momentum
         norm.eval()
 
 
-def _fit(model: nn.Module, plan: Schedule, fit: Scenes, seed: int, device: torch.device) -> None:
+def _fit(
+    model: nn.Module, schedule_config: DetectorSchedule, fit: Scenes, seed: int, device: torch.device
+) -> None:
     usable = [place for place, scene in enumerate(fit.scenes) if (~scene.crowd).any()]
     if not usable:
         raise UserError(f"{fit.name} has no objects to learn from")
-    own = {id(weight) for weight in model.backbone.stages.parameters()}  # type: ignore[union-attr]
+    backbone_ids = {id(weight) for weight in model.backbone.stages.parameters()}  # type: ignore[union-attr]
     weights = [weight for weight in model.parameters() if weight.requires_grad]
     groups = [
-        {"params": [w for w in weights if id(w) not in own], "lr": plan.lr},
-        {"params": [w for w in weights if id(w) in own], "lr": plan.lr / 5},
+        {"params": [w for w in weights if id(w) not in backbone_ids], "lr": schedule_config.lr},
+        {"params": [w for w in weights if id(w) in backbone_ids], "lr": schedule_config.lr / 5},
     ]
     optimizer = torch.optim.AdamW([group for group in groups if group["params"]], weight_decay=1e-4)
-    each = math.ceil(len(usable) / plan.batch_size)
-    steps = plan.epochs * each
+    steps_per_epoch = math.ceil(len(usable) / schedule_config.batch_size)
+    steps = schedule_config.epochs * steps_per_epoch
     rise = max(1, steps // 10)
 
-    def share(step: int) -> float:
+    def lr_factor(step: int) -> float:
         return (
             (step + 1) / rise
             if step < rise
             else 0.5 * (1 + math.cos(math.pi * (step - rise) / max(1, steps - rise)))
         )
 
-    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, share)
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lr_factor)
     rng = np.random.default_rng([seed, 7])
     model.train()
-    for _ in range(plan.epochs):
-        for part in np.array_split(rng.permutation(usable), each):
+    for _ in range(schedule_config.epochs):
+        for part in np.array_split(rng.permutation(usable), steps_per_epoch):
             pictures, targets = zip(
-                *(_shown(fit.scenes[place], plan.task, rng, device) for place in part), strict=True
+                *(_training_example(fit.scenes[place], schedule_config.task, rng, device) for place in part),
+                strict=True,
             )
             losses = model(list(pictures), list(targets))
             loss = torch.stack(list(losses.values())).sum()
             if not bool(loss.isfinite()):
-                raise UserError(f"the detector's loss was not finite; lower lr (it was {plan.lr:g})")
+                raise UserError(
+                    f"the detector's loss was not finite; lower lr (it was {schedule_config.lr:g})"
+                )
             optimizer.zero_grad()
             loss.backward()
             nn.utils.clip_grad_norm_(weights, 5.0)
@@ -216,10 +251,10 @@ def _picture(scene: Scene) -> Tensor:
     return torch.from_numpy(scene.pixels.copy()).permute(2, 0, 1).float() / 255
 
 
-def _shown(
+def _training_example(
     scene: Scene, task: str, rng: np.random.Generator, device: torch.device
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """A picture and what is to be found in it; half of them mirrored, but for keypoints, of which left and right have names."""
+    """Returns an image and its targets. Half of the images are mirrored, except for keypoints, which distinguish left and right."""
     single = ~scene.crowd
     picture, boxes = _picture(scene), torch.from_numpy(scene.boxes[single])
     target: dict[str, Tensor] = {"boxes": boxes, "labels": torch.from_numpy(scene.labels[single]) + 1}
@@ -238,37 +273,37 @@ def _shown(
 
 
 @torch.no_grad()
-def _found(model: nn.Module, ask: Scenes, device: torch.device) -> Iterator[Found]:
+def _detections(model: nn.Module, test: Scenes, device: torch.device) -> Iterator[Detections]:
     model.eval()
-    for scene in ask.scenes:
-        (found,) = model([_picture(scene).to(device)])
-        yield {key: value.cpu() for key, value in found.items()}
+    for scene in test.scenes:
+        (output,) = model([_picture(scene).to(device)])
+        yield {key: value.cpu() for key, value in output.items()}
 
 
-def _over_seeds(tried: Sequence[dict[str, dict[str, float]]]) -> dict[str, dict[str, Any]]:
-    if len(tried) == 1:
-        return dict(tried[0])
+def _over_seeds(by_seed: Sequence[dict[str, dict[str, float]]]) -> dict[str, dict[str, Any]]:
+    if len(by_seed) == 1:
+        return dict(by_seed[0])
     return {
         kind: {
-            **{name: mean(one[kind].get(name, 0.0) for one in tried) for name in tried[0][kind]},
-            "spread": stdev(one[kind]["map"] for one in tried),
-            "draws": [one[kind]["map"] for one in tried],
+            **{name: mean(one[kind].get(name, 0.0) for one in by_seed) for name in by_seed[0][kind]},
+            "spread": stdev(one[kind]["map"] for one in by_seed),
+            "draws": [one[kind]["map"] for one in by_seed],
         }
-        for kind in tried[0]
+        for kind in by_seed[0]
     }
 
 
-def _record(path: Path, result: dict[str, Any]) -> None:
-    """Beside results of other data or settings; of other weights nothing is kept."""
-    before = read_json(path)
-    kept = before.get("results", []) if isinstance(before, dict) else []
+def _save_result(path: Path, result: dict[str, Any]) -> None:
+    """Saves a result beside those with other data or settings, and drops results of other weights."""
+    previous = read_json(path)
+    results = previous.get("results", []) if isinstance(previous, dict) else []
     same = lambda one: all(one.get(key) == result[key] for key in ("settings", "train", "test"))
-    others = [
+    other_results = [
         one
-        for one in kept
+        for one in results
         if isinstance(one, dict) and one.get("encoder") == result["encoder"] and not same(one)
     ]
     try:
-        write_whole(path, json.dumps({"results": [*others, result]}, indent=1) + "\n")
+        write_whole(path, json.dumps({"results": [*other_results, result]}, indent=1) + "\n")
     except OSError as problem:
         raise UserError(f"{path} could not be written: {problem.strerror}") from None

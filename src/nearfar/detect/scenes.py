@@ -14,7 +14,7 @@ from nearfar.errors import UserError
 from nearfar.evaluate.matching import Unmatched, matched, splits_of_one_set
 from nearfar.modalities.image.modality import LUMINANCE
 
-HELD_SHARE = 0.2
+HOLDOUT_SHARE = 0.2
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,14 +42,14 @@ class Scenes:
 
     @property
     def class_count(self) -> int:
-        most = max((int(scene.labels.max(initial=-1)) for scene in self.scenes), default=-1)
-        return max(len(self.classes), most + 1)
+        largest_label = max((int(scene.labels.max(initial=-1)) for scene in self.scenes), default=-1)
+        return max(len(self.classes), largest_label + 1)
 
     def subset(self, rows: Sequence[int], name: str) -> "Scenes":
         return replace(self, name=name, scenes=tuple(self.scenes[row] for row in rows))
 
     def renumbered(self, numbers: Mapping[int, int], classes: tuple[str, ...]) -> "Scenes":
-        """Under other numbers of the same objects."""
+        """Returns the scenes with other class numbers."""
         scenes = [
             replace(scene, labels=np.array([numbers[label] for label in scene.labels.tolist()], np.int64))
             for scene in self.scenes
@@ -57,7 +57,7 @@ class Scenes:
         return replace(self, scenes=tuple(scenes), classes=classes)
 
     def in_channels(self, count: int) -> "Scenes":
-        """As a network of so many channels is shown them: colour as it is, or its luminance."""
+        """Returns the scenes with `count` channels: colour as it is, or its luminance."""
         if count == 3:
             return self
         grey = lambda pixels: np.rint(pixels @ np.array(LUMINANCE)).astype(np.uint8)[..., None]
@@ -66,8 +66,8 @@ class Scenes:
     def fingerprint(self) -> str:
         digest = hashlib.sha256()
         for scene in self.scenes:
-            for held in (scene.pixels, scene.boxes.astype("<f4"), scene.labels.astype("<i8")):
-                digest.update(np.ascontiguousarray(held).tobytes())
+            for array in (scene.pixels, scene.boxes.astype("<f4"), scene.labels.astype("<i8")):
+                digest.update(np.ascontiguousarray(array).tobytes())
         return digest.hexdigest()
 
     def facts(self) -> dict[str, Any]:
@@ -83,60 +83,65 @@ class Scenes:
 def open_scenes(spec: str, images: Path | None = None) -> Scenes:
     """`shapes`, `shapes:IMAGES` or `shapes:IMAGES:SEED` are drawn; else Parquet or COCO's JSON, with its pictures in `images` or beside it."""
     if spec.partition(":")[0] == "shapes":
-        from nearfar.detect.shapes import drawn
+        from nearfar.detect.shapes import synthetic_scenes
 
-        return drawn(spec)
+        return synthetic_scenes(spec)
     from nearfar.detect.read import from_json, from_parquet
 
     path = Path(spec)
     parquet = next(path.glob("*.parquet"), None) is not None if path.is_dir() else path.suffix == ".parquet"
     if not path.exists() or not (parquet or path.suffix == ".json"):
         raise UserError(
-            f"{spec} is no data for detection; expected .parquet with image and objects (a file, or a folder of them), COCO's .json, or "
+            f"{spec} cannot be used for detection; expected .parquet with image and objects (a file, or a folder of them), COCO's .json, or "
             "shapes:IMAGES"
         )
     scenes, classes = from_parquet(path) if parquet else from_json(path, images or path.parent)
     if not scenes:
-        raise UserError(f"{spec} holds no picture that could be used")
+        raise UserError(f"{spec} contains no usable image")
     return Scenes(str(spec), tuple(scenes), classes)
 
 
-def held_out(whole: Scenes, seed: int) -> tuple[Scenes, Scenes]:
-    """Pictures to fit on, and a fifth of them to be asked about: a function of the seed."""
-    if len(whole) < 2:
-        raise UserError(f"{whole.name} has one picture, so none can be held out; give others with --data")
-    shuffled = order(seed, 0, len(whole)).tolist()
-    count = max(1, round(HELD_SHARE * len(whole)))
-    asked, rest = sorted(shuffled[:count]), sorted(shuffled[count:])
+def split_holdout(scenes: Scenes, seed: int) -> tuple[Scenes, Scenes]:
+    """Returns training and test scenes; a fifth is held out, as a function of the seed."""
+    if len(scenes) < 2:
+        raise UserError(f"{scenes.name} has one image, so none can be held out; pass test data with --data")
+    shuffled = order(seed, 0, len(scenes)).tolist()
+    count = max(1, round(HOLDOUT_SHARE * len(scenes)))
+    test_rows, train_rows = sorted(shuffled[:count]), sorted(shuffled[count:])
     return (
-        whole.subset(rest, f"{1 - HELD_SHARE:.0%} of {whole.name}"),
-        whole.subset(asked, f"a held-out {HELD_SHARE:.0%} of {whole.name}"),
+        scenes.subset(train_rows, f"{1 - HOLDOUT_SHARE:.0%} of {scenes.name}"),
+        scenes.subset(test_rows, f"a held-out {HOLDOUT_SHARE:.0%} of {scenes.name}"),
     )
 
 
-def alike(fit: Scenes, ask: Scenes, same_labels: bool) -> tuple[Scenes, dict[str, Any]]:
-    """`ask` in the numbering of `fit`, and which class was taken for which: by name, or by number where `same_labels` or the files'
-    names say that both are numbered alike (`evaluate.matching`). A class may be listed in `fit` that no object of it is of."""
-    found, known = (_numbers(one) for one in (ask, fit))
-    if fit.classes and ask.classes:
-        known = np.arange(len(fit.classes))
-    elif splits_of_one_set(fit.name, ask.name):  # in few pictures either split may lack classes of the other
-        known = found = np.union1d(known, found)
+def match_classes(train: Scenes, test: Scenes, same_labels: bool) -> tuple[Scenes, dict[str, Any]]:
+    """Returns `test` with the class numbers of `train`, and which class was matched with which.
+
+    Classes match by name, or by number if `same_labels` or the file names say so (`evaluate.matching`).
+    `train` may list classes that have no object.
+    """
+    test_labels, train_labels = (_numbers(one) for one in (test, train))
+    if train.classes and test.classes:
+        train_labels = np.arange(len(train.classes))
+    elif splits_of_one_set(
+        train.name, test.name
+    ):  # in few pictures either split may lack classes of the other
+        train_labels = test_labels = np.union1d(train_labels, test_labels)
     try:
-        matching = matched(found, ask, known, fit, same_labels)
+        matching = matched(test_labels, test, train_labels, train, same_labels)
     except Unmatched as problem:
         raise UserError(
             f"{problem}; a detector is tested on classes it was fitted to{f', so {problem.way}' if problem.way else ''}"
         ) from None
-    numbers = dict(zip(found.tolist(), matching.labels.tolist(), strict=True))
-    return ask.renumbered(numbers, fit.classes), matching.facts()
+    numbers = dict(zip(test_labels.tolist(), matching.labels.tolist(), strict=True))
+    return test.renumbered(numbers, train.classes), matching.facts()
 
 
 def _numbers(scenes: Scenes) -> Int[np.ndarray, "class"]:
-    """Of the classes that objects are of."""
+    """Returns the class numbers that occur."""
     return np.unique(np.concatenate([scene.labels for scene in scenes.scenes]).astype(np.int64))
 
 
-def one_class(scenes: Scenes) -> Scenes:
-    """Every object as just an object."""
+def merge_classes(scenes: Scenes) -> Scenes:
+    """Returns the scenes with all classes merged into one (class-agnostic detection)."""
     return scenes.renumbered(dict.fromkeys(range(scenes.class_count), 0), ("object",))

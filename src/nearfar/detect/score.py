@@ -1,4 +1,4 @@
-"""COCO's figures: average precision of boxes and masks by torchmetrics over faster-coco-eval, of keypoints by faster-coco-eval itself."""
+"""COCO figures: average precision of boxes and masks by torchmetrics, of keypoints by faster-coco-eval."""
 
 import contextlib
 import io
@@ -12,51 +12,59 @@ from torch import Tensor
 from nearfar.detect.scenes import Scene
 from nearfar.system.extras import need
 
-Found = dict[str, Tensor]  # boxes, scores, labels (from 1) and masks or keypoints, as torchvision gives them
+Detections = dict[
+    str, Tensor
+]  # boxes, scores, labels (from 1) and masks or keypoints, as torchvision gives them
 
 FIGURES = ("map", "map_50", "map_75", "map_small", "map_medium", "map_large", "mar_100")
-OKS = 0.05  # how far a keypoint may be off, as a share of the object's size: COCO's sigmas for people run from 0.025 to 0.107
+OKS = (
+    0.05  # tolerance of a keypoint as a share of the object size; COCO's sigmas for people are 0.025 to 0.107
+)
 _KEYPOINT_FIGURES = ("map", "map_50", "map_75", "map_medium", "map_large")
 
 
-def scored(task: str, found: Sequence[Found], scenes: Sequence[Scene]) -> dict[str, dict[str, float]]:
-    """By kind (`bbox`, `segm`, `keypoints`), COCO's figures; -1, COCO's sign for no such objects, is left out."""
+def coco_figures(
+    task: str, detections_by_scene: Sequence[Detections], scenes: Sequence[Scene]
+) -> dict[str, dict[str, float]]:
+    """Returns COCO figures by kind (`bbox`, `segm`, `keypoints`). Figures without any object (-1 in COCO) are omitted."""
     kinds = ("bbox", "segm") if task == "masks" else ("bbox",)
-    result = {kind: _by_torchmetrics(kind, found, scenes) for kind in kinds}
+    result = {kind: _by_torchmetrics(kind, detections_by_scene, scenes) for kind in kinds}
     if task == "keypoints":
-        result["keypoints"] = _of_keypoints(found, scenes)
+        result["keypoints"] = _of_keypoints(detections_by_scene, scenes)
     return result
 
 
-def _by_torchmetrics(kind: str, found: Sequence[Found], scenes: Sequence[Scene]) -> dict[str, float]:
+def _by_torchmetrics(
+    kind: str, detections_by_scene: Sequence[Detections], scenes: Sequence[Scene]
+) -> dict[str, float]:
     need("faster_coco_eval")
     metric = need("torchmetrics.detection").MeanAveragePrecision(
         box_format="xyxy",
         iou_type=kind,
         backend="faster_coco_eval",
-        # in double precision, as COCO has them: an overlap of exactly 0.8 is one at 0.8
+        # float64, as in COCO: an overlap of exactly 0.8 counts at threshold 0.8
         iou_thresholds=np.linspace(0.5, 0.95, 10).tolist(),
         rec_thresholds=np.linspace(0, 1, 101).tolist(),
     )
-    for one, scene in zip(found, scenes, strict=True):
-        said = {"scores": one["scores"], "labels": one["labels"], "boxes": one["boxes"]}
-        true = {
+    for one, scene in zip(detections_by_scene, scenes, strict=True):
+        predicted = {"scores": one["scores"], "labels": one["labels"], "boxes": one["boxes"]}
+        target = {
             "labels": torch.from_numpy(scene.labels) + 1,
             "boxes": torch.from_numpy(scene.boxes),
             "iscrowd": torch.from_numpy(scene.crowd.astype(np.int64)),
         }
         if kind == "segm":
             assert scene.masks is not None
-            said["masks"] = one["masks"][:, 0] > 0.5
-            true["masks"] = torch.from_numpy(scene.masks)
-        metric.update([said], [true])
+            predicted["masks"] = one["masks"][:, 0] > 0.5
+            target["masks"] = torch.from_numpy(scene.masks)
+        metric.update([predicted], [target])
     with contextlib.redirect_stdout(io.StringIO()):
-        told = metric.compute()
-    return {name: float(told[name]) for name in FIGURES if float(told[name]) >= 0}
+        figures = metric.compute()
+    return {name: float(figures[name]) for name in FIGURES if float(figures[name]) >= 0}
 
 
 def keypoint_annotations(scenes: Sequence[Scene]) -> dict[str, Any]:
-    """The truth as COCO's JSON has it; areas are those of the masks, or, without, half of the boxes'."""
+    """Returns the ground truth in COCO's JSON form. An area is that of the mask, or half of the box without one."""
     annotations: list[dict[str, Any]] = []
     points = 0
     for place, scene in enumerate(scenes):
@@ -91,7 +99,7 @@ def keypoint_annotations(scenes: Sequence[Scene]) -> dict[str, Any]:
     return {"info": {}, "images": images, "annotations": annotations, "categories": categories}
 
 
-def keypoint_detections(found: Sequence[Found]) -> list[dict[str, Any]]:
+def keypoint_detections(detections_by_scene: Sequence[Detections]) -> list[dict[str, Any]]:
     return [
         {
             "image_id": place + 1,
@@ -99,24 +107,24 @@ def keypoint_detections(found: Sequence[Found]) -> list[dict[str, Any]]:
             "keypoints": points.double().ravel().tolist(),
             "score": float(score),
         }
-        for place, one in enumerate(found)
+        for place, one in enumerate(detections_by_scene)
         for points, score, label in zip(one["keypoints"].cpu(), one["scores"], one["labels"], strict=True)
     ]
 
 
-def _of_keypoints(found: Sequence[Found], scenes: Sequence[Scene]) -> dict[str, float]:
+def _of_keypoints(detections_by_scene: Sequence[Detections], scenes: Sequence[Scene]) -> dict[str, float]:
     faster = need("faster_coco_eval")
-    detections = keypoint_detections(found)
+    detections = keypoint_detections(detections_by_scene)
     if not detections:
         return {"map": 0.0, "map_50": 0.0, "map_75": 0.0}
     points = scenes[0].keypoints.shape[1]  # type: ignore[union-attr]
     with contextlib.redirect_stdout(io.StringIO()):
         truth = faster.COCO(keypoint_annotations(scenes))
-        judge = faster.COCOeval_faster(
+        evaluator = faster.COCOeval_faster(
             truth, truth.loadRes(detections), iouType="keypoints", kpt_oks_sigmas=np.full(points, OKS)
         )
-        judge.evaluate()
-        judge.accumulate()
-        judge.summarize()
-    told = zip(_KEYPOINT_FIGURES, np.asarray(judge.stats)[:5].tolist(), strict=False)
-    return {name: float(value) for name, value in told if value >= 0}
+        evaluator.evaluate()
+        evaluator.accumulate()
+        evaluator.summarize()
+    figures = zip(_KEYPOINT_FIGURES, np.asarray(evaluator.stats)[:5].tolist(), strict=False)
+    return {name: float(value) for name, value in figures if value >= 0}

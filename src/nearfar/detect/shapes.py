@@ -1,6 +1,6 @@
-"""Drawn scenes with exact truth: ellipses and rectangles on noise, with masks and four keypoints each.
+"""Synthetic scenes with exact ground truth: ellipses and rectangles on noise, with masks and four keypoints each.
 
-For trying masks and keypoints where no data with them are at hand. The truth is computed, not annotated; it says nothing of photographs.
+They test masks and keypoints without annotated data. Results on them do not transfer to photographs.
 """
 
 import numpy as np
@@ -13,7 +13,7 @@ KEYPOINTS = ("top", "right", "bottom", "left")
 SIDE = 96
 
 
-def drawn(spec: str) -> Scenes:
+def synthetic_scenes(spec: str) -> Scenes:
     """`shapes:IMAGES:SEED`; 64 images and seed 0 unless named."""
     _, *rest = spec.split(":")
     try:
@@ -21,7 +21,7 @@ def drawn(spec: str) -> Scenes:
     except ValueError:
         count, seed = 0, 0
     if count < 1 or seed < 0 or len(rest) > 2:
-        raise UserError(f"data was {spec!r}; drawn scenes are written shapes:IMAGES or shapes:IMAGES:SEED")
+        raise UserError(f"data was {spec!r}; expected shapes:IMAGES or shapes:IMAGES:SEED")
     return Scenes(
         spec, tuple(_scene(np.random.default_rng([seed, place])) for place in range(count)), CLASSES
     )
@@ -38,7 +38,9 @@ def _scene(rng: np.random.Generator) -> Scene:
         label = int(rng.integers(2))
         u, v = (columns - x) / half[0], (rows - y) / half[1]
         mask = u**2 + v**2 <= 1 if label == 0 else (abs(u) <= 1) & (abs(v) <= 1)
-        if any((mask & other).any() for other in masks):  # whole objects only, so that every truth is exact
+        if any(
+            (mask & drawn_mask).any() for drawn_mask in masks
+        ):  # objects do not overlap, so that the truth is exact
             continue
         pixels[mask] = (
             rng.uniform(150, 255, 3) * (1, 0.4, 0.4)

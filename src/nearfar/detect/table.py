@@ -1,4 +1,4 @@
-"""A detection result as a small table of plain text, and as a section of the report."""
+"""A detection result as a text table and as a section of the report."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -21,12 +21,12 @@ def rows_of(result: Mapping[str, Any]) -> list[tuple[str, ...]]:
 
 
 def caption(result: Mapping[str, Any]) -> str:
-    told, train, test = result["settings"], result["train"], result["test"]
-    how = "fine-tuned" if told["fine_tune"] else "frozen"
-    how += ", every object just an object" if told.get("class_agnostic") else ""
-    seeds = f", mean and deviation over {told['seeds']} seeds" if told["seeds"] > 1 else ""
+    settings, train, test = result["settings"], result["train"], result["test"]
+    backbone = "fine-tuned" if settings["fine_tune"] else "frozen"
+    backbone += ", class-agnostic" if settings.get("class_agnostic") else ""
+    seeds = f", mean and deviation over {settings['seeds']} seeds" if settings["seeds"] > 1 else ""
     return (
-        f"{told['task']}, backbone {how}, {told['epochs']} epochs at {told['size']} px{seeds}; fitted on {train['samples']} images "
+        f"{settings['task']}, backbone {backbone}, {settings['epochs']} epochs at {settings['size']} px{seeds}; fitted on {train['samples']} images "
         f"({train['objects']:,} objects): {train['name']}; tested on {test['samples']} ({test['objects']:,}): {test['name']}; COCO AP in percent"
     )
 
