@@ -18,7 +18,7 @@ from nearfar.cli import main
 from nearfar.detect.model import Pyramid
 from nearfar.detect.run import _calibrate, _training_example, detect_run
 from nearfar.detect.scenes import Scene, open_scenes
-from nearfar.detect.score import OKS, keypoint_annotations, keypoint_detections, coco_figures
+from nearfar.detect.score import OKS, coco_figures, keypoint_annotations, keypoint_detections
 from nearfar.parts.encoders import backbone
 from nearfar.parts.encoders.stages import Stages
 

@@ -15,7 +15,7 @@ from PIL import Image
 import nearfar as nf
 from nearfar.cli import main
 from nearfar.detect.run import detect_run
-from nearfar.detect.scenes import Scenes, match_classes, split_holdout, merge_classes, open_scenes
+from nearfar.detect.scenes import Scenes, match_classes, merge_classes, open_scenes, split_holdout
 from nearfar.detect.score import coco_figures
 from nearfar.detect.table import table
 from nearfar.errors import UserError
