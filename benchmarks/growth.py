@@ -36,7 +36,7 @@ import torch.distributed as dist
 from PIL import Image
 
 from nearfar import InfoNCE
-from nearfar.config.resolve import resolve
+from nearfar.config.resolving import resolve
 from nearfar.core.randomness import first_of_windowed_order, order, windowed_order
 from nearfar.core.scores import Candidates, Scores, Streamed
 from nearfar.data import open_data

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from nearfar.config.resolve import resolve
+from nearfar.config.resolving import resolve
 from nearfar.data import open_data
 from nearfar.system.hardware import keep_freed_memory, pick_device, pick_precision
 from nearfar.train.prepare import described, prepare, prime

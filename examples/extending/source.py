@@ -3,7 +3,7 @@
     nearfar pretrain simclr photos/ --out runs/a negatives=prototypes negatives.size=64
 
 Its keyword-only parameter is filled in by name, here with how wide what is scored is; `instances`, `data`, `size` and `views`
-can be asked for in the same way (`nearfar/config/build.py`).
+can be asked for in the same way (`nearfar/config/building.py`).
 """
 
 from collections.abc import Mapping

@@ -14,9 +14,9 @@ import torch
 from torch import Tensor, nn
 
 import nearfar as nf
-from nearfar.config.build import build_method
-from nearfar.config.choices import CHOICES
-from nearfar.config.resolve import resolve
+from nearfar.config.building import build_method
+from nearfar.config.fields import CHOICES
+from nearfar.config.resolving import resolve
 from nearfar.core.types import Batch, Bound, Certificate, Encoded, NegativeSampling, Pair
 from nearfar.evaluate.held_out import held_out_estimate
 

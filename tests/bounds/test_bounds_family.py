@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import nearfar as nf
-from nearfar.config.resolve import resolve
+from nearfar.config.resolving import resolve
 from nearfar.core.types import Bound, NegativeSampling
 from nearfar.run.trained import fresh_method
 

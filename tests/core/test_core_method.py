@@ -12,10 +12,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from nearfar.config.build import build_method
-from nearfar.config.choices import CHOICES
+from nearfar.config.building import build_method
+from nearfar.config.fields import CHOICES
 from nearfar.config.recipes import RECIPES
-from nearfar.config.resolve import resolve
+from nearfar.config.resolving import resolve
 from nearfar.core.method import Method
 from nearfar.core.schedules import START, Progress, geometric, linear
 from nearfar.core.scores import UNKNOWN, Streamed

@@ -9,12 +9,13 @@ import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from nearfar.config.build import describe
-from nearfar.config.choices import CHOICES, ROOMS
+from nearfar.config.building import ROOMS, describe
+from nearfar.config.fields import CHOICES
+from nearfar.config.reading import load_yaml, numbers
 from nearfar.config.recipes import RECIPES
-from nearfar.config.resolve import check, resolve
-from nearfar.config.schema import load_yaml, numbers, settable
-from nearfar.config.settings import Settings, read_file, read_words
+from nearfar.config.resolving import check, read_file, read_words, resolve
+from nearfar.config.schema import settable
+from nearfar.config.settings import Settings
 from nearfar.errors import UserError
 from nearfar.studies.run import read_options, studies
 
@@ -297,7 +298,7 @@ def test_near_misses_are_suggested() -> None:
 @pytest.mark.parametrize(
     ("wrong", "sentence"),
     [
-        ({"epochs": "ten"}, "epochs was 'ten'; expected an integer"),
+        ({"epochs": "ten"}, "epochs was 'ten'; expected a whole number"),
         ({"epochs": 0}, "epochs was 0; expected a number of at least 1"),
         ({"clip": -1}, "clip was -1; expected a number above 0"),
         ({"held_out": 2}, "held_out was 2; expected a number below 0.5"),

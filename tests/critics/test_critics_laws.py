@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import nearfar as nf
-from nearfar.config.resolve import resolve
+from nearfar.config.resolving import resolve
 from nearfar.core.schedules import START
 from nearfar.core.scores import Candidates, Streamed
 from nearfar.parts.critics import PARTS, is_product

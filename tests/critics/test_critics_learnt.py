@@ -8,11 +8,10 @@ import torch.nn.functional as F
 from torch import nn
 
 import nearfar as nf
-from nearfar.config.build import build_method
-from nearfar.config.choices import CHOICES
-from nearfar.config.resolve import check, resolve
+from nearfar.config.building import build_method
+from nearfar.config.fields import CHOICES
+from nearfar.config.resolving import check, read_words, resolve
 from nearfar.config.schema import plain
-from nearfar.config.settings import read_words
 from nearfar.core.types import Batch
 from nearfar.losses import SigLipLoss
 

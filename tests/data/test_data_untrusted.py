@@ -22,8 +22,8 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from nearfar.cli import main
-from nearfar.config.schema import load_yaml
-from nearfar.config.settings import read_file, read_words
+from nearfar.config.reading import load_yaml
+from nearfar.config.resolving import read_file, read_words
 from nearfar.data import open_data, pack
 from nearfar.detect.read import from_parquet
 from nearfar.errors import UserError
@@ -324,7 +324,7 @@ BOMB = "a: &a [x,x,x,x,x,x,x,x,x]\n" + "".join(
 def test_yaml_aliases_are_refused_wherever_yaml_is_read(tmp_path: Path) -> None:
     """328 bytes of them were nine to the eighth values, and a sentence of hundreds of megabytes."""
     (tmp_path / "settings.yaml").write_text(BOMB)
-    with pytest.raises(UserError, match="is not YAML of the plain kind at line 2") as problem:
+    with pytest.raises(UserError, match="is not plain YAML at line 2") as problem:
         read_file(tmp_path / "settings.yaml")
     assert len(str(problem.value)) < 500
     (tmp_path / "config.yaml").write_text(BOMB)

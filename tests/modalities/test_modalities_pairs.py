@@ -15,7 +15,7 @@ from PIL import Image
 from torch import Tensor, nn
 
 import nearfar as nf
-from nearfar.config.resolve import resolve
+from nearfar.config.resolving import resolve
 from nearfar.core.method import Method
 from nearfar.core.types import Batch
 from nearfar.data import open_data

@@ -5,7 +5,7 @@ import pytest
 from nearfar.cli import main
 from nearfar.config.presets import PRESETS, method_of, preset_for
 from nearfar.config.recipes import RECIPES
-from nearfar.config.resolve import resolve
+from nearfar.config.resolving import resolve
 from nearfar.core.schedules import Plateau, at, parse_value
 from nearfar.errors import UserError
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from nearfar.config.resolve import resolve
+from nearfar.config.resolving import resolve
 from nearfar.data.open import Located, locate
 from nearfar.distributed.ranks import ALONE
 from nearfar.errors import UserError

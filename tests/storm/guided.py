@@ -14,9 +14,8 @@ from typing import Any
 
 import yaml
 
-from nearfar.config.resolve import resolve
-from nearfar.config.schema import load_yaml
-from nearfar.config.settings import memory_bytes, read_words, seconds
+from nearfar.config.reading import load_yaml, memory_bytes, seconds
+from nearfar.config.resolving import read_words, resolve
 from nearfar.core.schedules import Schedule, at, ends, parse_value, written
 from nearfar.core.schedules.reading import parse_learnable
 from nearfar.data.idx import read_idx

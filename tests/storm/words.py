@@ -3,11 +3,11 @@
 import random
 from pathlib import Path
 
-from nearfar.config.choices import ROOMS
+from nearfar.config.building import ROOMS
+from nearfar.config.reading import load_yaml
 from nearfar.config.recipes import RECIPES
-from nearfar.config.resolve import check, resolve
-from nearfar.config.schema import load_yaml
-from nearfar.config.settings import Settings, all_keys, read_words
+from nearfar.config.resolving import all_keys, check, read_words, resolve
+from nearfar.config.settings import Settings
 from nearfar.errors import UserError
 
 USUAL = ("1", "2", "8", "0.5", "0.1", "true", "linear(0.1,0.9)")

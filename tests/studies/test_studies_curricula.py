@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from nearfar.config.resolve import resolve
+from nearfar.config.resolving import resolve
 from nearfar.core.schedules import Progress
 from nearfar.studies import Bench, byol_target, curricula, run_study
 from nearfar.studies.images import Setup

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from nearfar.config.resolve import resolve
+from nearfar.config.resolving import resolve
 from nearfar.errors import UserError
 from nearfar.modalities.image.views import Augment, pipelines
 from nearfar.studies import run_study

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from nearfar.config.recipes import RECIPES
-from nearfar.config.resolve import resolve
+from nearfar.config.resolving import resolve
 from nearfar.errors import UserError
 from nearfar.studies import run_study
 from nearfar.studies.compared import Claim, Comparison

@@ -10,8 +10,7 @@ import pytest
 import nearfar as nf
 from nearfar.cli import COMMANDS, main
 from nearfar.config.recipes import RECIPES
-from nearfar.config.resolve import resolve
-from nearfar.config.settings import read_words
+from nearfar.config.resolving import read_words, resolve
 from nearfar.studies.mapped import PAPERS, STATES, Entry, entries, page
 from nearfar.studies.run import read_options, studies
 

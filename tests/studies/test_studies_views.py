@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from nearfar.config.resolve import resolve
+from nearfar.config.resolving import resolve
 from nearfar.errors import UserError
 from nearfar.modalities.image.views import pipelines
 from nearfar.studies import run_study

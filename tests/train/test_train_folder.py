@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from nearfar.config.recipes import RECIPES
-from nearfar.config.resolve import resolve
+from nearfar.config.resolving import resolve
 from nearfar.data import open_data
 from nearfar.errors import UserError
 from nearfar.report.curves import curves_of, edges_of

@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from nearfar.cli import main
-from nearfar.config.resolve import resolve
-from nearfar.config.settings import memory_bytes, read_words, seconds
+from nearfar.config.reading import memory_bytes, seconds
+from nearfar.config.resolving import read_words, resolve
 from nearfar.data import open_data
 from nearfar.errors import UserError
 from nearfar.run import checkpoints

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import nearfar as nf
-from nearfar.config.resolve import resolve
+from nearfar.config.resolving import resolve
 from nearfar.core.types import Batch
 from nearfar.data import open_data
 from nearfar.errors import UserError

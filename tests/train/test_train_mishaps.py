@@ -17,8 +17,7 @@ import torch
 
 import nearfar as nf
 from nearfar.cli import main
-from nearfar.config.resolve import resolve
-from nearfar.config.settings import read_words
+from nearfar.config.resolving import read_words, resolve
 from nearfar.data import open_data
 from nearfar.errors import NotSaved, UserError
 from nearfar.evaluate import evaluate_run

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from nearfar.config.recipes import RECIPES
-from nearfar.config.resolve import resolve
+from nearfar.config.resolving import resolve
 from nearfar.core.schedules import geometric, linear
 from nearfar.core.types import Cautious, Selection
 from nearfar.data import open_data

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from nearfar.cli import main
-from nearfar.config.resolve import resolve
+from nearfar.config.resolving import resolve
 from nearfar.errors import Stopped, UserError
 from nearfar.evaluate import evaluate_run
 from nearfar.modalities import Recordings, Texts

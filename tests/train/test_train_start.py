@@ -12,7 +12,7 @@ import torchvision
 from torch import nn
 
 import nearfar as nf
-from nearfar.config.resolve import resolve
+from nearfar.config.resolving import resolve
 from nearfar.config.schema import convert
 from nearfar.core.optimisers import build
 from nearfar.errors import UserError

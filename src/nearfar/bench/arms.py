@@ -14,7 +14,7 @@ from nearfar import losses
 from nearfar.bench.large import CHUNK, WORLD, by_two_ranks, our_cached_step, their_cached_step
 from nearfar.bench.losses import DIM, differentiated, ranking_step, scaled
 from nearfar.bench.peers import Arm, Contest, Step, peer
-from nearfar.config.resolve import resolve
+from nearfar.config.resolving import resolve
 from nearfar.core.layout import to_channels_last
 from nearfar.data import open_data
 from nearfar.parts.encoders import backbone

@@ -42,7 +42,7 @@ def add(commands: Any) -> None:
 
 
 def run(given: argparse.Namespace) -> int:
-    from nearfar.config.settings import read_file, read_words
+    from nearfar.config.resolving import read_file, read_words
     from nearfar.data import Columns, locate
     from nearfar.distributed.ranks import launched
     from nearfar.train.distill import student_of

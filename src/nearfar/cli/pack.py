@@ -39,7 +39,7 @@ def add(commands: Any) -> None:
 
 
 def run(given: argparse.Namespace) -> int:
-    from nearfar.config.settings import read_words
+    from nearfar.config.resolving import read_words
     from nearfar.data.packed import find_packed
     from nearfar.data.packing import pack
 

@@ -38,7 +38,7 @@ def add_options(command: argparse.ArgumentParser) -> None:
 
 
 def run(given: argparse.Namespace) -> int:
-    from nearfar.config.settings import read_file, read_words
+    from nearfar.config.resolving import read_file, read_words
     from nearfar.data import Columns, locate
     from nearfar.distributed.ranks import launched
     from nearfar.train.defaults import resolve_here

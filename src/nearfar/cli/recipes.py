@@ -20,8 +20,8 @@ def add(commands: Any) -> None:
 
 
 def run(given: argparse.Namespace) -> int:
-    from nearfar.config.build import describe
-    from nearfar.config.page import methods_page
+    from nearfar.config.building import describe
+    from nearfar.config.methods_page import methods_page
 
     if given.markdown and (given.json or given.name):
         raise UserError("--markdown prints the whole page; leave out NAME and --json")
@@ -53,10 +53,10 @@ def _overview() -> list[str]:
 
 def _entries(name: str | None) -> dict[str, Any]:
     """The recipes, or the one of this name, with their settings complete."""
-    from nearfar.config.choices import CHOICES
-    from nearfar.config.page import Entry
+    from nearfar.config.fields import CHOICES
+    from nearfar.config.methods_page import Entry
     from nearfar.config.recipes import RECIPES
-    from nearfar.config.resolve import resolve
+    from nearfar.config.resolving import resolve
 
     settings = {each: resolve(each, "DATA") for each in (RECIPES if name is None else (name,))}
     return {
@@ -66,9 +66,9 @@ def _entries(name: str | None) -> dict[str, Any]:
 
 
 def _recipe_lines(entry: Any, whole: bool) -> list[str]:
-    from nearfar.config.build import describe
+    from nearfar.config.building import describe
     from nearfar.config.equations import equation_of
-    from nearfar.config.page import INSTANCES
+    from nearfar.config.methods_page import INSTANCES
     from nearfar.config.presets import preset_for, presets_of, words_of
 
     rows = [*describe(entry.choices).items(), ("claims", entry.claims())]

@@ -74,7 +74,7 @@ def add(commands: Any) -> None:
 
 
 def run(given: argparse.Namespace) -> int:
-    from nearfar.config.settings import load_file
+    from nearfar.config.reading import load_file
     from nearfar.sweeps.asked import Asked, subjects_of
     from nearfar.sweeps.run import run_sweep
     from nearfar.sweeps.space import read_space

@@ -12,7 +12,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from nearfar.config.choices import ROOMS
+from nearfar.config.building import ROOMS
 from nearfar.config.schema import plain
 from nearfar.core.types import Remark
 from nearfar.parts.encoders import HeadConfig

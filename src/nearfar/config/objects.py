@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from nearfar.config.choices import ROOMS
+from nearfar.config.building import ROOMS
 from nearfar.config.schema import plain, settable
 from nearfar.core.method import Method
 from nearfar.core.schedules import Schedule

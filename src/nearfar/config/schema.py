@@ -1,90 +1,30 @@
-"""Parts from settings: `{name: ring, lower: 0.5}` to `Ring(lower=0.5)`, by reading the part's own signature.
+"""A part's constructor is its schema: `{name: ring, lower: 0.5}` becomes `Ring(lower=0.5)`.
 
-A part's settings are its constructor's parameters that have a default and can be passed by position; what has
-no default or is keyword-only (a network, a width, the number of instances) is supplied by whoever builds it. So a
-new part needs no schema: its signature is the schema.
+A part's settings are the parameters of its constructor that have a default and can be passed by position. What has no default or
+is keyword-only (a network, a width, the number of instances) comes from the data (building.py). Values are
+validated and converted by pydantic from the parameters' annotations.
 """
 
 import inspect
-import re
 import types
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Literal, Union, get_args, get_origin
+from functools import cache
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
-import yaml
-from yaml.composer import ComposerError
+from pydantic import (
+    BeforeValidator,
+    ConfigDict,
+    PlainValidator,
+    TypeAdapter,
+    ValidationError,
+    ValidationInfo,
+)
 
+from nearfar.config.reading import numbers
 from nearfar.core.schedules import Learnable, Learnt, Schedule, Value, parse_learnable, parse_value
 from nearfar.errors import MAX_LISTED_NAMES, UserError, near_names
 
-
-class _Plain(yaml.SafeLoader):
-    """YAML of mappings, lists, texts, true, false and null. Its numbers are not those people write (1e-4 is text to it, 010 is 8 and
-    1:30 is 90), its dates are no settings, its tags (`!!bool x`) ask for what cannot be made, and by its aliases ten lines make a
-    billion values."""
-
-    def compose_node(self, parent: Any, index: Any) -> Any:
-        event: Any = self.peek_event()
-        what = (
-            "an alias"
-            if self.check_event(yaml.AliasEvent)
-            else "a tag"
-            if getattr(event, "tag", None)
-            else None
-        )
-        if what is not None:
-            raise ComposerError(None, None, f"{what} is not allowed", event.start_mark)
-        return super().compose_node(parent, index)
-
-
-class _Quoted(str):
-    """Text in quotation marks: no number, whatever it looks like."""
-
-
-def _text(loader: _Plain, node: yaml.ScalarNode) -> str:
-    text = loader.construct_scalar(node)
-    return text if node.style is None else _Quoted(text)
-
-
-_Plain.add_constructor("tag:yaml.org,2002:str", _text)
-_RESOLVED = ("tag:yaml.org,2002:bool", "tag:yaml.org,2002:null", "tag:yaml.org,2002:merge")
-_Plain.yaml_implicit_resolvers = {
-    first: [(tag, pattern) for tag, pattern in resolvers if tag in _RESOLVED]
-    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
-}
-# every digit can be matched in one way only, or a long word would take the square of its length
-_NUMBER = re.compile(r"[-+]?(\d[\d_]*(\.\d*)?|\.\d+)([eE][-+]?\d+)?|[-+]?\.inf|\.nan", re.ASCII)
-
-
-def load_yaml(text: str) -> Any:
-    """What YAML text holds, with numbers as people write them; `yaml.YAMLError` where it holds nothing of that kind."""
-    try:
-        return numbers(yaml.load(text, _Plain))
-    # nested beyond all depth; "\UFFFFFFFF" is no character
-    except (RecursionError, ValueError, OverflowError) as problem:
-        raise yaml.YAMLError(str(problem)) from None
-
-
-def numbers(raw: Any) -> Any:
-    """`raw` with every text in it that is a number as that number: `1e-4`, `.5`, `1_000`; whole ones as integers."""
-    if isinstance(raw, Mapping):
-        return {str(key) if isinstance(key, _Quoted) else key: numbers(value) for key, value in raw.items()}
-    if isinstance(raw, (list, tuple)):
-        return type(raw)(map(numbers, raw))
-    if isinstance(raw, _Quoted):
-        return str(raw)
-    if not isinstance(raw, str) or not _NUMBER.fullmatch(raw.strip()):
-        return raw
-    text = raw.strip()
-    try:
-        value = float(text.replace(".inf", "inf").replace(".nan", "nan"))
-        if "." in text or not abs(value) < 2**1023:
-            return value
-        # 1e3 is a whole number; 1e99 as one would be digits that nobody wrote
-        whole = value.is_integer() and abs(value) < 2**63
-        return int(text) if "e" not in text.lower() else int(value) if whole else value
-    except ValueError:  # such as more digits than Python takes
-        return raw
+STRICT = ConfigDict(strict=True, allow_inf_nan=False, arbitrary_types_allowed=True)
 
 
 def settable(part: Callable[..., Any]) -> dict[str, inspect.Parameter]:
@@ -98,20 +38,20 @@ def settable(part: Callable[..., Any]) -> dict[str, inspect.Parameter]:
 
 
 def unknown(key: str, allowed: Iterable[str], where: str = "settings") -> UserError:
-    """The sentence for a key nobody knows, with the nearest one that is known."""
+    """The error for an unknown key, with the nearest names that exist."""
     names = sorted(allowed)
     if len(names) <= MAX_LISTED_NAMES:
         hint = near_names(key, names, count=1)
-        all_of_them = f"expected one of {', '.join(names)}" if names else "there are none here"
+        rest = f"expected one of {', '.join(names)}" if names else "there are none here"
     else:
         hint = near_names(key, names)
         command = {"recipes": "nearfar recipes --all", "settings": "nearfar pretrain --help"}.get(where)
-        all_of_them = f"{command} lists them" if command else f"there are {len(names)}"
-    return UserError(f"{key} is not one of the {where}{hint}; {all_of_them}")
+        rest = f"{command} lists them" if command else f"there are {len(names)}"
+    return UserError(f"{key} is not one of the {where}{hint}; {rest}")
 
 
 def check_settings(part: Callable[..., Any], raw: Mapping[str, Any], prefix: str) -> dict[str, Any]:
-    """`raw` converted to what the part's signature asks for, with defaults filled in."""
+    """`raw` converted to the types of the part's constructor, with defaults filled in."""
     parameters = settable(part)
     for key in raw:
         if key not in parameters:
@@ -122,22 +62,12 @@ def check_settings(part: Callable[..., Any], raw: Mapping[str, Any], prefix: str
     }
 
 
-def fixed_views(part: Any, choice: Mapping[str, Any]) -> dict[str, Any]:
-    """The views' section of a part that gives as many views as it does, `part.count`, the first of them the anchor."""
-    fixed = {"count": part.count, "symmetric": False}
-    for key, value in fixed.items():
-        if choice.get(key, value) != value:
-            raise UserError(
-                f"views.{key} was {choice[key]!r}; with views={choice['name']} it is {str(value).lower()}"
-            )
-    return {**chosen_views(part, {key: v for key, v in choice.items() if key not in fixed}), **fixed}
-
-
-def chosen_views(part: Any, choice: Mapping[str, Any]) -> dict[str, Any]:
-    """The views' section of a part whose parameters are all its settings, tried out."""
-    checked = check_settings(part, {key: v for key, v in choice.items() if key != "name"}, "views")
-    part(**checked)
-    return {"name": choice["name"], **checked}
+def convert(raw: Any, annotation: Any, key: str) -> Any:
+    """A raw setting as the annotated type, or an error that names the key, the value and what was expected."""
+    try:
+        return _adapter(annotation).validate_python(raw, context={"key": key})
+    except ValidationError as problem:
+        raise UserError(f"{key} was {raw!r}; {expectation(problem, annotation)}") from None
 
 
 def plain(value: Any) -> Any:
@@ -149,74 +79,122 @@ def plain(value: Any) -> Any:
     return list(value) if isinstance(value, tuple) else value
 
 
-def convert(raw: Any, annotation: Any, key: str) -> Any:
-    """A raw setting as the annotated type, or a sentence naming the key, what it was and what was expected."""
-    if annotation == Value:
-        return parse_value(raw, key)
-    if annotation == Learnable:
-        return parse_learnable(raw, key)
-    origin = get_origin(annotation)
-    if origin in (Union, types.UnionType):
-        return _optional(raw, get_args(annotation), key)
-    if origin is Literal:
-        if raw not in get_args(annotation):
-            raise UserError(f"{key} was {raw!r}; expected {', '.join(map(str, get_args(annotation)))}")
-        return raw
-    if origin is list:
-        return _list(raw, get_args(annotation)[0], key)
-    if origin is tuple:
-        return _numbers(raw, get_args(annotation), key)
-    return _SCALARS[annotation](raw, key)
+# ------------------------------------------------------------------------------- types of settings
 
 
-def _optional(raw: Any, choices: tuple[Any, ...], key: str) -> Any:
-    inner = [choice for choice in choices if choice is not type(None)]
-    if raw is None or raw == "none":
-        return None
-    return convert(raw, inner[0], key)
-
-
-def _numbers(raw: Any, kinds: tuple[Any, ...], key: str) -> tuple[Any, ...]:
-    if not isinstance(raw, (list, tuple)) or len(raw) != len(kinds):
-        example = ", ".join(
-            "1" if kind is int else f"{0.5 + place / 2:g}" for place, kind in enumerate(kinds)
-        )
-        raise UserError(f"{key} was {raw!r}; expected a list of {len(kinds)} numbers such as [{example}]")
-    return tuple(convert(item, kind, key) for item, kind in zip(raw, kinds, strict=True))
-
-
-def _list(raw: Any, kind: Any, key: str) -> list[Any]:
-    if not isinstance(raw, (list, tuple)):
-        raise UserError(f"{key} was {raw!r}; expected a list such as [1, 2]")
-    return [convert(item, kind, key) for item in raw]
-
-
-def _float(raw: Any, key: str) -> float:
-    value = parse_value(raw, key) if not isinstance(raw, Mapping) else None
-    if not isinstance(value, float):
-        raise UserError(f"{key} was {raw!r}; expected a number")
-    return value
-
-
-def _int(raw: Any, key: str) -> int:
-    whole = (
-        isinstance(raw, (int, float)) and not isinstance(raw, bool) and abs(raw) < 2**63 and raw == int(raw)
+def _to_integer(raw: Any) -> Any:
+    """A whole number may be written 1e3, which Python reads as a float."""
+    number = numbers(raw)
+    return (
+        int(number) if isinstance(number, float) and number.is_integer() and abs(number) < 2**63 else number
     )
-    if not whole:
-        raise UserError(f"{key} was {raw!r}; expected a whole number")
-    return int(raw)
 
 
-def _bool(raw: Any, key: str) -> bool:
-    if not isinstance(raw, bool):
-        raise UserError(f"{key} was {raw!r}; expected true or false")
-    return raw
+def none_to_null(raw: Any) -> Any:
+    return None if raw == "none" else raw
 
 
-def _str(raw: Any, key: str) -> str:
-    if not isinstance(raw, str):
-        raise UserError(f"{key} was {raw!r}; expected a string")
-    return raw
+def _list_to_tuple(raw: Any) -> Any:
+    return tuple(raw) if isinstance(raw, list) else raw
 
 
-_SCALARS: dict[Any, Callable[[Any, str], Any]] = {float: _float, int: _int, bool: _bool, str: _str}
+def _tuple_to_list(raw: Any) -> Any:
+    return list(raw) if isinstance(raw, tuple) else raw
+
+
+def _read_value(raw: Any, info: ValidationInfo) -> Value:
+    return parse_value(raw, info.context["key"] if info.context else "value")
+
+
+def _read_learnable(raw: Any, info: ValidationInfo) -> Learnable:
+    return parse_learnable(raw, info.context["key"] if info.context else "value")
+
+
+Integer = Annotated[int, BeforeValidator(_to_integer)]
+_SETTING_TYPES: dict[Any, Any] = {
+    Value: Annotated[Any, PlainValidator(_read_value)],
+    Learnable: Annotated[Any, PlainValidator(_read_learnable)],
+    int: Integer,
+    float: Annotated[float, BeforeValidator(numbers)],
+}
+
+
+@cache
+def _adapter(annotation: Any) -> TypeAdapter[Any]:
+    return TypeAdapter(_setting_type(annotation), config=STRICT)
+
+
+def _setting_type(annotation: Any) -> Any:
+    """The annotation with the ways people may write its values: 1e3 for 1000, none for None, a list for a tuple."""
+    if annotation in _SETTING_TYPES:
+        return _SETTING_TYPES[annotation]
+    origin, inner = get_origin(annotation), get_args(annotation)
+    if origin in (Union, types.UnionType):
+        return Annotated[Union[tuple(map(_setting_type, inner))], BeforeValidator(none_to_null)]  # noqa: UP007
+    if origin is tuple:
+        return Annotated[tuple[tuple(map(_setting_type, inner))], BeforeValidator(_list_to_tuple)]  # type: ignore[misc]
+    if origin is list:
+        return Annotated[list[_setting_type(inner[0])], BeforeValidator(_tuple_to_list)]  # type: ignore[misc]
+    return annotation
+
+
+# -------------------------------------------------------------------------------------- error messages
+
+_EXPECTED = {
+    "int_type": "a whole number",
+    "int_from_float": "a whole number",
+    "float_type": "a number",
+    "finite_number": "a finite number",
+    "bool_type": "true or false",
+    "string_type": "a string",
+    "dict_type": "a mapping",
+}
+_LIMITS = {
+    "greater_than_equal": "a number of at least {ge}",
+    "less_than_equal": "a number of at most {le}",
+    "greater_than": "a number above {gt}",
+    "less_than": "a number below {lt}",
+    "literal_error": "{expected}",
+}
+
+
+def expectation(problem: ValidationError, annotation: Any = None) -> str:
+    """The first error of pydantic in the project's form: `expected a whole number`."""
+    origin, inner = get_origin(annotation), get_args(annotation)
+    if origin is list:
+        return "expected a list such as [1, 2]"
+    if origin is tuple:
+        example = ", ".join("1" if kind is int else f"{0.5 + k / 2:g}" for k, kind in enumerate(inner))
+        return f"expected a list of {len(inner)} numbers such as [{example}]"
+    if origin is Literal:
+        return f"expected {', '.join(map(str, inner))}"
+    first = problem.errors()[0]
+    if first["type"] in _EXPECTED:
+        return f"expected {_EXPECTED[first['type']]}"
+    if first["type"] in _LIMITS:
+        limits = {
+            k: int(v) if isinstance(v, float) and v.is_integer() else v for k, v in first["ctx"].items()
+        }
+        return f"expected {_LIMITS[first['type']].format(**limits)}"
+    return first["msg"][0].lower() + first["msg"][1:]
+
+
+# --------------------------------------------------------------------------------------------- views
+
+
+def fixed_views(part: Any, choice: Mapping[str, Any]) -> dict[str, Any]:
+    """The section of views whose number is fixed (`part.count`); the first of them is the anchor."""
+    fixed = {"count": part.count, "symmetric": False}
+    for key, value in fixed.items():
+        if choice.get(key, value) != value:
+            raise UserError(
+                f"views.{key} was {choice[key]!r}; with views={choice['name']} it is {str(value).lower()}"
+            )
+    return {**chosen_views(part, {key: v for key, v in choice.items() if key not in fixed}), **fixed}
+
+
+def chosen_views(part: Any, choice: Mapping[str, Any]) -> dict[str, Any]:
+    """The section of views whose settings are all parameters of `part`, which judges them."""
+    settings = check_settings(part, {key: v for key, v in choice.items() if key != "name"}, "views")
+    part(**settings)
+    return {"name": choice["name"], **settings}

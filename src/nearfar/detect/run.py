@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from nearfar.config.settings import LONGEST
+from nearfar.config.settings import MAX_EPOCHS
 from nearfar.core.optimisers import LARGEST_LR
 from nearfar.detect.model import detector
 from nearfar.detect.scenes import (
@@ -59,8 +59,8 @@ class DetectorSchedule:
         for name, least in (("epochs", 1), ("batch_size", 1), ("size", 32), ("seed", 0)):
             if getattr(self, name) < least:
                 raise UserError(f"{name} was {getattr(self, name)}; expected a whole number from {least}")
-        if self.epochs > LONGEST:
-            raise UserError(f"epochs was {self.epochs}; expected a whole number from 1 to {LONGEST:,}")
+        if self.epochs > MAX_EPOCHS:
+            raise UserError(f"epochs was {self.epochs}; expected a whole number from 1 to {MAX_EPOCHS:,}")
         if self.seed >= 2**62:
             raise UserError(f"seed was {self.seed}; expected a whole number from 0 and below 2^62")
         if not 0 < self.lr <= LARGEST_LR:

@@ -14,7 +14,7 @@ from jaxtyping import Int
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from nearfar.config.resolve import resolve
+from nearfar.config.resolving import resolve
 from nearfar.core.layout import keep_contiguous
 from nearfar.core.method import Method
 from nearfar.core.optimisers import build, layer_scales, set_lr

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from nearfar.config.settings import LONGEST
+from nearfar.config.settings import MAX_EPOCHS
 from nearfar.core.optimisers import LARGEST_LR
 from nearfar.distributed.ranks import ALONE, Ranks
 from nearfar.errors import UserError
@@ -25,7 +25,7 @@ MOST = {
     "ways": 1_000_000,
     "episodes": 1_000_000,
     "queries": 1_000_000,
-    "epochs": LONGEST,
+    "epochs": MAX_EPOCHS,
     "batch_size": 1_000_000,
 }
 LEAST_SHARE = 1e-6  # of labels

@@ -16,7 +16,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from nearfar.config.resolve import check
+from nearfar.config.resolving import check
 from nearfar.errors import UserError
 from nearfar.modalities import MODALITIES
 from nearfar.parts.encoders.portable import keys_of_body

@@ -19,9 +19,9 @@ from typing import Any
 import yaml
 from pydantic import TypeAdapter, ValidationError
 
-from nearfar.config.choices import CHOICES
-from nearfar.config.resolve import check
-from nearfar.config.schema import load_yaml
+from nearfar.config.fields import CHOICES
+from nearfar.config.reading import load_yaml
+from nearfar.config.resolving import check
 from nearfar.config.settings import Settings
 from nearfar.errors import UserError
 from nearfar.modalities import DataSet

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from nearfar.config.build import NONE, build_method, describe
-from nearfar.config.choices import CHOICES
+from nearfar.config.building import NONE, build_method, describe
+from nearfar.config.fields import CHOICES
 from nearfar.config.objects import METHOD, TAKEN, VIEWS, Objects, check_given, differences, given, wanted
 from nearfar.config.schema import unknown
 from nearfar.config.settings import Settings

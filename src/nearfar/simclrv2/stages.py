@@ -6,7 +6,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from nearfar.config.settings import Settings, read_words
+from nearfar.config.resolving import read_words
+from nearfar.config.settings import Settings
 from nearfar.data import Limits, Located, locate
 from nearfar.errors import UserError
 from nearfar.modalities import DataSet

@@ -30,9 +30,9 @@ from jaxtyping import Int64
 from torch import Tensor, nn
 
 from nearfar.config.recipes import RECIPES
-from nearfar.config.resolve import resolve
+from nearfar.config.resolving import ALIASES, all_keys, resolve
 from nearfar.config.schema import settable, unknown
-from nearfar.config.settings import ALIASES, Settings, all_keys
+from nearfar.config.settings import Settings
 from nearfar.core.layout import keep_contiguous
 from nearfar.core.schedules import Progress, cosine
 from nearfar.data import Stream, open_data

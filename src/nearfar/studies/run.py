@@ -14,7 +14,8 @@ from typing import Any
 
 import yaml
 
-from nearfar.config.schema import convert, load_yaml, settable, unknown
+from nearfar.config.reading import load_yaml
+from nearfar.config.schema import convert, settable, unknown
 from nearfar.errors import UserError
 from nearfar.studies.frame import Bench, Cell, Finding, Result, Study, write_json
 from nearfar.system.files import check_folder

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from nearfar.config.resolve import resolve
+from nearfar.config.resolving import resolve
 from nearfar.data import open_data
 from nearfar.errors import UserError
 from nearfar.evaluate.labels import Labelled

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
-from nearfar.config.build import NONE
+from nearfar.config.building import NONE
 from nearfar.config.objects import Objects
 from nearfar.config.settings import MAY_CHANGE, Settings
 from nearfar.core.randomness import order

@@ -9,8 +9,9 @@ from typing import Any
 
 import yaml
 
-from nearfar.config.schema import load_yaml
-from nearfar.config.settings import ALIASES, MAY_CHANGE
+from nearfar.config.reading import load_yaml
+from nearfar.config.resolving import ALIASES
+from nearfar.config.settings import MAY_CHANGE
 from nearfar.errors import UserError
 
 SEED = "seed"

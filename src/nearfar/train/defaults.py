@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from nearfar.config.build import NONE
+from nearfar.config.building import NONE
 from nearfar.config.objects import Objects
-from nearfar.config.resolve import resolve
+from nearfar.config.resolving import resolve
 from nearfar.config.settings import Settings
 from nearfar.modalities import Modality
 from nearfar.run.folder import RunFolder

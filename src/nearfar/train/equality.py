@@ -21,7 +21,7 @@ import torch.multiprocessing as mp
 from torch import Tensor
 
 from nearfar.config.objects import Objects
-from nearfar.config.resolve import resolve
+from nearfar.config.resolving import resolve
 from nearfar.data import Limits, locate
 from nearfar.distributed.ranks import ALONE, Ranks, join
 from nearfar.distributed.sharding import whole

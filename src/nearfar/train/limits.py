@@ -11,7 +11,7 @@ from pathlib import Path
 
 from torch.utils._pytree import tree_leaves
 
-from nearfar.config.settings import in_units
+from nearfar.config.reading import in_units
 from nearfar.core.types import Batch
 from nearfar.distributed.sharding import own_part
 from nearfar.errors import UserError

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
-from nearfar.config.settings import in_units
+from nearfar.config.reading import in_units
 from nearfar.core.buffers import uses_batch_statistics
 from nearfar.core.types import Batch
 from nearfar.distributed.sharding import explained, own_part

@@ -4,7 +4,7 @@ probe."""
 import numpy as np
 import torch
 
-from nearfar.config.build import NONE
+from nearfar.config.building import NONE
 from nearfar.config.objects import VIEWS, Objects
 from nearfar.config.settings import Settings
 from nearfar.core.buffers import frozen

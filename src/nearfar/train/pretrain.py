@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from nearfar.config.build import NONE
+from nearfar.config.building import NONE
 from nearfar.config.objects import Objects, given
 from nearfar.config.settings import MAY_CHANGE, Settings
 from nearfar.core.method import Method

@@ -5,7 +5,7 @@ from typing import Any
 import torch
 
 from nearfar.config.objects import given
-from nearfar.config.resolve import resolve
+from nearfar.config.resolving import resolve
 from nearfar.core.method import Method
 from nearfar.data import Limits, locate
 from nearfar.run.trained import fresh_method

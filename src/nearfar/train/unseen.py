@@ -12,7 +12,7 @@ from functools import cache
 import numpy as np
 import torch
 
-from nearfar.config.build import NONE
+from nearfar.config.building import NONE
 from nearfar.config.objects import BACKBONE, METHOD, VIEWS, Objects
 from nearfar.config.settings import Settings
 from nearfar.core.method import Method

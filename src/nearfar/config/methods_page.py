@@ -9,8 +9,7 @@ from typing import Any
 
 import torch
 
-from nearfar.config.build import Choices, build_method, describe
-from nearfar.config.choices import ROOMS
+from nearfar.config.building import ROOMS, Choices, build_method, describe
 from nearfar.config.equations import equation_of, template
 from nearfar.config.presets import PRESETS, words_of
 from nearfar.config.recipes.recipe import Recipe

@@ -1,0 +1,101 @@
+"""The scalar settings of a run: name, default and description.
+
+`Settings` (settings.py) adds types and limits. This module imports nothing heavy, so that `--help` can read it at once.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+CHOICES = ("views", "encoders", "critic", "negatives", "selection", "bound", "prior")
+CHOSEN_LATER = "by the data and the machine"
+
+
+@dataclass(frozen=True)
+class SettingField:
+    """A setting's default and what `--help` says about it; `shown_default` where the default depends on the data."""
+
+    default: Any
+    description: str
+    shown_default: str | None = None
+
+    def default_text(self) -> str:
+        if self.shown_default is not None:
+            return self.shown_default
+        if self.default in (None, {}):
+            return "none"
+        return f"{self.default:g}" if isinstance(self.default, float) else str(self.default)
+
+
+_F = SettingField
+FIELDS: dict[str, SettingField] = {
+    "epochs": _F(100, "passes over the data"),
+    "batch_size": _F(256, "instances per step, over all processes"),
+    "seed": _F(0, "of order, augmentation and initial weights"),
+    "init": _F(None, "weights to start from: another run, or a torchvision or timm weights file"),
+    "preset": _F(
+        None, "a paper's own settings for the recipe, under all others; nearfar recipes NAME lists them"
+    ),
+    "backbone": _F(
+        None,
+        "resnet8-w16 (also -w8, -w32), resnet18 to resnet152, resnet50x2, resnet20, wrn-16-2, vgg8, mobilenetv2, "
+        "shufflenetv1 and more (docs/methods.md), or timm/NAME; other data have their own",
+        CHOSEN_LATER,
+    ),
+    "image_size": _F(None, "side of a view in pixels; none: the data's, up to 224"),
+    "optimizer": _F("adamw", "sgd, adamw or lars"),
+    "optimizer_options": _F(
+        {}, "options of the optimizer, written optimizer.nesterov=true, optimizer.betas=[0.9,0.95]"
+    ),
+    "momentum": _F(None, "of sgd and lars, and adamw's first beta; none: 0.9"),
+    "lr": _F(2e-3, "learning rate: a number (warm-up, then cosine to 0) or a schedule"),
+    "warmup": _F(1.0, "epochs of linear warm-up when lr is a number"),
+    "weight_decay": _F(1e-4, "weight decay; norms and biases have none"),
+    "layer_decay": _F(1.0, "each stage of the backbone learns at this multiple of the next stage's rate"),
+    "clip": _F(None, "largest gradient norm"),
+    "precision": _F("auto", "auto: bf16 where the hardware has it"),
+    "device": _F("auto", "auto, cpu, cuda, cuda:N or mps"),
+    "workers": _F(2, "threads that prepare views"),
+    "chunk": _F(None, "score this many anchors at a time instead of the whole matrix; none: the fastest"),
+    "encode_chunk": _F(
+        None,
+        "encode this many instances at a time, and again for the gradient; none: all, if they fit in memory",
+    ),
+    "memory": _F(
+        None, "memory limit of the process, e.g. 2GB or 800MB; sets encode_chunk; none: what is free"
+    ),
+    "batch_norm": _F(
+        "synchronised",
+        "with several processes, statistics over: the global batch, each process, or each process with shuffled keys "
+        "(MoCo)",
+    ),
+    "sharding": _F(
+        "none", "with several processes: each holds all weights (none), or a part of each (fsdp: FSDP2)"
+    ),
+    "log_every": _F(10, "steps between rows of metrics.jsonl"),
+    "checkpoint_every": _F(200, "steps between checkpoints"),
+    "checkpoint_minutes": _F(10.0, "most minutes between checkpoints"),
+    "keep": _F(2, "number of checkpoints kept"),
+    "max_time": _F(None, "stop, resumable, after this time: seconds, or 90m, 2h"),
+    "probe_every": _F(1.0, "epochs between probes; 0: never; kNN and linear probes need labels"),
+    "probe": _F(
+        "knn",
+        "metrics computed at each probe, comma-separated: knn, linear, quality (RankMe, LiDAR and more, without labels)",
+    ),
+    "probe_data": _F(None, "labelled data to probe on; none: a part of the run's data"),
+    "skip_steps": _F(10, "consecutive non-finite steps to skip before stopping"),
+    "held_out": _F(
+        None,
+        "fraction of the data held out to estimate information on; none: 5 %, up to 2,048, if there are 1,000",
+    ),
+    "image_column": _F(None, "image column of a Parquet file, if not one of image, img, jpg, png, webp"),
+    "label_column": _F(
+        None,
+        "label column of a Parquet or .csv file; none: label, labels, fine_label, cls, class or target",
+    ),
+    "labels": _F(
+        None,
+        "train on this fraction of the labelled data (0.01), or on this many of each class (10); none: all",
+    ),
+    "labels_seed": _F(0, "seed of the draw that labels= makes"),
+    "max_bad_share": _F(0.05, "largest tolerated fraction of unreadable files"),
+}

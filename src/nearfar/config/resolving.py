@@ -1,0 +1,315 @@
+"""From a recipe's name and the user's settings to complete, checked `Settings`.
+
+    nearfar pretrain moco photos/ --out runs/a epochs=50 negatives.size=8192 encoders.momentum=cosine(0.99,1)
+
+Settings come in layers: defaults, the recipe, a preset, a YAML file, `key=value` words. Each layer changes those before it.
+`bound=infonce` is short for `bound: {name: infonce}`; naming another part drops the settings of the one it replaces. Nothing
+here imports what a file names: parts come from the rooms' lists.
+"""
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import ValidationError
+from torch import nn
+
+from nearfar.config.building import (
+    NONE,
+    ROOMS,
+    TOGETHER,
+    check_choice,
+    check_together,
+    check_whose,
+    try_parts,
+)
+from nearfar.config.fields import CHOICES, FIELDS
+from nearfar.config.objects import (
+    BACKBONE,
+    METHOD,
+    OWN,
+    VIEWS,
+    Objects,
+    described,
+    is_own_backbone,
+    own_backbone,
+    own_views,
+)
+from nearfar.config.presets import preset_for
+from nearfar.config.reading import load_file, load_yaml, numbers
+from nearfar.config.recipes import RECIPES
+from nearfar.config.schema import check_settings, expectation, settable, unknown
+from nearfar.config.settings import MAX_EPOCHS, TEXTS, Settings
+from nearfar.core.method import Method
+from nearfar.core.optimisers import OPTIMISERS, build
+from nearfar.errors import UserError
+from nearfar.modalities import MODALITIES, Modality, modality_of_views
+from nearfar.parts.encoders import HeadConfig
+
+ALIASES = {"temperature": "critic.temperature"}  # names the contract keeps at the top
+Layer = Mapping[str, Any]
+
+# -------------------------------------------------------------------------------------- reading layers
+
+
+def read_words(words: Iterable[str]) -> dict[str, Any]:
+    """`key=value` words as nested settings; values are YAML scalars or lists."""
+    settings: dict[str, Any] = {}
+    for word in words:
+        key, equals, text = word.partition("=")
+        if not equals or not key:
+            raise UserError(f"{word!r} is not a setting; write key=value, for instance epochs=50")
+        try:
+            value = load_yaml(text)
+        except yaml.YAMLError:
+            value = text
+        if key in TEXTS and isinstance(value, int | float):
+            value = text  # a folder may be called 2026, and a column 7
+        put(settings, key, value if text.strip() else "")
+    return settings
+
+
+def read_file(path: Path) -> dict[str, Any]:
+    """Settings from a YAML file."""
+    return nested(load_file(path))
+
+
+def nested(layer: Layer) -> dict[str, Any]:
+    """A layer with dotted keys and short forms written out."""
+    settings: dict[str, Any] = {}
+    for key, value in layer.items():
+        put(settings, key, value)
+    return settings
+
+
+def put(settings: dict[str, Any], key: str, value: Any) -> None:
+    """Sets a dotted key. Numbers written as text become numbers. `bound=x` and `bound: {…}` keep what was already set inside."""
+    head, _, rest = ALIASES.get(key, key).partition(".")
+    value = value if key in TEXTS and isinstance(value, str) else numbers(value)
+    if head == "optimizer" and (rest or isinstance(value, Mapping)):
+        _put_optimizer(settings, rest, value)
+    elif head not in CHOICES:
+        if rest:
+            raise unknown(key, all_keys())
+        settings[head] = value
+    else:
+        _put_choice(settings.setdefault(head, {}), key, rest, value)
+
+
+def _put_optimizer(settings: dict[str, Any], option: str, value: Any) -> None:
+    options = settings.setdefault("optimizer_options", {})
+    if not isinstance(options, dict):
+        raise UserError(
+            f"optimizer_options was {options!r}; expected a mapping such as {{nesterov: true}}, or optimizer.nesterov=true "
+            "alone"
+        )
+    options.update({option: value} if option else {str(k): v for k, v in value.items()})
+    if "name" in options:
+        settings["optimizer"] = options.pop("name")
+
+
+def _put_choice(section: dict[str, Any], key: str, path: str, value: Any) -> None:
+    setting, _, inner = path.partition(".")
+    if inner:
+        mapping = section.setdefault(setting, {})
+        if not isinstance(mapping, dict):
+            raise unknown(key, all_keys())
+        mapping[inner] = value
+    elif setting:
+        section[setting] = value
+    elif isinstance(value, Mapping):
+        section.update({str(k): v for k, v in value.items()})
+    else:
+        section["name"] = value
+
+
+def all_keys() -> list[str]:
+    """Every key there is, for suggestions."""
+    parts = (
+        f"{room}.{key}" for room, named in ROOMS.items() for part in named.values() for key in settable(part)
+    )
+    options = (f"optimizer.{key}" for builder in OPTIMISERS.values() for key in settable(builder))
+    heads = (f"encoders.{key}" for key in settable(HeadConfig))
+    return sorted({*Settings.model_fields, *ALIASES, *parts, *options, *heads})
+
+
+# ------------------------------------------------------------------------------------- merging layers
+
+
+def resolve(
+    recipe: str,
+    data: str,
+    *layers: Layer,
+    modality: Modality | None = None,
+    objects: Objects = NONE,
+) -> Settings:
+    """The settings of `recipe`, changed by each layer in turn.
+
+    If the data are of another `modality` than the recipe was written for, and its encoders take any views, it gets that modality's
+    views. `objects` are parts, or a method, that the caller made (objects.py): settings describe them.
+    """
+    if METHOD in objects:
+        merged = {"recipe": OWN, "data": data, **_own_method(objects[METHOD], modality)}
+    elif recipe not in RECIPES:
+        raise unknown(recipe, RECIPES, "recipes")
+    else:
+        layers = _with_preset(recipe, layers)
+        merged = {"recipe": recipe, "data": data, **RECIPES[recipe].settings(_epochs(layers))}
+    if modality is not None:
+        merged["views"] = _views_for(modality, merged, objects)
+    for layer in layers:
+        _merge(merged, layer)
+    for key in objects:
+        if key in ROOMS:
+            merged[key] = described(objects[key])
+    if BACKBONE in objects:
+        merged[BACKBONE] = own_backbone(objects[BACKBONE])
+    if VIEWS in objects:
+        of = modality or modality_of_views(merged[VIEWS])
+        merged[VIEWS] = own_views(objects[VIEWS], of, merged[VIEWS].get("symmetric", True))
+    return check(merged, objects)
+
+
+def _merge(merged: dict[str, Any], layer: Layer) -> None:
+    for key in ("recipe", "data"):
+        if key in layer:
+            raise UserError(
+                f"{key} was given as a setting too ({layer[key]!r}); name it once, as RECIPE and DATA are"
+            )
+    changes = nested(layer)
+    if changes.get("optimizer", merged.get("optimizer")) != merged.get("optimizer"):
+        merged.pop("optimizer_options", None)  # as naming another part drops the settings of the one before
+    for key, value in changes.items():
+        if key == "optimizer_options" and isinstance(value, Mapping):
+            merged[key] = {**merged.get(key, {}), **value}
+        else:
+            merged[key] = _changed(key, merged[key], value) if key in CHOICES else value
+
+
+def _changed(room: str, section: Layer, change: Layer) -> dict[str, Any]:
+    if "name" in change and change["name"] != section["name"]:
+        # the number of views and how they are paired belong to the method, not to the pipeline
+        shared = {k: v for k, v in section.items() if room == "views" and k in TOGETHER}
+        return {**shared, **change}
+    return {**section, **change}
+
+
+def _with_preset(recipe: str, layers: tuple[Layer, ...]) -> tuple[Layer, ...]:
+    """The layers, and before them the preset that one of them names."""
+    names = [layer["preset"] for layer in layers if layer.get("preset") not in (None, "none")]
+    return (preset_for(names[-1], recipe), *layers) if names else layers
+
+
+def _own_method(method: Method, modality: Modality | None) -> dict[str, Any]:
+    """The settings of a method that the caller made, and views that it can take."""
+    of = modality or next(iter(MODALITIES.values()))
+    takes = getattr(method.encoders, "takes", ())
+    views: dict[str, Any] = {"name": takes[0] if takes else of.default_views}
+    if of.many_views and not takes:
+        views |= {"symmetric": method.symmetric}
+    return {
+        **{room: described(getattr(method, room)) for room in ROOMS},
+        "views": views,
+        "chunk": method.chunk,
+    }
+
+
+def _views_for(modality: Modality, merged: Layer, objects: Objects) -> dict[str, Any]:
+    views = merged["views"]
+    role = objects.get("encoders") or ROOMS["encoders"][merged["encoders"]["name"]]
+    made_for = getattr(role, "takes", ()) or getattr(role, "networks", ())
+    if views["name"] in modality.pipelines or made_for or not modality.many_views:
+        return dict(views)
+    return {
+        "name": modality.default_views,
+        "count": views.get("count", 2),
+        "symmetric": views.get("symmetric", True),
+    }
+
+
+def _epochs(layers: Iterable[Layer]) -> int:
+    """The length of the run, for schedules that last a fraction of it; an invalid value is reported later."""
+    values = [numbers(layer["epochs"]) for layer in layers if "epochs" in layer]
+    valid = values and isinstance(values[-1], int) and 1 <= values[-1] <= MAX_EPOCHS
+    return values[-1] if valid else FIELDS["epochs"].default
+
+
+# --------------------------------------------------------------------------------------- checking
+
+
+def check(merged: Layer, objects: Objects = NONE, *, stored: bool = False) -> Settings:
+    """Complete settings, or an error about the first one that is wrong.
+
+    `stored` settings may describe an object that the caller did not pass again; then the parts are not checked together.
+    """
+    settings = dict(merged)
+    own = {room for room in CHOICES if room in objects or (stored and "object" in settings[room])}
+    for key in settings:
+        if key not in Settings.model_fields:
+            raise unknown(str(key), all_keys())
+    settings["optimizer_options"] = check_optimizer(settings)
+    for room in ROOMS:
+        settings[room] = settings[room] if room in own else check_choice(room, settings[room])
+    modality = modality_of_views(settings["views"])
+    if VIEWS not in own:
+        settings["views"] = modality.check_views(settings["views"])
+    together = all(room in objects for room in own)
+    if together:  # first: that encoders are for other views is the more helpful message than a wrong backbone
+        check_together(settings, objects)
+    if "encoders" not in own:
+        check_network(
+            settings, modality, own=BACKBONE in objects or (stored and is_own_backbone(settings[BACKBONE]))
+        )
+    elif "encoders" in objects:
+        settings[BACKBONE] = own_backbone(objects["encoders"].backbone())
+    if together:
+        try_parts(settings, objects)
+    try:
+        return Settings(**settings)
+    except ValidationError as problem:
+        first = problem.errors()[0]
+        raise UserError(f"{first['loc'][0]} was {first['input']!r}; {expectation(problem)}") from None
+
+
+def check_optimizer(settings: Layer) -> dict[str, Any]:
+    """The options of the chosen optimiser that the user set, tried on a parameter of no size."""
+    name, options = settings.get("optimizer", "adamw"), settings.get("optimizer_options") or {}
+    if not isinstance(name, str) or name not in OPTIMISERS or not options:
+        return {}  # a wrong name is reported with the other settings
+    if not isinstance(options, Mapping):
+        raise UserError(f"optimizer_options was {options!r}; expected a mapping such as {{nesterov: true}}")
+    check_whose("optimizer", name, options, OPTIMISERS)
+    complete = check_settings(OPTIMISERS[name], options, "optimizer")
+    converted = {key: complete[key] for key in options}
+    momentum = None if settings.get("momentum") == "none" else settings.get("momentum")
+    if momentum is None or isinstance(momentum, (int, float)):
+        build(name, nn.Linear(1, 1), lr=1.0, weight_decay=0.0, momentum=momentum, options=converted)
+    return converted
+
+
+def check_network(settings: dict[str, Any], modality: Modality, own: bool = False) -> None:
+    """Checks the backbone against the encoders and the data; `own`: it is a module of the caller."""
+    if settings.get("image_size") not in (None, "none") and not modality.sized:
+        raise UserError(f"image_size was {settings['image_size']!r}; {modality.holds} have no image size")
+    role = ROOMS["encoders"][settings["encoders"]["name"]]
+    where = f"encoders={settings['encoders']['name']}"
+    fixed = getattr(role, "own_network", None)
+    name = settings.setdefault("backbone", fixed or modality.default_network)
+    if not isinstance(name, str):
+        raise UserError(f"backbone was {name!r}; expected a string, or from Python an nn.Module")
+    if fixed is not None and name != fixed:
+        raise UserError(f"backbone was {name!r}; with {where} it is {fixed}")
+    if fixed is None and not own:
+        homes = [other.holds for other in MODALITIES.values() if name in other.networks]
+        if homes and modality.holds not in homes:
+            raise UserError(
+                f"backbone was {name!r}, which is for {homes[0]}; expected for {modality.holds} "
+                f"{', '.join(modality.networks)}"
+            )
+        modality.check_network(name)
+    allowed = getattr(role, "networks", None)
+    if allowed is not None and name not in allowed:
+        raise UserError(
+            f"backbone was {name!r} with {where}, which needs a map from inside it; expected {', '.join(allowed)}"
+        )
