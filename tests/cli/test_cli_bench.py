@@ -16,8 +16,8 @@ import torch
 
 from nearfar.bench import arms, measure
 from nearfar.bench.large import as_rank
-from nearfar.bench.measure import Block, Result, measured, picture, plain, table
-from nearfar.bench.peers import Absent, Arm, Contest
+from nearfar.bench.measure import Block, ContestResult, bar_chart, table, time_contest, to_json
+from nearfar.bench.peers import Arm, Contest, PeerMissing
 from nearfar.cli import main
 from nearfar.system.machine import PATIENT
 
@@ -30,7 +30,7 @@ def test_arms_take_turns_and_the_first_block_is_left_out() -> None:
         4,
         (Arm("a", lambda: lambda: done.append("a"), ours=True), Arm("b", lambda: lambda: done.append("b"))),
     )
-    result = measured(contest, blocks=3, seconds=0.0)
+    result = time_contest(contest, blocks=3, seconds=0.0)
     assert done == ["a", "b"] * 4
     assert {name: len(blocks) for name, blocks in result.blocks.items()} == {"a": 3, "b": 3}
 
@@ -49,7 +49,7 @@ def _counting(folder: str, name: str) -> Callable[[], None]:
 
 
 def _absent() -> Callable[[], None]:
-    raise Absent("nobody")
+    raise PeerMissing("nobody")
 
 
 def test_whole_steps_have_processes_of_their_own_and_use_up_what_was_prepared(
@@ -65,11 +65,11 @@ def test_whole_steps_have_processes_of_their_own_and_use_up_what_was_prepared(
         4,
         (
             Arm("a", make["a"], ours=True, process="ours"),
-            Arm("b", make["b"], process="theirs", ahead=3),
+            Arm("b", make["b"], process="theirs", prefetched=3),
             Arm("c", _absent, process="theirs"),
         ),
     )
-    result = measured(contest, blocks=2, seconds=0.0)
+    result = time_contest(contest, blocks=2, seconds=0.0)
     ours, theirs = ([line.split() for line in (tmp_path / name).read_text().splitlines()] for name in "ab")
     assert len(ours) == 3
     assert len(theirs) == 3 * 4
@@ -89,7 +89,7 @@ def test_ratios_are_ours_over_the_other_by_medians() -> None:
         "ours": [Block(0.1, 0.2), Block(0.5, 0.2), Block(0.1, 0.3)],
         "theirs": [Block(0.3, 0.1), Block(0.3, 0.1), Block(9.0, 0.1)],
     }
-    result = Result(contest, blocks, ["third: nobody is not installed"])
+    result = ContestResult(contest, blocks, ["third: nobody is not installed"])
     ours, theirs = result.rows()
     assert (ours.ratio, ours.cpu_ratio) == (1, 1)
     assert theirs.ratio == pytest.approx(3)  # a third of our speed
@@ -100,8 +100,8 @@ def test_ratios_are_ours_over_the_other_by_medians() -> None:
     lines = list(table([result]))
     assert any("| theirs | 3 | 0 to 3 | 3.00× |" in line for line in lines)
     assert any("third: nobody is not installed" in line for line in lines)
-    assert "theirs" in "".join(ElementTree.fromstring(picture([result])).itertext())
-    assert plain([result])["t"]["arms"]["theirs"]["ratio"] == pytest.approx(3)
+    assert "theirs" in "".join(ElementTree.fromstring(bar_chart([result])).itertext())
+    assert to_json([result])["t"]["arms"]["theirs"]["ratio"] == pytest.approx(3)
 
 
 def test_every_arm_takes_a_step(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,7 +23,7 @@ from nearfar.train.prepare import described, prepare, prime
 
 TEMPERATURE, QUEUE = 0.1, 16384
 NETWORKS = ("resnet8-w16",)
-LOADERS, AHEAD = 2, 4  # processes of a peer's loader, and batches they prepare: torch's default for so many
+LOADER_PROCESSES, PREFETCHED_BATCHES = 2, 4  # of a peer's loader; two batches per process is torch's default
 
 
 # ------------------------------------------------------------------------------------------------- whole steps
@@ -33,19 +33,21 @@ def pictures(count: int) -> np.ndarray:
     return np.random.default_rng(0).integers(0, 256, (count, 32, 32, 3), dtype=np.uint8)
 
 
-def our_step(recipe: str, network: str, batch: int, precision: torch.dtype, **settings: Any) -> Step:
-    """Everything a step of `nearfar pretrain` does but for logging."""
+def our_step(recipe: str, network: str, batch: int, precision: torch.dtype, **overrides: Any) -> Step:
+    """Returns one training step of `nearfar pretrain`, without logging."""
     data = open_data(pictures(4 * batch))
-    chosen = resolve(recipe, "noise", {"backbone": network, "batch_size": batch, "epochs": 10**4, **settings})
-    known = described(data, chosen, None, False)
-    trainer, stream = prepare(chosen, data, known, torch.device("cpu"), precision)
-    prime(trainer, data, known)
+    settings = resolve(
+        recipe, "noise", {"backbone": network, "batch_size": batch, "epochs": 10**4, **overrides}
+    )
+    description = described(data, settings, None, False)
+    trainer, stream = prepare(settings, data, description, torch.device("cpu"), precision)
+    prime(trainer, data, description)
     batches = stream.batches(0, trainer.steps)
     return lambda: trainer.train_step(next(batches))
 
 
 class _Pictures(torch.utils.data.Dataset[Any]):
-    """PIL images under a transform, as a folder of them would be."""
+    """PIL images with a transform, as from an image folder."""
 
     def __init__(self, transform: Callable[[Any], Any], count: int) -> None:
         from PIL import Image
@@ -66,9 +68,9 @@ def _loaded(transform: Callable[[Any], Any], batch: int) -> Iterator[Any]:
         batch,
         shuffle=True,
         drop_last=True,
-        num_workers=LOADERS,
+        num_workers=LOADER_PROCESSES,
         persistent_workers=True,
-        prefetch_factor=AHEAD // LOADERS,
+        prefetch_factor=PREFETCHED_BATCHES // LOADER_PROCESSES,
     )
     while True:
         yield from loader
@@ -90,7 +92,7 @@ class _Network(nn.Module):
 
 
 def lightly_step(network: str, batch: int, best: bool) -> Step:
-    """SimCLR as in lightly's documentation; `best` adds the layout and precision that are quickest here."""
+    """Returns a SimCLR step as in lightly's documentation; `best` adds the fastest memory layout and precision here."""
     transforms, loss_module = peer("lightly.transforms"), peer("lightly.loss")
     heads = peer("lightly.models.modules")
     model = _Network(network, lambda width: heads.SimCLRProjectionHead(width, width, DIM))
@@ -113,7 +115,7 @@ def lightly_step(network: str, batch: int, best: bool) -> Step:
 
 
 class _Twice:
-    """Two views of a picture. A class, since processes that load get it by pickling."""
+    """Two views of a picture. A class, because loader processes receive it by pickling."""
 
     def __init__(self, transform: Callable[[Any], Any]) -> None:
         self._transform = transform
@@ -141,24 +143,24 @@ def moco_step(network: str, batch: int) -> Step:
     )
     slow = copy.deepcopy(model)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.03, momentum=0.9)
-    queue, place = functional.normalize(torch.randn(DIM, QUEUE), dim=0), 0
+    queue, start = functional.normalize(torch.randn(DIM, QUEUE), dim=0), 0
     batches = _loaded(_Twice(crop), batch)
 
     def step() -> None:
-        nonlocal place
+        nonlocal start
         first, second = next(batches)
         anchors = functional.normalize(model(first), dim=1)
         with torch.no_grad():
-            for own, other in zip(model.parameters(), slow.parameters(), strict=True):
-                other.mul_(0.999).add_(own, alpha=0.001)
+            for weight, slow_weight in zip(model.parameters(), slow.parameters(), strict=True):
+                slow_weight.mul_(0.999).add_(weight, alpha=0.001)
             keys = functional.normalize(slow(second), dim=1)
         logits = torch.cat([(anchors * keys).sum(1, keepdim=True), anchors @ queue], dim=1) / TEMPERATURE
         loss = functional.cross_entropy(logits, torch.zeros(batch, dtype=torch.long))
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-        queue[:, place : place + batch] = keys.T
-        place = (place + batch) % QUEUE
+        queue[:, start : start + batch] = keys.T
+        start = (start + batch) % QUEUE
 
     return step
 
@@ -171,8 +173,8 @@ def contests(
 ) -> list[Contest]:
     """Every contest, or those whose titles begin with one of `only`."""
     steps = [simclr(network, batch) for network in networks]
-    found = [*steps, moco(networks[0], batch), *loss_contests(n), cached(batch), two_ranks(n)]
-    return [contest for contest in found if not only or contest.title.startswith(tuple(only))]
+    candidates = [*steps, moco(networks[0], batch), *loss_contests(n), cached(batch), two_ranks(n)]
+    return [contest for contest in candidates if not only or contest.title.startswith(tuple(only))]
 
 
 def simclr(network: str, batch: int) -> Contest:
@@ -183,7 +185,12 @@ def simclr(network: str, batch: int) -> Contest:
         Arm(f"nearfar, {name}", partial(our_step, "simclr", network, batch, kind), name == "fp32", "ours")
         for name, kind in ours.items()
     ] + [
-        Arm(f"lightly, {name}", partial(lightly_step, network, batch, best), process="theirs", ahead=AHEAD)
+        Arm(
+            f"lightly, {name}",
+            partial(lightly_step, network, batch, best),
+            process="theirs",
+            prefetched=PREFETCHED_BATCHES,
+        )
         for name, best in theirs.items()
     ]
     arms = tuple(arm for arm in steps if half or "bf16" not in arm.name)
@@ -194,7 +201,12 @@ def moco(network: str, batch: int) -> Contest:
     ours = partial(our_step, "moco", network, batch, torch.float32, negatives={"size": QUEUE})
     arms = (
         Arm("nearfar, fp32", ours, ours=True, process="ours"),
-        Arm("plain script", partial(moco_step, network, batch), process="theirs", ahead=AHEAD),
+        Arm(
+            "plain script",
+            partial(moco_step, network, batch),
+            process="theirs",
+            prefetched=PREFETCHED_BATCHES,
+        ),
     )
     return Contest(f"MoCo step, {network}, batch {batch}, queue {QUEUE:,}", "images/s", batch, arms)
 

@@ -1,4 +1,4 @@
-"""Arms for batches beyond memory, and beyond one process: cached gradients, and a loss whose embeddings two ranks gather."""
+"""Arms for large batches: cached gradients, and a loss over embeddings gathered by two ranks."""
 
 import multiprocessing
 import shutil
@@ -42,11 +42,14 @@ def our_cached_step(batch: int, chunk: int | None = CHUNK) -> Step:
     """Each picture of one set contrasted with all of the other, encoded `chunk` at a time (`encode_chunk`)."""
     network, pictures = _pictures(batch)
     encoders, encoding = as_encoders(network), Encoding(chunk=chunk)
-    shown, loss = Batch(tuple(pictures), torch.arange(batch)), losses.MultipleNegativesRankingLoss(SCALE)
+    batch_of_views, loss = (
+        Batch(tuple(pictures), torch.arange(batch)),
+        losses.MultipleNegativesRankingLoss(SCALE),
+    )
 
     def step() -> None:
         network.zero_grad()
-        encoded, moved = encoding.encode(encoders, shown, (0,), (1,))
+        encoded, moved = encoding.encode(encoders, batch_of_views, (0,), (1,))
         loss(encoded.anchors[0], encoded.keys[1]).backward()
         apply(moved)
 
@@ -57,7 +60,7 @@ def their_cached_step(batch: int) -> Step:
     module = peer("sentence_transformers.sentence_transformer.losses.cached_multiple_negatives_ranking")
     network, pictures = _pictures(batch)
     loss = module.CachedMultipleNegativesRankingLoss(_Embedder(network), scale=SCALE, mini_batch_size=CHUNK)
-    columns = [{"pixel_values": each} for each in pictures]
+    columns = [{"pixel_values": images} for images in pictures]
 
     def step() -> None:
         network.zero_grad()
@@ -74,9 +77,9 @@ def by_two_ranks(ours: bool, n: int) -> Step:
     context: Any = multiprocessing.get_context(kind)
     folder = tempfile.mkdtemp(prefix="nearfar-bench-")
     pipes = [context.Pipe() for _ in range(WORLD)]
-    for rank, (_, theirs) in enumerate(pipes):
-        context.Process(target=as_rank, args=(rank, folder, ours, n, theirs), daemon=True).start()
-    lines = [mine for mine, _ in pipes]
+    for rank, (_, child_end) in enumerate(pipes):
+        context.Process(target=as_rank, args=(rank, folder, ours, n, child_end), daemon=True).start()
+    lines = [parent_end for parent_end, _ in pipes]
     for line in lines:
         line.recv()  # ready
     shutil.rmtree(folder, ignore_errors=True)
@@ -91,9 +94,9 @@ def by_two_ranks(ours: bool, n: int) -> Step:
 
 
 def as_rank(rank: int, folder: str, ours: bool, n: int, line: Connection, world: int = WORLD) -> None:
-    """Takes a step of its part of `n` rows whenever it is asked to, until nobody can ask any more."""
+    """Runs one step on this rank's part of the `n` rows per message, until the pipe closes."""
     torch.set_num_threads(1)
-    warnings.simplefilter("ignore", FutureWarning)  # what peers are told of their future is not ours to print
+    warnings.simplefilter("ignore", FutureWarning)  # deprecation warnings of peers are not ours to print
     dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=world)
     step = differentiated(scaled(gathered_loss(ours, rank, world)), n // world)
     step()
@@ -110,5 +113,5 @@ def as_rank(rank: int, folder: str, ours: bool, n: int, line: Connection, world:
 def gathered_loss(ours: bool, rank: int, world: int) -> Callable[..., Tensor]:
     if ours:
         return losses.ClipLoss(gather_distributed=True)
-    found = peer("open_clip.loss").ClipLoss
-    return found(local_loss=True, gather_with_grad=True, rank=rank, world_size=world)
+    clip_loss = peer("open_clip.loss").ClipLoss
+    return clip_loss(local_loss=True, gather_with_grad=True, rank=rank, world_size=world)

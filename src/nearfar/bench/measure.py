@@ -1,8 +1,8 @@
-"""`nearfar bench`: whole training steps and losses beside those of other libraries, on this machine.
+"""`nearfar bench`: training steps and losses beside those of other libraries, on this machine.
 
-Arms take turns, a block of steps each, so that whatever else the machine does falls on all of them; the first block
-warms up. A peer is used as its documentation shows: its own transform in a `DataLoader`, its own loss, its own loop, under torch's own
-settings. One that is not installed is named as absent.
+Arms alternate in blocks of steps, so that other load affects all of them alike. The first block warms up. A peer is
+used as its documentation shows: its own transform in a `DataLoader`, its own loss and loop, torch's default settings.
+The table lists peers that are not installed.
 """
 
 import os
@@ -15,46 +15,46 @@ from typing import Any
 import torch
 
 from nearfar.bench.arms import contests
-from nearfar.bench.peers import Absent, Contest
-from nearfar.bench.turns import ready
+from nearfar.bench.peers import Contest, PeerMissing
+from nearfar.bench.turns import open_arm
 from nearfar.system.hardware import keep_freed_memory
 from nearfar.system.machine import cpu_name, version
 
 
 @dataclass(frozen=True)
 class Block:
-    """What a block of steps cost, by thing."""
+    """Seconds per item (image, row) in one block of steps."""
 
     wall: float
-    cpu: float  # of all processes of the arm: what others do on the machine hardly matters to it
+    cpu: float  # CPU time of all processes of the arm; hardly affected by other load
 
 
 @dataclass(frozen=True)
-class Row:
-    """What is said of an arm; ratios are ours over it, above 1 where ours is better."""
+class ArmTiming:
+    """Timing of one arm. Ratios compare nearfar with it; above 1, nearfar is faster."""
 
     name: str
-    rate: float  # things per second, median
+    rate: float  # items per second, median
     lowest: float
     highest: float
     ratio: float
-    cpu: float  # microseconds per thing, median
+    cpu: float  # microseconds per item, median
     cpu_ratio: float
 
 
 @dataclass
-class Result:
+class ContestResult:
     contest: Contest
     blocks: dict[str, list[Block]] = field(default_factory=dict)
     absent: list[str] = field(default_factory=list)
 
-    def rows(self) -> Iterator[Row]:
+    def rows(self) -> Iterator[ArmTiming]:
         ours = self.blocks[next(arm.name for arm in self.contest.arms if arm.ours)]
         wall, cpu = _medians(ours)
         for name, blocks in self.blocks.items():
             rates = [1 / block.wall for block in blocks]
             own_wall, own_cpu = _medians(blocks)
-            yield Row(
+            yield ArmTiming(
                 name, 1 / own_wall, min(rates), max(rates), own_wall / wall, 1e6 * own_cpu, own_cpu / cpu
             )
 
@@ -63,14 +63,14 @@ def _medians(blocks: list[Block]) -> tuple[float, float]:
     return statistics.median(b.wall for b in blocks), statistics.median(b.cpu for b in blocks)
 
 
-def measured(contest: Contest, blocks: int, seconds: float) -> Result:
-    result = Result(contest)
+def time_contest(contest: Contest, blocks: int, seconds: float) -> ContestResult:
+    result = ContestResult(contest)
     with ExitStack() as stack:
         turns = {}
         for arm in contest.arms:
             try:
-                turns[arm.name] = stack.enter_context(ready(arm))
-            except Absent as absent:
+                turns[arm.name] = stack.enter_context(open_arm(arm))
+            except PeerMissing as absent:
                 result.absent.append(f"{arm.name}: {absent} is not installed")
         result.blocks = {name: [] for name in turns}
         for block in range(blocks + 1):
@@ -83,26 +83,26 @@ def measured(contest: Contest, blocks: int, seconds: float) -> Result:
 
 def run_bench(
     blocks: int = 5, seconds: float = 1.0, say: Callable[[str], None] = print, **sizes: Any
-) -> list[Result]:
-    """Every contest in turn; what was found is said as it is."""
+) -> list[ContestResult]:
+    """Times every contest and prints each result."""
     keep_freed_memory()
     say(machine_line())
-    found = []
+    results = []
     for contest in contests(**sizes):
-        result = measured(contest, blocks, seconds)
-        found.append(result)
+        result = time_contest(contest, blocks, seconds)
+        results.append(result)
         for line in table([result]):
             say(line)
-    return found
+    return results
 
 
 def machine_line() -> str:
     names = ("nearfar", "torch", "torchvision", "lightly", "open_clip_torch", "sentence-transformers")
-    held = ", ".join(f"{name} {version(name) or 'absent'}" for name in names)
-    return f"{cpu_name()}, {torch.get_num_threads()} threads, load {os.getloadavg()[0]:.1f}; {held}"
+    versions = ", ".join(f"{name} {version(name) or 'absent'}" for name in names)
+    return f"{cpu_name()}, {torch.get_num_threads()} threads, load {os.getloadavg()[0]:.1f}; {versions}"
 
 
-def table(results: list[Result]) -> Iterator[str]:
+def table(results: list[ContestResult]) -> Iterator[str]:
     """Markdown."""
     for result in results:
         unit = result.contest.unit
@@ -118,14 +118,14 @@ def table(results: list[Result]) -> Iterator[str]:
             yield f"| {line} | | | | | |"
 
 
-def picture(results: list[Result]) -> str:
+def bar_chart(results: list[ContestResult]) -> str:
     """Bars of the medians, a group for each contest, each on its own scale; whiskers from the lowest to the highest block."""
-    wide, bar, gap, left = 760, 18, 14, 250
+    width, bar, gap, left = 760, 18, 14, 250
     parts, y = [], 8
     for result in results:
         rows = list(result.rows())
-        most = max(row.highest for row in rows)
-        across = (wide - left - 90) / most
+        largest = max(row.highest for row in rows)
+        across = (width - left - 90) / largest
         parts.append(
             f'<text x="8" y="{y + 12}" font-weight="bold">{result.contest.title} ({result.contest.unit})</text>'
         )
@@ -144,12 +144,12 @@ def picture(results: list[Result]) -> str:
         y += gap
     body = "\n".join(parts)
     return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {wide} {y}" font-family="sans-serif" font-size="12">\n'
-        f'<rect width="{wide}" height="{y}" fill="#fff"/>\n{body}\n</svg>\n'
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {y}" font-family="sans-serif" font-size="12">\n'
+        f'<rect width="{width}" height="{y}" fill="#fff"/>\n{body}\n</svg>\n'
     )
 
 
-def plain(results: list[Result]) -> dict[str, Any]:
+def to_json(results: list[ContestResult]) -> dict[str, Any]:
     """For --json: by contest and arm."""
     return {
         result.contest.title: {

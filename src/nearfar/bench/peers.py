@@ -1,4 +1,4 @@
-"""What arms are made of, and other libraries, which may be absent."""
+"""Arms and contests, and imports of peer libraries, which may be missing."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -8,25 +8,29 @@ from typing import Any, Literal
 Step = Callable[[], Any]
 
 
-class Absent(Exception):
+class PeerMissing(Exception):
     """A peer that is not installed."""
 
 
 @dataclass(frozen=True)
 class Arm:
-    """One way to do a step. `make` builds it: what is built is not timed. `process`: of its own, under our settings or as torch comes;
-    then `make` must be a function that can be sent there. `ahead`: steps that a loader of its prepares before they are asked for."""
+    """One implementation of a step.
+
+    `make` builds it; building is not timed. `process` runs it in a child process, with our OpenMP and malloc settings
+    ("ours") or torch's defaults ("theirs"); `make` must then be picklable. `prefetched` is the number of steps that its
+    data loader prepares in advance.
+    """
 
     name: str
     make: Callable[[], Step]
     ours: bool = False
     process: Literal["ours", "theirs"] | None = None
-    ahead: int = 0
+    prefetched: int = 0
 
 
 @dataclass(frozen=True)
 class Contest:
-    """Arms that do the same, and how many things (images, rows) one step of each deals with."""
+    """Arms that do the same work; one step processes `count` items (images, rows)."""
 
     title: str
     unit: str
@@ -38,4 +42,4 @@ def peer(module: str) -> Any:
     try:
         return import_module(module)
     except ImportError as problem:
-        raise Absent(module.partition(".")[0]) from problem
+        raise PeerMissing(module.partition(".")[0]) from problem

@@ -1,10 +1,10 @@
-"""An arm's turn: a block of its steps, here or in a process of its own.
+"""Times a block of steps of one arm, here or in a child process.
 
-A peer's loader works ahead. Were it left to, it would prepare its own next block while others are timed, and take their cores meanwhile.
-So a turn first uses up what was prepared (`ahead` steps), is timed after that, and ends when its loaders are at rest again.
+A peer's data loader prefetches. Between its turns it would prepare its next block and use cores while others are timed.
+So a turn first consumes the prefetched steps, then starts timing, and ends when the loaders are idle again.
 
-How OpenMP's threads wait and how memory is given back is set for a whole process. So whole steps are taken in processes of their own:
-ours as the command sets it, a peer's as torch comes.
+OpenMP wait policy and malloc thresholds are set per process. So training steps run in child processes: ours with the
+settings of the command line, a peer's with torch's defaults.
 """
 
 import multiprocessing
@@ -17,75 +17,78 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Literal
 
-from nearfar.bench.peers import Absent, Arm, Step
+from nearfar.bench.peers import Arm, PeerMissing, Step
 from nearfar.system.hardware import keep_freed_memory
 from nearfar.system.machine import PATIENT
 
-REST, LONGEST = 0.15, 30.0  # seconds without work are rest; so long it is waited for
+REST_SECONDS, MAX_REST_SECONDS = 0.15, 30.0  # idle time that counts as rest; longest wait for it
 
 
 @dataclass(frozen=True)
 class Turn:
-    """What a step cost: seconds by the clock, and of CPU time, loaders and other processes of the arm included."""
+    """Seconds per step: wall time, and CPU time including loader processes."""
 
     wall: float
     cpu: float
 
 
-Take = Callable[[float], Turn]  # a turn of so many seconds
+Take = Callable[[float], Turn]  # seconds -> timing of a turn
 
 
 @contextmanager
-def ready(arm: Arm) -> Iterator[Take]:
-    """The arm, made: what takes its turns; raises `Absent` where a peer is not installed."""
+def open_arm(arm: Arm) -> Iterator[Take]:
+    """Builds an arm and yields the function that runs its turns. Raises `PeerMissing` if a peer is not installed."""
     if arm.process is None:
         step = arm.make()
-        yield lambda seconds: turn(step, seconds, arm.ahead)
+        yield lambda seconds: turn(step, seconds, arm.prefetched)
         return
-    context = multiprocessing.get_context("spawn")  # torch reads its settings when it is loaded
-    line, theirs = context.Pipe()
+    context = multiprocessing.get_context("spawn")  # torch reads its settings at import
+    line, child_end = context.Pipe()
     with _environment(arm.process):
-        child = context.Process(target=serve, args=(arm.make, arm.process, arm.ahead, theirs))
+        child = context.Process(target=serve, args=(arm.make, arm.process, arm.prefetched, child_end))
         child.start()
-    theirs.close()  # so that the end of the other is seen
+    child_end.close()  # so that EOF is seen when the child ends
     try:
         absent = line.recv()
         if absent is not None:
-            raise Absent(absent)
-        yield lambda seconds: _asked(line, seconds)
+            raise PeerMissing(absent)
+        yield lambda seconds: _request_turn(line, seconds)
     finally:
         line.close()
         child.join()
 
 
-def _asked(line: "Connection[Any, Any]", seconds: float) -> Turn:
+def _request_turn(line: "Connection[Any, Any]", seconds: float) -> Turn:
     line.send(seconds)
-    found: Turn = line.recv()
-    return found
+    result: Turn = line.recv()
+    return result
 
 
 def serve(
-    make: Callable[[], Step], whose: Literal["ours", "theirs"], ahead: int, line: "Connection[Any, Any]"
+    make: Callable[[], Step],
+    settings_of: Literal["ours", "theirs"],
+    prefetched: int,
+    line: "Connection[Any, Any]",
 ) -> None:
-    """Takes a turn whenever it is asked to, until nobody can ask any more."""
-    if whose == "ours":
+    """Runs one turn per message, until the pipe closes."""
+    if settings_of == "ours":
         keep_freed_memory()
     try:
         step = make()
-    except Absent as absent:
+    except PeerMissing as absent:
         line.send(str(absent))
         return
     line.send(None)
     with suppress(EOFError, BrokenPipeError, ConnectionResetError):
         while True:
-            line.send(turn(step, line.recv(), ahead))
+            line.send(turn(step, line.recv(), prefetched))
 
 
 @contextmanager
-def _environment(whose: Literal["ours", "theirs"]) -> Iterator[None]:
-    """While a process is started: without what `nearfar` tells OpenMP, where it is a peer's."""
+def _environment(settings_of: Literal["ours", "theirs"]) -> Iterator[None]:
+    """Removes our OpenMP settings from the environment while a peer's process starts."""
     set_by_us: Mapping[str, str] = {k: v for k, v in PATIENT.items() if os.environ.get(k) == v}
-    removed = set_by_us if whose == "theirs" else {}
+    removed = set_by_us if settings_of == "theirs" else {}
     for key in removed:
         del os.environ[key]
     try:
@@ -94,35 +97,35 @@ def _environment(whose: Literal["ours", "theirs"]) -> Iterator[None]:
         os.environ.update(removed)
 
 
-def turn(step: Step, seconds: float, ahead: int = 0) -> Turn:
-    before = time.process_time() + of_children()
-    for _ in range(ahead):
+def turn(step: Step, seconds: float, prefetched: int = 0) -> Turn:
+    cpu_start = time.process_time() + child_cpu_seconds()
+    for _ in range(prefetched):
         step()
-    begun, taken = time.perf_counter(), 0
-    while not taken or time.perf_counter() - begun < seconds:
+    start, steps = time.perf_counter(), 0
+    while not steps or time.perf_counter() - start < seconds:
         step()
-        taken += 1
-    wall = (time.perf_counter() - begun) / taken
-    if ahead:
-        _rest()
-    return Turn(wall, (time.process_time() + of_children() - before) / (ahead + taken))
+        steps += 1
+    wall = (time.perf_counter() - start) / steps
+    if prefetched:
+        _wait_for_rest()
+    return Turn(wall, (time.process_time() + child_cpu_seconds() - cpu_start) / (prefetched + steps))
 
 
-def _rest() -> None:
-    """Until no child has worked for a while."""
-    held, end = of_children(), time.monotonic() + LONGEST
+def _wait_for_rest() -> None:
+    """Waits until the child processes are idle."""
+    cpu_seconds, end = child_cpu_seconds(), time.monotonic() + MAX_REST_SECONDS
     while time.monotonic() < end:
-        time.sleep(REST)
-        before, held = held, of_children()
-        if held == before:
+        time.sleep(REST_SECONDS)
+        previous, cpu_seconds = cpu_seconds, child_cpu_seconds()
+        if cpu_seconds == previous:
             return
 
 
-def of_children() -> float:
-    """CPU seconds that this process's living children have taken; 0 elsewhere than on Linux."""
-    found = 0.0
+def child_cpu_seconds() -> float:
+    """Returns the CPU seconds of the live child processes; 0 on systems other than Linux."""
+    total = 0.0
     for child in multiprocessing.active_children():
         with suppress(OSError, ValueError, IndexError):
             fields = Path(f"/proc/{child.pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
-            found += (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-    return found
+            total += (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    return total

@@ -35,7 +35,7 @@ def add(commands: Any) -> None:
 
 def run(given: argparse.Namespace) -> int:
     from nearfar.bench.arms import contests
-    from nearfar.bench.measure import machine_line, picture, plain, run_bench
+    from nearfar.bench.measure import bar_chart, machine_line, run_bench, to_json
     from nearfar.parts.encoders import check_backbone
     from nearfar.system.files import write_whole
 
@@ -61,7 +61,7 @@ def run(given: argparse.Namespace) -> int:
             f"--only was {given.only}; expected beginnings of SimCLR, MoCo, NT-Xent, CLIP, Multiple, Cached"
         )
     say = (lambda line: print(line, file=sys.stderr)) if given.json else print
-    found = run_bench(
+    results = run_bench(
         given.blocks,
         given.seconds,
         say,
@@ -71,10 +71,10 @@ def run(given: argparse.Namespace) -> int:
         only=only,
     )
     if given.json:
-        print(json.dumps({"machine": machine_line(), **plain(found)}))
+        print(json.dumps({"machine": machine_line(), **to_json(results)}))
     if given.svg is not None:
         try:
-            write_whole(given.svg, picture(found))
+            write_whole(given.svg, bar_chart(results))
         except OSError as problem:
             raise UserError(f"--svg {given.svg} cannot be written: {problem.strerror}") from None
     return DONE
