@@ -19,7 +19,7 @@ from nearfar.config.resolving import resolve
 from nearfar.core.method import Method
 from nearfar.core.schedules import START, Progress, geometric, linear
 from nearfar.core.scores import UNKNOWN, Streamed
-from nearfar.core.types import Batch, Certificate, Coverage, Selection, view_pairs
+from nearfar.core.types import Batch, Certificate, Coverage, Grouping, Selection, view_pairs
 from nearfar.modalities.image.modality import IMAGE, seen_channels
 from nearfar.modalities.image.views.colour import LAB_CHANNELS
 from nearfar.parts import bounds, selections
@@ -48,9 +48,13 @@ def built(recipe: str, *, chunk: int | None = None, **changes: object) -> Method
     settings = resolve(recipe, "data", {"encoders.hidden": 16, "encoders.dim": 8}, changes)
     torch.manual_seed(0)
     choices = {room: getattr(settings, room) for room in CHOICES}
-    return build_method(
+    method = build_method(
         choices, backbone="resnet8-w16", data=replace(IMAGE.typical(40), size=16), chunk=chunk
     )
+    for part in method.selections:
+        if isinstance(part, Grouping):
+            part.assign(torch.arange(40) % 4)
+    return method
 
 
 def pictures(channels: Sequence[int], seed: int = 0, first: int = 0) -> Batch:

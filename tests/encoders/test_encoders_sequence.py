@@ -78,16 +78,18 @@ def slow_loss(encoders: Predictive, heard: Tensor, who: list[int], kind: str) ->
     return total
 
 
+@pytest.mark.parametrize("assigned", [True, False])
 @pytest.mark.parametrize("kind", ["sequences", "times", "speaker", "self"])
-def test_the_value_is_000_eq_25_over_every_frame_step_and_kind_of_negative(kind: str) -> None:
+def test_the_value_is_000_eq_25_over_every_frame_step_and_kind_of_negative(kind: str, assigned: bool) -> None:
     encoders = role(others="times" if kind in ("times", "self") else "sequences")
     selection: Any = Everyone()
     if kind in ("speaker", "self"):
-        selection = Group("any", instances=40)
+        selection = Group("any" if assigned else kind, instances=40)
+    if isinstance(selection, Group) and assigned:
         selection.assign(SPEAKERS if kind == "speaker" else torch.arange(40))
     method = Method(encoders, Dot(), InBatch(views="one"), selection, InfoNCE())
     who = [0, 1, 2, 3, 4, 5]
-    batch = Batch((sound(LENGTHS),), torch.tensor(who))
+    batch = Batch((sound(LENGTHS),), torch.tensor(who), groups={"speaker": SPEAKERS[who]})
     outcome = method.train()(batch)
     assert outcome.nats is not None
     assert float(outcome.nats) == pytest.approx(-slow_loss(encoders, batch.views[0], who, kind), abs=1e-9)

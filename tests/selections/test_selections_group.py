@@ -53,12 +53,13 @@ def test_groups_are_state_and_nothing_else_is() -> None:
         selection.assign(torch.tensor([1, 2]))
 
 
-def test_without_context_or_groups_everyone_is_kept() -> None:
+def test_instances_of_no_known_group_keep_everyone() -> None:
     scores = Scores.of(torch.zeros(2), torch.ones(2, 3))
-    assert Group()(scores) is scores
     held = Candidates(torch.zeros(3, 1), torch.arange(3))
     context = Context(torch.zeros(2, 1), held, torch.tensor([8, 9]), START)
-    assert Group()(scores, context).negative.matrix()[1].all()
+    selection = Group()
+    selection.assign(torch.full((10,), -1))
+    assert selection(scores, context).negative.matrix()[1].all()
 
 
 def test_what_is_left_of_a_claim() -> None:

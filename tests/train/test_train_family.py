@@ -133,7 +133,7 @@ def test_a_method_of_ones_own_with_labels_weights_and_a_prior(tmp_path: Path) ->
     labels = torch.from_numpy(images.labels)
     told = again.selections[0]
     assert isinstance(told, nf.Labelled)
-    assert torch.equal(told.of(torch.arange(256)), labels)
+    assert torch.equal(told.ids, labels)
     assert again.learnt()["critic.temperature"] != method.learnt()["critic.temperature"]
 
 

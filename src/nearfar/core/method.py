@@ -30,6 +30,7 @@ from nearfar.core.types import (
     Critic,
     Encoded,
     Encoders,
+    Grouping,
     Keyed,
     Outcome,
     OverVocabulary,
@@ -88,7 +89,7 @@ class Method(nn.Module):
         with torch.autocast(batch.index.device.type, enabled=False):
             prior = self._prior(raw, progress)
             encoded = self._prepared(raw)
-            everyone = everybody(encoded, batch.index, self.encoding.ranks)
+            everyone = everybody(encoded, batch.index, self.encoding.ranks, self._batch_groups(batch))
             scores = [self._selected(encoded, batch.index, p, progress, everyone) for p in pairs]
             values = [self.bound(s, progress) for s in scores]
             observed = self._observed(scores)
@@ -206,7 +207,16 @@ class Method(nn.Module):
             lowest=None if lowest is None else lowest(progress),
         )
         as_mean = getattr(self.bound, "distance_scores", False)
-        return scores, Context(anchors, candidates, rows, progress, as_mean, everyone.rows(key).start)
+        first, groups = everyone.rows(key).start, everyone.groups_of(key)
+        return scores, Context(anchors, candidates, rows, progress, as_mean, first, groups)
+
+    def _batch_groups(self, batch: Batch) -> dict[str, Int[Tensor, "instance"]]:
+        """The columns of the batch that selections go by without having been assigned groups of all instances."""
+        columns = {"self": batch.index, **batch.groups}
+        if batch.labels is not None:
+            columns |= {"label": batch.labels, "known-label": batch.labels}
+        names = {part.by for part in self.selections if isinstance(part, Grouping) and not part.assigned}
+        return {by: columns[by] for by in sorted(names & columns.keys())}
 
     def _alike(self, key: int, other: int) -> bool:
         return self.encoders.group_of(key) == self.encoders.group_of(other)

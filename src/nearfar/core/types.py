@@ -27,7 +27,7 @@ from typing import Any, ClassVar, Literal, NamedTuple, Protocol, runtime_checkab
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int, Int32, Int64, UInt8
+from jaxtyping import Bool, Float, Int, Int32, Int64, UInt8
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
@@ -225,6 +225,24 @@ class Certificate:
 
 
 @dataclass(frozen=True)
+class BatchGroups:
+    """What the batches of all ranks say of their rows: an identity for each row and, by name, the number of its group; below 0 is
+    not known."""
+
+    identities: Int[Tensor, "row"]
+    numbers: Mapping[str, Int[Tensor, "row"]]
+
+    def find(self, by: str, index: Int[Tensor, "item"]) -> tuple[Int[Tensor, "item"], Bool[Tensor, "item"]]:
+        """The group of each of these identities, -1 where it is not known, and which of them are in the batches at all."""
+        if not len(self.identities):
+            return torch.full_like(index, -1), torch.zeros_like(index, dtype=torch.bool)
+        identities, order = self.identities.sort()
+        places = torch.searchsorted(identities, index).clamp(max=len(identities) - 1)
+        present = identities[places] == index
+        return torch.where(present, self.numbers[by][order][places], -1).clamp(min=-1), present
+
+
+@dataclass(frozen=True)
 class Context:
     """What a selection may know beside the scores."""
 
@@ -236,6 +254,9 @@ class Context:
     as_mean: bool = False
     first: int = (
         0  # the number of its first anchor among those of all ranks: what is drawn for an anchor goes by that
+    )
+    groups: BatchGroups | None = (
+        None  # labels and groups of the batch, for selections that were assigned none
     )
 
 
@@ -340,7 +361,7 @@ class Source(Protocol):
 
 
 class Selection(Protocol):
-    """Which candidates count. Without context it ranks by the scores alone."""
+    """Which candidates count. Without context it ranks by the scores alone, or refuses if it needs to know instances."""
 
     def __call__(self, scores: Scores, context: Context | None = None) -> Scores: ...
 
@@ -398,9 +419,11 @@ class Scaled(Protocol):
 
 @runtime_checkable
 class Grouping(Protocol):
-    """A selection that goes by what the data know: told once, before the first step, the group of every instance."""
+    """A selection that goes by what the data know: told once, before the first step, the group of every instance. Without that it reads
+    the labels and groups of each batch (`Context.groups`)."""
 
     by: str  # a column of the data
+    assigned: bool  # whether it was told
 
     def assign(self, groups: Int[Tensor, "instance"]) -> None: ...
 

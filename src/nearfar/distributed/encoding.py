@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
+from types import MappingProxyType
 from typing import Any, Literal
 
 import numpy as np
@@ -23,7 +24,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.checkpoint import checkpoint
 
 from nearfar.core.buffers import BufferUpdates, deferred_buffers
-from nearfar.core.types import Batch, Encoded, Encoders, Supervision
+from nearfar.core.types import Batch, BatchGroups, Encoded, Encoders, Supervision
 from nearfar.distributed.batch_norm import synchronised
 from nearfar.distributed.ranks import ALONE, Ranks, Rows
 from nearfar.errors import UserError
@@ -160,6 +161,13 @@ class Everybody:
     identities: Mapping[int, Int[Tensor, "row"]]
     instances: Rows
     by_key: Mapping[int, Rows] = field(default_factory=dict)
+    groups: Mapping[str, Int[Tensor, "instance"]] = field(default_factory=dict)  # of all instances, by name
+    groups_by_key: Mapping[int, Mapping[str, Int[Tensor, "row"]]] = field(default_factory=dict)
+
+    def groups_of(self, key: int) -> BatchGroups:
+        """Groups of the rows of a key; none where rows have identities that belong to no instance."""
+        numbers = self.groups_by_key.get(key, {}) if key in self.identities else self.groups
+        return BatchGroups(self.index_of(key), numbers)
 
     def rows(self, key: int) -> Rows:
         return self.by_key.get(key, self.instances)
@@ -168,13 +176,29 @@ class Everybody:
         return self.identities.get(key, self.index)
 
 
-def everybody(encoded: Encoded, index: Int[Tensor, "instance"], ranks: Ranks = ALONE) -> Everybody:
-    """Gathers keys (with gradient) and identities, once; what one process has is everybody's already."""
+def everybody(
+    encoded: Encoded,
+    index: Int[Tensor, "instance"],
+    ranks: Ranks = ALONE,
+    groups: Mapping[str, Int[Tensor, "instance"]] = MappingProxyType({}),
+) -> Everybody:
+    """Gathers keys (with gradient), identities and groups, once; what one process has is everybody's already."""
     instances = ranks.rows(len(index), index.device)
+    by_row = {
+        key: {by: numbers[places] for by, numbers in groups.items()}
+        for key, places in encoded.instance.items()
+        if key in encoded.index
+    }
     if not ranks.several:
         by_key = {key: Rows((len(rows),)) for key, rows in encoded.index.items()}
-        return Everybody(encoded.keys, index, encoded.index, instances, by_key)
+        return Everybody(encoded.keys, index, encoded.index, instances, by_key, groups, by_row)
     by_key = {key: ranks.rows(len(rows), rows.device) for key, rows in encoded.index.items()}
     keys = {key: by_key.get(key, instances).everyones(rows) for key, rows in encoded.keys.items()}
     identities = {key: by_key[key].everyones(rows) for key, rows in encoded.index.items()}
-    return Everybody(keys, instances.everyones(index), identities, instances, by_key)
+    gathered = {by: instances.everyones(numbers) for by, numbers in groups.items()}
+    gathered_rows = {
+        key: {by: by_key[key].everyones(numbers) for by, numbers in columns.items()}
+        for key, columns in by_row.items()
+    }
+    everyones_index = instances.everyones(index)
+    return Everybody(keys, everyones_index, identities, instances, by_key, gathered, gathered_rows)

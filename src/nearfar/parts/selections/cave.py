@@ -12,6 +12,7 @@ from nearfar.core.types import Context, NegativeSampling, Remark
 from nearfar.errors import UserError
 from nearfar.parts.selections.close import merge_positives
 from nearfar.parts.selections.clusters import Clusters
+from nearfar.parts.selections.required import require_context
 
 
 class Cave(nn.Module):
@@ -64,8 +65,7 @@ class Cave(nn.Module):
             self.close.refresh(embedding)
 
     def forward(self, scores: Scores, context: Context | None = None) -> Scores:
-        if context is None:
-            return scores
+        context = require_context(self, context)
         theirs = context.candidates.index
 
         def rule(values: Tensor, offered: Tensor, rows: Tensor) -> Membership:

@@ -10,6 +10,7 @@ from nearfar.core.schedules import Progress
 from nearfar.core.scores import Membership, Scores
 from nearfar.core.types import Context, NegativeSampling
 from nearfar.parts.selections.assigned import UNKNOWN_GROUP, Assigned
+from nearfar.parts.selections.required import require_context
 
 
 class Group(Assigned):
@@ -38,12 +39,12 @@ class Group(Assigned):
         super().__init__(by, instances)
 
     def forward(self, scores: Scores, context: Context | None = None) -> Scores:
-        if context is None:
-            return scores
-        theirs = self.of(context.candidates.index)[None, :]
+        context = require_context(self, context)
+        anchors = self.of(context.index, context)[:, None]
+        theirs = self.of(context.candidates.index, context)[None, :]
 
         def rule(values: Tensor, offered: Tensor, rows: Tensor) -> Membership:
-            mine = self.of(context.index[rows])[:, None]
+            mine = anchors[rows]
             company = offered & (mine == theirs) & (mine != UNKNOWN_GROUP)
             alone = ~company.any(dim=1, keepdim=True)
             return Membership(company | (offered & alone))

@@ -9,6 +9,7 @@ from nearfar.core.schedules import Progress
 from nearfar.core.scores import Membership, Scores
 from nearfar.core.types import Context, NegativeSampling
 from nearfar.parts.selections.assigned import UNKNOWN_GROUP, Assigned
+from nearfar.parts.selections.required import require_context
 
 
 class Labelled(Assigned):
@@ -24,12 +25,12 @@ class Labelled(Assigned):
         super().__init__(by, instances)
 
     def forward(self, scores: Scores, context: Context | None = None) -> Scores:
-        if context is None:
-            return scores
-        theirs = self.of(context.candidates.index)[None, :]
+        context = require_context(self, context)
+        anchors = self.of(context.index, context)[:, None]
+        theirs = self.of(context.candidates.index, context)[None, :]
 
         def rule(values: Tensor, offered: Tensor, rows: Tensor) -> Membership:
-            mine = self.of(context.index[rows])[:, None]
+            mine = anchors[rows]
             alike = offered & (mine == theirs) & (mine != UNKNOWN_GROUP)
             return Membership(offered & ~alike, alike)
 

@@ -15,6 +15,7 @@ from nearfar.parts.selections.close import merge_positives
 from nearfar.parts.selections.clusters import Clusters
 from nearfar.parts.selections.draws import drawn, step_seed
 from nearfar.parts.selections.ranks import beyond_edges
+from nearfar.parts.selections.required import require_context
 from nearfar.parts.selections.ring import DRAWN, Ring, sampled
 
 
@@ -78,8 +79,7 @@ class Neighbours(nn.Module):
         self.close.refresh(embedding)
 
     def forward(self, scores: Scores, context: Context | None = None) -> Scores:
-        if context is None:
-            return scores
+        context = require_context(self, context)
         lower, upper = (at(edge, context.progress) for edge in (self.ring.lower, self.ring.upper))
         sample = self.ring.sample
         seed = step_seed() if sample is not None else 0

@@ -10,6 +10,7 @@ from nearfar.core.scores import Membership, Scores
 from nearfar.core.types import Context, NegativeSampling, Remark
 from nearfar.parts.selections.assigned import UNKNOWN_GROUP, Assigned
 from nearfar.parts.selections.draws import checked_sample, drawn, step_seed
+from nearfar.parts.selections.required import require_context
 from nearfar.parts.selections.ring import DRAWN, sampled
 
 
@@ -29,13 +30,13 @@ class Others(Assigned):
         self.sample = checked_sample(sample)
 
     def forward(self, scores: Scores, context: Context | None = None) -> Scores:
-        if context is None:
-            return scores
-        theirs = self.of(context.candidates.index)[None, :]
+        context = require_context(self, context)
+        anchors = self.of(context.index, context)[:, None]
+        theirs = self.of(context.candidates.index, context)[None, :]
         seed = 0 if self.sample is None else step_seed()
 
         def rule(values: Tensor, offered: Tensor, rows: Tensor) -> Membership:
-            mine = self.of(context.index[rows])[:, None]
+            mine = anchors[rows]
             kept = offered & ((mine != theirs) | (mine == UNKNOWN_GROUP))
             if self.sample is not None:
                 kept = drawn(kept, self.sample, seed, rows + context.first)
