@@ -171,6 +171,15 @@ def resolve(
     return check(merged, objects)
 
 
+def modality_of_recipe(recipe: str) -> Modality:
+    """The modality that a recipe was written for; of a caller's method, the first one."""
+    if recipe == OWN:
+        return next(iter(MODALITIES.values()))
+    if recipe not in RECIPES:
+        raise unknown(recipe, RECIPES, "recipes")
+    return modality_of_views(RECIPES[recipe].views)
+
+
 def _merge(merged: dict[str, Any], layer: Layer) -> None:
     for key in ("recipe", "data"):
         if key in layer:

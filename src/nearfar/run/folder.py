@@ -137,24 +137,25 @@ class RunFolder:
                 )
             yield
 
-    def settings(self) -> Settings:
-        """The settings a run wrote down."""
+    def stored_settings(self) -> dict[str, Any]:
+        """The settings in config.yaml as plain numbers, words and mappings, as they stand; for comparisons."""
         try:
             stored = load_yaml(read_text(self.config))
         except (OSError, ValueError, yaml.YAMLError):
             raise UserError(f"{self.config} cannot be read as settings") from None
-        if isinstance(stored, dict):
-            stored = with_prior(stored)
-        rooms = ("recipe", "data", *CHOICES)
-        if not isinstance(stored, dict) or not all(key in stored for key in rooms):
-            raise UserError(f"{self.config} does not hold a run's settings ({', '.join(rooms)} and more)")
-        for room in CHOICES:
-            if not isinstance(stored[room], dict):
+        keys = ("recipe", "data", *CHOICES)
+        if not isinstance(stored, dict) or not all(key in stored for key in keys):
+            raise UserError(f"{self.config} does not hold a run's settings ({', '.join(keys)} and more)")
+        for choice in CHOICES:
+            if not isinstance(stored[choice], dict):
                 raise UserError(
-                    f"{self.config}: {room} was {stored[room]!r}; it must be a mapping with a name"
+                    f"{self.config}: {choice} was {stored[choice]!r}; it must be a mapping with a name"
                 )
-        # runs from before anything was kept aside kept nothing aside
-        return check({"held_out": 0.0, **stored}, stored=True)
+        return stored
+
+    def settings(self) -> Settings:
+        """The settings in config.yaml, checked."""
+        return check(self.stored_settings(), stored=True)
 
     def write_settings(self, settings: Settings) -> None:
         write_whole(self.config, settings.as_yaml())
@@ -181,15 +182,3 @@ def read_mapping(path: Path) -> dict[str, Any] | None:
     """What a JSON file holds, if that is a mapping."""
     loaded = read_json(path)
     return loaded if isinstance(loaded, dict) else None
-
-
-def with_prior(stored: dict[str, Any]) -> dict[str, Any]:
-    """Settings of runs from before priors were a choice: only Deep InfoMax had one, among its encoders' settings."""
-    role = stored.get("encoders")
-    if "prior" in stored or not isinstance(role, dict):
-        return {"prior": {"name": "none"}, **stored}
-    target, weight = role.get("prior", "none"), role.get("prior_weight", 0)
-    some = target != "none" and weight
-    prior = {"name": "adversarial", "target": target, "weight": weight} if some else {"name": "none"}
-    kept = {key: value for key, value in role.items() if key not in ("prior", "prior_weight")}
-    return {**stored, "encoders": kept, "prior": prior}

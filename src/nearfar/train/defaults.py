@@ -6,7 +6,7 @@ from typing import Any
 
 from nearfar.config.building import NONE
 from nearfar.config.objects import Objects
-from nearfar.config.resolving import resolve
+from nearfar.config.resolving import modality_of_recipe, resolve
 from nearfar.config.settings import Settings
 from nearfar.modalities import Modality
 from nearfar.run.folder import RunFolder
@@ -23,30 +23,27 @@ def resolve_here(
     modality: Modality | None = None,
     objects: Objects = NONE,
 ) -> tuple[Settings, str | None]:
-    """The settings as `resolve` gives them, with defaults for this machine, and a sentence about those if there are any."""
-    settings = resolve(recipe, data, *layers, modality=modality, objects=objects)
-    # encoders, or a whole method, that somebody made have their network
-    own = {"backbone": None} if {"backbone", "encoders", "method"} & set(objects) else {}
-    here, said = machine_defaults(settings, out, own, *layers)
-    again = resolve(recipe, data, here, *layers, modality=modality, objects=objects) if here else settings
-    return again, said
+    """The settings as `resolve` returns them, with defaults for this machine, and a note about those defaults."""
+    # encoders, or a method, that the caller made have their network
+    fixed = {"backbone": None} if {"backbone", "encoders", "method"} & set(objects) else {}
+    small = (modality or modality_of_recipe(recipe)).small_network
+    defaults, note = machine_defaults(recipe, small, out, fixed, *layers) if small else ({}, None)
+    return resolve(recipe, data, defaults, *layers, modality=modality, objects=objects), note
 
 
 def machine_defaults(
-    settings: Settings, out: Path | None, *layers: Mapping[str, Any]
+    recipe: str, network: str, out: Path | None, *layers: Mapping[str, Any]
 ) -> tuple[dict[str, Any], str | None]:
-    """A run that was begun keeps what was chosen for it, on whatever machine it goes on."""
-    small = settings.modality.small_network
-    if small is None:  # the modality's networks suit a CPU as they are
+    """Defaults for a CPU; a run that was started keeps what was chosen for it, on whatever machine it resumes."""
+    defaults = {"backbone": network, "epochs": EPOCHS_ON_CPU}
+    unset = [key for key in defaults if not any(key in layer for layer in layers)]
+    if out is not None and (folder := RunFolder(out)).config.is_file():
+        stored = folder.stored_settings()
+        return {key: stored[key] for key in unset if key in stored and stored["recipe"] == recipe}, None
+    device = next((layer["device"] for layer in reversed(layers) if "device" in layer), "auto")
+    on_cpu = device == "cpu" or (device == "auto" and pick_device("auto").type == "cpu")
+    if not unset or not on_cpu:
         return {}, None
-    defaults = {"backbone": small, "epochs": EPOCHS_ON_CPU}
-    free = [key for key in defaults if not any(key in layer for layer in layers)]
-    if out is not None and RunFolder(out).config.is_file():
-        begun = RunFolder(out).settings()
-        return {key: getattr(begun, key) for key in free if begun.recipe == settings.recipe}, None
-    on_cpu = settings.device == "cpu" or (settings.device == "auto" and pick_device("auto").type == "cpu")
-    if not free or not on_cpu:
-        return {}, None
-    chosen = {key: defaults[key] for key in free}
-    said = " and ".join(f"{key}={value}" for key, value in chosen.items())
-    return chosen, f"{said} chosen for a CPU; name them to choose yourself"
+    chosen = {key: defaults[key] for key in unset}
+    words = " and ".join(f"{key}={value}" for key, value in chosen.items())
+    return chosen, f"{words} chosen for a CPU; name them to choose yourself"

@@ -21,7 +21,7 @@ from nearfar.data.unscanned import found_so_far
 from nearfar.distributed.ranks import ALONE, Ranks, join
 from nearfar.distributed.sharding import is_sharded
 from nearfar.errors import UserError
-from nearfar.modalities import DataSet, Description
+from nearfar.modalities import DataSet, Description, modality_of_views
 from nearfar.parts.encoders import parameters_of
 from nearfar.run import checkpoints
 from nearfar.run.facts import checked
@@ -163,7 +163,7 @@ def run_pretraining(
             seen = found_so_far(ready.everything)
             folder.write_notes(notes_of(seen, ready.aside, len(ready.images), settings.batch_size))
         ranks.wait()  # until the last checkpoint is there
-    run = Run(out, folder.settings(), objects, located)
+    run = Run(out, settings, objects, located)
     run.remember(ready.everything)
     return run
 
@@ -183,7 +183,11 @@ def begins_anew(settings: Settings, folder: RunFolder, allow_change: bool) -> bo
     settings could spoil. After it they are refused."""
     changed = changes_since(settings, folder.path)
     begun = checkpoints.last_named(folder.checkpoints) > 0
-    if changed and begun and (before := folder.settings().modality) is not settings.modality:
+    if (
+        changed
+        and begun
+        and (before := modality_of_views(folder.stored_settings()["views"])) is not settings.modality
+    ):
         raise UserError(
             f"{settings.data} holds {settings.modality.holds}, but {folder.path} was trained on {before.holds}; choose another --out"
         )
@@ -312,7 +316,7 @@ def changes_since(settings: Settings, out: Path) -> str:
     folder = RunFolder(out)
     if not folder.config.exists():
         return ""
-    before, now = _flat(folder.settings().as_plain()), _flat(settings.as_plain())
+    before, now = _flat(folder.stored_settings()), _flat(settings.as_plain())
     # a schedule that follows the probe is another one when it is probed at other times
     free = set(MAY_CHANGE) - (PROBED if settings.listens_to("score") else set())
     keys = [k for k in {**before, **now} if before.get(k) != now.get(k) and k not in free]
