@@ -8,7 +8,6 @@ import sys
 import wave
 import zipfile
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 
@@ -17,8 +16,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import yaml
-from hypothesis import given
-from hypothesis import strategies as st
 from PIL import Image
 
 from nearfar.cli import main
@@ -30,7 +27,6 @@ from nearfar.errors import UserError
 from nearfar.estimate.read import read_sample
 from nearfar.run.metrics import read_metrics
 from nearfar.run.trained import Run
-from nearfar.system.parquet_sizes import _chunks, _Compact, _pages
 from nearfar.system.untrusted import FREE, TEXT, read_json
 
 
@@ -248,32 +244,6 @@ def test_a_parquet_file_that_would_unpack_beyond_memory_is_refused_by_its_footer
         from_parquet(path)
 
 
-@pytest.mark.parametrize("compression", ["none", "snappy", "zstd"])
-@pytest.mark.parametrize("version", ["1.0", "2.0"])
-def test_the_sizes_of_pages_are_those_that_arrow_reads(
-    compression: str, version: str, tmp_path: Path
-) -> None:
-    """A chunk's total is its pages and their headers, for both page versions, with and without dictionaries."""
-    rng = np.random.default_rng(0)
-    columns = {
-        "image": pictures(40),
-        "label": pa.array(rng.integers(0, 3, 40)),
-        "who": pa.array(["a", "b"] * 20),
-    }
-    options = {"compression": compression, "data_page_version": version, "data_page_size": 200}
-    path = parquet(tmp_path / "a.parquet", columns, row_group_size=17, **options)
-    metadata = pq.ParquetFile(path).metadata
-    known = [metadata.row_group(g).column(c) for g in range(metadata.num_row_groups) for c in range(3)]
-    with path.open("rb") as file:
-        chunks = [chunk for group in _chunks(file, path.stat().st_size) for chunk in group]
-        found = [_pages(file, chunk) for chunk in chunks]
-    assert [chunk[3][0].decode() for chunk in chunks] == [c.path_in_schema.split(".")[0] for c in known]
-    for (unpacked, packed), chunk in zip(found, known, strict=True):
-        headers = chunk.total_compressed_size - packed
-        assert headers > 0
-        assert unpacked + headers == chunk.total_uncompressed_size
-
-
 def test_a_footer_that_states_too_little_is_not_believed(tmp_path: Path) -> None:
     zeros = pa.array([{"bytes": bytes(FREE // 8 + 1)}] * 8)
     path = parquet(tmp_path / "a.parquet", {"image": zeros}, compression="zstd", use_dictionary=False)
@@ -294,19 +264,6 @@ def varint(number: int) -> bytes:
         out.append(zigzag & 127 | 128)
         zigzag >>= 7
     return bytes([*out, zigzag])
-
-
-@pytest.mark.parametrize("kind", [b"\x19", b"\x1c"])
-def test_thrift_nested_beyond_all_depth_is_a_value_error(kind: bytes) -> None:
-    """Lists in lists, or structs in structs: found by a search that went by coverage."""
-    with pytest.raises(ValueError, match="too deep"):
-        _Compact(b"\x15\x02" + kind * 5000).struct()
-
-
-@given(st.binary(max_size=200))
-def test_thrift_that_makes_no_sense_ends_in_one_of_two_ways(data: bytes) -> None:
-    with suppress(ValueError, IndexError):
-        assert isinstance(_Compact(data).struct(), dict)
 
 
 def test_an_npz_file_that_would_unpack_beyond_memory_is_refused_by_its_directory(tmp_path: Path) -> None:

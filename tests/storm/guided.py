@@ -26,7 +26,6 @@ from nearfar.modalities.graph.files import read_tu
 from nearfar.modalities.image.decode import decode
 from nearfar.modalities.sound.decode import decode_sound
 from nearfar.sweeps.space import read_space
-from nearfar.system.parquet_sizes import _Compact
 from tests.storm.files import graphs, idx, mutated, numbers, picture, sound
 from tests.storm.words import written_and_read
 
@@ -101,7 +100,6 @@ PARSERS = {
     "units": Parser(units, ("settings.py",), lambda rng: [b"2h", b"1.5 GB", b"90", b"10min", b"512MiB"], (UserError, ValueError)),
     "axes": Parser(lambda data, place: read_space(text_of(data).split("\x01")), ("sweeps/space.py",), lambda rng: [b"lr=1e-4..1e-1:log\x01seed=0..4", b"a=1,2,'linear(0,1)'"]),
     "yaml": Parser(lambda data, place: load_yaml(text_of(data)), ("parts.py",), lambda rng: [b"{a: [1, 2.5, x], b: {c: null}}", b"a: 1e-4\nb: &c 1\n", b"a: !!bool x\nb: 2001-01-01"], (yaml.YAMLError,)),
-    "thrift": Parser(lambda data, place: _Compact(data).struct(), ("parquet_sizes.py",), lambda rng: [b"\x15\x02\x19\x1c\x18\x01a\x00\x00", rng.randbytes(30)], (ValueError, IndexError)),
     "wav": Parser(lambda data, place: decode_sound(data), ("modalities/sound/decode.py",), lambda rng: [sound(rng) for _ in range(3)]),
     "pictures": Parser(lambda data, place: decode(data, 8), ("modalities/decode.py",), lambda rng: [picture(rng, kind) for kind in ("PNG", "JPEG", "BMP", "WEBP")]),
     "idx": Parser(written_to("train-images-idx3-ubyte", read_idx), ("data/idx.py",), lambda rng: [idx(rng) for _ in range(3)]),

@@ -14,10 +14,11 @@ import pyarrow.parquet as pq
 
 from nearfar.errors import UserError
 from nearfar.system.files import replacing
-from nearfar.system.parquet_sizes import check_parquet
+from nearfar.system.parquet_reading import read_table_file
 from nearfar.system.untrusted import arrow_path
 
 VERSION = b"1"
+_CELL_BYTES = 64  # of a cell as an object of Python
 _KINDS = {"digest": pa.binary(), "facts": pa.list_(pa.int64()), "weight": pa.int64(), "reason": pa.string()}
 
 
@@ -33,8 +34,7 @@ def read_scan(file: Path) -> list[dict[str, Any]] | None:
     if not file.exists():
         return None
     try:
-        check_parquet(file, _KINDS)
-        table = pq.read_table(arrow_path(file))
+        table = read_table_file(file, cell_bytes=_CELL_BYTES)
         if dict(zip(table.schema.names, table.schema.types, strict=True)) != _KINDS:
             return None
         rows: list[dict[str, Any]] = table.to_pylist()

@@ -29,7 +29,7 @@ from nearfar.errors import UserError
 from nearfar.modalities import MODALITIES, DataSet, Modality
 from nearfar.modalities.base import Found
 from nearfar.modalities.dataset import Blocks
-from nearfar.system.parquet_sizes import Pages
+from nearfar.system.parquet_reading import read_table
 from nearfar.system.untrusted import TEXT
 
 MANIFEST, INDEX, QUARANTINE = "nearfar.json", "index.parquet", "quarantine.csv"
@@ -155,9 +155,8 @@ class Packed:
             data = held.read_all()
             if hashlib.sha256(data).hexdigest() != promised.sha256:
                 raise UserError(f"data {self.root!r}: {INDEX} is not the one that was packed; pack it again.")
-            Pages(lambda: pa.BufferReader(data), len(data), held.path).check(["path", "label"])
             names = [name for name in pq.read_schema(pa.BufferReader(data)).names if name != "digest"]
-            return pq.read_table(pa.BufferReader(data), columns=names)
+            return read_table(pa.BufferReader(data), held.path, len(data), names)
         except (OSError, pa.ArrowException, KeyError) as problem:
             raise UserError(f"data {self.root!r}: {INDEX} cannot be read: {problem}.") from None
 

@@ -23,13 +23,22 @@ import pyarrow as pa
 
 from nearfar.data.folder import Entry, stamp_of
 from nearfar.data.remote import At
-from nearfar.data.row_groups import RowGroups, contents, first_line, pages_of
+from nearfar.data.row_groups import RowGroups, contents, first_line
 from nearfar.data.scan import Item
 from nearfar.errors import Stopped, UserError
 from nearfar.modalities.dataset import Blocks, Unusable
 from nearfar.modalities.labels import Labels, class_numbers
+from nearfar.system.parquet_reading import (
+    LONGEST_LABEL,
+    DecodedBytes,
+    check_footer,
+    content_batches,
+    content_leaf,
+    longest_text,
+    read_table,
+    text_labels,
+)
 
-_ROWS = 256
 _LABELS = (
     "label",
     "labels",
@@ -125,7 +134,7 @@ class Parquet:
         found = {}
         for name in _group_columns([entry.at for entry in self._entries], {self.column, self.label}):
             parts = [_column(entry.at, name) for entry in self._entries]
-            if any(part.null_count for part in parts):
+            if any(part.null_count or _is_long_text(part) for part in parts):
                 continue
             values = [_label_values(part, self.root, name) for part in parts]
             if (
@@ -139,7 +148,7 @@ class Parquet:
         """Elsewhere, more than anybody decodes before it is used."""
         if any(entry.system is not None for entry in self._entries):
             return math.inf
-        return sum(pages_of(entry.at).unpacked(self.column) for entry in self._entries)
+        return sum(entry.weight for entry in self._entries)
 
     def marks(self) -> bytes:
         """Over each file's name, size and footer, which says where every page lies and how long it is."""
@@ -237,19 +246,10 @@ def columns_of(file: At) -> list[str]:
 
 
 def _check_content(schema: Any, column: str, path: str) -> None:
-    columns = ", ".join(schema.names[:20])
-    if column not in schema.names:
-        raise UserError(f"{path!r} has no `{column}` column (its columns: {columns}).")
     for name in (column, *_LABELS):
         if schema.names.count(name) > 1:
             raise UserError(f"{path!r} has {schema.names.count(name)} columns called `{name}`; expected one.")
-    kind = schema.field(column).type
-    if pa.types.is_struct(kind) and kind.get_field_index("bytes") >= 0:
-        kind = kind.field("bytes").type
-    if not (pa.types.is_binary(kind) or pa.types.is_large_binary(kind)):
-        raise UserError(
-            f"{path!r}: the `{column}` column is {kind}; expected a struct with binary `bytes`, or binary."
-        )
+    content_leaf(schema, column, path)
 
 
 def _class_names(schema: Any, label: str) -> tuple[str, ...]:
@@ -273,17 +273,21 @@ def _row_count(file: Any, entry: Entry) -> int:
 
 def _file_items(at: At, column: str) -> Iterator[Item]:
     """One item per row, whatever happens: rows behind a damaged page become items that say so."""
-    pages_of(at).check([column])
     with _opened(at) as file:
+        counter = DecodedBytes.of_file(at.path, at.size())
+        check_footer(file.metadata, at.path, at.size())
         for group in range(file.num_row_groups):
             rows = file.metadata.row_group(group).num_rows
-            yield from islice(_group_items(file, group, rows, column), rows)
+            yield from islice(_group_items(file, group, rows, column, counter, at.path), rows)
 
 
-def _group_items(file: Any, group: int, rows: int, column: str) -> Iterator[Item]:
+def _group_items(
+    file: Any, group: int, rows: int, column: str, counter: DecodedBytes, path: str
+) -> Iterator[Item]:
     given, reason = 0, "the file has fewer rows than it says"
+    leaf = content_leaf(file.schema_arrow, column, path)
     try:
-        for batch in file.iter_batches(_ROWS, row_groups=[group], columns=[column]):
+        for batch in content_batches(file, group, [leaf], counter):
             for data in contents(batch.column(0)):
                 given += 1
                 yield Item(len(data or b""), _giving(data, f"empty row: no {column} bytes are stored"))
@@ -307,14 +311,10 @@ def _label_column(at: At, name: str) -> Any:
 
 
 def _column(at: At, name: str) -> Any:
-    pages_of(at).check([name])
-    with _opened(at) as file:
-        try:
-            return file.read(columns=[name]).column(name)
-        except (pa.ArrowException, OSError) as error:
-            raise UserError(
-                f"{at.path!r}: the `{name}` column cannot be read: {first_line(error)}."
-            ) from error
+    try:
+        return read_table(at.arrow_source(), at.path, at.size(), [name]).column(name)
+    except (pa.ArrowException, OSError) as error:
+        raise UserError(f"{at.path!r}: the `{name}` column cannot be read: {first_line(error)}.") from error
 
 
 def _group_columns(files: Sequence[At], others: set[str]) -> list[str]:
@@ -335,6 +335,12 @@ def _tells_groups(kind: Any) -> bool:
     return pa.types.is_integer(kind) or pa.types.is_string(kind) or pa.types.is_large_string(kind)
 
 
+def _is_long_text(column: Any) -> bool:
+    """Whether a column holds texts that are too long to name groups."""
+    text = pa.types.is_string(column.type) or pa.types.is_large_string(column.type)
+    return text and longest_text(column) > LONGEST_LABEL
+
+
 def _label_values(column: Any, root: str, name: str) -> np.ndarray:
     """Labels as an array; missing ones are -1, which `class_numbers` knows."""
     if pa.types.is_dictionary(column.type):
@@ -344,7 +350,7 @@ def _label_values(column: Any, root: str, name: str) -> np.ndarray:
             raise UserError(
                 f"data {root!r}: {column.null_count} rows have no `{name}`; give every row one, or none."
             )
-        return np.array(column.to_pylist(), dtype=np.str_)
+        return text_labels(column, f"data {root!r}", name)
     if pa.types.is_integer(column.type) and column.null_count:
         column = (
             column.fill_null(-1)

@@ -83,11 +83,15 @@ class At:
         info: dict[str, Any] = tried(self.path, lambda: self.system.info(self.path))
         return info
 
-    def parquet(self, metadata: Any = None) -> Any:
+    def arrow_source(self) -> Any:
+        """The file as Arrow opens it."""
         if self.system is None:
             check_regular(self.path)
-            return pq.ParquetFile(arrow_path(self.path), metadata=metadata)
-        return pq.ParquetFile(self.open(), metadata=metadata)
+            return arrow_path(self.path)
+        return self.open()
+
+    def parquet(self, metadata: Any = None) -> Any:
+        return pq.ParquetFile(self.arrow_source(), metadata=metadata)
 
     def mark(self) -> str:
         """Changes when the file may have."""

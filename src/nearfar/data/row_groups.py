@@ -15,7 +15,7 @@ from nearfar.data.scan import content_digest
 from nearfar.data.tries import is_no_read_error, tried
 from nearfar.errors import Stopped, UserError
 from nearfar.modalities.dataset import Blocks, Unusable
-from nearfar.system.parquet_sizes import Pages
+from nearfar.system.parquet_reading import DecodedBytes, content_batches, content_leaf
 
 WINDOW_BYTES = (
     2**28
@@ -36,8 +36,12 @@ class RowGroups:
 
     def __init__(self, files: Sequence[At], column: str, *, digests: bool = False) -> None:
         self._files, self._column, self._digests = files, column, digests
-        self._pages = [pages_of(file) for file in files]
-        self._footers = [_footer(file) for file in files]
+        self._footers, self._leaves = [], []
+        for file in files:
+            metadata, schema = _footer(file)
+            self._footers.append(metadata)
+            wanted = [column, DIGEST] if digests and DIGEST in schema.names else [column]
+            self._leaves.append([content_leaf(schema, name, file.path) for name in wanted])
         self._groups = [
             (number, group)
             for number, footer in enumerate(self._footers)
@@ -47,6 +51,7 @@ class RowGroups:
         self._ends = np.cumsum(counts, dtype=np.int64)
         self.blocks = Blocks(self._ends - counts, self._window())
         self._held: OrderedDict[int, Future[list[Row]]] = OrderedDict()
+        self._bytes: dict[int, int] = {}  # of the groups in memory
         self._lock = threading.Lock()
         remote = any(file.system is not None for file in files)
         self._cache = RowGroupCache.of_user() if remote else None
@@ -80,13 +85,23 @@ class RowGroups:
             self._held.move_to_end(block)
         if mine:
             try:
-                held.set_result(self._rows(block))
+                rows = self._rows(block)
+                held.set_result(rows)
+                self._make_room(block, sum(len(row) for row, _ in rows if isinstance(row, bytes)))
             except BaseException as error:
                 with self._lock:  # who asks later asks anew
                     if self._held.get(block) is held:
                         del self._held[block]
                 held.set_exception(error)
         return held.result()
+
+    def _make_room(self, block: int, count: int) -> None:
+        """Drops the oldest groups where they take more than their footers promised."""
+        with self._lock:
+            self._bytes[block] = count
+            self._bytes = {number: size for number, size in self._bytes.items() if number in self._held}
+            while len(self._held) > 1 and sum(self._bytes.values()) > 2 * WINDOW_BYTES:
+                self._bytes.pop(self._held.popitem(last=False)[0], None)
 
     def _rows(self, block: int) -> list[Row]:
         number, group = self._groups[block]
@@ -110,19 +125,21 @@ class RowGroups:
         return rows
 
     def _table(self, number: int, group: int) -> pa.Table:
-        columns = [self._column, *([DIGEST] if self._digests else [])]
+        file = self._files[number]
 
         def fetch() -> pa.Table:
-            self._pages[number].check(columns, group)
-            with self._files[number].parquet(self._footers[number]) as opened:
-                return opened.read_row_group(group, columns=columns, use_threads=False)
+            limit = f"more than {WINDOW_BYTES:,} bytes, too large to be mixed in memory"
+            counter = DecodedBytes(WINDOW_BYTES, f"{file.path!r}: row group {group} would unpack to {limit}")
+            with file.parquet(self._footers[number]) as opened:
+                batches = list(content_batches(opened, group, self._leaves[number], counter))
+            return pa.Table.from_batches(batches).combine_chunks()
 
         if self._cache is None:
             return tried(self._files[number].path, fetch, is_no_read_error)
         return self._cache.table(self._marks[number], group, fetch)
 
     def _window(self) -> int:
-        sizes = [self._pages[file].unpacked(self._column, group) for file, group in self._groups]
+        sizes = [self._footers[file].row_group(group).total_byte_size for file, group in self._groups]
         largest = max(sizes, default=0)
         if largest > WINDOW_BYTES:
             raise UserError(
@@ -133,19 +150,11 @@ class RowGroups:
         return max(1, min(MOST_GROUPS, int(WINDOW_BYTES / max(1.0, mean))))
 
 
-def pages_of(file: At) -> Pages:
-    """The directory of a file, as far as the sizes in it go."""
-    try:
-        size = file.size()
-    except OSError as error:
-        raise UserError(f"{file.path!r} cannot be read as Parquet: {error.strerror or error}.") from error
-    return Pages(file.open, size, file.path)
-
-
-def _footer(file: At) -> Any:
+def _footer(file: At) -> tuple[Any, Any]:
+    """The metadata and the Arrow schema of a file."""
     try:
         with file.parquet() as opened:
-            return opened.metadata
+            return opened.metadata, opened.schema_arrow
     except (UserError, Stopped):
         raise
     except Exception as error:  # whatever a damaged file provokes in the reader

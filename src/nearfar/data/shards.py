@@ -16,6 +16,7 @@ from nearfar.data.row_groups import DIGEST, first_line
 from nearfar.errors import UserError
 from nearfar.modalities.labels import Labels
 from nearfar.system.files import replacing
+from nearfar.system.parquet_reading import read_table_file
 from nearfar.system.untrusted import arrow_path
 
 _OWN = b"nearfar"  # key of our own metadata in a footer
@@ -137,7 +138,7 @@ def read_index(files: Iterable[Path]) -> Index:
                     name for name in names if pa.types.is_struct(opened.schema_arrow.field(name).type)
                 )
                 wanted = [f"{content}.path", DIGEST, *facts, *(["label"] if "label" in names else [])]
-                table = opened.read(columns=wanted)
+            table = read_table_file(file, wanted)
             paths = table.column(content).combine_chunks()
             index.names += pa.compute.struct_field(paths, "path").to_pylist()
         except (OSError, pa.ArrowException, KeyError, StopIteration) as problem:

@@ -6,13 +6,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.csv as pacsv
-import pyarrow.parquet as pq
 
 from nearfar.errors import UserError
 from nearfar.modalities import MODALITIES
 from nearfar.modalities.base import Arrays
 from nearfar.modalities.labels import Labels, class_numbers
-from nearfar.system.parquet_sizes import check_parquet
+from nearfar.system.parquet_reading import read_table_file, text_labels
 from nearfar.system.untrusted import arrow_path, check_given, column_names
 
 SUFFIXES = (".csv",)
@@ -58,9 +57,7 @@ def _read(path: Path, name: str) -> Any:
     try:
         if path.suffix.lower() in SUFFIXES:
             return pacsv.read_csv(arrow_path(path))
-        with pq.ParquetFile(arrow_path(path)) as file:
-            check_parquet(path, file.schema_arrow.names)
-            return file.read()
+        return read_table_file(path)
     except (pa.ArrowException, OSError) as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
         raise UserError(f"data {name!r} cannot be read as a table: {reason}.") from error
@@ -74,5 +71,5 @@ def _labels(column: Any, name: str, called: str) -> Labels:
             f"data {name!r}: {column.null_count} rows have no `{called}`; give every row one, or none."
         )
     text = pa.types.is_string(column.type) or pa.types.is_large_string(column.type)
-    values = np.array(column.to_pylist(), dtype=np.str_) if text else np.asarray(column.to_numpy())
+    values = text_labels(column, f"data {name!r}", called) if text else np.asarray(column.to_numpy())
     return class_numbers(values, f"data {name!r}")

@@ -19,11 +19,12 @@ from nearfar.errors import UserError
 from nearfar.modalities.dataset import Unusable
 from nearfar.modalities.image.decode import decode
 from nearfar.system.extras import need
-from nearfar.system.parquet_sizes import check_parquet
-from nearfar.system.untrusted import arrow_path
+from nearfar.system.parquet_reading import read_table_file
+from nearfar.system.untrusted import arrow_path, check_regular
 
 ScenesAndClasses = tuple[list[Scene], tuple[str, ...]]  # class names may be empty
 Objects = list[dict[str, Any]]  # of one picture, under the keys below
+_CELL_BYTES = 64  # of a cell as an object of Python
 _KEYS = {  # names used by data sets -> our names
     "bbox": "bbox",
     "category": "category",
@@ -61,9 +62,10 @@ def from_parquet(path: Path) -> ScenesAndClasses:
 
 
 def _table(file: Path) -> Any:
-    path = arrow_path(file)
-    check_parquet(path, pq.read_schema(path).names)
-    return pq.read_table(path)
+    check_regular(file)
+    names = pq.read_schema(arrow_path(file)).names
+    wanted = [name for name in ("image", "img", "objects") if name in names]
+    return read_table_file(file, wanted or names, _CELL_BYTES)
 
 
 def _objects(objects: Any, location: str) -> Objects:

@@ -99,13 +99,17 @@ def _columns(values: Any, name: str) -> Iterator[tuple[str, Any]]:
         yield "", values
 
 
-def arrow_cells(column: Any) -> list[Any]:
-    """Dates and times as whole numbers of their unit, others as they are."""
+def arrow_cells(column: Any) -> list[Any] | np.ndarray:
+    """Dates and times as whole numbers of their unit, others as they are. Arrays take less than lists, and text has its own length."""
     arrow = need("pyarrow")
     if arrow.types.is_temporal(column.type) and not arrow.types.is_interval(column.type):
         whole = arrow.int32() if column.type.bit_width == 32 else arrow.int64()
         column = column.cast(whole)
-    return column.to_pylist()
+    types = arrow.types
+    if types.is_string(column.type) or types.is_large_string(column.type):
+        return np.array(column.to_pylist(), dtype=object)
+    numeric = types.is_integer(column.type) or types.is_floating(column.type) or types.is_boolean(column.type)
+    return column.to_numpy() if numeric and not column.null_count else column.to_pylist()
 
 
 def _array(values: Any, where: str) -> np.ndarray:
@@ -137,8 +141,10 @@ def _numbers(
         raise UserError(f"{where} is empty")
     if right.sum() < MOSTLY * (~gap).sum():
         codes = np.full(len(cells), np.nan)
-        levels, codes[~gap] = np.unique([str(cells[i]) for i in np.flatnonzero(~gap)], return_inverse=True)
-        return codes, tuple(levels.tolist())
+        words = [str(cells[place]) for place in np.flatnonzero(~gap)]
+        levels = {word: code for code, word in enumerate(sorted(set(words)))}
+        codes[~gap] = [levels[word] for word in words]
+        return codes, tuple(levels)
     wrong = np.flatnonzero(~right & ~gap)
     if len(wrong):
         row = int(wrong[0])

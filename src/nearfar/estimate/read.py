@@ -140,12 +140,12 @@ def _csv(file: Path, wanted: list[str]) -> Held:
 
 
 def _parquet(file: Path, wanted: list[str]) -> Held:
-    from nearfar.system.parquet_sizes import check_parquet
+    from nearfar.system.parquet_reading import read_table_file
 
-    parquet = need("pyarrow.parquet")
-    with parquet.ParquetFile(arrow_path(file)) as opened:
-        check_parquet(file, set(opened.schema_arrow.names))
-    return _columns(file, parquet.read_table(arrow_path(file)), wanted), None
+    names = need("pyarrow.parquet").read_schema(arrow_path(file)).names
+    for name in wanted:
+        _known(file, name, names)
+    return _columns(file, read_table_file(file, wanted or None), wanted), None
 
 
 def _columns(file: Path, table: Any, wanted: list[str]) -> dict[str, Any]:

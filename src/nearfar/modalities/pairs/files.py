@@ -28,12 +28,13 @@ from nearfar.modalities.sound.modality import SOUND
 from nearfar.modalities.text.modality import TEXT, Reading
 from nearfar.modalities.vectors.modality import VECTORS
 from nearfar.system.extras import need
-from nearfar.system.parquet_sizes import check_parquet
+from nearfar.system.parquet_reading import read_table_file
 from nearfar.system.untrusted import arrow_path, check_given, column_names, npz_arrays
 
 PREFIX = "pairs:"
 SIDES: dict[str, Modality] = {each.name: each for each in (IMAGE, SOUND, TEXT, VECTORS)}
 SUFFIXES = (".parquet", ".csv", ".npz")
+_CELL_BYTES = 64  # of a cell as an object of Python
 LONGEST = 256  # characters of a text
 LABEL = "label"
 
@@ -93,8 +94,7 @@ def read_table(path: Path, spec: str, names: set[str] | None) -> dict[str, list[
             held = [
                 name for name in parquet.read_schema(arrow_path(path)).names if names is None or name in names
             ]
-            check_parquet(path, held)
-            table = parquet.read_table(arrow_path(path), columns=held)
+            table = read_table_file(path, held, _CELL_BYTES)
         else:
             table = csv.read_csv(arrow_path(path))
         held = [name for name in column_names(table, spec) if names is None or name in names]
