@@ -8,6 +8,7 @@ from typing import Any
 from nearfar.cli import pretrain
 from nearfar.cli.codes import DONE
 from nearfar.cli.settings_help import settings_help
+from nearfar.cli.urls import check_urls
 from nearfar.errors import UserError
 
 EXAMPLE = "nearfar distill runs/teacher photos/ --out runs/student objective=crd+kd backbone=resnet20"
@@ -49,6 +50,7 @@ def run(given: argparse.Namespace) -> int:
     from nearfar.train.pretrain import run_pretraining
 
     config = read_file(given.config) if given.config else {}
+    check_urls(config, given.config, given.words, given.allow_urls)
     teacher, data, words = _split_words(given.words, config)
     asked = read_words(words)
     config.pop("recipe", None)  # a run's own config.yaml names it

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from nearfar.cli.codes import DONE
+from nearfar.cli.urls import ALLOW_URLS
 from nearfar.errors import NotSaved
 
 OPTIONS = ("labels", "draws", "shots", "ways", "episodes", "epochs", "lr", "layer_decay", "batch_size")
@@ -76,6 +77,7 @@ def add(commands: Any) -> None:
         help="leave out the baselines: raw input and the untrained encoder",
     )
     evaluate.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
+    evaluate.add_argument("--allow-urls", action="store_true", help=ALLOW_URLS)
     evaluate.set_defaults(command=run, several=True)
 
 
@@ -107,7 +109,7 @@ def run(given: argparse.Namespace) -> int:
     unsaved: NotSaved | None = None
     try:
         result = evaluate_run(
-            Run.open(given.run, ranks=ranks),
+            Run.open(given.run, ranks=ranks, allow_urls=given.allow_urls),
             given.data,
             protocols=[name.strip() for name in given.protocol.split(",")],
             baselines=_baselines(given),

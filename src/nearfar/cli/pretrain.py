@@ -7,6 +7,7 @@ from typing import Any
 
 from nearfar.cli.codes import DONE
 from nearfar.cli.settings_help import settings_help
+from nearfar.cli.urls import ALLOW_URLS, check_urls
 from nearfar.errors import UserError
 
 
@@ -34,6 +35,7 @@ def add_options(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--allow-change", action="store_true", help="go on although a setting or the data changed"
     )
+    command.add_argument("--allow-urls", action="store_true", help=ALLOW_URLS)
     command.add_argument("--quiet", action="store_true", help="no progress")
 
 
@@ -45,6 +47,7 @@ def run(given: argparse.Namespace) -> int:
     from nearfar.train.pretrain import run_pretraining
 
     config = read_file(given.config) if given.config else {}
+    check_urls(config, given.config, given.words, given.allow_urls)
     recipe, data, words = split_words(given.words, config)
     asked = read_words(words)
     missing: UserError | None = None

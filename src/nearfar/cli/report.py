@@ -1,10 +1,12 @@
 """`nearfar report`."""
 
 import argparse
+import sys
 from pathlib import Path
 from typing import Any
 
 from nearfar.cli.codes import DONE
+from nearfar.cli.urls import ALLOW_URLS
 
 
 def add(commands: Any) -> None:
@@ -18,6 +20,7 @@ def add(commands: Any) -> None:
         metavar="N",
         help="points of the map, at most (default 3000; 20000 are fine)",
     )
+    report.add_argument("--allow-urls", action="store_true", help=ALLOW_URLS)
     report.set_defaults(command=run)
 
 
@@ -26,7 +29,9 @@ def run(given: argparse.Namespace) -> int:
     from nearfar.run.trained import Run
     from nearfar.system.files import check_output
 
-    runs = [Run.open(path) for path in given.runs]
+    runs = [Run.open(path, allow_urls=given.allow_urls) for path in given.runs]
+    for sentence in filter(None, (opened.unopened_url for opened in runs)):
+        print(f"nearfar: {sentence}", file=sys.stderr)
     options = {} if given.points is None else {"points": given.points}
     page = given.out or given.runs[0] / "report.html"
     if given.out is not None:

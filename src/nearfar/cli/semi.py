@@ -81,6 +81,6 @@ def run(given: argparse.Namespace) -> int:
             file=sys.stderr,
         )
     elif given.report:
-        page = report.write_page(given.out / "report.html")
+        page = report.write_page(given.out / "report.html", data)
         print(f"all stages on one page: {page}", file=sys.stderr if given.json else sys.stdout)
     return DONE

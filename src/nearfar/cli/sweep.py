@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from nearfar.cli.codes import DONE
+from nearfar.cli.urls import ALLOW_URLS, check_urls
 from nearfar.errors import UserError
 
 EPILOG = """\
@@ -68,6 +69,7 @@ def add(commands: Any) -> None:
         help="processes at once, of one thread each (default: one for each core; with a GPU 1)",
     )
     sweep.add_argument("--config", type=Path, help="YAML file of settings, lists are axes; words go over it")
+    sweep.add_argument("--allow-urls", action="store_true", help=ALLOW_URLS)
     sweep.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
     sweep.add_argument("--quiet", action="store_true", help="no progress")
     sweep.set_defaults(command=run)
@@ -83,6 +85,7 @@ def run(given: argparse.Namespace) -> int:
     if given.out is None:
         raise UserError("--out is missing; name the folder of the sweep, for instance --out sweeps/first")
     config = load_file(given.config) if given.config else {}
+    check_urls(config, given.config, given.words, given.allow_urls)
     asked = Asked(
         given.what,
         subjects,

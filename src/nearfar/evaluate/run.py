@@ -86,6 +86,8 @@ def evaluate_run(
     other |= {"features": features} if features != "pooled" else {}
     other |= {"image_size": image_size} if image_size is not None else {}
     _check_shown(run, protocols, features, image_size)
+    if isinstance(run, Run):
+        run.confirm(train, data)
     if columns := Columns(image_column, label_column):
         if train is None and data is None:
             raise UserError(f"{columns.key} was given, but no data that have columns; name them by --data")
@@ -205,6 +207,8 @@ class Asked:
         if self.trained_on is not None:
             yield self.trained_on
         for other in ancestors(self.run) if isinstance(self.run, Run) else ():
+            if not self.run.may_open(other.settings.data):
+                continue
             with suppress(UserError):
                 yield self._opened(other.settings.data)
 

@@ -18,6 +18,7 @@ from nearfar.core.method import Method
 from nearfar.core.types import Grouping
 from nearfar.data import Columns, Limits, Located, locate
 from nearfar.data.aside import few_labelled, kept_aside
+from nearfar.data.remote import is_url
 from nearfar.data.together import opened_by_all
 from nearfar.data.unscanned import examined
 from nearfar.distributed.ranks import ALONE, Ranks
@@ -39,6 +40,9 @@ class Run:
 
     `objects` are those the run was made with that no file holds: `method`, or a `backbone`, parts by room, `views`. `data` are
     the run's own where they are no file either. `ranks`: the processes that have all opened the run and share what is asked of it.
+
+    A run may come from a stranger, so a URL in its settings is not opened unless the user names it too (`confirm`) or
+    `allow_urls` is set.
     """
 
     def __init__(
@@ -48,8 +52,11 @@ class Run:
         objects: Objects = NONE,
         data: Located | None = None,
         ranks: Ranks = ALONE,
+        allow_urls: bool = False,
     ) -> None:
         self.folder = RunFolder(path)
+        self.allow_urls = allow_urls
+        self._confirmed: set[str] = set()
         self.settings, self.objects, self.data, self.ranks = settings, objects, data, ranks
         self._sets: dict[tuple[str, int | None], DataSet] = {}
         self._remembered: DataSet | None = None
@@ -65,10 +72,14 @@ class Run:
         data: Any = None,
         labels: Any = None,
         ranks: Ranks = ALONE,
+        allow_urls: bool = False,
         **objects: Any,
     ) -> "Run":
         """The run in a folder. One that was made with objects of Python needs them again, as they were given to `pretrain`:
         `Run.open("runs/own", backbone=my_module, data=my_dataset)`, `Run.open("runs/mine", method=my_method)`.
+
+        Where config.yaml names a URL as the run's data, it is opened only with `allow_urls`, or after you name it yourself: as `data`
+        here, or as `train` or `data` of `evaluate`.
 
         Under torchrun every process may open it with `ranks=nearfar.distributed.ranks.join()`: they then share the work of opening data, embedding
         and looking for neighbours, so all must ask for the same."""
@@ -77,7 +88,8 @@ class Run:
             raise UserError(f"{path} is not a run: it has no config.yaml; make one with nearfar pretrain")
         settings = folder.settings()
         again = _given_again(settings, objects, folder.path)
-        return cls(folder.path, settings, again, None if data is None else locate(data, labels), ranks)
+        located = None if data is None else locate(data, labels)
+        return cls(folder.path, settings, again, located, ranks, allow_urls)
 
     @property
     def path(self) -> Path:
@@ -113,7 +125,8 @@ class Run:
         found = checkpoints.load_step(self.folder.checkpoints, step)
         if found is None:
             raise UserError(f"{self.path}/ckpt holds no valid checkpoint of step {step}")
-        then = Run(self.path, self.settings, self.objects, self.data, self.ranks)
+        then = Run(self.path, self.settings, self.objects, self.data, self.ranks, self.allow_urls)
+        then._confirmed = self._confirmed
         then._sets, then._opened, then._remembered = self._sets, self._opened, self._remembered
         then.__dict__["_loaded"] = facts.checked(found)
         return then
@@ -233,9 +246,29 @@ class Run:
         """Takes the run's own data as they are open already."""
         self._remembered = data
 
+    def confirm(self, *specs: Any) -> None:
+        """Notes data that the user named: a URL among them may be opened where settings of a run name it."""
+        self._confirmed.update(spec for spec in specs if isinstance(spec, str))
+
+    def may_open(self, spec: str) -> bool:
+        """Whether data that settings of this run, or of one it began with, name may be opened: anything but an unconfirmed URL."""
+        return not is_url(spec) or self.allow_urls or spec in self._confirmed
+
+    @property
+    def unopened_url(self) -> str | None:
+        """A sentence about the URL that is not opened, where the run's data are at one; None otherwise."""
+        if self.data is not None or self.may_open(self.settings.data):
+            return None
+        return (
+            f"{self.folder.config} names the URL {self.settings.data!r} as the run's data; it was not opened, since a run may come from "
+            "anybody. Name it yourself (evaluate: --data URL), or add --allow-urls (Python: nearfar.Run.open(…, allow_urls=True))."
+        )
+
     def _own_data(self) -> Located:
         if self.data is not None:
             return self.data
+        if self.unopened_url is not None:
+            raise UserError(self.unopened_url)
         try:
             return locate(self.settings.data, columns=columns_in(self.settings))
         except UserError as problem:

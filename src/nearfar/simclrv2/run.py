@@ -84,15 +84,19 @@ class Report:
         table = [f"  {way:<{width}}  {top1:>10}   {top5:>5}" for way, top1, top5 in self.rows()]
         return "\n".join([head, self.told(), *table, *self.verdicts])
 
-    def write_page(self, out: Path) -> Path:
-        """One page: the table, then all stages (those of the last draw) side by side and one by one."""
+    def write_page(self, out: Path, data: Any = None) -> Path:
+        """One page: the table, then all stages (those of the last draw) side by side and one by one. `data`: what was trained on,
+        named again where it is a URL, since URLs in run folders are not opened."""
         from nearfar.report import write_report  # here, since figures need no page
         from nearfar.report.facts import Summary
 
         about = f"{self.labels:,} labels of {self.instances:,} instances; {self.told()}."
         head = ("", "top-1, %", "top-5, %") if self.figures else ()
         summary = Summary(f"{self.title}, few labels", about, head, tuple(self.rows()), self.verdicts)
-        return write_report([Run.open(path) for path in self.runs.values()], out, summary=summary)
+        runs = [Run.open(path) for path in self.runs.values()]
+        for run in runs:
+            run.confirm(data)
+        return write_report(runs, out, summary=summary)
 
 
 def _mean(draws: tuple[Mapping[str, float], ...], figure: str) -> float:
