@@ -1,7 +1,7 @@
 """The command line: `nearfar …`, `python -m nearfar …`.
 
 A command is a file here with two functions, `add` (its arguments) and `run` (from parsed arguments to an exit code), and its name
-in `COMMANDS`. What it needs it imports inside `run`: `--help` and `doctor` answer at once, and on a broken install too.
+in `COMMANDS`. Heavy imports are inside `run`: `--help` and `doctor` are fast and work on a broken install.
 Results go to standard output, progress to standard error.
 """
 
@@ -41,7 +41,7 @@ COMMANDS = (
     "bench",
     "doctor",
 )
-LONGEST_SENTENCE = 2000  # characters
+MAX_MESSAGE = 2000  # characters
 
 
 class _Parser(argparse.ArgumentParser):
@@ -55,17 +55,17 @@ class _Parser(argparse.ArgumentParser):
             )
 
     def _print_message(self, message: str, file: Any = None) -> None:
-        print(message, end="", file=file or sys.stderr, flush=True)  # argparse's own passes over what fails
+        print(message, end="", file=file or sys.stderr, flush=True)  # argparse's own ignores write errors
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command and returns its exit code."""
-    # where the shell closed one (`>&-`) nothing is said, and no file we open takes its number
+    # a stream closed by the shell (`>&-`) is replaced, so that no file we open gets its descriptor
     sys.stdout, sys.stderr = sys.stdout or _nowhere(), sys.stderr or _nowhere()
     if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
-        sys.stdout.reconfigure(errors="backslashreplace")  # names of files and `–` are told on any terminal
+        sys.stdout.reconfigure(errors="backslashreplace")  # file names and `–` print on any terminal
     wait_patiently()
-    if not _launched_with_others():
+    if not _is_distributed():
         return _main(arguments)
     from nearfar.distributed.ranks import leave
 
@@ -79,14 +79,14 @@ def _nowhere() -> TextIO:
     return open(os.devnull, "w")
 
 
-def _launched_with_others() -> bool:
-    """Whether torchrun, or what sets the same variables, started this process as one of several; asked without torch."""
+def _is_distributed() -> bool:
+    """Returns whether torchrun (or the same variables) started several processes. Does not import torch."""
     return os.environ.get("WORLD_SIZE", "1") not in ("", "0", "1")
 
 
 def _run(parsed: argparse.Namespace) -> int:
-    """The command, by all ranks together if it can be shared, else by the first."""
-    if not _launched_with_others():
+    """Runs the command on all ranks if it supports that, else on rank 0 only."""
+    if not _is_distributed():
         return parsed.command(parsed)
     from nearfar.distributed.ranks import join, launched
 
@@ -101,17 +101,17 @@ def _main(arguments: Sequence[str] | None) -> int:
     try:
         with ends_by_signal():
             code = _run(_parsed(arguments))
-            sys.stdout.flush()  # what cannot be written is said here, and not by Python on its way out
+            sys.stdout.flush()  # write errors surface here, not at interpreter exit
             return code
     except UserError as problem:
         return _say(str(problem), BAD_INPUT)
     except Stopped as stopped:
         return _say(str(stopped), RESUMABLE)
-    except KeyboardInterrupt as asked:
+    except KeyboardInterrupt as interrupt:
         interrupted = "interrupted; what was saved is kept, and the same command resumes from it"
-        return _say(str(asked) or interrupted, RESUMABLE)
-    except BrokenPipeError:  # the reader of our output went away, as `| head` does
-        _give_up(sys.stdout)
+        return _say(str(interrupt) or interrupted, RESUMABLE)
+    except BrokenPipeError:  # the reader closed the pipe, as `| head` does
+        _discard(sys.stdout)
         return DONE
     except ModuleNotFoundError as problem:
         sentence = missing_extra(problem)
@@ -121,13 +121,13 @@ def _main(arguments: Sequence[str] | None) -> int:
     except OSError as problem:
         if problem.filename is None and problem.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             raise
-        where = problem.filename or "a file, or standard output,"  # Python does not say which
-        # what is no longer there is not kept either: somebody may have removed the whole folder
-        kept = "" if problem.errno == errno.ENOENT else "; what was saved is kept"
-        _flushed(sys.stdout)
-        return _say(f"{where} cannot be used: {problem.strerror}{kept}", BAD_INPUT)
+        file = problem.filename or "a file, or standard output,"  # the error does not name the file
+        # ENOENT: the folder itself may be gone, so nothing is promised
+        promise = "" if problem.errno == errno.ENOENT else "; what was saved is kept"
+        _flush(sys.stdout)
+        return _say(f"{file} cannot be used: {problem.strerror}{promise}", BAD_INPUT)
     except (MemoryError, RuntimeError) as problem:
-        if _launched_with_others() and _lost(problem):
+        if _is_distributed() and _is_lost_peer(problem):
             return _say(
                 "another process of this run ended; the same command resumes from what was saved", RESUMABLE
             )
@@ -136,72 +136,73 @@ def _main(arguments: Sequence[str] | None) -> int:
         return _say("memory ran out; lower batch_size, image_size or negatives.size, or set chunk", BAD_INPUT)
 
 
-def _flushed(stream: TextIO) -> None:
-    """Nothing is left to write that cannot be written."""
+def _flush(stream: TextIO) -> None:
+    """Flushes a stream, and discards its content if that fails."""
     try:
         stream.flush()
     except OSError:
-        _give_up(stream)
+        _discard(stream)
 
 
-def _give_up(stream: TextIO) -> None:
-    """What it still holds goes nowhere: else Python tries once more when it ends, and ends with a code of its own."""
+def _discard(stream: TextIO) -> None:
+    """Redirects a stream to /dev/null. Otherwise Python retries at exit and changes the exit code."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
     stream.flush()
 
 
 def _out_of_memory(problem: RuntimeError) -> bool:
-    """torch says so by a class of its own on GPUs, and by its text alone on CPUs."""
+    """Recognises torch's out-of-memory errors: by class on GPUs, by message on CPUs."""
     return type(problem).__name__ == "OutOfMemoryError" or "can't allocate memory" in str(problem)
 
 
-def _lost(problem: Exception) -> bool:
-    """Whether an exchange with the other ranks failed: torch says so by its class, gloo and NCCL in words of their own."""
-    said = str(problem).lower()
+def _is_lost_peer(problem: Exception) -> bool:
+    """Returns whether communication with another rank failed."""
+    message = str(problem).lower()
     return any(kind.__name__ == "DistError" for kind in type(problem).__mro__) or any(
-        word in said for word in ("gloo", "nccl", "connection closed", "connection reset")
+        word in message for word in ("gloo", "nccl", "connection closed", "connection reset")
     )
 
 
 def _parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
-    """Parsed arguments; settings may stand before or after the options, which argparse alone cannot take."""
+    """Parses arguments. Settings may come before or after options, which argparse alone does not support."""
     parser = _parser()
     parsed, rest = parser.parse_known_args(arguments)
     settings = hasattr(parsed, "words")
-    strange = [place for place, word in enumerate(rest) if word.startswith("-") or not settings]
-    if strange:
-        word, *after = rest[strange[0] :]
+    unexpected = [place for place, word in enumerate(rest) if word.startswith("-") or not settings]
+    if unexpected:
+        word, *following = rest[unexpected[0] :]
         raise UserError(
-            f"{word} is not an option or argument of this command{_as_setting(word, after, settings)}"
+            f"{word} is not an option or argument of this command{_as_setting(word, following, settings)}"
         )
     if rest:
         parsed.words += rest
     return parsed
 
 
-def _as_setting(word: str, after: Sequence[str], settings: bool) -> str:
-    """`--epochs 10` and `--epochs=10` are how other tools write what is here `epochs=10`."""
+def _as_setting(word: str, following: Sequence[str], settings: bool) -> str:
+    """Returns a hint for `--epochs 10` and `--epochs=10`, which nearfar writes as `epochs=10`."""
     key, equals, value = word.lstrip("-").partition("=")
     if not settings or not word.startswith("--") or not key:
         return ""
     if not equals:
-        value = after[0] if after and not after[0].startswith("-") and "=" not in after[0] else "VALUE"
+        is_value = bool(following) and not following[0].startswith("-") and "=" not in following[0]
+        value = following[0] if is_value else "VALUE"
     return f"; settings are written without dashes: {key.replace('-', '_')}={value}"
 
 
 def _say(sentence: str, code: int) -> int:
-    if len(sentence) > LONGEST_SENTENCE:  # it quotes something long; what is allowed stands at its end
-        half = LONGEST_SENTENCE // 2
+    if len(sentence) > MAX_MESSAGE:  # it quotes a long value; the end says what is allowed
+        half = MAX_MESSAGE // 2
         sentence = f"{sentence[:half]} … {sentence[-half:]}"
-    if _launched_with_others():
+    if _is_distributed():
         from nearfar.distributed.ranks import spoken
 
-        already = spoken(code)
-        if already is not None:
-            return already
-    with suppress(OSError):  # where nobody can be told, the code still says it
+        first_code = spoken(code)
+        if first_code is not None:
+            return first_code
+    with suppress(OSError):  # stderr is gone; the exit code remains
         print(f"nearfar: {sentence}", file=sys.stderr)
-    _flushed(sys.stderr)
+    _flush(sys.stderr)
     return code
 
 
@@ -213,7 +214,7 @@ def _parser() -> argparse.ArgumentParser:
         "Exit codes: 0 done, 2 bad input, 75 stopped but resumable (run the same command again).",
     )
     parser.add_argument("--version", action="version", version=f"nearfar {__version__}")
-    parser.set_defaults(command=lambda given: print(parser.format_help(), end="") or DONE)
+    parser.set_defaults(command=lambda args: print(parser.format_help(), end="") or DONE)
     commands = parser.add_subparsers(metavar="COMMAND", parser_class=_Parser)
     for name in COMMANDS:
         import_module(f"nearfar.cli.{name}").add(commands)

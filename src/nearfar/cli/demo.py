@@ -15,8 +15,8 @@ def add(commands: Any) -> None:
     demo.set_defaults(command=run)
 
 
-def run(given: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> int:
     from nearfar.cli.demo_run import run_demo
 
-    run_demo(given.out)
+    run_demo(args.out)
     return DONE

@@ -1,4 +1,4 @@
-"""`nearfar demo`: the main job, start to finish, on data every machine has."""
+"""`nearfar demo`: pretraining, evaluation and report on embedded data."""
 
 import os
 import shutil
@@ -11,7 +11,7 @@ from nearfar.evaluate import evaluate_run, table
 from nearfar.report import write_report
 from nearfar.train.pretrain import pretrain
 
-WHAT = """The data: 20 capital letters rendered in the typefaces that matplotlib carries, in random colours, sizes and places
+INTRODUCTION = """The data: 20 capital letters rendered in the typefaces that matplotlib carries, in random colours, sizes and places
 on cluttered backgrounds, 6,400 pictures of 32 x 32. Learning sees no labels. The 2,000 test pictures are set in Computer
 Modern, a family that learning never saw."""
 
@@ -35,32 +35,32 @@ SETTINGS = {
 
 
 def run_demo(out: Path) -> None:
-    print(WHAT, flush=True)
+    print(INTRODUCTION, flush=True)
     run = pretrain("simclr", "glyphs:train", out, config=SETTINGS)
     result = evaluate_run(run, "glyphs:test", baselines=True)
     print(table(result))
-    print(learned(result))
+    print(summary(result))
     print(f"look at:     {write_report([run], out / 'report.html')}")
     print(
         f"next:        {command()} pretrain simclr YOUR_PHOTOS/ --out runs/photos   ({command()} --help shows the rest)"
     )
 
 
-def learned(result: Mapping[str, Any]) -> str:
-    """What the run learned, in a sentence."""
-    top = {"learned": result, **result["baselines"]}
-    shares = {name: f"{100 * figures['linear']['top1']:.0f} %" for name, figures in top.items()}
+def summary(result: Mapping[str, Any]) -> str:
+    """Returns one sentence about what the run learned."""
+    results = {"learned": result, **result["baselines"]}
+    shares = {name: f"{100 * figures['linear']['top1']:.0f} %" for name, figures in results.items()}
     words = {"pixels": "raw pixels", "untrained": "the untrained encoder"}
-    others = " and ".join(f"{shares[name]} with {words.get(name, name)}" for name in result["baselines"])
+    baselines = " and ".join(f"{shares[name]} with {words.get(name, name)}" for name in result["baselines"])
     return (
         f"it learned:  without labels, features by which a linear probe names {shares['learned']} of letters in unseen typefaces; "
-        f"the same probe gets {others}"
+        f"the same probe gets {baselines}"
     )
 
 
 def command() -> str:
-    """How `nearfar` is called from here: by its name where the shell finds it, else by the path of this installation."""
+    """Returns how to call `nearfar` here: by name if it is on PATH, else by the path of this installation."""
     if shutil.which("nearfar"):
         return "nearfar"
-    beside = Path(sys.executable).with_name("nearfar")
-    return os.path.relpath(beside) if beside.exists() else "python -m nearfar"
+    script = Path(sys.executable).with_name("nearfar")
+    return os.path.relpath(script) if script.exists() else "python -m nearfar"

@@ -10,7 +10,7 @@ from nearfar.cli.codes import DONE
 
 def add(commands: Any) -> None:
     detect = commands.add_parser(
-        "detect", help="the backbone under Faster, Mask or Keypoint R-CNN, beside the untrained one"
+        "detect", help="object detection with the backbone, beside the untrained backbone"
     )
     detect.add_argument("run", type=Path, metavar="RUN", help="run folder")
     detect.add_argument(
@@ -37,7 +37,7 @@ def add(commands: Any) -> None:
     detect.add_argument(
         "--class-agnostic",
         action="store_true",
-        help="every object is just an object: finding them, without naming them",
+        help="class-agnostic: find objects without classifying them",
     )
     for name, kind, default, help_text in (
         ("--epochs", int, 8, "passes over A"),
@@ -53,26 +53,26 @@ def add(commands: Any) -> None:
     detect.set_defaults(command=run)
 
 
-def run(given: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> int:
     from nearfar.detect.run import detect_run
     from nearfar.detect.table import table
 
     result = detect_run(
-        given.run,
-        given.train,
-        given.data,
-        images=given.images,
-        baseline=not given.no_baselines,
-        seeds=given.seeds,
-        same_labels=given.same_labels,
-        class_agnostic=given.class_agnostic,
-        task=given.task,
-        epochs=given.epochs,
-        batch_size=given.batch_size,
-        lr=given.lr,
-        size=given.size,
-        fine_tune=given.fine_tune,
-        seed=given.seed,
+        args.run,
+        args.train,
+        args.data,
+        images=args.images,
+        baseline=not args.no_baselines,
+        seeds=args.seeds,
+        same_labels=args.same_labels,
+        class_agnostic=args.class_agnostic,
+        task=args.task,
+        epochs=args.epochs,
+        batch_size=args.batch_size,
+        lr=args.lr,
+        size=args.size,
+        fine_tune=args.fine_tune,
+        seed=args.seed,
     )
-    print(json.dumps(result) if given.json else table(result))
+    print(json.dumps(result) if args.json else table(result))
     return DONE

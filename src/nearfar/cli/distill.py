@@ -27,11 +27,11 @@ Where the data have labels, cross-entropy on them is added with weight prior.lab
 def add(commands: Any) -> None:
     distill = commands.add_parser(
         "distill",
-        help="put what a teacher knows into a smaller student; the same command again resumes",
+        help="distil a teacher into a smaller student; the same command resumes",
         usage="nearfar distill TEACHER DATA --out RUN [--config FILE] [key=value ...]",
-        description="Trains a student on what a frozen teacher says of DATA, which need no labels. TEACHER is a run (of any recipe; one of nearfar "
-        "train has class scores too) or a network with its weights file, resnet50:weights.pth or timm/NAME:model.safetensors. The student is "
-        "backbone=NAME at image_size=N; teacher and student may have other widths and image sizes.",
+        description="Trains a student on the outputs of a frozen teacher for DATA, which needs no labels. TEACHER is a run (of any recipe; a run of nearfar "
+        "train also has class scores) or a network with its weights file, resnet50:weights.pth or timm/NAME:model.safetensors. The student is "
+        "backbone=NAME at image_size=N; teacher and student may differ in width and image size.",
         epilog=f"{OBJECTIVES}\n\n{settings_help()}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -42,46 +42,46 @@ def add(commands: Any) -> None:
     distill.set_defaults(command=run, several=True)
 
 
-def run(given: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> int:
     from nearfar.config.resolving import read_file, read_words
     from nearfar.data import Columns, locate
     from nearfar.distributed.ranks import launched
     from nearfar.train.distill import student_of
     from nearfar.train.pretrain import run_pretraining
 
-    config = read_file(given.config) if given.config else {}
-    check_urls(config, given.config, given.words, given.allow_urls)
-    teacher, data, words = _split_words(given.words, config)
-    asked = read_words(words)
+    config = read_file(args.config) if args.config else {}
+    check_urls(config, args.config, args.words, args.allow_urls)
+    teacher, data, words = _split_words(args.words, config)
+    overrides = read_words(words)
     config.pop("recipe", None)  # a run's own config.yaml names it
-    objective = asked.pop("objective", config.pop("objective", None))
-    columns = Columns(*(asked.get(key, config.get(key)) for key in ("image_column", "label_column")))
+    objective = overrides.pop("objective", config.pop("objective", None))
+    columns = Columns(*(overrides.get(key, config.get(key)) for key in ("image_column", "label_column")))
     located = locate(data, columns=columns)
-    settings, objects, said = student_of(
-        teacher, data, given.out, config, asked, objective=objective, modality=located.modality
+    settings, objects, remark = student_of(
+        teacher, data, args.out, config, overrides, objective=objective, modality=located.modality
     )
-    first = launched()[0] == 0
-    if given.print_config:
-        print(settings.as_yaml() if first else "", end="")
+    is_first = launched()[0] == 0
+    if args.print_config:
+        print(settings.as_yaml() if is_first else "", end="")
         return DONE
-    if given.out is None:
+    if args.out is None:
         raise UserError("--out is missing; name the folder the run goes to, for instance --out runs/student")
     run = run_pretraining(
         settings,
         located,
-        given.out,
-        allow_change=given.allow_change,
-        quiet=given.quiet,
-        said=said,
+        args.out,
+        allow_change=args.allow_change,
+        quiet=args.quiet,
+        said=remark,
         objects=objects,
     )
-    if first:
+    if is_first:
         print(f"{run.path}: trained for {run.facts['step']} steps; next: nearfar evaluate {run.path}")
     return DONE
 
 
 def _split_words(words: Sequence[str], config: dict[str, Any]) -> tuple[str, str, list[str]]:
-    """TEACHER and DATA are the words before the first key=value; a file of settings may name the data too."""
+    """Splits TEACHER and DATA from the key=value words; --config may name the data too."""
     leading: list[str] = []
     for word in words:
         if len(leading) == 2 or ("=" in word and not Path(word).exists()):
@@ -89,8 +89,8 @@ def _split_words(words: Sequence[str], config: dict[str, Any]) -> tuple[str, str
         leading.append(word)
     if not leading:
         raise UserError(f"TEACHER is missing; name a run or a weights file, for instance {EXAMPLE}")
-    named = config.pop("data", None)
-    data = leading[1] if len(leading) > 1 else named
+    config_data = config.pop("data", None)
+    data = leading[1] if len(leading) > 1 else config_data
     if not isinstance(data, str):
         raise UserError(
             f"DATA is missing; name a folder of pictures after the teacher, for instance {EXAMPLE}"

@@ -1,4 +1,4 @@
-"""`nearfar doctor`: works on a broken install, because it imports none of what it reports on; `--ranks N` tries it out."""
+"""`nearfar doctor`: reports on this machine without importing what it reports on, so it works on a broken install."""
 
 import argparse
 import json
@@ -9,8 +9,8 @@ from nearfar.errors import UserError
 from nearfar.system.extras import EXTRAS
 from nearfar.system.machine import CORE, DISTRIBUTIONS, broken, busy, look, try_strided_convolution
 
-MOST_RANKS = 64
-ROUNDING = 1e-9  # of numbers around 1 in float64, after some steps
+MAX_RANKS = 64
+TOLERANCE = 1e-9  # for values around 1 in float64, after a few steps
 UNEQUAL = 1  # exit code
 
 
@@ -29,43 +29,43 @@ def add(commands: Any) -> None:
     doctor.set_defaults(command=run)
 
 
-def run(given: argparse.Namespace) -> int:
-    if given.ranks is not None:
-        return _compare(given.ranks, given.json)
+def run(args: argparse.Namespace) -> int:
+    if args.ranks is not None:
+        return _compare(args.ranks, args.json)
     facts = {**look(), "busy_cores": busy(), "strided_convolution": try_strided_convolution()}
-    if given.try_import:
+    if args.try_import:
         facts["broken"] = broken()
-    print(json.dumps(facts) if given.json else "\n".join(_lines(facts)))
+    print(json.dumps(facts) if args.json else "\n".join(_lines(facts)))
     return DONE
 
 
 def _compare(ranks: int, as_json: bool) -> int:
-    """Whether so many processes equal one. Computed in float64, where rounding is some 1e-15 of a number."""
-    if not 2 <= ranks <= MOST_RANKS:
-        raise UserError(f"--ranks was {ranks}; expected a whole number from 2 to {MOST_RANKS}")
+    """Compares N processes with one, in float64, and prints the differences."""
+    if not 2 <= ranks <= MAX_RANKS:
+        raise UserError(f"--ranks was {ranks}; expected a whole number from 2 to {MAX_RANKS}")
     from nearfar.train.equality import compare
 
-    found = compare(ranks)
-    wrong = [name for name, by in found.items() if not max(by.values()) <= ROUNDING]
+    differences = compare(ranks)
+    unequal = [name for name, by in differences.items() if not max(by.values()) <= TOLERANCE]
     if as_json:
-        print(json.dumps(found))
-        return UNEQUAL if wrong else DONE
+        print(json.dumps(differences))
+        return UNEQUAL if unequal else DONE
     print(f"{'':<20} largest difference of the loss   of the gradient (relative)   of a weight")
-    for name, by in found.items():
+    for name, by in differences.items():
         loss, gradient, weight = (
             f"{by[key]:.0e}" for key in ("loss_difference", "gradient_difference", "weights_difference")
         )
         print(f"{name:<20} {loss:>30}   {gradient:>26}   {weight:>11}")
-    verdict = f"{', '.join(wrong)} differ" if wrong else "equal, up to rounding"
+    verdict = f"{', '.join(unequal)} differ" if unequal else "equal, up to rounding"
     print(f"one process and {ranks} of them, in float64: {verdict}")
-    return UNEQUAL if wrong else DONE
+    return UNEQUAL if unequal else DONE
 
 
-def _how(waiting: str) -> str:
-    """How threads wait, with what that means."""
+def _wait_policy(waiting: str) -> str:
+    """Describes how OpenMP threads wait."""
     if waiting == "passive":
-        return "passively (OMP_WAIT_POLICY), so that a busy core costs its share and no more"
-    return f"by {waiting}, which a busy core makes slow: OMP_WAIT_POLICY=passive"
+        return "passively (OMP_WAIT_POLICY=passive), robust when another process uses a core"
+    return f"by {waiting}, slow when another process uses a core; set OMP_WAIT_POLICY=passive"
 
 
 STRIDED_CONVOLUTION = {
@@ -82,23 +82,23 @@ def _lines(facts: dict[str, Any]) -> list[str]:
     lines += [
         f"{'packages':<9} {', '.join(f'{name} {at}' for name, at in packages.items() if at)}",
         f"{'will use':<9} {facts['device']}, precision {precision}, {facts['threads']} threads, waiting "
-        f"{_how(facts['waiting'])}",
+        f"{_wait_policy(facts['waiting'])}",
     ]
     lines.append(f"{'layout':<9} {STRIDED_CONVOLUTION[facts['strided_convolution']]}")
-    working = facts["busy_cores"]
-    if working is not None and working > 0.5 and facts["threads"] > 1:
+    busy_cores = facts["busy_cores"]
+    if busy_cores is not None and busy_cores > 0.5 and facts["threads"] > 1:
         lines.append(
-            f"{'busy':<9} {working:.1f} of {facts['cores']} cores are at work for others: OMP_NUM_THREADS=1 may be faster now, and is with bf16"
+            f"{'busy':<9} {busy_cores:.1f} of {facts['cores']} cores are in use by other processes; OMP_NUM_THREADS=1 may be faster, and is with bf16"
         )
     core = [DISTRIBUTIONS.get(module, module) for module in CORE]
-    lacking = [name for name in core if packages[name] is None]
-    if lacking:
-        lines.append(f"{'missing':<9} {', '.join(lacking)}, without which nothing works: pip install nearfar")
+    missing = [name for name in core if packages[name] is None]
+    if missing:
+        lines.append(f"{'missing':<9} {', '.join(missing)}, required: pip install nearfar")
     for extra in dict.fromkeys(EXTRAS.values()):
-        names = [DISTRIBUTIONS.get(module, module) for module, own in EXTRAS.items() if own == extra]
-        lacking = [name for name in names if packages[name] is None]
-        if lacking:
-            lines.append(f"{'missing':<9} {', '.join(lacking)}: pip install 'nearfar[{extra}]'")
+        names = [DISTRIBUTIONS.get(module, module) for module, owner in EXTRAS.items() if owner == extra]
+        missing = [name for name in names if packages[name] is None]
+        if missing:
+            lines.append(f"{'missing':<9} {', '.join(missing)}: pip install 'nearfar[{extra}]'")
     if all(packages.values()):
         lines.append(f"{'missing':<9} nothing")
     for name, reason in facts.get("broken", {}).items():

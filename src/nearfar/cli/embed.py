@@ -20,22 +20,22 @@ def add(commands: Any) -> None:
     embed.set_defaults(command=run, several=True)
 
 
-def run(given: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> int:
     from nearfar.data import Columns, locate
     from nearfar.distributed.ranks import join
     from nearfar.run.embed import write_embedding
     from nearfar.run.trained import Run
     from nearfar.system.files import check_output
 
-    if given.out.suffix != ".parquet" or given.out.is_dir():
+    if args.out.suffix != ".parquet" or args.out.is_dir():
         raise UserError(
-            f"--out was {given.out}; embed writes a Parquet file, so name one that ends in .parquet"
+            f"--out was {args.out}; embed writes a Parquet file, so name one that ends in .parquet"
         )
-    check_output("--out", given.out, [given.data], b"par1")
+    check_output("--out", args.out, [args.data], b"par1")
     ranks = join()
-    columns = Columns(given.image_column, given.label_column)
-    data = locate(given.data, columns=columns) if columns else given.data
-    rows, width = write_embedding(Run.open(given.run, ranks=ranks), data, given.out)
+    columns = Columns(args.image_column, args.label_column)
+    data = locate(args.data, columns=columns) if columns else args.data
+    rows, width = write_embedding(Run.open(args.run, ranks=ranks), data, args.out)
     if ranks.first:
-        print(f"{given.out}: {rows} rows of {width} features")
+        print(f"{args.out}: {rows} rows of {width} features")
     return DONE

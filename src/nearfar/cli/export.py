@@ -29,20 +29,20 @@ def add(commands: Any) -> None:
     export.set_defaults(command=run)
 
 
-def run(given: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> int:
     from nearfar.exported.write import export
 
     folder = export(
-        given.run,
-        given.to,
-        licence=given.license,
-        onnx=given.onnx,
-        torch_export=given.torch_export,
-        projector=given.projector,
+        args.run,
+        args.to,
+        licence=args.license,
+        onnx=args.onnx,
+        torch_export=args.torch_export,
+        projector=args.projector,
     )
     print(f"{folder}: {', '.join(sorted(path.name for path in folder.iterdir()))}")
-    if given.push:
+    if args.push:
         from nearfar.exported.push import push
 
-        print(push(folder, given.push))
+        print(push(folder, args.push))
     return DONE

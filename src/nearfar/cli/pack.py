@@ -17,7 +17,7 @@ SETTINGS: dict[str, tuple[type, str]] = {
     "quality": (int, "of jpeg, 1 to 100 (95)"),
     "shuffle": (bool, "rows in a random order, so that neighbours are a random sample (true)"),
     "seed": (int, "of that order (0)"),
-    "max_bad_share": (float, "share of unusable files to go on with (0.05)"),
+    "max_bad_share": (float, "largest tolerated fraction of unreadable files (0.05)"),
     "workers": (int, "threads that encode (2)"),
 }
 
@@ -25,10 +25,10 @@ SETTINGS: dict[str, tuple[type, str]] = {
 def add(commands: Any) -> None:
     pack = commands.add_parser(
         "pack",
-        help="write data as shards that are trained on without loading them; the same command again goes on",
+        help="write data as shards for training beyond memory; the same command resumes",
         usage="nearfar pack DATA --out DIR [key=value ...]",
         description="Writes a folder of images, Parquet, tar files in webdataset's convention, or an .npz as a packed folder, "
-        "which the other commands take for DATA.",
+        "which the other commands accept as DATA.",
         epilog="settings:\n" + "\n".join(f"  {key:<14} {text}" for key, (_, text) in SETTINGS.items()),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -38,36 +38,36 @@ def add(commands: Any) -> None:
     pack.set_defaults(command=run)
 
 
-def run(given: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> int:
     from nearfar.config.resolving import read_words
     from nearfar.data.packed import find_packed
     from nearfar.data.packing import pack
 
-    words = list(given.words)
+    words = list(args.words)
     if not words or ("=" in words[0] and not Path(words[0]).exists()):
         raise UserError("DATA is missing; name what to pack, for instance nearfar pack photos/ --out packed/")
-    if given.out is None:
+    if args.out is None:
         raise UserError("--out is missing; name the folder the shards go to, for instance --out packed/")
     settings = read_words(words[1:])
     for key, value in settings.items():
         settings[key] = _checked(key, value)
     if not 0 <= settings.get("seed", 0) < 2**62:
         raise UserError(f"seed was {settings['seed']!r}; expected a whole number from 0 and below 2^62")
-    say = (lambda line: None) if given.quiet else (lambda line: print(line, file=sys.stderr))
-    pack(words[0], given.out, say=say, **settings)
-    packed = find_packed(str(given.out))
+    say = (lambda line: None) if args.quiet else (lambda line: print(line, file=sys.stderr))
+    pack(words[0], args.out, say=say, **settings)
+    packed = find_packed(str(args.out))
     assert packed is not None
-    held = packed.manifest
-    aside = f", {held.quarantined:,} set aside (quarantine.csv)" if held.quarantined else ""
+    manifest = packed.manifest
+    quarantined = f", {manifest.quarantined:,} quarantined (quarantine.csv)" if manifest.quarantined else ""
     print(
-        f"{given.out}: {held.rows - len(held.left_out):,} rows in {len(held.shards)} shards ({held.encoding}){aside}; "
-        f"next: nearfar pretrain {_recipe(held.modality)} {given.out} --out runs/packed"
+        f"{args.out}: {manifest.rows - len(manifest.left_out):,} rows in {len(manifest.shards)} shards ({manifest.encoding}){quarantined}; "
+        f"next: nearfar pretrain {_recipe(manifest.modality)} {args.out} --out runs/packed"
     )
     return DONE
 
 
 def _recipe(modality: str) -> str:
-    """The first recipe for what was packed."""
+    """Returns the first recipe for this modality."""
     from nearfar.config.recipes import RECIPES
     from nearfar.modalities import modality_of_views
 
@@ -75,7 +75,7 @@ def _recipe(modality: str) -> str:
 
 
 def _checked(key: str, value: Any) -> Any:
-    """A setting's value, of its type."""
+    """Returns a setting's value, checked and converted to its type."""
     from nearfar.config.schema import unknown
 
     if key not in SETTINGS:

@@ -28,50 +28,49 @@ def add(commands: Any) -> None:
 
 
 def add_options(command: argparse.ArgumentParser) -> None:
-    """What every command that trains can be told beside settings."""
+    """Adds the options that all training commands share."""
     command.add_argument("--out", type=Path, help="run folder")
     command.add_argument("--config", type=Path, help="YAML file of settings; key=value words go over it")
     command.add_argument("--print-config", action="store_true", help="print the complete settings and stop")
     command.add_argument(
-        "--allow-change", action="store_true", help="go on although a setting or the data changed"
+        "--allow-change", action="store_true", help="resume although a setting or the data changed"
     )
     command.add_argument("--allow-urls", action="store_true", help=ALLOW_URLS)
     command.add_argument("--quiet", action="store_true", help="no progress")
 
 
-def run(given: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> int:
     from nearfar.config.resolving import read_file, read_words
     from nearfar.data import Columns, locate
     from nearfar.distributed.ranks import launched
     from nearfar.train.defaults import resolve_here
     from nearfar.train.pretrain import run_pretraining
 
-    config = read_file(given.config) if given.config else {}
-    check_urls(config, given.config, given.words, given.allow_urls)
-    recipe, data, words = split_words(given.words, config)
-    asked = read_words(words)
-    missing: UserError | None = None
+    config = read_file(args.config) if args.config else {}
+    check_urls(config, args.config, args.words, args.allow_urls)
+    recipe, data, words = split_words(args.words, config)
+    overrides = read_words(words)
+    data_error: UserError | None = None
     try:
-        columns = Columns(*(asked.get(key, config.get(key)) for key in ("image_column", "label_column")))
+        columns = Columns(*(overrides.get(key, config.get(key)) for key in ("image_column", "label_column")))
         modality = (located := locate(data, columns=columns)).modality
-    except (
-        UserError
-    ) as problem:  # a mistake in the settings comes first, and they can be printed without data
-        missing, modality = problem, None
-    settings, said = resolve_here(recipe, data, given.out, config, asked, modality=modality)
-    first = launched()[0] == 0
-    if given.print_config and first:
+    # errors in the settings are reported first, and --print-config works without data
+    except UserError as problem:
+        data_error, modality = problem, None
+    settings, remark = resolve_here(recipe, data, args.out, config, overrides, modality=modality)
+    is_first = launched()[0] == 0
+    if args.print_config and is_first:
         print(settings.as_yaml(), end="")
-    if given.print_config:
+    if args.print_config:
         return DONE
-    if given.out is None:
+    if args.out is None:
         raise UserError("--out is missing; name the folder the run goes to, for instance --out runs/first")
-    if missing is not None:
-        raise missing
+    if data_error is not None:
+        raise data_error
     run = run_pretraining(
-        settings, located, given.out, allow_change=given.allow_change, quiet=given.quiet, said=said
+        settings, located, args.out, allow_change=args.allow_change, quiet=args.quiet, said=remark
     )
-    if first:
+    if is_first:
         print(f"{run.path}: trained for {run.facts['step']} steps; next: nearfar evaluate {run.path}")
     return DONE
 
@@ -83,7 +82,7 @@ def _example(recipe: str) -> str:
 
 
 def split_words(words: Sequence[str], config: dict[str, Any]) -> tuple[str, str, list[str]]:
-    """RECIPE and DATA are the words before the first key=value; a file of settings may name them too."""
+    """Splits RECIPE and DATA from the key=value words; --config may name them too."""
     leading: list[str] = []
     for word in words:
         if len(leading) == 2 or ("=" in word and not Path(word).exists()):

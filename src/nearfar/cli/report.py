@@ -24,17 +24,17 @@ def add(commands: Any) -> None:
     report.set_defaults(command=run)
 
 
-def run(given: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> int:
     from nearfar.report import write_report
     from nearfar.run.trained import Run
     from nearfar.system.files import check_output
 
-    runs = [Run.open(path, allow_urls=given.allow_urls) for path in given.runs]
+    runs = [Run.open(path, allow_urls=args.allow_urls) for path in args.runs]
     for sentence in filter(None, (opened.unopened_url for opened in runs)):
         print(f"nearfar: {sentence}", file=sys.stderr)
-    options = {} if given.points is None else {"points": given.points}
-    page = given.out or given.runs[0] / "report.html"
-    if given.out is not None:
+    options = {} if args.points is None else {"points": args.points}
+    page = args.out or args.runs[0] / "report.html"
+    if args.out is not None:
         check_output("--out", page, (), b"<!doctype html")
     print(write_report(runs, page, **options))
     return DONE

@@ -12,12 +12,12 @@ from nearfar.errors import UserError
 
 EPILOG = """\
 stages, each a run below RUN that the same command resumes:
-  pretrain/   RECIPE on all of DATA; settings without a prefix are its own (--init OTHER takes a run that is there)
-  scratch/    the same network by the few labels alone, for comparison
-  finetune/   backbone and the first layer of its head go on, by the few labels; finetune.lr=1e-3, from_layer=2
-  distil/     a student learns what the fine-tuned one says of all of DATA; distil.epochs=20, student=resnet8-w16
+  pretrain/   RECIPE on all of DATA; settings without a prefix belong to it (--init OTHER uses an existing run)
+  scratch/    the same network trained on the few labels only, for comparison
+  finetune/   backbone and first head layer, fine-tuned on the few labels; finetune.lr=1e-3, from_layer=2
+  distil/     a student learns the outputs of the fine-tuned network on all of DATA; distil.epochs=20, student=resnet8-w16
 
-docs/semi.md says what is done and why.
+See docs/semi.md.
 """
 
 
@@ -26,8 +26,8 @@ def add(commands: Any) -> None:
         "semi",
         help="few labels: pretrain, fine-tune from the middle of the head, self-distil (SimCLR v2); resumable",
         usage="nearfar semi RECIPE DATA --labels SHARE|N|FILE --out RUN [--data TEST] [key=value ...]",
-        description="Many instances, few labels (Chen, Kornblith et al. 2020): pretrains without labels, fine-tunes on the few, and teaches a student what the "
-        "fine-tuned network says of all instances; beside them the same network from scratch and a linear probe.",
+        description="Many instances, few labels (Chen, Kornblith et al. 2020): pretrains without labels, fine-tunes on the few, and distils the "
+        "fine-tuned network on all instances; beside them the same network from scratch and a linear probe.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -55,32 +55,32 @@ def add(commands: Any) -> None:
     semi.set_defaults(command=run)
 
 
-def run(given: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> int:
     from nearfar.cli.pretrain import split_words
     from nearfar.simclrv2.labels import read_labels
     from nearfar.simclrv2.run import run_semi
     from nearfar.simclrv2.stages import Semi, read_told
 
-    recipe, data, words = split_words(given.words, {})
+    recipe, data, words = split_words(args.words, {})
     for option in ("labels", "out"):
-        if getattr(given, option) is None:
+        if getattr(args, option) is None:
             example = {"labels": "--labels 0.01", "out": "--out runs/few"}[option]
             raise UserError(f"--{option} is missing; for instance {example}")
-    told, labels = read_told(words), read_labels(given.labels)
-    asked = Semi(
-        recipe, data, labels, given.out, told, given.data, given.init, given.draws, given.same_labels, given.quiet
+    stage_settings, labels = read_told(words), read_labels(args.labels)
+    request = Semi(
+        recipe, data, labels, args.out, stage_settings, args.data, args.init, args.draws, args.same_labels, args.quiet
     )  # fmt: skip
-    report = run_semi(asked)
-    if given.json:
+    report = run_semi(request)
+    if args.json:
         print(json.dumps(report.as_json()))
     else:
         print(report)
-    if given.report and find_spec("jinja2") is None:
+    if args.report and find_spec("jinja2") is None:
         print(
-            "no page of all stages: pip install 'nearfar[report]', and the same command draws it",
+            "no report page: pip install 'nearfar[report]' and run the same command again",
             file=sys.stderr,
         )
-    elif given.report:
-        page = report.write_page(given.out / "report.html", data)
-        print(f"all stages on one page: {page}", file=sys.stderr if given.json else sys.stdout)
+    elif args.report:
+        page = report.write_page(args.out / "report.html", data)
+        print(f"all stages on one page: {page}", file=sys.stderr if args.json else sys.stdout)
     return DONE

@@ -23,44 +23,42 @@ def add(commands: Any) -> None:
         "--out", type=Path, help="folder for result.json and figures (default: runs/study-NAME)"
     )
     study.add_argument(
-        "--long", action="store_true", help="the study of hours of that name: family --long is family-long"
+        "--long", action="store_true", help="the long version (hours): family --long is family-long"
     )
     study.add_argument("--seed", type=int, help="the same as seed=N")
     study.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
     study.add_argument(
         "--papers",
         action="store_true",
-        help="print every numbered thing of the five papers with its command and its state (docs/papers.md)",
+        help="print every numbered claim of the five papers with its command and status (docs/papers.md)",
     )
     study.set_defaults(command=run)
 
 
-def run(given: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> int:
     from nearfar.studies.run import catalogue, named, run_study
 
-    if given.papers:
-        return _papers(given)
-    if not given.words:
-        print(json.dumps(catalogue()) if given.json else _listed(catalogue()))
+    if args.papers:
+        return _papers(args)
+    if not args.words:
+        print(json.dumps(catalogue()) if args.json else _listed(catalogue()))
         return DONE
-    name, *words = given.words
-    name += "-long" if given.long else ""
+    name, *words = args.words
+    name += "-long" if args.long else ""
     study = named(name)
-    words += [] if given.seed is None else [f"seed={given.seed}"]
-    record = run_study(study, given.out or Path("runs") / f"study-{name}", words)
-    print(json.dumps(record.result.as_json()) if given.json else record.text())
+    words += [] if args.seed is None else [f"seed={args.seed}"]
+    record = run_study(study, args.out or Path("runs") / f"study-{name}", words)
+    print(json.dumps(record.result.as_json()) if args.json else record.text())
     return DONE
 
 
-def _papers(given: argparse.Namespace) -> int:
+def _papers(args: argparse.Namespace) -> int:
     from nearfar.studies.mapped import PAPERS, entries, page
 
-    if given.words:
-        raise UserError(
-            f"{given.words[0]!r} was given with --papers, which is about all papers; leave it out"
-        )
-    held = {paper: [asdict(entry) for entry in entries(paper)] for paper in PAPERS}
-    print(json.dumps(held) if given.json else page(), end="\n" if given.json else "")
+    if args.words:
+        raise UserError(f"{args.words[0]!r} cannot be combined with --papers")
+    rows = {paper: [asdict(entry) for entry in entries(paper)] for paper in PAPERS}
+    print(json.dumps(rows) if args.json else page(), end="\n" if args.json else "")
     return DONE
 
 

@@ -13,22 +13,22 @@ EPILOG = """\
 what is varied:
   temperature=0.1,0.25,0.5            an axis: every value with every value of the others
   selection.lower=0,'linear(0,0.9)'   brackets keep their commas
-  seed=0,1,2   seed=0..4              repetitions: mean and deviation are told, no seed is chosen
+  seed=0,1,2   seed=0..4              repetitions: mean and standard deviation are reported
   lr=1e-4..1e-1:log                   a range, for --search tpe; whole numbers where both ends are
   epochs=20                           a setting, for all
 
-DIR holds sweep.json, sweep.csv, figure.svg, figure.png, log.jsonl and every run, cells/*/. The same command goes on after a kill; given twice at
-once, in one terminal or on two machines with one file system, it shares the cells. See docs/sweeps.md.
+DIR contains sweep.json, sweep.csv, figure.svg, figure.png, log.jsonl and every run in cells/*/. The same command resumes
+after a kill. Started several times at once, also on machines that share a file system, the processes share the cells. See docs/sweeps.md.
 """
 
 
 def add(commands: Any) -> None:
     sweep = commands.add_parser(
         "sweep",
-        help="try settings, choose by validation, say what the best does on test data; resumable, shared by processes",
+        help="try settings, select on a validation split, report the best on test data; resumable",
         usage="nearfar sweep RECIPE DATA key=a,b,c ... --out DIR [--data TEST] [options]",
-        description="Trains every combination of the listed values (or what a search proposes) on four fifths of DATA, judges each on the fifth that "
-        "it did not see, and says of the best by that what it does on TEST.",
+        description="Trains every combination of the listed values (or what a search proposes) on four fifths of DATA, selects on the held-out "
+        "fifth, and reports the best on TEST.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -42,7 +42,7 @@ def add(commands: Any) -> None:
     sweep.add_argument(
         "--command", default="pretrain", dest="what", help="pretrain (default), train, distill or mi"
     )
-    sweep.add_argument("--data", metavar="TEST", help="test data for the best, which no choice looks at")
+    sweep.add_argument("--data", metavar="TEST", help="test data, used only for the selected setting")
     sweep.add_argument("--same-labels", action="store_true", help="DATA and TEST number their classes alike")
     sweep.add_argument(
         "--metric",
@@ -75,40 +75,40 @@ def add(commands: Any) -> None:
     sweep.set_defaults(command=run)
 
 
-def run(given: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> int:
     from nearfar.config.reading import load_file
     from nearfar.sweeps.asked import Asked, subjects_of
     from nearfar.sweeps.run import run_sweep
     from nearfar.sweeps.space import read_space
 
-    subjects, words = subjects_of(given.words, given.what)
-    if given.out is None:
+    subjects, words = subjects_of(args.words, args.what)
+    if args.out is None:
         raise UserError("--out is missing; name the folder of the sweep, for instance --out sweeps/first")
-    config = load_file(given.config) if given.config else {}
-    check_urls(config, given.config, given.words, given.allow_urls)
-    asked = Asked(
-        given.what,
+    config = load_file(args.config) if args.config else {}
+    check_urls(config, args.config, args.words, args.allow_urls)
+    request = Asked(
+        args.what,
         subjects,
         read_space(words, config),
-        given.out,
-        given.metric,
-        given.data,
-        given.validation,
-        given.same_labels,
-        given.search,
-        given.trials,
-        not given.no_prune,
-        given.quiet,
+        args.out,
+        args.metric,
+        args.data,
+        args.validation,
+        args.same_labels,
+        args.search,
+        args.trials,
+        not args.no_prune,
+        args.quiet,
     )
-    found = run_sweep(asked, _cores() if given.jobs is None else given.jobs)
-    print(found.as_text() if given.json else found, end="" if given.json else "\n")
-    if found.best is None:
-        raise UserError(f"no cell of the sweep ended with a value; the first: {found.rows[0].why}")
+    result = run_sweep(request, _cores() if args.jobs is None else args.jobs)
+    print(result.as_text() if args.json else result, end="" if args.json else "\n")
+    if result.best is None:
+        raise UserError(f"no cell of the sweep ended with a value; the first: {result.rows[0].why}")
     return DONE
 
 
 def _cores() -> int:
-    """Processes at once: a GPU is for one, cores are for one each."""
+    """Returns the number of parallel processes: one with a GPU, else one per core."""
     from nearfar.system.hardware import pick_device
 
     if pick_device("auto").type != "cpu":

@@ -12,7 +12,7 @@ RECIPE = "supervised"
 def add(commands: Any) -> None:
     train = commands.add_parser(
         "train",
-        help="learn the same encoder from labels; init=RUN fine-tunes; the same command again resumes",
+        help="train the same encoder with labels; init=RUN fine-tunes; the same command resumes",
         usage="nearfar train DATA --out RUN [--config FILE] [key=value ...]",
         description="Learns an encoder and a classifier from labels by cross-entropy, with the loop, checkpoints and report of "
         "pretrain: it is the recipe `supervised`. DATA is labelled: class folders, a label column, labels in an .npz. init=RUN "
@@ -26,6 +26,6 @@ def add(commands: Any) -> None:
     train.set_defaults(command=run, several=True)
 
 
-def run(given: argparse.Namespace) -> int:
-    given.words = [RECIPE, *given.words]
-    return pretrain.run(given)
+def run(args: argparse.Namespace) -> int:
+    args.words = [RECIPE, *args.words]
+    return pretrain.run(args)
