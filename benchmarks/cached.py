@@ -18,7 +18,7 @@ import time
 import torch
 
 import nearfar as nf
-from nearfar.distributed.encoding import Encoding
+from nearfar.core.encoding import Encoding
 
 
 def step_of(backbone: str, batch_size: int, chunk: int | None) -> tuple[nf.Method, nf.Batch]:

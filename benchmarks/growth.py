@@ -40,7 +40,7 @@ from nearfar.config.resolving import resolve
 from nearfar.core.randomness import first_of_windowed_order, order, windowed_order
 from nearfar.core.scores import Candidates, Scores, Streamed
 from nearfar.data import open_data
-from nearfar.distributed.ranks import join
+from nearfar.distributed.strategy import join
 from nearfar.losses import NTXentLoss
 from nearfar.parts.encoders import backbone
 from nearfar.system.hardware import keep_freed_memory
@@ -206,7 +206,7 @@ def step_cost(rank: int, world: int, folder: str, steps: int) -> None:
     told = {"backbone": "resnet8-w16", "batch_size": 256, "epochs": 100, "workers": 1}
     settings = resolve("simclr", "noise", told)
     known = described(data, settings, None, False)
-    trainer, stream = prepare(settings, data, known, torch.device("cpu"), torch.float32, ranks=join())
+    trainer, stream = prepare(settings, data, known, torch.device("cpu"), torch.float32, strategy=join())
     batches = stream.batches(0, steps + 2)
     for _ in range(2):
         trainer.train_step(next(batches))
@@ -214,7 +214,7 @@ def step_cost(rank: int, world: int, folder: str, steps: int) -> None:
     for _ in range(steps):
         trainer.train_step(next(batches))
     Path(f"{folder}/cpu-{rank}").write_text(str((time.process_time() - begun) / steps))
-    trainer.ranks.wait()
+    trainer.strategy.barrier()
     dist.destroy_process_group()
 
 

@@ -11,6 +11,7 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from nearfar import losses
+    from nearfar.core.encoding import Encoding
     from nearfar.core.method import Method
     from nearfar.core.schedules import (
         Progress,
@@ -28,8 +29,7 @@ if TYPE_CHECKING:
     from nearfar.core.types import Batch, Certificate, Context, Encoded, NegativeSampling, Outcome, Pair
     from nearfar.data import Stream, open_data, pack
     from nearfar.detect.run import detect_run
-    from nearfar.distributed.encoding import Encoding
-    from nearfar.distributed.ranks import join
+    from nearfar.distributed.strategy import join
     from nearfar.errors import Stopped, UserError
     from nearfar.estimate import (
         Estimate,
@@ -116,10 +116,10 @@ _WHERE = {
     "nearfar.evaluate.knn": "knn",
     "nearfar.exported.hub": "Encoder",
     "nearfar.exported.write": "export",
-    "nearfar.distributed.encoding": "Encoding",
+    "nearfar.core.encoding": "Encoding",
     "nearfar.core.method": "Method",
     "nearfar.modalities": "time_series",
-    "nearfar.distributed.ranks": "join",
+    "nearfar.distributed.strategy": "join",
     "nearfar.parts.negatives": "Bank InBatch NoNegatives Queue Support",
     "nearfar.parts.priors": "Adversarial Distillation SIGReg VarianceCovariance",
     "nearfar.report": "write_report",

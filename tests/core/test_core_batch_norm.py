@@ -1,6 +1,7 @@
 """Batch norm over all ranks, where one rank is all: torch's own, value, gradients and running statistics, however channels lie."""
 
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from nearfar.distributed import batch_norm
-from nearfar.distributed.batch_norm import synchronised
+from nearfar.distributed.batch_norm import synchronised_batch_norm
 
 
 @pytest.fixture
@@ -27,7 +28,7 @@ def normed(
     learnt = [] if weights is None else [weight.detach().clone().requires_grad_() for weight in weights]
     kind = torch.float64 if x.dtype is torch.float64 else torch.float32
     running = torch.zeros(x.shape[1], dtype=kind), torch.ones(x.shape[1], dtype=kind)
-    with synchronised(several):
+    with synchronised_batch_norm() if several else nullcontext():
         weight, bias = learnt or (None, None)
         out = F.batch_norm(x, *running, weight, bias, training=True, momentum=0.3)
     return out, *torch.autograd.grad(out, [x, *learnt], above), *running
@@ -92,7 +93,7 @@ def test_a_rank_without_rows_adds_nothing() -> None:
 
 def test_a_second_derivative_is_refused(one_rank: None) -> None:
     x = torch.randn(4, 3, requires_grad=True)
-    with synchronised(True):
+    with synchronised_batch_norm():
         out = F.batch_norm(x, None, None, training=True)
     (gradient,) = torch.autograd.grad(out.square().sum(), x, create_graph=True)
     with pytest.raises(RuntimeError, match="once_differentiable"):

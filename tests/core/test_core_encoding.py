@@ -11,8 +11,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import nearfar as nf
-from nearfar.distributed.encoding import Encoding, chunks
-from nearfar.distributed.ranks import join
+from nearfar.core.encoding import Encoding, chunks
+from nearfar.distributed.strategy import join
 from nearfar.parts.priors import SIGReg, VarianceCovariance
 from nearfar.train.equality import start
 
@@ -183,22 +183,22 @@ def by_norm(norm: bool, encoding: Encoding) -> nf.Method:
 def one_rank(rank: int, folder: str) -> None:
     """A step of two ranks: in chunks without batch norm, and with batch norm of each rank's rows."""
     dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=2)
-    ranks = join()
+    strategy = join()
     own = batch().rows(slice(rank * ROWS // 2, (rank + 1) * ROWS // 2))
     found = {}
     for name, method in {
-        "chunks": by_norm(False, Encoding(ranks, chunk=2)),
-        "per-rank": by_norm(True, Encoding(ranks, "per-rank")),
+        "chunks": by_norm(False, Encoding(strategy, chunk=2)),
+        "per-rank": by_norm(True, Encoding(strategy, "per-rank")),
     }.items():
         outcome = method(own)
         outcome.loss.backward()
-        ranks.average_gradients(method.parameters())
+        strategy.average_gradients(method.parameters())
         method.advance(outcome)
         gradients = {weight: p.grad for weight, p in method.named_parameters()}
         found[name] = {"loss": outcome.loss.detach(), **gradients, **dict(method.named_buffers())}
-    if ranks.first:
+    if strategy.is_first:
         torch.save(found, Path(folder) / "found.pt")
-    ranks.wait()
+    strategy.barrier()
     dist.destroy_process_group()
 
 

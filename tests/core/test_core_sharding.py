@@ -1,10 +1,11 @@
-"""What FSDP2 would train as something else is refused before it is spread."""
+"""Weights that FSDP2 would train differently are refused before they are sharded."""
 
 import pytest
 import torch
 from torch import nn
 
-from nearfar.distributed.sharding import _check, explained
+from nearfar.core.strategy import SINGLE
+from nearfar.distributed.sharding import check_weights, explained_errors
 from nearfar.errors import UserError
 
 
@@ -15,25 +16,30 @@ class Tied(nn.Module):
         self.b.weight = self.a.weight
 
 
-class Numbered(nn.Module):
+class Scalar(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.scale = nn.Parameter(torch.tensor(1.0))
 
 
 @pytest.mark.parametrize(
-    ("network", "said"),
-    [(Tied(), "a.weight and b.weight are one weight"), (Numbered(), "one number, and scale is")],
+    ("network", "message"),
+    [
+        (Tied(), "cannot share one weight between a.weight and b.weight"),
+        (Scalar(), "cannot split the scalar weight scale"),
+    ],
 )
-def test_weights_that_cannot_be_spread_are_named(network: nn.Module, said: str) -> None:
-    with pytest.raises(UserError, match=said):
-        _check(network)
-    _check(nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2)))
+def test_weights_that_cannot_be_sharded_are_named(network: nn.Module, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        check_weights(network)
+    check_weights(nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2)))
 
 
-def test_a_weight_that_was_not_gathered_is_explained_and_nothing_else_is() -> None:
-    with pytest.raises(UserError, match="without calling that part"), explained(sharded=True):
-        raise RuntimeError("aten.mm.default: got mixed torch.Tensor and DTensor")
-    for sharded, said in ((True, "shapes do not fit"), (False, "mixed torch.Tensor and DTensor")):
-        with pytest.raises(RuntimeError, match=said), explained(sharded):
-            raise RuntimeError(said)
+def test_only_the_error_of_a_weight_that_was_not_gathered_is_explained() -> None:
+    mixed = "aten.mm.default: got mixed torch.Tensor and DTensor"
+    with pytest.raises(UserError, match="uses weights of a submodule without calling it"), explained_errors():
+        raise RuntimeError(mixed)
+    with pytest.raises(RuntimeError, match="shapes do not fit"), explained_errors():
+        raise RuntimeError("shapes do not fit")
+    with pytest.raises(RuntimeError, match="mixed"), SINGLE.explained_errors():
+        raise RuntimeError(mixed)

@@ -24,8 +24,8 @@ from nearfar import (
     Progress,
     geometric,
 )
+from nearfar.core.encoding import Encoding
 from nearfar.core.types import Bound, Said
-from nearfar.distributed.encoding import Encoding
 from nearfar.parts.bounds import PARTS, Agreement, InfoNCE
 from nearfar.parts.negatives import InBatch, NoNegatives
 from nearfar.parts.selections import Everyone

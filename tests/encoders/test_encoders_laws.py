@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+from nearfar.core.encoding import Encoding
 from nearfar.core.schedules import START, Progress, linear
 from nearfar.core.types import Batch, Pixels
-from nearfar.distributed.encoding import Encoding
 from nearfar.errors import UserError
 from nearfar.modalities.image.views import PIPELINES, Views
 from nearfar.parts.encoders import HeadConfig, Momentum, Shared, backbone, pictured

@@ -9,9 +9,9 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 import nearfar as nf
+from nearfar.core.encoding import PLAIN, Encoding
 from nearfar.core.types import Bound, Selection
-from nearfar.distributed.encoding import PLAIN, Encoding
-from nearfar.distributed.ranks import join
+from nearfar.distributed.strategy import join
 from nearfar.losses import SupConLoss
 from nearfar.train.equality import start
 
@@ -75,18 +75,18 @@ def test_groups_of_the_batch_equal_assigned_ones(name: str, chunk: int | None) -
 def one_rank(rank: int, folder: str) -> None:
     """The loss of unequal parts of the batch, and its gradient."""
     dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=2)
-    ranks = join()
+    strategy = join()
     mine = batch().rows(slice(0, 5) if rank == 0 else slice(5, ROWS))
     results = {}
     for name in PARTS:
-        by_rank = method(name, encoding=Encoding(ranks))
+        by_rank = method(name, encoding=Encoding(strategy))
         outcome = by_rank(mine)
         outcome.loss.backward()
-        ranks.average_gradients(by_rank.parameters())
+        strategy.average_gradients(by_rank.parameters())
         results[name] = [outcome.loss.detach(), *(weight.grad for weight in by_rank.parameters())]
-    if ranks.first:
+    if strategy.is_first:
         torch.save(results, Path(folder) / "results.pt")
-    ranks.wait()
+    strategy.barrier()
     dist.destroy_process_group()
 
 

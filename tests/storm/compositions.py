@@ -13,8 +13,8 @@ from typing import Any
 import torch
 
 from nearfar.config.resolving import resolve
+from nearfar.core.strategy import SINGLE
 from nearfar.data.open import Located, locate
-from nearfar.distributed.ranks import ALONE
 from nearfar.errors import UserError
 from nearfar.modalities import DataSet
 from nearfar.run.trained import check_kind
@@ -113,7 +113,7 @@ def by_ranks(rng: random.Random, place: Path) -> tuple[str, dict[str, int]]:
         }
         asked |= {"recipe": recipe, "optimizer": "sgd", "lr": 0.01}
         try:
-            alone = trajectory(asked, place, ALONE, 1, torch.float64, 16)
+            alone = trajectory(asked, place, SINGLE, 1, torch.float64, 16)
         except UserError:
             continue
         if all(map(math.isfinite, alone.losses)) and bool(alone.gradient.isfinite().all()):

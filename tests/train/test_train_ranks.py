@@ -22,10 +22,11 @@ from PIL import Image
 from torch import nn
 
 from nearfar.cli import main
+from nearfar.core.encoding import Encoding, Statistics
+from nearfar.core.strategy import SINGLE
 from nearfar.core.types import Batch
 from nearfar.data import pack
-from nearfar.distributed.encoding import Encoding, Statistics
-from nearfar.distributed.ranks import ALONE, join, launched, leave
+from nearfar.distributed.strategy import join, launched, leave
 from nearfar.evaluate.knn import ranked_classes
 from nearfar.parts.encoders import Momentum
 from nearfar.run import checkpoints
@@ -175,14 +176,14 @@ def share_neighbours(rank: int, port: int, folder: str) -> None:
     """As one of two ranks: nearest neighbours in parts of seven rows, shared."""
     os.environ.update(RANK=str(rank), WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
     torch.set_num_threads(1)
-    ranks, rows = join(), torch.Generator().manual_seed(0)
+    strategy, rows = join(), torch.Generator().manual_seed(0)
     train, test = (torch.randn(count, 5, generator=rows) for count in (60, 33))
     labels = torch.arange(60) % 4
-    found = [ranked_classes(train, labels, test, chunk=7, ranks=who) for who in (ranks, ALONE)]
-    same = ranked_classes(train, labels, train, chunk=7, exclude_self=True, ranks=ranks)
+    found = [ranked_classes(train, labels, test, chunk=7, strategy=who) for who in (strategy, SINGLE)]
+    same = ranked_classes(train, labels, train, chunk=7, exclude_self=True, strategy=strategy)
     alone = ranked_classes(train, labels, train, chunk=7, exclude_self=True)
     equal = torch.equal(*found) and torch.equal(same, alone)
-    said = ranks.each({"rank": rank, "equal": equal})
+    said = strategy.all_gather_json({"rank": rank, "equal": equal})
     Path(f"{folder}/neighbours-{rank}").write_text(json.dumps(said))
     leave()
 
@@ -199,7 +200,7 @@ def shuffle_keys(rank: int, port: int, folder: str) -> None:
     os.environ.update(RANK=str(rank), WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
     torch.set_num_threads(1)
     torch.manual_seed(3)
-    ranks, net = join(), nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3)).double()
+    strategy, net = join(), nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3)).double()
     encoders = Momentum(net)
     views = torch.randn(2, 12, 4, dtype=torch.float64)
     mine = slice(6 * rank, 6 * rank + 6)
@@ -211,7 +212,7 @@ def shuffle_keys(rank: int, port: int, folder: str) -> None:
         ("per-rank", None),
     )
     for kind, chunk in kinds:
-        encoded, _ = Encoding(ranks, kind, chunk).encode(encoders, batch, (0,), (1,))
+        encoded, _ = Encoding(strategy, kind, chunk).encode(encoders, batch, (0,), (1,))
         found[f"{kind} {chunk}"] = encoded
     order = torch.from_numpy(np.random.default_rng([seed % 2**64, 12]).permutation(12))
     expected = torch.empty(12, 3, dtype=torch.float64)
@@ -394,7 +395,7 @@ def test_a_peer_that_ends_while_ranks_meet_is_told_of(
         )
 
     monkeypatch.setenv("WORLD_SIZE", "2")
-    monkeypatch.setattr("nearfar.distributed.ranks.join", gone)
+    monkeypatch.setattr("nearfar.distributed.strategy.join", gone)
     assert main(["pretrain", "simclr", "digits", "--out", "nowhere"]) == 75
     assert capsys.readouterr().err.startswith("nearfar: another process of this run ended; the same command")
 
@@ -425,4 +426,8 @@ def test_without_a_launcher_there_is_one_rank(monkeypatch: pytest.MonkeyPatch) -
     # a cluster may name a world without a place to meet in
     monkeypatch.setenv("WORLD_SIZE", "4")
     assert launched() == (0, 1)
-    assert [ALONE.share(10), ALONE.agreed("why"), ALONE.told({"a": 1})] == [slice(0, 10), "why", {"a": 1}]
+    assert [SINGLE.share(10), SINGLE.first_reason("why"), SINGLE.broadcast_json({"a": 1})] == [
+        slice(0, 10),
+        "why",
+        {"a": 1},
+    ]

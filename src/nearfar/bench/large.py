@@ -16,9 +16,9 @@ from nearfar import losses
 from nearfar.bench.losses import differentiated, scaled
 from nearfar.bench.peers import Step, peer
 from nearfar.core.buffers import apply
+from nearfar.core.encoding import Encoding
 from nearfar.core.layout import to_channels_last
 from nearfar.core.types import Batch
-from nearfar.distributed.encoding import Encoding
 from nearfar.parts.encoders import as_encoders, backbone
 
 CHUNK, SCALE = 32, 20.0  # sentence-transformers' defaults

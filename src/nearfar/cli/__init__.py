@@ -67,7 +67,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     wait_patiently()
     if not _is_distributed():
         return _main(arguments)
-    from nearfar.distributed.ranks import leave
+    from nearfar.distributed.strategy import leave
 
     try:
         return _main(arguments)
@@ -88,7 +88,7 @@ def _run(parsed: argparse.Namespace) -> int:
     """Runs the command on all ranks if it supports that, else on rank 0 only."""
     if not _is_distributed():
         return parsed.command(parsed)
-    from nearfar.distributed.ranks import join, launched
+    from nearfar.distributed.strategy import join, launched
 
     if getattr(parsed, "several", False):
         join()
@@ -195,9 +195,9 @@ def _say(sentence: str, code: int) -> int:
         half = MAX_MESSAGE // 2
         sentence = f"{sentence[:half]} … {sentence[-half:]}"
     if _is_distributed():
-        from nearfar.distributed.ranks import spoken
+        from nearfar.distributed.strategy import report_once
 
-        first_code = spoken(code)
+        first_code = report_once(code)
         if first_code is not None:
             return first_code
     with suppress(OSError):  # stderr is gone; the exit code remains

@@ -45,7 +45,7 @@ def add(commands: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     from nearfar.config.resolving import read_file, read_words
     from nearfar.data import Columns, locate
-    from nearfar.distributed.ranks import launched
+    from nearfar.distributed.strategy import launched
     from nearfar.train.distill import student_of
     from nearfar.train.pretrain import run_pretraining
 

@@ -22,7 +22,7 @@ def add(commands: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from nearfar.data import Columns, locate
-    from nearfar.distributed.ranks import join
+    from nearfar.distributed.strategy import join
     from nearfar.run.embed import write_embedding
     from nearfar.run.trained import Run
     from nearfar.system.files import check_output
@@ -32,10 +32,10 @@ def run(args: argparse.Namespace) -> int:
             f"--out was {args.out}; embed writes a Parquet file, so name one that ends in .parquet"
         )
     check_output("--out", args.out, [args.data], b"par1")
-    ranks = join()
+    strategy = join()
     columns = Columns(args.image_column, args.label_column)
     data = locate(args.data, columns=columns) if columns else args.data
-    rows, width = write_embedding(Run.open(args.run, ranks=ranks), data, args.out)
-    if ranks.first:
+    rows, width = write_embedding(Run.open(args.run, strategy=strategy), data, args.out)
+    if strategy.is_first:
         print(f"{args.out}: {rows} rows of {width} features")
     return DONE

@@ -109,15 +109,15 @@ def _baselines(args: argparse.Namespace) -> bool | list[str]:
 
 
 def run(args: argparse.Namespace) -> int:
-    from nearfar.distributed.ranks import join
+    from nearfar.distributed.strategy import join
     from nearfar.evaluate import evaluate_run, table
     from nearfar.run.trained import Run
 
-    ranks = join()
+    strategy = join()
     unsaved: NotSaved | None = None
     try:
         result = evaluate_run(
-            Run.open(args.run, ranks=ranks, allow_urls=args.allow_urls),
+            Run.open(args.run, strategy=strategy, allow_urls=args.allow_urls),
             args.data,
             protocols=[name.strip() for name in args.protocol.split(",")],
             baselines=_baselines(args),
@@ -134,7 +134,7 @@ def run(args: argparse.Namespace) -> int:
         )
     except NotSaved as problem:  # print the result although it could not be saved
         result, unsaved = problem.result, problem
-    if ranks.first:
+    if strategy.is_first:
         print(json.dumps(result) if args.json else table(result))
     if unsaved is not None:
         raise unsaved

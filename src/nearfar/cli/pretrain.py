@@ -42,7 +42,7 @@ def add_options(command: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     from nearfar.config.resolving import read_file, read_words
     from nearfar.data import Columns, locate
-    from nearfar.distributed.ranks import launched
+    from nearfar.distributed.strategy import launched
     from nearfar.train.defaults import resolve_here
     from nearfar.train.pretrain import run_pretraining
 

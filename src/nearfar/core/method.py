@@ -19,6 +19,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from nearfar.core.buffers import BufferUpdates, apply, uses_batch_statistics
+from nearfar.core.encoding import PLAIN, Encoding, GatheredKeys, gather_keys, gather_scores
 from nearfar.core.schedules import START, Progress
 from nearfar.core.scores import Candidates, Dense, Negatives, Scores, Streamed, at_least_float32
 from nearfar.core.types import (
@@ -43,8 +44,6 @@ from nearfar.core.types import (
     SupervisedPrior,
     Supervision,
 )
-from nearfar.distributed.encoding import PLAIN, Encoding, Everybody, everybody
-from nearfar.distributed.gathered import of_all_ranks
 from nearfar.errors import UserError
 from nearfar.parts.critics import LearntNumber, is_product
 from nearfar.parts.encoders import as_encoders
@@ -89,7 +88,7 @@ class Method(nn.Module):
         with torch.autocast(batch.index.device.type, enabled=False):
             prior = self._prior(raw, progress)
             encoded = self._prepared(raw)
-            everyone = everybody(encoded, batch.index, self.encoding.ranks, self._batch_groups(batch))
+            everyone = gather_keys(encoded, batch.index, self.encoding.strategy, self._batch_groups(batch))
             scores = [self._selected(encoded, batch.index, p, progress, everyone) for p in pairs]
             values = [self.bound(s, progress) for s in scores]
             observed = self._observed(scores)
@@ -114,10 +113,10 @@ class Method(nn.Module):
     def _prior(self, encoded: Encoded, progress: Progress) -> Float[Tensor, ""] | None:
         if self.prior is None:
             return None
-        ranks = self.encoding.ranks
+        strategy = self.encoding.strategy
         if isinstance(self.prior, SupervisedPrior):
             return self.prior(self._told(encoded), progress)
-        clouds = [at_least_float32(ranks.everyones(cloud)) for cloud in encoded.cloud_of_each_view()]
+        clouds = [at_least_float32(strategy.all_gather(cloud)) for cloud in encoded.cloud_of_each_view()]
         return self.prior(clouds, progress)
 
     def _told(self, encoded: Encoded) -> Supervision:
@@ -126,7 +125,9 @@ class Method(nn.Module):
             raise UserError(
                 "prior=distillation reads what labels and a teacher say, which these encoders do not ask; use encoders=distilled"
             )
-        return encoded.supervision.each(lambda rows: at_least_float32(self.encoding.ranks.everyones(rows)))
+        return encoded.supervision.each(
+            lambda rows: at_least_float32(self.encoding.strategy.all_gather(rows))
+        )
 
     @property
     def selections(self) -> tuple[Selection, ...]:
@@ -173,11 +174,11 @@ class Method(nn.Module):
         return torch.stack([self.bound.observe(s) for s in scores])
 
     def _selected(
-        self, encoded: Encoded, index: Tensor, pair: Pair, progress: Progress, everyone: Everybody
+        self, encoded: Encoded, index: Tensor, pair: Pair, progress: Progress, everyone: GatheredKeys
     ) -> Scores:
         """The scores of a pair that count, those of all ranks' anchors."""
         own = self.score(encoded, index, pair.anchor, pair.key, progress, everyone)
-        return of_all_ranks(self.selection(*own), everyone.rows(pair.key))
+        return gather_scores(self.selection(*own), everyone.rows(pair.key))
 
     def score(
         self,
@@ -186,11 +187,11 @@ class Method(nn.Module):
         anchor: int,
         key: int,
         progress: Progress,
-        everyone: Everybody | None = None,
+        everyone: GatheredKeys | None = None,
     ) -> tuple[Scores, Context]:
         """Scores of view `anchor` against view `key` before the selection, and what the selection may know beside them. `everyone`:
         keys of all ranks, where there are several; anchors are this one's."""
-        everyone = everyone or everybody(encoded, index)
+        everyone = everyone or gather_keys(encoded, index)
         anchors, rows = encoded.anchors[anchor], encoded.index_of(key, index)
         alike = [k for k in encoded.keys if self._alike(k, key)]
         positive = self.negatives.positive({k: encoded.keys[k] for k in alike}, rows, key)
@@ -249,7 +250,7 @@ class Method(nn.Module):
     @torch.no_grad()
     def advance(self, outcome: Outcome, progress: Progress = START) -> None:
         """Every mutation of a step, after the optimiser's: call it once per outcome."""
-        self.encoding.ranks.average([became for *_, became in outcome.moved if became.is_floating_point()])
+        self.encoding.strategy.average([became for *_, became in outcome.moved if became.is_floating_point()])
         apply(outcome.moved)
         self.encoders.advance(progress)
         self._remember(outcome.encoded, outcome.index, progress)
@@ -261,7 +262,7 @@ class Method(nn.Module):
         """Shows instances to a source that wants to know them before the first step; no network moves."""
         keys = sorted({p.key for p in self.pairs(batch)})
         encoded, _ = self.encode(batch, anchors=(), keys=keys)
-        everyone = everybody(encoded, batch.index, self.encoding.ranks)
+        everyone = gather_keys(encoded, batch.index, self.encoding.strategy)
         self._remember(_detached(encoded, everyone), everyone.index, progress)
 
     def _remember(self, encoded: Encoded, index: Tensor, progress: Progress) -> None:
@@ -297,9 +298,9 @@ class Method(nn.Module):
         else:
             embedding = embed_all()
         for part in due:
-            if self.encoding.ranks.first:
+            if self.encoding.strategy.is_first:
                 part.refresh(embedding)
-            self.encoding.ranks.copy_first_buffers(part)
+            self.encoding.strategy.broadcast_buffers(part)
         return True
 
     def certificate(
@@ -385,7 +386,7 @@ def _weighted(weights: Sequence[float], values: Sequence[Tensor]) -> Float[Tenso
     return torch.stack([weight * value for weight, value in zip(weights, values, strict=True)]).sum()
 
 
-def _detached(encoded: Encoded, everyone: Everybody) -> Encoded:
+def _detached(encoded: Encoded, everyone: GatheredKeys) -> Encoded:
     """The anchors of this rank, and the keys of all, which memories take in."""
     return Encoded(
         {w: z.detach() for w, z in encoded.anchors.items()},

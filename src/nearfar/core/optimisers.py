@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 from torch.optim import SGD, AdamW, Optimizer
 
-from nearfar.distributed.sharding import is_sharded, norm, own_part, spread_like
+from nearfar.core.strategy import SINGLE, Strategy
 from nearfar.errors import UserError
 
 _NORMS = (_NormBase, nn.GroupNorm, nn.LayerNorm, nn.RMSNorm)
@@ -94,6 +94,7 @@ def build(
     momentum: float | None = None,
     options: Mapping[str, Any] | None = None,
     scales: Mapping[str, float] | None = None,
+    strategy: Strategy = SINGLE,
 ) -> Optimizer:
     """The optimiser `name` over the trainable parameters of `module`. `momentum` is 0.9 if not given, and AdamW's β₁;
     `options` are the builder's own parameters: for SGD `nesterov` and `dampening`, for AdamW `betas`, `eps` and `amsgrad`,
@@ -105,7 +106,7 @@ def build(
             raise UserError(f"{key} was {value}; it must be a finite number, at least 0")
     if momentum is not None and not 0 <= momentum < 1:
         raise UserError(f"momentum was {momentum}; it must be at least 0 and below 1")
-    groups = _groups(module, weight_decay, scales or {})
+    groups = _groups(module, weight_decay, scales or {}, strategy)
     try:
         return OPTIMISERS[name](groups, lr, momentum, **(options or {}))
     except ValueError as problem:  # torch names the option and its value
@@ -152,17 +153,16 @@ def _stages(backbone: nn.Module) -> list[list[nn.Parameter]]:
     return list(stages.values())
 
 
-def clip(parameters: Iterable[Tensor], max_norm: float | None) -> float:
+def clip(parameters: Iterable[Tensor], max_norm: float | None, strategy: Strategy = SINGLE) -> float:
     """The norm of all gradients together, which are scaled down to `max_norm` if they exceed it (None: never)."""
     parameters = list(parameters)
+    total = strategy.total_norm(p.grad for p in parameters if p.grad is not None)
     if max_norm is not None:
-        total = norm(p.grad for p in parameters if p.grad is not None)
-        nn.utils.clip_grads_with_norm_([p for p in parameters if not is_sharded(p)], max_norm, total)
+        nn.utils.clip_grads_with_norm_([p for p in parameters if not strategy.is_sharded(p)], max_norm, total)
         for p in parameters:
-            if is_sharded(p) and p.grad is not None:
-                own_part(p.grad).mul_((max_norm / (total + 1e-6)).clamp(max=1.0))
-        return float(total)
-    return float(norm(p.grad for p in parameters if p.grad is not None))
+            if strategy.is_sharded(p) and p.grad is not None:
+                strategy.local_tensor(p.grad).mul_((max_norm / (total + 1e-6)).clamp(max=1.0))
+    return float(total)
 
 
 def state_tensors(optimizer: Optimizer, module: nn.Module) -> dict[str, Tensor]:
@@ -174,7 +174,9 @@ def state_tensors(optimizer: Optimizer, module: nn.Module) -> dict[str, Tensor]:
     }
 
 
-def load_state_tensors(optimizer: Optimizer, module: nn.Module, tensors: Mapping[str, Tensor]) -> None:
+def load_state_tensors(
+    optimizer: Optimizer, module: nn.Module, tensors: Mapping[str, Tensor], strategy: Strategy = SINGLE
+) -> None:
     """Replace the optimiser's state by what `state_tensors` gave; the next step is then bit-equal.
 
     Call it when the module is on its device and in its memory format: fused kernels walk the memory of a weight
@@ -197,7 +199,7 @@ def load_state_tensors(optimizer: Optimizer, module: nn.Module, tensors: Mapping
             restored = value.to(parameter.device if parameter in fused else "cpu", copy=True)
         else:
             restored = torch.empty_like(parameter, dtype=value.dtype, requires_grad=False)
-            restored.copy_(spread_like(parameter, value))
+            restored.copy_(strategy.shard_like(parameter, value))
         state.setdefault(parameter, {})[key] = restored
     if len({frozenset(held) for held in state.values()}) > 1:
         raise UserError(
@@ -211,23 +213,25 @@ def _trainable(module: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
     return ((name, p) for name, p in module.named_parameters() if p.requires_grad)
 
 
-def _groups(module: nn.Module, weight_decay: float, scales: Mapping[str, float]) -> list[dict[str, Any]]:
+def _groups(
+    module: nn.Module, weight_decay: float, scales: Mapping[str, float], strategy: Strategy
+) -> list[dict[str, Any]]:
     """Decayed parameters, then the others, of each multiple of the rate, each in the module's own order, with their names."""
     in_norms = {
         p for part in module.modules() if isinstance(part, _NORMS) for p in part.parameters(recurse=False)
     }
-    # weights that are spread over ranks and others cannot be told apart by one kernel, so each have groups of their own
+    # one kernel cannot update sharded and full weights together, so they are in separate groups
     kinds = [
-        (decayed, scale, spread)
+        (decayed, scale, sharded)
         for scale in sorted({1.0, *scales.values()})
         for decayed in (True, False)
-        for spread in (False, True)
+        for sharded in (False, True)
     ]
     groups: dict[tuple[bool, float, bool], list[tuple[str, nn.Parameter]]] = {kind: [] for kind in kinds}
     for name, parameter in _trainable(module):
         is_bias = name.rpartition(".")[2] == "bias"
         decayed = parameter.ndim >= 2 and not is_bias and parameter not in in_norms
-        groups[decayed, scales.get(name, 1.0), is_sharded(parameter)].append((name, parameter))
+        groups[decayed, scales.get(name, 1.0), strategy.is_sharded(parameter)].append((name, parameter))
     if not any(groups.values()):
         raise ValueError(f"{type(module).__name__} has no trainable parameter.")
     return [
@@ -236,8 +240,9 @@ def _groups(module: nn.Module, weight_decay: float, scales: Mapping[str, float])
             "weight_decay": weight_decay if decayed else 0.0,
             "adapt": decayed,
             "scale": scale,
+            "sharded": sharded,
         }
-        for (decayed, scale, _), members in groups.items()
+        for (decayed, scale, sharded), members in groups.items()
         if members
     ]
 
@@ -279,7 +284,8 @@ def _lars(groups: list[dict[str, Any]], lr: float, momentum: float | None, trust
 def _can_fuse(groups: list[dict[str, Any]]) -> bool:
     """Asked here because torch itself says no only at the first step."""
     parameters = [p for group in groups for _, p in group["params"]]
-    return all(p.is_floating_point() and p.device.type in _FUSED_ON and not is_sharded(p) for p in parameters)
+    sharded = any(group["sharded"] for group in groups)
+    return not sharded and all(p.is_floating_point() and p.device.type in _FUSED_ON for p in parameters)
 
 
 OPTIMISERS: dict[str, Callable[..., Optimizer]] = {"sgd": _sgd, "adamw": _adamw, "lars": _lars}

@@ -17,8 +17,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from nearfar.core.strategy import SINGLE, Strategy
 from nearfar.data.kept import read_scan, scan_file, write_scan
-from nearfar.distributed.ranks import ALONE, Ranks
 from nearfar.errors import UserError
 from nearfar.modalities import DataSet, Modality
 from nearfar.modalities.base import Decoded, Found
@@ -74,7 +74,7 @@ class Limits:
     scans: Path | None = None  # a folder in which scans are kept
     judged_together: bool = False  # by several ranks, when they meet, where nothing is decoded at opening
     scan_bytes: int = 2**31  # beyond so many encoded bytes nothing is decoded before it is used
-    meet: Callable[[], Ranks] = lambda: ALONE  # who share a scan, asked when one begins
+    meet: Callable[[], Strategy] = lambda: SINGLE  # who share a scan, asked when one begins
 
 
 @dataclass(frozen=True)
@@ -183,9 +183,9 @@ def _kept_or_scanned(
     return scan
 
 
-def scanned(source: Source, decode: Decode, cache_bytes: int, ranks: Ranks = ALONE) -> Scan:
-    if ranks.several:
-        return _shared(source, decode, ranks)
+def scanned(source: Source, decode: Decode, cache_bytes: int, strategy: Strategy = SINGLE) -> Scan:
+    if strategy.is_distributed:
+        return _shared(source, decode, strategy)
     scan = Scan(room=cache_bytes)
 
     def examine(chunk: list[Item]) -> list[Usable | str]:
@@ -203,14 +203,14 @@ def _workers(source: Source) -> int:
     return 0 if source.mean_bytes() < _SMALL else min(os.cpu_count() or 1, 8)
 
 
-def _shared(source: Source, decode: Decode, ranks: Ranks) -> Scan:
+def _shared(source: Source, decode: Decode, strategy: Strategy) -> Scan:
     """The same by several ranks, each of which looks at a share of the chunks. Nothing of what was decoded is held, since nobody has all
     of it: it is decoded again when it is asked for."""
 
     def numbered() -> Iterator[tuple[int, list[Item]]]:
         number = 0
         for place, chunk in enumerate(_chunks(source.items())):
-            if place % ranks.world == ranks.rank:
+            if place % strategy.world == strategy.rank:
                 yield number, chunk
             number += len(chunk)
 
@@ -228,7 +228,7 @@ def _shared(source: Source, decode: Decode, ranks: Ranks) -> Scan:
             mine += results
     except UserError as error:  # which the others would wait for in vain
         problem = str(error)
-    said = ranks.each({"problem": problem, "found": mine})
+    said = strategy.all_gather_json({"problem": problem, "found": mine})
     for each in said:
         if each["problem"] is not None:
             raise UserError(each["problem"])

@@ -18,8 +18,8 @@ from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 
+from nearfar.core.strategy import SINGLE, Strategy
 from nearfar.data.scan import Decode, Limits, Source, check_share, write_quarantine
-from nearfar.distributed.ranks import ALONE, Ranks
 from nearfar.errors import UserError
 from nearfar.modalities import DataSet, Modality
 from nearfar.modalities.base import Found
@@ -112,13 +112,13 @@ class WhenAsked:
             listed = [(self._path(place), why) for place, why in sorted(bad.items())]
             check_share(self._root, "instances", usable, listed, self._limits.max_bad_share)
 
-    def meet(self, ranks: Ranks) -> None:
+    def meet(self, strategy: Strategy) -> None:
         """All ranks learn what each has found, rank 0 lists it, and all judge the same."""
         with self._lock:
             news, self._news = self._news, {}
-        if ranks.agreed("found" if news else None) is None:
+        if strategy.first_reason("found" if news else None) is None:
             return
-        for found in ranks.each(news):
+        for found in strategy.all_gather_json(news):
             for place, reason in found.items():
                 self.note(int(place), reason)
                 self._told[int(place)] = reason
@@ -217,7 +217,7 @@ def found_so_far(data: AnySet) -> AnySet:
     return data if asked is None else replace(data, quarantine=(*data.quarantine, *asked.quarantine()))
 
 
-def examined(data: AnySet, kept: Path | None = None, workers: int = 2, ranks: Ranks = ALONE) -> AnySet:
+def examined(data: AnySet, kept: Path | None = None, workers: int = 2, strategy: Strategy = SINGLE) -> AnySet:
     """The set without those that cannot be used: everything is read once, where that was not done at opening, by several ranks in
     shares, and what was found is remembered in the folder `kept`."""
     asked = when_asked(data)
@@ -225,19 +225,19 @@ def examined(data: AnySet, kept: Path | None = None, workers: int = 2, ranks: Ra
         return data
     file = None if kept is None else kept / f"examined-{data.fingerprint[:32]}.json"
     known = None if file is None else read_json(file)
-    known = ranks.told(known)
+    known = strategy.broadcast_json(known)
     if isinstance(known, dict):
         for row, reason in known.items():
             asked.note(int(row), str(reason))
     else:
-        starts = range(ranks.rank * _TOGETHER, len(data), ranks.world * _TOGETHER)
+        starts = range(strategy.rank * _TOGETHER, len(data), strategy.world * _TOGETHER)
         for _ in prefetch(asked.look, (data.rows[start : start + _TOGETHER] for start in starts), workers):
             pass
-        for bad in ranks.each(asked.bad):
+        for bad in strategy.all_gather_json(asked.bad):
             for row, reason in bad.items():
                 asked.note(int(row), str(reason))
     asked.judge(asked.bad)
-    if file is not None and known is None and ranks.first:
+    if file is not None and known is None and strategy.is_first:
         with suppress(OSError):  # where nothing can be written, nothing is remembered
             file.parent.mkdir(parents=True, exist_ok=True)
             write_whole(file, json.dumps(asked.bad))

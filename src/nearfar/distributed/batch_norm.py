@@ -1,13 +1,13 @@
-"""Batch norm over the batch of all ranks, on any device and whoever's module it is.
+"""Batch norm over the batch of all ranks, on any device and for any module.
 
-torch's own `SyncBatchNorm` runs on GPUs alone and must replace modules, of which it knows torch's. Here it is the function that
-is replaced: inside `synchronised`, every `torch.nn.functional.batch_norm` in training mode normalises by the mean and variance over
-all ranks. No module changes, so neither do the names in a checkpoint, and norms of timm or anybody's own are synchronised too.
+torch's `SyncBatchNorm` runs on GPUs only and replaces torch's own modules. Here the function is replaced: inside
+`synchronised_batch_norm`, every `torch.nn.functional.batch_norm` in training mode uses the mean and variance over all ranks. No
+module changes, so names in a checkpoint stay the same, and norms of timm or of user modules are synchronised too.
 """
 
 import math
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -19,17 +19,12 @@ from torch.autograd.function import once_differentiable
 from torch.overrides import TorchFunctionMode
 
 
-@contextmanager
-def synchronised(several: bool) -> Iterator[None]:
-    """Inside, batch statistics are those of all ranks; does nothing for one."""
-    if not several:
-        yield
-        return
-    with _Mode():
-        yield
+def synchronised_batch_norm() -> AbstractContextManager[None]:
+    """Inside, batch statistics are those of all ranks."""
+    return _SynchronisedMode()
 
 
-class _Mode(TorchFunctionMode):
+class _SynchronisedMode(TorchFunctionMode):
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
@@ -56,32 +51,32 @@ def _batch_norm(
             unbiased = variance * (count / max(count - 1, 1))
             running_mean.lerp_(mean.to(running_mean.dtype), momentum)
             running_var.lerp_(unbiased.to(running_var.dtype), momentum)
-    weight, bias = (None if learnt is None else learnt.to(mean.dtype) for learnt in (weight, bias))
+    weight, bias = (None if factor is None else factor.to(mean.dtype) for factor in (weight, bias))
     return _Normalised.apply(x, weight, bias, mean, variance, count, eps)
 
 
 @torch.no_grad()
 def _moments(x: Tensor) -> tuple[Float[Tensor, "channel"], Float[Tensor, "channel"], int]:
-    """Mean and variance of each channel over all ranks, and over how many numbers: each rank's own, put together as Chan et al.
-    (1979) do, which does not cancel."""
+    """Mean and variance of each channel over all ranks, and the number of values: moments of ranks are merged by the formula of
+    Chan et al. (1979), which does not cancel."""
     dims = [d for d in range(x.ndim) if d != 1]
-    wide = x if x.dtype is torch.float64 else x.float()
+    values = x if x.dtype is torch.float64 else x.float()
     count = x.numel() // x.shape[1]
     if count and x.device.type in ("cpu", "cuda"):
-        # what batch norm itself takes: ten times as fast as `var_mean` where channels come last
-        mean, variance = torch.batch_norm_update_stats(wide, None, None, 0.0)
+        # the kernel of batch norm: ten times as fast as `var_mean` where channels come last
+        mean, variance = torch.batch_norm_update_stats(values, None, None, 0.0)
     elif count:
-        variance, mean = torch.var_mean(wide, dims, correction=0)
+        variance, mean = torch.var_mean(values, dims, correction=0)
     else:
-        variance = mean = wide.new_zeros(x.shape[1])
-    mine = torch.cat([mean, variance, mean.new_tensor([count])])
-    parts = [torch.empty_like(mine) for _ in range(dist.get_world_size())]
-    dist.all_gather(parts, mine)
+        variance = mean = values.new_zeros(x.shape[1])
+    local = torch.cat([mean, variance, mean.new_tensor([count])])
+    parts = [torch.empty_like(local) for _ in range(dist.get_world_size())]
+    dist.all_gather(parts, local)
     means, variances, counts = torch.stack(parts).split([x.shape[1], x.shape[1], 1], dim=1)
     total = counts.sum()
-    whole = (counts * means).sum(dim=0) / total
-    spread = (counts * (variances + (means - whole).square())).sum(dim=0) / total
-    return whole, spread, int(total)
+    mean = (counts * means).sum(dim=0) / total
+    variance = (counts * (variances + (means - mean).square())).sum(dim=0) / total
+    return mean, variance, int(total)
 
 
 class _Normalised(torch.autograd.Function):
@@ -100,36 +95,38 @@ class _Normalised(torch.autograd.Function):
         eps: float,
     ) -> Tensor:
         ctx.save_for_backward(x, weight, mean, variance)
-        ctx.count, ctx.eps, ctx.shifted = count, eps, bias is not None
+        ctx.count, ctx.eps, ctx.has_bias = count, eps, bias is not None
         return torch.native_batch_norm(x, weight, bias, mean, variance, False, 0.0, eps)[0]
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, above: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor | None, ...]:
         x, weight, mean, variance = ctx.saved_tensors
         scale = weight if weight is not None else torch.ones_like(mean)
-        to_scale, to_bias = _sums(above, x, scale, mean, variance, ctx.eps)
-        both = torch.cat([to_scale, to_bias]).to(mean.dtype)
-        dist.all_reduce(both)
-        of_scale, of_bias = (both / ctx.count).chunk(2)
-        # scale / deviation (above - of_bias - (x - mean) / deviation of_scale): directly, and through the statistics
-        steep = scale / (variance + ctx.eps).sqrt()
-        slope = -scale * of_scale / (variance + ctx.eps)
-        to_x = _combined(above, steep, x, slope, -steep * of_bias - slope * mean)
-        learnt = (to_scale if weight is not None else None, to_bias if ctx.shifted else None)
-        return to_x, *learnt, None, None, None, None
+        to_scale, to_bias = _sums(grad_output, x, scale, mean, variance, ctx.eps)
+        sums = torch.cat([to_scale, to_bias]).to(mean.dtype)
+        dist.all_reduce(sums)
+        mean_scale, mean_bias = (sums / ctx.count).chunk(2)
+        # scale / deviation (grad_output - mean_bias - (x - mean) / deviation mean_scale): directly, and through the statistics
+        slope_output = scale / (variance + ctx.eps).sqrt()
+        slope_input = -scale * mean_scale / (variance + ctx.eps)
+        to_x = _scale_and_add(
+            grad_output, slope_output, x, slope_input, -slope_output * mean_bias - slope_input * mean
+        )
+        to_factors = (to_scale if weight is not None else None, to_bias if ctx.has_bias else None)
+        return to_x, *to_factors, None, None, None, None
 
 
 def _sums(
-    above: Tensor, x: Tensor, scale: Tensor, mean: Tensor, variance: Tensor, eps: float
+    grad_output: Tensor, x: Tensor, scale: Tensor, mean: Tensor, variance: Tensor, eps: float
 ) -> tuple[Tensor, Tensor]:
-    """For each channel the sum of above (x - mean) / deviation, and that of above."""
+    """For each channel the sum of grad_output (x - mean) / deviation, and that of grad_output."""
     if not x.numel():  # a rank without rows, which the kernel divides by
         return torch.zeros_like(mean), torch.zeros_like(mean)
     # the last two are read in training mode alone, but CUDA's kernel wants them to be there
     statistics = (mean, variance, mean, (variance + eps).rsqrt())
     _, to_scale, to_bias = torch.ops.aten.native_batch_norm_backward(
-        above, x, scale, *statistics, False, eps, [False, True, True]
+        grad_output, x, scale, *statistics, False, eps, [False, True, True]
     )
     return to_scale, to_bias
 
@@ -137,23 +134,23 @@ def _sums(
 BLOCK = 2**16  # numbers: a block of each operand stays in a core's cache between one operation and the next
 
 
-def _combined(one: Tensor, a: Tensor, other: Tensor, b: Tensor, c: Tensor) -> Tensor:
-    """one a + other b + c, with a number of a, b and c for each channel, in one pass over memory."""
-    channels = other.shape[1]
-    last = other.movedim(1, -1).is_contiguous()
-    if (
-        last
-    ):  # rows of several places side by side: long rows go by vectors, those of sixteen channels one by one
-        many = math.gcd(other.numel() // max(1, channels), max(1, 1024 // channels))
-        rows = lambda side: side.movedim(1, -1).contiguous().view(-1, many * channels)
-        a, b, c = (numbers.repeat(many) for numbers in (a, b, c))
+def _scale_and_add(x: Tensor, a: Tensor, y: Tensor, b: Tensor, c: Tensor) -> Tensor:
+    """x a + y b + c, with a value of a, b and c for each channel, in one pass over memory."""
+    channels = y.shape[1]
+    channels_last = y.movedim(1, -1).is_contiguous()
+    if channels_last:  # several positions per row: long rows are vectorised, rows of sixteen channels are not
+        repeats = math.gcd(y.numel() // max(1, channels), max(1, 1024 // channels))
+        rows = lambda tensor: tensor.movedim(1, -1).contiguous().view(-1, repeats * channels)
+        a, b, c = (factors.repeat(repeats) for factors in (a, b, c))
     else:
-        rows = lambda side: side.contiguous().view(len(side), channels, -1)
-        a, b, c = (numbers[:, None] for numbers in (a, b, c))
-    out = torch.empty_like(other, memory_format=torch.preserve_format if last else torch.contiguous_format)
-    first, second, into = rows(one), rows(other), rows(out)
-    block = len(into) if other.device.type != "cpu" else BLOCK // max(1, into[:1].numel())
-    for place in range(0, len(into), max(1, block)):
-        part = slice(place, place + max(1, block))
-        into[part] = torch.addcmul(c, second[part], b).addcmul_(first[part], a)
+        rows = lambda tensor: tensor.contiguous().view(len(tensor), channels, -1)
+        a, b, c = (factors[:, None] for factors in (a, b, c))
+    out = torch.empty_like(
+        y, memory_format=torch.preserve_format if channels_last else torch.contiguous_format
+    )
+    x_rows, y_rows, out_rows = rows(x), rows(y), rows(out)
+    block = len(out_rows) if y.device.type != "cpu" else BLOCK // max(1, out_rows[:1].numel())
+    for start in range(0, len(out_rows), max(1, block)):
+        part = slice(start, start + max(1, block))
+        out_rows[part] = torch.addcmul(c, y_rows[part], b).addcmul_(x_rows[part], a)
     return out

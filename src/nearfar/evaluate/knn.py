@@ -13,7 +13,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn import functional
 
-from nearfar.distributed.ranks import ALONE, Ranks
+from nearfar.core.strategy import SINGLE, Strategy
 from nearfar.errors import UserError
 from nearfar.evaluate.labels import TOP, Labelled, class_codes, hit_rates, stratified_split
 
@@ -58,7 +58,7 @@ def ranked_classes(
     weighting: Weighting = "cosine",
     chunk: int | None = None,
     exclude_self: bool = False,
-    ranks: Ranks = ALONE,
+    strategy: Strategy = SINGLE,
 ) -> Int[Tensor, "test rank"]:
     """Up to five classes per test row, most votes first; `NO_CLASS` where no further class got one.
 
@@ -76,9 +76,9 @@ def ranked_classes(
     own = torch.argsort(by_label) if exclude_self else None
     k = min(k, len(train) - (1 if exclude_self else 0))
     chunk = chunk or max(1, _TILE // len(train))
-    if len(test) <= chunk * (ranks.world - 1):  # fewer parts than ranks: everybody takes all
-        ranks = ALONE
-    mine = ranks.share(-(-len(test) // chunk))
+    if len(test) <= chunk * (strategy.world - 1):  # fewer parts than ranks: everybody takes all
+        strategy = SINGLE
+    mine = strategy.share(-(-len(test) // chunk))
     some = slice(mine.start * chunk, mine.stop * chunk)
     rank = []
     for nearness in _nearness(
@@ -89,7 +89,7 @@ def ranked_classes(
             ((value - value[:, :1]) / temperature).exp() if weighting == "cosine" else torch.ones_like(value)
         )
         rank.append(_most_votes(value, weight, codes[neighbour], len(classes)))
-    place = ranks.everyones(torch.cat(rank))
+    place = strategy.all_gather(torch.cat(rank))
     return torch.where(place == NO_CLASS, NO_CLASS, classes[place.clamp(min=0)])
 
 

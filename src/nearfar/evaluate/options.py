@@ -7,7 +7,7 @@ from typing import Any
 
 from nearfar.config.settings import MAX_EPOCHS
 from nearfar.core.optimisers import LARGEST_LR
-from nearfar.distributed.ranks import ALONE, Ranks
+from nearfar.core.strategy import SINGLE, Strategy
 from nearfar.errors import UserError
 
 # which protocols read an option: another value of it makes another result, and one that nobody asked for reads is a mistake
@@ -51,7 +51,7 @@ class Options:
     layer_decay: float = 0.7
     batch_size: int = 128
     unseen: bool | None = None  # that the encoder was never shown the test rows; None: nobody knows
-    ranks: Ranks = ALONE  # processes that all ask the same, and share what can be shared
+    strategy: Strategy = SINGLE  # processes that all ask the same, and share what can be shared
 
     def __post_init__(self) -> None:
         for name, most in MOST.items():

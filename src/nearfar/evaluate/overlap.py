@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Bool, Int64
 from torch import Tensor
 
-from nearfar.distributed.ranks import Ranks
+from nearfar.core.strategy import Strategy
 from nearfar.errors import UserError
 from nearfar.modalities import Instances
 from nearfar.modalities.base import MakeViews
@@ -17,10 +17,10 @@ from nearfar.run.trained import Run
 Mark = Callable[[Instances], Int64[Tensor, "instance 2"]]
 
 
-def marks(plain: MakeViews, cache: Path, ranks: Ranks) -> Mark:
+def marks(plain: MakeViews, cache: Path, strategy: Strategy) -> Mark:
     """What tells instances apart, kept like features."""
     return lambda images: cached_features(
-        cache, contents_key(images, plain), lambda: contents(images, plain, ranks=ranks), ranks
+        cache, contents_key(images, plain), lambda: contents(images, plain, strategy=strategy), strategy
     )
 
 

@@ -39,7 +39,7 @@ def _knn(train: Labelled, test: Labelled, options: Options) -> dict[str, Any]:
         test.features,
         k=options.k,
         temperature=options.temperature,
-        ranks=options.ranks,
+        strategy=options.strategy,
     )
     return classified(found, test.labels)
 
@@ -47,7 +47,7 @@ def _knn(train: Labelled, test: Labelled, options: Options) -> dict[str, Any]:
 def _nearest(train: Labelled, test: Labelled, options: Options) -> dict[str, Any]:
     """The class of the one nearest by Euclidean distance; it names one class, so top-5 is top-1."""
     found = ranked_classes(
-        train.features, train.labels, test.features, k=1, weighting="l2", ranks=options.ranks
+        train.features, train.labels, test.features, k=1, weighting="l2", strategy=options.strategy
     )
     return classified(found, test.labels)
 
@@ -101,7 +101,7 @@ def scores(
 
     def asked(name: str) -> dict[str, Any]:
         answer = partial(PROTOCOLS[name], train, test, options)
-        return answer() if name in SHARED else options.ranks.from_first(answer)
+        return answer() if name in SHARED else options.strategy.on_first(answer)
 
     return {name: asked(name) for name in protocols}
 
@@ -118,7 +118,7 @@ def network_scores(
         return protocol(replace(subject, encoder=copy.deepcopy(subject.encoder)), options)
 
     return {
-        name: options.ranks.from_first(partial(asked, protocol))
+        name: options.strategy.on_first(partial(asked, protocol))
         for name, protocol in known.items()
         if name in protocols
     }

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from nearfar.core.intervals import CONFIDENCE
+from nearfar.core.strategy import SINGLE, Strategy
 from nearfar.data import Columns, locate
-from nearfar.distributed.ranks import ALONE, Ranks
 from nearfar.errors import UserError
 from nearfar.evaluate.figures import named, with_all_intervals
 from nearfar.evaluate.matching import Unmatched, matched
@@ -81,7 +81,9 @@ def evaluate_run(
     and the protocols are asked only where there are labels.
     """
     check_protocols(protocols)
-    told = Options(k=k, temperature=temperature, seed=seed, ranks=getattr(run, "ranks", ALONE), **options)
+    told = Options(
+        k=k, temperature=temperature, seed=seed, strategy=getattr(run, "strategy", SINGLE), **options
+    )
     other = told.changed(protocols)
     other |= {"features": features} if features != "pooled" else {}
     other |= {"image_size": image_size} if image_size is not None else {}
@@ -95,9 +97,11 @@ def evaluate_run(
         train = None if train is None else locate(train, columns=columns)
         data = None if data is None else train if same else locate(data, columns=columns)
     measures = run.modality.measures()
-    ranks = told.ranks
+    strategy = told.strategy
     asked = Asked(run, train, data, same_labels, features, image_size)
-    if ranks.several:  # opening data takes all of them, so it is done before anything is done by one
+    if (
+        strategy.is_distributed
+    ):  # opening data takes all of them, so it is done before anything is done by one
         _ = asked.sets, asked.trained_on
     result: dict[str, Any] = {}
     if not set(protocols) & {*PROTOCOLS, *NETWORK_PROTOCOLS}:
@@ -112,7 +116,7 @@ def evaluate_run(
         result["input"] = _input(asked)
     if unfinished := getattr(run, "unfinished", ""):
         result["unfinished"] = unfinished
-    if ranks.first:
+    if strategy.is_first:
         record(run.path / "evaluation.json", result)
     return without_answers(result)
 
@@ -268,7 +272,7 @@ def _by_protocols(
     def said(found: Mapping[str, Mapping[str, Any]], samples: int) -> dict[str, dict[str, Any]]:
         return {name: named(with_all_intervals(figures, samples), names) for name, figures in found.items()}
 
-    mark = marks(asked.plain, cache, options.ranks)
+    mark = marks(asked.plain, cache, options.strategy)
     fit_marks, ask_marks = (part.features for part in split.sets(mark))
     # claims and warnings about the encoder are the only ones to depend on all that it learned from
     close = asked.learned_labels or {"information", "quality"} & set(protocols)
@@ -286,7 +290,7 @@ def _by_protocols(
         """What the features say, and what the network does where a protocol asks for that."""
         found: dict[str, dict[str, Any]] = {}
         if _any(protocols, PROTOCOLS):
-            embed = _embedding(network, asked.plain, cache, options.ranks)
+            embed = _embedding(network, asked.plain, cache, options.strategy)
             found = judged(embed, trained)
         for known in (NETWORK_PROTOCOLS, UNLABELLED_PROTOCOLS):
             if _any(protocols, known):
@@ -336,7 +340,7 @@ def _without_labels(
     """Protocols that look at no label, on the test instances as they are."""
     train, test = asked.sets
     nobody = LabelledSet(test, torch.empty(0, dtype=torch.int64))
-    mark = marks(asked.plain, asked.run.path / "cache", options.ranks)
+    mark = marks(asked.plain, asked.run.path / "cache", options.strategy)
     unseen = False if asked.own_test or among(mark(test), map(mark, asked.learned_from)).any() else None
 
     def tried(network: nn.Module, trained: bool) -> dict[str, Any]:
@@ -375,9 +379,9 @@ def _measured(
     seen = asked.train is None and train.fingerprint == test.fingerprint
     tested = facts_of(test, f"{test.name}, the training {run.modality.holds} itself" if seen else None)
     facts = {"train": facts_of(train), "test": tested, "split": None}
-    ranks: Ranks = getattr(run, "ranks", ALONE)
+    strategy: Strategy = getattr(run, "strategy", SINGLE)
     learn = partial(measure.learned, method, test, views, device=device, seed=seed)
-    learned = {name: ranks.from_first(learn)}
+    learned = {name: strategy.on_first(learn)}
     if (
         result and result["test"] != tested
     ):  # the protocols hold labelled ones out, this asks about all of them
@@ -387,7 +391,7 @@ def _measured(
     both = dict(result.get("baselines", {}))
     for kind, figures in measure.baselines.items():
         ask = partial(figures, train, test, views, seed=seed)
-        both[kind] = {**both.get(kind, {}), name: ranks.from_first(ask)}
+        both[kind] = {**both.get(kind, {}), name: strategy.on_first(ask)}
     return {**facts, **result, **learned, "baselines": both}
 
 
@@ -398,12 +402,12 @@ def _same(one: Any, other: Any) -> bool:
     )
 
 
-def _embedding(encoder: nn.Module, plain: MakeViews, cache: Path, ranks: Ranks) -> Embed:
+def _embedding(encoder: nn.Module, plain: MakeViews, cache: Path, strategy: Strategy) -> Embed:
     device = next((value.device for value in encoder.parameters()), torch.device("cpu"))
 
     def embed(images: Instances) -> Tensor:
-        compute = lambda: features(encoder, images, plain, device=device, ranks=ranks)
-        return cached_features(cache, features_key(encoder, images, plain), compute, ranks)
+        compute = lambda: features(encoder, images, plain, device=device, strategy=strategy)
+        return cached_features(cache, features_key(encoder, images, plain), compute, strategy)
 
     return embed
 

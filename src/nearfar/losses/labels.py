@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from nearfar.distributed.ranks import Rows
+from nearfar.distributed.gather import gather_layout
 from nearfar.errors import UserError
 from nearfar.losses.one_pass import summed
 from nearfar.losses.scoring import by_tiles, check_embeddings, negatives, positive_number, unit
@@ -102,9 +102,9 @@ def _labelled(
     counts = [_check_labels("labels", labels, rows)]
     if ref_emb is not None and ref_labels is not None:
         counts.append(_check_labels("ref_labels", ref_labels, ref_emb))
-    layouts = [Rows.of(len(each), each.device, gather) for each in ready]
-    ready = [layout.everyones(each) for layout, each in zip(layouts, ready, strict=True)]
-    counts = [layout.everyones(each) for layout, each in zip(layouts, counts, strict=True)]
+    layouts = [gather_layout(len(each), each.device, gather) for each in ready]
+    ready = [layout.all_gather(each) for layout, each in zip(layouts, ready, strict=True)]
+    counts = [layout.all_gather(each) for layout, each in zip(layouts, counts, strict=True)]
     classes, numbered = torch.cat(counts).unique(return_inverse=True)
     codes = numbered.split([len(each) for each in counts])
     alone = len(ready) == 1
@@ -155,7 +155,7 @@ class SupConLoss(LabelLoss):
         if labels is None:
             if embeddings.ndim != 3:
                 raise UserError("labels were left out; that needs embeddings of shape (n, views, dim)")
-            labels = Rows.of(len(embeddings), embeddings.device, self.gather_distributed).own(
+            labels = gather_layout(len(embeddings), embeddings.device, self.gather_distributed).numbers(
                 embeddings.device
             )
         if embeddings.ndim == 3:

@@ -8,7 +8,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from nearfar.core.scores import UNKNOWN
-from nearfar.distributed.ranks import Rows
+from nearfar.core.strategy import Rows
+from nearfar.distributed.gather import gather_layout
 from nearfar.errors import UserError
 from nearfar.losses.both_ways import BothLogSumExp
 from nearfar.losses.one_pass import summed
@@ -50,14 +51,14 @@ class NTXentLoss(nn.Module):
     def forward(self, z0: Float[Tensor, "n dim"], z1: Float[Tensor, "n dim"]) -> Float[Tensor, ""]:
         with torch.autocast(z0.device.type, enabled=False):
             z0, z1 = map(unit, check_paired(z0=z0, z1=z1))
-            rows = Rows.of(len(z0), z0.device, self.gather_distributed)
+            rows = gather_layout(len(z0), z0.device, self.gather_distributed)
             if len(rows.sizes) == 1 and self._symmetric(z0):
                 both = torch.cat([z0, z1]) * self.temperature**-0.5
                 positive = (z0 * z1).sum(dim=1).repeat(2) / self.temperature
                 return (SymmetricLogSumExp.apply(both, 1 / self.temperature) - positive).mean()
-            keys = torch.cat([rows.everyones(z0), rows.everyones(z1)])
+            keys = torch.cat([rows.all_gather(z0), rows.all_gather(z1)])
             anchors = torch.cat([z0, z1]) / self.temperature
-            own = rows.own(z0.device).repeat(2)
+            own = rows.numbers(z0.device).repeat(2)
             others = negatives(anchors, keys, own, torch.arange(rows.total, device=z0.device).repeat(2))
             positive = (anchors * torch.cat([z1, z0])).sum(dim=1)
             return -rows.mean(log_share(positive, others.logsumexp())) / 2
@@ -85,7 +86,7 @@ class FeaturesLoss(nn.Module):
     ) -> Tensor | dict[str, Tensor]:
         with torch.autocast(image_features.device.type, enabled=False):
             images, texts = check_paired(image_features=image_features, text_features=text_features)
-            rows = Rows.of(len(images), images.device, self.gather_distributed)
+            rows = gather_layout(len(images), images.device, self.gather_distributed)
             loss = self.loss(images, texts, logit_scale, logit_bias, rows)
         return {"contrastive_loss": loss} if output_dict else loss
 
@@ -120,9 +121,9 @@ class ClipLoss(FeaturesLoss):
             there, back = BothLogSumExp.apply(scaled, texts, rows_at_once(scaled, texts))
             loss = rows.mean((there + back) / 2 - (scaled * texts).sum(dim=1))
         else:
-            there = summed(scaled, rows.everyones(texts))
-            back = summed(logit_scale * texts, rows.everyones(images))
-            loss = rows.share * (there + back) / 2 - rows.mean((scaled * texts).sum(dim=1))
+            there = summed(scaled, rows.all_gather(texts))
+            back = summed(logit_scale * texts, rows.all_gather(images))
+            loss = rows.mean_weight * (there + back) / 2 - rows.mean((scaled * texts).sum(dim=1))
         if logit_bias is not None:
             # the same number added to every score leaves a softmax as it is; a learnt one still gets its
             # gradient, zero, without which DDP would wait for it
@@ -148,7 +149,7 @@ class SigLipLoss(FeaturesLoss):
         anchors = logit_scale * images
         bias = torch.as_tensor(0.0 if logit_bias is None else logit_bias, device=images.device)
         bias = bias.to(images.dtype)
-        everyones = rows.everyones(texts)
+        everyones = rows.all_gather(texts)
         # -log s(-x) = log(1 + e^x), and less x it is -log s(x): a positive is a negative less its score
         apart = SoftplusSum.apply(anchors, everyones, bias, rows_at_once(anchors, everyones))
         positive = (anchors * texts).sum(dim=1) + bias
@@ -205,11 +206,11 @@ class MultipleNegativesRankingLoss(nn.Module):
             queries, *columns = check_paired(queries=queries, documents=documents, **named)
             if self.normalize:
                 queries, *columns = map(unit, (queries, *columns))
-            rows = Rows.of(len(queries), queries.device, self.gather_distributed)
+            rows = gather_layout(len(queries), queries.device, self.gather_distributed)
             positive = self.scale * (queries * columns[0]).sum(dim=1)
             if self.partition_mode == "per_direction" or len(self.directions) == 1:
                 sums = [summed(*self._sides(d, queries, columns, rows)) for d in self.directions]
-                return rows.share * torch.stack(sums).mean() - rows.mean(positive)
+                return rows.mean_weight * torch.stack(sums).mean() - rows.mean(positive)
             each = torch.stack([self._log_sum(d, queries, columns, rows) for d in self.directions])
             return rows.mean(each.logsumexp(dim=0) - positive)
 
@@ -220,7 +221,7 @@ class MultipleNegativesRankingLoss(nn.Module):
         source, target = direction.split("_to_")
         anchors = queries if source == "query" else columns[0]
         sets = [queries] if target == "query" else columns
-        return self.scale * anchors, torch.cat([rows.everyones(column) for column in sets])
+        return self.scale * anchors, torch.cat([rows.all_gather(column) for column in sets])
 
     def _log_sum(
         self, direction: str, queries: Tensor, columns: Sequence[Tensor], rows: Rows
@@ -231,4 +232,4 @@ class MultipleNegativesRankingLoss(nn.Module):
         everyone = torch.arange(rows.total, device=queries.device).repeat(len(keys) // rows.total)
         if source != target:  # the positive is part of the sum
             everyone = torch.full_like(everyone, UNKNOWN)
-        return negatives(anchors, keys, rows.own(queries.device), everyone).logsumexp()
+        return negatives(anchors, keys, rows.numbers(queries.device), everyone).logsumexp()

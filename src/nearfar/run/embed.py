@@ -25,9 +25,9 @@ def write_embedding(run: Run, data: Any, out: Path) -> tuple[int, int]:
         run.plain(),
         device=run.device,
         workers=run.settings.workers,
-        ranks=run.ranks,
+        strategy=run.strategy,
     )
-    if not run.ranks.first:
+    if not run.strategy.is_first:
         shapes = [part.shape for part in parts]
         return sum(shape[0] for shape in shapes), shapes[-1][1]
     place = width = 0

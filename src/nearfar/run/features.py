@@ -16,7 +16,7 @@ from safetensors.torch import save as bytes_of
 from torch import Tensor, nn
 
 from nearfar.core.buffers import frozen
-from nearfar.distributed.ranks import ALONE, Ranks
+from nearfar.core.strategy import SINGLE, Strategy
 from nearfar.errors import NotFinite
 from nearfar.modalities import DataSet, Instances
 from nearfar.modalities.base import MakeViews
@@ -33,7 +33,7 @@ def features(
     device: torch.device | str = "cpu",
     workers: int = 2,
     precision: Literal["fp32", "bf16"] = "fp32",
-    ranks: Ranks = ALONE,
+    strategy: Strategy = SINGLE,
 ) -> Float[Tensor, "image dim"]:
     """The encoder's features of every image, in order, as float32 on the CPU; several ranks share the work, and each has all of it.
 
@@ -41,7 +41,7 @@ def features(
     training mode is put back, and an encoder that lives elsewhere than `device` is copied there, not moved. Features that
     are not finite are refused: whatever is made of them would be a number about nothing.
     """
-    mine, gather = shared_batches(images, batch_size, ranks)
+    mine, gather = shared_batches(images, batch_size, strategy)
     embedded = torch.empty(0)
     place = 0
     for part in _embedded(encoder, mine, plain, batch_size, device, workers, precision):
@@ -63,22 +63,22 @@ def feature_batches(
     device: torch.device | str = "cpu",
     workers: int = 2,
     precision: Literal["fp32", "bf16"] = "fp32",
-    ranks: Ranks = ALONE,
+    strategy: Strategy = SINGLE,
 ) -> Iterator[Float[Tensor, "image dim"]]:
     """The same, a batch at a time, in order; those that are not finite are counted to the end, and then refused. Several ranks take
     turns with the batches, and each gets all of them."""
     count = -(-len(images) // batch_size)
     mine = images
-    if count < ranks.world:  # everybody takes all
-        ranks = ALONE
-    elif ranks.several:
-        turns = np.arange(len(images)) // batch_size % ranks.world
-        mine = cast(DataSet, images).subset(np.flatnonzero(turns == ranks.rank))
+    if count < strategy.world:  # everybody takes all
+        strategy = SINGLE
+    elif strategy.is_distributed:
+        turns = np.arange(len(images)) // batch_size % strategy.world
+        mine = cast(DataSet, images).subset(np.flatnonzero(turns == strategy.rank))
     parts = _embedded(encoder, mine, plain, batch_size, device, workers, precision)
     wrong, part = 0, torch.empty(0)
-    for _ in range(-(-count // ranks.world)):
+    for _ in range(-(-count // strategy.world)):
         part = next(parts, part[:0])  # in the last turn there may be none left
-        everyones = ranks.everyones(part)
+        everyones = strategy.all_gather(part)
         wrong += _not_finite(everyones)
         yield from everyones.split(batch_size)
     _check_finite(wrong, images)
@@ -115,16 +115,16 @@ def _check_finite(wrong: int, images: Instances) -> None:
 
 
 def shared_batches(
-    images: Instances, batch_size: int, ranks: Ranks
+    images: Instances, batch_size: int, strategy: Strategy
 ) -> tuple[Instances, Callable[[Tensor], Tensor]]:
     """This rank's run of whole batches, so that none is other than in one process, and what puts all ranks' rows together. Of fewer
     batches than ranks everybody takes all."""
     count = -(-len(images) // batch_size)
-    if not ranks.several or count < ranks.world:
+    if not strategy.is_distributed or count < strategy.world:
         return images, lambda rows: rows
-    mine = ranks.share(count)
+    mine = strategy.share(count)
     rows = np.arange(mine.start * batch_size, min(mine.stop * batch_size, len(images)))
-    return cast(DataSet, images).subset(rows), ranks.everyones
+    return cast(DataSet, images).subset(rows), strategy.all_gather
 
 
 def _laid_out(view: Tensor) -> Tensor:
@@ -156,10 +156,15 @@ def encoder_digest(encoder: nn.Module) -> str:
 
 
 def contents(
-    images: Instances, plain: MakeViews, *, batch_size: int = 512, workers: int = 2, ranks: Ranks = ALONE
+    images: Instances,
+    plain: MakeViews,
+    *,
+    batch_size: int = 512,
+    workers: int = 2,
+    strategy: Strategy = SINGLE,
 ) -> Int64[Tensor, "image 2"]:
     """128 bits of what is seen of each instance in plain view: the same for two that an encoder cannot tell apart."""
-    mine, gather = shared_batches(images, batch_size, ranks)
+    mine, gather = shared_batches(images, batch_size, strategy)
     marks = [
         hashlib.blake2b(_raw(one), digest_size=16).digest()
         for view in plain_views(mine, plain, batch_size, workers)
@@ -179,7 +184,7 @@ def _view_digest(plain: MakeViews) -> bytes:
 
 
 def cached_features(
-    folder: Path, key: str, compute: Callable[[], Shaped[Tensor, "image dim"]], ranks: Ranks = ALONE
+    folder: Path, key: str, compute: Callable[[], Shaped[Tensor, "image dim"]], strategy: Strategy = SINGLE
 ) -> Shaped[Tensor, "image dim"]:
     """The features (or `contents`) stored in `folder` under `key`, computed and stored if they are not there whole, for each of the ranks that share the
     computation.
@@ -189,10 +194,10 @@ def cached_features(
     """
     path = folder / f"{key}.safetensors"
     stored = _read(path)
-    if ranks.agreed("missing" if stored is None else None) is None and stored is not None:
+    if strategy.first_reason("missing" if stored is None else None) is None and stored is not None:
         return stored
     fresh = compute()
-    if ranks.first:
+    if strategy.is_first:
         _write(path, fresh)
     return fresh
 

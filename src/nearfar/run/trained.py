@@ -15,13 +15,13 @@ from nearfar.config.objects import METHOD, TAKEN, VIEWS, Objects, check_given, d
 from nearfar.config.schema import unknown
 from nearfar.config.settings import Settings
 from nearfar.core.method import Method
+from nearfar.core.strategy import SINGLE, Strategy
 from nearfar.core.types import Grouping
 from nearfar.data import Columns, Limits, Located, locate
 from nearfar.data.aside import few_labelled, kept_aside
 from nearfar.data.remote import is_url
 from nearfar.data.together import opened_by_all
 from nearfar.data.unscanned import examined
-from nearfar.distributed.ranks import ALONE, Ranks
 from nearfar.errors import UserError
 from nearfar.modalities import DataSet, Description, Modality
 from nearfar.modalities.base import MakeViews, PlainView
@@ -39,7 +39,7 @@ class Run:
     """What `nearfar pretrain` left in a folder. Nothing is read before it is asked for.
 
     `objects` are those the run was made with that no file holds: `method`, or a `backbone`, parts by room, `views`. `data` are
-    the run's own where they are no file either. `ranks`: the processes that have all opened the run and share what is asked of it.
+    the run's own where they are no file either. `strategy`: of the processes that have all opened the run and share what is asked of it.
 
     A run may come from a stranger, so a URL in its settings is not opened unless the user names it too (`confirm`) or
     `allow_urls` is set.
@@ -51,13 +51,13 @@ class Run:
         settings: Settings,
         objects: Objects = NONE,
         data: Located | None = None,
-        ranks: Ranks = ALONE,
+        strategy: Strategy = SINGLE,
         allow_urls: bool = False,
     ) -> None:
         self.folder = RunFolder(path)
         self.allow_urls = allow_urls
         self._confirmed: set[str] = set()
-        self.settings, self.objects, self.data, self.ranks = settings, objects, data, ranks
+        self.settings, self.objects, self.data, self.strategy = settings, objects, data, strategy
         self._sets: dict[tuple[str, int | None], DataSet] = {}
         self._remembered: DataSet | None = None
         self._opened: dict[
@@ -71,7 +71,7 @@ class Run:
         *,
         data: Any = None,
         labels: Any = None,
-        ranks: Ranks = ALONE,
+        strategy: Strategy = SINGLE,
         allow_urls: bool = False,
         **objects: Any,
     ) -> "Run":
@@ -81,7 +81,7 @@ class Run:
         Where config.yaml names a URL as the run's data, it is opened only with `allow_urls`, or after you name it yourself: as `data`
         here, or as `train` or `data` of `evaluate`.
 
-        Under torchrun every process may open it with `ranks=nearfar.distributed.ranks.join()`: they then share the work of opening data, embedding
+        Under torchrun every process may open it with `strategy=nf.join()`: they then share the work of opening data, embedding
         and looking for neighbours, so all must ask for the same."""
         folder = RunFolder(as_path("run", path))
         if not folder.config.is_file():
@@ -89,7 +89,7 @@ class Run:
         settings = folder.settings()
         again = _given_again(settings, objects, folder.path)
         located = None if data is None else locate(data, labels)
-        return cls(folder.path, settings, again, located, ranks, allow_urls)
+        return cls(folder.path, settings, again, located, strategy, allow_urls)
 
     @property
     def path(self) -> Path:
@@ -125,7 +125,7 @@ class Run:
         found = checkpoints.load_step(self.folder.checkpoints, step)
         if found is None:
             raise UserError(f"{self.path}/ckpt holds no valid checkpoint of step {step}")
-        then = Run(self.path, self.settings, self.objects, self.data, self.ranks, self.allow_urls)
+        then = Run(self.path, self.settings, self.objects, self.data, self.strategy, self.allow_urls)
         then._confirmed = self._confirmed
         then._sets, then._opened, then._remembered = self._sets, self._opened, self._remembered
         then.__dict__["_loaded"] = facts.checked(found)
@@ -151,7 +151,9 @@ class Run:
     def device(self) -> torch.device:
         """The device of the settings, or, on a machine that has not got it, the best there is."""
         try:
-            return pick_device(self.settings.device, self.ranks.local if self.ranks.several else None)
+            return pick_device(
+                self.settings.device, self.strategy.local_rank if self.strategy.is_distributed else None
+            )
         except UserError:
             return pick_device("auto")
 
@@ -234,8 +236,8 @@ class Run:
         check_kind(self.settings, located)
         limits = Limits(max_bad_share=self.settings.max_bad_share, scans=self.folder.cache)
         own = self._remembered if spec is None and size is None else None
-        opened = opened_by_all(located, limits, options, self.ranks) if own is None else own
-        usable = examined(opened, self.folder.cache, self.settings.workers, self.ranks)
+        opened = opened_by_all(located, limits, options, self.strategy) if own is None else own
+        usable = examined(opened, self.folder.cache, self.settings.workers, self.strategy)
         usable = self.modality.adapted(usable, self.description, str(self.path))
         self._opened[usable.fingerprint] = opened
         if named:
@@ -293,7 +295,7 @@ class Run:
             self.plain(),
             device=self.device,
             workers=self.settings.workers,
-            ranks=self.ranks,
+            strategy=self.strategy,
         )
 
     def embed_at(self, step: int, data: Any) -> Tensor:

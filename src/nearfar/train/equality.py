@@ -22,9 +22,9 @@ from torch import Tensor
 
 from nearfar.config.objects import Objects
 from nearfar.config.resolving import resolve
+from nearfar.core.strategy import SINGLE, Strategy
 from nearfar.data import Limits, locate
-from nearfar.distributed.ranks import ALONE, Ranks, join
-from nearfar.distributed.sharding import whole
+from nearfar.distributed.strategy import join
 from nearfar.parts.encoders import backbone
 from nearfar.train.distill import student_of
 from nearfar.train.prepare import described, embedded, prepare, prime
@@ -127,28 +127,29 @@ def _one(
     dist.init_process_group(
         "gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=world, timeout=WAIT
     )
-    ranks, found = join(), {}
+    found = {}
     for name, case in cases.items():
-        together = trajectory(case, Path(folder), ranks, steps, precision, batch_size)
-        rerun = trajectory(case, Path(folder), ranks, steps, precision, batch_size) if again else None
-        if ranks.first:
-            alone = trajectory(case, Path(folder), ALONE, steps, precision, batch_size)
+        strategy = join(case.get("sharding", "none"))
+        together = trajectory(case, Path(folder), strategy, steps, precision, batch_size)
+        rerun = trajectory(case, Path(folder), strategy, steps, precision, batch_size) if again else None
+        if strategy.is_first:
+            alone = trajectory(case, Path(folder), SINGLE, steps, precision, batch_size)
             found[name] = together.differences(alone)
             if rerun is not None:
                 found[name]["rerun_difference"] = max(together.differences(rerun).values())
             if tell:
                 said = " | ".join(f"{value:.0e}" for value in found[name].values())
                 print(f"| {name} | {world} | {said} |", flush=True)
-    if ranks.first:
+    if strategy.is_first:
         (Path(folder) / "found.json").write_text(json.dumps(found))
-    ranks.wait()
+    strategy.barrier()
     dist.destroy_process_group()
 
 
 def trajectory(
     case: Mapping[str, Any],
     folder: Path,
-    ranks: Ranks,
+    strategy: Strategy,
     steps: int,
     precision: torch.dtype,
     batch_size: int,
@@ -186,15 +187,19 @@ def trajectory(
     images = located.open(Limits(), **settings.modality.opening(settings.views, settings.image_size, None))
     known = described(images, settings, None, False)
     with torch.random.fork_rng(devices=[]):
-        trainer, stream = prepare(settings, images, known, torch.device("cpu"), precision, objects, ranks)
+        trainer, stream = prepare(settings, images, known, torch.device("cpu"), precision, objects, strategy)
         prime(trainer, images, known)
         losses, gradient = [], torch.zeros(0)
         for batch in stream.batches(0, steps):
             trainer.method.refresh(lambda: embedded(trainer, images, known), trainer.progress)
             losses.append(trainer.train_step(trainer.here(batch)).loss)
             if trainer.step == 1:
-                gradient = _flat([whole(w.grad) for w in trainer.method.parameters() if w.grad is not None])
-    return Trajectory(losses, gradient, _flat([whole(w.detach()) for w in trainer.method.parameters()]))
+                gradient = _flat(
+                    [strategy.full_tensor(w.grad) for w in trainer.method.parameters() if w.grad is not None]
+                )
+    return Trajectory(
+        losses, gradient, _flat([strategy.full_tensor(w.detach()) for w in trainer.method.parameters()])
+    )
 
 
 def _flat(tensors: list[Tensor]) -> Tensor:

@@ -11,7 +11,6 @@ from pathlib import Path
 from torch import Tensor, nn
 
 from nearfar.core.method import Method
-from nearfar.distributed.sharding import spread
 from nearfar.errors import UserError
 from nearfar.run.checkpoints import under
 from nearfar.run.trained import Run
@@ -31,12 +30,12 @@ def start_from(method: Method, init: str, cut: int = 0) -> str:
 
 
 def _from_run(method: Method, init: str, cut: int) -> str:
-    run = Run.open(init)
+    run, strategy = Run.open(init), method.encoding.strategy
     if run.facts["step"] == 0:
         raise UserError(f"init was {init}, which has taken no step yet; train it first")
     own, theirs = method.encoders.state_dict(), under(run.weights(), "encoders.")  # type: ignore[attr-defined]
     if shapes_of(own) == shapes_of(theirs):
-        method.encoders.load_state_dict(spread(method.encoders, theirs))  # type: ignore[attr-defined,arg-type]
+        method.encoders.load_state_dict(strategy.shard_state(method.encoders, theirs))  # type: ignore[attr-defined,arg-type]
         return f"started from all networks of {init}"
     _into_backbones(method, run.encoder().state_dict(), init)
     if cut:
@@ -55,7 +54,9 @@ def _into_head(method: Method, weights: Mapping[str, Tensor], init: str, cut: in
                 f"encoders.cut was {cut} with init={init}, where head.{name} is {theirs} and here {list(tensor.shape)}; set encoders.head, "
                 "encoders.hidden and encoders.layers as that run did"
             )
-    head.load_state_dict(spread(head, {name: weights[name] for name in head.state_dict()}))
+    head.load_state_dict(
+        method.encoding.strategy.shard_state(head, {name: weights[name] for name in head.state_dict()})
+    )
 
 
 def _from_file(method: Method, path: Path) -> str:
@@ -71,4 +72,6 @@ def _into_backbones(method: Method, weights: Mapping[str, Tensor], init: str) ->
     inside: list[nn.Module] = [m for m in method.encoders.modules() if type(m) is type(backbone)]  # type: ignore[attr-defined]
     for module in {id(m): m for m in (backbone, *inside)}.values():
         if shapes_of(module.state_dict()) == shapes:
-            module.load_state_dict({**module.state_dict(), **spread(module, fitting)})
+            module.load_state_dict(
+                {**module.state_dict(), **method.encoding.strategy.shard_state(module, fitting)}
+            )

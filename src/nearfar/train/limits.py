@@ -13,7 +13,6 @@ from torch.utils._pytree import tree_leaves
 
 from nearfar.config.reading import in_units
 from nearfar.core.types import Batch
-from nearfar.distributed.sharding import own_part
 from nearfar.errors import UserError
 from nearfar.system.machine import memory_held
 from nearfar.train.memory import (
@@ -50,7 +49,7 @@ class Needs:
 def needs(trainer: Trainer, few: Batch, folder: Path) -> Needs:
     """What is held now, an optimiser's state and gradients, batches made ahead, and what a backward pass holds."""
     settings = trainer.settings
-    count = settings.batch_size // trainer.ranks.world
+    count = settings.batch_size // trainer.strategy.world
     pixels = size_of(tree_leaves(few.views)) * count // max(1, len(few.index))
     each = ceil(WORKSPACE * bytes_per_instance(trainer, few)) if len(few.index) >= MEASURED else 0
     at_once = min(count, trainer.method.encoding.chunk or count)
@@ -82,7 +81,8 @@ def disk_free(folder: Path) -> int:
 
 
 def _trained(trainer: Trainer) -> int:
-    return size_of([own_part(weight) for weight in trainer.method.parameters() if weight.requires_grad])
+    local = trainer.strategy.local_tensor
+    return size_of([local(weight) for weight in trainer.method.parameters() if weight.requires_grad])
 
 
 class Pace:

@@ -19,7 +19,6 @@ from torch import Tensor
 from nearfar.core.method import Method
 from nearfar.core.schedules import Progress
 from nearfar.core.types import Batch
-from nearfar.distributed.sharding import gathered
 from nearfar.errors import NotFinite, Stopped, UserError
 from nearfar.evaluate.held_out import HeldOut
 from nearfar.run import checkpoints
@@ -59,7 +58,7 @@ def train(
     resumed: bool = False,
 ) -> None:
     """Trains to the end, or raises `Stopped` after saving. `facts` goes into every checkpoint beside the state."""
-    log = Log(folder, trainer.step if resumed else -1) if trainer.ranks.first else Silence()
+    log = Log(folder, trainer.step if resumed else -1) if trainer.strategy.is_first else Silence()
     loop = Loop(trainer, folder, facts, display, log, looks)
     stream = batches(trainer.step, trainer.steps)
     try:
@@ -119,7 +118,7 @@ class Loop:
             if warning := self.pace.observe(now - begun, now - self.begun):
                 self.display.say(warning)  # of this machine, not of the run: it is not logged
         self.looks.judge()
-        self.save_when_due(batch, taken, trainer.ranks.agreed(requests.reason()))
+        self.save_when_due(batch, taken, trainer.strategy.first_reason(requests.reason()))
 
     @property
     def last(self) -> bool:
@@ -133,7 +132,7 @@ class Loop:
         if trainer.step % self.settings.log_every and trainer.step != 1 and not self.last:
             return
         anchors = next(iter(taken.outcome.encoded.anchors.values()))
-        seen = readings(trainer.ranks.everyones(anchors))
+        seen = readings(trainer.strategy.all_gather(anchors))
         row = train_row(trainer, taken, seen, self.clock.rate())
         self.log.write(row)
         self.display.show(row)
@@ -146,13 +145,13 @@ class Loop:
     def measure(self) -> None:
         """Asks what was not trained on: the held-out estimate, which rank 0 makes while the others wait, and the probe, for which all
         embed a share."""
-        with gathered(self.trainer.method):
+        with self.trainer.strategy.full_weights(self.trainer.method):
             self._measure()
 
     def _measure(self) -> None:
         trainer, looks = self.trainer, self.looks
         now = {"step": trainer.step, "epoch": trainer.progress.epoch}
-        asked = looks.estimate if trainer.ranks.first else None
+        asked = looks.estimate if trainer.strategy.is_first else None
         found = asked(trainer.method, trainer.progress) if asked is not None else None
         if found is not None and math.isfinite(found.nats):
             self.log.write({"kind": "held-out", **now, **held_out_row(found)})
@@ -165,7 +164,7 @@ class Loop:
             except NotFinite as problem:  # the weights exploded: what stops the run says more
                 self.say(f"the probe was left out: {problem}")
                 return
-            scores = trainer.ranks.told(scores)
+            scores = trainer.strategy.broadcast_json(scores)
             self.log.write({"kind": "probe", **now, **finite(scores)})
             if HEARD in scores:
                 trainer.adaptive.observe_score(scores[HEARD])
@@ -177,8 +176,8 @@ class Loop:
         self.saving.check()
         self.overdue = self.overdue or trainer.step % self.settings.checkpoint_every == 0
         # by the clock of the one that writes: looking whether a state is sound takes all ranks
-        late = trainer.ranks.first and self.saving.minutes() >= self.settings.checkpoint_minutes
-        self.overdue = trainer.ranks.agreed("late" if late else None) is not None or self.overdue
+        late = trainer.strategy.is_first and self.saving.minutes() >= self.settings.checkpoint_minutes
+        self.overdue = trainer.strategy.first_reason("late" if late else None) is not None or self.overdue
         if stop or self.overdue or self.last:
             self.overdue = not self.clock.pause(partial(self.save, batch, taken))
         if stop or self.last:
@@ -197,7 +196,7 @@ class Loop:
 
     def write(self) -> None:
         tensors, own = self.trainer.state()
-        if not self.trainer.ranks.first:
+        if not self.trainer.strategy.is_first:
             return
         self.log.durable()
         self.saving.submit(
@@ -232,7 +231,7 @@ def what_is_kept(folder: Path) -> str:
 def dump(trainer: Trainer, folder: Path, facts: dict[str, Any]) -> None:
     """The state at divergence, beside the checkpoints and never among them."""
     tensors, own = trainer.state()
-    if trainer.ranks.first:
+    if trainer.strategy.is_first:
         checkpoints.save(folder, trainer.step, tensors, {**facts, **own}, keep=1)
 
 

@@ -12,7 +12,6 @@ from torch.utils._pytree import tree_leaves
 from nearfar.config.reading import in_units
 from nearfar.core.buffers import uses_batch_statistics
 from nearfar.core.types import Batch
-from nearfar.distributed.sharding import explained, own_part
 from nearfar.errors import UserError
 from nearfar.system.machine import memory_available, memory_held
 from nearfar.train.trainer import Trainer
@@ -30,8 +29,8 @@ SPARE = 0.8  # of what is free when nobody set `memory`
 def choose_chunk(trainer: Trainer, few: Batch, before: int | None = None) -> tuple[int | None, str | None]:
     """How many instances are encoded at a time (None: all), and a sentence if nobody asked for that. `few` instances are tried. A run
     that was begun keeps what was chosen for it (`before`)."""
-    settings, ranks = trainer.settings, trainer.ranks
-    count = settings.batch_size // ranks.world
+    settings, strategy = trainer.settings, trainer.strategy
+    count = settings.batch_size // strategy.world
     if settings.memory is not None and settings.encode_chunk is not None:
         raise UserError(
             f"memory was {in_units(settings.memory)} with encode_chunk={settings.encode_chunk}; give one of them: memory chooses encode_chunk"
@@ -42,12 +41,12 @@ def choose_chunk(trainer: Trainer, few: Batch, before: int | None = None) -> tup
         said = f"memory has no effect on {count} instances, which are encoded at once"
         return None, None if settings.memory is None else said
     # ranks decide together: one has less memory than another, or larger instances
-    pixels = max(ranks.each(size_of(tree_leaves(few.views)) * count // len(few.index)))
-    rooms = [room for room in ranks.each(_room(trainer, pixels)) if room is not None]
+    pixels = max(strategy.all_gather_json(size_of(tree_leaves(few.views)) * count // len(few.index)))
+    rooms = [room for room in strategy.all_gather_json(_room(trainer, pixels)) if room is not None]
     room = min(rooms, default=None)
     if room is None or (settings.memory is None and room > AT_MOST * pixels):
         return None, None
-    each = max(ranks.each(ceil(WORKSPACE * bytes_per_instance(trainer, few))))
+    each = max(strategy.all_gather_json(ceil(WORKSPACE * bytes_per_instance(trainer, few))))
     fits = room // max(1, each)
     if fits >= count:
         return None, None
@@ -61,7 +60,7 @@ def choose_chunk(trainer: Trainer, few: Batch, before: int | None = None) -> tup
 
 def _with_statistics(trainer: Trainer, chunk: int | None, count: int) -> int | None:
     """The size of parts, if each has batch statistics: a row alone has none."""
-    if chunk is None or trainer.ranks.several or not uses_batch_statistics(trainer.method.encoders):
+    if chunk is None or trainer.strategy.is_distributed or not uses_batch_statistics(trainer.method.encoders):
         return chunk
     if count // ceil(count / chunk) < 2 <= count:
         raise UserError(
@@ -85,7 +84,8 @@ def _sentence(trainer: Trainer, fits: int, count: int, needed: int, room: int) -
 def _room(trainer: Trainer, pixels: int) -> int | None:
     """Bytes that encoding may take; None where nobody can tell. Batches made ahead and an optimiser's state are still to come."""
     settings = trainer.settings
-    weights = size_of([own_part(w) for w in trainer.method.parameters() if w.requires_grad])
+    local = trainer.strategy.local_tensor
+    weights = size_of([local(w) for w in trainer.method.parameters() if w.requires_grad])
     to_come = STATES * weights + (settings.workers + 3) * pixels
     if settings.memory is None:
         free = memory_free(trainer.device)
@@ -109,7 +109,7 @@ def bytes_per_instance(trainer: Trainer, few: Batch) -> int:
         sizes: dict[int, int] = {}
 
         def pack(tensor: Tensor) -> Tensor:
-            storage = own_part(tensor).untyped_storage()
+            storage = trainer.strategy.local_tensor(tensor).untyped_storage()
             sizes[storage.data_ptr()] = storage.nbytes()
             return tensor
 
@@ -119,7 +119,7 @@ def bytes_per_instance(trainer: Trainer, few: Batch) -> int:
             trainer.device.type, torch.bfloat16, enabled=trainer.precision is torch.bfloat16
         )
         hooks = torch.autograd.graph.saved_tensors_hooks(pack, kept)
-        with explained(trainer.sharded), torch.random.fork_rng(devices=[]), hooks, half:
+        with trainer.strategy.explained_errors(), torch.random.fork_rng(devices=[]), hooks, half:
             method.encode_batch(part)
         return sum(sizes.values())
 

@@ -8,13 +8,12 @@ from nearfar.config.building import NONE
 from nearfar.config.objects import VIEWS, Objects
 from nearfar.config.settings import Settings
 from nearfar.core.buffers import frozen
+from nearfar.core.encoding import Encoding
 from nearfar.core.schedules import Adaptive, Progress, at, written
+from nearfar.core.strategy import SINGLE, Strategy
 from nearfar.core.types import Batch, Grouping
 from nearfar.data import Stream
 from nearfar.data.stream import batch_of
-from nearfar.distributed.encoding import Encoding
-from nearfar.distributed.ranks import ALONE, Ranks
-from nearfar.distributed.sharding import gathered
 from nearfar.errors import UserError
 from nearfar.modalities import DataSet, Description
 from nearfar.modalities.base import MakeViews
@@ -56,7 +55,7 @@ def prepare(
     device: torch.device,
     precision: torch.dtype,
     objects: Objects = NONE,
-    ranks: Ranks = ALONE,
+    strategy: Strategy = SINGLE,
 ) -> tuple[Trainer, Stream]:
     views = views_of(settings, known, device, objects)
     if VIEWS in objects:
@@ -67,8 +66,8 @@ def prepare(
         settings.batch_size,
         settings.seed,
         workers=settings.workers,
-        rank=ranks.rank,
-        world=ranks.world,
+        rank=strategy.rank,
+        world=strategy.world,
     )
     method = fresh_method(settings, known, objects)
     check_teacher(method.encoders, known)
@@ -82,7 +81,7 @@ def prepare(
             f"batch_norm was shuffled, which exchanges views between ranks, and those of {settings.modality.holds} are as large as the largest "
             "of a batch; use synchronised, or per-rank"
         )
-    method.encoding = Encoding(ranks, settings.batch_norm, settings.encode_chunk)
+    method.encoding = Encoding(strategy, settings.batch_norm, settings.encode_chunk)
     for part in method.modules():
         if isinstance(part, Grouping):
             part.assign(torch.from_numpy(grouped(data, part.by)))
@@ -150,7 +149,7 @@ def prime(trainer: Trainer, data: DataSet, known: Description) -> None:
     seed_step(trainer.settings.seed, 2**40)
     # parts of almost equal size: a last part of one image would have no batch statistics
     for part in np.array_split(rows, max(1, wanted // trainer.settings.batch_size)):
-        own = part[trainer.ranks.share(len(part))]
+        own = part[trainer.strategy.share(len(part))]
         (shown,) = plain(data.load(own), 0, 0, own)
         views = plain.as_views(shown, trainer.settings.views["count"])
         trainer.method.prime(trainer.here(batch_of(data, views, own)))
@@ -158,10 +157,10 @@ def prime(trainer: Trainer, data: DataSet, known: Description) -> None:
 
 @torch.no_grad()
 def embedded(trainer: Trainer, data: DataSet, known: Description) -> torch.Tensor:
-    """What the key network says of every image in plain view, in order; no network moves. Ranks share the batches."""
-    mine, gather = shared_batches(data, trainer.settings.batch_size, trainer.ranks)
+    """What the key network says of every image in plain view, in order; no network moves. Strategy share the batches."""
+    mine, gather = shared_batches(data, trainer.settings.batch_size, trainer.strategy)
     plain = trainer.settings.modality.plain(trainer.settings.views, known, trainer.device)
-    with frozen(trainer.method), gathered(trainer.method):
+    with frozen(trainer.method), trainer.strategy.full_weights(trainer.method):
         parts = [
             trainer.method.embed(_shown(trainer, plain.as_views(view, 1)[0])).cpu()
             for view in plain_views(mine, plain, trainer.settings.batch_size, trainer.settings.workers)

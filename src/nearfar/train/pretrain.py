@@ -14,12 +14,12 @@ from nearfar.config.building import NONE
 from nearfar.config.objects import Objects, given
 from nearfar.config.settings import MAY_CHANGE, Settings
 from nearfar.core.method import Method
+from nearfar.core.strategy import SINGLE, Strategy
 from nearfar.data import Columns, Limits, Located, Stream, locate
 from nearfar.data.aside import few_labelled, kept_aside
 from nearfar.data.together import judged_by_all, opened_by_all
 from nearfar.data.unscanned import found_so_far
-from nearfar.distributed.ranks import ALONE, Ranks, join
-from nearfar.distributed.sharding import is_sharded
+from nearfar.distributed.strategy import join
 from nearfar.errors import UserError
 from nearfar.modalities import DataSet, Description, modality_of_views
 from nearfar.parts.encoders import parameters_of
@@ -130,20 +130,20 @@ def run_pretraining(
     watch: Watch = UNWATCHED,
 ) -> Run:
     located = data if isinstance(data, Located) else locate(data, columns=columns_in(settings))
-    folder, ranks = RunFolder(out), join()
+    folder, strategy = RunFolder(out), join(settings.sharding)
     check_kind(settings, located)
-    with folder.claimed() if ranks.first else nullcontext():
-        restored = where_it_stopped(settings, folder, allow_change, ranks)
-        ready = make_ready(settings, located, folder, restored, allow_change, objects, ranks, watch)
+    with folder.claimed() if strategy.is_first else nullcontext():
+        restored = where_it_stopped(settings, folder, allow_change, strategy)
+        ready = make_ready(settings, located, folder, restored, allow_change, objects, strategy, watch)
         if restored is not None:
             check_left(ready, restored, changes_since(settings, out), out)
         notes = notes_of(ready.everything, ready.aside, len(ready.images), settings.batch_size)
-        if ranks.first:
+        if strategy.is_first:
             check_disk(ready.trainer, out)
             write_down(settings, folder, ready, notes)
         keep_freed_memory()
         trainer, told = ready.trainer, not quiet
-        quiet = quiet or not ranks.first
+        quiet = quiet or not strategy.is_first
         display = Display(trainer.steps, trainer.step, settings.epochs, ready.images.unit, quiet)
         announce(display, settings, notes, trainer)
         alike = all_alike(ready, settings) if restored is None and not quiet else None
@@ -159,23 +159,23 @@ def run_pretraining(
             train(
                 trainer, ready.stream.batches, out, facts, display, ready.looks, resumed=restored is not None
             )
-        if ranks.first:  # what was not decoded at opening may have turned out to be unusable
+        if strategy.is_first:  # what was not decoded at opening may have turned out to be unusable
             seen = found_so_far(ready.everything)
             folder.write_notes(notes_of(seen, ready.aside, len(ready.images), settings.batch_size))
-        ranks.wait()  # until the last checkpoint is there
+        strategy.barrier()  # until the last checkpoint is there
     run = Run(out, settings, objects, located)
     run.remember(ready.everything)
     return run
 
 
 def where_it_stopped(
-    settings: Settings, folder: RunFolder, allow_change: bool, ranks: Ranks
+    settings: Settings, folder: RunFolder, allow_change: bool, strategy: Strategy
 ) -> checkpoints.Loaded | None:
     """The checkpoint that a run goes on from, as rank 0 finds it; None at its beginning."""
-    if not ranks.first:
-        return of_first(None, ranks)
+    if not strategy.is_first:
+        return of_first(None, strategy)
     fresh = begins_anew(settings, folder, allow_change)
-    return of_first(None if fresh else newest_checkpoint(folder), ranks)
+    return of_first(None if fresh else newest_checkpoint(folder), strategy)
 
 
 def begins_anew(settings: Settings, folder: RunFolder, allow_change: bool) -> bool:
@@ -221,22 +221,22 @@ def make_ready(
     restored: checkpoints.Loaded | None,
     allow_change: bool,
     objects: Objects,
-    ranks: Ranks = ALONE,
+    strategy: Strategy = SINGLE,
     watch: Watch = UNWATCHED,
 ) -> Ready:
     """Opens the data, builds the method and puts it where it stopped, if it did."""
-    device = pick_device(settings.device, ranks.local if ranks.several else None)
+    device = pick_device(settings.device, strategy.local_rank if strategy.is_distributed else None)
     before = settings.modality.description(restored.facts["data"]) if restored else None
     limits = Limits(max_bad_share=settings.max_bad_share, quarantine=folder.quarantine, scans=folder.cache)
     options = settings.modality.opening(settings.views, settings.image_size, before)
-    if restored is None and ranks.first:
+    if restored is None and strategy.is_first:
         folder.begin_quarantine()
-    everything = opened_by_all(located, limits, options, ranks)
+    everything = opened_by_all(located, limits, options, strategy)
     images, aside = kept_aside(everything, settings.held_out, settings.seed)
     images = few_labelled(images, settings.labels, settings.labels_seed)
     known = described(images, settings, before, allow_change, everything)
     precision = pick_precision(settings.precision, device)
-    trainer, stream = prepare(settings, images, known, device, precision, objects, ranks)
+    trainer, stream = prepare(settings, images, known, device, precision, objects, strategy)
     views = views_of(settings, known, device, objects)
     probe = make_probe(images, known, views, settings, device, watch.validation)
     check_heard(settings, images, probe is not None)
@@ -247,8 +247,8 @@ def make_ready(
     if settings.init and not restored:
         begun_from = start_from(trainer.method, settings.init, settings.encoders.get("cut", 0))
     # modules that somebody made began anyhow; those that are spread were made equal before
-    held = [value for value in trainer.method.state_dict().values() if not is_sharded(value)]
-    ranks.copy_first(held)
+    held = [value for value in trainer.method.state_dict().values() if not strategy.is_sharded(value)]
+    strategy.broadcast(held)
     before_chunk = restored.facts.get("encode_chunk") if restored else None
     chunk, in_parts = choose_chunk(trainer, stream.few(MEASURED), before_chunk)
     trainer.method.encoding = replace(trainer.method.encoding, chunk=chunk)
@@ -257,7 +257,7 @@ def make_ready(
         probe,
         make_estimate(images, aside, known, settings, device, unseen, objects),
         watch.told,
-        lambda: judged_by_all(everything, ranks),
+        lambda: judged_by_all(everything, strategy),
     )
     left_out = 0 if aside is None else len(aside)
     return Ready(
@@ -304,7 +304,7 @@ def write_down(settings: Settings, folder: RunFolder, ready: Ready, notes: DataN
         "started": began or f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}",
         "precision": str(ready.trainer.precision),
     }
-    several = {"ranks": ready.trainer.ranks.world} if ready.trainer.ranks.several else {}
+    several = {"ranks": ready.trainer.strategy.world} if ready.trainer.strategy.is_distributed else {}
     folder.write_environment({**environment(), "device": str(ready.trainer.device), **facts_here, **several})
 
 
@@ -361,11 +361,11 @@ def announce(display: Display, settings: Settings, notes: DataNotes, trainer: Tr
         display.say(line)
     display.say(
         f"{settings.recipe} with {settings.backbone} ({parameters_of(backbone):,} weights), {trainer.steps} steps of "
-        f"{settings.batch_size} {notes.unit}, {kind} on {trainer.device}{_shared(trainer.ranks)}"
+        f"{settings.batch_size} {notes.unit}, {kind} on {trainer.device}{_shared(trainer.strategy)}"
     )
     if trainer.step:
         display.say(f"resuming from step {trainer.step}")
 
 
-def _shared(ranks: Ranks) -> str:
-    return f" by {ranks.world} processes" if ranks.several else ""
+def _shared(strategy: Strategy) -> str:
+    return f" by {strategy.world} processes" if strategy.is_distributed else ""

@@ -80,9 +80,9 @@ def make_probe(
 
     def probe(method: Method) -> dict[str, float]:
         encoder = backbone_of(method)
-        ranks = method.encoding.ranks
+        strategy = method.encoding.strategy
         embed = lambda sample: features(
-            encoder, sample, looked.plain, device=device, workers=settings.workers, ranks=ranks
+            encoder, sample, looked.plain, device=device, workers=settings.workers, strategy=strategy
         )
         embedded = embed(looked.sample)
         found: dict[str, float] = {}

@@ -4,16 +4,18 @@ from pathlib import Path
 
 import torch
 
-from nearfar.distributed.ranks import Ranks
+from nearfar.core.strategy import Strategy
 from nearfar.run.checkpoints import Loaded
 
 
-def of_first(loaded: Loaded | None, ranks: Ranks) -> Loaded | None:
+def of_first(loaded: Loaded | None, strategy: Strategy) -> Loaded | None:
     """The checkpoint that rank 0 has read: the others need not see its folder."""
-    if not ranks.several:
+    if not strategy.is_distributed:
         return loaded
     kinds = loaded and {name: [str(t.dtype)[6:], list(t.shape)] for name, t in loaded.tensors.items()}
-    told = ranks.told(loaded and {"path": str(loaded.path), "facts": loaded.facts, "kinds": kinds})
+    told = strategy.broadcast_json(
+        loaded and {"path": str(loaded.path), "facts": loaded.facts, "kinds": kinds}
+    )
     if told is None:
         return None
     if loaded is None:
@@ -21,5 +23,5 @@ def of_first(loaded: Loaded | None, ranks: Ranks) -> Loaded | None:
             n: torch.empty(shape, dtype=getattr(torch, kind)) for n, (kind, shape) in told["kinds"].items()
         }
         loaded = Loaded(Path(told["path"]), empty, told["facts"])
-    ranks.copy_first([loaded.tensors[name] for name in told["kinds"]])
+    strategy.broadcast([loaded.tensors[name] for name in told["kinds"]])
     return loaded

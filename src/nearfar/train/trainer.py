@@ -19,7 +19,6 @@ from nearfar.core.layout import to_channels_last
 from nearfar.core.method import Method
 from nearfar.core.schedules import Progress, Value, at, cosine
 from nearfar.core.types import Batch, Cautious, Outcome, Refreshing
-from nearfar.distributed import sharding
 from nearfar.run import checkpoints
 from nearfar.run.facts import fits
 from nearfar.run.trained import backbones_of
@@ -57,12 +56,10 @@ class Trainer:
         self.method = method
         to_channels_last(method, device)
         self.settings, self.device, self.precision = settings, device, precision
-        self.ranks = method.encoding.ranks
+        self.strategy = method.encoding.strategy
         if precision is torch.float64:
             self.method.double()
-        self.sharded = settings.sharding == "fsdp" and self.ranks.several
-        if self.sharded:
-            sharding.shard(cast(nn.Module, method.encoders), self.ranks, device)
+        self.strategy.place_weights(cast(nn.Module, method.encoders), device)
         self.steps_per_epoch = steps_per_epoch
         self.steps = settings.epochs * steps_per_epoch
         self.step = 0
@@ -78,6 +75,7 @@ class Trainer:
             momentum=settings.momentum,
             options=settings.optimizer_options,
             scales=optimisers.layer_scales(self.method, backbones_of(self.method), settings.layer_decay),
+            strategy=self.strategy,
         )
         self.collapse = Collapse()
         self.finite = Finite(settings.skip_steps)
@@ -124,9 +122,7 @@ class Trainer:
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Everything a checkpoint must hold to go on as if never stopped. Where weights are spread, every rank must ask, and the first
         alone gets all of it: it is the one that writes."""
-        tensors = self.tensors()
-        if self.sharded:  # one at a time, so that no rank but the first ever holds more than one of them
-            tensors = {name: self._for_first(tensor) for name, tensor in tensors.items()}
+        tensors = self.strategy.full_state(self.tensors())
         facts = {
             "step": self.step,
             "optimizer": self.settings.optimizer,
@@ -139,20 +135,16 @@ class Trainer:
         }
         return tensors, facts
 
-    def _for_first(self, tensor: Tensor) -> Tensor:
-        all_of_it = sharding.whole(tensor)
-        return all_of_it.cpu() if self.ranks.first else sharding.own_part(tensor)
-
     def restore(self, tensors: dict[str, Tensor], facts: dict[str, Any]) -> None:
         stored = checkpoints.under(tensors, "method/")
         if not fits(self.method, stored):
             raise ValueError("other tensors than the settings describe")
-        self.method.load_state_dict(sharding.spread(self.method, stored))
+        self.method.load_state_dict(self.strategy.shard_state(self.method, stored))
         if (
             facts["optimizer"] == self.settings.optimizer
         ):  # moments of another optimiser mean nothing to this one
             optimisers.load_state_tensors(
-                self.optimizer, self.method, checkpoints.under(tensors, "optimizer/")
+                self.optimizer, self.method, checkpoints.under(tensors, "optimizer/"), self.strategy
             )
         self.step, self.seconds = facts["step"], facts["seconds"]
         self.collapse.restore(facts["collapse"])
@@ -184,14 +176,17 @@ class Trainer:
         half = torch.autocast(
             self.device.type, dtype=torch.bfloat16, enabled=self.precision is torch.bfloat16
         )
-        with sharding.explained(self.sharded), half:
+        with self.strategy.explained_errors(), half:
             outcome = self.method(batch, progress)
         self.optimizer.zero_grad(set_to_none=True)
         outcome.loss.backward()
         loss = outcome.loss.detach().clone()
-        whole = [weight for weight in self.method.parameters() if not sharding.is_sharded(weight)]
-        self.ranks.average_gradients(whole, loss)
-        return outcome, float(loss), optimisers.clip(self.method.parameters(), self.settings.clip)
+        self.strategy.average_gradients(self.method.parameters(), loss)
+        return (
+            outcome,
+            float(loss),
+            optimisers.clip(self.method.parameters(), self.settings.clip, self.strategy),
+        )
 
     def sound(self, batch: Batch, taken: Step) -> bool:
         """Whether a run can go on from here: the last step counted, every number is finite, and so are loss and gradient of the
@@ -199,9 +194,9 @@ class Trainer:
 
         Changes nothing: forward is pure, and generators are set anew at every step.
         """
-        own = {name: sharding.own_part(tensor) for name, tensor in self.tensors().items()}
-        unsound = not self.finite.steady or checkpoints.not_finite(own, self.unbounded)
-        if unsound if not self.sharded else self.ranks.agreed("not finite" if unsound else None):
+        local = {name: self.strategy.local_tensor(tensor) for name, tensor in self.tensors().items()}
+        broken = not self.finite.steady or checkpoints.not_finite(local, self.unbounded) is not None
+        if self.strategy.agree_on_failure(broken):
             return False
         _, loss, norm = self._differentiated(batch, taken.progress)
         self.optimizer.zero_grad(set_to_none=True)
