@@ -22,9 +22,10 @@ from torch import Tensor
 from torch.nn import functional
 
 import nearfar as nf
+from nearfar.core.abstract import AbstractCritic, AbstractSelection
 from nearfar.core.method import Method
 from nearfar.core.schedules import START, Progress
-from nearfar.core.types import Batch, Critic, Selection
+from nearfar.core.types import Batch
 
 DIM, ROUNDS, ANCHORS = 128, 7, 256
 
@@ -36,7 +37,7 @@ class Whole(nf.Cosine):
         return super().cross(anchors, keys, progress)
 
 
-def simclr(critic: Critic, chunk: int | None = None) -> Callable[[Tensor, Tensor], Tensor]:
+def simclr(critic: AbstractCritic, chunk: int | None = None) -> Callable[[Tensor, Tensor], Tensor]:
     method = Method(
         nf.Shared(torch.nn.Identity()),
         critic,
@@ -49,7 +50,7 @@ def simclr(critic: Critic, chunk: int | None = None) -> Callable[[Tensor, Tensor
 
 
 def queued(
-    size: int, chunk: int | None = None, selection: Selection | None = None
+    size: int, chunk: int | None = None, selection: AbstractSelection | None = None
 ) -> Callable[[Tensor, Tensor], Tensor]:
     """Our loss against a queue that is full."""
     method = Method(

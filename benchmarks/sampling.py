@@ -19,14 +19,15 @@ from torch import nn
 from torchvision.models import resnet18
 
 import nearfar as nf
+from nearfar.core.abstract import AbstractSelection
 from nearfar.core.method import Method
-from nearfar.core.types import Batch, Selection
+from nearfar.core.types import Batch
 from nearfar.parts.negatives import Bank
 
 ROUNDS, DIM, TENTH = 3, 128, (0.89, 0.99)
 
 
-def method(network: nn.Module, size: int, selection: Selection, sample: int | None = None) -> Method:
+def method(network: nn.Module, size: int, selection: AbstractSelection, sample: int | None = None) -> Method:
     bank = Bank(size, sample=sample, dim=DIM)
     bank.rows = F.normalize(torch.randn(bank.rows.shape, generator=torch.Generator().manual_seed(0)), dim=2)
     bank.index = torch.arange(size)
@@ -41,12 +42,12 @@ def arms(size: int, anchors: int, sample: int) -> dict[str, Callable[[], object]
     trained = resnet18(num_classes=DIM)
 
     def step(
-        network: nn.Module, seen: torch.Tensor, selection: Selection, few: int | None
+        network: nn.Module, seen: torch.Tensor, selection: AbstractSelection, few: int | None
     ) -> Callable[[], object]:
         whole = method(network, size, selection, few)
         return lambda: whole(Batch((seen,), index)).loss.backward()
 
-    choices: dict[str, tuple[Selection, int | None]] = {
+    choices: dict[str, tuple[AbstractSelection, int | None]] = {
         "plain, shared": (nf.Everyone(), sample),
         "plain, per anchor": (nf.Ring(0.0, 1.0, sample), None),
         "ring": (nf.Ring(*TENTH, sample), None),

@@ -59,7 +59,7 @@ class Tiny(nn.Module):
 
 
 @dataclass(frozen=True)
-class Contrast:
+class Contrast(nf.AbstractBound):
     """E[ f(u, v+) - log mean_k e^f(u, v_k) ]: the positive against the negatives' mean, itself left out of it."""
 
     weight: float = 1.0
@@ -75,7 +75,7 @@ class Contrast:
 
 
 @dataclass(frozen=True)
-class Hardest:
+class Hardest(nf.AbstractSelection):
     """The `count` most similar candidates of each anchor."""
 
     count: int = 8

@@ -4,11 +4,11 @@ nearfar pretrain simclr photos/ --out runs/a bound=cpc-t bound.power=0.5
 """
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor
 
+from nearfar.core.abstract import AbstractBound
 from nearfar.core.schedules import Progress, Value, at, ends, parse_value, written
 from nearfar.core.scores import Scores
 from nearfar.core.types import Certificate, NegativeSampling
@@ -16,10 +16,10 @@ from nearfar.errors import UserError
 
 
 @dataclass(frozen=True)
-class TemperedCPC:
+class TemperedCPC(AbstractBound):
     """InfoNCE with the negatives' sum raised to a power: below 1 the many count less than the hardest."""
 
-    equation: ClassVar[str] = "E[ f(u, v+) - log( e^f(u, v+) + (sum_k e^f(u, v_k))^{power} ) ]"
+    equation = "E[ f(u, v+) - log( e^f(u, v+) + (sum_k e^f(u, v_k))^{power} ) ]"
     power: Value = 1.0
 
     def __post_init__(self) -> None:

@@ -4,22 +4,22 @@ nearfar pretrain simclr photos/ --out runs/a critic=student-t critic.freedom=3
 """
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor
 
+from nearfar.core.abstract import AbstractCritic
 from nearfar.core.schedules import START, Progress
 from nearfar.errors import UserError
 
 
 @dataclass(frozen=True)
-class StudentT:
+class StudentT(AbstractCritic):
     """-(nu + 1)/2 log(1 + |u - v|^2 / nu): heavy tails, as in t-SNE (van der Maaten & Hinton 2008)."""
 
-    equation: ClassVar[str] = "-({freedom} + 1)/2 log(1 + |u - v|^2 / {freedom})"
-    bounded: ClassVar[bool] = True  # above
-    normalised: ClassVar[bool] = False
+    equation = "-({freedom} + 1)/2 log(1 + |u - v|^2 / {freedom})"
+    bounded_above = True
+    normalised = False
     freedom: float = 1.0
 
     def __post_init__(self) -> None:

@@ -3,22 +3,22 @@
 nearfar pretrain simclr photos/ --out runs/a prior=mean-zero prior.weight=0.1
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor
 
+from nearfar.core.abstract import AbstractPrior
 from nearfar.core.schedules import START, Progress, Value, at, ends, parse_value, written
+from nearfar.core.types import Encoded
 from nearfar.errors import UserError
 
 
 @dataclass(frozen=True)
-class MeanZero:
+class MeanZero(AbstractPrior):
     """The squared length of the mean embedding: a cloud should not lie to one side."""
 
-    equation: ClassVar[str] = "{weight} |mean of z|^2"
+    equation = "{weight} |mean of z|^2"
     weight: Value = 1.0
 
     def __post_init__(self) -> None:
@@ -27,8 +27,6 @@ class MeanZero:
             raise UserError(f"prior.weight was {written(weight)}; it must be at least 0")
         object.__setattr__(self, "weight", weight)
 
-    def __call__(self, clouds: Sequence[Tensor], progress: Progress = START) -> Tensor:
-        return (
-            at(self.weight, progress)
-            * torch.stack([cloud.mean(dim=0).square().sum() for cloud in clouds]).mean()
-        )
+    def __call__(self, encoded: Encoded, progress: Progress = START) -> Tensor:
+        means = [rows.mean(dim=0) for rows in encoded.embeddings_per_view()]
+        return at(self.weight, progress) * torch.stack(means).square().sum(dim=1).mean()

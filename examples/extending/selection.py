@@ -4,11 +4,11 @@ nearfar pretrain moco photos/ --out runs/a selection=every-other selection.strid
 """
 
 from dataclasses import dataclass, replace
-from typing import ClassVar
 
 import torch
 from torch import Tensor
 
+from nearfar.core.abstract import AbstractSelection
 from nearfar.core.schedules import Progress
 from nearfar.core.scores import Membership, Scores
 from nearfar.core.types import Context, NegativeSampling
@@ -16,11 +16,11 @@ from nearfar.errors import UserError
 
 
 @dataclass(frozen=True)
-class EveryOther:
+class EveryOther(AbstractSelection):
     """Of the candidates in the source's order, one in `stride`: fewer negatives, whatever their scores."""
 
-    equation: ClassVar[str] = "one in {stride} of the K, in the order of the source"
-    dropped: ClassVar[str] = "not its turn"
+    equation = "one in {stride} of the K, in the order of the source"
+    drop_reason = "not its turn"
     stride: int = 2
 
     def __post_init__(self) -> None:

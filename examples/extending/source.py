@@ -1,4 +1,4 @@
-"""A source that needs `dim`: this file, and a line in `nearfar/parts/negatives/__init__.py`:  PARTS["prototypes"] = Prototypes
+"""A source that needs `dim`: this file, and a line in `nearfar/parts/negatives/__init__.py`:  PARTS["prototypes"] = LearnedVectors
 
     nearfar pretrain simclr photos/ --out runs/a negatives=prototypes negatives.size=64
 
@@ -7,21 +7,20 @@ can be asked for in the same way (`nearfar/config/building.py`).
 """
 
 from collections.abc import Mapping
-from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
+from nearfar.core.abstract import AbstractNegatives
 from nearfar.core.scores import Candidates
 from nearfar.core.types import NegativeSampling
-from nearfar.parts.negatives.fresh import Fresh
 
 
-class Prototypes(Fresh, nn.Module):
+class LearnedVectors(nn.Module, AbstractNegatives):
     """`size` learned vectors that every anchor is contrasted with."""
 
-    equation: ClassVar[str] = "{size} learned vectors"
-    called: ClassVar[str] = "the prototypes"
+    equation = "{size} learned vectors"
+    display_name = "the prototypes"
 
     def __init__(self, size: int = 64, *, dim: int) -> None:
         super().__init__()

@@ -5,20 +5,18 @@ run = nf.pretrain(method, data="photos/", out="runs/student")
 """
 
 from collections.abc import Sequence
-from typing import ClassVar
 
 import torch
 from torch import nn
 
-from nearfar.core.schedules import Progress
+from nearfar.core.abstract import AbstractEncoders
 from nearfar.core.types import Batch, Encoded
-from nearfar.parts.encoders.roles import ViewEncoder
 
 
-class Taught(ViewEncoder, nn.Module):
+class Taught(nn.Module, AbstractEncoders):
     """u = the student's view of x, v = the teacher's of x', each through a linear map to `dim`; only the student is kept."""
 
-    equation: ClassVar[str] = "u = A s(x), v = B t(x'): t is frozen"
+    equation = "u = A s(x), v = B t(x'): t is frozen"
 
     def __init__(self, student: nn.Module, teacher: nn.Module, dim: int = 64) -> None:
         super().__init__()
@@ -43,5 +41,5 @@ class Taught(ViewEncoder, nn.Module):
             known = {w: self.teacher(batch.views[w]) for w in keys}
         return Encoded(asked, {w: self.of_teacher(found) for w, found in known.items()})
 
-    def advance(self, progress: Progress) -> None:
-        """The teacher does not move."""
+    def backbone(self) -> nn.Module:
+        return self.network

@@ -11,6 +11,15 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from nearfar import losses
+    from nearfar.core.abstract import (
+        AbstractBound,
+        AbstractCritic,
+        AbstractEncoders,
+        AbstractNegatives,
+        AbstractPrior,
+        AbstractSelection,
+        AbstractViews,
+    )
     from nearfar.core.encoding import Encoding
     from nearfar.core.method import Method
     from nearfar.core.schedules import (
@@ -103,6 +112,8 @@ if TYPE_CHECKING:
 
 # the same names once more for Python itself; tests/core/test_core_surface.py holds the two lists together
 _WHERE = {
+    "nearfar.core.abstract": "AbstractBound AbstractCritic AbstractEncoders AbstractNegatives AbstractPrior AbstractSelection "
+    "AbstractViews",
     "nearfar.parts.bounds": "Agreement AlphaCPC BarberAgakov BinaryNCE ConstantNCE Debiased DonskerVaradhan InfoNCE JensenShannon "
     "MultiLabelCPC NPair NWJ SMILE Sum SupCon Triplet TUBA Tuple UBA Vince",
     "nearfar.parts.critics": "Bilinear Cosine Distance Dot Hybrid Joint Separable",

@@ -10,8 +10,9 @@ import torch
 from torch import Tensor, nn
 
 import nearfar as nf
-from nearfar.core.schedules import Progress, Schedule
-from nearfar.core.types import Bound, Coverage, NegativeSampling, Selection
+from nearfar.core.abstract import AbstractBound, AbstractCritic, AbstractSelection
+from nearfar.core.schedules import START, Progress, Schedule
+from nearfar.core.types import Coverage, NegativeSampling
 from nearfar.errors import UserError
 from nearfar.parts.bounds import PARTS, smallest_proven_alpha
 
@@ -21,7 +22,7 @@ OWN = NegativeSampling(N, M - 1, independent=True)
 QUEUED = NegativeSampling(N, 1000, exchangeable=False, reason="queued keys are old")
 LEAST = M / (N * (M - 1) + 1)
 
-CASES: list[tuple[Bound, NegativeSampling, str, float | None, str]] = [
+CASES: list[tuple[AbstractBound, NegativeSampling, str, float | None, str]] = [
     (nf.InfoNCE(), SHARED, "proven", math.log(N), r"the 63 negatives .* nor log 64"),
     (nf.InfoNCE(), OWN, "proven", math.log(M), r"the 15 negatives .* nor log 16"),
     (nf.InfoNCE(), QUEUED, "not covered", math.log(1001), r"queued keys are old; .* 6.909 nats"),
@@ -63,7 +64,7 @@ CASES: list[tuple[Bound, NegativeSampling, str, float | None, str]] = [
 
 @pytest.mark.parametrize(("bound", "sampling", "status", "ceiling", "condition"), CASES)
 def test_case(
-    bound: Bound, sampling: NegativeSampling, status: str, ceiling: float | None, condition: str
+    bound: AbstractBound, sampling: NegativeSampling, status: str, ceiling: float | None, condition: str
 ) -> None:
     certificate = bound.certificate(sampling)
     assert certificate.status == status
@@ -80,7 +81,7 @@ CLAIMING = [nf.InfoNCE(), nf.AlphaCPC(1.0), nf.MultiLabelCPC(0.5), nf.TUBA(), nf
 
 @pytest.mark.parametrize("bound", CLAIMING, ids=lambda b: type(b).__name__)
 @pytest.mark.parametrize("lower", [0.0, 0.3, 0.9, 1.0, nf.linear(0.0, 0.9)])
-def test_a_ball_keeps_the_claim_at_any_cut(bound: Bound, lower: float | Schedule) -> None:
+def test_a_ball_keeps_the_claim_at_any_cut(bound: AbstractBound, lower: float | Schedule) -> None:
     given = replace(OWN, negatives=100)
     certificate = bound.certificate(nf.Ball(lower).sampling(given))
     assert certificate.status == "proven"
@@ -115,7 +116,7 @@ def test_a_ball_keeps_the_claim_at_any_cut(bound: Bound, lower: float | Schedule
     ],
 )
 def test_a_ring_is_measured_never_proven(
-    bound: Bound, coverage: Coverage | None, status: str, says: str
+    bound: AbstractBound, coverage: Coverage | None, status: str, says: str
 ) -> None:
     """Wu et al. 2021, Thm 3.1 asks every kept e^f to reach the mean over the anchor's candidates, of all anchors there are."""
     given = replace(OWN, negatives=100, coverage=coverage)
@@ -249,13 +250,15 @@ class Density(nf.Dot):
         (nf.Cave(clusters=2, close=4, instances=8), "not covered"),
     ],
 )
-def test_barber_agakov_reads_no_negatives_but_its_positives(selection: Selection, status: str) -> None:
+def test_barber_agakov_reads_no_negatives_but_its_positives(
+    selection: AbstractSelection, status: str
+) -> None:
     """E[log q(v | u)] is over the anchor's own key: with others joined to it (log of a sum of e^f) it is another number."""
     method = nf.Method(nn.Identity(), Density(), nf.InBatch("one"), selection, nf.BarberAgakov(entropy=1.0))
     assert method.certificate(8, held_out=True).status == status
 
 
-class NormalisingCritic(nn.Module):
+class NormalisingCritic(nn.Module, AbstractCritic):
     """A critic with a batch norm of its own, which reads its batch while in training."""
 
     def __init__(self) -> None:
@@ -265,10 +268,10 @@ class NormalisingCritic(nn.Module):
     def prepare(self, embedding: Tensor) -> Tensor:
         return self.norm(embedding)
 
-    def pairs(self, anchors: Tensor, keys: Tensor, progress: Progress) -> Tensor:
+    def pairs(self, anchors: Tensor, keys: Tensor, progress: Progress = START) -> Tensor:
         return (anchors * keys).sum(dim=1)
 
-    def cross(self, anchors: Tensor, keys: Tensor, progress: Progress) -> Tensor:
+    def cross(self, anchors: Tensor, keys: Tensor, progress: Progress = START) -> Tensor:
         return anchors @ keys.T
 
 

@@ -17,7 +17,8 @@ import nearfar as nf
 from nearfar.config.building import build_method
 from nearfar.config.fields import CHOICES
 from nearfar.config.resolving import resolve
-from nearfar.core.types import Batch, Bound, Certificate, Encoded, NegativeSampling, Pair
+from nearfar.core.abstract import AbstractBound
+from nearfar.core.types import Batch, Certificate, Encoded, NegativeSampling, Pair
 from nearfar.evaluate.held_out import held_out_estimate
 
 Weighted = Iterator[tuple[float, Tensor, Tensor]]  # probability, u and v of every row
@@ -200,7 +201,7 @@ def test_d_a_training_objective_is_fitted_to_its_batch() -> None:
     [nf.InfoNCE(), nf.AlphaCPC(1.0), nf.MultiLabelCPC(0.5), nf.NWJ(), nf.TUBA(), nf.BarberAgakov(1.0)],
 )
 @pytest.mark.parametrize("selection", [nf.Everyone(), nf.Ball(0.5)])
-def test_d_nothing_fitted_to_its_sample_is_proven(bound: Bound, selection: nf.Everyone) -> None:
+def test_d_nothing_fitted_to_its_sample_is_proven(bound: AbstractBound, selection: nf.Everyone) -> None:
     fair = NegativeSampling(8, 4, independent=True, held_out=True, batch_statistics=False, normalised=True)
     assert bound.certificate(selection.sampling(fair)).status == "proven"
     for failing in ({"held_out": False}, {"batch_statistics": True}):
@@ -298,7 +299,7 @@ def test_g_unlike_pairs_are_a_mean_of_informations() -> None:
 @pytest.mark.parametrize("rows", [400, 700])
 @pytest.mark.parametrize("streamed", [False, True])
 def test_h_ceilings_hold_in_half_precision(
-    dtype: torch.dtype, make: Callable[[], Bound], rows: int, streamed: bool
+    dtype: torch.dtype, make: Callable[[], AbstractBound], rows: int, streamed: bool
 ) -> None:
     """bfloat16 counts 700 as 702 or 696, and float16 cannot count 400 x 399 at all."""
     z = torch.nn.functional.normalize(

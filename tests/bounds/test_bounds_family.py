@@ -11,10 +11,11 @@ from torch import Tensor, nn
 
 import nearfar as nf
 from nearfar.config.resolving import resolve
-from nearfar.core.types import Bound, NegativeSampling
+from nearfar.core.abstract import AbstractBound
+from nearfar.core.types import NegativeSampling
 from nearfar.run.trained import fresh_method
 
-FALLING: dict[str, Bound] = {
+FALLING: dict[str, AbstractBound] = {
     "infonce": nf.InfoNCE(),
     "nwj": nf.NWJ(),
     "tuba": nf.TUBA(0.5),

@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import nearfar as nf
+from nearfar.core.abstract import AbstractBound
 from nearfar.core.schedules import START
-from nearfar.core.types import Bound, NegativeSampling
+from nearfar.core.types import NegativeSampling
 from nearfar.parts.bounds import PARTS
 from nearfar.parts.bounds.averages import soft_clip
 
@@ -174,7 +175,7 @@ REFERENCES: dict[str, Reference] = {
     "debiased": debiased,
 }
 # further settings of bounds that have any
-VARIANTS: dict[str, tuple[Bound, Reference]] = {
+VARIANTS: dict[str, tuple[AbstractBound, Reference]] = {
     "alpha-cpc 0.01": (nf.AlphaCPC(0.01), partial(alpha_cpc, alpha=0.01)),
     "ml-cpc 0.05": (nf.MultiLabelCPC(0.05), partial(multi_label, alpha=0.05)),
     "barber-agakov entropy": (nf.BarberAgakov(1.5), lambda p, n: barber_agakov(p, n) + 1.5),
@@ -187,7 +188,7 @@ VARIANTS: dict[str, tuple[Bound, Reference]] = {
     "debiased 0.6": (nf.Debiased(0.6), partial(debiased, tau=0.6)),
     "dv mine, nothing seen": (nf.DonskerVaradhan(0.99), donsker),
 }
-BOUNDS: dict[str, tuple[Bound, Reference]] = {
+BOUNDS: dict[str, tuple[AbstractBound, Reference]] = {
     **{name: (part(), REFERENCES[name]) for name, part in PARTS.items()},
     **VARIANTS,
 }
@@ -281,7 +282,7 @@ def test_taming_changes_nothing_below_30_and_has_a_continuous_slope() -> None:
 
 
 @pytest.mark.parametrize("bound", [nf.NWJ(), nf.TUBA(-5.0)], ids=["nwj", "tuba"])
-def test_gradients_of_inner_products_in_the_thousands_can_be_squared(bound: Bound) -> None:
+def test_gradients_of_inner_products_in_the_thousands_can_be_squared(bound: AbstractBound) -> None:
     """Norms and optimisers square them in float32: e^60 fits there, its square does not."""
     generator = torch.Generator().manual_seed(0)
     anchors = (20 * torch.randn(64, 128, generator=generator)).requires_grad_()

@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 
 import nearfar as nf
-from nearfar.core.types import Bound, NegativeSampling, Selection
+from nearfar.core.abstract import AbstractBound, AbstractSelection
+from nearfar.core.types import NegativeSampling
 from nearfar.parts.bounds import smallest_proven_alpha
 
 STATES = 2  # of u and of v each
@@ -60,7 +61,7 @@ def normalised(z: Tensor, rows: slice) -> Tensor:
 class Search:
     """E[number] - I as a function of logits of the joint and of the embeddings of every state."""
 
-    def __init__(self, world: World, bound: Bound, selection: Selection) -> None:
+    def __init__(self, world: World, bound: AbstractBound, selection: AbstractSelection) -> None:
         self.world, self.bound, self.selection = world, bound, selection
         self.u, self.v, self.others = outcomes(world)
 
@@ -116,7 +117,7 @@ class Search:
 
 
 LEAST = smallest_proven_alpha(2, 2)
-BOUNDS: dict[str, Bound] = {
+BOUNDS: dict[str, AbstractBound] = {
     "infonce": nf.InfoNCE(),
     "alpha-cpc 1": nf.AlphaCPC(1.0),
     "alpha-cpc 0.5": nf.AlphaCPC(0.5),
@@ -136,7 +137,7 @@ WORLDS = {
     "norm of both": World(2, norm="both"),
     "without equal keys": World(3, equal_keys=False),
 }
-SELECTIONS: dict[str, Selection] = {
+SELECTIONS: dict[str, AbstractSelection] = {
     "everyone": nf.Everyone(),
     "ball": nf.Ball(0.5),
     "ring": nf.Ring(0.0, 0.5),

@@ -12,7 +12,7 @@ from scipy.integrate import dblquad
 from torch import Tensor
 
 import nearfar as nf
-from nearfar.core.types import Bound
+from nearfar.core.abstract import AbstractBound
 from nearfar.errors import UserError
 from nearfar.parts.bounds import smallest_proven_alpha
 
@@ -46,7 +46,7 @@ def quadrature(points: int = 800) -> tuple[Tensor, Tensor, Tensor]:
         (nf.SMILE(30.0), 0.0),
     ],
 )
-def test_the_optimal_critic_gives_the_truth_on_gaussians(bound: Bound, offset: float) -> None:
+def test_the_optimal_critic_gives_the_truth_on_gaussians(bound: AbstractBound, offset: float) -> None:
     """f* = log ratio, plus 1 for NWJ, plus log a for TUBA, plus anything for Donsker-Varadhan and UBA."""
     u, positive, negative = quadrature()
     scores = nf.Scores.of(offset + log_ratio(u, positive), offset + log_ratio(u, negative))
@@ -116,7 +116,7 @@ def coin_scores(n: int, m: int, shared: bool) -> tuple[Tensor, Tensor]:
     return torch.zeros(values.shape[:2], dtype=torch.float64), values
 
 
-def expectation(bound: Bound, positive: Tensor, negative: Tensor) -> Tensor:
+def expectation(bound: AbstractBound, positive: Tensor, negative: Tensor) -> Tensor:
     """The bound's value in every outcome."""
     return torch.func.vmap(lambda p, n: bound(nf.Scores.of(p, n)))(positive, negative)
 
@@ -124,7 +124,7 @@ def expectation(bound: Bound, positive: Tensor, negative: Tensor) -> Tensor:
 @pytest.mark.parametrize(
     ("bound", "expected"), [(nf.AlphaCPC(0.5), 0.717438), (nf.MultiLabelCPC(3 / 7), 0.635473)]
 )
-def test_binary_example(bound: Bound, expected: float) -> None:
+def test_binary_example(bound: AbstractBound, expected: float) -> None:
     """Song & Ermon 2020, Example 1 with n = m = 3, the batch's others as negatives."""
     value = expectation(bound, *coin_scores(3, 3, shared=True)).mean()
     assert float(value) == pytest.approx(expected, abs=1e-6)
@@ -264,7 +264,9 @@ def test_alpha_between_1_and_m_is_computed() -> None:
 
 @pytest.mark.parametrize("alpha", [0.1, 1.0, 10.0])
 @pytest.mark.parametrize("make", [nf.AlphaCPC, nf.MultiLabelCPC])
-def test_against_nobody_any_alpha_gives_a_number_and_a_gradient(make: type[Bound], alpha: float) -> None:
+def test_against_nobody_any_alpha_gives_a_number_and_a_gradient(
+    make: type[AbstractBound], alpha: float
+) -> None:
     """The first step against an empty queue: m = 1, so Song & Ermon 2020, Eq. 4 is -log alpha, and Eq. 6 tells positives from one another."""
     positive = torch.tensor([0.5, -1.0, 2.0], dtype=torch.float64, requires_grad=True)
     nobody = torch.zeros(3, 12, dtype=torch.float64, requires_grad=True)
@@ -277,7 +279,7 @@ def test_against_nobody_any_alpha_gives_a_number_and_a_gradient(make: type[Bound
 
 
 @pytest.mark.parametrize("bound", [nf.InfoNCE(), nf.AlphaCPC(0.5), nf.MultiLabelCPC(0.5), nf.NPair()])
-def test_without_negatives_nothing_is_gained_by_agreeing(bound: Bound) -> None:
+def test_without_negatives_nothing_is_gained_by_agreeing(bound: AbstractBound) -> None:
     """Why byol takes no bound of this family without negatives: raising every positive score leaves the value as it is, and for
     ML-CPC it is highest where all are equal, however low."""
     positive = torch.tensor([0.3, -1.2, 2.0], dtype=torch.float64, requires_grad=True)

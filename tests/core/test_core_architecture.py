@@ -13,7 +13,19 @@ BASE = {
     "nearfar.errors",
     "nearfar.parts.joined",
     "nearfar.system.extras",
-    *(f"nearfar.core.{name}" for name in ("types", "schedules", "scores", "logsumexp", "randomness")),
+    *(
+        f"nearfar.core.{name}"
+        for name in (
+            "abstract",
+            "learnt",
+            "networks",
+            "types",
+            "schedules",
+            "scores",
+            "logsumexp",
+            "randomness",
+        )
+    ),
 }
 # a package may import its own layer and those before it
 LAYERS = [

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor, nn
 
 import nearfar as nf
+from nearfar.core.abstract import AbstractEncoders
 from nearfar.core.buffers import apply, deferred_buffers
-from nearfar.core.types import Encoders
 from nearfar.parts.encoders import PerView, Shared
 
 
@@ -89,7 +89,7 @@ def test_a_method_of_ones_own_networks_changes_nothing_but_by_advance(kind: str)
     networks = [own(), own()]
     for network in networks:
         network(views[0])  # lazy layers become real ones
-    kinds: dict[str, Encoders] = {
+    kinds: dict[str, AbstractEncoders] = {
         "shared": Shared(networks[0]),
         "momentum": nf.Momentum(networks[0], 0.5),
         "per-view": PerView(networks),

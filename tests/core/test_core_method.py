@@ -16,10 +16,11 @@ from nearfar.config.building import build_method
 from nearfar.config.fields import CHOICES
 from nearfar.config.recipes import RECIPES
 from nearfar.config.resolving import resolve
+from nearfar.core.abstract import AbstractSelection
 from nearfar.core.method import Method
 from nearfar.core.schedules import START, Progress, geometric, linear
 from nearfar.core.scores import UNKNOWN, Streamed
-from nearfar.core.types import Batch, Certificate, Coverage, Grouping, Selection, view_pairs
+from nearfar.core.types import Batch, Certificate, Coverage, view_pairs
 from nearfar.modalities.image.modality import IMAGE, seen_channels
 from nearfar.modalities.image.views.colour import LAB_CHANNELS
 from nearfar.parts import bounds, selections
@@ -52,7 +53,7 @@ def built(recipe: str, *, chunk: int | None = None, **changes: object) -> Method
         choices, backbone="resnet8-w16", data=replace(IMAGE.typical(40), size=16), chunk=chunk
     )
     for part in method.selections:
-        if isinstance(part, Grouping):
+        if part.group_by is not None:
             part.assign(torch.arange(40) % 4)
     return method
 
@@ -313,7 +314,7 @@ def test_a_number_is_called_nats_only_where_it_estimates_information() -> None:
 def test_a_certificate_passes_through_the_selection() -> None:
     """Negatives, then selection, then bound: in-batch with one view is proven, a ring of it only once measured."""
 
-    def certificate(selection: Selection, coverage: Coverage | None = None) -> Certificate:
+    def certificate(selection: AbstractSelection, coverage: Coverage | None = None) -> Certificate:
         method = Method(Shared(network()), Cosine(0.3), InBatch("one"), selection, InfoNCE())
         return method.eval().certificate(101, held_out=True, coverage=coverage)
 

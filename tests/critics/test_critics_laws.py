@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 
 import nearfar as nf
 from nearfar.config.resolving import resolve
+from nearfar.core.abstract import is_inner_product
 from nearfar.core.schedules import START
 from nearfar.core.scores import Candidates, Streamed
-from nearfar.parts.critics import PARTS, is_product
+from nearfar.parts.critics import PARTS
 from nearfar.run.trained import fresh_method
 
 NETWORKS = ("bilinear", "separable", "joint", "hybrid")
@@ -43,7 +44,7 @@ def test_a_critic_s_own_weights_learn_through_streamed_scores(name: str) -> None
     candidates = Candidates(v, index)
     gradients = []
     scored = [Streamed(u, index, candidates, tile, lambda a, k: critic.cross(a, k, START)) for tile in (2, 7)]
-    if is_product(critic):
+    if is_inner_product(critic):
         left, right = critic.factors(u, v, START)
         scored.append(Streamed(left, index, Candidates(right, index), 2))
     for streamed in scored:

@@ -24,8 +24,9 @@ from nearfar import (
     Progress,
     geometric,
 )
+from nearfar.core.abstract import AbstractBound
 from nearfar.core.encoding import Encoding
-from nearfar.core.types import Bound, Said
+from nearfar.core.types import TeacherOutput
 from nearfar.parts.bounds import PARTS, Agreement, InfoNCE
 from nearfar.parts.negatives import InBatch, NoNegatives
 from nearfar.parts.selections import Everyone
@@ -43,9 +44,9 @@ class Frozen:
         self.features = torch.randn(PIXELS, WIDTH, generator=draw, dtype=torch.float64)
         self.scores = torch.randn(WIDTH, CLASSES, generator=draw, dtype=torch.float64)
 
-    def __call__(self, view: Tensor) -> Said:
+    def __call__(self, view: Tensor) -> TeacherOutput:
         seen = torch.tanh(view @ self.features)
-        return Said(seen, 3 * seen @ self.scores)
+        return TeacherOutput(seen, 3 * seen @ self.scores)
 
 
 def student(weight: float = CONTRAST, direction: Literal["both", "student"] = "both") -> Distilled:
@@ -57,7 +58,7 @@ def student(weight: float = CONTRAST, direction: Literal["both", "student"] = "b
     role = Distilled(
         network, width=WIDTH, classes=CLASSES, weight=weight, direction=direction, projection=projection, table=table
     )  # fmt: skip
-    role.attach(Frozen())
+    role.attach_teacher(Frozen())
     return role
 
 
@@ -68,7 +69,7 @@ def batches(steps: int) -> list[Batch]:
     return [Batch((views,), index, LABELS[index]) for views, index in zip(pictures, rows, strict=True)]
 
 
-def contrasting(bound: Bound, prior: Distillation | None = None) -> Method:
+def contrasting(bound: AbstractBound, prior: Distillation | None = None) -> Method:
     selection = Others("label", instances=INSTANCES)
     selection.assign(LABELS)
     bank = Bank(INSTANCES, 0.5, dim=DIM, views=2)
@@ -200,7 +201,7 @@ def test_crd_is_its_equation_over_several_steps_and_its_constant_stays_that_of_t
 
 @pytest.mark.parametrize("alpha", [1.0, 0.1, 0.01])
 def test_l_alpha_and_j_alpha_are_their_equations(alpha: float) -> None:
-    bounds: dict[str, Bound] = {"l_alpha": AlphaCPC(alpha), "j_alpha": MultiLabelCPC(alpha)}
+    bounds: dict[str, AbstractBound] = {"l_alpha": AlphaCPC(alpha), "j_alpha": MultiLabelCPC(alpha)}
     for batch, (name, bound) in itertools.product(batches(1), bounds.items()):
         method = contrasting(bound)
         reference = getattr(Reference(method), name)(batch, alpha)
@@ -259,7 +260,7 @@ def beside(**weights: float) -> Method:
 def test_kd_alone_is_hintons_and_needs_no_labels(temperature: float) -> None:
     method, (batch,) = beside(kd=1.0, temperature=temperature), batches(1)
     unlabelled = Batch(batch.views, batch.index)
-    logits = method.encoders.logits(method.encoders.network.backbone(batch.views[0]))  # type: ignore[attr-defined]
+    logits = method.encoders.classifier()(method.encoders.network.backbone(batch.views[0]))  # type: ignore[attr-defined,misc]
     reference = kd_reference(logits, Frozen()(batch.views[0]).logits, temperature)  # type: ignore[arg-type]
     assert_same(method, method(unlabelled).loss, reference)
     assert method(unlabelled).nats is None
@@ -270,7 +271,7 @@ def test_labels_count_where_they_are_known() -> None:
     assert batch.labels is not None
     some = batch.labels.clone()
     some[::2] = -1
-    logits = method.encoders.logits(method.encoders.network.backbone(batch.views[0]))  # type: ignore[attr-defined]
+    logits = method.encoders.classifier()(method.encoders.network.backbone(batch.views[0]))  # type: ignore[attr-defined,misc]
     expected = F.cross_entropy(logits[1::2], batch.labels[1::2])
     torch.testing.assert_close(method(Batch(batch.views, batch.index, some)).loss, expected)
     assert method(Batch(batch.views, batch.index)).loss.item() == 0.0

@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from nearfar.core.encoding import Encoding
+from nearfar.core.networks import concatenate
 from nearfar.core.schedules import START, Progress, linear
 from nearfar.core.types import Batch, Pixels
 from nearfar.errors import UserError
 from nearfar.modalities.image.views import PIPELINES, Views
 from nearfar.parts.encoders import HeadConfig, Momentum, Shared, backbone, pictured
 from nearfar.parts.encoders.backbones import BACKBONES, parameters_of
-from nearfar.parts.encoders.roles import together
 
 
 @pytest.mark.parametrize(
@@ -195,7 +195,7 @@ def test_views_one_below_the_other_are_not_copied(
     parts = [room[view % views] for view in taken]
     if last:
         parts = [part.permute(0, 3, 1, 2) for part in parts]
-    joined = together(parts)
+    joined = concatenate(parts)
     assert torch.equal(joined, torch.cat(parts))
     follows = [view % views for view in taken] == list(range(taken[0] % views, taken[0] % views + len(taken)))
     if rows:

@@ -10,7 +10,8 @@ from scipy.stats import norm
 from threadpoolctl import threadpool_info, threadpool_limits
 
 import nearfar as nf
-from nearfar.core.types import Critic, NegativeSampling
+from nearfar.core.abstract import AbstractCritic
+from nearfar.core.types import NegativeSampling
 from nearfar.estimate import Training
 from nearfar.estimate.choose import Part, candidate_bounds, chosen_bound
 from nearfar.system.hardware import one_thread
@@ -161,7 +162,7 @@ def test_a_number_is_not_asked_about_itself_and_a_category_tells_its_entropy() -
 
 
 def test_a_critic_of_one_s_own() -> None:
-    def tiny(dim: tuple[int, int]) -> Critic:
+    def tiny(dim: tuple[int, int]) -> AbstractCritic:
         return nf.Separable(hidden=8, out=4, dim=dim, silent=True)
 
     found = nf.estimate_mi(X, Y, critic=tiny, training=Training(steps=10), **FAST)

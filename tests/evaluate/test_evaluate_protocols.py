@@ -357,7 +357,7 @@ def test_fine_tuning_begins_as_the_linear_probe(run: nf.Run) -> None:
     start_from_probe(encoders, subject, fit, 0)
     probe, _ = fit_chosen(rows, fit.labels, seed=0)
     with torch.no_grad():
-        found = encoders.logits(test)[:, :4].log_softmax(1)
+        found = encoders.classifier()(test)[:, :4].log_softmax(1)
         summed = (test.abs() @ encoders.table.weight.abs().T + encoders.table.bias.abs()).max()
     rounding = 4 * rows.shape[1] * torch.finfo(torch.float32).eps * float(summed)  # of the float32 products
     torch.testing.assert_close(found.double(), probe.log_probabilities(test).double(), atol=rounding, rtol=0)

@@ -64,7 +64,7 @@ def state(run: nf.Run) -> dict[str, Tensor]:
 PARTS = [
     ("bound", "bound", "cpc-t", "TemperedCPC", {"power": "linear(1,0.5)"}),
     ("selection", "selection", "every-other", "EveryOther", {"stride": 3}),
-    ("negatives", "source", "prototypes", "Prototypes", {"size": 24}),
+    ("negatives", "source", "prototypes", "LearnedVectors", {"size": 24}),
     ("critic", "critic", "student-t", "StudentT", {"freedom": 3.0}),
     ("prior", "prior", "mean-zero", "MeanZero", {"weight": 0.25}),
 ]

@@ -11,8 +11,9 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from nearfar.core.abstract import AbstractBound
 from nearfar.core.method import Method
-from nearfar.core.types import Batch, Bound
+from nearfar.core.types import Batch
 from nearfar.data import open_data
 from nearfar.errors import UserError
 from nearfar.evaluate.run import evaluate_run
@@ -182,7 +183,7 @@ def infograph(nodes: int | None = None) -> InfoGraph:
 
 
 @pytest.mark.parametrize(("form", "bound"), [("js", JensenShannon()), ("nce", InfoNCE())])
-def test_infograph_equals_its_loss_written_out(form: str, bound: Bound) -> None:
+def test_infograph_equals_its_loss_written_out(form: str, bound: AbstractBound) -> None:
     """Sun et al. 2020, Eq. 4: every node with its own graph's summary, against the nodes of all other graphs."""
     role, graphs = infograph(), some(5)
     view = packed(graphs, 60)

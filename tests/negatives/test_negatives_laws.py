@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import nearfar as nf
+from nearfar.core.abstract import AbstractCritic
 from nearfar.core.schedules import START, Progress, linear
 from nearfar.core.scores import EMPTY
-from nearfar.core.types import Critic
 from nearfar.errors import UserError
 from nearfar.parts.encoders import PerView, Shared
 from nearfar.parts.negatives import Bank, InBatch, NoNegatives, Queue
@@ -158,7 +158,7 @@ def test_keys_of_different_networks_never_stand_beside_each_other(source: str, s
 
 
 @pytest.mark.parametrize("critic", [nf.Dot(), nf.Distance(unit=False), nf.Bilinear(dim=4), nf.Cosine(0.1)])
-def test_a_bank_keeps_vectors_as_its_critic_scores_them(critic: Critic) -> None:
+def test_a_bank_keeps_vectors_as_its_critic_scores_them(critic: AbstractCritic) -> None:
     """M_i <- c M_i + (1 - c) v, at unit length where the critic scores unit vectors and only there."""
     net = torch.nn.Linear(3, 4)
     bank = Bank(8, momentum=0.25, dim=4)

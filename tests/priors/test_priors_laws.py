@@ -1,7 +1,7 @@
 """Priors: each equals its paper's formula written out, is least where its paper says, and reads clouds and nothing else."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import lightly.loss
 import pytest
@@ -10,9 +10,10 @@ from lightly.loss.lejepa_loss import LeJEPALoss
 from lightly.loss.lejepa_loss import SIGReg as PeersSIGReg
 from torch import Tensor, nn
 
+from nearfar.core.abstract import AbstractPrior
 from nearfar.core.method import Method
 from nearfar.core.schedules import START, Progress, linear
-from nearfar.core.types import Batch, Prior
+from nearfar.core.types import Batch, Encoded
 from nearfar.errors import UserError
 from nearfar.parts.bounds import BarberAgakov, InfoNCE
 from nearfar.parts.critics import Cosine, Distance
@@ -22,7 +23,7 @@ from nearfar.parts.priors import PARTS, Adversarial, SIGReg, VarianceCovariance
 from nearfar.parts.selections import Everyone
 
 N, DIM = 16, 5
-MADE: dict[str, Callable[..., Prior]] = {
+MADE: dict[str, Callable[..., AbstractPrior]] = {
     "variance-covariance": VarianceCovariance,
     "sigreg": SIGReg,
     "adversarial": lambda **settings: Adversarial(dim=DIM, **settings).double(),
@@ -33,6 +34,10 @@ def clouds(count: int = 2, seed: int = 0) -> list[Tensor]:
     generator = torch.Generator().manual_seed(seed)
     drawn = torch.randn(count, N, DIM, generator=generator, dtype=torch.float64)
     return list((drawn @ torch.randn(DIM, DIM, generator=generator, dtype=torch.float64) + 1).unbind())
+
+
+def as_encoded(views: Sequence[Tensor]) -> Encoded:
+    return Encoded({}, {}, embeddings=dict(enumerate(views)))
 
 
 def network() -> Network:
@@ -109,11 +114,11 @@ def test_sigreg_equals_the_statistic_summed_by_hand() -> None:
             seen = sum(complex(math.cos(t * x), math.sin(t * x)) for x in (cloud @ direction)) / N
             values.append(abs(seen - math.exp(-(t**2) / 2)) ** 2 * math.exp(-(t**2) / 2))
         total += N * float(torch.trapezoid(torch.tensor(values, dtype=torch.float64), knots)) / 3
-    assert float(prior([cloud], Progress(4, 10))) == pytest.approx(total, rel=1e-9)
+    assert float(prior(as_encoded([cloud]), Progress(4, 10))) == pytest.approx(total, rel=1e-9)
 
 
 def test_directions_are_a_function_of_the_step_alone() -> None:
-    prior, seen = SIGReg(), clouds()
+    prior, seen = SIGReg(), as_encoded(clouds())
     torch.manual_seed(0)
     first = prior(seen, Progress(5, 10))
     torch.manual_seed(99)
@@ -127,12 +132,12 @@ def test_directions_are_a_function_of_the_step_alone() -> None:
 @pytest.mark.parametrize(
     ("prior", "least"), [(VarianceCovariance(), 2.0), (SIGReg(weight=1.0), 3.0)], ids=["moments", "sigreg"]
 )
-def test_a_normal_cloud_is_liked_better_than_any_that_collapsed(prior: Prior, least: float) -> None:
+def test_a_normal_cloud_is_liked_better_than_any_that_collapsed(prior: AbstractPrior, least: float) -> None:
     generator = torch.Generator().manual_seed(0)
     normal = torch.randn(4096, 4, generator=generator, dtype=torch.float64)
     line = normal[:, :1].expand(-1, 4).contiguous()
     for collapsed in (torch.zeros_like(normal), line, 3 * normal * torch.tensor([1.0, 0, 0, 0])):
-        assert prior([collapsed]) > least * prior([normal])
+        assert prior(as_encoded([collapsed])) > least * prior(as_encoded([normal]))
 
 
 @pytest.mark.parametrize("name", MADE)
@@ -140,7 +145,7 @@ def test_weights_are_values_or_schedules(name: str) -> None:
     values = []
     for weight in (1.0, linear(0.0, 2.0), linear(0.0, 6.0)):  # all of them asked at the same step, half-way
         torch.manual_seed(1)
-        values.append(MADE[name](weight=weight)(clouds(), Progress(5, 10)).item())
+        values.append(MADE[name](weight=weight)(as_encoded(clouds()), Progress(5, 10)).item())
     torch.testing.assert_close(values, [values[0], values[0], 3 * values[0]])
     assert values[0] != 0
     with pytest.raises(UserError, match=r"prior\.weight was -1; it must be at least 0"):
@@ -159,7 +164,7 @@ def test_a_prior_is_added_beside_any_bound_and_changes_no_claim(name: str) -> No
         # as the network gives them: before the predictor, before unit length, each view by itself
         seen = [net(view) for view in shown.views]
         torch.manual_seed(2)
-        expected = prior(seen)
+        expected = prior(as_encoded(seen))
         torch.testing.assert_close(outcome.prior, expected, rtol=1e-9, atol=1e-12)
         torch.testing.assert_close(outcome.loss, plain(shown).loss + expected, rtol=1e-9, atol=1e-12)
         assert outcome.nats == plain(shown).nats
@@ -183,7 +188,7 @@ def test_the_discriminator_descends_what_the_encoder_climbs(target: str) -> None
         return (of_prior.log() + (1 - of_ours).log()).mean()
 
     torch.manual_seed(3)
-    penalty = match([y])
+    penalty = match(as_encoded([y]))
     torch.testing.assert_close(penalty, -divergence(y))
     weights = list(match.discriminator.parameters())
     of_y, *of_weights = torch.autograd.grad(penalty, [y, *weights])
@@ -202,7 +207,7 @@ def test_the_adversarial_prior_shapes_embeddings() -> None:
     before = torch.sigmoid(y).detach()
     for _ in range(400):
         optimiser.zero_grad()
-        match([y]).backward()
+        match(as_encoded([y])).backward()
         optimiser.step()
     after = torch.sigmoid(y).detach()
     assert before.std(dim=0).max() < 0.02

@@ -12,8 +12,9 @@ from torch import Tensor, nn
 
 import nearfar as nf
 from nearfar.config.recipes import RECIPES
+from nearfar.core.abstract import AbstractSelection
 from nearfar.core.schedules import START
-from nearfar.core.types import Batch, Selection
+from nearfar.core.types import Batch
 from nearfar.losses import SupConLoss
 from nearfar.parts import bounds
 from nearfar.parts.encoders import Network, linear_head
@@ -183,7 +184,7 @@ def test_a_support_holds_one_view_and_forgets_the_oldest() -> None:
 
 
 BOUNDS = bounds.PARTS
-SELECTIONS: dict[str, Callable[[], Selection]] = {
+SELECTIONS: dict[str, Callable[[], AbstractSelection]] = {
     "labelled": labelled,
     "hard": lambda: nf.Hard(0.7),
     "labelled, ring, hard": lambda: nf.Chain(labelled(), nf.Ring(0.2, 0.9), nf.Hard(1.5)),
@@ -217,7 +218,7 @@ def test_a_chain_is_its_parts_in_turn() -> None:
     scores = nf.dense_scores(anchors, keys, T)
     chain, ring, hard = nf.Chain(nf.Ring(0.2, 0.9), nf.Hard(1.5)), nf.Ring(0.2, 0.9), nf.Hard(1.5)
     torch.testing.assert_close(nf.InfoNCE()(chain(scores)), nf.InfoNCE()(hard(ring(scores))))
-    with pytest.raises(nf.UserError, match="what weighs them comes last"):
+    with pytest.raises(nf.UserError, match="must be the last of a chain"):
         nf.Chain(hard, ring)
 
 

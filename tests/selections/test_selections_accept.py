@@ -8,8 +8,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from nearfar.core.abstract import AbstractBound
 from nearfar.core.scores import Scores
-from nearfar.core.types import Bound, NegativeSampling
+from nearfar.core.types import NegativeSampling
 from nearfar.data import open_data
 from nearfar.errors import Stopped, UserError
 from nearfar.parts.bounds import NWJ, AlphaCPC, InfoNCE, MultiLabelCPC, NPair
@@ -18,7 +19,7 @@ from nearfar.parts.selections.accept import Aim
 from nearfar.run import checkpoints
 from nearfar.train.pretrain import pretrain
 
-BOUNDS: dict[str, Bound] = {
+BOUNDS: dict[str, AbstractBound] = {
     "infonce": InfoNCE(),
     "alpha-cpc": AlphaCPC(0.5),
     "ml-cpc": MultiLabelCPC(0.8),
@@ -58,7 +59,9 @@ def chance_of(accepted: Tensor, offered: Tensor, chances: Tensor) -> Tensor:
     return torch.where(accepted, chances, 1 - chances)[offered].prod()
 
 
-def value_of(bound: Bound, positive: Tensor, negative: Tensor, offered: Tensor, accepted: Tensor) -> Tensor:
+def value_of(
+    bound: AbstractBound, positive: Tensor, negative: Tensor, offered: Tensor, accepted: Tensor
+) -> Tensor:
     kept = accepted | (offered & ~accepted.any(dim=1, keepdim=True))
     return bound(Scores.of(positive, negative, kept))
 
@@ -98,7 +101,7 @@ def test_the_gradient_equals_that_of_the_enumerated_expectation(name: str, aim: 
         )
 
 
-def gradients(part: Accept, scores: Scores, bound: Bound, draws: int) -> dict[str, Tensor]:
+def gradients(part: Accept, scores: Scores, bound: AbstractBound, draws: int) -> dict[str, Tensor]:
     """Of the network's weights, one row for each draw: with a baseline for each anchor, and with one for the batch."""
     everyone = bound(scores).detach()
     found: dict[str, list[Tensor]] = {"anchor": [], "batch": []}

@@ -9,8 +9,8 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 import nearfar as nf
+from nearfar.core.abstract import AbstractBound, AbstractSelection
 from nearfar.core.encoding import PLAIN, Encoding
-from nearfar.core.types import Bound, Selection
 from nearfar.distributed.strategy import join
 from nearfar.losses import SupConLoss
 from nearfar.train.equality import start
@@ -18,7 +18,7 @@ from nearfar.train.equality import start
 ROWS, DIM, INSTANCES = 12, 5, 40
 INDEX = torch.randperm(INSTANCES, generator=torch.Generator().manual_seed(2))[:ROWS]
 LABELS = torch.arange(ROWS) % 3 - 1  # some are not known
-PARTS: dict[str, tuple[Callable[[], Selection], Bound]] = {
+PARTS: dict[str, tuple[Callable[[], AbstractSelection], AbstractBound]] = {
     "labelled": (nf.Labelled, nf.SupCon()),
     "labelled, by session": (lambda: nf.Labelled("session"), nf.SupCon()),
     "others": (nf.Others, nf.InfoNCE()),
@@ -64,7 +64,7 @@ def test_groups_of_the_batch_equal_assigned_ones(name: str, chunk: int | None) -
     numbers = torch.full((INSTANCES,), -1)
     numbers[INDEX] = LABELS
     for part in by_instance.selections:
-        if hasattr(part, "assign"):
+        if part.group_by is not None:
             part.assign(numbers)
     # what was assigned counts, whatever the batch says
     expected = by_instance(batch(torch.zeros(ROWS).long())).loss

@@ -9,9 +9,10 @@ import torch
 from torch import Tensor
 
 import nearfar as nf
+from nearfar.core.abstract import AbstractBound, AbstractSelection
 from nearfar.core.schedules import START
 from nearfar.core.scores import EMPTY, Candidates, Dense, Scores, Streamed
-from nearfar.core.types import Bound, Context, Selection
+from nearfar.core.types import Context
 from nearfar.parts import bounds, selections
 from nearfar.parts.critics import PARTS as CRITICS
 
@@ -48,7 +49,7 @@ def accepting() -> nf.Accept:
     return nf.Accept(least=0.3, hidden=4).double()
 
 
-CHOSEN: dict[str, Callable[[], Selection]] = {
+CHOSEN: dict[str, Callable[[], AbstractSelection]] = {
     "everyone": nf.Everyone,
     "ball": lambda: nf.Ball(0.4),
     "ring": lambda: nf.Ring(0.3, 0.8),
@@ -79,11 +80,13 @@ CRITICAL: dict[str, Callable[[], Any]] = {
 }
 
 
-def made(name: str) -> Bound:
+def made(name: str) -> AbstractBound:
     return bounds.PARTS[name](**({"entropy": 1.0} if name == "barber-agakov" else {}))
 
 
-def found(selection: Selection, bound: Bound, critic: Any, tile: int | None) -> tuple[Tensor, list[Tensor]]:
+def found(
+    selection: AbstractSelection, bound: AbstractBound, critic: Any, tile: int | None
+) -> tuple[Tensor, list[Tensor]]:
     """Value and every gradient: of anchors, keys, the critic's weights and the selection's."""
     generator = torch.Generator().manual_seed(1)
     anchors = torch.randn(N, DIM, generator=generator, dtype=torch.float64, requires_grad=True)

@@ -13,7 +13,7 @@ from torch import Tensor
 from nearfar.core.method import Method
 from nearfar.core.schedules import START, Progress
 from nearfar.core.scores import EMPTY, UNKNOWN, Candidates, Scores
-from nearfar.core.types import Batch, Context, Encoded, NegativeSampling, Refreshing
+from nearfar.core.types import Batch, Context, Encoded, NegativeSampling
 from nearfar.errors import UserError
 from nearfar.parts.bounds import InfoNCE, NPair, Triplet
 from nearfar.parts.critics import Distance
@@ -107,14 +107,14 @@ def test_before_the_first_refresh_everyone_counts(make: Callable[[], Cave | Neig
 
 def test_refreshing_is_due_at_the_start_of_every_nth_epoch_but_the_first() -> None:
     for part in (Cave(4, every=2), Neighbours(every=2)):
-        assert isinstance(part, Refreshing)
+        assert part.refreshes
         due = [step for step in range(31) if part.due(Progress(step, 30, 5))]
         assert due == [10, 20, 30]
     for part in (Cave(4, after=2.5), Neighbours(after=2.5)):
         assert [step for step in range(31) if part.due(Progress(step, 30, 5))] == [15, 20, 25, 30]
     with pytest.raises(UserError, match=r"after was 0\.0; it must be a number of epochs above 0"):
         Neighbours(after=0.0)
-    assert not isinstance(Ring(), Refreshing)
+    assert not Ring().refreshes
 
 
 def test_a_cave_holds_the_anchors_cluster_and_a_lone_anchor_everyone() -> None:

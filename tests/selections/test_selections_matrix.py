@@ -11,10 +11,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from nearfar.core.abstract import AbstractBound, AbstractNegatives, AbstractSelection
 from nearfar.core.method import Method
 from nearfar.core.schedules import START, Progress
 from nearfar.core.scores import EMPTY, UNKNOWN
-from nearfar.core.types import Batch, Bound, Selection, Source
+from nearfar.core.types import Batch
 from nearfar.parts.bounds import AlphaCPC, InfoNCE, MultiLabelCPC, NPair
 from nearfar.parts.critics import Cosine
 from nearfar.parts.encoders import Shared
@@ -94,7 +95,7 @@ def group_part() -> Group:
 
 
 Reference = Callable[[Seen], tuple[set[int], set[int]]]
-SELECTIONS: dict[str, tuple[Callable[[], Selection], Reference]] = {
+SELECTIONS: dict[str, tuple[Callable[[], AbstractSelection], Reference]] = {
     "everyone": (Everyone, lambda seen: (set(), set(seen.order))),
     "ball": (lambda: Ball(0.4), lambda seen: ring(seen, 0.4, 1.0)),
     "ring": (lambda: Ring(0.2, 0.8), lambda seen: ring(seen, 0.2, 0.8)),
@@ -137,8 +138,12 @@ def make_bank() -> Bank:
     return bank
 
 
-SOURCES: dict[str, Callable[[], Source]] = {"batch": InBatch, "queue": make_queue, "bank": make_bank}
-BOUNDS: dict[str, Bound] = {
+SOURCES: dict[str, Callable[[], AbstractNegatives]] = {
+    "batch": InBatch,
+    "queue": make_queue,
+    "bank": make_bank,
+}
+BOUNDS: dict[str, AbstractBound] = {
     "infonce": InfoNCE(),
     "alpha-cpc": AlphaCPC(0.4),
     "ml-cpc": MultiLabelCPC(0.4),
@@ -164,7 +169,9 @@ def by_hand(bound: str, terms: list[tuple[Tensor, Tensor, int]]) -> Tensor:
     return torch.stack(logs).mean()
 
 
-def slowly(bound: str, choose: Reference, source: Source, views: Sequence[Tensor], index: Tensor) -> Tensor:
+def slowly(
+    bound: str, choose: Reference, source: AbstractNegatives, views: Sequence[Tensor], index: Tensor
+) -> Tensor:
     anchors, keys = ([row / row.norm() for row in view] for view in views)
     positives = keys
     if isinstance(source, Bank):

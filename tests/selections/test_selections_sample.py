@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import nearfar as nf
+from nearfar.core.abstract import AbstractSelection
 from nearfar.core.randomness import uniform_grid, words_at
 from nearfar.core.schedules import START
 from nearfar.core.scores import Candidates, Dense, Scores, Streamed
-from nearfar.core.types import Context, NegativeSampling, Selection
+from nearfar.core.types import Context, NegativeSampling
 from nearfar.errors import UserError
 from nearfar.parts.selections import draws
 from nearfar.parts.selections.ring import sampled
@@ -86,7 +87,7 @@ def test_draws_are_uniform_and_of_each_anchor_its_own() -> None:
     assert abs(same / times - 0.1) < 4 * (0.1 * 0.9 / times) ** 0.5
 
 
-SELECTIONS: dict[str, Callable[[], Selection]] = {
+SELECTIONS: dict[str, Callable[[], AbstractSelection]] = {
     "ring": lambda: nf.Ring(0.2, 0.9, 5),
     "ball": lambda: nf.Ball(0.3, 5),
     "neighbours": lambda: _clustered(nf.Neighbours(lower=0.2, clusters=4, sample=5, instances=40)),

@@ -11,8 +11,8 @@ import torch
 
 from nearfar.config.recipes import RECIPES
 from nearfar.config.resolving import resolve
+from nearfar.core.abstract import AbstractSelection
 from nearfar.core.schedules import geometric, linear
-from nearfar.core.types import Cautious, Selection
 from nearfar.data import open_data
 from nearfar.errors import UserError
 from nearfar.parts.selections import Ball, Cave, Everyone, Neighbours, Ring
@@ -97,8 +97,8 @@ def test_stopping_before_and_after_a_refresh_changes_nothing(recipe: str, tmp_pa
         (Neighbours(lower=0.9), False),  # everyone counts until there are clusters
     ],
 )
-def test_a_tight_start_is_spoken_of(selection: Selection, speaks: bool) -> None:
-    said = selection.caution() if isinstance(selection, Cautious) else None
+def test_a_tight_start_is_spoken_of(selection: AbstractSelection, speaks: bool) -> None:
+    said = selection.startup_warning()
     assert (said is not None) == speaks
     if said is not None:
         assert "selection.lower=linear(0,0.9)" in said

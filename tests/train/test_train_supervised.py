@@ -70,7 +70,7 @@ def test_its_classes_can_be_selected_as_any_candidates() -> None:
     """A ring over classes keeps the most similar wrong ones: parts stay free."""
     method = composed(selection={"name": "ball", "lower": 0.5})
     batch = nf.Batch((torch.randn(4, 3, 16, 16),), torch.arange(4), torch.tensor([0, 1, 2, 3]))
-    logits = method.encoders.logits(method.encoders.backbone()(batch.views[0]))  # type: ignore[attr-defined]
+    logits = method.encoders.classifier()(method.encoders.backbone()(batch.views[0]))  # type: ignore[misc]
     wrong = logits.clone().scatter_(1, batch.labels[:, None], -math.inf)  # type: ignore[index]
     kept = wrong.topk(2, dim=1).values
     truth = logits.gather(1, batch.labels[:, None])  # type: ignore[index]

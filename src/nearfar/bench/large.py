@@ -15,11 +15,12 @@ from torch import Tensor, nn
 from nearfar import losses
 from nearfar.bench.losses import differentiated, scaled
 from nearfar.bench.peers import Step, peer
+from nearfar.core.adapters import as_encoders
 from nearfar.core.buffers import apply
 from nearfar.core.encoding import Encoding
 from nearfar.core.layout import to_channels_last
 from nearfar.core.types import Batch
-from nearfar.parts.encoders import as_encoders, backbone
+from nearfar.parts.encoders import backbone
 
 CHUNK, SCALE = 32, 20.0  # sentence-transformers' defaults
 WORLD = 2

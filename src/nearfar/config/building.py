@@ -14,15 +14,15 @@ from typing import Any
 import torch
 
 from nearfar.config.schema import check_settings, settable, unknown
+from nearfar.core.abstract import AbstractEncoders
 from nearfar.core.method import Method
-from nearfar.core.types import Encoders
 from nearfar.errors import UserError, not_one_of
 from nearfar.modalities import MODALITIES, Description, Modality, modality_of_views
 from nearfar.parts import bounds, critics, encoders, negatives, priors, selections
-from nearfar.parts.encoders import HeadConfig, InputSpec
+from nearfar.parts.encoders import HeadConfig, InputSpec, Network
 from nearfar.parts.joined import JOINED_BY
 
-ROOMS: dict[str, Mapping[str, Callable[..., object]]] = {
+ROOMS: dict[str, Mapping[str, Any]] = {
     "encoders": encoders.PARTS,
     "critic": critics.PARTS,
     "negatives": negatives.PARTS,
@@ -75,18 +75,18 @@ def _parts(choices: Choices, backbone: str, data: Description, objects: Mapping[
     if made is None:
         made = _encoders(choices["encoders"], seen, context)
         context["dim"] = _dim(choices, made)
-    if hasattr(made, "symbols"):  # a vocabulary of the encoders' own
-        context["symbols"] = made.symbols
+    if made.vocabulary_size is not None:
+        context["symbols"] = made.vocabulary_size
     views = choices["views"]
     keys = [pair.key for pair in made.pairs(views["count"], views["symmetric"])]
     context |= {
         "size": context["instances"],
         "views": 1 + max(keys, default=0),
     }  # of a source with a row for each
-    if hasattr(made, "teacher_width"):
+    if made.teacher_width is not None:
         context["teacher_width"] = made.teacher_width
     # a prior reads embeddings as the network gives them, which a role may make wider before they are scored
-    clouds = {**context, **({"dim": made.cloud_width} if hasattr(made, "cloud_width") else {})}
+    clouds = {**context, **({} if made.embedding_width is None else {"dim": made.embedding_width})}
     others = {
         room: objects[room]
         if room in objects
@@ -112,24 +112,24 @@ def built(part: Callable[..., Any], choice: Mapping[str, Any], context: Mapping[
     return part(**own, **{name: context[name] for name in asked if name in context})
 
 
-def _encoders(choice: Mapping[str, Any], seen: InputSpec, context: Mapping[str, Any]) -> Encoders:
+def _encoders(choice: Mapping[str, Any], seen: InputSpec, context: Mapping[str, Any]) -> AbstractEncoders:
     role = ROOMS["encoders"][choice["name"]]
-    if not hasattr(role, "from_config"):
+    if role.built_in_backbone is not None:
         return built(role, choice, context)
     keys = settable(HeadConfig)
     plan = HeadConfig(**{key: value for key, value in choice.items() if key in keys})
     return role.from_config(plan, seen, **{key: choice[key] for key in settable(role)})
 
 
-def _dim(choices: Choices, made: Encoders) -> int:
+def _dim(choices: Choices, made: AbstractEncoders) -> int:
     """How wide what is scored is: as the role or its network says, or the role's setting of that meaning."""
-    if isinstance(said := getattr(made, "scored_width", None), int):
-        return said
-    for network in (getattr(made, "network", None), *getattr(made, "networks", ())):
-        if isinstance(getattr(network, "dim", None), int) and hasattr(network, "head"):
-            return int(network.dim)
+    if made.scored_width is not None:
+        return made.scored_width
+    for network in made.view_networks():
+        if isinstance(network, Network) and network.dim is not None:
+            return network.dim
     role = ROOMS["encoders"][choices["encoders"]["name"]]
-    return choices["encoders"][getattr(role, "scored", "dim")]
+    return choices["encoders"][role.width_setting]
 
 
 def describe(choices: Choices) -> dict[str, str]:
@@ -172,7 +172,7 @@ def check_choice(room: str, choice: Mapping[str, Any]) -> dict[str, Any]:
     )
     if room != "encoders":
         return {"name": name, **check_settings(parts[name], raw, room)}
-    if getattr(parts[name], "own_network", False):
+    if parts[name].built_in_backbone:
         return {"name": name, **check_settings(parts[name], raw, room)}
     # the encoders' section holds the role's settings and the network's
     role_keys, plan_keys = settable(parts[name]), settable(HeadConfig)
@@ -206,9 +206,8 @@ def check_together(choices: Mapping[str, Any], objects: Mapping[str, Any]) -> No
     _check_rows_fit(choices, parts)
     _check_bounded(choices, parts)
     _check_not_a_line(choices, parts)
-    for part in (modality, *parts.values()):
-        conflict = getattr(part, "conflict", None)
-        reason = conflict(choices, parts) if conflict else None
+    for part in (modality, *(part for part in parts.values() if part is not None)):
+        reason = part.conflict(choices, parts)
         if reason:
             raise UserError(reason)
     _check_positives_differ(choices, parts)  # last: its way out is for parts that go together otherwise
@@ -218,19 +217,19 @@ def _check_views_fit(choices: Mapping[str, Any], parts: Mapping[str, Any], modal
     """Some roles are made for views of their own; the others take several views of one instance."""
     views, name = choices["views"], choices["encoders"]["name"]
     role = parts["encoders"]
-    takes = getattr(role, "takes", ())
+    takes = role.view_names
     if takes and views["name"] not in takes:
         raise UserError(
             f"encoders was {name} with views={views['name']}; it takes views={' or '.join(takes)}"
         )
-    networks = {*getattr(role, "networks", modality.networks)}
+    networks = {*(modality.networks if role.backbone_names is None else role.backbone_names)}
     if not takes and not networks & {*modality.networks}:
         others = [other.holds for other in MODALITIES.values() if networks & {*other.networks}]
         raise UserError(
             f"encoders was {name} with views={views['name']}; it is for {' and '.join(others)}, and these views are for {modality.holds}"
         )
-    if takes and views["count"] != getattr(role, "views", views["count"]):
-        raise UserError(f"views.count was {views['count']}; with encoders={name} it is {role.views}")
+    if takes and role.view_count not in (None, views["count"]):
+        raise UserError(f"views.count was {views['count']}; with encoders={name} it is {role.view_count}")
     if not takes and not modality.many_views:
         raise UserError(
             f"encoders was {name} with views={views['name']}; it takes several views of one instance, which {modality.holds} "
@@ -240,7 +239,7 @@ def _check_views_fit(choices: Mapping[str, Any], parts: Mapping[str, Any], modal
 
 def _check_positives_differ(choices: Mapping[str, Any], parts: Mapping[str, Any]) -> None:
     """A positive is another view, or what a bank or an encoder remembers of the instance."""
-    own = getattr(parts["negatives"], "own_positive", False) or getattr(parts["encoders"], "one_view", False)
+    own = parts["negatives"].remembers_positives or parts["encoders"].works_with_one_view
     if choices["views"]["count"] == 1 and not own:
         raise UserError(
             f"views.count was 1 with negatives={choices['negatives']['name']}: a view's positive would be itself; use views.count=2 or "
@@ -250,10 +249,10 @@ def _check_positives_differ(choices: Mapping[str, Any], parts: Mapping[str, Any]
 
 def _check_rows_fit(choices: Mapping[str, Any], parts: Mapping[str, Any]) -> None:
     """What remembers something of each instance needs encoders whose rows belong to instances."""
-    if not getattr(parts["encoders"], "vocabulary", False):
+    if not parts["encoders"].keys_are_symbols:
         return
     for room in ("negatives", "selection"):
-        if getattr(parts[room], "per_instance", False):
+        if parts[room].remembers_instances:
             raise UserError(
                 f"{room}={choices[room]['name']} remembers something of each instance, but the keys of encoders="
                 f"{choices['encoders']['name']} are symbols or classes, which belong to none; use negatives=in-batch, queue or dictionary "
@@ -263,8 +262,8 @@ def _check_rows_fit(choices: Mapping[str, Any], parts: Mapping[str, Any]) -> Non
 
 def _check_bounded(choices: Mapping[str, Any], parts: Mapping[str, Any]) -> None:
     """What reads positives alone needs scores that cannot grow for ever."""
-    if getattr(parts["bound"], "needs_bounded", False) and not getattr(parts["critic"], "bounded", False):
-        allowed = [name for name, part in critics.PARTS.items() if getattr(part, "bounded", False)]
+    if parts["bound"].needs_bounded_scores and not parts["critic"].bounded_above:
+        allowed = [name for name, part in ROOMS["critic"].items() if part.bounded_above]
         raise UserError(
             f"bound was {choices['bound']['name']} with critic={choices['critic']['name']}: it reads positives alone, and these "
             f"scores grow without limit as the embeddings do; use critic={' or '.join(allowed)}, or a bound with negatives"
@@ -273,7 +272,7 @@ def _check_bounded(choices: Mapping[str, Any], parts: Mapping[str, Any]) -> None
 
 def _check_not_a_line(choices: Mapping[str, Any], parts: Mapping[str, Any]) -> None:
     """Directions need two dimensions."""
-    unit = choices["critic"].get("unit", getattr(parts["critic"], "unit", False))
+    unit = choices["critic"].get("unit", parts["critic"].unit)
     if unit is True and choices["encoders"].get("dim") == 1:
         raise UserError(
             f"encoders.dim was 1 with critic={choices['critic']['name']}: vectors of unit length on a line are 1 and -1, and no "

@@ -9,7 +9,7 @@ one instance. Braces take the part's settings.
 """
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from nearfar.config.building import ROOMS
@@ -32,28 +32,28 @@ SYMBOLS = {
 def equation_of(choices: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
     """A method's equation, line by line, by the symbol each line explains."""
     parts = {room: ROOMS[room][choices[room]["name"]] for room in SYMBOLS}
-    pulled = PULLED_AS_MEAN if getattr(parts["bound"], "distance_scores", False) else PULLED
+    pulled = PULLED_AS_MEAN if parts["bound"].distance_scores else PULLED
     lines = {
         symbol: "; ".join(_clauses(parts[room], choices[room], pulled)) for room, symbol in SYMBOLS.items()
     }
-    if getattr(parts["negatives"], "nobody", False):
+    if not parts["negatives"].has_candidates:
         del lines["v_k"], lines["who counts"]
     if not lines["beside it"]:
         del lines["beside it"]
     return lines
 
 
-def template(part: Callable[..., Any]) -> str:
+def template(part: Any) -> str:
     """A part's line with its settings in braces; of one without, what its documentation begins with."""
-    line = getattr(part, "equation", None)
+    line = part.equation
     return line if line is not None else (inspect.getdoc(part) or "").partition("\n")[0]
 
 
-def _clauses(part: Callable[..., Any], choice: Mapping[str, Any], pulled: str) -> list[str]:
+def _clauses(part: Any, choice: Mapping[str, Any], pulled: str) -> list[str]:
     settings = {key: "all" if value is None else plain(value) for key, value in choice.items()}
     said = [_filled(template(part), settings)]
     # the encoders' section holds the head's settings too
-    remarks: tuple[Remark, ...] = (*getattr(HeadConfig, "remarks", ()), *getattr(part, "remarks", ()))
+    remarks: tuple[Remark, ...] = (*HeadConfig.remarks, *part.remarks)
     for key, value, text in remarks:
         given = choice.get(key)
         if value(given) if callable(value) else given is not None if value is ... else given == value:

@@ -19,12 +19,13 @@ from torch import Tensor, nn
 
 from nearfar.config.building import ROOMS
 from nearfar.config.schema import plain, settable
+from nearfar.core.adapters import ADAPTERS, unwrapped
 from nearfar.core.method import Method
 from nearfar.core.schedules import Schedule
 from nearfar.errors import UserError
 from nearfar.modalities import Modality
 from nearfar.modalities.image.views import OPERATIONS, PIPELINES, Augment
-from nearfar.parts.encoders import as_encoders, parameters_of
+from nearfar.parts.encoders import parameters_of
 
 OWN = "own"  # in place of a recipe's name: a Method that somebody made
 METHOD, BACKBONE, VIEWS = "method", "backbone", "views"
@@ -79,9 +80,8 @@ def _said(layer: Mapping[str, Any], objects: dict[str, Any]) -> dict[str, Any]:
         elif key in ROOMS and (whole := as_settings(key, value)) is not None:
             said[key] = whole
         else:
-            ready = as_encoders(value) if key == "encoders" and isinstance(value, nn.Module) else value
-            _check_object(key, ready)
-            objects[key] = ready
+            _check_object(key, value)
+            objects[key] = ADAPTERS[key](value) if key in ADAPTERS else value
     return said
 
 
@@ -94,20 +94,6 @@ def _check_object(key: str, value: Any) -> None:
         raise UserError(
             f"views was {value!r}; expected a name, settings, one nearfar.Augment for each view, or a function of (loaded "
             "instances, seed, epoch, index) that gives a tensor for each view"
-        )
-    needed = {
-        "encoders": ("encode", "pairs", "advance", "backbone"),
-        "critic": ("prepare", "pairs", "cross"),
-        "negatives": ("positive", "candidates", "advance", "sampling", "setup"),
-        "selection": ("__call__", "sampling"),
-        "bound": ("__call__", "certificate"),
-        "prior": ("__call__",),
-    }.get(key, ())
-    missing = [name for name in needed if not callable(getattr(value, name, None))]
-    if missing:
-        raise UserError(
-            f"{key} was an object of type {type(value).__name__}, which has no {', '.join(missing)}; expected a name, settings "
-            f"or an object with {', '.join(needed)} (nearfar.core.types says what each does)"
         )
 
 
@@ -166,6 +152,7 @@ def _changes(augment: Augment) -> Choice:
 
 def described(part: Any) -> Choice:
     """An object in numbers and words: what config.yaml holds of it, and what it is recognised by."""
+    part = unwrapped(part)
     if part is None:
         return {"name": "none", "object": "none"}
     names = [name for parts in ROOMS.values() for name, make in parts.items() if make is type(part)]

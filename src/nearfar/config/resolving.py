@@ -213,7 +213,7 @@ def _with_preset(recipe: str, layers: tuple[Layer, ...]) -> tuple[Layer, ...]:
 def _own_method(method: Method, modality: Modality | None) -> dict[str, Any]:
     """The settings of a method that the caller made, and views that it can take."""
     of = modality or next(iter(MODALITIES.values()))
-    takes = getattr(method.encoders, "takes", ())
+    takes = method.encoders.view_names
     views: dict[str, Any] = {"name": takes[0] if takes else of.default_views}
     if of.many_views and not takes:
         views |= {"symmetric": method.symmetric}
@@ -227,7 +227,7 @@ def _own_method(method: Method, modality: Modality | None) -> dict[str, Any]:
 def _views_for(modality: Modality, merged: Layer, objects: Objects) -> dict[str, Any]:
     views = merged["views"]
     role = objects.get("encoders") or ROOMS["encoders"][merged["encoders"]["name"]]
-    made_for = getattr(role, "takes", ()) or getattr(role, "networks", ())
+    made_for = role.view_names or role.backbone_names
     if views["name"] in modality.pipelines or made_for or not modality.many_views:
         return dict(views)
     return {
@@ -303,7 +303,7 @@ def check_network(settings: dict[str, Any], modality: Modality, own: bool = Fals
         raise UserError(f"image_size was {settings['image_size']!r}; {modality.holds} have no image size")
     role = ROOMS["encoders"][settings["encoders"]["name"]]
     where = f"encoders={settings['encoders']['name']}"
-    fixed = getattr(role, "own_network", None)
+    fixed = role.built_in_backbone
     name = settings.setdefault("backbone", fixed or modality.default_network)
     if not isinstance(name, str):
         raise UserError(f"backbone was {name!r}; expected a string, or from Python an nn.Module")
@@ -317,7 +317,7 @@ def check_network(settings: dict[str, Any], modality: Modality, own: bool = Fals
                 f"{', '.join(modality.networks)}"
             )
         modality.check_network(name)
-    allowed = getattr(role, "networks", None)
+    allowed = role.backbone_names
     if allowed is not None and name not in allowed:
         raise UserError(
             f"backbone was {name!r} with {where}, which needs a map from inside it; expected {', '.join(allowed)}"

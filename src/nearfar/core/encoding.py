@@ -19,14 +19,15 @@ from typing import Any, Literal
 import numpy as np
 import torch
 from jaxtyping import Float, Int
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.checkpoint import checkpoint
 
+from nearfar.core.abstract import AbstractEncoders
 from nearfar.core.buffers import BufferUpdates, deferred_buffers
 from nearfar.core.scores import Divided, Negatives, Rule, Scores
 from nearfar.core.strategy import SINGLE, Rows, Strategy
-from nearfar.core.types import Batch, BatchGroups, Encoded, Encoders, Supervision
+from nearfar.core.types import Batch, BatchGroups, Encoded, Supervision
 from nearfar.errors import UserError
 
 Statistics = Literal["synchronised", "per-rank", "shuffled"]
@@ -42,14 +43,13 @@ class Encoding:
     chunk: int | None = None
 
     def encode(
-        self, encoders: Encoders, batch: Batch, anchors: Sequence[int], keys: Sequence[int]
+        self, encoders: AbstractEncoders, batch: Batch, anchors: Sequence[int], keys: Sequence[int]
     ) -> tuple[Encoded, BufferUpdates]:
         """Embeddings of the requested views, and the buffer updates of the networks."""
         strategy = self.strategy
         synchronised = self.batch_norm == "synchronised"
-        shuffles = (
-            strategy.is_distributed and self.batch_norm == "shuffled" and getattr(encoders, "training", True)
-        )
+        training = not isinstance(encoders, nn.Module) or encoders.training
+        shuffles = strategy.is_distributed and self.batch_norm == "shuffled" and training
         seed = torch.initial_seed()  # of this step, equal on all ranks
 
         def encode_part(part: Batch, views: Any) -> tuple[Encoded, BufferUpdates]:
@@ -97,7 +97,7 @@ def _edge_bytes(leaf: Tensor) -> bytes:
 
 
 def encode_shuffled(
-    encoders: Encoders,
+    encoders: AbstractEncoders,
     batch: Batch,
     anchors: Sequence[int],
     keys: Sequence[int],
@@ -142,7 +142,7 @@ def _concatenate(parts: Sequence[Encoded], sizes: Sequence[int]) -> Encoded:
         joined([part.keys for part in parts]),
         joined([part.index for part in parts]),
         joined(instance),
-        None if first.clouds is None else joined([part.clouds or {} for part in parts]),
+        None if first.embeddings is None else joined([part.embeddings or {} for part in parts]),
         first.vocabulary,
         None
         if first.supervision is None

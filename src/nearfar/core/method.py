@@ -18,35 +18,23 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from nearfar.core.abstract import (
+    AbstractBound,
+    AbstractCritic,
+    AbstractEncoders,
+    AbstractNegatives,
+    AbstractPrior,
+    AbstractSelection,
+    AbstractViews,
+    is_inner_product,
+)
+from nearfar.core.adapters import as_bound, as_critic, as_encoders, as_negatives, as_prior, as_selection
 from nearfar.core.buffers import BufferUpdates, apply, uses_batch_statistics
 from nearfar.core.encoding import PLAIN, Encoding, GatheredKeys, gather_keys, gather_scores
+from nearfar.core.learnt import LearntNumber
 from nearfar.core.schedules import START, Progress
 from nearfar.core.scores import Candidates, Dense, Negatives, Scores, Streamed, at_least_float32
-from nearfar.core.types import (
-    Batch,
-    Bound,
-    Certificate,
-    Context,
-    Coverage,
-    Critic,
-    Encoded,
-    Encoders,
-    Grouping,
-    Keyed,
-    Outcome,
-    OverVocabulary,
-    Pair,
-    Prior,
-    Refreshing,
-    Remembering,
-    Selection,
-    Source,
-    SupervisedPrior,
-    Supervision,
-)
-from nearfar.errors import UserError
-from nearfar.parts.critics import LearntNumber, is_product
-from nearfar.parts.encoders import as_encoders
+from nearfar.core.types import Batch, Certificate, Context, Coverage, Encoded, Outcome, Pair
 
 # scores in one matrix: beyond this, log-sum-exp over tiles that stay in a CPU's cache takes half the time
 # (benchmarks/losses.py); with fewer anchors than LEAST to a tile, reading the candidates again would cost more
@@ -56,32 +44,39 @@ WHOLE, LEAST = 2**21, 32
 class Method(nn.Module):
     """Views → encoders → negatives → selection → bound, with a critic scoring pairs, and a prior on embeddings beside it.
 
-    `symmetric`: every ordered pair of views is contrasted, otherwise the first with each other one (`Encoders.pairs`). `chunk`: score
+    `views` may be left out where batches already hold them; a learned view is applied in `forward`. `symmetric`: every ordered pair of
+    views is contrasted, otherwise the first with each other one (default: as the views say, else True). `chunk`: score
     that many anchors at a time and never build the whole matrix (None: build it, but not for log-sum-exp of many inner products).
     `encoding`: in chunks, or as one of several ranks, each of which is given its slice of the batch and computes the loss of all.
     """
 
     def __init__(
         self,
-        encoders: Encoders | nn.Module,
-        critic: Critic,
-        negatives: Source,
-        selection: Selection,
-        bound: Bound,
+        encoders: AbstractEncoders | nn.Module,
+        critic: AbstractCritic,
+        negatives: AbstractNegatives,
+        selection: AbstractSelection,
+        bound: AbstractBound,
         *,
-        prior: Prior | SupervisedPrior | None = None,
-        symmetric: bool = True,
+        views: AbstractViews | None = None,
+        prior: AbstractPrior | None = None,
+        symmetric: bool | None = None,
         chunk: int | None = None,
         encoding: Encoding = PLAIN,
     ) -> None:
         super().__init__()
-        self.encoders = as_encoders(encoders)
-        self.critic, self.negatives = critic, negatives
-        self.selection, self.bound, self.prior = selection, bound, prior
+        self.views = views
+        self.encoders, self.critic = as_encoders(encoders), as_critic(critic)
+        self.negatives, self.selection = as_negatives(negatives), as_selection(selection)
+        self.bound, self.prior = as_bound(bound), as_prior(prior)
+        if symmetric is None:
+            symmetric = True if views is None else views.symmetric
         self.symmetric, self.chunk, self.encoding = symmetric, chunk, encoding
-        negatives.setup(self.encoders.key_groups, self.encoders.group_of, critic.prepare)
+        self.negatives.setup(self.encoders.key_groups, self.encoders.group_of, self.critic.prepare)
 
     def forward(self, batch: Batch, progress: Progress = START) -> Outcome:
+        if self.views is not None:
+            batch = replace(batch, views=self.views.transform(batch.views, progress))
         pairs = self.pairs(batch)
         raw, moved = self._encode(batch, *_sides(pairs))
         # scores are differences of large numbers: float32, whatever the encoder ran in
@@ -113,26 +108,21 @@ class Method(nn.Module):
     def _prior(self, encoded: Encoded, progress: Progress) -> Float[Tensor, ""] | None:
         if self.prior is None:
             return None
-        strategy = self.encoding.strategy
-        if isinstance(self.prior, SupervisedPrior):
-            return self.prior(self._told(encoded), progress)
-        clouds = [at_least_float32(strategy.all_gather(cloud)) for cloud in encoded.cloud_of_each_view()]
-        return self.prior(clouds, progress)
 
-    def _told(self, encoded: Encoded) -> Supervision:
-        """What labels and a teacher say of the instances of all ranks."""
-        if encoded.supervision is None:
-            raise UserError(
-                "prior=distillation reads what labels and a teacher say, which these encoders do not ask; use encoders=distilled"
-            )
-        return encoded.supervision.each(
-            lambda rows: at_least_float32(self.encoding.strategy.all_gather(rows))
+        def gather(rows: Tensor) -> Tensor:
+            return at_least_float32(self.encoding.strategy.all_gather(rows))
+
+        gathered = replace(
+            encoded,
+            embeddings={w: gather(rows) for w, rows in enumerate(encoded.embeddings_per_view())},
+            supervision=None if encoded.supervision is None else encoded.supervision.each(gather),
         )
+        return self.prior(gathered, progress)
 
     @property
-    def selections(self) -> tuple[Selection, ...]:
+    def selections(self) -> tuple[AbstractSelection, ...]:
         """The selection, or those it applies in turn."""
-        return tuple(getattr(self.selection, "parts", (self.selection,)))
+        return self.selection.members()
 
     def learnt(self) -> dict[str, float]:
         """The numbers that are learnt beside the networks, as they are now, by the setting that began them."""
@@ -169,7 +159,7 @@ class Method(nn.Module):
 
     @torch.no_grad()
     def _observed(self, scores: list[Scores]) -> Tensor | None:
-        if not isinstance(self.bound, Remembering) or not scores:
+        if not self.bound.has_memory or not scores:
             return None
         return torch.stack([self.bound.observe(s) for s in scores])
 
@@ -195,20 +185,19 @@ class Method(nn.Module):
         anchors, rows = encoded.anchors[anchor], encoded.index_of(key, index)
         alike = [k for k in encoded.keys if self._alike(k, key)]
         positive = self.negatives.positive({k: encoded.keys[k] for k in alike}, rows, key)
-        if isinstance(self.negatives, OverVocabulary):
-            candidates = self.negatives.symbols_of(encoded.vocabulary)
+        if self.negatives.reads_vocabulary:
+            candidates = self.negatives.symbols(encoded.vocabulary)
         else:
             candidates = self.negatives.candidates(
                 {k: everyone.keys[k] for k in alike}, everyone.index_of(key), key
             )
-        lowest = getattr(self.critic, "lowest", None)
         scores = Scores(
             self._positives(anchors, positive, progress),
             self._negatives(anchors, rows, candidates, progress),
-            lowest=None if lowest is None else lowest(progress),
+            lowest=self.critic.lowest_score(progress),
         )
-        as_mean = getattr(self.bound, "distance_scores", False)
         first, groups = everyone.rows(key).start, everyone.groups_of(key)
+        as_mean = self.bound.distance_scores
         return scores, Context(anchors, candidates, rows, progress, as_mean, first, groups)
 
     def _batch_groups(self, batch: Batch) -> dict[str, Int[Tensor, "instance"]]:
@@ -216,8 +205,8 @@ class Method(nn.Module):
         columns = {"self": batch.index, **batch.groups}
         if batch.labels is not None:
             columns |= {"label": batch.labels, "known-label": batch.labels}
-        names = {part.by for part in self.selections if isinstance(part, Grouping) and not part.assigned}
-        return {by: columns[by] for by in sorted(names & columns.keys())}
+        names = {part.group_by for part in self.selections if part.group_by is not None and not part.assigned}
+        return {name: columns[name] for name in sorted(names & columns.keys())}
 
     def _alike(self, key: int, other: int) -> bool:
         return self.encoders.group_of(key) == self.encoders.group_of(other)
@@ -235,7 +224,7 @@ class Method(nn.Module):
     ) -> Negatives:
         count = len(candidates.index)
         many = anchors.device.type == "cpu" and len(anchors) * count > WHOLE
-        if is_product(self.critic) and (self.chunk or many):
+        if is_inner_product(self.critic) and (self.chunk or many):
             anchors, keys = self.critic.factors(anchors, candidates.embedding, progress)
             tile = self.chunk or max(LEAST, WHOLE // count)
             return Streamed(
@@ -254,7 +243,7 @@ class Method(nn.Module):
         apply(outcome.moved)
         self.encoders.advance(progress)
         self._remember(outcome.encoded, outcome.index, progress)
-        if isinstance(self.bound, Remembering) and outcome.observed is not None:
+        if outcome.observed is not None:
             self.bound.advance(outcome.observed, progress)
 
     @torch.no_grad()
@@ -290,13 +279,11 @@ class Method(nn.Module):
         From the bank where there is one, its views side by side; otherwise from `embed_all`, which embeds the
         training data in order (see `embed`) and is called only when needed.
         """
-        due = [part for part in self.selections if isinstance(part, Refreshing) and part.due(progress)]
+        due = [part for part in self.selections if part.due(progress)]
         if not due:
             return False
-        if isinstance(self.negatives, Keyed):
-            embedding = self.negatives.rows.transpose(0, 1).flatten(1)
-        else:
-            embedding = embed_all()
+        rows = self.negatives.instance_rows()
+        embedding = embed_all() if rows is None else rows.transpose(0, 1).flatten(1)
         for part in due:
             if self.encoding.strategy.is_first:
                 part.refresh(embedding)
@@ -335,7 +322,7 @@ class Method(nn.Module):
         facts = {
             **known,
             "batch_statistics": uses_batch_statistics(self) or None,  # a critic may have a batch norm too
-            "normalised": getattr(self.critic, "normalised", None),
+            "normalised": self.critic.normalised,
         }
 
         def kind(pair: Pair) -> tuple[int, int, int, bool]:

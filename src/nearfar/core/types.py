@@ -1,39 +1,29 @@
-"""What travels between the rooms, and what each room promises.
+"""What travels between the parts; what each kind of part promises is in `nearfar.core.abstract`.
 
     Pixels --views--> Batch --encoders--> Encoded --critic--> Scores --selection--> Scores --bound--> nats
 
-Rooms never import one another; they meet here. A bound sees `Scores` and nothing else: the positive score(s)
+A bound sees `Scores` and nothing else: the positive score(s)
 of each anchor, and its negatives through reductions (`logsumexp`, `count`, `mean_of`, `hardest`). InfoNCE is
 
     positive - logsumexp(positive, negative.logsumexp()) + log(1 + negative.count())
 
 and cannot tell whether the n x m matrix was ever built. `Dense` holds it, `Streamed` computes it tile by tile
 (both in `nearfar.core.scores`).
-
-What a part says of itself are class attributes, all but the first optional, and nothing outside knows parts by their names:
-
-    equation     its line of the method's equation, settings in braces; `remarks` what some settings add to it
-    conflict     (choices, parts) -> why it does not go with the other choices, in a sentence, or None
-    bound        distance_scores, needs_bounded, reads_negatives (True)
-    critic       bounded, normalised
-    negatives    own_positive, per_instance, nobody
-    selection    per_instance, weighs
-    encoders     takes, views, networks, own_network, scored, whole (True), one_view, own_weights
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, ClassVar, Literal, NamedTuple, Protocol, runtime_checkable
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int, Int32, Int64, UInt8
-from torch import Tensor, nn
+from torch import Tensor
 from torch.utils._pytree import tree_map
 
 from nearfar.core.buffers import BufferUpdates
 from nearfar.core.schedules import Progress
-from nearfar.core.scores import Candidates, Scores
+from nearfar.core.scores import Candidates
 
 
 @dataclass(frozen=True)
@@ -124,8 +114,8 @@ class Supervision:
         return Supervision(**whole)
 
 
-class Said(NamedTuple):
-    """What a teacher says of a batch."""
+class TeacherOutput(NamedTuple):
+    """Features of a view by a frozen network, and its class scores where it has classes."""
 
     features: Float[Tensor, "row width"]
     logits: Float[Tensor, "row class"] | None
@@ -148,13 +138,14 @@ class Encoded:
     instance: Mapping[int, Int[Tensor, "row"]] = field(
         default_factory=dict
     )  # where in the batch a row is from
-    # what a prior speaks of: embeddings by view as a network gives them, before a predictor; None: the anchors
-    clouds: Mapping[int, Float[Tensor, "anchor dim"]] | None = None
+    # what a prior reads: embeddings by view as a network gives them, before a predictor; None: the anchors
+    embeddings: Mapping[int, Float[Tensor, "anchor dim"]] | None = None
     vocabulary: Float[Tensor, "symbol dim"] | None = None
     supervision: Supervision | None = None
 
-    def cloud_of_each_view(self) -> tuple[Float[Tensor, "row dim"], ...]:
-        return tuple((self.anchors if self.clouds is None else self.clouds).values())
+    def embeddings_per_view(self) -> tuple[Float[Tensor, "row dim"], ...]:
+        """What a prior reads, one matrix for each view."""
+        return tuple((self.anchors if self.embeddings is None else self.embeddings).values())
 
     def index_of(self, key: int, instances: Int[Tensor, "instance"]) -> Int[Tensor, "row"]:
         return self.index.get(key, instances)
@@ -277,210 +268,3 @@ class Outcome:
 # (setting, value, text): what a part's equation says besides where the setting has that value, or, for `...`, any, or, for a
 # function, one of which it is true
 Remark = tuple[str, Any, str]
-
-
-class Encoders(Protocol):
-    """Who encodes: `encode` gives embeddings of the views asked for, `advance` moves what follows slowly.
-
-    Keys that other networks made never stand beside each other: `group_of` says to which of `key_groups` groups a key belongs.
-    """
-
-    key_groups: int
-
-    def group_of(self, key: int) -> int:
-        """The group of a key, from 0 to `key_groups` - 1."""
-
-    def pairs(self, views: int, symmetric: bool) -> tuple[Pair, ...]:
-        """Who is contrasted with whom, for batches of so many views."""
-
-    def backbone(self) -> nn.Module:
-        """What is left after training: a network from a plain view to features."""
-
-    def encode(self, batch: Batch, anchors: Sequence[int], keys: Sequence[int]) -> Encoded: ...
-
-    def advance(self, progress: Progress) -> None: ...
-
-
-@runtime_checkable
-class Guided(Protocol):
-    """Encoders that learn from a frozen teacher, which is no part of them: it is attached, a function of views."""
-
-    teacher: str  # its name
-    classes: int  # of which its scores are read; 0: none
-    guide: Callable[[Any], Said] | None
-
-    def attach(self, guide: Callable[[Any], Said] | None) -> None: ...
-
-
-@runtime_checkable
-class Classifying(Protocol):
-    """Encoders with class scores: `classifier` maps the backbone's features to them, where the critic is a plain inner product."""
-
-    def classifier(self) -> nn.Module | None: ...
-
-
-class Critic(Protocol):
-    """How a pair is scored. One whose scores are log q(v | u) of a normalised density says so by an attribute
-    `normalised = True`, one whose scores are not by `normalised = False`; without it nothing is known. One whose scores have a
-    least value tells it by `lowest(progress)`."""
-
-    def prepare(self, embedding: Tensor) -> Tensor:
-        """Brings an embedding to the form that is scored and stored, e.g. unit length."""
-
-    def pairs(self, anchors: Tensor, keys: Tensor, progress: Progress) -> Float[Tensor, "anchor"]: ...
-
-    def cross(
-        self, anchors: Tensor, keys: Tensor, progress: Progress
-    ) -> Float[Tensor, "anchor candidate"]: ...
-
-
-class Source(Protocol):
-    """Where candidates live. Only `advance` may change what it holds."""
-
-    def setup(
-        self, key_groups: int, group_of: Callable[[int], int], prepare: Callable[[Tensor], Tensor]
-    ) -> None:
-        """Told once, before anything else, how many groups of keys there are and which group a key is of (`Encoders.group_of`),
-        and what brings a vector to the form that is scored and stored (`Critic.prepare`)."""
-
-    def prefill_size(self) -> int:
-        """How many instances it wants to be shown before the first step."""
-
-    def positive(self, keys: Mapping[int, Tensor], index: Tensor, which: int) -> Tensor:
-        """What the anchors are pulled towards: the fresh keys of view `which`, unless it remembers others."""
-
-    def candidates(self, keys: Mapping[int, Tensor], index: Tensor, which: int) -> Candidates: ...
-
-    def advance(self, keys: Mapping[int, Tensor], index: Tensor, progress: Progress) -> None: ...
-
-    def sampling(
-        self, batch_size: int, key_views: int, keys_per_instance: int = 1, same_instance_negatives: int = 0
-    ) -> NegativeSampling:
-        """Where a step's negatives come from, for so many instances, so many views of them as keys of one kind, and so many
-        keys of each instance in a view, `same_instance_negatives` of them strangers to the anchor although of its own instance."""
-
-
-class Selection(Protocol):
-    """Which candidates count. Without context it ranks by the scores alone, or refuses if it needs to know instances."""
-
-    def __call__(self, scores: Scores, context: Context | None = None) -> Scores: ...
-
-    def sampling(self, given: NegativeSampling, progress: Progress | None = None) -> NegativeSampling:
-        """What is left of the sampling after selecting; without progress, for the most it ever keeps."""
-
-
-@runtime_checkable
-class Refreshing(Protocol):
-    """A selection with a memory of all instances. Calling it changes nothing; `refresh` does, at epoch starts."""
-
-    def due(self, progress: Progress) -> bool: ...
-
-    def refresh(self, embedding: Float[Tensor, "instance dim"]) -> None:
-        """Takes in an embedding of every instance, row i that of instance i; zeros where none is known."""
-
-
-@runtime_checkable
-class Cautious(Protocol):
-    """A selection that may have something to say before the first step."""
-
-    def caution(self) -> str | None: ...
-
-
-@runtime_checkable
-class Covering(Protocol):
-    """A selection that can measure whether Wu et al. 2021, Thm 3.1 covers what it keeps."""
-
-    def coverage(self, scores: Scores, context: Context | None = None) -> Coverage: ...
-
-
-@runtime_checkable
-class Clustering(Protocol):
-    """A selection that goes by clusters of all instances."""
-
-    def clustering(self) -> "Clustered": ...
-
-
-class Clustered(Protocol):
-    """Clusters of all instances, from several runs of k-means; -1 is none yet."""
-
-    ids: Int[Tensor, "run instance"]
-
-    def of(self, index: Int[Tensor, "row"]) -> Int[Tensor, "run row"]: ...
-
-
-@runtime_checkable
-class Scaled(Protocol):
-    """A critic whose scores are a similarity with a name of its own, scaled and shifted."""
-
-    measure: str
-
-    def similarity(self, scores: Any, progress: Progress) -> Any: ...
-
-
-@runtime_checkable
-class Grouping(Protocol):
-    """A selection that goes by what the data know: told once, before the first step, the group of every instance. Without that it reads
-    the labels and groups of each batch (`Context.groups`)."""
-
-    by: str  # a column of the data
-    assigned: bool  # whether it was told
-
-    def assign(self, groups: Int[Tensor, "instance"]) -> None: ...
-
-
-@runtime_checkable
-class Keyed(Protocol):
-    """A source with a row for every instance, which saves embedding all of them again."""
-
-    rows: Float[Tensor, "view instance dim"]
-
-
-@runtime_checkable
-class OverVocabulary(Protocol):
-    """A source whose candidates are the symbols of the encoders' vocabulary."""
-
-    def symbols_of(self, vocabulary: Float[Tensor, "symbol dim"] | None) -> Candidates: ...
-
-
-class Prior(Protocol):
-    """What embeddings should look like as a cloud: a loss beside the bound, its weight included.
-
-    It reads a cloud for each view, in float32 at least, before the critic brings them to any form; it changes nothing."""
-
-    def __call__(
-        self, clouds: Sequence[Float[Tensor, "row dim"]], progress: Progress = ...
-    ) -> Float[Tensor, ""]: ...
-
-
-@runtime_checkable
-class SupervisedPrior(Protocol):
-    """A loss beside the bound that reads what labels and a teacher say, its weights included; it says so by `reads_supervision = True`."""
-
-    reads_supervision: ClassVar[bool]
-
-    def __call__(self, told: Supervision, progress: Progress = ..., /) -> Float[Tensor, ""]: ...
-
-
-class Bound(Protocol):
-    """What number is maximised: the estimate in nats, averaged over anchors.
-
-    A bound that takes scores for distances, not for logarithms of chances, says so by an attribute `distance_scores = True`.
-
-    A certificate without progress speaks for the whole run: proven only if every value of a schedule is covered,
-    the ceiling the highest it reaches.
-    """
-
-    def __call__(self, scores: Scores, progress: Progress | None = None) -> Float[Tensor, ""]: ...
-
-    def certificate(self, sampling: NegativeSampling, progress: Progress | None = None) -> Certificate: ...
-
-
-@runtime_checkable
-class Remembering(Protocol):
-    """A bound with a memory of earlier steps. Calling and observing change nothing; `advance` does."""
-
-    def observe(self, scores: Scores) -> Tensor:
-        """What is to be remembered of these scores: small and detached."""
-
-    def advance(self, observed: Float[Tensor, "pair"], progress: Progress) -> None:
-        """Takes in what was observed for each pair of views of a step."""

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from nearfar.core.abstract import AbstractEncoders
 from nearfar.errors import UserError
 
 _LISTS = (nn.Sequential, nn.ModuleList)
@@ -27,9 +28,9 @@ def shard(encoders: nn.Module, world: int, device: torch.device) -> None:
     check_weights(encoders)
     mesh = init_device_mesh(device.type, (world,))
     encoders.to(memory_format=torch.contiguous_format)  # the only one that FSDP2 takes
-    read_uncalled: tuple[str, ...] = getattr(encoders, "read_uncalled", ())
+    unsharded = encoders.unsharded if isinstance(encoders, AbstractEncoders) else ()
     for name, child in encoders.named_children():
-        for unit in [] if name in read_uncalled else list(units(child)):
+        for unit in [] if name in unsharded else list(units(child)):
             fully_shard(unit, mesh=mesh, reshard_after_forward=True)
 
 

@@ -13,7 +13,8 @@ from scipy.stats import chi2
 from scipy.stats import t as student
 from torch import Tensor
 
-from nearfar.core.types import Bound, Certificate, Critic
+from nearfar.core.abstract import AbstractBound, AbstractCritic
+from nearfar.core.types import Certificate
 from nearfar.estimate.choose import (
     Contrast,
     Part,
@@ -44,14 +45,14 @@ from nearfar.parts.bounds import InfoNCE
 
 MOST_LEARNED = 4096  # training rows that are scored to see how much fitting helped
 
-Make = Callable[[tuple[int, int]], Critic]
+Make = Callable[[tuple[int, int]], AbstractCritic]
 
 
 @dataclass(frozen=True)
 class Request:
     """What a user asked of an estimate, checked."""
 
-    bound: str | Bound
+    bound: str | AbstractBound
     make: Make | None  # of a network; None: ratios compete
     negatives: Contrast
     scaling: Scaling

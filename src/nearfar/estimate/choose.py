@@ -8,9 +8,9 @@ import torch
 from scipy.optimize import minimize_scalar
 from torch import Tensor
 
+from nearfar.core.abstract import AbstractBound
 from nearfar.core.schedules import START, at
 from nearfar.core.scores import paired_scores
-from nearfar.core.types import Bound
 from nearfar.errors import UserError
 from nearfar.estimate.measure import (
     Measured,
@@ -54,7 +54,7 @@ class Part:
     learned: list[Tensor]
 
 
-def learning_objective(bound: str | Bound) -> Bound:
+def learning_objective(bound: str | AbstractBound) -> AbstractBound:
     """What the critic maximises while it learns. Every bound here is best at the same critic, the log of the density
     ratio; InfoNCE finds it with the least noise, unless the user asks for one that can rise higher, or for MINE as published:
     Donsker-Varadhan maximised with a running mean (Belghazi et al. 2018)."""
@@ -63,7 +63,9 @@ def learning_objective(bound: str | Bound) -> Bound:
     return bound if isinstance(bound, AlphaCPC | MultiLabelCPC) else InfoNCE()
 
 
-def candidate_bounds(bound: str | Bound, negatives: Contrast, samples: int) -> dict[str, Bound]:
+def candidate_bounds(
+    bound: str | AbstractBound, negatives: Contrast, samples: int
+) -> dict[str, AbstractBound]:
     """The bounds to choose from, by name, for held-out blocks of so many samples."""
     if not isinstance(bound, str):
         if isinstance(bound, type) or not hasattr(bound, "certificate"):
@@ -91,7 +93,7 @@ def candidate_bounds(bound: str | Bound, negatives: Contrast, samples: int) -> d
     return chosen
 
 
-def named_bound(name: str, alpha: float | None) -> str | Bound:
+def named_bound(name: str, alpha: float | None) -> str | AbstractBound:
     """A bound by name and, for those that have one, its alpha: as words on a command line give them."""
     if alpha is None:
         return name
@@ -100,7 +102,7 @@ def named_bound(name: str, alpha: float | None) -> str | Bound:
     return MultiLabelCPC(alpha) if name == "ml-cpc" else AlphaCPC(alpha)
 
 
-def _by_name(name: str, negatives: Contrast, samples: int) -> Bound:
+def _by_name(name: str, negatives: Contrast, samples: int) -> AbstractBound:
     if name == "mine":
         return DonskerVaradhan(momentum=MINE_MOMENTUM)
     if name not in bounds.PARTS:
@@ -112,13 +114,15 @@ def _by_name(name: str, negatives: Contrast, samples: int) -> Bound:
     return MultiLabelCPC(smallest_proven_alpha(anchors, per_anchor))
 
 
-def _per_anchor(bound: Bound, samples: int) -> int:
+def _per_anchor(bound: AbstractBound, samples: int) -> int:
     """Negatives for each anchor when they may not be shared: many where each anchor has a sum of its own."""
     alone = isinstance(bound, InfoNCE | AlphaCPC | UBA)
     return max(1, samples // 8 - 1 if alone else min(POOLED_NEGATIVES, samples // 2 - 1))
 
 
-def trials(bound: Bound, negatives: Contrast, samples: int, seed: int, place: torch.device) -> list[Trial]:
+def trials(
+    bound: AbstractBound, negatives: Contrast, samples: int, seed: int, place: torch.device
+) -> list[Trial]:
     """How a block of so many unseen samples is arranged into anchors and negatives."""
     if negatives == "batch":
         return [in_batch_trial(samples, place)]
@@ -128,7 +132,7 @@ def trials(bound: Bound, negatives: Contrast, samples: int, seed: int, place: to
 
 
 def chosen_bound(
-    candidates: dict[str, Bound], part: Part, negatives: Contrast, seed: int
+    candidates: dict[str, AbstractBound], part: Part, negatives: Contrast, seed: int
 ) -> tuple[str, dict[str, Measured]]:
     """The first candidate, unless a later one is clearly above it on the fold's validation rows; and their values there.
 
@@ -153,7 +157,7 @@ def chosen_bound(
     return best, found
 
 
-def measured_part(bound: Bound, part: Part, negatives: Contrast, seed: int) -> Measured:
+def measured_part(bound: AbstractBound, part: Part, negatives: Contrast, seed: int) -> Measured:
     """The bound on a fold's unseen rows."""
     return average_of_draws(
         [measured_blocks(bound, blocks, part.validation, negatives, seed) for blocks in part.held_out]
@@ -161,7 +165,7 @@ def measured_part(bound: Bound, part: Part, negatives: Contrast, seed: int) -> M
 
 
 def measured_blocks(
-    bound: Bound, blocks: list[Tensor], validation: Tensor, negatives: Contrast, seed: int
+    bound: AbstractBound, blocks: list[Tensor], validation: Tensor, negatives: Contrast, seed: int
 ) -> Measured:
     shifted = [_shifted(bound, f, validation) for f in blocks]
     return average([measured(bound, f, trials(bound, negatives, len(f), seed, f.device)) for f in shifted])
@@ -177,7 +181,7 @@ def effective(f: Tensor) -> float:
     return math.exp(min(sizes))
 
 
-def optimism(bound: Bound, part: Part, negatives: Contrast, seed: int) -> float:
+def optimism(bound: AbstractBound, part: Part, negatives: Contrast, seed: int) -> float:
     """How much higher the bound is on samples a critic learned from than on unseen ones.
 
     Over all folds each sample counts in both means, so what is left is what fitting did: half of it lifted the one, and
@@ -195,7 +199,7 @@ def optimism(bound: Bound, part: Part, negatives: Contrast, seed: int) -> float:
     return sum(known) / len(known) - sum(unseen) / len(unseen)
 
 
-def _shifted(bound: Bound, f: Tensor, validation: Tensor) -> Tensor:
+def _shifted(bound: AbstractBound, f: Tensor, validation: Tensor) -> Tensor:
     """Scores as log density ratios: mean e^f of negatives one, by a constant read off validation rows.
 
     Bounds without a ceiling have one best constant near it, found there too; and since no ratio above the number of pairs can

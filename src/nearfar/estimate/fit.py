@@ -10,9 +10,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from nearfar.core.abstract import AbstractBound, AbstractCritic
 from nearfar.core.schedules import START
 from nearfar.core.scores import paired_scores
-from nearfar.core.types import Bound, Critic, Remembering
 from nearfar.errors import UserError
 from nearfar.parts.critics import Bilinear, Hybrid, Joint, Separable
 
@@ -20,7 +20,7 @@ Beginning = Literal["nothing", "gaussian", "table"]
 Net = TypeVar("Net", bound=nn.Module)
 Batch = TypeVar("Batch")
 Objective = Callable[[Float[Tensor, "n n"]], Float[Tensor, ""]]
-CRITICS: dict[str, Callable[[tuple[int, int]], Critic]] = {
+CRITICS: dict[str, Callable[[tuple[int, int]], AbstractCritic]] = {
     "separable": lambda dim: Separable(hidden=128, layers=3, activation="silu", dim=dim, silent=True),
     "joint": lambda dim: Joint(hidden=128, activation="silu", dim=dim, silent=True),
     "hybrid": lambda dim: Hybrid(hidden=128, activation="silu", dim=dim, silent=True),
@@ -72,7 +72,9 @@ class InitialisedCritic(nn.Module):
 
     r: Tensor
 
-    def __init__(self, beginning: Beginning, correlation: Float[Tensor, "pair"], critic: Critic) -> None:
+    def __init__(
+        self, beginning: Beginning, correlation: Float[Tensor, "pair"], critic: AbstractCritic
+    ) -> None:
         super().__init__()
         self.beginning = beginning
         self.register_buffer("r", correlation)
@@ -96,7 +98,7 @@ class InitialisedCritic(nn.Module):
 class Symmetrised:
     """The bound of x about y and of y about x, averaged: ties the critic's scale across rows and columns."""
 
-    def __init__(self, bound: Bound) -> None:
+    def __init__(self, bound: AbstractBound) -> None:
         self.bound = bound
 
     def __call__(self, f: Float[Tensor, "n n"]) -> Float[Tensor, ""]:
@@ -104,17 +106,17 @@ class Symmetrised:
 
     def advance(self, f: Float[Tensor, "n n"]) -> None:
         """A bound that remembers earlier steps (MINE's running mean) takes this one in."""
-        if isinstance(self.bound, Remembering):
+        if self.bound.has_memory:
             seen = [self.bound.observe(paired_scores(one)) for one in (f, f.T)]
             self.bound.advance(torch.stack(seen), START)
 
 
-def symmetrised(bound: Bound) -> Symmetrised:
+def symmetrised(bound: AbstractBound) -> Symmetrised:
     return Symmetrised(copy.deepcopy(bound))
 
 
 def fitted_critic(
-    critic: Callable[[tuple[int, int]], Critic],
+    critic: Callable[[tuple[int, int]], AbstractCritic],
     correlation: Float[Tensor, "pair"],
     training: tuple[Tensor, Tensor],
     validation: tuple[Tensor, Tensor],

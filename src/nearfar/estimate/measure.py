@@ -14,8 +14,9 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from nearfar.core.abstract import AbstractBound
 from nearfar.core.scores import Scores, paired_scores
-from nearfar.core.types import Bound, NegativeSampling
+from nearfar.core.types import NegativeSampling
 
 GROUPS = 10  # of samples left out in turn, per block
 
@@ -67,7 +68,7 @@ class Measured:
 
 
 @torch.no_grad()
-def measured(bound: Bound, f: Float[Tensor, "sample sample"], trials: Sequence[Trial]) -> Measured:
+def measured(bound: AbstractBound, f: Float[Tensor, "sample sample"], trials: Sequence[Trial]) -> Measured:
     """Mean over the trials, with the jackknife's error (groups of samples are left out in turn), or what the critic expects if that
     is more."""
     group = torch.arange(len(f), device=f.device) % GROUPS  # rows are in random order already
@@ -92,14 +93,14 @@ def expected_variance(f: Float[Tensor, "sample sample"]) -> float:
 
 
 @torch.no_grad()
-def value(bound: Bound, f: Float[Tensor, "sample sample"], trials: Sequence[Trial]) -> float:
+def value(bound: AbstractBound, f: Float[Tensor, "sample sample"], trials: Sequence[Trial]) -> float:
     """Mean over the trials, without its error."""
     everyone = torch.ones(len(f), dtype=torch.bool, device=f.device)
     return float(_mean_value(bound, f, trials, everyone))
 
 
 def _mean_value(
-    bound: Bound, f: Tensor, trials: Sequence[Trial], present: Bool[Tensor, "sample"]
+    bound: AbstractBound, f: Tensor, trials: Sequence[Trial], present: Bool[Tensor, "sample"]
 ) -> Float[Tensor, ""]:
     scores = [trial.scores(f, present) for trial in trials]
     # a few anchors can all be among those left out: then that arrangement is left out with them

@@ -21,7 +21,8 @@ import torch
 from scipy.stats import t as student
 from torch import nn
 
-from nearfar.core.types import Bound, Certificate, Critic
+from nearfar.core.abstract import AbstractBound, AbstractCritic
+from nearfar.core.types import Certificate
 from nearfar.errors import UserError
 from nearfar.estimate.baselines import gaussian_information, ksg_information
 from nearfar.estimate.best import Best, best_estimate
@@ -54,8 +55,8 @@ ROUNDING = 1e-9  # nats
 def estimate_mi(
     x: Any,
     y: Any,
-    bound: str | Bound = "auto",
-    critic: str | Callable[[tuple[int, int]], Critic] = "auto",
+    bound: str | AbstractBound = "auto",
+    critic: str | Callable[[tuple[int, int]], AbstractCritic] = "auto",
     *,
     negatives: Contrast = "batch",
     scaling: Scaling = "rank",
@@ -218,7 +219,7 @@ def _place(device: str | torch.device | None) -> torch.device:
     return place
 
 
-def _critic(critic: str | Callable[[tuple[int, int]], Critic]) -> tuple[Make | None, str]:
+def _critic(critic: str | Callable[[tuple[int, int]], AbstractCritic]) -> tuple[Make | None, str]:
     names = f"auto, {', '.join(CRITICS)}"
     if not isinstance(critic, str):
         if not callable(critic) or isinstance(critic, nn.Module) or critic in critics.PARTS.values():

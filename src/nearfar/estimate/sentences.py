@@ -6,8 +6,9 @@ from dataclasses import replace
 import numpy as np
 import torch
 
+from nearfar.core.abstract import AbstractBound
 from nearfar.core.schedules import START, at
-from nearfar.core.types import Bound, Certificate
+from nearfar.core.types import Certificate
 from nearfar.estimate.choose import LEAST_EFFECTIVE, Contrast, Part, effective, trials
 from nearfar.estimate.dependence import RowsSeen
 from nearfar.estimate.measure import Measured, average_of_draws
@@ -26,7 +27,7 @@ BEST = (
 )
 
 
-def claim(taken: list[Bound], negatives: Contrast, samples: int, among: int) -> Certificate:
+def claim(taken: list[AbstractBound], negatives: Contrast, samples: int, among: int) -> Certificate:
     """What the folds' bounds claim for held-out blocks of so many samples, chosen among so many bounds: that of the one
     taken most often, and the highest ceiling. All that can be chosen are proven alike."""
     said = [
@@ -67,7 +68,7 @@ def scaling_said(scaling: Scaling, kinds: tuple[np.ndarray, np.ndarray]) -> str:
     return f"{continuous}, {levels} discrete columns to indicators" if levels else continuous
 
 
-def written(bound: Bound) -> str:
+def written(bound: AbstractBound) -> str:
     name = next((name for name, part in bounds.PARTS.items() if part is type(bound)), type(bound).__name__)
     alpha = getattr(bound, "alpha", None)
     return name if alpha is None else f"{name}(alpha={at(alpha, START):.4g})"
@@ -108,7 +109,7 @@ def about_ceiling(high: float, ceiling: float | None) -> list[str]:
     ]
 
 
-def about_bounds(total: Measured, taken: list[Bound], parts: list[Part]) -> list[str]:
+def about_bounds(total: Measured, taken: list[AbstractBound], parts: list[Part]) -> list[str]:
     found = []
     sizes = [
         effective(part.validation)

@@ -59,8 +59,8 @@ def finetune_fractions(subject: Subject, options: Options) -> dict[str, Any]:
 
 def own_classifier(subject: Subject, options: Options) -> dict[str, Any]:
     """What the run itself learned to say: the classes that its own classifier finds likeliest. Nothing is fitted."""
-    encoders: Any = getattr(subject.method, "encoders", None)
-    if not hasattr(encoders, "logits"):
+    classifier = None if subject.method is None else subject.method.encoders.classifier()
+    if classifier is None:
         raise UserError(
             "--protocol classifier asks a run's own classifier, and this one learned none; use linear, or nearfar train"
         )
@@ -70,7 +70,7 @@ def own_classifier(subject: Subject, options: Options) -> dict[str, Any]:
         )
     embedded = features(subject.encoder, subject.test.images, subject.plain, device=subject.device)
     with torch.no_grad():
-        logits = encoders.eval().logits(embedded.to(subject.device)).cpu()
+        logits = classifier.eval()(embedded.to(subject.device)).cpu()
     return classified(ranked(logits, torch.arange(logits.shape[1])), subject.test.labels)
 
 
@@ -102,15 +102,16 @@ def _predicted(
 ) -> Int[Tensor, "row rank"]:
     with torch.random.fork_rng(devices=[]):
         method = _trained(subject, train, options, rate, seed)
-    encoders: Any = method.encoders
     try:
-        embedded = features(encoders.backbone(), asked, subject.plain, device=subject.device)
+        embedded = features(method.encoders.backbone(), asked, subject.plain, device=subject.device)
     except NotFinite:
         raise UserError(
             f"lr was {rate:g}, with which fine-tuning ended in weights that are not finite; lower it"
         ) from None
+    classifier = method.eval().encoders.classifier()
+    assert classifier is not None
     with torch.no_grad():
-        logits = encoders.eval().logits(embedded.to(subject.device)).cpu()
+        logits = classifier(embedded.to(subject.device)).cpu()
     there = torch.unique(train.labels)
     return ranked(logits[:, there], there)
 

@@ -88,10 +88,10 @@ def shared(subject: Subject, data: DataSet, seed: int, batch: int = 256) -> Held
     def batches() -> Iterator[Batch]:
         for rows in np.array_split(np.arange(len(data)), math.ceil(len(data) / batch)):
             seen = views(data.load(rows), seed, HELD_OUT_DRAW, rows)
-            if len(seen) == 1 and not getattr(method.encoders, "one_view", False):
+            if len(seen) == 1 and not method.encoders.works_with_one_view:
                 seen = (*seen, *views(data.load(rows), seed, HELD_OUT_DRAW + 1, rows))
             yield batch_of(data, seen, rows).to(subject.device)
 
-    if getattr(method.encoders, "needs_labels", False):
+    if method.encoders.needs_labels:
         return None
     return held_out_estimate(method, batches(), held_out=subject.unseen)

@@ -8,12 +8,12 @@ from typing import Any
 from nearfar.errors import UserError
 
 JOINED_BY = "+"
-Maker = Callable[..., Any]
+Maker = Any  # a concrete part's class, or what makes several joined ones
 
 
 class Joinable(dict[str, Maker]):
-    """`join` makes one part of several. `between` stands between their equations. `traits` says of each trait of a part what it is of the
-    joined one: `any` or `all` of theirs, and their value where they do not say. `shared`: a setting that several have is one for all of
+    """`join` makes one part of several. `between` stands between their equations. `traits` says of each trait of a part whether `any` or `all`
+    of the joined parts must have it. `shared`: a setting that several have is one for all of
     them; otherwise such parts are not joined."""
 
     def __init__(
@@ -22,7 +22,7 @@ class Joinable(dict[str, Maker]):
         room: str,
         join: Callable[..., Any],
         between: str,
-        traits: Mapping[str, tuple[Callable[..., bool], bool]],
+        traits: Mapping[str, Callable[..., bool]],
         shared: bool = False,
     ) -> None:
         super().__init__(parts)
@@ -60,16 +60,16 @@ class Joinable(dict[str, Maker]):
             return self.join(*(maker(**own(maker)) for maker in makers.values()))
 
         def conflict(choices: Mapping[str, Any], parts: Mapping[str, Any]) -> str | None:
-            asked = [getattr(maker, "conflict", None) for maker in makers.values()]
-            return next((said for ask in asked if ask and (said := ask(choices, parts))), None)
+            reasons = (maker.conflict(choices, parts) for maker in makers.values())
+            return next((reason for reason in reasons if reason), None)
 
         known: Any = make
         known.__signature__ = inspect.Signature(parameters)
         known.conflict = conflict
-        known.equation = self.between.join(getattr(maker, "equation", "") for maker in makers.values())
-        known.remarks = tuple(remark for maker in makers.values() for remark in getattr(maker, "remarks", ()))
-        for trait, (of_all, usual) in self.traits.items():
-            setattr(known, trait, of_all(getattr(maker, trait, usual) for maker in makers.values()))
+        known.equation = self.between.join(maker.equation or "" for maker in makers.values())
+        known.remarks = tuple(remark for maker in makers.values() for remark in maker.remarks)
+        for trait, combine in self.traits.items():
+            setattr(known, trait, combine(getattr(maker, trait) for maker in makers.values()))
         return make
 
     def _parameters(self, makers: Mapping[str, Maker]) -> list[inspect.Parameter]:

@@ -13,10 +13,11 @@ import torch
 from jaxtyping import Bool, Float, Int, Int8
 from torch import Tensor
 
+from nearfar.core.abstract import AbstractSelection
 from nearfar.core.method import Method
 from nearfar.core.schedules import Progress
 from nearfar.core.scores import Dense, Scores
-from nearfar.core.types import Batch, Context, Selection
+from nearfar.core.types import Batch, Context
 
 ABSENT, KEPT, CLOSE, PULLED, DROPPED, EASY = range(-1, 5)
 GROUPS = (KEPT, CLOSE, PULLED, DROPPED, EASY)
@@ -50,7 +51,9 @@ def watched(method: Method, batch: Batch, progress: Progress) -> tuple[Scores, C
         method.train(training)
 
 
-def classify_candidates(selection: Selection, scores: Scores, context: Context, by_rank: bool) -> Sifted:
+def classify_candidates(
+    selection: AbstractSelection, scores: Scores, context: Context, by_rank: bool
+) -> Sifted:
     """Every candidate's group. `by_rank`: who is dropped is named after the side of the kept ones it ranks on."""
     values, offered = scores.negative.matrix()
     values, positive = values.detach().double(), scores.positive.detach().double()

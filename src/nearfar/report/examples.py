@@ -3,11 +3,11 @@
 from collections.abc import Iterator, Mapping
 
 import numpy as np
-import torch
 from jaxtyping import Int
+from torch import Tensor
 
 from nearfar.core.method import Method
-from nearfar.core.types import Batch, Clustered, Clustering, Keyed
+from nearfar.core.types import Batch
 from nearfar.modalities import DataSet
 from nearfar.report.classify import EASY, Sifted
 from nearfar.report.facts import Absent, Case, Cases, Group, Neighbour, Picture
@@ -104,15 +104,15 @@ def _pair(shown: Thumbnails, row: int, whole: Picture) -> tuple[Picture, Picture
     pair = shown.method.encoders.pairs(views, shown.method.symmetric)[0]
     caption = whole.caption
     anchor = shown.view(pair.anchor, row, caption) if pair.anchor < views else whole
-    remembered = isinstance(shown.method.negatives, Keyed)
+    remembered = shown.method.negatives.remembers_positives
     positive = whole if remembered or pair.key >= views else shown.view(pair.key, row, caption)
     return anchor, positive
 
 
-def clusters_of(method: Method) -> Clustered | None:
-    """The clusters that the selection goes by; None if it does not."""
-    parts = [part for part in method.selections if isinstance(part, Clustering)]
-    return parts[0].clustering() if parts else None
+def clusters_of(method: Method) -> Int[Tensor, "run instance"] | None:
+    """The clusters that the selection goes by, -1 where there are none yet; None if it goes by none."""
+    clusters = (part.cluster_ids() for part in method.selections)
+    return next((ids for ids in clusters if ids is not None), None)
 
 
 def _clusters(method: Method, instance: int) -> str:
@@ -120,6 +120,7 @@ def _clusters(method: Method, instance: int) -> str:
     clusters = clusters_of(method)
     if clusters is None:
         return ""
-    index = torch.tensor([instance], device=clusters.ids.device)
-    known = [int(cluster) for cluster in clusters.of(index)[:, 0].tolist() if cluster >= 0]
+    known = [
+        int(cluster) for cluster in clusters[:, instance : instance + 1].flatten().tolist() if cluster >= 0
+    ]
     return f"in cluster {', '.join(str(cluster) for cluster in known)}" if known else "in no cluster yet"

@@ -17,7 +17,7 @@ from jaxtyping import Float, Int
 from nearfar.config.building import ROOMS
 from nearfar.core.method import Method
 from nearfar.core.schedules import Progress
-from nearfar.core.types import Batch, Coverage, Covering, Scaled
+from nearfar.core.types import Batch, Coverage
 from nearfar.data.stream import batch_of
 from nearfar.modalities import DataSet
 from nearfar.report.classify import (
@@ -64,7 +64,7 @@ def selects(settings: Mapping[str, Any]) -> bool:
     """Whether the settings name a selection, and one that may leave somebody out."""
     choice = settings.get("selection")
     part = ROOMS["selection"].get(choice.get("name", "")) if isinstance(choice, Mapping) else None
-    return part is not None and not getattr(part, "keeps_all", False)
+    return part is not None and not part.keeps_all
 
 
 def selection_of(
@@ -95,7 +95,7 @@ def _measured(run: Run, images: DataSet, settings: Mapping[str, Any], extent: Ex
     labels = np.asarray(images.labels) if whole and images.labels is not None else None
     name, bins = str(settings["selection"]["name"]), _bins(sifted)
     # why a candidate is dropped that is neither nearer nor farther than those kept
-    dropped = next(filter(None, (getattr(part, "dropped", "") for part in method.selections)), "")
+    dropped = next(filter(None, (part.drop_reason for part in method.selections)), "")
     groups = {g: _group(sifted, g, dropped, bins, labels) for g in GROUPS if (sifted.group == g).any()}
     shown = Thumbnails(run, images, method, batch, extent.side)
     return Selected(
@@ -103,8 +103,8 @@ def _measured(run: Run, images: DataSet, settings: Mapping[str, Any], extent: Ex
         step=progress.step,
         anchors=len(sifted.anchor),
         candidates=float((sifted.group >= 0).sum(axis=1).mean()),
-        source=getattr(method.negatives, "called", "its source"),
-        measure=method.critic.measure if isinstance(method.critic, Scaled) else "score",
+        source=method.negatives.display_name,
+        measure=method.critic.measure,
         positive=float(np.median(sifted.positive)),
         bins=tuple(bins.tolist()),
         groups=tuple(groups.values()),
@@ -128,13 +128,12 @@ def _kept_shares(sifted: Sifted, rows: Int[np.ndarray, "instance"]) -> dict[int,
 def _sifted(method: Method, batch: Batch, progress: Progress, seed: int) -> tuple[Sifted, Coverage | None]:
     """The candidates in their groups, by similarity, and for a ring the share of anchors that Wu et al. 2021, Thm 3.1 covers."""
     selection = method.selection
-    by_rank = any(getattr(part, "by_rank", False) for part in method.selections)
+    by_rank = any(part.ranks_by_score for part in method.selections)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)  # a bank may sample its rows, a selection draw, an encoder drop units
         scores, context = watched(method, batch, progress)
         sifted = classify_candidates(selection, scores, context, by_rank)
-    coverage = selection.coverage(scores, context) if isinstance(selection, Covering) else None
-    return _in_units(sifted, method, progress), coverage
+    return _in_units(sifted, method, progress), selection.coverage(scores, context)
 
 
 def progress_of(run: Run, settings: Mapping[str, Any]) -> Progress:
@@ -155,8 +154,6 @@ def _anchors(method: Method, batch_size: int) -> int:
 
 def _in_units(sifted: Sifted, method: Method, progress: Progress) -> Sifted:
     """Scores as similarities that mean something by themselves: a cosine without its temperature."""
-    if not isinstance(method.critic, Scaled):
-        return sifted
     unscaled = partial(method.critic.similarity, progress=progress)
     return replace(sifted, score=unscaled(sifted.score), positive=unscaled(sifted.positive))
 
@@ -211,5 +208,5 @@ def _notes(method: Method, anchors: int, coverage: Coverage | None, batch_size: 
     if not method.negatives.prefill_size() and anchors < batch_size:
         yield f"Training contrasts {batch_size:,} images at a time; here it is {anchors:,}, so there are fewer candidates."
     clusters = clusters_of(method)
-    if clusters is not None and bool((clusters.ids < 0).all()):
+    if clusters is not None and bool((clusters < 0).all()):
         yield "The clusters are not formed yet: they are at the start of the second epoch."

@@ -19,9 +19,10 @@ import torch
 from torch import Tensor, nn
 
 from nearfar.config.settings import Settings
+from nearfar.core.abstract import AbstractEncoders
 from nearfar.core.method import Method
 from nearfar.core.schedules import START
-from nearfar.core.types import Classifying, Encoders, Guided, Said
+from nearfar.core.types import TeacherOutput
 from nearfar.errors import UserError
 from nearfar.modalities import MODALITIES, Description, Modality
 from nearfar.parts.encoders.backbones import SMALL
@@ -69,9 +70,9 @@ class Teacher(nn.Module):
         return super().train(False)
 
     @torch.no_grad()
-    def forward(self, view: Any) -> Said:
+    def forward(self, view: Any) -> TeacherOutput:
         features = self.network(view)
-        return Said(features, None if self.classifier is None else self.classifier(features))
+        return TeacherOutput(features, None if self.classifier is None else self.classifier(features))
 
     @property
     def digest(self) -> str:
@@ -152,9 +153,7 @@ def _from_run(run: Any, spec: str) -> Teacher:
 def _class_scores(method: Method) -> nn.Module | None:
     """From features to class scores, if the method has learnt any that are plain inner products, or has them beside its contrast."""
     role = method.encoders
-    if not isinstance(role, Classifying):
-        return None
-    if isinstance(role, Guided):
+    if role.has_teacher:
         return role.classifier()
     rows = torch.eye(2, 4)
     plain = torch.equal(method.critic.cross(*(method.critic.prepare(2 * rows),) * 2, START), 4 * torch.eye(2))
@@ -262,7 +261,7 @@ class Guide:
                 theirs = replace(theirs, channels=len(mean), mean=mean, std=std)  # type: ignore[call-arg]
         return self.modality.translated(self.known, theirs, self.spec)
 
-    def __call__(self, view: Any) -> Said:
+    def __call__(self, view: Any) -> TeacherOutput:
         teacher = self.ready()
         shown = self._shown(view)
         weight = next(teacher.parameters(), None)
@@ -272,29 +271,32 @@ class Guide:
         return teacher(shown)
 
 
-def attach_teacher(encoders: Encoders, settings: Settings, known: Description, teacher: Any = None) -> None:
+def attach_teacher(
+    encoders: AbstractEncoders, settings: Settings, known: Description, teacher: Any = None
+) -> None:
     """Gives a student its teacher; of other encoders nothing is asked."""
-    if isinstance(encoders, Guided) and settings.encoders.get("teacher"):
-        encoders.attach(Guide(settings, known, teacher))
+    if encoders.has_teacher and settings.encoders.get("teacher"):
+        encoders.attach_teacher(Guide(settings, known, teacher))
 
 
-def check_teacher(encoders: Any, known: Description) -> None:
+def check_teacher(encoders: AbstractEncoders, known: Description) -> None:
     """Loads the teacher now, so that what is wrong with it is said before anything is written."""
-    if not isinstance(encoders, Guided):
+    if not encoders.has_teacher:
         return
-    if encoders.guide is None:
+    guide = encoders.attached_teacher()
+    if guide is None:
         raise UserError(
             "encoders was distilled, and a student needs a teacher: use nearfar distill TEACHER DATA, or nf.distill(teacher, data)"
         )
-    if not isinstance(encoders.guide, Guide):
+    if not isinstance(guide, Guide):
         return
-    teacher = encoders.guide.ready()
-    if encoders.classes and known.class_count not in (None, encoders.classes):
+    teacher = guide.ready()
+    if encoders.teacher_classes and known.class_count not in (None, encoders.teacher_classes):
         raise UserError(
-            f"the teacher {teacher.name} tells {encoders.classes} classes apart, but the data have {known.class_count}, so their class scores cannot "
+            f"the teacher {teacher.name} tells {encoders.teacher_classes} classes apart, but the data have {known.class_count}, so their class scores cannot "
             "be compared; distil features: objective=crd, infonce, ml-cpc, cosine or relational"
         )
-    if encoders.classes and known.classes and teacher.class_names not in ((), known.classes):
+    if encoders.teacher_classes and known.classes and teacher.class_names not in ((), known.classes):
         wrong = next((a, b) for a, b in zip(teacher.class_names, known.classes, strict=True) if a != b)
         raise UserError(
             f"the teacher {teacher.name} calls a class {wrong[0]!r} that the data call {wrong[1]!r}; class scores can only be compared where classes "

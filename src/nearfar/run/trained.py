@@ -16,7 +16,6 @@ from nearfar.config.schema import unknown
 from nearfar.config.settings import Settings
 from nearfar.core.method import Method
 from nearfar.core.strategy import SINGLE, Strategy
-from nearfar.core.types import Grouping
 from nearfar.data import Columns, Limits, Located, locate
 from nearfar.data.aside import few_labelled, kept_aside
 from nearfar.data.remote import is_url
@@ -402,6 +401,5 @@ def backbones_of(method: Method) -> list[nn.Module]:
 
 def trains_on_labels(method: Method) -> bool:
     """Whether labels are part of what is learned: classes as keys, or positives chosen by them."""
-    chosen = any(isinstance(part, Grouping) and part.by == "label" for part in method.modules())
-    role = method.encoders
-    return chosen or any(getattr(role, said, False) for said in ("needs_labels", "learns_labels"))
+    chosen = any(part.group_by == "label" for part in method.selections)
+    return chosen or method.encoders.needs_labels or method.encoders.learns_labels

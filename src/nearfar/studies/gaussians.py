@@ -25,8 +25,9 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from nearfar.core.abstract import AbstractBound
 from nearfar.core.scores import Scores, paired_scores
-from nearfar.core.types import Bound, Certificate, NegativeSampling
+from nearfar.core.types import Certificate, NegativeSampling
 from nearfar.errors import UserError
 from nearfar.parts.bounds import AlphaCPC, InfoNCE, MultiLabelCPC, smallest_proven_alpha
 from nearfar.parts.critics import Joint, Separable
@@ -45,14 +46,14 @@ Network = TypeVar("Network", bound=nn.Module)
 CRITICS: dict[str, Callable[..., Joint | Separable]] = {"joint": Joint, "separable": Separable}
 KINDS = (*CRITICS, "proven")
 ALPHAS = (1.0, 0.1, 0.01, 0.001, 0.0001)  # from 1.0 to 0.0001, as the paper says
-FAMILIES: dict[str, Callable[[float], Bound]] = {"alpha-CPC": AlphaCPC, "ML-CPC": MultiLabelCPC}
+FAMILIES: dict[str, Callable[[float], AbstractBound]] = {"alpha-CPC": AlphaCPC, "ML-CPC": MultiLabelCPC}
 
 
 def name_of(family: str, alpha: float) -> str:
     return "CPC" if (family, alpha) == ("alpha-CPC", 1.0) else f"{family} {alpha:g}"
 
 
-BOUNDS: dict[str, Bound] = {
+BOUNDS: dict[str, AbstractBound] = {
     name_of(family, alpha): InfoNCE() if name_of(family, alpha) == "CPC" else make(alpha)
     for family, make in FAMILIES.items()
     for alpha in ALPHAS

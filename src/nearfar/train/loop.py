@@ -156,7 +156,7 @@ class Loop:
         if found is not None and math.isfinite(found.nats):
             self.log.write({"kind": "held-out", **now, **held_out_row(found)})
             if self.last:
-                tells = getattr(self.trainer.method.encoders, "tells", "shared by two views")
+                tells = self.trainer.method.encoders.estimate_subject
                 self.display.say(held_out_line(found, tells))
         if looks.probe is not None and self.settings.probe_every:
             try:

@@ -11,7 +11,7 @@ from nearfar.core.buffers import frozen
 from nearfar.core.encoding import Encoding
 from nearfar.core.schedules import Adaptive, Progress, at, written
 from nearfar.core.strategy import SINGLE, Strategy
-from nearfar.core.types import Batch, Grouping
+from nearfar.core.types import Batch
 from nearfar.data import Stream
 from nearfar.data.stream import batch_of
 from nearfar.errors import UserError
@@ -71,7 +71,7 @@ def prepare(
     )
     method = fresh_method(settings, known, objects)
     check_teacher(method.encoders, known)
-    if settings.batch_norm == "shuffled" and not getattr(method.encoders, "own_key_network", False):
+    if settings.batch_norm == "shuffled" and not method.encoders.separate_key_network:
         raise UserError(
             "batch_norm was shuffled, which is for keys of a network of their own (encoders=momentum, as in moco and byol); "
             "use synchronised, or per-rank"
@@ -82,9 +82,9 @@ def prepare(
             "of a batch; use synchronised, or per-rank"
         )
     method.encoding = Encoding(strategy, settings.batch_norm, settings.encode_chunk)
-    for part in method.modules():
-        if isinstance(part, Grouping):
-            part.assign(torch.from_numpy(grouped(data, part.by)))
+    for part in method.selections:
+        if part.group_by is not None:
+            part.assign(torch.from_numpy(grouped(data, part.group_by)))
     settings.modality.check_method(data, method)
     trainer = Trainer(method, settings, stream.steps_per_epoch, device, precision)
     try_run(trainer)

@@ -18,7 +18,7 @@ from nearfar.core import optimisers
 from nearfar.core.layout import to_channels_last
 from nearfar.core.method import Method
 from nearfar.core.schedules import Progress, Value, at, cosine
-from nearfar.core.types import Batch, Cautious, Outcome, Refreshing
+from nearfar.core.types import Batch, Outcome
 from nearfar.run import checkpoints
 from nearfar.run.facts import fits
 from nearfar.run.trained import backbones_of
@@ -94,12 +94,12 @@ class Trainer:
 
     def cautions(self) -> list[str | None]:
         """What the selection has to say before the first step."""
-        return [part.caution() for part in self.method.selections if isinstance(part, Cautious)]
+        return [part.startup_warning() for part in self.method.selections]
 
     def never_refreshed(self) -> str | None:
         """The warning for a selection that will know nobody in this run, so that everyone counts."""
         settings = self.settings
-        refreshing = [part for part in self.method.selections if isinstance(part, Refreshing)]
+        refreshing = [part for part in self.method.selections if part.refreshes]
         starts = (
             Progress(epoch * self.steps_per_epoch, self.steps, self.steps_per_epoch)
             for epoch in range(settings.epochs)

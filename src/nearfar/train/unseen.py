@@ -88,7 +88,7 @@ def make_estimate(
         for rows in np.array_split(np.arange(len(aside)), math.ceil(len(aside) / settings.batch_size)):
             seen = shown(rows, 0)
             # a method that knows one view of each instance by its place in a bank is asked about a second one here
-            if settings.views["count"] == 1 and not getattr(method.encoders, "one_view", False):
+            if settings.views["count"] == 1 and not method.encoders.works_with_one_view:
                 seen = (*seen, *shown(rows, 1))
             yield batch_of(aside, seen, rows).to(device)
 

@@ -31,7 +31,7 @@ def variants(recipes: Mapping[str, Recipe]) -> dict[str, Recipe]:
 
 def _joined(choice: Choice, own: Choice) -> Choice:
     """The recipe's own selection and another one: weights come last, positives by label first."""
-    last = getattr(PARTS[own["name"]], "weighs", False)
+    last = PARTS[own["name"]].weights_negatives
     names = (choice["name"], own["name"]) if last else (own["name"], choice["name"])
     return {**own, **choice, "name": JOINED_BY.join(names)}
 

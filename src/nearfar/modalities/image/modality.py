@@ -253,7 +253,7 @@ class ImageModality(Modality):
 
     def conflict(self, choices: Mapping[str, Any], parts: Mapping[str, Any]) -> str | None:
         views, role = choices["views"], choices["encoders"]["name"]
-        own = getattr(parts["encoders"], "own_weights", False)
+        own = parts["encoders"].network_per_view
         if views["colours"] != "lab" or (own and views["count"] in LAB_CHANNELS):
             return None
         return (

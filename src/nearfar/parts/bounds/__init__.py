@@ -46,9 +46,9 @@ PARTS = Joinable(
     Sum,
     between=" + ",
     traits={
-        "distance_scores": (any, False),
-        "needs_bounded": (any, False),
-        "reads_negatives": (any, True),
+        "distance_scores": any,
+        "needs_bounded_scores": any,
+        "reads_negatives": any,
     },
     shared=True,  # one alpha for all that have one
 )

@@ -1,11 +1,11 @@
 """Agreement of the positive pair alone, without negatives (BYOL)."""
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from jaxtyping import Float
 from torch import Tensor
 
+from nearfar.core.abstract import AbstractBound
 from nearfar.core.schedules import Progress
 from nearfar.core.scores import Scores
 from nearfar.core.types import Certificate, NegativeSampling
@@ -13,15 +13,15 @@ from nearfar.parts.bounds.claims import objective
 
 
 @dataclass(frozen=True)
-class Agreement:
+class Agreement(AbstractBound):
     """Minus the squared distance of unit vectors: -|q - z|^2 = 2 cos(q, z) - 2 (Sáez Maldonado 2021, Eq. 25, sec. 8.1).
 
     Reads the positive score as a cosine, so its critic is `Cosine(temperature=1)`.
     """
 
-    equation: ClassVar[str] = "E[ 2 f(u, v+) - 2 ] = -E[ |u - v+|^2 ] of unit vectors"
-    reads_negatives: ClassVar[bool] = False
-    needs_bounded: ClassVar[bool] = True  # scores: longer vectors would agree ever more
+    equation = "E[ 2 f(u, v+) - 2 ] = -E[ |u - v+|^2 ] of unit vectors"
+    reads_negatives = False
+    needs_bounded_scores = True  # scores: longer vectors would agree ever more
 
     def __call__(self, scores: Scores, progress: Progress | None = None) -> Float[Tensor, ""]:
         return scores.over_positives(lambda f: 2.0 * f - 2.0)

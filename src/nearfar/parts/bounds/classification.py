@@ -2,13 +2,13 @@
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from nearfar.core.abstract import AbstractBound
 from nearfar.core.schedules import Progress
 from nearfar.core.scores import Scores
 from nearfar.core.types import Certificate, NegativeSampling
@@ -17,14 +17,14 @@ from nearfar.parts.bounds.claims import objective
 
 
 @dataclass(frozen=True)
-class JensenShannon:
+class JensenShannon(AbstractBound):
     """E[-sp(-f(u, v+))] - E[sp(f(u, v))], sp(x) = log(1 + e^x): Deep InfoMax's form (Liu 2022, Eq. 36-37).
 
     The best f is the log density ratio, and the value is then 2 JS - 2 log 2, JS the Jensen-Shannon divergence of
     joint and product: it grows with I but is not in its units.
     """
 
-    equation: ClassVar[str] = "E[ -sp(-f(u, v+)) ] - E[ sp(f(u, v_k)) ], sp(x) = log(1 + e^x)"
+    equation = "E[ -sp(-f(u, v+)) ] - E[ sp(f(u, v_k)) ], sp(x) = log(1 + e^x)"
 
     def __call__(self, scores: Scores, progress: Progress | None = None) -> Float[Tensor, ""]:
         negative = scores.negative.mean_of(lambda score: F.logsigmoid(-score))
@@ -35,11 +35,11 @@ class JensenShannon:
 
 
 @dataclass(frozen=True)
-class BinaryNCE:
+class BinaryNCE(AbstractBound):
     """E[log s(f(u, v+) - log nu)] + nu E[log s(log nu - f(u, v))], s the logistic function and nu the number of
     negatives to a positive (Liu 2022, Eq. 7-12). f is the log density ratio when the value is highest."""
 
-    equation: ClassVar[str] = (
+    equation = (
         "E[ log s(f(u, v+) - log nu) ] + nu E[ log s(log nu - f(u, v_k)) ], s(x) = 1 / (1 + e^-x), nu = "
         "number of v_k"
     )
@@ -54,16 +54,15 @@ class BinaryNCE:
         return objective("the log-likelihood of telling data from noise estimates a density ratio, not I")
 
 
-class ConstantNCE(nn.Module):
+class ConstantNCE(nn.Module, AbstractBound):
     """BinaryNCE of f(u, v) - log z, z the mean of e^f over positives and negatives of the first step, a constant from then on: how
     contrastive representation distillation normalises e^f (Tian et al. 2020b, Eq. 9-11; Wu et al. 2018).
 
     Theirs is h(u, v) = (e^f / Z) / (e^f / Z + N / M) with N negatives, M instances and Z = M z, so h = s(f - log z - log N).
     """
 
-    equation: ClassVar[str] = (
-        "E[ log h(u, v+) ] + N E[ log(1 - h(u, v_k)) ], h(u, v) = e^f / (e^f + N z), N = number of v_k, z = mean of e^f in the first step"
-    )
+    equation = "E[ log h(u, v+) ] + N E[ log(1 - h(u, v_k)) ], h(u, v) = e^f / (e^f + N z), N = number of v_k, z = mean of e^f in the first step"
+    has_memory = True
     log_z: Tensor
 
     def __init__(self) -> None:

@@ -2,12 +2,12 @@
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from nearfar.core.abstract import AbstractBound
 from nearfar.core.schedules import Progress, Value, at
 from nearfar.core.scores import Scores
 from nearfar.core.types import Certificate, NegativeSampling
@@ -33,7 +33,7 @@ def _ceiling(alphas: tuple[float, ...], m: int) -> float:
 
 
 @dataclass(frozen=True)
-class AlphaCPC:
+class AlphaCPC(AbstractBound):
     """mean_i log( m e^f(u_i, v_i) / (alpha e^f(u_i, v_i) + b sum_k e^f(u_i, v_ik)) ), b = (m - alpha) / (m - 1)
     (Song & Ermon 2020, Eq. 4); m = 1 + number of negatives of the anchor.
 
@@ -42,7 +42,7 @@ class AlphaCPC:
     whatever its scores, and nothing is learnt from it.
     """
 
-    equation: ClassVar[str] = (
+    equation = (
         "E[ log( m e^f(u, v+) / (alpha e^f(u, v+) + b sum_k e^f(u, v_k)) ) ], b = (m - alpha) / (m - 1), "
         "alpha = {alpha}"
     )
@@ -77,7 +77,7 @@ class AlphaCPC:
 
 
 @dataclass(frozen=True)
-class MultiLabelCPC:
+class MultiLabelCPC(AbstractBound):
     """mean_i log( (P + N) e^f(u_i, v_i) / (alpha sum_j e^f(u_j, v_j) + beta sum_jk e^f(u_j, v_jk)) ), the sums over
     all P positives and N negatives of all anchors, beta = (P + N - alpha P) / N.
 
@@ -85,7 +85,7 @@ class MultiLabelCPC:
     its Eq. 5 is alpha = 1. Where fewer negatives are there than places for them, beta stops at 0.
     """
 
-    equation: ClassVar[str] = (
+    equation = (
         "E_i[ log( nm e^f(u_i, v_i+) / (alpha sum_j e^f(u_j, v_j+) + b sum_jk e^f(u_j, v_jk)) ) ], b = (m - "
         "alpha) / (m - 1), alpha = {alpha}"
     )

@@ -2,12 +2,12 @@
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from nearfar.core.abstract import AbstractBound
 from nearfar.core.schedules import Progress, Value, at
 from nearfar.core.scores import Scores
 from nearfar.core.types import Certificate, NegativeSampling
@@ -16,7 +16,7 @@ from nearfar.parts.bounds.infonce import InfoNCE, log_share
 
 
 @dataclass(frozen=True)
-class Debiased:
+class Debiased(AbstractBound):
     """E[ f+ - log( (e^f+ + G) / m ) ],   G = max( (sum_k e^f_k - tau N e^f+) / (1 - tau), N e^lowest ),   m = 1 + N
     (Chuang et al. 2020, Eq. 7 and 8).
 
@@ -25,7 +25,7 @@ class Debiased:
     At tau = 0 it is InfoNCE. With `selection=hard` it is HCL (Robinson et al. 2021).
     """
 
-    equation: ClassVar[str] = (
+    equation = (
         "E[ f(u, v+) - log( (e^f(u, v+) + G) / m ) ], G = max( (sum_k e^f(u, v_k) - t N e^f(u, v+)) / (1 - t), N e^(least f) ), "
         "N = m - 1 the number of v_k, t = {tau}"
     )

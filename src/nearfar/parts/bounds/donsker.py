@@ -2,12 +2,12 @@
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from nearfar.core.abstract import AbstractBound
 from nearfar.core.schedules import Progress, Value, at
 from nearfar.core.scores import Scores
 from nearfar.core.types import Certificate, NegativeSampling
@@ -19,7 +19,7 @@ def _itself(score: Tensor) -> Tensor:
     return score
 
 
-class DonskerVaradhan(nn.Module):
+class DonskerVaradhan(nn.Module, AbstractBound):
     """E[f(u, v+)] - log E[e^f(u, v)], the second mean over all negatives of all anchors (Sáez Maldonado 2021, sec. 3).
 
     The gradient of the log term divides by a mean over the batch, which biases it. MINE divides by a running mean
@@ -27,7 +27,8 @@ class DonskerVaradhan(nn.Module):
     is the plain one either way. `momentum` = 0 is the plain gradient, MINE takes 0.99.
     """
 
-    equation: ClassVar[str] = "E[ f(u, v+) ] - log E[ e^f(u, v_k) ]"
+    equation = "E[ f(u, v+) ] - log E[ e^f(u, v_k) ]"
+    has_memory = True
     log_running: Tensor
 
     def __init__(self, momentum: Value = 0.0) -> None:
@@ -74,11 +75,11 @@ class DonskerVaradhan(nn.Module):
 
 
 @dataclass(frozen=True)
-class SMILE:
+class SMILE(AbstractBound):
     """E[f(u, v+)] - log E[clip(e^f(u, v), e^-clip, e^clip)] (Song and Ermon 2020): Donsker-Varadhan with its
     exponentials clipped, which bounds their variance and with it removes the guarantee."""
 
-    equation: ClassVar[str] = "E[ f(u, v+) ] - log E[ clip(e^f(u, v_k), e^-{clip}, e^{clip}) ]"
+    equation = "E[ f(u, v+) ] - log E[ clip(e^f(u, v_k), e^-{clip}, e^{clip}) ]"
     clip: Value = 5.0
 
     def __post_init__(self) -> None:

@@ -2,12 +2,12 @@
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from nearfar.core.abstract import AbstractBound
 from nearfar.core.schedules import Progress
 from nearfar.core.scores import Scores
 from nearfar.core.types import Certificate, NegativeSampling
@@ -26,7 +26,7 @@ def log_probability(scores: Scores) -> Float[Tensor, ""]:
 
 
 @dataclass(frozen=True)
-class InfoNCE:
+class InfoNCE(AbstractBound):
     """I >= E[ f(u, v+) - log( (1/m) (e^f(u, v+) + sum_k e^f(u, v_k)) ) ], m = 1 + number of negatives
     (Liu 2022, Eq. 25-33, Wu et al. 2021, Eq. 1, Sáez Maldonado 2021, Eq. 13).
 
@@ -34,9 +34,7 @@ class InfoNCE:
     selection that drops the least similar it is CNCE (Wu et al. 2021, Thm 3.1).
     """
 
-    equation: ClassVar[str] = (
-        "E[ f(u, v+) - log( (e^f(u, v+) + sum_k e^f(u, v_k)) / m ) ], m = 1 + number of v_k"
-    )
+    equation = "E[ f(u, v+) - log( (e^f(u, v+) + sum_k e^f(u, v_k)) / m ) ], m = 1 + number of v_k"
 
     def __call__(self, scores: Scores, progress: Progress | None = None) -> Float[Tensor, ""]:
         negative = scores.negative
@@ -58,16 +56,14 @@ class InfoNCE:
 
 
 @dataclass(frozen=True)
-class Vince:
+class Vince(AbstractBound):
     """InfoNCE's number with negatives drawn from any q(v | v+) (Wu et al. 2020, Eq. 4), as a selection or sampler gives them.
 
     Wu et al. 2020, Eq. 3 subtracts a further K - 1 to have a bound, which leaves nothing of it at any useful K, and its q is
     not normalised. So this is something to maximise, not an estimate.
     """
 
-    equation: ClassVar[str] = (
-        "E[ f(u, v+) - log( (e^f(u, v+) + sum_k e^f(u, v_k)) / m ) ], v_k from any q(v | v+)"
-    )
+    equation = "E[ f(u, v+) - log( (e^f(u, v+) + sum_k e^f(u, v_k)) / m ) ], v_k from any q(v | v+)"
 
     def __call__(self, scores: Scores, progress: Progress | None = None) -> Float[Tensor, ""]:
         return InfoNCE()(scores)

@@ -1,12 +1,13 @@
 """Supervised contrast: many positives in one softmax."""
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Literal
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from nearfar.core.abstract import AbstractBound
 from nearfar.core.schedules import Progress
 from nearfar.core.scores import Scores
 from nearfar.core.types import Certificate, NegativeSampling
@@ -15,7 +16,7 @@ from nearfar.parts.bounds.claims import objective
 
 
 @dataclass(frozen=True)
-class SupCon:
+class SupCon(AbstractBound):
     """Minus the supervised contrastive loss, P(u) an anchor's positives and A(u) all its candidates, positives among them:
 
         form="out"   E[ mean over P(u) of log( e^f(u, p) / sum over A(u) of e^f(u, a) ) ]     (Khosla et al. 2020, Eq. 2)
@@ -24,7 +25,7 @@ class SupCon:
     By Jensen "in" is never below "out". With one positive both are the N-pair loss.
     """
 
-    equation: ClassVar[str] = (
+    equation = (
         "E[ log( e^f(u, p) / sum over all v of e^f(u, v) ) ], the mean over positives p outside the log (form out) or inside (in): "
         "{form}"
     )

@@ -2,30 +2,30 @@
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from nearfar.core.abstract import AbstractBound
 from nearfar.core.schedules import Progress, Value, at
 from nearfar.core.scores import Negatives, Scores
-from nearfar.core.types import Certificate, NegativeSampling, Remark
+from nearfar.core.types import Certificate, NegativeSampling
 from nearfar.parts.bounds.claims import checked, objective
 from nearfar.parts.bounds.infonce import log_probability
 
 
 @dataclass(frozen=True)
-class Triplet:
+class Triplet(AbstractBound):
     """Minus the mean over negatives of max(0, |u - v+|^2 - |u - v|^2 + margin) (Sáez Maldonado 2021, Eq. 17-18).
 
     Scores are minus squared distances. `semi_hard` takes the mean over those negatives alone that are farther than
     the positive yet inside the margin (FaceNet); an anchor without any counts as 0.
     """
 
-    equation: ClassVar[str] = "-E[ max(0, f(u, v_k) - f(u, v+) + {margin}) ]"
-    remarks: ClassVar[tuple[Remark, ...]] = (("semi_hard", True, "over v_k with f(u, v_k) < f(u, v+) alone"),)
-    distance_scores: ClassVar[bool] = True
+    equation = "-E[ max(0, f(u, v_k) - f(u, v+) + {margin}) ]"
+    remarks = (("semi_hard", True, "over v_k with f(u, v_k) < f(u, v+) alone"),)
+    distance_scores = True
     margin: Value = 1.0
     semi_hard: bool = False
 
@@ -63,11 +63,11 @@ def _semi_hard(negative: Negatives, positive: Tensor, margin: float) -> Float[Te
 
 
 @dataclass(frozen=True)
-class Tuple:
+class Tuple(AbstractBound):
     """Minus log(1 + sum_k e^(f(u, v_k) - f(u, v+))), the (N+1)-tuple loss (Sáez Maldonado 2021, Eq. 19), for negatives of any
     source."""
 
-    equation: ClassVar[str] = "-E[ log(1 + sum_k e^(f(u, v_k) - f(u, v+))) ]"
+    equation = "-E[ log(1 + sum_k e^(f(u, v_k) - f(u, v+))) ]"
 
     def __call__(self, scores: Scores, progress: Progress | None = None) -> Float[Tensor, ""]:
         return log_probability(scores)
@@ -77,13 +77,13 @@ class Tuple:
 
 
 @dataclass(frozen=True)
-class NPair:
+class NPair(AbstractBound):
     """Minus the multi-class N-pair loss (Sáez Maldonado 2021, Eq. 20): the tuple loss with the other pairs of the batch as negatives.
 
     It is InfoNCE without its log m (Sáez Maldonado 2021, Eq. 22): the same gradient, another number.
     """
 
-    equation: ClassVar[str] = "-E[ log(1 + sum_k e^(f(u, v_k) - f(u, v+))) ]"
+    equation = "-E[ log(1 + sum_k e^(f(u, v_k) - f(u, v+))) ]"
 
     def __call__(self, scores: Scores, progress: Progress | None = None) -> Float[Tensor, ""]:
         return log_probability(scores)

@@ -6,12 +6,12 @@ I >= E[f] - E[Z/a] - log a + 1 (TUBA), which is linear in the negatives. NWJ is 
 
 import math
 from dataclasses import dataclass, replace
-from typing import ClassVar
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from nearfar.core.abstract import AbstractBound
 from nearfar.core.schedules import Progress, Value, at
 from nearfar.core.scores import Scores
 from nearfar.core.types import Certificate, NegativeSampling
@@ -21,15 +21,13 @@ from nearfar.parts.bounds.claims import checked, not_covered, objective, proven
 
 
 @dataclass(frozen=True)
-class BarberAgakov:
+class BarberAgakov(AbstractBound):
     """I >= E[log q(v | u)] + H(v) (Sáez Maldonado 2021, sec. 3; Wu et al. 2020, App. A). Scores of positives are log q(v | u) of a normalised
     density q; negatives are not read. `entropy` is H(v) in nats; without it the value lacks that constant."""
 
-    equation: ClassVar[str] = (
-        "E[ f(u, v+) ] + H(v), f the log of a normalised q(v | u), H(v) known or left out"
-    )
-    reads_negatives: ClassVar[bool] = False
-    needs_bounded: ClassVar[bool] = True  # scores: nothing else holds the value down
+    equation = "E[ f(u, v+) ] + H(v), f the log of a normalised q(v | u), H(v) known or left out"
+    reads_negatives = False
+    needs_bounded_scores = True  # scores: nothing else holds the value down
     entropy: float | None = None
 
     def __post_init__(self) -> None:
@@ -57,10 +55,10 @@ class BarberAgakov:
 
 
 @dataclass(frozen=True)
-class UBA:
+class UBA(AbstractBound):
     """E[f(u, v+) - log Z(u)], Z(u) estimated as the mean of e^f over the anchor's negatives (Wu et al. 2020, Lemma A.1)."""
 
-    equation: ClassVar[str] = "E[ f(u, v+) - log mean_k e^f(u, v_k) ]"
+    equation = "E[ f(u, v+) - log mean_k e^f(u, v_k) ]"
 
     def __call__(self, scores: Scores, progress: Progress | None = None) -> Float[Tensor, ""]:
         count = scores.negative.count()
@@ -99,13 +97,13 @@ def _linear_certificate(sampling: NegativeSampling) -> Certificate:
 
 
 @dataclass(frozen=True)
-class TUBA:
+class TUBA(AbstractBound):
     """I >= E[f] - E[e^f]/a - log a + 1 for any a > 0; `log_baseline` is log a (Wu et al. 2020, App. A, after Poole et al. 2019).
 
     Scores more than 30 above the baseline are tamed (see `averages.soft_clip`). Tight for f = log a + log ratio.
     """
 
-    equation: ClassVar[str] = "E[ f(u, v+) ] - E[ e^f(u, v_k) ] / a - log a + 1, log a = {log_baseline}"
+    equation = "E[ f(u, v+) ] - E[ e^f(u, v_k) ] / a - log a + 1, log a = {log_baseline}"
     log_baseline: Value = 0.0
 
     def __post_init__(self) -> None:
@@ -120,13 +118,13 @@ class TUBA:
 
 
 @dataclass(frozen=True)
-class NWJ:
+class NWJ(AbstractBound):
     """I >= E[f(u, v+)] - E[e^(f(u, v) - 1)] (Wu et al. 2020, Lemma A.2): TUBA with a = e. Tight for f = 1 + log ratio.
 
     Scores above 31 are tamed (see `averages.soft_clip`).
     """
 
-    equation: ClassVar[str] = "E[ f(u, v+) ] - E[ e^(f(u, v_k) - 1) ]"
+    equation = "E[ f(u, v+) ] - E[ e^(f(u, v_k) - 1) ]"
 
     def __call__(self, scores: Scores, progress: Progress | None = None) -> Float[Tensor, ""]:
         return _linear(scores, 1.0)

@@ -2,15 +2,14 @@
 
 from collections.abc import Callable
 
-from nearfar.core.types import Critic
+from nearfar.core.abstract import AbstractCritic
+from nearfar.core.learnt import LearntNumber
 from nearfar.parts.critics.cosine import Cosine
 from nearfar.parts.critics.distance import Distance
 from nearfar.parts.critics.dot import Dot
-from nearfar.parts.critics.inner import InnerProduct, is_product
-from nearfar.parts.critics.learnt import LearntNumber
 from nearfar.parts.critics.networks import Bilinear, Hybrid, Joint, Separable
 
-PARTS: dict[str, Callable[..., Critic]] = {
+PARTS: dict[str, Callable[..., AbstractCritic]] = {
     "cosine": Cosine,
     "dot": Dot,
     "distance": Distance,
@@ -27,9 +26,7 @@ __all__ = [
     "Distance",
     "Dot",
     "Hybrid",
-    "InnerProduct",
     "Joint",
     "LearntNumber",
     "Separable",
-    "is_product",
 ]

@@ -1,32 +1,31 @@
 """f(u, v) = cos(u, v) / temperature + bias."""
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from nearfar.core.abstract import AbstractInnerProduct
+from nearfar.core.learnt import LearntNumber, learnable, now
 from nearfar.core.schedules import START, Learnable, Learnt, Progress, ends, written
-from nearfar.core.types import Remark
 from nearfar.errors import UserError
-from nearfar.parts.critics.inner import InnerProduct
-from nearfar.parts.critics.learnt import LearntNumber, learnable, now
 
 
-class Cosine(InnerProduct, nn.Module):
+class Cosine(nn.Module, AbstractInnerProduct):
     """Cosine similarity over a temperature (Wu et al. 2021, Eq. 2), plus a bias. Both are numbers, schedules or `learnt(0.07)`.
 
     A bias is for bounds that read scores one by one, as SigLIP's sigmoid loss does (`JensenShannon`, `BinaryNCE`); to a softmax it
     is nothing.
     """
 
-    equation: ClassVar[str] = "cos(u, v) / {temperature}"
-    bounded: ClassVar[bool] = True  # above
-    measure: ClassVar[str] = "cosine"  # what scores times `scale` are
-    unit: ClassVar[bool] = True  # it scores directions, not lengths
-    remarks: ClassVar[tuple[Remark, ...]] = (("bias", lambda bias: bias != 0, "plus {bias}"),)
+    equation = "cos(u, v) / {temperature}"
+    bounded_above = True  # above
+    measure = "cosine"  # what scores times `scale` are
+    unit = True  # it scores directions, not lengths
+    remarks = (("bias", lambda bias: bias != 0, "plus {bias}"),)
 
     @staticmethod
     def conflict(choices: Mapping[str, Any], parts: Mapping[str, Any]) -> str | None:
@@ -36,7 +35,7 @@ class Cosine(InnerProduct, nn.Module):
             for key in ("temperature", "bias")
         }
         moving = {key: value for key, value in given.items() if isinstance(value, (Learnt, LearntNumber))}
-        if moving and getattr(parts["bound"], "needs_bounded", False):
+        if moving and parts["bound"].needs_bounded_scores:
             key, value = next(iter(moving.items()))
             shown = value.written() if isinstance(value, Learnt) else "learnt"
             return (
@@ -77,6 +76,6 @@ class Cosine(InnerProduct, nn.Module):
         scale, bias = self.scale_and_bias(progress)
         return (scores - bias) / scale
 
-    def lowest(self, progress: Progress = START) -> float | Float[Tensor, ""]:
+    def lowest_score(self, progress: Progress = START) -> float | Float[Tensor, ""]:
         """The score of opposite vectors."""
         return now(self.bias, progress) - 1.0 / now(self.temperature, progress)

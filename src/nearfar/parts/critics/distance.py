@@ -1,30 +1,29 @@
 """f(u, v) = -|u - v|^2 / temperature."""
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
+from nearfar.core.abstract import AbstractCritic
 from nearfar.core.schedules import START, Progress, Value, at, ends, parse_value, written
-from nearfar.core.types import Remark
 from nearfar.errors import UserError
 
 
 @dataclass(frozen=True)
-class Distance:
+class Distance(AbstractCritic):
     """Minus the squared Euclidean distance over a temperature (Sáez Maldonado 2021, Eq. 17); of unit vectors when `unit`, and
     divided by their dimension when `mean`.
 
     On unit vectors it is 2 cos - 2: the cosine critic up to a constant, at half the temperature.
     """
 
-    equation: ClassVar[str] = "-|u - v|^2 / {temperature}"
-    remarks: ClassVar[tuple[Remark, ...]] = (("mean", True, "divided by the dimension"),)
-    normalised: ClassVar[bool] = False
-    bounded: ClassVar[bool] = True  # above
+    equation = "-|u - v|^2 / {temperature}"
+    remarks = (("mean", True, "divided by the dimension"),)
+    normalised = False
+    bounded_above = True  # above
     temperature: Value = 1.0
     unit: bool = True
     mean: bool = False

@@ -10,15 +10,16 @@ away from "nothing is known" (and a critic can be added to another without distu
 """
 
 from collections.abc import Callable
-from typing import ClassVar, Literal
+from typing import Literal
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from nearfar.core.abstract import AbstractCritic, AbstractInnerProduct
 from nearfar.core.schedules import START, Progress
+from nearfar.core.scores import at_least_float32
 from nearfar.errors import UserError
-from nearfar.parts.critics.inner import InnerProduct
 
 Dim = int | tuple[int, int]
 Activation = Literal["relu", "silu"]
@@ -56,19 +57,10 @@ def _last(width: int, out: int, silent: bool, bias: bool = True) -> nn.Linear:
     return layer
 
 
-class Scorer(nn.Module):
-    """What network critics share: an embedding is scored as it is, in float32 at least."""
-
-    normalised: ClassVar[bool] = False
-
-    def prepare(self, embedding: Float[Tensor, "*n dim"]) -> Float[Tensor, "*n dim"]:
-        return embedding if embedding.dtype is torch.float64 else embedding.float()
-
-
-class Separable(InnerProduct, Scorer):
+class Separable(nn.Module, AbstractInnerProduct):
     """f(u, v) = g(u)^T h(v), g and h networks of `layers` hidden layers (Song & Ermon 2020, App. C.2: 2 of 256, out 32)."""
 
-    equation: ClassVar[str] = "g(u)^T h(v)"
+    equation = "g(u)^T h(v)"
 
     def __init__(
         self,
@@ -87,16 +79,20 @@ class Separable(InnerProduct, Scorer):
         self.g = nn.Sequential(*_hidden_layers(first, hidden, layers, activation), _last(hidden, out, silent))
         self.h = nn.Sequential(*_hidden_layers(second, hidden, layers, activation), _last(hidden, out, False))
 
+    def prepare(self, embedding: Float[Tensor, "*n dim"]) -> Float[Tensor, "*n dim"]:
+        return at_least_float32(embedding)
+
     def factors(
         self, anchors: Float[Tensor, "n dim"], keys: Float[Tensor, "m dim"], progress: Progress
     ) -> tuple[Float[Tensor, "n width"], Float[Tensor, "m width"]]:
         return self.g(anchors), self.h(keys)
 
 
-class Joint(Scorer):
+class Joint(nn.Module, AbstractCritic):
     """f(u, v) = t([u, v]), one network of `layers` hidden layers on both together (Song & Ermon 2020, App. C.2: 2 of 256)."""
 
-    equation: ClassVar[str] = "t([u, v])"
+    equation = "t([u, v])"
+    normalised = False
 
     def __init__(
         self,
@@ -117,6 +113,9 @@ class Joint(Scorer):
             _last(hidden, 1, silent),
         )
 
+    def prepare(self, embedding: Float[Tensor, "*n dim"]) -> Float[Tensor, "*n dim"]:
+        return at_least_float32(embedding)
+
     def pairs(
         self, anchors: Float[Tensor, "n dim"], keys: Float[Tensor, "n dim"], progress: Progress = START
     ) -> Float[Tensor, "n"]:
@@ -132,11 +131,12 @@ class Joint(Scorer):
         return self.rest(together).view(len(anchors), len(keys))
 
 
-class Hybrid(Scorer):
+class Hybrid(nn.Module, AbstractCritic):
     """f(u, v) = t([g(u), h(v)]): each side through a network of its own to `out` numbers, both together through one layer of `small`. It sees interactions
     as `Joint` does, at little more than the cost of `Separable`."""
 
-    equation: ClassVar[str] = "t([g(u), h(v)])"
+    equation = "t([g(u), h(v)])"
+    normalised = False
 
     def __init__(
         self,
@@ -157,6 +157,9 @@ class Hybrid(Scorer):
         )
         self.t = Joint(small, 1, activation, dim=out, silent=silent)
 
+    def prepare(self, embedding: Float[Tensor, "*n dim"]) -> Float[Tensor, "*n dim"]:
+        return at_least_float32(embedding)
+
     def pairs(
         self, anchors: Float[Tensor, "n dim"], keys: Float[Tensor, "n dim"], progress: Progress = START
     ) -> Float[Tensor, "n"]:
@@ -168,15 +171,18 @@ class Hybrid(Scorer):
         return self.t.cross(self.g(anchors), self.h(keys), progress)
 
 
-class Bilinear(InnerProduct, Scorer):
+class Bilinear(nn.Module, AbstractInnerProduct):
     """f(u, v) = u^T W v (Liu 2022, Eq. 24's log-bilinear score)."""
 
-    equation: ClassVar[str] = "u^T W v"
+    equation = "u^T W v"
 
     def __init__(self, *, dim: Dim, silent: bool = False) -> None:
         super().__init__()
         first, second = _sides(dim)
         self.weight = _last(second, first, silent, bias=False)
+
+    def prepare(self, embedding: Float[Tensor, "*n dim"]) -> Float[Tensor, "*n dim"]:
+        return at_least_float32(embedding)
 
     def factors(
         self, anchors: Float[Tensor, "n dim"], keys: Float[Tensor, "m dim"], progress: Progress

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from nearfar.core.types import Encoders
+from nearfar.core.abstract import AbstractEncoders
 from nearfar.parts.encoders.backbones import BACKBONES, backbone, check_backbone, parameters_of
 from nearfar.parts.encoders.config import HeadConfig, InputSpec, pictured
 from nearfar.parts.encoders.distilled import Distilled
@@ -12,10 +12,10 @@ from nearfar.parts.encoders.infomax import InfoMax
 from nearfar.parts.encoders.masked import MaskedSymbols, TokenTransformer
 from nearfar.parts.encoders.per_view import PerView
 from nearfar.parts.encoders.prototypes import Prototypes
-from nearfar.parts.encoders.roles import Momentum, Shared, as_encoders
+from nearfar.parts.encoders.roles import Momentum, Shared
 from nearfar.parts.encoders.sequence import ConvGRU, Predictive
 
-PARTS: dict[str, Callable[..., Encoders]] = {
+PARTS: dict[str, Callable[..., AbstractEncoders]] = {
     "shared": Shared,
     "momentum": Momentum,
     "per-view": PerView,
@@ -46,7 +46,6 @@ __all__ = [
     "Prototypes",
     "Shared",
     "TokenTransformer",
-    "as_encoders",
     "backbone",
     "check_backbone",
     "graph_network",

@@ -8,21 +8,20 @@ stands beside them (prior=distillation).
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, Literal, Self
 
 import torch
-from jaxtyping import Float
 from torch import Tensor, nn
 
-from nearfar.core.schedules import Progress
-from nearfar.core.types import Batch, Encoded, Pair, Remark, Said, Supervision
+from nearfar.core.abstract import AbstractEncoders
+from nearfar.core.networks import backbone_of, embed_views
+from nearfar.core.types import Batch, Encoded, Pair, Supervision, TeacherOutput
 from nearfar.errors import UserError
 from nearfar.parts.encoders.config import HeadConfig, InputSpec
 from nearfar.parts.encoders.heads import Network
-from nearfar.parts.encoders.roles import embed_views, kept_of
 
 
-class Distilled(nn.Module):
+class Distilled(nn.Module, AbstractEncoders):
     """`teacher` names it, `digest` is that of its weights, `width` and `classes` are what it gives (0 classes: none are used): all that is
     needed to build the student again without it. `weight` is that of the contrast with it, 0 for none; `direction="student"` contrasts the
     student with teachers alone, `"both"` also teachers with students.
@@ -31,14 +30,13 @@ class Distilled(nn.Module):
     learned from it.
     """
 
-    equation: ClassVar[str] = (
-        "u = g(h(x)), v = g'(t(x)): t a frozen teacher, g and g' learnt; {weight} of the loss, direction: {direction}"
-    )
-    remarks: ClassVar[tuple[Remark, ...]] = (("weight", 0.0, "nothing is contrasted"),)
-    one_view: ClassVar[bool] = True
-    supervised: ClassVar[bool] = True  # gives what labels and a teacher say
-    tells: ClassVar[str] = "about the teacher's features"  # what an estimate on held-out instances is of
-    key_groups: int = 2
+    equation = "u = g(h(x)), v = g'(t(x)): t a frozen teacher, g and g' learnt; {weight} of the loss, direction: {direction}"
+    remarks = (("weight", 0.0, "nothing is contrasted"),)
+    works_with_one_view = True
+    gives_supervision = True
+    has_teacher = True
+    estimate_subject = "about the teacher's features"  # what an estimate on held-out instances is of
+    key_groups = 2
 
     def __init__(
         self,
@@ -58,25 +56,25 @@ class Distilled(nn.Module):
         if not 0 <= weight < float("inf"):
             raise UserError(f"encoders.weight was {weight:g}; it must be at least 0")
         self.network, self.projection, self.table = network, projection, table
-        self.teacher, self.digest, self.teacher_width, self.classes = teacher, digest, width, classes
+        self.teacher, self.digest, self.teacher_width, self.teacher_classes = teacher, digest, width, classes
         self.weight, self.direction, self.learns_labels = weight, direction, learns_labels
-        self.guide: Callable[[Any], Said] | None = None
+        self.guide: Callable[[Any], TeacherOutput] | None = None
 
     @classmethod
-    def from_config(cls, plan: HeadConfig, seen: InputSpec, **settings: Any) -> Self:
-        known, theirs = seen.context.get("classes") or 0, settings["classes"]
-        if plan.predictor != "none":
+    def from_config(cls, head: HeadConfig, inputs: InputSpec, **settings: Any) -> Self:
+        known, theirs = inputs.context.get("classes") or 0, settings["classes"]
+        if head.predictor != "none":
             raise UserError(
-                f"encoders.predictor was {plan.predictor} with encoders=distilled; leave it out: student and teacher have a projection each"
+                f"encoders.predictor was {head.predictor} with encoders=distilled; leave it out: student and teacher have a projection each"
             )
         contrasted = settings["weight"] > 0
-        network = plan.network(seen)
+        network = head.network(inputs)
         features = int(network.backbone_width or 0)
         if not contrasted:
             network = Network(
-                network.backbone, nn.Identity(), plan.dropout, dim=features, backbone_width=features
+                network.backbone, nn.Identity(), head.dropout, dim=features, backbone_width=features
             )
-        projection = plan.make_head(settings["width"]) if contrasted else None
+        projection = head.make_head(settings["width"]) if contrasted else None
         count = theirs or known
         table = nn.Linear(features, count) if count else None
         return cls(network, **settings, projection=projection, table=table, learns_labels=bool(known))
@@ -93,14 +91,19 @@ class Distilled(nn.Module):
                 )
         return None
 
-    def attach(self, guide: Callable[[Any], Said] | None) -> None:
-        """Gives the student its teacher: a function of views, frozen."""
-        self.guide = guide
+    def attached_teacher(self) -> Callable[[Any], TeacherOutput] | None:
+        return self.guide
+
+    def attach_teacher(self, teacher: Callable[[Any], TeacherOutput] | None) -> None:
+        self.guide = teacher
+
+    def view_networks(self) -> tuple[nn.Module, ...]:
+        return (self.network,)
 
     @property
-    def cloud_width(self) -> int:
+    def embedding_width(self) -> int:
         """How wide features are, which a prior reads."""
-        return int(getattr(self.network, "backbone_width", 0) or 0)
+        return int(self.network.backbone_width or 0)
 
     def group_of(self, key: int) -> int:
         """Keys of the student are even, those of the teacher odd: they never stand beside each other."""
@@ -115,7 +118,7 @@ class Distilled(nn.Module):
         return tuple(to_teacher + (back if self.direction == "both" else []))
 
     def backbone(self) -> nn.Module:
-        return kept_of(self.network)
+        return backbone_of(self.network)
 
     def encode(self, batch: Batch, anchors: Sequence[int], keys: Sequence[int]) -> Encoded:
         asked = {*anchors, *keys}
@@ -131,11 +134,11 @@ class Distilled(nn.Module):
         return Encoded(
             {place: embedded[place] for place in (anchors or [2 * view for view in views])},
             {place: embedded[place] for place in keys},
-            clouds=dict(zip(views, features, strict=True)),
+            embeddings=dict(zip(views, features, strict=True)),
             supervision=self._supervision(features, said, batch),
         )
 
-    def _said(self, view: Any) -> Said:
+    def _said(self, view: Any) -> TeacherOutput:
         if self.guide is None:
             named = f"its teacher {self.teacher}" if self.teacher else "a teacher"
             raise UserError(
@@ -144,7 +147,7 @@ class Distilled(nn.Module):
         with torch.no_grad():
             return self.guide(view)
 
-    def _supervision(self, features: list[Tensor], said: list[Said], batch: Batch) -> Supervision:
+    def _supervision(self, features: list[Tensor], said: list[TeacherOutput], batch: Batch) -> Supervision:
         together = torch.cat(features)
         logits = [each.logits for each in said if each.logits is not None]
         labels = None if batch.labels is None or self.table is None else batch.labels.repeat(len(features))
@@ -158,14 +161,3 @@ class Distilled(nn.Module):
 
     def classifier(self) -> nn.Module | None:
         return self.table
-
-    def logits(self, features: Float[Tensor, "row dim"]) -> Float[Tensor, "row class"]:
-        """Scores of all classes from the backbone's features."""
-        if self.table is None:
-            raise UserError(
-                "this student has no classifier: it was distilled without labels and without a teacher's classes"
-            )
-        return self.table(features)
-
-    def advance(self, progress: Progress) -> None:
-        """Nothing follows slowly here: a teacher stays as it is."""

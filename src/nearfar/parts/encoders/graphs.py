@@ -12,15 +12,15 @@ Convolutions are torch_geometric's; it is imported when a network is made.
 import itertools
 import warnings
 from collections.abc import Sequence
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, Literal, Self
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from nearfar.core.schedules import Progress
-from nearfar.core.types import Batch, Encoded, Pair, Remark, view_pairs
+from nearfar.core.abstract import AbstractEncoders
+from nearfar.core.types import Batch, Encoded, Pair, view_pairs
 from nearfar.errors import UserError
 from nearfar.parts.encoders.config import HeadConfig, InputSpec
 from nearfar.parts.encoders.heads import Network, mlp_head
@@ -102,7 +102,7 @@ def graph_network(name: str, labels: int) -> GraphNetwork:
     return GraphNetwork(convolution, labels, layers, width)
 
 
-class InfoGraph(nn.Module):
+class InfoGraph(nn.Module, AbstractEncoders):
     """Deep InfoMax on graphs (Sun et al. 2020): the summary of a graph is contrasted, at each of its nodes, with the nodes of all other
     graphs. bound=js is the paper's form, bound=infonce the other one.
 
@@ -110,12 +110,11 @@ class InfoGraph(nn.Module):
     same graph is a negative. `nodes`: at most so many of each graph, drawn anew in every step; none: all of them.
     """
 
-    equation: ClassVar[str] = "u = h(x), v = the embedding of a node of x'"
-    remarks: ClassVar[tuple[Remark, ...]] = (("nodes", ..., "{nodes} nodes drawn from each graph"),)
-    one_view: ClassVar[bool] = True
-    whole: ClassVar[bool] = False  # rows are nodes
-    networks: ClassVar[tuple[str, ...]] = tuple(GRAPH_NETWORKS)
-    key_groups: int = 1
+    equation = "u = h(x), v = the embedding of a node of x'"
+    remarks = (("nodes", ..., "{nodes} nodes drawn from each graph"),)
+    works_with_one_view = True
+    row_per_instance = False  # rows are nodes
+    backbone_names = tuple(GRAPH_NETWORKS)
 
     def __init__(
         self,
@@ -133,20 +132,20 @@ class InfoGraph(nn.Module):
         self.drawn, self.most = nodes, most  # most: nodes of the largest graph
 
     @classmethod
-    def from_config(cls, plan: HeadConfig, seen: InputSpec, **settings: Any) -> Self:
-        network = plan.network(seen)
-        place = mlp_head(network.backbone.dim, plan.hidden, plan.dim, norm=plan.head == "mlp")  # type: ignore[arg-type]
-        most = seen.context["nodes"]
-        return cls(network, **settings, place=place, most=most, predictor=plan.make_predictor())
-
-    def group_of(self, key: int) -> int:
-        return 0
+    def from_config(cls, head: HeadConfig, inputs: InputSpec, **settings: Any) -> Self:
+        network = head.network(inputs)
+        place = mlp_head(network.backbone.dim, head.hidden, head.dim, norm=head.head == "mlp")  # type: ignore[arg-type]
+        most = inputs.context["nodes"]
+        return cls(network, **settings, place=place, most=most, predictor=head.make_predictor())
 
     def pairs(self, views: int, symmetric: bool) -> tuple[Pair, ...]:
         """Graphs differ in their number of nodes: the claim is told of the most there can be, so that its ceiling holds."""
         asked = view_pairs(views, symmetric)
         most = self.most if self.drawn is None or not self.training else min(self.drawn, self.most)
         return tuple(Pair(a, b, 1.0 / len(asked), most) for a, b in asked)
+
+    def view_networks(self) -> tuple[nn.Module, ...]:
+        return (self.network,)
 
     def backbone(self) -> nn.Module:
         return self.network.backbone
@@ -163,7 +162,7 @@ class InfoGraph(nn.Module):
             {w: self.place(seen[w][1][rows[w]]) for w in keys},
             index={w: batch.index[graph[w]] for w in keys},
             instance=graph,
-            clouds=summaries,
+            embeddings=summaries,
         )
 
     @staticmethod
@@ -188,6 +187,3 @@ class InfoGraph(nn.Module):
         first = (counts.cumsum(dim=0) - counts)[graph[order]]
         place = torch.arange(len(graph), device=graph.device) - first
         return order[place < self.drawn].sort().values
-
-    def advance(self, progress: Progress) -> None:
-        """Nothing follows slowly here."""

@@ -8,13 +8,13 @@
 """
 
 from collections.abc import Sequence
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, Literal, Self
 
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from nearfar.core.schedules import Progress
-from nearfar.core.types import Batch, Encoded, Pair, Remark, view_pairs
+from nearfar.core.abstract import AbstractEncoders
+from nearfar.core.types import Batch, Encoded, Pair, view_pairs
 from nearfar.errors import UserError
 from nearfar.parts.encoders.backbones import STAGED
 from nearfar.parts.encoders.config import HeadConfig, InputSpec
@@ -26,22 +26,20 @@ WHOLE, PLACES, SUMMARY = range(3)  # kinds of keys, each a group
 KEYS = 3  # of each view
 
 
-class InfoMax(nn.Module):
+class InfoMax(nn.Module, AbstractEncoders):
     """`global_weight` and `local_weight` are alpha and beta of Liu 2022, Eq. 37.
 
     With several views, the summary of one is contrasted with the maps of another. `direction="maps"` asks a summary for its map among
     those of other pictures; `"summaries"` asks a map, and each of its places by itself, for its summary; `"both"` is their mean.
     """
 
-    equation: ClassVar[str] = (
-        "u = h(x), v = the feature map of x' whole ({global_weight} of the loss) and at every place ({local_weight})"
-    )
-    remarks: ClassVar[tuple[Remark, ...]] = (
+    equation = "u = h(x), v = the feature map of x' whole ({global_weight} of the loss) and at every place ({local_weight})"
+    remarks = (
         ("direction", "summaries", "u and v exchanged"),
         ("direction", "both", "and with u and v exchanged, half of the loss"),
     )
-    one_view: ClassVar[bool] = True
-    networks: ClassVar[tuple[str, ...]] = STAGED  # a map from inside them is needed
+    works_with_one_view = True
+    backbone_names = STAGED  # a map from inside them is needed
 
     def __init__(
         self,
@@ -71,19 +69,19 @@ class InfoMax(nn.Module):
         self.key_groups = 2 if direction == "maps" else 3
 
     @classmethod
-    def from_config(cls, plan: HeadConfig, seen: InputSpec, **settings: Any) -> Self:
-        if plan.head == "none":
+    def from_config(cls, head: HeadConfig, inputs: InputSpec, **settings: Any) -> Self:
+        if head.head == "none":
             raise UserError("encoders.head was none with encoders=infomax; its summary is what a head makes")
-        network = plan.network(seen)
-        channels, side = map_shape(network.backbone, seen)
+        network = head.network(inputs)
+        channels, side = map_shape(network.backbone, inputs)
         whole = nn.Sequential(
             nn.Flatten(),
-            nn.Linear(channels * side * side, plan.hidden),
+            nn.Linear(channels * side * side, head.hidden),
             nn.ReLU(inplace=True),
-            nn.Linear(plan.hidden, plan.dim),
+            nn.Linear(head.hidden, head.dim),
         )
         place = nn.Sequential(
-            nn.Conv2d(channels, plan.hidden, 1), nn.ReLU(inplace=True), nn.Conv2d(plan.hidden, plan.dim, 1)
+            nn.Conv2d(channels, head.hidden, 1), nn.ReLU(inplace=True), nn.Conv2d(head.hidden, head.dim, 1)
         )
         return cls(
             network,
@@ -91,7 +89,7 @@ class InfoMax(nn.Module):
             whole=whole,
             place=place,
             places=side * side,
-            predictor=plan.make_predictor(),
+            predictor=head.make_predictor(),
         )
 
     def group_of(self, key: int) -> int:
@@ -120,6 +118,9 @@ class InfoMax(nn.Module):
         """Of each view: its summary, its whole map, its places."""
         return 2 + self.places
 
+    def view_networks(self) -> tuple[nn.Module, ...]:
+        return (self.network,)
+
     def backbone(self) -> nn.Module:
         return self.network.backbone
 
@@ -144,11 +145,8 @@ class InfoMax(nn.Module):
                 for w, k in asked
             },
             {w * KEYS + k: (wholes, places, summaries)[k][w] for w, k in known},
-            clouds=summaries,
+            embeddings=summaries,
         )
 
     def _places(self, maps: Float[Tensor, "image channel side side"]) -> Float[Tensor, "image place dim"]:
         return self.place(maps).flatten(2).transpose(1, 2)
-
-    def advance(self, progress: Progress) -> None:
-        """Nothing follows slowly here."""

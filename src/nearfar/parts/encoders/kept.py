@@ -5,8 +5,9 @@ from typing import Literal
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from nearfar.core.types import Encoders
+from nearfar.core.abstract import AbstractEncoders
 from nearfar.errors import UserError
+from nearfar.parts.encoders.heads import Network
 from nearfar.parts.encoders.mobile import Pooled
 from nearfar.parts.encoders.per_view import ConcatFeatures
 from nearfar.parts.encoders.stages import maps_of
@@ -40,20 +41,18 @@ def last_map(body: nn.Module, x: Tensor) -> Tensor:
     )
 
 
-def features_of(encoders: Encoders, kind: Kind = "pooled") -> nn.Module:
+def features_of(encoders: AbstractEncoders, kind: Kind = "pooled") -> nn.Module:
     """The network from a plain view to the features asked for; its weights are the encoders' own."""
     if kind not in KINDS:
         raise UserError(f"features was {kind!r}; expected {', '.join(KINDS)}")
     backbone = encoders.backbone()
     if kind == "pooled":
         return backbone
-    several = isinstance(backbone, ConcatFeatures)
     if kind == "map":
         bodies = backbone.backbones if isinstance(backbone, ConcatFeatures) else [backbone]
         parts: list[nn.Module] = [LastMap(body) for body in bodies]
     else:
-        networks = getattr(encoders, "networks", None) if several else [getattr(encoders, "network", None)]
-        parts = [network for network in networks or () if network is not None and hasattr(network, "head")]
+        parts = [network for network in encoders.view_networks() if isinstance(network, Network)]
         if not parts:
             raise UserError("features was head, but this method's networks have none; use pooled features")
     return ConcatFeatures(parts, backbone.channels) if isinstance(backbone, ConcatFeatures) else parts[0]

@@ -8,13 +8,12 @@ vocabulary, for negatives=dictionary. The critic that goes with it is `dot`.
 """
 
 from collections.abc import Sequence
-from typing import ClassVar
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from nearfar.core.schedules import Progress
+from nearfar.core.abstract import AbstractEncoders
 from nearfar.core.types import Batch, Encoded, Pair
 from nearfar.errors import UserError
 
@@ -54,16 +53,15 @@ class TokenTransformer(nn.Module):
         return (self.outputs(symbols) * real).sum(dim=1) / real.sum(dim=1)
 
 
-class MaskedSymbols(nn.Module):
+class MaskedSymbols(nn.Module, AbstractEncoders):
     """Outputs at hidden positions are asked, embeddings of the hidden symbols known."""
 
-    equation: ClassVar[str] = "u = g(x)_t at a hidden place t, v = e(w_t), the symbol that stood there"
-    own_network: ClassVar[str] = "transformer"
-    takes: ClassVar[tuple[str, ...]] = ("mask",)
-    views: ClassVar[int] = 2
-    whole: ClassVar[bool] = False  # there are many embeddings of an instance
-    vocabulary: ClassVar[bool] = True  # keys are symbols, and all of them can be had
-    key_groups: int = 1
+    equation = "u = g(x)_t at a hidden place t, v = e(w_t), the symbol that stood there"
+    built_in_backbone = "transformer"
+    view_names = ("mask",)
+    view_count = 2
+    row_per_instance = False  # there are many embeddings of an instance
+    keys_are_symbols = True  # keys are symbols, and all of them can be had
 
     def __init__(
         self,
@@ -90,12 +88,8 @@ class MaskedSymbols(nn.Module):
         self.hidden = max(round(share * length), 1)
 
     @property
-    def symbols(self) -> int:
-        """How many symbols the vocabulary has."""
+    def vocabulary_size(self) -> int:
         return self.reader.symbols
-
-    def group_of(self, key: int) -> int:
-        return 0
 
     def pairs(self, views: int, symmetric: bool) -> tuple[Pair, ...]:
         return (Pair(READ, HIDDEN, 1.0, self.hidden, self.hidden - 1, identity_is_key=True),)
@@ -116,6 +110,3 @@ class MaskedSymbols(nn.Module):
             {HIDDEN: asked.nonzero()[:, 0]},
             vocabulary=table,
         )
-
-    def advance(self, progress: Progress) -> None:
-        """Nothing follows slowly here."""

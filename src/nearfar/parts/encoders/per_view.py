@@ -1,17 +1,18 @@
 """One network for each view: what CMC needs for luminance and colour, and end-to-end contrast for query and key."""
 
 from collections.abc import Sequence
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, Literal, Self
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from nearfar.core.schedules import Progress
+from nearfar.core.abstract import AbstractEncoders
+from nearfar.core.networks import backbone_of
 from nearfar.core.types import Batch, Encoded
 from nearfar.errors import UserError
 from nearfar.parts.encoders.config import HeadConfig, InputSpec
-from nearfar.parts.encoders.roles import ViewEncoder, kept_of, predicted
+from nearfar.parts.encoders.roles import predicted
 
 
 class ConcatFeatures(nn.Module):
@@ -30,16 +31,16 @@ class ConcatFeatures(nn.Module):
         return torch.cat([net(part) for net, part in zip(self.backbones, parts, strict=True)], dim=1)
 
 
-class PerView(ViewEncoder, nn.Module):
+class PerView(nn.Module, AbstractEncoders):
     """View v has network v: no weight is shared, gradients reach all of them (Liu 2022, sec. 3.2.1; CMC in Wu et al. 2021, sec. 2).
 
     There are as many weights as views times those of one network. `keep="all"` puts the networks' features side by
     side afterwards (CMC), `keep="first"` keeps the first network alone (the query encoder).
     """
 
-    equation: ClassVar[str] = "u = h_1(x), v = h_2(x'): no weight shared"
+    equation = "u = h_1(x), v = h_2(x'): no weight shared"
 
-    own_weights: ClassVar[bool] = True  # for each view, which may then have other channels
+    network_per_view = True  # for each view, which may then have other channels
 
     def __init__(
         self,
@@ -55,23 +56,24 @@ class PerView(ViewEncoder, nn.Module):
         self.key_groups = len(self.networks)
 
     @classmethod
-    def from_config(cls, plan: HeadConfig, seen: InputSpec, **settings: Any) -> Self:
-        networks = [plan.network(seen, view) for view in range(len(seen.shapes))]
-        channels = [shape[0] for shape in seen.shapes]
-        return cls(networks, **settings, channels=channels, predictor=plan.make_predictor())
+    def from_config(cls, head: HeadConfig, inputs: InputSpec, **settings: Any) -> Self:
+        networks = [head.network(inputs, view) for view in range(len(inputs.shapes))]
+        channels = [shape[0] for shape in inputs.shapes]
+        return cls(networks, **settings, channels=channels, predictor=head.make_predictor())
+
+    def view_networks(self) -> tuple[nn.Module, ...]:
+        return tuple(self.networks)
 
     def group_of(self, key: int) -> int:
         return key  # a view's network makes its keys
 
     def pairs(self, views: int, symmetric: bool) -> tuple[Any, ...]:
         if views > len(self.networks):
-            raise UserError(
-                f"{views} views were given to encoders that are apart for {len(self.networks)} of them"
-            )
+            raise UserError(f"got {views} views for {len(self.networks)} per-view networks")
         return super().pairs(views, symmetric)
 
     def backbone(self) -> nn.Module:
-        backbones = [kept_of(network) for network in self.networks]
+        backbones = [backbone_of(network) for network in self.networks]
         kept = 1 if self.keep == "first" else len(backbones)
         if kept == 1 and len({*self.channels}) <= 1:  # every network sees what the plain view shows
             return backbones[0]
@@ -80,7 +82,4 @@ class PerView(ViewEncoder, nn.Module):
     def encode(self, batch: Batch, anchors: Sequence[int], keys: Sequence[int]) -> Encoded:
         embedded = {w: self.networks[w](batch.views[w]) for w in sorted({*anchors, *keys})}
         asked = predicted(self.predictor, {w: embedded[w] for w in anchors})
-        return Encoded(asked, {w: embedded[w] for w in keys}, clouds=embedded)
-
-    def advance(self, progress: Progress) -> None:
-        """Nothing follows slowly here."""
+        return Encoded(asked, {w: embedded[w] for w in keys}, embeddings=embedded)

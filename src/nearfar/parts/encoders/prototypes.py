@@ -8,30 +8,30 @@ other parts stay free: critic=cosine is a normalised softmax, a selection keeps 
 """
 
 from collections.abc import Sequence
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from nearfar.core.schedules import Progress
+from nearfar.core.abstract import AbstractEncoders
+from nearfar.core.networks import backbone_of, embed_views
 from nearfar.core.types import Batch, Encoded, Pair
 from nearfar.errors import UserError
 from nearfar.parts.encoders.config import HeadConfig, InputSpec
-from nearfar.parts.encoders.roles import embed_views, kept_of
+from nearfar.parts.encoders.heads import Network
 
 
-class Prototypes(nn.Module):
+class Prototypes(nn.Module, AbstractEncoders):
     """Anchors from the network, keys from a learnt vector for each class; `bias` adds a number for each."""
 
-    equation: ClassVar[str] = "u = h(x), v+ = w_c for the label c of x, w a learnt vector for each class"
-    whole: ClassVar[bool] = False  # keys are classes, not instances
-    vocabulary: ClassVar[bool] = True  # and all of them can be had
-    one_view: ClassVar[bool] = True  # the label is no view
-    needs_labels: ClassVar[bool] = True
-    read_uncalled: ClassVar[tuple[str, ...]] = ("table",)  # its rows are keys, so it is not spread over ranks
-    tells: ClassVar[str] = "about the label"  # what an estimate on held-out instances is of
-    key_groups: int = 1
+    equation = "u = h(x), v+ = w_c for the label c of x, w a learnt vector for each class"
+    row_per_instance = False  # keys are classes, not instances
+    keys_are_symbols = True  # and all of them can be had
+    works_with_one_view = True  # the label is no view
+    needs_labels = True
+    unsharded = ("table",)  # its rows are keys, so it is not spread over ranks
+    estimate_subject = "about the label"  # what an estimate on held-out instances is of
 
     def __init__(self, network: nn.Module, bias: bool = True, *, dim: int, classes: int) -> None:
         super().__init__()
@@ -39,28 +39,30 @@ class Prototypes(nn.Module):
         self.table = nn.Linear(dim, classes, bias=bias)
 
     @classmethod
-    def from_config(cls, plan: HeadConfig, seen: InputSpec, **settings: Any) -> Self:
-        classes = seen.context.get("classes")
+    def from_config(cls, head: HeadConfig, inputs: InputSpec, **settings: Any) -> Self:
+        classes = inputs.context.get("classes")
         if not classes:
             raise UserError(
                 "encoders=prototypes learns a vector for each class, but the data have no labels; use data with class folders, a "
                 "label column or a labels array"
             )
-        if plan.predictor != "none":
+        if head.predictor != "none":
             raise UserError(
-                f"encoders.predictor was {plan.predictor} with encoders=prototypes; leave it out: classes are the keys, and no "
+                f"encoders.predictor was {head.predictor} with encoders=prototypes; leave it out: classes are the keys, and no "
                 "network makes them"
             )
-        network = plan.network(seen)
-        return cls(network, **settings, dim=int(network.dim or plan.dim), classes=classes)
+        network = head.network(inputs)
+        return cls(network, **settings, dim=int(network.dim or head.dim), classes=classes)
+
+    def view_networks(self) -> tuple[nn.Module, ...]:
+        return (self.network,)
 
     @property
-    def symbols(self) -> int:
-        """How many classes there are."""
+    def vocabulary_size(self) -> int:
         return self.table.out_features
 
     @property
-    def cloud_width(self) -> int:
+    def embedding_width(self) -> int:
         """How wide embeddings are."""
         return self.table.in_features
 
@@ -69,15 +71,12 @@ class Prototypes(nn.Module):
         """How wide what is scored is: the bias stands behind the vectors."""
         return self.table.in_features + (self.table.bias is not None)
 
-    def group_of(self, key: int) -> int:
-        return 0
-
     def pairs(self, views: int, symmetric: bool) -> tuple[Pair, ...]:
         """Every view with the label, which is the key after the last view."""
         return tuple(Pair(view, views, 1 / views, identity_is_key=True) for view in range(views))
 
     def backbone(self) -> nn.Module:
-        return kept_of(self.network)
+        return backbone_of(self.network)
 
     def rows(self) -> Float[Tensor, "class width"]:
         """The vectors of all classes; with a bias, it stands behind them."""
@@ -88,14 +87,14 @@ class Prototypes(nn.Module):
         embedded = embed_views(self.network, batch.views, sorted(anchors))
         asked = {view: self._beside_bias(rows) for view, rows in embedded.items()}
         if not keys:
-            return Encoded(asked, {}, clouds=embedded)
+            return Encoded(asked, {}, embeddings=embedded)
         labels, table, (label, *_) = self._labels(batch), self.rows(), keys
         return Encoded(
             asked,
             {label: table[labels]},
             {label: labels},
             {label: torch.arange(len(labels), device=labels.device)},
-            clouds=embedded,
+            embeddings=embedded,
             vocabulary=table,
         )
 
@@ -110,12 +109,5 @@ class Prototypes(nn.Module):
         return batch.labels
 
     def classifier(self) -> nn.Module:
-        head = getattr(self.network, "head", None)
-        return nn.Sequential(*([] if head is None else [head]), self.table)
-
-    def logits(self, features: Float[Tensor, "row dim"]) -> Float[Tensor, "row class"]:
-        """Scores of all classes from the backbone's features, under critic=dot."""
-        return self.classifier()(features)
-
-    def advance(self, progress: Progress) -> None:
-        """Nothing follows slowly here."""
+        head = [self.network.head] if isinstance(self.network, Network) else []
+        return nn.Sequential(*head, self.table)

@@ -13,42 +13,17 @@ together, so its statistics are those of the mixture of views (as in single-devi
 
 import copy
 from collections.abc import Sequence
-from typing import Any, ClassVar, Self, cast
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_map
 
+from nearfar.core.abstract import AbstractEncoders
+from nearfar.core.networks import backbone_of, embed_views
 from nearfar.core.schedules import Progress, Value, at, ends, parse_value, written
-from nearfar.core.types import Batch, Encoded, Encoders, Pair, Remark, view_pairs
+from nearfar.core.types import Batch, Encoded
 from nearfar.errors import UserError
 from nearfar.parts.encoders.config import HeadConfig, InputSpec
-
-
-def embed_views(network: nn.Module, views: Sequence[Any], which: Sequence[int]) -> dict[int, Tensor]:
-    if len(which) < 2:
-        return {w: network(views[w]) for w in which}
-    shapes = [tree_map(lambda tensor: tensor.shape, views[w]) for w in which]
-    if any(shape != shapes[0] for shape in shapes):  # views of several sizes cannot share a forward pass
-        return {w: network(views[w]) for w in which}
-    joined = tree_map(lambda *tensors: together(tensors), *(views[w] for w in which))
-    return dict(zip(which, network(joined).chunk(len(which)), strict=True))
-
-
-def together(parts: Sequence[Tensor]) -> Tensor:
-    """The rows of all, one below the other; not copied where they lie so already, as the views of a batch do on a CPU.
-    The parts have one shape."""
-    first = parts[0]
-    step = len(first) * first.stride(0)
-    if any(part.requires_grad for part in parts) or not all(
-        part.untyped_storage().data_ptr() == first.untyped_storage().data_ptr()
-        and part.stride() == first.stride()
-        and part.storage_offset() == first.storage_offset() + k * step
-        and part.dtype == first.dtype
-        for k, part in enumerate(parts)
-    ):
-        return torch.cat(list(parts))
-    return first.as_strided((len(parts) * len(first), *first.shape[1:]), first.stride())
 
 
 def predicted(predictor: nn.Module | None, embedded: dict[int, Tensor]) -> dict[int, Tensor]:
@@ -59,40 +34,12 @@ def predicted(predictor: nn.Module | None, embedded: dict[int, Tensor]) -> dict[
     )
 
 
-def kept_of(network: nn.Module) -> nn.Module:
-    """What is left of a network after training: its backbone, or, of one without, all of it."""
-    backbone = getattr(network, "backbone", None)
-    return backbone if isinstance(backbone, nn.Module) else network
-
-
-class ViewEncoder:
-    """What roles share that have one embedding for each view of an instance."""
-
-    network: nn.Module
-    key_groups: int = 1
-
-    @classmethod
-    def from_config(cls, plan: HeadConfig, seen: InputSpec, **settings: Any) -> Self:
-        """The role with the network that a plan describes."""
-        return cls(plan.network(seen), **settings, predictor=plan.make_predictor())  # type: ignore[call-arg]
-
-    def group_of(self, key: int) -> int:
-        return 0
-
-    def pairs(self, views: int, symmetric: bool) -> tuple[Pair, ...]:
-        pairs = view_pairs(views, symmetric)
-        return tuple(Pair(anchor, key, 1 / len(pairs)) for anchor, key in pairs)
-
-    def backbone(self) -> nn.Module:
-        return kept_of(self.network)
-
-
-class Shared(ViewEncoder, nn.Module):
+class Shared(nn.Module, AbstractEncoders):
     """One network for both. `predictor` follows it on the anchor's side only; `stop_gradient` lets no
     gradient through the keys."""
 
-    equation: ClassVar[str] = "u = h(x), v = h(x'): one network"
-    remarks: ClassVar[tuple[Remark, ...]] = (("stop_gradient", True, "no gradient reaches v"),)
+    equation = "u = h(x), v = h(x'): one network"
+    remarks = (("stop_gradient", True, "no gradient reaches v"),)
 
     def __init__(
         self, network: nn.Module, stop_gradient: bool = False, *, predictor: nn.Module | None = None
@@ -100,33 +47,31 @@ class Shared(ViewEncoder, nn.Module):
         super().__init__()
         self.network, self.predictor, self.stop_gradient = network, predictor, stop_gradient
 
+    @classmethod
+    def from_config(cls, head: HeadConfig, inputs: InputSpec, **settings: Any) -> Self:
+        return cls(head.network(inputs), **settings, predictor=head.make_predictor())
+
+    def backbone(self) -> nn.Module:
+        return backbone_of(self.network)
+
+    def view_networks(self) -> tuple[nn.Module, ...]:
+        return (self.network,)
+
     def encode(self, batch: Batch, anchors: Sequence[int], keys: Sequence[int]) -> Encoded:
         embedded = embed_views(self.network, batch.views, sorted({*anchors, *keys}))
         asked = predicted(self.predictor, {w: embedded[w] for w in anchors})
         known = {w: embedded[w].detach() if self.stop_gradient else embedded[w] for w in keys}
-        return Encoded(asked, known, clouds=embedded)
-
-    def advance(self, progress: Progress) -> None:
-        """Nothing follows slowly here."""
+        return Encoded(asked, known, embeddings=embedded)
 
 
-def as_encoders(encoders: Encoders | nn.Module) -> Encoders:
-    """Encoders as they are; of a bare network, that network for anchors and keys alike."""
-    if hasattr(encoders, "encode"):
-        return cast(Encoders, encoders)
-    return Shared(cast(nn.Module, encoders))
-
-
-class Momentum(ViewEncoder, nn.Module):
+class Momentum(nn.Module, AbstractEncoders):
     """Keys come from a slow copy: theta' <- m theta' + (1 - m) theta after each step (Liu 2022, sec. 3.2.2).
 
     No gradient reaches the copy. Its batch norms run on batch statistics, as the network's own do.
     """
 
-    equation: ClassVar[str] = (
-        "u = h(x), v = h'(x'): h' follows h, weights w' <- c w' + (1 - c) w, c = {momentum}"
-    )
-    own_key_network: ClassVar[bool] = True  # which no gradient reaches: keys may be made elsewhere
+    equation = "u = h(x), v = h'(x'): h' follows h, weights w' <- c w' + (1 - c) w, c = {momentum}"
+    separate_key_network = True  # which no gradient reaches: keys may be made elsewhere
 
     def __init__(
         self, network: nn.Module, momentum: Value = 0.99, *, predictor: nn.Module | None = None
@@ -138,12 +83,22 @@ class Momentum(ViewEncoder, nn.Module):
         self.network, self.predictor, self.momentum = network, predictor, momentum
         self.slow = copy.deepcopy(network).requires_grad_(False)
 
+    @classmethod
+    def from_config(cls, head: HeadConfig, inputs: InputSpec, **settings: Any) -> Self:
+        return cls(head.network(inputs), **settings, predictor=head.make_predictor())
+
+    def backbone(self) -> nn.Module:
+        return backbone_of(self.network)
+
+    def view_networks(self) -> tuple[nn.Module, ...]:
+        return (self.network,)
+
     def encode(self, batch: Batch, anchors: Sequence[int], keys: Sequence[int]) -> Encoded:
         embedded = embed_views(self.network, batch.views, sorted({*anchors}))
         asked = predicted(self.predictor, embedded)
         with torch.no_grad():
             known = embed_views(self.slow, batch.views, sorted({*keys}))
-        return Encoded(asked, known, clouds=embedded)
+        return Encoded(asked, known, embeddings=embedded)
 
     @torch.no_grad()
     def advance(self, progress: Progress) -> None:

@@ -10,14 +10,14 @@ stretches of a recording are heard, each predicts its own future: step k of stre
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from nearfar.core.schedules import Progress
+from nearfar.core.abstract import AbstractEncoders
 from nearfar.core.types import Batch, Encoded, Pair
 from nearfar.errors import UserError
 
@@ -75,7 +75,7 @@ class ConvGRU(nn.Module):
         return torch.cat([mean, variance.sqrt()], dim=1)
 
 
-class Predictive(nn.Module):
+class Predictive(nn.Module, AbstractEncoders):
     """Every frame's context predicts the frames 1 to `steps` ahead.
 
     `others`: what a frame is contrasted with. "sequences": frames of other recordings; its identity is the recording's.
@@ -83,21 +83,19 @@ class Predictive(nn.Module):
     `strides` of the convolutions multiply to the hop: (5, 4, 2, 2, 2) makes frames of 20 ms at 8 kHz.
     """
 
-    equation: ClassVar[str] = (
-        "u = W_k c_t, v = z_(t+k), k = 1 to {steps}: z_t encodes frame t, c_t all frames up to it"
-    )
-    own_network: ClassVar[str] = "conv-gru"
-    takes: ClassVar[tuple[str, ...]] = ("window",)
-    scored: ClassVar[str] = "width"  # the setting that says how wide anchors and keys are
-    whole: ClassVar[bool] = False  # there are many embeddings of an instance
-    one_view: ClassVar[bool] = True  # a sequence's positive is its own future, so one view is enough
+    equation = "u = W_k c_t, v = z_(t+k), k = 1 to {steps}: z_t encodes frame t, c_t all frames up to it"
+    built_in_backbone = "conv-gru"
+    view_names = ("window",)
+    width_setting = "width"  # the setting that says how wide anchors and keys are
+    row_per_instance = False  # there are many embeddings of an instance
+    works_with_one_view = True  # a sequence's positive is its own future, so one view is enough
 
     @staticmethod
     def conflict(choices: Mapping[str, Any], parts: Mapping[str, Any]) -> str | None:
         if choices["encoders"].get("others") != "times":
             return None
         for room in ("negatives", "selection"):
-            if getattr(parts[room], "per_instance", False):
+            if parts[room].remembers_instances:
                 return (
                     f"encoders.others was times with {room}={choices[room]['name']}: times of one recording are contrasted with each "
                     "other, and what remembers a recording as a whole cannot tell them apart; use encoders.others=sequences"
@@ -178,6 +176,3 @@ class Predictive(nn.Module):
         time = torch.arange(k, real.shape[1], device=real.device)
         names = who[:, None] + (self.instances * time if self.others == "times" else 0 * time)
         return names[real[:, k:]]
-
-    def advance(self, progress: Progress) -> None:
-        """Nothing follows slowly here."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from nearfar.core.types import Source
+from nearfar.core.abstract import AbstractNegatives
 from nearfar.parts.negatives.bank import Bank
 from nearfar.parts.negatives.batch import InBatch
 from nearfar.parts.negatives.dictionary import Dictionary
@@ -10,7 +10,7 @@ from nearfar.parts.negatives.none import NoNegatives
 from nearfar.parts.negatives.queue import Queue
 from nearfar.parts.negatives.support import Support
 
-PARTS: dict[str, Callable[..., Source]] = {
+PARTS: dict[str, Callable[..., AbstractNegatives]] = {
     "in-batch": InBatch,
     "queue": Queue,
     "bank": Bank,

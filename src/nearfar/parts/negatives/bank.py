@@ -2,13 +2,14 @@
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from nearfar.core.abstract import AbstractNegatives
 from nearfar.core.schedules import Progress, Value, at, ends, parse_value, written
 from nearfar.core.scores import EMPTY, Candidates
 from nearfar.core.types import NegativeSampling
@@ -18,7 +19,7 @@ from nearfar.parts.negatives.fresh import rows_of
 UNKNOWN_WIDTH = 0
 
 
-class Bank(nn.Module):
+class Bank(nn.Module, AbstractNegatives):
     """A row for every instance and view: the anchor's own row is its positive, the others its negatives.
 
     A row moves as M[i] <- prepare(momentum M[i] + (1 - momentum) z_i), where `prepare` is the critic's: unit length for
@@ -27,12 +28,12 @@ class Bank(nn.Module):
     uniformly, with replacement, instead of contrasting with all of them.
     """
 
-    called: ClassVar[str] = "the bank"
-    equation: ClassVar[str] = (
+    display_name = "the bank"
+    equation = (
         "the rows of all other instances; v+ is the instance's own, M_i <- c M_i + (1 - c) v, c = {momentum}"
     )
-    own_positive: ClassVar[bool] = True  # one view is enough
-    per_instance: ClassVar[bool] = True
+    remembers_positives = True  # one view is enough
+    remembers_instances = True
     rows: Tensor
     index: Tensor
     missing: Tensor  # rows of instances that are known, but not in this view (too short a recording)
@@ -73,6 +74,9 @@ class Bank(nn.Module):
 
     def prefill_size(self) -> int:
         return self.size
+
+    def instance_rows(self) -> Tensor:
+        return self.rows
 
     def positive(self, keys: Mapping[int, Tensor], index: Tensor, which: int) -> Tensor:
         self._check_view(which)

@@ -2,19 +2,20 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
+from nearfar.core.abstract import AbstractNegatives
 from nearfar.core.scores import Candidates
 from nearfar.core.types import NegativeSampling
 from nearfar.errors import UserError
-from nearfar.parts.negatives.fresh import GROUPED, Fresh, rows_of
+from nearfar.parts.negatives.fresh import GROUPED, rows_of
 
 
 @dataclass(frozen=True)
-class InBatch(Fresh):
+class InBatch(AbstractNegatives):
     """Keys of the other instances in the batch.
 
     `views="both"` takes every view of the others, 2N - 2 negatives for two views (SimCLR, Sáez Maldonado 2021, Eq. 23);
@@ -22,13 +23,13 @@ class InBatch(Fresh):
     to bound mutual information).
     """
 
-    called: ClassVar[str] = "the batch"
-    equation: ClassVar[str] = "the other instances of the batch, views: {views}"
+    display_name = "the batch"
+    equation = "the other instances of the batch, views: {views}"
     views: Literal["one", "both"] = "both"
 
     @staticmethod
     def conflict(choices: Mapping[str, Any], parts: Mapping[str, Any]) -> str | None:
-        if choices["negatives"]["views"] == "one" or getattr(parts["encoders"], "whole", True):
+        if choices["negatives"]["views"] == "one" or parts["encoders"].row_per_instance:
             return None
         role = choices["encoders"]["name"]
         return f"negatives.views was both with encoders={role}, whose rows are times or symbols of one view; use negatives.views=one"

@@ -2,26 +2,27 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 from torch import Tensor
 
+from nearfar.core.abstract import AbstractNegatives
 from nearfar.core.scores import Candidates
 from nearfar.core.types import NegativeSampling
-from nearfar.parts.negatives.fresh import Fresh, rows_of
+from nearfar.parts.negatives.fresh import rows_of
 
 
 @dataclass(frozen=True)
-class NoNegatives(Fresh):
+class NoNegatives(AbstractNegatives):
     """No negatives at all: BYOL, and the case that shows what negatives are for."""
 
-    equation: ClassVar[str] = "nobody"
-    nobody: ClassVar[bool] = True  # is contrasted with
+    equation = "nobody"
+    has_candidates = False
 
     @staticmethod
     def conflict(choices: Mapping[str, Any], parts: Mapping[str, Any]) -> str | None:
         bound = choices["bound"]["name"]
-        if not getattr(parts["bound"], "reads_negatives", True):
+        if not parts["bound"].reads_negatives:
             return None
         return (
             f"bound was {bound} with negatives=none: it compares positive scores with those of negatives, and there are none; use "

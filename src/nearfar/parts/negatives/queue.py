@@ -1,17 +1,18 @@
 """The keys of recent steps, first in, first out (MoCo, Liu 2022, Eq. 35)."""
 
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from nearfar.core.abstract import AbstractNegatives
 from nearfar.core.schedules import Progress
 from nearfar.core.scores import EMPTY, Candidates
 from nearfar.core.types import NegativeSampling
 from nearfar.errors import UserError
-from nearfar.parts.negatives.fresh import Fresh, rows_of
+from nearfar.parts.negatives.fresh import rows_of
 
 UNKNOWN_WIDTH = 0
 LARGEST = 2**26  # keys; of 128 numbers each that is 32 GiB
@@ -21,15 +22,15 @@ def _the_only_one(key: int) -> int:
     return 0
 
 
-class Queue(Fresh, nn.Module):
+class Queue(nn.Module, AbstractNegatives):
     """The last `size` keys of each group. Overflow wraps; a step's own keys enter only after the step that made them.
 
     Groups of keys (`Encoders.group_of`) lie one below the other in `embedding`, `size` places each, and never mix. Without `dim`,
     keys are as wide as the first that come.
     """
 
-    called: ClassVar[str] = "the queue"
-    equation: ClassVar[str] = "the last {size} keys"
+    display_name = "the queue"
+    equation = "the last {size} keys"
     embedding: Tensor
     index: Tensor
     pointer: Tensor

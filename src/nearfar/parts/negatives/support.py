@@ -1,12 +1,12 @@
 """Nearest neighbours as positives (NNCLR, Dwibedi et al. 2021)."""
 
 from collections.abc import Callable, Mapping
-from typing import ClassVar
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from nearfar.core.abstract import AbstractNegatives
 from nearfar.core.schedules import Progress
 from nearfar.core.scores import EMPTY, Candidates
 from nearfar.core.types import NegativeSampling
@@ -17,7 +17,7 @@ from nearfar.parts.negatives.queue import Queue
 TILE = 2**22  # similarities held at once
 
 
-class Support(nn.Module):
+class Support(nn.Module, AbstractNegatives):
     """Every key stands for the row of a support queue that is nearest to it: an anchor's positive is the nearest row to its own
     key, its negatives are the nearest rows to the other keys of the batch (Dwibedi et al. 2021, sec. 3.2; of its two terms the one
     that sums over neighbours).
@@ -25,8 +25,8 @@ class Support(nn.Module):
     The queue holds the last `size` keys of one view. While it is empty a key stands for itself.
     """
 
-    called: ClassVar[str] = "the neighbours of the batch"
-    equation: ClassVar[str] = (
+    display_name = "the neighbours of the batch"
+    equation = (
         "nearest(v) of the other instances of the batch, nearest(v) that of the last {size} keys which is nearest to v; v+ is "
         "nearest(v) of the own key"
     )

@@ -12,7 +12,7 @@ about information, so a certificate is the bound's alone.
 
 from collections.abc import Callable
 
-from nearfar.core.types import Prior, SupervisedPrior
+from nearfar.core.abstract import AbstractPrior
 from nearfar.parts.priors.adversarial import Adversarial
 from nearfar.parts.priors.distillation import Distillation
 from nearfar.parts.priors.moments import VarianceCovariance
@@ -23,8 +23,9 @@ def no_prior() -> None:
     """Embeddings may lie as they like."""
 
 
-no_prior.equation = ""  # type: ignore[attr-defined]
-PARTS: dict[str, Callable[..., Prior | SupervisedPrior | None]] = {
+no_prior.equation, no_prior.remarks = "", ()  # type: ignore[attr-defined]
+no_prior.conflict = AbstractPrior.conflict  # type: ignore[attr-defined]
+PARTS: dict[str, Callable[..., AbstractPrior | None]] = {
     "none": no_prior,
     "variance-covariance": VarianceCovariance,
     "sigreg": SIGReg,

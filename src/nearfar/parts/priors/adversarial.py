@@ -1,14 +1,15 @@
 """A prior that a discriminator enforces (Deep InfoMax, Liu 2022, Eq. 38)."""
 
-from collections.abc import Sequence
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from nearfar.core.abstract import AbstractPrior
 from nearfar.core.schedules import START, Progress, Value, at
+from nearfar.core.types import Encoded
 from nearfar.errors import UserError
 from nearfar.parts.priors.weights import checked
 
@@ -28,7 +29,7 @@ class _Reversed(torch.autograd.Function):
         return -gradients[0]
 
 
-class Adversarial(nn.Module):
+class Adversarial(nn.Module, AbstractPrior):
     """weight times min over E, max over D of E_V[ln D(v)] + E_P[ln(1 - D(E(x)))] (Liu 2022, Eq. 38-39).
 
     Its value is minus that, which the discriminator lowers; the gradient that reaches E is turned round, so E raises
@@ -36,9 +37,7 @@ class Adversarial(nn.Module):
     asks y to be normal.
     """
 
-    equation: ClassVar[str] = (
-        "{weight} of what tells u from draws of a {target} distribution, E_V[ln D(v)] + E_P[ln(1 - D(u))], which D climbs"
-    )
+    equation = "{weight} of what tells u from draws of a {target} distribution, E_V[ln D(v)] + E_P[ln(1 - D(u))], which D climbs"
 
     def __init__(self, weight: Value = 0.1, target: Target = "uniform", *, dim: int) -> None:
         super().__init__()
@@ -49,10 +48,8 @@ class Adversarial(nn.Module):
             nn.Linear(dim, DISCRIMINATOR_WIDTH), nn.ReLU(inplace=True), nn.Linear(DISCRIMINATOR_WIDTH, 1)
         )
 
-    def forward(
-        self, clouds: Sequence[Float[Tensor, "row dim"]], progress: Progress = START
-    ) -> Float[Tensor, ""]:
-        y = torch.cat(list(clouds))
+    def forward(self, encoded: Encoded, progress: Progress = START) -> Float[Tensor, ""]:
+        y = torch.cat(encoded.embeddings_per_view())
         if self.target == "uniform":
             ours, drawn = torch.sigmoid(y), torch.rand_like(y)
         else:

@@ -1,21 +1,23 @@
 """What labels and a teacher's outputs ask of a student, one instance at a time or by the distances between them."""
 
-from typing import ClassVar
+from collections.abc import Mapping
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from nearfar.core.abstract import AbstractPrior
 from nearfar.core.schedules import START, Progress, Value, at
-from nearfar.core.types import Supervision
+from nearfar.core.types import Encoded
 from nearfar.errors import UserError
 from nearfar.parts.priors.weights import checked
 
 TERMS = ("labels", "kd", "cosine", "relational")
 
 
-class Distillation(nn.Module):
+class Distillation(nn.Module, AbstractPrior):
     """labels CE(y, p) + kd T^2 KL(p_t^T | p^T) + cosine (1 - cos(W h, t)) + relational H(|h_i - h_j| / mean, |t_i - t_j| / mean)
 
     p are the student's class probabilities, p^T those of logits over the `temperature` T, p_t the teacher's (Hinton et al. 2015, sec. 2: the
@@ -23,11 +25,11 @@ class Distillation(nn.Module):
     distances over their mean (Park et al. 2019, Eq. 5-7). Each is averaged over rows; labels over those that have one.
     """
 
-    equation: ClassVar[str] = (
+    equation = (
         "{labels} CE(label, p) + {kd} T^2 KL(p_t^T, p^T), T = {temperature}; + {cosine} (1 - cos(W h(x), t(x))) + {relational} Huber of "
         "distances between rows, h(x) against t(x)"
     )
-    reads_supervision: ClassVar[bool] = True
+    reads_supervision = True
 
     def __init__(
         self,
@@ -49,12 +51,17 @@ class Distillation(nn.Module):
         self.match = nn.Linear(dim, teacher_width) if self.cosine != 0 else None
 
     @staticmethod
-    def conflict(choices: dict[str, dict[str, object]], parts: dict[str, object]) -> str | None:
-        if getattr(parts["encoders"], "supervised", False):
+    def conflict(choices: Mapping[str, Any], parts: Mapping[str, Any]) -> str | None:
+        if parts["encoders"].gives_supervision:
             return None
         return f"prior was distillation with encoders={choices['encoders']['name']}, which ask no teacher; use nearfar distill"
 
-    def forward(self, told: Supervision, progress: Progress = START) -> Float[Tensor, ""]:
+    def forward(self, encoded: Encoded, progress: Progress = START) -> Float[Tensor, ""]:
+        told = encoded.supervision
+        if told is None:
+            raise UserError(
+                "prior=distillation needs supervision, but the encoders provide none; use encoders=distilled"
+            )
         weights = {term: at(getattr(self, term), progress) for term in TERMS}
         total = told.features.sum() * 0.0
         if weights["labels"] and told.labels is not None and told.logits is not None:

@@ -1,15 +1,15 @@
 """Variance and covariance of a batch (VICReg, Bardes et al. 2022)."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
+from nearfar.core.abstract import AbstractPrior
 from nearfar.core.schedules import START, Progress, Value, at
+from nearfar.core.types import Encoded
 from nearfar.errors import UserError
 from nearfar.parts.priors.weights import checked
 
@@ -17,7 +17,7 @@ STEADY = 1e-4  # added to a variance, so that the root of none has a slope
 
 
 @dataclass(frozen=True)
-class VarianceCovariance:
+class VarianceCovariance(AbstractPrior):
     """weight ( variance mean_j max(0, 1 - s_j) + covariance (1/d) sum_(i != j) C_ij^2 ), s_j the deviation of dimension j over
     the batch and C its covariance matrix (Bardes et al. 2022, Eq. 1-4).
 
@@ -25,7 +25,7 @@ class VarianceCovariance:
     views, their sum. With `critic=distance` and `bound=barber-agakov` the whole is VICReg.
     """
 
-    equation: ClassVar[str] = (
+    equation = (
         "{weight} ( {variance} mean_j max(0, 1 - s_j) + {covariance} sum_(i != j) C_ij^2 / d ), s_j the deviation of dimension j "
         "over the batch, C its covariance"
     )
@@ -40,11 +40,9 @@ class VarianceCovariance:
             if not 0 <= getattr(self, key) < float("inf"):
                 raise UserError(f"prior.{key} was {getattr(self, key):g}; it must be at least 0")
 
-    def __call__(
-        self, clouds: Sequence[Float[Tensor, "row dim"]], progress: Progress = START
-    ) -> Float[Tensor, ""]:
-        variance = torch.stack([_flatness(cloud) for cloud in clouds]).mean()
-        covariance = torch.stack([_redundancy(cloud) for cloud in clouds]).mean()
+    def __call__(self, encoded: Encoded, progress: Progress = START) -> Float[Tensor, ""]:
+        variance = torch.stack([_flatness(cloud) for cloud in encoded.embeddings_per_view()]).mean()
+        covariance = torch.stack([_redundancy(cloud) for cloud in encoded.embeddings_per_view()]).mean()
         return at(self.weight, progress) * (self.variance * variance + 2.0 * self.covariance * covariance)
 
 

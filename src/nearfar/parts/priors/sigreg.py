@@ -1,14 +1,14 @@
 """Sketched isotropic Gaussian regularisation (SIGReg; LeJEPA, Balestriero & LeCun 2025)."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from nearfar.core.abstract import AbstractPrior
 from nearfar.core.schedules import START, Progress, Value, at
+from nearfar.core.types import Encoded
 from nearfar.errors import UserError
 from nearfar.parts.priors.weights import checked
 
@@ -16,7 +16,7 @@ KNOTS, REACH = 17, 3.0  # of the integral over frequencies, as the authors have 
 
 
 @dataclass(frozen=True)
-class SIGReg:
+class SIGReg(AbstractPrior):
     """weight times the mean over random directions a of the Epps-Pulley statistic
 
         n ∫ |phi_n(t) - e^(-t²/2)|² e^(-t²/2) dt,   phi_n(t) = (1/n) sum_i e^(i t a·z_i),
@@ -25,9 +25,7 @@ class SIGReg:
     that change with every step do. Which they are is a function of the step: a resumed run draws the same.
     """
 
-    equation: ClassVar[str] = (
-        "{weight} E_a[ n ∫ |mean e^(i t a.z) - e^(-t^2/2)|^2 e^(-t^2/2) dt ], a: {directions} random directions"
-    )
+    equation = "{weight} E_a[ n ∫ |mean e^(i t a.z) - e^(-t^2/2)|^2 e^(-t^2/2) dt ], a: {directions} random directions"
 
     weight: Value = 0.05
     directions: int = 256
@@ -37,10 +35,8 @@ class SIGReg:
         if not 1 <= self.directions <= 2**20:
             raise UserError(f"prior.directions was {self.directions}; it must be from 1 to {2**20}")
 
-    def __call__(
-        self, clouds: Sequence[Float[Tensor, "row dim"]], progress: Progress = START
-    ) -> Float[Tensor, ""]:
-        statistics = [self._statistic(cloud, progress.step) for cloud in clouds]
+    def __call__(self, encoded: Encoded, progress: Progress = START) -> Float[Tensor, ""]:
+        statistics = [self._statistic(cloud, progress.step) for cloud in encoded.embeddings_per_view()]
         return at(self.weight, progress) * torch.stack(statistics).mean()
 
     def sketch(self, dim: int, step: int) -> Float[Tensor, "dim direction"]:

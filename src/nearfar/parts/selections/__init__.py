@@ -45,10 +45,10 @@ PARTS = Joinable(
     Chain,
     between=", then ",
     traits={
-        "per_instance": (any, False),
-        "by_rank": (any, False),
-        "weighs": (any, False),
-        "keeps_all": (all, False),
+        "remembers_instances": any,
+        "ranks_by_score": any,
+        "weights_negatives": any,
+        "keeps_all": all,
     },
 )
 

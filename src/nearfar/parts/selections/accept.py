@@ -2,12 +2,13 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
+from nearfar.core.abstract import AbstractSelection
 from nearfar.core.randomness import uniform_grid
 from nearfar.core.schedules import Progress
 from nearfar.core.scores import Membership, Scores
@@ -86,7 +87,7 @@ class Drawn(Scores):
         return torch.func.vmap(undone, chunk_size=AT_ONCE)(each)
 
 
-class Accept(nn.Module):
+class Accept(nn.Module, AbstractSelection):
     """Each candidate is accepted with a chance r in [least, 1] that a small network reads off its similarity.
 
     The network sees how far a candidate's score is from the mean over its anchor's candidates, in standard deviations,
@@ -96,8 +97,8 @@ class Accept(nn.Module):
     that); `aim="minimise"` trains it to lower the bound, towards harder ones. An anchor that accepts nobody keeps all.
     """
 
-    dropped: ClassVar[str] = "not accepted"  # who is
-    equation: ClassVar[str] = "each with a chance r(f(u, v_k)) in [{least}, 1] that is learned"
+    drop_reason = "not accepted"  # who is
+    equation = "each with a chance r(f(u, v_k)) in [{least}, 1] that is learned"
 
     def __init__(self, least: float = 0.1, hidden: int = 16, aim: Aim = "maximise") -> None:
         super().__init__()

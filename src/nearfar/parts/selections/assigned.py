@@ -7,14 +7,15 @@ import torch
 from jaxtyping import Int
 from torch import Tensor, nn
 
+from nearfar.core.abstract import AbstractSelection
 from nearfar.core.types import Context
 from nearfar.errors import UserError
 
 UNKNOWN_GROUP = -1
 
 
-class Assigned(nn.Module):
-    """The numbers, assigned once before the first step (`types.Grouping`), or read from each batch; below 0 is not known. Without
+class Assigned(nn.Module, AbstractSelection):
+    """The numbers, assigned once before the first step (`assign`), or read from each batch; below 0 is not known. Without
     `instances` there are as many as are assigned.
 
     Rows that are times of a recording have the identity instance + instances * time (see `encoders.sequence`), so the number
@@ -25,7 +26,7 @@ class Assigned(nn.Module):
 
     @staticmethod
     def conflict(choices: Mapping[str, Any], parts: Mapping[str, Any]) -> str | None:
-        if not getattr(parts["encoders"], "vocabulary", False):
+        if not parts["encoders"].keys_are_symbols:
             return None
         selection, role = choices["selection"]["name"], choices["encoders"]["name"]
         return f"selection was {selection} with encoders={role}, whose negatives are symbols: they have no group and no label"
@@ -34,7 +35,7 @@ class Assigned(nn.Module):
         super().__init__()
         if not by:
             raise UserError("selection.by was empty; name a column of the data, label or self")
-        self.by, self.assigned = by, False
+        self.by, self.group_by, self.assigned = by, by, False
         self.register_buffer("ids", torch.full((instances,), UNKNOWN_GROUP))
 
     def assign(self, groups: Int[Tensor, "instance"]) -> None:

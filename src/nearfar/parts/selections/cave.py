@@ -1,21 +1,21 @@
 """Negatives from the anchor's own cluster."""
 
 from dataclasses import replace
-from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
+from nearfar.core.abstract import AbstractSelection
 from nearfar.core.schedules import Progress
 from nearfar.core.scores import Membership, Scores
-from nearfar.core.types import Context, NegativeSampling, Remark
+from nearfar.core.types import Context, NegativeSampling
 from nearfar.errors import UserError
 from nearfar.parts.selections.close import merge_positives
 from nearfar.parts.selections.clusters import Clusters
 from nearfar.parts.selections.required import require_context
 
 
-class Cave(nn.Module):
+class Cave(nn.Module, AbstractSelection):
     """The candidates in the anchor's own one of `clusters` k-means clusters (Wu et al. 2021, App. F).
 
     An anchor alone there, and every anchor before the first refresh, keeps everyone: contrasted with nobody it
@@ -23,16 +23,17 @@ class Cave(nn.Module):
     anchor, in any of `runs` k-means runs, join its positive (see `close.merge_positives`) instead of its negatives.
     """
 
-    equation: ClassVar[str] = "those in u's own of {clusters} k-means clusters"
-    remarks: ClassVar[tuple[Remark, ...]] = (
+    equation = "those in u's own of {clusters} k-means clusters"
+    remarks = (
         (
             "close",
             ...,
             "without C, who share one of {close} clusters in one of {runs} runs too; {pulled}",
         ),
     )
-    per_instance: ClassVar[bool] = True
-    dropped: ClassVar[str] = "another cluster"  # who is
+    remembers_instances = True
+    refreshes = True
+    drop_reason = "another cluster"  # who is
 
     def __init__(
         self,
@@ -53,8 +54,8 @@ class Cave(nn.Module):
         self.cave = Clusters(clusters, 1, every, instances, after)
         self.close = None if close is None else Clusters(close, runs, every, instances, after)
 
-    def clustering(self) -> Clusters:
-        return self.cave
+    def cluster_ids(self) -> Tensor:
+        return self.cave.ids
 
     def due(self, progress: Progress) -> bool:
         return self.cave.due(progress)

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import Any
 
 from torch import Tensor
 
@@ -21,8 +21,8 @@ class Group(Assigned):
     others in its group keeps everyone: contrasted with nobody it would learn nothing.
     """
 
-    dropped: ClassVar[str] = "another group"  # who is
-    equation: ClassVar[str] = "those of u's own {by}"
+    drop_reason = "another group"  # who is
+    equation = "those of u's own {by}"
 
     @staticmethod
     def conflict(choices: Mapping[str, Any], parts: Mapping[str, Any]) -> str | None:

@@ -2,11 +2,11 @@
 
 import math
 from dataclasses import dataclass, replace
-from typing import ClassVar
 
 import torch
 from torch import Tensor
 
+from nearfar.core.abstract import AbstractSelection
 from nearfar.core.schedules import Progress, Value, at, ends, parse_value, written
 from nearfar.core.scores import Membership, Scores
 from nearfar.core.types import Context, NegativeSampling
@@ -14,7 +14,7 @@ from nearfar.errors import UserError
 
 
 @dataclass(frozen=True)
-class Hard:
+class Hard(AbstractSelection):
     """Every negative counts e^(beta f) / mean of e^(beta f) over the anchor's negatives: as if drawn from q(v | u) ∝ e^(beta f) p(v)
     (Robinson et al. 2021, Eq. 4 and 5, by importance weights, whose gradient is taken too, as in the authors' code).
 
@@ -22,11 +22,9 @@ class Hard:
     rises keep their claim (docs/certificates.md). With `bound=debiased` it is HCL.
     """
 
-    equation: ClassVar[str] = "all of them, each weighted by e^(b f(u, v_k)) over its mean, b = {beta}"
-    keeps_all: ClassVar[bool] = True
-    weighs: ClassVar[bool] = (
-        True  # nobody may be left out after it: weights have mean one over those who count
-    )
+    equation = "all of them, each weighted by e^(b f(u, v_k)) over its mean, b = {beta}"
+    keeps_all = True
+    weights_negatives = True  # nobody may be left out after it: weights have mean one over those who count
     beta: Value = 1.0
 
     def __post_init__(self) -> None:

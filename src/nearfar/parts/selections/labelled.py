@@ -1,7 +1,6 @@
 """Positives by label (supervised contrast, Khosla et al. 2020)."""
 
 from dataclasses import replace
-from typing import ClassVar
 
 from torch import Tensor
 
@@ -19,7 +18,7 @@ class Labelled(Assigned):
     positives alone and everybody else as negatives, so that a few labels among many instances do.
     """
 
-    equation: ClassVar[str] = "those of another {by} than u; the others are positives"
+    equation = "those of another {by} than u; the others are positives"
 
     def __init__(self, by: str = "label", *, instances: int = 0) -> None:
         super().__init__(by, instances)

@@ -1,12 +1,13 @@
 """Local Aggregation: contrasted with the nearest, pulled towards those of them in the same clusters."""
 
 from dataclasses import replace
-from typing import ClassVar, Literal
+from typing import Literal
 
 import torch
 from jaxtyping import Bool, Int
 from torch import Tensor, nn
 
+from nearfar.core.abstract import AbstractSelection
 from nearfar.core.schedules import Progress, Value, at
 from nearfar.core.scores import Membership, Scores
 from nearfar.core.types import Context, NegativeSampling, Remark
@@ -19,7 +20,7 @@ from nearfar.parts.selections.required import require_context
 from nearfar.parts.selections.ring import DRAWN, Ring, sampled
 
 
-class Neighbours(nn.Module):
+class Neighbours(nn.Module, AbstractSelection):
     """Background set B_i and close set C_i of each anchor (Wu et al. 2021, App. F, Wu et al. 2020, sec. 5.3).
 
     B_i: the candidates at the places of `Ring(lower, upper)`, of these the `background` most similar (a number of them, or below 1
@@ -35,14 +36,15 @@ class Neighbours(nn.Module):
     negative, but if it is in C_i it is pulled like the rest of C_i. Anchors not clustered yet keep everyone.
     """
 
-    equation: ClassVar[str] = (
+    equation = (
         f"{Ring.equation}, of these the nearest ({{background}}), without C, who share a cluster with u in one of {{runs}} "
         "k-means runs after epoch {after}"
     )
-    remarks: ClassVar[tuple[Remark, ...]] = (DRAWN, ("keep", "la", "{pulled}"))
-    per_instance: ClassVar[bool] = True
-    by_rank: ClassVar[bool] = True
-    dropped: ClassVar[str] = "the anchor's own clusters"  # who is, beside those by rank
+    remarks: tuple[Remark, ...] = (DRAWN, ("keep", "la", "{pulled}"))
+    remembers_instances = True
+    refreshes = True
+    ranks_by_score = True
+    drop_reason = "the anchor's own clusters"  # who is, beside those by rank
 
     def __init__(
         self,
@@ -69,8 +71,8 @@ class Neighbours(nn.Module):
         self.background, self.ring, self.keep = background, Ring(lower, upper, sample), keep
         self.close = Clusters(clusters, runs, every, instances, after)
 
-    def clustering(self) -> Clusters:
-        return self.close
+    def cluster_ids(self) -> Tensor:
+        return self.close.ids
 
     def due(self, progress: Progress) -> bool:
         return self.close.due(progress)
@@ -125,7 +127,7 @@ class Annulus(Neighbours):
 
     It is `Neighbours` with keep="annulus", under the paper's name."""
 
-    remarks: ClassVar[tuple[Remark, ...]] = (DRAWN,)
+    remarks = (DRAWN,)
 
     def __init__(
         self,

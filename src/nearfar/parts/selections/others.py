@@ -1,13 +1,12 @@
 """Negatives of another label than the anchor's (contrastive representation distillation, Tian et al. 2020b)."""
 
 from dataclasses import replace
-from typing import ClassVar
 
 from torch import Tensor
 
 from nearfar.core.schedules import Progress
 from nearfar.core.scores import Membership, Scores
-from nearfar.core.types import Context, NegativeSampling, Remark
+from nearfar.core.types import Context, NegativeSampling
 from nearfar.parts.selections.assigned import UNKNOWN_GROUP, Assigned
 from nearfar.parts.selections.draws import checked_sample, drawn, step_seed
 from nearfar.parts.selections.required import require_context
@@ -21,9 +20,9 @@ class Others(Assigned):
     them for each anchor.
     """
 
-    dropped: ClassVar[str] = "the same label"  # who is
-    equation: ClassVar[str] = "those of another label than u, by {by}"
-    remarks: ClassVar[tuple[Remark, ...]] = (DRAWN,)
+    drop_reason = "the same label"  # who is
+    equation = "those of another label than u, by {by}"
+    remarks = (DRAWN,)
 
     def __init__(self, by: str = "known-label", sample: int | None = None, *, instances: int = 0) -> None:
         super().__init__(by, instances)

@@ -1,12 +1,12 @@
 """Candidates by their rank in similarity: the nearest (Ball), or those between two ranks (Ring, annulus)."""
 
 from dataclasses import dataclass, replace
-from typing import ClassVar
 
 import torch
 from jaxtyping import Bool
 from torch import Tensor
 
+from nearfar.core.abstract import AbstractSelection
 from nearfar.core.schedules import Progress, Value, at, ends, parse_value, written
 from nearfar.core.scores import Dense, Membership, Scores
 from nearfar.core.types import Context, Coverage, NegativeSampling, Remark
@@ -19,7 +19,7 @@ SLACK = 1e-9  # nats: equal scores are not below their own mean because of round
 
 
 @dataclass(frozen=True)
-class Ring:
+class Ring(AbstractSelection):
     """Of an anchor's K candidates in rising order of similarity (ties by position) those at places
     round(lower K) .. round(upper K) - 1, at least one (Wu et al. 2021, sec. 4; Wu et al. 2020's annulus).
 
@@ -31,12 +31,10 @@ class Ring:
     it, as Wu et al. 2021 has it. (A source's own `sample` comes before any ranking and is shared by the batch.)
     """
 
-    by_rank: ClassVar[bool] = True
-    dropped: ClassVar[str] = "not drawn"  # who is, beside those by rank
-    equation: ClassVar[str] = (
-        "places round(l K) to round(h K) - 1 in rising order of f(u, v_k), l = {lower}, h = {upper}"
-    )
-    remarks: ClassVar[tuple[Remark, ...]] = (DRAWN,)
+    ranks_by_score = True
+    drop_reason = "not drawn"  # who is, beside those by rank
+    equation = "places round(l K) to round(h K) - 1 in rising order of f(u, v_k), l = {lower}, h = {upper}"
+    remarks = (DRAWN,)
     lower: Value = 0.5
     upper: Value = 0.99
     sample: int | None = None
@@ -90,7 +88,7 @@ class Ring:
         share = ((least >= log_mean - SLACK) & some).sum() / some.sum().clamp_min(1)
         return Coverage(float(share), int(some.sum()))
 
-    def caution(self) -> str | None:
+    def startup_warning(self) -> str | None:
         return _tight_start(self.lower)
 
     def sampling(self, given: NegativeSampling, progress: Progress | None = None) -> NegativeSampling:
@@ -100,16 +98,16 @@ class Ring:
 
 
 @dataclass(frozen=True)
-class Ball:
+class Ball(AbstractSelection):
     """The most similar candidates, those at places round(lower K) and above: a `Ring` without an outer edge.
 
     Of all selections by rank it is the one that keeps a bound at any cut (see docs/certificates.md).
     """
 
-    by_rank: ClassVar[bool] = True
-    dropped: ClassVar[str] = "not drawn"
-    equation: ClassVar[str] = "places round(l K) to K - 1 in rising order of f(u, v_k), l = {lower}"
-    remarks: ClassVar[tuple[Remark, ...]] = (DRAWN,)
+    ranks_by_score = True
+    drop_reason = "not drawn"
+    equation = "places round(l K) to K - 1 in rising order of f(u, v_k), l = {lower}"
+    remarks = (DRAWN,)
     lower: Value = 0.5
     sample: int | None = None
 
@@ -120,7 +118,7 @@ class Ball:
     def __call__(self, scores: Scores, context: Context | Progress | None = None) -> Scores:
         return Ring(self.lower, 1.0, self.sample)(scores, context)
 
-    def caution(self) -> str | None:
+    def startup_warning(self) -> str | None:
         return _tight_start(self.lower)
 
     def sampling(self, given: NegativeSampling, progress: Progress | None = None) -> NegativeSampling:

@@ -1,0 +1,358 @@
+"""What each kind of part must implement, what it may declare, and the default of everything it leaves out.
+
+    views --Batch--> encoders --Encoded--> critic --Scores--> selection --Scores--> bound --> nats
+                               negatives: candidates for the critic         prior: a loss of Encoded
+
+Parts are abstract or final: a concrete part subclasses one class of this file directly and overrides no concrete part. A part with
+weights or buffers is also an `nn.Module`, named first: `class Queue(nn.Module, AbstractNegatives)`. Everything optional is a class
+attribute or a method with a default here, so no caller looks anything up by name. Kinds of parts never import one another.
+
+A class attribute hides an `nn.Module`'s child of the same name: name children and buffers otherwise.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Self, TypeGuard
+
+import numpy as np
+from jaxtyping import Float, Int, Int64
+from torch import Tensor, nn
+
+from nearfar.core.logsumexp import inner
+from nearfar.core.schedules import START, Progress
+from nearfar.core.scores import Candidates, Scores
+from nearfar.core.types import (
+    Batch,
+    Certificate,
+    Context,
+    Coverage,
+    Encoded,
+    NegativeSampling,
+    Pair,
+    Remark,
+    TeacherOutput,
+    view_pairs,
+)
+from nearfar.errors import UserError
+
+
+class AbstractPart:
+    """Declarations that every kind of part has."""
+
+    # its line of the method's equation, settings in braces; None: the first line of its docstring
+    equation: str | None = None
+    # what some values of its settings add to that line
+    remarks: tuple[Remark, ...] = ()
+
+    @staticmethod
+    def conflict(choices: Mapping[str, Any], parts: Mapping[str, Any]) -> str | None:
+        """Why this part does not work with the other choices, as one sentence; None: it does."""
+        return None
+
+
+class AbstractViews(AbstractPart, ABC):
+    """Makes the views of each instance. Randomness is a function of (seed, epoch, index, view) alone.
+
+    `__call__` runs where the data are read, without gradient. A view with weights of its own (a learned view) is an `nn.Module` that
+    overrides `transform`, which runs inside `Method.forward` on the batch's device; its parameters are trained like the encoders'.
+    """
+
+    count: int = 2  # views per instance
+    symmetric: bool = (
+        True  # every ordered pair of views is contrasted; otherwise the first with each other one
+    )
+
+    @abstractmethod
+    def __call__(
+        self, instances: Any, seed: int, epoch: int, index: Int64[np.ndarray, "instance"]
+    ) -> tuple[Any, ...]:
+        """`count` views of loaded instances, each a tensor (instance, ...) or a tree of such; `index` are their numbers in the data."""
+
+    def transform(self, views: tuple[Any, ...], progress: Progress) -> tuple[Any, ...]:
+        """The views as the encoders receive them."""
+        return views
+
+
+class AbstractEncoders(AbstractPart, ABC):
+    """Embeds views: `encode` returns embeddings of the requested views, `advance` moves copies that follow slowly.
+
+    Keys of different networks are never candidates beside each other: `group_of` gives the group of a key, of `key_groups`.
+    """
+
+    key_groups: int = 1
+
+    # what the views and the backbone must be
+    view_names: tuple[str, ...] = ()  # the views it is made for; empty: any that give several views
+    view_count: int | None = None  # how many of them it needs; None: any number
+    backbone_names: tuple[str, ...] | None = None  # the backbones it works with; None: those of the data
+    built_in_backbone: str | None = None  # name of the network it brings itself; None: it takes a backbone
+    works_with_one_view: bool = False
+    network_per_view: bool = False  # so views may differ in their channels
+
+    # what its embeddings are
+    row_per_instance: bool = True  # False: rows are times, symbols, nodes or classes
+    keys_are_symbols: bool = False  # keys are rows of a vocabulary, which `Encoded.vocabulary` holds
+    width_setting: str = "dim"  # the setting that is the width of anchors and keys
+    estimate_subject: str = "shared by two views"  # what an estimate of information is about
+
+    # labels and teachers
+    needs_labels: bool = False  # of every instance
+    learns_labels: bool = False  # where there are some
+    gives_supervision: bool = False  # fills `Encoded.supervision`
+    has_teacher: bool = False  # learns from a frozen network, see `attach_teacher`
+    teacher_width: int | None = None
+    teacher_classes: int = 0  # classes whose scores are read from the teacher
+
+    # several processes
+    separate_key_network: bool = False  # keys need no gradient, so any process may compute them
+    unsharded: tuple[str, ...] = ()  # children whose weights are read without calling them
+
+    @abstractmethod
+    def encode(self, batch: Batch, anchors: Sequence[int], keys: Sequence[int]) -> Encoded:
+        """Embeddings of the requested anchors and keys."""
+
+    @abstractmethod
+    def backbone(self) -> nn.Module:
+        """The network that is kept after training: from one plain view to features."""
+
+    @classmethod
+    def from_config(cls, head: Any, inputs: Any, **settings: Any) -> Self:
+        """Encoders around a backbone: `head` describes head and predictor, `inputs` what the networks are shown. Those with a
+        `built_in_backbone` are made from their settings alone."""
+        raise NotImplementedError(cls.__name__)
+
+    def group_of(self, key: int) -> int:
+        """The group of a key, from 0 to `key_groups` - 1."""
+        return 0
+
+    def pairs(self, views: int, symmetric: bool) -> tuple[Pair, ...]:
+        """Which anchors are contrasted with which keys, for batches of so many views. Default: views with views, equally weighted."""
+        pairs = view_pairs(views, symmetric)
+        return tuple(Pair(anchor, key, 1 / len(pairs)) for anchor, key in pairs)
+
+    def advance(self, progress: Progress) -> None:
+        """Moves slow copies after a step. Default: there are none."""
+
+    def view_networks(self) -> tuple[nn.Module, ...]:
+        """Backbone and head together: one network for all views, or one for each. Default: none are told apart."""
+        return ()
+
+    @property
+    def vocabulary_size(self) -> int | None:
+        """Number of symbols or classes where keys are rows of a vocabulary."""
+        return None
+
+    @property
+    def embedding_width(self) -> int | None:
+        """Width of the embeddings a prior reads; None: that of anchors and keys."""
+        return None
+
+    @property
+    def scored_width(self) -> int | None:
+        """Width of anchors and keys; None: that of the networks, or the setting `width_setting`."""
+        return None
+
+    def classifier(self) -> nn.Module | None:
+        """From the backbone's features to class scores, where the encoders have learnt any."""
+        return None
+
+    def attached_teacher(self) -> Callable[[Any], TeacherOutput] | None:
+        """The frozen network it learns from, once attached."""
+        return None
+
+    def attach_teacher(self, teacher: Callable[[Any], TeacherOutput] | None) -> None:
+        """Sets the frozen network to learn from: a function of one view. It is no part of the state."""
+        raise UserError(f"{type(self).__name__} learns from no teacher")
+
+
+class AbstractCritic(AbstractPart, ABC):
+    """Scores pairs of embeddings. Scores are log-densities up to a constant of the anchor, f(u, v)."""
+
+    normalised: bool | None = None  # scores are log q(v | u) of a normalised density; None: not known
+    bounded_above: bool = False  # scores cannot grow without limit as embeddings do
+    unit: bool = False  # scores depend on directions alone, not on lengths
+    measure: str = "score"  # name of what `similarity` returns
+
+    @abstractmethod
+    def prepare(self, embedding: Float[Tensor, "*row dim"]) -> Float[Tensor, "*row dim"]:
+        """Brings an embedding to the form that is scored and stored, e.g. unit length."""
+
+    @abstractmethod
+    def pairs(
+        self, anchors: Float[Tensor, "n dim"], keys: Float[Tensor, "n dim"], progress: Progress = START
+    ) -> Float[Tensor, "n"]:
+        """Scores of row i of one with row i of the other."""
+
+    @abstractmethod
+    def cross(
+        self, anchors: Float[Tensor, "n dim"], keys: Float[Tensor, "m dim"], progress: Progress = START
+    ) -> Float[Tensor, "n m"]:
+        """Scores of every row of one with every row of the other."""
+
+    def lowest_score(self, progress: Progress = START) -> float | Float[Tensor, ""] | None:
+        """The lowest score there can be; None: there is no such."""
+        return None
+
+    def similarity(self, scores: Any, progress: Progress) -> Any:
+        """Scores in the unit of `measure`, e.g. cosines without temperature and bias."""
+        return scores
+
+
+class AbstractInnerProduct(AbstractCritic):
+    """A critic f(u, v) = a(u)^T b(v). Streamed, it needs no graph of its scores (`nearfar.core.logsumexp`)."""
+
+    normalised = False
+
+    @abstractmethod
+    def factors(
+        self, anchors: Float[Tensor, "n dim"], keys: Float[Tensor, "m dim"], progress: Progress
+    ) -> tuple[Float[Tensor, "n width"], Float[Tensor, "m width"]]:
+        """a(anchors) and b(keys)."""
+
+    def pairs(
+        self, anchors: Float[Tensor, "n dim"], keys: Float[Tensor, "n dim"], progress: Progress = START
+    ) -> Float[Tensor, "n"]:
+        left, right = self.factors(anchors, keys, progress)
+        return (left * right).sum(dim=1)
+
+    def cross(
+        self, anchors: Float[Tensor, "n dim"], keys: Float[Tensor, "m dim"], progress: Progress = START
+    ) -> Float[Tensor, "n m"]:
+        return inner(*self.factors(anchors, keys, progress))
+
+
+def is_inner_product(critic: AbstractCritic) -> TypeGuard[AbstractInnerProduct]:
+    """Whether its factors define its scores: somebody's subclass may override `cross`."""
+    return isinstance(critic, AbstractInnerProduct) and type(critic).cross is AbstractInnerProduct.cross
+
+
+class AbstractNegatives(AbstractPart, ABC):
+    """Where candidates come from. Only `advance` may change what is remembered."""
+
+    display_name: str = "its source"
+    has_candidates: bool = True  # False: nothing is contrasted with
+    remembers_positives: bool = False  # an anchor's positive is remembered, so one view is enough
+    remembers_instances: bool = False  # has a row for every instance of the data
+    reads_vocabulary: bool = False  # candidates are the symbols of the encoders' vocabulary (`symbols`)
+
+    @abstractmethod
+    def candidates(self, keys: Mapping[int, Tensor], index: Int[Tensor, "row"], which: int) -> Candidates:
+        """What anchors of key `which` are contrasted with. `keys`: fresh keys of its group; `index`: whose they are."""
+
+    @abstractmethod
+    def sampling(
+        self, batch_size: int, key_views: int, keys_per_instance: int = 1, same_instance_negatives: int = 0
+    ) -> NegativeSampling:
+        """How a step's negatives are drawn, for so many instances, so many views of them in one group of keys, and so many keys of each
+        instance in a view, `same_instance_negatives` of them negatives of the anchor although of its own instance."""
+
+    def setup(
+        self, key_groups: int, group_of: Callable[[int], int], prepare: Callable[[Tensor], Tensor]
+    ) -> None:
+        """Called once by `Method`: the groups of keys (`AbstractEncoders.group_of`) and the critic's `prepare`."""
+
+    def prefill_size(self) -> int:
+        """How many instances to show it before the first step."""
+        return 0
+
+    def positive(self, keys: Mapping[int, Tensor], index: Int[Tensor, "row"], which: int) -> Tensor:
+        """What anchors are pulled towards. Default: the fresh keys of view `which`."""
+        return keys[which]
+
+    def symbols(self, vocabulary: Float[Tensor, "symbol dim"] | None) -> Candidates:
+        """The candidates of a source that `reads_vocabulary`."""
+        raise UserError(f"{type(self).__name__} has no candidates from a vocabulary")
+
+    def advance(self, keys: Mapping[int, Tensor], index: Int[Tensor, "row"], progress: Progress) -> None:
+        """Takes in the keys of a step. Default: nothing is remembered."""
+
+    def instance_rows(self) -> Float[Tensor, "view instance dim"] | None:
+        """The remembered row of every instance, where there is one: saves embedding all of them again."""
+        return None
+
+
+class AbstractSelection(AbstractPart, ABC):
+    """Decides which candidates count: a map from scores to scores."""
+
+    keeps_all: bool = False  # no candidate is ever dropped
+    ranks_by_score: bool = False
+    weights_negatives: bool = False  # must be the last of a chain: weights have mean one over the kept
+    remembers_instances: bool = False  # knows something of every instance of the data
+    refreshes: bool = False  # has a memory that `refresh` renews
+    drop_reason: str = ""  # why a candidate is dropped that is neither nearer nor farther than the kept
+    group_by: str | None = None  # the column of the data by which instances are grouped
+    assigned: bool = False  # groups of all instances were assigned; otherwise those of each batch are read (`Context.groups`)
+
+    @abstractmethod
+    def __call__(self, scores: Scores, context: Context | None = None) -> Scores: ...
+
+    @abstractmethod
+    def sampling(self, given: NegativeSampling, progress: Progress | None = None) -> NegativeSampling:
+        """The sampling after selecting; without progress, for the most it ever keeps."""
+
+    def members(self) -> tuple["AbstractSelection", ...]:
+        """The selections it applies in turn. Default: itself."""
+        return (self,)
+
+    def due(self, progress: Progress) -> bool:
+        """Whether `refresh` should be called now, at the start of an epoch."""
+        return False
+
+    def refresh(self, embedding: Float[Tensor, "instance dim"]) -> None:
+        """Renews its memory from an embedding of every instance, row i that of instance i; zeros: not known."""
+
+    def assign(self, groups: Int[Tensor, "instance"]) -> None:
+        """Sets the group of every instance, once before the first step; below 0: not known."""
+        raise UserError(f"{type(self).__name__} takes no groups")
+
+    def cluster_ids(self) -> Int[Tensor, "run instance"] | None:
+        """The cluster of every instance in each run of k-means, -1: none yet; None: it does not use clusters."""
+        return None
+
+    def startup_warning(self) -> str | None:
+        """What a user should know before the first step."""
+        return None
+
+    def coverage(self, scores: Scores, context: Context | None = None) -> Coverage | None:
+        """For which share of anchors Wu et al. 2021, Thm 3.1 covers what it keeps; None: it cannot be measured."""
+        return None
+
+
+class AbstractBound(AbstractPart, ABC):
+    """The number that is maximised: an estimate in nats, averaged over anchors.
+
+    Calling and observing change nothing. A bound that `has_memory` of earlier steps (a running mean) gets what it observed of each
+    pair of views back in `advance`.
+    """
+
+    distance_scores: bool = False  # scores are minus distances, not logarithms of densities
+    needs_bounded_scores: bool = False
+    reads_negatives: bool = True
+    has_memory: bool = False
+
+    @abstractmethod
+    def __call__(self, scores: Scores, progress: Progress | None = None) -> Float[Tensor, ""]: ...
+
+    @abstractmethod
+    def certificate(self, sampling: NegativeSampling, progress: Progress | None = None) -> Certificate:
+        """What the number proves. Without progress for the whole run: proven only if every value of a schedule is covered."""
+
+    def observe(self, scores: Scores) -> Tensor:
+        """What to remember of these scores: small and detached."""
+        return scores.positive.new_empty(0)
+
+    def advance(self, observed: Float[Tensor, "pair ..."], progress: Progress) -> None:
+        """Takes in what was observed for each pair of views of a step."""
+
+
+class AbstractPrior(AbstractPart, ABC):
+    """A loss of the embeddings as a whole, beside the bound, its weight included. It changes nothing.
+
+    `encoded` has the rows of all processes, in float32 at least, before the critic prepares them: `Encoded.embeddings_per_view`,
+    and `Encoded.supervision` where the encoders give it.
+    """
+
+    reads_supervision: bool = False
+
+    @abstractmethod
+    def __call__(self, encoded: Encoded, progress: Progress = START) -> Float[Tensor, ""]: ...
