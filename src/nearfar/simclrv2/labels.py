@@ -53,7 +53,7 @@ def labelled(whole: DataSet, labels: Labels, draw: int) -> DataSet:
     empty = sum(value is None or not str(value).strip() for value in columns["label"])
     if empty:
         raise UserError(f"--labels {labels} has {empty} rows without a label; leave those rows out")
-    numbers, names = class_numbers(np.asarray(columns["label"]), f"--labels {labels}")
+    numbers, names = class_numbers(np.asarray(list(columns["label"])), f"--labels {labels}")
     if numbers is None:
         raise UserError(f"--labels {labels} holds no labels")
     if not names and whole.classes and numbers.max() < len(whole.classes):
