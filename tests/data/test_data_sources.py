@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
+from nearfar.cli import main
 from nearfar.data import open_data
 from nearfar.errors import UserError
 from nearfar.modalities import Images
@@ -176,7 +177,11 @@ class TestFolder:
         images = open_data(root)
         assert len(images) == 12
         assert images.quarantine == ()
-        assert images.ignored == 4
+        assert dict(images.ignored) == {
+            ".txt is data of another kind": 1,
+            "hidden": 2,
+            "without a known suffix": 1,
+        }
 
     def test_linked_files_and_folders_are_followed(self, tmp_path: Path) -> None:
         real = write_folder(tmp_path / "real", pictures())
@@ -536,7 +541,7 @@ def test_files_of_other_kinds_get_a_sentence(tmp_path: Path) -> None:
         open_data(tmp_path / "a.png")
     (tmp_path / "sub").mkdir()
     (tmp_path / "sub" / "b.doc").write_text("hello")
-    with pytest.raises(UserError, match=r"holds no images \(1 other files\)"):
+    with pytest.raises(UserError, match=r"holds no images \(1 file ignored: \.doc is not supported\)"):
         open_data(tmp_path / "sub")
     with pytest.raises(UserError, match="image_size is 0"):
         open_data("digits", image_size=0)
@@ -657,3 +662,31 @@ def test_the_real_cifar10() -> None:
     for row in range(0, 10_000, 97):
         expected = np.asarray(Image.open(io.BytesIO(rows[row]["bytes"])))
         np.testing.assert_array_equal(images.load(np.array([row])).data[0], expected)
+
+
+def test_what_is_ignored_is_said_on_the_console_and_in_the_report(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """60 TIFF files beside 8 pictures vanished without a word."""
+    root = write_folder(tmp_path / "photos", pictures(8))
+    for number in range(60):
+        (root / "ant" / f"{number}.tif").write_bytes(b"II*\0")
+    assert dict(open_data(root).ignored) == {".tif is not supported": 60}
+    run, words = str(tmp_path / "run"), ["backbone=resnet8-w8", "epochs=1", "batch_size=4", "image_size=8"]
+    assert main(["pretrain", "simclr", str(root), "--out", run, *words]) == 0
+    sentence = "60 files ignored: .tif is not supported"
+    shown = capsys.readouterr()
+    assert sentence in shown.out + shown.err
+    assert main(["report", run, "--out", str(tmp_path / "report.html")]) == 0
+    assert sentence in (tmp_path / "report.html").read_text()
+    capsys.readouterr()
+    (root / ".DS_Store").write_bytes(b"")
+    both = "61 files ignored: .tif is not supported (60), hidden (1)"
+    assert main(["pack", str(root), "--out", str(tmp_path / "packed")]) == 0
+    assert both in capsys.readouterr().err
+    assert main(["embed", run, str(root), "--out", str(tmp_path / "features.parquet")]) == 0
+    assert both in capsys.readouterr().err
+    assert main(["evaluate", run, "--data", str(root), "--protocol", "knn", "--json"]) == 0
+    assert both in capsys.readouterr().err
+    # what is packed says what its source held
+    assert dict(open_data(tmp_path / "packed").ignored) == {".tif is not supported": 60, "hidden": 1}

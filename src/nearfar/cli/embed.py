@@ -1,6 +1,7 @@
 """`nearfar embed`."""
 
 import argparse
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +36,10 @@ def run(args: argparse.Namespace) -> int:
     strategy = join()
     columns = Columns(args.image_column, args.label_column)
     data = locate(args.data, columns=columns) if columns else args.data
-    rows, width = write_embedding(Run.open(args.run, strategy=strategy), data, args.out)
+    trained = Run.open(args.run, strategy=strategy)
+    rows, width = write_embedding(trained, data, args.out)
     if strategy.is_first:
+        for line in trained.ignored_files():
+            print(line, file=sys.stderr)
         print(f"{args.out}: {rows} rows of {width} features")
     return DONE

@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -115,9 +116,10 @@ def run(args: argparse.Namespace) -> int:
 
     strategy = join()
     unsaved: NotSaved | None = None
+    trained = Run.open(args.run, strategy=strategy, allow_urls=args.allow_urls)
     try:
         result = evaluate_run(
-            Run.open(args.run, strategy=strategy, allow_urls=args.allow_urls),
+            trained,
             args.data,
             protocols=[name.strip() for name in args.protocol.split(",")],
             baselines=_baselines(args),
@@ -135,6 +137,8 @@ def run(args: argparse.Namespace) -> int:
     except NotSaved as problem:  # print the result although it could not be saved
         result, unsaved = problem.result, problem
     if strategy.is_first:
+        for line in trained.ignored_files():
+            print(line, file=sys.stderr)
         print(json.dumps(result) if args.json else table(result))
     if unsaved is not None:
         raise unsaved

@@ -42,6 +42,7 @@ def run(args: argparse.Namespace) -> int:
     from nearfar.config.resolving import read_words
     from nearfar.data.packed import find_packed
     from nearfar.data.packing import pack
+    from nearfar.modalities.dataset import ignored_files
 
     words = list(args.words)
     if not words or ("=" in words[0] and not Path(words[0]).exists()):
@@ -58,6 +59,8 @@ def run(args: argparse.Namespace) -> int:
     packed = find_packed(str(args.out))
     assert packed is not None
     manifest = packed.manifest
+    if manifest.ignored and not args.quiet:
+        print(ignored_files(manifest.ignored), file=sys.stderr)
     quarantined = f", {manifest.quarantined:,} quarantined (quarantine.csv)" if manifest.quarantined else ""
     print(
         f"{args.out}: {manifest.rows - len(manifest.left_out):,} rows in {len(manifest.shards)} shards ({manifest.encoding}){quarantined}; "

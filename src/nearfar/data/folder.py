@@ -3,7 +3,8 @@
 import hashlib
 import os
 import stat
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,6 +12,7 @@ import numpy as np
 
 from nearfar.data.remote import At
 from nearfar.data.scan import Item
+from nearfar.modalities import MODALITIES
 from nearfar.modalities.dataset import Blocks, Unusable
 from nearfar.modalities.labels import Labels
 from nearfar.system.prefetch import prefetch
@@ -18,6 +20,8 @@ from nearfar.system.prefetch import prefetch
 MAX_BYTES = 400_000_000  # of one file: what an uncompressed picture of the largest size may take, twice
 
 
+HIDDEN, OTHER_KIND = "hidden", "{} is data of another kind"
+_LONGEST_SUFFIX = 12  # characters
 _HEADER = 4096  # bytes that tell a file from others of its name and size, where not all are read
 
 
@@ -41,7 +45,7 @@ class Listing:
     suffixes: tuple[str, ...]
     entries: list[Entry] = field(default_factory=list)
     parquet: list[Entry] = field(default_factory=list)
-    others: int = 0
+    others: Counter[str] = field(default_factory=Counter)  # files that are not read, by reason
     tars: list[Entry] = field(default_factory=list)
     seen: set[tuple[int, int]] = field(default_factory=set)
 
@@ -58,17 +62,22 @@ class Listing:
         for entry in inside:
             below = (*parts, printable(entry.name))
             if entry.name.startswith("."):
-                self.others += 1
+                self.others[HIDDEN] += 1
             elif _is_folder(entry):
                 self.add(entry.path, below)
             elif entry.name.lower().endswith(self.suffixes):
                 self.entries.append(Entry(entry.path, below, _weight(entry)))
             elif entry.name.lower().endswith(".parquet"):
                 self.parquet.append(Entry(entry.path, below, _weight(entry)))
+            elif entry.name.lower().endswith(".tar"):
+                self.tars.append(Entry(entry.path, below, _weight(entry)))
             else:
-                self.others += 1
-                if entry.name.lower().endswith(".tar"):
-                    self.tars.append(Entry(entry.path, below, _weight(entry)))
+                self.others[reason_to_ignore(entry.name)] += 1
+
+    def ignored(self, tables: bool = True) -> Counter[str]:
+        """How many files are not read, by reason; Parquet among them, unless it is what is read."""
+        parquet = Counter({OTHER_KIND.format(".parquet"): len(self.parquet) * tables})
+        return self.others + parquet + Counter({".tar is read by nearfar pack alone": len(self.tars)})
 
 
 class Folder:
@@ -76,7 +85,7 @@ class Folder:
 
     def __init__(self, root: str, listing: Listing) -> None:
         self.root = root
-        self.ignored = listing.others + len(listing.parquet)
+        self.ignored: Mapping[str, int] = listing.ignored()
         self._entries = sorted(listing.entries, key=lambda entry: entry.parts)
 
     def names(self) -> Sequence[str]:
@@ -125,6 +134,15 @@ class Folder:
         if loose == len(self._entries):
             return "its files lie in no class folders"
         return f"{loose} of its {len(self._entries)} files lie beside the folders, so these are not taken for classes"
+
+
+def reason_to_ignore(name: str) -> str:
+    """Why a file of this name is not read."""
+    suffix = os.path.splitext(printable(name))[1].lower()
+    if not suffix or len(suffix) > _LONGEST_SUFFIX:
+        return "without a known suffix"
+    known = any(suffix in modality.suffixes for modality in MODALITIES.values())
+    return OTHER_KIND.format(suffix) if known else f"{suffix} is not supported"
 
 
 def stamp_of(paths: Sequence[str]) -> str | None:

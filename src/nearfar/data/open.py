@@ -21,6 +21,7 @@ from nearfar.data.unscanned import is_unscanned, open_unscanned, when_asked
 from nearfar.errors import UserError
 from nearfar.modalities import MODALITIES, DataSet, Modality, modality_of
 from nearfar.modalities.base import Arrays
+from nearfar.modalities.dataset import ignored_files
 from nearfar.modalities.labels import Labels, class_numbers
 from nearfar.system.untrusted import check_regular
 
@@ -259,7 +260,7 @@ def _url(spec: str, columns: Columns) -> Located:
             f"takes .tar files){links}; copy other data here first."
         )
     entries = [Entry(at.path, (at.path,), size, at.system) for at, size in found]
-    located = _parquet(spec, entries, 0, spec, columns)
+    located = _parquet(spec, entries, {}, spec, columns)
     if located.modality.unscanned is None:
         raise UserError(
             f"data {spec!r} hold {located.modality.holds}, which cannot be read from elsewhere as they are used; copy or pack them."
@@ -272,7 +273,7 @@ def _cifar10(root: str, split: str, columns: Columns) -> Located:
     files = named.cifar10_files(root, split)
     if files[0].suffix == ".bin":
         return _later(name, _with_axes(4), lambda: named.cifar10_binary(files, name))
-    return _parquet(str(files[0].parent), [_entry(files[0])], 0, name, columns)
+    return _parquet(str(files[0].parent), [_entry(files[0])], {}, name, columns)
 
 
 def _idx(root: str, split: str, columns: Columns) -> Located:
@@ -294,7 +295,7 @@ def _folder(spec: str, columns: Columns) -> Located:
     if listing.entries:
         return _located_source(Folder(spec, listing), spec, first)
     if listing.parquet:
-        return _parquet(spec, listing.parquet, listing.others, spec, columns)
+        return _parquet(spec, listing.parquet, listing.ignored(tables=False), spec, columns)
     for modality in rest:
         others = Listing(modality.suffixes)
         others.add(spec)
@@ -302,13 +303,15 @@ def _folder(spec: str, columns: Columns) -> Located:
             return _located_source(Folder(spec, others), spec, modality)
     allowed = ", ".join(suffix for modality in (first, *rest) for suffix in modality.suffixes)
     raise UserError(
-        f"data {spec!r}: the folder holds no images ({listing.others} other files); "
+        f"data {spec!r}: the folder holds no images ({ignored_files(listing.ignored()) or 'no files'}); "
         f"expected {allowed}, or .parquet files.{' Tar files are read by nearfar pack.' if listing.tars else ''}"
         f"{f' Files like those of MNIST are read as idx:{spec}.' if any(map(idx.is_images, os.listdir(spec))) else ''}"
     )
 
 
-def _parquet(root: str, entries: list[Entry], ignored: int, name: str, columns: Columns) -> Located:
+def _parquet(
+    root: str, entries: list[Entry], ignored: Mapping[str, int], name: str, columns: Columns
+) -> Located:
     """By the column that the first file has; without one, a table of numbers."""
     held = columns_of(min(entries, key=lambda entry: entry.parts).at)
     columns.check(held, name)
@@ -333,7 +336,7 @@ def _file(path: Path, spec: str, columns: Columns) -> Located:
     if idx.is_images(path.name):
         return _later(spec, _with_axes(4), lambda: idx.read_idx(path))
     if suffix == ".parquet":
-        return _parquet(str(path.parent), [_entry(path)], 0, spec, columns)
+        return _parquet(str(path.parent), [_entry(path)], {}, spec, columns)
     if suffix in READERS:
         reader = READERS[suffix]
         if suffix in tables.SUFFIXES and columns.label is not None:

@@ -34,7 +34,7 @@ class Contents:
     decode: Callable[[Any], Decoded]
     labelled: Labels
     unlabelled: str
-    ignored: int
+    ignored: Mapping[str, int]
     mark: str  # changes with the data
     blocks: Blocks | None = None
     known_bad: tuple[tuple[str, str], ...] = ()  # set aside before it came here
@@ -121,20 +121,21 @@ def _tars(data: Spec) -> tuple[Tars, Modality] | None:
     if not isinstance(data, str | os.PathLike):
         return None
     path = Path(data)
+    ignored: Mapping[str, int] = {}
     if is_url(os.fspath(data)):
         there = listed(os.fspath(data), (SUFFIX, ".parquet"))
-        entries, ignored = [Entry(at.path, (at.path,), size, at.system) for at, size in there], 0
+        entries = [Entry(at.path, (at.path,), size, at.system) for at, size in there]
         if not entries or not all(entry.path.lower().endswith(SUFFIX) for entry in entries):
             return None
     elif path.is_file() and path.name.lower().endswith(SUFFIX):
-        entries, ignored = [Entry(str(path), (printable(path.name),), path.stat().st_size)], 0
+        entries = [Entry(str(path), (printable(path.name),), path.stat().st_size)]
     elif path.is_dir():
         every = tuple(suffix for modality in MODALITIES.values() for suffix in modality.suffixes)
         listing = Listing(every)
         listing.add(str(path))
         if listing.entries or listing.parquet or not listing.tars:
             return None
-        entries, ignored = listing.tars, listing.others - len(listing.tars)
+        entries, ignored = listing.tars, listing.others
     else:
         return None
     for modality in MODALITIES.values():

@@ -62,7 +62,7 @@ class Manifest(BaseModel):
     fingerprint: str
     left_out: list[int]  # rows that do not go with the others
     quarantined: int = Field(ge=0)
-    ignored: int = Field(ge=0)
+    ignored: dict[str, int]  # files of the source that were not read, by reason
     index: Shard
     shards: list[Shard]
 

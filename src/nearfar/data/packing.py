@@ -224,7 +224,7 @@ def _finish(out: Path, contents: Contents, plan: Plan, shards: int, max_bad_shar
         fingerprint=fingerprint(index.names, index.digests, labels),
         left_out=sorted(odd),
         quarantined=len(bad),
-        ignored=contents.ignored,
+        ignored=dict(contents.ignored),
         index=shard_of(out / INDEX, len(index.names)),
         shards=[shard_of(file, rows) for file, rows in zip(files, index.counts, strict=True)],
     )

@@ -13,7 +13,7 @@ import math
 import os
 import tempfile
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, overload
@@ -79,7 +79,12 @@ class Parquet:
     """The rows of one or more files, in the order of their names."""
 
     def __init__(
-        self, root: str, entries: Sequence[Entry], ignored: int, column: str, label: str | None = None
+        self,
+        root: str,
+        entries: Sequence[Entry],
+        ignored: Mapping[str, int],
+        column: str,
+        label: str | None = None,
     ) -> None:
         self.root, self.ignored, self.column = root, ignored, column
         self._entries = sorted(entries, key=lambda entry: entry.parts)

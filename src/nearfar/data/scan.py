@@ -44,7 +44,7 @@ class Source(Protocol):
     """Things yet to be decoded: the files of a folder, the rows of Parquet files, the items of a torch `Dataset`."""
 
     root: str  # what messages call it
-    ignored: int
+    ignored: Mapping[str, int]  # files that are not read, by reason
 
     def names(self) -> Sequence[str]: ...
     def items(self) -> Iterator[Item]: ...

@@ -6,12 +6,13 @@ in place, so that a sample can be read by number; compressed tars cannot.
 
 import os
 import tarfile
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from nearfar.data.folder import MAX_BYTES, Entry, printable, stamp_of
+from nearfar.data.folder import MAX_BYTES, Entry, printable, reason_to_ignore, stamp_of
 from nearfar.data.remote import At
 from nearfar.data.scan import Item
 from nearfar.errors import UserError
@@ -46,15 +47,19 @@ class _Member:
 class Tars:
     """The samples of one or more tar files, in their order."""
 
-    def __init__(self, root: str, entries: Sequence[Entry], ignored: int, suffixes: tuple[str, ...]) -> None:
-        self.root, self.ignored = root, ignored
+    def __init__(
+        self, root: str, entries: Sequence[Entry], ignored: Mapping[str, int], suffixes: tuple[str, ...]
+    ) -> None:
+        self.root = root
+        unread = Counter(ignored)
+        self.ignored: Mapping[str, int] = unread
         self._files = [entry.at for entry in sorted(entries, key=lambda entry: entry.parts)]
         self._members: list[_Member] = []
         self._labels: list[_Member | None] = []
         for file in self._files:
-            self._add(file, suffixes)
+            self._add(file, suffixes, unread)
 
-    def _add(self, file: At, suffixes: tuple[str, ...]) -> None:
+    def _add(self, file: At, suffixes: tuple[str, ...], unread: Counter[str]) -> None:
         labels: dict[str, _Member] = {}
         contents: dict[str, _Member] = {}
         for member in _members(file):
@@ -64,7 +69,7 @@ class Tars:
             elif suffix in suffixes and key not in contents:
                 contents[key] = member
             else:
-                self.ignored += 1
+                unread[reason_to_ignore(member.name)] += 1
         self._members += contents.values()
         self._labels += [labels.get(key) for key in contents]
 

@@ -20,11 +20,10 @@ def is_items(spec: Any) -> bool:
 class Items:
     """The items of a `Dataset`, read in order and, where they are too many to hold, again."""
 
-    ignored = 0
-
     def __init__(self, dataset: Any, name: str) -> None:
         if not len(dataset):
             raise UserError(f"data {name!r} hold nothing: the data set has no items.")
+        self.ignored: Mapping[str, int] = {}
         self.root, self._dataset = name, dataset
         self._labels: dict[int, Any] = {}
         self.modality = _modality(_parts(dataset[0])[0], name)

@@ -122,7 +122,7 @@ class Found:
     labelled: Labels
     groups: Mapping[str, np.ndarray]
     quarantine: tuple[tuple[str, str], ...]
-    ignored: int
+    ignored: Mapping[str, int]  # files that are not read, by reason
     unlabelled: str
     blocks: Blocks | None = None
 

@@ -16,6 +16,8 @@ from nearfar.core.randomness import first_of_windowed_order, order, windowed_ord
 from nearfar.core.splits import apportioned, at_least_one, held_out
 from nearfar.errors import UserError
 
+MAX_REASONS = 5  # in a sentence about ignored files
+
 
 class Unusable(Exception):
     """One file or row cannot be used; the text is the reason that goes into the quarantine list."""
@@ -105,7 +107,9 @@ class DataSet:
         None  # of which whole (a file) it is a part, if several can be
     )
     quarantine: tuple[tuple[str, str], ...] = ()  # (path, reason) of what cannot be used
-    ignored: int = 0  # files in the folder that do not claim to be of this modality
+    ignored: Mapping[str, int] = field(
+        default_factory=dict
+    )  # files in the folder that are not read, by reason
     unlabelled: str = ""  # why there are no labels, where there are none
     blocks: Blocks | None = None  # of the store's rows, where they are read by blocks
 
@@ -215,3 +219,16 @@ def grouped(data: DataSet, by: str) -> Int64[np.ndarray, "instance"]:
     if by not in known:
         raise UserError(f"selection.by was {by!r}; {data.name} can be grouped by {', '.join(sorted(known))}")
     return known[by]
+
+
+def ignored_files(counts: Mapping[str, int]) -> str:
+    """One sentence about files that are not read, by reason; empty without any."""
+    reasons = sorted(counts.items(), key=lambda pair: (-pair[1], pair[0]))
+    total = sum(counts.values())
+    if len(reasons) > MAX_REASONS:
+        reasons = [
+            *reasons[: MAX_REASONS - 1],
+            ("other reasons", sum(n for _, n in reasons[MAX_REASONS - 1 :])),
+        ]
+    listed = ", ".join(f"{reason} ({count:,})" if len(reasons) > 1 else reason for reason, count in reasons)
+    return f"{total:,} {'file' if total == 1 else 'files'} ignored: {listed}" if total else ""

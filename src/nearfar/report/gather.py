@@ -13,6 +13,7 @@ from statistics import median
 from typing import Any, TypeGuard
 
 from nearfar.errors import UserError
+from nearfar.modalities.dataset import ignored_files
 from nearfar.report.curves import curves_of, edges_of, of_kind
 from nearfar.report.facts import Absent, Certificate, Curve, Event, Fact, HeldOut, RunFacts, Score, Tested
 from nearfar.report.sections import sections_of
@@ -131,6 +132,8 @@ def _data(notes: DataNotes | None) -> Iterator[Fact]:
     if notes.set_aside:
         reasons = "; ".join(f"{count:,} {reason}" for reason, count in notes.set_aside.items())
         yield Fact("set aside", reasons)
+    if notes.ignored:
+        yield Fact("ignored", ignored_files(notes.ignored))
     if notes.unlabelled and not notes.classes:
         yield Fact("no labels", notes.unlabelled)
     if notes.left_over:

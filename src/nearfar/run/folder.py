@@ -25,6 +25,7 @@ from nearfar.config.resolving import check
 from nearfar.config.settings import Settings
 from nearfar.errors import UserError
 from nearfar.modalities import DataSet
+from nearfar.modalities.dataset import ignored_files
 from nearfar.system.files import write_whole
 from nearfar.system.lock import locked, open_lock
 from nearfar.system.untrusted import read_json, read_text
@@ -40,7 +41,7 @@ class DataNotes:
     classes: int
     set_aside: dict[str, int] = field(default_factory=dict)  # how many could not be used, by reason
     first: str = ""  # of those
-    ignored: int = 0  # files of another kind
+    ignored: dict[str, int] = field(default_factory=dict)  # files that are not read, by reason
     unlabelled: str = ""  # why there are no labels
     held_out: int = 0  # of the instances, those that nothing is fitted to
     left_over: int = 0  # of those trained on, how many an epoch does not visit
@@ -54,6 +55,8 @@ class DataNotes:
         if self.set_aside:
             reasons = "; ".join(f"{count:,} {reason}" for reason, count in self.set_aside.items())
             yield f"{sum(self.set_aside.values()):,} were set aside: {reasons}; the list is in quarantine.csv, the first is {self.first}"
+        if self.ignored:
+            yield ignored_files(self.ignored)
         if self.held_out:
             yield f"{self.held_out:,} of them are kept out of training, for held-out estimates"
         trained = self.instances - self.held_out - self.undrawn
@@ -73,7 +76,7 @@ def notes_of(data: DataSet, held_out: int, trained: int, batch_size: int) -> Dat
         data.class_count,
         dict(reasons.most_common()),
         data.quarantine[0][0] if data.quarantine else "",
-        data.ignored,
+        dict(data.ignored),
         data.unlabelled,
         held_out,
         trained % batch_size,

@@ -24,6 +24,7 @@ from nearfar.data.unscanned import examined
 from nearfar.errors import UserError
 from nearfar.modalities import DataSet, Description, Modality
 from nearfar.modalities.base import MakeViews, PlainView
+from nearfar.modalities.dataset import ignored_files
 from nearfar.parts.encoders.kept import Kind, features_of
 from nearfar.run import checkpoints, facts
 from nearfar.run.features import features
@@ -242,6 +243,11 @@ class Run:
         if named:
             self._sets[name, size] = usable
         return usable
+
+    def ignored_files(self) -> list[str]:
+        """A sentence about each data set opened for the run that has files which are not read."""
+        opened = [data for data in self._opened.values() if data.ignored]
+        return [f"{data.name}: {ignored_files(data.ignored)}" for data in opened]
 
     def remember(self, data: DataSet) -> None:
         """Takes the run's own data as they are open already."""

@@ -192,7 +192,7 @@ def side_set(
         (None, ()),
         {},
         (),
-        0,
+        {},
         "",
     )
     return modality.collect(found, options)
