@@ -2,6 +2,7 @@
 
 import io
 import math
+import os
 from pathlib import Path
 from typing import Any
 
@@ -192,3 +193,69 @@ def test_pictures_and_words_train_and_resume(tmp_path: Path) -> None:
 def test_what_does_not_go_with_pairs_says_so(changes: dict[str, Any], sentence: str) -> None:
     with pytest.raises(UserError, match=sentence):
         resolve("clip", "DATA", changes)
+
+
+def table_of_paths(folder: Path, rows: int = 48, absolute: bool = False) -> str:
+    """photos.csv beside pictures/, with their paths and captions."""
+    (folder / "pictures").mkdir(parents=True)
+    lines = ["image,caption"]
+    for row in range(rows):
+        shade = (37 * row) % 256
+        file = folder / "pictures" / f"{row}.PNG"
+        file.write_bytes(png(shade))
+        path = file if absolute else file.relative_to(folder)
+        lines.append(f"{path},{'a dark one' if shade < 128 else 'a bright one'}")
+    (folder / "photos.csv").write_text("\n".join(lines) + "\n")
+    return f"pairs:{folder / 'photos.csv'}:image,caption"
+
+
+@pytest.mark.parametrize("absolute", [False, True])
+def test_a_column_of_paths_is_the_pictures_themselves(absolute: bool, tmp_path: Path) -> None:
+    """The same pictures and words as encoded bytes in Parquet; a run opens other paths in the same way."""
+    by_path = open_data(table_of_paths(tmp_path / "a", absolute=absolute))
+    by_bytes = open_data(pictures_and_words(tmp_path / "p.parquet"))
+    assert [side.modality for side in by_path.sides] == ["image", "text"]
+    rows = np.arange(48)
+    np.testing.assert_array_equal(by_path.load(rows)[0].data, by_bytes.load(rows)[0].data)
+    other = open_data(table_of_paths(tmp_path / "b"), known=PAIRS.describe(by_path, 16))
+    np.testing.assert_array_equal(other.load(rows)[0].data, by_bytes.load(rows)[0].data)
+
+
+def test_a_path_that_cannot_be_read_is_set_aside(tmp_path: Path) -> None:
+    spec = table_of_paths(tmp_path / "a")
+    pictures = tmp_path / "a" / "pictures"
+    (pictures / "1.PNG").unlink()
+    (pictures / "2.PNG").write_bytes(png(3)[:40])
+    (pictures / "3.PNG").unlink()
+    os.mkfifo(pictures / "3.PNG")
+    data = open_data(spec)
+    assert len(data) == 45
+    reasons = dict(data.quarantine)
+    assert reasons["photos.csv#1"] == "unreadable: No such file or directory (pictures/1.PNG)"
+    assert "photos.csv#2" in reasons
+    assert reasons["photos.csv#3"] == "unreadable: not a regular file (pictures/3.PNG)"
+
+
+@pytest.mark.parametrize("name", ["gone/{}.jpg", "http://127.0.0.1:9/{}.png", "/nowhere/{}.tif", "{}.wav"])
+def test_paths_of_files_that_are_missing_get_a_sentence(name: str, tmp_path: Path) -> None:
+    file = tmp_path / "t.csv"
+    file.write_text("image,caption\n" + "".join(f"{name.format(row)},word {row}\n" for row in range(12)))
+    with pytest.raises(
+        UserError, match=r"column 'image' names .* but none of these files is found from the folder"
+    ):
+        open_data(f"pairs:{file}:image,caption")
+    assert [side.modality for side in open_data(f"pairs:{file}:image@text,caption").sides] == ["text", "text"]
+
+
+def test_files_of_another_format_than_named_get_a_sentence(tmp_path: Path) -> None:
+    (tmp_path / "secret.jpg").write_text("no picture")
+    (tmp_path / "t.csv").write_text("image,caption\n" + "secret.jpg,a word\n" * 6)
+    with pytest.raises(UserError, match="6 of 6 rows cannot be used") as problem:
+        open_data(f"pairs:{tmp_path / 't.csv'}:image,caption")
+    assert "no picture" not in str(problem.value)
+
+
+def test_words_that_end_like_files_now_and_then_stay_words(tmp_path: Path) -> None:
+    words = ["see cat.jpg", "a dog", "a bird", "a horse.png", "a fish"]
+    (tmp_path / "t.csv").write_text("a,b\n" + "".join(f"{word},{row}\n" for row, word in enumerate(words)))
+    assert open_data(f"pairs:{tmp_path / 't.csv'}:a,b").sides[0].modality == "text"

@@ -13,12 +13,10 @@ import numpy as np
 from nearfar.data.remote import At
 from nearfar.data.scan import Item
 from nearfar.modalities import MODALITIES
-from nearfar.modalities.dataset import Blocks, Unusable
+from nearfar.modalities.dataset import Blocks
+from nearfar.modalities.encoded_files import file_bytes
 from nearfar.modalities.labels import Labels
 from nearfar.system.prefetch import prefetch
-
-MAX_BYTES = 400_000_000  # of one file: what an uncompressed picture of the largest size may take, twice
-
 
 HIDDEN, OTHER_KIND = "hidden", "{} is data of another kind"
 _LONGEST_SUFFIX = 12  # characters
@@ -159,22 +157,6 @@ def stamp_of(paths: Sequence[str]) -> str | None:
     except OSError:
         return None
     return digest.hexdigest()
-
-
-def file_bytes(path: str) -> bytes:
-    """A regular file's bytes; anything else (a pipe would block for ever) is unusable."""
-    try:
-        status = os.stat(path)
-        if stat.S_ISDIR(status.st_mode):
-            os.listdir(path)  # a folder counts as a file only when it could not be listed; this says why
-        if not stat.S_ISREG(status.st_mode):
-            raise Unusable("unreadable: not a regular file")
-        if status.st_size > MAX_BYTES:
-            raise Unusable(f"too large: {status.st_size:,} bytes; the limit is {MAX_BYTES:,}")
-        with open(path, "rb") as file:
-            return file.read()
-    except OSError as error:
-        raise Unusable(f"unreadable: {error.strerror}") from error
 
 
 def _start(path: str) -> bytes:

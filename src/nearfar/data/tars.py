@@ -12,11 +12,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from nearfar.data.folder import MAX_BYTES, Entry, printable, reason_to_ignore, stamp_of
+from nearfar.data.folder import Entry, printable, reason_to_ignore, stamp_of
 from nearfar.data.remote import At
 from nearfar.data.scan import Item
 from nearfar.errors import UserError
 from nearfar.modalities.dataset import Blocks, Unusable
+from nearfar.modalities.encoded_files import MAX_BYTES
 from nearfar.modalities.labels import Labels, class_numbers
 
 SUFFIX, LABEL = ".tar", ".cls"

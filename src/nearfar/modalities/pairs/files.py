@@ -1,16 +1,18 @@
 """Two columns of a table as two data sets, row by row of each other: `pairs:FILE:FIRST,SECOND`.
 
     pairs:photos.parquet:image,caption        encoded pictures and words
+    pairs:photos.csv:file,caption             paths of pictures, from the table's folder or absolute, and words
     pairs:digits.parquet:audio,label@text     recordings, and a number read as a word
     pairs:table.csv:height+weight,age         numbers beside numbers; + joins columns of one side
     pairs:samples.npz:x,y                     two arrays (n, width)
 
-What a column holds is seen by its type: text is text, numbers are vectors, encoded bytes are what decodes them; `@image`, `@sound`,
+What a column holds is seen by its type: text is text, numbers are vectors, encoded bytes are what decodes them, and so are paths of such files; `@image`, `@sound`,
 `@text`, `@vectors` says it.
 """
 
 import hashlib
 import io
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +24,7 @@ from jaxtyping import Int
 from nearfar.errors import UserError
 from nearfar.modalities.base import Arrays, Found, Modality
 from nearfar.modalities.dataset import DataSet, Unusable
+from nearfar.modalities.encoded_files import file_bytes
 from nearfar.modalities.image.modality import IMAGE
 from nearfar.modalities.sound.decode import is_sound
 from nearfar.modalities.sound.modality import SOUND
@@ -34,6 +37,13 @@ from nearfar.system.untrusted import arrow_path, check_given, column_names, npz_
 PREFIX = "pairs:"
 SIDES: dict[str, Modality] = {each.name: each for each in (IMAGE, SOUND, TEXT, VECTORS)}
 SUFFIXES = (".parquet", ".csv", ".npz")
+_UNREAD_IMAGES = (
+    ".tif",
+    ".tiff",
+    ".gif",
+    ".heic",
+    ".avif",
+)  # named as images are, and refused by the decoder
 _CELL_BYTES = 64  # of a cell as an object of Python
 LONGEST = 256  # characters of a text
 LABEL = "label"
@@ -103,13 +113,13 @@ def read_table(path: Path, spec: str, names: set[str] | None) -> dict[str, list[
         raise UserError(f"data {spec!r} cannot be read: {str(problem).splitlines()[0]}.") from None
 
 
-def kind_of(values: Sequence[Any], column: Column, spec: str) -> str:
-    """What a side holds, by its first value that is there."""
+def kind_of(values: Sequence[Any], column: Column, spec: str, folder: Path) -> str:
+    """What a side holds, by its first value that is there; text that is paths from `folder`, by their suffixes."""
     if column.kind is not None:
         return column.kind
     first = next((value for value in values if value is not None), None)
     if isinstance(first, str):
-        return TEXT.name
+        return _kind_of_files(values, column, spec, folder) or TEXT.name
     if isinstance(first, (bool, int, float, np.ndarray, np.number, list, tuple)):
         return VECTORS.name
     raw = _bytes(first)
@@ -118,6 +128,23 @@ def kind_of(values: Sequence[Any], column: Column, spec: str) -> str:
             f"data {spec!r}: column {column.names[0]!r} holds {type(first).__name__}; expected text, numbers or encoded bytes."
         )
     return SOUND.name if is_sound(raw) else IMAGE.name
+
+
+def _kind_of_files(values: Sequence[Any], column: Column, spec: str, folder: Path) -> str | None:
+    """What the files hold that most of these texts name by their suffix; None where the texts name no files."""
+    texts = [value for value in values if isinstance(value, str)]
+    for modality, suffixes in ((IMAGE, (*IMAGE.suffixes, *_UNREAD_IMAGES)), (SOUND, SOUND.suffixes)):
+        named = [text for text in texts if text.lower().endswith(suffixes)]
+        if 2 * len(named) <= len(texts):
+            continue
+        if not any(os.path.isfile(folder / text) for text in named):
+            name = column.names[0]
+            raise UserError(
+                f"data {spec!r}: column {name!r} names {modality.unit} such as {named[0]!r}, but none of these files is found from the "
+                f"folder {str(folder)!r}; correct the paths, or write {name}@text to read them as text."
+            )
+        return modality.name
+    return None
 
 
 def _bytes(value: Any) -> bytes | None:
@@ -135,11 +162,11 @@ class Side:
     bad: dict[int, str]
 
 
-def decoded(values: Sequence[Any], kind: str, options: Mapping[str, Any]) -> Side:
+def decoded(values: Sequence[Any], kind: str, options: Mapping[str, Any], folder: Path) -> Side:
     modality, contents, facts, bad = SIDES[kind], {}, {}, {}
     for row, value in enumerate(values):
         try:
-            contents[row], facts[row] = _content(modality, value, options)
+            contents[row], facts[row] = _content(modality, value, options, folder)
         except Unusable as problem:
             bad[row] = str(problem)
     odd = modality.odd(list(facts.values())) if kind != TEXT.name else {}
@@ -149,7 +176,7 @@ def decoded(values: Sequence[Any], kind: str, options: Mapping[str, Any]) -> Sid
     return Side(kind, contents, facts, bad)
 
 
-def _content(modality: Modality, value: Any, options: Mapping[str, Any]) -> tuple[Any, Any]:
+def _content(modality: Modality, value: Any, options: Mapping[str, Any], folder: Path) -> tuple[Any, Any]:
     if value is None:
         raise Unusable("nothing in one of the columns")
     if modality is TEXT:
@@ -163,11 +190,23 @@ def _content(modality: Modality, value: Any, options: Mapping[str, Any]) -> tupl
         if found is None:
             raise Unusable("not a row of numbers")
         return found.content, found.facts
-    raw = _bytes(value)
+    raw = _named_bytes(folder, value) if isinstance(value, str) else _bytes(value)
     if raw is None:
         raise Unusable("no encoded bytes")
     one = modality.decode(raw, options)
     return one.content, one.facts
+
+
+def _named_bytes(folder: Path, name: str) -> bytes:
+    """The bytes of a file that a table names; it is opened only if it is a regular one."""
+    if not name.strip():
+        raise Unusable("empty path")
+    try:
+        return file_bytes(str(folder / name))
+    except Unusable as problem:
+        raise Unusable(f"{problem} ({name})") from None
+    except ValueError as problem:  # a null byte
+        raise Unusable(f"unreadable: {problem}") from None
 
 
 def side_set(

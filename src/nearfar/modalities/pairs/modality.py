@@ -181,10 +181,12 @@ class PairsModality(Modality):
             for column in columns
         ]
         kinds = (
-            known.kinds if known else tuple(kind_of(v, c, spec) for v, c in zip(values, columns, strict=True))
+            known.kinds
+            if known
+            else tuple(kind_of(v, c, spec, path.parent) for v, c in zip(values, columns, strict=True))
         )
         seen = {"image_size": options.get("image_size") or 224}
-        sides = [decoded(v, kind, seen) for v, kind in zip(values, kinds, strict=True)]
+        sides = [decoded(v, kind, seen, path.parent) for v, kind in zip(values, kinds, strict=True)]
         bad = {**sides[0].bad, **sides[1].bad}
         rows = [row for row in range(len(values[0])) if row not in bad]
         if not rows or len(bad) > 0.5 * len(values[0]):
