@@ -13,7 +13,7 @@ import statistics
 import subprocess
 import sys
 
-from nearfar.system.machine import PATIENT
+from nearfar.system.machine import PASSIVE_WAIT
 
 ARMS: dict[str, dict[str, str]] = {
     "torch's default": {},
@@ -22,7 +22,7 @@ ARMS: dict[str, dict[str, str]] = {
     "spinning 1,000": {"GOMP_SPINCOUNT": "1000"},
     "spinning 300": {"GOMP_SPINCOUNT": "300"},
     "spinning 100": {"GOMP_SPINCOUNT": "100"},
-    "passive (ours)": PATIENT,
+    "passive (ours)": PASSIVE_WAIT,
     "one thread": {"OMP_NUM_THREADS": "1"},
 }
 SECONDS = 2.0

@@ -19,7 +19,7 @@ from nearfar.bench.large import as_rank
 from nearfar.bench.measure import Block, ContestResult, bar_chart, table, time_contest, to_json
 from nearfar.bench.peers import Arm, Contest, PeerMissing
 from nearfar.cli import main
-from nearfar.system.machine import PATIENT
+from nearfar.system.machine import PASSIVE_WAIT
 
 
 def test_arms_take_turns_and_the_first_block_is_left_out() -> None:
@@ -56,7 +56,7 @@ def test_whole_steps_have_processes_of_their_own_and_use_up_what_was_prepared(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Ours with what nearfar tells OpenMP, a peer's without; `ahead` steps of a turn come before those that are timed."""
-    for key, value in PATIENT.items():
+    for key, value in PASSIVE_WAIT.items():
         monkeypatch.setenv(key, value)
     make = {name: partial(_counting, str(tmp_path), name) for name in "ab"}
     contest = Contest(

@@ -18,7 +18,7 @@ from nearfar.config.fields import CHOICES, FIELDS
 from nearfar.config.settings import Settings
 from nearfar.run.answers import without_answers
 from nearfar.system.hardware import environment
-from nearfar.system.machine import look
+from nearfar.system.machine import machine_facts
 
 
 def nearfar(*words: object, cwd: Path | None = None) -> "subprocess.CompletedProcess[str]":
@@ -270,7 +270,7 @@ def test_help_describes_every_setting_and_imports_no_torch() -> None:
 
 
 def test_doctor_agrees_with_torch() -> None:
-    found, asked = look(), environment()
+    found, asked = machine_facts(), environment()
     assert {key: asked[key] for key in found if key != "threads"} == {
         key: found[key] for key in found if key != "threads"
     }
@@ -281,7 +281,7 @@ def test_doctor_finds_what_cannot_be_imported(tmp_path: Path) -> None:
     (tmp_path / "timm" / "__init__.py").write_text("raise OSError('libnothing.so: cannot open')")
     path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
     done = subprocess.run(
-        [sys.executable, "-c", "from nearfar.system import machine; machine.EXTRAS = {'timm': 'timm'}; machine.CORE = (); print(machine.broken())"],
+        [sys.executable, "-c", "from nearfar.system import machine; machine.EXTRAS = {'timm': 'timm'}; machine.CORE = (); print(machine.broken_packages())"],
         capture_output=True,
         text=True,
         check=True,

@@ -14,35 +14,35 @@ from hypothesis import strategies as st
 import nearfar
 from nearfar.core.randomness import order
 from nearfar.core.splits import apportioned, at_least_one, held_out
-from nearfar.system.files import replacing, write_whole
+from nearfar.system.files import replace_file, write_atomic
 
 SOURCE = Path(nearfar.__file__).parent
 
 
 def test_what_fails_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> None:
     file = tmp_path / "a.json"
-    write_whole(file, "old")
+    write_atomic(file, "old")
 
     def interrupted() -> None:
-        with replacing(file) as fresh:
+        with replace_file(file) as fresh:
             fresh.write_text("ne")
             raise RuntimeError("halfway")
 
     with pytest.raises(RuntimeError, match="halfway"):
         interrupted()
     assert file.read_text() == "old"
-    write_whole(file, b"new")
+    write_atomic(file, b"new")
     assert file.read_bytes() == b"new"
     assert os.listdir(tmp_path) == ["a.json"]
 
 
 def test_a_kill_halfway_leaves_the_old_file(tmp_path: Path) -> None:
     file = tmp_path / "a.json"
-    write_whole(file, "old")
+    write_atomic(file, "old")
     code = f"""
 import os, pathlib
-from nearfar.system.files import replacing
-with replacing(pathlib.Path({str(file)!r})) as fresh:
+from nearfar.system.files import replace_file
+with replace_file(pathlib.Path({str(file)!r})) as fresh:
     fresh.write_text("ne")
     os.kill(os.getpid(), 9)
 """

@@ -11,7 +11,7 @@ from nearfar.cli import main
 from nearfar.errors import UserError
 from nearfar.run.folder import RunFolder
 from nearfar.sweeps.cells import Storage
-from nearfar.system.files import check_output, write_whole
+from nearfar.system.files import check_output, write_atomic
 from nearfar.system.lock import open_lock
 
 
@@ -42,12 +42,12 @@ def test_a_lock_is_had_by_one_at_a_time_and_keeps_what_its_file_held(tmp_path: P
 
 
 @pytest.mark.parametrize("make", [os.mkfifo, os.mkdir])
-def test_the_place_of_what_is_no_file_is_not_taken(tmp_path: Path, make: object) -> None:
+def test_atomic_write_refuses_non_files(tmp_path: Path, make: object) -> None:
     target = tmp_path / "there"
     make(target)  # type: ignore[operator]
     kind = stat.S_IFMT(target.lstat().st_mode)
-    with pytest.raises(OSError, match="something else than a file"):
-        write_whole(target, "page")
+    with pytest.raises(OSError, match="is not a regular file"):
+        write_atomic(target, "page")
     assert stat.S_IFMT(target.lstat().st_mode) == kind
     assert [path.name for path in tmp_path.iterdir()] == ["there"]
 
@@ -58,14 +58,14 @@ def test_an_input_is_not_written_over(tmp_path: Path, capsys: pytest.CaptureFixt
     table.write_text("a,b\n" + "\n".join(f"{a},{b}" for a, b in rows) + "\n")
     before = table.read_bytes()
     assert main(["mi", f"{table}:a", f"{table}:b", "--rows", str(table)]) == 2
-    assert f"--rows was {table}, which is also an input; name another file" in capsys.readouterr().err
+    assert f"--rows was {table}, which is also an input; choose another name" in capsys.readouterr().err
     assert table.read_bytes() == before
 
 
 def test_a_file_of_another_kind_is_not_written_over(tmp_path: Path) -> None:
     settings = tmp_path / "config.yaml"
     settings.write_text("recipe: simclr\n")
-    with pytest.raises(UserError, match="a file of another kind, which would be lost"):
+    with pytest.raises(UserError, match="a file of another kind; choose another name"):
         check_output("--out", settings, (), b"<!doctype html")
     page = tmp_path / "report.html"
     page.write_text("<!DOCTYPE html><p>old")
@@ -89,7 +89,9 @@ def test_a_claim_of_a_cell_follows_no_link(tmp_path: Path) -> None:
 )
 def test_a_sweep_takes_no_folder_that_is_not_its_own(held: str, tmp_path: Path) -> None:
     (tmp_path / held).write_text('{"precious": 1}')
-    with pytest.raises(UserError, match=f"holds {held}, which is not of a sweep; name a new folder"):
+    with pytest.raises(
+        UserError, match=f"contains {held}, which does not belong to a sweep; choose a new folder"
+    ):
         Storage(tmp_path).made("mi x y")
     assert (tmp_path / held).read_text() == '{"precious": 1}'
 

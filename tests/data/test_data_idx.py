@@ -79,7 +79,7 @@ def _cut(folder: Path, size: int) -> None:
 BROKEN = {
     "fewer bytes than its header says": (lambda f: _lies(f, (5, 6, 5)), "holds 120 bytes.*5 × 6 × 5 needs 150"),
     "more bytes than its header says": (lambda f: _lies(f, (3, 6, 5)), "holds more bytes"),
-    "a header beyond memory": (lambda f: _lies(f, (2**32 - 1, 2**32 - 1, 9)), "would unpack from"),
+    "a header beyond memory": (lambda f: _lies(f, (2**32 - 1, 2**32 - 1, 9)), "would decompress from"),
     "cut short": (lambda f: _cut(f, 60), "cannot be read as idx"),
     "empty": (lambda f: _cut(f, 0), r"begins with the bytes \(none\)"),
     "not gzip": (lambda f: (f / f"train-{IMAGES}.gz").write_bytes(b"no"), "cannot be read as idx"),
@@ -124,7 +124,7 @@ def test_a_bomb_is_refused_before_it_is_unpacked(tmp_path: Path) -> None:
         for _ in range(4):  # as far as anybody reads, and more
             file.write(part)
     tracemalloc.start()
-    with pytest.raises(UserError, match="would unpack from"):
+    with pytest.raises(UserError, match="would decompress from"):
         open_data(str(path))
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()

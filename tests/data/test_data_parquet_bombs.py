@@ -24,7 +24,7 @@ from nearfar.system.parquet_reading import read_table_file
 MEMORY = 2 * 10**9  # bytes in use by a process, PyTorch included
 ADDRESSES = 6 * 10**9  # bytes it may reserve; allocators reserve more than they use
 MIB = 2**20
-REFUSED = "would unpack"
+REFUSED = "would decompress"
 # runs commands one after another in a process of limited memory
 RUNNER = """
 import io, json, sys

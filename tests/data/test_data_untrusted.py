@@ -27,7 +27,7 @@ from nearfar.errors import UserError
 from nearfar.estimate.read import read_sample
 from nearfar.run.metrics import read_metrics
 from nearfar.run.trained import Run
-from nearfar.system.untrusted import FREE, TEXT, read_json
+from nearfar.system.untrusted import MAX_TEXT_BYTES, UNCHECKED_BYTES, read_json
 
 
 @pytest.fixture
@@ -185,9 +185,9 @@ def test_a_table_whose_path_is_no_utf8_gets_a_sentence(suffix: str, tmp_path: Pa
     odd = tmp_path / f"\udcff{suffix}"
     os.rename(tmp_path / f"a{suffix}", odd)
     for spec in (odd, f"series:{odd}", f"pairs:{odd}:a,b"):
-        with pytest.raises(UserError, match="its path is not UTF-8"):
+        with pytest.raises(UserError, match="the path is not UTF-8"):
             open_data(spec)
-    with pytest.raises(UserError, match="its path is not UTF-8"):
+    with pytest.raises(UserError, match="the path is not UTF-8"):
         read_sample(str(odd))
 
 
@@ -208,7 +208,7 @@ def test_a_run_in_a_folder_of_any_bytes_trains_and_is_reported(tmp_path: Path) -
     assert main(["report", str(out / "run"), "--out", str(out / "report.html")]) == 0
     assert r"\udcff" in (out / "report.html").read_text()
     (tmp_path / "0.png").write_bytes(picture(0))
-    with pytest.raises(UserError, match="its path is not UTF-8"):
+    with pytest.raises(UserError, match="the path is not UTF-8"):
         pack(tmp_path, out / "packed")
 
 
@@ -233,19 +233,19 @@ def test_two_thin_pictures_leave_a_set_trainable(tmp_path: Path) -> None:
 
 def test_a_parquet_file_that_would_unpack_beyond_memory_is_refused_by_its_footer(tmp_path: Path) -> None:
     """A zstd frame of zeros: a few kilobytes that unpack to more than FREE."""
-    zeros = pa.array([{"bytes": bytes(FREE // 8 + 1)}] * 8)
+    zeros = pa.array([{"bytes": bytes(UNCHECKED_BYTES // 8 + 1)}] * 8)
     path = parquet(tmp_path / "a.parquet", {"image": zeros}, compression="zstd", use_dictionary=False)
-    assert path.stat().st_size < FREE / 1000
-    with pytest.raises(UserError, match=r"would unpack from [\d,]+ to 2[\d,]+ bytes; expected 200 times"):
+    assert path.stat().st_size < UNCHECKED_BYTES / 1000
+    with pytest.raises(UserError, match=r"would decompress from [\d,]+ to 2[\d,]+ bytes; at most 200 times"):
         open_data(path)
-    with pytest.raises(UserError, match="would unpack"):
+    with pytest.raises(UserError, match="would decompress"):
         read_sample(f"{path}:image")
-    with pytest.raises(UserError, match="would unpack"):
+    with pytest.raises(UserError, match="would decompress"):
         from_parquet(path)
 
 
 def test_a_footer_that_states_too_little_is_not_believed(tmp_path: Path) -> None:
-    zeros = pa.array([{"bytes": bytes(FREE // 8 + 1)}] * 8)
+    zeros = pa.array([{"bytes": bytes(UNCHECKED_BYTES // 8 + 1)}] * 8)
     path = parquet(tmp_path / "a.parquet", {"image": zeros}, compression="zstd", use_dictionary=False)
     chunk = pq.ParquetFile(path).metadata.row_group(0).column(0)
     data, written, lying = path.read_bytes(), varint(chunk.total_uncompressed_size), varint(1000)
@@ -254,7 +254,7 @@ def test_a_footer_that_states_too_little_is_not_believed(tmp_path: Path) -> None
     footer = len(data) - 8 - int.from_bytes(data[-8:-4], "little")
     path.write_bytes(data[:footer] + data[footer:].replace(written, padded))
     assert pq.ParquetFile(path).metadata.row_group(0).column(0).total_uncompressed_size == 1000
-    with pytest.raises(UserError, match="would unpack"):
+    with pytest.raises(UserError, match="would decompress"):
         open_data(path)
 
 
@@ -267,9 +267,11 @@ def varint(number: int) -> bytes:
 
 
 def test_an_npz_file_that_would_unpack_beyond_memory_is_refused_by_its_directory(tmp_path: Path) -> None:
-    np.savez_compressed(tmp_path / "a.npz", images=np.zeros((FREE // 1024 + 1, 32, 32), dtype=np.uint8))
+    np.savez_compressed(
+        tmp_path / "a.npz", images=np.zeros((UNCHECKED_BYTES // 1024 + 1, 32, 32), dtype=np.uint8)
+    )
     for read in (open_data, read_sample):
-        with pytest.raises(UserError, match="would unpack"):
+        with pytest.raises(UserError, match="would decompress"):
             read(str(tmp_path / "a.npz"))
 
 
@@ -293,8 +295,8 @@ def test_yaml_aliases_are_refused_wherever_yaml_is_read(tmp_path: Path) -> None:
 
 def test_settings_of_more_than_64_mib_are_not_read(tmp_path: Path) -> None:
     with (tmp_path / "settings.yaml").open("wb") as file:
-        file.truncate(TEXT + 1)  # a hole: no disk is used
-    with pytest.raises(UserError, match="67,108,865 bytes are too many; expected 67,108,864"):
+        file.truncate(MAX_TEXT_BYTES + 1)  # a hole: no disk is used
+    with pytest.raises(UserError, match="67,108,865 bytes; at most 67,108,864 are allowed"):
         read_file(tmp_path / "settings.yaml")
     assert read_json(tmp_path / "settings.yaml") is None
 

@@ -223,5 +223,5 @@ def test_without_fcntl_there_is_another_lock(monkeypatch: pytest.MonkeyPatch, tm
     monkeypatch.undo()
     assert importlib.reload(lock).fcntl is not None
     with (tmp_path / "a").open("w") as one, (tmp_path / "a").open("w") as two:
-        assert lock.locked(one)
-        assert not lock.locked(two)
+        assert lock.try_lock(one)
+        assert not lock.try_lock(two)

@@ -255,7 +255,9 @@ def test_a_study_takes_no_folder_that_is_not_its_own(held: str, tmp_path: Path) 
     (tmp_path / held).parent.mkdir(exist_ok=True)
     (tmp_path / held).write_text('{"study": "another"}')
     name = held.partition("/")[0]
-    with pytest.raises(UserError, match=f"holds {name}, which is not of study small; name a new folder"):
+    with pytest.raises(
+        UserError, match=f"contains {name}, which does not belong to study small; choose a new folder"
+    ):
         run_study(SMALL, tmp_path)
     assert (tmp_path / held).read_text() == '{"study": "another"}'
     assert [path.name for path in tmp_path.iterdir()] == [name]

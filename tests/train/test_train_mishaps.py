@@ -148,7 +148,7 @@ def test_figures_that_cannot_be_written_are_shown_all_the_same(
     def full(path: Path, content: bytes) -> None:
         raise OSError(28, "No space left on device", str(path))
 
-    monkeypatch.setattr(record, "write_whole", full)
+    monkeypatch.setattr(record, "write_atomic", full)
     assert main(["evaluate", str(run.path), "--protocol", "knn", "--no-baselines"]) == 2
     said = capsys.readouterr()
     assert "learned" in said.out

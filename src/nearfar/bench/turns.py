@@ -19,7 +19,7 @@ from typing import Any, Literal
 
 from nearfar.bench.peers import Arm, PeerMissing, Step
 from nearfar.system.hardware import keep_freed_memory
-from nearfar.system.machine import PATIENT
+from nearfar.system.machine import PASSIVE_WAIT
 
 REST_SECONDS, MAX_REST_SECONDS = 0.15, 30.0  # idle time that counts as rest; longest wait for it
 
@@ -87,7 +87,7 @@ def serve(
 @contextmanager
 def _environment(settings_of: Literal["ours", "theirs"]) -> Iterator[None]:
     """Removes our OpenMP settings from the environment while a peer's process starts."""
-    set_by_us: Mapping[str, str] = {k: v for k, v in PATIENT.items() if os.environ.get(k) == v}
+    set_by_us: Mapping[str, str] = {k: v for k, v in PASSIVE_WAIT.items() if os.environ.get(k) == v}
     removed = set_by_us if settings_of == "theirs" else {}
     for key in removed:
         del os.environ[key]

@@ -19,8 +19,8 @@ from nearfar import __version__
 from nearfar.cli.codes import BAD_INPUT, DONE, RESUMABLE
 from nearfar.errors import Stopped, UserError, not_one_of
 from nearfar.system.extras import missing_extra
-from nearfar.system.machine import wait_patiently
-from nearfar.system.signals import ends_by_signal
+from nearfar.system.machine import set_passive_wait
+from nearfar.system.signals import end_on_signals
 
 COMMANDS = (
     "demo",
@@ -64,7 +64,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     sys.stdout, sys.stderr = sys.stdout or _nowhere(), sys.stderr or _nowhere()
     if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
         sys.stdout.reconfigure(errors="backslashreplace")  # file names and `–` print on any terminal
-    wait_patiently()
+    set_passive_wait()
     if not _is_distributed():
         return _main(arguments)
     from nearfar.distributed.strategy import leave
@@ -99,7 +99,7 @@ def _run(parsed: argparse.Namespace) -> int:
 
 def _main(arguments: Sequence[str] | None) -> int:
     try:
-        with ends_by_signal():
+        with end_on_signals():
             code = _run(_parsed(arguments))
             sys.stdout.flush()  # write errors surface here, not at interpreter exit
             return code

@@ -37,7 +37,7 @@ def run(args: argparse.Namespace) -> int:
     from nearfar.bench.arms import contests
     from nearfar.bench.measure import bar_chart, machine_line, run_bench, to_json
     from nearfar.parts.encoders import check_backbone
-    from nearfar.system.files import write_whole
+    from nearfar.system.files import write_atomic
 
     for name, value, minimum in (
         ("blocks", args.blocks, 1),
@@ -74,7 +74,7 @@ def run(args: argparse.Namespace) -> int:
         print(json.dumps({"machine": machine_line(), **to_json(results)}))
     if args.svg is not None:
         try:
-            write_whole(args.svg, bar_chart(results))
+            write_atomic(args.svg, bar_chart(results))
         except OSError as problem:
             raise UserError(f"--svg {args.svg} cannot be written: {problem.strerror}") from None
     return DONE

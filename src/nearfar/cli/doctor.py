@@ -7,7 +7,14 @@ from typing import Any
 from nearfar.cli.codes import DONE
 from nearfar.errors import UserError
 from nearfar.system.extras import EXTRAS
-from nearfar.system.machine import CORE, DISTRIBUTIONS, broken, busy, look, try_strided_convolution
+from nearfar.system.machine import (
+    CORE,
+    DISTRIBUTIONS,
+    broken_packages,
+    busy_cores,
+    machine_facts,
+    try_strided_convolution,
+)
 
 MAX_RANKS = 64
 TOLERANCE = 1e-9  # for values around 1 in float64, after a few steps
@@ -32,9 +39,9 @@ def add(commands: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     if args.ranks is not None:
         return _compare(args.ranks, args.json)
-    facts = {**look(), "busy_cores": busy(), "strided_convolution": try_strided_convolution()}
+    facts = {**machine_facts(), "busy_cores": busy_cores(), "strided_convolution": try_strided_convolution()}
     if args.try_import:
-        facts["broken"] = broken()
+        facts["broken"] = broken_packages()
     print(json.dumps(facts) if args.json else "\n".join(_lines(facts)))
     return DONE
 
@@ -85,10 +92,10 @@ def _lines(facts: dict[str, Any]) -> list[str]:
         f"{_wait_policy(facts['waiting'])}",
     ]
     lines.append(f"{'layout':<9} {STRIDED_CONVOLUTION[facts['strided_convolution']]}")
-    busy_cores = facts["busy_cores"]
-    if busy_cores is not None and busy_cores > 0.5 and facts["threads"] > 1:
+    in_use = facts["busy_cores"]
+    if in_use is not None and in_use > 0.5 and facts["threads"] > 1:
         lines.append(
-            f"{'busy':<9} {busy_cores:.1f} of {facts['cores']} cores are in use by other processes; OMP_NUM_THREADS=1 may be faster, and is with bf16"
+            f"{'busy':<9} {in_use:.1f} of {facts['cores']} cores are in use by other processes; OMP_NUM_THREADS=1 may be faster, and is with bf16"
         )
     core = [DISTRIBUTIONS.get(module, module) for module in CORE]
     missing = [name for name in core if packages[name] is None]

@@ -258,7 +258,7 @@ def _rows(given: argparse.Namespace, x: Any, y: Any) -> int:
     import numpy as np
 
     from nearfar.estimate.chain import pointwise_mi
-    from nearfar.system.files import write_whole
+    from nearfar.system.files import write_atomic
 
     if given.rows.suffix != ".csv":
         raise UserError(f"--rows was {given.rows}; it must end in .csv")
@@ -266,7 +266,7 @@ def _rows(given: argparse.Namespace, x: Any, y: Any) -> int:
     del options["confidence"]
     found = pointwise_mi(x, y, **options)
     lines = ["" if np.isnan(nats) else f"{nats:.6g}" for nats in found]
-    write_whole(given.rows, "\n".join(["nats", *lines]) + "\n")
+    write_atomic(given.rows, "\n".join(["nats", *lines]) + "\n")
     told = int((~np.isnan(found)).sum())
     if given.json:
         print(json.dumps({"rows": str(given.rows), "samples": told, "mean": float(np.nanmean(found))}))

@@ -17,7 +17,7 @@ from nearfar.core.optimisers import OPTIMISERS
 from nearfar.core.schedules import Adaptive, Schedule, Value, ends, parse_value
 from nearfar.errors import UserError
 from nearfar.modalities import MODALITIES, Modality, modality_of_views
-from nearfar.system.prefetch import MOST_WORKERS
+from nearfar.system.prefetch import MAX_WORKERS
 
 MAX_EPOCHS = 1_000_000
 PROBES = KNN, LINEAR, QUALITY = ("knn", "linear", "quality")
@@ -75,7 +75,7 @@ class Settings(BaseModel):
     clip: float | None = described("clip", gt=0)
     precision: Literal["auto", "fp32", "bf16"] = described("precision")
     device: str = described("device")
-    workers: Integer = described("workers", ge=0, le=MOST_WORKERS)
+    workers: Integer = described("workers", ge=0, le=MAX_WORKERS)
     chunk: Integer | None = described("chunk", ge=1)
     encode_chunk: Integer | None = described("encode_chunk", ge=1)
     memory: Annotated[Integer | None, BeforeValidator(_memory)] = described("memory", gt=0)

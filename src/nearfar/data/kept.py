@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from nearfar.errors import UserError
-from nearfar.system.files import replacing
+from nearfar.system.files import replace_file
 from nearfar.system.parquet_reading import read_table_file
 from nearfar.system.untrusted import arrow_path
 
@@ -55,7 +55,7 @@ def write_scan(file: Path, rows: list[dict[str, Any]]) -> None:
     table = pa.table({name: pa.array([row[name] for row in rows], kind) for name, kind in kinds.items()})
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        with replacing(file) as fresh:
+        with replace_file(file) as fresh:
             pq.write_table(table, arrow_path(fresh))
     except OSError:
         return

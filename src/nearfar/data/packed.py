@@ -30,7 +30,7 @@ from nearfar.modalities import MODALITIES, DataSet, Modality
 from nearfar.modalities.base import Found
 from nearfar.modalities.dataset import Blocks
 from nearfar.system.parquet_reading import read_table
-from nearfar.system.untrusted import TEXT
+from nearfar.system.untrusted import MAX_TEXT_BYTES
 
 MANIFEST, INDEX, QUARANTINE = "nearfar.json", "index.parquet", "quarantine.csv"
 
@@ -177,7 +177,7 @@ def find_packed(spec: str) -> Packed | None:
 
 def read_manifest(file: At, root: str) -> Manifest:
     try:
-        if file.size() > TEXT:
+        if file.size() > MAX_TEXT_BYTES:
             raise ValueError("it is too long")
         held = json.loads(file.read_all())
         if held["sha256"] != _seal(held["packed"]):

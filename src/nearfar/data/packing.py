@@ -22,8 +22,8 @@ from nearfar.data.scan import check_share, content_digest, fingerprint, write_qu
 from nearfar.data.shards import Refused, Row, Schema, read_index, shard_of, write_index, write_shard
 from nearfar.errors import UserError
 from nearfar.modalities.dataset import Unusable
-from nearfar.system.files import as_path, is_writer_alive, write_whole
-from nearfar.system.prefetch import MOST_WORKERS, prefetch
+from nearfar.system.files import as_path, is_writer_alive, write_atomic
+from nearfar.system.prefetch import MAX_WORKERS, prefetch
 from nearfar.system.untrusted import read_json
 
 PLAN = "packing.json"
@@ -73,8 +73,8 @@ def pack(
     """
     contents = contents_of(data, labels, {} if image_size is None else {"image_size": image_size})
     _check(contents, encoding, quality, max_bad_share)
-    if not 0 <= workers <= MOST_WORKERS:
-        raise UserError(f"workers was {workers!r}; expected a whole number from 0 to {MOST_WORKERS}")
+    if not 0 <= workers <= MAX_WORKERS:
+        raise UserError(f"workers was {workers!r}; expected a whole number from 0 to {MAX_WORKERS}")
     out = as_path("out", out)
     order = contents.order(seed) if shuffle else np.arange(len(contents.names))
     plan = _planned(contents, order, image_size, encoding, quality, shuffle, seed)
@@ -177,7 +177,7 @@ def _begun(out: Path, plan: Plan) -> bool:
         if held is None:
             if any(not entry.name.startswith(".") for entry in out.iterdir()):
                 raise UserError(f"--out {out} holds other files; name a new folder")
-            write_whole(out / PLAN, json.dumps(asdict(plan), indent=1))
+            write_atomic(out / PLAN, json.dumps(asdict(plan), indent=1))
         elif held != asdict(plan):
             before = held if isinstance(held, dict) else {}
             other = [
@@ -228,4 +228,4 @@ def _finish(out: Path, contents: Contents, plan: Plan, shards: int, max_bad_shar
         index=shard_of(out / INDEX, len(index.names)),
         shards=[shard_of(file, rows) for file, rows in zip(files, index.counts, strict=True)],
     )
-    write_whole(out / MANIFEST, manifest.written())
+    write_atomic(out / MANIFEST, manifest.written())

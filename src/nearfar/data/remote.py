@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 
 from nearfar.data.tries import NO_RANGES, Steady, Unreachable, reason, said_of, tried
 from nearfar.errors import UserError
-from nearfar.system.files import replacing
+from nearfar.system.files import replace_file
 from nearfar.system.untrusted import arrow_path, check_regular
 
 
@@ -180,7 +180,7 @@ class RowGroupCache:
                 self._make_room(table.nbytes)
                 self.folder.mkdir(parents=True, exist_ok=True)
                 with (
-                    replacing(file) as fresh,
+                    replace_file(file) as fresh,
                     pa.OSFile(arrow_path(fresh), "wb") as sink,
                     pa.ipc.new_file(sink, table.schema) as writer,
                 ):

@@ -129,7 +129,9 @@ class RowGroups:
 
         def fetch() -> pa.Table:
             limit = f"more than {WINDOW_BYTES:,} bytes, too large to be mixed in memory"
-            counter = DecodedBytes(WINDOW_BYTES, f"{file.path!r}: row group {group} would unpack to {limit}")
+            counter = DecodedBytes(
+                WINDOW_BYTES, f"{file.path!r}: row group {group} would decompress to {limit}"
+            )
             with file.parquet(self._footers[number]) as opened:
                 batches = list(content_batches(opened, group, self._leaves[number], counter))
             return pa.Table.from_batches(batches).combine_chunks()

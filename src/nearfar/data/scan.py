@@ -24,7 +24,7 @@ from nearfar.modalities import DataSet, Modality
 from nearfar.modalities.base import Decoded, Found
 from nearfar.modalities.dataset import Unusable
 from nearfar.modalities.labels import Labels
-from nearfar.system.files import write_whole
+from nearfar.system.files import write_atomic
 from nearfar.system.prefetch import prefetch
 
 _CHUNK_ITEMS, _CHUNK_BYTES = 64, 2**18
@@ -311,7 +311,7 @@ def write_quarantine(file: Path, bad: Sequence[tuple[str, str]]) -> None:
     try:
         lines = io.StringIO()
         csv.writer(lines, lineterminator="\n").writerows([("path", "reason"), *bad])
-        write_whole(file, lines.getvalue())
+        write_atomic(file, lines.getvalue())
     except OSError as error:
         raise UserError(f"the quarantine list {str(file)!r} cannot be written: {error.strerror}.") from error
 

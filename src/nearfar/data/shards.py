@@ -15,7 +15,7 @@ from nearfar.data.packed import Shard
 from nearfar.data.row_groups import DIGEST, first_line
 from nearfar.errors import UserError
 from nearfar.modalities.labels import Labels
-from nearfar.system.files import replacing
+from nearfar.system.files import replace_file
 from nearfar.system.parquet_reading import read_table_file
 from nearfar.system.untrusted import arrow_path
 
@@ -73,7 +73,7 @@ def write_shard(file: Path, rows: Iterable[Row | Refused], schema: Schema, group
     group: list[Row] = []
     writer: Any = None
     try:
-        with replacing(file) as fresh:
+        with replace_file(file) as fresh:
             try:
                 for row in rows:
                     if isinstance(row, Refused):
@@ -165,7 +165,7 @@ def write_index(file: Path, index: Index) -> None:
     facts = index.facts
     columns |= {f"fact{place}": pa.array(facts[:, place]) for place in range(facts.shape[1])}
     try:
-        with replacing(file) as fresh:
+        with replace_file(file) as fresh:
             pq.write_table(pa.table(columns), arrow_path(fresh), compression="zstd")
     except (OSError, pa.ArrowException) as problem:
         raise UserError(

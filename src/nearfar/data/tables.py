@@ -12,7 +12,7 @@ from nearfar.modalities import MODALITIES
 from nearfar.modalities.base import Arrays
 from nearfar.modalities.labels import Labels, class_numbers
 from nearfar.system.parquet_reading import read_table_file, text_labels
-from nearfar.system.untrusted import arrow_path, check_given, column_names
+from nearfar.system.untrusted import arrow_path, check_data_file, column_names
 
 SUFFIXES = (".csv",)
 LABEL = "label"
@@ -20,7 +20,7 @@ LABEL = "label"
 
 def table(path: Path, name: str, label: str | None = None) -> Arrays:
     """The columns of numbers side by side, in their order; columns of anything else are an error that names the first."""
-    check_given(path, name)
+    check_data_file(path, name)
     read = _read(path, name)
     names = column_names(read, name)
     numbers: list[np.ndarray] = []

@@ -24,7 +24,7 @@ from nearfar.errors import UserError
 from nearfar.modalities import DataSet, Modality
 from nearfar.modalities.base import Found
 from nearfar.modalities.dataset import Blocks, Unreadable, Unusable
-from nearfar.system.files import write_whole
+from nearfar.system.files import write_atomic
 from nearfar.system.prefetch import prefetch
 from nearfar.system.untrusted import read_json
 
@@ -240,7 +240,7 @@ def examined(data: AnySet, kept: Path | None = None, workers: int = 2, strategy:
     if file is not None and known is None and strategy.is_first:
         with suppress(OSError):  # where nothing can be written, nothing is remembered
             file.parent.mkdir(parents=True, exist_ok=True)
-            write_whole(file, json.dumps(asked.bad))
+            write_atomic(file, json.dumps(asked.bad))
     bad = np.isin(data.rows, list(asked.bad))
     return found_so_far(data.subset(np.flatnonzero(~bad)) if bad.any() else data)
 

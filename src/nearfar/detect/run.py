@@ -30,7 +30,7 @@ from nearfar.errors import UserError
 from nearfar.parts.encoders.stages import Stages
 from nearfar.run.features import encoder_digest
 from nearfar.run.trained import Run
-from nearfar.system.files import write_whole
+from nearfar.system.files import write_atomic
 from nearfar.system.untrusted import read_json
 
 Task = Literal["boxes", "masks", "keypoints"]
@@ -304,6 +304,6 @@ def _save_result(path: Path, result: dict[str, Any]) -> None:
         if isinstance(one, dict) and one.get("encoder") == result["encoder"] and not same(one)
     ]
     try:
-        write_whole(path, json.dumps({"results": [*other_results, result]}, indent=1) + "\n")
+        write_atomic(path, json.dumps({"results": [*other_results, result]}, indent=1) + "\n")
     except OSError as problem:
         raise UserError(f"{path} could not be written: {problem.strerror}") from None

@@ -11,7 +11,7 @@ from PIL import Image
 
 from nearfar.core.randomness import order
 from nearfar.run.trained import Run
-from nearfar.system.files import write_whole
+from nearfar.system.files import write_atomic
 
 MOST = 10_000  # points that the projector lays out in reasonable time
 LARGEST = 8192  # side of the picture of all pictures that it can read
@@ -25,10 +25,10 @@ def write_projector(run: Run, data: Any, folder: Path) -> int:
     features = run.embed(shown).numpy()
     folder.mkdir(parents=True, exist_ok=True)
     lines = ("\t".join(f"{value:.6g}" for value in row) for row in features)
-    write_whole(folder / "features.tsv", "\n".join(lines) + "\n")
-    write_whole(folder / "metadata.tsv", "\n".join(_metadata(shown)) + "\n")
+    write_atomic(folder / "features.tsv", "\n".join(lines) + "\n")
+    write_atomic(folder / "metadata.tsv", "\n".join(_metadata(shown)) + "\n")
     side = _sprite(run, shown, folder / "sprite.png")
-    write_whole(
+    write_atomic(
         folder / "projector_config.pbtxt",
         f'embeddings {{\n  tensor_name: "features"\n  tensor_path: "features.tsv"\n  metadata_path: "metadata.tsv"\n'
         f'  sprite {{\n    image_path: "sprite.png"\n    single_image_dim: {side}\n    single_image_dim: {side}\n  }}\n}}\n',

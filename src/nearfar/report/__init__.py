@@ -9,7 +9,7 @@ from nearfar.report.gather import gather
 from nearfar.report.page import page
 from nearfar.report.visuals import Detail
 from nearfar.run.trained import Run
-from nearfar.system.files import as_path, write_whole
+from nearfar.system.files import as_path, write_atomic
 
 __all__ = ["write_report"]
 
@@ -35,7 +35,7 @@ def write_report(
     text = page([gather(run, detail) for run in runs], summary)
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(out, text)
+        write_atomic(out, text)
     except OSError as problem:
         raise UserError(f"report {out} could not be written: {problem.strerror}") from problem
     return out

@@ -11,7 +11,7 @@ from nearfar.errors import UserError
 from nearfar.modalities import DataSet
 from nearfar.run.features import feature_batches
 from nearfar.run.trained import Run
-from nearfar.system.files import replacing
+from nearfar.system.files import replace_file
 from nearfar.system.untrusted import arrow_path
 
 
@@ -34,7 +34,7 @@ def write_embedding(run: Run, data: Any, out: Path) -> tuple[int, int]:
     writer: pq.ParquetWriter | None = None
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
-        with replacing(out) as fresh:
+        with replace_file(out) as fresh:
             try:
                 for part in parts:
                     table = _table(images, place, part.numpy())

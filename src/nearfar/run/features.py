@@ -21,7 +21,7 @@ from nearfar.errors import NotFinite
 from nearfar.modalities import DataSet, Instances
 from nearfar.modalities.base import MakeViews
 from nearfar.modalities.showing import plain_views
-from nearfar.system.files import write_whole
+from nearfar.system.files import write_atomic
 
 
 def features(
@@ -218,7 +218,7 @@ def _write(path: Path, features: Tensor) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         content = bytes_of({"features": features.contiguous(), "digest": _seal(features)})
-        write_whole(path, content)
+        write_atomic(path, content)
     except OSError:
         return
 

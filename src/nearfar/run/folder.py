@@ -26,8 +26,8 @@ from nearfar.config.settings import Settings
 from nearfar.errors import UserError
 from nearfar.modalities import DataSet
 from nearfar.modalities.dataset import ignored_files
-from nearfar.system.files import write_whole
-from nearfar.system.lock import locked, open_lock
+from nearfar.system.files import write_atomic
+from nearfar.system.lock import open_lock, try_lock
 from nearfar.system.untrusted import read_json, read_text
 
 
@@ -134,7 +134,7 @@ class RunFolder:
         except OSError as problem:
             raise UserError(f"--out {self.path} cannot be written: {problem.strerror}") from None
         with lock:
-            if not locked(lock):
+            if not try_lock(lock):
                 raise UserError(
                     f"--out {self.path} is being trained by another process; wait for it or choose another"
                 )
@@ -161,13 +161,13 @@ class RunFolder:
         return check(self.stored_settings(), stored=True)
 
     def write_settings(self, settings: Settings) -> None:
-        write_whole(self.config, settings.as_yaml())
+        write_atomic(self.config, settings.as_yaml())
 
     def environment(self) -> dict[str, Any] | None:
         return read_mapping(self.path / "env.json")
 
     def write_environment(self, facts: Mapping[str, Any]) -> None:
-        write_whole(self.path / "env.json", json.dumps(facts, indent=1))
+        write_atomic(self.path / "env.json", json.dumps(facts, indent=1))
 
     def notes(self) -> DataNotes | None:
         """What became of the data; None where nobody wrote it down, or it makes no sense."""
@@ -178,7 +178,7 @@ class RunFolder:
             return None
 
     def write_notes(self, notes: DataNotes) -> None:
-        write_whole(self.path / "data.json", json.dumps(asdict(notes), indent=1))
+        write_atomic(self.path / "data.json", json.dumps(asdict(notes), indent=1))
 
 
 def read_mapping(path: Path) -> dict[str, Any] | None:

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from nearfar.system.files import write_whole
+from nearfar.system.files import write_atomic
 from nearfar.system.untrusted import check_regular
 
 Row = dict[str, Any]
@@ -31,4 +31,4 @@ def read_metrics(path: Path) -> list[Row]:
 def rewind_metrics(path: Path, step: int) -> None:
     """Forgets rows after `step`: the resumed run will write them again."""
     rows = [row for row in read_metrics(path) if row["step"] <= step]
-    write_whole(path, "".join(json.dumps(row) + "\n" for row in rows))
+    write_atomic(path, "".join(json.dumps(row) + "\n" for row in rows))

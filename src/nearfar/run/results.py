@@ -14,7 +14,7 @@ from typing import Any
 from nearfar.core.intervals import with_intervals
 from nearfar.errors import NotSaved
 from nearfar.run.answers import without_answers
-from nearfar.system.files import write_whole
+from nearfar.system.files import write_atomic
 from nearfar.system.untrusted import read_json
 
 Result = Mapping[str, Any]
@@ -50,7 +50,7 @@ def record(path: Path, result: Result) -> None:
     for one in same:
         merged = _together(one, merged)
     try:
-        write_whole(path, json.dumps({"results": [*others, merged]}, indent=2) + "\n")
+        write_atomic(path, json.dumps({"results": [*others, merged]}, indent=2) + "\n")
     except OSError as problem:
         raise NotSaved(
             f"{path} could not be written ({problem.strerror}): the figures are not saved",

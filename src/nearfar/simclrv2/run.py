@@ -21,7 +21,7 @@ from nearfar.run.trained import Run
 from nearfar.simclrv2.labels import labelled, read_labels
 from nearfar.simclrv2.stages import OPTIONS, STAGES, Semi, Told
 from nearfar.studies.compared import verdict
-from nearfar.system.files import as_path, write_whole
+from nearfar.system.files import as_path, write_atomic
 
 SCRATCH, PROBE, TUNED, DISTILLED = "from scratch", "linear probe", "fine-tuned", "distilled"
 FIGURES = ("top1", "top5")
@@ -183,7 +183,7 @@ def run_semi(asked: Semi) -> Report:
         runs,
         _verdicts(figures),
     )
-    write_whole(asked.out / "semi.json", json.dumps(report.as_json(), indent=1) + "\n")
+    write_atomic(asked.out / "semi.json", json.dumps(report.as_json(), indent=1) + "\n")
     return report
 
 

@@ -22,8 +22,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from nearfar.system.files import write_whole
-from nearfar.system.signals import end_with_parent
+from nearfar.system.files import write_atomic
+from nearfar.system.signals import exit_with_parent
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -165,7 +165,7 @@ class Bench:
         moment: float,
     ) -> None:
         context = multiprocessing.get_context("spawn")  # torch's threads do not survive a fork
-        pool = ProcessPoolExecutor(jobs, context, initializer=end_with_parent)
+        pool = ProcessPoolExecutor(jobs, context, initializer=exit_with_parent)
         bench = Bench(self.folder, self.study)
         waiting, running = list(missing), set[Future[Any]]()
         started = time.monotonic()
@@ -216,4 +216,4 @@ def _read_json(path: Path) -> Any:
 def write_json(path: Path, value: Any) -> None:
     """Whole or not at all, folders above it included."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(path, json.dumps(value, indent=1, allow_nan=False) + "\n")
+    write_atomic(path, json.dumps(value, indent=1, allow_nan=False) + "\n")

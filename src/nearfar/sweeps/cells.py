@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import Any
 
 from nearfar.errors import UserError
-from nearfar.system.files import check_folder, write_whole
-from nearfar.system.lock import locked, open_lock
+from nearfar.system.files import check_folder, write_atomic
+from nearfar.system.lock import open_lock, try_lock
 from nearfar.system.untrusted import read_json
 
 DONE, PRUNED, FAILED = "done", "pruned", "failed"
@@ -124,7 +124,7 @@ class Storage:
         }
         folder = self.folder(cell)
         folder.mkdir(parents=True, exist_ok=True)
-        write_whole(folder / "result.json", json.dumps(told, indent=1, default=str) + "\n")
+        write_atomic(folder / "result.json", json.dumps(told, indent=1, default=str) + "\n")
 
     def note(self, event: str, what: str) -> None:
         """A line of log.jsonl; one write, so lines of several processes do not mix."""
@@ -137,7 +137,7 @@ class Storage:
     def claim(self, name: str) -> Iterator[bool]:
         """Whether this process has the cell to itself, as long as it stays here or lives."""
         with open_lock(self.path / "claims" / f"{name}.lock") as lock:
-            yield locked(lock)
+            yield try_lock(lock)
 
 
 def share_out(

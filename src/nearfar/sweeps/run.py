@@ -12,8 +12,8 @@ from nearfar.sweeps.asked import Asked
 from nearfar.sweeps.space import space_of
 from nearfar.sweeps.table import Sweep
 from nearfar.sweeps.work import Work
-from nearfar.system.files import as_path, write_whole
-from nearfar.system.signals import end_with_parent
+from nearfar.system.files import as_path, write_atomic
+from nearfar.system.signals import exit_with_parent
 
 RESUMABLE = 75  # what a worker ends with that was asked to stop
 
@@ -79,8 +79,8 @@ def run_sweep(asked: Asked, jobs: int = 1) -> Sweep:
         _in_processes(asked, min(jobs, work.left()), work.failed_before)
     work.do()
     found = work.found()
-    write_whole(storage.path / "sweep.json", found.as_text())
-    write_whole(storage.path / "sweep.csv", found.as_csv())
+    write_atomic(storage.path / "sweep.json", found.as_text())
+    write_atomic(storage.path / "sweep.csv", found.as_csv())
     _draw(found, storage.path)
     return found
 
@@ -126,7 +126,7 @@ def _in_processes(asked: Asked, jobs: int, failed_before: frozenset[tuple[int, i
 
 
 def _worker(asked: Asked, failed_before: frozenset[tuple[int, int]]) -> None:
-    end_with_parent()
+    exit_with_parent()
     os.environ["OMP_NUM_THREADS"] = "1"
     try:
         Work(asked, failed_before).do()

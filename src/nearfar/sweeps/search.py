@@ -18,7 +18,7 @@ from nearfar.run.metrics import read_metrics
 from nearfar.sweeps.cells import DONE, FAILED, PRUNED, Outcome
 from nearfar.sweeps.space import Point, Space
 from nearfar.system.extras import need
-from nearfar.system.files import write_whole
+from nearfar.system.files import write_atomic
 from nearfar.system.untrusted import read_json
 
 METHODS = ("tpe", "random")
@@ -81,7 +81,7 @@ class Search:
         point = {key: self._listed(key, value) for key, value in params.items()}
         self.folder.mkdir(parents=True, exist_ok=True)
         told = {"number": number, "settings": point}
-        write_whole(self.folder / f"{number:04d}.json", json.dumps(told, indent=1) + "\n")
+        write_atomic(self.folder / f"{number:04d}.json", json.dumps(told, indent=1) + "\n")
         return Trial(number, point)
 
     def behind(self, trial: Trial, others: Sequence[Trial], curve: Mapping[int, float]) -> bool:

@@ -1,6 +1,7 @@
-"""What the core install leaves out, and the sentence a user reads who needs it.
+"""Optional packages, and the error message when one is missing.
 
-The core (losses, bounds, methods, mutual information) needs torch, numpy, scipy, jaxtyping, safetensors, pyyaml and threadpoolctl alone.
+The core (losses, bounds, methods, mutual information) needs torch, numpy, scipy, jaxtyping, safetensors, pyyaml and
+threadpoolctl only.
 """
 
 from importlib import import_module
@@ -8,7 +9,7 @@ from typing import Any
 
 from nearfar.errors import UserError
 
-# module: the extra of pyproject.toml that installs it
+# module -> extra in pyproject.toml
 EXTRAS = {
     "PIL": "train",
     "faiss": "train",
@@ -39,7 +40,7 @@ class MissingExtra(UserError, ImportError):
 
 
 def missing_extra(problem: ModuleNotFoundError) -> MissingExtra | None:
-    """The sentence for a failed import, or None if the module belongs to no extra."""
+    """Returns the error for a failed import, or None if the module belongs to no extra."""
     module = (problem.name or "").partition(".")[0]
     if module not in EXTRAS:
         return None
@@ -47,7 +48,7 @@ def missing_extra(problem: ModuleNotFoundError) -> MissingExtra | None:
 
 
 def need(module: str) -> Any:
-    """The module of an extra, where only some uses of a function need it."""
+    """Imports a module of an extra, for functions that need it only sometimes."""
     try:
         return import_module(module)
     except ModuleNotFoundError as problem:

@@ -1,4 +1,4 @@
-"""What this machine has, and what is used of it."""
+"""Devices, precision, memory and threads, as torch sees them."""
 
 import ctypes
 import platform
@@ -11,23 +11,25 @@ import torch
 from threadpoolctl import threadpool_limits
 
 from nearfar.errors import UserError
-from nearfar.system.machine import look
+from nearfar.system.machine import machine_facts
 
 
-def pick_device(name: str, local: int | None = None) -> torch.device:
-    """The device a setting means; `auto` takes a GPU if there is one. Of several processes on a machine, each has a GPU of its own:
-    `local` is its number there."""
-    if local is not None and name in ("auto", "cuda") and torch.cuda.is_available():
-        own = torch.device("cuda", local % torch.cuda.device_count())
-        torch.cuda.set_device(own)
-        return own
+def pick_device(name: str, local_rank: int | None = None) -> torch.device:
+    """Returns the device of a setting; `auto` uses a GPU if there is one.
+
+    With several processes on a machine, the process with number `local_rank` gets its own GPU.
+    """
+    if local_rank is not None and name in ("auto", "cuda") and torch.cuda.is_available():
+        device = torch.device("cuda", local_rank % torch.cuda.device_count())
+        torch.cuda.set_device(device)
+        return device
     if name == "auto":
         if torch.cuda.is_available():
             return torch.device("cuda")
         return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
     kind = name.partition(":")[0]
-    there = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
-    if not there[kind]:
+    available = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
+    if not available[kind]:
         raise UserError(f"device was {name!r}, which this machine does not have; use auto or cpu")
     if kind == "cuda" and ":" in name and int(name.partition(":")[2]) >= torch.cuda.device_count():
         raise UserError(f"device was {name!r}; this machine has {torch.cuda.device_count()} CUDA devices")
@@ -35,19 +37,19 @@ def pick_device(name: str, local: int | None = None) -> torch.device:
 
 
 def peak_memory(device: torch.device) -> float | None:
-    """The most memory that was in use so far, in MiB: of the GPU that tensors are on, else of this process."""
+    """Returns the peak memory in MiB: of the GPU if tensors are on one, else of this process."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device) / 2**20
     try:
         import resource
-    except ImportError:  # Windows has none
+    except ImportError:  # not on Windows
         return None
-    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return most / 2**20 if sys.platform == "darwin" else most / 2**10
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak / 2**20 if sys.platform == "darwin" else peak / 2**10
 
 
 def has_bf16(device: torch.device) -> bool:
-    """Whether bfloat16 is arithmetic here, not emulation (an emulating CPU is ten times slower than fp32)."""
+    """Returns whether the hardware computes in bfloat16. Emulation is ten times slower than fp32."""
     if device.type == "cuda":
         return torch.cuda.is_bf16_supported(including_emulation=False)
     if device.type == "cpu":
@@ -57,17 +59,17 @@ def has_bf16(device: torch.device) -> bool:
 
 
 def pick_precision(setting: str, device: torch.device) -> torch.dtype:
-    """float32 or bfloat16 for the encoders' arithmetic; weights and scores are always float32."""
+    """Returns the dtype of the encoders' arithmetic. Weights and scores are always float32."""
     if setting == "auto":
         return torch.bfloat16 if has_bf16(device) else torch.float32
     return {"fp32": torch.float32, "bf16": torch.bfloat16}[setting]
 
 
 def keep_freed_memory() -> None:
-    """Tells glibc to keep freed memory instead of returning it to the system after every step.
+    """Makes glibc keep freed memory instead of returning it to the system after every step.
 
-    Activations are allocated and freed at each step; page faults on getting them back cost small nets up to a
-    third of their time. Elsewhere than glibc this does nothing.
+    Activations are allocated and freed at each step. Page faults would cost small networks up to a third of their
+    time. Has no effect without glibc.
     """
     if not sys.platform.startswith("linux") or platform.libc_ver()[0] != "glibc":
         return
@@ -79,22 +81,25 @@ def keep_freed_memory() -> None:
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """For small networks and small matrices, where more threads only wait for one another (an estimate of 1,000 rows took four times the CPU time and
-    twice as long); and how sums are split cannot move a number. Torch's threads, and those of numpy's and scipy's BLAS."""
-    before = torch.get_num_threads()
+    """Limits torch, numpy and scipy to one thread.
+
+    Small matrices do not gain from threads (an estimate of 1,000 rows took four times the CPU time with two), and the
+    results do not depend on how sums are split.
+    """
+    threads = torch.get_num_threads()
     with threadpool_limits(1):
         torch.set_num_threads(1)
         try:
             yield
         finally:
-            torch.set_num_threads(before)
+            torch.set_num_threads(threads)
 
 
 def environment() -> dict[str, Any]:
-    """Facts about the machine and the software for env.json: as `nearfar doctor` finds them, with torch's own word on devices."""
+    """Returns machine and software facts for env.json, with devices as torch reports them."""
     device = pick_device("auto")
     return {
-        **look(),
+        **machine_facts(),
         "threads": torch.get_num_threads(),
         "device": str(device),
         "gpu": torch.cuda.get_device_name(0) if device.type == "cuda" else None,

@@ -1,4 +1,4 @@
-"""A lock that ends with the process that holds it, however it ends; the systems differ in how one is had."""
+"""File locks that the operating system releases when the process ends, however it ends."""
 
 import errno
 import os
@@ -13,7 +13,10 @@ except ImportError:  # Windows
 
 
 def open_lock(path: Path) -> IO[str]:
-    """The file of a lock, made if need be. A folder may come from a stranger: a link is not followed, nothing is emptied, and a pipe is not waited for."""
+    """Opens or creates a lock file.
+
+    The folder may be untrusted: links are not followed, files are not truncated, pipes do not block.
+    """
     flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
     descriptor = os.open(path, flags, 0o666)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
@@ -22,8 +25,8 @@ def open_lock(path: Path) -> IO[str]:
     return os.fdopen(descriptor, "r+", encoding="utf-8")
 
 
-def locked(file: IO[str]) -> bool:
-    """Takes the lock of an open file, without waiting; whether it was free."""
+def try_lock(file: IO[str]) -> bool:
+    """Acquires the lock of an open file without waiting. Returns whether that worked."""
     try:
         if fcntl is not None:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

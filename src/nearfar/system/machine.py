@@ -1,5 +1,7 @@
-"""What this machine has and what is installed, found without importing any of it: the answer comes at once, and on a broken
-install too. `nearfar.system.hardware` asks torch itself."""
+"""Facts about this machine and the installed packages, without importing them: fast, and works on a broken install.
+
+`nearfar.system.hardware` asks torch itself.
+"""
 
 import os
 import platform
@@ -13,7 +15,7 @@ from typing import Any, Literal
 
 from nearfar.system.extras import EXTRAS
 
-# what is installed under another name than it is imported by
+# import name -> distribution name, where they differ
 DISTRIBUTIONS = {
     "PIL": "pillow",
     "faiss": "faiss-cpu",
@@ -23,27 +25,27 @@ DISTRIBUTIONS = {
 }
 CORE = ("torch", "numpy", "scipy", "jaxtyping", "safetensors", "yaml", "threadpoolctl")
 
-# how threads of a parallel loop wait for one another: asleep. Spinning, which is OpenMP's default, takes the core that the thread waited
-# for needs as soon as another process wants one: a step then takes tens of times as long (benchmarks/disturbed.py)
-PATIENT = {"OMP_WAIT_POLICY": "passive", "KMP_BLOCKTIME": "0"}
+# OpenMP threads sleep while they wait. Spinning, the default, makes a step tens of times slower as soon as another
+# process uses a core (benchmarks/disturbed.py).
+PASSIVE_WAIT = {"OMP_WAIT_POLICY": "passive", "KMP_BLOCKTIME": "0"}
 
 
-def wait_patiently() -> None:
-    """Tells OpenMP so, unless the user told it something; it listens when it is loaded, which is when torch is."""
-    if "torch" not in sys.modules and not any(key in os.environ for key in (*PATIENT, "GOMP_SPINCOUNT")):
-        os.environ.update(PATIENT)
+def set_passive_wait() -> None:
+    """Sets OMP_WAIT_POLICY=passive unless the user set it. Call before importing torch."""
+    if "torch" not in sys.modules and not any(key in os.environ for key in (*PASSIVE_WAIT, "GOMP_SPINCOUNT")):
+        os.environ.update(PASSIVE_WAIT)
 
 
-def waiting() -> str:
-    """How threads wait, as the variables say that OpenMP reads."""
+def wait_policy() -> str:
+    """Returns how OpenMP threads wait, according to the environment variables."""
     spins = os.environ.get("GOMP_SPINCOUNT")
     if spins is not None:
         return f"GOMP_SPINCOUNT={spins}"
     return os.environ.get("OMP_WAIT_POLICY", "spinning").lower()
 
 
-def busy(seconds: float = 0.2) -> float | None:
-    """How many cores are at work, whoever's work it is, while this process sleeps; None elsewhere than Linux."""
+def busy_cores(seconds: float = 0.2) -> float | None:
+    """Returns how many cores other processes use now; None on systems other than Linux."""
 
     def ticks() -> tuple[int, int]:
         numbers = [
@@ -68,13 +70,13 @@ def version(package: str) -> str | None:
 
 
 def packages() -> dict[str, str | None]:
-    """Version of each package that anything here imports, by the name pip knows; None: not installed."""
+    """Returns the version of each package we may import, by distribution name; None if not installed."""
     names = ["nearfar", *(DISTRIBUTIONS.get(module, module) for module in (*CORE, *EXTRAS))]
     return {name: version(name) for name in names}
 
 
 def cpu_info() -> dict[str, str]:
-    """The first processor's lines of /proc/cpuinfo; nothing elsewhere than Linux."""
+    """Returns the first processor's entry of /proc/cpuinfo; empty on systems other than Linux."""
     try:
         text = Path("/proc/cpuinfo").read_text(encoding="utf-8")
     except OSError:
@@ -88,43 +90,49 @@ def cpu_name() -> str:
 
 
 def cores() -> int:
-    """Cores this process may use, which in a container are fewer than the machine has."""
+    """Returns the cores this process may use; in a container fewer than the machine has."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def threads() -> int:
-    """As many as torch will use: what OMP_NUM_THREADS says, or all cores."""
-    asked = os.environ.get("OMP_NUM_THREADS", "")
-    return int(asked) if asked.isdigit() and int(asked) > 0 else cores()
+    """Returns the number of threads torch will use: OMP_NUM_THREADS, or all cores."""
+    setting = os.environ.get("OMP_NUM_THREADS", "")
+    return int(setting) if setting.isdigit() and int(setting) > 0 else cores()
 
 
 def device() -> str:
-    """What torch will most likely take: a CUDA device needs a driver and a torch built for it."""
+    """Returns the device that torch will most likely use. CUDA needs a driver and a CUDA build of torch."""
     if Path("/proc/driver/nvidia/version").exists() and "+cpu" not in (version("torch") or "+cpu"):
         return "cuda"
     return "mps" if sys.platform == "darwin" and platform.machine() == "arm64" else "cpu"
 
 
 def memory_available() -> int | None:
-    """Bytes this process may still take, which in a container may be fewer than the machine has free, and of which each of several
-    processes here has its share; None elsewhere than Linux."""
+    """Returns the bytes this process may still allocate; None on systems other than Linux.
+
+    Container limits count, and several processes of one run share the memory equally.
+    """
     try:
         lines = (line.split() for line in Path("/proc/meminfo").read_text(encoding="utf-8").splitlines())
-        free = [1024 * int(words[1]) for words in lines if words[0] == "MemAvailable:"]
+        limits = [1024 * int(words[1]) for words in lines if words[0] == "MemAvailable:"]
     except (OSError, ValueError, IndexError):
         return None
     group = Path("/sys/fs/cgroup")
     try:
         limit, used = ((group / f"memory.{name}").read_text().strip() for name in ("max", "current"))
-        free += [int(limit) - int(used)] if limit != "max" else []
+        limits += [int(limit) - int(used)] if limit != "max" else []
     except (OSError, ValueError):
         pass
-    share = os.environ.get("LOCAL_WORLD_SIZE", "1")
-    return max(0, min(free)) // (int(share) if share.isdigit() and int(share) else 1) if free else None
+    processes = os.environ.get("LOCAL_WORLD_SIZE", "1")
+    return (
+        max(0, min(limits)) // (int(processes) if processes.isdigit() and int(processes) else 1)
+        if limits
+        else None
+    )
 
 
 def memory_held() -> int:
-    """Bytes of memory this process holds now; 0 where nobody can tell."""
+    """Returns the resident memory of this process in bytes; 0 if unknown."""
     try:
         pages = Path("/proc/self/statm").read_text(encoding="utf-8").split()[1]
     except (OSError, IndexError):
@@ -132,19 +140,19 @@ def memory_held() -> int:
     return int(pages) * os.sysconf("SC_PAGE_SIZE")
 
 
-def look() -> dict[str, Any]:
-    """The facts of `nearfar doctor`."""
+def machine_facts() -> dict[str, Any]:
+    """Returns the facts that `nearfar doctor` prints."""
     flags = cpu_info().get("flags", "").split()
-    found = device()
+    device_name = device()
     return {
         "python": platform.python_version(),
         "system": f"{platform.system()} {platform.machine()}",
         "cpu": cpu_name(),
         "cores": cores(),
         "threads": threads(),
-        "waiting": waiting(),
-        "device": found,
-        "bf16": found == "cuda" or bool({"avx512_bf16", "amx_tile"} & set(flags)),
+        "waiting": wait_policy(),
+        "device": device_name,
+        "bf16": device_name == "cuda" or bool({"avx512_bf16", "amx_tile"} & set(flags)),
         "packages": packages(),
     }
 
@@ -172,17 +180,17 @@ def try_strided_convolution() -> Literal["works", "crashes", "not tried"]:
     return "not tried" if attempt.returncode == 1 else "crashes"  # 1: an exception, for instance ImportError
 
 
-def broken() -> dict[str, str]:
-    """Packages that are installed and cannot be imported, with the reason, each tried in a process of its own."""
-    found = {}
+def broken_packages() -> dict[str, str]:
+    """Returns installed packages that fail to import, with the reason. Each import runs in a child process."""
+    errors = {}
     for module in ("nearfar", *CORE, *EXTRAS):
         name = DISTRIBUTIONS.get(module, module)
         if version(name) is None:
             continue
-        tried = subprocess.run(
+        process = subprocess.run(
             [sys.executable, "-c", f"import {module}"], capture_output=True, text=True, check=False
         )
-        if tried.returncode != 0:
-            lines = [line for line in tried.stderr.splitlines() if re.match(r"\w", line)]
-            found[name] = lines[-1] if lines else f"exit code {tried.returncode}"
-    return found
+        if process.returncode != 0:
+            lines = [line for line in process.stderr.splitlines() if re.match(r"\w", line)]
+            errors[name] = lines[-1] if lines else f"exit code {process.returncode}"
+    return errors

@@ -18,7 +18,7 @@ import numpy as np
 
 from nearfar.errors import UserError
 from nearfar.system.extras import need
-from nearfar.system.untrusted import FREE, RATIO, arrow_path, check_regular, check_unpacked
+from nearfar.system.untrusted import MAX_RATIO, UNCHECKED_BYTES, arrow_path, check_regular, check_unpacked
 
 BATCH_BYTES = 2**24  # of the fixed-width values in a batch of a table
 MAX_BATCH_ROWS = 2**12
@@ -36,9 +36,11 @@ class DecodedBytes:
     @classmethod
     def of_file(cls, path: str, packed: int) -> "DecodedBytes":
         """The count for a file of `packed` bytes."""
-        limit = max(FREE, RATIO * packed)
-        expected = f"expected {RATIO} times as many, or {FREE:,}"
-        return cls(limit, f"{path!r} would unpack from {packed:,} to more than {limit:,} bytes; {expected}")
+        limit = max(UNCHECKED_BYTES, MAX_RATIO * packed)
+        expected = f"expected {MAX_RATIO} times as many, or {UNCHECKED_BYTES:,}"
+        return cls(
+            limit, f"{path!r} would decompress from {packed:,} to more than {limit:,} bytes; {expected}"
+        )
 
     def add(self, count: int) -> None:
         self._count += max(0, count)

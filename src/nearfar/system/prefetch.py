@@ -1,26 +1,26 @@
-"""Work done ahead by background threads, handed over strictly in order."""
+"""Ordered prefetching with background threads."""
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
 
-MOST_WORKERS = 256  # threads that anybody may ask for
-Given = TypeVar("Given")
-Made = TypeVar("Made")
+MAX_WORKERS = 256
+Item = TypeVar("Item")
+Output = TypeVar("Output")
 
 
-def prefetch(make: Callable[[Given], Made], items: Iterable[Given], workers: int) -> Iterator[Made]:
-    """`map(make, items)` by `workers` threads, at most workers + 2 results ahead of the consumer.
+def prefetch(make: Callable[[Item], Output], items: Iterable[Item], workers: int) -> Iterator[Output]:
+    """Yields `map(make, items)` in order, computed by `workers` threads, at most workers + 2 items ahead.
 
-    An exception in `make` is raised where its result would have come; then, as when the consumer closes the
-    iterator, what has not begun is cancelled and what has begun is waited for, so no thread is left behind.
+    An exception in `make` is raised at its item. Then, or when the consumer closes the iterator, pending items are
+    cancelled and running ones are awaited, so that no thread is left behind.
     """
     if workers == 0:
         yield from map(make, items)
         return
     pool = ThreadPoolExecutor(workers, thread_name_prefix="nearfar-data")
-    pending: deque[Future[Made]] = deque()
+    pending: deque[Future[Output]] = deque()
     try:
         for item in items:
             pending.append(pool.submit(make, item))

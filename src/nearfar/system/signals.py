@@ -1,6 +1,6 @@
-"""What a process does when it is asked to end: it ends, in an orderly way, with a code that says so.
+"""Termination signals: handlers for a block of code, and an orderly end of commands.
 
-Signals that were ignored when the process began stay ignored (`nohup`, jobs in the background of a shell).
+Signals that were ignored at process start stay ignored (`nohup`, background jobs of a shell).
 """
 
 import os
@@ -15,52 +15,56 @@ Handler = Callable[[int, FrameType | None], Any]
 
 
 @contextmanager
-def handled(handler: Handler, *numbers: signal.Signals) -> Iterator[None]:
-    """Inside, these signals go to `handler`, unless nobody was to hear them; only the main thread can do that."""
-    before: dict[signal.Signals, Any] = {}
+def handle_signals(handler: Handler, *numbers: signal.Signals) -> Iterator[None]:
+    """Installs `handler` for these signals inside the block, unless they are ignored. Has no effect outside the main thread."""
+    previous: dict[signal.Signals, Any] = {}
     if threading.current_thread() is threading.main_thread():
-        heard = [number for number in numbers if signal.getsignal(number) is not signal.SIG_IGN]
-        before = {number: signal.signal(number, handler) for number in heard}
+        handled_numbers = [number for number in numbers if signal.getsignal(number) is not signal.SIG_IGN]
+        previous = {number: signal.signal(number, handler) for number in handled_numbers}
     try:
         yield
     finally:
-        for number, earlier in before.items():
-            signal.signal(number, earlier)
+        for number, handler_before in previous.items():
+            signal.signal(number, handler_before)
 
 
-class Ended(KeyboardInterrupt):
-    """SIGTERM or SIGHUP outside of training. Like Ctrl-C no `Exception`: whoever tries another way after an error, or lists a bad file,
-    would take it for one."""
+class EndedBySignal(KeyboardInterrupt):
+    """SIGTERM or SIGHUP outside of training. Not an `Exception`, so that code that retries or quarantines does not catch it."""
 
 
-_heard: str | None = None
+_received: str | None = None
 
 
-def heard() -> str | None:
-    """The signal by which this command was asked to end. What is raised in a destructor, or while a module is imported, may be lost."""
-    return _heard
+def received_signal() -> str | None:
+    """Returns the name of the termination signal of this command, if any.
+
+    An exception raised in a destructor or during an import can be lost; this record is not.
+    """
+    return _received
 
 
 @contextmanager
-def ends_by_signal() -> Iterator[None]:
-    """Inside, SIGTERM and SIGHUP end what is being done as Ctrl-C does; training hears them itself, and saves."""
-    global _heard
+def end_on_signals() -> Iterator[None]:
+    """Inside the block, SIGTERM and SIGHUP raise like Ctrl-C. Training has its own handlers and saves."""
+    global _received
 
-    def asked(number: int, frame: FrameType | None) -> None:
-        global _heard
-        _heard = signal.Signals(number).name
-        raise Ended(f"stopped by {_heard}; the same command does it again, from what was saved")
+    def on_signal(number: int, frame: FrameType | None) -> None:
+        global _received
+        _received = signal.Signals(number).name
+        raise EndedBySignal(
+            f"stopped by {_received}; run the same command again to continue from what was saved"
+        )
 
-    _heard = None
+    _received = None
     try:
-        with handled(asked, signal.SIGTERM, signal.SIGHUP):
+        with handle_signals(on_signal, signal.SIGTERM, signal.SIGHUP):
             yield
     finally:
-        _heard = None
+        _received = None
 
 
-def end_with_parent() -> None:
-    """Ends this process when the one that spawned it is gone, however it went: nobody else would tell it."""
+def exit_with_parent() -> None:
+    """Exits this process when its parent process is gone."""
     import multiprocessing
     from multiprocessing import connection
 

@@ -4,7 +4,7 @@ import signal
 import time
 from types import FrameType, TracebackType
 
-from nearfar.system.signals import handled, heard
+from nearfar.system.signals import handle_signals, received_signal
 
 
 class StopRequests:
@@ -15,8 +15,8 @@ class StopRequests:
     def __init__(self, max_time: float | None) -> None:
         self._end = None if max_time is None else time.monotonic() + max_time
         self._max_time = max_time
-        self._signal: str | None = heard()
-        self._handling = handled(self._asked, *self.SIGNALS)
+        self._signal: str | None = received_signal()
+        self._handling = handle_signals(self._asked, *self.SIGNALS)
 
     def __enter__(self) -> "StopRequests":
         self._handling.__enter__()

@@ -32,7 +32,7 @@ from nearfar.modalities.text.modality import TEXT, Reading
 from nearfar.modalities.vectors.modality import VECTORS
 from nearfar.system.extras import need
 from nearfar.system.parquet_reading import read_table_file
-from nearfar.system.untrusted import arrow_path, check_given, column_names, npz_arrays
+from nearfar.system.untrusted import arrow_path, check_data_file, column_names, npz_arrays
 
 PREFIX = "pairs:"
 SIDES: dict[str, Modality] = {each.name: each for each in (IMAGE, SOUND, TEXT, VECTORS)}
@@ -68,7 +68,7 @@ def parts_of(spec: str) -> tuple[Path, tuple[Column, Column]]:
     path = Path(file)
     if not path.exists() or path.suffix.lower() not in SUFFIXES:
         raise UserError(f"data {spec!r}: {file!r} is not a file that exists; expected {', '.join(SUFFIXES)}.")
-    check_given(path, spec)
+    check_data_file(path, spec)
     first, second = (_column(side, spec) for side in asked)
     return path, (first, second)
 

@@ -31,7 +31,7 @@ from nearfar.modalities.pairs.files import read_table
 from nearfar.modalities.showing import heat, plain_views
 from nearfar.modalities.vectors.modality import single_precision
 from nearfar.parts.encoders import InputSpec
-from nearfar.system.untrusted import check_given, npz_arrays
+from nearfar.system.untrusted import check_data_file, npz_arrays
 
 PREFIX = "series:"
 SUFFIXES = (".csv", ".parquet", ".npz")
@@ -216,7 +216,7 @@ class TimeSeriesModality(Modality):
             raise UserError(
                 f"data {spec!r}: {str(path)!r} is not a file that exists; expected {', '.join(SUFFIXES)}."
             )
-        check_given(path, spec)
+        check_data_file(path, spec)
         array, labels, series = _npz(path, spec) if path.suffix.lower() == ".npz" else _table(path, spec)
         labelled = (None, ()) if labels is None else class_numbers(np.asarray(labels), f"data {spec!r}")
         return windows(array, labelled, series, spec, options["views"])

@@ -9,7 +9,7 @@ from jaxtyping import Float32
 
 from nearfar.modalities.dataset import Unusable
 from nearfar.system.extras import need
-from nearfar.system.untrusted import FREE, RATIO
+from nearfar.system.untrusted import MAX_RATIO, UNCHECKED_BYTES
 
 MAX_SAMPLES = 2**28  # of one recording: nine hours at 8 kHz
 SUBTYPES = {"PCM_S8", "PCM_U8", "PCM_16", "PCM_24", "PCM_32", "FLOAT", "DOUBLE", "ULAW", "ALAW"}
@@ -57,5 +57,5 @@ def _check_length(frames: int, channels: int, encoded: int) -> None:
     if frames == 0:
         raise Unusable("empty: no samples")
     samples = frames * channels
-    if samples > MAX_SAMPLES or 8 * samples > max(FREE, RATIO * encoded):
+    if samples > MAX_SAMPLES or 8 * samples > max(UNCHECKED_BYTES, MAX_RATIO * encoded):
         raise Unusable(f"too long: {frames:,} samples; the limit is {MAX_SAMPLES:,}")
