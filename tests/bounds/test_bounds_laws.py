@@ -16,7 +16,7 @@ from torch import Tensor
 
 import nearfar as nf
 from nearfar.core.abstract import AbstractBound
-from nearfar.core.schedules import START
+from nearfar.core.schedules import START, Progress, linear
 from nearfar.core.types import NegativeSampling
 from nearfar.parts.bounds import PARTS
 from nearfar.parts.bounds.averages import soft_clip
@@ -256,6 +256,30 @@ def test_value_stays_below_the_ceiling(name: str, seed: int, scale: float, n: in
     ceiling = bound.certificate(NegativeSampling(n, n - 1)).ceiling
     value = bound(nf.dense_scores(a, k, temperature=1 / scale))
     assert ceiling is None or value <= ceiling + 1e-9
+
+
+@pytest.mark.parametrize("held_out", [None, False, True])
+@pytest.mark.parametrize("normalised", [None, False, True])
+@pytest.mark.parametrize("progress", [None, Progress(3, 10)], ids=["run", "step"])
+@pytest.mark.parametrize("name", BOUNDS)
+def test_ceiling_and_kind_equal_those_of_the_certificate(
+    name: str, progress: Progress | None, normalised: bool | None, held_out: bool | None
+) -> None:
+    """A step reads the ceiling and whether the value is an estimate without composing the certificate."""
+    bounds = [
+        BOUNDS[name][0],
+        nf.Sum(BOUNDS[name][0]),
+        nf.BarberAgakov(entropy=1.0),
+        nf.Debiased(linear(0.0, 0.2)),
+    ]
+    for bound in bounds:
+        for exchangeable in (False, True):
+            sampling = NegativeSampling(
+                32, 31, exchangeable=exchangeable, reason="a reason", normalised=normalised, held_out=held_out
+            )
+            certificate = bound.certificate(sampling, progress)
+            assert bound.ceiling(sampling, progress) == certificate.ceiling
+            assert bound.is_estimate(sampling, progress) == (certificate.status != "objective only")
 
 
 @pytest.mark.parametrize("name", BOUNDS)

@@ -187,7 +187,7 @@ def test_many_scores_are_streamed_unasked_and_stay_the_same() -> None:
     candidates = queue.candidates({}, index, 1)
     negatives = method._negatives(a, index, candidates, START)
     assert isinstance(negatives, Streamed)
-    assert not negatives.asked
+    assert not negatives.all_tiled
     loss = method(Batch((a, b), index)).loss
     loss.backward()
 

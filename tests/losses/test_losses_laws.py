@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import nearfar as nf
-from nearfar.core import logsumexp
+from nearfar.core import logsumexp, scores
 from nearfar.errors import UserError
 from nearfar.losses import (
     ClipLoss,
@@ -25,7 +25,6 @@ from nearfar.losses import (
     SigLipLoss,
     SupConLoss,
     TripletMarginLoss,
-    scoring,
     symmetric,
 )
 from nearfar.losses.both_ways import BothLogSumExp
@@ -113,7 +112,7 @@ class _Largest(TorchDispatchMode):
 @pytest.mark.parametrize("name", [*PAIRED, *LABELLED])
 def test_a_large_batch_never_holds_the_matrix(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Forward and backward at n = 300 with tiles of 32 rows: nothing larger than a tile of 32 x 2n."""
-    monkeypatch.setattr(scoring, "WHOLE_CPU", 1)
+    monkeypatch.setattr(scores, "MAX_SCORES_CPU", 1)
     monkeypatch.setattr(logsumexp, "HIGH", 32)
     n, largest = 300, _Largest()
     torch.manual_seed(0)
@@ -267,7 +266,7 @@ def test_ntxent_of_many_rows_is_that_of_few(monkeypatch: pytest.MonkeyPatch) -> 
     for temperature in (0.1, 0.02):
         results = []
         for whole in (2**21, 16):
-            monkeypatch.setattr("nearfar.losses.pairs.WHOLE_CPU", whole)
+            monkeypatch.setattr("nearfar.losses.pairs.MAX_SCORES_CPU", whole)
             value = NTXentLoss(temperature)(*pairs)
             results.append([value.detach(), *torch.autograd.grad(value, pairs)])
         for one, other in zip(*results, strict=True):

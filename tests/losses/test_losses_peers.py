@@ -11,6 +11,7 @@ import torch
 from sentence_transformers.sentence_transformer.losses import multiple_negatives_ranking as ranking
 from torch import Tensor
 
+from nearfar.core import scores
 from nearfar.errors import UserError
 from nearfar.losses import (
     ClipLoss,
@@ -21,7 +22,6 @@ from nearfar.losses import (
     SigLipLoss,
     SupConLoss,
     TripletMarginLoss,
-    scoring,
 )
 
 Loss = Callable[..., Tensor]
@@ -86,8 +86,8 @@ def test_equal_to_the_peer_in_value_and_gradient(
     name: str, tile: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if tile == "tiles":  # five rows at a time, so that the last tile is a shorter one
-        monkeypatch.setattr(scoring, "WHOLE_CPU", 1)
-        monkeypatch.setattr(scoring, "LEAST", 5)
+        monkeypatch.setattr(scores, "MAX_SCORES_CPU", 1)
+        monkeypatch.setattr(scores, "MIN_TILE", 5)
     ours, theirs, count = PAIRS[name]
     for seed in range(3):
         generator = torch.Generator().manual_seed(seed)

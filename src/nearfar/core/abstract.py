@@ -337,6 +337,15 @@ class AbstractBound(AbstractPart, ABC):
     def certificate(self, sampling: NegativeSampling, progress: Progress | None = None) -> Certificate:
         """What the number proves. Without progress for the whole run: proven only if every value of a schedule is covered."""
 
+    def ceiling(self, sampling: NegativeSampling, progress: Progress | None = None) -> float | None:
+        """The highest value there can be, in nats; None: no limit. Without progress the highest of the whole run. It is computed in every
+        step, so it is cheap."""
+        return None
+
+    def is_estimate(self, sampling: NegativeSampling, progress: Progress | None = None) -> bool:
+        """Whether the value estimates mutual information, as opposed to being an objective only."""
+        return True
+
     def observe(self, scores: Scores) -> Tensor:
         """What to remember of these scores: small and detached."""
         return scores.positive.new_empty(0)

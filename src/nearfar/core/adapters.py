@@ -105,6 +105,12 @@ class AdaptedBound(Adapter, AbstractBound):
     def certificate(self, sampling: NegativeSampling, progress: Progress | None = None) -> Certificate:
         return self.wrapped.certificate(sampling, progress)
 
+    def ceiling(self, sampling: NegativeSampling, progress: Progress | None = None) -> float | None:
+        return self.certificate(sampling, progress).ceiling
+
+    def is_estimate(self, sampling: NegativeSampling, progress: Progress | None = None) -> bool:
+        return self.certificate(sampling, progress).status != "objective only"
+
 
 class AdaptedPrior(Adapter, AbstractPrior):
     def forward(self, encoded: Encoded, progress: Progress = START) -> Tensor:

@@ -1,12 +1,12 @@
-"""The one algorithm. A method is five choices, and these are three of them:
+"""The one algorithm. A method is five choices; these are three of them:
 
     simclr = Method(Shared(net),                  Cosine(0.2),  InBatch(),     Everyone(), InfoNCE())
     moco   = Method(Momentum(net, 0.99),          Cosine(0.07), Queue(4096),   Everyone(), InfoNCE())
     byol   = Method(Momentum(net, predictor=mlp), Cosine(1.0),  NoNegatives(), Everyone(), Agreement())
 
-The fifth, the views, is what the batch brings. `forward` computes and changes nothing; `advance`, called after
-the optimiser's step, does every mutation: slow networks, batch-norm statistics, queue, bank, a bound's memory. Only
-what a selection knows of all instances is renewed apart from steps, by `refresh`, at the start of epochs.
+The fifth choice, the views, is `views=`, or what the batch brings. `forward` computes and changes nothing; `advance`, called after
+the optimiser's step, does every mutation: slow networks, batch-norm statistics, queue, bank, a bound's memory. Only the memory of a
+selection (clusters) is renewed apart from steps, by `refresh` at the start of epochs.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -33,21 +33,37 @@ from nearfar.core.buffers import BufferUpdates, apply, uses_batch_statistics
 from nearfar.core.encoding import PLAIN, Encoding, GatheredKeys, gather_keys, gather_scores
 from nearfar.core.learnt import LearntNumber
 from nearfar.core.schedules import START, Progress
-from nearfar.core.scores import Candidates, Dense, Negatives, Scores, Streamed, at_least_float32
-from nearfar.core.types import Batch, Certificate, Context, Coverage, Encoded, Outcome, Pair
+from nearfar.core.scores import (
+    Candidates,
+    Dense,
+    Negatives,
+    Scores,
+    Streamed,
+    at_least_float32,
+    inner_product_negatives,
+)
+from nearfar.core.types import (
+    Batch,
+    Certificate,
+    Context,
+    Coverage,
+    Encoded,
+    NegativeSampling,
+    Outcome,
+    Pair,
+)
 
-# scores in one matrix: beyond this, log-sum-exp over tiles that stay in a CPU's cache takes half the time
-# (benchmarks/losses.py); with fewer anchors than LEAST to a tile, reading the candidates again would cost more
-WHOLE, LEAST = 2**21, 32
+# key views of one group, keys per instance, negatives of the same instance, whether the identity is the key
+SamplingKind = tuple[int, int, int, bool]
 
 
 class Method(nn.Module):
-    """Views → encoders → negatives → selection → bound, with a critic scoring pairs, and a prior on embeddings beside it.
+    """Views → encoders → negatives → selection → bound, with a critic that scores pairs and an optional prior.
 
-    `views` may be left out where batches already hold them; a learned view is applied in `forward`. `symmetric`: every ordered pair of
-    views is contrasted, otherwise the first with each other one (default: as the views say, else True). `chunk`: score
-    that many anchors at a time and never build the whole matrix (None: build it, but not for log-sum-exp of many inner products).
-    `encoding`: in chunks, or as one of several ranks, each of which is given its slice of the batch and computes the loss of all.
+    `views` may be left out where batches already hold them. `symmetric`: every ordered pair of views is contrasted, otherwise the first
+    with each other one (default: as the views say, else True). `chunk`: score that many anchors at a time and never build the matrix of
+    all scores (None: decided by its size). `encoding`: in chunks, or as one of several processes, each of which gets its slice of the
+    batch and computes the loss of all of it.
     """
 
     def __init__(
@@ -75,35 +91,37 @@ class Method(nn.Module):
         self.negatives.setup(self.encoders.key_groups, self.encoders.group_of, self.critic.prepare)
 
     def forward(self, batch: Batch, progress: Progress = START) -> Outcome:
+        """The loss of a batch. The loss is the ceiling, where there is one, minus the bound: for InfoNCE the cross-entropy."""
         if self.views is not None:
             batch = replace(batch, views=self.views.transform(batch.views, progress))
         pairs = self.pairs(batch)
-        raw, moved = self._encode(batch, *_sides(pairs))
-        # scores are differences of large numbers: float32, whatever the encoder ran in
+        raw, updates = self._encode(batch, *_anchors_and_keys(pairs))
+        # scores are differences of large numbers: float32, whatever precision the encoder ran in
         with torch.autocast(batch.index.device.type, enabled=False):
             prior = self._prior(raw, progress)
-            encoded = self._prepared(raw)
-            everyone = gather_keys(encoded, batch.index, self.encoding.strategy, self._batch_groups(batch))
-            scores = [self._selected(encoded, batch.index, p, progress, everyone) for p in pairs]
-            values = [self.bound(s, progress) for s in scores]
-            observed = self._observed(scores)
-            maximised = [
-                v + s.score_function_term(v, self.bound, progress)
-                for v, s in zip(values, scores, strict=True)
+            encoded = self._prepare(raw)
+            gathered = gather_keys(encoded, batch.index, self.encoding.strategy, self._batch_groups(batch))
+            scores = [self._select(encoded, batch.index, pair, progress, gathered) for pair in pairs]
+            values = [self.bound(pair_scores, progress) for pair_scores in scores]
+            observed = self._observe(scores)
+            objectives = [
+                value + pair_scores.score_function_term(value, self.bound, progress)
+                for value, pair_scores in zip(values, scores, strict=True)
             ]
-        weights = [p.weight for p in pairs]
-        claim = self._claim(pairs, len(everyone.index), progress, {"held_out": False})
+        samplings = self._samplings(pairs, len(gathered.index), progress)
+        ceiling = self._ceiling(pairs, samplings, progress)
         losses = [] if prior is None else [prior]
+        weights = [pair.weight for pair in pairs]
         if pairs:
-            total = _weighted(weights, maximised)
-            # how far the estimate is below its ceiling: for InfoNCE this is the cross-entropy people know
-            losses.insert(0, -total if claim.ceiling is None else sum(weights) * claim.ceiling - total)
-        loss = torch.stack(losses).sum()
+            total = _weighted_sum(weights, objectives)
+            losses.insert(0, -total if ceiling is None else sum(weights) * ceiling - total)
         nats = None
-        if claim.status != "objective only":
-            nats = (_weighted(weights, values) / sum(weights)).detach()
-        kept = _detached(encoded, everyone)
-        return Outcome(loss, nats, claim.ceiling, kept, everyone.index, observed, prior, moved)
+        if pairs and all(self.bound.is_estimate(sampling, progress) for sampling in samplings.values()):
+            nats = (_weighted_sum(weights, values) / sum(weights)).detach()
+        detached = _detach(encoded, gathered)
+        return Outcome(
+            torch.stack(losses).sum(), nats, ceiling, detached, gathered.index, observed, prior, updates
+        )
 
     def _prior(self, encoded: Encoded, progress: Progress) -> Float[Tensor, ""] | None:
         if self.prior is None:
@@ -134,7 +152,7 @@ class Method(nn.Module):
 
     def encode_batch(self, batch: Batch) -> tuple[Encoded, BufferUpdates]:
         """Anchors and keys of all pairs."""
-        return self.encode(batch, *_sides(self.pairs(batch)))
+        return self.encode(batch, *_anchors_and_keys(self.pairs(batch)))
 
     def encode(
         self, batch: Batch, anchors: Sequence[int], keys: Sequence[int]
@@ -142,14 +160,14 @@ class Method(nn.Module):
         """Embeddings as they are scored and stored, and what is to become of the networks' buffers."""
         raw, moved = self._encode(batch, anchors, keys)
         with torch.autocast(batch.index.device.type, enabled=False):
-            return self._prepared(raw), moved
+            return self._prepare(raw), moved
 
     def _encode(
         self, batch: Batch, anchors: Sequence[int], keys: Sequence[int]
     ) -> tuple[Encoded, BufferUpdates]:
         return self.encoding.encode(self.encoders, batch, anchors, keys)
 
-    def _prepared(self, raw: Encoded) -> Encoded:
+    def _prepare(self, raw: Encoded) -> Encoded:
         return replace(
             raw,
             anchors={w: self.critic.prepare(z) for w, z in raw.anchors.items()},
@@ -158,12 +176,12 @@ class Method(nn.Module):
         )
 
     @torch.no_grad()
-    def _observed(self, scores: list[Scores]) -> Tensor | None:
+    def _observe(self, scores: list[Scores]) -> Tensor | None:
         if not self.bound.has_memory or not scores:
             return None
         return torch.stack([self.bound.observe(s) for s in scores])
 
-    def _selected(
+    def _select(
         self, encoded: Encoded, index: Tensor, pair: Pair, progress: Progress, everyone: GatheredKeys
     ) -> Scores:
         """The scores of a pair that count, those of all ranks' anchors."""
@@ -183,7 +201,7 @@ class Method(nn.Module):
         keys of all ranks, where there are several; anchors are this one's."""
         everyone = everyone or gather_keys(encoded, index)
         anchors, rows = encoded.anchors[anchor], encoded.index_of(key, index)
-        alike = [k for k in encoded.keys if self._alike(k, key)]
+        alike = [k for k in encoded.keys if self._same_group(k, key)]
         positive = self.negatives.positive({k: encoded.keys[k] for k in alike}, rows, key)
         if self.negatives.reads_vocabulary:
             candidates = self.negatives.symbols(encoded.vocabulary)
@@ -208,7 +226,7 @@ class Method(nn.Module):
         names = {part.group_by for part in self.selections if part.group_by is not None and not part.assigned}
         return {name: columns[name] for name in sorted(names & columns.keys())}
 
-    def _alike(self, key: int, other: int) -> bool:
+    def _same_group(self, key: int, other: int) -> bool:
         return self.encoders.group_of(key) == self.encoders.group_of(other)
 
     def _positives(
@@ -222,14 +240,9 @@ class Method(nn.Module):
     def _negatives(
         self, anchors: Tensor, index: Tensor, candidates: Candidates, progress: Progress
     ) -> Negatives:
-        count = len(candidates.index)
-        many = anchors.device.type == "cpu" and len(anchors) * count > WHOLE
-        if is_inner_product(self.critic) and (self.chunk or many):
+        if is_inner_product(self.critic):
             anchors, keys = self.critic.factors(anchors, candidates.embedding, progress)
-            tile = self.chunk or max(LEAST, WHOLE // count)
-            return Streamed(
-                anchors, index, Candidates(keys, candidates.index), tile, asked=self.chunk is not None
-            )
+            return inner_product_negatives(anchors, index, Candidates(keys, candidates.index), self.chunk)
         if self.chunk is None:
             values = self.critic.cross(anchors, candidates.embedding, progress)
             return Dense(values, candidates.negative_mask(index))
@@ -252,7 +265,7 @@ class Method(nn.Module):
         keys = sorted({p.key for p in self.pairs(batch)})
         encoded, _ = self.encode(batch, anchors=(), keys=keys)
         everyone = gather_keys(encoded, batch.index, self.encoding.strategy)
-        self._remember(_detached(encoded, everyone), everyone.index, progress)
+        self._remember(_detach(encoded, everyone), everyone.index, progress)
 
     def _remember(self, encoded: Encoded, index: Tensor, progress: Progress) -> None:
         if not encoded.index:
@@ -299,57 +312,65 @@ class Method(nn.Module):
         held_out: bool | None = False,
         coverage: Coverage | None = None,
     ) -> Certificate:
-        """What the method's number proves, for batches of so many instances, each another, in so many views.
+        """What the method's number proves, for batches of so many different instances, in so many views.
 
-        It speaks of the training objective, which is fitted to its own batches and so never proven. `held_out=True`: of the
-        same number on instances that nothing was fitted to, with networks in the mode they are in (batch norm in training mode
-        keeps it from being proven). Without progress it speaks for the whole run. `coverage` is what `Ring.coverage`
-        measured, where it was.
+        By default it is about the training objective, which is fitted to its own batches and so never proven. `held_out=True`: about the
+        same number on instances that nothing was fitted to, with networks in their present mode (batch norm in training mode keeps it
+        from being proven). Without progress it is about the whole run. `coverage` is what `Ring.coverage` measured.
         """
-        known = {"held_out": held_out, "coverage": coverage}
-        return self._claim(self.encoders.pairs(views, self.symmetric), batch_size, progress, known)
-
-    def _claim(
-        self,
-        pairs: Sequence[Pair],
-        batch_size: int,
-        progress: Progress | None,
-        known: Mapping[str, Any],
-    ) -> Certificate:
-        """The weakest of the pairs' claims; the ceiling is that of their weighted mean."""
+        pairs = self.encoders.pairs(views, self.symmetric)
         if not pairs:
             return Certificate("objective only", "nothing is contrasted: the loss is the prior's alone", None)
-        facts = {
-            **known,
+        facts: dict[str, Any] = {
+            "held_out": held_out,
+            "coverage": coverage,
             "batch_statistics": uses_batch_statistics(self) or None,  # a critic may have a batch norm too
-            "normalised": self.critic.normalised,
         }
-
-        def kind(pair: Pair) -> tuple[int, int, int, bool]:
-            alike = {p.key for p in pairs if self._alike(p.key, pair.key)}
-            return len(alike), pair.keys_per_instance, pair.same_instance_negatives, pair.identity_is_key
-
-        def claim(
-            key_views: int, keys_per_instance: int, same_instance: int, identity_is_key: bool
-        ) -> Certificate:
-            given = self.negatives.sampling(batch_size, key_views, keys_per_instance, same_instance)
-            if identity_is_key:
-                given = given.not_exchangeable(EQUAL_KEYS)
-            given = self.selection.sampling(replace(given, **facts), progress)
-            return self.bound.certificate(given, progress)
-
-        claims = {of: claim(*of) for of in {kind(p) for p in pairs}}
-        # of equally weak ones the one with the highest ceiling, so that what its sentence says holds for all
-        weakest = min(claims.values(), key=lambda c: (_STRENGTH.index(c.status), -(c.ceiling or 0.0)))
+        samplings = {
+            kind: replace(sampling, **facts)
+            for kind, sampling in self._samplings(pairs, batch_size, progress).items()
+        }
+        certificates = [self.bound.certificate(sampling, progress) for sampling in samplings.values()]
+        # the weakest; of equally weak ones that with the highest ceiling, so that its sentence holds for all
+        weakest = min(certificates, key=lambda c: (_STRENGTH.index(c.status), -(c.ceiling or 0.0)))
         if weakest.status == "proven" and len({frozenset((p.anchor, p.key)) for p in pairs}) > 1:
             weakest = replace(weakest, condition=f"{weakest.condition}; {UNLIKE_PAIRS}")
-        ceilings = [claims[kind(p)].ceiling for p in pairs]
-        bounded = [ceiling for ceiling in ceilings if ceiling is not None]
-        if len(bounded) < len(pairs):
-            return replace(weakest, ceiling=None)
-        weights = [p.weight for p in pairs]
-        mean = sum(w * c for w, c in zip(weights, bounded, strict=True)) / sum(weights)
-        return replace(weakest, ceiling=mean)
+        return replace(weakest, ceiling=self._ceiling(pairs, samplings, progress))
+
+    def _samplings(
+        self, pairs: Sequence[Pair], batch_size: int, progress: Progress | None
+    ) -> dict[SamplingKind, NegativeSampling]:
+        """How the negatives of each kind of pair are drawn and selected."""
+        return {
+            kind: self._sampling(kind, batch_size, progress)
+            for kind in {self._sampling_kind(pair, pairs) for pair in pairs}
+        }
+
+    def _sampling_kind(self, pair: Pair, pairs: Sequence[Pair]) -> SamplingKind:
+        key_views = len({other.key for other in pairs if self._same_group(other.key, pair.key)})
+        return key_views, pair.keys_per_instance, pair.same_instance_negatives, pair.identity_is_key
+
+    def _sampling(self, kind: SamplingKind, batch_size: int, progress: Progress | None) -> NegativeSampling:
+        key_views, keys_per_instance, same_instance_negatives, identity_is_key = kind
+        sampling = self.negatives.sampling(batch_size, key_views, keys_per_instance, same_instance_negatives)
+        if identity_is_key:
+            sampling = sampling.not_exchangeable(EQUAL_KEYS)
+        return self.selection.sampling(replace(sampling, normalised=self.critic.normalised), progress)
+
+    def _ceiling(
+        self,
+        pairs: Sequence[Pair],
+        samplings: Mapping[SamplingKind, NegativeSampling],
+        progress: Progress | None,
+    ) -> float | None:
+        """The ceiling of the weighted mean over pairs; None where one of them has none."""
+        by_kind = {kind: self.bound.ceiling(sampling, progress) for kind, sampling in samplings.items()}
+        ceilings = [by_kind[self._sampling_kind(pair, pairs)] for pair in pairs]
+        finite = [ceiling for ceiling in ceilings if ceiling is not None]
+        if not pairs or len(finite) < len(pairs):
+            return None
+        weights = [pair.weight for pair in pairs]
+        return sum(w * c for w, c in zip(weights, finite, strict=True)) / sum(weights)
 
 
 EQUAL_KEYS = "rows with equal keys are not contrasted with each other, so negatives are not draws of p(v)"
@@ -357,7 +378,7 @@ UNLIKE_PAIRS = "the number is a weighted mean over pairs of different views or s
 _STRENGTH = ("objective only", "not covered", "measured", "proven")
 
 
-def _sides(pairs: Sequence[Pair]) -> tuple[list[int], list[int]]:
+def _anchors_and_keys(pairs: Sequence[Pair]) -> tuple[list[int], list[int]]:
     """Which views are asked about and which keys are needed."""
     return sorted({p.anchor for p in pairs}), sorted({p.key for p in pairs})
 
@@ -369,11 +390,11 @@ def _mean_of_each(
     return total / torch.bincount(instance, minlength=count).clamp_min(1)[:, None]
 
 
-def _weighted(weights: Sequence[float], values: Sequence[Tensor]) -> Float[Tensor, ""]:
+def _weighted_sum(weights: Sequence[float], values: Sequence[Tensor]) -> Float[Tensor, ""]:
     return torch.stack([weight * value for weight, value in zip(weights, values, strict=True)]).sum()
 
 
-def _detached(encoded: Encoded, everyone: GatheredKeys) -> Encoded:
+def _detach(encoded: Encoded, everyone: GatheredKeys) -> Encoded:
     """The anchors of this rank, and the keys of all, which memories take in."""
     return Encoded(
         {w: z.detach() for w, z in encoded.anchors.items()},

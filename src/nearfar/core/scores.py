@@ -23,8 +23,10 @@ from nearfar.core.logsumexp import InnerLogSumExp, inner, matches
 from nearfar.errors import UserError
 
 TILE = 256  # anchors per tile: small enough for a tile to stay in cache, large enough for a good matmul
-
-
+# scores that are held at once: on a CPU as many as its cache takes, on a GPU as many as keep it busy. Beyond this many, log-sum-exp
+# over tiles takes half the time of one matrix (benchmarks/losses.py)
+MAX_SCORES_CPU, MAX_SCORES_GPU = 2**21, 2**25
+MIN_TILE = 32  # anchors: with fewer to a tile, reading the candidates again would cost more
 GRAPH = 4  # copies of a tile that the graph of a rule with a gradient holds, about
 UNKNOWN = -1  # a candidate whose instance is not known: always somebody else
 EMPTY = -2  # a slot that holds nothing yet: never a negative
@@ -203,7 +205,9 @@ class Streamed:
     candidates: Candidates
     tile: int = TILE
     score: Callable[[Tensor, Tensor], Float[Tensor, "anchor candidate"]] = inner
-    asked: bool = True  # otherwise only log-sum-exp is streamed, for speed, and the rest reads one matrix
+    all_tiled: bool = (
+        True  # False: only log-sum-exp is tiled, for speed; other reductions and rules read one matrix
+    )
     rules: tuple["Asked", ...] = ()
 
     def offered(self) -> int:
@@ -231,7 +235,7 @@ class Streamed:
         return matches(self.index, self.candidates.index)
 
     def _reduce(self, reduction: Callable[..., Tensor], *per_anchor: Tensor) -> Float[Tensor, "... anchor"]:
-        if not self.asked:
+        if not self.all_tiled:
             return reduction(self._whole, *per_anchor)
 
         def tiled(keys: Tensor, anchors: Tensor, index: Tensor, rows: Tensor, *columns: Tensor) -> Tensor:
@@ -290,7 +294,7 @@ class Streamed:
         return self._reduce(Dense.hardest)
 
     def divide(self, rule: Rule, *, close: bool = False, drawn: bool = False, plain: bool = False) -> Divided:
-        if not self.asked:  # the matrix fits, and a rule asked once is cheaper
+        if not self.all_tiled:  # the matrix fits, and a rule asked once is cheaper
             return self._whole.divide(rule, close=close, drawn=drawn)
         chance = None
         if drawn:
@@ -375,6 +379,34 @@ class Scores:
         if positive_kept is None:
             return Scores(positive, Dense(negative, kept))
         return Scores(positive[:, :0], Dense(negative, kept), Dense(positive, positive_kept))
+
+
+def max_scores(device: torch.device) -> int:
+    """How many scores are held at once."""
+    return MAX_SCORES_CPU if device.type == "cpu" else MAX_SCORES_GPU
+
+
+def tile_size(anchors: Tensor, keys: Tensor) -> int:
+    """How many anchors are scored at once with that many keys."""
+    return max(MIN_TILE, max_scores(anchors.device) // max(1, len(keys)))
+
+
+def inner_product_negatives(
+    anchors: Float[Tensor, "anchor dim"],
+    index: Int[Tensor, "anchor"],
+    candidates: Candidates,
+    chunk: int | None = None,
+    *,
+    all_tiled: bool = False,
+) -> Negatives:
+    """Inner products with candidates of another identity. `chunk`: in tiles of that many anchors, never as one matrix. Without it, one
+    matrix if it is small; otherwise log-sum-exp, and if `all_tiled` every other reduction too, is computed in tiles."""
+    if chunk is not None:
+        return Streamed(anchors, index, candidates, chunk)
+    keys = candidates.embedding
+    if len(anchors) * len(keys) <= max_scores(anchors.device):
+        return Dense(inner(anchors, keys), candidates.negative_mask(index))
+    return Streamed(anchors, index, candidates, tile_size(anchors, keys), all_tiled=all_tiled)
 
 
 def paired_scores(f: Float[Tensor, "anchor key"]) -> Scores:

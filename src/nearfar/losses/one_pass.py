@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from nearfar.losses.scoring import rows_at_once
+from nearfar.core.scores import tile_size
 
 
 class SummedLogSumExp(torch.autograd.Function):
@@ -51,4 +51,4 @@ class SummedLogSumExp(torch.autograd.Function):
 
 
 def summed(anchors: Float[Tensor, "anchor dim"], keys: Float[Tensor, "key dim"]) -> Float[Tensor, ""]:
-    return SummedLogSumExp.apply(anchors, keys, rows_at_once(anchors, keys))
+    return SummedLogSumExp.apply(anchors, keys, tile_size(anchors, keys))

@@ -7,18 +7,16 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from nearfar.core.scores import UNKNOWN
+from nearfar.core.scores import MAX_SCORES_CPU, UNKNOWN, tile_size
 from nearfar.core.strategy import Rows
 from nearfar.distributed.gather import gather_layout
 from nearfar.errors import UserError
 from nearfar.losses.both_ways import BothLogSumExp
 from nearfar.losses.one_pass import summed
 from nearfar.losses.scoring import (
-    WHOLE_CPU,
     check_paired,
     negatives,
     positive_number,
-    rows_at_once,
     unit,
 )
 from nearfar.losses.sigmoid import SoftplusSum
@@ -65,7 +63,7 @@ class NTXentLoss(nn.Module):
 
     def _symmetric(self, rows: Tensor) -> bool:
         """Whether many rows of one process are contrasted on a CPU, at a temperature for which e^(2 / temperature) is a number."""
-        many = (2 * len(rows)) ** 2 > WHOLE_CPU
+        many = (2 * len(rows)) ** 2 > MAX_SCORES_CPU
         return many and rows.device.type == "cpu" and 1 / self.temperature <= SPREAD
 
 
@@ -118,7 +116,7 @@ class ClipLoss(FeaturesLoss):
     ) -> Float[Tensor, ""]:
         scaled = logit_scale * images
         if len(rows.sizes) == 1:  # the scores of one direction are those of the other
-            there, back = BothLogSumExp.apply(scaled, texts, rows_at_once(scaled, texts))
+            there, back = BothLogSumExp.apply(scaled, texts, tile_size(scaled, texts))
             loss = rows.mean((there + back) / 2 - (scaled * texts).sum(dim=1))
         else:
             there = summed(scaled, rows.all_gather(texts))
@@ -151,7 +149,7 @@ class SigLipLoss(FeaturesLoss):
         bias = bias.to(images.dtype)
         everyones = rows.all_gather(texts)
         # -log s(-x) = log(1 + e^x), and less x it is -log s(x): a positive is a negative less its score
-        apart = SoftplusSum.apply(anchors, everyones, bias, rows_at_once(anchors, everyones))
+        apart = SoftplusSum.apply(anchors, everyones, bias, tile_size(anchors, everyones))
         positive = (anchors * texts).sum(dim=1) + bias
         return rows.mean(apart - positive)
 

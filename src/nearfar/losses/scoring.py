@@ -8,12 +8,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from nearfar.core.logsumexp import inner
-from nearfar.core.scores import Candidates, Dense, Negatives, Streamed
+from nearfar.core.scores import Candidates, Negatives, inner_product_negatives, tile_size
 from nearfar.errors import UserError
-
-# scores that are held at once: on a CPU as many as its cache takes, on a GPU as many as keep it busy
-WHOLE_CPU, WHOLE_GPU, LEAST = 2**21, 2**25, 32
 
 
 def check_embeddings(**named: Tensor) -> list[Float[Tensor, "row dim"]]:
@@ -59,29 +55,21 @@ def unit(rows: Float[Tensor, "row dim"]) -> Float[Tensor, "row dim"]:
     return F.normalize(rows, dim=1)
 
 
-def rows_at_once(anchors: Tensor, keys: Tensor) -> int:
-    whole = WHOLE_CPU if anchors.device.type == "cpu" else WHOLE_GPU
-    return max(LEAST, whole // max(1, len(keys)))
-
-
 def negatives(
     anchors: Float[Tensor, "anchor dim"],
     keys: Float[Tensor, "candidate dim"],
-    own: Int[Tensor, "anchor"],
-    others: Int[Tensor, "candidate"],
+    anchor_ids: Int[Tensor, "anchor"],
+    key_ids: Int[Tensor, "candidate"],
 ) -> Negatives:
-    """Inner products with the keys whose number is not the anchor's own: one matrix if it is small, else tiles."""
-    candidates, tile = Candidates(keys, others), rows_at_once(anchors, keys)
-    if len(anchors) <= tile:
-        return Dense(inner(anchors, keys), candidates.negative_mask(own))
-    return Streamed(anchors, own, candidates, tile)
+    """Inner products with the keys of another id than the anchor's."""
+    return inner_product_negatives(anchors, anchor_ids, Candidates(keys, key_ids), all_tiled=True)
 
 
 def by_tiles(
     function: Callable[..., Tensor], keys: Tensor, *per_anchor: Tensor
 ) -> Float[Tensor, "anchor ..."]:
     """`function(keys, *block)` for blocks of anchors; of many blocks none is kept for the backward pass."""
-    tile = rows_at_once(per_anchor[0], keys)
+    tile = tile_size(per_anchor[0], keys)
     if len(per_anchor[0]) <= tile:
         return function(keys, *per_anchor)
     blocks = zip(*(rows.split(tile) for rows in per_anchor), strict=True)

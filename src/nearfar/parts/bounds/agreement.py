@@ -26,5 +26,8 @@ class Agreement(AbstractBound):
     def __call__(self, scores: Scores, progress: Progress | None = None) -> Float[Tensor, ""]:
         return scores.over_positives(lambda f: 2.0 * f - 2.0)
 
+    def is_estimate(self, sampling: NegativeSampling, progress: Progress | None = None) -> bool:
+        return False
+
     def certificate(self, sampling: NegativeSampling, progress: Progress | None = None) -> Certificate:
         return objective("agreement of two views says nothing about information")

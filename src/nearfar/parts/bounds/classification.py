@@ -30,6 +30,9 @@ class JensenShannon(AbstractBound):
         negative = scores.negative.mean_of(lambda score: F.logsigmoid(-score))
         return scores.over_positives(F.logsigmoid) + over_anchors(negative, scores.negative.count())
 
+    def is_estimate(self, sampling: NegativeSampling, progress: Progress | None = None) -> bool:
+        return False
+
     def certificate(self, sampling: NegativeSampling, progress: Progress | None = None) -> Certificate:
         return objective("it bounds the Jensen-Shannon divergence, which rises with I but is not I")
 
@@ -49,6 +52,9 @@ class BinaryNCE(AbstractBound):
         log_nu = nu.log()  # -inf without noise: then everything is data, surely
         noise = nu * scores.negative.mean_of(lambda score, log_nu: F.logsigmoid(log_nu - score), log_nu)
         return scores.over_positives(lambda f, log_nu, noise: F.logsigmoid(f - log_nu) + noise, log_nu, noise)
+
+    def is_estimate(self, sampling: NegativeSampling, progress: Progress | None = None) -> bool:
+        return False
 
     def certificate(self, sampling: NegativeSampling, progress: Progress | None = None) -> Certificate:
         return objective("the log-likelihood of telling data from noise estimates a density ratio, not I")
@@ -92,6 +98,9 @@ class ConstantNCE(nn.Module, AbstractBound):
     def advance(self, observed: Float[Tensor, "pair"], progress: Progress) -> None:
         if bool(torch.isneginf(self.log_z)):
             self.log_z.copy_(observed.logsumexp(dim=0) - math.log(len(observed)))
+
+    def is_estimate(self, sampling: NegativeSampling, progress: Progress | None = None) -> bool:
+        return False
 
     def certificate(self, sampling: NegativeSampling, progress: Progress | None = None) -> Certificate:
         return objective("the log-likelihood of telling data from noise estimates a density ratio, not I")

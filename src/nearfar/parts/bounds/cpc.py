@@ -62,9 +62,11 @@ class AlphaCPC(AbstractBound):
             count,
         )
 
+    def ceiling(self, sampling: NegativeSampling, progress: Progress | None = None) -> float:
+        return _ceiling(values(self.alpha, progress), 1 + sampling.negatives)
+
     def certificate(self, sampling: NegativeSampling, progress: Progress | None = None) -> Certificate:
-        m, alphas = 1 + sampling.negatives, values(self.alpha, progress)
-        ceiling = _ceiling(alphas, m)
+        alphas, ceiling = values(self.alpha, progress), self.ceiling(sampling, progress)
         if set(alphas) == {1.0}:
             return InfoNCE().certificate(sampling, progress)
         if min(alphas) < 1:
@@ -119,11 +121,14 @@ class MultiLabelCPC(AbstractBound):
         )
         return log_z - math.log(alpha) - total / positives - torch.log(positives)
 
+    def ceiling(self, sampling: NegativeSampling, progress: Progress | None = None) -> float:
+        return _ceiling(values(self.alpha, progress), 1 + sampling.negatives)
+
     def certificate(self, sampling: NegativeSampling, progress: Progress | None = None) -> Certificate:
         n, m, alphas = sampling.anchors, 1 + sampling.negatives, values(self.alpha, progress)
         # the fewer negatives, the larger the least alpha: the range must hold when a selection keeps fewest
         fewest = m - 1 if sampling.min_negatives is None else sampling.min_negatives
-        ceiling, least = _ceiling(alphas, m), smallest_proven_alpha(n, fewest)
+        ceiling, least = self.ceiling(sampling, progress), smallest_proven_alpha(n, fewest)
         outside = [alpha for alpha in alphas if not least <= alpha <= 1]
         if outside:
             why = f"alpha = {outside[0]:g} is outside [m/(n(m-1)+1), 1] = [{least:g}, 1] for n = {n} and m = {1 + fewest}"

@@ -45,12 +45,17 @@ class Debiased(AbstractBound):
 
         return scores.over_positives(value, negative.logsumexp(), negative.count())
 
+    def is_estimate(self, sampling: NegativeSampling, progress: Progress | None = None) -> bool:
+        return max(values(self.tau, progress)) <= 0
+
+    def ceiling(self, sampling: NegativeSampling, progress: Progress | None = None) -> float:
+        return math.log(1 + sampling.negatives)
+
     def certificate(self, sampling: NegativeSampling, progress: Progress | None = None) -> Certificate:
-        if max(values(self.tau, progress)) <= 0:
+        if self.is_estimate(sampling, progress):
             return InfoNCE().certificate(sampling, progress)
-        m = 1 + sampling.negatives
         why = "negatives of the anchor's class are subtracted, so it compares with other classes and can exceed I"
-        return objective(why, math.log(m))
+        return objective(why, self.ceiling(sampling, progress))
 
 
 def _log_corrected(

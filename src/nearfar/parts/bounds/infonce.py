@@ -44,15 +44,18 @@ class InfoNCE(AbstractBound):
             negative.count(),
         )
 
+    def ceiling(self, sampling: NegativeSampling, progress: Progress | None = None) -> float:
+        return math.log(1 + sampling.negatives)
+
     def certificate(self, sampling: NegativeSampling, progress: Progress | None = None) -> Certificate:
-        m = 1 + sampling.negatives
+        ceiling = self.ceiling(sampling, progress)
         if not sampling.exchangeable:
-            return not_covered(sampling.reason, math.log(m))
+            return not_covered(sampling.reason, ceiling)
         condition = (
             f"the {sampling.negatives} negatives are draws of p(v) that could change places with the positive if that were "
-            f"independent of the anchor; then the estimate never exceeds I in expectation, nor log {m}"
+            f"independent of the anchor; then the estimate never exceeds I in expectation, nor log {1 + sampling.negatives}"
         )
-        return proven(condition, sampling, math.log(m))
+        return proven(condition, sampling, ceiling)
 
 
 @dataclass(frozen=True)
@@ -68,7 +71,12 @@ class Vince(AbstractBound):
     def __call__(self, scores: Scores, progress: Progress | None = None) -> Float[Tensor, ""]:
         return InfoNCE()(scores)
 
+    def is_estimate(self, sampling: NegativeSampling, progress: Progress | None = None) -> bool:
+        return False
+
+    def ceiling(self, sampling: NegativeSampling, progress: Progress | None = None) -> float:
+        return math.log(1 + sampling.negatives)
+
     def certificate(self, sampling: NegativeSampling, progress: Progress | None = None) -> Certificate:
-        m = 1 + sampling.negatives
-        why = f"negatives from a proposal q bound I only after subtracting K - 1 = {m - 1} nats, which proves nothing"
-        return objective(why, math.log(m))
+        why = f"negatives from a proposal q bound I only after subtracting K - 1 = {sampling.negatives} nats, which proves nothing"
+        return objective(why, self.ceiling(sampling, progress))

@@ -46,6 +46,9 @@ class SupCon(AbstractBound):
         values = positives - count.clamp_min(1).log() - everyone
         return torch.where(some, values, 0.0).sum() / some.sum().clamp_min(1)
 
+    def is_estimate(self, sampling: NegativeSampling, progress: Progress | None = None) -> bool:
+        return False
+
     def certificate(self, sampling: NegativeSampling, progress: Progress | None = None) -> Certificate:
         return objective(
             "a classification loss in which positives compete with each other; where labels choose them, it speaks of the labels"

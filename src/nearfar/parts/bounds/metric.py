@@ -45,6 +45,9 @@ class Triplet(AbstractBound):
         ) / scores.positive_count().clamp_min(1)
         return -loss(scores.negative, positive, margin).mean()
 
+    def is_estimate(self, sampling: NegativeSampling, progress: Progress | None = None) -> bool:
+        return False
+
     def certificate(self, sampling: NegativeSampling, progress: Progress | None = None) -> Certificate:
         return objective("a margin between distances says nothing about information")
 
@@ -72,6 +75,9 @@ class Tuple(AbstractBound):
     def __call__(self, scores: Scores, progress: Progress | None = None) -> Float[Tensor, ""]:
         return log_probability(scores)
 
+    def is_estimate(self, sampling: NegativeSampling, progress: Progress | None = None) -> bool:
+        return False
+
     def certificate(self, sampling: NegativeSampling, progress: Progress | None = None) -> Certificate:
         return _short_by(sampling)
 
@@ -87,6 +93,9 @@ class NPair(AbstractBound):
 
     def __call__(self, scores: Scores, progress: Progress | None = None) -> Float[Tensor, ""]:
         return log_probability(scores)
+
+    def is_estimate(self, sampling: NegativeSampling, progress: Progress | None = None) -> bool:
+        return False
 
     def certificate(self, sampling: NegativeSampling, progress: Progress | None = None) -> Certificate:
         return _short_by(sampling)

@@ -45,10 +45,14 @@ class Sum(nn.Module, AbstractBound):
         for part, column in zip(self._with_memory, observed.unbind(1), strict=True):
             part.advance(column, progress)
 
+    def is_estimate(self, sampling: NegativeSampling, progress: Progress | None = None) -> bool:
+        return False
+
+    def ceiling(self, sampling: NegativeSampling, progress: Progress | None = None) -> float | None:
+        ceilings = [part.ceiling(sampling, progress) for part in self.parts]
+        finite = [ceiling for ceiling in ceilings if ceiling is not None]
+        return sum(finite) if len(finite) == len(ceilings) else None
+
     def certificate(self, sampling: NegativeSampling, progress: Progress | None = None) -> Certificate:
-        ceilings = [part.certificate(sampling, progress).ceiling for part in self.parts]
-        known = [ceiling for ceiling in ceilings if ceiling is not None]
-        return objective(
-            "a sum of several bounds can exceed what each of them is below",
-            sum(known) if len(known) == len(ceilings) else None,
-        )
+        why = "a sum of several bounds can exceed what each of them is below"
+        return objective(why, self.ceiling(sampling, progress))

@@ -37,6 +37,9 @@ class BarberAgakov(AbstractBound):
     def __call__(self, scores: Scores, progress: Progress | None = None) -> Float[Tensor, ""]:
         return scores.over_positives(lambda f: f) + (self.entropy or 0.0)
 
+    def is_estimate(self, sampling: NegativeSampling, progress: Progress | None = None) -> bool:
+        return self.entropy is not None and sampling.normalised is not False
+
     def certificate(self, sampling: NegativeSampling, progress: Progress | None = None) -> Certificate:
         if self.entropy is None:
             return objective("log q(v | u) bounds I only together with the entropy H(v), which is not given")
