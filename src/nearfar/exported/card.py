@@ -1,4 +1,4 @@
-"""The model card: what the encoder is, what it was trained on, what is proven and measured of it, how to load it."""
+"""The model card: the encoder, its training data, certificate, evaluation and how to load it."""
 
 from __future__ import annotations
 
@@ -16,30 +16,30 @@ from nearfar.run.trained import trains_on_labels
 from nearfar.system.untrusted import is_number
 
 if TYPE_CHECKING:
-    from nearfar.exported.write import Parts
+    from nearfar.exported.write import ExportParts
 
 _ROOMS = ("views", "encoders", "negatives", "selection", "bound", "critic", "prior")
 
 
-def card(parts: Parts, licence: str | None, *, has_loader: bool) -> str:
-    """README.md with the hub's YAML header."""
+def card(parts: ExportParts, licence: str | None, *, has_loader: bool) -> str:
+    """Returns README.md with the YAML header of the Hugging Face hub."""
     blocks = [
         _header(parts, licence),
-        f"# {_text(parts.run.path.resolve().name)}",
-        "\n".join(_what(parts)),
+        f"# {_escape(parts.run.path.resolve().name)}",
+        "\n".join(_summary(parts)),
         "## Load it\n\n" + "\n".join(_loading(parts, has_loader)),
-        "## How it was trained\n\n" + "\n".join(_trained(parts)),
-        "## What is proven\n\n" + "\n".join(_proven(parts)),
-        "## Evaluation\n\n" + "\n".join(_evaluated(parts)),
+        "## How it was trained\n\n" + "\n".join(_training(parts)),
+        "## What is proven\n\n" + "\n".join(_certificate(parts)),
+        "## Evaluation\n\n" + "\n".join(_evaluation(parts)),
         "## Intended use\n\n" + _use(parts),
         "## Licence\n\n" + _licence(licence),
     ]
     return "\n\n".join(blocks) + "\n"
 
 
-def _header(parts: Parts, licence: str | None) -> str:
+def _header(parts: ExportParts, licence: str | None) -> str:
     library = parts.config["architecture"]["library"]
-    told: dict[str, Any] = {
+    header: dict[str, Any] = {
         "license": licence or "unknown",
         "library_name": library if library in ("timm", "nearfar") else "pytorch",
         "pipeline_tag": "feature-extraction",
@@ -49,22 +49,22 @@ def _header(parts: Parts, licence: str | None) -> str:
             str(parts.run.settings.recipe),
         ],
     }
-    return f"---\n{yaml.safe_dump(told, sort_keys=False)}---"
+    return f"---\n{yaml.safe_dump(header, sort_keys=False)}---"
 
 
-def _what(parts: Parts) -> Iterator[str]:
+def _summary(parts: ExportParts) -> Iterator[str]:
     built, data = parts.config["architecture"], parts.config["training"]["data"]
     width = parts.config["features"]
     yield (
-        f"A frozen encoder, `{_text(built['name'])}` with {built['parameters']:,} weights, trained {'with' if _labelled(parts) else 'without'} labels by "
-        f"`{_text(parts.run.settings.recipe)}` on {data['instances']:,} {parts.run.modality.unit} of {_text(data['name'])}."
+        f"A frozen encoder, `{_escape(built['name'])}` with {built['parameters']:,} weights, trained {'with' if _labelled(parts) else 'without'} labels by "
+        f"`{_escape(parts.run.settings.recipe)}` on {data['instances']:,} {parts.run.modality.unit} of {_escape(data['name'])}."
     )
     yield f"It takes {_shape(parts.shape)} and gives {width or 'its'} features. Written by nearfar {parts.config['nearfar']}."
     if parts.run.unfinished:
         yield f"\n**Unfinished**: training had reached step {parts.run.facts['step']:,} when this was written."
 
 
-def _labelled(parts: Parts) -> bool:
+def _labelled(parts: ExportParts) -> bool:
     return trains_on_labels(parts.run.method(trained=False))
 
 
@@ -72,10 +72,10 @@ def _shape(shape: tuple[int, ...]) -> str:
     return f"a batch of shape (n, {', '.join(map(str, shape))})"
 
 
-def _loading(parts: Parts, has_loader: bool) -> Iterator[str]:
+def _loading(parts: ExportParts, has_loader: bool) -> Iterator[str]:
     built = parts.config["architecture"]
     if has_loader:
-        yield f"With {', '.join(_needs(parts))} and without nearfar; no key is missing and none is left over:\n"
+        yield f"With {', '.join(_needs(parts))} and without nearfar; no key is missing or unused:\n"
         yield "```python\nfrom load import encoder, preprocess  # load.py of this folder\n"
         yield "features = encoder()(preprocess(image))  # image: a PIL image, or bytes (channel, height, width)\n```\n"
         if built["differs"]:
@@ -89,7 +89,7 @@ def _loading(parts: Parts, has_loader: bool) -> Iterator[str]:
             + "\n"
         )
     elif built["library"] == "own":
-        yield f"The weights have the keys of the module they were trained in ({_text(built['name'])}):\n"
+        yield f"The weights have the keys of the module they were trained in ({_escape(built['name'])}):\n"
         yield "```python\nfrom safetensors.torch import load_file\n"
         yield 'my_module.load_state_dict(load_file("model.safetensors"))\n```\n'
     yield (
@@ -97,16 +97,16 @@ def _loading(parts: Parts, has_loader: bool) -> Iterator[str]:
         if has_loader or built["library"] == "own"
         else "With nearfar, whose network it is:\n"
     )
-    own = ", backbone=my_module" if built["library"] == "own" else ""
-    yield f'```python\nimport nearfar as nf\n\nencoder = nf.Encoder.from_pretrained("."{own})  # this folder, or owner/name on the hub\n```'
+    argument = ", backbone=my_module" if built["library"] == "own" else ""
+    yield f'```python\nimport nearfar as nf\n\nencoder = nf.Encoder.from_pretrained("."{argument})  # this folder, or owner/name on the hub\n```'
 
 
-def _needs(parts: Parts) -> list[str]:
+def _needs(parts: ExportParts) -> list[str]:
     extra = [line.split()[-1] for line in parts.out.imports if line != "import torchvision"]
     return ["torch", "torchvision", *extra, "safetensors"]
 
 
-def _trained(parts: Parts) -> Iterator[str]:
+def _training(parts: ExportParts) -> Iterator[str]:
     settings, data = parts.run.settings, parts.config["training"]["data"]
     choices = parts.run.choices()
     yield "| choice | |\n|---|---|"
@@ -117,116 +117,120 @@ def _trained(parts: Parts) -> Iterator[str]:
         f"\n{settings.epochs} epochs of batches of {settings.batch_size}, seed {settings.seed}, `{settings.optimizer}`; "
         f"step {parts.run.facts['step']:,}. All settings are in `config.json`."
     )
-    yield f"\nData: {_text(data['name'])}, {data['instances']:,} {parts.run.modality.unit} trained on, fingerprint `{data['fingerprint']}`."
+    yield f"\nData: {_escape(data['name'])}, {data['instances']:,} {parts.run.modality.unit} trained on, fingerprint `{data['fingerprint']}`."
     notes = RunFolder(parts.run.path).notes()
     if notes is not None and notes.set_aside:
         reasons = "; ".join(f"{count:,} {reason}" for reason, count in notes.set_aside.items())
-        yield f"Set aside as unusable: {_text(reasons)}."
+        yield f"Set aside as unusable: {_escape(reasons)}."
 
 
-def _proven(parts: Parts) -> Iterator[str]:
+def _certificate(parts: ExportParts) -> Iterator[str]:
     try:
         claim = parts.run.certificate()
-        yield f"Training objective: **{claim['status']}**. {_text(claim['condition'])}."
+        yield f"Training objective: **{claim['status']}**. {_escape(claim['condition'])}."
         if is_number(claim.get("ceiling")) and f"{claim['ceiling']:.4g} nats" not in claim["condition"]:
-            yield f"It can say at most {claim['ceiling']:.4g} nats."
+            yield f"Its ceiling is {claim['ceiling']:.4g} nats."
     except UserError as problem:
-        yield f"What the objective proves could not be said: {_text(str(problem))}."
+        yield f"The certificate could not be computed: {_escape(str(problem))}."
     rows = [row for row in parts.run.metrics if row.get("kind") == "held-out" and is_number(row.get("nats"))]
     if not rows:
-        yield "\nNo instances were kept out of training, so no estimate of mutual information is proven of it."
+        yield "\nNo instances were held out, so there is no proven estimate of mutual information."
         return
     last = max(rows, key=lambda row: row["step"])
     error = f" ± {last['error']:.3g}" if is_number(last.get("error")) else ""
     yield (
         f"\nOn {last.get('instances', '?')} instances kept out of training, two views share {last['nats']:.4g}{error} nats by the "
-        f"method's bound: **{_text(str(last.get('status')))}**. {_text(str(last.get('condition')))}."
+        f"method's bound: **{_escape(str(last.get('status')))}**. {_escape(str(last.get('condition')))}."
     )
 
 
-def _evaluated(parts: Parts) -> Iterator[str]:
+def _evaluation(parts: ExportParts) -> Iterator[str]:
     weights = parts.config["weights"]["encoder"]
-    found = [one for one in results_of(parts.run.evaluation) if one.get("encoder", weights) == weights]
-    if not found:
+    results = [
+        result for result in results_of(parts.run.evaluation) if result.get("encoder", weights) == weights
+    ]
+    if not results:
         yield "Not evaluated. `nearfar evaluate RUN` does it; export again afterwards."
-    for result in found:
+    for result in results:
         train, test = result["train"], result["test"]
         yield (
-            f"Tested on **{_text(_set_name(test, result))}** ({test['samples']:,} {test.get('unit', 'items')}, fingerprint "
-            f"`{test['fingerprint'][:16]}`), fitted on {_text(_set_name(train, result))} ({train['samples']:,}), "
-            f"{_how(result)}:\n"
+            f"Tested on **{_escape(_set_name(test, result))}** ({test['samples']:,} {test.get('unit', 'items')}, fingerprint "
+            f"`{test['fingerprint'][:16]}`), fitted on {_escape(_set_name(train, result))} ({train['samples']:,}), "
+            f"{_settings_line(result)}:\n"
         )
         yield "| protocol | features | figure | with 95 % interval or ± deviation |\n|---|---|---|---|"
         kinds = {"learned": result, **(result.get("baselines") or {})}
         for kind, figures in kinds.items():
-            for protocol, told in measured(figures).items() if isinstance(figures, Mapping) else ():
+            for protocol, values in measured(figures).items() if isinstance(figures, Mapping) else ():
                 for figure, title in FIGURES.items():
-                    if is_number(told.get(figure)):
-                        yield f"| {_cell(protocol)} | {_cell(kind)} | {title} | {cell(figure, told)} |"
+                    if is_number(values.get(figure)):
+                        yield f"| {_cell(protocol)} | {_cell(kind)} | {title} | {cell(figure, values)} |"
         yield from _told_of_labels(result)
         yield ""
-    if found:
+    if results:
         yield (
             "Intervals of accuracies are Wilson's, for test sets of this size; how much other seeds of training would differ is not in "
             "them."
         )
 
 
-def _how(result: Mapping[str, Any]) -> str:
+def _settings_line(result: Mapping[str, Any]) -> str:
     """Under which settings, where they are not the usual ones."""
-    told = result.get("settings")
-    said = (
-        [f"{_text(key)} {_text(value)}" for key, value in told.items()] if isinstance(told, Mapping) else []
+    settings = result.get("settings")
+    items = (
+        [f"{_escape(key)} {_escape(value)}" for key, value in settings.items()]
+        if isinstance(settings, Mapping)
+        else []
     )
-    return ", ".join(["frozen features but where a protocol fine-tunes", *said])
+    return ", ".join(["frozen features, except for fine-tuning protocols", *items])
 
 
 def _told_of_labels(result: Mapping[str, Any]) -> Iterator[str]:
     """What is proven of the label, where it was asked."""
-    found = result.get("information")
-    least = found.get("at_least") if isinstance(found, Mapping) else None
-    claim = least.get("certificate") if isinstance(least, Mapping) else None
-    if isinstance(least, Mapping) and isinstance(claim, Mapping) and is_number(least.get("nats")):
+    information = result.get("information")
+    lower = information.get("at_least") if isinstance(information, Mapping) else None
+    claim = lower.get("certificate") if isinstance(lower, Mapping) else None
+    if isinstance(lower, Mapping) and isinstance(claim, Mapping) and is_number(lower.get("nats")):
         yield (
-            f"\nThe features tell at least {least['nats']:.3f} nats about the label: **{_text(claim.get('status'))}**. "
-            f"{_text(claim.get('condition'))}."
+            f"\nThe features tell at least {lower['nats']:.3f} nats about the label: **{_escape(claim.get('status'))}**. "
+            f"{_escape(claim.get('condition'))}."
         )
 
 
-def _set_name(told: Mapping[str, Any], result: Mapping[str, Any]) -> str:
+def _set_name(data_set: Mapping[str, Any], result: Mapping[str, Any]) -> str:
     """A set by its last name, or as a part of one: no path of a home folder goes out into the world."""
     split = result.get("split")
-    whole = str(split["of"]) if isinstance(split, Mapping) and "of" in split else ""
-    if whole and whole in told["name"]:
-        return str(told["name"]).replace(whole, public_name(whole))
-    return public_name(str(told["name"]))
+    source = str(split["of"]) if isinstance(split, Mapping) and "of" in split else ""
+    if source and source in data_set["name"]:
+        return str(data_set["name"]).replace(source, public_name(source))
+    return public_name(str(data_set["name"]))
 
 
-def _use(parts: Parts) -> str:
-    unit, name = parts.run.modality.unit, _text(parts.config["training"]["data"]["name"])
+def _use(parts: ExportParts) -> str:
+    unit, name = parts.run.modality.unit, _escape(parts.config["training"]["data"]["name"])
     return (
         f"Features for search, clustering, classification with few labels and transfer, on {unit} like those of {name}. It has learned what its "
-        f"views keep: differences that they hide (such as crops or colours, see above) may be absent from the features. On other {unit} "
-        "evaluate before you rely on it. It makes no decisions about people, and was tested for none."
+        f"views keep: differences that they remove (such as crops or colours, see above) may be missing from the features. On other {unit} "
+        "evaluate before you rely on it. It was not tested for decisions about people."
     )
 
 
 def _licence(licence: str | None) -> str:
     if licence:
-        return f"{_text(licence)}, as stated by whoever exported this. The licence of the training data may restrict use further."
+        return f"{_escape(licence)}, as stated at export. The licence of the training data may restrict use further."
     return "Not stated: set `license:` in the header above, or export with `--license ID`, before you publish this."
 
 
-def _text(said: Any) -> str:
-    """Names as text: what Markdown or HTML would take for markup is escaped."""
-    plain = " ".join(str(said).split())[:500]
-    return "".join(f"\\{sign}" if sign in r"\`*_[]<>#|" else sign for sign in plain)
+def _escape(value: Any) -> str:
+    """Escapes Markdown and HTML markup."""
+    text = " ".join(str(value).split())[:500]
+    return "".join(f"\\{sign}" if sign in r"\`*_[]<>#|" else sign for sign in text)
 
 
-def _cell(said: Any) -> str:
-    return " ".join(str(said).split()).replace("|", "\\|").replace("`", "'")[:300]
+def _cell(value: Any) -> str:
+    return " ".join(str(value).split()).replace("|", "\\|").replace("`", "'")[:300]
 
 
 def public_name(data: str) -> str:
-    """Data by their last name: a card goes out into the world, a home folder does not."""
+    """Returns the last component of a path, so that a card does not reveal local folders."""
     return Path(data).name if "/" in data or "\\" in data else data

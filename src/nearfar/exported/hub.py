@@ -1,4 +1,4 @@
-"""An exported encoder as a module that comes from a folder or the Hugging Face hub and goes there.
+"""An exported encoder as a module, loaded from and saved to a folder or the Hugging Face hub.
 
 encoder = nf.Encoder.from_pretrained("exported/")       # or "owner/name"
 features = encoder(views)
@@ -28,7 +28,7 @@ _hub = need("huggingface_hub")
 
 
 class Encoder(nn.Module, _hub.ModelHubMixin):  # type: ignore[misc,name-defined,unused-ignore]
-    """The network of an exported folder, frozen: views in, features out. `config` is the folder's config.json."""
+    """The frozen network of an exported folder. It maps views to features; `config` is the folder's config.json."""
 
     def __init__(self, network: nn.Module, config: dict[str, Any], folder: Path) -> None:
         super().__init__()
@@ -42,7 +42,7 @@ class Encoder(nn.Module, _hub.ModelHubMixin):  # type: ignore[misc,name-defined,
 
     @classmethod
     def from_pretrained(cls, pretrained_model_name_or_path: str | Path, **options: Any) -> Any:
-        """The `Encoder` in an exported folder, or in a repository of the hub where there is no such folder."""
+        """Loads an exported folder, or a repository of the hub if there is no such folder."""
         with suppress(OSError):  # an export may have been killed while it replaced this one
             recover_folder(Path(os.path.realpath(pretrained_model_name_or_path)))
         return super().from_pretrained(pretrained_model_name_or_path, **options)
@@ -51,21 +51,21 @@ class Encoder(nn.Module, _hub.ModelHubMixin):  # type: ignore[misc,name-defined,
     def _from_pretrained(
         cls, *, model_id: str, backbone: nn.Module | None = None, **options: Any
     ) -> "Encoder":
-        """`backbone`: the module whose weights these are, where somebody made it."""
+        """Loads the encoder; `backbone` is the module for exports of a custom network."""
         folder = Path(model_id)
         if not folder.is_dir():
-            known = ("revision", "cache_dir", "force_download", "local_files_only", "token")
-            wanted = {key: value for key, value in options.items() if key in known}
-            folder = Path(_hub.snapshot_download(model_id, **wanted))
+            hub_options = ("revision", "cache_dir", "force_download", "local_files_only", "token")
+            download_options = {key: value for key, value in options.items() if key in hub_options}
+            folder = Path(_hub.snapshot_download(model_id, **download_options))
         return open_export(folder, backbone)
 
 
 def open_export(folder: Path, backbone: nn.Module | None = None) -> Encoder:
-    """The encoder in a folder that `export` wrote."""
+    """Loads an encoder from a folder that `export` wrote."""
     from nearfar.exported.write import CONFIG, WEIGHTS, is_export
 
     if not is_export(folder):
-        raise UserError(f"{folder} is not an exported encoder; make one with nearfar export RUN --to DIR")
+        raise UserError(f"{folder} is not an exported encoder; create one with nearfar export RUN --to DIR")
     config = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
     weights = load_file(folder / WEIGHTS)
     if backbone is not None:
@@ -73,20 +73,22 @@ def open_export(folder: Path, backbone: nn.Module | None = None) -> Encoder:
         return Encoder(backbone, config, folder)
     if config["architecture"]["library"] == "own":
         raise UserError(
-            f"{folder} holds the weights of somebody's own network ({config['architecture']['name']}); give it: "
+            f"{folder} contains the weights of a custom network ({config['architecture']['name']}); pass it: "
             "Encoder.from_pretrained(folder, backbone=my_module)"
         )
-    network = _rebuilt(config)
+    network = _build_network(config)
     network.load_state_dict(keys_of_body(network, weights))
     return Encoder(network, config, folder)
 
 
-def _rebuilt(config: dict[str, Any]) -> nn.Module:
-    """The network that the settings describe, as it was before training."""
+def _build_network(config: dict[str, Any]) -> nn.Module:
+    """Builds the network from the stored settings, with initial weights."""
     training = config["training"]
     modality = MODALITIES[config["input"]["modality"]]
-    known = modality.description({key: value for key, value in training["data"].items() if key != "name"})
+    description = modality.description(
+        {key: value for key, value in training["data"].items() if key != "name"}
+    )
     settings = check(training["settings"], stored=True)
     with torch.random.fork_rng(devices=[]):
-        # one instance: what a bank would remember of the others is no part of the encoder
-        return backbone_of(fresh_method(settings, known))
+        # the memory bank is not part of the encoder
+        return backbone_of(fresh_method(settings, description))

@@ -1,4 +1,4 @@
-"""load.py of an exported folder: the network and the preprocessing without nearfar."""
+"""Generates load.py of an exported folder: network and preprocessing without nearfar."""
 
 from nearfar.parts.encoders.portable import Portable
 
@@ -38,14 +38,14 @@ def encoder() -> nn.Module:
 
 _PREPROCESS = '''
 def preprocess(image: Any) -> Tensor:
-    """The picture as this encoder was shown it."""
-    seen = CONFIG["input"]
-    return plain_view(image, seen["size"], seen["mean"], seen["std"], seen["colours"])
+    """Returns the image as this encoder expects it."""
+    spec = CONFIG["input"]
+    return plain_view(image, spec["size"], spec["mean"], spec["std"], spec["colours"])
 '''
 
 
 def load_file_text(out: Portable, source: str) -> str:
-    """The text of load.py; empty where nearfar is needed in any case."""
+    """Returns the text of load.py; empty if the encoder needs nearfar."""
     if not source or not out.expression:
         return ""
     extra = [line for line in out.imports if line != "import torchvision"]
@@ -55,7 +55,7 @@ def load_file_text(out: Portable, source: str) -> str:
     return "\n\n".join(
         [
             head.strip() + "\n",
-            *(each.strip() + "\n" for each in out.definitions),
+            *(definition.strip() + "\n" for definition in out.definitions),
             _ENCODER.format(expression=out.expression).strip() + "\n",
             source.strip() + "\n",
             _PREPROCESS.strip() + "\n",

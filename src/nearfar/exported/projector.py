@@ -1,4 +1,4 @@
-"""Features as TensorBoard's projector reads them: vectors, what each stands for, and their pictures.
+"""Features for TensorBoard's projector: vectors, metadata and thumbnails.
 
 tensorboard --logdir DIR/projector      # the tab PROJECTOR
 """
@@ -13,21 +13,21 @@ from nearfar.core.randomness import order
 from nearfar.run.trained import Run
 from nearfar.system.files import write_atomic
 
-MOST = 10_000  # points that the projector lays out in reasonable time
-LARGEST = 8192  # side of the picture of all pictures that it can read
+MAX_POINTS = 10_000  # more points are slow in the projector
+MAX_SPRITE_SIDE = 8192  # pixels; limit of the projector
 
 
 def write_projector(run: Run, data: Any, folder: Path) -> int:
-    """Writes features of at most `MOST` instances and returns how many."""
+    """Writes features of at most `MAX_POINTS` instances and returns the count."""
     images = run.images(data)
-    rows = np.sort(order(0, 0, len(images))[:MOST])
-    shown = images.subset(rows)
-    features = run.embed(shown).numpy()
+    rows = np.sort(order(0, 0, len(images))[:MAX_POINTS])
+    instances = images.subset(rows)
+    features = run.embed(instances).numpy()
     folder.mkdir(parents=True, exist_ok=True)
     lines = ("\t".join(f"{value:.6g}" for value in row) for row in features)
     write_atomic(folder / "features.tsv", "\n".join(lines) + "\n")
-    write_atomic(folder / "metadata.tsv", "\n".join(_metadata(shown)) + "\n")
-    side = _sprite(run, shown, folder / "sprite.png")
+    write_atomic(folder / "metadata.tsv", "\n".join(_metadata(instances)) + "\n")
+    side = _sprite(run, instances, folder / "sprite.png")
     write_atomic(
         folder / "projector_config.pbtxt",
         f'embeddings {{\n  tensor_name: "features"\n  tensor_path: "features.tsv"\n  metadata_path: "metadata.tsv"\n'
@@ -37,7 +37,7 @@ def write_projector(run: Run, data: Any, folder: Path) -> int:
 
 
 def _metadata(images: Any) -> list[str]:
-    """A table; with one column the projector expects no header."""
+    """Returns the metadata table. With one column the projector expects no header."""
     names = [_cell(path) for path in images.paths]
     if images.labels is None:
         return names
@@ -50,9 +50,9 @@ def _cell(text: Any) -> str:
 
 
 def _sprite(run: Run, images: Any, path: Path) -> int:
-    """All pictures, row by row in a square, and the side of one."""
+    """Writes all thumbnails as one square image and returns the side of a thumbnail."""
     across = int(np.ceil(np.sqrt(len(images))))
-    side = int(min(48, LARGEST // across))
+    side = int(min(48, MAX_SPRITE_SIDE // across))
     sheet = Image.new("RGB", (across * side, across * side), "white")
     for start in range(0, len(images), 512):
         index = np.arange(start, min(start + 512, len(images)))

@@ -1,4 +1,4 @@
-"""The encoder as ONNX and as a program of `torch.export`; neither is kept unless it says what the encoder says."""
+"""The encoder as ONNX and as a `torch.export` program, each checked against the encoder."""
 
 import warnings
 from collections.abc import Callable
@@ -64,21 +64,21 @@ def _export_and_compare(
     shape: tuple[int, ...],
     export: Callable[[Tensor], Callable[[Tensor], Tensor]],
 ) -> None:
-    """Exports the encoder, then compares both on other numbers, and another number of them, than the export saw."""
+    """Exports the encoder and compares both on new inputs with another batch size."""
     views = _views(shape, 5)
     try:
         with warnings.catch_warnings(), torch.no_grad():
-            warnings.simplefilter("ignore")  # of the exporter about its own parts
+            warnings.simplefilter("ignore")  # of the exporter
             encoder(_views(shape, 2))
             exported = export(_views(shape, 2))
             ours, theirs = encoder(views), exported(views)
-    except Exception as problem:  # what cannot be traced, loaded or run fails in many ways
+    except Exception as problem:  # tracing, loading and running raise many kinds of errors
         first = str(problem).strip().splitlines()[0] if str(problem).strip() else type(problem).__name__
         raise UserError(
             f"{flag}: this encoder ({type(encoder).__name__}) could not be exported ({first}); leave {flag} out"
         ) from problem
     if not torch.allclose(ours, theirs, rtol=TOLERANCE, atol=TOLERANCE):
-        most = float((ours - theirs).abs().max())
+        difference = float((ours - theirs).abs().max())
         raise UserError(
-            f"{flag}: the exported network differs from the encoder by {most:.2g}, more than {TOLERANCE:g} allows; leave {flag} out"
+            f"{flag}: the exported network differs from the encoder by {difference:.2g}, more than {TOLERANCE:g} allows; leave {flag} out"
         )

@@ -1,4 +1,4 @@
-"""The files of an exported encoder, written together or not at all."""
+"""Writes an exported encoder: all files or none."""
 
 import hashlib
 import json
@@ -27,13 +27,13 @@ FORMAT = "nearfar encoder"
 
 
 @dataclass(frozen=True)
-class Parts:
-    """What is known of an encoder before a file is written."""
+class ExportParts:
+    """Everything that the export writes about an encoder."""
 
     run: Run
     encoder: nn.Module
     out: Portable
-    shape: tuple[int, ...]  # of one instance as the encoder is shown it
+    shape: tuple[int, ...]  # of one preprocessed instance
     config: dict[str, Any]
     source: str  # of `plain_view`
 
@@ -50,73 +50,73 @@ def export(
     """Writes the run's frozen encoder to the folder `to` and returns it.
 
     `licence` is an identifier such as `apache-2.0`, for the model card. `onnx` and `torch_export` add the network in those formats,
-    each compared with the encoder before it is kept. `projector` are data whose features are added as files for TensorBoard's
-    projector. An earlier export in the folder is replaced in one step; a folder with anything else in it is refused.
+    each checked against the encoder. `projector` names data whose features are added as files for TensorBoard's projector.
+    An earlier export in the folder is replaced atomically. A folder with other files is refused.
     """
     run = run if isinstance(run, Run) else Run.open(run)
     to = as_path("to", to)
-    target = Path(os.path.realpath(to))  # a link goes on pointing to the export
+    target = Path(os.path.realpath(to))  # a symbolic link stays
     try:
         recover_folder(target)
         _check_folder(to)
     except OSError as problem:
         raise UserError(f"--to {to} could not be read: {problem.strerror or problem}") from None
     parts = _parts(run)
-    fresh = temporary_name(target)
+    temporary = temporary_name(target)
     try:
-        fresh.mkdir(parents=True)
-        _write(parts, fresh, licence)
+        temporary.mkdir(parents=True)
+        _write(parts, temporary, licence)
         if onnx or torch_export:
             from nearfar.exported.runtimes import write_onnx, write_program
 
-            for asked, write in ((onnx, write_onnx), (torch_export, write_program)):
-                if asked:
-                    write(parts.encoder, parts.shape, fresh)
+            for requested, write in ((onnx, write_onnx), (torch_export, write_program)):
+                if requested:
+                    write(parts.encoder, parts.shape, temporary)
         if projector is not None:
             from nearfar.exported.projector import write_projector
 
-            write_projector(run, projector, fresh / "projector")
-        replace_folder(fresh, target)
+            write_projector(run, projector, temporary / "projector")
+        replace_folder(temporary, target)
     except OSError as problem:
         raise UserError(f"--to {to} could not be written: {problem.strerror or problem}") from None
     finally:
-        shutil.rmtree(fresh, ignore_errors=True)
+        shutil.rmtree(temporary, ignore_errors=True)
     return to
 
 
 def is_export(folder: Path) -> bool:
-    """Whether this is a folder that `export` wrote."""
+    """Returns whether `export` wrote this folder."""
     try:
-        told = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
+        config = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return False
-    return isinstance(told, dict) and told.get("format") == FORMAT
+    return isinstance(config, dict) and config.get("format") == FORMAT
 
 
 def _check_folder(to: Path) -> None:
     if to.is_file():
         raise UserError(f"--to was the file {to}; export writes a folder")
     if to.is_dir() and any(to.iterdir()) and not is_export(to):
-        raise UserError(f"--to {to} holds other files than an exported encoder; name a new folder")
+        raise UserError(f"--to {to} contains files that are not an exported encoder; choose a new folder")
 
 
-def _parts(run: Run) -> Parts:
-    settings, known = run.settings, run.description
+def _parts(run: Run) -> ExportParts:
+    settings, description = run.settings, run.description
     encoder = run.encoder().cpu().eval()
-    own = [key for key in wanted(settings) if key in ("method", "backbone", "encoders")]
-    network = run.modality.smallest_network if own else settings.backbone
-    shapes = run.modality.inputs(network, settings.views, known).shapes
+    custom_objects = [key for key in wanted(settings) if key in ("method", "backbone", "encoders")]
+    network = run.modality.smallest_network if custom_objects else settings.backbone
+    shapes = run.modality.inputs(network, settings.views, description).shapes
     out = portable(encoder, settings.backbone, shapes)
-    preprocessing, source = run.modality.portable(settings.views, known)
+    preprocessing, source = run.modality.portable(settings.views, description)
     channels = getattr(encoder, "channels", ())
-    # networks side by side that see channels of their own are shown all of them at once
+    # per-view networks with different channels take all channels at once
     shape = (sum(channels), *shapes[0][1:]) if len({*channels}) > 1 else shapes[0]
     config = {
         "format": FORMAT,
         "version": 1,
         "nearfar": __version__,
         "architecture": {
-            "library": out.library if out.expression or own else "nearfar",
+            "library": out.library if out.expression or custom_objects else "nearfar",
             "name": settings.backbone,
             "python": out.expression,
             "differs": out.differs,
@@ -128,25 +128,25 @@ def _parts(run: Run) -> Parts:
         "training": {
             "step": run.facts["step"],
             "choices": run.choices(),
-            "data": {"name": public_name(settings.data), **known.as_plain()},
+            "data": {"name": public_name(settings.data), **description.as_plain()},
             "settings": {**settings.as_plain(), "data": public_name(settings.data), "init": None},
         },
     }
-    return Parts(run, encoder, out, shape, config, source)
+    return ExportParts(run, encoder, out, shape, config, source)
 
 
 def _width(encoder: nn.Module, shape: tuple[int, ...]) -> int | None:
-    known = getattr(encoder, "dim", None)
-    if isinstance(known, int):
-        return known
+    dim = getattr(encoder, "dim", None)
+    if isinstance(dim, int):
+        return dim
     try:
         with torch.no_grad():
             return int(encoder(torch.zeros(2, *shape)).shape[1])
-    except Exception:  # anything may happen in somebody's network; the width is only told
+    except Exception:  # a custom network may fail; the width is informative only
         return None
 
 
-def _write(parts: Parts, folder: Path, licence: str | None) -> None:
+def _write(parts: ExportParts, folder: Path, licence: str | None) -> None:
     weights = save(parts.out.weights, metadata={"format": "pt"})
     parts.config["weights"]["sha256"] = hashlib.sha256(weights).hexdigest()
     (folder / WEIGHTS).write_bytes(weights)
