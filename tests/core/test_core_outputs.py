@@ -10,7 +10,8 @@ import pytest
 from nearfar.cli import main
 from nearfar.errors import UserError
 from nearfar.run.folder import RunFolder
-from nearfar.sweeps.cells import Storage
+from nearfar.sweeps.engine import CellStore
+from nearfar.sweeps.run import open_folder
 from nearfar.system.files import check_output, write_atomic
 from nearfar.system.lock import open_lock
 
@@ -76,33 +77,34 @@ def test_a_file_of_another_kind_is_not_written_over(tmp_path: Path) -> None:
 def test_a_claim_of_a_cell_follows_no_link(tmp_path: Path) -> None:
     precious = tmp_path / "precious.txt"
     precious.write_text("kept")
-    storage = Storage(tmp_path)
+    store = CellStore(tmp_path)
     (tmp_path / "claims").mkdir(exist_ok=True)
     (tmp_path / "claims" / "one.lock").symlink_to(precious)
-    with pytest.raises(OSError), storage.claim("one"):
+    with pytest.raises(OSError), store.claim("one"):
         pass
     assert precious.read_text() == "kept"
 
 
 @pytest.mark.parametrize(
-    "held", ["sweep.json", "sweep.csv", "figure.svg", "figure.png", "log.jsonl", "result.json", "arms"]
+    "held", ["sweep.json", "sweep.csv", "figure.svg", "figure.png", "log.jsonl", "result.json"]
 )
 def test_a_sweep_takes_no_folder_that_is_not_its_own(held: str, tmp_path: Path) -> None:
     (tmp_path / held).write_text('{"precious": 1}')
     with pytest.raises(
         UserError, match=f"contains {held}, which does not belong to a sweep; choose a new folder"
     ):
-        Storage(tmp_path).made("mi x y")
+        open_folder(CellStore(tmp_path), "mi x y")
     assert (tmp_path / held).read_text() == '{"precious": 1}'
 
 
 def test_a_sweep_goes_on_in_its_own_folder(tmp_path: Path) -> None:
     """Killed before its table, between the table's files, and whole."""
-    storage = Storage(tmp_path).made("mi x y")
-    storage.note("begun", "cell")
-    storage.made("mi x y")
+    store = CellStore(tmp_path)
+    open_folder(store, "mi x y")
+    store.log("begun", "cell")
+    open_folder(store, "mi x y")
     (tmp_path / "sweep.json").write_text('{"sweep": "mi x y"}')
-    storage.made("mi x y")
+    open_folder(store, "mi x y")
     (tmp_path / "figure.svg").write_text("<svg/>")
-    storage.made("mi x y")
+    open_folder(store, "mi x y")
     assert (tmp_path / "figure.svg").read_text() == "<svg/>"

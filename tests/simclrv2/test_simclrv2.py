@@ -283,7 +283,7 @@ def test_bad_input_is_one_sentence(
 def test_test_data_are_not_what_is_trained_on_and_every_listed_row_has_a_label(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"--data was digits, which is also what is trained on"):
         nf.semi("simclr", "digits", 0.1, tmp_path / "a", test="digits", quiet=True)
-    with pytest.raises(UserError, match=r"--data was digits, which is also what every cell trains on"):
+    with pytest.raises(UserError, match=r"--data was digits, which is also the training data"):
         nf.sweep("simclr", "digits", tmp_path / "b", test="digits", temperature=[0.1, 0.5], quiet=True)
     listed = tmp_path / "l.csv"
     listed.write_text("index,label\n0,a\n1,\n2,b\n")

@@ -18,7 +18,7 @@ from nearfar.data import open_data
 from nearfar.errors import UserError
 from nearfar.modalities import modality_of
 from nearfar.run.trained import Run
-from nearfar.sweeps.search import Search, Trial, curve_of
+from nearfar.sweeps.search import Search, Trial, probe_curve
 from nearfar.sweeps.space import space_of
 from nearfar.train.defaults import resolve_here
 from nearfar.train.pretrain import Watch, run_pretraining
@@ -180,7 +180,7 @@ def test_other_commands_are_swept_alike(command: str, data: Path, tmp_path: Path
 
 def test_data_without_labels_are_chosen_by_what_needs_none(data: Path, tmp_path: Path) -> None:
     np.savez(tmp_path / "bare.npz", x=rows(120, 0)["x"])
-    with pytest.raises(UserError, match=r"bare\.npz has no labels to choose by.*--metric rankme or lidar"):
+    with pytest.raises(UserError, match=r"bare\.npz has no labels to select by.*--metric rankme or lidar"):
         nf.sweep("simclr", tmp_path / "bare.npz", tmp_path / "out", temperature=[0.1, 0.5], **QUICK)
     found = nf.sweep(
         "simclr",
@@ -216,10 +216,10 @@ def test_runs_below_the_median_are_ended_and_others_are_not(tmp_path: Path) -> N
         for number, value in enumerate((0.1, 0.2, 0.3, 0.4, 0.5))
     ]
     now = Trial(9, {"lr": 0.02})
-    assert search.behind(now, others, {1: 0.1, 2: 0.29})
-    assert not search.behind(now, others, {1: 0.1, 2: 0.31})
-    assert not search.behind(now, others[:4], {1: 0.1, 2: 0.11})
-    assert not Search(space_of({"lr": "1e-4..1e-1"}), tmp_path, 20, prune=False).behind(
+    assert search.is_behind(now, others, {1: 0.1, 2: 0.29})
+    assert not search.is_behind(now, others, {1: 0.1, 2: 0.31})
+    assert not search.is_behind(now, others[:4], {1: 0.1, 2: 0.11})
+    assert not Search(space_of({"lr": "1e-4..1e-1"}), tmp_path, 20, prune=False).is_behind(
         now, others, {1: 0.0, 2: 0.0}
     )
 
@@ -232,7 +232,7 @@ def test_pruned_trials_stay_in_the_table_without_a_value(data: Path, tmp_path: P
     ended: list[dict[int, float]] = []
     for row in found.rows:
         (folder,) = (tmp_path / "cells").glob(f"lr={row.point['lr']},*")
-        curve = curve_of(folder)
+        curve = probe_curve(folder)
         behind = [
             epoch
             for epoch, value in sorted(curve.items())
@@ -310,7 +310,7 @@ def test_a_part_without_rows_is_told_as_it_is(tmp_path: Path, capsys: Any) -> No
     words = ["sweep", "simclr", str(tmp_path / "two.npz"), "temperature=0.1,0.2", "batch_size=2"]
     assert main([*words, "--out", str(tmp_path / "out"), "--jobs", "1"]) == 2
     said = capsys.readouterr().err
-    assert "has 2 vectors, of which 20% held out leave none to choose by" in said
+    assert "has 2 vectors; holding out 20% leaves none to select by" in said
 
 
 def test_a_sweep_in_which_every_cell_failed_is_no_success(tmp_path: Path, data: Path, capsys: Any) -> None:

@@ -77,16 +77,16 @@ def add(commands: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from nearfar.config.reading import load_file
-    from nearfar.sweeps.asked import Asked, subjects_of
+    from nearfar.sweeps.request import SweepRequest, split_subjects
     from nearfar.sweeps.run import run_sweep
     from nearfar.sweeps.space import read_space
 
-    subjects, words = subjects_of(args.words, args.what)
+    subjects, words = split_subjects(args.words, args.what)
     if args.out is None:
         raise UserError("--out is missing; name the folder of the sweep, for instance --out sweeps/first")
     config = load_file(args.config) if args.config else {}
     check_urls(config, args.config, args.words, args.allow_urls)
-    request = Asked(
+    request = SweepRequest(
         args.what,
         subjects,
         read_space(words, config),

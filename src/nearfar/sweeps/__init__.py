@@ -1,7 +1,4 @@
-"""Many settings tried, one chosen: `nearfar sweep`, `nf.sweep`.
+"""`nearfar sweep`, `nf.sweep`: tries settings, selects on a validation split, reports on test data.
 
-    words --Space--> cells (settings × seeds) --claimed by whoever is free--> DIR/cells/*/result.json --> table, best, its test figure
-
-The folder is the storage: a cell's name says its settings completely, a claim is a lock that ends with the process that holds it, and a
-result is written whole. So the same command goes on after a kill, and any number of processes may work on one folder.
+engine.py computes cells in folders, resumes them and shares them among processes; studies and semi use it too.
 """

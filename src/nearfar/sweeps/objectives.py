@@ -1,10 +1,11 @@
-"""What a cell does and how it is judged, by command: a training judged on a part of the training data that it does not see, or an
-estimate of mutual information.
+"""What a cell computes and which figure selects, by command: a training evaluated on a validation split, or an estimate of mutual
+information.
 
-The choice looks at that part alone. The figure to be told comes from data that no choice looked at: `--data`, or for `mi` the rows
-that were kept back.
+Selection uses the validation split only. The reported figure comes from data that no selection used: `--data`, or for `mi` the
+held-out rows.
 """
 
+import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -28,7 +29,7 @@ from nearfar.train.defaults import resolve_here
 from nearfar.train.distill import student_of
 from nearfar.train.pretrain import Watch, run_pretraining
 
-# what a metric is called, and where an evaluation says it
+# metric: (protocol, figure) of an evaluation
 METRICS = {
     "knn": ("knn", "top1"),
     "linear": ("linear", "top1"),
@@ -36,100 +37,103 @@ METRICS = {
     "rankme": ("quality", "rankme"),
     "lidar": ("quality", "lidar"),
 }
-UNLABELLED = ("rankme", "lidar")
-SPLIT_SEED = 0  # of what is kept for validation: the same for every cell and seed
-# of every training, unless told otherwise: all data are fitted, one checkpoint is enough to go on from
-CELL = {"held_out": 0.0, "keep": 1, "workers": 1}
+LABEL_FREE = ("rankme", "lidar")
+SPLIT_SEED = 0  # of the validation split: the same for every cell and seed
+# defaults of every training of a sweep: fit all given data, keep one checkpoint
+CELL_DEFAULTS = {"held_out": 0.0, "keep": 1, "workers": 1}
 
-Told = Callable[[dict[str, Any]], None]
+OnProbe = Callable[[dict[str, Any]], None]
 
 
 class Objective(Protocol):
-    """What a sweep tries, from settings (fixed ones and those of a point) and a seed."""
+    """What a sweep computes from settings (fixed ones and those of a point) and a seed."""
 
     metric: str
 
     @property
-    def share(self) -> bool:
+    def percent(self) -> bool:
         """Whether the metric is a share, shown in percent."""
         ...
 
     def identity(self, settings: Mapping[str, Any], seed: int) -> dict[str, Any]:
-        """All that the result depends on; bad settings are refused here, before any work."""
+        """Everything the result depends on. Refuses bad settings before any work."""
         ...
 
-    def value(self, settings: Mapping[str, Any], seed: int, folder: Path, told: Told | None = None) -> float:
-        """The metric on what the choice may look at; larger is better."""
+    def value(
+        self, settings: Mapping[str, Any], seed: int, folder: Path, on_probe: OnProbe | None = None
+    ) -> float:
+        """The metric on the validation split; larger is better."""
         ...
 
     def test(self, settings: Mapping[str, Any], seed: int, folder: Path) -> dict[str, Any]:
-        """The chosen cell on what chose it and on data that no choice looked at, with baselines."""
+        """A selected cell on the validation split and on the test data, with baselines."""
         ...
 
     def facts(self) -> dict[str, Any]:
-        """What was fitted, what was asked about."""
+        """Names and sizes of the data that were fitted and evaluated on."""
         ...
 
     def command(self, settings: Mapping[str, Any]) -> str:
-        """How one does it with all of the data."""
+        """The command that trains with these settings on all of the data."""
         ...
 
 
 @dataclass(frozen=True)
-class Parts:
-    """The data of a training, in two: fitted, and asked about."""
+class FitAndValidation:
+    """The two parts of the training data."""
 
     fit: DataSet
     validation: DataSet
 
 
-def _split(whole: DataSet, share: float) -> tuple[DataSet, DataSet]:
-    """As evaluation holds out: a share of every class, of time series stretches with gaps; without labels a share of all."""
-    if whole.labels is None:
-        return whole.split(share, SPLIT_SEED)
-    rest, held = whole.parts(share, SPLIT_SEED)
-    return whole.subset(rest), whole.subset(held)
+def _split(data: DataSet, share: float) -> tuple[DataSet, DataSet]:
+    """Splits as evaluation does: a share of every class, of time series stretches with gaps; without labels a share of all."""
+    if data.labels is None:
+        return data.split(share, SPLIT_SEED)
+    fit, validation = data.parts(share, SPLIT_SEED)
+    return data.subset(fit), data.subset(validation)
 
 
 @dataclass
-class Training:
+class TrainingObjective:
     """`nearfar pretrain RECIPE DATA`, `nearfar train DATA` and, with a teacher in place of the recipe, `nearfar distill TEACHER DATA`."""
 
     name: str  # of the command
     recipe: Any  # or the teacher
     data: Any
     metric: str
-    held: float = 0.2  # share of the data that is kept for validation
-    asked: Any = None  # test data
+    validation_share: float = 0.2
+    test_data: Any = None
     same_labels: bool = False
-    probed: bool = False  # whether probes are heard, for pruning
-    _opened: dict[str, Parts] = field(default_factory=dict, init=False)
+    probes: bool = False  # whether trainings probe, for pruning
+    _opened: dict[str, FitAndValidation] = field(default_factory=dict, init=False)
 
     @property
-    def share(self) -> bool:
-        return self.metric not in UNLABELLED
+    def percent(self) -> bool:
+        return self.metric not in LABEL_FREE
 
     def identity(self, settings: Mapping[str, Any], seed: int) -> dict[str, Any]:
-        chosen, _ = self.settings(settings, seed)
-        parts = self.parts(chosen)
-        counted = {key: v for key, v in chosen.as_plain().items() if key not in (*MAY_CHANGE, "data")}
+        resolved, _ = self.settings(settings, seed)
+        parts = self.parts(resolved)
+        relevant = {key: v for key, v in resolved.as_plain().items() if key not in (*MAY_CHANGE, "data")}
         prints = {"fit": parts.fit.fingerprint, "validation": parts.validation.fingerprint}
-        return {"version": 1, "command": self.name, "settings": counted, **prints}
+        return {"version": 1, "command": self.name, "settings": relevant, **prints}
 
     def settings(self, settings: Mapping[str, Any], seed: int) -> tuple[Settings, Objects]:
-        """The settings of a cell, complete, and the objects they leave open: a teacher."""
-        usual = {**CELL, **({} if self.probed else {"probe_every": 0.0})}
-        own = {**settings, "seed": seed}
+        """The complete settings of a cell, and the Python objects they need: a teacher."""
+        defaults = {**CELL_DEFAULTS, **({} if self.probes else {"probe_every": 0.0})}
+        words = {**settings, "seed": seed}
         located = self._located(Columns(settings.get("image_column"), settings.get("label_column")))
         if self.name != "distill":
-            return resolve_here(self.recipe, located.name, None, usual, own, modality=located.modality)[
-                0
-            ], NONE
-        objective = own.pop("objective", None)
-        found = student_of(
-            self._teacher, located.name, None, usual, own, objective=objective, modality=located.modality
+            resolved, _ = resolve_here(
+                self.recipe, located.name, None, defaults, words, modality=located.modality
+            )
+            return resolved, NONE
+        objective = words.pop("objective", None)
+        resolved, objects, _ = student_of(
+            self._teacher, located.name, None, defaults, words, objective=objective, modality=located.modality
         )
-        return found[0], found[1]
+        return resolved, objects
 
     @cached_property
     def _teacher(self) -> Teacher:
@@ -138,110 +142,103 @@ class Training:
     def _located(self, columns: Columns) -> Located:
         return locate(self.data, columns=columns)
 
-    def parts(self, settings: Settings) -> Parts:
-        """The two parts as these settings see them; opened once for each way of seeing."""
+    def parts(self, settings: Settings) -> FitAndValidation:
+        """The two parts of the data as these settings open them; opened once for each way of opening."""
         options = settings.modality.opening(settings.views, settings.image_size, None)
         columns = Columns(settings.image_column, settings.label_column)
         key = f"{options} {columns}"
         if key not in self._opened:
             limits = Limits(max_bad_share=settings.max_bad_share)
-            whole = self._located(columns).open(limits, **options)
-            if whole.labels is None and self.share:
-                why = f" ({whole.unlabelled})" if whole.unlabelled else ""
+            data = self._located(columns).open(limits, **options)
+            if data.labels is None and self.percent:
+                reason = f" ({data.unlabelled})" if data.unlabelled else ""
                 raise UserError(
-                    f"{whole.name} has no labels to choose by{why}; --metric {' or '.join(UNLABELLED)} needs none"
+                    f"{data.name} has no labels to select by{reason}; --metric {' or '.join(LABEL_FREE)} needs none"
                 )
-            fit, validation = _split(whole, self.held)
+            fit, validation = _split(data, self.validation_share)
             if not len(fit) or not len(validation):
-                which = "to choose by" if len(fit) else "to train on"
+                purpose = "to select by" if len(fit) else "to train on"
                 raise UserError(
-                    f"{whole.name} has {len(whole)} {whole.unit}, of which {self.held:.0%} held out leave none {which}; "
+                    f"{data.name} has {len(data)} {data.unit}; holding out {self.validation_share:.0%} leaves none {purpose}; "
                     "give more data, or another --validation"
                 )
-            self._opened[key] = Parts(
-                fit, replace(validation, name=f"{self.held:.0%} of {whole.name}, held out")
-            )
+            name = f"{self.validation_share:.0%} of {data.name}, held out"
+            self._opened[key] = FitAndValidation(fit, replace(validation, name=name))
         return self._opened[key]
 
-    def value(self, settings: Mapping[str, Any], seed: int, folder: Path, told: Told | None = None) -> float:
-        chosen, objects = self.settings(settings, seed)
-        parts = self.parts(chosen)
-        watch = Watch(parts.validation, told) if self.probed else Watch()
+    def value(
+        self, settings: Mapping[str, Any], seed: int, folder: Path, on_probe: OnProbe | None = None
+    ) -> float:
+        resolved, objects = self.settings(settings, seed)
+        parts = self.parts(resolved)
+        watch = Watch(parts.validation, on_probe) if self.probes else Watch()
         with one_thread():
-            run = run_pretraining(chosen, parts.fit, folder, quiet=True, objects=objects, watch=watch)
-            return self._read(
-                evaluate_run(run, parts.validation, [METRICS[self.metric][0]], same_labels=True)
-            )
-
-    def _read(self, result: Mapping[str, Any]) -> float:
-        protocol, figure = METRICS[self.metric]
-        return float(result[protocol][figure])
+            run = run_pretraining(resolved, parts.fit, folder, quiet=True, objects=objects, watch=watch)
+            protocol, figure = METRICS[self.metric]
+            return float(evaluate_run(run, parts.validation, [protocol], same_labels=True)[protocol][figure])
 
     def test(self, settings: Mapping[str, Any], seed: int, folder: Path) -> dict[str, Any]:
-        chosen, objects = self.settings(settings, seed)
-        parts = self.parts(chosen)
-        run = Run(folder, chosen, objects, locate(parts.fit))
+        resolved, objects = self.settings(settings, seed)
+        parts = self.parts(resolved)
+        run = Run(folder, resolved, objects, locate(parts.fit))
         run.remember(parts.fit)
-        protocol = METRICS[self.metric][0]
-        on = {"validation": (parts.validation, True)}
-        if self.asked is not None:
-            on["test"] = (self.asked, self.same_labels)
-        found: dict[str, Any] = {}
+        protocol, figure = METRICS[self.metric]
+        sets = {"validation": (parts.validation, True)}
+        if self.test_data is not None:
+            sets["test"] = (self.test_data, self.same_labels)
+        figures: dict[str, Any] = {}
         with one_thread():
-            for name, (data, same) in on.items():
-                result = evaluate_run(run, data, [protocol], baselines=True, same_labels=same)
-                baselines = result["baselines"].items()
-                found[name] = {
-                    "value": self._read(result),
-                    "set": result["test"],
-                    "baselines": {kind: self._read(told) for kind, told in baselines if protocol in told},
+            for name, (data, same_labels) in sets.items():
+                result = evaluate_run(run, data, [protocol], baselines=True, same_labels=same_labels)
+                baselines = {
+                    kind: float(values[protocol][figure])
+                    for kind, values in result["baselines"].items()
+                    if protocol in values
                 }
-        return found
+                value = float(result[protocol][figure])
+                figures[name] = {"value": value, "set": result["test"], "baselines": baselines}
+        return figures
 
     def facts(self) -> dict[str, Any]:
         parts = next(iter(self._opened.values()))
-        told = lambda data: {"name": data.name, "samples": len(data), "fingerprint": data.fingerprint}
-        return {"fit": told(parts.fit), "validation": told(parts.validation)}
+        return {
+            name: {"name": data.name, "samples": len(data), "fingerprint": data.fingerprint}
+            for name, data in (("fit", parts.fit), ("validation", parts.validation))
+        }
 
     def command(self, settings: Mapping[str, Any]) -> str:
-        named = "" if self.name == "train" else f" {self.recipe}"
-        name = self._located(Columns()).name if isinstance(self.data, (str, Path)) else "DATA"
-        words = " ".join(written(key, value) for key, value in settings.items())
-        return f"nearfar {self.name}{named} {name} --out RUN {words}".rstrip()
+        recipe = "" if self.name == "train" else f" {self.recipe}"
+        data = self._located(Columns()).name if isinstance(self.data, (str, Path)) else "DATA"
+        words = " ".join(shell_word(key, value) for key, value in settings.items())
+        return f"nearfar {self.name}{recipe} {data} --out RUN {words}".rstrip()
 
 
-def written(key: str, value: Any) -> str:
-    """A setting as a shell takes it."""
+def shell_word(key: str, value: Any) -> str:
+    """A setting as one word of a shell."""
     text = "none" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
     return f"'{key}={text}'" if set(text) & set(" ()[]{}'\"*?$&|;<>") else f"{key}={text}"
 
 
 @dataclass
-class Information:
-    """`nearfar mi X Y`: bound, critic and their settings, chosen on part of the rows and told of the others.
+class InformationObjective:
+    """`nearfar mi X Y`: bound, critic and their options, selected on some rows and reported on the others.
 
-    The largest of several lower bounds on one sample is not a bound any more: it was chosen for being large there. So the chosen one is
-    estimated again on rows that no choice looked at.
+    The largest of several lower bounds on one sample is no longer a bound: it was selected for being large there. So the selected one
+    is estimated again on rows that the selection did not use.
     """
 
     x: str
     y: str
     metric: str = "at_least"
-    held: float = 0.5  # share of the rows that is kept back for the figure to be told
+    held_out_share: float = 0.5
     METRICS: ClassVar[tuple[str, ...]] = ("at_least", "nats")
     OPTIONS: ClassVar[tuple[str, ...]] = (
-        "bound",
-        "alpha",
-        "critic",
-        "negatives",
-        "scaling",
-        "discrete",
-        "folds",
-        "confidence",
-    )
+        "bound", "alpha", "critic", "negatives", "scaling", "discrete", "folds", "confidence",
+    )  # fmt: skip
+    SET_NAMES: ClassVar[dict[str, str]] = {"validation": "the selection rows", "test": "the held-out rows"}
 
     @property
-    def share(self) -> bool:
+    def percent(self) -> bool:
         return False
 
     @cached_property
@@ -252,21 +249,19 @@ class Information:
         return {k: np.asarray(v) for k, v in first.items()}, {k: np.asarray(v) for k, v in second.items()}
 
     @cached_property
-    def rows(self) -> tuple[np.ndarray, np.ndarray]:
-        """Those that choose, and those kept back."""
+    def rows(self) -> dict[str, np.ndarray]:
+        """Row numbers of each set."""
         count = len(next(iter(self.samples[0].values())))
-        shuffled, kept = order(SPLIT_SEED, 0, count), round(self.held * count)
-        return np.sort(shuffled[kept:]), np.sort(shuffled[:kept])
+        shuffled, held_out = order(SPLIT_SEED, 0, count), round(self.held_out_share * count)
+        return {"validation": np.sort(shuffled[held_out:]), "test": np.sort(shuffled[:held_out])}
 
     def identity(self, settings: Mapping[str, Any], seed: int) -> dict[str, Any]:
-        import hashlib
-
         for key in settings:
             if key not in self.OPTIONS:
                 from nearfar.config.schema import unknown
 
                 raise unknown(key, self.OPTIONS, "options of mi")
-        digest = hashlib.sha256(self.rows[0].tobytes())
+        digest = hashlib.sha256(self.rows["validation"].tobytes())
         for side in self.samples:
             for name, column in side.items():
                 digest.update(name.encode() + repr(column.tolist()).encode())
@@ -287,26 +282,27 @@ class Information:
         x, y = ({name: column[rows] for name, column in side.items()} for side in self.samples)
         return estimate_mi(x, y, bound, baselines=False, seed=seed, **options)
 
-    def value(self, settings: Mapping[str, Any], seed: int, folder: Path, told: Told | None = None) -> float:
-        return float(getattr(self._estimate(settings, seed, self.rows[0]), self.metric))
+    def value(
+        self, settings: Mapping[str, Any], seed: int, folder: Path, on_probe: OnProbe | None = None
+    ) -> float:
+        return float(getattr(self._estimate(settings, seed, self.rows["validation"]), self.metric))
 
     def test(self, settings: Mapping[str, Any], seed: int, folder: Path) -> dict[str, Any]:
-        return {
-            name: {
-                "value": float(getattr(found := self._estimate(settings, seed, rows), self.metric)),
-                "set": {"name": which, "samples": len(rows)},
+        figures = {}
+        for name, rows in self.rows.items():
+            estimate = self._estimate(settings, seed, rows)
+            figures[name] = {
+                "value": float(getattr(estimate, self.metric)),
+                "set": {"name": self.SET_NAMES[name], "samples": len(rows)},
                 "baselines": {},
-                "certificate": found.certificate.status,
+                "certificate": estimate.certificate.status,
             }
-            for name, which, rows in zip(
-                ("validation", "test"), ("the rows that chose", "the rows kept back"), self.rows, strict=True
-            )
-        }
+        return figures
 
     def facts(self) -> dict[str, Any]:
-        names = ("the rows that chose", "the rows kept back")
-        sizes = [{"name": name, "samples": len(rows)} for name, rows in zip(names, self.rows, strict=True)]
-        return {"validation": sizes[0], "test": sizes[1]}
+        return {
+            name: {"name": self.SET_NAMES[name], "samples": len(rows)} for name, rows in self.rows.items()
+        }
 
     def command(self, settings: Mapping[str, Any]) -> str:
         words = " ".join(f"--{key} {value}" for key, value in settings.items())

@@ -1,4 +1,4 @@
-"""A sweep in one picture: one axis as a line, two as a heat map, more as parallel coordinates."""
+"""The figure of a sweep: a line for one axis, a heat map for two, parallel coordinates for more."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -6,20 +6,22 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from nearfar.studies.drawing import COLOURS, panels
-from nearfar.sweeps.table import Row, Sweep
+from nearfar.sweeps.table import SweepResult, SweepRow, setting_text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 
-def draw(sweep: Sweep) -> "Figure | None":
-    """None where nothing was varied, or nothing ended with a value."""
+def draw(sweep: SweepResult) -> "Figure | None":
+    """None where nothing was varied, or no cell has a value."""
     rows = [row for row in sweep.rows if row.mean is not None]
     keys = list(sweep.rows[0].point) if sweep.rows else []
     if not rows or not keys:
         return None
-    listed = {key: list(dict.fromkeys(map(_key, (row.point[key] for row in sweep.rows)))) for key in keys}
+    listed = {
+        key: list(dict.fromkeys(map(setting_text, (row.point[key] for row in sweep.rows)))) for key in keys
+    }
     if len(keys) == 1:
         return _line(sweep, rows, keys[0])
     if len(keys) == 2 and len(sweep.rows) == len(listed[keys[0]]) * len(listed[keys[1]]):
@@ -27,15 +29,11 @@ def draw(sweep: Sweep) -> "Figure | None":
     return _parallel(sweep, rows, keys)
 
 
-def _key(value: Any) -> str:
-    return f"{value:g}" if isinstance(value, float) else str(value)
+def _scaled(sweep: SweepResult, value: float | None) -> float:
+    return float("nan") if value is None else 100 * value if sweep.percent else value
 
 
-def _scaled(sweep: Sweep, value: float | None) -> float:
-    return float("nan") if value is None else 100 * value if sweep.share else value
-
-
-def _line(sweep: Sweep, rows: Sequence[Row], key: str) -> "Figure":
+def _line(sweep: SweepResult, rows: Sequence[SweepRow], key: str) -> "Figure":
     figure, (axes,) = panels([sweep.title])
     numbers = _numbers([row.point[key] for row in rows])
     order = np.argsort(numbers, kind="stable")
@@ -48,24 +46,24 @@ def _line(sweep: Sweep, rows: Sequence[Row], key: str) -> "Figure":
 
 
 def _axis(axes: "Axes", values: Sequence[Any], key: str) -> None:
-    """A logarithmic axis where numbers span more than a decade; words at even places."""
+    """Logarithmic where numbers span more than a decade; words are evenly spaced."""
     axes.set_xlabel(key)
     if not all(_is_number(value) for value in values):
-        axes.set_xticks(range(len(values)), [_key(value) for value in values])
+        axes.set_xticks(range(len(values)), [setting_text(value) for value in values])
     elif min(values) > 0 and max(values) / min(values) >= 10:
         axes.set_xscale("log")
 
 
-def _heat(sweep: Sweep, rows: Sequence[Row], listed: dict[str, list[str]]) -> "Figure":
+def _heat(sweep: SweepResult, rows: Sequence[SweepRow], listed: dict[str, list[str]]) -> "Figure":
     (down, across), names = listed, list(listed.values())
     figure, (axes,) = panels([sweep.title], 1.6 + 1.0 * len(names[1]), 1.4 + 0.55 * len(names[0]))
     grid = np.full((len(names[0]), len(names[1])), np.nan)
     words = np.full(grid.shape, "", dtype=object)
     for row in sweep.rows:
-        place = names[0].index(_key(row.point[down])), names[1].index(_key(row.point[across]))
+        place = names[0].index(setting_text(row.point[down])), names[1].index(setting_text(row.point[across]))
         grid[place] = _scaled(sweep, row.mean)
         words[place] = (
-            sweep.figure(row.mean, row.spread).replace(" ± ", "\n± ") if row.mean is not None else row.state
+            sweep.number(row.mean, row.spread).replace(" ± ", "\n± ") if row.mean is not None else row.state
         )
     picture = axes.imshow(np.ma.masked_invalid(grid), cmap="cividis", aspect="auto")
     low, high = np.nanmin(grid), np.nanmax(grid)
@@ -85,8 +83,8 @@ def _heat(sweep: Sweep, rows: Sequence[Row], listed: dict[str, list[str]]) -> "F
     return figure
 
 
-def _parallel(sweep: Sweep, rows: Sequence[Row], keys: Sequence[str]) -> "Figure":
-    """Every point a line through its settings to its value, the best one thick."""
+def _parallel(sweep: SweepResult, rows: Sequence[SweepRow], keys: Sequence[str]) -> "Figure":
+    """Each point is a line through its settings to its value; the best one is thick."""
     import matplotlib as mpl
 
     figure, (axes,) = panels([sweep.title], 1.5 + 1.4 * (len(keys) + 1), 3.8)
@@ -101,13 +99,13 @@ def _parallel(sweep: Sweep, rows: Sequence[Row], keys: Sequence[str]) -> "Figure
         thick = 2.8 if row is sweep.best else 1.0
         axes.plot(range(len(columns)), [h[place] for h in heights], color=colour(share), linewidth=thick)
     for place, (column, at) in enumerate(zip(columns, heights, strict=True)):
-        shown = sorted(
+        ticks = sorted(
             {
                 (round(float(y), 6), f"{v:.3g}" if isinstance(v, float) else str(v))
                 for y, v in zip(at, column, strict=True)
             }
         )
-        for y, text in shown if len(shown) <= 8 else (shown[0], shown[len(shown) // 2], shown[-1]):
+        for y, text in ticks if len(ticks) <= 8 else (ticks[0], ticks[len(ticks) // 2], ticks[-1]):
             axes.annotate(text, (place, y), xytext=(4, 2), textcoords="offset points", fontsize=7)
     axes.set_xticks(range(len(columns)), [*keys, sweep.unit])
     axes.set_yticks([])
@@ -118,7 +116,7 @@ def _parallel(sweep: Sweep, rows: Sequence[Row], keys: Sequence[str]) -> "Figure
 
 
 def _heights(values: Sequence[Any], even: bool = False) -> np.ndarray:
-    """Values between 0 and 1: numbers by size (by their logarithm over more than a decade, unless `even`), words in their order."""
+    """Positions in [0, 1]: numbers by size (logarithmic over more than a decade, unless `even`), words in their order."""
     numbers = _numbers(values)
     decades = all(map(_is_number, values)) and numbers.min() > 0 and numbers.max() / numbers.min() >= 10
     if decades and not even:
@@ -130,8 +128,8 @@ def _heights(values: Sequence[Any], even: bool = False) -> np.ndarray:
 def _numbers(values: Sequence[Any]) -> np.ndarray:
     if all(_is_number(value) for value in values):
         return np.array(values, dtype=float)
-    places = list(dict.fromkeys(map(_key, values)))
-    return np.array([places.index(_key(value)) for value in values], dtype=float)
+    places = list(dict.fromkeys(map(setting_text, values)))
+    return np.array([places.index(setting_text(value)) for value in values], dtype=float)
 
 
 def _is_number(value: Any) -> bool:

@@ -1,21 +1,39 @@
-"""A sweep from its first cell to its table: `nf.sweep` and `nearfar sweep`."""
+"""`nf.sweep` and `nearfar sweep`: runs the cells of a grid or a search, selects, and writes the table."""
 
-import multiprocessing
-import os
+import json
+import math
 import sys
-from collections.abc import Mapping
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
-from nearfar.errors import Stopped, UserError
-from nearfar.sweeps.asked import Asked
-from nearfar.sweeps.space import space_of
-from nearfar.sweeps.table import Sweep
-from nearfar.sweeps.work import Work
-from nearfar.system.files import as_path, write_atomic
-from nearfar.system.signals import exit_with_parent
+from nearfar.errors import UserError
+from nearfar.sweeps.engine import (
+    FAILED,
+    POLL_SECONDS,
+    PRUNED,
+    Cell,
+    CellStore,
+    FileVersion,
+    Outcome,
+    Pace,
+    compute_cell,
+    run_workers,
+    share_cells,
+)
+from nearfar.sweeps.objectives import OnProbe
+from nearfar.sweeps.request import SweepRequest
+from nearfar.sweeps.search import Pruned, Search, Trial, probe_curve, with_outcomes
+from nearfar.sweeps.space import Point, space_of
+from nearfar.sweeps.table import SweepResult, SweepRow, best_row, make_row
+from nearfar.system.files import as_path, check_folder, write_atomic
+from nearfar.system.untrusted import read_json
 
-RESUMABLE = 75  # what a worker ends with that was asked to stop
+OUTPUT_FILES = ("sweep.csv", "figure.svg", "figure.png", "log.jsonl")  # beside sweep.json
+DEFAULT_TRIALS = 20
 
 
 def sweep(
@@ -35,58 +53,73 @@ def sweep(
     quiet: bool = False,
     config: Mapping[str, Any] | None = None,
     **settings: Any,
-) -> Sweep:
-    """Tries settings, chooses by a part of the training data that is not trained on, and says what the chosen does on `test`.
+) -> SweepResult:
+    """Tries settings, selects on a held-out split of the training data, and reports the selected one on `test`.
 
-        found = nf.sweep("simclr", "photos/", out="sweeps/a", temperature=[0.1, 0.5], batch_size=[64, 256], seed=[0, 1, 2], test="other/")
-        found.best.point, found.best.mean, print(found)
+        result = nf.sweep("simclr", "photos/", out="sweeps/a", temperature=[0.1, 0.5], batch_size=[64, 256], seed=[0, 1, 2], test="other/")
+        result.best.point, result.best.mean, print(result)
 
     Lists are axes, `seed=[0, 1, 2]` repetitions; with `search="tpe"` and `trials=30`, text such as "1e-4..1e-1:log" is a range. Dotted
     settings go into `config`: `config={"selection.lower": [0, 0.5]}`. `command`: "pretrain"; "train" (give the data alone), "distill" (a
-    teacher and data), "mi" (two files). Called again it goes on, and calls from several processes share one folder.
+    teacher and data), "mi" (two files). Call it again to resume; calls from several processes share one folder.
     """
     subjects = (recipe,) if data is None else (recipe, data)
     space = space_of({**(config or {}), **settings})
-    asked = Asked(
-        command,
-        subjects,
-        space,
-        as_path("out", out),
-        metric,
-        test,
-        validation,
-        same_labels,
-        search,
-        trials,
-        prune,
-        quiet,
+    folder = as_path("out", out)
+    request = SweepRequest(
+        command, subjects, space, folder, metric, test, validation, same_labels, search, trials, prune, quiet
     )
-    return run_sweep(asked, jobs)
+    return run_sweep(request, jobs)
 
 
-def run_sweep(asked: Asked, jobs: int = 1) -> Sweep:
-    """Does what is left of a sweep, in `jobs` processes, and writes down what it found."""
+def run_sweep(request: SweepRequest, jobs: int = 1) -> SweepResult:
+    """Computes the unfinished cells in `jobs` processes and writes sweep.json, sweep.csv and the figure."""
     if jobs < 1:
         raise UserError(f"--jobs was {jobs}; expected a whole number from 1")
-    if jobs > 1 and not all(isinstance(s, (str, Path)) for s in asked.subjects):
+    if jobs > 1 and not all(isinstance(subject, (str, Path)) for subject in request.subjects):
         raise UserError(
-            f"jobs was {jobs}, but the data are an object of this process; write them to a file, or jobs=1"
+            f"jobs was {jobs}, but the data are a Python object of this process; write them to a file, or use jobs=1"
         )
-    work = Work(asked)
-    work.check()
-    storage = work.storage.made(asked.title)
-    if jobs > 1 and work.left() > 1:
-        _in_processes(asked, min(jobs, work.left()), work.failed_before)
-    work.do()
-    found = work.found()
-    write_atomic(storage.path / "sweep.json", found.as_text())
-    write_atomic(storage.path / "sweep.csv", found.as_csv())
-    _draw(found, storage.path)
-    return found
+    worker = SweepWorker(request)
+    worker.check()
+    open_folder(worker.store, request.title)
+    count = min(jobs, worker.remaining())
+    if count > 1:
+        run_workers(partial(_share_sweep, request, worker.failures), count)
+    worker.work()
+    result = worker.result()
+    write_atomic(request.out / "sweep.json", result.as_text())
+    write_atomic(request.out / "sweep.csv", result.as_csv())
+    _draw(result, request.out)
+    return result
 
 
-def _draw(found: Sweep, folder: Path) -> None:
-    """figure.svg and figure.png, where matplotlib is installed: a table that took hours is not lost for want of it."""
+def _share_sweep(request: SweepRequest, failures: frozenset[FileVersion]) -> None:
+    SweepWorker(request, failures).work()
+
+
+def open_folder(store: CellStore, title: str) -> None:
+    """Creates the folder. Refuses one that belongs to another sweep, a run or a study, whose files would be overwritten."""
+    path = store.path
+    if (path / "config.yaml").exists():
+        raise UserError(f"--out {path} is a run; choose another folder for the sweep")
+    table = read_json(path / "sweep.json")
+    previous = table.get("sweep") if isinstance(table, Mapping) else None
+    if previous not in (None, title):
+        raise UserError(
+            f"--out {path} holds the table of another sweep, {previous}, and this one is {title}; choose another folder"
+        )
+    if previous is None:
+        started = (path / "claims").is_dir()
+        check_folder(path, ("sweep.json", *(() if started else OUTPUT_FILES), "result.json"), "a sweep")
+    try:
+        store.create()
+    except OSError as problem:
+        raise UserError(f"--out {path} cannot be written: {problem.strerror}") from None
+
+
+def _draw(result: SweepResult, folder: Path) -> None:
+    """Draws figure.svg and figure.png if matplotlib is installed."""
     try:
         import matplotlib as mpl
 
@@ -95,43 +128,214 @@ def _draw(found: Sweep, folder: Path) -> None:
         print("sweep: no picture: pip install 'nearfar[report]'", file=sys.stderr)
         return
     with mpl.rc_context({"svg.hashsalt": "nearfar", "font.size": 9.0}):
-        figure = draw(found)
+        figure = draw(result)
         if figure is not None:
             figure.savefig(folder / "figure.svg", metadata={"Date": None})
             figure.savefig(folder / "figure.png", dpi=150)
 
 
-def _in_processes(asked: Asked, jobs: int, failed_before: frozenset[tuple[int, int]]) -> None:
-    """Work shared by processes of one thread each; whoever stops this one stops them."""
-    context = multiprocessing.get_context("spawn")  # torch's threads do not survive a fork
-    workers = [context.Process(target=_worker, args=(asked, failed_before)) for _ in range(jobs)]
-    for worker in workers:
-        worker.start()
-    try:
-        for worker in workers:
-            worker.join()
-    except BaseException:
-        for worker in workers:
-            worker.terminate()  # they save what they can
-        for worker in workers:
-            worker.join()
-        raise
-    codes = [worker.exitcode for worker in workers if worker.exitcode]
-    if RESUMABLE in codes:
-        raise Stopped("stopped; what was saved is kept, and the same command goes on from it")
-    if codes:
-        raise Stopped(
-            f"a worker process ended with code {codes[0]}; the same command goes on from what was saved"
+class SweepWorker:
+    """The cells of a sweep and their order; the same in every process that shares the folder."""
+
+    def __init__(self, request: SweepRequest, failures: frozenset[FileVersion] | None = None) -> None:
+        self.request, self.objective = request, request.objective()
+        self.store = CellStore(request.out)
+        self.failures = self.store.failures() if failures is None else failures
+        self.metric = self.objective.metric
+        self._cells: dict[str, Cell] = {}
+        self._points: dict[str, tuple[Point, int]] = {}  # (point, seed) by the cell's name
+        self._pace: Pace | None = None
+
+    def cells(self, point: Point) -> list[Cell]:
+        """One cell for each seed."""
+        cells = []
+        for seed in self.request.space.seeds:
+            key = json.dumps([point, seed], default=str)
+            if key not in self._cells:
+                identity = self.objective.identity({**self.request.space.fixed, **point}, seed)
+                label = ",".join(f"{name}={value}" for name, value in {**point, "seed": seed}.items())
+                cell = self._cells[key] = Cell(label, identity)
+                self._points[cell.name] = point, seed
+            cells.append(self._cells[key])
+        return cells
+
+    @cached_property
+    def search(self) -> Search | None:
+        """The search, where points are proposed instead of listed."""
+        request, space = self.request, self.request.space
+        if request.search is None:
+            return None
+        point = {key: values[0] for key, values in space.axes.items()}
+        point |= {key: int(s.low) if s.whole else s.low for key, s in space.ranges.items()}
+        # two searches in one folder differ if their trials could
+        facts = {**space.as_plain(), "method": request.search, "metric": self.metric, "prune": request.prune}
+        identity = {"space": facts, "cells": [cell.identity for cell in self.cells(point)]}
+        folder = request.out / "trials" / Cell("search", identity).digest
+        count = DEFAULT_TRIALS if request.trials is None else request.trials
+        return Search(space, folder, count, request.search, space.seeds[0], request.prune)
+
+    def check(self) -> None:
+        """Refuses bad settings before any work: every point of a grid, both ends of ranges."""
+        space = self.request.space
+        for end in ("low",) if self.search is None else ("low", "high"):
+            ends = {key: getattr(span, end) for key, span in space.ranges.items()}
+            ends = {key: int(value) if space.ranges[key].whole else value for key, value in ends.items()}
+            for point in space.points():
+                self.cells({**point, **ends})
+
+    def remaining(self) -> int:
+        """Unfinished trials or cells, whichever process works on them."""
+        search = self.search
+        if search is not None:
+            return search.count - sum(self.ended(trial) for trial in search.proposed())
+        return sum(not self.finished(cell) for cell in self.grid())
+
+    def grid(self) -> list[Cell]:
+        """All cells, the first seed of every point first."""
+        by_point = [self.cells(point) for point in self.request.space.points()]
+        return [cell for same_seed in zip(*by_point, strict=True) for cell in same_seed]
+
+    def finished(self, cell: Cell, pruned: bool = False) -> bool:
+        """Whether a cell has its value. Failures of earlier commands are computed again."""
+        outcome = self.store.outcome(cell)
+        if outcome is None:
+            return False
+        if outcome.state == FAILED:
+            return outcome.file not in self.failures
+        return self.metric in outcome.values or (pruned and outcome.state == PRUNED)
+
+    def work(self) -> None:
+        """Computes cells until all are finished, by this process or by others."""
+        search = self.search
+        if search is None:
+            self._share(self.grid())
+        else:
+            self._search(search)
+
+    def _share(self, cells: Sequence[Cell], on_probe: OnProbe | None = None, pruned: bool = False) -> None:
+        finished = partial(self.finished, pruned=pruned)
+        share_cells(self.store, cells, finished, partial(self._run, on_probe=on_probe))
+
+    def _run(self, cell: Cell, on_probe: OnProbe | None = None) -> None:
+        """Computes one claimed cell and reports it."""
+
+        def compute(cell: Cell, folder: Path) -> dict[str, float]:
+            point, seed = self._points[cell.name]
+            value = self.objective.value({**self.request.space.fixed, **point}, seed, folder, on_probe)
+            if not math.isfinite(value):
+                raise UserError(f"{self.metric} was {value}, which is not finite")
+            return {self.metric: value}
+
+        self._report(cell, compute_cell(self.store, cell, compute, Pruned))
+
+    def _report(self, cell: Cell, outcome: Outcome) -> None:
+        if self.request.quiet:
+            return
+        value = outcome.values.get(self.metric)
+        number = "" if value is None else f"{100 * value:.2f} %" if self.objective.percent else f"{value:.4f}"
+        text = f"{self.metric} {number}" if number else outcome.state
+        reason = f" ({outcome.reason})" if outcome.reason else ""
+        search, remaining = self.search, self.remaining()
+        if self._pace is None:
+            self._pace = Pace(search.count if search else len(self.grid()), remaining + 1)
+        progress = self._pace.text(remaining, "trials" if search else "cells")
+        label = cell.label.replace(",", " ")
+        print(f"sweep: {label}: {text}{reason}; {progress}", file=sys.stderr, flush=True)
+
+    def _search(self, search: Search) -> None:
+        while self.remaining():
+            with ExitStack() as claims:
+                trial = self._next_trial(search, claims)
+                if trial is not None:
+                    self._run_trial(search, trial)
+            if trial is None:
+                time.sleep(POLL_SECONDS)  # other processes propose or compute
+
+    def _next_trial(self, search: Search, claims: ExitStack) -> Trial | None:
+        """Claims a trial, until `claims` closes: one of a dead process, or a new one. One process at a time proposes."""
+        with self.store.claim(f"{search.name}-proposals") as claimed:
+            if not claimed:
+                return None
+            trials = self.trials(search)
+            for trial in trials:
+                claim = self.store.claim(f"{search.name}-{trial.name}")
+                if not self.ended(trial) and claims.enter_context(claim):
+                    return trial
+            if len(trials) >= search.count:
+                return None
+            trial = search.propose(trials)
+            claims.enter_context(self.store.claim(f"{search.name}-{trial.name}"))
+            return trial
+
+    def _run_trial(self, search: Search, trial: Trial) -> None:
+        for place, cell in enumerate(self.cells(trial.point)):
+            folder = self.store.folder(cell)
+            on_probe = partial(self._prune, search, trial, folder) if place == 0 else None
+            self._share([cell], on_probe, pruned=True)
+            outcome = self.store.outcome(cell)
+            if outcome is None or self.metric not in outcome.values:
+                return
+
+    def _prune(self, search: Search, trial: Trial, folder: Path, probe: dict[str, Any]) -> None:
+        """Ends a run whose probe is below the median of earlier trials. Later ones are ignored, so one process gives the same."""
+        curve = probe_curve(folder)
+        earlier = [one for one in self.trials(search) if one.number < trial.number]
+        if curve and search.is_behind(trial, earlier, curve):
+            epoch, value = max(curve.items())
+            raise Pruned(f"kNN probe {100 * value:.2f} % after epoch {epoch}, below the median")
+
+    def trials(self, search: Search) -> list[Trial]:
+        """All proposed trials, with their outcomes."""
+        trials = []
+        for trial in search.proposed():
+            cells = self.cells(trial.point)
+            outcomes = [self.store.outcome(cell) for cell in cells]
+            curve = probe_curve(self.store.folder(cells[0]))
+            trials.append(with_outcomes(trial, outcomes, self.metric, curve))
+        return trials
+
+    def ended(self, trial: Trial) -> bool:
+        for cell in self.cells(trial.point):
+            if not self.finished(cell, pruned=True):
+                return False
+            outcome = self.store.outcome(cell)
+            if outcome is None or self.metric not in outcome.values:
+                return True  # failed or pruned: its other seeds are skipped
+        return True
+
+    def points(self) -> list[Point]:
+        if self.search is None:
+            return list(self.request.space.points())
+        return [trial.point for trial in self.search.proposed()]
+
+    def rows(self) -> list[SweepRow]:
+        unique = {json.dumps(point, default=str): point for point in self.points()}
+        return [
+            make_row(point, [self.store.outcome(cell) for cell in self.cells(point)], self.metric)
+            for point in unique.values()
+        ]
+
+    def result(self) -> SweepResult:
+        """The table, with the test figures of the best row."""
+        request, rows = self.request, tuple(self.rows())
+        best = best_row(rows)
+        selected: list[Mapping[str, Any]] = []
+        command = ""
+        if best is not None:
+            settings = {**request.space.fixed, **best.point}
+            command = self.objective.command(settings)
+            for cell in self.cells(best.point):
+                seed = self._points[cell.name][1]
+                selected.append(self.objective.test(settings, seed, self.store.folder(cell)))
+        return SweepResult(
+            title=request.title,
+            metric=self.metric,
+            percent=self.objective.percent,
+            seeds=request.space.seeds,
+            space=request.space.as_plain(),
+            facts=self.objective.facts(),
+            rows=rows,
+            selected=tuple(selected),
+            command=command,
+            folder=str(request.out),
         )
-
-
-def _worker(asked: Asked, failed_before: frozenset[tuple[int, int]]) -> None:
-    exit_with_parent()
-    os.environ["OMP_NUM_THREADS"] = "1"
-    try:
-        Work(asked, failed_before).do()
-    except (Stopped, KeyboardInterrupt):
-        sys.exit(RESUMABLE)
-    except (UserError, OSError) as problem:
-        print(f"nearfar: {problem}", file=sys.stderr)
-        sys.exit(2)

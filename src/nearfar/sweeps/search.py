@@ -1,8 +1,7 @@
-"""Searching instead of listing: optuna proposes the next point from what the earlier ones gave (TPE), and ends runs that fall behind.
+"""Searches instead of listing: optuna proposes the next point from the earlier ones (TPE) and ends runs that fall behind.
 
-The storage is the sweep's folder, as for a grid: `trials/*/0007.json` is written before its training begins, its values are those of its
-cells, and optuna is told all of it anew each time. So there is no state to lose: what is proposed is a function of the seed, the
-number of the trial and the trials before it.
+The sweep's folder is the storage: `trials/*/0007.json` is written before its training begins, its values are those of its cells, and
+optuna reads all of it again each time. So a proposal is a function of the seed, the trial's number and the earlier trials.
 """
 
 import json
@@ -15,24 +14,24 @@ from typing import Any
 
 from nearfar.errors import UserError
 from nearfar.run.metrics import read_metrics
-from nearfar.sweeps.cells import DONE, FAILED, PRUNED, Outcome
+from nearfar.sweeps.engine import DONE, FAILED, PRUNED, Outcome
 from nearfar.sweeps.space import Point, Space
 from nearfar.system.extras import need
 from nearfar.system.files import write_atomic
 from nearfar.system.untrusted import read_json
 
 METHODS = ("tpe", "random")
-FIRST = 5  # trials before any run is ended early
-PATIENCE = 1  # epochs that every run has
+STARTUP_TRIALS = 5  # before any run is pruned
+WARMUP_EPOCHS = 1  # of each run, without pruning
 
 
 class Pruned(Exception):
-    """A run was ended because it falls behind the median of the others."""
+    """A run was ended because its probe is below the median."""
 
 
 @dataclass(frozen=True)
 class Trial:
-    """A point that was proposed, and what became of it: `curve` is the probe by epoch, `value` the mean over seeds."""
+    """A proposed point and its outcome: `curve` is the probe by epoch, `value` the mean over seeds."""
 
     number: int
     point: Point
@@ -64,32 +63,32 @@ class Search:
         return self.folder.name
 
     def proposed(self) -> list[Trial]:
-        """The trials so far, by number, without what became of them."""
-        found = []
+        """The trials so far, by number, without their outcomes."""
+        trials = []
         for file in sorted(self.folder.glob("*.json")):
             stored = read_json(file)
             if isinstance(stored, Mapping) and isinstance(stored.get("settings"), Mapping):
-                found.append(Trial(int(stored["number"]), dict(stored["settings"])))
-        return found
+                trials.append(Trial(int(stored["number"]), dict(stored["settings"])))
+        return trials
 
-    def propose(self, before: Sequence[Trial]) -> Trial:
-        """The next trial, written down; whoever calls it holds the lock of all proposals."""
-        number = len(before)
+    def propose(self, earlier: Sequence[Trial]) -> Trial:
+        """Stores and returns the next trial. The caller holds the lock of proposals."""
+        number = len(earlier)
         with _quiet() as optuna:
-            study = self._study(before, number)
+            study = self._study(earlier, number)
             params = study.ask(self._distributions(optuna)).params
-        point = {key: self._listed(key, value) for key, value in params.items()}
+        point = {key: self._from_optuna(key, value) for key, value in params.items()}
         self.folder.mkdir(parents=True, exist_ok=True)
-        told = {"number": number, "settings": point}
-        write_atomic(self.folder / f"{number:04d}.json", json.dumps(told, indent=1) + "\n")
+        plain = {"number": number, "settings": point}
+        write_atomic(self.folder / f"{number:04d}.json", json.dumps(plain, indent=1) + "\n")
         return Trial(number, point)
 
-    def behind(self, trial: Trial, others: Sequence[Trial], curve: Mapping[int, float]) -> bool:
-        """Whether a run with this curve is below the median of those that came as far."""
+    def is_behind(self, trial: Trial, earlier: Sequence[Trial], curve: Mapping[int, float]) -> bool:
+        """Whether a run with this curve is below the median of the trials at the same epoch."""
         if not self.prune:
             return False
         with _quiet() as optuna:
-            study = self._study(others, trial.number)
+            study = self._study(earlier, trial.number)
             state = optuna.trial.TrialState.RUNNING
             return bool(study.pruner.prune(study, self._frozen(optuna, trial, state, curve)))
 
@@ -101,49 +100,51 @@ class Search:
             "tpe": lambda: optuna.samplers.TPESampler(seed=seed, constant_liar=True),
             "random": lambda: optuna.samplers.RandomSampler(seed=seed),
         }
-        pruner = optuna.pruners.MedianPruner(n_startup_trials=FIRST, n_warmup_steps=PATIENCE)
+        pruner = optuna.pruners.MedianPruner(n_startup_trials=STARTUP_TRIALS, n_warmup_steps=WARMUP_EPOCHS)
         study = optuna.create_study(direction="maximize", sampler=samplers[self.method](), pruner=pruner)
         states = optuna.trial.TrialState
-        known = {DONE: states.COMPLETE, PRUNED: states.PRUNED, FAILED: states.FAIL, "": states.RUNNING}
+        by_state = {DONE: states.COMPLETE, PRUNED: states.PRUNED, FAILED: states.FAIL, "": states.RUNNING}
         for trial in trials:
-            study.add_trial(self._frozen(optuna, trial, known[trial.state], trial.curve))
+            study.add_trial(self._frozen(optuna, trial, by_state[trial.state], trial.curve))
         return study
 
     def _frozen(self, optuna: Any, trial: Trial, state: Any, curve: Mapping[int, float]) -> Any:
         return optuna.trial.create_trial(
             state=state,
             value=trial.value if state == optuna.trial.TrialState.COMPLETE else None,
-            params={key: self._indexed(key, value) for key, value in trial.point.items()},
+            params={key: self._to_optuna(key, value) for key, value in trial.point.items()},
             distributions=self._distributions(optuna),
             intermediate_values=dict(curve),
         )
 
     def _distributions(self, optuna: Any) -> dict[str, Any]:
         kinds = optuna.distributions
-        found = {key: kinds.CategoricalDistribution(range(len(v))) for key, v in self.space.axes.items()}
+        distributions = {
+            key: kinds.CategoricalDistribution(range(len(v))) for key, v in self.space.axes.items()
+        }
         for key, span in self.space.ranges.items():
             if span.whole:
-                found[key] = kinds.IntDistribution(int(span.low), int(span.high), log=span.log)
+                distributions[key] = kinds.IntDistribution(int(span.low), int(span.high), log=span.log)
             else:
-                found[key] = kinds.FloatDistribution(span.low, span.high, log=span.log)
-        return found
+                distributions[key] = kinds.FloatDistribution(span.low, span.high, log=span.log)
+        return distributions
 
-    # listed values are known to optuna by their places: they may be anything, a schedule or a list too
-    def _listed(self, key: str, value: Any) -> Any:
+    # optuna sees the positions of listed values: a value may be anything, also a schedule or a list
+    def _from_optuna(self, key: str, value: Any) -> Any:
         if key in self.space.axes:
             return self.space.axes[key][value]
         span = self.space.ranges[key]
-        # six digits are enough of a proposed number, and are what the table says
+        # proposed numbers are rounded to six digits, as the table prints them
         return value if span.whole else min(max(float(f"{value:.6g}"), span.low), span.high)
 
-    def _indexed(self, key: str, value: Any) -> Any:
+    def _to_optuna(self, key: str, value: Any) -> Any:
         return self.space.axes[key].index(value) if key in self.space.axes else value
 
 
-def became(
+def with_outcomes(
     trial: Trial, outcomes: Sequence[Outcome | None], metric: str, curve: Mapping[int, float]
 ) -> Trial:
-    """The trial with what became of it, from the outcomes of its cells (one for each seed)."""
+    """The trial with its state and value, from the outcomes of its cells (one for each seed)."""
     states = {outcome.state if outcome else "" for outcome in outcomes}
     if PRUNED in states or FAILED in states:
         return Trial(trial.number, trial.point, PRUNED if PRUNED in states else FAILED, None, curve)
@@ -154,8 +155,8 @@ def became(
     return Trial(trial.number, trial.point, DONE, mean, curve)
 
 
-def curve_of(run: Path) -> dict[int, float]:
-    """The kNN probe by epoch, as far as a run came."""
+def probe_curve(run: Path) -> dict[int, float]:
+    """The kNN probe of a run by epoch, so far."""
     rows = read_metrics(run / "metrics.jsonl") if (run / "metrics.jsonl").is_file() else []
     probes = [row for row in rows if row.get("kind") == "probe" and "knn_top1" in row]
     return {round(row["epoch"]): row["knn_top1"] for row in probes if row["epoch"] > 0}
@@ -163,7 +164,7 @@ def curve_of(run: Path) -> dict[int, float]:
 
 @contextmanager
 def _quiet() -> Iterator[Any]:
-    """optuna without its log and its words about what is experimental in it."""
+    """optuna without its log and its warnings about experimental features."""
     import optuna
 
     optuna.logging.set_verbosity(optuna.logging.ERROR)

@@ -1,4 +1,4 @@
-"""What is varied: `key=a,b,c` is an axis, `key=1e-4..1e-1:log` a range to search, `seed=0,1,2` repetitions, anything else a fixed setting."""
+"""The space of a sweep: `key=a,b,c` is an axis, `key=1e-4..1e-1:log` a range to search, `seed=0,1,2` repetitions, others are fixed."""
 
 import itertools
 import math
@@ -15,7 +15,7 @@ from nearfar.config.settings import MAY_CHANGE
 from nearfar.errors import UserError
 
 SEED = "seed"
-MOST_CELLS = 100_000  # of one sweep
+MAX_CELLS = 100_000  # of one sweep
 _NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
 _RANGE = re.compile(rf"\s*({_NUMBER})\.\.({_NUMBER})\s*(?::\s*(\w+))?\s*")
 _CLOSING = {")": "(", "]": "[", "}": "{"}
@@ -25,7 +25,7 @@ Point = dict[str, Any]  # a value for each axis
 
 @dataclass(frozen=True)
 class Range:
-    """Numbers between two ends, both included; even in their logarithm if `log`; whole ones where both ends are written so."""
+    """Numbers between two ends, both included; uniform in the logarithm if `log`; whole numbers if both ends are."""
 
     low: float
     high: float
@@ -69,49 +69,49 @@ class Space:
 
 
 def read_space(words: Iterable[str], config: Mapping[str, Any] | None = None) -> Space:
-    """The space that `key=value` words describe, over what a file holds."""
-    given: dict[str, Any] = {}
+    """The space that `key=value` words describe; `config` holds the settings of a file, which words override."""
+    settings: dict[str, Any] = {}
     for word in words:
         key, equals, text = word.partition("=")
         if not equals or not key:
             raise UserError(
                 f"{word!r} is not a setting; write key=value or key=a,b,c, for instance temperature=0.1,0.5"
             )
-        if key in given:
+        if key in settings:
             raise UserError(f"{key} was given twice; write all its values in one word, {key}=a,b,c")
-        given[key] = _range(key, text) or _listed(key, text)
-    return space_of({**(config or {}), **given})
+        settings[key] = _range(key, text) or _values(key, text)
+    return space_of({**(config or {}), **settings})
 
 
-def space_of(given: Mapping[str, Any]) -> Space:
-    """The space of settings by name: lists are axes, `Range`s or text such as `1e-4..1e-1:log` ranges, all else is fixed (so is a list
-    of one: `[[0.9, 0.95]]` is a setting that is a list itself)."""
+def space_of(settings: Mapping[str, Any]) -> Space:
+    """The space of settings by name: lists are axes, `Range`s or text such as `1e-4..1e-1:log` are ranges, the others are fixed. A list
+    of one is fixed too: `[[0.9, 0.95]]` is a setting whose value is a list."""
     fixed: dict[str, Any] = {}
     axes: dict[str, tuple[Any, ...]] = {}
     ranges: dict[str, Range] = {}
     seeds: tuple[int, ...] = (0,)
-    meant: dict[str, str] = {}
-    for key, value in given.items():
-        first = meant.setdefault(ALIASES.get(key, key), key)
+    spelling: dict[str, str] = {}
+    for key, value in settings.items():
+        first = spelling.setdefault(ALIASES.get(key, key), key)
         if first != key:
             raise UserError(f"{key} and {first} are one setting; give it once")
         span = _range(key, value) if isinstance(value, str) else value
-        listed = list(value) if isinstance(value, (list, tuple)) else [value]
+        values = list(value) if isinstance(value, (list, tuple)) else [value]
         if key == SEED:
-            seeds = _seeds(span if isinstance(span, Range) else listed)
+            seeds = _seeds(span if isinstance(span, Range) else values)
         elif isinstance(span, Range):
             ranges[key] = span
-        elif len(listed) > 1:
-            axes[key] = _axis(key, listed)
-        elif not listed:
+        elif len(values) > 1:
+            axes[key] = _axis(key, values)
+        elif not values:
             raise UserError(f"{key} was an empty list; give it at least one value")
         else:
-            fixed[key] = listed[0]
+            fixed[key] = values[0]
     return Space(fixed, axes, ranges, seeds)
 
 
 def split_commas(text: str) -> list[str]:
-    """The parts between commas that stand in no bracket and no quotes."""
+    """Splits at commas outside brackets and quotes."""
     parts, depth, quote = [""], [], ""
     for sign in text:
         if quote:
@@ -129,8 +129,8 @@ def split_commas(text: str) -> list[str]:
     return parts
 
 
-def _listed(key: str, text: str) -> list[Any]:
-    """The values of a word; what cannot change a result is no axis, so `probe=knn,linear` is one value."""
+def _values(key: str, text: str) -> list[Any]:
+    """The values of a word. A setting that cannot change a result is no axis, so `probe=knn,linear` is one value."""
     parts = [text] if key in MAY_CHANGE else split_commas(text)
     if len(parts) > 1 and not all(part.strip() for part in parts):
         raise UserError(f"{key} was {text}, with nothing between two commas; write {key}=a,b,c")
@@ -145,7 +145,7 @@ def _scalar(text: str) -> Any:
 
 
 def _range(key: str, text: str) -> Range | None:
-    """`1e-4..1e-1:log`, `32..512`; None of anything else."""
+    """Reads `1e-4..1e-1:log` or `32..512`; None for other text."""
     match = _RANGE.fullmatch(text)
     if match is None:
         return None
@@ -155,7 +155,7 @@ def _range(key: str, text: str) -> Range | None:
     if not low < high:
         raise UserError(f"{key} was {text}; the first number must be below the second")
     if match[3] and low <= 0:
-        raise UserError(f"{key} was {text}; a range even in its logarithm begins above 0")
+        raise UserError(f"{key} was {text}; a logarithmic range begins above 0")
     whole = all(end.lstrip("+-").isdigit() for end in (match[1], match[2]))
     return Range(low, high, bool(match[3]), whole)
 
@@ -169,13 +169,13 @@ def _axis(key: str, values: list[Any]) -> tuple[Any, ...]:
     return tuple(values)
 
 
-def _seeds(given: Range | list[Any]) -> tuple[int, ...]:
-    """Seeds are listed, or a whole range of them: `seed=0..4` are five."""
-    said = str(given) if isinstance(given, Range) else ",".join(map(str, given))
-    if isinstance(given, Range) and given.high - given.low >= MOST_CELLS:
-        raise UserError(f"seed was {said}; a sweep has at most {MOST_CELLS:,} cells")
-    listed = range(int(given.low), int(given.high) + 1) if isinstance(given, Range) else given
-    sound = all(isinstance(seed, int) and not isinstance(seed, bool) and seed >= 0 for seed in listed)
-    if not sound or (isinstance(given, Range) and not given.whole) or len(set(listed)) < len(listed):
-        raise UserError(f"seed was {said}; expected different whole numbers from 0, such as seed=0,1,2")
-    return tuple(listed)
+def _seeds(value: Range | list[Any]) -> tuple[int, ...]:
+    """A list of seeds, or a range: `seed=0..4` are five."""
+    text = str(value) if isinstance(value, Range) else ",".join(map(str, value))
+    if isinstance(value, Range) and value.high - value.low >= MAX_CELLS:
+        raise UserError(f"seed was {text}; a sweep has at most {MAX_CELLS:,} cells")
+    seeds = range(int(value.low), int(value.high) + 1) if isinstance(value, Range) else value
+    valid = all(isinstance(seed, int) and not isinstance(seed, bool) and seed >= 0 for seed in seeds)
+    if not valid or (isinstance(value, Range) and not value.whole) or len(set(seeds)) < len(seeds):
+        raise UserError(f"seed was {text}; expected different whole numbers from 0, such as seed=0,1,2")
+    return tuple(seeds)

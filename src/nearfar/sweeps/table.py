@@ -1,4 +1,4 @@
-"""What a sweep found: a row for each point, its mean and spread over seeds, the best of them, and what that does on data nobody chose by."""
+"""The result of a sweep: a row for each point with its mean and spread over seeds, the best row, and its figures on test data."""
 
 import csv
 import io
@@ -8,16 +8,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from nearfar.sweeps.cells import DONE, FAILED, Outcome
+from nearfar.sweeps.engine import DONE, FAILED, Outcome
 from nearfar.sweeps.space import Point
 
-SHOWN = 40  # rows of the printed table; the CSV holds all
+MAX_PRINTED_ROWS = 40  # the CSV has all
 UNITS = {"nats": "nats", "at_least": "nats, at least"}
 
 
 @dataclass(frozen=True)
-class Row:
-    """A point and what its seeds gave; in the order of the seeds, None where one ended without a value."""
+class SweepRow:
+    """A point and its values in the order of the seeds; None where a seed has no value."""
 
     point: Point
     values: tuple[float | None, ...]
@@ -26,180 +26,184 @@ class Row:
 
     @property
     def mean(self) -> float | None:
-        """Of all seeds; where one is missing, the others would be a choice."""
-        known = [value for value in self.values if value is not None]
-        return math.fsum(known) / len(known) if self.state == DONE else None
+        """Over all seeds; None where one is missing, since the mean of the others would be a selection."""
+        return None if self.state != DONE else _mean(self._finished)
 
     @property
     def spread(self) -> float | None:
-        """The sample deviation over seeds; of one value nobody knows it."""
-        return deviation([v for v in self.values if v is not None]) if self.state == DONE else None
+        """The sample deviation over seeds; None for a single seed."""
+        return None if self.state != DONE else deviation(self._finished)
+
+    @property
+    def _finished(self) -> list[float]:
+        return [value for value in self.values if value is not None]
+
+
+def _mean(values: Sequence[float]) -> float:
+    return math.fsum(values) / len(values)
 
 
 def deviation(values: Sequence[float]) -> float | None:
     if len(values) < 2:
         return None
-    mean = math.fsum(values) / len(values)
+    mean = _mean(values)
     return math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (len(values) - 1))
 
 
-def row_of(point: Point, outcomes: Sequence[Outcome | None], metric: str) -> Row:
+def make_row(point: Point, outcomes: Sequence[Outcome | None], metric: str) -> SweepRow:
     values = tuple(None if outcome is None else outcome.values.get(metric) for outcome in outcomes)
-    ended = [o for o in outcomes if o is not None and o.state != DONE and metric not in o.values]
     if None not in values:
-        return Row(point, values, DONE)
+        return SweepRow(point, values, DONE)
+    ended = [o for o in outcomes if o is not None and o.state != DONE and metric not in o.values]
     state = ended[0].state if ended else FAILED
-    return Row(point, values, state, ended[0].why if ended else "not done yet")
+    return SweepRow(point, values, state, ended[0].reason if ended else "not done yet")
 
 
-def best_of(rows: Sequence[Row]) -> Row | None:
-    """The row with the largest mean, the first of several."""
-    done = [(row.mean, row) for row in rows if row.mean is not None]
-    return max(done, key=lambda each: each[0])[1] if done else None
+def best_row(rows: Sequence[SweepRow]) -> SweepRow | None:
+    """The row with the largest mean; the first of several."""
+    finished = [(row.mean, row) for row in rows if row.mean is not None]
+    return max(finished, key=lambda pair: pair[0])[1] if finished else None
 
 
 @dataclass(frozen=True)
-class Sweep:
-    """The rows in the order in which they were asked for, and `chosen`: how the best one does, by seed, on what was asked."""
+class SweepResult:
+    """The rows in the order of the space, and `selected`: the figures of the best row by seed, on validation and test data."""
 
     title: str
     metric: str
-    share: bool  # shown in percent
+    percent: bool
     seeds: tuple[int, ...]
     space: Mapping[str, Any]
     facts: Mapping[str, Any]
-    rows: tuple[Row, ...]
-    chosen: tuple[Mapping[str, Any], ...] = ()
+    rows: tuple[SweepRow, ...]
+    selected: tuple[Mapping[str, Any], ...] = ()
     command: str = ""  # trains the best on all of the data
     folder: str = ""
 
     @property
-    def best(self) -> Row | None:
-        return best_of(self.rows)
+    def best(self) -> SweepRow | None:
+        return best_row(self.rows)
 
     def as_json(self) -> dict[str, Any]:
         best = self.best
+        rows = [
+            {
+                "settings": row.point,
+                "state": row.state,
+                "values": dict(zip(map(str, self.seeds), row.values, strict=True)),
+                "mean": row.mean,
+                "spread": row.spread,
+                **({"why": row.why} if row.why else {}),
+            }
+            for row in self.rows
+        ]
+        selected = best and {"settings": best.point, **self._figures_of_best(), "command": self.command}
         return {
             "sweep": self.title,
             "metric": self.metric,
             **dict(self.space),
             "data": dict(self.facts),
-            "rows": [
-                {
-                    "settings": row.point,
-                    "state": row.state,
-                    "values": dict(zip(map(str, self.seeds), row.values, strict=True)),
-                    "mean": row.mean,
-                    "spread": row.spread,
-                    **({"why": row.why} if row.why else {}),
-                }
-                for row in self.rows
-            ],
-            "best": None
-            if best is None
-            else {"settings": best.point, **self._told(), "command": self.command},
+            "rows": rows,
+            "best": selected,
         }
 
-    def _told(self) -> dict[str, Any]:
-        """Mean and spread over seeds of the best on each set, with baselines."""
-        found: dict[str, Any] = {}
-        for name in self.chosen[0] if self.chosen else ():
-            each = [told[name] for told in self.chosen]
-            values = [one["value"] for one in each]
-            kinds = each[0]["baselines"]
-            found[name] = {
-                "mean": math.fsum(values) / len(values),
+    def _figures_of_best(self) -> dict[str, Any]:
+        """Mean and spread over seeds of the best row on each set, with baselines."""
+        figures: dict[str, Any] = {}
+        for name in self.selected[0] if self.selected else ():
+            by_seed = [seed[name] for seed in self.selected]
+            first, values = by_seed[0], [figure["value"] for figure in by_seed]
+            figures[name] = {
+                "mean": _mean(values),
                 "spread": deviation(values),
                 "values": values,
-                "set": each[0]["set"],
+                "set": first["set"],
                 "baselines": {
-                    kind: math.fsum(one["baselines"][kind] for one in each) / len(each) for kind in kinds
+                    kind: _mean([figure["baselines"][kind] for figure in by_seed])
+                    for kind in first["baselines"]
                 },
-                **({"certificate": each[0]["certificate"]} if "certificate" in each[0] else {}),
+                **({"certificate": first["certificate"]} if "certificate" in first else {}),
             }
-        return found
+        return figures
 
     def as_text(self) -> str:
         return json.dumps(self.as_json(), indent=1, default=str) + "\n"
 
     def as_csv(self) -> str:
-        """A line for each point: its settings, the value of each seed, mean, spread, how it ended."""
-        out = io.StringIO()
-        writer = csv.writer(out, lineterminator="\n")
+        """A line for each point: its settings, the value of each seed, mean, spread, state and reason."""
+        file = io.StringIO()
+        writer = csv.writer(file, lineterminator="\n")
         keys = list(self.rows[0].point) if self.rows else []
         seeds = [f"seed_{seed}" for seed in self.seeds]
         writer.writerow([*keys, *seeds, "mean", "spread", "state", "why"])
         for row in self.rows:
-            cells = [row.point[key] for key in keys] + list(row.values)
-            writer.writerow([*cells, row.mean, row.spread, row.state, row.why])
-        return out.getvalue()
+            settings = [row.point[key] for key in keys]
+            writer.writerow([*settings, *row.values, row.mean, row.spread, row.state, row.why])
+        return file.getvalue()
 
     def __str__(self) -> str:
-        blocks = [self._heading(), self._table(), *self._words()]
-        return "\n".join(blocks)
+        return "\n".join([self._heading(), self._table(), *self._summary()])
 
-    def figure(self, mean: float | None, spread: float | None = None) -> str:
+    def number(self, mean: float | None, spread: float | None = None) -> str:
         if mean is None:
             return "-"
-        scale, digits = (100, 2) if self.share else (1, 4)
-        told = "" if spread is None else f" ± {scale * spread:.{digits}f}"
-        return f"{scale * mean:.{digits}f}{told}"
+        scale, digits = (100, 2) if self.percent else (1, 4)
+        deviation = "" if spread is None else f" ± {scale * spread:.{digits}f}"
+        return f"{scale * mean:.{digits}f}{deviation}"
 
     @property
     def unit(self) -> str:
-        return (
-            f"{self.metric} top-1, %"
-            if self.share and self.metric != "accuracy"
-            else ("top-1, %" if self.share else UNITS.get(self.metric, self.metric))
-        )
+        if not self.percent:
+            return UNITS.get(self.metric, self.metric)
+        return "top-1, %" if self.metric == "accuracy" else f"{self.metric} top-1, %"
 
     def _heading(self) -> str:
-        asked = self.facts["validation"]
+        validation = self.facts["validation"]
         seeds = f", mean ± deviation over {len(self.seeds)} seeds" if len(self.seeds) > 1 else ""
-        return f"{self.title}: {self.unit} on {asked['name']} ({asked['samples']:,}){seeds}"
+        return f"{self.title}: {self.unit} on {validation['name']} ({validation['samples']:,}){seeds}"
 
     def _table(self) -> str:
-        keys = list(self.rows[0].point)
         ranked = sorted(self.rows, key=lambda row: -(row.mean if row.mean is not None else -math.inf))
-        lines = [[*keys, "validation", ""]]
         best = self.best
-        for row in ranked[:SHOWN]:
+        lines = [[*self.rows[0].point, "validation", ""]]
+        for row in ranked[:MAX_PRINTED_ROWS]:
             note = "best" if row is best else "" if row.state == DONE else f"{row.state}: {row.why}"
-            lines.append([*map(_said, row.point.values()), self.figure(row.mean, row.spread), note])
+            settings = map(setting_text, row.point.values())
+            lines.append([*settings, self.number(row.mean, row.spread), note])
         widths = [max(len(line[at]) for line in lines) for at in range(len(lines[0]))]
         text = ["  ".join(f"{c:<{w}}" for c, w in zip(line, widths, strict=True)).rstrip() for line in lines]
-        more = [f"… {len(ranked) - SHOWN} more in sweep.csv"] if len(ranked) > SHOWN else []
-        return "\n".join([*text, *more])
+        if len(ranked) > MAX_PRINTED_ROWS:
+            text.append(f"… {len(ranked) - MAX_PRINTED_ROWS} more in sweep.csv")
+        return "\n".join(text)
 
-    def _words(self) -> list[str]:
-        best, told = self.best, self._told()
+    def _summary(self) -> list[str]:
+        best, figures = self.best, self._figures_of_best()
         if best is None:
-            return ["nothing ended with a value, so nothing can be chosen"]
-        point = " ".join(f"{key}={_said(value)}" for key, value in best.point.items())
-        words = [f"best by validation: {point}".rstrip(": ") or "one point"]
-        for name, on in told.items():
-            baselines = "".join(f"; {kind} {self.figure(v)}" for kind, v in on["baselines"].items())
-            sure = f", {on['certificate']}" if "certificate" in on else ""
-            shown = self.figure(on["mean"], on["spread"])
-            words.append(
-                f"  {name}: {shown}{sure} on {on['set']['name']} ({on['set']['samples']:,}){baselines}"
-            )
-        words += [] if "test" in told or not self.share else ["  no test figure: give test data with --data"]
-        words.append(self._apart(best))
+            return ["no cell has a value, so nothing was selected"]
+        point = " ".join(f"{key}={setting_text(value)}" for key, value in best.point.items())
+        lines = [f"best by validation: {point}".rstrip(": ") or "one point"]
+        for name, figure in figures.items():
+            baselines = "".join(f"; {kind} {self.number(v)}" for kind, v in figure["baselines"].items())
+            certificate = f", {figure['certificate']}" if "certificate" in figure else ""
+            value, data = self.number(figure["mean"], figure["spread"]), figure["set"]
+            lines.append(f"  {name}: {value}{certificate} on {data['name']} ({data['samples']:,}){baselines}")
+        if self.percent and "test" not in figures:
+            lines.append("  no test figure: give test data with --data")
+        lines.append(self._certainty(best))
         return [
-            *words,
+            *lines,
             f"with all of the data: {self.command}",
             f"{self.folder}/sweep.json, sweep.csv, figure.svg, figure.png",
         ]
 
-    def _apart(self, best: Row) -> str:
-        """How sure the choice is."""
+    def _certainty(self, best: SweepRow) -> str:
+        """How far the other points are from the best."""
         others = [row for row in self.rows if row is not best and row.mean is not None]
         if best.spread is None or best.mean is None:
-            return "  one seed: nobody knows how much of a difference is chance; seed=0,1,2 tells"
+            return "  single seed: differences may be chance; use seed=0,1,2"
         near = sum(best.mean - (row.mean or 0.0) <= max(best.spread, row.spread or 0.0) for row in others)
-        return f"  {near} of {len(others)} others lie within one deviation of it" if others else ""
+        return f"  {near} of {len(others)} others are within one deviation of it" if others else ""
 
 
-def _said(value: Any) -> str:
+def setting_text(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else "none" if value is None else str(value)
