@@ -22,7 +22,7 @@ from nearfar.cli import main
 from nearfar.system.machine import PASSIVE_WAIT
 
 
-def test_arms_take_turns_and_the_first_block_is_left_out() -> None:
+def test_arms_alternate_and_the_warm_up_block_is_dropped() -> None:
     done: list[str] = []
     contest = Contest(
         "t",
@@ -52,7 +52,7 @@ def _absent() -> Callable[[], None]:
     raise PeerMissing("nobody")
 
 
-def test_whole_steps_have_processes_of_their_own_and_use_up_what_was_prepared(
+def test_training_steps_run_in_child_processes_and_consume_prefetched_batches(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Ours with what nearfar tells OpenMP, a peer's without; `ahead` steps of a turn come before those that are timed."""
@@ -81,7 +81,7 @@ def test_whole_steps_have_processes_of_their_own_and_use_up_what_was_prepared(
     assert not multiprocessing.active_children()
 
 
-def test_ratios_are_ours_over_the_other_by_medians() -> None:
+def test_ratios_compare_medians() -> None:
     contest = Contest(
         "t", "rows/s", 1, (Arm("ours", lambda: lambda: None, ours=True), Arm("theirs", lambda: lambda: None))
     )
@@ -104,7 +104,7 @@ def test_ratios_are_ours_over_the_other_by_medians() -> None:
     assert to_json([result])["t"]["arms"]["theirs"]["ratio"] == pytest.approx(3)
 
 
-def test_every_arm_takes_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_arm_runs_one_step(monkeypatch: pytest.MonkeyPatch) -> None:
     """Peers' as well, where they are installed: whatever an arm calls is there and runs (equality with peers is tests/losses)."""
     for contest in arms.contests(batch=4, n=16, only=["NT", "CLIP's loss,", "Multiple", "Cached"]):
         steps = [arm.make() for arm in contest.arms]
@@ -133,7 +133,7 @@ class _Line:
 
 
 @pytest.mark.parametrize("ours", [True, False])
-def test_a_rank_steps_when_it_is_asked_to(ours: bool, tmp_path: Path) -> None:
+def test_rank_process_runs_one_step_per_message(ours: bool, tmp_path: Path) -> None:
     line = _Line()
     as_rank(0, str(tmp_path), ours, 16, line, world=1)  # type: ignore[arg-type]
     assert line.answers == 2
@@ -147,7 +147,7 @@ def _views(transform: Any, batch: int) -> Any:
         yield [torch.stack([views[place] for views in shown]) for place in (0, 1)]
 
 
-def test_a_peer_that_is_not_installed_is_named(
+def test_missing_peer_is_listed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in list(sys.modules):

@@ -55,7 +55,7 @@ def run(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
-def test_a_run_folder_holds_what_the_contract_says(run: Path) -> None:
+def test_run_folder_has_the_promised_files(run: Path) -> None:
     held = {path.name for path in run.iterdir()}
     assert {"config.yaml", "metrics.jsonl", "tb", "ckpt", "env.json", "quarantine.csv"} <= held
     assert "broken.png" in (run / "quarantine.csv").read_text()
@@ -79,7 +79,7 @@ def test_evaluate_prints_one_json_object(run: Path, photos: Path) -> None:
     assert result in [without_answers(each) for each in kept]
 
 
-def test_labels_of_two_unnamed_sets_are_not_scored_against_each_other(
+def test_unnamed_labels_of_two_sets_are_not_matched(
     run: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     """Integer labels in an .npz say nothing of which class is which, until a word or names do."""
@@ -125,7 +125,7 @@ def test_report_is_one_file(run: Path) -> None:
     assert (run / "report.html").stat().st_size > 10_000
 
 
-def test_python_is_the_same_thing(photos: Path, run: Path, tmp_path: Path) -> None:
+def test_python_api_equals_command_line(photos: Path, run: Path, tmp_path: Path) -> None:
     same = nf.pretrain(
         "simclr", data=str(photos), out=tmp_path / "again", quiet=True,
         backbone="resnet8-w16", epochs=2, batch_size=16, checkpoint_every=4,
@@ -191,7 +191,7 @@ MISTAKES = {
 
 
 @pytest.mark.parametrize("name", MISTAKES)
-def test_a_mistake_gets_one_sentence_and_exit_code_2(
+def test_bad_input_prints_one_sentence_and_exits_with_2(
     name: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -212,9 +212,7 @@ def test_unknown_protocol_and_bad_out(run: Path, capsys: pytest.CaptureFixture[s
     assert "cannot be written" in capsys.readouterr().err
 
 
-def test_a_run_is_not_begun_in_what_another_keeps_for_itself(
-    run: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_run_inside_another_run_folder_is_refused(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     held = {path.name for path in (run / "ckpt").iterdir()}
     assert main(["pretrain", "simclr", "digits", "--out", str(run / "ckpt" / "x"), "epochs=1"]) == 2
     assert f"lies in what {run.resolve()} keeps for itself" in capsys.readouterr().err
@@ -235,7 +233,7 @@ def test_a_run_is_not_begun_in_what_another_keeps_for_itself(
         ("recipes nosuch", "2>/dev/full", ""),
     ],
 )
-def test_what_cannot_be_told_is_told_by_the_exit_code(words: str, streams: str, unbuffered: str) -> None:
+def test_closed_stderr_still_gives_the_exit_code(words: str, streams: str, unbuffered: str) -> None:
     """2 where the answer could not be written or the question was wrong; 0 where all was said, or nobody wants to hear it."""
     done = subprocess.run(
         f"exec {sys.executable} -m nearfar {words} {streams}",
@@ -252,7 +250,7 @@ def test_what_cannot_be_told_is_told_by_the_exit_code(words: str, streams: str, 
         assert "standard output, cannot be used: No space left on device" in done.stderr
 
 
-def test_bare_nearfar_shows_help(capsys: pytest.CaptureFixture[str]) -> None:
+def test_command_without_arguments_shows_help(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([]) == 0
     assert "pretrain" in capsys.readouterr().out
 
@@ -276,7 +274,7 @@ def test_doctor_agrees_with_torch() -> None:
     }
 
 
-def test_doctor_finds_what_cannot_be_imported(tmp_path: Path) -> None:
+def test_doctor_reports_broken_packages(tmp_path: Path) -> None:
     (tmp_path / "timm").mkdir()
     (tmp_path / "timm" / "__init__.py").write_text("raise OSError('libnothing.so: cannot open')")
     path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
@@ -293,7 +291,7 @@ def test_doctor_finds_what_cannot_be_imported(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "words", [["--help"], ["pretrain", "--help"], ["evaluate", "--help"], ["demo", "--help"]]
 )
-def test_help_is_there(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_command_has_help(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as left:
         main(words)
     assert left.value.code == 0

@@ -50,7 +50,7 @@ with replace_file(pathlib.Path({str(file)!r})) as fresh:
     assert file.read_text() == "old"
 
 
-def test_nobody_else_replaces_files() -> None:
+def test_only_system_files_replaces_files() -> None:
     for path in SOURCE.rglob("*.py"):
         if path.relative_to(SOURCE).as_posix() == "system/files.py":
             continue

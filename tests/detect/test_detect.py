@@ -95,7 +95,7 @@ def by_pycocotools(kind: str, found: list[dict[str, torch.Tensor]], scenes: tupl
 
 
 @pytest.mark.parametrize(("kind", "task"), [("bbox", "boxes"), ("segm", "masks"), ("keypoints", "keypoints")])
-def test_figures_are_those_of_pycocotools(kind: str, task: str) -> None:
+def test_figures_equal_pycocotools(kind: str, task: str) -> None:
     scenes = open_scenes("shapes:20:3").scenes
     found = guessed(scenes)
     ours = coco_figures(task, found, scenes)[kind]
@@ -106,7 +106,7 @@ def test_figures_are_those_of_pycocotools(kind: str, task: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("task", ["masks", "keypoints"])
-def test_a_short_schedule_finds_what_is_drawn(task: str, run: nf.Run) -> None:
+def test_short_schedule_detects_synthetic_shapes(task: str, run: nf.Run) -> None:
     """Far above zero: the schedule of a minute, and truth that is exact."""
     kind = "segm" if task == "masks" else "keypoints"
     # masks of simple shapes need fewer steps than the places of keypoints
@@ -124,7 +124,7 @@ def test_a_short_schedule_finds_what_is_drawn(task: str, run: nf.Run) -> None:
     assert result in stored
 
 
-def test_a_frozen_backbone_is_frozen(run: nf.Run) -> None:
+def test_frozen_backbone_stays_fixed(run: nf.Run) -> None:
     """Weights and statistics of the run's encoder after a schedule are those before; inside, no weight has a gradient."""
     before = {key: value.clone() for key, value in run.encoder().state_dict().items()}
     detect_run(run, "shapes:4", "shapes:2:1", size=64, epochs=1, baseline=False)
@@ -138,7 +138,7 @@ def test_a_frozen_backbone_is_frozen(run: nf.Run) -> None:
     ("name", "size", "strides"),
     [("resnet8-w16", 32, [4, 8]), ("resnet18", 32, [4, 8]), ("resnet18", 96, [4, 8, 16, 32])],
 )
-def test_stages_end_in_the_features(name: str, size: int, strides: list[int]) -> None:
+def test_stages_end_with_the_features(name: str, size: int, strides: list[int]) -> None:
     """The mean of the last map is the pooled features: nothing is skipped."""
     body = backbone(name, 3, size).eval()
     stages = Stages(body, 3)
@@ -150,7 +150,7 @@ def test_stages_end_in_the_features(name: str, size: int, strides: list[int]) ->
     assert [found.shape[1] for found in maps] == stages.channels
 
 
-def test_calibration_gives_the_mean_statistics(run: nf.Run) -> None:
+def test_calibration_sets_mean_statistics(run: nf.Run) -> None:
     """After it, the first batch norm's mean is that of the first convolution's output over the pictures."""
     from nearfar.detect.model import detector
 
@@ -168,7 +168,7 @@ def test_calibration_gives_the_mean_statistics(run: nf.Run) -> None:
     torch.testing.assert_close(body.bn1.running_mean, expected, rtol=1e-3, atol=1e-4)  # type: ignore[union-attr]
 
 
-def test_truth_is_exact_and_mirrored_with_its_picture() -> None:
+def test_synthetic_truth_is_exact_also_when_mirrored() -> None:
     scene = open_scenes("shapes:1:5").scenes[0]
     assert scene.masks is not None
     for mask, box in zip(scene.masks, scene.boxes, strict=True):
@@ -189,7 +189,7 @@ def test_truth_is_exact_and_mirrored_with_its_picture() -> None:
     np.testing.assert_allclose(picture[0].numpy()[:, ::-1], scene.pixels[..., 0] / 255, atol=1e-6)
 
 
-def test_parquet_and_json_say_the_same(tmp_path: Path) -> None:
+def test_parquet_and_json_are_equivalent(tmp_path: Path) -> None:
     scene = open_scenes("shapes:1:2").scenes[0]
     file = io.BytesIO()
     Image.fromarray(scene.pixels).save(file, "PNG")

@@ -50,7 +50,7 @@ def coco(path: Path, annotations: list[dict[str, Any]], names: list[str], file: 
     return str(path)
 
 
-def test_three_ways_to_write_objects_are_one(tmp_path: Path) -> None:
+def test_object_formats_are_equivalent(tmp_path: Path) -> None:
     """Lists side by side, a list of mappings, names for numbers: the same boxes and classes."""
     beside = parquet(tmp_path / "a.parquet", [{"bbox": [BOX, BOX], "category": [1, 0]}], ["ant", "bee"])
     listed = parquet(
@@ -66,7 +66,7 @@ def test_three_ways_to_write_objects_are_one(tmp_path: Path) -> None:
         np.testing.assert_array_equal(found.scenes[0].pixels, PIXELS)
 
 
-def test_a_folder_of_shards_is_all_of_them(tmp_path: Path) -> None:
+def test_parquet_folder_equals_its_files(tmp_path: Path) -> None:
     for shard, category in (("b", 1), ("a", 0)):
         parquet(tmp_path / f"{shard}.parquet", [{"bbox": [BOX], "category": [category]}], ["ant", "bee"])
     found = open_scenes(str(tmp_path))
@@ -74,7 +74,7 @@ def test_a_folder_of_shards_is_all_of_them(tmp_path: Path) -> None:
     assert found.classes == ("ant", "bee")
 
 
-def test_classes_are_numbered_alike_by_name(tmp_path: Path) -> None:
+def test_classes_match_by_name(tmp_path: Path) -> None:
     """Whatever the order in which two files list them; a class that no training object is of may be listed."""
     fit = open_scenes(coco(tmp_path / "a.json", [{"category_id": 3}], ["ant", "bee", "cat"]))
     ask = open_scenes(coco(tmp_path / "b.json", [{"category_id": 3}, {"category_id": 10}], ["cat", "ant"]))
@@ -88,7 +88,7 @@ def test_classes_are_numbered_alike_by_name(tmp_path: Path) -> None:
         match_classes(fit, other, same_labels=True)
 
 
-def test_numbers_without_names_are_never_guessed(tmp_path: Path) -> None:
+def test_unnamed_classes_are_not_matched(tmp_path: Path) -> None:
     one = parquet(tmp_path / "cars.parquet", [{"bbox": [BOX], "category": [1]}])
     other = parquet(tmp_path / "birds.parquet", [{"bbox": [BOX], "category": [2]}])
     fit, ask = open_scenes(one), open_scenes(other)
@@ -121,13 +121,13 @@ SENTENCES: dict[str, tuple[Any, str]] = {
 
 
 @pytest.mark.parametrize("case", SENTENCES)
-def test_what_makes_no_sense_is_one_sentence(case: str, tmp_path: Path) -> None:
+def test_invalid_objects_print_one_sentence(case: str, tmp_path: Path) -> None:
     objects, words = SENTENCES[case]
     with pytest.raises(UserError, match=words):
         open_scenes(parquet(tmp_path / "a.parquet", [objects]))
 
 
-def test_of_coco_s_json_too(tmp_path: Path) -> None:
+def test_invalid_coco_json_prints_one_sentence(tmp_path: Path) -> None:
     def said(annotations: list[dict[str, Any]], names: list[str], words: str, **more: Any) -> None:
         with pytest.raises(UserError, match=words):
             open_scenes(coco(tmp_path / "a.json", annotations, names, **more))
@@ -144,7 +144,7 @@ def test_of_coco_s_json_too(tmp_path: Path) -> None:
         open_scenes(coco(tmp_path / "in/b.json", [], ["ant"], file="../outside.png"))
 
 
-def test_without_other_data_a_fifth_is_held_out() -> None:
+def test_without_test_data_a_fifth_is_held_out() -> None:
     whole = open_scenes("shapes:10")
     rest, held = split_holdout(whole, 0)
     assert (len(rest), len(held)) == (8, 2)
@@ -154,7 +154,7 @@ def test_without_other_data_a_fifth_is_held_out() -> None:
         split_holdout(open_scenes("shapes:1"), 0)
 
 
-def test_of_one_class_names_do_not_matter() -> None:
+def test_class_agnostic_detection_ignores_class_names() -> None:
     """Right boxes under wrong classes: nothing by class, everything without."""
     scenes = open_scenes("shapes:6:4")
 
@@ -182,7 +182,7 @@ def grey(tmp_path_factory: pytest.TempPathFactory) -> nf.Run:
     return nf.pretrain("simclr", pixels, out, quiet=True, backbone="resnet8-w8", probe_every=0, **settings)
 
 
-def test_a_grey_run_is_shown_luminance(grey: nf.Run, capsys: pytest.CaptureFixture[str]) -> None:
+def test_grey_run_gets_luminance(grey: nf.Run, capsys: pytest.CaptureFixture[str]) -> None:
     colour = open_scenes("shapes:2")
     shown = colour.in_channels(1).scenes[0].pixels
     expected = np.asarray(Image.fromarray(colour.scenes[0].pixels).convert("L"))

@@ -58,14 +58,14 @@ def test_no_link_is_broken(site: Path) -> None:
                 assert anchor in pages[target].anchors, f"{name}: {link}"
 
 
-def test_the_reference_has_every_public_name_with_its_docstring(site: Path) -> None:
+def test_api_reference_lists_every_public_name(site: Path) -> None:
     page = (site / "reference.html").read_text()
     for name in set(nf.__all__) - {"__version__", *nf._ROOMS}:
         assert f">{name}</h3>" in page, name
     assert "never building n x n" in page
 
 
-def test_every_page_of_docs_is_in_the_site(site: Path) -> None:
+def test_site_contains_every_page(site: Path) -> None:
     built = {page.stem for page in site.glob("*.html")}
     assert {page.stem for page in (ROOT / "docs").glob("*.md")} <= built
 
@@ -76,7 +76,7 @@ CITED = re.compile(
 NOT_WORKS = ("JPEG", "January", "November", "NeurIPS", "ICML", "ICLR", "CVPR", "ECCV", "ICCV", "AISTATS")
 
 
-def test_every_work_cited_is_in_the_references() -> None:
+def test_every_citation_is_in_the_references() -> None:
     listed = (ROOT / "docs" / "references.md").read_text()
     files = [
         *(ROOT / "src").rglob("*.py"),

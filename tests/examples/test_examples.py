@@ -28,20 +28,20 @@ def example(name: str) -> ModuleType:
 
 @pytest.mark.parametrize("name", ["plain_torch", "lightning_loop", "accelerate_loop"])
 @pytest.mark.filterwarnings("ignore")  # Lightning and accelerate speak of loggers, workers and deprecations
-def test_training_in_a_loop_of_ones_own_keeps_features_good(name: str) -> None:
+def test_custom_loops_learn_good_features(name: str) -> None:
     """After four epochs without labels, held-out digits are found by their neighbours; a collapsed encoder would be at 0.1."""
     before, after = example(name).main(4)
     assert after > 0.9
     assert after != before
 
 
-def test_two_ranks_take_the_steps_of_one() -> None:
+def test_two_ranks_equal_one_process() -> None:
     # float32 sums in another order: a few units in the last place of weights of size 0.1, over three steps
     assert example("two_ranks").main() < 1e-5
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_a_method_under_ddp_takes_the_steps_of_one_process() -> None:
+def test_method_under_ddp_equals_one_process() -> None:
     """Weights of both ranks stay equal to the bit, and equal to one process with the whole batch up to the order of float32 sums."""
     between, alone = example("method_ddp").main()
     assert between == 0.0
@@ -50,7 +50,7 @@ def test_a_method_under_ddp_takes_the_steps_of_one_process() -> None:
 
 # dynamo looks at `.grad` of what it is given, embeddings included, and torch warns of that
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning")
-def test_a_compiled_method_has_the_same_loss() -> None:
+def test_compiled_method_has_the_same_loss() -> None:
     eager, compiled = example("compiled").main("aot_eager")
     assert compiled == pytest.approx(eager, rel=1e-5)
 
@@ -61,7 +61,7 @@ def test_every_example_is_listed() -> None:
         assert f"[{file.name}]({file.name})" in listed
 
 
-def test_examples_say_how_they_are_run() -> None:
+def test_examples_state_their_command() -> None:
     for file in EXAMPLES.glob("*.py"):
         text: Any = file.read_text()
         assert file.name == "digits.py" or f"python examples/{file.name}" in text

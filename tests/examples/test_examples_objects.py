@@ -27,7 +27,7 @@ def finished(process: subprocess.Popen[str]) -> str:
     return said
 
 
-def test_own_objects_killed_and_resumed_are_bit_equal(tmp_path: Path) -> None:
+def test_custom_objects_resume_bit_equal_after_a_kill(tmp_path: Path) -> None:
     killed = started(tmp_path / "killed")
     # any checkpoint will do: old ones are cleared away while we look, and evaluation and report are still to come
     while killed.poll() is None and not list((tmp_path / "killed" / "ckpt").glob("step-*")):

@@ -75,7 +75,7 @@ BACKBONES: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("kind", BACKBONES)
-def test_a_script_without_nearfar_gives_the_features_of_embed(kind: str, data: Path, tmp_path: Path) -> None:
+def test_load_script_without_nearfar_equals_embed(kind: str, data: Path, tmp_path: Path) -> None:
     """Must equal to 1e-5, whatever the pictures' sizes: the same filter, the same rounding, the same weights."""
     recipe, chosen = BACKBONES[kind]
     run = trained(data, tmp_path / "run", recipe, **chosen)
@@ -91,7 +91,7 @@ def test_a_script_without_nearfar_gives_the_features_of_embed(kind: str, data: P
     torch.testing.assert_close(found, torch.tensor(embedded["feature"]), rtol=1e-5, atol=1e-5)
 
 
-def test_torchvision_and_timm_take_the_weights_as_they_are(data: Path, tmp_path: Path) -> None:
+def test_weights_load_into_torchvision_and_timm(data: Path, tmp_path: Path) -> None:
     """No missing keys, no unexpected ones, by the libraries' own constructors."""
     import timm
     import torchvision
@@ -118,7 +118,9 @@ def test_torchvision_and_timm_take_the_weights_as_they_are(data: Path, tmp_path:
 
 @settings(max_examples=40, deadline=None)
 @given(st.integers(8, 40), st.integers(4, 90), st.integers(4, 90), st.sampled_from(["rgb", "lab"]))
-def test_the_plain_view_is_the_plain_view(size: int, height: int, width: int, colours: Any) -> None:
+def test_exported_preprocessing_equals_the_plain_view(
+    size: int, height: int, width: int, colours: Any
+) -> None:
     """views.portable, of torchvision's operations, against views.Plain, the compiled kernel."""
     pixels = np.random.default_rng(size * height + width).integers(
         0, 256, (1, height, width, 3), dtype=np.uint8
@@ -132,7 +134,7 @@ def test_the_plain_view_is_the_plain_view(size: int, height: int, width: int, co
     torch.testing.assert_close(theirs, ours, rtol=1e-4, atol=2e-5 if colours == "rgb" else 5e-4)
 
 
-def test_other_runtimes_say_the_same(small: nf.Run, tmp_path: Path) -> None:
+def test_onnx_and_torch_export_equal_the_encoder(small: nf.Run, tmp_path: Path) -> None:
     import onnxruntime
 
     nf.export(small, tmp_path / "out", onnx=True, torch_export=True)
@@ -179,7 +181,7 @@ def test_networks_that_call_view_are_exported_as_onnx(name: str, tmp_path: Path)
     torch.testing.assert_close(exported, expected, rtol=1e-4, atol=1e-5)
 
 
-def test_an_onnx_file_that_does_not_load_is_one_sentence_and_loses_no_export(
+def test_failed_onnx_export_keeps_the_previous_export(
     data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A parameter called like the input gives a model that onnxruntime refuses to load."""
@@ -200,9 +202,7 @@ def test_an_onnx_file_that_does_not_load_is_one_sentence_and_loses_no_export(
     assert {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()} == files
 
 
-def test_what_cannot_be_traced_is_one_sentence_and_leaves_the_folder_as_it_was(
-    data: Path, tmp_path: Path
-) -> None:
+def test_untraceable_network_leaves_the_folder_unchanged(data: Path, tmp_path: Path) -> None:
     class Branching(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -229,7 +229,7 @@ def test_what_cannot_be_traced_is_one_sentence_and_leaves_the_folder_as_it_was(
         torch.testing.assert_close(again(views), run.encoder()(views))
 
 
-def test_the_card_says_what_it_must(small: nf.Run, tmp_path: Path) -> None:
+def test_model_card_has_all_sections(small: nf.Run, tmp_path: Path) -> None:
     labels = np.arange(24) % 2
     images = np.random.default_rng(1).integers(0, 256, (24, 16, 16, 3), dtype=np.uint8)
     result = nf.evaluate(small, train=nf.open_data(images, labels=labels), protocols=["knn"], baselines=True)
@@ -257,7 +257,7 @@ def test_the_card_says_what_it_must(small: nf.Run, tmp_path: Path) -> None:
     assert "license: unknown" in (tmp_path / "out/README.md").read_text()
 
 
-def test_the_card_tells_every_figure_and_no_path(data: Path, tmp_path: Path) -> None:
+def test_model_card_has_every_figure_and_no_local_path(data: Path, tmp_path: Path) -> None:
     """Nested figures and what is proven stand in it; learning from labels is said; sets have their last name."""
     rng = np.random.default_rng(2)
     for name, count in (("train", 48), ("test", 24)):
@@ -282,7 +282,7 @@ def test_the_card_tells_every_figure_and_no_path(data: Path, tmp_path: Path) -> 
     assert str(tmp_path) not in card
 
 
-def test_a_hub_that_is_not_there_is_one_sentence(
+def test_unreachable_hub_prints_one_sentence(
     small: nf.Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A closed port of this machine: nothing answers, and the folder is complete all the same."""
@@ -295,7 +295,7 @@ def test_a_hub_that_is_not_there_is_one_sentence(
     assert (tmp_path / "out/model.safetensors").is_file()
 
 
-def test_the_hub_gets_the_folder_as_it_is(
+def test_push_uploads_the_folder_unchanged(
     small: nf.Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What would be uploaded is looked at; the hub itself is not there."""
@@ -325,9 +325,7 @@ def test_the_hub_gets_the_folder_as_it_is(
     assert (sent["repo_id"], sent["folder_path"]) == ("owner/name", folder)
 
 
-def test_push_to_hub_sends_what_can_be_opened_again(
-    small: nf.Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_pushed_folder_can_be_loaded(small: nf.Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """huggingface_hub's own `push_to_hub`, with a folder in place of the server: what arrives is the export, and opens."""
     import shutil
     from types import SimpleNamespace
@@ -354,7 +352,7 @@ def test_push_to_hub_sends_what_can_be_opened_again(
         torch.testing.assert_close(nf.Encoder.from_pretrained(arrived)(views), small.encoder()(views))
 
 
-def test_the_projector_reads_what_is_written(small: nf.Run, data: Path, tmp_path: Path) -> None:
+def test_projector_files_are_readable(small: nf.Run, data: Path, tmp_path: Path) -> None:
     from google.protobuf import text_format
     from tensorboard.plugins.projector import ProjectorConfig
 
@@ -373,7 +371,7 @@ def test_the_projector_reads_what_is_written(small: nf.Run, data: Path, tmp_path
     "make",
     [lambda path: path.write_text("x"), lambda path: (path.mkdir(), (path / "thesis.tex").write_text("x"))],
 )
-def test_nothing_but_an_export_is_replaced(
+def test_export_refuses_a_folder_with_other_files(
     make: Callable[[Path], Any], small: nf.Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     make(tmp_path / "out")
@@ -382,7 +380,7 @@ def test_nothing_but_an_export_is_replaced(
     assert [path.name for path in tmp_path.rglob("*") if path.is_file()] in (["out"], ["thesis.tex"])
 
 
-def test_vectors_are_exported_and_opened_again(tmp_path: Path) -> None:
+def test_vector_encoder_round_trips(tmp_path: Path) -> None:
     """A modality whose network no other library has: nearfar itself reads it back."""
     table = np.random.default_rng(0).normal(size=(64, 6)).astype(np.float32)
     run = nf.pretrain(

@@ -123,7 +123,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> list[nf.Run]:
 
 
 @pytest.mark.parametrize("mode", ["exchange", "fallback"])
-def test_a_kill_at_any_operation_loses_no_export(mode: str, runs: list[nf.Run], tmp_path: Path) -> None:
+def test_kill_at_any_file_operation_keeps_an_export(mode: str, runs: list[nf.Run], tmp_path: Path) -> None:
     place = tmp_path / "place"
     nf.export(runs[0], place / "first")
     done = subprocess.run(
@@ -163,7 +163,7 @@ def test_leftovers_of_dead_processes_are_removed_and_others_stay(runs: list[nf.R
     assert all((tmp_path / name / "model.safetensors").read_text() == "weights" for name in others)
 
 
-def test_files_and_folders_are_on_the_disk_before_the_name_is_taken(
+def test_files_are_synced_before_the_rename(
     runs: list[nf.Run], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What `os.fsync` was called for, by the names that the system has for its descriptors."""
@@ -185,9 +185,7 @@ def test_files_and_folders_are_on_the_disk_before_the_name_is_taken(
     assert synced[-1] == tmp_path
 
 
-def test_an_export_through_a_link_replaces_what_the_link_points_to(
-    runs: list[nf.Run], tmp_path: Path
-) -> None:
+def test_export_through_a_symlink_replaces_its_target(runs: list[nf.Run], tmp_path: Path) -> None:
     nf.export(runs[0], tmp_path / "models/one")
     (tmp_path / "latest").symlink_to(tmp_path / "models/one")
     before = (tmp_path / "models/one/model.safetensors").read_bytes()

@@ -77,7 +77,7 @@ def added(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> tu
     return room, name, settings
 
 
-def test_a_part_is_a_file_and_a_line(added: tuple[str, str, dict[str, Any]], tmp_path: Path) -> None:
+def test_part_needs_one_file_and_one_line(added: tuple[str, str, dict[str, Any]], tmp_path: Path) -> None:
     room, name, own = added
     choice: dict[str, Any] = {room: {"name": name, **own}}
     run = nf.pretrain("simclr", TABLE, tmp_path / "run", labels=LABELS, **choice, **QUICK)
@@ -92,7 +92,7 @@ def test_a_part_is_a_file_and_a_line(added: tuple[str, str, dict[str, Any]], tmp
     assert name in (tmp_path / "report.html").read_text(encoding="utf-8")
 
 
-def test_its_equation_and_page_come_with_it(added: tuple[str, str, dict[str, Any]]) -> None:
+def test_new_part_appears_in_equations_and_docs(added: tuple[str, str, dict[str, Any]]) -> None:
     room, name, own = added
     settings = resolve("simclr", "DATA", {room: {"name": name, **own}})
     choices = {r: getattr(settings, r) for r in CHOICES}
@@ -109,7 +109,7 @@ def test_its_equation_and_page_come_with_it(added: tuple[str, str, dict[str, Any
         resolve("simclr", "DATA", {room: {"name": name, key: "many"}})
 
 
-def test_a_recipe_is_a_file_and_a_line(
+def test_recipe_needs_one_file_and_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setitem(RECIPES, "moco-tuple", addition("recipe").MOCO_TUPLE)
@@ -119,7 +119,7 @@ def test_a_recipe_is_a_file_and_a_line(
     assert "(N+1)-tuple loss" in capsys.readouterr().out
 
 
-def test_an_augmentation_changes_no_old_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_new_augmentation_keeps_existing_draws(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Draws are keyed by the operation's name: runs without it keep every bit, and those with two keep each one's draws."""
     from nearfar.modalities.image.views import OPERATIONS, Augment, Views
     from nearfar.modalities.image.views.operations import Erase
@@ -149,7 +149,7 @@ def test_an_augmentation_changes_no_old_run(tmp_path: Path, monkeypatch: pytest.
     assert same.all()
 
 
-def test_erasing_is_the_rectangle_that_its_numbers_say() -> None:
+def test_erasing_removes_the_drawn_rectangle() -> None:
     """Zhong et al. 2020: area scale · s², ratio log-uniform, a uniform place; here beside loops over pixels."""
     from nearfar.modalities.image.views.operations import Erase
 
@@ -166,7 +166,7 @@ def test_erasing_is_the_rectangle_that_its_numbers_say() -> None:
         assert torch.equal(image, expected)
 
 
-def test_a_reader_is_a_file_and_a_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reader_needs_one_file_and_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from nearfar.data.open import READERS, Reader
 
     monkeypatch.setitem(READERS, ".idx", Reader(3, addition("reader").read))
@@ -181,7 +181,7 @@ def test_a_reader_is_a_file_and_a_line(tmp_path: Path, monkeypatch: pytest.Monke
         nf.open_data(file)
 
 
-def test_a_modality_is_a_file_and_a_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_modality_needs_one_file_and_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from nearfar.modalities import MODALITIES
 
     monkeypatch.setitem(MODALITIES, "angles", addition("modality").ANGLES)
@@ -192,7 +192,7 @@ def test_a_modality_is_a_file_and_a_line(tmp_path: Path, monkeypatch: pytest.Mon
     nf.write_report([run], tmp_path / "report.html")
 
 
-def test_a_protocol_may_ask_the_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_protocol_can_use_the_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from nearfar.evaluate import NETWORK_PROTOCOLS
 
     monkeypatch.setitem(NETWORK_PROTOCOLS, "mirror", addition("protocol").mirror)
@@ -217,7 +217,7 @@ def test_a_protocol_may_ask_the_network(tmp_path: Path, monkeypatch: pytest.Monk
         nf.evaluate(run, protocols=["miror"])
 
 
-def test_an_optimiser_is_a_file_and_a_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_optimiser_needs_one_file_and_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from nearfar.core.optimisers import OPTIMISERS
 
     monkeypatch.setitem(OPTIMISERS, "lion", addition("optimiser").lion)
@@ -230,7 +230,7 @@ def test_an_optimiser_is_a_file_and_a_line(tmp_path: Path, monkeypatch: pytest.M
     assert any(key.startswith("optimizer/mean/") for key in state(whole))
 
 
-def test_a_teacher_is_a_file(tmp_path: Path) -> None:
+def test_teacher_needs_one_file(tmp_path: Path) -> None:
     torch.manual_seed(0)
     student, teacher = (
         nn.Sequential(nn.Linear(6, 8), nn.ReLU()),
@@ -245,7 +245,7 @@ def test_a_teacher_is_a_file(tmp_path: Path) -> None:
     assert run.embed(TABLE).shape == (64, 8)
 
 
-def test_a_section_is_a_file_and_a_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_report_section_needs_one_file_and_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from nearfar.report.sections import SECTIONS
 
     run = nf.pretrain("simclr", TABLE, tmp_path, **QUICK)
@@ -258,7 +258,7 @@ def test_a_section_is_a_file_and_a_line(tmp_path: Path, monkeypatch: pytest.Monk
     assert "Pace" not in (tmp_path / "without.html").read_text(encoding="utf-8")
 
 
-def test_a_command_is_a_file_and_a_line(
+def test_command_needs_one_file_and_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     import nearfar.cli

@@ -25,7 +25,7 @@ for number, (name, seed, count) in enumerate(json.loads(sys.argv[2])):
 
 
 @pytest.mark.parametrize("group", SHORT)
-def test_nothing_breaks(group: str, tmp_path: Path) -> None:
+def test_short_storm_breaks_nothing(group: str, tmp_path: Path) -> None:
     asked = json.dumps(SHORT[group])
     done = subprocess.run(
         [sys.executable, "-c", RUN, str(tmp_path), asked],
@@ -44,7 +44,7 @@ def test_nothing_breaks(group: str, tmp_path: Path) -> None:
         assert len({row["outcome"] for row in ended}) > 1 or count < 10  # the storm reaches both sides
 
 
-def test_a_broken_promise_is_seen(tmp_path: Path) -> None:
+def test_storm_detects_a_broken_promise(tmp_path: Path) -> None:
     """The runner itself: a case that raises is counted, named by its seed, and gives exit code 1."""
     code = (
         "import sys, tests.storm.__main__ as storm\n"
