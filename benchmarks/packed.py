@@ -31,7 +31,7 @@ from nearfar.data import Stream, open_data, pack
 from nearfar.data.parquet import RowNames
 from nearfar.modalities import DataSet
 from nearfar.modalities.base import Arrays
-from nearfar.modalities.image.modality import IMAGE
+from nearfar.modalities.image import IMAGE
 
 SMALL = 4096
 STEPS = 40
@@ -75,7 +75,9 @@ class Drawn:
 
 def made(rows: int) -> DataSet:
     """A data set of so many rows that takes no memory."""
-    few = IMAGE.from_array(Arrays(np.zeros((2, 32, 32, 3), np.uint8)), "drawn", {"image_size": None})
+    few: Any = IMAGE.reader.from_array(
+        Arrays(np.zeros((2, 32, 32, 3), np.uint8)), "drawn", {"image_size": None}
+    )
     labels = np.arange(rows, dtype=np.int64) % 10
     return replace(
         few,

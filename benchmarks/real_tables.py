@@ -51,7 +51,7 @@ def sounds(data: Path) -> Table:
     import pyarrow.parquet as parquet
 
     from nearfar.modalities.sound.decode import decode_sound
-    from nearfar.modalities.sound.mfcc import mfcc
+    from nearfar.modalities.sound.show import mfcc
 
     table = parquet.read_table(data / "fsdd_test.parquet")
     rows = []

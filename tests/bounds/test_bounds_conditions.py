@@ -95,7 +95,9 @@ def test_a_masked_text_with_in_batch_negatives_is_not_covered(selection: str) ->
     changes = {"negatives": {"name": "in-batch", "views": "one"}, "selection": {"name": selection}}
     settings = resolve("mlm", "text", changes)
     choices = {room: getattr(settings, room) for room in CHOICES}
-    method = build_method(choices, backbone="transformer", data=settings.modality.typical(100))
+    method = build_method(
+        choices, backbone="transformer", data=settings.modality.reader.example_description(100)
+    )
     assert method.eval().certificate(64, 2, held_out=True).status == "not covered"
 
 

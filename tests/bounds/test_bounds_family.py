@@ -124,7 +124,7 @@ CLAIMS = {
 @pytest.mark.parametrize("recipe", CLAIMS)
 def test_claims_of_recipes(recipe: str) -> None:
     chosen = resolve(recipe, "data", {"backbone": "resnet8-w16"})
-    method = fresh_method(chosen, chosen.modality.typical(5000)).eval()
+    method = fresh_method(chosen, chosen.modality.reader.example_description(5000)).eval()
     claim = method.certificate(256, held_out=True)
     status, word = CLAIMS[recipe]
     assert claim.status == status

@@ -86,12 +86,12 @@ def concrete() -> tuple[set[str], set[str]]:
 
     parts = [part for room in PARTS.values() for part in room.values()]
     kinds = [*MODALITIES.values()]
-    classes = {getattr(part, "__name__", "") for part in parts} | {type(kind).__name__ for kind in kinds}
+    classes = {getattr(part, "__name__", "") for part in parts}
     classes |= {kind.name.upper() for kind in kinds} | {"Images", "Recordings", "Texts", "Vectors", "Pixels"}
     classes |= {name for name in views.__all__ if name[0].isupper()}
     classes |= {"Mask", "WholeSound", "WholeText", "Window"}
     names = {name for room in PARTS.values() for name in room} | {kind.name for kind in kinds}
-    names |= {name for kind in kinds for name in (*kind.pipelines, *kind.networks)}
+    names |= {name for kind in kinds for name in (*kind.views.names, *kind.networks.names)}
     # none also means that nothing was given, cosine is also a schedule and a way to vote, momentum an optimiser's, mlp a protocol
     return classes - {""}, names - {"none", "cosine", "momentum", "mlp"}
 

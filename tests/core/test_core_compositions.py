@@ -103,7 +103,7 @@ def drawn(rng: random.Random, kind: str) -> tuple[str, dict[str, Any]]:
 def begun(recipe: str, layer: dict[str, Any], located: Located) -> tuple[Trainer, Any, DataSet]:
     settings = resolve(recipe, located.name, layer, modality=located.modality)
     check_kind(settings, located)
-    options = settings.modality.opening(settings.views, settings.image_size, None)
+    options = settings.modality.reader.options_for(settings.views, settings.image_size, None)
     data = located.open(Limits(), **options)
     known = described(data, settings, None, False)
     return *prepare(settings, data, known, torch.device("cpu"), torch.float32), data

@@ -3,7 +3,6 @@
 import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import lightly.loss
@@ -21,8 +20,9 @@ from nearfar.core.method import Method
 from nearfar.core.schedules import START, Progress, geometric, linear
 from nearfar.core.scores import UNKNOWN, Streamed
 from nearfar.core.types import Batch, Certificate, Coverage, view_pairs
-from nearfar.modalities.image.modality import IMAGE, seen_channels
+from nearfar.modalities.image import IMAGE
 from nearfar.modalities.image.views.colour import LAB_CHANNELS
+from nearfar.modalities.image.views.family import view_channels
 from nearfar.parts import bounds, selections
 from nearfar.parts.bounds import Agreement, DonskerVaradhan, InfoNCE, MultiLabelCPC
 from nearfar.parts.critics import Cosine
@@ -50,7 +50,7 @@ def built(recipe: str, *, chunk: int | None = None, **changes: object) -> Method
     torch.manual_seed(0)
     choices = {room: getattr(settings, room) for room in CHOICES}
     method = build_method(
-        choices, backbone="resnet8-w16", data=replace(IMAGE.typical(40), size=16), chunk=chunk
+        choices, backbone="resnet8-w16", data=IMAGE.reader.example_description(40).resized(16), chunk=chunk
     )
     for part in method.selections:
         if part.group_by is not None:
@@ -71,7 +71,7 @@ def room_for(recipe: str, size: int) -> dict[str, int]:
 
 
 def seen_by(recipe: str) -> tuple[int, ...]:
-    return seen_channels(resolve(recipe, "data").views, 3)
+    return view_channels(resolve(recipe, "data").views, 3)
 
 
 ROLES = ("shared", "momentum", "per-view", "infomax")  # those that see pictures

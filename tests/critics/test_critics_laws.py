@@ -108,7 +108,7 @@ def test_bad_settings_get_a_sentence(build: object, sentence: str) -> None:
 def test_every_critic_works_in_a_recipe_by_name(name: str) -> None:
     """Any part works with any other: simclr with this critic gives a loss and a gradient for its weights."""
     settings = resolve("simclr", "DATA", {}, {"critic": name, "backbone": "resnet8-w16"})
-    method: Any = fresh_method(settings, settings.modality.typical(8))
+    method: Any = fresh_method(settings, settings.modality.reader.example_description(8))
     torch.manual_seed(0)
     outcome = method(nf.Batch((torch.randn(8, 3, 32, 32), torch.randn(8, 3, 32, 32)), torch.arange(8)))
     outcome.loss.backward()

@@ -106,7 +106,7 @@ def test_settings_say_learnt() -> None:
     method = build_method(
         {room: getattr(chosen, room) for room in CHOICES},
         backbone="resnet8-w16",
-        data=chosen.modality.typical(20),
+        data=chosen.modality.reader.example_description(20),
     )
     assert method.learnt() == {"critic.temperature": pytest.approx(0.07), "critic.bias": pytest.approx(-1.0)}
     assert resolve("simclr", "d", {"temperature": {"learnt": [0.1]}}).critic["temperature"] == nf.learnt(0.1)

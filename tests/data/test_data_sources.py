@@ -17,7 +17,7 @@ from nearfar.cli import main
 from nearfar.data import open_data
 from nearfar.errors import UserError
 from nearfar.modalities import Images
-from nearfar.modalities.image.sets import Encoded, Ragged, Stacked
+from nearfar.modalities.image.data import PictureStore, StackedStore
 
 SHARED = Path(__file__).parents[2].parent / "shared" / "data"
 
@@ -112,11 +112,11 @@ def test_names_of_images(tmp_path: Path) -> None:
 def test_where_pixels_live_depends_on_room_and_sizes(tmp_path: Path) -> None:
     same = write_folder(tmp_path / "same", pictures())
     bytes_needed = 12 * 8 * 10 * 3
-    assert isinstance(open_data(same, cache_bytes=bytes_needed).store, Stacked)
-    assert isinstance(open_data(same, cache_bytes=bytes_needed - 1).store, Encoded)
+    assert isinstance(open_data(same, cache_bytes=bytes_needed).store, StackedStore)
+    assert isinstance(open_data(same, cache_bytes=bytes_needed - 1).store, PictureStore)
     mixed = write_folder(tmp_path / "mixed", pictures())
     (mixed / "bee" / "wide.png").write_bytes(png(pictures(1, 3, 40)[0]))
-    assert isinstance(open_data(mixed).store, Ragged)
+    assert isinstance(open_data(mixed).store, PictureStore)
 
 
 @pytest.mark.parametrize("cache_bytes", [2**31, 0])

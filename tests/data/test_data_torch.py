@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from nearfar.data import open_data
 from nearfar.errors import UserError
-from nearfar.modalities.image.sets import Encoded
+from nearfar.modalities.image.data import PictureStore
 from nearfar.train.pretrain import pretrain
 
 PIXELS = np.random.default_rng(0).integers(0, 256, (20, 8, 8, 3), dtype=np.uint8)
@@ -75,7 +75,7 @@ def test_a_loader_a_tensor_set_and_vectors() -> None:
 def test_what_does_not_fit_in_memory_is_asked_for_again() -> None:
     items = Items(FORMS["pil"])
     opened = open_data(items, cache_bytes=100)
-    assert isinstance(opened.store, Encoded)
+    assert isinstance(opened.store, PictureStore)
     before = items.asked
     np.testing.assert_array_equal(opened.load(np.array([4, 9])).data, PIXELS[[4, 9]])
     assert items.asked == before + 2

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 import nearfar as nf
 from nearfar.cli import main
 from nearfar.errors import UserError
-from nearfar.modalities.image.modality import IMAGE
+from nearfar.modalities.image import IMAGE
 from nearfar.parts.encoders import backbone
 from nearfar.run import checkpoints
 from nearfar.run.metrics import read_metrics
@@ -183,23 +183,23 @@ def test_weights_files_teach_with_their_classifier(home: Path, tmp_path: Path) -
 
 def test_views_are_shown_to_a_teacher_as_it_knows_them() -> None:
     """Its mean and deviation in place of the student's, grey for colour and back, its side."""
-    ours = IMAGE.typical(1)
-    theirs = IMAGE.description(
+    ours = IMAGE.reader.example_description(1)
+    theirs = IMAGE.reader.description(
         {**ours.as_plain(), "size": 24, "mean": [0.2, 0.3, 0.4], "std": [0.1, 0.2, 0.3]}
     )
     pixels = torch.rand(2, 3, 32, 32)
-    seen = IMAGE.translated(ours, theirs, "teacher")((pixels - 0.5) / 0.25)
+    seen = IMAGE.view_converter(ours, theirs, "teacher")((pixels - 0.5) / 0.25)
     assert seen.shape == (2, 3, 24, 24)
-    flat = IMAGE.translated(ours, theirs, "teacher")(torch.full((1, 3, 32, 32), (0.7 - 0.5) / 0.25))
+    flat = IMAGE.view_converter(ours, theirs, "teacher")(torch.full((1, 3, 32, 32), (0.7 - 0.5) / 0.25))
     torch.testing.assert_close(
         flat[0, :, 0, 0], (0.7 - torch.tensor([0.2, 0.3, 0.4])) / torch.tensor([0.1, 0.2, 0.3])
     )
-    grey = IMAGE.description({**ours.as_plain(), "channels": 1, "mean": [0.5], "std": [0.25]})
+    grey = IMAGE.reader.description({**ours.as_plain(), "channels": 1, "mean": [0.5], "std": [0.25]})
     torch.testing.assert_close(
-        IMAGE.translated(ours, grey, "teacher")((pixels - 0.5) / 0.25)[:, 0],
+        IMAGE.view_converter(ours, grey, "teacher")((pixels - 0.5) / 0.25)[:, 0],
         (0.299 * pixels[:, 0] + 0.587 * pixels[:, 1] + 0.114 * pixels[:, 2] - 0.5) / 0.25,
     )
-    assert IMAGE.translated(grey, ours, "teacher")(torch.zeros(1, 1, 32, 32)).shape == (1, 3, 32, 32)
+    assert IMAGE.view_converter(grey, ours, "teacher")(torch.zeros(1, 1, 32, 32)).shape == (1, 3, 32, 32)
 
 
 def test_a_module_teaches(home: Path, tmp_path: Path) -> None:

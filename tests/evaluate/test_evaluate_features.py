@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from nearfar.core.types import Pixels
-from nearfar.modalities.image.modality import pixels_features
+from nearfar.modalities.image.show import pixels_features
 from nearfar.run.features import cached_features, features, features_key
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from nearfar.modalities.sequences import padded
-from nearfar.modalities.sound.mfcc import mfcc, mfcc_features, triangles
+from nearfar.modalities.sound.show import mfcc, mfcc_features, triangles
 
 
 def slow_mfcc(wave: np.ndarray, rate: int) -> np.ndarray:

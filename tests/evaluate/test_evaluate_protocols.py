@@ -428,14 +428,14 @@ def test_other_channels_sizes_and_classes_are_judged(run: nf.Run, channels: int,
 def test_colour_becomes_luminance_for_a_grey_run(tmp_path: Path) -> None:
     from PIL import Image
 
-    from nearfar.modalities.image.sets import Recoloured, Stacked
+    from nearfar.modalities.image.data import ConvertedStore, StackedStore
 
     rng = np.random.default_rng(0)
     pixels = rng.integers(0, 256, (6, 9, 7, 3), np.uint8)
-    grey = Recoloured(Stacked(pixels), 1).take(np.arange(6)).data[..., 0]
+    grey = ConvertedStore(StackedStore(pixels), 1).take(np.arange(6)).data[..., 0]
     expected = [np.asarray(Image.fromarray(picture).convert("L")) for picture in pixels]
     assert np.abs(grey.astype(int) - np.stack(expected)).max() <= 1
-    again = Recoloured(Stacked(grey[..., None]), 3).take(np.arange(6)).data
+    again = ConvertedStore(StackedStore(grey[..., None]), 3).take(np.arange(6)).data
     assert (again == grey[..., None]).all()
 
 

@@ -18,8 +18,8 @@ from nearfar.errors import UserError
 from nearfar.evaluate import PROTOCOLS, Labelled, knn, linear, scores, stratified_split, table
 from nearfar.evaluate import evaluate_run as evaluate
 from nearfar.evaluate.matching import splits_of_one_set
-from nearfar.modalities.image.modality import IMAGE
-from nearfar.modalities.text.symbols import clustered
+from nearfar.modalities.image import IMAGE
+from nearfar.modalities.text.show import clustered
 from nearfar.run.answers import unpacked, without_answers
 from nearfar.run.results import kind_of
 from nearfar.run.trained import Run

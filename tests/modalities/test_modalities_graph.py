@@ -4,6 +4,7 @@ import itertools
 import math
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,9 +18,10 @@ from nearfar.core.types import Batch
 from nearfar.data import open_data
 from nearfar.errors import UserError
 from nearfar.evaluate.run import evaluate_run
-from nearfar.modalities.graph.modality import GRAPH, packed, unpacked
+from nearfar.modalities.graph import GRAPH
+from nearfar.modalities.graph.data import Graph
 from nearfar.modalities.graph.scores import rbf_kernel, svm_scores, weisfeiler_lehman, wl_kernel
-from nearfar.modalities.graph.views import CHANGES, Graph, Perturb, identity
+from nearfar.modalities.graph.views import CHANGES, Perturb, identity, packed, unpacked
 from nearfar.parts.bounds import InfoNCE, JensenShannon
 from nearfar.parts.critics import Dot
 from nearfar.parts.encoders import HeadConfig, InfoGraph, InputSpec, graph_network
@@ -127,12 +129,12 @@ def test_a_subgraph_of_a_connected_graph_is_connected() -> None:
 def test_views_are_a_function_of_seed_epoch_instance_and_view() -> None:
     graphs, make = some(8), Perturb()
     index = np.arange(8)
-    whole = make.of(graphs, 3, 1, index, 0)
-    part = make.of(graphs[2:5], 3, 1, index[2:5], 0)
+    whole = make.view(graphs, 3, 1, index, 0)
+    part = make.view(graphs[2:5], 3, 1, index[2:5], 0)
     for a, b in zip(whole[2:5], part, strict=True):
         assert np.array_equal(a.labels, b.labels)
         assert np.array_equal(a.edges, b.edges)
-    other = make.of(graphs, 3, 1, index, 1)
+    other = make.view(graphs, 3, 1, index, 1)
     assert any(not np.array_equal(a.edges, b.edges) for a, b in zip(whole, other, strict=True))
 
 
@@ -154,7 +156,7 @@ def test_a_network_does_not_see_the_order_of_nodes_nor_the_other_graphs(name: st
     network = graph_network(name, 3).double().eval()
     graphs = some(4)
     order = np.random.default_rng(1).permutation(len(graphs[2].labels))
-    turned = [*graphs[:2], graphs[2].within(order), graphs[3]]
+    turned = [*graphs[:2], graphs[2].subgraph(order), graphs[3]]
     ours, theirs = (network(packed(each, 60)) for each in (graphs, turned))
     torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-10)
     torch.testing.assert_close(network(packed(graphs[2:3], 40)), ours[2:3], rtol=1e-10, atol=1e-10)
@@ -289,9 +291,9 @@ def test_a_run_learns_resumes_and_is_judged(tmp_path: Path, recipe: str, changes
 
 
 def test_graphs_are_drawn() -> None:
-    known = GRAPH.typical(4)
-    pictures = GRAPH.pictures(some(4), known)
-    shown = GRAPH.view_pictures(None, packed(some(4), 60), known)  # type: ignore[arg-type]
+    known = GRAPH.reader.example_description(4)
+    pictures = GRAPH.presenter.pictures(some(4), known)
+    shown = GRAPH.presenter.view_pictures(None, packed(some(4), 60), known)
     for one, two in zip(pictures, shown, strict=True):
         assert one.size == (96, 96)
         assert len(one.getcolors(10_000) or []) > 3
@@ -340,7 +342,8 @@ def test_mutag_is_what_is_known_of_it(tmp_path: Path) -> None:
     assert (len(data), int(data.labels.sum())) == (188, 125)
     assert np.mean([len(g.labels) for g in graphs]) == pytest.approx(17.93, abs=0.005)
     assert np.mean([len(g.edges) / 2 for g in graphs]) == pytest.approx(19.79, abs=0.005)
-    assert GRAPH.describe(data, None).node_labels == 7
+    described: Any = GRAPH.reader.describe(data, None)
+    assert described.node_labels == 7
 
 
 def test_nothing_changes_a_graph_that_identity_sees() -> None:

@@ -100,21 +100,21 @@ def opened(request: pytest.FixtureRequest, tmp_path: Path) -> DataSet:
 
 def choice_of(data: DataSet) -> dict[str, Any]:
     modality = modality_of(data)
-    return modality.check_views({"name": modality.default_views})
+    return modality.views.check({"name": modality.views.default})
 
 
 def test_a_description_is_plain_json_and_comes_back(opened: DataSet) -> None:
     modality = modality_of(opened)
-    known = modality.describe(opened, None)
-    assert modality.description(known.as_plain()) == known
+    known = modality.reader.describe(opened, None)
+    assert modality.reader.description(known.as_plain()) == known
     assert (known.fingerprint, known.instances) == (opened.fingerprint, len(opened))
     assert known.of(opened.subset(np.arange(5))).instances == 5
-    modality.check_alike(opened, known, "run")
+    known.check_alike(opened, "run")
 
 
 def test_views_are_functions_of_seed_epoch_and_index(opened: DataSet) -> None:
     modality, choice = modality_of(opened), choice_of(opened)
-    views = modality.views(choice, modality.describe(opened, None), CPU)
+    views = modality.views.training(choice, modality.reader.describe(opened, None), CPU)
     rows = np.array([7, 2, 5])
     whole, again = (views(opened.load(rows), 3, 1, rows) for _ in range(2))
     assert len(whole) == choice["count"]
@@ -129,14 +129,14 @@ def test_views_are_functions_of_seed_epoch_and_index(opened: DataSet) -> None:
 
 def test_its_networks_embed_the_plain_view(opened: DataSet) -> None:
     modality, choice = modality_of(opened), choice_of(opened)
-    known = modality.describe(opened, None)
+    known = modality.reader.describe(opened, None)
     rows = np.arange(len(opened))
-    plain = modality.plain(choice, known, CPU)
+    plain = modality.views.plain(choice, known, CPU)
     (shown,) = plain(opened.load(rows), 0, 0, rows)
     assert all(len(view) == len(rows) for view in plain.as_views(shown, choice["count"]))
     assert " at 0x" not in repr(plain)
-    for name in {modality.smallest_network, modality.default_network}:
-        body = modality.inputs(modality.check_network(name), choice, known).body(0).eval()
+    for name in {modality.networks.smallest, modality.networks.default}:
+        body = modality.networks.inputs(modality.check_network(name), choice, known).body(0).eval()
         assert body(shown).shape == (len(rows), body.dim)
     with pytest.raises(UserError, match="backbone was 'resnet9'"):
         modality.check_network("resnet9")
@@ -144,17 +144,17 @@ def test_its_networks_embed_the_plain_view(opened: DataSet) -> None:
 
 def test_baselines_and_pictures_are_there_for_each_instance(opened: DataSet) -> None:
     modality, choice = modality_of(opened), choice_of(opened)
-    known = modality.describe(opened, None)
+    known = modality.reader.describe(opened, None)
     rows = np.arange(4)
-    baselines = modality.baselines(modality.plain(choice, known, CPU))
-    assert set(baselines) == set(modality.baseline_titles)
+    baselines = modality.presenter.baselines(modality.views.plain(choice, known, CPU))
+    assert set(baselines) == set(modality.presenter.baseline_titles)
     for features in baselines.values():
         found = features(opened)
         assert len(found) == len(opened)
         assert found.isfinite().all()
-    shown = modality.pictures(opened.load(rows), known)
-    views = modality.views(choice, known, CPU)
-    drawn = modality.view_pictures(views, views(opened.load(rows), 0, 0, rows)[0], known)
+    shown = modality.presenter.pictures(opened.load(rows), known)
+    views = modality.views.training(choice, known, CPU)
+    drawn = modality.presenter.view_pictures(views, views(opened.load(rows), 0, 0, rows)[0], known)
     for pictures in (shown, drawn):
         assert [type(picture) for picture in pictures] == [Image.Image] * 4
         assert all(picture.mode == "RGB" for picture in pictures)
@@ -162,26 +162,28 @@ def test_baselines_and_pictures_are_there_for_each_instance(opened: DataSet) -> 
 
 def test_typical_data_build_every_network_without_being_opened() -> None:
     for modality in MODALITIES.values():
-        choice = modality.check_views({"name": modality.default_views})
+        choice = modality.views.check({"name": modality.views.default})
         with torch.device("meta"):
-            seen = modality.inputs(modality.smallest_network, choice, modality.typical(5))
+            seen = modality.networks.inputs(
+                modality.networks.smallest, choice, modality.reader.example_description(5)
+            )
             assert seen.body(0).dim
         assert len(seen.shapes) == choice["count"]
         assert seen.context["instances"] == 5
 
 
 def test_names_of_views_belong_to_one_modality() -> None:
-    names = [name for modality in MODALITIES.values() for name in modality.pipelines]
+    names = [name for modality in MODALITIES.values() for name in modality.views.names]
     assert len(names) == len(set(names))
     for modality in MODALITIES.values():
-        assert all(modality_of_views(name) is modality for name in modality.pipelines)
+        assert all(modality_of_views(name) is modality for name in modality.views.names)
     with pytest.raises(UserError, match="views was 'smell'; expected simclr"):
         modality_of_views("smell")
 
 
 def test_data_an_encoder_would_misread_are_refused(tmp_path: Path) -> None:
-    known = MODALITIES["vectors"].describe(open_data(np.zeros((5, 3))), None)
+    known = MODALITIES["vectors"].reader.describe(open_data(np.zeros((5, 3))), None)
     with pytest.raises(UserError, match="has 4 features but RUN was trained on 3"):
-        MODALITIES["vectors"].check_alike(open_data(np.zeros((5, 4))), known, "RUN")
-    with pytest.raises(UserError, match="image_size was given, but recordings have no such option"):
+        known.check_alike(open_data(np.zeros((5, 4))), "RUN")
+    with pytest.raises(UserError, match="image_size is not an option of recordings"):
         open_data(recordings(tmp_path), image_size=8)

@@ -5,7 +5,7 @@ import pytest
 
 from nearfar.core.types import Pixels
 from nearfar.modalities import MODALITIES
-from nearfar.modalities.image.measured import brightness, colour, contrast, picture_measures
+from nearfar.modalities.image.show import brightness, colour, contrast, picture_measures
 from nearfar.modalities.image.views import Augment, Views, pipelines
 
 
@@ -67,4 +67,4 @@ def test_grey_pictures_have_no_colour_and_split_channels_no_brightness() -> None
 
 
 def test_somebodys_own_views_are_not_measured() -> None:
-    assert MODALITIES["image"].view_measures(pixels(2), lambda *given: given, 0, np.arange(2)) == []
+    assert MODALITIES["image"].presenter.view_measures(pixels(2), lambda *given: given, 0, np.arange(2)) == []

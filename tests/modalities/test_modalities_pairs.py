@@ -23,8 +23,8 @@ from nearfar.data import open_data
 from nearfar.errors import UserError
 from nearfar.evaluate.run import evaluate_run
 from nearfar.losses import ClipLoss, SigLipLoss
-from nearfar.modalities.pairs.modality import PAIRS
-from nearfar.modalities.pairs.scores import retrieval_figures
+from nearfar.modalities.pairs import PAIRS
+from nearfar.modalities.pairs.show import retrieval_figures
 from nearfar.parts.bounds import BinaryNCE, InfoNCE
 from nearfar.parts.encoders import PerView
 from nearfar.parts.negatives import InBatch
@@ -83,7 +83,7 @@ def test_csv_columns_join_and_kinds_can_be_said(tmp_path: Path) -> None:
         ("pairs:{0}:image", "expected pairs:FILE:FIRST,SECOND"),
         ("pairs:{0}.gone:image,caption", "is not a file that exists"),
         ("pairs:{0}:image,title", "there is no column 'title'"),
-        ("pairs:{0}:image,caption@smell", "was said to be 'smell'; expected image, sound, text, vectors"),
+        ("pairs:{0}:image,caption@smell", "unknown modality 'smell'; expected image, sound, text, vectors"),
         ("pairs:{0}:image@sound,caption", "48 of 48 rows cannot be used"),
     ],
 )
@@ -150,10 +150,10 @@ def test_captions_of_unknown_symbols_are_different_captions(tmp_path: Path) -> N
     (tmp_path / "seen.csv").write_text("a,c\n" + "".join(f"{n},{'ab'[n % 2]}\n" for n in range(8)))
     (tmp_path / "new.csv").write_text("a,c\n0,αβ\n1,γδ\n2,αβ\n3,εζ\n")
     seen: Any = open_data(f"pairs:{tmp_path}/seen.csv:a,c")
-    known = PAIRS.describe(seen, None)
-    new: Any = PAIRS.open_whole(f"pairs:{tmp_path}/new.csv:a,c", {"known": known})
-    assert new.store.alike.tolist() == [0, 1, 0, 2]
-    assert seen.store.alike.tolist() == [0, 1] * 4
+    known = PAIRS.reader.describe(seen, None)
+    new: Any = PAIRS.reader.open_spec(f"pairs:{tmp_path}/new.csv:a,c", {"known": known})
+    assert new.store.equal.tolist() == [0, 1, 0, 2]
+    assert seen.store.equal.tolist() == [0, 1] * 4
 
 
 SMALL = {"batch_size": 16, "workers": 0, "probe_every": 0, "encoders.dim": 8, "backbone": "both-small"}
@@ -217,7 +217,7 @@ def test_a_column_of_paths_is_the_pictures_themselves(absolute: bool, tmp_path: 
     assert [side.modality for side in by_path.sides] == ["image", "text"]
     rows = np.arange(48)
     np.testing.assert_array_equal(by_path.load(rows)[0].data, by_bytes.load(rows)[0].data)
-    other = open_data(table_of_paths(tmp_path / "b"), known=PAIRS.describe(by_path, 16))
+    other = open_data(table_of_paths(tmp_path / "b"), known=PAIRS.reader.describe(by_path, 16))
     np.testing.assert_array_equal(other.load(rows)[0].data, by_bytes.load(rows)[0].data)
 
 

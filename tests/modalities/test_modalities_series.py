@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 import nearfar as nf
 from nearfar.data import open_data
 from nearfar.errors import UserError
-from nearfar.modalities.series.modality import TIME_SERIES, Neighbouring, TimeSeries, time_series
+from nearfar.modalities.series import TIME_SERIES, TimeSeries, time_series
+from nearfar.modalities.series.views import Neighbouring
 
 CPU = torch.device("cpu")
 
@@ -24,7 +25,7 @@ def counting(n: int, **more: int) -> TimeSeries:
 
 
 def times(views: tuple[torch.Tensor, ...], data: TimeSeries) -> list[np.ndarray]:
-    known = TIME_SERIES.describe(data, None)
+    known: Any = TIME_SERIES.reader.describe(data, None)
     return [np.rint(view.numpy()[..., 0] * known.std[0] + known.mean[0]).astype(int) for view in views]
 
 
@@ -35,8 +36,8 @@ def test_a_neighbour_is_at_most_offset_rows_away_and_never_the_time_itself(
 ) -> None:
     data = counting(60, window=window, offset=offset)
     assert len(data) == 60 - window - 2 * offset + 1
-    choice = TIME_SERIES.check_views({"name": "neighbouring", "window": window, "offset": offset})
-    views = TIME_SERIES.views(choice, TIME_SERIES.describe(data, None), CPU)
+    choice = TIME_SERIES.views.check({"name": "neighbouring", "window": window, "offset": offset})
+    views = TIME_SERIES.views.training(choice, TIME_SERIES.reader.describe(data, None), CPU)
     rows = np.arange(len(data))
     own, other = times(views(data.load(rows), 3, epoch, rows), data)
     np.testing.assert_array_equal(own, rows[:, None] + offset + np.arange(window))
@@ -49,9 +50,9 @@ def test_a_neighbour_is_at_most_offset_rows_away_and_never_the_time_itself(
 def test_every_neighbour_is_as_likely() -> None:
     """Pearson's statistic of 2 x offset - 1 degrees over 4,000 draws stays below its 1 - 1e-6 quantile."""
     data = counting(4005, window=1, offset=3)
-    choice = TIME_SERIES.check_views({"name": "neighbouring", "window": 1, "offset": 3})
+    choice = TIME_SERIES.views.check({"name": "neighbouring", "window": 1, "offset": 3})
     rows = np.arange(len(data))
-    views = TIME_SERIES.views(choice, TIME_SERIES.describe(data, None), CPU)
+    views = TIME_SERIES.views.training(choice, TIME_SERIES.reader.describe(data, None), CPU)
     own, other = times(views(data.load(rows), 0, 0, rows), data)
     counts = np.bincount((other - own)[:, 0] + 3, minlength=7)
     assert counts[3] == 0

@@ -9,8 +9,8 @@ import torch
 
 from nearfar.evaluate import evaluate_run
 from nearfar.modalities import Recordings
-from nearfar.modalities.sequences import Held, padded
-from nearfar.modalities.sound.modality import SOUND
+from nearfar.modalities.sequences import SequenceStore, padded
+from nearfar.modalities.sound import SOUND
 from nearfar.modalities.sound.views import Window
 from nearfar.train.pretrain import pretrain
 
@@ -28,7 +28,7 @@ def tones(count: int = 32) -> Recordings:
     ]
     return Recordings(
         name="tones", fingerprint="tones", labels=labels, classes=("low", "high"),
-        paths=tuple(f"{n}.wav" for n in range(count)), store=Held(waves), rows=np.arange(count),
+        paths=tuple(f"{n}.wav" for n in range(count)), store=SequenceStore(waves.__getitem__), rows=np.arange(count),
         rate=8000, lengths=np.array([len(wave) for wave in waves]),
     )  # fmt: skip
 

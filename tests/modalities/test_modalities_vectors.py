@@ -1,6 +1,7 @@
 """A table of numbers as data: laws of its views, and the whole way from a file to an evaluation."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -14,7 +15,8 @@ from nearfar.cli import main
 from nearfar.data import open_data
 from nearfar.errors import UserError
 from nearfar.evaluate import evaluate_run
-from nearfar.modalities.vectors.modality import VECTORS, Corrupt, Corrupted, Standard
+from nearfar.modalities.vectors import VECTORS
+from nearfar.modalities.vectors.views import Corrupt, Corrupted, Standardised
 from nearfar.run.trained import Run
 from nearfar.train.pretrain import pretrain
 
@@ -36,9 +38,9 @@ def blobs(count: int = 160, width: int = 12, seed: int = 0) -> tuple[np.ndarray,
 def test_noise_and_dropout_have_the_strength_they_are_given(noise: float, dropout: float, seed: int) -> None:
     """A kept feature is its standard score plus N(0, noise²), one left out is 0, its mean."""
     x = np.random.default_rng(1).normal(size=(400, 10)) * 7 + 3
-    known = VECTORS.describe(open_data(x), None)
+    known: Any = VECTORS.reader.describe(open_data(x), None)
     views = Corrupted(Corrupt(noise, dropout), known, CPU)(x.astype(np.float32), seed, 0, np.arange(400))
-    (plain,) = Standard(known, CPU)(x.astype(np.float32), 0, 0, np.arange(400))
+    (plain,) = Standardised(known, CPU)(x.astype(np.float32), 0, 0, np.arange(400))
     torch.testing.assert_close(plain.mean(0), torch.zeros(10), atol=1e-5, rtol=0)
     torch.testing.assert_close(plain.std(0, correction=0), torch.ones(10), atol=1e-4, rtol=0)
     for view in views:

@@ -71,7 +71,7 @@ def test_every_recipe_is_on_the_page_with_its_claim(entries: dict[str, Entry], p
 def test_a_claim_is_that_of_the_method_itself(name: str, entries: dict[str, Entry]) -> None:
     """Built without memory or with, the method says the same."""
     settings = resolve(name, "DATA", {"backbone": "resnet8-w16"})
-    method = fresh_method(settings, settings.modality.typical(10_000))
+    method = fresh_method(settings, settings.modality.reader.example_description(10_000))
     assert entries[name].certificate() == method.eval().certificate(
         256, settings.views["count"], held_out=True
     )

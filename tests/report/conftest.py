@@ -25,7 +25,7 @@ from nearfar.core.randomness import order, uniforms
 from nearfar.core.types import Pixels
 from nearfar.errors import UserError
 from nearfar.evaluate.figures import classified
-from nearfar.modalities.image.modality import IMAGE
+from nearfar.modalities.image import IMAGE
 from nearfar.run.answers import without_answers
 from nearfar.run.trained import Run
 from nearfar.train.pretrain import pretrain

@@ -8,7 +8,7 @@ import pytest
 from PIL import Image
 
 from nearfar.core.types import Pixels
-from nearfar.modalities.image.modality import IMAGE
+from nearfar.modalities.image import IMAGE
 from nearfar.modalities.showing import coloured
 from nearfar.report import pictures
 from nearfar.report.pictures import atlas_of, data_uri, square, within
@@ -41,7 +41,9 @@ def test_any_number_of_channels_has_a_colour(channels: int) -> None:
 
 def test_padding_is_cut_away() -> None:
     pixels = Pixels(noise(2, 9, 7, 3), np.array([[9, 5], [4, 7]], dtype=np.int32))
-    assert [picture.size for picture in IMAGE.pictures(pixels, IMAGE.typical(2))] == [(5, 9), (7, 4)]
+    assert [
+        picture.size for picture in IMAGE.presenter.pictures(pixels, IMAGE.reader.example_description(2))
+    ] == [(5, 9), (7, 4)]
 
 
 def test_a_limit_is_kept_where_a_quality_reaches_it() -> None:

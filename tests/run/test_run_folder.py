@@ -16,7 +16,7 @@ from nearfar.data import Limits, locate, open_data
 from nearfar.data.kept import read_scan
 from nearfar.errors import UserError
 from nearfar.evaluate import evaluate_run, table
-from nearfar.modalities.image.modality import ImageModality
+from nearfar.modalities.image.data import ImageReader
 from nearfar.report import write_report
 from nearfar.run import checkpoints
 from nearfar.run.folder import RunFolder
@@ -48,9 +48,9 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> dict[str, Counter[Any]]:
     """How often each encoded picture is decoded, and each checkpoint parsed."""
     decoded: Counter[Any] = Counter()
     parsed: Counter[Any] = Counter()
-    decode, parse = ImageModality.decode, checkpoints._parsed
+    decode, parse = ImageReader.decode, checkpoints._parsed
 
-    def decoding(self: ImageModality, raw: bytes, options: Any) -> Any:
+    def decoding(self: ImageReader, raw: bytes, options: Any) -> Any:
         decoded[raw] += 1
         return decode(self, raw, options)
 
@@ -58,7 +58,7 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> dict[str, Counter[Any]]:
         parsed[path.name] += 1
         return parse(path)
 
-    monkeypatch.setattr(ImageModality, "decode", decoding)
+    monkeypatch.setattr(ImageReader, "decode", decoding)
     monkeypatch.setattr(checkpoints, "_parsed", parsing)
     return {"decoded": decoded, "parsed": parsed}
 

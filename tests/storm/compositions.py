@@ -46,7 +46,7 @@ def begun(
 ) -> tuple[Trainer, Any, DataSet]:
     settings = resolve(recipe, located(kind).name, layer, modality=located(kind).modality)
     check_kind(settings, located(kind))
-    options = settings.modality.opening(settings.views, settings.image_size, None)
+    options = settings.modality.reader.options_for(settings.views, settings.image_size, None)
     data = opened(kind, tuple(options.items()))
     known = described(data, settings, None, False)
     trainer, stream = prepare(settings, data, known, torch.device("cpu"), precision)

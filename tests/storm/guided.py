@@ -22,7 +22,7 @@ from nearfar.data.idx import read_idx
 from nearfar.errors import UserError
 from nearfar.estimate.read import read_sample
 from nearfar.modalities.dataset import Unusable
-from nearfar.modalities.graph.files import read_tu
+from nearfar.modalities.graph.data import read_tu
 from nearfar.modalities.image.decode import decode
 from nearfar.modalities.sound.decode import decode_sound
 from nearfar.sweeps.space import read_space

@@ -13,7 +13,7 @@ import torch
 from nearfar.data import open_data
 from nearfar.errors import UserError
 from nearfar.evaluate.linear import linear
-from nearfar.modalities.sound.mfcc import mfcc_features
+from nearfar.modalities.sound.show import mfcc_features
 from nearfar.studies import speech
 from nearfar.studies.run import run_study
 

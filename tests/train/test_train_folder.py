@@ -139,9 +139,9 @@ def test_settings_of_a_network_beyond_memory_are_refused_before_it_is_built(run:
 def test_every_method_is_described_without_memory(recipe: str) -> None:
     """What is built on torch's meta device has the names, sizes and kinds of what is built in memory."""
     asked = resolve(recipe, "x")
-    small = {"backbone": asked.modality.smallest_network} if asked.backbone.startswith("resnet") else {}
+    small = {"backbone": asked.modality.networks.smallest} if asked.backbone.startswith("resnet") else {}
     settings = resolve(recipe, "x", small)
-    known = settings.modality.typical(50).labelled(7)
+    known = settings.modality.reader.example_description(50).labelled(7)
     with torch.device("meta"):
         described = fresh_method(settings, known)
     method = fresh_method(settings, known)

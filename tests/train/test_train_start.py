@@ -16,7 +16,7 @@ from nearfar.config.resolving import resolve
 from nearfar.config.schema import convert
 from nearfar.core.optimisers import build
 from nearfar.errors import UserError
-from nearfar.modalities.image.modality import ImageDescription
+from nearfar.modalities.image import ImageDescription
 from nearfar.run.trained import fresh_method
 from nearfar.train.defaults import resolve_here
 from nearfar.train.init import start_from

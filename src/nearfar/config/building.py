@@ -61,13 +61,18 @@ def try_parts(choices: Choices, objects: Mapping[str, Any] = NONE) -> None:
     modality = modality_of_views(choices["views"])
     parts = {key: part for key, part in objects.items() if key in ROOMS}
     with torch.device("meta"):
-        _parts(choices, modality.smallest_network, modality.typical(instances=1).labelled(2), parts)
+        _parts(
+            choices,
+            modality.networks.smallest,
+            modality.reader.example_description(instances=1).labelled(2),
+            parts,
+        )
 
 
 def _parts(choices: Choices, backbone: str, data: Description, objects: Mapping[str, Any]) -> dict[str, Any]:
     modality = modality_of_views(choices["views"])
     own = objects.get("backbone")
-    seen = modality.inputs(modality.smallest_network if own else backbone, choices["views"], data)
+    seen = modality.networks.inputs(modality.networks.smallest if own else backbone, choices["views"], data)
     seen = seen if own is None else replace(seen, body=lambda view: copy.deepcopy(own), asked=True)
     seen = replace(seen, context={"classes": data.class_count, **seen.context})
     context = {"data": data, "instances": data.instances, **seen.context}
@@ -206,7 +211,7 @@ def check_together(choices: Mapping[str, Any], objects: Mapping[str, Any]) -> No
     _check_rows_fit(choices, parts)
     _check_bounded(choices, parts)
     _check_not_a_line(choices, parts)
-    for part in (modality, *(part for part in parts.values() if part is not None)):
+    for part in (modality.views, *(part for part in parts.values() if part is not None)):
         reason = part.conflict(choices, parts)
         if reason:
             raise UserError(reason)
@@ -222,17 +227,17 @@ def _check_views_fit(choices: Mapping[str, Any], parts: Mapping[str, Any], modal
         raise UserError(
             f"encoders was {name} with views={views['name']}; it takes views={' or '.join(takes)}"
         )
-    networks = {*(modality.networks if role.backbone_names is None else role.backbone_names)}
-    if not takes and not networks & {*modality.networks}:
-        others = [other.holds for other in MODALITIES.values() if networks & {*other.networks}]
+    networks = {*(modality.networks.names if role.backbone_names is None else role.backbone_names)}
+    if not takes and not networks & {*modality.networks.names}:
+        others = [other.plural for other in MODALITIES.values() if networks & {*other.networks.names}]
         raise UserError(
-            f"encoders was {name} with views={views['name']}; it is for {' and '.join(others)}, and these views are for {modality.holds}"
+            f"encoders was {name} with views={views['name']}; it is for {' and '.join(others)}, and these views are for {modality.plural}"
         )
     if takes and role.view_count not in (None, views["count"]):
         raise UserError(f"views.count was {views['count']}; with encoders={name} it is {role.view_count}")
-    if not takes and not modality.many_views:
+    if not takes and not modality.views.several:
         raise UserError(
-            f"encoders was {name} with views={views['name']}; it takes several views of one instance, which {modality.holds} "
+            f"encoders was {name} with views={views['name']}; it takes several views of one instance, which {modality.plural} "
             "have not"
         )
 

@@ -44,8 +44,8 @@ class Entry:
         with torch.device("meta"):
             method = build_method(
                 self.choices,
-                backbone=self.modality.smallest_network,
-                data=self.modality.typical(INSTANCES).labelled(CLASSES),
+                backbone=self.modality.networks.smallest,
+                data=self.modality.reader.example_description(INSTANCES).labelled(CLASSES),
             )
             return method.eval().certificate(self.batch_size, self.choices["views"]["count"], held_out=True)
 

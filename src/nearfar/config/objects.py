@@ -178,7 +178,7 @@ def is_own_backbone(named: Any) -> bool:
 def own_views(views: Any, modality: Modality, symmetric: bool, count: int | None = None) -> Choice:
     """The views' section for an object: what is the method's of it, and the description."""
     many = count or getattr(views, "count", None) or len(getattr(views, "pipelines", ())) or 2
-    usual = modality.check_views({"name": modality.default_views, "count": many, "symmetric": symmetric})
+    usual = modality.views.check({"name": modality.views.default, "count": many, "symmetric": symmetric})
     together = {key: value for key, value in usual.items() if key not in ("name",)}
     said = {key: value for key, value in described(views).items() if key not in together}
     return {**said, **together, "modality": modality.name}

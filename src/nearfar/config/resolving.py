@@ -214,8 +214,8 @@ def _own_method(method: Method, modality: Modality | None) -> dict[str, Any]:
     """The settings of a method that the caller made, and views that it can take."""
     of = modality or next(iter(MODALITIES.values()))
     takes = method.encoders.view_names
-    views: dict[str, Any] = {"name": takes[0] if takes else of.default_views}
-    if of.many_views and not takes:
+    views: dict[str, Any] = {"name": takes[0] if takes else of.views.default}
+    if of.views.several and not takes:
         views |= {"symmetric": method.symmetric}
     return {
         **{room: described(getattr(method, room)) for room in ROOMS},
@@ -228,10 +228,10 @@ def _views_for(modality: Modality, merged: Layer, objects: Objects) -> dict[str,
     views = merged["views"]
     role = objects.get("encoders") or ROOMS["encoders"][merged["encoders"]["name"]]
     made_for = role.view_names or role.backbone_names
-    if views["name"] in modality.pipelines or made_for or not modality.many_views:
+    if views["name"] in modality.views.names or made_for or not modality.views.several:
         return dict(views)
     return {
-        "name": modality.default_views,
+        "name": modality.views.default,
         "count": views.get("count", 2),
         "symmetric": views.get("symmetric", True),
     }
@@ -262,7 +262,7 @@ def check(merged: Layer, objects: Objects = NONE, *, stored: bool = False) -> Se
         settings[room] = settings[room] if room in own else check_choice(room, settings[room])
     modality = modality_of_views(settings["views"])
     if VIEWS not in own:
-        settings["views"] = modality.check_views(settings["views"])
+        settings["views"] = modality.views.check(settings["views"])
     together = all(room in objects for room in own)
     if together:  # first: that encoders are for other views is the more helpful message than a wrong backbone
         check_together(settings, objects)
@@ -299,22 +299,22 @@ def check_optimizer(settings: Layer) -> dict[str, Any]:
 
 def check_network(settings: dict[str, Any], modality: Modality, own: bool = False) -> None:
     """Checks the backbone against the encoders and the data; `own`: it is a module of the caller."""
-    if settings.get("image_size") not in (None, "none") and not modality.sized:
-        raise UserError(f"image_size was {settings['image_size']!r}; {modality.holds} have no image size")
+    if settings.get("image_size") not in (None, "none") and not modality.views.resizable:
+        raise UserError(f"image_size was {settings['image_size']!r}; {modality.plural} have no image size")
     role = ROOMS["encoders"][settings["encoders"]["name"]]
     where = f"encoders={settings['encoders']['name']}"
     fixed = role.built_in_backbone
-    name = settings.setdefault("backbone", fixed or modality.default_network)
+    name = settings.setdefault("backbone", fixed or modality.networks.default)
     if not isinstance(name, str):
         raise UserError(f"backbone was {name!r}; expected a string, or from Python an nn.Module")
     if fixed is not None and name != fixed:
         raise UserError(f"backbone was {name!r}; with {where} it is {fixed}")
     if fixed is None and not own:
-        homes = [other.holds for other in MODALITIES.values() if name in other.networks]
-        if homes and modality.holds not in homes:
+        homes = [other.plural for other in MODALITIES.values() if name in other.networks.names]
+        if homes and modality.plural not in homes:
             raise UserError(
-                f"backbone was {name!r}, which is for {homes[0]}; expected for {modality.holds} "
-                f"{', '.join(modality.networks)}"
+                f"backbone was {name!r}, which is for {homes[0]}; expected for {modality.plural} "
+                f"{', '.join(modality.networks.names)}"
             )
         modality.check_network(name)
     allowed = role.backbone_names

@@ -34,7 +34,7 @@ MAY_CHANGE = (
     "log_every",
     "sharding",
 )
-DEFAULT_BACKBONE = next(iter(MODALITIES.values())).default_network  # most recipes are written for images
+DEFAULT_BACKBONE = next(iter(MODALITIES.values())).networks.default  # most recipes are written for images
 
 
 def described(name: str, *, default: Any = ..., **limits: Any) -> Any:

@@ -139,7 +139,7 @@ def reason_to_ignore(name: str) -> str:
     suffix = os.path.splitext(printable(name))[1].lower()
     if not suffix or len(suffix) > _LONGEST_SUFFIX:
         return "without a known suffix"
-    known = any(suffix in modality.suffixes for modality in MODALITIES.values())
+    known = any(suffix in modality.reader.suffixes for modality in MODALITIES.values())
     return OTHER_KIND.format(suffix) if known else f"{suffix} is not supported"
 
 

@@ -31,7 +31,7 @@ _KINDS = (
     "of the names digits, glyphs:train, glyphs:test, cifar10:ROOT, idx:FOLDER"
 )
 NO_COLUMNS = Columns()
-_KEYS = {modality.key: modality for modality in MODALITIES.values() if modality.key}
+_KEYS = {modality.reader.array_key: modality for modality in MODALITIES.values() if modality.reader.array_key}
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class Located:
     by_columns: bool = False  # read from a table, of which `Columns` may name some
 
     def open(self, limits: Limits, **options: Any) -> DataSet:
-        data = self.opened(self.modality.options(**options), limits)
+        data = self.opened(self.modality.reader.options(**options), limits)
         if limits.quarantine is not None and not data.quarantine and when_asked(data) is None:
             write_quarantine(limits.quarantine, data.quarantine)
         return data
@@ -168,7 +168,7 @@ def _array(given: np.ndarray | torch.Tensor, labels: Any) -> Located:
 
 def _with_axes(count: int) -> Modality:
     """The modality of arrays with so many axes; what has a number that nobody knows is for the first to refuse."""
-    found = (modality for modality in MODALITIES.values() if count in modality.axes)
+    found = (modality for modality in MODALITIES.values() if count in modality.reader.array_axes)
     return next(found, next(iter(MODALITIES.values())))
 
 
@@ -176,7 +176,7 @@ def _located_arrays(arrays: Arrays, name: str, modality: Modality) -> Located:
     return Located(
         name,
         modality,
-        lambda options, limits: modality.from_array(arrays, name, options),
+        lambda options, limits: modality.reader.from_array(arrays, name, options),
     )
 
 
@@ -190,7 +190,7 @@ def _later(name: str, modality: Modality, read: Callable[[], Arrays]) -> Located
 
 
 def _bytes_decoder(modality: Modality, options: Mapping[str, Any]) -> Callable[[bytes], Any]:
-    return lambda raw: modality.decode(raw, options)
+    return lambda raw: modality.reader.decode(raw, options)
 
 
 def _located_source(
@@ -223,9 +223,9 @@ def _named(spec: str, columns: Columns = NO_COLUMNS) -> Located:
         return _url(spec, columns)
     path = Path(spec)
     try:
-        whole = next((modality for modality in MODALITIES.values() if modality.claims(spec)), None)
+        whole = next((modality for modality in MODALITIES.values() if modality.reader.claims(spec)), None)
         if whole is not None:
-            return Located(spec, whole, lambda options, limits: whole.open_whole(spec, options))
+            return Located(spec, whole, lambda options, limits: whole.reader.open_spec(spec, options))
         if path.is_dir():
             packed = find_packed(spec)
             return _folder(spec, columns) if packed is None else _packed(packed)
@@ -261,9 +261,9 @@ def _url(spec: str, columns: Columns) -> Located:
         )
     entries = [Entry(at.path, (at.path,), size, at.system) for at, size in found]
     located = _parquet(spec, entries, {}, spec, columns)
-    if located.modality.unscanned is None:
+    if located.modality.reader.default_facts is None:
         raise UserError(
-            f"data {spec!r} hold {located.modality.holds}, which cannot be read from elsewhere as they are used; copy or pack them."
+            f"data {spec!r} hold {located.modality.plural}, which cannot be read from elsewhere as they are used; copy or pack them."
         )
     return located
 
@@ -289,19 +289,19 @@ def _folder(spec: str, columns: Columns) -> Located:
     os.listdir(
         spec
     )  # below, a folder that cannot be listed is one bad file among many; at the root it is all
-    first, *rest = [modality for modality in MODALITIES.values() if modality.suffixes]
-    listing = Listing(first.suffixes)
+    first, *rest = [modality for modality in MODALITIES.values() if modality.reader.suffixes]
+    listing = Listing(first.reader.suffixes)
     listing.add(spec)
     if listing.entries:
         return _located_source(Folder(spec, listing), spec, first)
     if listing.parquet:
         return _parquet(spec, listing.parquet, listing.ignored(tables=False), spec, columns)
     for modality in rest:
-        others = Listing(modality.suffixes)
+        others = Listing(modality.reader.suffixes)
         others.add(spec)
         if others.entries:
             return _located_source(Folder(spec, others), spec, modality)
-    allowed = ", ".join(suffix for modality in (first, *rest) for suffix in modality.suffixes)
+    allowed = ", ".join(suffix for modality in (first, *rest) for suffix in modality.reader.suffixes)
     raise UserError(
         f"data {spec!r}: the folder holds no images ({ignored_files(listing.ignored()) or 'no files'}); "
         f"expected {allowed}, or .parquet files.{' Tar files are read by nearfar pack.' if listing.tars else ''}"
@@ -315,7 +315,7 @@ def _parquet(
     """By the column that the first file has; without one, a table of numbers."""
     held = columns_of(min(entries, key=lambda entry: entry.parts).at)
     columns.check(held, name)
-    known = [(column, modality) for modality in MODALITIES.values() for column in modality.columns]
+    known = [(column, modality) for modality in MODALITIES.values() for column in modality.reader.columns]
     for column, modality in [(columns.image, _with_axes(4))] if columns.image is not None else known:
         if column in held:
             source = Parquet(root, entries, ignored, column, columns.label)
@@ -323,7 +323,7 @@ def _parquet(
     if len(entries) > 1 or entries[0].system is not None:
         raise UserError(
             f"data {name!r}: the Parquet files have none of the columns "
-            f"{', '.join(f'`{column}`' for m in MODALITIES.values() for column in m.columns)} (their columns: "
+            f"{', '.join(f'`{column}`' for m in MODALITIES.values() for column in m.reader.columns)} (their columns: "
             f"{', '.join(held[:20])})."
         )
     path = Path(entries[0].path)
@@ -348,11 +348,11 @@ def _file(path: Path, spec: str, columns: Columns) -> Located:
         modality = next((m for key, m in _KEYS.items() if key in held), next(iter(_KEYS.values())))
         return _later(spec, modality, lambda: named.npz(path, spec, _KEYS)[1])
     for modality in MODALITIES.values():
-        if suffix in modality.suffixes and modality.single:
+        if suffix in modality.reader.suffixes and modality.reader.single_file:
             return _located_source(
-                Folder(str(path.parent), Listing(modality.suffixes, [_entry(path)])), spec, modality
+                Folder(str(path.parent), Listing(modality.reader.suffixes, [_entry(path)])), spec, modality
             )
-        if suffix in modality.suffixes:
+        if suffix in modality.reader.suffixes:
             one = modality.unit.removesuffix("s")
             raise UserError(
                 f"data {spec!r} are a single {one}; give the folder that holds the {modality.unit}."

@@ -52,13 +52,13 @@ def contents_of(data: Spec, labels: Any, options: Mapping[str, Any]) -> Contents
     tars = _tars(data)
     located = locate(data, labels) if tars is None else None
     modality = tars[1] if tars is not None else located.modality  # type: ignore[union-attr]
-    if not modality.columns:
+    if not modality.reader.columns:
         raise UserError(
-            f"pack writes {' and '.join(m.holds for m in MODALITIES.values() if m.columns)}; these are {modality.holds}"
+            f"pack writes {' and '.join(m.plural for m in MODALITIES.values() if m.reader.columns)}; these are {modality.plural}"
         )
-    checked = modality.options(**options)
+    checked = modality.reader.options(**options)
     if tars is not None:
-        return _direct(str(data), modality, tars[0], lambda raw: modality.decode(raw, checked))
+        return _direct(str(data), modality, tars[0], lambda raw: modality.reader.decode(raw, checked))
     assert located is not None
     if located.content is not None and isinstance(located.content.source, Direct):
         source = located.content.source
@@ -91,12 +91,12 @@ def _opened(located: Located, options: Mapping[str, Any]) -> Contents:
 
     def read(number: int) -> Any:
         try:
-            return modality.instance(data.store.take(data.rows[number : number + 1]))
+            return modality.reader.first_content(data.store.take(data.rows[number : number + 1]))
         except Unreadable as reason:
             raise Unusable(str(reason.__cause__)) from reason
 
     def decode(content: Any) -> Decoded:
-        found = modality.convert(content, options)
+        found = modality.reader.convert(content, options)
         if found is None:
             raise Unusable(f"an instance of type {type(content).__name__} cannot be packed")
         return found
@@ -130,7 +130,7 @@ def _tars(data: Spec) -> tuple[Tars, Modality] | None:
     elif path.is_file() and path.name.lower().endswith(SUFFIX):
         entries = [Entry(str(path), (printable(path.name),), path.stat().st_size)]
     elif path.is_dir():
-        every = tuple(suffix for modality in MODALITIES.values() for suffix in modality.suffixes)
+        every = tuple(suffix for modality in MODALITIES.values() for suffix in modality.reader.suffixes)
         listing = Listing(every)
         listing.add(str(path))
         if listing.entries or listing.parquet or not listing.tars:
@@ -139,8 +139,8 @@ def _tars(data: Spec) -> tuple[Tars, Modality] | None:
     else:
         return None
     for modality in MODALITIES.values():
-        if modality.suffixes and modality.columns:
-            found = Tars(os.fspath(data), entries, ignored, modality.suffixes)
+        if modality.reader.suffixes and modality.reader.columns:
+            found = Tars(os.fspath(data), entries, ignored, modality.reader.suffixes)
             if len(found.names()):
                 return found, modality
     raise UserError(f"data {os.fspath(data)!r}: the tar files hold no samples that can be packed")

@@ -27,7 +27,7 @@ from nearfar.data.tries import Unreachable, reason
 from nearfar.data.unscanned import WhenAsked
 from nearfar.errors import UserError
 from nearfar.modalities import MODALITIES, DataSet, Modality
-from nearfar.modalities.base import Found
+from nearfar.modalities.base import Collection
 from nearfar.modalities.dataset import Blocks
 from nearfar.system.parquet_reading import read_table
 from nearfar.system.untrusted import MAX_TEXT_BYTES
@@ -132,12 +132,11 @@ class Packed:
             blocks = Blocks(np.searchsorted(kept, blocks.starts), blocks.window)
         check_share(self.root, "rows", len(kept), (), limits.max_bad_share)
         labels = table.column("label").to_numpy()[kept].astype(np.int64) if manifest.labelled else None
-        found = Found(
+        found = Collection(
             name=self.root,
             fingerprint=manifest.fingerprint,
             paths=names,
             facts=facts[kept],
-            held=None,
             read=WhenAsked(read, decode, names, self.root, limits, decoded_before=True),
             labelled=(labels, tuple(manifest.classes)),
             groups={},
@@ -146,7 +145,7 @@ class Packed:
             unlabelled=manifest.unlabelled,
             blocks=blocks,
         )
-        return self.modality.collect(found, options)
+        return self.modality.reader.collect(found, options)
 
     def _index(self) -> pa.Table:
         """The index without its digests, if it is the one that was written."""

@@ -82,7 +82,7 @@ def pack(
         say(f"{out} is packed already")
         return out
     shards = -(-plan.instances // plan.shard_rows)
-    schema = Schema(contents.modality.columns[0], contents.labelled)
+    schema = Schema(contents.modality.reader.columns[0], contents.labelled)
     for number in range(shards):
         file = out / f"shard-{number:05d}.parquet"
         part = order[number * plan.shard_rows : (number + 1) * plan.shard_rows]
@@ -94,10 +94,10 @@ def pack(
 
 
 def _check(contents: Contents, encoding: str, quality: int, max_bad_share: float) -> None:
-    allowed = (AUTO, SOURCE, *contents.modality.encodings)
+    allowed = (AUTO, SOURCE, *contents.modality.reader.encodings)
     if encoding not in allowed:
         raise UserError(
-            f"encoding was {encoding!r}; for {contents.modality.holds} expected {', '.join(allowed)}"
+            f"encoding was {encoding!r}; for {contents.modality.plural} expected {', '.join(allowed)}"
         )
     if isinstance(quality, bool) or not isinstance(quality, int) or not 1 <= quality <= 100:
         raise UserError(f"quality was {quality!r}; expected a whole number from 1 to 100")
@@ -133,7 +133,7 @@ def _planned(
 
 
 def _by_itself(contents: Contents, facts: Any) -> str:
-    encodings = contents.modality.encodings
+    encodings = contents.modality.reader.encodings
     if not encodings:
         return SOURCE
     return encodings[0] if facts[-1] == 3 else encodings[-1]
@@ -141,11 +141,11 @@ def _by_itself(contents: Contents, facts: Any) -> str:
 
 def _bytes(contents: Contents, raw: Any, content: Any, encoding: str, quality: int) -> bytes:
     if encoding != SOURCE:
-        return contents.modality.encode(content, encoding, quality)
+        return contents.modality.reader.encode(content, encoding, quality)
     if not isinstance(raw, bytes):
         raise UserError(
             f"encoding was source, but {contents.name} has no encoded bytes; expected "
-            f"{', '.join((AUTO, *contents.modality.encodings))}"
+            f"{', '.join((AUTO, *contents.modality.reader.encodings))}"
         )
     return raw
 
@@ -203,17 +203,17 @@ def _finish(out: Path, contents: Contents, plan: Plan, shards: int, max_bad_shar
     bad = sorted(
         [*contents.known_bad, *((os.path.join(contents.name, name), why) for name, why in index.refused)]
     )
-    odd = contents.modality.odd(index.facts.tolist()) if len(index.facts) else {}
+    odd = contents.modality.reader.outliers(index.facts.tolist()) if len(index.facts) else {}
     bad += [(os.path.join(contents.name, index.names[place]), why) for place, why in sorted(odd.items())]
     write_quarantine(out / QUARANTINE, bad)
     usable = len(index.names) - len(odd)
-    check_share(contents.name, contents.modality.files, usable, bad, max_bad_share)
+    check_share(contents.name, contents.modality.reader.files, usable, bad, max_bad_share)
     labels = None if contents.labelled[0] is None else index.labels
     write_index(out / INDEX, index)
     manifest = Manifest(
         format=1,
         modality=contents.modality.name,
-        column=contents.modality.columns[0],
+        column=contents.modality.reader.columns[0],
         source=contents.name,
         encoding=plan.encoding,
         image_size=plan.image_size,

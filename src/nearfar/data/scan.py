@@ -21,7 +21,7 @@ from nearfar.core.strategy import SINGLE, Strategy
 from nearfar.data.kept import read_scan, scan_file, write_scan
 from nearfar.errors import UserError
 from nearfar.modalities import DataSet, Modality
-from nearfar.modalities.base import Decoded, Found
+from nearfar.modalities.base import Collection, Decoded
 from nearfar.modalities.dataset import Unusable
 from nearfar.modalities.labels import Labels
 from nearfar.system.files import write_atomic
@@ -138,29 +138,31 @@ def open_source(
 ) -> DataSet:
     """The usable part of a source, if enough of it is."""
     scan = _kept_or_scanned(source, modality, options, decode, limits)
-    scan.drop(modality.odd(scan.facts))
+    scan.drop(modality.reader.outliers(scan.facts))
     names = source.names()
     bad = tuple((os.path.join(source.root, names[n]), reason) for n, reason in sorted(scan.bad.items()))
     if limits.quarantine is not None:
         write_quarantine(limits.quarantine, bad)
-    check_share(name, modality.files, len(scan.kept), bad, limits.max_bad_share)
+    check_share(name, modality.reader.files, len(scan.kept), bad, limits.max_bad_share)
     kept = np.array(scan.kept, dtype=np.int64)
     labelled = source.labels(kept)
     paths = tuple(names[number] for number in scan.kept)
-    found = Found(
+    found = Collection(
         name=name,
         fingerprint=fingerprint(paths, scan.digests, labelled[0]),
         paths=paths,
         facts=scan.facts,
-        held=scan.held,
-        read=_again(source, kept, paths, decode, limits.cache_bytes),
+        contents=scan.held,
+        read=_again(source, kept, paths, decode, limits.cache_bytes)
+        if scan.held is None
+        else scan.held.__getitem__,
         labelled=labelled,
         groups=source.groups(kept),
         quarantine=bad,
         ignored=source.ignored,
         unlabelled="" if labelled[0] is not None else source.unlabelled(),
     )
-    return modality.collect(found, options)
+    return modality.reader.collect(found, options)
 
 
 def _kept_or_scanned(
@@ -249,7 +251,7 @@ def examined(item: Item, decode: Decode, keep: bool) -> Usable | str:
     except Unusable as reason:
         return str(reason)
     seen = raw if isinstance(raw, bytes) else np.ascontiguousarray(found.content).tobytes()
-    return Usable(content_digest(seen), found.facts, found.weight, found.content if keep else None)
+    return Usable(content_digest(seen), found.facts, found.nbytes, found.content if keep else None)
 
 
 def _again(
@@ -275,8 +277,8 @@ def _again(
                 f"{paths[place]} was usable when the data were opened and no longer is: {reason}."
             ) from reason
         with lock:
-            if found.weight <= room and place not in remembered:
-                room -= found.weight
+            if found.nbytes <= room and place not in remembered:
+                room -= found.nbytes
                 remembered[place] = found.content
         return found.content
 

@@ -36,7 +36,7 @@ def table(path: Path, name: str, label: str | None = None) -> Arrays:
         kind = read.schema.field(column).type
         if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)):
             encoded = ", ".join(
-                f"`{known}`" for modality in MODALITIES.values() for known in modality.columns
+                f"`{known}`" for modality in MODALITIES.values() for known in modality.reader.columns
             )
             raise UserError(
                 f"data {name!r}: the column `{column}` is {kind}; expected columns of numbers with classes in `label`, or encoded "

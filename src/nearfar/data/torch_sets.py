@@ -28,7 +28,8 @@ class Items:
         self._labels: dict[int, Any] = {}
         self.modality = _modality(_parts(dataset[0])[0], name)
         first, again = (
-            self.modality.convert(_parts(dataset[0])[0], self.modality.options()) for _ in range(2)
+            self.modality.reader.convert(_parts(dataset[0])[0], self.modality.reader.options())
+            for _ in range(2)
         )
         if first is None or again is None or not np.array_equal(first.content, again.content):
             raise UserError(
@@ -79,7 +80,7 @@ class Items:
 
 def decoder(modality: Modality, options: Mapping[str, Any]) -> Callable[[Any], Decoded]:
     def decode(item: Any) -> Decoded:
-        found = modality.convert(item, options)
+        found = modality.reader.convert(item, options)
         if found is None:
             raise Unusable(f"an item of type {type(item).__name__}, unlike the first")
         return found
@@ -99,7 +100,7 @@ def _parts(item: Any) -> tuple[Any, int | str | None]:
 
 def _modality(item: Any, name: str) -> Modality:
     for modality in MODALITIES.values():
-        if modality.convert(item, modality.options()) is not None:
+        if modality.reader.convert(item, modality.reader.options()) is not None:
             return modality
     raise UserError(
         f"data {name!r}: item 0 is of type {type(item).__name__}; expected images (PIL, an array (h, w, c), a tensor "

@@ -22,7 +22,7 @@ from nearfar.core.strategy import SINGLE, Strategy
 from nearfar.data.scan import Decode, Limits, Source, check_share, write_quarantine
 from nearfar.errors import UserError
 from nearfar.modalities import DataSet, Modality
-from nearfar.modalities.base import Found
+from nearfar.modalities.base import Collection
 from nearfar.modalities.dataset import Blocks, Unreadable, Unusable
 from nearfar.system.files import write_atomic
 from nearfar.system.prefetch import prefetch
@@ -179,7 +179,9 @@ def _begun(file: Path | None) -> dict[str, str]:
 def is_unscanned(source: Source, modality: Modality, limits: Limits) -> bool:
     """Whether a source is too large to be decoded before anything is learned from it: a matter of its bytes alone."""
     return (
-        modality.unscanned is not None and isinstance(source, Direct) and source.weight() > limits.scan_bytes
+        modality.reader.default_facts is not None
+        and isinstance(source, Direct)
+        and source.weight() > limits.scan_bytes
     )
 
 
@@ -192,14 +194,14 @@ def open_unscanned(
     read, blocks = source.direct()
     mark = hashlib.sha256(b"unscanned" + source.marks())
     mark.update(b"unlabelled" if labelled[0] is None else labelled[0].astype("<i8").tobytes())
-    found = Found(
+    found = Collection(
         name=name,
         fingerprint=mark.hexdigest(),
         paths=names,
         facts=np.broadcast_to(
-            np.asarray(modality.unscanned, dtype=np.int64), (len(names), len(modality.unscanned or ()))
+            np.asarray(modality.reader.default_facts, dtype=np.int64),
+            (len(names), len(modality.reader.default_facts or ())),
         ),
-        held=None,
         read=WhenAsked(read, decode, names, source.root, limits),
         labelled=labelled,
         groups=source.groups(every),
@@ -208,7 +210,7 @@ def open_unscanned(
         unlabelled="" if labelled[0] is not None else source.unlabelled(),
         blocks=blocks,
     )
-    return modality.collect(found, options)
+    return modality.reader.collect(found, options)
 
 
 def found_so_far(data: AnySet) -> AnySet:

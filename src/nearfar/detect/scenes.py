@@ -12,7 +12,7 @@ from jaxtyping import Bool, Float, Int, UInt8
 from nearfar.core.randomness import order
 from nearfar.errors import UserError
 from nearfar.evaluate.matching import Unmatched, matched, splits_of_one_set
-from nearfar.modalities.image.modality import LUMINANCE
+from nearfar.modalities.image.networks import LUMINANCE
 
 HOLDOUT_SHARE = 0.2
 

@@ -96,7 +96,7 @@ def evaluate_run(
         same = _same(train, data)
         train = None if train is None else locate(train, columns=columns)
         data = None if data is None else train if same else locate(data, columns=columns)
-    measures = run.modality.measures()
+    measures = run.modality.presenter.measures()
     strategy = told.strategy
     asked = Asked(run, train, data, same_labels, features, image_size)
     if (
@@ -127,8 +127,8 @@ def _check_shown(run: Run, protocols: Sequence[str], features: str, size: int | 
         raise UserError(f"features was {features}, but a run's own classifier reads pooled features")
     if size is None:
         return
-    if not run.modality.sized:
-        raise UserError(f"image_size was {size}, but {run.path} was trained on {run.modality.holds}")
+    if not run.modality.views.resizable:
+        raise UserError(f"image_size was {size}, but {run.path} was trained on {run.modality.plural}")
     if not LEAST_SIDE <= size <= LARGEST:
         raise UserError(f"image_size was {size}; expected a whole number from {LEAST_SIDE} to {LARGEST}")
 
@@ -193,7 +193,7 @@ class Asked:
             return self.described
         if self.own:
             return self.described.resized(self.image_size)
-        return self.run.modality.transferred(self.described, self.sets[0], self.image_size)
+        return self.described.with_statistics_of(self.sets[0], self.image_size)
 
     @cached_property
     def plain(self) -> MakeViews:
@@ -303,7 +303,7 @@ def _by_protocols(
                 found |= said(network_scores(subject, protocols, told, known), len(ask.labels))
         return found
 
-    kinds = run.modality.baselines(asked.plain) if _any(protocols, PROTOCOLS) else {}
+    kinds = run.modality.presenter.baselines(asked.plain) if _any(protocols, PROTOCOLS) else {}
     beside: dict[str, Any] = {  # of raw features, nothing was fitted to anything
         **{name: lambda embed=embed: judged(embed, False) for name, embed in kinds.items()},
         "untrained": lambda: tried(asked.untrained(), False),
@@ -377,7 +377,7 @@ def _measured(
     method, views = run.method(), run.views()
     device = next(asked.encoder.parameters()).device
     seen = asked.train is None and train.fingerprint == test.fingerprint
-    tested = facts_of(test, f"{test.name}, the training {run.modality.holds} itself" if seen else None)
+    tested = facts_of(test, f"{test.name}, the training {run.modality.plural} itself" if seen else None)
     facts = {"train": facts_of(train), "test": tested, "split": None}
     strategy: Strategy = getattr(run, "strategy", SINGLE)
     learn = partial(measure.learned, method, test, views, device=device, seed=seed)

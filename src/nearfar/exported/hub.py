@@ -85,7 +85,7 @@ def _build_network(config: dict[str, Any]) -> nn.Module:
     """Builds the network from the stored settings, with initial weights."""
     training = config["training"]
     modality = MODALITIES[config["input"]["modality"]]
-    description = modality.description(
+    description = modality.reader.description(
         {key: value for key, value in training["data"].items() if key != "name"}
     )
     settings = check(training["settings"], stored=True)

@@ -57,7 +57,7 @@ def _sprite(run: Run, images: Any, path: Path) -> int:
     for start in range(0, len(images), 512):
         index = np.arange(start, min(start + 512, len(images)))
         for place, picture in zip(
-            index, run.modality.pictures(images.load(index), run.description), strict=True
+            index, run.modality.presenter.pictures(images.load(index), run.description), strict=True
         ):
             small = picture.convert("RGB").resize((side, side), Image.Resampling.BICUBIC)
             sheet.paste(small, (int(place) % across * side, int(place) // across * side))

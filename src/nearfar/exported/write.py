@@ -104,10 +104,10 @@ def _parts(run: Run) -> ExportParts:
     settings, description = run.settings, run.description
     encoder = run.encoder().cpu().eval()
     custom_objects = [key for key in wanted(settings) if key in ("method", "backbone", "encoders")]
-    network = run.modality.smallest_network if custom_objects else settings.backbone
-    shapes = run.modality.inputs(network, settings.views, description).shapes
+    network = run.modality.networks.smallest if custom_objects else settings.backbone
+    shapes = run.modality.networks.inputs(network, settings.views, description).shapes
     out = portable(encoder, settings.backbone, shapes)
-    preprocessing, source = run.modality.portable(settings.views, description)
+    preprocessing, source = run.modality.views.portable(settings.views, description)
     channels = getattr(encoder, "channels", ())
     # per-view networks with different channels take all channels at once
     shape = (sum(channels), *shapes[0][1:]) if len({*channels}) > 1 else shapes[0]

@@ -1,17 +1,16 @@
-"""What a modality is: everything that depends on what kind of thing an instance is, in one object.
+"""A modality is one kind of data: everything that depends on what an instance is, in four small objects.
 
-    IMAGE     folders of JPEG and PNG, arrays (n, h, w, c)    crops and colours      ResNets        raw pixels
-    SOUND     .wav, .flac, Parquet `audio`                    stretches of time      conv + GRU     MFCC
-    TEXT      .txt, arrays of tokens                          hidden symbols         transformer    frequencies
-    VECTORS   tables of numbers, arrays (n, width)            noise and dropout      MLP            the numbers
-    PAIRS     two columns of a table                          each side's own        each side's    untrained networks
-    GRAPH     TU folders, torch_geometric's data sets         nodes, edges, labels   GIN, GCN       counts of labels
-    SERIES    rows in the order of time                       neighbouring times     convolutions   the numbers
+    image     folders of JPEG and PNG, arrays (n, h, w, c)    crops and colours      ResNets        raw pixels
+    sound     WAV, FLAC, Parquet `audio`                      stretches of time      conv + GRU     MFCC
+    text      .txt, arrays of tokens                          hidden symbols         transformer    frequencies
+    vectors   tables of numbers, arrays (n, width)            noise and dropout      MLP            the numbers
+    pairs     two columns of a table                          each side's own        each side's    untrained networks
+    graph     TU folders, torch_geometric's data sets         nodes, edges, labels   GIN, GCN       counts of labels
+    series    rows in the order of time                       neighbouring times     convolutions   the numbers
+              reader                                          views                  networks       presenter
 
-Everything else asks the modality and never its name: how data are opened (`decode`, `collect`, `from_array`), what they
-are like (`describe`), what training and evaluation see (`views`, `plain`), which networks there are (`inputs`), what is
-compared with (`baselines`, `measures`), and what a person is shown (`pictures`). A new one is a file like `vectors.py`
-and a line in `MODALITIES`.
+No other package compares names of modalities. A new modality is one file that subclasses the four classes below, and one
+line in `MODALITIES` (examples/extending/video.py).
 """
 
 import json
@@ -28,6 +27,7 @@ from PIL import Image
 from pydantic import TypeAdapter, ValidationError
 from torch import Tensor
 
+from nearfar.config.schema import chosen_views, settable
 from nearfar.core.method import Method
 from nearfar.errors import UserError
 from nearfar.modalities.dataset import Blocks, DataSet, Instances, Unusable
@@ -35,18 +35,21 @@ from nearfar.modalities.labels import Labels
 from nearfar.parts.encoders import InputSpec
 from nearfar.system.untrusted import is_number
 
-Choice = Mapping[str, Any]  # a room's section of the settings: a name and the part's settings
-_MOST = 2**40  # of anything that data have: beyond it lie numbers that torch cannot multiply
+Choice = Mapping[str, Any]  # the views' section of the settings: a name and the settings of the views
+MAX_COUNT = 2**40  # of anything in a description: larger numbers overflow in torch
+
+
+# ------------------------------------------------------------------------------------------- description
 
 
 @dataclass(frozen=True)
 class Description:
-    """What a run knows of its data, typed; a checkpoint holds it as plain JSON (`as_plain`)."""
+    """What a run knows of its data; a checkpoint holds it as JSON (`as_plain`)."""
 
     fingerprint: str
     instances: int
-    class_count: int | None = field(default=None, kw_only=True)  # where there are labels
-    classes: tuple[str, ...] = field(default=(), kw_only=True)  # their names, where they have any
+    class_count: int | None = field(default=None, kw_only=True)  # None without labels
+    classes: tuple[str, ...] = field(default=(), kw_only=True)  # names of the classes; () without names
 
     def as_plain(self) -> dict[str, Any]:
         return {
@@ -55,54 +58,85 @@ class Description:
 
     @classmethod
     def from_plain(cls, plain: Mapping[str, Any]) -> Self:
-        """What `as_plain` gave; a description of anything else, which a checkpoint from elsewhere may hold, is refused."""
+        """The inverse of `as_plain`. Checkpoints may come from elsewhere, so types and ranges are checked."""
         try:
-            known = TypeAdapter(cls).validate_json(json.dumps(plain), strict=True)
+            description = TypeAdapter(cls).validate_json(json.dumps(plain), strict=True)
         except ValidationError as problem:
             first = problem.errors()[0]
-            where = ".".join(map(str, first["loc"]))
-            raise UserError(
-                f"the checkpoint's description of its data makes no sense ({where}: {first['msg']})"
-            ) from None
-        for part in fields(known):
-            held = getattr(known, part.name)
-            numbers = [value for value in (held if isinstance(held, tuple) else (held,)) if is_number(value)]
-            wrong = [value for value in numbers if not math.isfinite(value)]
-            if wrong or (isinstance(held, int) and not 1 <= held <= _MOST):
-                raise UserError(
-                    f"the checkpoint's description of its data makes no sense ({part.name} is {held})"
-                )
-        if len(getattr(known, "mean", ())) != len(getattr(known, "std", ())):
-            raise UserError(
-                "the checkpoint's description of its data makes no sense (mean and std have different lengths)"
-            )
-        return known
+            raise _invalid(f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from None
+        for part in fields(description):
+            value = getattr(description, part.name)
+            numbers = [
+                number for number in (value if isinstance(value, tuple) else (value,)) if is_number(number)
+            ]
+            if not all(map(math.isfinite, numbers)) or (
+                isinstance(value, int) and not 1 <= value <= MAX_COUNT
+            ):
+                raise _invalid(f"{part.name} is {value}")
+        description.check()
+        return description
+
+    def check(self) -> None:
+        """Stops a description whose fields contradict each other."""
+        return
 
     def of(self, data: Instances) -> Self:
-        """The same kind of data, but these."""
+        """The description of other data of the same kind."""
         return replace(self, fingerprint=data.fingerprint, instances=len(data))
 
     def labelled(self, count: int | None, names: tuple[str, ...] = ()) -> Self:
-        """The same data with so many classes."""
+        """The description of the same data with this number of classes."""
         return replace(self, class_count=count, classes=names)
 
     def resized(self, size: int | None) -> Self:
-        """As the settings ask to see them, where that can be asked."""
+        """The description with views of this side length, where views have one."""
         return self
+
+    def check_alike(self, data: Any, where: str) -> None:
+        """Stops data that an encoder trained on the described data (`where`) would misread."""
+        return
+
+    def convert_channels(self, data: Any, where: str) -> Any:
+        """Data as an encoder trained on the described data can read them, or an error that says why it cannot."""
+        self.check_alike(data, where)
+        return data
+
+    def with_statistics_of(self, data: Any, size: int | None) -> Self:
+        """This description with the statistics of other data. What an encoder was built for stays."""
+        return self
+
+
+def _invalid(reason: str) -> UserError:
+    return UserError(f"the checkpoint's description of its data is invalid ({reason})")
+
+
+@dataclass(frozen=True)
+class StandardisedDescription(Description):
+    """Data whose channels or features are brought to mean 0 and standard deviation 1."""
+
+    mean: tuple[float, ...]  # of each channel
+    std: tuple[float, ...]
+
+    def check(self) -> None:
+        if len(self.mean) != len(self.std):
+            raise _invalid("mean and std have different lengths")
+
+
+# ----------------------------------------------------------------------------------------------- reading
 
 
 @dataclass(frozen=True)
 class Decoded:
-    """The content of one file or row, what is known of it without looking again, and the bytes it takes in memory."""
+    """The content of one file or row, facts about it that are kept, and its size in memory in bytes."""
 
     content: Any
     facts: Any
-    weight: int
+    nbytes: int
 
 
 @dataclass(frozen=True)
 class Arrays:
-    """An array of instances, what is known of their classes, and their names where they have any."""
+    """An array of instances, their labels and names."""
 
     array: np.ndarray
     labelled: Labels = (None, ())
@@ -110,24 +144,24 @@ class Arrays:
 
 
 @dataclass(frozen=True)
-class Found:
-    """What is usable of a source, in its order. `held` is None where it is too much to hold: then `read(place)` decodes one."""
+class Collection:
+    """The usable instances of a source, in its order; `read(place)` returns the content of one."""
 
     name: str
     fingerprint: str
     paths: Sequence[str]
     facts: Sequence[Any] | Int[np.ndarray, "instance fact"]
-    held: list[Any] | None
     read: Callable[[int], Any]
-    labelled: Labels
-    groups: Mapping[str, np.ndarray]
-    quarantine: tuple[tuple[str, str], ...]
-    ignored: Mapping[str, int]  # files that are not read, by reason
-    unlabelled: str
+    labelled: Labels = (None, ())
+    groups: Mapping[str, np.ndarray] = field(default_factory=dict)
+    quarantine: tuple[tuple[str, str], ...] = ()
+    ignored: Mapping[str, int] = field(default_factory=dict)  # files that are not read, by reason
+    unlabelled: str = ""
     blocks: Blocks | None = None
+    contents: list[Any] | None = None  # all contents, where they fit in memory
 
     def common(self) -> dict[str, Any]:
-        """The fields that data sets of every modality have, but for the store."""
+        """The fields that the data sets of every modality have, except the store."""
         labels, classes = self.labelled
         return {
             "name": self.name,
@@ -143,100 +177,46 @@ class Found:
             "blocks": self.blocks,
         }
 
-
-class MakeViews(Protocol):
-    """What is seen of loaded instances: a pure function of (seed, epoch, index) and them."""
-
-    def __call__(
-        self, loaded: Any, seed: int, epoch: int, index: Int[np.ndarray, "instance"], /
-    ) -> tuple[Tensor, ...]: ...
+    def all_contents(self) -> list[Any]:
+        if self.contents is not None:
+            return self.contents
+        return [self.read(place) for place in range(len(self.paths))]
 
 
-class PlainView(MakeViews, Protocol):
-    """The view of evaluation: no randomness; the first of what it gives is what an encoder is shown."""
+class AbstractReader(ABC):
+    """Turns bytes, arrays and Python objects into content, content into a data set, and a data set into its description."""
 
-    def as_views(self, shown: Tensor, count: int, /) -> tuple[Tensor, ...]:
-        """A plain view as the training views would show it: what a source of negatives is prefilled with."""
+    description_type: ClassVar[type[Description]]
+    suffixes: ClassVar[tuple[str, ...]] = ()  # of files that this modality reads
+    single_file: ClassVar[bool] = False  # one file alone is a data set
+    files: ClassVar[str]  # what messages count before files are decoded
+    columns: ClassVar[tuple[str, ...]] = ()  # names of Parquet columns that hold encoded instances
+    array_key: ClassVar[str] = ""  # of the array in an .npz file
+    array_axes: ClassVar[tuple[int, ...]] = ()  # numbers of axes of an array that is of this modality
+    # facts of an instance that was not decoded yet; None: a data set needs the facts of all its instances
+    default_facts: ClassVar[tuple[int, ...] | None] = None
+    encodings: ClassVar[tuple[str, ...]] = ()  # that `encode` writes, besides the bytes of the source
 
-
-Features = Callable[[Any], Float[Tensor, "instance dim"]]  # of a data set of the modality
-
-
-class Learned(Protocol):
-    """Figures of a trained method on data, without labels."""
-
-    def __call__(
-        self, method: Method, test: Any, views: Any, /, *, device: torch.device, seed: int
-    ) -> dict[str, Any]: ...
-
-
-class Unlearned(Protocol):
-    """The same figures by what can be said without learning, from the training data."""
-
-    def __call__(self, train: Any, test: Any, views: Any, /, *, seed: int) -> dict[str, Any]: ...
-
-
-@dataclass(frozen=True)
-class Measure:
-    """A protocol that needs no labels."""
-
-    learned: Learned
-    baselines: Mapping[str, Unlearned]
-
-
-class Modality(ABC):
-    """One kind of data. Stateless: every method is a function of its arguments."""
-
-    name: ClassVar[str]
-    unit: ClassVar[str]  # what one counts
-    files: ClassVar[str]  # what one counts before they are opened, where a file holds several
-    holds: ClassVar[str]  # what such data are said to hold
-    example: ClassVar[str]  # of DATA on a command line
-    suffixes: ClassVar[tuple[str, ...]] = ()  # of its files, each of them one instance or several
-    single: ClassVar[bool] = False  # whether one file alone is a data set
-    columns: ClassVar[tuple[str, ...]] = ()  # of Parquet files, any of which holds the encoded instances
-    key: ClassVar[str] = ""  # of the array in an .npz file
-    axes: ClassVar[tuple[int, ...]] = ()  # numbers of axes of a bare array that is of this modality
-    one_shape: ClassVar[bool] = True  # views of every batch have the same shape
-    sized: ClassVar[bool] = False  # whether image_size means something
-    unscanned: ClassVar[Sequence[int] | None] = (
-        None  # facts of one not decoded yet, where a set can be opened without decoding
-    )
-    encodings: ClassVar[tuple[str, ...]] = ()  # in which `encode` writes, beside bytes as they are
-    pipelines: ClassVar[tuple[str, ...]]  # names of training views
-    default_views: ClassVar[str]
-    many_views: ClassVar[bool] = (
-        True  # whether these are several views of one instance, which any role can take
-    )
-    networks: ClassVar[tuple[str, ...]]
-    default_network: ClassVar[str]
-    small_network: ClassVar[str | None] = None  # in its place on a CPU, where that one is too slow
-    baseline_titles: ClassVar[Mapping[str, str]] = {}  # by name, in words
-    smallest_network: ClassVar[str]  # with which settings are tried out
-
-    # ------------------------------------------------------------------------------------------- opening
-
-    def options(self, **given: Any) -> Mapping[str, Any]:
-        """Checked options of opening; none, unless a modality has its own."""
-        for key in given:
-            raise UserError(f"{key} was given, but {self.holds} have no such option.")
+    def options(self, **values: Any) -> Mapping[str, Any]:
+        """Checked options of `decode`, `convert`, `collect` and `from_array`."""
+        for key in values:
+            raise UserError(f"{key} is not an option of {self.files}")
         return {}
 
-    def opening(self, views: Choice, size: int | None, known: Description | None) -> dict[str, Any]:
-        """The options with which a run with these settings opens data; `known` are those it was trained on."""
+    def options_for(self, views: Choice, size: int | None, description: Any) -> dict[str, Any]:
+        """The options of a run with these settings; `description` is that of its training data, where there is one."""
         return {}
 
     def claims(self, spec: str) -> bool:
-        """Whether what a user wrote as DATA is for this modality to open as a whole, whatever files it is made of."""
+        """Whether a user's DATA argument is for this modality to open (`open_spec`), whatever files it names."""
         return False
 
-    def open_whole(self, spec: str, options: Mapping[str, Any]) -> DataSet:
-        """The data set that it then is."""
-        raise UserError(f"data {spec!r}: {self.holds} are not opened as a whole")
+    def open_spec(self, spec: str, options: Mapping[str, Any]) -> DataSet:
+        raise NotImplementedError(f"{type(self).__name__} claims no data")
 
     def decode(self, raw: bytes, options: Mapping[str, Any]) -> Decoded:
-        """The content of an encoded file or row, or `Unusable` with a reason; only where `suffixes` or `columns` name such."""
-        raise Unusable(f"{self.holds} are not read from files of one instance")
+        """The content of an encoded file or row; raises `Unusable` with a reason."""
+        raise Unusable(f"{self.files} are not read from files of one instance")
 
     def convert(self, item: Any, options: Mapping[str, Any]) -> Decoded | None:
         """The content of a Python object (an item of a torch `Dataset`); None if it is of another modality."""
@@ -244,118 +224,223 @@ class Modality(ABC):
 
     def encode(self, content: Any, encoding: str, quality: int) -> bytes:
         """Content as bytes that `decode` takes, in one of `encodings`."""
-        raise UserError(f"encoding was {encoding!r}; {self.holds} are packed as they are")
+        raise UserError(f"encoding was {encoding!r}; {self.files} keep their own encoding")
 
-    def instance(self, loaded: Any) -> Any:
+    def first_content(self, loaded: Any) -> Any:
         """The content of the first loaded instance."""
         return loaded[0]
 
-    def odd(self, facts: Sequence[Any]) -> dict[int, str]:
-        """By place, why some that can be decoded do not go with the others."""
+    def outliers(self, facts: Sequence[Any]) -> dict[int, str]:
+        """By place, why some instances do not fit the others."""
         return {}
 
-    @abstractmethod
-    def collect(self, found: Found, options: Mapping[str, Any]) -> DataSet:
-        """What was found usable, as a data set."""
+    def collect(self, collection: Collection, options: Mapping[str, Any]) -> DataSet:
+        """The data set of a collection; required where `suffixes`, `columns` or `convert` name sources."""
+        raise UserError(f"data {collection.name!r}: {self.files} are not read from separate files")
 
-    def from_array(self, given: Arrays, name: str, options: Mapping[str, Any]) -> DataSet:
-        """An array as a data set; only where `key` or `axes` say that it can be one."""
-        raise UserError(f"data {name!r} is an array; {self.holds} are read from files")
-
-    # --------------------------------------------------------------------------------------- description
+    def from_array(self, arrays: Arrays, name: str, options: Mapping[str, Any]) -> DataSet:
+        """The data set of an array; required where `array_key` or `array_axes` are set."""
+        raise UserError(f"data {name!r} is an array; {self.files} are read from files")
 
     @abstractmethod
     def describe(self, data: Any, size: int | None) -> Description:
-        """What a run must know of its data; `size` is what the settings ask for."""
+        """The description of a data set; `size` is the side length of views that the settings ask for."""
 
     @abstractmethod
-    def typical(self, instances: int) -> Description:
-        """Small data of this kind that nobody has opened: for trying out settings and for documentation."""
+    def example_description(self, instances: int) -> Description:
+        """The description of small data of this kind, for checking settings and for documentation."""
+
+    def description(self, plain: Mapping[str, Any]) -> Any:
+        return self.description_type.from_plain(plain)
+
+
+# ------------------------------------------------------------------------------------------------- views
+
+
+class MakeViews(Protocol):
+    """Views of loaded instances: a pure function of (seed, epoch, index) and the instances."""
+
+    def __call__(
+        self, loaded: Any, seed: int, epoch: int, index: Int[np.ndarray, "instance"], /
+    ) -> tuple[Tensor, ...]: ...
+
+
+class PlainView(MakeViews, Protocol):
+    """The view of evaluation: without randomness, and the first (only) view is what an encoder receives."""
+
+    def as_views(self, shown: Tensor, count: int, /) -> tuple[Tensor, ...]:
+        """The plain view in the form of `count` training views: negatives are prefilled with it."""
+
+
+class AbstractViewFamily(ABC):
+    """The training views of a modality by name, and its plain view."""
+
+    names: ClassVar[tuple[str, ...]]  # of training views
+    default: ClassVar[str]
+    several: ClassVar[bool] = True  # several views of one instance, which any encoders take
+    one_shape: ClassVar[bool] = True  # views of every batch have the same shape
+    resizable: ClassVar[bool] = False  # the setting image_size is the side length of a view
 
     @abstractmethod
-    def description(self, plain: Mapping[str, Any]) -> Description: ...
+    def check(self, choice: Choice) -> dict[str, Any]:
+        """The views' section of the settings, complete and converted; an error names the first wrong setting."""
 
     @abstractmethod
-    def check_alike(self, data: Any, known: Any, where: str) -> None:
-        """Stops data that an encoder trained on `known` would misread."""
-
-    def adapted(self, data: Any, known: Any, where: str) -> Any:
-        """Data as an encoder trained on `known` can be shown them, or a sentence about why it cannot."""
-        self.check_alike(data, known, where)
-        return data
-
-    def transferred(self, known: Any, data: Any, size: int | None) -> Any:
-        """The description of other data, for an encoder trained on `known`: what it was built for stays, statistics are theirs."""
-        return known
-
-    def translated(self, known: Any, theirs: Any, where: str) -> Callable[[Any], Any]:
-        """From views of data described as `known` to views as a network trained on `theirs` (`where`) takes them."""
-        views = self.check_views({"name": self.default_views})
-        ours, asked = (self.inputs(self.smallest_network, views, each).shapes for each in (known, theirs))
-        if ours != asked:
-            raise UserError(f"{where} takes views of shape {asked[0]}, but those of the data are {ours[0]}")
-        return lambda view: view
-
-    def check_method(self, data: Any, method: Method) -> None:
-        """Stops data from which a method could learn nothing; there may be none."""
-        return
-
-    # --------------------------------------------------------------------------------------------- views
+    def training(self, choice: Choice, description: Any, device: torch.device) -> MakeViews: ...
 
     @abstractmethod
-    def check_views(self, choice: Choice) -> dict[str, Any]:
-        """The views' section, complete and converted, or a sentence about the first thing that is wrong."""
-
-    @abstractmethod
-    def views(self, choice: Choice, known: Any, device: torch.device) -> MakeViews:
-        """What training sees."""
-
-    @abstractmethod
-    def plain(self, choice: Choice, known: Any, device: torch.device) -> PlainView:
-        """What evaluation sees."""
+    def plain(self, choice: Choice, description: Any, device: torch.device) -> PlainView: ...
 
     def conflict(self, choices: Mapping[str, Any], parts: Mapping[str, Any]) -> str | None:
-        """Why its views do not go with the other choices, in a sentence."""
+        """Why these views do not go with the other choices of a method; None if they do."""
         return None
 
-    # ------------------------------------------------------------------------------------------ networks
+    def portable(self, choice: Choice, description: Any) -> tuple[dict[str, Any], str]:
+        """How the plain view is made, for users without nearfar: as JSON, and as the Python source of `plain_view`
+        ("" where only nearfar makes it)."""
+        return {"description": description.as_plain()}, ""
 
-    def check_network(self, name: str) -> str:
-        """The name, if there is such a network."""
-        if name not in self.networks:
-            raise UserError(f"backbone was {name!r}; expected for {self.holds} {', '.join(self.networks)}")
+
+class ViewSettings(Protocol):
+    """The settings of one kind of training views: its constructor is their schema."""
+
+    def training(self, description: Any, device: torch.device, /) -> MakeViews: ...
+    def plain(self, description: Any, device: torch.device, /) -> PlainView: ...
+
+
+class SettingsViews(AbstractViewFamily):
+    """A modality with one kind of training views, whose settings are the constructor of `settings`."""
+
+    settings: ClassVar[Callable[..., ViewSettings]]
+
+    def of(self, choice: Choice) -> Any:
+        """The settings object of a checked section."""
+        settings = type(self).settings
+        return settings(**{key: choice[key] for key in settable(settings)})
+
+    def check(self, choice: Choice) -> dict[str, Any]:
+        return chosen_views(type(self).settings, choice)
+
+    def training(self, choice: Choice, description: Any, device: torch.device) -> MakeViews:
+        views: MakeViews = self.of(choice).training(description, device)
+        return views
+
+    def plain(self, choice: Choice, description: Any, device: torch.device) -> PlainView:
+        view: PlainView = self.of(choice).plain(description, device)
+        return view
+
+
+# ---------------------------------------------------------------------------------------------- networks
+
+
+class AbstractNetworks(ABC):
+    """The backbones of a modality by name."""
+
+    names: ClassVar[tuple[str, ...]]
+    default: ClassVar[str]
+    small: ClassVar[str | None] = None  # the default on a CPU, where `default` is too slow there
+    smallest: ClassVar[str]  # for trying out settings
+
+    def check(self, name: str, plural: str) -> str:
+        """The name, if there is such a backbone."""
+        if name not in self.names:
+            raise UserError(f"backbone was {name!r}; expected for {plural} {', '.join(self.names)}")
         return name
 
     @abstractmethod
-    def inputs(self, network: str, choice: Choice, known: Any) -> InputSpec:
-        """What networks are shown, and how a backbone of that name is made for each view."""
+    def inputs(self, network: str, choice: Choice, description: Any) -> InputSpec:
+        """What a backbone of that name receives with these views, and how one is made for each view."""
 
-    def portable(self, choice: Choice, known: Any) -> tuple[dict[str, Any], str]:
-        """How the plain view is made, for people without nearfar: in plain JSON, and as Python source of a function `plain_view`;
-        no source where only nearfar makes it."""
-        return {"description": known.as_plain()}, ""
+    def view_converter(
+        self, views: AbstractViewFamily, description: Any, other: Any, where: str
+    ) -> Callable[[Tensor], Tensor]:
+        """See `Modality.view_converter`; by default views of the same shape are the same."""
+        choice = views.check({"name": views.default})
+        shapes = self.inputs(self.smallest, choice, description).shapes
+        expected = self.inputs(self.smallest, choice, other).shapes
+        if shapes != expected:
+            raise UserError(
+                f"{where} takes views of shape {expected[0]}, but those of the data are {shapes[0]}"
+            )
+        return lambda view: view
 
-    # ------------------------------------------------------------------------------ evaluation and report
+    def check_method(self, data: Any, method: Method) -> None:
+        """Stops data from which a method can learn nothing."""
+        return
+
+
+# -------------------------------------------------------------------------------- evaluation and reports
+
+Features = Callable[[Any], Float[Tensor, "instance dim"]]  # of a data set of the modality
+
+
+class TrainedFigures(Protocol):
+    """Figures of a trained method on data without labels."""
+
+    def __call__(
+        self, method: Method, test: Any, views: Any, /, *, device: torch.device, seed: int
+    ) -> dict[str, Any]: ...
+
+
+class BaselineFigures(Protocol):
+    """The same figures without a trained method, from the training data."""
+
+    def __call__(self, train: Any, test: Any, views: Any, /, *, seed: int) -> dict[str, Any]: ...
+
+
+@dataclass(frozen=True)
+class Measure:
+    """An evaluation protocol that needs no labels."""
+
+    learned: TrainedFigures
+    baselines: Mapping[str, BaselineFigures]
+
+
+class AbstractPresenter(ABC):
+    """Pictures for the report, baselines for the evaluation."""
+
+    baseline_titles: ClassVar[Mapping[str, str]] = {}  # of `baselines`, by name
+
+    @abstractmethod
+    def pictures(self, loaded: Any, description: Any) -> list[Image.Image]:
+        """A picture of each loaded instance."""
+
+    @abstractmethod
+    def view_pictures(self, views: Any, shown: Tensor, description: Any) -> list[Image.Image]:
+        """A picture of each instance in one view, as training shows it."""
+
+    def view_measures(self, loaded: Any, views: Any, seed: int, index: np.ndarray) -> list[Any]:
+        """Numbers of the instances before and after views were made (`ViewMeasure`), where there are any."""
+        return []
 
     def baselines(self, plain: MakeViews) -> dict[str, Features]:
-        """Features that nothing was learned for."""
+        """Features that were not learned, by name."""
         return {}
 
     def measures(self) -> dict[str, Measure]:
+        """Evaluation protocols without labels, by name."""
         return {}
 
-    @abstractmethod
-    def pictures(self, loaded: Any, known: Any) -> list[Image.Image]:
-        """Each loaded instance as a person can look at it."""
 
-    @abstractmethod
-    def view_pictures(self, views: Any, shown: Tensor, known: Any) -> list[Image.Image]:
-        """Each instance of one view, as training sees it, for a person."""
+# ---------------------------------------------------------------------------------------------- modality
 
-    def view_measures(self, loaded: Any, views: Any, seed: int, index: np.ndarray) -> list[Any]:
-        """What views change of instances (`measured.ViewMeasure`), where it is known what to measure."""
-        return []
 
-    def caption(self, data: Any, row: int) -> str:
-        """What can be said of one instance in a line."""
-        return str(data.paths[row])
+@dataclass(frozen=True)
+class Modality:
+    """One kind of data. Its four objects have no state: every method is a function of its arguments."""
+
+    name: str
+    unit: str  # what is counted, in the plural: "images"
+    plural: str  # what the data are called: "pictures"
+    example: str  # of the DATA argument on a command line
+    reader: AbstractReader
+    views: AbstractViewFamily
+    networks: AbstractNetworks
+    presenter: AbstractPresenter
+
+    def check_network(self, name: str) -> str:
+        return self.networks.check(name, self.plural)
+
+    def view_converter(self, description: Any, other: Any, where: str) -> Callable[[Tensor], Tensor]:
+        """Converts views of data with this description to those that a network trained on `other` (`where`) receives."""
+        return self.networks.view_converter(self.views, description, other, where)

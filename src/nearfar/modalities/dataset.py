@@ -93,7 +93,11 @@ class DataSet:
     modality: ClassVar[str]  # its name in `MODALITIES`
     unit: ClassVar[str]  # what one counts
     stratified: ClassVar[bool] = True  # whether `parts` hold out a share of every class
-    each: ClassVar[tuple[str, ...]] = ("labels", "rows", "cut_from")  # fields with a row for each instance
+    per_instance: ClassVar[tuple[str, ...]] = (
+        "labels",
+        "rows",
+        "cut_from",
+    )  # fields with a row for each instance
 
     name: str  # what the user wrote
     fingerprint: str  # sha256 over the names, labels and contents of what is usable
@@ -167,7 +171,7 @@ class DataSet:
         """The instances with these row numbers, as a data set of its own; the content is shared."""
         index = np.asarray(index)
         index = np.flatnonzero(index) if index.dtype == bool else index.astype(np.int64)
-        held: dict[str, Any] = {name: getattr(self, name) for name in self.each}
+        held: dict[str, Any] = {name: getattr(self, name) for name in self.per_instance}
         parts: dict[str, Any] = {name: None if rows is None else rows[index] for name, rows in held.items()}
         return replace(
             self,

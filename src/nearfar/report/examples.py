@@ -36,7 +36,7 @@ class Thumbnails:
 
     def view(self, which: int, row: int, caption: str) -> Picture:
         seen = self.batch.views[which][row : row + 1]
-        (drawn,) = self.run.modality.view_pictures(self.run.views(), seen, self.run.description)
+        (drawn,) = self.run.modality.presenter.view_pictures(self.run.views(), seen, self.run.description)
         return Picture(data_uri(within(drawn, self.side)), caption)
 
 

@@ -45,7 +45,11 @@ STYLES = ("page.css", "explorer.css")
 FEATURES = {
     "learned": "learned",
     "untrained": "untrained encoder",
-    **{name: title for modality in MODALITIES.values() for name, title in modality.baseline_titles.items()},
+    **{
+        name: title
+        for modality in MODALITIES.values()
+        for name, title in modality.presenter.baseline_titles.items()
+    },
 }
 PROTOCOLS = {
     "knn": "kNN",

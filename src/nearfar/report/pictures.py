@@ -21,7 +21,9 @@ _AT_ONCE = 64  # images decoded together: full-size photographs are large
 def decoded(run: Run, images: DataSet, rows: np.ndarray) -> Iterator[Image.Image]:
     """The instances of `rows` as pictures, a few in memory at a time."""
     for start in range(0, len(rows), _AT_ONCE):
-        yield from run.modality.pictures(images.load(rows[start : start + _AT_ONCE]), run.description)
+        yield from run.modality.presenter.pictures(
+            images.load(rows[start : start + _AT_ONCE]), run.description
+        )
 
 
 def square(picture: Image.Image, side: int) -> Image.Image:

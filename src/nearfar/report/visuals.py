@@ -145,7 +145,7 @@ def _strip(run: Run, images: DataSet, rows: np.ndarray, seed: int, detail: Detai
         epochs = [
             _drawn(run, views(loaded, seed, epoch, index), detail.side) for epoch in range(detail.epochs)
         ]
-        shown = run.modality.pictures(loaded, run.description)
+        shown = run.modality.presenter.pictures(loaded, run.description)
         originals = [data_uri(within(picture, detail.side)) for picture in shown]
         spreads = tuple(_spreads(run, images, rows[: detail.measured], seed))
     except UNAVAILABLE as problem:
@@ -172,7 +172,7 @@ def _strip(run: Run, images: DataSet, rows: np.ndarray, seed: int, detail: Detai
 
 def _spreads(run: Run, images: DataSet, index: np.ndarray, seed: int) -> Iterator[Spread]:
     """What the run's views do to its data, as the modality measures it."""
-    for found in run.modality.view_measures(images.load(index), run.views(), seed, index):
+    for found in run.modality.presenter.view_measures(images.load(index), run.views(), seed, index):
         bins = np.linspace(0.0, max(1e-9, found.before.max(), found.after.max()), BINS + 1)
         before, after = (np.histogram(side, bins)[0] / len(side) for side in (found.before, found.after))
         medians = float(np.median(found.before)), float(np.median(found.after))
@@ -190,6 +190,9 @@ def _drawn(run: Run, tensors: Sequence[Tensor], side: int) -> list[list[str]]:
     """Each view of each instance as a data URI."""
     views, known = run.views(), run.description
     return [
-        [data_uri(within(picture, side)) for picture in run.modality.view_pictures(views, tensor, known)]
+        [
+            data_uri(within(picture, side))
+            for picture in run.modality.presenter.view_pictures(views, tensor, known)
+        ]
         for tensor in tensors
     ]

@@ -161,8 +161,8 @@ def _class_scores(method: Method) -> nn.Module | None:
 
 
 def _from_file(name: str, path: Path, spec: str) -> Teacher:
-    modality = next(each for each in MODALITIES.values() if each.sized)
-    views = modality.check_views({"name": modality.default_views})
+    modality = next(each for each in MODALITIES.values() if each.views.resizable)
+    views = modality.views.check({"name": modality.views.default})
     try:
         modality.check_network(name)
     except UserError as problem:
@@ -172,7 +172,9 @@ def _from_file(name: str, path: Path, spec: str) -> Teacher:
     weights = read_weights(path, "teacher")
     problems = []
     for side in (SMALL, LARGE):  # which stem the file has, its shapes say
-        net = modality.inputs(name, views, modality.typical(1).resized(side)).body(0)
+        net = modality.networks.inputs(
+            name, views, modality.reader.example_description(1).resized(side)
+        ).body(0)
         try:
             found = renamed(weights, shapes_of(net.state_dict()), str(path), "teacher")
         except UserError as problem:
@@ -246,20 +248,20 @@ class Guide:
         theirs = teacher.shown
         if teacher.modality is not None and teacher.modality is not self.modality:
             raise UserError(
-                f"the teacher {self.spec} is made for {teacher.modality.holds}, but the data hold {self.modality.holds}"
+                f"the teacher {self.spec} is made for {teacher.modality.plural}, but the data hold {self.modality.plural}"
             )
         if theirs is None:
             if teacher.size is None and teacher.mean is None:
                 return lambda view: view
-            if not self.modality.sized:
+            if not self.modality.views.resizable:
                 raise UserError(
-                    f"a Teacher's size, mean and std are those of pictures; the data hold {self.modality.holds}"
+                    f"a Teacher's size, mean and std are those of pictures; the data hold {self.modality.plural}"
                 )
             theirs = self.known.resized(teacher.size)
             if teacher.mean is not None and teacher.std is not None:
                 mean, std = (tuple(map(float, numbers)) for numbers in (teacher.mean, teacher.std))
                 theirs = replace(theirs, channels=len(mean), mean=mean, std=std)  # type: ignore[call-arg]
-        return self.modality.translated(self.known, theirs, self.spec)
+        return self.modality.view_converter(self.known, theirs, self.spec)
 
     def __call__(self, view: Any) -> TeacherOutput:
         teacher = self.ready()

@@ -207,11 +207,11 @@ class Run:
     @property
     def description(self) -> Description:
         """What the run knows of the data it was trained on."""
-        return self.modality.description(self.facts["data"])
+        return self.modality.reader.description(self.facts["data"])
 
     def plain(self, known: Description | None = None) -> PlainView:
         """What evaluation sees of the run's data, or of data described otherwise."""
-        return self.modality.plain(self.settings.views, known or self.description, self.device)
+        return self.modality.views.plain(self.settings.views, known or self.description, self.device)
 
     def views(self, known: Description | None = None) -> Any:
         if "object" in self.settings.views:
@@ -223,7 +223,9 @@ class Run:
         made of them, where that is larger than the run's, so that no picture is held smaller than it is needed."""
         if isinstance(spec, DataSet):
             return spec
-        options = self.modality.opening(self.settings.views, self.settings.image_size, self.description)
+        options = self.modality.reader.options_for(
+            self.settings.views, self.settings.image_size, self.description
+        )
         if size is not None and size > (options.get("image_size") or size):
             options["image_size"] = size
         else:
@@ -238,7 +240,7 @@ class Run:
         own = self._remembered if spec is None and size is None else None
         opened = opened_by_all(located, limits, options, self.strategy) if own is None else own
         usable = examined(opened, self.folder.cache, self.settings.workers, self.strategy)
-        usable = self.modality.adapted(usable, self.description, str(self.path))
+        usable = self.description.convert_channels(usable, str(self.path))
         self._opened[usable.fingerprint] = opened
         if named:
             self._sets[name, size] = usable
@@ -369,7 +371,7 @@ def views_of(
 ) -> MakeViews:
     """What training sees: as the settings say, or the object that was given."""
     own = objects.get(VIEWS)
-    return settings.modality.views(settings.views, known, device) if own is None else own
+    return settings.modality.views.training(settings.views, known, device) if own is None else own
 
 
 def columns_in(settings: Settings) -> Columns:
@@ -391,7 +393,7 @@ def check_kind(settings: Settings, located: Located) -> None:
     """Stops a recipe that was given another kind of data than it is made for."""
     if located.modality is not settings.modality:
         raise UserError(
-            f"{located.name} holds {located.modality.holds}, but {settings.recipe} is made for {settings.modality.holds}"
+            f"{located.name} holds {located.modality.plural}, but {settings.recipe} is made for {settings.modality.plural}"
         )
 
 

@@ -153,7 +153,7 @@ class Semi:
         """All instances, as the pretrained network sees them."""
         settings = run.settings
         located = locate(self.data, columns=columns_in(settings))
-        options = settings.modality.opening(settings.views, settings.image_size, run.description)
+        options = settings.modality.reader.options_for(settings.views, settings.image_size, run.description)
         return located.open(Limits(max_bad_share=settings.max_bad_share), **options)
 
     def finetuned(self, run: Run, few: DataSet, draw: int) -> Run:

@@ -113,7 +113,7 @@ def _trained(data: str, folder: str, arm: Mapping[str, Any]) -> np.ndarray:
 
 
 def _kernel(network: torch.nn.Module, graphs: Any) -> np.ndarray:
-    from nearfar.modalities.graph.modality import WholeGraph
+    from nearfar.modalities.graph.views import WholeGraph
 
     device = torch.device("cpu")
     return rbf_kernel(network_features(network.to(device), graphs, WholeGraph(device), device))

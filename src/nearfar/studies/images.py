@@ -40,7 +40,8 @@ from nearfar.errors import UserError
 from nearfar.evaluate import Labelled, features, scores
 from nearfar.evaluate.matching import matched
 from nearfar.modalities import Images
-from nearfar.modalities.image.modality import ImageDescription, pixels_features
+from nearfar.modalities.image import ImageDescription
+from nearfar.modalities.image.show import pixels_features
 from nearfar.modalities.image.views import Views, pipelines
 from nearfar.parts.encoders import parameters_of
 from nearfar.run.trained import Run, backbone_of, fresh_method
@@ -250,7 +251,7 @@ def figures_of(arm: Mapping[str, Any], setup: Setup, folder: Path, measure: Meas
         train, _ = sets_of(setup)
         known = described(train, settings, None, False)
         assert isinstance(known, ImageDescription)
-        plain = settings.modality.plain(settings.views, known, torch.device("cpu"))
+        plain = settings.modality.views.plain(settings.views, known, torch.device("cpu"))
         if arm["kind"] == "pixels":
             return {**_judged(lambda images: pixels_features(images, plain, workers=1), setup), **_cost(0)}
         net = backbone_of(fresh_method(settings, known))

@@ -25,7 +25,7 @@ from nearfar.errors import UserError
 from nearfar.evaluate.labels import Labelled
 from nearfar.evaluate.protocols import scores
 from nearfar.modalities import Recordings
-from nearfar.modalities.sound.mfcc import mfcc_features
+from nearfar.modalities.sound.show import mfcc_features
 from nearfar.modalities.sound.views import WholeSound
 from nearfar.parts.encoders import ConvGRU
 from nearfar.run.features import features
@@ -115,7 +115,7 @@ def trained(arm: Mapping[str, Any]) -> Figures:
             last = [row for row in done.metrics if row["kind"] == "train"][-1]
     else:
         chosen = resolve("cpc", heard.name, settings)
-        encoder = backbone_of(fresh_method(chosen, chosen.modality.describe(heard, None)))
+        encoder = backbone_of(fresh_method(chosen, chosen.modality.reader.describe(heard, None)))
     assert isinstance(encoder, ConvGRU)
 
     def found(pooling: Literal["mean", "moments"]) -> Figures:

@@ -144,7 +144,7 @@ class TrainingObjective:
 
     def parts(self, settings: Settings) -> FitAndValidation:
         """The two parts of the data as these settings open them; opened once for each way of opening."""
-        options = settings.modality.opening(settings.views, settings.image_size, None)
+        options = settings.modality.reader.options_for(settings.views, settings.image_size, None)
         columns = Columns(settings.image_column, settings.label_column)
         key = f"{options} {columns}"
         if key not in self._opened:

@@ -26,7 +26,7 @@ def resolve_here(
     """The settings as `resolve` returns them, with defaults for this machine, and a note about those defaults."""
     # encoders, or a method, that the caller made have their network
     fixed = {"backbone": None} if {"backbone", "encoders", "method"} & set(objects) else {}
-    small = (modality or modality_of_recipe(recipe)).small_network
+    small = (modality or modality_of_recipe(recipe)).networks.small
     defaults, note = machine_defaults(recipe, small, out, fixed, *layers) if small else ({}, None)
     return resolve(recipe, data, defaults, *layers, modality=modality, objects=objects), note
 

@@ -77,7 +77,7 @@ def student_of(
     loaded = load_teacher(teacher)
     if modality is not None and loaded.modality is not None and modality is not loaded.modality:
         raise UserError(
-            f"the teacher {loaded.name} is made for {loaded.modality.holds}, but {data} holds {modality.holds}"
+            f"the teacher {loaded.name} is made for {loaded.modality.plural}, but {data} holds {modality.plural}"
         )
     width, classes = _widths(loaded, layers)
     if objective is None:
@@ -104,8 +104,10 @@ def _widths(teacher: Teacher, layers: tuple[Mapping[str, Any], ...]) -> tuple[in
     """How many features and classes the teacher gives, tried on a view of zeros."""
     if teacher.modality is not None and teacher.shown is not None:
         modality = teacher.modality
-        views = modality.check_views({"name": modality.default_views})
-        return teacher.widths(modality.inputs(modality.smallest_network, views, teacher.shown).shapes[0])
+        views = modality.views.check({"name": modality.views.default})
+        return teacher.widths(
+            modality.networks.inputs(modality.networks.smallest, views, teacher.shown).shapes[0]
+        )
     sizes = [layer["image_size"] for layer in layers if layer.get("image_size")]
     side = teacher.side(int(sizes[-1]) if sizes else None)
     problem: UserError | None = None

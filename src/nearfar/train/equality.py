@@ -184,7 +184,9 @@ def trajectory(
         )
     else:
         settings = resolve(recipe, data, small, asked, modality=located.modality)
-    images = located.open(Limits(), **settings.modality.opening(settings.views, settings.image_size, None))
+    images = located.open(
+        Limits(), **settings.modality.reader.options_for(settings.views, settings.image_size, None)
+    )
     known = described(images, settings, None, False)
     with torch.random.fork_rng(devices=[]):
         trainer, stream = prepare(settings, images, known, torch.device("cpu"), precision, objects, strategy)

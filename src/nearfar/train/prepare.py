@@ -45,7 +45,7 @@ def described(
         return before.of(data)
     if before is not None:
         return before.resized(settings.image_size)
-    return settings.modality.describe(data, settings.image_size).labelled(*(whole or data).label_range)
+    return settings.modality.reader.describe(data, settings.image_size).labelled(*(whole or data).label_range)
 
 
 def prepare(
@@ -76,16 +76,16 @@ def prepare(
             "batch_norm was shuffled, which is for keys of a network of their own (encoders=momentum, as in moco and byol); "
             "use synchronised, or per-rank"
         )
-    if settings.batch_norm == "shuffled" and not settings.modality.one_shape:
+    if settings.batch_norm == "shuffled" and not settings.modality.views.one_shape:
         raise UserError(
-            f"batch_norm was shuffled, which exchanges views between ranks, and those of {settings.modality.holds} are as large as the largest "
+            f"batch_norm was shuffled, which exchanges views between ranks, and those of {settings.modality.plural} are as large as the largest "
             "of a batch; use synchronised, or per-rank"
         )
     method.encoding = Encoding(strategy, settings.batch_norm, settings.encode_chunk)
     for part in method.selections:
         if part.group_by is not None:
             part.assign(torch.from_numpy(grouped(data, part.group_by)))
-    settings.modality.check_method(data, method)
+    settings.modality.networks.check_method(data, method)
     trainer = Trainer(method, settings, stream.steps_per_epoch, device, precision)
     try_run(trainer)
     return trainer, stream
@@ -143,7 +143,7 @@ def prime(trainer: Trainer, data: DataSet, known: Description) -> None:
     wanted = min(trainer.method.negatives.prefill_size(), len(data))
     if not wanted:
         return
-    plain = trainer.settings.modality.plain(trainer.settings.views, known, trainer.device)
+    plain = trainer.settings.modality.views.plain(trainer.settings.views, known, trainer.device)
     rows = data.sample(trainer.settings.seed, 0, wanted)
     trainer.method.train()
     seed_step(trainer.settings.seed, 2**40)
@@ -159,7 +159,7 @@ def prime(trainer: Trainer, data: DataSet, known: Description) -> None:
 def embedded(trainer: Trainer, data: DataSet, known: Description) -> torch.Tensor:
     """What the key network says of every image in plain view, in order; no network moves. Strategy share the batches."""
     mine, gather = shared_batches(data, trainer.settings.batch_size, trainer.strategy)
-    plain = trainer.settings.modality.plain(trainer.settings.views, known, trainer.device)
+    plain = trainer.settings.modality.views.plain(trainer.settings.views, known, trainer.device)
     with frozen(trainer.method), trainer.strategy.full_weights(trainer.method):
         parts = [
             trainer.method.embed(_shown(trainer, plain.as_views(view, 1)[0])).cpu()

@@ -189,7 +189,7 @@ def begins_anew(settings: Settings, folder: RunFolder, allow_change: bool) -> bo
         and (before := modality_of_views(folder.stored_settings()["views"])) is not settings.modality
     ):
         raise UserError(
-            f"{settings.data} holds {settings.modality.holds}, but {folder.path} was trained on {before.holds}; choose another --out"
+            f"{settings.data} holds {settings.modality.plural}, but {folder.path} was trained on {before.plural}; choose another --out"
         )
     if changed and begun and not allow_change:
         raise UserError(
@@ -226,9 +226,9 @@ def make_ready(
 ) -> Ready:
     """Opens the data, builds the method and puts it where it stopped, if it did."""
     device = pick_device(settings.device, strategy.local_rank if strategy.is_distributed else None)
-    before = settings.modality.description(restored.facts["data"]) if restored else None
+    before = settings.modality.reader.description(restored.facts["data"]) if restored else None
     limits = Limits(max_bad_share=settings.max_bad_share, quarantine=folder.quarantine, scans=folder.cache)
-    options = settings.modality.opening(settings.views, settings.image_size, before)
+    options = settings.modality.reader.options_for(settings.views, settings.image_size, before)
     if restored is None and strategy.is_first:
         folder.begin_quarantine()
     everything = opened_by_all(located, limits, options, strategy)
@@ -289,7 +289,7 @@ def check_left(ready: Ready, restored: checkpoints.Loaded, changed: str, out: Pa
 def all_alike(ready: Ready, settings: Settings) -> str | None:
     """A sentence about data of which the first rows are all one: no view of them tells whose it is."""
     rows = ready.images.subset(np.sort(ready.stream.index(0)[1][:ALIKE]))
-    plain = settings.modality.plain(settings.views, ready.known, ready.trainer.device)
+    plain = settings.modality.views.plain(settings.views, ready.known, ready.trainer.device)
     if len(rows) < FEWEST_ALIKE or len(torch.unique(contents(rows, plain), dim=0)) > 1:
         return None
     return f"the first {len(rows)} {rows.unit} look exactly alike; if all do, there is nothing to learn: look at the data"

@@ -45,11 +45,13 @@ def probed(data: DataSet, known: Description, settings: Settings, device: torch.
         located = locate_beside(settings, settings.probe_data)
         check_kind(settings, located)
         limits = Limits(max_bad_share=settings.max_bad_share)
-        opened = located.open(limits, **modality.opening(settings.views, settings.image_size, known))
-        data = modality.adapted(opened, known, "this run")
-        known = modality.transferred(known, data, None)
+        opened = located.open(
+            limits, **modality.reader.options_for(settings.views, settings.image_size, known)
+        )
+        data = known.convert_channels(opened, "this run")
+        known = known.with_statistics_of(data, None)
     sample = data.subset(data.sample(0, 0, SAMPLE))
-    return Probed(sample, modality.plain(settings.views, known, device), why_not_probed(data))
+    return Probed(sample, modality.views.plain(settings.views, known, device), why_not_probed(data))
 
 
 def make_probe(

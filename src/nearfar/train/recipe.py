@@ -30,10 +30,12 @@ def recipe(
     modality = None if located is None else located.modality
     chosen = resolve(asked.recipe, "data", *asked.layers, modality=modality, objects=asked.objects)
     if located is None:
-        known = chosen.modality.typical(instances).resized(chosen.image_size).labelled(classes)
+        known = (
+            chosen.modality.reader.example_description(instances).resized(chosen.image_size).labelled(classes)
+        )
     else:
-        options = chosen.modality.opening(chosen.views, chosen.image_size, None)
+        options = chosen.modality.reader.options_for(chosen.views, chosen.image_size, None)
         opened = located.open(Limits(), **options)
-        known = chosen.modality.describe(opened, chosen.image_size).labelled(*opened.label_range)
+        known = chosen.modality.reader.describe(opened, chosen.image_size).labelled(*opened.label_range)
     with torch.random.fork_rng(devices=[]):
         return fresh_method(chosen, known, asked.objects)

@@ -41,7 +41,7 @@ def never_trained_on(
 ) -> bool | None:
     """Whether what is kept aside was never trained on; None where nobody knows: weights came from elsewhere."""
     if restored is not None:
-        before = settings.modality.description(restored.facts["data"])
+        before = settings.modality.reader.description(restored.facts["data"])
         unseen = False if before.fingerprint != known.fingerprint else restored.facts.get("unseen")
         teacher = settings.encoders.get("teacher")  # another one than before, where that was allowed
         return _never_seen_by(teacher, known, everything) if unseen and teacher else unseen
@@ -128,7 +128,7 @@ def dependence(aside: DataSet, images: DataSet, settings: Settings, known: Descr
 
 def copies(aside: DataSet, images: DataSet, settings: Settings, known: Description) -> int:
     """How many of the instances kept aside are copies of one another, or of some of those trained on, in plain view."""
-    plain = settings.modality.plain(settings.views, known, torch.device("cpu"))
+    plain = settings.modality.views.plain(settings.views, known, torch.device("cpu"))
 
     def digests(data: DataSet) -> list[bytes]:
         rows = (

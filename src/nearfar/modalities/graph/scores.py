@@ -1,4 +1,4 @@
-"""How graph features are judged in their field: a support vector machine, 10 folds, 5 times over; beside it what needs no learning.
+"""The usual evaluation of graph features: a support vector machine, 10 folds, 5 repeats; and baselines without learning.
 
 Sun et al. 2020 and You et al. 2020 report the mean accuracy of 10-fold cross-validation, repeated with 5 seeds, C chosen within the training
 folds. They also choose the epoch by it, which we do not.
@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from nearfar.core.intervals import with_intervals
 from nearfar.core.method import Method
 from nearfar.modalities.base import MakeViews, Measure
-from nearfar.modalities.graph.views import Graph
+from nearfar.modalities.graph.data import Graph
 from nearfar.modalities.showing import plain_views
 from nearfar.parts.encoders import graph_network
 from nearfar.system.extras import need
@@ -28,7 +28,7 @@ ROWS = 256  # graphs at a time
 
 
 def label_counts(data: Any) -> Float[Tensor, "graph label"]:
-    """How often each node label occurs in each graph: all that is known without edges."""
+    """How often each node label occurs in each graph."""
     graphs = data.load(np.arange(len(data)))
     width = 1 + max(int(graph.labels.max()) for graph in graphs)
     counts = [np.bincount(graph.labels, minlength=width) for graph in graphs]
@@ -38,32 +38,32 @@ def label_counts(data: Any) -> Float[Tensor, "graph label"]:
 def weisfeiler_lehman(graphs: Sequence[Graph], iterations: int = ITERATIONS) -> list[Counter[int]]:
     """How often each label occurs in each graph, over all rounds of relabelling nodes by themselves and their neighbours
     (Shervashidze et al. 2011)."""
-    known: dict[Any, int] = {}
-    number = lambda key: known.setdefault(key, len(known))
-    found = []
+    numbers: dict[Any, int] = {}
+    number = lambda key: numbers.setdefault(key, len(numbers))
+    histograms = []
     for graph in graphs:
-        near: list[list[int]] = [[] for _ in graph.labels]
+        neighbours: list[list[int]] = [[] for _ in graph.labels]
         for a, b in graph.edges.tolist():
-            near[a].append(b)
+            neighbours[a].append(b)
         label = [number((0, value)) for value in graph.labels.tolist()]
         counts = Counter(label)
         for round_ in range(1, 1 + iterations):
             label = [
-                number((round_, label[node], tuple(sorted(label[other] for other in near[node]))))
+                number((round_, label[node], tuple(sorted(label[end] for end in neighbours[node]))))
                 for node in range(len(label))
             ]
             counts.update(label)
-        found.append(counts)
-    return found
+        histograms.append(counts)
+    return histograms
 
 
 def wl_kernel(graphs: Sequence[Graph]) -> Float[np.ndarray, "graph graph"]:
     """Inner products of their counts, each graph's with itself one."""
     sparse = need("scipy.sparse")
     counts = weisfeiler_lehman(graphs)
-    rows = np.repeat(np.arange(len(counts)), [len(each) for each in counts])
-    columns = np.concatenate([np.fromiter(each.keys(), dtype=np.int64) for each in counts])
-    values = np.concatenate([np.fromiter(each.values(), dtype=np.float64) for each in counts])
+    rows = np.repeat(np.arange(len(counts)), [len(histogram) for histogram in counts])
+    columns = np.concatenate([np.fromiter(histogram.keys(), dtype=np.int64) for histogram in counts])
+    values = np.concatenate([np.fromiter(histogram.values(), dtype=np.float64) for histogram in counts])
     table = sparse.csr_matrix((values, (rows, columns)))
     inner = (table @ table.T).toarray()
     size = np.sqrt(inner.diagonal())
@@ -83,11 +83,11 @@ def svm_scores(
 ) -> dict[str, Any]:
     """Mean accuracy over folds, for each of `repeats` ways of making them; C by `INNER` folds within the training folds."""
     model, validation = need("sklearn.svm"), need("sklearn.model_selection")
-    least = int(np.bincount(labels).min(initial=len(labels)))
-    folds = max(2, min(FOLDS, least))
+    smallest_class = int(np.bincount(labels).min(initial=len(labels)))
+    folds = max(2, min(FOLDS, smallest_class))
     accuracies = []
     for repeat in range(repeats):
-        right = 0.0
+        accuracy = 0.0
         split = validation.StratifiedKFold(folds, shuffle=True, random_state=seed + repeat)
         for fit, test in split.split(kernel, labels):
             inner = max(2, min(INNER, int(np.bincount(labels[fit]).min())))
@@ -95,8 +95,8 @@ def svm_scores(
                 model.SVC(kernel="precomputed"), {"C": list(PENALTIES)}, cv=inner, scoring="accuracy"
             )
             search.fit(kernel[np.ix_(fit, fit)], labels[fit])
-            right += float((search.predict(kernel[np.ix_(test, fit)]) == labels[test]).mean()) / folds
-        accuracies.append(right)
+            accuracy += float((search.predict(kernel[np.ix_(test, fit)]) == labels[test]).mean()) / folds
+        accuracies.append(accuracy)
     figures = with_intervals({"top1": float(np.mean(accuracies))}, len(labels))
     return {**figures, "seeds": accuracies, "std": float(np.std(accuracies)), "folds": folds}
 
@@ -105,21 +105,21 @@ def svm_scores(
 def network_features(network: nn.Module, data: Any, plain: MakeViews, device: torch.device) -> np.ndarray:
     training = network.training
     network.eval()
-    found = [network(view.to(device)).cpu() for view in plain_views(data, plain, ROWS, 0)]
+    features = [network(view.to(device)).cpu() for view in plain_views(data, plain, ROWS, 0)]
     network.train(training)
-    return torch.cat(found).double().numpy()
+    return torch.cat(features).double().numpy()
 
 
 def svm_measure(plain: MakeViews) -> Measure:
-    """The protocol, taken of a whole labelled set: it makes its own folds."""
+    """The protocol on a labelled set, which it splits into folds itself."""
 
     def learned(
         method: Method, test: Any, views: Any, /, *, device: torch.device, seed: int
     ) -> dict[str, Any]:
         if test.labels is None:
             return {}
-        found = network_features(method.encoders.backbone(), test, plain, device)
-        return svm_scores(rbf_kernel(found), test.labels, seed)
+        features = network_features(method.encoders.backbone(), test, plain, device)
+        return svm_scores(rbf_kernel(features), test.labels, seed)
 
     def untrained(train: Any, test: Any, views: Any, /, *, seed: int) -> dict[str, Any]:
         if test.labels is None:
@@ -128,8 +128,8 @@ def svm_measure(plain: MakeViews) -> Measure:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             network = graph_network("gin", width)
-        found = network_features(network, test, plain, torch.device("cpu"))
-        return svm_scores(rbf_kernel(found), test.labels, seed)
+        features = network_features(network, test, plain, torch.device("cpu"))
+        return svm_scores(rbf_kernel(features), test.labels, seed)
 
     def counts(train: Any, test: Any, views: Any, /, *, seed: int) -> dict[str, Any]:
         if test.labels is None:

@@ -6,63 +6,42 @@
     subgraph   a random walk from a random node, until all but a share of the nodes are there
     identity   nothing
 
-What is drawn is a function of (seed, epoch, instance, view). A graph is (label of each node, (from, to) of each edge in both directions).
+Every draw is a function of (seed, epoch, instance, view). A view is a table of records: nodes with their labels, then edges.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 
 import numpy as np
+import torch
 from jaxtyping import Int
+from torch import Tensor
 
 from nearfar.core.randomness import uniforms
 from nearfar.errors import UserError
-
-
-@dataclass(frozen=True, eq=False)
-class Graph:
-    """Labels of the nodes, and every edge in both directions."""
-
-    labels: Int[np.ndarray, "node"]
-    edges: Int[np.ndarray, "edge 2"]
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Graph):
-            return NotImplemented
-        return np.array_equal(self.labels, other.labels) and np.array_equal(self.edges, other.edges)
-
-    __hash__ = None  # type: ignore[assignment]  # arrays may be written to
-
-    def within(self, kept: Int[np.ndarray, "some"]) -> "Graph":
-        """The graph of some of the nodes, in this order."""
-        place = np.full(len(self.labels), -1)
-        place[kept] = np.arange(len(kept))
-        ends = place[self.edges]
-        return Graph(self.labels[kept], ends[(ends >= 0).all(axis=1)])
-
+from nearfar.modalities.base import SettingsViews
+from nearfar.modalities.graph.data import HIDDEN, Graph, GraphDescription
+from nearfar.parts.encoders.graphs import EDGE, NODE, NOTHING
 
 Change = Callable[[Graph, float, np.random.Generator], Graph]
-HIDDEN = -1
 
 
-def _fewer(count: int, share: float) -> int:
-    """How many of `count` stay, at least one."""
+def _remaining(count: int, share: float) -> int:
+    """`count` without `share` of it, at least one."""
     return max(1, count - int(count * share))
 
 
 def drop(graph: Graph, share: float, draw: np.random.Generator) -> Graph:
     count = len(graph.labels)
-    return graph.within(np.sort(draw.permutation(count)[: _fewer(count, share)]))
+    return graph.subgraph(np.sort(draw.permutation(count)[: _remaining(count, share)]))
 
 
 def perturb_edges(graph: Graph, share: float, draw: np.random.Generator) -> Graph:
     """Undirected edges keep both of their directions."""
-    once = graph.edges[graph.edges[:, 0] <= graph.edges[:, 1]]
-    moved = draw.permutation(len(once))[: int(len(once) * share)]
-    once = once.copy()
-    once[moved] = draw.integers(len(graph.labels), size=(len(moved), 2))
-    back = once[once[:, 0] != once[:, 1]][:, ::-1]
-    return Graph(graph.labels, np.concatenate([once, back]))
+    forward = graph.edges[graph.edges[:, 0] <= graph.edges[:, 1]].copy()
+    moved = draw.permutation(len(forward))[: int(len(forward) * share)]
+    forward[moved] = draw.integers(len(graph.labels), size=(len(moved), 2))
+    backward = forward[forward[:, 0] != forward[:, 1]][:, ::-1]
+    return Graph(graph.labels, np.concatenate([forward, backward]))
 
 
 def mask(graph: Graph, share: float, draw: np.random.Generator) -> Graph:
@@ -74,18 +53,18 @@ def mask(graph: Graph, share: float, draw: np.random.Generator) -> Graph:
 def subgraph(graph: Graph, share: float, draw: np.random.Generator) -> Graph:
     """Nodes next to those already taken are taken in a random order; where there is none, anywhere."""
     count = len(graph.labels)
-    near: list[list[int]] = [[] for _ in range(count)]
+    neighbours: list[list[int]] = [[] for _ in range(count)]
     for a, b in graph.edges.tolist():
-        near[a].append(b)
+        neighbours[a].append(b)
     order = draw.permutation(count).tolist()
     taken: dict[int, None] = {}
     border: list[int] = []
-    while len(taken) < _fewer(count, share):
+    while len(taken) < _remaining(count, share):
         pool = [node for node in border if node not in taken]
         node = pool[draw.integers(len(pool))] if pool else next(n for n in order if n not in taken)
         taken[node] = None
-        border = [*pool, *near[node]]
-    return graph.within(np.sort(np.fromiter(taken, dtype=np.int64)))
+        border = [*pool, *neighbours[node]]
+    return graph.subgraph(np.sort(np.fromiter(taken, dtype=np.int64)))
 
 
 def identity(graph: Graph, share: float, draw: np.random.Generator) -> Graph:
@@ -120,10 +99,78 @@ class Perturb:
             raise UserError(f"views.count was {count}; expected a whole number from 1 to 16")
         self.changes, self.share, self.count, self.symmetric = tuple(changes), share, count, symmetric
 
-    def of(self, graphs: list[Graph], seed: int, epoch: int, index: np.ndarray, view: int) -> list[Graph]:
+    def training(self, description: GraphDescription, device: torch.device) -> "Perturbed":
+        return Perturbed(self, device)
+
+    def plain(self, description: GraphDescription, device: torch.device) -> "WholeGraph":
+        return WholeGraph(device)
+
+    def view(
+        self, graphs: Sequence[Graph], seed: int, epoch: int, index: np.ndarray, view: int
+    ) -> list[Graph]:
+        """View number `view` of the graphs."""
         words = (uniforms(seed, epoch, index, view, 2, "graph") * 2.0**53).astype(np.uint64)
         return [self._changed(graph, key) for graph, key in zip(graphs, words, strict=True)]
 
     def _changed(self, graph: Graph, key: np.ndarray) -> Graph:
         draw = np.random.Generator(np.random.Philox(key=key))
         return CHANGES[self.changes[draw.integers(len(self.changes))]](graph, self.share, draw)
+
+
+class GraphViews(SettingsViews):
+    names = ("perturb",)
+    default = "perturb"
+    one_shape = False  # a batch is as wide as its largest graph
+    settings = Perturb
+
+
+class WholeGraph:
+    """Unchanged graphs: the view of evaluation."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+
+    def __repr__(self) -> str:
+        return "WholeGraph()"
+
+    def as_views(self, shown: Tensor, count: int) -> tuple[Tensor, ...]:
+        return (shown,) * count
+
+    def __call__(self, loaded: list[Graph], seed: int, epoch: int, index: np.ndarray) -> tuple[Tensor, ...]:
+        return (packed(loaded, _records(loaded)).to(self.device),)
+
+
+class Perturbed(WholeGraph):
+    """The views of training: view v of graph i in epoch e is a function of (seed, e, i, v) and the graph."""
+
+    def __init__(self, settings: Perturb, device: torch.device) -> None:
+        super().__init__(device)
+        self.settings = settings
+
+    def __call__(self, loaded: list[Graph], seed: int, epoch: int, index: np.ndarray) -> tuple[Tensor, ...]:
+        records = _records(loaded)  # the same for all views, so that they share a forward pass
+        return tuple(
+            packed(self.settings.view(loaded, seed, epoch, index, view), records).to(self.device)
+            for view in range(self.settings.count)
+        )
+
+
+def packed(graphs: Sequence[Graph], records: int) -> Int[Tensor, "graph record 3"]:
+    """Graphs as tables of this many records (see `encoders.graphs`)."""
+    table = np.zeros((len(graphs), records, 3), dtype=np.int64)
+    table[..., 0] = NOTHING
+    for row, graph in zip(table, graphs, strict=True):
+        nodes, total = len(graph.labels), len(graph.labels) + len(graph.edges)
+        row[:nodes, 0], row[:nodes, 1] = NODE, graph.labels
+        row[nodes:total, 0], row[nodes:total, 1:] = EDGE, graph.edges
+    return torch.from_numpy(table)
+
+
+def unpacked(table: Int[np.ndarray, "record 3"]) -> Graph:
+    """The inverse of `packed` for one graph."""
+    return Graph(table[table[:, 0] == NODE, 1], table[table[:, 0] == EDGE, 1:])
+
+
+def _records(graphs: Sequence[Graph]) -> int:
+    """Records of the largest graph, with room for every edge in both directions."""
+    return max(len(graph.labels) + 2 * len(graph.edges) for graph in graphs)

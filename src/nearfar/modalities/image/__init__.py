@@ -1,1 +1,20 @@
-"""Images: readers, views and how they are shown."""
+"""Images: crops and colours seen by convolutional networks, compared with raw pixels."""
+
+from nearfar.modalities.base import Modality
+from nearfar.modalities.image.data import ImageDescription, ImageReader, Images
+from nearfar.modalities.image.networks import ImageNetworks
+from nearfar.modalities.image.show import ImagePresenter
+from nearfar.modalities.image.views.family import ImageViews
+
+IMAGE = Modality(
+    name="image",
+    unit="images",
+    plural="pictures",
+    example="photos/",
+    reader=ImageReader(),
+    views=ImageViews(),
+    networks=ImageNetworks(),
+    presenter=ImagePresenter(),
+)
+
+__all__ = ["IMAGE", "ImageDescription", "Images"]

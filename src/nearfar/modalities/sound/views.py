@@ -1,10 +1,9 @@
-"""What is heard of a recording: a random stretch for training, all of it for evaluation.
+"""Views of recordings: random stretches for training, whole recordings for evaluation.
 
-A view of sound has two channels: the wave, and 1 where there is sound, 0 in the padding.
+A view has two channels: the wave, and 1 where there is sound, 0 in the padding.
 """
 
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 import torch
@@ -13,20 +12,14 @@ from torch import Tensor
 
 from nearfar.core.randomness import uniforms
 from nearfar.errors import UserError
+from nearfar.modalities.base import SettingsViews
+from nearfar.modalities.sequences import Sequences
+from nearfar.modalities.sound.data import SoundDescription
 
 Sound = Float[Tensor, "item 2 time"]
 
 LOUDNESS = 0.5  # root mean square of a recording; the encoder's first layer expects numbers of this order
-_SILENCE = 1e-5  # below this a recording is not made louder
-
-
-class Series(Protocol):
-    """Sequences padded at their ends, and how much of each is real (`nearfar.data.Series` is one)."""
-
-    @property
-    def data(self) -> np.ndarray: ...
-    @property
-    def length(self) -> np.ndarray: ...
+MIN_LOUDNESS = 1e-5  # below it a recording is not made louder
 
 
 @dataclass(frozen=True)
@@ -43,53 +36,66 @@ class Window:
         if not 1 <= self.count <= 16:
             raise UserError(f"views.count was {self.count}; expected a whole number from 1 to 16")
 
+    def training(self, description: SoundDescription, device: torch.device) -> "Window":
+        return self
+
+    def plain(self, description: SoundDescription, device: torch.device) -> "WholeSound":
+        return WholeSound()
+
     def __call__(
-        self, series: Series, seed: int, epoch: int, index: Int[np.ndarray, "item"]
+        self, sequences: Sequences, seed: int, epoch: int, index: Int[np.ndarray, "item"]
     ) -> tuple[Sound, ...]:
         """Stretch v of recording i in an epoch is a function of (seed, epoch, i, v) alone."""
-        even = levelled(series)
+        waves = levelled(sequences)
         return tuple(
-            self._stretch(series, even, uniforms(seed, epoch, index, view, 1)[:, 0])
+            self._stretch(sequences, waves, uniforms(seed, epoch, index, view, 1)[:, 0])
             for view in range(self.count)
         )
 
-    def _stretch(self, series: Series, even: np.ndarray, draw: np.ndarray) -> Sound:
-        length = series.length
+    def _stretch(self, sequences: Sequences, waves: np.ndarray, draw: np.ndarray) -> Sound:
+        length = sequences.length
         spare = np.maximum(length - self.samples, 0)
         start = (draw * (spare + 1)).astype(np.int64)
         place = start[:, None] + np.arange(self.samples)
-        real = place < length[:, None]
-        return _sound(np.take_along_axis(even, np.minimum(place, series.data.shape[1] - 1), axis=1), real)
+        present = place < length[:, None]
+        return _sound(
+            np.take_along_axis(waves, np.minimum(place, sequences.data.shape[1] - 1), axis=1), present
+        )
+
+
+class SoundViews(SettingsViews):
+    names = ("window",)
+    default = "window"
+    settings = Window
 
 
 @dataclass(frozen=True)
 class WholeSound:
-    """The evaluation's view: each recording from beginning to end."""
+    """The view of evaluation: each recording from beginning to end."""
 
     def as_views(self, shown: Sound, count: int) -> tuple[Sound, ...]:
         return (shown,) * count
 
     def __call__(
         self,
-        series: Series,
+        sequences: Sequences,
         seed: int = 0,
         epoch: int = 0,
         index: Int[np.ndarray, "item"] | None = None,
     ) -> tuple[Sound]:
-        real = np.arange(series.data.shape[1]) < series.length[:, None]
-        return (_sound(levelled(series), real),)
+        return (_sound(levelled(sequences), sequences.present()),)
 
 
-def levelled(series: Series) -> Float[np.ndarray, "item time"]:
-    """Every recording around zero and equally loud over its true length: how near the microphone was tells nothing
-    of what was said."""
-    real = np.arange(series.data.shape[1]) < series.length[:, None]
-    data = series.data.astype(np.float64)
-    count = series.length[:, None]
-    centred = np.where(real, data - np.where(real, data, 0).sum(1, keepdims=True) / count, 0)
+def levelled(sequences: Sequences) -> Float[np.ndarray, "item time"]:
+    """Every recording with mean zero and the same loudness over its true length: the distance to the microphone carries
+    no information about what was said."""
+    present = sequences.present()
+    data = sequences.data.astype(np.float64)
+    count = sequences.length[:, None]
+    centred = np.where(present, data - np.where(present, data, 0).sum(1, keepdims=True) / count, 0)
     loudness = np.sqrt((centred**2).sum(1, keepdims=True) / count)
-    return centred * (LOUDNESS / np.where(loudness < _SILENCE, LOUDNESS, loudness))
+    return centred * (LOUDNESS / np.where(loudness < MIN_LOUDNESS, LOUDNESS, loudness))
 
 
-def _sound(wave: np.ndarray, real: np.ndarray) -> Sound:
-    return torch.from_numpy(np.stack([np.where(real, wave, 0), real], axis=1).astype(np.float32))
+def _sound(wave: np.ndarray, present: np.ndarray) -> Sound:
+    return torch.from_numpy(np.stack([np.where(present, wave, 0), present], axis=1).astype(np.float32))

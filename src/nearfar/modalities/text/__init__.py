@@ -1,1 +1,20 @@
-"""Text as symbols: readers, masked views, scores."""
+"""Text: blocks of symbols, some of them hidden, seen by a transformer, compared with the frequencies of symbols."""
+
+from nearfar.modalities.base import Modality
+from nearfar.modalities.text.data import Reading, TextDescription, TextReader, Texts
+from nearfar.modalities.text.networks import TextNetworks
+from nearfar.modalities.text.show import TextPresenter
+from nearfar.modalities.text.views import TextViews
+
+TEXT = Modality(
+    name="text",
+    unit="blocks",
+    plural="text",
+    example="texts/",
+    reader=TextReader(),
+    views=TextViews(),
+    networks=TextNetworks(),
+    presenter=TextPresenter(),
+)
+
+__all__ = ["TEXT", "Reading", "TextDescription", "Texts"]

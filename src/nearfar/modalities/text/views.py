@@ -5,24 +5,27 @@ else. So the positions travel with the second view, those left unchanged in the 
 """
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
 from jaxtyping import Int, Int64
 from torch import Tensor
 
+from nearfar.config.schema import fixed_views
 from nearfar.core.randomness import uniforms
 from nearfar.errors import UserError
-from nearfar.modalities.sound.views import Series
+from nearfar.modalities.base import Choice, SettingsViews
+from nearfar.modalities.sequences import Sequences
+from nearfar.modalities.text.data import TextDescription
 
 Symbols = Int64[Tensor, "item time"]
 
-NOTHING = -1  # padding in what is read, "not asked" in what was hidden
-KEPT, REPLACED = (
+NOTHING = -1  # padding in view 0, a position that was not hidden in view 1
+UNCHANGED, REPLACED = (
     0.1,
     0.2,
-)  # of the chosen: below the first left as they are, below the second some other symbol
+)  # draws below the first leave a chosen symbol as it is, below the second replace it
 
 
 @dataclass(frozen=True)
@@ -43,12 +46,25 @@ class Mask:
     def __post_init__(self) -> None:
         if not 0 < self.share < 1:
             raise UserError(f"views.share was {self.share:g}; it must lie strictly between 0 and 1")
-        for key, least, largest in (("length", 2, 2**16), ("most", 2, 2**20)):
-            if not least <= getattr(self, key) <= largest:
-                raise UserError(f"views.{key} was {getattr(self, key)}; it must be from {least} to {largest}")
+        for key, value, largest in (("length", self.length, 2**16), ("most", self.most, 2**20)):
+            if not 2 <= value <= largest:
+                raise UserError(f"views.{key} was {value}; it must be from 2 to {largest}")
 
-    def views(self, vocabulary: int) -> "Masked":
-        return Masked(self.share, vocabulary)
+    def training(self, description: TextDescription, device: torch.device) -> "Masked":
+        return Masked(self.share, len(description.symbols))
+
+    def plain(self, description: TextDescription, device: torch.device) -> "WholeText":
+        return WholeText()
+
+
+class TextViews(SettingsViews):
+    names = ("mask",)
+    default = "mask"
+    several = False
+    settings = Mask
+
+    def check(self, choice: Choice) -> dict[str, Any]:
+        return fixed_views(Mask, choice)
 
 
 @dataclass(frozen=True)
@@ -59,42 +75,41 @@ class Masked:
     vocabulary: int
 
     def __call__(
-        self, series: Series, seed: int, epoch: int, index: Int[np.ndarray, "item"]
+        self, sequences: Sequences, seed: int, epoch: int, index: Int[np.ndarray, "item"]
     ) -> tuple[Symbols, Symbols]:
-        symbols, length = series.data, series.length
+        symbols, length = sequences.data, sequences.length
         time = symbols.shape[1]
         draws = uniforms(seed, epoch, index, 0, 3 * time)
         when, how, what = np.split(draws, 3, axis=1)
         chosen = self._chosen(when, length)
-        other = (what * self.vocabulary).astype(np.int64)
-        put = np.where(how < KEPT, symbols, np.where(how < REPLACED, other, self.vocabulary))
-        read = np.where(chosen, put, symbols)
+        random_symbols = (what * self.vocabulary).astype(np.int64)
+        masked = np.where(how < UNCHANGED, symbols, np.where(how < REPLACED, random_symbols, self.vocabulary))
+        read = np.where(chosen, masked, symbols)
         hidden = np.where(chosen, symbols, NOTHING)
         return torch.from_numpy(read.astype(np.int64)), torch.from_numpy(hidden.astype(np.int64))
 
     def _chosen(self, when: np.ndarray, length: np.ndarray) -> np.ndarray:
         """The positions with the lowest draws, as many of each block as `share` of its length asks for: a fixed
         number, so that every block counts in proportion to its length."""
-        real = np.arange(when.shape[1]) < length[:, None]
+        present = np.arange(when.shape[1]) < length[:, None]
         count = np.maximum(np.rint(self.share * length), 1).astype(np.int64)
-        rank = np.argsort(np.argsort(np.where(real, when, 2.0), axis=1, kind="stable"), axis=1)
+        rank = np.argsort(np.argsort(np.where(present, when, 2.0), axis=1, kind="stable"), axis=1)
         return rank < count[:, None]
 
 
 @dataclass(frozen=True)
 class WholeText:
-    """The evaluation's view: each block as it stands."""
+    """The view of evaluation: each block without masks."""
 
     def as_views(self, shown: Symbols, count: int) -> tuple[Symbols, ...]:
-        """Thumbnails as read and as hidden: nothing is masked and everything is asked, which is what a source is primed
-        with."""
+        """The block as read and as hidden: nothing is masked and every symbol is a target."""
         return (shown,) * count
 
     def __call__(
         self,
-        series: Series,
+        sequences: Sequences,
         seed: int = 0,
         epoch: int = 0,
         index: Int[np.ndarray, "item"] | None = None,
     ) -> tuple[Symbols]:
-        return (torch.from_numpy(np.asarray(series.data, dtype=np.int64)),)
+        return (torch.from_numpy(np.asarray(sequences.data, dtype=np.int64)),)

@@ -1,16 +1,41 @@
-"""A graph as a picture: nodes pushed apart, edges pulling them together, a colour for each label."""
+"""Graphs in reports (nodes pushed apart, edges pulling them together, a colour for each label) and their baselines."""
 
 import colorsys
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 import numpy as np
+import torch
 from jaxtyping import Float
 from PIL import Image, ImageDraw
+from torch import Tensor
 
-from nearfar.modalities.graph.views import Graph
+from nearfar.modalities.base import AbstractPresenter, Features, MakeViews, Measure
+from nearfar.modalities.graph.data import Graph, GraphDescription
+from nearfar.modalities.graph.scores import label_counts, svm_measure
+from nearfar.modalities.graph.views import WholeGraph, unpacked
 from nearfar.modalities.showing import SIDE
 
 ROUNDS, SCALE = 60, 2  # of the layout; the picture is drawn larger and shrunk, which smooths its lines
-MOST_DRAWN = 300  # nodes whose places are found by forces; beyond, a circle
+MAX_LAYOUT_NODES = 300  # larger graphs are drawn as a circle
+
+
+class GraphPresenter(AbstractPresenter):
+    baseline_titles: ClassVar[Mapping[str, str]] = {"labels": "how often each node label occurs"}
+
+    def baselines(self, plain: MakeViews) -> dict[str, Features]:
+        return {"labels": label_counts}
+
+    def measures(self) -> dict[str, Measure]:
+        return {"svm": svm_measure(WholeGraph(torch.device("cpu")))}
+
+    def pictures(self, loaded: list[Graph], description: GraphDescription) -> list[Image.Image]:
+        return [draw_graph(graph, description.node_labels) for graph in loaded]
+
+    def view_pictures(self, views: Any, shown: Tensor, description: GraphDescription) -> list[Image.Image]:
+        return [
+            draw_graph(unpacked(table), description.node_labels) for table in shown.detach().cpu().numpy()
+        ]
 
 
 def layout(graph: Graph) -> Float[np.ndarray, "node 2"]:
@@ -19,10 +44,10 @@ def layout(graph: Graph) -> Float[np.ndarray, "node 2"]:
     angle = 2 * np.pi * np.arange(count) / max(1, count)
     place = np.stack([np.cos(angle), np.sin(angle)], axis=1) * (1 + 0.01 * np.arange(count)[:, None] % 7)
     ideal = 1 / np.sqrt(max(1, count))
-    for round_ in range(ROUNDS if count <= MOST_DRAWN else 0):
-        apart = place[:, None] - place[None]
-        distance = np.maximum(np.linalg.norm(apart, axis=2), 1e-3)
-        force = (apart * (ideal**2 / distance**2)[..., None]).sum(axis=1)
+    for round_ in range(ROUNDS if count <= MAX_LAYOUT_NODES else 0):
+        offset = place[:, None] - place[None]
+        distance = np.maximum(np.linalg.norm(offset, axis=2), 1e-3)
+        force = (offset * (ideal**2 / distance**2)[..., None]).sum(axis=1)
         if len(graph.edges):
             a, b = graph.edges.T
             pull = place[b] - place[a]
@@ -41,7 +66,7 @@ def colour(label: int, labels: int) -> tuple[int, int, int]:
     return round(255 * red), round(255 * green), round(255 * blue)
 
 
-def drawn(graph: Graph, labels: int) -> Image.Image:
+def draw_graph(graph: Graph, labels: int) -> Image.Image:
     side = SIDE * SCALE
     page = Image.new("RGB", (side, side), "white")
     draw, margin = ImageDraw.Draw(page), 8 * SCALE

@@ -1,0 +1,93 @@
+"""Views of pairs: the two sides of a row are its two views."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from nearfar.errors import UserError
+from nearfar.modalities.base import MakeViews, SettingsViews
+from nearfar.modalities.pairs.data import SIDES, PairsDescription
+
+
+@dataclass(frozen=True)
+class Both:
+    """Both columns; with `augment`, each as its modality is seen in training (crops, windows, noise), text unchanged."""
+
+    augment: bool = True
+    count: int = 2
+    symmetric: bool = True
+
+    def __post_init__(self) -> None:
+        if self.count != 2:
+            raise UserError(f"views.count was {self.count}; with pairs it is 2")
+
+    def training(self, description: PairsDescription, device: torch.device) -> "PairViews":
+        return PairViews(self, description, device)
+
+    def plain(self, description: PairsDescription, device: torch.device) -> "FirstSide":
+        return FirstSide(description, device)
+
+
+class PairsViews(SettingsViews):
+    names = ("both",)
+    default = "both"
+    resizable = True
+    settings = Both
+
+    def conflict(self, choices: Mapping[str, Any], parts: Mapping[str, Any]) -> str | None:
+        encoders, negatives = choices["encoders"]["name"], choices["negatives"]["name"]
+        if encoders != "per-view":
+            return f"encoders was {encoders} with views=both: two columns need encoders=per-view, a network for each"
+        if negatives not in ("in-batch", "none"):
+            return f"negatives was {negatives} with views=both; pairs are contrasted with those of their batch: use in-batch"
+        return None
+
+
+def side_choice(kind: str) -> dict[str, Any]:
+    """The views' section of one side: one view of its modality."""
+    views = SIDES[kind].views
+    single = {"count": 1, "symmetric": False} if views.several else {}
+    return views.check({"name": views.default, **single})
+
+
+class PairViews:
+    """The views of training: row i of both sides."""
+
+    def __init__(self, settings: Both, description: PairsDescription, device: torch.device) -> None:
+        self.settings, self.description = settings, description
+        self.sides: list[MakeViews] = []
+        for kind, side in zip(description.kinds, description.of_sides(), strict=True):
+            views = SIDES[kind].views
+            make = views.training if settings.augment and views.several else views.plain
+            self.sides.append(make(side_choice(kind), side, device))
+
+    def __call__(
+        self, loaded: tuple[Any, Any], seed: int, epoch: int, index: np.ndarray
+    ) -> tuple[Tensor, ...]:
+        return tuple(
+            make(side, seed + number, epoch, index)[0]
+            for number, (make, side) in enumerate(zip(self.sides, loaded, strict=True))
+        )
+
+
+class FirstSide:
+    """The view of evaluation: the plain view of the first column."""
+
+    def __init__(self, description: PairsDescription, device: torch.device) -> None:
+        kind, side = description.kinds[0], description.of_sides()[0]
+        self.plain = SIDES[kind].views.plain(side_choice(kind), side, device)
+
+    def __repr__(self) -> str:
+        return f"FirstSide({self.plain!r})"
+
+    def as_views(self, shown: Tensor, count: int) -> tuple[Tensor, ...]:
+        return (shown,) * count
+
+    def __call__(
+        self, loaded: tuple[Any, Any], seed: int, epoch: int, index: np.ndarray
+    ) -> tuple[Tensor, ...]:
+        return self.plain(loaded[0], seed, epoch, index)

@@ -1,0 +1,86 @@
+"""Views of vectors: noise and features left out.
+
+Every feature is brought to mean 0 and standard deviation 1 first, so that noise and a feature left out (set to its mean)
+mean the same for all of them.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from scipy.special import ndtri
+from torch import Tensor
+
+from nearfar.core.randomness import uniforms
+from nearfar.errors import UserError
+from nearfar.modalities.base import SettingsViews, StandardisedDescription
+
+
+@dataclass(frozen=True)
+class Corrupt:
+    """`count` views: Gaussian noise of standard deviation `noise` on every feature, each left out with probability `dropout`."""
+
+    noise: float = 0.3
+    dropout: float = 0.2
+    count: int = 2
+    symmetric: bool = True
+
+    def __post_init__(self) -> None:
+        if self.noise < 0:
+            raise UserError(f"views.noise was {self.noise:g}; it must be at least 0")
+        if not 0 <= self.dropout < 1:
+            raise UserError(f"views.dropout was {self.dropout:g}; it must lie in [0, 1)")
+        if not 1 <= self.count <= 16:
+            raise UserError(f"views.count was {self.count}; expected a whole number from 1 to 16")
+
+    def training(self, description: StandardisedDescription, device: torch.device) -> "Corrupted":
+        return Corrupted(self, description, device)
+
+    def plain(self, description: StandardisedDescription, device: torch.device) -> "Standardised":
+        return Standardised(description, device)
+
+
+class VectorsViews(SettingsViews):
+    names = ("corrupt",)
+    default = "corrupt"
+    settings = Corrupt
+
+
+class Standardised:
+    """Rows with every feature at mean 0 and standard deviation 1: the view of evaluation."""
+
+    def __init__(self, description: StandardisedDescription, device: torch.device) -> None:
+        self.mean, self.std, self.device = np.array(description.mean), np.array(description.std), device
+
+    def __repr__(self) -> str:
+        return f"Standardised({self.mean.tolist()}, {self.std.tolist()})"
+
+    def as_views(self, shown: Tensor, count: int) -> tuple[Tensor, ...]:
+        return (shown,) * count
+
+    def __call__(self, loaded: np.ndarray, seed: int, epoch: int, index: np.ndarray) -> tuple[Tensor, ...]:
+        return (self._tensor((loaded - self.mean) / self.std),)
+
+    def _tensor(self, rows: np.ndarray) -> Tensor:
+        return torch.from_numpy(rows.astype(np.float32)).to(self.device)
+
+
+class Corrupted(Standardised):
+    """The views of training: view v of row i in epoch e is a function of (seed, e, i, v) and the row."""
+
+    def __init__(self, settings: Corrupt, description: StandardisedDescription, device: torch.device) -> None:
+        super().__init__(description, device)
+        self.settings = settings
+
+    def __call__(self, loaded: np.ndarray, seed: int, epoch: int, index: np.ndarray) -> tuple[Tensor, ...]:
+        standard = (loaded - self.mean) / self.std
+        return tuple(
+            self._tensor(self._corrupted(standard, uniforms(seed, epoch, index, view, 2 * loaded.shape[1])))
+            for view in range(self.settings.count)
+        )
+
+    def _corrupted(self, rows: np.ndarray, draws: np.ndarray) -> np.ndarray:
+        dropout, quantile = np.split(draws, 2, axis=1)
+        # the normal quantile of a uniform draw; 0 has none, and no draw is 1
+        noise = ndtri(np.maximum(quantile, np.finfo(np.float64).tiny))
+        return np.where(dropout < self.settings.dropout, 0.0, rows + self.settings.noise * noise)
