@@ -9,6 +9,7 @@ import argparse
 import errno
 import io
 import os
+import shlex
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
@@ -98,9 +99,11 @@ def _run(parsed: argparse.Namespace) -> int:
 
 
 def _main(arguments: Sequence[str] | None) -> int:
+    parsed: argparse.Namespace | None = None
     try:
         with end_on_signals():
-            code = _run(_parsed(arguments))
+            parsed = _parsed(arguments)
+            code = _run(parsed)
             sys.stdout.flush()  # write errors surface here, not at interpreter exit
             return code
     except UserError as problem:
@@ -108,8 +111,9 @@ def _main(arguments: Sequence[str] | None) -> int:
     except Stopped as stopped:
         return _say(str(stopped), RESUMABLE)
     except KeyboardInterrupt as interrupt:
-        interrupted = "interrupted; what was saved is kept, and the same command resumes from it"
-        return _say(str(interrupt) or interrupted, RESUMABLE)
+        saves = parsed is not None and "out" in parsed
+        message = "interrupted; the same command resumes from what was saved" if saves else "interrupted"
+        return _say(str(interrupt) or message, RESUMABLE)
     except BrokenPipeError:  # the reader closed the pipe, as `| head` does
         _discard(sys.stdout)
         return DONE
@@ -127,10 +131,9 @@ def _main(arguments: Sequence[str] | None) -> int:
         _flush(sys.stdout)
         return _say(f"{file} cannot be used: {problem.strerror}{promise}", BAD_INPUT)
     except (MemoryError, RuntimeError) as problem:
-        if _is_distributed() and _is_lost_peer(problem):
-            return _say(
-                "another process of this run ended; the same command resumes from what was saved", RESUMABLE
-            )
+        failure = _communication_failure(problem) if _is_distributed() else None
+        if failure is not None:
+            return _say(failure.message, RESUMABLE if failure.resumable else BAD_INPUT)
         if not isinstance(problem, MemoryError) and not _out_of_memory(problem):
             raise
         return _say("memory ran out; lower batch_size, image_size or negatives.size, or set chunk", BAD_INPUT)
@@ -155,12 +158,10 @@ def _out_of_memory(problem: RuntimeError) -> bool:
     return type(problem).__name__ == "OutOfMemoryError" or "can't allocate memory" in str(problem)
 
 
-def _is_lost_peer(problem: Exception) -> bool:
-    """Returns whether communication with another rank failed."""
-    message = str(problem).lower()
-    return any(kind.__name__ == "DistError" for kind in type(problem).__mro__) or any(
-        word in message for word in ("gloo", "nccl", "connection closed", "connection reset")
-    )
+def _communication_failure(problem: Exception) -> Any:
+    from nearfar.distributed.failures import communication_failure
+
+    return communication_failure(problem)
 
 
 def _parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -172,17 +173,19 @@ def _parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     if unexpected:
         word, *following = rest[unexpected[0] :]
         raise UserError(
-            f"{word} is not an option or argument of this command{_as_setting(word, following, settings)}"
+            f"{word} is not an option or argument of this command{_hint(word, following, parsed)}"
         )
     if rest:
         parsed.words += rest
     return parsed
 
 
-def _as_setting(word: str, following: Sequence[str], settings: bool) -> str:
-    """Returns a hint for `--epochs 10` and `--epochs=10`, which nearfar writes as `epochs=10`."""
+def _hint(word: str, following: Sequence[str], parsed: argparse.Namespace) -> str:
+    """Returns what was probably meant: `epochs=10` for `--epochs 10`, `--data test/` for `test/`."""
+    if not word.startswith("-"):
+        return f"; did you mean --data {shlex.quote(word)}?" if "data" in parsed else ""
     key, equals, value = word.lstrip("-").partition("=")
-    if not settings or not word.startswith("--") or not key:
+    if "words" not in parsed or not word.startswith("--") or not key:
         return ""
     if not equals:
         is_value = bool(following) and not following[0].startswith("-") and "=" not in following[0]

@@ -1,6 +1,7 @@
 """`nearfar distill`."""
 
 import argparse
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -76,7 +77,9 @@ def run(args: argparse.Namespace) -> int:
         objects=objects,
     )
     if is_first:
-        print(f"{run.path}: trained for {run.facts['step']} steps; next: nearfar evaluate {run.path}")
+        print(
+            f"{run.path}: trained for {run.facts['step']} steps; next: nearfar evaluate {shlex.quote(str(run.path))}"
+        )
     return DONE
 
 

@@ -1,6 +1,7 @@
 """`nearfar pack`."""
 
 import argparse
+import shlex
 import sys
 from pathlib import Path
 from typing import Any
@@ -64,7 +65,7 @@ def run(args: argparse.Namespace) -> int:
     quarantined = f", {manifest.quarantined:,} quarantined (quarantine.csv)" if manifest.quarantined else ""
     print(
         f"{args.out}: {manifest.rows - len(manifest.left_out):,} rows in {len(manifest.shards)} shards ({manifest.encoding}){quarantined}; "
-        f"next: nearfar pretrain {_recipe(manifest.modality)} {args.out} --out runs/packed"
+        f"next: nearfar pretrain {_recipe(manifest.modality)} {shlex.quote(str(args.out))} --out runs/packed"
     )
     return DONE
 

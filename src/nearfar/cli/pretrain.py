@@ -1,6 +1,7 @@
 """`nearfar pretrain`."""
 
 import argparse
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -71,7 +72,9 @@ def run(args: argparse.Namespace) -> int:
         settings, located, args.out, allow_change=args.allow_change, quiet=args.quiet, said=remark
     )
     if is_first:
-        print(f"{run.path}: trained for {run.facts['step']} steps; next: nearfar evaluate {run.path}")
+        print(
+            f"{run.path}: trained for {run.facts['step']} steps; next: nearfar evaluate {shlex.quote(str(run.path))}"
+        )
     return DONE
 
 
@@ -88,6 +91,13 @@ def split_words(words: Sequence[str], config: dict[str, Any]) -> tuple[str, str,
         if len(leading) == 2 or ("=" in word and not Path(word).exists()):
             break
         leading.append(word)
+    if len(leading) == 1 and "recipe" not in config and Path(leading[0]).exists():
+        from nearfar.config.recipes import RECIPES
+
+        if leading[0] not in RECIPES:
+            raise UserError(
+                f"RECIPE is missing before {leading[0]}; for instance nearfar pretrain simclr {shlex.quote(leading[0])}"
+            )
     recipe = leading[0] if leading else config.pop("recipe", None)
     data = leading[1] if len(leading) > 1 else config.pop("data", None)
     config.pop("recipe", None)

@@ -19,8 +19,18 @@ def pick_device(name: str, local_rank: int | None = None) -> torch.device:
 
     With several processes on a machine, the process with number `local_rank` gets its own GPU.
     """
-    if local_rank is not None and name in ("auto", "cuda") and torch.cuda.is_available():
-        device = torch.device("cuda", local_rank % torch.cuda.device_count())
+    if local_rank is not None and name.startswith(("auto", "cuda")) and torch.cuda.is_available():
+        count = torch.cuda.device_count()
+        if ":" in name:
+            raise UserError(
+                f"device was {name!r}; with several processes use cuda: each gets a GPU of its own"
+            )
+        if local_rank >= count:
+            raise UserError(
+                f"process {local_rank} on this machine has no GPU: it has {count}; start at most {count} processes "
+                "per machine, or set device=cpu"
+            )
+        device = torch.device("cuda", local_rank)
         torch.cuda.set_device(device)
         return device
     if name == "auto":

@@ -112,23 +112,51 @@ def memory_available() -> int | None:
 
     Container limits count, and several processes of one run share the memory equally.
     """
+    return read_memory_available(Path("/"))
+
+
+def read_memory_available(root: Path) -> int | None:
+    """Returns `memory_available` from /proc and /sys below `root`."""
     try:
-        lines = (line.split() for line in Path("/proc/meminfo").read_text(encoding="utf-8").splitlines())
-        limits = [1024 * int(words[1]) for words in lines if words[0] == "MemAvailable:"]
-    except (OSError, ValueError, IndexError):
+        lines = (line.split() for line in (root / "proc/meminfo").read_text(encoding="utf-8").splitlines())
+        available = next(1024 * int(words[1]) for words in lines if words[0] == "MemAvailable:")
+    except (OSError, ValueError, IndexError, StopIteration):
         return None
-    group = Path("/sys/fs/cgroup")
-    try:
-        limit, used = ((group / f"memory.{name}").read_text().strip() for name in ("max", "current"))
-        limits += [int(limit) - int(used)] if limit != "max" else []
-    except (OSError, ValueError):
-        pass
     processes = os.environ.get("LOCAL_WORLD_SIZE", "1")
-    return (
-        max(0, min(limits)) // (int(processes) if processes.isdigit() and int(processes) else 1)
-        if limits
-        else None
-    )
+    share = int(processes) if processes.isdigit() and int(processes) else 1
+    return max(0, min([available, *_cgroup_memory(root)])) // share
+
+
+# files with the limit and the usage of a control group, by version
+_CGROUP_FILES = {1: ("memory.limit_in_bytes", "memory.usage_in_bytes"), 2: ("memory.max", "memory.current")}
+
+
+def _cgroup_memory(root: Path) -> list[int]:
+    """Returns the bytes left in this process's control group and in each group above it, of versions 1 and 2."""
+    try:
+        lines = (root / "proc/self/cgroup").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        lines = []
+    groups = {(2, Path("sys/fs/cgroup"), "/"), (1, Path("sys/fs/cgroup/memory"), "/")}
+    for line in lines:
+        number, _, rest = line.partition(":")
+        controllers, _, path = rest.partition(":")
+        if number == "0" and not controllers:
+            groups.add((2, Path("sys/fs/cgroup"), path))
+        elif "memory" in controllers.split(","):
+            groups.add((1, Path("sys/fs/cgroup/memory"), path))
+    remaining = []
+    for version_number, mount, path in groups:
+        folder = root / mount / path.lstrip("/")
+        for group in (folder, *folder.parents):
+            if not group.is_relative_to(root / mount):
+                break
+            try:
+                limit, usage = (int((group / name).read_text()) for name in _CGROUP_FILES[version_number])
+            except (OSError, ValueError):  # no such group, or the limit is "max"
+                continue
+            remaining.append(limit - usage)
+    return remaining
 
 
 def memory_held() -> int:

@@ -1,0 +1,127 @@
+"""Memory limits of containers, devices of ranks, and what a failed exchange between processes means."""
+
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from nearfar.cli import main
+from nearfar.distributed.failures import communication_failure
+from nearfar.errors import UserError
+from nearfar.system.hardware import pick_device
+from nearfar.system.machine import read_memory_available
+
+GB = 10**9
+
+
+def write_tree(root: Path, files: dict[str, str]) -> Path:
+    for name, text in {"proc/meminfo": "MemTotal: 9 kB\nMemAvailable: 20000000 kB\n", **files}.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text)
+    return root
+
+
+@pytest.mark.parametrize(
+    ("files", "expected"),
+    [
+        ({}, 20_480_000_000),
+        # version 2: the limit of the group itself, of a group above it, and "max"
+        (
+            {
+                "proc/self/cgroup": "0::/a/b\n",
+                "sys/fs/cgroup/a/b/memory.max": "1200000000\n",
+                "sys/fs/cgroup/a/b/memory.current": "200000000\n",
+            },
+            GB,
+        ),
+        (
+            {
+                "proc/self/cgroup": "0::/a/b\n",
+                "sys/fs/cgroup/a/b/memory.max": "max\n",
+                "sys/fs/cgroup/a/b/memory.current": "1\n",
+                "sys/fs/cgroup/a/memory.max": "3000000000\n",
+                "sys/fs/cgroup/a/memory.current": "1000000000\n",
+            },
+            2 * GB,
+        ),
+        # version 2 in a container, where the group's own folder is mounted as the root
+        (
+            {
+                "proc/self/cgroup": "0::/../outside\n",
+                "sys/fs/cgroup/memory.max": "2000000000\n",
+                "sys/fs/cgroup/memory.current": "1000000000\n",
+            },
+            GB,
+        ),
+        # version 1
+        (
+            {
+                "proc/self/cgroup": "5:cpu,cpuacct:/x\n4:memory:/job\n",
+                "sys/fs/cgroup/memory/job/memory.limit_in_bytes": "4000000000\n",
+                "sys/fs/cgroup/memory/job/memory.usage_in_bytes": "1000000000\n",
+            },
+            3 * GB,
+        ),
+    ],
+)
+def test_memory_limit_is_the_smallest_of_machine_and_groups(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, files: dict[str, str], expected: int
+) -> None:
+    monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)
+    assert read_memory_available(write_tree(tmp_path, files)) == expected
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    assert read_memory_available(tmp_path) == expected // 2
+
+
+def test_every_rank_gets_its_own_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    current: list[torch.device] = []
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "set_device", current.append)
+    assert (
+        [pick_device("cuda", rank) for rank in (0, 1)]
+        == current
+        == [torch.device("cuda", 0), torch.device("cuda", 1)]
+    )
+    with pytest.raises(UserError, match=r"device was 'cuda:1'; with several processes use cuda"):
+        pick_device("cuda:1", 0)
+    with pytest.raises(UserError, match=r"process 2 on this machine has no GPU: it has 2"):
+        pick_device("auto", 2)
+
+
+@pytest.mark.parametrize(
+    ("problem", "resumable"),
+    [
+        (RuntimeError("[gloo/transport/tcp/pair.cc:534] Connection closed by peer [127.0.0.1]:1"), True),
+        (dist.DistBackendError("NCCL error: remote process exited or there was a network error"), True),
+        (dist.DistNetworkError("The client socket has failed to connect"), True),
+        (
+            RuntimeError(
+                "[gloo/transport/tcp/unbound_buffer.cc:81] Timed out waiting 1000ms for recv operation"
+            ),
+            True,
+        ),
+        (
+            dist.DistBackendError(
+                "NCCL error: Duplicate GPU detected : rank 0 and rank 1 both on device 1000"
+            ),
+            False,
+        ),
+        (RuntimeError("No backend type associated with device type cpu: nccl"), False),
+        (RuntimeError("mat1 and mat2 shapes cannot be multiplied"), None),
+    ],
+)
+def test_only_lost_processes_and_timeouts_are_resumable(problem: Exception, resumable: bool | None) -> None:
+    failure = communication_failure(problem)
+    assert (failure and failure.resumable) == resumable
+    if failure is not None and not failure.resumable:
+        assert str(problem).splitlines()[0] in failure.message
+
+
+def test_misplaced_words_get_a_hint(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "my photos").mkdir()
+    assert main(["evaluate", str(tmp_path), "my test/"]) == 2
+    assert "did you mean --data 'my test/'?" in capsys.readouterr().err
+    assert main(["pretrain", str(tmp_path / "my photos")]) == 2
+    assert f"for instance nearfar pretrain simclr '{tmp_path / 'my photos'}'" in capsys.readouterr().err
