@@ -125,7 +125,7 @@ except nf.UserError as problem:
     assert len(done.stdout.splitlines()) == 1
 
 
-HEAVY = ("torch", "numpy", "scipy", "yaml", *EXTRAS)
+HEAVY = ("torch", "numpy", "scipy", "sklearn", "yaml", *EXTRAS)
 LIGHT = [["--help"], ["--version"], [], ["doctor"], ["doctor", "--json"]]
 LIGHT += [
     [command, "--help"]

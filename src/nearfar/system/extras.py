@@ -1,7 +1,7 @@
 """Optional packages, and the error message when one is missing.
 
-The core (losses, bounds, methods, mutual information) needs torch, numpy, scipy, jaxtyping, safetensors, pyyaml and
-threadpoolctl only.
+The core (losses, bounds, methods, mutual information) needs torch, numpy, scipy, scikit-learn, jaxtyping, safetensors,
+pyyaml and threadpoolctl only.
 """
 
 from importlib import import_module
@@ -17,7 +17,6 @@ EXTRAS = {
     "pyarrow": "train",
     "pydantic": "train",
     "rich": "train",
-    "sklearn": "train",
     "soundfile": "train",
     "torchvision": "train",
     "faster_coco_eval": "detect",

@@ -23,7 +23,7 @@ DISTRIBUTIONS = {
     "sklearn": "scikit-learn",
     "yaml": "pyyaml",
 }
-CORE = ("torch", "numpy", "scipy", "jaxtyping", "safetensors", "yaml", "threadpoolctl")
+CORE = ("torch", "numpy", "scipy", "sklearn", "jaxtyping", "safetensors", "yaml", "threadpoolctl")
 
 # OpenMP threads sleep while they wait. Spinning, the default, makes a step tens of times slower as soon as another
 # process uses a core (benchmarks/disturbed.py).

@@ -21,7 +21,6 @@ from nearfar.estimate.ratios.regressions import (
     categories,
     density,
     features,
-    have_trees,
     regression,
     trees,
     trees_may_help,
@@ -69,7 +68,7 @@ class Residual:
             return None
         if given.numbers and given.levels > 64:
             return None
-        if boosted and (given.numbers + bool(given.levels) < 2 or not have_trees()):
+        if boosted and given.numbers + bool(given.levels) < 2:
             return None
         target = other.chosen(plain)[:, 0]
         if plain and max(np.abs(half.plain).max(initial=0) for half in (x, y)) > FAR:
@@ -189,7 +188,7 @@ class Classifier:
         given, other = (y, x) if swapped else (x, y)
         if other.code is None or other.numbers or other.levels > MOST_CLASSES:
             return None
-        if given.numbers + (given.code is not None) < 2 or not have_trees():
+        if given.numbers + (given.code is not None) < 2:
             return None  # one number has a density in every level, one category a table
         some = np.arange(min(len(x), MOST_GROWN))
         given, other = given[some], other[some]

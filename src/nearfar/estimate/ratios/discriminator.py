@@ -12,7 +12,7 @@ import numpy as np
 
 from nearfar.estimate.ratios.elliptic import Gaussian
 from nearfar.estimate.ratios.halves import Half
-from nearfar.estimate.ratios.regressions import FLOOR, features, have_trees, trees
+from nearfar.estimate.ratios.regressions import FLOOR, features, trees
 from nearfar.estimate.samples import Canonical
 
 FEWEST_ROWS, MOST_ROWS = 300, 2500  # with more rows a network takes its place, at less cost for each pair
@@ -31,7 +31,7 @@ class Discriminator:
     def fit(x: Half, y: Half, seed: int) -> "Discriminator | None":
         """None where it would not be tried, or a few trees tell no more than a Gaussian."""
         columns = [half.numbers + (half.code is not None) for half in (x, y)]
-        if min(columns) < 2 or sum(columns) > MOST_COLUMNS or not have_trees():
+        if min(columns) < 2 or sum(columns) > MOST_COLUMNS:
             return None
         if not FEWEST_ROWS <= len(x) < MOST_ROWS or not x.numbers or not y.numbers:
             return None

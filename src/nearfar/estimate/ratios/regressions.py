@@ -7,7 +7,6 @@ Means      a category of many levels: its means, drawn towards the common one
 """
 
 from collections.abc import Callable
-from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -35,11 +34,6 @@ TRIAL_ROUNDS, LEAST_LESS = (
     15,
     0.01,
 )  # trees that are tried first, and the share of the squared error that they must take away
-
-
-def have_trees() -> bool:
-    """scikit-learn is not part of the core install; without it the other ratios compete alone."""
-    return find_spec("sklearn") is not None
 
 
 def trees(

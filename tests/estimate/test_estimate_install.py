@@ -1,0 +1,52 @@
+"""The answer does not depend on which extras are installed."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import nearfar as nf
+from nearfar.system.extras import EXTRAS
+
+RATIOS = sorted(Path(nf.__file__).parent.glob("estimate/ratios/*.py"))
+HIDE_EXTRAS = f"""
+import sys
+class Hidden:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {sorted(EXTRAS)!r}:
+            raise ModuleNotFoundError(name=name)
+sys.meta_path.insert(0, Hidden())
+"""
+PRODUCT = """
+import numpy as np, nearfar as nf
+rng = np.random.default_rng(0)
+sign, size = rng.choice([-1.0, 1.0], 300), rng.normal(size=300)
+product = sign * size + 0.3 * rng.normal(size=300)
+"""
+ESTIMATE = "nf.estimate_mi(np.column_stack([sign, size]), product, folds=2, baselines=False)"
+
+
+def test_estimate_is_the_same_without_extras() -> None:
+    """y = sign * size + noise is what boosted trees see and smooth ratios do not."""
+    code = f"{HIDE_EXTRAS}{PRODUCT}estimate = {ESTIMATE}\nprint(estimate.nats.hex(), estimate.critic)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    names: dict[str, object] = {}
+    exec(PRODUCT, names)
+    here = eval(ESTIMATE, names)
+    assert done.stdout.strip() == f"{here.nats.hex()} {here.critic}"
+    assert "trees" in here.critic
+    assert here.nats > 0.3
+
+
+@pytest.mark.parametrize("file", RATIOS, ids=lambda file: file.name)
+def test_no_ratio_imports_an_optional_package(file: Path) -> None:
+    imported = set()
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.Import):
+            imported |= {alias.name.partition(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            imported.add(node.module.partition(".")[0])
+    assert not imported & {*EXTRAS, "importlib"}
