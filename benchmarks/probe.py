@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from nearfar.core.intervals import wilson
+from nearfar.core.statistics import wilson
 from nearfar.evaluate import cached_features, features, stratified_split
 from nearfar.evaluate.linear import fit_chosen
 from nearfar.run.features import features_key

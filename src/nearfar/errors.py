@@ -18,7 +18,7 @@ class NotFinite(UserError):
 class NotSaved(UserError):
     """A result was computed but could not be written. The exception carries the result."""
 
-    def __init__(self, sentence: str, result: dict[str, Any]) -> None:
+    def __init__(self, sentence: str, result: Any) -> None:
         super().__init__(sentence)
         self.result = result
 

@@ -16,7 +16,7 @@ import nearfar as nf
 from nearfar.cli import main
 from nearfar.config.fields import CHOICES, FIELDS
 from nearfar.config.settings import Settings
-from nearfar.run.answers import without_answers
+from nearfar.core.results import Result
 from nearfar.system.hardware import environment
 from nearfar.system.machine import machine_facts
 
@@ -76,7 +76,7 @@ def test_evaluate_prints_one_json_object(run: Path, photos: Path) -> None:
     kept = json.loads((run / "evaluation.json").read_text())[
         "results"
     ]  # and the answer for each instance, which is not printed
-    assert result in [without_answers(each) for each in kept]
+    assert result in [Result.from_json(each) for each in kept]
 
 
 def test_unnamed_labels_of_two_sets_are_not_matched(

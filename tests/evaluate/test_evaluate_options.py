@@ -12,14 +12,14 @@ import torch
 import nearfar as nf
 from nearfar.cli import main
 from nearfar.core.randomness import short_seed
+from nearfar.core.results import Figure
 from nearfar.data import open_data
 from nearfar.errors import NotFinite, UserError
+from nearfar.evaluate.evaluation import Evaluation
 from nearfar.evaluate.few import few_shot, fractions
 from nearfar.evaluate.labels import Labelled
 from nearfar.evaluate.options import READ_BY, Options
 from nearfar.evaluate.protocols import NETWORK_PROTOCOLS, PROTOCOLS
-from nearfar.evaluate.run import Asked
-from nearfar.evaluate.table import cell
 from nearfar.run.results import results_of
 
 SMALL: dict[str, Any] = {
@@ -74,7 +74,7 @@ def test_figures_under_other_options_stand_apart(run: nf.Run) -> None:
     ask: dict[str, Any] = {"protocols": ["few-shot"], "shots": (1,), "ways": 2}
     for episodes in (3, 4, 3):
         nf.evaluate(run, **ask, episodes=episodes)
-    told = [one["settings"] for one in results_of(run.evaluation) if "few-shot" in one]
+    told = [one.settings for one in results_of(run.evaluation) if "few-shot" in one]
     assert sorted(one["episodes"] for one in told) == [3, 4]
     assert all(one["ways"] == 2 and one["shots"] == [1] for one in told)
 
@@ -141,7 +141,7 @@ def test_label_fractions_say_how_many_labels_they_are_of() -> None:
 def test_pictures_are_held_as_large_as_they_are_asked_for(run: nf.Run) -> None:
     """A run at 12 pixels holds pictures at 24 at most; asked for views of 40, it holds all 60 of their pixels."""
     pixels, labels = squares(30, side=60, seed=1)
-    small, large = (Asked(run, (pixels, labels), None, False, "pooled", size) for size in (None, 40))
+    small, large = (Evaluation(run, (pixels, labels), None, False, "pooled", size) for size in (None, 40))
     assert small.sets[0].load(np.arange(1)).data.shape[1:3] == (24, 24)
     np.testing.assert_array_equal(large.sets[0].load(np.arange(30)).data, pixels)
     view = large.plain(large.sets[0].load(np.arange(2)), 0, 0, np.arange(2))[0]
@@ -214,13 +214,12 @@ def test_one_draw_has_no_spread() -> None:
     labels = torch.tensor([0] * 8 + [1] * 8)
     part = Labelled(torch.eye(2)[labels].double(), labels)
     (one,) = few_shot(part, part, Options(ways=2, shots=(1,), episodes=1)).values()
-    assert one["spread"] is None
-    assert one["interval"] is None
-    assert cell("top1", one) == "100.0 %"
+    assert one.main == Figure(1.0)
+    assert one.text("top1") == "100.0 %"
     (drawn,) = fractions(part, part, Options(labels=(0.5,), draws=1)).values()
     assert drawn["spread"] is None
     (several,) = few_shot(part, part, Options(ways=2, shots=(1,), episodes=3)).values()
-    assert cell("top1", several) == "100.0 ± 0.0 % (100.0–100.0)"
+    assert several.text("top1") == "100.0 ± 0.0 % (100.0–100.0)"
 
 
 def test_weights_that_fine_tuning_broke_are_blamed_on_the_rate(

@@ -13,17 +13,18 @@ from torch import nn
 
 import nearfar as nf
 from nearfar import UserError
-from nearfar.core.intervals import wilson
+from nearfar.core.results import Figure, Measurement, mean_over_draws
 from nearfar.core.splits import drawn
+from nearfar.core.statistics import wilson
 from nearfar.estimate.labels import infonce_of_labels, label_information
 from nearfar.evaluate import Labelled, Options, scores, table
+from nearfar.evaluate.evaluation import Evaluation
 from nearfar.evaluate.few import few_shot, fractions
-from nearfar.evaluate.figures import classified, over_draws, with_all_intervals
+from nearfar.evaluate.figures import classified
 from nearfar.evaluate.finetune import retake_statistics, start_from_probe
 from nearfar.evaluate.linear import fit_chosen, linear
 from nearfar.evaluate.mlp import mlp
 from nearfar.evaluate.probabilities import calibration, expected_calibration_error, information
-from nearfar.evaluate.run import Asked
 from nearfar.evaluate.structure import clustering, retrieval
 from nearfar.parts.encoders.prototypes import Prototypes
 from nearfar.run.features import encoder_digest, features
@@ -42,7 +43,7 @@ def sets() -> tuple[Labelled, Labelled]:
 def test_per_class_and_confusion_are_those_of_scikit_learn() -> None:
     rng = np.random.default_rng(0)
     truth, said = rng.integers(2, 6, 200), rng.integers(2, 6, 200)
-    found = classified(torch.from_numpy(said)[:, None], torch.from_numpy(truth))
+    found = classified(torch.from_numpy(said)[:, None], torch.from_numpy(truth), 4)
     assert found["top1"] == pytest.approx(metrics.accuracy_score(truth, said))
     matrix = metrics.confusion_matrix(truth, said)
     assert found["confusion"] == {"classes": ["2", "3", "4", "5"], "counts": matrix.tolist()}
@@ -50,13 +51,13 @@ def test_per_class_and_confusion_are_those_of_scikit_learn() -> None:
     assert list(found["per_class"].values()) == pytest.approx(list(recall))
 
 
-def test_every_accuracy_has_an_interval_however_deep() -> None:
-    found = with_all_intervals({"1 %": {"top1": 0.5}, "own": {"top1": 0.5, "interval": [0, 1]}}, 100)
-    assert found["1 %"]["interval"] == wilson(0.5, 100)
-    assert found["own"]["interval"] == [0, 1]
-    spread = over_draws([{"top1": 0.2}, {"top1": 0.4}, {"top1": 0.9}])
-    assert spread["top1"] == pytest.approx(0.5)
-    assert spread["spread"] == pytest.approx(float(np.std([0.2, 0.4, 0.9], ddof=1)))
+def test_a_mean_over_draws_has_a_spread_and_an_interval() -> None:
+    draws = [Measurement({"top1": Figure(value), "top5": Figure(1.0)}) for value in (0.2, 0.4, 0.9)]
+    mean = mean_over_draws(draws, 100)
+    assert mean["top1"] == pytest.approx(0.5)
+    assert mean["interval"] == list(wilson(mean["top1"], 100))
+    assert mean["spread"] == pytest.approx(float(np.std([0.2, 0.4, 0.9], ddof=1)))
+    assert mean["draws"] == [0.2, 0.4, 0.9]
 
 
 def test_fractions_are_linear_probes_on_drawn_rows(sets: tuple[Labelled, Labelled]) -> None:
@@ -115,7 +116,7 @@ def test_retrieval_is_average_precision_by_scikit_learn(sets: tuple[Labelled, La
     assert found["map"] == pytest.approx(np.mean(precision), abs=1e-4)
     for k in (1, 5, 10):
         assert found[f"recall@{k}"] == pytest.approx(np.mean([row[:k].any() for row in first]))
-        assert found["intervals"][f"recall@{k}"] == wilson(found[f"recall@{k}"], 60)
+        assert found["intervals"][f"recall@{k}"] == list(wilson(found[f"recall@{k}"], 60))
     half = 2.0009954 * np.std(precision, ddof=1) / math.sqrt(60)  # Student's t with 59 degrees, 97.5 %
     assert found["intervals"]["map"] == pytest.approx(
         [np.mean(precision) - half, np.mean(precision) + half], abs=1e-4
@@ -149,9 +150,9 @@ def test_the_calibration_error_is_that_of_torchmetrics() -> None:
     torch.manual_seed(0)
     p, y = torch.randn(500, 6).mul(2).softmax(1), torch.randint(0, 6, (500,))
     expected = multiclass_calibration_error(p, y, num_classes=6, n_bins=15, norm="l1")
-    found = expected_calibration_error(p, nn.functional.one_hot(y, 6).double())
-    assert found["ece"] == pytest.approx(float(expected), abs=1e-6)
-    assert sum(one["rows"] for one in found["bins"]) == 500
+    error, bins = expected_calibration_error(p, nn.functional.one_hot(y, 6).double())
+    assert error == pytest.approx(float(expected), abs=1e-6)
+    assert sum(one["rows"] for one in bins) == 500
 
 
 def test_a_probe_of_noise_is_calibrated_and_knows_nothing() -> None:
@@ -263,11 +264,13 @@ def test_frozen_means_frozen(run: nf.Run, monkeypatch: pytest.MonkeyPatch) -> No
     assert result["information"]["certificate"]["status"] == "not covered", "its pixels were trained on"
     told = result["baselines"]["pixels"]["information"]["at_least"]["certificate"]
     assert (told["status"], "held out class by class" in told["condition"]) == ("not covered", True)
-    assert result["finetune"]["interval"] == wilson(result["finetune"]["top1"], 32)
+    assert result["finetune"]["interval"] == list(wilson(result["finetune"]["top1"], 32))
     assert result["finetune"]["layer_decay"] == 0.7
     assert result["baselines"]["untrained"]["finetune"]["layer_decay"] == 1, "nothing to keep from scratch"
     assert math.isfinite(result["quality"]["lidar"])
-    assert len(table(result).splitlines()) > 30
+    assert len(table(result).splitlines()) > 25
+    assert "top5" in result["knn"]
+    assert "top-5" not in table(result), "with four classes it says nothing"
 
 
 def test_test_rows_that_were_fitted_on_are_found_and_left_out_of_the_bound(run: nf.Run) -> None:
@@ -283,7 +286,7 @@ def test_test_rows_that_were_fitted_on_are_found_and_left_out_of_the_bound(run: 
     clean = nf.evaluate(run, data=(new, kinds), **asked, baselines=["pixels"])
     found = nf.evaluate(run, data=(mixed, both), **asked, baselines=["pixels"])
     assert "overlap" not in clean
-    assert found["overlap"].startswith("20 of the 50 rows tested on look exactly like rows fitted on")
+    assert found["overlap"].startswith("20 of the 50 test rows are identical to rows fitted on")
     assert found["overlap"] in table(found)
     for one, other in ((clean, found), (clean["baselines"]["pixels"], found["baselines"]["pixels"])):
         assert other["information"]["samples"] == 30
@@ -348,9 +351,9 @@ def test_fine_tuning_learns_what_it_is_given(run: nf.Run, monkeypatch: pytest.Mo
 
 def test_fine_tuning_begins_as_the_linear_probe(run: nf.Run) -> None:
     """softmax(W' h + b') with the probe's standardisation folded into W' and b'; of classes without labels nothing is known."""
-    asked = Asked(run, None, None, False)
+    asked = Evaluation(run, None, None, False)
     fit, ask = asked.split(0).labelled()
-    subject = asked.subject(run.encoder(), fit, ask, True)
+    subject = asked.subject(run.encoder(), fit, ask, trained=True, unseen=None)
     rows, test = (features(run.encoder(), part.images, subject.plain) for part in (fit, ask))
     encoders = Prototypes(run.encoder(), dim=rows.shape[1], classes=6)
     before = encoders.table.weight[4:].clone()
@@ -367,12 +370,12 @@ def test_fine_tuning_begins_as_the_linear_probe(run: nf.Run) -> None:
 def test_fine_tuning_on_other_data_begins_with_their_statistics(run: nf.Run) -> None:
     """The first norm's running mean and variance are those of its inputs over the new pictures; on the run's own they are left alone."""
     pixels, labels = colours(64, seed=3)
-    asked = Asked(run, (255 - pixels, labels), None, False)
+    asked = Evaluation(run, (255 - pixels, labels), None, False)
     fit, ask = asked.split(0).labelled()
     encoder = run.encoder()
-    subject = asked.subject(encoder, fit, ask, True)
+    subject = asked.subject(encoder, fit, ask, trained=True, unseen=None)
     assert not subject.own
-    assert Asked(run, None, None, False).subject(encoder, fit, ask, True).own
+    assert Evaluation(run, None, None, False).subject(encoder, fit, ask, trained=True, unseen=None).own
     first = next(part for part in encoder.modules() if isinstance(part, nn.BatchNorm2d))
     inputs: list[torch.Tensor] = []
     hook = first.register_forward_pre_hook(lambda _, given: inputs.append(given[0].double()))

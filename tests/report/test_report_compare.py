@@ -7,14 +7,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
-from nearfar.evaluate.paired import paired
+from nearfar.core.results import Answers
+from nearfar.core.statistics import compare_answers
 from nearfar.report import write_report
 from nearfar.report.compare import same_points, same_queries, tables_of
 from nearfar.report.gather import gather
 from nearfar.report.visuals import Detail
-from nearfar.run.answers import packed, without_answers
 
 Page = Any
 Make = Callable[..., Any]
@@ -28,7 +27,7 @@ def answered(make_result: Make, seed: int, right: float, **more: Any) -> dict[st
     rng = np.random.default_rng(seed)
     said = np.where((rng.random(2000) < right) & (TRUE > 0), TRUE, (TRUE + 1) % 4)
     result = make_result(float((said == TRUE).mean()), None, **more)
-    result["knn"] |= packed(torch.from_numpy(said), torch.from_numpy(TRUE))
+    result["knn"]["answers"] = Answers(said, TRUE).to_json()
     result["labels"]["classes"] = {
         name: {"train": n, "test": n} for n, name in enumerate(("ant", "bee", "cat", "<b>"))
     }
@@ -50,10 +49,11 @@ def test_pairs_are_tested_on_the_instances_they_share(
     facts = [gather(run, Detail(points=60)) for run in (*two, elsewhere)]
     first, second = tables_of(facts)
     (row,) = first.pairs
-    a, b = (one.scores[0].answers.right for one in facts[:2])  # type: ignore[union-attr]
-    assert row.told == paired(a, b)
+    a, b = (one.scores[0].answers.correct for one in facts[:2])  # type: ignore[union-attr]
+    assert row.difference == compare_answers(a, b)
     assert (row.first, row.second) == (0, 1)
-    assert row.p < 1e-6
+    assert row.difference.p is not None
+    assert row.difference.p < 1e-6
     assert second.pairs == ()
     assert second.columns[0].best is None, "nothing is ranked across test sets"
     (classes,) = first.classes
@@ -68,7 +68,9 @@ def test_runs_that_differ_in_their_seed_have_a_mean_and_a_deviation(
     make_run: Make, make_result: Make
 ) -> None:
     def made(name: str, seed: int, top1: float, **more: Any) -> Any:
-        told = {"results": [without_answers(make_result(top1, None))]}
+        result = make_result(top1, None)
+        del result["knn"]["answers"]
+        told = {"results": [result]}
         return make_run(name, data=GONE, evaluation=told, options={"seed": seed, **more})
 
     runs = [made("a", 0, 0.5), made("b", 1, 0.6), made("c", 2, 0.7), made("d", 0, 0.9, epochs=7)]
@@ -82,7 +84,7 @@ def test_runs_that_differ_in_their_seed_have_a_mean_and_a_deviation(
 def test_other_instances_under_the_same_name_are_not_paired(two: list[Any]) -> None:
     """Answers whose truth differs are not about the same instances, whatever the result claims."""
     told = two[1].evaluation["results"][0]["knn"]
-    told |= packed(torch.from_numpy(TRUE[::-1].copy()), torch.from_numpy(TRUE[::-1].copy()))
+    told["answers"] = Answers(TRUE[::-1], TRUE[::-1]).to_json()
     (table,) = tables_of([gather(run, Detail(points=60)) for run in two])
     assert table.pairs == ()
     assert table.classes == ()
@@ -137,7 +139,10 @@ def test_the_page_compares(browser: Page, two: list[Any], tmp_path: Path) -> Non
 
 
 def test_without_answers_the_page_says_what_to_do(make_run: Make, make_result: Make, tmp_path: Path) -> None:
-    told = {"results": [without_answers(make_result())]}
+    result = make_result()
+    for name in ("knn", "linear"):
+        del result[name]["answers"]
+    told = {"results": [result]}
     runs = [make_run(name, data=GONE, evaluation=told) for name in "ab"]
     text = write_report(runs, tmp_path / "r.html").read_text()
     assert "No paired test" in text

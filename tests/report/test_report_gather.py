@@ -72,7 +72,7 @@ def test_scores_hold_learned_and_baselines_however_deep(make_run: Make, make_res
     low, high = result["knn"]["interval"]
     answers = scores[0].answers
     assert answers is not None
-    assert answers.right.mean() == 0.5
+    assert answers.correct.mean() == 0.5
     assert scores == (
         Score("knn", "learned", 0.5, 0.93, (low, high), told, answers),
         Score("fractions 1%", "learned", 0.2, None, None, told),

@@ -16,6 +16,7 @@ from nearfar.evaluate import evaluate_run
 from nearfar.report.curves import curves_of
 from nearfar.report.gather import _environment, _events, _held_out, _Numbers, _scores, _summary
 from nearfar.run import checkpoints
+from nearfar.run.results import results_of
 from nearfar.run.trained import Run
 from nearfar.train.pretrain import pretrain
 from tests.storm.files import mutated
@@ -50,7 +51,7 @@ def read_everything(path: Path) -> int:
     curves_of(rows)
     _held_out(rows)
     list(_events(rows))
-    list(_scores(run.evaluation))
+    list(_scores(results_of(run.evaluation)))
     list(_summary(_Numbers(settings, _environment(run), rows, "", "images")))
     run.method()
     run.plain()

@@ -28,7 +28,7 @@ SETUP = Setup(data="digits", on="validation", images=80, epochs=6, size=8, batch
     [
         ([2.0, 2.2, 1.9], "holds"),
         ([-2.0, -2.2, -1.9], "does not hold"),
-        ([2.0, -1.9], "cannot be told apart"),
+        ([2.0, -1.9], "cannot be distinguished"),
     ],
 )
 def test_a_verdict_is_students_interval(differences: list[float], said: str) -> None:
@@ -36,9 +36,13 @@ def test_a_verdict_is_students_interval(differences: list[float], said: str) -> 
     assert found.startswith(f"{said}: {np.mean(differences):+.1f} points")
     low, high = stats.t.interval(0.95, len(differences) - 1, np.mean(differences), stats.sem(differences))
     assert f"interval {low:+.1f} to {high:+.1f}" in found
-    assert verdict([5.0]).startswith("cannot be told apart: +5.0 points with one seed")
+    assert verdict([5.0]).startswith(
+        "cannot be distinguished: +5.0 points, 1 seed (a single difference: no interval)"
+    )
     # tops of 1,000 rows: differences of whole rows agree by chance too
-    assert verdict([87.6 - 87.1, 86.4 - 85.9]).startswith("cannot be told apart: +0.5 points for each of 2")
+    assert verdict([87.6 - 87.1, 86.4 - 85.9]).startswith(
+        "cannot be distinguished: +0.5 points, 2 seeds (equal differences"
+    )
 
 
 @pytest.mark.parametrize(

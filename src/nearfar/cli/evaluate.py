@@ -139,7 +139,7 @@ def run(args: argparse.Namespace) -> int:
     if strategy.is_first:
         for line in trained.ignored_files():
             print(line, file=sys.stderr)
-        print(json.dumps(result) if args.json else table(result))
+        print(json.dumps(result.to_json()) if args.json else table(result))
     if unsaved is not None:
         raise unsaved
     return DONE

@@ -6,7 +6,6 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from statistics import mean, stdev
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -15,6 +14,7 @@ from torch import Tensor, nn
 
 from nearfar.config.settings import MAX_EPOCHS
 from nearfar.core.optimisers import LARGEST_LR
+from nearfar.core.statistics import mean_and_spread
 from nearfar.detect.model import detector
 from nearfar.detect.scenes import (
     HOLDOUT_SHARE,
@@ -285,8 +285,11 @@ def _over_seeds(by_seed: Sequence[dict[str, dict[str, float]]]) -> dict[str, dic
         return dict(by_seed[0])
     return {
         kind: {
-            **{name: mean(one[kind].get(name, 0.0) for one in by_seed) for name in by_seed[0][kind]},
-            "spread": stdev(one[kind]["map"] for one in by_seed),
+            **{
+                name: mean_and_spread([one[kind].get(name, 0.0) for one in by_seed])[0]
+                for name in by_seed[0][kind]
+            },
+            "spread": mean_and_spread([one[kind]["map"] for one in by_seed])[1],
             "draws": [one[kind]["map"] for one in by_seed],
         }
         for kind in by_seed[0]

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+from nearfar.core.tables import plus_minus, text_table
 from nearfar.evaluate.table import matched_lines
 
 SHOWN = {"map": "AP", "map_50": "AP50", "map_75": "AP75"}
@@ -15,7 +16,7 @@ def rows_of(result: Mapping[str, Any]) -> list[tuple[str, ...]]:
         for kind, figures in (result.get(backbone) or {}).items():
             cells = [f"{100 * figures[name]:.1f}" if name in figures else "–" for name in SHOWN]
             if "spread" in figures:
-                cells[0] += f" ± {100 * figures['spread']:.1f}"
+                cells[0] = plus_minus(100 * figures["map"], 100 * figures["spread"])
             rows.append((backbone, kind, *cells))
     return rows
 
@@ -33,8 +34,4 @@ def caption(result: Mapping[str, Any]) -> str:
 
 def table(result: Mapping[str, Any]) -> str:
     rows = [("backbone", "of", *SHOWN.values()), *rows_of(result)]
-    widths = [max(len(row[at]) for row in rows) for at in range(len(rows[0]))]
-    lines = [
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
-    ]
-    return "\n".join([*lines, caption(result), *matched_lines(result.get("labels"))])
+    return "\n".join([*text_table(rows), caption(result), *matched_lines(result.get("labels"))])

@@ -10,6 +10,7 @@ import sys
 from types import ModuleType
 from typing import Any
 
+from nearfar.core.results import Result
 from nearfar.evaluate.knn import knn, knn_probe
 from nearfar.evaluate.labels import Labelled, stratified_split
 from nearfar.evaluate.linear import fit_linear, linear
@@ -49,7 +50,7 @@ class _Evaluate(ModuleType):
     """`nearfar.evaluate` is this room, and what one does in it: `nf.evaluate(run, …)` is `evaluate_run`. An attribute of a
     package and its submodule share one name, so the module itself can be called."""
 
-    def __call__(self, *arguments: Any, **settings: Any) -> dict[str, Any]:
+    def __call__(self, *arguments: Any, **settings: Any) -> Result:
         return evaluate_run(*arguments, **settings)
 
 

@@ -1,17 +1,17 @@
 """How far a few labels go: a linear probe on a share of them, and episodes of a few classes with a few examples each."""
 
-from typing import Any
-
 import torch
 from jaxtyping import Int
 from torch import Tensor
 from torch.nn import functional
 
+from nearfar.core.results import Figure, Measurement, mean_over_draws
 from nearfar.core.splits import drawn
+from nearfar.core.statistics import mean_and_spread, student_interval
 from nearfar.errors import UserError
-from nearfar.evaluate.figures import mean_interval, over_draws
+from nearfar.evaluate.figures import classified
 from nearfar.evaluate.labels import Labelled
-from nearfar.evaluate.linear import linear
+from nearfar.evaluate.linear import fit_chosen
 from nearfar.evaluate.options import Options
 
 
@@ -28,7 +28,7 @@ def part_of(labels: Int[Tensor, "row"], asked: float, seed: int) -> Int[Tensor, 
     return torch.from_numpy(drawn(labels.cpu().numpy(), asked, seed)).to(labels.device)
 
 
-def fractions(train: Labelled, test: Labelled, options: Options) -> dict[str, Any]:
+def fractions(train: Labelled, test: Labelled, options: Options) -> dict[str, Measurement]:
     """A linear probe fitted on part of the labels: for each share (or number of each class) the mean of several draws. Its penalty
     is chosen within each draw."""
     found = {}
@@ -36,14 +36,14 @@ def fractions(train: Labelled, test: Labelled, options: Options) -> dict[str, An
         draws = []
         for draw in range(options.draws):
             part = train.rows(part_of(train.labels, asked, options.seed + draw))
-            draws.append(
-                linear(part.features, part.labels, test.features, test.labels, seed=options.seed + draw)
-            )
-        found[called(asked)] = {**over_draws(draws), "labels": len(part)}
+            classifier, _ = fit_chosen(part.features, part.labels, seed=options.seed + draw)
+            ranked = classifier.ranked_classes(test.features.to(part.features.device))
+            draws.append(classified(ranked, test.labels, len(classifier.classes)))
+        found[called(asked)] = mean_over_draws(draws, len(test), {"labels": len(part)})
     return found
 
 
-def few_shot(train: Labelled, test: Labelled, options: Options) -> dict[str, Any]:
+def few_shot(train: Labelled, test: Labelled, options: Options) -> dict[str, Measurement]:
     """Episodes of `ways` classes: each class is the mean of `shots` training features of unit length, and `queries` test rows go to
     the class whose mean is nearest (Snell et al. 2017). Training rows and test rows are drawn anew for every episode, of classes
     that have so many training rows; the interval is that of the mean over episodes, which share one set of rows.
@@ -60,7 +60,7 @@ def few_shot(train: Labelled, test: Labelled, options: Options) -> dict[str, Any
         order = torch.randperm(len(found), generator=generator)[:count]
         return found[order.to(found.device)]
 
-    result: dict[str, Any] = {}
+    result = {}
     for shots in options.shots:
         classes = every[[len(rows[int(number)][0]) >= shots for number in every]]
         ways = min(options.ways, len(classes))
@@ -77,14 +77,12 @@ def few_shot(train: Labelled, test: Labelled, options: Options) -> dict[str, Any
             queries = [some(rows[number][1], options.queries) for number in picked]
             truth = torch.cat([torch.full((len(q),), place) for place, q in enumerate(queries)])
             said = torch.cdist(asked[torch.cat(queries)], centres).argmin(1).cpu()
-            accuracy.append((said == truth).double().mean())
-        values = torch.stack(accuracy)
-        result[f"{ways}-way {shots}-shot"] = {
-            "top1": float(values.mean()),
-            # one episode tells nothing of others
-            "spread": float(values.std()) if len(values) > 1 else None,
-            "interval": mean_interval(values) if len(values) > 1 else None,
-            "episodes": options.episodes,
-            "classes": len(classes),
-        }
+            accuracy.append(float((said == truth).double().mean()))
+        mean, spread = mean_and_spread(accuracy)
+        interval = student_interval(accuracy)
+        inside = None if interval is None else (max(0.0, interval[0]), min(1.0, interval[1]))
+        result[f"{ways}-way {shots}-shot"] = Measurement(
+            {"top1": Figure(mean, inside, spread)},
+            {"episodes": options.episodes, "classes": len(classes)},
+        )
     return result

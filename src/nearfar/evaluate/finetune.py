@@ -18,11 +18,12 @@ from nearfar.config.resolving import resolve
 from nearfar.core.layout import keep_contiguous
 from nearfar.core.method import Method
 from nearfar.core.optimisers import build, layer_scales, set_lr
+from nearfar.core.results import Measurement, mean_over_draws
 from nearfar.core.schedules import Progress, at, cosine
 from nearfar.data import Stream
 from nearfar.errors import NotFinite, UserError
 from nearfar.evaluate.few import called, part_of
-from nearfar.evaluate.figures import classified, over_draws, ranked
+from nearfar.evaluate.figures import classified, ranked
 from nearfar.evaluate.labels import stratified_split
 from nearfar.evaluate.linear import fit_chosen
 from nearfar.evaluate.options import Options
@@ -37,13 +38,15 @@ BATCH = 512  # instances in a pass without gradient
 RECIPE = "supervised"
 
 
-def finetune(subject: Subject, options: Options) -> dict[str, Any]:
+def finetune(subject: Subject, options: Options) -> Measurement:
     """All labels of the training set; the rate is chosen on a stratified fifth of it where several are given."""
     predicted, rate = _tuned(subject, subject.train, options, options.seed)
-    return {**classified(predicted, subject.test.labels), **_said(options, rate)}
+    return classified(
+        predicted, subject.test.labels, _class_count(subject.train), _training_details(options, rate)
+    )
 
 
-def finetune_fractions(subject: Subject, options: Options) -> dict[str, Any]:
+def finetune_fractions(subject: Subject, options: Options) -> dict[str, Measurement]:
     """The same on part of the labels: for each share (or number of each class) the mean of several draws."""
     found = {}
     for asked in options.labels:
@@ -51,13 +54,14 @@ def finetune_fractions(subject: Subject, options: Options) -> dict[str, Any]:
         for draw in range(options.draws):
             rows = part_of(subject.train.labels, asked, options.seed + draw)
             predicted, rate = _tuned(subject, subject.train.rows(rows), options, options.seed + draw)
-            draws.append(classified(predicted, subject.test.labels))
+            draws.append(classified(predicted, subject.test.labels, _class_count(subject.train)))
             rates.append(rate)
-        found[called(asked)] = {**over_draws(draws), **_said(options, rates), "labels": len(rows)}
+        details = {**_training_details(options, rates), "labels": len(rows)}
+        found[called(asked)] = mean_over_draws(draws, len(subject.test.labels), details)
     return found
 
 
-def own_classifier(subject: Subject, options: Options) -> dict[str, Any]:
+def own_classifier(subject: Subject, options: Options) -> Measurement:
     """What the run itself learned to say: the classes that its own classifier finds likeliest. Nothing is fitted."""
     classifier = None if subject.method is None else subject.method.encoders.classifier()
     if classifier is None:
@@ -71,10 +75,15 @@ def own_classifier(subject: Subject, options: Options) -> dict[str, Any]:
     embedded = features(subject.encoder, subject.test.images, subject.plain, device=subject.device)
     with torch.no_grad():
         logits = classifier.eval()(embedded.to(subject.device)).cpu()
-    return classified(ranked(logits, torch.arange(logits.shape[1])), subject.test.labels)
+    classes = torch.arange(logits.shape[1])
+    return classified(ranked(logits, classes), subject.test.labels, len(classes))
 
 
-def _said(options: Options, rate: float | list[float]) -> dict[str, Any]:
+def _class_count(part: LabelledSet) -> int:
+    return len(torch.unique(part.labels))
+
+
+def _training_details(options: Options, rate: float | list[float]) -> dict[str, Any]:
     return {"epochs": options.epochs, "lr": rate, "layer_decay": options.layer_decay}
 
 

@@ -1,14 +1,15 @@
 """A classifier of one hidden layer on frozen features: what a little more than a linear map can read from them."""
 
 import copy
-from typing import Any
+from dataclasses import replace
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn import functional
 
-from nearfar.evaluate.figures import classified, over_draws, ranked
+from nearfar.core.results import Measurement, mean_over_draws
+from nearfar.evaluate.figures import classified, ranked
 from nearfar.evaluate.labels import Labelled, class_codes, stratified_split
 from nearfar.evaluate.options import Options
 
@@ -18,7 +19,7 @@ DECAYS = (1e-3, 1e-1, 1.0)
 SEEDS = 3
 
 
-def mlp(train: Labelled, test: Labelled, options: Options) -> dict[str, Any]:
+def mlp(train: Labelled, test: Labelled, options: Options) -> Measurement:
     """Linear, ReLU, dropout, linear on standardised features, by AdamW; its weight decay is the one of three that does best on a
     stratified fifth of train. The mean of three initial weights, with their spread."""
     classes, codes = class_codes(train.labels)
@@ -38,10 +39,12 @@ def mlp(train: Labelled, test: Labelled, options: Options) -> dict[str, Any]:
         classified(
             ranked(_scores(_fitted(x, codes, len(classes), decay, options.seed + n), asked), classes),
             test.labels,
+            len(classes),
         )
         for n in range(SEEDS)
     ]
-    return {**draws[0], **over_draws(draws), "weight_decay": decay}
+    measurement = mean_over_draws(draws, len(test), {**draws[0].details, "weight_decay": decay})
+    return replace(measurement, answers=draws[0].answers)
 
 
 def _fitted(

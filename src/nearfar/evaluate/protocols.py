@@ -1,7 +1,7 @@
-"""The ways features and networks are judged, by name.
+"""Evaluation protocols by name.
 
-A new one is a function plus one line: of two labelled sets of features in `PROTOCOLS`, or, where features do not say enough, of the
-network and the data in `NETWORK_PROTOCOLS`.
+A new one is a function plus one line: of two labelled sets of features in `PROTOCOLS`, or, where features are not enough, of the network
+and the data in `NETWORK_PROTOCOLS`.
 """
 
 import copy
@@ -13,6 +13,8 @@ from typing import Any
 
 import torch
 
+from nearfar.core.results import Measurement
+from nearfar.core.strategy import SINGLE, Strategy
 from nearfar.errors import UserError
 from nearfar.evaluate.few import few_shot, fractions
 from nearfar.evaluate.figures import classified
@@ -28,12 +30,14 @@ from nearfar.evaluate.unlabelled import quality
 
 __all__ = ["NETWORK_PROTOCOLS", "PROTOCOLS", "UNLABELLED_PROTOCOLS", "LabelledSet", "Options", "Subject"]
 
-Protocol = Callable[[Labelled, Labelled, Options], dict[str, Any]]
+Measurements = Measurement | Mapping[str, Measurement]  # one, or one for each of several settings
+FeatureProtocol = Callable[[Labelled, Labelled, Options], Measurements]
+NetworkProtocol = Callable[[Subject, Options], Measurements]
 
 
-def _knn(train: Labelled, test: Labelled, options: Options) -> dict[str, Any]:
+def _knn(train: Labelled, test: Labelled, options: Options) -> Measurement:
     """The weighted cosine vote of the k nearest (Wu et al. 2018)."""
-    found = ranked_classes(
+    ranked = ranked_classes(
         train.features,
         train.labels,
         test.features,
@@ -41,28 +45,28 @@ def _knn(train: Labelled, test: Labelled, options: Options) -> dict[str, Any]:
         temperature=options.temperature,
         strategy=options.strategy,
     )
-    return classified(found, test.labels)
+    return classified(ranked, test.labels, len(torch.unique(train.labels)))
 
 
-def _nearest(train: Labelled, test: Labelled, options: Options) -> dict[str, Any]:
+def _nearest(train: Labelled, test: Labelled, options: Options) -> Measurement:
     """The class of the one nearest by Euclidean distance; it names one class, so top-5 is top-1."""
-    found = ranked_classes(
+    ranked = ranked_classes(
         train.features, train.labels, test.features, k=1, weighting="l2", strategy=options.strategy
     )
-    return classified(found, test.labels)
+    return classified(ranked, test.labels, len(torch.unique(train.labels)))
 
 
-def _linear(train: Labelled, test: Labelled, options: Options) -> dict[str, Any]:
-    """Penalised logistic regression, solved; the penalty chosen within train."""
+def _linear(train: Labelled, test: Labelled, options: Options) -> Measurement:
+    """Penalised logistic regression, solved exactly; the penalty is chosen within train."""
     classifier, penalty = linear_probe(train, options.seed)
-    found = classifier.ranked_classes(test.features.to(train.features.device))
-    return {**classified(found, test.labels), "penalty": penalty}
+    ranked = classifier.ranked_classes(test.features.to(train.features.device))
+    return classified(ranked, test.labels, len(classifier.classes), {"penalty": penalty})
 
 
-PROTOCOLS: dict[str, Protocol] = {
+PROTOCOLS: dict[str, FeatureProtocol] = {
     "knn": _knn,
     "nn": _nearest,
-    "nearest": _nearest,  # the same, as it was called first
+    "nearest": _nearest,  # the same by its longer name
     "linear": _linear,
     "mlp": mlp,
     "fractions": fractions,
@@ -72,17 +76,15 @@ PROTOCOLS: dict[str, Protocol] = {
     "calibration": calibration,
     "information": information,
 }
+SHARED = ("knn", "nn", "nearest")  # computed by several ranks together; the others by the first rank alone
 
-SHARED = ("knn", "nn", "nearest")  # by several ranks; of all others the first finds the answer, and tells it
-
-NetworkProtocol = Callable[[Subject, Options], dict[str, Any]]
-# asked of networks alone: raw pixels and the like have none
+# of networks: raw pixels have none
 NETWORK_PROTOCOLS: dict[str, NetworkProtocol] = {
     "finetune": finetune,
     "finetune-fractions": finetune_fractions,
     "classifier": own_classifier,
 }
-# asked of networks, and no label is looked at
+# of networks, and labels are not used
 UNLABELLED_PROTOCOLS: dict[str, NetworkProtocol] = {"quality": quality}
 
 
@@ -91,41 +93,60 @@ def scores(
     test: Labelled,
     protocols: Sequence[str] = ("knn", "linear"),
     options: Options | None = None,
-    **told: Any,
-) -> dict[str, dict[str, Any]]:
-    """Every asked protocol's figures, by its name: `{"knn": {"top1": …, "top5": …}, …}`; of those that features can answer."""
+    **changes: Any,
+) -> dict[str, Measurement]:
+    """The measurement of every named protocol that needs features only: `scores(…)["knn"]["top1"]`."""
     check_protocols(protocols)
-    protocols = [name for name in protocols if name in PROTOCOLS]
     _check_sets(train, test)
-    options = options or Options(**told)
-
-    def asked(name: str) -> dict[str, Any]:
-        answer = partial(PROTOCOLS[name], train, test, options)
-        return answer() if name in SHARED else options.strategy.on_first(answer)
-
-    return {name: asked(name) for name in protocols}
+    options = options or Options(**changes)
+    measurements: dict[str, Measurement] = {}
+    for name in protocols:
+        if name in PROTOCOLS:
+            compute = partial(PROTOCOLS[name], train, test, options)
+            strategy = SINGLE if name in SHARED else options.strategy  # those share the work themselves
+            measurements |= from_first_rank(strategy, name, compute)
+    return measurements
 
 
 def network_scores(
     subject: Subject,
     protocols: Sequence[str],
     options: Options,
-    known: Mapping[str, NetworkProtocol] = NETWORK_PROTOCOLS,
-) -> dict[str, dict[str, Any]]:
-    """Figures of the asked protocols that need the network itself; each has a copy of its own."""
+    available: Mapping[str, NetworkProtocol] = NETWORK_PROTOCOLS,
+) -> dict[str, Measurement]:
+    """The measurement of every named protocol that needs the network; each gets its own copy."""
 
-    def asked(protocol: NetworkProtocol) -> dict[str, Any]:
+    def compute(protocol: NetworkProtocol) -> Measurements:
         return protocol(replace(subject, encoder=copy.deepcopy(subject.encoder)), options)
 
-    return {
-        name: options.strategy.on_first(partial(asked, protocol))
-        for name, protocol in known.items()
-        if name in protocols
-    }
+    measurements: dict[str, Measurement] = {}
+    for name, protocol in available.items():
+        if name in protocols:
+            measurements |= from_first_rank(options.strategy, name, partial(compute, protocol))
+    return measurements
+
+
+def from_first_rank(
+    strategy: Strategy, name: str, compute: Callable[[], Measurements]
+) -> dict[str, Measurement]:
+    """The measurements that the first rank computes, on every rank, by path; those without any figure are left out."""
+
+    def by_path() -> dict[str, Measurement]:
+        measured = compute()
+        if isinstance(measured, Measurement):
+            return {name: measured} if measured.figures else {}
+        return {f"{name}/{setting}": measurement for setting, measurement in measured.items()}
+
+    if not strategy.is_distributed:
+        return by_path()
+    stored = strategy.on_first(
+        lambda: {path: measurement.to_json(answers=True) for path, measurement in by_path().items()}
+    )
+    return {path: Measurement.from_json(plain) for path, plain in stored.items()}
 
 
 def check_protocols(names: Sequence[str]) -> None:
-    """Stop at a protocol that does not exist, before any feature is computed."""
+    """Stops at an unknown protocol, before any feature is computed."""
     known = [*PROTOCOLS, *NETWORK_PROTOCOLS, *UNLABELLED_PROTOCOLS]
     allowed = ", ".join(known)
     if not names:

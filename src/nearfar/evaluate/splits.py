@@ -10,6 +10,7 @@ import torch
 from jaxtyping import Float, Int, Int64
 from torch import Tensor
 
+from nearfar.core.results import SetFacts
 from nearfar.errors import UserError
 from nearfar.evaluate.labels import Labelled, stratified_split
 from nearfar.evaluate.matching import Matching
@@ -50,15 +51,15 @@ class HeldOutPart:
         )
         return fit, ask
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> tuple[SetFacts, SetFacts]:
         rest, held = self.rows
-        kept, asked = (
-            f"{1 - HELD_SHARE:.0%} of {self.images.name}",
-            f"a held-out {HELD_SHARE:.0%} of {self.images.name}",
+        return (
+            set_facts(self.images, f"{1 - HELD_SHARE:.0%} of {self.images.name}", rest),
+            set_facts(self.images, f"a held-out {HELD_SHARE:.0%} of {self.images.name}", held),
         )
+
+    def notes(self) -> dict[str, Any]:
         return {
-            "train": facts_of(self.images, kept, rest),
-            "test": facts_of(self.images, asked, held),
             "split": {
                 "of": str(self.images.name),
                 "share": HELD_SHARE,
@@ -87,13 +88,11 @@ class TwoSets:
             LabelledSet(self.test, torch.from_numpy(self.matching.labels)),
         )
 
-    def facts(self) -> dict[str, Any]:
-        return {
-            "train": facts_of(self.train),
-            "test": facts_of(self.test),
-            "split": None,
-            "labels": self.matching.facts(),
-        }
+    def facts(self) -> tuple[SetFacts, SetFacts]:
+        return set_facts(self.train), set_facts(self.test)
+
+    def notes(self) -> dict[str, Any]:
+        return {"split": None, "labels": self.matching.facts()}
 
 
 def held_out_part(images: Instances, seed: int) -> HeldOutPart:
@@ -119,14 +118,12 @@ def labels_of(images: Instances) -> Int64[np.ndarray, "image"]:
     return labels
 
 
-def facts_of(
-    images: Instances, name: str | None = None, rows: Int[Tensor, "row"] | None = None
-) -> dict[str, Any]:
-    """A set to be named under a score, or some rows of it, which are then a set of their own."""
+def set_facts(images: Instances, name: str | None = None, rows: Int[Tensor, "row"] | None = None) -> SetFacts:
+    """The facts of a set, or of some rows of it, which then have their own fingerprint."""
     mark = images.fingerprint.encode() + (b"" if rows is None else rows.cpu().numpy().astype("<i8").tobytes())
-    return {
-        "name": name or str(images.name),
-        "samples": len(images) if rows is None else len(rows),
-        "fingerprint": images.fingerprint if rows is None else hashlib.sha256(mark).hexdigest(),
-        "unit": getattr(images, "unit", "images"),
-    }
+    return SetFacts(
+        name or str(images.name),
+        len(images) if rows is None else len(rows),
+        images.fingerprint if rows is None else hashlib.sha256(mark).hexdigest(),
+        getattr(images, "unit", "images"),
+    )

@@ -1,14 +1,12 @@
 """What lies near what, without a classifier: k-means clusters against classes, and retrieval by similarity."""
 
-from typing import Any
-
 import numpy as np
 import torch
 from torch.nn import functional
 
-from nearfar.core.intervals import wilson
 from nearfar.core.randomness import short_seed
-from nearfar.evaluate.figures import mean_interval, over_draws
+from nearfar.core.results import Figure, Measurement, mean_over_draws
+from nearfar.core.statistics import student_interval
 from nearfar.evaluate.labels import Labelled
 from nearfar.evaluate.options import Options
 from nearfar.system.extras import need
@@ -19,7 +17,7 @@ STARTS = 5  # of k-means; the tightest is kept
 TILE = 2**25  # similarities held at once
 
 
-def clustering(train: Labelled, test: Labelled, options: Options) -> dict[str, Any]:
+def clustering(train: Labelled, test: Labelled, options: Options) -> Measurement:
     """k-means of the test features, each of unit length, into as many clusters as there are classes: normalised mutual information
     and adjusted Rand index with the classes (Hubert and Arabie 1985), the mean of several draws, each the best of five starts by k-means++. Nothing is fitted on
     train."""
@@ -32,15 +30,17 @@ def clustering(train: Labelled, test: Labelled, options: Options) -> dict[str, A
         means = cluster.KMeans(count, n_init=STARTS, random_state=short_seed(options.seed + draw))
         found = means.fit_predict(rows)
         draws.append(
-            {
-                "nmi": float(metrics.normalized_mutual_info_score(labels, found)),
-                "ari": float(metrics.adjusted_rand_score(labels, found)),
-            }
+            Measurement(
+                {
+                    "nmi": Figure(float(metrics.normalized_mutual_info_score(labels, found))),
+                    "ari": Figure(float(metrics.adjusted_rand_score(labels, found))),
+                }
+            )
         )
-    return {**over_draws(draws, ("nmi", "ari")), "clusters": count}
+    return mean_over_draws(draws, None, {"clusters": count})
 
 
-def retrieval(train: Labelled, test: Labelled, options: Options) -> dict[str, Any]:
+def retrieval(train: Labelled, test: Labelled, options: Options) -> Measurement:
     """Test rows ask, training rows answer in order of cosine. Recall@k: how often one of the first k is of the asked class.
     mAP: over the whole ranking, the mean over relevant rows of the precision at their places."""
     asked = test
@@ -57,9 +57,9 @@ def retrieval(train: Labelled, test: Labelled, options: Options) -> dict[str, An
         at_each = relevant.cumsum(1) / place
         precision.append((at_each * relevant).sum(1).double() / relevant.sum(1))
         first.append(torch.where(relevant.any(1), relevant.int().argmax(1), len(train)))
-    found, precisions = torch.cat(first), torch.cat(precision)
-    recall = {f"recall@{k}": float((found < k).double().mean()) for k in RECALL_AT}
-    intervals = {name: wilson(share, len(asked)) for name, share in recall.items()}
-    if len(asked) > 1:
-        intervals["map"] = mean_interval(precisions.cpu())
-    return {**recall, "map": float(precisions.mean()), "intervals": intervals, "queries": len(asked)}
+    rank, precisions = torch.cat(first), torch.cat(precision)
+    figures = {f"recall@{k}": Figure.share(float((rank < k).double().mean()), len(asked)) for k in RECALL_AT}
+    interval = student_interval(precisions.tolist())
+    inside = None if interval is None else (max(0.0, interval[0]), min(1.0, interval[1]))
+    figures["map"] = Figure(float(precisions.mean()), inside)
+    return Measurement(figures, {"queries": len(asked)})

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from nearfar.core.buffers import frozen
 from nearfar.core.randomness import order
+from nearfar.core.results import Figure, Measurement
 from nearfar.core.types import Batch
 from nearfar.data.aside import HELD_OUT_DRAW
 from nearfar.data.stream import batch_of
@@ -25,7 +26,7 @@ from nearfar.run.features import features
 ROWS, INSTANCES, VIEWS = 4096, 512, 8  # looked at in plain view; in several views, and in how many
 
 
-def quality(subject: Subject, options: Options) -> dict[str, Any]:
+def quality(subject: Subject, options: Options) -> Measurement:
     """The measures of `quality.py` on the test instances, and of a whole method the nats that two views share, with what they prove."""
     images: Any = subject.test.images
     rows = np.sort(order(options.seed, 0, len(images))[:ROWS])
@@ -36,17 +37,18 @@ def quality(subject: Subject, options: Options) -> dict[str, Any]:
         several = view_features(
             subject.encoder, sample, subject.views, options.seed, subject.device, plain.shape[1]
         )
-    found: dict[str, Any] = measures_of(plain, several)
+    figures = {name: Figure(value) for name, value in measures_of(plain, several).items()}
+    details: dict[str, Any] = {}
     if subject.method is not None and subject.views is not None:
         told = shared(subject, sample, options.seed)
         if told is not None:
-            found |= {
-                "nats": told.nats,
+            figures["nats"] = Figure(told.nats)
+            details = {
                 "error": told.error,
                 "ceiling": told.certificate.ceiling,
                 "certificate": {"status": told.certificate.status, "condition": told.certificate.condition},
             }
-    return {**found, "samples": len(sample)}
+    return Measurement(figures, {**details, "samples": len(sample)})
 
 
 @torch.no_grad()

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
+from nearfar.core.results import Result, SetFacts
 from nearfar.errors import UserError
-from nearfar.evaluate.table import FIGURES, cell, measured
+from nearfar.evaluate.table import in_order, spoken
 from nearfar.run.folder import RunFolder
 from nearfar.run.results import results_of
 from nearfar.run.trained import trains_on_labels
@@ -146,25 +147,21 @@ def _certificate(parts: ExportParts) -> Iterator[str]:
 
 def _evaluation(parts: ExportParts) -> Iterator[str]:
     weights = parts.config["weights"]["encoder"]
-    results = [
-        result for result in results_of(parts.run.evaluation) if result.get("encoder", weights) == weights
-    ]
+    results = [result for result in results_of(parts.run.evaluation) if result.encoder in ("", weights)]
     if not results:
         yield "Not evaluated. `nearfar evaluate RUN` does it; export again afterwards."
     for result in results:
-        train, test = result["train"], result["test"]
+        train, test = result.train, result.test
         yield (
-            f"Tested on **{_escape(_set_name(test, result))}** ({test['samples']:,} {test.get('unit', 'items')}, fingerprint "
-            f"`{test['fingerprint'][:16]}`), fitted on {_escape(_set_name(train, result))} ({train['samples']:,}), "
+            f"Tested on **{_escape(_set_name(test, result))}** ({test.samples:,} {_escape(test.unit)}, fingerprint "
+            f"`{_escape(test.fingerprint[:16])}`), fitted on {_escape(_set_name(train, result))} ({train.samples:,}), "
             f"{_settings_line(result)}:\n"
         )
         yield "| protocol | features | figure | with 95 % interval or ± deviation |\n|---|---|---|---|"
-        kinds = {"learned": result, **(result.get("baselines") or {})}
-        for kind, figures in kinds.items():
-            for protocol, values in measured(figures).items() if isinstance(figures, Mapping) else ():
-                for figure, title in FIGURES.items():
-                    if is_number(values.get(figure)):
-                        yield f"| {_cell(protocol)} | {_cell(kind)} | {title} | {cell(figure, values)} |"
+        for kind, figures in {"learned": result.figures, **result.baselines}.items():
+            for path, measurement in in_order(figures).items():
+                for figure, title in measurement.titles().items():
+                    yield f"| {_cell(spoken(path))} | {_cell(kind)} | {title} | {measurement.text(figure)} |"
         yield from _told_of_labels(result)
         yield ""
     if results:
@@ -174,21 +171,16 @@ def _evaluation(parts: ExportParts) -> Iterator[str]:
         )
 
 
-def _settings_line(result: Mapping[str, Any]) -> str:
-    """Under which settings, where they are not the usual ones."""
-    settings = result.get("settings")
-    items = (
-        [f"{_escape(key)} {_escape(value)}" for key, value in settings.items()]
-        if isinstance(settings, Mapping)
-        else []
-    )
+def _settings_line(result: Result) -> str:
+    """The settings of an evaluation."""
+    items = [f"{_escape(key)} {_escape(value)}" for key, value in result.settings.items()]
     return ", ".join(["frozen features, except for fine-tuning protocols", *items])
 
 
-def _told_of_labels(result: Mapping[str, Any]) -> Iterator[str]:
+def _told_of_labels(result: Result) -> Iterator[str]:
     """What is proven of the label, where it was asked."""
-    information = result.get("information")
-    lower = information.get("at_least") if isinstance(information, Mapping) else None
+    information = result.figures.get("information")
+    lower = None if information is None else information.details.get("at_least")
     claim = lower.get("certificate") if isinstance(lower, Mapping) else None
     if isinstance(lower, Mapping) and isinstance(claim, Mapping) and is_number(lower.get("nats")):
         yield (
@@ -197,13 +189,13 @@ def _told_of_labels(result: Mapping[str, Any]) -> Iterator[str]:
         )
 
 
-def _set_name(data_set: Mapping[str, Any], result: Mapping[str, Any]) -> str:
+def _set_name(data_set: SetFacts, result: Result) -> str:
     """A set by its last name, or as a part of one: no path of a home folder goes out into the world."""
-    split = result.get("split")
+    split = result.notes.get("split")
     source = str(split["of"]) if isinstance(split, Mapping) and "of" in split else ""
-    if source and source in data_set["name"]:
-        return str(data_set["name"]).replace(source, public_name(source))
-    return public_name(str(data_set["name"]))
+    if source and source in data_set.name:
+        return data_set.name.replace(source, public_name(source))
+    return public_name(data_set.name)
 
 
 def _use(parts: ExportParts) -> str:

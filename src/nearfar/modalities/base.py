@@ -29,6 +29,7 @@ from torch import Tensor
 
 from nearfar.config.schema import chosen_views, settable
 from nearfar.core.method import Method
+from nearfar.core.results import Measurement
 from nearfar.errors import UserError
 from nearfar.modalities.dataset import Blocks, DataSet, Instances, Unusable
 from nearfar.modalities.labels import Labels
@@ -379,13 +380,13 @@ class TrainedFigures(Protocol):
 
     def __call__(
         self, method: Method, test: Any, views: Any, /, *, device: torch.device, seed: int
-    ) -> dict[str, Any]: ...
+    ) -> Measurement: ...
 
 
 class BaselineFigures(Protocol):
     """The same figures without a trained method, from the training data."""
 
-    def __call__(self, train: Any, test: Any, views: Any, /, *, seed: int) -> dict[str, Any]: ...
+    def __call__(self, train: Any, test: Any, views: Any, /, *, seed: int) -> Measurement: ...
 
 
 @dataclass(frozen=True)

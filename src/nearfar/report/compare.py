@@ -6,13 +6,12 @@ Nothing is ranked across test sets: a pair of runs is compared only where both w
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
-from statistics import mean, stdev
 
 import numpy as np
 
-from nearfar.evaluate.paired import Paired, holm, paired
+from nearfar.core.results import Answers
+from nearfar.core.statistics import Difference, adjust_for_all, compare_answers, mean_and_spread
 from nearfar.report.facts import Fact, Gallery, Map, Neighbour, Picture, RunFacts, Score, Tested
-from nearfar.run.answers import Answers
 
 MOST_CLASSES = 40  # listed, those that differ most
 
@@ -28,13 +27,12 @@ class Column:
 
 @dataclass(frozen=True)
 class PairRow:
-    """Two runs, by place, under one protocol; `p` is Holm's over all pairs of the protocol."""
+    """Two runs, by place, under one protocol; p is adjusted over all pairs of the protocol."""
 
     protocol: str
     first: int
     second: int
-    told: Paired
-    p: float
+    difference: Difference
 
 
 @dataclass(frozen=True)
@@ -42,7 +40,7 @@ class ClassRow:
     name: str
     samples: int
     shares: tuple[float | None, ...]  # of each run
-    told: Paired | None  # of two runs, the first less the second
+    difference: Difference | None  # of two runs, the first minus the second
 
 
 @dataclass(frozen=True)
@@ -57,7 +55,7 @@ class Seeds:
     """Runs that differ in nothing but their seed; for each column mean, deviation (n - 1) and number of those that were tested."""
 
     places: tuple[int, ...]
-    cells: tuple[tuple[float, float, int] | None, ...]
+    cells: tuple[tuple[float, float | None, int] | None, ...]
 
 
 @dataclass(frozen=True)
@@ -122,20 +120,23 @@ def _over_seeds(runs: Sequence[RunFacts], columns: Sequence[Column]) -> list[See
     found = []
     for places in groups.values():
         top1 = [[score.top1 for at in places if (score := column.scores[at])] for column in columns]
-        cells = [(mean(one), stdev(one), len(one)) if len(one) > 1 else None for one in top1]
+        cells = [(*mean_and_spread(one), len(one)) if len(one) > 1 else None for one in top1]
         if any(cells):
             found.append(Seeds(tuple(places), tuple(cells)))
     return found
 
 
 def _pairs(protocol: str, answered: dict[int, Answers]) -> list[PairRow]:
-    told = [
-        (first, second, paired(answered[first].right, answered[second].right))
+    places = [
+        (first, second)
         for first, second in combinations(answered, 2)
         if np.array_equal(answered[first].true, answered[second].true)
     ]
-    adjusted = holm([found.p for _, _, found in told])
-    return [PairRow(protocol, *row, p) for row, p in zip(told, adjusted, strict=True)]
+    differences = [compare_answers(answered[a].correct, answered[b].correct) for a, b in places]
+    return [
+        PairRow(protocol, *pair, difference)
+        for pair, difference in zip(places, adjust_for_all(differences), strict=True)
+    ]
 
 
 def _classes(
@@ -149,10 +150,12 @@ def _classes(
     rows = []
     for label in np.unique(truths[0]).tolist():
         inside = truths[0] == label
-        right = {place: answers.right[inside] for place, answers in answered.items()}
-        shares = tuple(float(right[place].mean()) if place in right else None for place in range(len(runs)))
-        told = paired(*right.values()) if len(right) == 2 else None
-        rows.append(ClassRow(names.get(label, f"class {label}"), int(inside.sum()), shares, told))
+        correct = {place: answers.correct[inside] for place, answers in answered.items()}
+        shares = tuple(
+            float(correct[place].mean()) if place in correct else None for place in range(len(runs))
+        )
+        difference = compare_answers(*correct.values()) if len(correct) == 2 else None
+        rows.append(ClassRow(names.get(label, f"class {label}"), int(inside.sum()), shares, difference))
     rows.sort(key=lambda row: -_spread(row.shares))
     return Classes(protocol, tuple(rows[:MOST_CLASSES]), max(0, len(rows) - MOST_CLASSES))
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from jaxtyping import Float, Int
 
-from nearfar.run.answers import Answers
+from nearfar.core.results import Answers
 
 
 @dataclass(frozen=True)

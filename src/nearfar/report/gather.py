@@ -10,17 +10,18 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from statistics import median
-from typing import Any, TypeGuard
+from typing import Any
 
+from nearfar.core.results import Measurement, Result
 from nearfar.errors import UserError
+from nearfar.evaluate.table import spoken
 from nearfar.modalities.dataset import ignored_files
 from nearfar.report.curves import curves_of, edges_of, of_kind
 from nearfar.report.facts import Absent, Certificate, Curve, Event, Fact, HeldOut, RunFacts, Score, Tested
 from nearfar.report.sections import sections_of
 from nearfar.report.visuals import Detail, visuals_of
-from nearfar.run.answers import unpacked
 from nearfar.run.folder import DataNotes, RunFolder
-from nearfar.run.results import is_set, kind_of, results_of
+from nearfar.run.results import results_of
 from nearfar.run.trained import Run
 from nearfar.system.untrusted import is_number, read_json
 
@@ -64,7 +65,7 @@ def gather(run: Run, detail: Detail) -> RunFacts:
         certificate=_certificate(run),
         held_out=_held_out(metrics),
         curves=_certified(curves_of(metrics)),
-        scores=tuple(_scores(run.evaluation)),
+        scores=tuple(_scores(results_of(run.evaluation))),
         events=tuple(_events(metrics)),
         settings=tuple(Fact(name, written(value)) for name, value in flattened(settings)),
         map=seen.map,
@@ -242,80 +243,49 @@ def _events(metrics: Sequence[Mapping[str, Any]]) -> Iterator[Event]:
             yield Event(int(row.get("step", 0)), str(row.get("message", "")))
 
 
-def _scores(evaluation: Any) -> Iterator[Score]:
-    """Every result's protocols: the learned features, then each baseline's."""
-    for result in results_of(evaluation):
+def _scores(results: Sequence[Result]) -> Iterator[Score]:
+    """The accuracies of every result: of the learned features, then of each baseline."""
+    for result in results:
         tested = _tested(result)
-        yield from _results(_protocols(result), "learned", tested)
-        for features, results in (result.get("baselines") or {}).items():
-            if isinstance(results, Mapping):
-                yield from _results(results, str(features), tested)
+        for features, measurements in {"learned": result.figures, **result.baselines}.items():
+            for path, measurement in measurements.items():
+                if "top1" in measurement.figures:
+                    yield _score(spoken(path), features, measurement, tested)
 
 
-def _protocols(result: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        name: value for name, value in result.items() if name not in ("baselines", "train", "test", "labels")
-    }
+def _score(protocol: str, features: str, measurement: Measurement, tested: Tested) -> Score:
+    top5 = measurement.figures["top5"] if "top5" in measurement.titles() else None
+    if measurement.test is not None:  # another test set than that of the other protocols
+        kind = f"{tested.kind} {measurement.test.fingerprint}"
+        tested = replace(tested, kind=kind, name=measurement.test.name, samples=measurement.test.samples)
+    return Score(
+        protocol,
+        features,
+        measurement.figures["top1"].value,
+        None if top5 is None else top5.value,
+        measurement.figures["top1"].interval,
+        tested,
+        measurement.answers,
+    )
 
 
-def _tested(result: Mapping[str, Any]) -> Tested:
-    train, test = result["train"], result["test"]
-    settings = result.get("settings") if isinstance(result.get("settings"), Mapping) else {}
+def _tested(result: Result) -> Tested:
     return Tested(
-        kind_of(result),
-        str(test["name"]),
-        int(test["samples"]),
-        str(test.get("unit", "images")),
-        str(train["name"]),
-        int(train["samples"]),
-        tuple(Fact(str(name), written(value)) for name, value in (settings or {}).items()),
-        tuple(_class_names(result.get("labels"))),
+        result.kind,
+        result.test.name,
+        result.test.samples,
+        result.test.unit,
+        result.train.name,
+        result.train.samples,
+        tuple(Fact(str(name), written(value)) for name, value in result.settings.items()),
+        tuple(_class_names(result.notes.get("labels"))),
     )
 
 
 def _class_names(labels: Any) -> Iterator[tuple[int, str]]:
-    """Names of the classes in the numbering that answers have: that of the set fitted on."""
-    told = labels.get("classes") if isinstance(labels, Mapping) else None
-    for name, numbers in told.items() if isinstance(told, Mapping) else ():
+    """Names of the classes by their numbers in the set fitted on, which answers use."""
+    classes = labels.get("classes") if isinstance(labels, Mapping) else None
+    for name, numbers in classes.items() if isinstance(classes, Mapping) else ():
         number = numbers.get("train") if isinstance(numbers, Mapping) else None
         if isinstance(number, int):
             yield number, str(name)
-
-
-def _results(tree: Mapping[str, Any], features: str, tested: Tested, above: str = "") -> Iterator[Score]:
-    """A result is a mapping with `top1`, however deep: label fractions nest theirs under the fraction."""
-    for name, value in tree.items():
-        if not isinstance(value, Mapping):
-            continue
-        top1, top5 = value.get("top1"), value.get("top5")
-        if _is_share(top1):
-            yield Score(
-                f"{above}{name}",
-                features,
-                top1,
-                top5 if _is_share(top5) else None,
-                _interval(value),
-                _own(tested, value.get("test")),
-                unpacked(value),
-            )
-        else:
-            yield from _results(value, features, tested, f"{above}{name} ")
-
-
-def _own(tested: Tested, other: Any) -> Tested:
-    """The test set of a protocol that was tested on another than its company: a kind of its own."""
-    if not is_set(other):
-        return tested
-    kind = f"{tested.kind} {other['fingerprint']}"
-    return replace(tested, kind=kind, name=str(other["name"]), samples=int(other["samples"]))
-
-
-def _interval(figures: Mapping[str, Any]) -> tuple[float, float] | None:
-    found = figures.get("interval")
-    if not isinstance(found, (list, tuple)) or len(found) != 2 or not all(map(_is_share, found)):
-        return None
-    return float(found[0]), float(found[1])
-
-
-def _is_share(value: Any) -> TypeGuard[float]:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0.0 <= value <= 1.0

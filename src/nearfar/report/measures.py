@@ -4,9 +4,12 @@ classes are told apart and which are not."""
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from nearfar.core.results import Measurement, Result
+from nearfar.evaluate.table import spoken
 from nearfar.report.facts import Section
 from nearfar.run.results import results_of
 from nearfar.run.trained import Run
+from nearfar.system.untrusted import is_number
 
 SHOWN = {
     "nmi": "NMI of k-means with the classes",
@@ -38,53 +41,51 @@ def beside_accuracy(run: Run) -> Section | None:
     return Section("Beyond accuracy", said, ("figure", "features", "value", "test set"), tuple(rows))
 
 
-def _rows(result: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
-    test = str(result["test"]["name"])
-    for kind, found in {"learned": result, **(result.get("baselines") or {})}.items():
-        for figures in found.values() if isinstance(found, Mapping) else ():
-            if not isinstance(figures, Mapping):
-                continue
-            for key, title in SHOWN.items():
-                if _number(figures.get(key)):
-                    yield title, str(kind), f"{figures[key]:.3f}", test
-            yield from _nats(figures, str(kind), test)
+def _rows(result: Result) -> Iterator[tuple[str, ...]]:
+    for features, measurements in {"learned": result.figures, **result.baselines}.items():
+        for measurement in measurements.values():
+            for name, title in SHOWN.items():
+                if name in measurement.figures:
+                    yield title, features, f"{measurement.figures[name].value:.3f}", result.test.name
+            yield from _nats(measurement, features, result.test.name)
 
 
-def _nats(figures: Mapping[str, Any], kind: str, test: str) -> Iterator[tuple[str, ...]]:
-    """The bound on labels, with what it proves and the most there is to know."""
-    least = figures.get("at_least")
-    if not isinstance(least, Mapping) or not _number(least.get("nats")) or not _number(figures.get("nats")):
+def _nats(measurement: Measurement, features: str, test: str) -> Iterator[tuple[str, ...]]:
+    """The bound on information about the label, what is proven of it, and the entropy of the labels."""
+    least, entropy = measurement.details.get("at_least"), measurement.details.get("entropy")
+    if (
+        not isinstance(least, Mapping)
+        or not is_number(least.get("nats"))
+        or "nats" not in measurement.figures
+    ):
         return
     certificate = least.get("certificate")
     status = str(certificate.get("status")) if isinstance(certificate, Mapping) else "not known"
-    most = f" of {figures['entropy']:.3f}" if _number(figures.get("entropy")) else ""
+    most = f" of {entropy:.3f}" if is_number(entropy) else ""
     proven = f"; at least {least['nats']:.3f} (proven)" if status == "proven" else f" ({status})"
-    yield "nats about the label", kind, f"{figures['nats']:.3f}{most}{proven}", test
+    yield "nats about the label", features, f"{measurement.figures['nats'].value:.3f}{most}{proven}", test
 
 
 def classes_told_apart(run: Run) -> Section | None:
-    """The classes with the lowest accuracy, and the pairs most often taken for each other, of the newest result that says."""
+    """The classes with the lowest accuracy, and the pairs most often confused, of the newest result that has them."""
     for result in reversed(results_of(run.evaluation)):
-        for name, figures in result.items():
-            if isinstance(figures, Mapping) and isinstance(figures.get("confusion"), Mapping):
-                pairs = sorted(_confused(figures["confusion"]), key=lambda pair: -pair[2])[:MOST]
-                worst = sorted(_shares(figures.get("per_class")), key=lambda pair: pair[1])[:MOST]
-                listed = ", ".join(f"{label} {100 * share:.0f} %" for label, share in worst)
-                said = (
-                    f"By {name}, tested on {result['test']['name']}.",
-                    f"Accuracy of a class, lowest first: {listed}." if listed else "",
-                )
-                rows = tuple(
-                    (truth, taken, f"{count:,}", f"{100 * share:.1f} %")
-                    for truth, taken, count, share in pairs
-                )
-                return Section(
-                    "Classes",
-                    tuple(filter(None, said)),
-                    ("class", "taken for", "how often", "of the class"),
-                    rows,
-                )
+        for path, measurement in result.figures.items():
+            if isinstance(measurement.details.get("confusion"), Mapping):
+                return _classes_section(spoken(path), measurement, result.test.name)
     return None
+
+
+def _classes_section(protocol: str, measurement: Measurement, test: str) -> Section:
+    pairs = sorted(_confused(measurement.details["confusion"]), key=lambda pair: -pair[2])[:MOST]
+    worst = sorted(_shares(measurement.details.get("per_class")), key=lambda pair: pair[1])[:MOST]
+    listed = ", ".join(f"{label} {100 * share:.0f} %" for label, share in worst)
+    sentences = (
+        f"By {protocol}, tested on {test}.",
+        f"Accuracy of a class, lowest first: {listed}." if listed else "",
+    )
+    rows = tuple((truth, taken, f"{count:,}", f"{100 * share:.1f} %") for truth, taken, count, share in pairs)
+    columns = ("class", "taken for", "how often", "of the class")
+    return Section("Classes", tuple(filter(None, sentences)), columns, rows)
 
 
 def _confused(confusion: Mapping[str, Any]) -> Iterator[tuple[str, str, int, float]]:
@@ -92,7 +93,11 @@ def _confused(confusion: Mapping[str, Any]) -> Iterator[tuple[str, str, int, flo
     if not isinstance(classes, list) or not isinstance(counts, list) or len(classes) != len(counts):
         return
     for truth, row in zip(classes, counts, strict=True):
-        if not isinstance(row, list) or len(row) != len(classes) or not all(_number(count) for count in row):
+        if (
+            not isinstance(row, list)
+            or len(row) != len(classes)
+            or not all(is_number(count) for count in row)
+        ):
             return
         for taken, count in zip(classes, row, strict=True):
             if taken != truth and count:
@@ -101,9 +106,5 @@ def _confused(confusion: Mapping[str, Any]) -> Iterator[tuple[str, str, int, flo
 
 def _shares(per_class: Any) -> Iterator[tuple[str, float]]:
     for label, share in per_class.items() if isinstance(per_class, Mapping) else ():
-        if _number(share):
+        if is_number(share):
             yield str(label), float(share)
-
-
-def _number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and value == value

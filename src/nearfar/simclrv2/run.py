@@ -1,7 +1,6 @@
 """All stages one after the other, and the table: `nf.semi` and `nearfar semi`."""
 
 import json
-import math
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,11 +10,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from nearfar.core.statistics import mean_and_spread
+from nearfar.core.tables import plus_minus, text_table
 from nearfar.evaluate import Labelled, features, scores
 from nearfar.evaluate.figures import ranked
-from nearfar.evaluate.labels import hit_rates
+from nearfar.evaluate.labels import TOP, hit_rates
 from nearfar.evaluate.matching import matched
-from nearfar.evaluate.splits import facts_of, labels_of
+from nearfar.evaluate.splits import labels_of, set_facts
 from nearfar.modalities import DataSet
 from nearfar.run.trained import Run
 from nearfar.simclrv2.labels import labelled, read_labels
@@ -24,7 +25,7 @@ from nearfar.studies.compared import verdict
 from nearfar.system.files import as_path, write_atomic
 
 SCRATCH, PROBE, TUNED, DISTILLED = "from scratch", "linear probe", "fine-tuned", "distilled"
-FIGURES = ("top1", "top5")
+FIGURES = {"top1": "top-1", "top5": "top-5"}
 
 
 @dataclass(frozen=True)
@@ -47,9 +48,8 @@ class Report:
             "test": self.test,
             "figures": {
                 way: {
-                    "top1": _mean(draws, "top1"),
-                    "top5": _mean(draws, "top5"),
-                    "spread": _spread(draws),
+                    **{figure: _over_draws(draws, figure)[0] for figure in draws[0]},
+                    "spread": _over_draws(draws, "top1")[1],
                     "draws": list(draws),
                 }
                 for way, draws in self.figures.items()
@@ -64,25 +64,29 @@ class Report:
             return "no figures: give test data with --data"
         draws = len(next(iter(self.figures.values())))
         over = f", mean ± deviation over {draws} draws of the labels" if draws > 1 else ""
-        return f"top-1 and top-5 in percent on {self.test['name']} ({self.test['samples']:,}){over}"
+        names = " and ".join(FIGURES[figure] for figure in self.shown)
+        return f"{names} in percent on {self.test['name']} ({self.test['samples']:,}){over}"
 
-    def rows(self) -> list[tuple[str, str, str]]:
-        """Each way of using the labels, its top-1 and its top-5 in percent."""
-        found = []
+    def rows(self) -> list[tuple[str, ...]]:
+        """Each way of using the labels, its top-1 and, of more than five classes, its top-5 in percent."""
+        rows = []
         for way, draws in self.figures.items():
-            spread = _spread(draws)
-            deviation = "" if spread is None else f" ± {100 * spread:.1f}"
-            top1, top5 = (100 * _mean(draws, figure) for figure in FIGURES)
-            found.append((way, f"{top1:.1f}{deviation}", f"{top5:.1f}"))
-        return found
+            mean, spread = _over_draws(draws, "top1")
+            top1 = plus_minus(100 * mean, None if spread is None else 100 * spread)
+            rest = [f"{100 * _over_draws(draws, figure)[0]:.1f}" for figure in self.shown[1:]]
+            rows.append((way, top1, *rest))
+        return rows
+
+    @property
+    def shown(self) -> tuple[str, ...]:
+        """top1, and top5 where there are more than five classes."""
+        return tuple(next(iter(self.figures.values()))[0]) if self.figures else ()
 
     def __str__(self) -> str:
         head = f"{self.title}: {self.labels:,} labels of {self.instances:,} instances"
         if self.test is None:
             return f"{head}\ntrained: {', '.join(self.runs.values())}\n{self.told()}"
-        width = max(map(len, self.figures))
-        table = [f"  {way:<{width}}  {top1:>10}   {top5:>5}" for way, top1, top5 in self.rows()]
-        return "\n".join([head, self.told(), *table, *self.verdicts])
+        return "\n".join([head, self.told(), *text_table(self.rows(), numbers=True), *self.verdicts])
 
     def write_page(self, out: Path, data: Any = None) -> Path:
         """One page: the table, then all stages (those of the last draw) side by side and one by one. `data`: what was trained on,
@@ -91,7 +95,7 @@ class Report:
         from nearfar.report.facts import Summary
 
         about = f"{self.labels:,} labels of {self.instances:,} instances; {self.told()}."
-        head = ("", "top-1, %", "top-5, %") if self.figures else ()
+        head = ("", *(f"{FIGURES[figure]}, %" for figure in self.shown)) if self.figures else ()
         summary = Summary(f"{self.title}, few labels", about, head, tuple(self.rows()), self.verdicts)
         runs = [Run.open(path) for path in self.runs.values()]
         for run in runs:
@@ -99,15 +103,8 @@ class Report:
         return write_report(runs, out, summary=summary)
 
 
-def _mean(draws: tuple[Mapping[str, float], ...], figure: str) -> float:
-    return math.fsum(draw[figure] for draw in draws) / len(draws)
-
-
-def _spread(draws: tuple[Mapping[str, float], ...]) -> float | None:
-    if len(draws) < 2:
-        return None
-    mean = _mean(draws, "top1")
-    return math.sqrt(math.fsum((draw["top1"] - mean) ** 2 for draw in draws) / (len(draws) - 1))
+def _over_draws(draws: tuple[Mapping[str, float], ...], figure: str) -> tuple[float, float | None]:
+    return mean_and_spread([draw[figure] for draw in draws])
 
 
 def semi(
@@ -179,7 +176,7 @@ def run_semi(asked: Semi) -> Report:
         len(few),
         len(whole),
         {way: tuple(told) for way, told in figures.items()},
-        None if tests is None else facts_of(tests.data),
+        None if tests is None else set_facts(tests.data).to_json(),
         runs,
         _verdicts(figures),
     )
@@ -194,7 +191,7 @@ def _verdicts(figures: Mapping[str, list[dict[str, float]]]) -> tuple[str, ...]:
         if better in figures and worse in figures:
             pairs = zip(figures[better], figures[worse], strict=True)
             differences = [100 * (one["top1"] - other["top1"]) for one, other in pairs]
-            said.append(f"{better} above {worse} {verdict(differences)}".replace("seed", "draw"))
+            said.append(f"{better} above {worse} {verdict(differences, 'draws')}")
     return tuple(said)
 
 
@@ -212,7 +209,8 @@ class Tests:
         embedded = features(encoders.backbone(), self.data, run.plain(), device=run.device)
         with torch.no_grad():
             logits = encoders.logits(embedded.to(run.device)).cpu()  # type: ignore[attr-defined]
-        return hit_rates(ranked(logits, torch.arange(logits.shape[1])), self._labels(few))
+        classes = torch.arange(logits.shape[1])
+        return _shown_rates(hit_rates(ranked(logits, classes), self._labels(few)), len(classes))
 
     def _labels(self, few: DataSet) -> Tensor:
         """The test set's, numbered as those of the few."""
@@ -223,7 +221,13 @@ class Tests:
         """A linear classifier on the pretrained features of the few."""
         fit = Labelled(self.pretrained.embed(few), torch.from_numpy(labels_of(few)))
         found = scores(fit, Labelled(self._features, self._labels(few)), ["linear"])["linear"]
-        return {key: float(found[key]) for key in FIGURES}
+        rates = {key: found.figures[key].value for key in FIGURES}
+        return _shown_rates(rates, found.details["classes"])
+
+
+def _shown_rates(rates: dict[str, float], classes: int) -> dict[str, float]:
+    """Without top-5 where there are five classes or fewer."""
+    return rates if classes > TOP else {"top1": rates["top1"]}
 
 
 def _say(asked: Semi, sentence: str) -> None:

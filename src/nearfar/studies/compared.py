@@ -4,18 +4,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-from scipy import stats
-
+from nearfar.core.statistics import mean_difference
 from nearfar.studies.frame import Bench, Cell, Finding, Result, Row
 from nearfar.studies.images import Figures, Measure, Setup, percent, repeated
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-CONFIDENCE = 0.95
-GRAIN = 1e-6  # points: differences nearer than this are one,
-FEW = 4  # and fewer of them than this may agree by chance
 MEASURES = {"knn": "kNN top-1", "linear": "linear top-1"}
 
 
@@ -39,19 +34,13 @@ class Comparison:
     told: tuple[str, ...] = tuple(MEASURES)
 
 
-def verdict(differences: Sequence[float], of: str = "seeds") -> str:
-    """Of differences in points, paired by seed (or `of` whatever else), that a claim says are above 0: holds, does not hold, or cannot be told apart, by Student's
-    interval for their mean."""
-    mean = float(np.mean(differences))
-    if len(differences) < 2:
-        return f"cannot be told apart: {mean:+.1f} points with one seed, which has no interval"
-    error = float(np.std(differences, ddof=1)) / len(differences) ** 0.5
-    # a test set counts in whole rows: that two or three seeds agree says little of how far others would be
-    if len(differences) < FEW and np.ptp(differences) < GRAIN:
-        return f"cannot be told apart: {mean:+.1f} points for each of {len(differences)} {of}, which show no spread to make an interval of"
-    reach = float(stats.t.ppf(0.5 + CONFIDENCE / 2, len(differences) - 1)) * error
-    said = "holds" if mean - reach > 0 else "does not hold" if mean + reach < 0 else "cannot be told apart"
-    return f"{said}: {mean:+.1f} points, {CONFIDENCE:.0%} interval {mean - reach:+.1f} to {mean + reach:+.1f}, {len(differences)} {of}"
+WORDS = {"better": "holds", "worse": "does not hold", "not distinguishable": "cannot be distinguished"}
+
+
+def verdict(differences: Sequence[float], unit: str = "seeds") -> str:
+    """Whether a claim that paired differences (in points) are above 0 holds, with their mean and its interval."""
+    difference = mean_difference([points / 100 for points in differences])
+    return f"{WORDS[difference.verdict]}: {difference.points(unit)}"
 
 
 def compare(bench: Bench, setup: Setup, comparison: Comparison) -> Result:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from nearfar.core.statistics import mean_and_spread
 from nearfar.data import open_data
 from nearfar.errors import UserError
 from nearfar.modalities.graph.scores import (
@@ -65,8 +66,8 @@ def run(
     return Result((Finding(f"{name}, accuracy in percent", tuple(rows), source=SOURCE),), _verdicts(found))
 
 
-def _percent(values: list[float]) -> tuple[float, float]:
-    return 100 * float(np.mean(values)), 100 * float(np.std(values, ddof=1) if len(values) > 1 else 0.0)
+def _percent(values: list[float]) -> tuple[float, float | None]:
+    return mean_and_spread([100 * value for value in values])
 
 
 def _verdicts(found: Mapping[str, list[float]]) -> tuple[str, ...]:

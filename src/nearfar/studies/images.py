@@ -23,7 +23,6 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from jaxtyping import Int64
@@ -35,6 +34,8 @@ from nearfar.config.schema import settable, unknown
 from nearfar.config.settings import Settings
 from nearfar.core.layout import keep_contiguous
 from nearfar.core.schedules import Progress, cosine
+from nearfar.core.statistics import mean_and_spread
+from nearfar.core.tables import plus_minus
 from nearfar.data import Stream, open_data
 from nearfar.errors import UserError
 from nearfar.evaluate import Labelled, features, scores
@@ -182,14 +183,13 @@ def percent(group: Sequence[Figures], measure: str) -> Moments:
 
 
 def moments(values: Sequence[float]) -> Moments:
-    """Mean and sample deviation; of one value nobody knows the deviation."""
-    return float(np.mean(values)), float(np.std(values, ddof=1)) if len(values) > 1 else None
+    """Mean and sample deviation; None for a single value."""
+    return mean_and_spread(values)
 
 
 def written(value: Moments, sign: str = "") -> str:
     """`44.7 ± 0.3`, or `44.7` alone."""
-    mean, deviation = value
-    return f"{mean:{sign}.1f}" if deviation is None else f"{mean:{sign}.1f} ± {deviation:.1f}"
+    return plus_minus(*value, sign=sign)
 
 
 def sets_of(setup: Setup) -> tuple[Images, Images]:
@@ -281,7 +281,7 @@ def _judged(embed: Callable[[Images], Tensor], setup: Setup) -> Figures:
     train, asked = sets_of(setup)
     fit, ask = (Labelled(embed(images), _labels(images)) for images in (train, asked))
     found = scores(fit, ask)
-    top5 = {f"{protocol}_top5": values["top5"] for protocol, values in found.items()}
+    top5 = {f"{protocol}_top5": values["top5"] for protocol, values in found.items() if "top5" in values}
     return {**{protocol: values["top1"] for protocol, values in found.items()}, **top5}
 
 

@@ -16,6 +16,7 @@ import yaml
 
 from nearfar.config.reading import load_yaml
 from nearfar.config.schema import convert, settable, unknown
+from nearfar.core.tables import text_table
 from nearfar.errors import UserError
 from nearfar.studies.frame import Bench, Cell, Finding, Result, Study, write_json
 from nearfar.system.files import check_folder
@@ -178,9 +179,7 @@ def _table(finding: Finding) -> str:
     for row in finding.rows:
         spread = "" if row.spread is None else f" ± {_cell(row.spread)}"
         lines.append((row.label, _cell(row.paper), _cell(row.ours) + spread))
-    widths = [max(len(line[column]) for line in lines) for column in range(2)]
-    table = [f"{a:<{widths[0]}}   {b:<{widths[1]}}   {c}".rstrip() for a, b, c in lines]
-    return "\n".join([*table, *([f"paper: {finding.source}"] if finding.source else [])])
+    return "\n".join([*text_table(lines), *([f"paper: {finding.source}"] if finding.source else [])])
 
 
 def _cell(value: Cell) -> str:

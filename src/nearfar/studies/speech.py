@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from nearfar.config.resolving import resolve
+from nearfar.core.statistics import mean_and_spread
 from nearfar.data import open_data
 from nearfar.errors import UserError
 from nearfar.evaluate.labels import Labelled
@@ -160,7 +161,7 @@ def _finding(baselines: Mapping[str, Figures], found: Mapping[str, Sequence[Figu
 
 
 def _row(label: str, values: Sequence[float]) -> Row:
-    return Row(label, None, statistics.mean(values), statistics.stdev(values) if len(values) > 1 else None)
+    return Row(label, None, *mean_and_spread(values))
 
 
 def _remarks(

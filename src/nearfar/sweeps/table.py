@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from nearfar.core.statistics import adjust_for_all, compare_draws, mean_and_spread
+from nearfar.core.tables import plus_minus, text_table
 from nearfar.sweeps.engine import DONE, FAILED, Outcome
 from nearfar.sweeps.space import Point
 
@@ -27,27 +29,16 @@ class SweepRow:
     @property
     def mean(self) -> float | None:
         """Over all seeds; None where one is missing, since the mean of the others would be a selection."""
-        return None if self.state != DONE else _mean(self._finished)
+        return None if self.state != DONE else mean_and_spread(self.finished)[0]
 
     @property
     def spread(self) -> float | None:
         """The sample deviation over seeds; None for a single seed."""
-        return None if self.state != DONE else deviation(self._finished)
+        return None if self.state != DONE else mean_and_spread(self.finished)[1]
 
     @property
-    def _finished(self) -> list[float]:
+    def finished(self) -> list[float]:
         return [value for value in self.values if value is not None]
-
-
-def _mean(values: Sequence[float]) -> float:
-    return math.fsum(values) / len(values)
-
-
-def deviation(values: Sequence[float]) -> float | None:
-    if len(values) < 2:
-        return None
-    mean = _mean(values)
-    return math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (len(values) - 1))
 
 
 def make_row(point: Point, outcomes: Sequence[Outcome | None], metric: str) -> SweepRow:
@@ -113,13 +104,14 @@ class SweepResult:
         for name in self.selected[0] if self.selected else ():
             by_seed = [seed[name] for seed in self.selected]
             first, values = by_seed[0], [figure["value"] for figure in by_seed]
+            mean, spread = mean_and_spread(values)
             figures[name] = {
-                "mean": _mean(values),
-                "spread": deviation(values),
+                "mean": mean,
+                "spread": spread,
                 "values": values,
                 "set": first["set"],
                 "baselines": {
-                    kind: _mean([figure["baselines"][kind] for figure in by_seed])
+                    kind: mean_and_spread([figure["baselines"][kind] for figure in by_seed])[0]
                     for kind in first["baselines"]
                 },
                 **({"certificate": first["certificate"]} if "certificate" in first else {}),
@@ -148,8 +140,7 @@ class SweepResult:
         if mean is None:
             return "-"
         scale, digits = (100, 2) if self.percent else (1, 4)
-        deviation = "" if spread is None else f" ± {scale * spread:.{digits}f}"
-        return f"{scale * mean:.{digits}f}{deviation}"
+        return plus_minus(scale * mean, None if spread is None else scale * spread, digits)
 
     @property
     def unit(self) -> str:
@@ -170,8 +161,7 @@ class SweepResult:
             note = "best" if row is best else "" if row.state == DONE else f"{row.state}: {row.why}"
             settings = map(setting_text, row.point.values())
             lines.append([*settings, self.number(row.mean, row.spread), note])
-        widths = [max(len(line[at]) for line in lines) for at in range(len(lines[0]))]
-        text = ["  ".join(f"{c:<{w}}" for c, w in zip(line, widths, strict=True)).rstrip() for line in lines]
+        text = text_table(lines)
         if len(ranked) > MAX_PRINTED_ROWS:
             text.append(f"… {len(ranked) - MAX_PRINTED_ROWS} more in sweep.csv")
         return "\n".join(text)
@@ -201,8 +191,13 @@ class SweepResult:
         others = [row for row in self.rows if row is not best and row.mean is not None]
         if best.spread is None or best.mean is None:
             return "  single seed: differences may be chance; use seed=0,1,2"
-        near = sum(best.mean - (row.mean or 0.0) <= max(best.spread, row.spread or 0.0) for row in others)
-        return f"  {near} of {len(others)} others are within one deviation of it" if others else ""
+        differences = [compare_draws(best.finished, row.finished) for row in others]
+        close = sum(difference.verdict != "better" for difference in adjust_for_all(differences))
+        return (
+            f"  {close} of {len(others)} others cannot be distinguished from it over these seeds"
+            if others
+            else ""
+        )
 
 
 def setting_text(value: Any) -> str:

@@ -13,8 +13,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from nearfar.core.intervals import with_intervals
 from nearfar.core.method import Method
+from nearfar.core.results import Figure, Measurement
 from nearfar.modalities.base import MakeViews, Measure
 from nearfar.modalities.graph.data import Graph
 from nearfar.modalities.showing import plain_views
@@ -80,7 +80,7 @@ def rbf_kernel(features: Float[np.ndarray, "graph dim"]) -> Float[np.ndarray, "g
 
 def svm_scores(
     kernel: Float[np.ndarray, "graph graph"], labels: np.ndarray, seed: int, repeats: int = SEEDS
-) -> dict[str, Any]:
+) -> Measurement:
     """Mean accuracy over folds, for each of `repeats` ways of making them; C by `INNER` folds within the training folds."""
     model, validation = need("sklearn.svm"), need("sklearn.model_selection")
     smallest_class = int(np.bincount(labels).min(initial=len(labels)))
@@ -97,8 +97,7 @@ def svm_scores(
             search.fit(kernel[np.ix_(fit, fit)], labels[fit])
             accuracy += float((search.predict(kernel[np.ix_(test, fit)]) == labels[test]).mean()) / folds
         accuracies.append(accuracy)
-    figures = with_intervals({"top1": float(np.mean(accuracies))}, len(labels))
-    return {**figures, "seeds": accuracies, "std": float(np.std(accuracies)), "folds": folds}
+    return Measurement({"top1": Figure.mean(accuracies, len(labels))}, {"folds": folds})
 
 
 @torch.no_grad()
@@ -113,17 +112,15 @@ def network_features(network: nn.Module, data: Any, plain: MakeViews, device: to
 def svm_measure(plain: MakeViews) -> Measure:
     """The protocol on a labelled set, which it splits into folds itself."""
 
-    def learned(
-        method: Method, test: Any, views: Any, /, *, device: torch.device, seed: int
-    ) -> dict[str, Any]:
+    def learned(method: Method, test: Any, views: Any, /, *, device: torch.device, seed: int) -> Measurement:
         if test.labels is None:
-            return {}
+            return Measurement({})
         features = network_features(method.encoders.backbone(), test, plain, device)
         return svm_scores(rbf_kernel(features), test.labels, seed)
 
-    def untrained(train: Any, test: Any, views: Any, /, *, seed: int) -> dict[str, Any]:
+    def untrained(train: Any, test: Any, views: Any, /, *, seed: int) -> Measurement:
         if test.labels is None:
-            return {}
+            return Measurement({})
         width = label_counts(train).shape[1]
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
@@ -131,14 +128,14 @@ def svm_measure(plain: MakeViews) -> Measure:
         features = network_features(network, test, plain, torch.device("cpu"))
         return svm_scores(rbf_kernel(features), test.labels, seed)
 
-    def counts(train: Any, test: Any, views: Any, /, *, seed: int) -> dict[str, Any]:
+    def counts(train: Any, test: Any, views: Any, /, *, seed: int) -> Measurement:
         if test.labels is None:
-            return {}
+            return Measurement({})
         return svm_scores(rbf_kernel(label_counts(test).double().numpy()), test.labels, seed)
 
-    def relabelled(train: Any, test: Any, views: Any, /, *, seed: int) -> dict[str, Any]:
+    def relabelled(train: Any, test: Any, views: Any, /, *, seed: int) -> Measurement:
         if test.labels is None:
-            return {}
+            return Measurement({})
         return svm_scores(wl_kernel(test.load(np.arange(len(test)))), test.labels, seed)
 
     return Measure(learned, {"labels": counts, "weisfeiler-lehman": relabelled, "untrained": untrained})

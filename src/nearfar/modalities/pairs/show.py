@@ -12,8 +12,8 @@ from jaxtyping import Float, Int
 from PIL import Image
 from torch import Tensor, nn
 
-from nearfar.core.intervals import with_intervals
 from nearfar.core.method import Method
+from nearfar.core.results import Figure, Measurement
 from nearfar.core.schedules import START
 from nearfar.errors import UserError
 from nearfar.modalities.base import AbstractPresenter, Measure
@@ -99,15 +99,18 @@ def _share_among_first(k: int, better: Int[Tensor, "row"], equal: Int[Tensor, "r
     return float(((k - better) / equal).clamp(0, 1).double().mean())
 
 
-def _figures(scores: Tensor, test: Pairs) -> dict[str, Any]:
+def _measurement(scores: Tensor, test: Pairs) -> Measurement:
     store = test.store
     assert isinstance(store, SideStore)
-    return with_intervals(dict(retrieval_figures(scores, store.equal[test.rows])), len(test))
+    values = retrieval_figures(scores, store.equal[test.rows])
+    shares = {name: Figure.share(values[name], len(test)) for name in ("top1", "top5")}
+    rest = {name: Figure(values[name]) for name in ("chance", "back_top1", "back_chance")}
+    return Measurement({**shares, **rest}, {"different": values["different"]})
 
 
 def trained_retrieval(
     method: Method, test: Pairs, views: PairViews, /, *, device: torch.device, seed: int
-) -> dict[str, Any]:
+) -> Measurement:
     """Retrieval by the critic's scores of the trained networks."""
     method.eval()
     networks: Any = method.encoders
@@ -115,10 +118,10 @@ def trained_retrieval(
     critic: Any = method.critic
     critic = critic.cpu()
     scores = critic.cross(critic.prepare(first), critic.prepare(second), START)
-    return _figures(scores.detach(), test)
+    return _measurement(scores.detach(), test)
 
 
-def untrained_retrieval(train: Pairs, test: Pairs, views: PairViews, /, *, seed: int) -> dict[str, Any]:
+def untrained_retrieval(train: Pairs, test: Pairs, views: PairViews, /, *, seed: int) -> Measurement:
     """Retrieval by cosine similarity of untrained networks."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -127,4 +130,6 @@ def untrained_retrieval(train: Pairs, test: Pairs, views: PairViews, /, *, seed:
         bodies: list[Any] = [inputs.body(0), inputs.body(1)]
         networks = [nn.Sequential(body, nn.Linear(int(body.dim), DIM)).eval() for body in bodies]
     first, second = embeddings(networks, test, views.description, torch.device("cpu"))
-    return _figures(nn.functional.normalize(first, dim=1) @ nn.functional.normalize(second, dim=1).T, test)
+    return _measurement(
+        nn.functional.normalize(first, dim=1) @ nn.functional.normalize(second, dim=1).T, test
+    )

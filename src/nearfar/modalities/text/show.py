@@ -16,9 +16,10 @@ from PIL import Image
 from torch import Tensor
 
 from nearfar.core.buffers import frozen
-from nearfar.core.intervals import wilson
 from nearfar.core.method import Method
+from nearfar.core.results import Figure, Measurement
 from nearfar.core.schedules import START
+from nearfar.core.statistics import Interval, wilson
 from nearfar.core.types import Batch
 from nearfar.modalities.base import AbstractPresenter, Features, MakeViews, Measure
 from nearfar.modalities.sequences import Sequences
@@ -78,19 +79,19 @@ class _Tally:
         sums = hits.new_zeros(int(block.max()) + 1, 3).index_add_(0, block.to(hits.device), hits)
         self.blocks.append(sums[sums[:, 2] > 0].cpu())
 
-    def figures(self) -> dict[str, Any]:
+    def measurement(self) -> Measurement:
         first, five, totals = torch.cat(self.blocks).unbind(1)
         count = float(totals.sum())
-        return {
-            "top1": float(first.sum()) / count,
-            "top5": float(five.sum()) / count,
-            "nats": self.nats / count,
-            "interval": clustered(first, totals),
-            "interval_top5": clustered(five, totals),
-        }
+        return Measurement(
+            {
+                "top1": Figure(float(first.sum()) / count, clustered(first, totals)),
+                "top5": Figure(float(five.sum()) / count, clustered(five, totals)),
+                "nats": Figure(self.nats / count),
+            }
+        )
 
 
-def clustered(hits: Float[Tensor, "block"], totals: Float[Tensor, "block"]) -> list[float]:
+def clustered(hits: Float[Tensor, "block"], totals: Float[Tensor, "block"]) -> Interval:
     """Wilson's interval for sum(hits) / sum(totals), where predictions in one block depend on one another.
 
     The effective sample size is p (1 - p) / v, v the variance of that ratio over blocks, at most sum(totals). Where all
@@ -107,7 +108,7 @@ def clustered(hits: Float[Tensor, "block"], totals: Float[Tensor, "block"]) -> l
 @torch.no_grad()
 def masked_scores(
     method: Method, blocks: Texts, hiding: MakeViews, *, device: torch.device, seed: int = 0
-) -> dict[str, Any]:
+) -> Measurement:
     """The trained encoders' predictions of hidden symbols, by a softmax over the vocabulary."""
     tally = _Tally()
     with frozen(method.to(device)):
@@ -118,10 +119,10 @@ def masked_scores(
             prepare = method.critic.prepare
             scores = method.critic.cross(prepare(encoded.anchors[0]), prepare(encoded.vocabulary), START)
             tally.add(scores.log_softmax(dim=1), encoded.index[1], (hidden >= 0).nonzero()[:, 0])
-    return tally.figures()
+    return tally.measurement()
 
 
-def frequency_scores(train: Texts, blocks: Texts, hiding: MakeViews, *, seed: int = 0) -> dict[str, Any]:
+def frequency_scores(train: Texts, blocks: Texts, hiding: MakeViews, *, seed: int = 0) -> Measurement:
     """The same by the frequency of each symbol in the training text, none of them zero (one is added to each)."""
     counts = np.ones(len(train.symbols), dtype=np.int64)
     for rows in _rows(len(train)):
@@ -132,7 +133,7 @@ def frequency_scores(train: Texts, blocks: Texts, hiding: MakeViews, *, seed: in
     for _, hidden in _hidden(blocks, hiding, seed):
         targets = hidden[hidden >= 0]
         tally.add(log_p.expand(len(targets), -1), targets, (hidden >= 0).nonzero()[:, 0])
-    return tally.figures()
+    return tally.measurement()
 
 
 def symbol_frequencies(blocks: Texts) -> Float[Tensor, "item symbol"]:

@@ -1,0 +1,22 @@
+"""Tables of plain text, and numbers as tables show them."""
+
+from collections.abc import Sequence
+
+
+def text_table(rows: Sequence[Sequence[str]], *, numbers: bool = False) -> list[str]:
+    """Lines of aligned columns. The first column is aligned to the left; the others too, or, with `numbers`, to the right."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    side = ">" if numbers else "<"
+
+    def line(row: Sequence[str]) -> str:
+        cells = [f"{row[0]:<{widths[0]}}"]
+        cells += [f"{cell:{side}{width}}" for cell, width in zip(row[1:], widths[1:], strict=True)]
+        return "  ".join(cells).rstrip()
+
+    return [line(row) for row in rows]
+
+
+def plus_minus(mean: float, spread: float | None, digits: int = 1, *, sign: str = "") -> str:
+    """`44.7 ± 0.3`, or `44.7` where there is no spread. `sign="+"` writes the sign of a positive mean."""
+    text = f"{mean:{sign}.{digits}f}"
+    return text if spread is None else f"{text} ± {spread:.{digits}f}"
