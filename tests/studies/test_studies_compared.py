@@ -61,7 +61,7 @@ def test_a_comparison_runs(tmp_path: Path) -> None:
     labels = ["untrained", "IR", "BALL", "ANN", "LA"]
     assert [row.label for row in record.result.findings[0].rows] == labels
     assert len(record.result.remarks) == 8
-    assert all("cannot be told apart" in remark for remark in record.result.remarks)
+    assert all("cannot be distinguished" in remark for remark in record.result.remarks)
 
 
 def test_a_ring_of_everyone_until_its_moment_is_the_base_until_then(tmp_path: Path) -> None:

@@ -32,6 +32,6 @@ def test_every_way_is_judged_by_the_same_folds(tmp_path: Path) -> None:
     assert found["node labels"] == found["Weisfeiler-Lehman"] == 100.0
     assert all(0.0 <= float(value or 0.0) <= 100.0 for value in found.values())
     assert len(record.result.remarks) == len(METHODS)
-    assert all("with one seed, which has no interval" in remark for remark in record.result.remarks)
+    assert all("1 seed (a single difference: no interval)" in remark for remark in record.result.remarks)
     again = run_study(STUDY, tmp_path / "out", words)
     assert again.result.findings == record.result.findings

@@ -197,6 +197,5 @@ def test_a_page_is_made_of_whatever_json_a_run_holds(run: Run, tmp_path: Path) -
         edges_of(read, run.settings.selection)
         _held_out(read)
         list(_events(read))
-        list(_scores(results))
-        results_of(results)
+        list(_scores(results_of(results)))
         list(_summary(_Numbers(run.settings.as_plain(), _environment(here), read, "", "images")))
