@@ -3,10 +3,13 @@
 nearfar pretrain moco-tuple photos/ --out runs/a        nearfar recipes moco-tuple
 """
 
-from dataclasses import replace
+import nearfar as nf
+from nearfar.config.recipes import Recipe
+from nearfar.config.recipes.images import moco
 
-from nearfar.config.recipes.memory import MOCO
 
-MOCO_TUPLE = replace(
-    MOCO, about="MoCo with the (N+1)-tuple loss, whose number has no log m.", bound={"name": "tuple"}
-)
+def moco_tuple(size: int = 4096) -> nf.Method:
+    return moco(size).replace(bound=nf.Tuple())
+
+
+MOCO_TUPLE = Recipe("MoCo with the (N+1)-tuple loss, whose number has no log m.", moco_tuple)

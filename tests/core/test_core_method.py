@@ -67,7 +67,11 @@ def pictures(channels: Sequence[int], seed: int = 0, first: int = 0) -> Batch:
 
 def room_for(recipe: str, size: int) -> dict[str, int]:
     """A queue that a few pictures fill, where the recipe has one."""
-    return {"negatives.size": size} if RECIPES[recipe].negatives["name"] in ("queue", "support") else {}
+    return (
+        {"negatives.size": size}
+        if RECIPES[recipe].choices["negatives"]["name"] in ("queue", "support")
+        else {}
+    )
 
 
 def seen_by(recipe: str) -> tuple[int, ...]:
@@ -77,7 +81,9 @@ def seen_by(recipe: str) -> tuple[int, ...]:
 ROLES = ("shared", "momentum", "per-view", "infomax")  # those that see pictures
 OF_OTHER_DATA = ("graphcl", "clip", "siglip", "cebra")
 PICTURED = [
-    name for name, recipe in RECIPES.items() if recipe.encoders["name"] in ROLES and name not in OF_OTHER_DATA
+    name
+    for name, recipe in RECIPES.items()
+    if recipe.choices["encoders"]["name"] in ROLES and name not in OF_OTHER_DATA
 ]
 BASES = [name for name in PICTURED if not name.endswith(("-ring", "-ball", "-cave", "-neighbours"))]
 # every base, and every selection on a batch, a queue and a bank

@@ -249,5 +249,5 @@ def test_every_name_of_the_contract_is_a_recipe() -> None:
     ]
     assert {*own, *ruled} <= set(RECIPES)
     assert not any(name.startswith(("vicreg-", "sigreg-")) for name in RECIPES)
-    assert RECIPES["supcon-ring"].selection["name"] == "labelled+ring"
-    assert RECIPES["hcl-cave"].selection["name"] == "cave+hard"
+    assert RECIPES["supcon-ring"].choices["selection"]["name"] == "labelled+ring"
+    assert RECIPES["hcl-cave"].choices["selection"]["name"] == "cave+hard"

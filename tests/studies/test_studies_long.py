@@ -62,7 +62,7 @@ def test_a_ring_and_its_base_draw_equally_many_negatives() -> None:
         assert drawn == [16, 16]
         assert found[1].selection["upper"] == 0.95
         assert found[1].negatives.get("sample") == (
-            64 if RECIPES[recipe].negatives["name"] == "bank" else None
+            64 if RECIPES[recipe].choices["negatives"]["name"] == "bank" else None
         )
     assert "selection__sample" not in arms["SimCLR ring"][1]
 

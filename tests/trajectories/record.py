@@ -90,8 +90,8 @@ def record(names: list[str]) -> dict[str, Any]:
         for name in names:
             # graphs and pairs came after the first record, and their own data would have to be made here; a student needs a teacher
             if (
-                RECIPES[name].views["name"] in ("perturb", "both")
-                or RECIPES[name].encoders["name"] == "distilled"
+                RECIPES[name].choices["views"]["name"] in ("perturb", "both")
+                or RECIPES[name].choices["encoders"]["name"] == "distilled"
             ):
                 continue
             found[name] = recorded(name, data.get(name, images), folder / "run")

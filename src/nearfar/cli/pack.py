@@ -75,7 +75,11 @@ def _recipe(modality: str) -> str:
     from nearfar.config.recipes import RECIPES
     from nearfar.modalities import modality_of_views
 
-    return next(name for name, recipe in RECIPES.items() if modality_of_views(recipe.views).name == modality)
+    return next(
+        name
+        for name, recipe in RECIPES.items()
+        if modality_of_views(recipe.choices["views"]).name == modality
+    )
 
 
 def _checked(key: str, value: Any) -> Any:

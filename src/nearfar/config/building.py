@@ -8,18 +8,27 @@ knows (`samples`, `symbols`, …).
 import copy
 import inspect
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 import torch
 
+from nearfar.config.fields import CHOICES
 from nearfar.config.schema import check_settings, settable, unknown
 from nearfar.core.abstract import AbstractEncoders
 from nearfar.core.method import Method
 from nearfar.errors import UserError, not_one_of
 from nearfar.modalities import MODALITIES, Description, Modality, modality_of_views
+from nearfar.modalities.graph.views import Perturb
+from nearfar.modalities.image.views import IMAGE_VIEWS, PipelineViews
+from nearfar.modalities.pairs.views import Both
+from nearfar.modalities.series.views import Neighbouring
+from nearfar.modalities.sound.views import Window
+from nearfar.modalities.text.views import Mask
+from nearfar.modalities.vectors.views import Corrupt
 from nearfar.parts import bounds, critics, encoders, negatives, priors, selections
 from nearfar.parts.encoders import HeadConfig, InputSpec, Network
+from nearfar.parts.encoders.config import planned_head
 from nearfar.parts.joined import JOINED_BY
 
 ROOMS: dict[str, Mapping[str, Any]] = {
@@ -29,6 +38,15 @@ ROOMS: dict[str, Mapping[str, Any]] = {
     "selection": selections.PARTS,
     "bound": bounds.PARTS,
     "prior": priors.PARTS,
+}
+VIEWS: dict[str, Any] = {
+    **IMAGE_VIEWS,
+    "window": Window,
+    "mask": Mask,
+    "corrupt": Corrupt,
+    "perturb": Perturb,
+    "both": Both,
+    "neighbouring": Neighbouring,
 }
 TOGETHER = (
     "count",
@@ -57,16 +75,24 @@ def build_method(
 
 
 def try_parts(choices: Choices, objects: Mapping[str, Any] = NONE) -> None:
-    """Lets every part judge its own settings, on torch's meta device, where nothing costs memory."""
-    modality = modality_of_views(choices["views"])
-    parts = {key: part for key, part in objects.items() if key in ROOMS}
+    """Lets every part check its settings. Networks and memories are not made; a part that cannot do without their sizes gets some, on
+    torch's meta device, where nothing costs memory."""
+    example = modality_of_views(choices["views"]).reader.example_description(instances=1)
+    sizes = {"dim": 2, "instances": 1, "size": 1, "views": 1, "symbols": 2, "classes": 2, "data": example}
     with torch.device("meta"):
-        _parts(
-            choices,
-            modality.networks.smallest,
-            modality.reader.example_description(instances=1).labelled(2),
-            parts,
-        )
+        for room, parts in ROOMS.items():
+            if room in objects:
+                continue
+            part, section = parts[choices[room]["name"]], choices[room]
+            if room == "encoders" and part.built_in_backbone is None:
+                part(head_of(section), **{key: section[key] for key in settable(part)})
+            else:
+                built(part, section, {name: sizes[name] for name in required(part) if name in sizes})
+
+
+def head_of(section: Mapping[str, Any]) -> HeadConfig:
+    """Head and predictor, as the section of the encoders describes them."""
+    return HeadConfig(**{key: section[key] for key in settable(HeadConfig) if key in section})
 
 
 def _parts(choices: Choices, backbone: str, data: Description, objects: Mapping[str, Any]) -> dict[str, Any]:
@@ -101,29 +127,30 @@ def _parts(choices: Choices, backbone: str, data: Description, objects: Mapping[
     return {"encoders": made, **others}
 
 
-def built(part: Callable[..., Any], choice: Mapping[str, Any], context: Mapping[str, Any]) -> Any:
-    """A part with its settings and, by name, whatever of the context its signature asks for besides."""
-    own = {key: choice[key] for key in settable(part)}
-    asked = {
-        name: p
-        for name, p in inspect.signature(part).parameters.items()
-        if name not in own and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)
-    }
-    for name, parameter in asked.items():
-        if name not in context and parameter.default is parameter.empty:
+def built(part: Callable[..., Any], section: Mapping[str, Any], context: Mapping[str, Any]) -> Any:
+    """A part with its settings and what else its constructor takes from the context."""
+    settings = {key: section[key] for key in settable(part)}
+    for name in required(part):
+        if name not in context:
             raise UserError(
-                f"{choice['name']} asks for {name}, which nothing here knows; known are {', '.join(context)}"
+                f"{section['name']} needs `{name}`, which is not available; available: {', '.join(context)}"
             )
-    return part(**own, **{name: context[name] for name in asked if name in context})
+    names = [name for name in inspect.signature(part).parameters if name not in settings]
+    return part(**settings, **{name: context[name] for name in names if name in context})
 
 
-def _encoders(choice: Mapping[str, Any], seen: InputSpec, context: Mapping[str, Any]) -> AbstractEncoders:
-    role = ROOMS["encoders"][choice["name"]]
+def required(part: Callable[..., Any]) -> list[str]:
+    """The parameters of a part without a default: what the context must hold."""
+    parameters = inspect.signature(part).parameters.values()
+    variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    return [p.name for p in parameters if p.default is p.empty and p.kind not in variadic]
+
+
+def _encoders(section: Mapping[str, Any], seen: InputSpec, context: Mapping[str, Any]) -> AbstractEncoders:
+    role = ROOMS["encoders"][section["name"]]
     if role.built_in_backbone is not None:
-        return built(role, choice, context)
-    keys = settable(HeadConfig)
-    plan = HeadConfig(**{key: value for key, value in choice.items() if key in keys})
-    return role.from_config(plan, seen, **{key: choice[key] for key in settable(role)})
+        return built(role, section, context)
+    return role.from_config(head_of(section), seen, **{key: section[key] for key in settable(role)})
 
 
 def _dim(choices: Choices, made: AbstractEncoders) -> int:
@@ -135,6 +162,43 @@ def _dim(choices: Choices, made: AbstractEncoders) -> int:
             return network.dim
     role = ROOMS["encoders"][choices["encoders"]["name"]]
     return choices["encoders"][role.width_setting]
+
+
+# ------------------------------------------------------------------------------------ parts as settings
+
+
+def sections_of(method: Method) -> dict[str, dict[str, Any]]:
+    """A method as settings: for each choice the name of its part and that part's settings."""
+    return {choice: section_of(choice, getattr(method, choice)) for choice in CHOICES}
+
+
+def section_of(choice: str, part: Any) -> dict[str, Any]:
+    """A part as settings: its name, and the settings it was made with."""
+    if part is None:
+        return {"name": "none"}
+    if choice == "views":
+        return {"name": name_of(VIEWS, part), **view_settings(part)}
+    members = part.parts if isinstance(part, (bounds.Sum, selections.Chain)) else (part,)
+    settings: dict[str, Any] = {}
+    for member in members:  # of a setting that several have, the first counts
+        settings = {**settings_of(member), **settings}
+    return {"name": JOINED_BY.join(name_of(ROOMS[choice], member) for member in members), **settings}
+
+
+def name_of(parts: Mapping[str, Any], part: Any) -> str:
+    return next(name for name, kind in parts.items() if kind is type(part))
+
+
+def settings_of(part: Any) -> dict[str, Any]:
+    """A part's settings; of encoders whose network is still to be made, the head's too."""
+    head = planned_head(part)
+    return {**part.settings, **({} if head is None else asdict(head))}
+
+
+def view_settings(views: Any) -> dict[str, Any]:
+    if isinstance(views, PipelineViews):
+        return views.section()
+    return {key: getattr(views, key) for key in settable(type(views))}
 
 
 def describe(choices: Choices) -> dict[str, str]:

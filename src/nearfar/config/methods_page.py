@@ -61,7 +61,7 @@ def base_of(name: str, entries: Mapping[str, Any]) -> str | None:
     base, _, selection = name.rpartition("-")
     if base not in entries:
         return None
-    own, given = (entries[each].recipe.selection["name"] for each in (base, name))
+    own, given = (entries[each].recipe.choices["selection"]["name"] for each in (base, name))
     ruled = {selection} if own == "everyone" else {f"{own}+{selection}", f"{selection}+{own}"}
     return base if given in ruled and own != "neighbours" else None
 

@@ -177,7 +177,7 @@ def modality_of_recipe(recipe: str) -> Modality:
         return next(iter(MODALITIES.values()))
     if recipe not in RECIPES:
         raise unknown(recipe, RECIPES, "recipes")
-    return modality_of_views(RECIPES[recipe].views)
+    return modality_of_views(RECIPES[recipe].choices["views"])
 
 
 def _merge(merged: dict[str, Any], layer: Layer) -> None:

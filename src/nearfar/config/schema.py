@@ -5,7 +5,6 @@ is keyword-only (a network, a width, the number of instances) comes from the dat
 validated and converted by pydantic from the parameters' annotations.
 """
 
-import inspect
 import types
 from collections.abc import Callable, Iterable, Mapping
 from functools import cache
@@ -21,20 +20,11 @@ from pydantic import (
 )
 
 from nearfar.config.reading import numbers
+from nearfar.core.abstract import settable
 from nearfar.core.schedules import Learnable, Learnt, Schedule, Value, parse_learnable, parse_value
 from nearfar.errors import MAX_LISTED_NAMES, UserError, near_names
 
 STRICT = ConfigDict(strict=True, allow_inf_nan=False, arbitrary_types_allowed=True)
-
-
-def settable(part: Callable[..., Any]) -> dict[str, inspect.Parameter]:
-    """The parameters of a part that a user may set, by name."""
-    parameters = inspect.signature(part).parameters.values()
-    return {
-        p.name: p
-        for p in parameters
-        if p.kind is p.POSITIONAL_OR_KEYWORD and p.default is not p.empty and p.name != "self"
-    }
 
 
 def unknown(key: str, allowed: Iterable[str], where: str = "settings") -> UserError:

@@ -10,9 +10,12 @@ attribute or a method with a default here, so no caller looks anything up by nam
 A class attribute hides an `nn.Module`'s child of the same name: name children and buffers otherwise.
 """
 
+import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Self, TypeGuard
+from dataclasses import is_dataclass
+from functools import wraps
+from typing import Any, Protocol, Self, TypeGuard
 
 import numpy as np
 from jaxtyping import Float, Int, Int64
@@ -36,13 +39,49 @@ from nearfar.core.types import (
 from nearfar.errors import UserError
 
 
+def settable(part: Callable[..., Any]) -> dict[str, inspect.Parameter]:
+    """The parameters of a part's constructor that are settings: those with a default that can be passed by position."""
+    parameters = inspect.signature(part).parameters.values()
+    return {
+        p.name: p
+        for p in parameters
+        if p.kind is p.POSITIONAL_OR_KEYWORD and p.default is not p.empty and p.name != "self"
+    }
+
+
+def _recording(init: Callable[..., None]) -> Callable[..., None]:
+    """A constructor that first records its settings."""
+
+    @wraps(init)
+    def record(self: Any, *arguments: Any, **keywords: Any) -> None:
+        if "_settings" not in vars(self):
+            bound = inspect.signature(type(self).__init__).bind(self, *arguments, **keywords)
+            values = {key: bound.arguments.get(key, p.default) for key, p in settable(type(self)).items()}
+            vars(self)["_settings"] = values
+        init(self, *arguments, **keywords)
+
+    return record
+
+
 class AbstractPart:
-    """Declarations that every kind of part has."""
+    """Declarations that every kind of part has, and the settings it was made with."""
 
     # its line of the method's equation, settings in braces; None: the first line of its docstring
     equation: str | None = None
     # what some values of its settings add to that line
     remarks: tuple[Remark, ...] = ()
+
+    def __init_subclass__(cls, **keywords: Any) -> None:
+        super().__init_subclass__(**keywords)
+        if "__init__" in vars(cls):
+            cls.__init__ = _recording(cls.__init__)  # type: ignore[method-assign]
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The settings it was made with: the values of its constructor's parameters, by name."""
+        if is_dataclass(self):
+            return {key: getattr(self, key) for key in settable(type(self))}
+        return dict(vars(self).get("_settings", {}))
 
     @staticmethod
     def conflict(choices: Mapping[str, Any], parts: Mapping[str, Any]) -> str | None:
@@ -71,6 +110,14 @@ class AbstractViews(AbstractPart, ABC):
     def transform(self, views: tuple[Any, ...], progress: Progress) -> tuple[Any, ...]:
         """The views as the encoders receive them."""
         return views
+
+
+class PlannedViews(Protocol):
+    """What a recipe says of views: plain settings. The views themselves are made when the data are known."""
+
+    @property
+    def count(self) -> int:
+        """Views per instance."""
 
 
 class AbstractEncoders(AbstractPart, ABC):

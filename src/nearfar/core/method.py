@@ -26,6 +26,7 @@ from nearfar.core.abstract import (
     AbstractPrior,
     AbstractSelection,
     AbstractViews,
+    PlannedViews,
     is_inner_product,
 )
 from nearfar.core.adapters import as_bound, as_critic, as_encoders, as_negatives, as_prior, as_selection
@@ -74,7 +75,7 @@ class Method(nn.Module):
         selection: AbstractSelection,
         bound: AbstractBound,
         *,
-        views: AbstractViews | None = None,
+        views: AbstractViews | PlannedViews | None = None,
         prior: AbstractPrior | None = None,
         symmetric: bool | None = None,
         chunk: int | None = None,
@@ -86,13 +87,38 @@ class Method(nn.Module):
         self.negatives, self.selection = as_negatives(negatives), as_selection(selection)
         self.bound, self.prior = as_bound(bound), as_prior(prior)
         if symmetric is None:
-            symmetric = True if views is None else views.symmetric
+            symmetric = getattr(views, "symmetric", True)
         self.symmetric, self.chunk, self.encoding = symmetric, chunk, encoding
         self.negatives.setup(self.encoders.key_groups, self.encoders.group_of, self.critic.prepare)
 
+    def replace(
+        self,
+        *,
+        views: AbstractViews | PlannedViews | None = None,
+        encoders: AbstractEncoders | None = None,
+        critic: AbstractCritic | None = None,
+        negatives: AbstractNegatives | None = None,
+        selection: AbstractSelection | None = None,
+        bound: AbstractBound | None = None,
+        prior: AbstractPrior | None = None,
+    ) -> "Method":
+        """The same method with some parts replaced; None: as it is."""
+        return Method(
+            encoders or self.encoders,
+            critic or self.critic,
+            negatives or self.negatives,
+            selection or self.selection,
+            bound or self.bound,
+            views=views or self.views,
+            prior=prior or self.prior,
+            symmetric=self.symmetric if views is None else None,
+            chunk=self.chunk,
+            encoding=self.encoding,
+        )
+
     def forward(self, batch: Batch, progress: Progress = START) -> Outcome:
         """The loss of a batch. The loss is the ceiling, where there is one, minus the bound: for InfoNCE the cross-entropy."""
-        if self.views is not None:
+        if isinstance(self.views, AbstractViews):
             batch = replace(batch, views=self.views.transform(batch.views, progress))
         pairs = self.pairs(batch)
         raw, updates = self._encode(batch, *_anchors_and_keys(pairs))

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from nearfar.config.recipes import RECIPES, Recipe
+from nearfar.config.recipes import RECIPES
 from nearfar.config.schema import unknown
 from nearfar.modalities.image.views import PIPELINES
 from nearfar.studies.frame import Bench, Finding, Result, Row, Study
@@ -70,12 +70,16 @@ Seeds = Sequence[Figures]
 
 def entries() -> dict[str, tuple[str, dict[str, Any]]]:
     """What is compared, by name: a recipe and what is changed of it."""
-    seen: dict[str, Recipe] = {}
+    seen: dict[str, dict[str, Any]] = {}
     for name, recipe in RECIPES.items():
         # la-neighbours is la-ring by another name, and is trained once; learning from labels is a baseline; a student needs a teacher
-        own = recipe not in seen.values() and name not in BASELINES and recipe.encoders["name"] != "distilled"
-        if recipe.views["name"] in PIPELINES and own:
-            seen[name] = recipe
+        own = (
+            recipe.choices not in seen.values()
+            and name not in BASELINES
+            and recipe.choices["encoders"]["name"] != "distilled"
+        )
+        if recipe.choices["views"]["name"] in PIPELINES and own:
+            seen[name] = recipe.choices
     found: dict[str, tuple[str, dict[str, Any]]] = {name: (name, {}) for name in seen}
     for label, alpha in CURRICULA.items():
         found[f"moco-ml-cpc-{label}"] = ("moco", {"bound": "ml-cpc", "bound__alpha": alpha})

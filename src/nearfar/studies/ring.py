@@ -33,7 +33,7 @@ Entry = tuple[str, Mapping[str, Any]]
 
 def plain(recipe: str, sample: int) -> Entry:
     """A recipe whose negatives are drawn from all candidates: of a bank once for the batch, which costs least and is as uniform."""
-    source = RECIPES[recipe].negatives["name"]
+    source = RECIPES[recipe].choices["negatives"]["name"]
     if source == "bank":
         return recipe, {"negatives__sample": sample}
     return between(recipe, 0.0, 1.0, sample) if source != "in-batch" else (recipe, {})
@@ -43,7 +43,7 @@ def between(recipe: str, lower: float | str, upper: float, sample: int, pool: in
     """A recipe whose negatives are drawn from a ring. `pool`: of a memory bank so many rows are drawn for the batch first, and the edges are
     those of these rows, which spares ranking the whole bank at every step."""
     edges = {"selection__lower": lower, "selection__upper": upper}
-    source = RECIPES[recipe].negatives["name"]
+    source = RECIPES[recipe].choices["negatives"]["name"]
     drawn = {} if source == "in-batch" else {"selection__sample": sample}
     pooled = {"negatives__sample": pool} if source == "bank" and pool is not None else {}
     return recipe, {"selection": "ring", **edges, **drawn, **pooled}
@@ -54,7 +54,7 @@ def short_of(sample: int, candidates: int, edges: Mapping[str, tuple[float, floa
     said = []
     for recipe, (lower, upper) in edges.items():
         first, last = places(candidates, lower, upper)
-        if last - first < sample and RECIPES[recipe].negatives["name"] == "bank":
+        if last - first < sample and RECIPES[recipe].choices["negatives"]["name"] == "bank":
             said.append(
                 f"{RINGS[recipe]}: between {lower:g} and {upper:g} of {candidates:,} candidates lie {last - first}, which are all taken where its base draws {sample}."
             )

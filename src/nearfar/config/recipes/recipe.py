@@ -1,60 +1,60 @@
-"""What a named method is: five choices and how it is usually trained."""
+"""What a named method is: a function that returns a `Method` of parts, and how it is usually trained."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from functools import cached_property
 from typing import Any
 
-
-@dataclass(frozen=True)
-class Rising:
-    """A linear schedule over the first `share` of a run, however many epochs the run has."""
-
-    start: float
-    end: float
-    share: float
-
-    def over(self, epochs: int) -> str:
-        """The schedule as a setting, for a run of so many epochs."""
-        return f"linear({self.start:g},{self.end:g},{self.share * epochs:.4g})"
+from nearfar.config.building import sections_of
+from nearfar.config.fields import FIELDS
+from nearfar.config.schema import plain
+from nearfar.core.abstract import AbstractSelection
+from nearfar.core.method import Method
+from nearfar.core.schedules import Value
 
 
 @dataclass(frozen=True)
-class Share:
-    """So many epochs: a share of the run's."""
+class Training:
+    """Defaults of the training loop; None: those of every run."""
 
-    share: float
-
-    def over(self, epochs: int) -> float:
-        return float(f"{self.share * epochs:.4g}")
-
-
-CLOSE_AFTER = Share(1 / 3)  # of a run, before close neighbours are pulled
-Choice = Mapping[str, Any]  # {"name": a part, its settings ...}
+    optimizer: str = "adamw"
+    lr: Value = 2e-3
+    weight_decay: float = 1e-4
+    batch_size: int | None = None
+    epochs: int | None = None
+    backbone: str | None = None
+    clip: float | None = None
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """A method's choices, in the form settings take; `training` holds defaults of the loop."""
+    """A named method. `method` is called without arguments; its parts have settings, but no weights yet.
+
+    `selection`: the selection of a run of so many epochs, in place of the method's, where one of its settings lasts a share of the run.
+    """
 
     about: str
-    views: Choice
-    encoders: Choice
-    critic: Choice
-    negatives: Choice
-    bound: Choice
-    selection: Choice = field(default_factory=lambda: {"name": "everyone"})
-    prior: Choice = field(default_factory=lambda: {"name": "none"})
-    training: Choice = field(default_factory=dict)
+    method: Callable[..., Method]
+    training: Training = Training()
+    selection: Callable[[int], AbstractSelection] | None = None
     command: str = "pretrain {name} {data}"  # that trains it
 
+    def parts(self, epochs: int) -> Method:
+        """The method, for a run of so many epochs."""
+        method = self.method()
+        return method if self.selection is None else method.replace(selection=self.selection(epochs))
+
     def settings(self, epochs: int) -> dict[str, Any]:
-        """The recipe as settings of a run of so many epochs."""
-        rooms = ("views", "encoders", "critic", "negatives", "selection", "bound", "prior")
-        return {**self.training, **{room: _over(getattr(self, room), epochs) for room in rooms}}
+        """The recipe as plain settings of a run of so many epochs."""
+        training = {key: value for key, value in asdict(self.training).items() if value is not None}
+        return {**training, **plain(sections_of(self.parts(epochs)))}
+
+    @cached_property
+    def choices(self) -> dict[str, dict[str, Any]]:
+        """The parts as settings, by choice, for a run of the default length."""
+        return plain(sections_of(self.parts(FIELDS["epochs"].default)))
 
 
-def _over(choice: Choice, epochs: int) -> dict[str, Any]:
-    return {
-        key: value.over(epochs) if isinstance(value, (Rising, Share)) else value
-        for key, value in choice.items()
-    }
+def share_of(epochs: int, share: float) -> float:
+    """A share of the run in epochs, rounded to four digits."""
+    return float(f"{share * epochs:.4g}")

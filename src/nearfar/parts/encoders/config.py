@@ -107,6 +107,10 @@ class HeadConfig:
         if not 0 <= self.dropout < 1:
             raise UserError(f"encoders.dropout was {self.dropout}; it must lie in [0, 1)")
 
+    def planned(self) -> "PlannedNetwork":
+        """A stand-in for the network until the method meets its data."""
+        return PlannedNetwork(self)
+
     def network(self, seen: InputSpec, view: int = 0) -> Network:
         body = seen.body(view)
         width = width_of(body, seen.shapes[view]) if seen.asked else int(body.dim)  # type: ignore[arg-type]
@@ -128,3 +132,24 @@ class HeadConfig:
 
     def make_predictor(self) -> nn.Module | None:
         return None if self.predictor == "none" else mlp_head(self.dim, self.hidden, self.dim)
+
+
+class PlannedNetwork(Network):
+    """Stands for a network that is made when a method meets its data: backbone and inputs are not known yet."""
+
+    def __init__(self, config: HeadConfig) -> None:
+        super().__init__(nn.Identity(), nn.Identity())
+        self.config = config
+
+    def forward(self, x: Tensor) -> Tensor:
+        raise UserError("the network is made when the method meets its data; train it with nearfar.pretrain")
+
+
+def network_or_plan(network: nn.Module | HeadConfig) -> nn.Module:
+    return network.planned() if isinstance(network, HeadConfig) else network
+
+
+def planned_head(encoders: object) -> HeadConfig | None:
+    """The head of encoders whose network is still to be made; None: there is no such network."""
+    modules = encoders.modules() if isinstance(encoders, nn.Module) else ()
+    return next((module.config for module in modules if isinstance(module, PlannedNetwork)), None)

@@ -40,7 +40,7 @@ class Distilled(nn.Module, AbstractEncoders):
 
     def __init__(
         self,
-        network: Network,
+        network: Network | HeadConfig,
         teacher: str = "",
         digest: str = "",
         width: int = 512,
@@ -55,7 +55,8 @@ class Distilled(nn.Module, AbstractEncoders):
         super().__init__()
         if not 0 <= weight < float("inf"):
             raise UserError(f"encoders.weight was {weight:g}; it must be at least 0")
-        self.network, self.projection, self.table = network, projection, table
+        self.network = network.planned() if isinstance(network, HeadConfig) else network
+        self.projection, self.table = projection, table
         self.teacher, self.digest, self.teacher_width, self.teacher_classes = teacher, digest, width, classes
         self.weight, self.direction, self.learns_labels = weight, direction, learns_labels
         self.guide: Callable[[Any], TeacherOutput] | None = None

@@ -118,17 +118,18 @@ class InfoGraph(nn.Module, AbstractEncoders):
 
     def __init__(
         self,
-        network: Network,
+        network: Network | HeadConfig,
         nodes: int | None = None,
         *,
-        place: nn.Module,
-        most: int,
+        place: nn.Module | None = None,
+        most: int = 0,
         predictor: nn.Module | None = None,
     ) -> None:
         super().__init__()
         if nodes is not None and nodes < 1:
             raise UserError(f"encoders.nodes was {nodes}; it must be a whole number from 1, or none for all")
-        self.network, self.place, self.predictor = network, place, predictor
+        self.network = network.planned() if isinstance(network, HeadConfig) else network
+        self.place, self.predictor = place or nn.Identity(), predictor
         self.drawn, self.most = nodes, most  # most: nodes of the largest graph
 
     @classmethod

@@ -43,14 +43,14 @@ class InfoMax(nn.Module, AbstractEncoders):
 
     def __init__(
         self,
-        network: Network,
+        network: Network | HeadConfig,
         global_weight: float = 0.5,
         local_weight: float = 1.0,
         direction: Literal["maps", "summaries", "both"] = "maps",
         *,
-        whole: nn.Module,
-        place: nn.Module,
-        places: int,
+        whole: nn.Module | None = None,
+        place: nn.Module | None = None,
+        places: int = 0,
         predictor: nn.Module | None = None,
     ) -> None:
         super().__init__()
@@ -62,7 +62,8 @@ class InfoMax(nn.Module, AbstractEncoders):
             raise UserError(
                 "encoders.global_weight and encoders.local_weight were both 0; one must be above 0"
             )
-        self.network, self.whole, self.place, self.predictor = network, whole, place, predictor
+        self.network = network.planned() if isinstance(network, HeadConfig) else network
+        self.whole, self.place, self.predictor = whole or nn.Identity(), place or nn.Identity(), predictor
         self.global_weight, self.local_weight, self.places = global_weight, local_weight, places
         self.direction = direction
         # whole maps and places go through networks of their own, and summaries are neither

@@ -70,9 +70,9 @@ class MaskedSymbols(nn.Module, AbstractEncoders):
         heads: int = 4,
         dropout: float = 0.1,
         *,
-        symbols: int,
-        length: int,
-        share: float,
+        symbols: int | None = None,
+        length: int = 0,
+        share: float = 0.0,
     ) -> None:
         super().__init__()
         for key, value in (("dim", dim), ("layers", layers), ("heads", heads)):
@@ -84,6 +84,8 @@ class MaskedSymbols(nn.Module, AbstractEncoders):
             )
         if not 0 <= dropout < 1:
             raise UserError(f"encoders.dropout was {dropout:g}; it must lie in [0, 1)")
+        if symbols is None:  # settings alone: networks are made when the method meets its data
+            return
         self.reader = TokenTransformer(symbols, length, dim, layers, heads, dropout)
         self.hidden = max(round(share * length), 1)
 

@@ -44,14 +44,14 @@ class PerView(nn.Module, AbstractEncoders):
 
     def __init__(
         self,
-        networks: Sequence[nn.Module],
+        networks: Sequence[nn.Module] | HeadConfig,
         keep: Literal["all", "first"] = "all",
         *,
         channels: Sequence[int] = (),
         predictor: nn.Module | None = None,
     ) -> None:
         super().__init__()
-        self.networks = nn.ModuleList(networks)
+        self.networks = nn.ModuleList([networks.planned()] if isinstance(networks, HeadConfig) else networks)
         self.keep, self.channels, self.predictor = keep, tuple(channels), predictor
         self.key_groups = len(self.networks)
 

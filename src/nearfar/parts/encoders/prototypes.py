@@ -18,7 +18,7 @@ from nearfar.core.abstract import AbstractEncoders
 from nearfar.core.networks import backbone_of, embed_views
 from nearfar.core.types import Batch, Encoded, Pair
 from nearfar.errors import UserError
-from nearfar.parts.encoders.config import HeadConfig, InputSpec
+from nearfar.parts.encoders.config import HeadConfig, InputSpec, network_or_plan
 from nearfar.parts.encoders.heads import Network
 
 
@@ -33,10 +33,13 @@ class Prototypes(nn.Module, AbstractEncoders):
     unsharded = ("table",)  # its rows are keys, so it is not spread over ranks
     estimate_subject = "about the label"  # what an estimate on held-out instances is of
 
-    def __init__(self, network: nn.Module, bias: bool = True, *, dim: int, classes: int) -> None:
+    def __init__(
+        self, network: nn.Module | HeadConfig, bias: bool = True, *, dim: int = 0, classes: int = 0
+    ) -> None:
         super().__init__()
-        self.network = network
-        self.table = nn.Linear(dim, classes, bias=bias)
+        self.network = network_or_plan(network)
+        planned = isinstance(network, HeadConfig)
+        self.table = nn.Linear(1, 1, device="meta") if planned else nn.Linear(dim, classes, bias=bias)
 
     @classmethod
     def from_config(cls, head: HeadConfig, inputs: InputSpec, **settings: Any) -> Self:

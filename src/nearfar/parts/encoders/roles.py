@@ -23,7 +23,7 @@ from nearfar.core.networks import backbone_of, embed_views
 from nearfar.core.schedules import Progress, Value, at, ends, parse_value, written
 from nearfar.core.types import Batch, Encoded
 from nearfar.errors import UserError
-from nearfar.parts.encoders.config import HeadConfig, InputSpec
+from nearfar.parts.encoders.config import HeadConfig, InputSpec, network_or_plan
 
 
 def predicted(predictor: nn.Module | None, embedded: dict[int, Tensor]) -> dict[int, Tensor]:
@@ -42,10 +42,15 @@ class Shared(nn.Module, AbstractEncoders):
     remarks = (("stop_gradient", True, "no gradient reaches v"),)
 
     def __init__(
-        self, network: nn.Module, stop_gradient: bool = False, *, predictor: nn.Module | None = None
+        self,
+        network: nn.Module | HeadConfig,
+        stop_gradient: bool = False,
+        *,
+        predictor: nn.Module | None = None,
     ) -> None:
         super().__init__()
-        self.network, self.predictor, self.stop_gradient = network, predictor, stop_gradient
+        self.network, self.predictor = network_or_plan(network), predictor
+        self.stop_gradient = stop_gradient
 
     @classmethod
     def from_config(cls, head: HeadConfig, inputs: InputSpec, **settings: Any) -> Self:
@@ -74,14 +79,18 @@ class Momentum(nn.Module, AbstractEncoders):
     separate_key_network = True  # which no gradient reaches: keys may be made elsewhere
 
     def __init__(
-        self, network: nn.Module, momentum: Value = 0.99, *, predictor: nn.Module | None = None
+        self,
+        network: nn.Module | HeadConfig,
+        momentum: Value = 0.99,
+        *,
+        predictor: nn.Module | None = None,
     ) -> None:
         super().__init__()
         momentum = parse_value(momentum, "encoders.momentum")
         if not all(0 <= end <= 1 for end in ends(momentum)):
             raise UserError(f"encoders.momentum was {written(momentum)}; it must lie in [0, 1]")
-        self.network, self.predictor, self.momentum = network, predictor, momentum
-        self.slow = copy.deepcopy(network).requires_grad_(False)
+        self.network, self.predictor, self.momentum = network_or_plan(network), predictor, momentum
+        self.slow = copy.deepcopy(self.network).requires_grad_(False)
 
     @classmethod
     def from_config(cls, head: HeadConfig, inputs: InputSpec, **settings: Any) -> Self:

@@ -111,8 +111,8 @@ class Predictive(nn.Module, AbstractEncoders):
         strides: Strides = STRIDES,
         pooling: Pooling = "mean",
         *,
-        samples: int,
-        instances: int,
+        samples: int | None = None,
+        instances: int = 0,
     ) -> None:
         super().__init__()
         for key, value in (("width", width), ("context", context), ("steps", steps)):
@@ -120,6 +120,11 @@ class Predictive(nn.Module, AbstractEncoders):
                 raise UserError(f"encoders.{key} was {value}; it must be from 1 to 65536")
         if min(strides) < 1:
             raise UserError(f"encoders.strides was {list(strides)}; each must be at least 1")
+        self.steps, self.others, self.instances = steps, others, instances
+        # frames k ahead are contrasted with frames k ahead: for another k most are the same frames again
+        self.key_groups = steps
+        if samples is None:  # settings alone: networks are made when the method meets its data
+            return
         self.listener = ConvGRU(width, context, strides, pooling)
         self.window = -(-samples // self.listener.hop)
         if steps >= self.window:
@@ -127,9 +132,6 @@ class Predictive(nn.Module, AbstractEncoders):
                 f"encoders.steps was {steps}, but a window of views.samples={samples} has {self.window} frames of "
                 f"{self.listener.hop} samples; use fewer steps or a longer window"
             )
-        self.steps, self.others, self.instances = steps, others, instances
-        # frames k ahead are contrasted with frames k ahead: for another k most are the same frames again
-        self.key_groups = steps
         self.ahead = nn.ModuleList(nn.Linear(context, width, bias=False) for _ in range(steps))
 
     def group_of(self, key: int) -> int:

@@ -16,7 +16,7 @@ from nearfar.core.types import NegativeSampling
 from nearfar.errors import UserError
 from nearfar.parts.negatives.fresh import rows_of
 
-UNKNOWN_WIDTH = 0
+UNKNOWN_WIDTH = UNKNOWN_SIZE = 0
 
 
 class Bank(nn.Module, AbstractNegatives):
@@ -25,7 +25,7 @@ class Bank(nn.Module, AbstractNegatives):
     A row moves as M[i] <- prepare(momentum M[i] + (1 - momentum) z_i), where `prepare` is the critic's: unit length for
     cosines, and nothing for a critic that scores vectors as they are. Where an instance has several keys in a step (the times of
     a recording, the places of a map), z_i is their mean. `sample` draws that many rows
-    uniformly, with replacement, instead of contrasting with all of them.
+    uniformly, with replacement, instead of contrasting with all of them. `size` is the number of instances; None: that of the data.
     """
 
     display_name = "the bank"
@@ -40,7 +40,7 @@ class Bank(nn.Module, AbstractNegatives):
 
     def __init__(
         self,
-        size: int,
+        size: int | None,
         momentum: Value = 0.5,
         sample: int | None = None,
         *,
@@ -53,11 +53,12 @@ class Bank(nn.Module, AbstractNegatives):
             raise UserError(
                 f"negatives.momentum was {written(momentum)}; a bank's update momentum lies in [0, 1)"
             )
-        if not isinstance(size, (int, np.integer)) or size < 1:
+        if size is not None and (not isinstance(size, (int, np.integer)) or size < 1):
             raise UserError(f"Bank(size={size!r}) is not a number of rows; it needs one for each instance")
         if sample is not None and sample < 1:
             raise UserError(f"negatives.sample was {sample}; it must be at least 1, or left out for all rows")
         self.momentum, self.sample = momentum, sample
+        size = UNKNOWN_SIZE if size is None else size
         self.register_buffer("rows", torch.zeros(views, size, dim or UNKNOWN_WIDTH))
         self.register_buffer("index", torch.full((size,), EMPTY))
         self.register_buffer("missing", torch.zeros(views, size, dtype=torch.bool), persistent=False)

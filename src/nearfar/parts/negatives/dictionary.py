@@ -27,7 +27,7 @@ class Dictionary(AbstractNegatives):
         role = choices["encoders"]["name"]
         return f"negatives was dictionary with encoders={role}; only encoders=masked and encoders=prototypes have a vocabulary"
 
-    def __init__(self, *, symbols: int) -> None:
+    def __init__(self, *, symbols: int = 0) -> None:
         self.size = symbols
 
     def candidates(self, keys: Mapping[int, Tensor], index: Tensor, which: int) -> Candidates:

@@ -39,11 +39,13 @@ class Adversarial(nn.Module, AbstractPrior):
 
     equation = "{weight} of what tells u from draws of a {target} distribution, E_V[ln D(v)] + E_P[ln(1 - D(u))], which D climbs"
 
-    def __init__(self, weight: Value = 0.1, target: Target = "uniform", *, dim: int) -> None:
+    def __init__(self, weight: Value = 0.1, target: Target = "uniform", *, dim: int | None = None) -> None:
         super().__init__()
         if target not in ("uniform", "gaussian"):
             raise UserError(f"prior.target was {target!r}; expected uniform or gaussian")
         self.weight, self.target = checked(weight), target
+        if dim is None:  # settings alone: the discriminator is made when the method meets its data
+            return
         self.discriminator = nn.Sequential(
             nn.Linear(dim, DISCRIMINATOR_WIDTH), nn.ReLU(inplace=True), nn.Linear(DISCRIMINATOR_WIDTH, 1)
         )

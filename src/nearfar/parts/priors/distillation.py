@@ -39,7 +39,7 @@ class Distillation(nn.Module, AbstractPrior):
         cosine: Value = 0.0,
         relational: Value = 0.0,
         *,
-        dim: int,
+        dim: int | None = None,
         teacher_width: int = 0,
     ) -> None:
         super().__init__()
@@ -48,7 +48,7 @@ class Distillation(nn.Module, AbstractPrior):
         self.temperature = checked(temperature, "temperature")
         if self.temperature == 0:
             raise UserError("prior.temperature was 0; it must be above 0")
-        self.match = nn.Linear(dim, teacher_width) if self.cosine != 0 else None
+        self.match = nn.Linear(dim, teacher_width) if self.cosine != 0 and dim is not None else None
 
     @staticmethod
     def conflict(choices: Mapping[str, Any], parts: Mapping[str, Any]) -> str | None:

@@ -5,16 +5,32 @@ from nearfar.modalities.image.views.colour import LAB_CHANNELS, Colours
 from nearfar.modalities.image.views.operations import OPERATIONS, Operation
 from nearfar.modalities.image.views.parameters import Parameters, draw
 from nearfar.modalities.image.views.pipeline import Plain, Views, statistics
+from nearfar.modalities.image.views.settings import (
+    IMAGE_VIEWS,
+    BYOLViews,
+    CMCViews,
+    CropFlipViews,
+    InstDiscViews,
+    PipelineViews,
+    SimCLRViews,
+)
 
 __all__ = [
+    "IMAGE_VIEWS",
     "LAB_CHANNELS",
     "OPERATIONS",
     "PIPELINES",
     "Augment",
+    "BYOLViews",
+    "CMCViews",
     "Colours",
+    "CropFlipViews",
+    "InstDiscViews",
     "Operation",
     "Parameters",
+    "PipelineViews",
     "Plain",
+    "SimCLRViews",
     "Views",
     "draw",
     "pipelines",

@@ -1,0 +1,330 @@
+"""Methods for images: two views encoded side by side, remembered keys, metric losses, corrected negatives, no negatives.
+
+Settings are for small pictures and a CPU; presets.py has the papers' own.
+"""
+
+from nearfar.config.recipes.recipe import Recipe, share_of
+from nearfar.core.abstract import AbstractSelection
+from nearfar.core.method import Method
+from nearfar.core.schedules import Value, cosine
+from nearfar.modalities.image.views import BYOLViews, CMCViews, CropFlipViews, InstDiscViews, SimCLRViews
+from nearfar.parts.bounds import (
+    UBA,
+    Agreement,
+    BarberAgakov,
+    Debiased,
+    InfoNCE,
+    NPair,
+    SupCon,
+    Triplet,
+    Tuple,
+)
+from nearfar.parts.critics import Cosine, Distance, Dot
+from nearfar.parts.encoders import HeadConfig, InfoMax, Momentum, PerView, Prototypes, Shared
+from nearfar.parts.negatives import Bank, Dictionary, InBatch, NoNegatives, Queue, Support
+from nearfar.parts.priors import Adversarial, SIGReg, VarianceCovariance
+from nearfar.parts.selections import Everyone, Hard, Labelled, Neighbours
+
+# share of a run before close neighbours are pulled: what an untrained network calls close means little
+CLOSE_AFTER = 1 / 3
+
+
+# ------------------------------------------------------------------------ two views, encoded side by side
+
+
+def simclr(temperature: Value = 0.2) -> Method:
+    return Method(
+        views=SimCLRViews(),
+        encoders=Shared(HeadConfig("mlp")),
+        critic=Cosine(temperature),
+        negatives=InBatch("both"),
+        selection=Everyone(),
+        bound=InfoNCE(),
+    )
+
+
+def end_to_end() -> Method:
+    return Method(
+        views=SimCLRViews(symmetric=False),
+        encoders=PerView(HeadConfig("mlp"), keep="first"),
+        critic=Cosine(0.2),
+        negatives=InBatch("one"),
+        selection=Everyone(),
+        bound=InfoNCE(),
+    )
+
+
+def byol(momentum: Value = cosine(0.99, 1.0)) -> Method:  # noqa: B008
+    return Method(
+        views=BYOLViews(),
+        encoders=Momentum(HeadConfig("mlp", predictor="mlp"), momentum=momentum),
+        critic=Cosine(1.0),
+        negatives=NoNegatives(),
+        selection=Everyone(),
+        bound=Agreement(),
+    )
+
+
+def moco_v3(momentum: Value = cosine(0.99, 1.0)) -> Method:  # noqa: B008
+    return Method(
+        views=BYOLViews(),
+        encoders=Momentum(HeadConfig("mlp", predictor="mlp"), momentum=momentum),
+        critic=Cosine(0.2),
+        negatives=InBatch("one"),
+        selection=Everyone(),
+        bound=InfoNCE(),
+    )
+
+
+def simsiam() -> Method:
+    return Method(
+        views=SimCLRViews(),
+        encoders=Shared(HeadConfig("mlp", predictor="mlp"), stop_gradient=True),
+        critic=Cosine(1.0),
+        negatives=NoNegatives(),
+        selection=Everyone(),
+        bound=Agreement(),
+    )
+
+
+def dim() -> Method:
+    """The paper shows one view: then summary and map share every pixel, and little has to be learned to match them. With 5,000
+    pictures of CIFAR-10 and 10 epochs the linear probe on held-out training pictures was at 36 % with one view and at 43 % with two
+    (untrained: 33 %), so the recipe contrasts the summary of one view with the maps of another; `views.count=1` is the paper's."""
+    return Method(
+        views=SimCLRViews(),
+        encoders=InfoMax(HeadConfig("mlp")),
+        critic=Cosine(0.1),
+        negatives=InBatch("one"),
+        selection=Everyone(),
+        bound=InfoNCE(),
+        prior=Adversarial(),
+    )
+
+
+# --------------------------------------------------------------------------------------- remembered keys
+
+
+def moco(size: int = 4096, momentum: Value = 0.99) -> Method:
+    return Method(
+        views=SimCLRViews(symmetric=False),
+        encoders=Momentum(HeadConfig("mlp-plain"), momentum=momentum),
+        critic=Cosine(0.1),
+        negatives=Queue(size),
+        selection=Everyone(),
+        bound=InfoNCE(),
+    )
+
+
+def moco_v1(size: int = 4096, momentum: Value = 0.99) -> Method:
+    return Method(
+        views=InstDiscViews(symmetric=False),
+        encoders=Momentum(HeadConfig("linear"), momentum=momentum),
+        critic=Cosine(0.07),
+        negatives=Queue(size),
+        selection=Everyone(),
+        bound=InfoNCE(),
+    )
+
+
+def nnclr(size: int = 4096) -> Method:
+    return Method(
+        views=SimCLRViews(),
+        encoders=Shared(HeadConfig("mlp", predictor="mlp"), stop_gradient=True),
+        critic=Cosine(0.1),
+        negatives=Support(size),
+        selection=Everyone(),
+        bound=InfoNCE(),
+    )
+
+
+def instdisc(momentum: Value = 0.5) -> Method:
+    return Method(
+        views=InstDiscViews(count=1),
+        encoders=Shared(HeadConfig("linear-norm")),
+        critic=Cosine(0.07),
+        negatives=Bank(None, momentum),
+        selection=Everyone(),
+        bound=InfoNCE(),
+    )
+
+
+def cmc(momentum: Value = 0.5) -> Method:
+    return Method(
+        views=CMCViews(colours="lab", aligned=True),
+        encoders=PerView(HeadConfig("linear-norm"), keep="all"),
+        critic=Cosine(0.07),
+        negatives=Bank(None, momentum),
+        selection=Everyone(),
+        bound=InfoNCE(),
+    )
+
+
+def local_aggregation() -> Method:
+    # the bound's value is the paper's log p(C_i and B_i) - log p(B_i), without a log m
+    return instdisc().replace(bound=Tuple())
+
+
+def closest_background(epochs: int) -> AbstractSelection:
+    # B_i is a share: the papers' 4,096 rows are 0.3 % of ImageNet and would be 82 % of 5,000 pictures
+    return Neighbours(background=0.1, lower=0.0, after=share_of(epochs, CLOSE_AFTER))
+
+
+# ----------------------------------------------------------------------------------------- metric losses
+
+
+def npair() -> Method:
+    return simclr().replace(negatives=InBatch("one"), bound=NPair())
+
+
+def tuple_loss() -> Method:
+    return simclr().replace(bound=Tuple())
+
+
+def triplet(margin: Value = 1.0) -> Method:
+    return simclr().replace(critic=Distance(), negatives=InBatch("one"), bound=Triplet(margin))
+
+
+# --------------------------------------------------------------------------- SimCLR with other negatives
+
+
+def dcl() -> Method:
+    return simclr(0.1).replace(bound=UBA())
+
+
+def debiased(tau: Value = 0.1) -> Method:
+    return simclr(0.5).replace(bound=Debiased(tau))
+
+
+def hcl(beta: Value = 1.0) -> Method:
+    return debiased().replace(selection=Hard(beta))
+
+
+def supcon() -> Method:
+    return simclr(0.1).replace(selection=Labelled(), bound=SupCon())
+
+
+# -------------------------------------------------------------------- no negatives, but a prior; labels
+
+
+def vicreg() -> Method:
+    """The agreement is Barber-Agakov with a normal q(v | u) about u; its missing term, the entropy of v, is raised by the prior."""
+    return Method(
+        views=SimCLRViews(),
+        encoders=Shared(HeadConfig("mlp")),
+        critic=Distance(0.04, unit=False, mean=True),  # 25 times the mean square
+        negatives=NoNegatives(),
+        selection=Everyone(),
+        bound=BarberAgakov(),
+        prior=VarianceCovariance(),
+    )
+
+
+def sigreg() -> Method:
+    # a quarter of the mean square between two views is that from their mean
+    return vicreg().replace(critic=Distance(4.0, unit=False, mean=True), prior=SIGReg())
+
+
+def supervised() -> Method:
+    """Crops are SimCLR's at small sizes. Colours are unchanged: labels say what matters, and jitter would only cost accuracy."""
+    return Method(
+        views=CropFlipViews(count=1),
+        encoders=Prototypes(HeadConfig("none")),
+        critic=Dot(),
+        negatives=Dictionary(),
+        selection=Everyone(),
+        bound=InfoNCE(),
+    )
+
+
+IMAGES: dict[str, Recipe] = {
+    "simclr": Recipe(
+        "Two views of a picture are contrasted with the views of all other pictures in the batch (Sáez Maldonado 2021, ch. 7).",
+        simclr,
+    ),
+    "moco": Recipe(
+        "A view is contrasted with a queue of keys embedded by a slow copy of the network (Liu 2022, sec. 3.2.2; v2 head).",
+        moco,
+    ),
+    "moco-v1": Recipe("MoCo as first published: a linear head and no blur (Liu 2022, Eq. 35).", moco_v1),
+    "byol": Recipe(
+        "The online network predicts what a slow copy of it says of the other view; no negatives (Sáez Maldonado 2021, ch. 8).",
+        byol,
+    ),
+    "simsiam": Recipe(
+        "BYOL with the network as its own teacher: a predictor and a stopped gradient, no slow copy.", simsiam
+    ),
+    "instdisc": Recipe(
+        "A view must identify its own row in a memory bank with one row per picture (Wu et al. 2021, sec. 2, Wu et al. 2020, sec. 5).",
+        instdisc,
+    ),
+    "cmc": Recipe(
+        "A picture's luminance must identify its colours in a memory bank, and its colours its luminance; two networks, twice the "
+        "weights; the mean of both directions, where the paper has their sum (Wu et al. 2021, sec. 2).",
+        cmc,
+    ),
+    "end-to-end": Recipe(
+        "Query and key have networks of their own, both trained: contrast end to end (Liu 2022, Eq. 34).",
+        end_to_end,
+    ),
+    "npair": Recipe(
+        "Each view is contrasted with the same view of the other pictures: multi-class N-pair (Sáez Maldonado 2021, Eq. 20).",
+        npair,
+    ),
+    "tuple": Recipe(
+        "A view is contrasted with all views of the other pictures in one tuple (Sáez Maldonado 2021, Eq. 19).",
+        tuple_loss,
+    ),
+    "triplet": Recipe(
+        "A view is nearer to its own picture's other view, by a margin, than to any other's (Sáez Maldonado 2021, Eq. 17-18).",
+        triplet,
+    ),
+    "dim": Recipe(
+        "A summary of one view must identify the feature maps of the other view, whole and place by place, among those of other "
+        "pictures; a prior shapes it (Liu 2022, Eq. 36-39).",
+        dim,
+    ),
+    "la": Recipe(
+        "Local Aggregation: a view is contrasted with its nearest rows in a memory bank and pulled towards those in its own clusters "
+        "(Wu et al. 2020, sec. 5.3).",
+        local_aggregation,
+        selection=closest_background,
+    ),
+    "moco-v3": Recipe(
+        "MoCo without a queue: what a predictor makes of a view is contrasted with what a slow copy makes of the other pictures in the "
+        "batch (Chen et al. 2021).",
+        moco_v3,
+    ),
+    "nnclr": Recipe(
+        "A view is contrasted with the nearest of earlier keys to the other view, instead of that view itself (Dwibedi et al. 2021).",
+        nnclr,
+    ),
+    "dcl": Recipe(
+        "SimCLR with the positive left out of the sum over negatives: decoupled contrastive learning (Yeh et al. 2022), UBA up to a constant.",
+        dcl,
+    ),
+    "debiased": Recipe(
+        "SimCLR corrected for the share of negatives that are of the anchor's own class (Chuang et al. 2020).",
+        debiased,
+    ),
+    "hcl": Recipe(
+        "Debiased contrast with negatives weighted by their similarity: hard negatives (Robinson et al. 2021).",
+        hcl,
+    ),
+    "supcon": Recipe(
+        "Views of all pictures with the anchor's label are its positives: supervised contrast; needs labels (Khosla et al. 2020).",
+        supcon,
+    ),
+    "vicreg": Recipe(
+        "Two views agree while every dimension varies and no two vary together; no negatives (Bardes et al. 2022).",
+        vicreg,
+    ),
+    "sigreg": Recipe(
+        "Two views agree while embeddings are normal seen from any direction; no negatives (LeJEPA, Balestriero & LeCun 2025).",
+        sigreg,
+    ),
+}
+SUPERVISED = Recipe(
+    "A picture is contrasted with the classes it is not of: cross-entropy on its label, every class a learnt vector; needs labels.",
+    supervised,
+)
