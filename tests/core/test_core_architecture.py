@@ -22,7 +22,7 @@ BASE = {
             "types",
             "schedules",
             "scores",
-            "logsumexp",
+            "kernels",
             "randomness",
         )
     ),

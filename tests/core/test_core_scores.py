@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import nearfar as nf
-from nearfar.core.logsumexp import inner, matches
-from nearfar.core.scores import EMPTY, UNKNOWN, Candidates, Dense, Streamed
+from nearfar.core.kernels import inner, matches
+from nearfar.core.scores import EMPTY, UNKNOWN, Candidates, Dense, Negatives, Streamed
 from nearfar.errors import UserError
 
 REDUCTIONS: dict[str, Callable[[Dense | Streamed], Tensor]] = {
@@ -159,11 +159,30 @@ def test_written_out_gradients_pass_gradcheck_and_reach_only_who_asks() -> None:
     assert k.grad is not None
 
 
-def test_a_second_derivative_is_refused_and_not_left_out() -> None:
-    a, k = torch.randn(3, 2, requires_grad=True), torch.randn(4, 2)
-    value = Streamed(a, torch.arange(3), Candidates(k, torch.arange(5, 9))).logsumexp().sum()
-    with pytest.raises(RuntimeError, match="no second derivative"):
-        torch.autograd.grad(value, a, create_graph=True)
+@pytest.mark.parametrize("selected", [False, True])
+@pytest.mark.parametrize("learned_keys", [False, True])
+def test_the_second_derivative_of_streamed_scores_is_that_of_dense_ones(
+    learned_keys: bool, selected: bool
+) -> None:
+    """Also of an anchor without negatives (the last one) and of an empty slot."""
+    torch.manual_seed(0)
+    own, ids = torch.tensor([0, 1, 7]), torch.tensor([0, 5, EMPTY, 7, 7, 8])
+    anchors, keys = torch.randn(3, 2, dtype=torch.float64), torch.randn(6, 2, dtype=torch.float64)
+    results = []
+    for streamed in (False, True):
+        u, v = anchors.clone().requires_grad_(), keys.clone().requires_grad_(learned_keys)
+        candidates = Candidates(v, ids)
+        negatives: Negatives = (
+            Streamed(u, own, candidates, 2) if streamed else Dense(u @ v.T, candidates.negative_mask(own))
+        )
+        if selected:
+            negatives = nf.Ring(0.3, 0.8)(nf.Scores(torch.zeros(3, 1), negatives)).negative
+        leaves = [u, v] if learned_keys else [u]
+        first = torch.autograd.grad(negatives.logsumexp().square().sum(), leaves, create_graph=True)
+        penalty = torch.stack([gradient.square().sum() for gradient in first]).sum()
+        results.append([*first, *torch.autograd.grad(penalty, leaves)])
+    for one, other in zip(*results, strict=True):
+        torch.testing.assert_close(one, other)
 
 
 def test_keys_of_another_precision_go_the_general_way() -> None:

@@ -14,7 +14,8 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import nearfar as nf
-from nearfar.core import logsumexp, scores
+from nearfar.core import kernels, scores
+from nearfar.core.kernels import LogSumExp, SummedLogSumExp, SymmetricLogSumExp, TwoWayLogSumExp
 from nearfar.errors import UserError
 from nearfar.losses import (
     ClipLoss,
@@ -25,10 +26,7 @@ from nearfar.losses import (
     SigLipLoss,
     SupConLoss,
     TripletMarginLoss,
-    symmetric,
 )
-from nearfar.losses.both_ways import BothLogSumExp
-from nearfar.losses.one_pass import SummedLogSumExp
 
 PAIRED: dict[str, Callable[..., Callable[[Tensor, Tensor], Tensor]]] = {
     "ntxent": lambda **o: NTXentLoss(0.3, **o),
@@ -113,7 +111,7 @@ class _Largest(TorchDispatchMode):
 def test_a_large_batch_never_holds_the_matrix(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Forward and backward at n = 300 with tiles of 32 rows: nothing larger than a tile of 32 x 2n."""
     monkeypatch.setattr(scores, "MAX_SCORES_CPU", 1)
-    monkeypatch.setattr(logsumexp, "HIGH", 32)
+    monkeypatch.setattr(kernels, "BLOCK_ROWS", 32)
     n, largest = 300, _Largest()
     torch.manual_seed(0)
     a, k = (torch.randn(n, 8, requires_grad=True) for _ in range(2))
@@ -226,7 +224,7 @@ def test_both_directions_from_one_matrix_are_two_log_sum_exps(tile: int) -> None
     torch.manual_seed(0)
     u, v = (torch.randn(n, 4, dtype=torch.float64, requires_grad=True) for n in (7, 5))
     factors = torch.randn(7, dtype=torch.float64), torch.randn(5, dtype=torch.float64)
-    ours = BothLogSumExp.apply(30 * u, v, tile)
+    ours = TwoWayLogSumExp(tile)(30 * u, v)
     theirs = (30 * u @ v.T).logsumexp(1), (30 * u @ v.T).logsumexp(0)
     for found in (ours, theirs):
         total = sum((values * factor).sum() for values, factor in zip(found, factors, strict=True))
@@ -243,7 +241,7 @@ def test_both_directions_from_one_matrix_are_two_log_sum_exps(tile: int) -> None
 @pytest.mark.parametrize("side", [3, 7, 64])
 def test_a_symmetric_log_sum_exp_is_that_of_the_matrix(side: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Value and gradient of log sum_{j != i} e^(z_i . z_j), by blocks that do not divide the rows and by one matrix."""
-    monkeypatch.setattr(symmetric, "SIDE", side)
+    monkeypatch.setattr(kernels, "SQUARE", side)
     torch.manual_seed(0)
     rows = torch.nn.functional.normalize(torch.randn(23, 4, dtype=torch.float64), dim=1) * 5**0.5
     weights = torch.randn(23, dtype=torch.float64)
@@ -253,7 +251,7 @@ def test_a_symmetric_log_sum_exp_is_that_of_the_matrix(side: int, monkeypatch: p
         value = function(z)
         return value.detach(), torch.autograd.grad(value @ weights, z)[0]
 
-    ours = found(lambda z: symmetric.SymmetricLogSumExp.apply(z, 5.0))
+    ours = found(lambda z: SymmetricLogSumExp(5.0)(z)[0])
     theirs = found(lambda z: (z @ z.T).fill_diagonal_(-torch.inf).logsumexp(dim=1))
     for one, other in zip(ours, theirs, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-12)
@@ -280,8 +278,8 @@ def test_blocks_of_a_log_sum_exp_are_those_of_the_matrix(
 ) -> None:
     """Value and gradient against one matrix with the left-out pairs at -inf: blocks that divide nothing, scores of some hundreds, an anchor
     for whom nobody counts, keys with gradient and without."""
-    monkeypatch.setattr(logsumexp, "HIGH", 4)
-    monkeypatch.setattr(logsumexp, "BLOCK", block)
+    monkeypatch.setattr(kernels, "BLOCK_ROWS", 4)
+    monkeypatch.setattr(kernels, "BLOCK_SCORES", block)
     torch.manual_seed(0)
     anchors, keys = 9 * torch.randn(11, 5, dtype=torch.float64), 9 * torch.randn(17, 5, dtype=torch.float64)
     left_out = torch.rand(11, 17) < 0.3
@@ -297,7 +295,7 @@ def test_blocks_of_a_log_sum_exp_are_those_of_the_matrix(
         return [value.detach(), *torch.autograd.grad(counted, [own, others] if grown else [own])]
 
     zero = torch.zeros(17, dtype=torch.float64)
-    ours = found(lambda u, v: logsumexp.InnerLogSumExp.apply(u, v, zero, rows, columns, 4, None)[0])
+    ours = found(lambda u, v: LogSumExp(zero, rows, columns, 4, None, not grown)(u, v)[0])
     theirs = found(lambda u, v: (u @ v.T).masked_fill(left_out, -torch.inf).logsumexp(dim=1))
     assert bool(ours[0][6].isneginf())
     for one, other in zip(ours, theirs, strict=True):
@@ -311,12 +309,37 @@ def test_a_sum_of_log_sums_made_in_one_pass_is_the_sum_and_has_its_derivatives(t
     for scale in (1.0, 40.0):
         u, v = ((scale * torch.randn(n, 4, dtype=torch.float64)).requires_grad_() for n in (7, 5))
         plain = (u @ v.T).logsumexp(dim=1).sum()
-        value = SummedLogSumExp.apply(u, v, tile)
+        value = SummedLogSumExp(tile)(u, v)[0]
         torch.testing.assert_close(value, plain)
         for one, other in zip(
             torch.autograd.grad(3 * value, (u, v)), torch.autograd.grad(3 * plain, (u, v)), strict=True
         ):
             torch.testing.assert_close(one, other)
     u, v = (torch.randn(n, 3, dtype=torch.float64, requires_grad=True) for n in (4, 6))
-    assert torch.autograd.gradcheck(lambda a, b: SummedLogSumExp.apply(a, b, tile), (u, v))
-    assert torch.autograd.gradgradcheck(lambda a, b: SummedLogSumExp.apply(a, b, tile), (u, v))
+    assert torch.autograd.gradcheck(lambda a, b: SummedLogSumExp(tile)(a, b)[0], (u, v))
+    assert torch.autograd.gradgradcheck(lambda a, b: SummedLogSumExp(tile)(a, b)[0], (u, v))
+
+
+# activation checkpointing, by which these are tiled, is nothing that torch.func transforms
+CHECKPOINTED = {"mnr all", "supcon in", "labelled ntxent", "triplet"}
+TRANSFORMED = [(name, False) for name in (*PAIRED, *LABELLED)] + [
+    (name, True) for name in (*PAIRED, *LABELLED) if name not in CHECKPOINTED
+]
+
+
+@pytest.mark.parametrize(("name", "tiled"), TRANSFORMED)
+def test_torch_func_grad_equals_autograd(name: str, tiled: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if tiled:
+        monkeypatch.setattr(scores, "MAX_SCORES_CPU", 1)
+        monkeypatch.setattr("nearfar.losses.pairs.MAX_SCORES_CPU", 1)
+    torch.manual_seed(0)
+    rows, others = torch.randn(2, 40, 4, dtype=torch.float64)
+    loss = PAIRED[name]() if name in PAIRED else LABELLED[name]()
+    second = others if name in PAIRED else torch.arange(40) // 4
+
+    def value(z: Tensor) -> Tensor:
+        return loss(z, second)
+
+    leaf = rows.clone().requires_grad_()
+    (expected,) = torch.autograd.grad(value(leaf), leaf)
+    torch.testing.assert_close(torch.func.grad(value)(rows), expected)

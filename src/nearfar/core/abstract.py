@@ -21,7 +21,7 @@ import numpy as np
 from jaxtyping import Float, Int, Int64
 from torch import Tensor, nn
 
-from nearfar.core.logsumexp import inner
+from nearfar.core.kernels import inner
 from nearfar.core.schedules import START, Progress
 from nearfar.core.scores import Candidates, Scores
 from nearfar.core.types import (
@@ -246,7 +246,7 @@ class AbstractCritic(AbstractPart, ABC):
 
 
 class AbstractInnerProduct(AbstractCritic):
-    """A critic f(u, v) = a(u)^T b(v). Streamed, it needs no graph of its scores (`nearfar.core.logsumexp`)."""
+    """A critic f(u, v) = a(u)^T b(v). Streamed, it needs no graph of its scores (`nearfar.core.kernels`)."""
 
     normalised = False
 

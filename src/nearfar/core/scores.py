@@ -5,7 +5,7 @@
 
 Every reduction of `Streamed` runs over blocks of anchors under activation checkpointing: a tile's scores are
 thrown away after the forward pass and computed again in the backward pass, so any critic can be streamed. The one that
-counts most, log-sum-exp of inner products, has its backward pass written out (`logsumexp`): the same numbers in half the time.
+counts most, log-sum-exp of inner products, has its backward pass written out (`nearfar.core.kernels`): the same numbers in half the time.
 """
 
 from collections.abc import Callable
@@ -19,13 +19,14 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from nearfar.core.logsumexp import InnerLogSumExp, inner, matches
+from nearfar.core.kernels import LogSumExp, inner, matches
 from nearfar.errors import UserError
 
 TILE = 256  # anchors per tile: small enough for a tile to stay in cache, large enough for a good matmul
 # scores that are held at once: on a CPU as many as its cache takes, on a GPU as many as keep it busy. Beyond this many, log-sum-exp
 # over tiles takes half the time of one matrix (benchmarks/losses.py)
 MAX_SCORES_CPU, MAX_SCORES_GPU = 2**21, 2**25
+MAX_MATRIX = 2**28  # scores, a gigabyte in float32: beyond this no matrix of all scores is built
 MIN_TILE = 32  # anchors: with fewer to a tile, reading the candidates again would cost more
 GRAPH = 4  # copies of a tile that the graph of a rule with a gradient holds, about
 UNKNOWN = -1  # a candidate whose instance is not known: always somebody else
@@ -258,7 +259,11 @@ class Streamed:
         if self.score is inner and len(keys) and precise and all(one.plain for one in self.rules):
             bias = torch.zeros_like(held, dtype=keys.dtype).masked_fill_(held == EMPTY, -torch.inf)
             kept = self._kept if self.rules else None
-            return InnerLogSumExp.apply(self.anchors, keys, bias, *self._own, self.tile, kept)
+            # the mean of candidates without gradient is the gradient: no second pass
+            with_mean = self.anchors.requires_grad and not keys.requires_grad and kept is None
+            kernel = LogSumExp(bias, *self._own, self.tile, kept, with_mean and torch.is_grad_enabled())
+            value, count, _ = kernel(self.anchors, keys)
+            return value, count
         both = self._reduce(lambda tile: torch.stack([tile.logsumexp(), tile.count()]))
         return both[0], both[1].detach()
 
@@ -399,14 +404,18 @@ def inner_product_negatives(
     *,
     all_tiled: bool = False,
 ) -> Negatives:
-    """Inner products with candidates of another identity. `chunk`: in tiles of that many anchors, never as one matrix. Without it, one
-    matrix if it is small; otherwise log-sum-exp, and if `all_tiled` every other reduction too, is computed in tiles."""
+    """Inner products with candidates of another identity. `chunk`: in tiles of that many anchors, never as one matrix. Without it the size
+    decides, on every device: one matrix if it is small; log-sum-exp in tiles if that is faster; all reductions in tiles, with the memory
+    of a tile, if the matrix would be large or `all_tiled` asks for it."""
     if chunk is not None:
         return Streamed(anchors, index, candidates, chunk)
     keys = candidates.embedding
-    if len(anchors) * len(keys) <= max_scores(anchors.device):
+    size = len(anchors) * len(keys)
+    if size <= max_scores(anchors.device):
         return Dense(inner(anchors, keys), candidates.negative_mask(index))
-    return Streamed(anchors, index, candidates, tile_size(anchors, keys), all_tiled=all_tiled)
+    return Streamed(
+        anchors, index, candidates, tile_size(anchors, keys), all_tiled=all_tiled or size > MAX_MATRIX
+    )
 
 
 def paired_scores(f: Float[Tensor, "anchor key"]) -> Scores:

@@ -16,8 +16,14 @@ from torch import Tensor, nn
 
 from nearfar.distributed.gather import gather_layout
 from nearfar.errors import UserError
-from nearfar.losses.one_pass import summed
-from nearfar.losses.scoring import by_tiles, check_embeddings, negatives, positive_number, unit
+from nearfar.losses.scoring import (
+    by_tiles,
+    check_embeddings,
+    negatives,
+    positive_number,
+    summed_logsumexp,
+    unit,
+)
 
 NOBODY = -1  # the number of an anchor that is not among the keys
 
@@ -229,7 +235,7 @@ class NPairsLoss(LabelLoss):
         if len(first) == 0:
             return given.keys.new_zeros(())
         anchors, keys = given.anchors[first], given.anchors[second]
-        return (summed(anchors, keys) - (anchors * keys).sum()) / len(first)
+        return (summed_logsumexp(anchors, keys) - (anchors * keys).sum()) / len(first)
 
 
 class TripletMarginLoss(LabelLoss):

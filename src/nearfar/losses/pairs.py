@@ -7,20 +7,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from nearfar.core.kernels import SoftplusSum, SymmetricLogSumExp, TwoWayLogSumExp
 from nearfar.core.scores import MAX_SCORES_CPU, UNKNOWN, tile_size
 from nearfar.core.strategy import Rows
 from nearfar.distributed.gather import gather_layout
 from nearfar.errors import UserError
-from nearfar.losses.both_ways import BothLogSumExp
-from nearfar.losses.one_pass import summed
-from nearfar.losses.scoring import (
-    check_paired,
-    negatives,
-    positive_number,
-    unit,
-)
-from nearfar.losses.sigmoid import SoftplusSum
-from nearfar.losses.symmetric import SymmetricLogSumExp
+from nearfar.losses.scoring import check_paired, negatives, positive_number, summed_logsumexp, unit
 from nearfar.parts.bounds.infonce import log_share
 
 SPREAD = 40.0  # scores are within this of 0: e^-80 is the smallest power, which float32 has
@@ -53,7 +45,7 @@ class NTXentLoss(nn.Module):
             if len(rows.sizes) == 1 and self._symmetric(z0):
                 both = torch.cat([z0, z1]) * self.temperature**-0.5
                 positive = (z0 * z1).sum(dim=1).repeat(2) / self.temperature
-                return (SymmetricLogSumExp.apply(both, 1 / self.temperature) - positive).mean()
+                return (SymmetricLogSumExp(1 / self.temperature)(both)[0] - positive).mean()
             keys = torch.cat([rows.all_gather(z0), rows.all_gather(z1)])
             anchors = torch.cat([z0, z1]) / self.temperature
             own = rows.numbers(z0.device).repeat(2)
@@ -116,11 +108,11 @@ class ClipLoss(FeaturesLoss):
     ) -> Float[Tensor, ""]:
         scaled = logit_scale * images
         if len(rows.sizes) == 1:  # the scores of one direction are those of the other
-            there, back = BothLogSumExp.apply(scaled, texts, tile_size(scaled, texts))
+            there, back = TwoWayLogSumExp(tile_size(scaled, texts))(scaled, texts)
             loss = rows.mean((there + back) / 2 - (scaled * texts).sum(dim=1))
         else:
-            there = summed(scaled, rows.all_gather(texts))
-            back = summed(logit_scale * texts, rows.all_gather(images))
+            there = summed_logsumexp(scaled, rows.all_gather(texts))
+            back = summed_logsumexp(logit_scale * texts, rows.all_gather(images))
             loss = rows.mean_weight * (there + back) / 2 - rows.mean((scaled * texts).sum(dim=1))
         if logit_bias is not None:
             # the same number added to every score leaves a softmax as it is; a learnt one still gets its
@@ -149,7 +141,7 @@ class SigLipLoss(FeaturesLoss):
         bias = bias.to(images.dtype)
         everyones = rows.all_gather(texts)
         # -log s(-x) = log(1 + e^x), and less x it is -log s(x): a positive is a negative less its score
-        apart = SoftplusSum.apply(anchors, everyones, bias, tile_size(anchors, everyones))
+        apart = SoftplusSum(tile_size(anchors, everyones))(anchors, everyones, bias)[0]
         positive = (anchors * texts).sum(dim=1) + bias
         return rows.mean(apart - positive)
 
@@ -207,7 +199,7 @@ class MultipleNegativesRankingLoss(nn.Module):
             rows = gather_layout(len(queries), queries.device, self.gather_distributed)
             positive = self.scale * (queries * columns[0]).sum(dim=1)
             if self.partition_mode == "per_direction" or len(self.directions) == 1:
-                sums = [summed(*self._sides(d, queries, columns, rows)) for d in self.directions]
+                sums = [summed_logsumexp(*self._sides(d, queries, columns, rows)) for d in self.directions]
                 return rows.mean_weight * torch.stack(sums).mean() - rows.mean(positive)
             each = torch.stack([self._log_sum(d, queries, columns, rows) for d in self.directions])
             return rows.mean(each.logsumexp(dim=0) - positive)

@@ -8,6 +8,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
+from nearfar.core.kernels import SummedLogSumExp
 from nearfar.core.scores import Candidates, Negatives, inner_product_negatives, tile_size
 from nearfar.errors import UserError
 
@@ -63,6 +64,14 @@ def negatives(
 ) -> Negatives:
     """Inner products with the keys of another id than the anchor's."""
     return inner_product_negatives(anchors, anchor_ids, Candidates(keys, key_ids), all_tiled=True)
+
+
+def summed_logsumexp(
+    anchors: Float[Tensor, "anchor dim"], keys: Float[Tensor, "key dim"]
+) -> Float[Tensor, ""]:
+    """sum_i log sum_j e^(u_i . v_j)."""
+    with_gradient = torch.is_grad_enabled() and (anchors.requires_grad or keys.requires_grad)
+    return SummedLogSumExp(tile_size(anchors, keys), with_gradient)(anchors, keys)[0]
 
 
 def by_tiles(

@@ -1,0 +1,472 @@
+"""Sums of exponentials of inner products, tile by tile, with their gradients written out.
+
+    LogSumExp            log sum_j e^(u_i . v_j) over the candidates that count
+    TwoWayLogSumExp      the same over rows and over columns: each tile of scores is computed once for both
+    SymmetricLogSumExp   the same of a set with itself: each score is computed once for i and j
+    SummedLogSumExp      its sum over anchors: the gradient is computed in the forward pass
+    SoftplusSum          sum_j log(1 + e^(u_i . v_j + b))
+
+The derivative of a log-sum-exp is a softmax, and that of log(1 + e^x) a logistic function. So a tile is scored again in the backward
+pass, turned into its derivative in place, and multiplied with anchors and keys: no graph, no mask of its size, one buffer. Any other
+function of scores is streamed through activation checkpointing (`nearfar.core.scores`), which takes twice as long.
+
+Five kernels instead of one, because each saves matrix products or exponentials. Value and gradient of 2,048 anchors and keys of width
+128, one thread: the sum in one pass 35 ms (LogSumExp 48), two ways 69 ms (96), a set of 4,096 with itself 99 ms (189).
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int
+from torch import Tensor
+
+
+def inner(anchors: Float[Tensor, "anchor dim"], keys: Float[Tensor, "candidate dim"]) -> Tensor:
+    return anchors @ keys.T
+
+
+class Kernel(ABC):
+    """A function of tensors whose forward and backward passes are written out.
+
+    `forward` returns the `differentiable` outputs first, then what else it has computed. Second derivatives, of gradient penalties and
+    meta-learning, are those of `reference`, which builds the whole matrix.
+    """
+
+    differentiable: int = 1
+
+    @abstractmethod
+    def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]: ...
+
+    @abstractmethod
+    def backward(
+        self,
+        inputs: Sequence[Tensor],
+        outputs: Sequence[Tensor],
+        gradients: Sequence[Tensor],
+        needed: Sequence[bool],
+    ) -> Sequence[Tensor | None]:
+        """The gradient at each input from the gradients at the differentiable outputs; None where it is not `needed`."""
+
+    @abstractmethod
+    def reference(self, *inputs: Tensor) -> tuple[Tensor, ...]:
+        """The differentiable outputs by differentiable operations."""
+
+    def reference_at(self, *inputs: Tensor) -> "Kernel":
+        """The kernel whose `reference` is differentiated at these inputs. Default: itself."""
+        return self
+
+    def __call__(self, *inputs: Tensor) -> tuple[Tensor, ...]:
+        return _Value.apply(self, *inputs)
+
+
+class _Value(torch.autograd.Function):
+    @staticmethod
+    def forward(kernel: Kernel, *inputs: Tensor) -> tuple[Tensor, ...]:
+        return kernel.forward(*inputs)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+        ctx.kernel, *tensors = inputs
+        ctx.split = len(tensors)
+        ctx.save_for_backward(*tensors, *output)
+        ctx.mark_non_differentiable(*output[ctx.kernel.differentiable :])
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        saved, needed = ctx.saved_tensors, ctx.needs_input_grad[1:]
+        inputs, outputs = saved[: ctx.split], [tensor.detach() for tensor in saved[ctx.split :]]
+        kept = gradients[: ctx.kernel.differentiable]
+        found = iter(_Gradient.apply(ctx.kernel, needed, outputs, len(inputs), *inputs, *kept))
+        return None, *(next(found) if need else None for need in needed)
+
+
+class _Gradient(torch.autograd.Function):
+    """The gradient as a function of inputs and gradients at the outputs, so that it can be differentiated in turn."""
+
+    @staticmethod
+    def forward(
+        kernel: Kernel, needed: Sequence[bool], outputs: Sequence[Tensor], split: int, *tensors: Tensor
+    ) -> tuple[Tensor, ...]:
+        found = kernel.backward(tensors[:split], outputs, tensors[split:], needed)
+        return tuple(gradient for gradient in found if gradient is not None)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+        ctx.kernel, ctx.needed, _, ctx.split, *tensors = inputs
+        ctx.save_for_backward(*tensors)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        kernel = ctx.kernel.reference_at(*ctx.saved_tensors[: ctx.split])
+
+        def gradient(*tensors: Tensor) -> tuple[Tensor, ...]:
+            pull = torch.func.vjp(kernel.reference, *tensors[: ctx.split])[1]
+            found = pull(tuple(tensors[ctx.split :]))
+            return tuple(each for each, need in zip(found, ctx.needed, strict=True) if need)
+
+        pull = torch.func.vjp(gradient, *ctx.saved_tensors)[1]
+        return None, None, None, None, *pull(gradients)
+
+
+# ---------------------------------------------------------------------------------------- candidates that count
+
+BLOCK_ROWS, BLOCK_SCORES = (
+    256,
+    2**17,
+)  # of a block, for each thread: half a megabyte in float32, which a core's cache holds
+
+# (scores, which are offered, positions of the anchors) -> which count
+Keep = Callable[[Tensor, Tensor, Tensor], Tensor]
+
+
+@dataclass(frozen=True, eq=False)
+class LogSumExp(Kernel):
+    """(anchors, keys) -> log-sum-exp per anchor, how many candidates count, and their mean weighted by e^score (where it is known).
+
+    `bias` is added to every anchor's scores (-inf: that candidate counts for no anchor). The pairs (rows, columns), by rising row, do not
+    count. Of the others those count that `keep` selects (None: all); it is called again in the backward pass and has no gradient.
+
+    Where all candidates count, scores are computed in blocks of anchors and candidates that stay in a core's cache, with a running
+    maximum (Milakov and Gimelshein 2018). With `with_mean`, for candidates without gradient (a queue, a bank), the weighted mean, which is
+    the gradient, is summed up in the forward pass. Where a selection reads all candidates of an anchor, a part is a tile of anchors.
+    """
+
+    bias: Float[Tensor, "candidate"]
+    rows: Int[Tensor, "pair"]
+    columns: Int[Tensor, "pair"]
+    tile: int
+    keep: Keep | None = None
+    with_mean: bool = False
+
+    def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
+        anchors, keys = inputs
+        if self.keep is not None:
+            return *self._kept_sum(anchors, keys, self.keep), anchors.new_empty(0)
+        top = anchors.new_full((len(anchors),), -torch.inf)
+        total = torch.zeros_like(top)
+        mean = torch.zeros_like(anchors) if self.with_mean else anchors.new_empty(0)
+        for part, others, scores in self._blocks(anchors, keys):
+            highest = torch.maximum(top[part], scores.amax(dim=1))
+            # where no candidate counts the highest is -inf, and -inf - -inf would be NaN
+            level = highest.nan_to_num(neginf=0.0)
+            previous = (top[part] - level).exp_()
+            scores.sub_(level[:, None]).exp_()
+            total[part].mul_(previous).add_(scores.sum(dim=1))
+            if self.with_mean:
+                mean[part].mul_(previous[:, None]).addmm_(scores, keys[others])
+            top[part] = highest
+        if self.with_mean:
+            mean.div_(total.clamp_min(torch.finfo(total.dtype).tiny)[:, None])
+        return total.log_().add_(top.nan_to_num_(neginf=0.0)), anchors.new_empty(len(anchors)), mean
+
+    def _kept_sum(self, anchors: Tensor, keys: Tensor, keep: Keep) -> tuple[Tensor, Tensor]:
+        value, count = anchors.new_empty(len(anchors)), anchors.new_empty(len(anchors))
+        for part, _, scores in self._tiles(anchors, keys, keep):
+            count[part] = len(keys) - scores.isneginf().sum(dim=1)
+            top = scores.amax(dim=1).nan_to_num_(neginf=0.0)
+            value[part] = scores.sub_(top[:, None]).exp_().sum(dim=1).log_().add_(top)
+        return value, count
+
+    def backward(
+        self,
+        inputs: Sequence[Tensor],
+        outputs: Sequence[Tensor],
+        gradients: Sequence[Tensor],
+        needed: Sequence[bool],
+    ) -> Sequence[Tensor | None]:
+        (anchors, keys), (value, _, mean), (gradient,) = inputs, outputs, gradients
+        if self.with_mean and not needed[1]:
+            return mean * gradient[:, None], None
+        level = value.nan_to_num(neginf=0.0)
+        to_anchors = torch.zeros_like(anchors) if needed[0] else None
+        to_keys = torch.zeros_like(keys) if needed[1] else None
+        parts = self._blocks(anchors, keys) if self.keep is None else self._tiles(anchors, keys, self.keep)
+        for part, others, scores in parts:
+            shares = scores.sub_(level[part, None]).exp_().mul_(gradient[part, None])
+            if to_anchors is not None:
+                to_anchors[part].addmm_(shares, keys[others])
+            if to_keys is not None:
+                to_keys[others].addmm_(shares.T, anchors[part])
+        return to_anchors, to_keys
+
+    def reference(self, *inputs: Tensor) -> tuple[Tensor, ...]:
+        anchors, keys = inputs
+        scores = inner(anchors, keys)
+        dropped = torch.zeros_like(scores, dtype=torch.bool)
+        dropped[self.rows, self.columns] = True
+        dropped |= self.bias.isneginf()
+        if self.keep is not None:
+            positions = torch.arange(len(anchors), device=anchors.device)
+            dropped |= ~self.keep(scores.detach(), ~dropped, positions)
+        # an anchor for which no candidate counts has value -inf and gradient 0, not NaN
+        some = ~dropped.all(dim=1)
+        bias = self.bias.nan_to_num(neginf=0.0)
+        value = (scores + bias).masked_fill(dropped & some[:, None], -torch.inf).logsumexp(dim=1)
+        return (torch.where(some, value, -torch.inf),)
+
+    def reference_at(self, *inputs: Tensor) -> Kernel:
+        """With the choice of `keep` made once: it need not work on the tensors of a transform."""
+        if self.keep is None:
+            return self
+        anchors, keys = (tensor.detach() for tensor in inputs)
+        kept = torch.zeros(len(anchors), len(keys), dtype=torch.bool, device=anchors.device)
+        for part, _, scores in self._tiles(anchors, keys, self.keep):
+            kept[part] = ~scores.isneginf()
+        return replace(self, keep=lambda scores, offered, positions: kept[positions])
+
+    def _blocks(self, anchors: Tensor, keys: Tensor) -> Iterator[tuple[slice, slice, Tensor]]:
+        """Slices of anchors and of candidates, and the scores of that block, in one buffer that the next block reuses."""
+        on_cpu = anchors.device.type == "cpu"  # a tile may be larger than what the cache holds
+        high = max(1, min(BLOCK_ROWS if on_cpu else self.tile, len(anchors)))
+        wide = max(1, BLOCK_SCORES * torch.get_num_threads() // high) if on_cpu else len(keys)
+        buffer = keys.new_empty(high * min(wide, len(keys)))
+        across = max(1, -(-len(keys) // wide))
+        # the left-out pairs, sorted by the block they are in
+        block = self.rows.div(high, rounding_mode="floor") * across + self.columns.div(
+            wide, rounding_mode="floor"
+        )
+        block, order = block.sort()
+        rows, columns = self.rows[order], self.columns[order]
+        count = -(-len(anchors) // high) * across
+        ends = torch.searchsorted(block, torch.arange(count, device=block.device), right=True).tolist()
+        begin = number = 0
+        for start in range(0, len(anchors), high):
+            own = anchors[start : start + high]
+            for left in range(0, len(keys), wide):
+                others = keys[left : left + wide]
+                scores = buffer[: len(own) * len(others)].view(len(own), len(others))
+                with torch.autocast(anchors.device.type, enabled=False):
+                    torch.addmm(self.bias[left : left + wide], own, others.T, out=scores)
+                end = ends[number]
+                if end > begin:
+                    scores[rows[begin:end] - start, columns[begin:end] - left] = -torch.inf
+                begin, number = end, number + 1
+                yield slice(start, start + len(own)), slice(left, left + len(others)), scores
+
+    def _tiles(self, anchors: Tensor, keys: Tensor, keep: Keep) -> Iterator[tuple[slice, slice, Tensor]]:
+        """The same for tiles of anchors with all candidates, -inf where one does not count."""
+        starts = torch.arange(0, len(anchors), self.tile, device=self.rows.device)
+        ends = torch.searchsorted(self.rows, starts + self.tile).tolist()
+        begin = 0
+        for (part, scores), end in zip(score_tiles(anchors, keys, self.tile, self.bias), ends, strict=True):
+            scores[self.rows[begin:end] - part.start, self.columns[begin:end]] = -torch.inf
+            begin = end
+            positions = torch.arange(part.start, part.stop, device=scores.device)
+            scores.masked_fill_(~keep(scores, ~scores.isneginf(), positions), -torch.inf)
+            yield part, slice(0, len(keys)), scores
+
+
+def score_tiles(
+    anchors: Tensor, keys: Tensor, tile: int, bias: Tensor | None = None
+) -> Iterator[tuple[slice, Tensor]]:
+    """Slices of at most `tile` anchors and their scores with all keys, in one buffer that the next tile reuses."""
+    buffer = keys.new_empty(min(tile, len(anchors)), len(keys))
+    for start in range(0, len(anchors), tile):
+        block = anchors[start : start + tile]
+        part, out = slice(start, start + len(block)), buffer[: len(block)]
+        with torch.autocast(anchors.device.type, enabled=False):
+            if bias is None:
+                yield part, torch.mm(block, keys.T, out=out)
+            else:
+                yield part, torch.addmm(bias, block, keys.T, out=out)
+
+
+def matches(
+    left: Int[Tensor, "anchor"], right: Int[Tensor, "candidate"]
+) -> tuple[Int[Tensor, "match"], Int[Tensor, "match"]]:
+    """Rows and columns where left[row] == right[column], by rising row, without comparing all with all."""
+    ordered, order = left.sort()
+    first, end = (torch.searchsorted(ordered, right.contiguous(), right=side) for side in (False, True))
+    counts = end - first
+    columns = torch.arange(len(right), device=right.device).repeat_interleave(counts)
+    place = torch.arange(len(columns), device=right.device) - (counts.cumsum(0) - counts)[columns]
+    rows, by_row = order[first[columns] + place].sort()
+    return rows, columns[by_row]
+
+
+# ------------------------------------------------------------------------------------------- all pairs of a loss
+
+
+@dataclass(frozen=True)
+class TwoWayLogSumExp(Kernel):
+    """(anchors, keys) -> log sum_j e^(u_i . v_j) for every i and log sum_i e^(u_i . v_j) for every j."""
+
+    differentiable = 2
+    tile: int
+
+    def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
+        anchors, keys = inputs
+        of_rows, of_columns = anchors.new_empty(len(anchors)), keys.new_full((len(keys),), -torch.inf)
+        for part, scores in score_tiles(anchors, keys, self.tile):
+            of_rows[part] = scores.logsumexp(dim=1)
+            of_columns = torch.logaddexp(of_columns, scores.logsumexp(dim=0))
+        return of_rows, of_columns
+
+    def backward(
+        self,
+        inputs: Sequence[Tensor],
+        outputs: Sequence[Tensor],
+        gradients: Sequence[Tensor],
+        needed: Sequence[bool],
+    ) -> Sequence[Tensor | None]:
+        (anchors, keys), (of_rows, of_columns), (row_gradient, column_gradient) = inputs, outputs, gradients
+        to_anchors, to_keys = torch.empty_like(anchors), torch.zeros_like(keys)
+        for part, scores in score_tiles(anchors, keys, self.tile):
+            shares = (scores - of_rows[part, None]).exp_().mul_(row_gradient[part, None])
+            shares.addcmul_(scores.sub_(of_columns).exp_(), column_gradient[None, :].expand_as(scores))
+            torch.mm(shares, keys, out=to_anchors[part])
+            to_keys.addmm_(shares.T, anchors[part])
+        return _needed((to_anchors, to_keys), needed)
+
+    def reference(self, *inputs: Tensor) -> tuple[Tensor, ...]:
+        scores = inner(*inputs)
+        return scores.logsumexp(dim=1), scores.logsumexp(dim=0)
+
+
+@dataclass(frozen=True)
+class SummedLogSumExp(Kernel):
+    """(anchors, keys) -> sum_i log sum_j e^(u_i . v_j), and with `with_gradient` its gradient.
+
+    In a sum over anchors every anchor has the same factor, so the softmax of a tile can be multiplied with keys and anchors as soon as it
+    is there, and the factor afterwards: three products and one exponential per score instead of four and two.
+    """
+
+    tile: int
+    with_gradient: bool = True
+
+    def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
+        anchors, keys = inputs
+        sums, to_anchors, to_keys = anchors.new_empty(len(anchors)), anchors.new_empty(0), keys.new_empty(0)
+        if self.with_gradient:
+            to_anchors, to_keys = torch.empty_like(anchors), torch.zeros_like(keys)
+        for part, powers in score_tiles(anchors, keys, self.tile):
+            top = powers.amax(dim=1)
+            total = powers.sub_(top[:, None]).exp_().sum(dim=1)
+            sums[part] = total.log() + top
+            if self.with_gradient:
+                # the softmax is powers / total: dividing rows of embeddings is less work than dividing scores
+                torch.mm(powers, keys, out=to_anchors[part]).div_(total[:, None])
+                to_keys.addmm_(powers.T, anchors[part] / total[:, None])
+        return sums.sum(), to_anchors, to_keys
+
+    def backward(
+        self,
+        inputs: Sequence[Tensor],
+        outputs: Sequence[Tensor],
+        gradients: Sequence[Tensor],
+        needed: Sequence[bool],
+    ) -> Sequence[Tensor | None]:
+        _, to_anchors, to_keys = outputs
+        return _needed((to_anchors * gradients[0], to_keys * gradients[0]), needed)
+
+    def reference(self, *inputs: Tensor) -> tuple[Tensor, ...]:
+        return (inner(*inputs).logsumexp(dim=1).sum(),)
+
+
+SQUARE = 512  # side of a block for each thread: a megabyte in float32
+
+
+@dataclass(frozen=True)
+class SymmetricLogSumExp(Kernel):
+    """rows -> log sum of e^(z_i . z_j) over all j but i. No score exceeds `largest`, which is at most 40: then e^(score - largest) is a
+    number that float32 has.
+
+    The matrix of scores is symmetric, so the blocks on and above the diagonal are enough: the row sums of a block belong to i, its
+    column sums to j. With g the gradient at the output and s the sums, the gradient at z_i is the sum over j of
+    e^(z_i . z_j) (g_i / s_i + g_j / s_j) z_j: one exponential and two products for each pair of blocks.
+    """
+
+    largest: float
+
+    def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
+        (rows,) = inputs
+        sums = rows.new_zeros(len(rows))
+        for part, others, powers in self._blocks(rows):
+            sums[part] += powers.sum(dim=1)
+            if part != others:
+                sums[others] += powers.sum(dim=0)
+        return sums.log().add_(self.largest), sums
+
+    def backward(
+        self,
+        inputs: Sequence[Tensor],
+        outputs: Sequence[Tensor],
+        gradients: Sequence[Tensor],
+        needed: Sequence[bool],
+    ) -> Sequence[Tensor | None]:
+        (rows,), (_, sums) = inputs, outputs
+        share, gradient = gradients[0] / sums, torch.zeros_like(rows)
+        for part, others, powers in self._blocks(rows):
+            powers.mul_(share[part, None] + share[others])
+            gradient[part].addmm_(powers, rows[others])
+            if part != others:
+                gradient[others].addmm_(powers.T, rows[part])
+        return (gradient,)
+
+    def reference(self, *inputs: Tensor) -> tuple[Tensor, ...]:
+        (rows,) = inputs
+        itself = torch.eye(len(rows), dtype=torch.bool, device=rows.device)
+        return (inner(rows, rows).masked_fill(itself, -torch.inf).logsumexp(dim=1),)
+
+    def _blocks(self, rows: Tensor) -> Iterator[tuple[slice, slice, Tensor]]:
+        """e^(score - largest) of the blocks on and above the diagonal, which is 0, in one buffer that the next block reuses."""
+        side = min(SQUARE, len(rows))
+        wide = side * torch.get_num_threads()
+        buffer = rows.new_empty(side * wide)
+        for start in range(0, len(rows), side):
+            own = rows[start : start + side]
+            place = start
+            while place < len(rows):
+                # the block on the diagonal is a square, those beside it are as wide as all threads' caches
+                end = min(start + side if place == start else place + wide, len(rows))
+                others = rows[place:end]
+                scores = buffer[: len(own) * len(others)].view(len(own), len(others))
+                torch.mm(own, others.T, out=scores)
+                scores.sub_(self.largest).exp_()
+                if place == start:
+                    scores.fill_diagonal_(0.0)
+                yield slice(start, start + len(own)), slice(place, end), scores
+                place = end
+
+
+@dataclass(frozen=True)
+class SoftplusSum(Kernel):
+    """(anchors, keys, bias) -> sum_j log(1 + e^(u_i . v_j + bias)) for every i; `bias` is a tensor of one number."""
+
+    tile: int
+
+    def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
+        anchors, keys, bias = inputs
+        sums = anchors.new_empty(len(anchors))
+        for part, scores in score_tiles(anchors, keys, self.tile):
+            # log-sigmoid has no threshold beyond which it is only nearly right, unlike torch's softplus
+            sums[part] = -F.logsigmoid(scores.add_(bias).neg_()).sum(dim=1)
+        return (sums,)
+
+    def backward(
+        self,
+        inputs: Sequence[Tensor],
+        outputs: Sequence[Tensor],
+        gradients: Sequence[Tensor],
+        needed: Sequence[bool],
+    ) -> Sequence[Tensor | None]:
+        anchors, keys, bias = inputs
+        to_anchors, to_keys, to_bias = (torch.zeros_like(tensor) for tensor in inputs)
+        for part, scores in score_tiles(anchors, keys, self.tile):
+            shares = scores.add_(bias).sigmoid_().mul_(gradients[0][part, None])
+            torch.mm(shares, keys, out=to_anchors[part])
+            to_keys.addmm_(shares.T, anchors[part])
+            to_bias += shares.sum()
+        return _needed((to_anchors, to_keys, to_bias), needed)
+
+    def reference(self, *inputs: Tensor) -> tuple[Tensor, ...]:
+        anchors, keys, bias = inputs
+        return (-F.logsigmoid(-(inner(anchors, keys) + bias)).sum(dim=1),)
+
+
+def _needed(gradients: Sequence[Tensor], needed: Sequence[bool]) -> Sequence[Tensor | None]:
+    return [gradient if need else None for gradient, need in zip(gradients, needed, strict=True)]
