@@ -45,7 +45,8 @@ def test_nothing_explodes(name: str, bound: str) -> None:
     found = nf.estimate_mi(x, y, bound=bound, baselines=False, folds=3, training=Training(steps=5))
     pairs = math.log(len(x) * (len(x) - 1))
     assert -pairs < found.interval[0] <= found.nats <= pairs + 1
-    assert math.isfinite(found.interval[1])
+    # only an estimate that was cut has no upper end
+    assert math.isfinite(found.interval[1]) or found.nats == pytest.approx(2 * math.log(len(x)))
     assert found.at_least.certificate.status == "proven"
     if bound == "auto":
         assert found.bound == "infonce"

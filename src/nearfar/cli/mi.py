@@ -184,9 +184,8 @@ def _rank(given: argparse.Namespace) -> int:
         f"{'column':<{width}}{'nats':>8}  {f'{given.confidence:.0%} interval':<18}{'at least':>9}{'p, of all':>11}"
     )
     for one in found:
-        low, high = one.estimate.interval
         print(
-            f"{one.column:<{width}}{one.estimate.nats:>8.4f}  {f'{low:.4f} to {high:.4f}':<18}"
+            f"{one.column:<{width}}{one.estimate.nats:>8.4f}  {one.estimate.interval_text():<18}"
             f"{float(one.estimate.at_least):>9.4f}{one.p_value:>11.2g}"
         )
     for why, names in left_out.items():
@@ -247,10 +246,7 @@ def _lags(given: argparse.Namespace, x: Any, y: Any) -> int:
         print(json.dumps({str(lag): one.as_json() for lag, one in found.items()}))
         return DONE
     for lag, one in found.items():
-        low, high = one.interval
-        print(
-            f"lag {lag:>3}  {one.nats:.4f} nats, {low:.4f} to {high:.4f}, at least {float(one.at_least):.4f}"
-        )
+        print(f"lag {lag:>3}  {one.nats:.4f} nats, {one.interval_text()}, at least {float(one.at_least):.4f}")
     return DONE
 
 

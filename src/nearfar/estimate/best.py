@@ -31,6 +31,12 @@ FOUND = 3.0  # errors above zero from which the interval takes folds as independ
 LEAST_DOUBT = 0.002  # nats
 
 
+UNFITTED = (
+    "no model could be fitted to these columns, so nothing is known of their information: the estimate is no evidence of "
+    "independence, and there is no interval; give fewer columns or levels, or more rows"
+)
+
+
 @dataclass(frozen=True)
 class Measured:
     """What the folds say together, in nats but for `unknown` and `units`."""
@@ -44,6 +50,7 @@ class Measured:
     rows: int  # learned from
     units: int  # independent rows
     model_based: bool  # too few pairs carry the normaliser: the ratio's own is taken on trust
+    fitted: bool = True  # whether any ratio could be fitted
 
 
 @dataclass(frozen=True)
@@ -54,6 +61,8 @@ class Best:
         float, float
     ]  # beside sampling error: standard deviations of what may be less, and of what may be more
     model_based: bool
+    fitted: bool
+    cut_from: float | None  # nats before the cut at 2 log n, where it was cut
     learning: Mapping[
         str, float
     ]  # the mean log ratio of rows learned from, of unseen rows, and of those with half to learn from
@@ -89,6 +98,7 @@ def measured(folds: list[Fold], units: int) -> Measured:
         model_based=any(
             level == 0.0 and fold.log_mean != 0.0 for fold, level in zip(folds, levels, strict=True)
         ),
+        fitted=all(fold.stack.candidates for fold in folds),
     )
 
 
@@ -115,11 +125,16 @@ def reckoned(found: Measured, confidence: float) -> Best:
     # no ratio above the number of pairs can show in so many of them
     highest = 2 * math.log(found.units)
     unseen = float(chi2.ppf(confidence, 1)) / (2 * found.units)
+    upper = float(max(unseen, max(0.0, nats) + up))
+    # nothing limits an information that no ratio was fitted to, or that is beyond what so many rows can show
+    limited = found.fitted and nats <= highest
     return Best(
         float(min(highest, max(0.0, nats))),
-        (float(min(highest, max(0.0, nats - down))), float(max(unseen, max(0.0, nats) + up))),
-        (float(less), float(more)),
+        (float(min(highest, max(0.0, nats - down))), upper if limited else math.inf),
+        (float(less), float(more) if limited else math.inf),
         found.model_based,
+        found.fitted,
+        float(nats) if nats > highest else None,
         {"learned": held_out + found.fit, "unseen": held_out, "half": held_out - found.curve},
     )
 

@@ -16,7 +16,7 @@ from scipy.stats import norm
 
 from nearfar.core.types import Certificate
 from nearfar.errors import UserError
-from nearfar.estimate.best import LEAST_DOUBT, Best, best_estimate
+from nearfar.estimate.best import LEAST_DOUBT, UNFITTED, Best, best_estimate
 from nearfar.estimate.columns import as_columns
 from nearfar.estimate.competition import Fold, compete, pointwise
 from nearfar.estimate.dependence import checked_groups
@@ -44,8 +44,7 @@ class Derived(InNats):
         return super().as_json() | {"terms": list(self.terms)}
 
     def __str__(self) -> str:
-        low, high = self.interval
-        return f"{self.nats:.4f} nats ({self.bits:.4f} bits), {self.confidence:.0%} interval {low:.4f} to {high:.4f}"
+        return f"{self.nats:.4f} nats ({self.bits:.4f} bits), {self.confidence:.0%} interval {self.interval_text()}"
 
 
 def estimate_cmi(
@@ -197,5 +196,5 @@ def _combined(
         Certificate("not covered", MODEL.format(kind, how), None),
         tuple(one.nats for one in best),
         rows,
-        notes,
+        notes if all(one.fitted for one in best) else (*notes, UNFITTED),
     )

@@ -25,7 +25,7 @@ from nearfar.core.abstract import AbstractBound, AbstractCritic
 from nearfar.core.types import Certificate
 from nearfar.errors import UserError
 from nearfar.estimate.baselines import gaussian_information, ksg_information
-from nearfar.estimate.best import Best, best_estimate
+from nearfar.estimate.best import UNFITTED, Best, best_estimate
 from nearfar.estimate.by_bound import Answer, Make, Request, answer_by_bound
 from nearfar.estimate.choose import Contrast
 from nearfar.estimate.competition import Fold, calibration, compete, p_value, proven_value, weights
@@ -165,7 +165,7 @@ def _best(folds: list[Fold], unit: np.ndarray, rows: RowsSeen, confidence: float
         reason=f"at_least; its value {value:.4f} ± {spread:.4f}",
         folds=tuple(float(fold.bound.mean()) for fold in folds),
         warnings=tuple(_above(best, value, proven.ceiling, units)),
-        p_value=p_value(folds),
+        p_value=p_value(folds) if best.fitted else 1.0,
         calibration=tuple(calibration(folds)),
         learning=best.learning,
     )
@@ -174,6 +174,13 @@ def _best(folds: list[Fold], unit: np.ndarray, rows: RowsSeen, confidence: float
 def _above(best: Best, value: float, ceiling: float | None, units: int) -> list[str]:
     """Where a proven number cannot follow the best estimate."""
     found = []
+    if not best.fitted:
+        found.append(UNFITTED)
+    if best.cut_from is not None:
+        found.append(
+            f"the estimate was cut at 2 log n = {best.nats:.2f} nats, beyond which so many rows show nothing; the model's value is "
+            f"{best.cut_from:.1f}, and the interval has no upper end"
+        )
     if best.nats > math.log(units):
         found.append(
             f"the estimate is above log n = {math.log(units):.2f} nats, which no lower bound from so many samples can exceed for "

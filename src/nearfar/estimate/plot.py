@@ -35,7 +35,7 @@ def draw_estimate(estimate: Estimate, file: Path) -> None:
 
 
 def _numbers(axes: Any, estimate: Estimate) -> None:
-    low, high = estimate.interval
+    low, high = estimate.drawn_interval()
     rows = [("best estimate" if estimate.p_value is not None else estimate.bound, estimate.nats, NEAR)]
     rows += [(f"at least ({estimate.at_least.confidence:.0%})", float(estimate.at_least), FAR)]
     rows += [(name, value, GREY) for name, value in estimate.baselines.items()]
@@ -104,19 +104,19 @@ def draw_ranking(ranked: Sequence[Ranked], target: str, file: Path) -> None:
     axes = figure.subplots()
     for k, one in enumerate(ranked):
         clear = one.p_value < 0.05
-        axes.hlines(k, *one.estimate.interval, color=NEAR, lw=5, alpha=0.35)
+        axes.hlines(k, *one.estimate.drawn_interval(), color=NEAR, lw=5, alpha=0.35)
         axes.plot(float(one.estimate.at_least), k, "|", color=FAR, ms=11, mew=2)
         axes.plot(one.estimate.nats, k, "o", color=NEAR, mfc=NEAR if clear else "white")
         axes.annotate(
             f"{one.estimate.nats:.3f}",
-            (one.estimate.interval[1], k),
+            (one.estimate.drawn_interval()[1], k),
             (5, 0),
             textcoords="offset points",
             va="center",
             color=GREY,
             fontsize=8,
         )
-    highest = max(one.estimate.interval[1] for one in ranked)
+    highest = max(one.estimate.drawn_interval()[1] for one in ranked)
     axes.set_yticks(range(len(ranked)), [_short(one.column) for one in ranked])
     axes.set_ylim(len(ranked) - 0.4, -0.6)
     axes.set_xlim(-0.015 * highest, 1.1 * highest)  # a mark at zero is drawn whole, and a number has room
@@ -168,7 +168,7 @@ def draw_lags(found: Mapping[int, Estimate], file: Path) -> None:
     figure = Figure(figsize=(max(5.0, 1.5 + 0.45 * len(found)), 3.6), layout="constrained")
     axes = figure.subplots()
     for lag, one in found.items():
-        axes.vlines(lag, *one.interval, color=NEAR, lw=5, alpha=0.35)
+        axes.vlines(lag, *one.drawn_interval(), color=NEAR, lw=5, alpha=0.35)
         axes.plot(lag, float(one.at_least), "_", color=FAR, ms=11, mew=2)
     axes.plot(list(found), [one.nats for one in found.values()], "o-", color=NEAR, lw=1)
     axes.set_ylim(bottom=0)

@@ -49,11 +49,21 @@ class InNats:
     def bits(self) -> float:
         return self.nats / math.log(2)
 
+    def interval_text(self) -> str:
+        """The interval in words; without an upper end where nothing limits the information."""
+        low, high = self.interval
+        return f"{low:.4f} to {high:.4f}" if math.isfinite(high) else f"{low:.4f} and up"
+
+    def drawn_interval(self) -> tuple[float, float]:
+        """The interval as a picture shows it: without an upper end, half as far again as the estimate, at least a nat."""
+        low, high = self.interval
+        return low, high if math.isfinite(high) else max(1.5 * self.nats, self.nats + 1.0)
+
     def as_json(self) -> dict[str, Any]:
         return {
             "nats": self.nats,
             "bits": self.bits,
-            "interval": list(self.interval),
+            "interval": [end if math.isfinite(end) else None for end in self.interval],
             "confidence": self.confidence,
             "certificate": certificate_json(self.certificate),
             "samples": self.samples,
@@ -107,7 +117,6 @@ class Estimate(InNats):
         }
 
     def __str__(self) -> str:
-        low, high = self.interval
         ceiling = "no ceiling" if self.ceiling is None else f"ceiling {self.ceiling:.3f}"
         others = ", ".join(f"{name} {value:.4f}" for name, value in self.baselines.items())
         best = self.p_value is not None
@@ -118,7 +127,7 @@ class Estimate(InNats):
             else " (sampling error: the truth can be higher)"
         )
         lines = [
-            f"{self.nats:.4f} nats ({self.bits:.4f} bits), {meant} {low:.4f} to {high:.4f}{beside}",
+            f"{self.nats:.4f} nats ({self.bits:.4f} bits), {meant} {self.interval_text()}{beside}",
             f"at least {self.at_least.nats:.4f} nats with {self.at_least.confidence:.0%} confidence, {ceiling}; "
             f"{self.at_least.certificate.status}: {self.at_least.certificate.condition}",
             f"bound {self.bound} ({self.reason}); critic {self.critic}; {self.samples} samples, {self.scaling}; "

@@ -200,12 +200,28 @@ class Canonical:
         kept = np.where(correlation > chance, np.minimum(correlation, most), 0.0)
         return Canonical(x_mean, y_mean, x_white @ u, y_white @ vt.T, kept)
 
+    @staticmethod
+    def shrunk(x: Array, y: Array, ridge: float) -> "Canonical":
+        """The same with `ridge` mean variances added to every direction (Vinod 1976): exists for any number of columns. Correlations are
+        those of the shrunk directions; none is cut."""
+        x_mean, y_mean = x.mean(axis=0), y.mean(axis=0)
+        x, y = x - x_mean, y - y_mean
+        x_white, y_white = _shrunk_whitening(x, ridge), _shrunk_whitening(y, ridge)
+        u, correlation, vt = np.linalg.svd(x_white.T @ (x.T @ y / len(x)) @ y_white, full_matrices=False)
+        return Canonical(x_mean, y_mean, x_white @ u, y_white @ vt.T, correlation)
+
     def moved(self, x: Array, y: Array) -> tuple[Array, Array]:
         return (x - self.x_mean) @ self.x_map, (y - self.y_mean) @ self.y_map
 
     def __call__(self, x: Array, y: Array) -> tuple[torch.Tensor, torch.Tensor]:
         first, second = (torch.from_numpy(side).float() for side in self.moved(x, y))
         return first, second
+
+
+def _shrunk_whitening(centred: Array, ridge: float) -> Float[np.ndarray, "column direction"]:
+    _, singular, direction = np.linalg.svd(centred / np.sqrt(len(centred)), full_matrices=False)
+    variance = singular**2
+    return direction.T / np.sqrt(variance + ridge * variance.sum() / centred.shape[1] + 1e-12)
 
 
 def whitening(centred: Array) -> Float[np.ndarray, "column direction"]:

@@ -59,9 +59,11 @@ class Half:
     def chosen(self, plain: bool) -> Float[np.ndarray, "row number"]:
         return np.clip(self.plain, -FAR, FAR) if plain else self.normal
 
-    def columns(self, plain: bool = False) -> Float[np.ndarray, "row column"]:
-        """Numbers as normals (or plain), and a column for each level of the category."""
-        if self.code is None or self.levels > MOST_INDICATORS:
+    def columns(
+        self, plain: bool = False, most_levels: int = MOST_INDICATORS
+    ) -> Float[np.ndarray, "row column"]:
+        """Numbers as normals (or plain), and a column for each level of the category, unless there are more than `most_levels`."""
+        if self.code is None or self.levels > most_levels:
             return self.chosen(plain)
         return np.hstack([self.chosen(plain), (self.code[:, None] == np.arange(self.levels)).astype(float)])
 

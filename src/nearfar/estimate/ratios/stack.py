@@ -46,6 +46,12 @@ BETWEEN: dict[str, Fit] = {  # directions of many columns
     "x of y": partial(Residual.fit, swapped=True, plain=True, scaled=False),
 }
 
+BETWEEN_SHRUNK: dict[str, Fit] = {  # directions of any number of columns
+    "gaussian": partial(Gaussian.fit, crossed=False),
+    "levels": partial(Levels.fit, plain=False, own_spread=False),
+}
+RIDGES = (0.1, 1.0, 10.0)  # in mean variances of a column
+
 OF_LEVELS: dict[str, Fit] = {  # levels in their order
     "gaussian": partial(Gaussian.fit, crossed=False),
     "mixture of 3": partial(Mixture.fit, parts=3),
@@ -106,6 +112,11 @@ CANDIDATES: dict[str, Fit] = {
     "classes of x": partial(Classifier.fit, swapped=True),
     "trees of pairs": Discriminator.fit,
     **{f"compressed, {name}": partial(Compressed.fit, inner=inner) for name, inner in BETWEEN.items()},
+    **{
+        f"shrunk by {ridge:g}, {name}": partial(Compressed.shrunk, ridge=ridge, inner=inner)
+        for ridge in RIDGES
+        for name, inner in BETWEEN_SHRUNK.items()
+    },
     **{f"ordered, {name}": partial(Ordered.fit, inner=inner) for name, inner in OF_LEVELS.items()},
     **{f"products of {k} scores": partial(Association.fit, powers=k) for k in (1, 2, 3)},
     "atoms": partial(Atoms.fit, inner=lambda x, y, seed: fitted_stack(x, y, seed, candidates=BESIDE_ATOMS)),
@@ -120,6 +131,7 @@ class Stack:
     ratios: tuple[Ratio, ...]
     weights: Float[np.ndarray, "ratio"]
     excess: Float[np.ndarray, "ratio"]  # of all but the first, subtracted
+    candidates: int = 0  # how many could be fitted
 
     def pairs(self, x: Half, y: Half) -> np.ndarray:
         return self._mixed(np.zeros(len(x)), [ratio.pairs(x, y) for ratio in self.ratios])
@@ -168,16 +180,17 @@ def fitted_stack(
     above = {name: float(np.mean(excess[name])) for name in names}
     log_r = _worth_their_cost({name: np.concatenate(values[name]) - above[name] for name in names})
     again: dict[str, Ratio] = {}
+    count = len(names)
     while log_r:
         weights, _ = _weighed(log_r)
         kept = {name: w for name, w in zip(log_r, weights[1:], strict=True) if w >= LEAST_WEIGHT}
         found_again = {name: again.get(name) or _fit(name, fits)(x, y, seed) for name in kept}
         again = {name: ratio for name, ratio in found_again.items() if ratio is not None}
         if len(again) == len(kept):
-            return _mixture(again, kept, above, float(weights[0]), len(x))
+            return replace(_mixture(again, kept, above, float(weights[0]), len(x)), candidates=count)
         # what can be fitted to some of the rows and not to all (an outlier among them) does not compete
         log_r = {name: value for name, value in log_r.items() if name in again or name not in kept}
-    return NOTHING
+    return replace(NOTHING, candidates=count)
 
 
 def _fit(name: str, fits: dict[str, Fit]) -> Fit:
