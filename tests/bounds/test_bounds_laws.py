@@ -19,7 +19,7 @@ from nearfar.core.abstract import AbstractBound
 from nearfar.core.schedules import START, Progress, linear
 from nearfar.core.types import NegativeSampling
 from nearfar.parts.bounds import PARTS
-from nearfar.parts.bounds.averages import soft_clip
+from nearfar.parts.bounds.variational import soft_clip
 
 
 def infonce(positive: Tensor, negatives: list[Tensor]) -> Tensor:

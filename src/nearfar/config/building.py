@@ -28,7 +28,7 @@ from nearfar.modalities.text.views import Mask
 from nearfar.modalities.vectors.views import Corrupt
 from nearfar.parts import bounds, critics, encoders, negatives, priors, selections
 from nearfar.parts.encoders import HeadConfig, InputSpec, Network
-from nearfar.parts.encoders.config import planned_head
+from nearfar.parts.encoders.heads import planned_head
 from nearfar.parts.joined import JOINED_BY
 
 ROOMS: dict[str, Mapping[str, Any]] = {

@@ -26,7 +26,7 @@ from nearfar.core.types import TeacherOutput
 from nearfar.errors import UserError
 from nearfar.modalities import MODALITIES, Description, Modality
 from nearfar.parts.encoders.backbones import SMALL
-from nearfar.parts.encoders.config import width_of
+from nearfar.parts.encoders.heads import width_of
 from nearfar.run.weights import read_weights, renamed, shapes_of
 
 TEACHER = "teacher"  # among objects

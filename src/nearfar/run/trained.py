@@ -25,7 +25,7 @@ from nearfar.errors import UserError
 from nearfar.modalities import DataSet, Description, Modality
 from nearfar.modalities.base import MakeViews, PlainView
 from nearfar.modalities.dataset import ignored_files
-from nearfar.parts.encoders.kept import Kind, features_of
+from nearfar.parts.encoders.stages import Kind, features_of
 from nearfar.run import checkpoints, facts
 from nearfar.run.features import features
 from nearfar.run.folder import RunFolder, read_mapping

@@ -8,16 +8,11 @@
 What each claims about mutual information is its `certificate`; the reasons are in docs/certificates.md.
 """
 
-from nearfar.parts.bounds.agreement import Agreement
 from nearfar.parts.bounds.classification import BinaryNCE, ConstantNCE, JensenShannon
 from nearfar.parts.bounds.cpc import AlphaCPC, MultiLabelCPC, smallest_proven_alpha
-from nearfar.parts.bounds.debiased import Debiased
-from nearfar.parts.bounds.donsker import SMILE, DonskerVaradhan
-from nearfar.parts.bounds.infonce import InfoNCE, Vince
-from nearfar.parts.bounds.labels import SupCon
-from nearfar.parts.bounds.metric import NPair, Triplet, Tuple
-from nearfar.parts.bounds.sums import Sum
-from nearfar.parts.bounds.variational import NWJ, TUBA, UBA, BarberAgakov
+from nearfar.parts.bounds.infonce import Debiased, InfoNCE, Vince
+from nearfar.parts.bounds.objectives import Agreement, NPair, Sum, SupCon, Triplet, Tuple
+from nearfar.parts.bounds.variational import NWJ, SMILE, TUBA, UBA, BarberAgakov, DonskerVaradhan
 from nearfar.parts.joined import Joinable
 
 PARTS = Joinable(

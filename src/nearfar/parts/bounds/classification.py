@@ -12,8 +12,8 @@ from nearfar.core.abstract import AbstractBound
 from nearfar.core.schedules import Progress
 from nearfar.core.scores import Scores
 from nearfar.core.types import Certificate, NegativeSampling
-from nearfar.parts.bounds.averages import over_anchors
 from nearfar.parts.bounds.claims import objective
+from nearfar.parts.bounds.variational import over_anchors
 
 
 @dataclass(frozen=True)

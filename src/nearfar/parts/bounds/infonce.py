@@ -1,4 +1,4 @@
-"""InfoNCE: how well the positive is distinguished from its negatives."""
+"""InfoNCE, how well the positive is distinguished from its negatives, and InfoNCE corrected for negatives of the anchor's class."""
 
 import math
 from dataclasses import dataclass
@@ -8,10 +8,10 @@ from jaxtyping import Float
 from torch import Tensor
 
 from nearfar.core.abstract import AbstractBound
-from nearfar.core.schedules import Progress
+from nearfar.core.schedules import Progress, Value, at
 from nearfar.core.scores import Scores
 from nearfar.core.types import Certificate, NegativeSampling
-from nearfar.parts.bounds.claims import not_covered, objective, proven
+from nearfar.parts.bounds.claims import checked, not_covered, objective, proven, values
 
 
 def log_share(positive: Tensor, negatives: Tensor) -> Tensor:
@@ -80,3 +80,63 @@ class Vince(AbstractBound):
     def certificate(self, sampling: NegativeSampling, progress: Progress | None = None) -> Certificate:
         why = f"negatives from a proposal q bound I only after subtracting K - 1 = {sampling.negatives} nats, which proves nothing"
         return objective(why, self.ceiling(sampling, progress))
+
+
+@dataclass(frozen=True)
+class Debiased(AbstractBound):
+    """E[ f+ - log( (e^f+ + G) / m ) ],   G = max( (sum_k e^f_k - tau N e^f+) / (1 - tau), N e^lowest ),   m = 1 + N
+    (Chuang et al. 2020, Eq. 7 and 8).
+
+    `tau` is the share of an anchor's N negatives expected to be of its own class; the positive stands for those, which are taken
+    out of the sum. `lowest` is the least score the critic can give, -1/temperature for cosines; without one, G is at least 0.
+    At tau = 0 it is InfoNCE. With `selection=hard` it is HCL (Robinson et al. 2021).
+    """
+
+    equation = (
+        "E[ f(u, v+) - log( (e^f(u, v+) + G) / m ) ], G = max( (sum_k e^f(u, v_k) - t N e^f(u, v+)) / (1 - t), N e^(least f) ), "
+        "N = m - 1 the number of v_k, t = {tau}"
+    )
+
+    tau: Value = 0.1
+
+    def __post_init__(self) -> None:
+        parsed = checked(self.tau, "tau", -1e-12, 1.0, "from 0 and below 1, a number or a schedule")
+        object.__setattr__(self, "tau", parsed)
+
+    def __call__(self, scores: Scores, progress: Progress | None = None) -> Float[Tensor, ""]:
+        tau = at(self.tau, progress)
+        negative, lowest = scores.negative, scores.lowest
+
+        def value(f: Tensor, others: Tensor, count: Tensor) -> Tensor:
+            return log_share(f, _log_corrected(f, others, count, tau, lowest)) + torch.log1p(count)
+
+        return scores.over_positives(value, negative.logsumexp(), negative.count())
+
+    def is_estimate(self, sampling: NegativeSampling, progress: Progress | None = None) -> bool:
+        return max(values(self.tau, progress)) <= 0
+
+    def ceiling(self, sampling: NegativeSampling, progress: Progress | None = None) -> float:
+        return math.log(1 + sampling.negatives)
+
+    def certificate(self, sampling: NegativeSampling, progress: Progress | None = None) -> Certificate:
+        if self.is_estimate(sampling, progress):
+            return InfoNCE().certificate(sampling, progress)
+        why = "negatives of the anchor's class are subtracted, so it compares with other classes and can exceed I"
+        return objective(why, self.ceiling(sampling, progress))
+
+
+def _log_corrected(
+    f: Tensor, others: Tensor, count: Tensor, tau: float, lowest: Tensor | float | None
+) -> Tensor:
+    """log G from log-sums: log(e^a - e^b) = a + log(1 - e^(b - a)), and the floor where that is not above 0."""
+    if tau <= 0:
+        return others.expand_as(f)
+    own = f + math.log(tau) + count.log()
+    left = others > own
+    # the inner zero and one keep gradients finite where the outer floor discards the value
+    gap = torch.where(left, own - others, -1.0)
+    corrected = torch.where(left, others, 0.0) + torch.log1p(-gap.exp()) - math.log1p(-tau)
+    corrected = torch.where(left, corrected, -torch.inf)
+    if lowest is None:
+        return corrected
+    return torch.maximum(corrected, count.log() + lowest)

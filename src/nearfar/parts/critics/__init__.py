@@ -4,10 +4,8 @@ from collections.abc import Callable
 
 from nearfar.core.abstract import AbstractCritic
 from nearfar.core.learnt import LearntNumber
-from nearfar.parts.critics.cosine import Cosine
-from nearfar.parts.critics.distance import Distance
-from nearfar.parts.critics.dot import Dot
 from nearfar.parts.critics.networks import Bilinear, Hybrid, Joint, Separable
+from nearfar.parts.critics.similarities import Cosine, Distance, Dot
 
 PARTS: dict[str, Callable[..., AbstractCritic]] = {
     "cosine": Cosine,

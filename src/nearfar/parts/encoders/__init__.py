@@ -4,10 +4,9 @@ from collections.abc import Callable
 
 from nearfar.core.abstract import AbstractEncoders
 from nearfar.parts.encoders.backbones import BACKBONES, backbone, check_backbone, parameters_of
-from nearfar.parts.encoders.config import HeadConfig, InputSpec, pictured
 from nearfar.parts.encoders.distilled import Distilled
 from nearfar.parts.encoders.graphs import GRAPH_NETWORKS, GraphNetwork, InfoGraph, graph_network
-from nearfar.parts.encoders.heads import Network, linear_head, mlp_head
+from nearfar.parts.encoders.heads import HeadConfig, InputSpec, Network, linear_head, mlp_head, pictured
 from nearfar.parts.encoders.infomax import InfoMax
 from nearfar.parts.encoders.masked import MaskedSymbols, TokenTransformer
 from nearfar.parts.encoders.per_view import PerView

@@ -17,8 +17,7 @@ from nearfar.core.abstract import AbstractEncoders
 from nearfar.core.networks import backbone_of, embed_views
 from nearfar.core.types import Batch, Encoded, Pair, Supervision, TeacherOutput
 from nearfar.errors import UserError
-from nearfar.parts.encoders.config import HeadConfig, InputSpec
-from nearfar.parts.encoders.heads import Network
+from nearfar.parts.encoders.heads import HeadConfig, InputSpec, Network
 
 
 class Distilled(nn.Module, AbstractEncoders):

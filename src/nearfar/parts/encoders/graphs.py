@@ -22,8 +22,7 @@ from torch import Tensor, nn
 from nearfar.core.abstract import AbstractEncoders
 from nearfar.core.types import Batch, Encoded, Pair, view_pairs
 from nearfar.errors import UserError
-from nearfar.parts.encoders.config import HeadConfig, InputSpec
-from nearfar.parts.encoders.heads import Network, mlp_head
+from nearfar.parts.encoders.heads import HeadConfig, InputSpec, Network, mlp_head
 from nearfar.parts.encoders.roles import predicted
 from nearfar.system.extras import need
 

@@ -1,8 +1,17 @@
-"""What stands between features and scores: projection heads, predictors, and the network of both."""
+"""Projection heads and predictors, the network of backbone and head, and the settings that describe both."""
 
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal
+
+import torch
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
+
+from nearfar.core.types import Remark
+from nearfar.errors import UserError
+from nearfar.parts.encoders.backbones import backbone
 
 
 def linear_head(inputs: int, outputs: int, norm: bool = False) -> nn.Module:
@@ -44,3 +53,146 @@ class Network(nn.Module):
 
     def dropped(self, features: Tensor) -> Tensor:
         return F.dropout(features, self.dropout, self.training) if self.dropout else features
+
+
+Head = Literal["none", "linear", "linear-norm", "mlp", "mlp-plain"]
+
+
+@dataclass(frozen=True)
+class InputSpec:
+    """What the networks of a run are shown.
+
+    `body(v)` makes a backbone for view v, with `dim`; `shapes[v]` is the shape of one instance in view v; `context` is what
+    data and views know by name that a role may ask for (`instances`, `samples`, `symbols`, …).
+    """
+
+    body: Callable[[int], nn.Module]
+    shapes: tuple[tuple[int, ...], ...]
+    context: Mapping[str, Any] = field(default_factory=dict)
+    asked: bool = False  # how wide features are is asked of the network itself: it is somebody's own
+
+
+def width_of(body: nn.Module, shape: tuple[int, ...]) -> int:
+    """How many features a network gives of one instance: tried on zeros, in evaluation mode; no gradient, nothing moves."""
+    weight = next(body.parameters(), None)
+    zeros = torch.zeros(2, *shape, device=None if weight is None else weight.device)
+    training = body.training
+    try:
+        with torch.no_grad():
+            found = body.eval()(zeros)
+    except Exception as problem:  # anything may happen in somebody's network
+        raise UserError(
+            f"backbone {type(body).__name__} could not take a batch of shape {tuple(zeros.shape)}: {problem}"
+        ) from problem
+    finally:
+        body.train(training)
+    if not isinstance(found, Tensor) or found.ndim != 2 or len(found) != 2:
+        what = (
+            f"a tensor of shape {tuple(found.shape)}" if isinstance(found, Tensor) else type(found).__name__
+        )
+        raise UserError(
+            f"backbone {type(body).__name__} gave {what} of a batch of shape {tuple(zeros.shape)}; expected features (2, d), "
+            "one row for each instance: pool or flatten what comes before"
+        )
+    return found.shape[1]
+
+
+def pictured(
+    name: str, channels: Sequence[int], size: int, context: Mapping[str, Any] | None = None
+) -> InputSpec:
+    """Square pictures of `size` pixels a side, so many channels in each view, seen by the named backbone."""
+    return InputSpec(
+        lambda view: backbone(name, channels[view], size),
+        tuple((count, size, size) for count in channels),
+        context or {},
+    )
+
+
+@dataclass(frozen=True)
+class HeadConfig:
+    """Head and predictor of a network.
+
+    `head`: none (features as they are); linear; linear-norm (a linear map, batch-normalised); mlp (with batch norm); mlp-plain (without:
+    MoCo v2). `layers`: linear maps in an mlp head (SimCLR v2 has 3). `cut`: stop after so many of them, each with
+    its norm and ReLU, which is where SimCLR v2 fine-tunes from (0: the whole head). `predictor`: the online network's extra MLP (BYOL), or
+    none.
+    """
+
+    remarks: ClassVar[tuple[Remark, ...]] = (("predictor", "mlp", "u goes through a predictor"),)
+
+    head: Head = "mlp"
+    hidden: int = 512
+    dim: int = 128
+    dropout: float = 0.0
+    predictor: Literal["none", "mlp"] = "none"
+    layers: int = 2
+    cut: int = 0
+
+    def __post_init__(self) -> None:
+        for key in ("hidden", "dim"):
+            if not 1 <= getattr(self, key) <= 65536:
+                raise UserError(f"encoders.{key} was {getattr(self, key)}; it must be from 1 to 65536")
+        if self.head == "none" and self.predictor != "none":
+            raise UserError("encoders.predictor was mlp with encoders.head=none; a predictor follows a head")
+        if not 2 <= self.layers <= 16:
+            raise UserError(
+                f"encoders.layers was {self.layers}; a head of several layers has 2 to 16 of them"
+            )
+        if self.layers != 2 and not self.head.startswith("mlp"):
+            raise UserError(
+                f"encoders.layers was {self.layers} with encoders.head={self.head}; only mlp and mlp-plain have several layers"
+            )
+        if self.cut and not (self.head.startswith("mlp") and 0 < self.cut < self.layers):
+            raise UserError(
+                f"encoders.cut was {self.cut} with encoders.head={self.head} and encoders.layers={self.layers}; of an mlp head "
+                "the first 1 to layers - 1 can be kept, or 0 for the whole"
+            )
+        if not 0 <= self.dropout < 1:
+            raise UserError(f"encoders.dropout was {self.dropout}; it must lie in [0, 1)")
+
+    def planned(self) -> "PlannedNetwork":
+        """A stand-in for the network until the method meets its data."""
+        return PlannedNetwork(self)
+
+    def network(self, seen: InputSpec, view: int = 0) -> Network:
+        body = seen.body(view)
+        width = width_of(body, seen.shapes[view]) if seen.asked else int(body.dim)  # type: ignore[arg-type]
+        dim = width if self.head == "none" else self.hidden if self.cut else self.dim
+        return Network(body, self.make_head(width), self.dropout, dim=dim, backbone_width=width)
+
+    def make_head(self, inputs: int) -> nn.Module:
+        if self.head == "none":
+            return nn.Identity()
+        if self.head == "linear":
+            return linear_head(inputs, self.dim)
+        if self.head == "linear-norm":
+            return linear_head(inputs, self.dim, norm=True)
+        whole = mlp_head(inputs, self.hidden, self.dim, norm=self.head == "mlp", layers=self.layers)
+        each = (len(whole) - 1) // (
+            self.layers - 1
+        )  # a linear map, its norm, its ReLU; the last map stands alone
+        return whole[: each * self.cut] if self.cut else whole
+
+    def make_predictor(self) -> nn.Module | None:
+        return None if self.predictor == "none" else mlp_head(self.dim, self.hidden, self.dim)
+
+
+class PlannedNetwork(Network):
+    """Stands for a network that is made when a method meets its data: backbone and inputs are not known yet."""
+
+    def __init__(self, config: HeadConfig) -> None:
+        super().__init__(nn.Identity(), nn.Identity())
+        self.config = config
+
+    def forward(self, x: Tensor) -> Tensor:
+        raise UserError("the network is made when the method meets its data; train it with nearfar.pretrain")
+
+
+def network_or_plan(network: nn.Module | HeadConfig) -> nn.Module:
+    return network.planned() if isinstance(network, HeadConfig) else network
+
+
+def planned_head(encoders: object) -> HeadConfig | None:
+    """The head of encoders whose network is still to be made; None: there is no such network."""
+    modules = encoders.modules() if isinstance(encoders, nn.Module) else ()
+    return next((module.config for module in modules if isinstance(module, PlannedNetwork)), None)

@@ -17,8 +17,7 @@ from nearfar.core.abstract import AbstractEncoders
 from nearfar.core.types import Batch, Encoded, Pair, view_pairs
 from nearfar.errors import UserError
 from nearfar.parts.encoders.backbones import STAGED
-from nearfar.parts.encoders.config import HeadConfig, InputSpec
-from nearfar.parts.encoders.heads import Network
+from nearfar.parts.encoders.heads import HeadConfig, InputSpec, Network
 from nearfar.parts.encoders.roles import predicted
 from nearfar.parts.encoders.stages import map_and_features, map_shape
 

@@ -11,7 +11,7 @@ from nearfar.core.abstract import AbstractEncoders
 from nearfar.core.networks import backbone_of
 from nearfar.core.types import Batch, Encoded
 from nearfar.errors import UserError
-from nearfar.parts.encoders.config import HeadConfig, InputSpec
+from nearfar.parts.encoders.heads import HeadConfig, InputSpec
 from nearfar.parts.encoders.roles import predicted
 
 

@@ -18,8 +18,7 @@ from nearfar.core.abstract import AbstractEncoders
 from nearfar.core.networks import backbone_of, embed_views
 from nearfar.core.types import Batch, Encoded, Pair
 from nearfar.errors import UserError
-from nearfar.parts.encoders.config import HeadConfig, InputSpec, network_or_plan
-from nearfar.parts.encoders.heads import Network
+from nearfar.parts.encoders.heads import HeadConfig, InputSpec, Network, network_or_plan
 
 
 class Prototypes(nn.Module, AbstractEncoders):

@@ -23,7 +23,7 @@ from nearfar.core.networks import backbone_of, embed_views
 from nearfar.core.schedules import Progress, Value, at, ends, parse_value, written
 from nearfar.core.types import Batch, Encoded
 from nearfar.errors import UserError
-from nearfar.parts.encoders.config import HeadConfig, InputSpec, network_or_plan
+from nearfar.parts.encoders.heads import HeadConfig, InputSpec, network_or_plan
 
 
 def predicted(predictor: nn.Module | None, embedded: dict[int, Tensor]) -> dict[int, Tensor]:

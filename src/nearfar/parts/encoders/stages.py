@@ -1,11 +1,16 @@
-"""A backbone's feature map one stage before the last, and its features, in one pass."""
+"""Feature maps of a backbone: stage by stage, and as the features that are evaluated."""
+
+from typing import Literal
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from nearfar.core.abstract import AbstractEncoders
 from nearfar.errors import UserError
-from nearfar.parts.encoders.config import InputSpec
+from nearfar.parts.encoders.heads import InputSpec, Network
+from nearfar.parts.encoders.mobile import Pooled
+from nearfar.parts.encoders.per_view import ConcatFeatures
 
 Map = Float[Tensor, "image channel side side"]
 
@@ -73,3 +78,49 @@ class Stages(nn.Module):
     def forward(self, x: Float[Tensor, "image channel height width"]) -> dict[str, Tensor]:
         maps = self._maps(self.body, x)
         return {str(level): maps[place] for level, place in enumerate(self.used)}
+
+
+Kind = Literal["pooled", "map", "head"]
+KINDS: tuple[Kind, ...] = ("pooled", "map", "head")
+
+
+class LastMap(nn.Module):
+    """The feature map that a backbone pools, flattened: every channel at every place (Wu et al. 2021, sec. 5)."""
+
+    def __init__(self, body: nn.Module) -> None:
+        super().__init__()
+        self.body = body
+
+    def forward(self, x: Float[Tensor, "image channel height width"]) -> Float[Tensor, "image dim"]:
+        return last_map(self.body, x).flatten(1)
+
+
+def last_map(body: nn.Module, x: Tensor) -> Tensor:
+    """What the last stage of a backbone gives, before the mean over places is taken."""
+    if isinstance(body, Pooled):
+        return body.features(x)
+    inside = getattr(body, "net", body)  # timm's networks stand in a wrapper
+    if hasattr(inside, "forward_features"):
+        return inside.forward_features(x)  # type: ignore[operator]
+    if hasattr(body, "layer4") or hasattr(body, "maps"):
+        return maps_of(body, x, "features=map reads the last one")[-1]
+    raise UserError(
+        f"features was map, but {type(body).__name__} has no stages known here; use a resnet or a timm backbone, or pooled features"
+    )
+
+
+def features_of(encoders: AbstractEncoders, kind: Kind = "pooled") -> nn.Module:
+    """The network from a plain view to the features asked for; its weights are the encoders' own."""
+    if kind not in KINDS:
+        raise UserError(f"features was {kind!r}; expected {', '.join(KINDS)}")
+    backbone = encoders.backbone()
+    if kind == "pooled":
+        return backbone
+    if kind == "map":
+        bodies = backbone.backbones if isinstance(backbone, ConcatFeatures) else [backbone]
+        parts: list[nn.Module] = [LastMap(body) for body in bodies]
+    else:
+        parts = [network for network in encoders.view_networks() if isinstance(network, Network)]
+        if not parts:
+            raise UserError("features was head, but this method's networks have none; use pooled features")
+    return ConcatFeatures(parts, backbone.channels) if isinstance(backbone, ConcatFeatures) else parts[0]

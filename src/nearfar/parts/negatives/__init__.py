@@ -4,11 +4,8 @@ from collections.abc import Callable
 
 from nearfar.core.abstract import AbstractNegatives
 from nearfar.parts.negatives.bank import Bank
-from nearfar.parts.negatives.batch import InBatch
-from nearfar.parts.negatives.dictionary import Dictionary
-from nearfar.parts.negatives.none import NoNegatives
-from nearfar.parts.negatives.queue import Queue
-from nearfar.parts.negatives.support import Support
+from nearfar.parts.negatives.batch import Dictionary, InBatch, NoNegatives
+from nearfar.parts.negatives.queue import Queue, Support
 
 PARTS: dict[str, Callable[..., AbstractNegatives]] = {
     "in-batch": InBatch,

@@ -14,7 +14,7 @@ from nearfar.core.schedules import Progress, Value, at, ends, parse_value, writt
 from nearfar.core.scores import EMPTY, Candidates
 from nearfar.core.types import NegativeSampling
 from nearfar.errors import UserError
-from nearfar.parts.negatives.fresh import rows_of
+from nearfar.parts.negatives.batch import rows_of
 
 UNKNOWN_WIDTH = UNKNOWN_SIZE = 0
 

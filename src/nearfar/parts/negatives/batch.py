@@ -1,17 +1,28 @@
-"""The others of the batch."""
+"""Sources without a memory: the other instances of the batch, a vocabulary, nothing."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from nearfar.core.abstract import AbstractNegatives
 from nearfar.core.scores import Candidates
 from nearfar.core.types import NegativeSampling
 from nearfar.errors import UserError
-from nearfar.parts.negatives.fresh import GROUPED, rows_of
+
+
+def rows_of(
+    keys: Float[Tensor, "*row dim"], index: Int[Tensor, "item"]
+) -> tuple[Float[Tensor, "key dim"], Int[Tensor, "key"]]:
+    """Keys one below the other with the identity of each: the places of an instance all have its own."""
+    flat = keys.reshape(-1, keys.shape[-1])
+    return flat, index if len(index) == len(flat) else index.repeat_interleave(len(flat) // len(index))
+
+
+GROUPED = "the places of one instance are not independent draws, so negatives come in groups"
 
 
 @dataclass(frozen=True)
@@ -54,3 +65,68 @@ class InBatch(AbstractNegatives):
             return NegativeSampling(batch_size, others, exchangeable=False, reason=GROUPED)
         why = f"{key_views} views of the same other image are not independent draws, so negatives come in groups"
         return NegativeSampling(batch_size, key_views * others, exchangeable=False, reason=why)
+
+
+class Dictionary(AbstractNegatives):
+    """All `symbols` of the vocabulary, or all classes, each once, as the encoders embed them: InfoNCE over them is
+    log-softmax + log V, the cross-entropy of a masked language model or of a classifier up to a constant."""
+
+    reads_vocabulary = True
+    equation = "every other symbol of the vocabulary, or every other class, once"
+
+    @staticmethod
+    def conflict(choices: Mapping[str, Any], parts: Mapping[str, Any]) -> str | None:
+        if parts["encoders"].keys_are_symbols:
+            return None
+        role = choices["encoders"]["name"]
+        return f"negatives was dictionary with encoders={role}; only encoders=masked and encoders=prototypes have a vocabulary"
+
+    def __init__(self, *, symbols: int = 0) -> None:
+        self.size = symbols
+
+    def candidates(self, keys: Mapping[int, Tensor], index: Tensor, which: int) -> Candidates:
+        return self.symbols(None)
+
+    def symbols(self, vocabulary: Float[Tensor, "symbol dim"] | None) -> Candidates:
+        if vocabulary is None or len(vocabulary) != self.size:
+            raise UserError(
+                f"negatives was dictionary, but the encoders bring no vocabulary of {self.size} symbols; "
+                "use encoders=masked or encoders=prototypes, or other negatives"
+            )
+        return Candidates(vocabulary, torch.arange(self.size, device=vocabulary.device))
+
+    def sampling(
+        self, batch_size: int, key_views: int, keys_per_instance: int = 1, same_instance_negatives: int = 0
+    ) -> NegativeSampling:
+        why = (
+            "each symbol (or class) is a negative once, not as often as it occurs, so the value can exceed the "
+            "information by as much as the symbols' entropy falls short of log V (Wu et al. 2020, sec. 5.1)"
+        )
+        return NegativeSampling(batch_size, self.size - 1, exchangeable=False, reason=why)
+
+
+@dataclass(frozen=True)
+class NoNegatives(AbstractNegatives):
+    """No negatives at all: BYOL, and the case that shows what negatives are for."""
+
+    equation = "nobody"
+    has_candidates = False
+
+    @staticmethod
+    def conflict(choices: Mapping[str, Any], parts: Mapping[str, Any]) -> str | None:
+        bound = choices["bound"]["name"]
+        if not parts["bound"].reads_negatives:
+            return None
+        return (
+            f"bound was {bound} with negatives=none: it compares positive scores with those of negatives, and there are none; use "
+            "bound=agreement, which reads positives alone, or negatives=in-batch, which leaves networks and predictor as they are"
+        )
+
+    def candidates(self, keys: Mapping[int, Tensor], index: Tensor, which: int) -> Candidates:
+        flat, ids = rows_of(keys[which], index)
+        return Candidates(flat[:0], ids[:0])
+
+    def sampling(
+        self, batch_size: int, key_views: int, keys_per_instance: int = 1, same_instance_negatives: int = 0
+    ) -> NegativeSampling:
+        return NegativeSampling(batch_size, 0)

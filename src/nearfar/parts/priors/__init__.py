@@ -13,10 +13,8 @@ about information, so a certificate is the bound's alone.
 from collections.abc import Callable
 
 from nearfar.core.abstract import AbstractPrior
-from nearfar.parts.priors.adversarial import Adversarial
 from nearfar.parts.priors.distillation import Distillation
-from nearfar.parts.priors.moments import VarianceCovariance
-from nearfar.parts.priors.sigreg import SIGReg
+from nearfar.parts.priors.regularisers import Adversarial, SIGReg, VarianceCovariance
 
 
 def no_prior() -> None:

@@ -12,7 +12,7 @@ from nearfar.core.abstract import AbstractPrior
 from nearfar.core.schedules import START, Progress, Value, at
 from nearfar.core.types import Encoded
 from nearfar.errors import UserError
-from nearfar.parts.priors.weights import checked
+from nearfar.parts.priors.regularisers import checked
 
 TERMS = ("labels", "kd", "cosine", "relational")
 

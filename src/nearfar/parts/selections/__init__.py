@@ -17,14 +17,10 @@ Cave and Neighbours remember clusters of all instances; `refresh` renews them, n
 
 from nearfar.parts.joined import Joinable
 from nearfar.parts.selections.accept import Accept
-from nearfar.parts.selections.cave import Cave
-from nearfar.parts.selections.chain import Chain
-from nearfar.parts.selections.everyone import Everyone
-from nearfar.parts.selections.group import Group
-from nearfar.parts.selections.hard import Hard
-from nearfar.parts.selections.labelled import Labelled
+from nearfar.parts.selections.basic import Chain, Everyone, Hard
+from nearfar.parts.selections.clusters import Cave
+from nearfar.parts.selections.groups import Group, Labelled, Others
 from nearfar.parts.selections.neighbours import Annulus, Neighbours
-from nearfar.parts.selections.others import Others
 from nearfar.parts.selections.ring import Ball, Ring
 
 PARTS = Joinable(

@@ -13,6 +13,7 @@ from jaxtyping import Bool, Int
 from torch import Tensor
 
 from nearfar.core.randomness import uniform_grid, words_at
+from nearfar.core.types import Context
 from nearfar.errors import UserError
 from nearfar.parts.selections.ranks import in_threads
 
@@ -53,3 +54,13 @@ def _draw(rows: Iterable[tuple[np.ndarray, int, np.ndarray]], sample: int, seed:
         if len(places) > sample:
             places = places[np.argpartition(words_at(seed, row, places), sample - 1)[:sample]]
         chosen[places] = True
+
+
+def require_context(selection: object, context: Context | None) -> Context:
+    """The context, which a selection that goes by instances cannot do without."""
+    if context is None:
+        name = type(selection).__name__
+        raise UserError(
+            f"{name} selects by instance and needs a context; call it as {name}(...)(scores, context), or use it in nf.Method"
+        )
+    return context

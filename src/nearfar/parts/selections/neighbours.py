@@ -12,11 +12,9 @@ from nearfar.core.schedules import Progress, Value, at
 from nearfar.core.scores import Membership, Scores
 from nearfar.core.types import Context, NegativeSampling, Remark
 from nearfar.errors import UserError
-from nearfar.parts.selections.close import merge_positives
-from nearfar.parts.selections.clusters import Clusters
-from nearfar.parts.selections.draws import drawn, step_seed
+from nearfar.parts.selections.clusters import Clusters, merge_positives
+from nearfar.parts.selections.draws import drawn, require_context, step_seed
 from nearfar.parts.selections.ranks import beyond_edges
-from nearfar.parts.selections.required import require_context
 from nearfar.parts.selections.ring import DRAWN, Ring, sampled
 
 

@@ -1,6 +1,7 @@
-"""f(u, v) = cos(u, v) / temperature + bias."""
+"""Critics without networks: cosine, inner product, distance."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -8,9 +9,10 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from nearfar.core.abstract import AbstractInnerProduct
+from nearfar.core.abstract import AbstractCritic, AbstractInnerProduct
 from nearfar.core.learnt import LearntNumber, learnable, now
-from nearfar.core.schedules import START, Learnable, Learnt, Progress, ends, written
+from nearfar.core.schedules import START, Learnable, Learnt, Progress, Value, at, ends, parse_value, written
+from nearfar.core.scores import at_least_float32
 from nearfar.errors import UserError
 
 
@@ -79,3 +81,61 @@ class Cosine(nn.Module, AbstractInnerProduct):
     def lowest_score(self, progress: Progress = START) -> float | Float[Tensor, ""]:
         """The score of opposite vectors."""
         return now(self.bias, progress) - 1.0 / now(self.temperature, progress)
+
+
+@dataclass(frozen=True)
+class Dot(AbstractInnerProduct):
+    """The inner product as it is: for encoders whose maps are the critic (CPC's f_k = z^T W_k c, Liu 2022, Eq. 28) and for
+    a softmax over a vocabulary (Wu et al. 2020, sec. 5.1)."""
+
+    equation = "u^T v"
+
+    def prepare(self, embedding: Float[Tensor, "*n dim"]) -> Float[Tensor, "*n dim"]:
+        return at_least_float32(embedding)
+
+    def factors(
+        self, anchors: Float[Tensor, "n dim"], keys: Float[Tensor, "m dim"], progress: Progress
+    ) -> tuple[Float[Tensor, "n width"], Float[Tensor, "m width"]]:
+        return anchors, keys
+
+
+@dataclass(frozen=True)
+class Distance(AbstractCritic):
+    """Minus the squared Euclidean distance over a temperature (Sáez Maldonado 2021, Eq. 17); of unit vectors when `unit`, and
+    divided by their dimension when `mean`.
+
+    On unit vectors it is 2 cos - 2: the cosine critic up to a constant, at half the temperature.
+    """
+
+    equation = "-|u - v|^2 / {temperature}"
+    remarks = (("mean", True, "divided by the dimension"),)
+    normalised = False
+    bounded_above = True  # above
+    temperature: Value = 1.0
+    unit: bool = True
+    mean: bool = False
+
+    def __post_init__(self) -> None:
+        temperature = parse_value(self.temperature, "temperature")
+        if min(ends(temperature)) <= 0:
+            raise UserError(f"temperature was {written(temperature)}; it must be above 0")
+        object.__setattr__(self, "temperature", temperature)
+
+    def prepare(self, embedding: Float[Tensor, "*n dim"]) -> Float[Tensor, "*n dim"]:
+        whole = embedding if embedding.dtype is torch.float64 else embedding.float()
+        return F.normalize(whole, dim=-1) if self.unit else whole
+
+    def pairs(
+        self, anchors: Float[Tensor, "n dim"], keys: Float[Tensor, "n dim"], progress: Progress = START
+    ) -> Float[Tensor, "n"]:
+        return -(anchors - keys).square().sum(dim=1) / self._scale(anchors, progress)
+
+    def cross(
+        self, anchors: Float[Tensor, "n dim"], keys: Float[Tensor, "m dim"], progress: Progress = START
+    ) -> Float[Tensor, "n m"]:
+        # |u|^2 + |v|^2 - 2 uv: one matrix product instead of n x m x dim differences
+        squares = anchors.square().sum(dim=1)[:, None] + keys.square().sum(dim=1)[None, :]
+        return (2.0 * anchors @ keys.T - squares) / self._scale(anchors, progress)
+
+    def _scale(self, anchors: Float[Tensor, "n dim"], progress: Progress) -> float:
+        return at(self.temperature, progress) * (anchors.shape[1] if self.mean else 1)

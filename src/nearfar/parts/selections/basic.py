@@ -1,16 +1,30 @@
-"""Negatives weighted by their similarity (Robinson et al. 2021)."""
+"""All candidates, all of them weighted by similarity, and several selections in turn."""
 
 import math
 from dataclasses import dataclass, replace
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from nearfar.core.abstract import AbstractSelection
 from nearfar.core.schedules import Progress, Value, at, ends, parse_value, written
 from nearfar.core.scores import Membership, Scores
 from nearfar.core.types import Context, NegativeSampling
 from nearfar.errors import UserError
+
+
+@dataclass(frozen=True)
+class Everyone(AbstractSelection):
+    """Keeps every negative: q(v | u) = p(v)."""
+
+    keeps_all = True
+    equation = "all K"
+
+    def __call__(self, scores: Scores, context: Context | None = None) -> Scores:
+        return scores
+
+    def sampling(self, given: NegativeSampling, progress: Progress | None = None) -> NegativeSampling:
+        return given
 
 
 @dataclass(frozen=True)
@@ -50,3 +64,31 @@ class Hard(AbstractSelection):
 
     def sampling(self, given: NegativeSampling, progress: Progress | None = None) -> NegativeSampling:
         return replace(given, weighted=True)
+
+
+class Chain(nn.Module, AbstractSelection):
+    """Each selection chooses from what the one before it left."""
+
+    def __init__(self, *parts: AbstractSelection) -> None:
+        super().__init__()
+        if any(part.weights_negatives for part in parts[:-1]):
+            raise UserError("selection: a weighting selection (hard) must be the last of a chain")
+        self.parts = parts
+        self.keeps_all = all(part.keeps_all for part in parts)
+        self.ranks_by_score = any(part.ranks_by_score for part in parts)
+        self.weights_negatives = any(part.weights_negatives for part in parts)
+        self.remembers_instances = any(part.remembers_instances for part in parts)
+        self.remembered = nn.ModuleList(part for part in parts if isinstance(part, nn.Module))
+
+    def members(self) -> tuple[AbstractSelection, ...]:
+        return tuple(member for part in self.parts for member in part.members())
+
+    def forward(self, scores: Scores, context: Context | None = None) -> Scores:
+        for part in self.parts:
+            scores = part(scores, context)
+        return scores
+
+    def sampling(self, given: NegativeSampling, progress: Progress | None = None) -> NegativeSampling:
+        for part in self.parts:
+            given = part.sampling(given, progress)
+        return given

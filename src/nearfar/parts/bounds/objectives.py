@@ -1,0 +1,217 @@
+"""Objectives that are no estimate of information: agreement (BYOL), triplet, (N+1)-tuple, N-pair, supervised contrast."""
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from nearfar.core.abstract import AbstractBound
+from nearfar.core.schedules import Progress, Value, at
+from nearfar.core.scores import Negatives, Scores
+from nearfar.core.types import Certificate, NegativeSampling
+from nearfar.errors import UserError
+from nearfar.parts.bounds.claims import checked, objective
+from nearfar.parts.bounds.infonce import log_probability
+
+
+@dataclass(frozen=True)
+class Agreement(AbstractBound):
+    """Minus the squared distance of unit vectors: -|q - z|^2 = 2 cos(q, z) - 2 (Sáez Maldonado 2021, Eq. 25, sec. 8.1).
+
+    Reads the positive score as a cosine, so its critic is `Cosine(temperature=1)`.
+    """
+
+    equation = "E[ 2 f(u, v+) - 2 ] = -E[ |u - v+|^2 ] of unit vectors"
+    reads_negatives = False
+    needs_bounded_scores = True  # scores: longer vectors would agree ever more
+
+    def __call__(self, scores: Scores, progress: Progress | None = None) -> Float[Tensor, ""]:
+        return scores.over_positives(lambda f: 2.0 * f - 2.0)
+
+    def is_estimate(self, sampling: NegativeSampling, progress: Progress | None = None) -> bool:
+        return False
+
+    def certificate(self, sampling: NegativeSampling, progress: Progress | None = None) -> Certificate:
+        return objective("agreement of two views says nothing about information")
+
+
+@dataclass(frozen=True)
+class Triplet(AbstractBound):
+    """Minus the mean over negatives of max(0, |u - v+|^2 - |u - v|^2 + margin) (Sáez Maldonado 2021, Eq. 17-18).
+
+    Scores are minus squared distances. `semi_hard` takes the mean over those negatives alone that are farther than
+    the positive yet inside the margin (FaceNet); an anchor without any counts as 0.
+    """
+
+    equation = "-E[ max(0, f(u, v_k) - f(u, v+) + {margin}) ]"
+    remarks = (("semi_hard", True, "over v_k with f(u, v_k) < f(u, v+) alone"),)
+    distance_scores = True
+    margin: Value = 1.0
+    semi_hard: bool = False
+
+    def __post_init__(self) -> None:
+        parsed = checked(self.margin, "margin", 0, math.inf, "a number or schedule above 0")
+        object.__setattr__(self, "margin", parsed)
+
+    def __call__(self, scores: Scores, progress: Progress | None = None) -> Float[Tensor, ""]:
+        margin = at(self.margin, progress)
+        loss = _semi_hard if self.semi_hard else _hinge
+        if scores.also is None:
+            losses = [loss(scores.negative, positive, margin) for positive in scores.positive.unbind(dim=1)]
+            return -torch.stack(losses).mean()
+        # a sum over positives of a mean over negatives is no reduction of either: their mean score stands for the positives
+        positive = (
+            scores.positive.sum(dim=1) + scores.also.sum_of(lambda f: f)
+        ) / scores.positive_count().clamp_min(1)
+        return -loss(scores.negative, positive, margin).mean()
+
+    def is_estimate(self, sampling: NegativeSampling, progress: Progress | None = None) -> bool:
+        return False
+
+    def certificate(self, sampling: NegativeSampling, progress: Progress | None = None) -> Certificate:
+        return objective("a margin between distances says nothing about information")
+
+
+def _hinge(negative: Negatives, positive: Tensor, margin: float) -> Float[Tensor, "anchor"]:
+    return negative.mean_of(lambda score, own: torch.relu(score - own + margin), positive)
+
+
+def _semi_hard(negative: Negatives, positive: Tensor, margin: float) -> Float[Tensor, "anchor"]:
+    def between(score: Tensor, own: Tensor) -> Tensor:
+        return ((score < own) & (score > own - margin)).to(score.dtype)
+
+    total = negative.mean_of(lambda score, own: between(score, own) * (score - own + margin), positive)
+    share = negative.mean_of(between, positive)
+    return total / torch.where(share > 0, share, 1.0)
+
+
+@dataclass(frozen=True)
+class Tuple(AbstractBound):
+    """Minus log(1 + sum_k e^(f(u, v_k) - f(u, v+))), the (N+1)-tuple loss (Sáez Maldonado 2021, Eq. 19), for negatives of any
+    source."""
+
+    equation = "-E[ log(1 + sum_k e^(f(u, v_k) - f(u, v+))) ]"
+
+    def __call__(self, scores: Scores, progress: Progress | None = None) -> Float[Tensor, ""]:
+        return log_probability(scores)
+
+    def is_estimate(self, sampling: NegativeSampling, progress: Progress | None = None) -> bool:
+        return False
+
+    def certificate(self, sampling: NegativeSampling, progress: Progress | None = None) -> Certificate:
+        return _short_by(sampling)
+
+
+@dataclass(frozen=True)
+class NPair(AbstractBound):
+    """Minus the multi-class N-pair loss (Sáez Maldonado 2021, Eq. 20): the tuple loss with the other pairs of the batch as negatives.
+
+    It is InfoNCE without its log m (Sáez Maldonado 2021, Eq. 22): the same gradient, another number.
+    """
+
+    equation = "-E[ log(1 + sum_k e^(f(u, v_k) - f(u, v+))) ]"
+
+    def __call__(self, scores: Scores, progress: Progress | None = None) -> Float[Tensor, ""]:
+        return log_probability(scores)
+
+    def is_estimate(self, sampling: NegativeSampling, progress: Progress | None = None) -> bool:
+        return False
+
+    def certificate(self, sampling: NegativeSampling, progress: Progress | None = None) -> Certificate:
+        return _short_by(sampling)
+
+
+def _short_by(sampling: NegativeSampling) -> Certificate:
+    m = 1 + sampling.negatives
+    return objective(
+        f"a classification loss: add log {m} to compare it with I, which is what bound=infonce does"
+    )
+
+
+@dataclass(frozen=True)
+class SupCon(AbstractBound):
+    """Minus the supervised contrastive loss, P(u) an anchor's positives and A(u) all its candidates, positives among them:
+
+        form="out"   E[ mean over P(u) of log( e^f(u, p) / sum over A(u) of e^f(u, a) ) ]     (Khosla et al. 2020, Eq. 2)
+        form="in"    E[ log( mean over P(u) of e^f(u, p) / sum over A(u) of e^f(u, a) ) ]     (Khosla et al. 2020, Eq. 3)
+
+    By Jensen "in" is never below "out". With one positive both are the N-pair loss.
+    """
+
+    equation = (
+        "E[ log( e^f(u, p) / sum over all v of e^f(u, v) ) ], the mean over positives p outside the log (form out) or inside (in): "
+        "{form}"
+    )
+
+    form: Literal["out", "in"] = "out"
+
+    def __post_init__(self) -> None:
+        if self.form not in ("out", "in"):
+            raise UserError(f"bound.form was {self.form!r}; expected out or in")
+
+    def __call__(self, scores: Scores, progress: Progress | None = None) -> Float[Tensor, ""]:
+        positives = scores.positive_logsumexp()
+        everyone = torch.logaddexp(positives, scores.negative.logsumexp())
+        if self.form == "out":
+            return scores.over_positives(lambda f, total: f - total, everyone)
+        count = scores.positive_count()
+        some = count > 0
+        values = positives - count.clamp_min(1).log() - everyone
+        return torch.where(some, values, 0.0).sum() / some.sum().clamp_min(1)
+
+    def is_estimate(self, sampling: NegativeSampling, progress: Progress | None = None) -> bool:
+        return False
+
+    def certificate(self, sampling: NegativeSampling, progress: Progress | None = None) -> Certificate:
+        return objective(
+            "a classification loss in which positives compete with each other; where labels choose them, it speaks of the labels"
+        )
+
+
+class Sum(nn.Module, AbstractBound):
+    """The sum of the parts' values, of one set of scores.
+
+    Each part may be below I and their sum above it, so it is an objective, and no estimate; its ceiling is the sum of theirs.
+    """
+
+    def __init__(self, *parts: AbstractBound) -> None:
+        super().__init__()
+        if len({part.distance_scores for part in parts}) > 1:
+            raise UserError(
+                "bound: scores are distances to one part of the sum (triplet) and logarithms to another; add bounds of one kind"
+            )
+        self.parts = parts
+        self.distance_scores = any(part.distance_scores for part in parts)
+        self.needs_bounded_scores = any(part.needs_bounded_scores for part in parts)
+        self.reads_negatives = any(part.reads_negatives for part in parts)
+        self.has_memory = any(part.has_memory for part in parts)
+        self.remembered = nn.ModuleList(part for part in parts if isinstance(part, nn.Module))
+
+    def forward(self, scores: Scores, progress: Progress | None = None) -> Float[Tensor, ""]:
+        return torch.stack([part(scores, progress) for part in self.parts]).sum()
+
+    @property
+    def _with_memory(self) -> list[AbstractBound]:
+        return [part for part in self.parts if part.has_memory]
+
+    def observe(self, scores: Scores) -> Float[Tensor, "part"]:
+        return torch.stack([part.observe(scores) for part in self._with_memory])
+
+    def advance(self, observed: Float[Tensor, "pair part"], progress: Progress) -> None:
+        for part, column in zip(self._with_memory, observed.unbind(1), strict=True):
+            part.advance(column, progress)
+
+    def is_estimate(self, sampling: NegativeSampling, progress: Progress | None = None) -> bool:
+        return False
+
+    def ceiling(self, sampling: NegativeSampling, progress: Progress | None = None) -> float | None:
+        ceilings = [part.ceiling(sampling, progress) for part in self.parts]
+        finite = [ceiling for ceiling in ceilings if ceiling is not None]
+        return sum(finite) if len(finite) == len(ceilings) else None
+
+    def certificate(self, sampling: NegativeSampling, progress: Progress | None = None) -> Certificate:
+        why = "a sum of several bounds can exceed what each of them is below"
+        return objective(why, self.ceiling(sampling, progress))

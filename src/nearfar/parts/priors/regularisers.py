@@ -1,0 +1,169 @@
+"""Priors on the embeddings of a batch: variance and covariance (VICReg), a normal distribution (SIGReg), an adversary (Deep InfoMax)."""
+
+import math
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from nearfar.core.abstract import AbstractPrior
+from nearfar.core.schedules import START, Progress, Value, at, ends, parse_value, written
+from nearfar.core.types import Encoded
+from nearfar.errors import UserError
+
+
+def checked(value: Value, key: str = "weight") -> Value:
+    """A weight: a number or schedule, never below 0."""
+    parsed = parse_value(value, f"prior.{key}")
+    if not all(0 <= end < math.inf for end in ends(parsed)):
+        raise UserError(
+            f"prior.{key} was {written(parsed)}; it must be at least 0, a number or a schedule of it"
+        )
+    return parsed
+
+
+STEADY = 1e-4  # added to a variance, so that the root of none has a slope
+
+
+@dataclass(frozen=True)
+class VarianceCovariance(AbstractPrior):
+    """weight ( variance mean_j max(0, 1 - s_j) + covariance (1/d) sum_(i != j) C_ij^2 ), s_j the deviation of dimension j over
+    the batch and C its covariance matrix (Bardes et al. 2022, Eq. 1-4).
+
+    As in the authors' code, the variance terms of the views are averaged and the covariance terms are twice their average: for two
+    views, their sum. With `critic=distance` and `bound=barber-agakov` the whole is VICReg.
+    """
+
+    equation = (
+        "{weight} ( {variance} mean_j max(0, 1 - s_j) + {covariance} sum_(i != j) C_ij^2 / d ), s_j the deviation of dimension j "
+        "over the batch, C its covariance"
+    )
+
+    weight: Value = 1.0
+    variance: float = 25.0
+    covariance: float = 1.0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "weight", checked(self.weight))
+        for key in ("variance", "covariance"):
+            if not 0 <= getattr(self, key) < float("inf"):
+                raise UserError(f"prior.{key} was {getattr(self, key):g}; it must be at least 0")
+
+    def __call__(self, encoded: Encoded, progress: Progress = START) -> Float[Tensor, ""]:
+        variance = torch.stack([_flatness(cloud) for cloud in encoded.embeddings_per_view()]).mean()
+        covariance = torch.stack([_redundancy(cloud) for cloud in encoded.embeddings_per_view()]).mean()
+        return at(self.weight, progress) * (self.variance * variance + 2.0 * self.covariance * covariance)
+
+
+def _flatness(cloud: Float[Tensor, "row dim"]) -> Float[Tensor, ""]:
+    return F.relu(1.0 - (_centred(cloud).square().sum(dim=0) / _freedom(cloud) + STEADY).sqrt()).mean()
+
+
+def _redundancy(cloud: Float[Tensor, "row dim"]) -> Float[Tensor, ""]:
+    centred = _centred(cloud)
+    covariance = centred.T @ centred / _freedom(cloud)
+    return (covariance.square().sum() - covariance.diagonal().square().sum()) / cloud.shape[1]
+
+
+def _centred(cloud: Tensor) -> Tensor:
+    return cloud - cloud.mean(dim=0)
+
+
+def _freedom(cloud: Tensor) -> int:
+    return max(1, len(cloud) - 1)
+
+
+KNOTS, REACH = 17, 3.0  # of the integral over frequencies, as the authors have it
+
+
+@dataclass(frozen=True)
+class SIGReg(AbstractPrior):
+    """weight times the mean over random directions a of the Epps-Pulley statistic
+
+        n ∫ |phi_n(t) - e^(-t²/2)|² e^(-t²/2) dt,   phi_n(t) = (1/n) sum_i e^(i t a·z_i),
+
+    averaged over views. A cloud whose every projection is standard normal is standard normal (Cramér and Wold), so few directions
+    that change with every step do. Which they are is a function of the step: a resumed run draws the same.
+    """
+
+    equation = "{weight} E_a[ n ∫ |mean e^(i t a.z) - e^(-t^2/2)|^2 e^(-t^2/2) dt ], a: {directions} random directions"
+
+    weight: Value = 0.05
+    directions: int = 256
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "weight", checked(self.weight))
+        if not 1 <= self.directions <= 2**20:
+            raise UserError(f"prior.directions was {self.directions}; it must be from 1 to {2**20}")
+
+    def __call__(self, encoded: Encoded, progress: Progress = START) -> Float[Tensor, ""]:
+        statistics = [self._statistic(cloud, progress.step) for cloud in encoded.embeddings_per_view()]
+        return at(self.weight, progress) * torch.stack(statistics).mean()
+
+    def sketch(self, dim: int, step: int) -> Float[Tensor, "dim direction"]:
+        """The unit vectors of a step."""
+        generator = torch.Generator().manual_seed(step)
+        drawn = torch.randn(dim, self.directions, generator=generator, dtype=torch.float64, device="cpu")
+        return drawn / drawn.norm(dim=0)
+
+    def _statistic(self, cloud: Float[Tensor, "row dim"], step: int) -> Float[Tensor, ""]:
+        along = cloud @ self.sketch(cloud.shape[1], step).to(cloud)
+        t = torch.linspace(0.0, REACH, KNOTS, dtype=cloud.dtype, device=cloud.device)
+        normal = torch.exp(-0.5 * t.square())
+        angle = along[..., None] * t  # (row, direction, knot)
+        real, imaginary = angle.cos().mean(dim=0), angle.sin().mean(dim=0)
+        # even in t, so the integral over all t is twice that from 0
+        error = ((real - normal).square() + imaginary.square()) * normal
+        return 2.0 * len(cloud) * torch.trapezoid(error, t, dim=-1).mean()
+
+
+Target = Literal["uniform", "gaussian"]
+DISCRIMINATOR_WIDTH = 200
+
+
+class _Reversed(torch.autograd.Function):
+    """The identity, with the gradient turned round."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+        return -gradients[0]
+
+
+class Adversarial(nn.Module, AbstractPrior):
+    """weight times min over E, max over D of E_V[ln D(v)] + E_P[ln(1 - D(E(x)))] (Liu 2022, Eq. 38-39).
+
+    Its value is minus that, which the discriminator lowers; the gradient that reaches E is turned round, so E raises
+    what D lowers, in one backward pass. `uniform` asks sigmoid(y) to be spread evenly over the unit cube, `gaussian`
+    asks y to be normal.
+    """
+
+    equation = "{weight} of what tells u from draws of a {target} distribution, E_V[ln D(v)] + E_P[ln(1 - D(u))], which D climbs"
+
+    def __init__(self, weight: Value = 0.1, target: Target = "uniform", *, dim: int | None = None) -> None:
+        super().__init__()
+        if target not in ("uniform", "gaussian"):
+            raise UserError(f"prior.target was {target!r}; expected uniform or gaussian")
+        self.weight, self.target = checked(weight), target
+        if dim is None:  # settings alone: the discriminator is made when the method meets its data
+            return
+        self.discriminator = nn.Sequential(
+            nn.Linear(dim, DISCRIMINATOR_WIDTH), nn.ReLU(inplace=True), nn.Linear(DISCRIMINATOR_WIDTH, 1)
+        )
+
+    def forward(self, encoded: Encoded, progress: Progress = START) -> Float[Tensor, ""]:
+        y = torch.cat(encoded.embeddings_per_view())
+        if self.target == "uniform":
+            ours, drawn = torch.sigmoid(y), torch.rand_like(y)
+        else:
+            ours, drawn = y, torch.randn_like(y)
+        reversed_: Tensor = _Reversed.apply(ours)
+        of_prior, of_ours = self.discriminator(drawn), self.discriminator(reversed_)
+        # -ln D(v) and -ln(1 - D(y)) of a logit
+        return at(self.weight, progress) * (F.softplus(-of_prior) + F.softplus(of_ours)).mean()

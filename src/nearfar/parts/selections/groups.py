@@ -1,0 +1,193 @@
+"""Selections by a label or group of every instance: the same group, another label, labels as further positives."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import torch
+from jaxtyping import Int
+from torch import Tensor, nn
+
+from nearfar.core.abstract import AbstractSelection
+from nearfar.core.schedules import Progress
+from nearfar.core.scores import Membership, Scores
+from nearfar.core.types import Context, NegativeSampling
+from nearfar.errors import UserError
+from nearfar.parts.selections.draws import checked_sample, drawn, require_context, step_seed
+from nearfar.parts.selections.ring import DRAWN, sampled
+
+UNKNOWN_GROUP = -1
+
+
+class Assigned(nn.Module, AbstractSelection):
+    """The numbers, assigned once before the first step (`assign`), or read from each batch; below 0 is not known. Without
+    `instances` there are as many as are assigned.
+
+    Rows that are times of a recording have the identity instance + instances * time (see `encoders.sequence`), so the number
+    is that of identity modulo instances.
+    """
+
+    ids: Int[Tensor, "instance"]
+
+    @staticmethod
+    def conflict(choices: Mapping[str, Any], parts: Mapping[str, Any]) -> str | None:
+        if not parts["encoders"].keys_are_symbols:
+            return None
+        selection, role = choices["selection"]["name"], choices["encoders"]["name"]
+        return f"selection was {selection} with encoders={role}, whose negatives are symbols: they have no group and no label"
+
+    def __init__(self, by: str, instances: int) -> None:
+        super().__init__()
+        if not by:
+            raise UserError("selection.by was empty; name a column of the data, label or self")
+        self.by, self.group_by, self.assigned = by, by, False
+        self.register_buffer("ids", torch.full((instances,), UNKNOWN_GROUP))
+
+    def assign(self, groups: Int[Tensor, "instance"]) -> None:
+        if len(self.ids) and groups.shape != self.ids.shape:
+            raise ValueError(f"{len(groups)} groups for {len(self.ids)} instances")
+        self.ids = groups.to(self.ids.device, self.ids.dtype).clamp(min=UNKNOWN_GROUP)
+        self.assigned = True
+
+    def _load_from_state_dict(self, state: dict[str, Any], prefix: str, *rest: Any) -> None:
+        held = state.get(f"{prefix}ids")
+        if held is not None and not len(self.ids):
+            self.ids = torch.full_like(held, UNKNOWN_GROUP)
+        self.assigned = self.assigned or (held is not None and len(held) > 0)
+        super()._load_from_state_dict(state, prefix, *rest)
+
+    def of(self, index: Int[Tensor, "row"], context: Context) -> Int[Tensor, "row"]:
+        """The number of each instance: as assigned, or as the batch has it."""
+        if self.assigned:
+            return self._assigned_to(index)
+        name = type(self).__name__
+        if context.groups is None or self.by not in context.groups.numbers:
+            if self.by == "known-label":  # the class where there is one
+                return torch.full_like(index, UNKNOWN_GROUP)
+            source = "labels" if self.by == "label" else f"groups={{{self.by!r}: ...}}"
+            raise UserError(
+                f"{name} needs the {self.by} of every instance: pass {source} to nf.Batch, or give that of all instances to the selection's assign"
+            )
+        numbers, present = context.groups.find(self.by, index)
+        if not bool((present | (index < 0)).all()):
+            raise UserError(
+                f"{name} knows the {self.by} of this batch alone, but some candidates are of earlier batches; "
+                f"give the {self.by} of all instances to the selection's assign"
+            )
+        return numbers
+
+    def _assigned_to(self, index: Int[Tensor, "row"]) -> Int[Tensor, "row"]:
+        if not len(self.ids):
+            return torch.full_like(index, UNKNOWN_GROUP)
+        return torch.where(index >= 0, self.ids[index.clamp(min=0) % len(self.ids)], UNKNOWN_GROUP)
+
+
+class Group(Assigned):
+    """The candidates that share the anchor's known group, told by the data's column `by` (also `label`, and `self`
+    for the recording itself: other times of it).
+
+    What separates groups then no longer helps to tell the positive, so it need not be learned. An anchor without
+    others in its group keeps everyone: contrasted with nobody it would learn nothing.
+    """
+
+    drop_reason = "another group"  # who is
+    equation = "those of u's own {by}"
+
+    @staticmethod
+    def conflict(choices: Mapping[str, Any], parts: Mapping[str, Any]) -> str | None:
+        if symbols := Assigned.conflict(choices, parts):
+            return symbols
+        if choices["selection"]["by"] == "self" and choices["encoders"].get("others") != "times":
+            return (
+                "selection.by was self, but nothing is contrasted with its own recording here, so no candidate would be left; "
+                "use it with encoders=predictive encoders.others=times"
+            )
+        return None
+
+    def __init__(self, by: str = "speaker", *, instances: int = 0) -> None:
+        super().__init__(by, instances)
+
+    def forward(self, scores: Scores, context: Context | None = None) -> Scores:
+        context = require_context(self, context)
+        anchors = self.of(context.index, context)[:, None]
+        theirs = self.of(context.candidates.index, context)[None, :]
+
+        def rule(values: Tensor, offered: Tensor, rows: Tensor) -> Membership:
+            mine = anchors[rows]
+            company = offered & (mine == theirs) & (mine != UNKNOWN_GROUP)
+            alone = ~company.any(dim=1, keepdim=True)
+            return Membership(company | (offered & alone))
+
+        return replace(scores, negative=scores.negative.divide(rule, plain=True).kept)
+
+    def sampling(self, given: NegativeSampling, progress: Progress | None = None) -> NegativeSampling:
+        why = f"negatives share the anchor's {self.by}, so the value speaks of the information beyond it, not of all"
+        return replace(given, exchangeable=False, independent=False, reason=why)
+
+
+class Others(Assigned):
+    """The candidates that do not share the anchor's label; those whose label is not known all count.
+
+    `by` names the label: the class (`known-label`: the class where there is one), or any column of the data. `sample` draws that many of
+    them for each anchor.
+    """
+
+    drop_reason = "the same label"  # who is
+    equation = "those of another label than u, by {by}"
+    remarks = (DRAWN,)
+
+    def __init__(self, by: str = "known-label", sample: int | None = None, *, instances: int = 0) -> None:
+        super().__init__(by, instances)
+        self.sample = checked_sample(sample)
+
+    def forward(self, scores: Scores, context: Context | None = None) -> Scores:
+        context = require_context(self, context)
+        anchors = self.of(context.index, context)[:, None]
+        theirs = self.of(context.candidates.index, context)[None, :]
+        seed = 0 if self.sample is None else step_seed()
+
+        def rule(values: Tensor, offered: Tensor, rows: Tensor) -> Membership:
+            mine = anchors[rows]
+            kept = offered & ((mine != theirs) | (mine == UNKNOWN_GROUP))
+            if self.sample is not None:
+                kept = drawn(kept, self.sample, seed, rows + context.first)
+            return Membership(kept)
+
+        return replace(scores, negative=scores.negative.divide(rule, plain=True).kept)
+
+    def sampling(self, given: NegativeSampling, progress: Progress | None = None) -> NegativeSampling:
+        why = f"candidates of the anchor's own {self.by} are left out, so negatives are not draws of p(v)"
+        others = replace(given.not_exchangeable(why), min_negatives=min(1, given.negatives))
+        return sampled(others, self.sample)
+
+
+class Labelled(Assigned):
+    """Candidates with the anchor's label are further positives of it, the others its negatives.
+
+    `by` names the label: the class, or any column of the data. An instance whose label is not known has its own views as
+    positives alone and everybody else as negatives, so that a few labels among many instances do.
+    """
+
+    equation = "those of another {by} than u; the others are positives"
+
+    def __init__(self, by: str = "label", *, instances: int = 0) -> None:
+        super().__init__(by, instances)
+
+    def forward(self, scores: Scores, context: Context | None = None) -> Scores:
+        context = require_context(self, context)
+        anchors = self.of(context.index, context)[:, None]
+        theirs = self.of(context.candidates.index, context)[None, :]
+
+        def rule(values: Tensor, offered: Tensor, rows: Tensor) -> Membership:
+            mine = anchors[rows]
+            alike = offered & (mine == theirs) & (mine != UNKNOWN_GROUP)
+            return Membership(offered & ~alike, alike)
+
+        divided = scores.negative.divide(rule, close=True, plain=True)
+        return replace(scores, negative=divided.kept, also=divided.close)
+
+    def sampling(self, given: NegativeSampling, progress: Progress | None = None) -> NegativeSampling:
+        why = f"candidates with the anchor's {self.by} are positives, so negatives are not draws of p(v)"
+        fewest = min(1, given.negatives)
+        unlike = replace(given, exchangeable=False, independent=False, reason=why)
+        return replace(unlike, min_negatives=fewest, more_positives=True)
