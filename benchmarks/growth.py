@@ -45,7 +45,9 @@ from nearfar.losses import NTXentLoss
 from nearfar.parts.encoders import backbone
 from nearfar.system.hardware import keep_freed_memory
 from nearfar.train.equality import start
-from nearfar.train.prepare import described, prepare
+from nearfar.train.resuming import describe_data
+from nearfar.train.session import Session
+from nearfar.train.step import take_step
 
 REPEATS = 3
 
@@ -205,16 +207,16 @@ def step_cost(rank: int, world: int, folder: str, steps: int) -> None:
     data = open_data(np.random.default_rng(0).integers(0, 256, (1024, 32, 32, 3), dtype=np.uint8))
     told = {"backbone": "resnet8-w16", "batch_size": 256, "epochs": 100, "workers": 1}
     settings = resolve("simclr", "noise", told)
-    known = described(data, settings, None, False)
-    trainer, stream = prepare(settings, data, known, torch.device("cpu"), torch.float32, strategy=join())
-    batches = stream.batches(0, steps + 2)
+    description = describe_data(data, settings, None, False)
+    session = Session(settings, data, description, torch.device("cpu"), torch.float32, strategy=join())
+    batches = session.stream.batches(0, steps + 2)
     for _ in range(2):
-        trainer.train_step(next(batches))
+        take_step(session, next(batches))
     begun = time.process_time()
     for _ in range(steps):
-        trainer.train_step(next(batches))
+        take_step(session, next(batches))
     Path(f"{folder}/cpu-{rank}").write_text(str((time.process_time() - begun) / steps))
-    trainer.strategy.barrier()
+    session.strategy.barrier()
     dist.destroy_process_group()
 
 

@@ -20,7 +20,9 @@ import torch
 from nearfar.config.resolving import resolve
 from nearfar.data import open_data
 from nearfar.system.hardware import keep_freed_memory, pick_device, pick_precision
-from nearfar.train.prepare import described, prepare, prime
+from nearfar.train.resuming import describe_data
+from nearfar.train.session import Session
+from nearfar.train.step import take_step
 
 BATCH = 256
 
@@ -32,11 +34,11 @@ def arms(recipe: str, backbone: str, asked: str) -> tuple[Callable[[], object], 
     settings = resolve(recipe, "noise", {"backbone": backbone, "batch_size": BATCH, "epochs": 1000})
     device = pick_device("auto")
     precision = pick_precision(asked, device)
-    known = described(images, settings, None, False)
-    trainer, stream = prepare(settings, images, known, device, precision)
-    prime(trainer, images, known)
-    batches = stream.batches(0, trainer.steps)
-    encoders: Any = trainer.method.encoders
+    description = describe_data(images, settings, None, False)
+    session = Session(settings, images, description, device, precision)
+    session.prefill()
+    batches = session.stream.batches(0, session.steps)
+    encoders: Any = session.method.encoders
     network = encoders.network
     ready = torch.cat(next(batches).to(device).views)
 
@@ -46,7 +48,7 @@ def arms(recipe: str, backbone: str, asked: str) -> tuple[Callable[[], object], 
         out.float().square().mean().backward()
 
     return (
-        lambda: trainer.train_step(next(batches).to(device)),
+        lambda: take_step(session, next(batches).to(device)),
         alone,
         f"{precision}, {torch.get_num_threads()} threads on {device}",
     )

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
         steps,
     )
     from nearfar.core.scores import Candidates, Membership, Scores, dense_scores, streamed_scores
+    from nearfar.core.strategy import Strategy
     from nearfar.core.types import Batch, Certificate, Context, Encoded, NegativeSampling, Outcome, Pair
     from nearfar.data import Stream, open_data, pack
     from nearfar.detect.run import detect_run
@@ -106,6 +107,8 @@ if TYPE_CHECKING:
     from nearfar.simclrv2.run import semi
     from nearfar.sweeps.run import sweep
     from nearfar.train.distill import distill
+    from nearfar.train.hooks import Hook
+    from nearfar.train.loggers import Logger
     from nearfar.train.pretrain import pretrain
     from nearfar.train.pretrain import train_supervised as train
     from nearfar.train.recipe import recipe
@@ -135,10 +138,13 @@ _WHERE = {
     "nearfar.parts.priors": "Adversarial Distillation SIGReg VarianceCovariance",
     "nearfar.report": "write_report",
     "nearfar.core.schedules": "cosine geometric learnt linear on_loss on_score plateau Progress stairs steps",
+    "nearfar.core.strategy": "Strategy",
     "nearfar.core.scores": "Candidates dense_scores Membership Scores streamed_scores",
     "nearfar.parts.selections": "Accept Annulus Ball Cave Chain Everyone Group Hard Labelled Neighbours Others Ring",
     "nearfar.sweeps.run": "sweep",
     "nearfar.train.distill": "distill",
+    "nearfar.train.hooks": "Hook",
+    "nearfar.train.loggers": "Logger",
     "nearfar.simclrv2.run": "semi",
     "nearfar.train.pretrain": "pretrain train_supervised",
     "nearfar.run.teachers": "Teacher",

@@ -21,10 +21,10 @@ from nearfar.config.resolving import resolve
 from nearfar.data.open import Located, locate
 from nearfar.data.scan import Limits
 from nearfar.errors import UserError
-from nearfar.modalities import DataSet
 from nearfar.run.trained import check_kind
-from nearfar.train.prepare import described, prepare, prime
-from nearfar.train.trainer import Trainer
+from nearfar.train.resuming import describe_data
+from nearfar.train.session import Session
+from nearfar.train.step import take_step
 
 BATCH, INSTANCES = 6, 24
 TAKEN = {"images": 150, "recordings": 60, "vectors": 80, "texts": 20}  # compositions that must run
@@ -100,17 +100,17 @@ def drawn(rng: random.Random, kind: str) -> tuple[str, dict[str, Any]]:
     return recipe, layer
 
 
-def begun(recipe: str, layer: dict[str, Any], located: Located) -> tuple[Trainer, Any, DataSet]:
+def open_session(recipe: str, layer: dict[str, Any], located: Located) -> Session:
     settings = resolve(recipe, located.name, layer, modality=located.modality)
     check_kind(settings, located)
     options = settings.modality.reader.options_for(settings.views, settings.image_size, None)
     data = located.open(Limits(), **options)
-    known = described(data, settings, None, False)
-    return *prepare(settings, data, known, torch.device("cpu"), torch.float32), data
+    description = describe_data(data, settings, None, False)
+    return Session(settings, data, description, torch.device("cpu"), torch.float32)
 
 
-def steps(trainer: Trainer, stream: Any, first: int, last: int) -> list[float]:
-    return [float(trainer.train_step(batch).outcome.loss.detach()) for batch in stream.batches(first, last)]
+def losses_of(session: Session, first: int, last: int) -> list[float]:
+    return [take_step(session, batch).loss for batch in session.stream.batches(first, last)]
 
 
 @pytest.mark.parametrize("kind", MADE)
@@ -124,7 +124,7 @@ def test_compositions_run_and_resume_or_are_refused(kind: str, tmp_path: Path) -
         assert tried < 12 * TAKEN[kind], f"hardly anything runs: {refused.most_common(5)}"
         recipe, layer = drawn(rng, kind)
         try:
-            trainer, stream, data = begun(recipe, layer, located)
+            session = open_session(recipe, layer, located)
         except UserError as refusal:
             said = str(refusal)
             named = [key for key in layer if key.split(".")[0] in said or str(layer[key]) in said]
@@ -132,11 +132,13 @@ def test_compositions_run_and_resume_or_are_refused(kind: str, tmp_path: Path) -
             refused[said[:60]] += 1
             continue
         taken += 1
-        prime(trainer, data, described(data, trainer.settings, None, False))
-        losses = steps(trainer, stream, 0, 2)
+        session.prefill()
+        losses = losses_of(session, 0, 2)
         assert all(np.isfinite(losses)), (recipe, layer, losses)
-        tensors, facts = ({name: t.clone() for name, t in trainer.state()[0].items()}, trainer.state()[1])
-        third = steps(trainer, stream, 2, 3)
-        again, stream, _ = begun(recipe, layer, located)
-        again.restore(tensors, facts)
-        assert steps(again, stream, 2, 3) == third, (recipe, layer)
+        tensors, facts = session.state()
+        tensors = {name: tensor.clone() for name, tensor in tensors.items()}
+        third = losses_of(session, 2, 3)
+        restored = open_session(recipe, layer, located)
+        restored.restore(tensors, facts)
+        restored.restore_hooks(tensors, facts)
+        assert losses_of(restored, 2, 3) == third, (recipe, layer)

@@ -19,8 +19,9 @@ from nearfar.errors import UserError
 from nearfar.modalities import DataSet
 from nearfar.run.trained import check_kind
 from nearfar.train.equality import compare, make_data, trajectory
-from nearfar.train.prepare import described, prepare, prime
-from nearfar.train.trainer import Trainer
+from nearfar.train.resuming import describe_data
+from nearfar.train.session import Session
+from nearfar.train.step import take_step
 from tests.core.test_core_compositions import MADE, drawn
 from tests.storm.places import lasting
 
@@ -41,21 +42,20 @@ def opened(kind: str, options: tuple[tuple[str, Any], ...]) -> DataSet:
     return located(kind).open(Limits(), **dict(options))
 
 
-def begun(
-    recipe: str, layer: dict[str, Any], kind: str, precision: torch.dtype
-) -> tuple[Trainer, Any, DataSet]:
+def open_session(recipe: str, layer: dict[str, Any], kind: str, precision: torch.dtype) -> Session:
     settings = resolve(recipe, located(kind).name, layer, modality=located(kind).modality)
     check_kind(settings, located(kind))
     options = settings.modality.reader.options_for(settings.views, settings.image_size, None)
     data = opened(kind, tuple(options.items()))
-    known = described(data, settings, None, False)
-    trainer, stream = prepare(settings, data, known, torch.device("cpu"), precision)
-    prime(trainer, data, known)
-    return trainer, stream, data
+    description = describe_data(data, settings, None, False)
+    session = Session(settings, data, description, torch.device("cpu"), precision)
+    session.prefill()
+    return session
 
 
-def steps(trainer: Trainer, stream: Any, first: int, last: int) -> list[float]:
-    return [trainer.train_step(trainer.here(batch)).loss for batch in stream.batches(first, last)]
+def losses_of(session: Session, first: int, last: int) -> list[float]:
+    batches = session.stream.batches(first, last)
+    return [take_step(session, session.to_device(batch)).loss for batch in batches]
 
 
 def case(rng: random.Random, place: Path) -> tuple[str, dict[str, int]]:
@@ -65,17 +65,18 @@ def case(rng: random.Random, place: Path) -> tuple[str, dict[str, int]]:
     kind = rng.choice(KINDS)
     recipe, layer = drawn(rng, kind)
     one = {"compositions": 1}
-    trainer, stream, _ = begun(recipe, layer, kind, torch.float32)
-    losses = steps(trainer, stream, 0, 2)
+    session = open_session(recipe, layer, kind, torch.float32)
+    losses = losses_of(session, 0, 2)
     if not all(map(math.isfinite, losses)):
         raise AssertionError(f"{recipe} {layer}: {losses}")
-    tensors, facts = trainer.state()
+    tensors, facts = session.state()
     tensors = {name: tensor.clone() for name, tensor in tensors.items()}
-    third = steps(trainer, stream, 2, 3)
-    again, stream, _ = begun(recipe, layer, kind, torch.float32)
+    third = losses_of(session, 2, 3)
+    again = open_session(recipe, layer, kind, torch.float32)
     again.restore(tensors, facts)
-    assert steps(again, stream, 2, 3) == third, (recipe, layer)
-    ours, theirs = trainer.state()[0], again.state()[0]
+    again.restore_hooks(tensors, facts)
+    assert losses_of(again, 2, 3) == third, (recipe, layer)
+    ours, theirs = session.state()[0], again.state()[0]
     assert [name for name in ours if not torch.equal(ours[name], theirs[name])] == [], (recipe, layer)
     if rng.random() < 0.5:
         return "resumed bit-equal", one
@@ -87,9 +88,9 @@ def compare_chunks(recipe: str, layer: dict[str, Any], kind: str, rng: random.Ra
     """The loss of the first step, and every weight after it, with and without tiles."""
     found = []
     for chunk in ("none", rng.choice([1, 2, 5, 100])):
-        trainer, stream, _ = begun(recipe, {**layer, "chunk": chunk}, kind, torch.float64)
-        loss = steps(trainer, stream, 0, 1)
-        found.append((loss[0], torch.cat([w.detach().reshape(-1) for w in trainer.method.parameters()])))
+        session = open_session(recipe, {**layer, "chunk": chunk}, kind, torch.float64)
+        loss = losses_of(session, 0, 1)
+        found.append((loss[0], torch.cat([w.detach().reshape(-1) for w in session.method.parameters()])))
     (plain, weights), (tiled, others) = found
     assert abs(plain - tiled) <= ROUNDING * max(1.0, abs(plain)), (recipe, layer, plain, tiled)
     scale = max(1.0, float(weights.abs().max()))

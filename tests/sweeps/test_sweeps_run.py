@@ -18,10 +18,11 @@ from nearfar.data import open_data
 from nearfar.errors import UserError
 from nearfar.modalities import modality_of
 from nearfar.run.trained import Run
+from nearfar.sweeps.objectives import ProbeReporter
 from nearfar.sweeps.search import Search, Trial, probe_curve
 from nearfar.sweeps.space import space_of
 from nearfar.train.defaults import resolve_here
-from nearfar.train.pretrain import Watch, run_pretraining
+from nearfar.train.pretrain import run_pretraining
 
 QUICK: dict[str, Any] = {"epochs": 1, "batch_size": 16}
 
@@ -254,7 +255,9 @@ def test_probes_of_a_watched_run_ask_what_is_not_trained_on(data: Path, tmp_path
     fit, held = open_data(data / "train.npz").split(0.2, 0)
     heard: list[dict[str, Any]] = []
     settings, _ = resolve_here("simclr", "table", None, {**QUICK, "held_out": 0.0}, modality=modality_of(fit))
-    run = run_pretraining(settings, fit, tmp_path / "a", quiet=True, watch=Watch(held, heard.append))
+    run = run_pretraining(
+        settings, fit, tmp_path / "a", quiet=True, validation=held, loggers=[ProbeReporter(heard.append)]
+    )
     plain = run_pretraining(settings, fit, tmp_path / "b", quiet=True)
     features = [run.embed(part) for part in (fit, held)]
     labels = [torch.from_numpy(part.labels) for part in (fit, held)]

@@ -16,7 +16,7 @@ from nearfar.data import open_data
 from nearfar.errors import Stopped, UserError
 from nearfar.run import checkpoints
 from nearfar.run.metrics import read_metrics
-from nearfar.train.adaptive import MEMORY, AdaptiveState
+from nearfar.train.hooks import LOSS_MEMORY, AdaptiveSchedules
 from nearfar.train.pretrain import pretrain
 
 SMALL: dict[str, Any] = {
@@ -31,7 +31,7 @@ SMALL: dict[str, Any] = {
 }
 
 
-def place(schedule: Adaptive, walks: AdaptiveState) -> float:
+def place(schedule: Adaptive, walks: AdaptiveSchedules) -> float:
     return schedule(Progress(0, 1, 1, dict(walks.moves)))
 
 
@@ -41,7 +41,7 @@ def test_the_score_walk_is_a_count_of_rises_and_falls_kept_between_the_ends(
     scores: list[float], moves: int
 ) -> None:
     schedule = nf.on_score(0.1, 0.9, moves)
-    walks = AdaptiveState([schedule])
+    walks = AdaptiveSchedules([schedule])
     at = 0
     for number, score in enumerate(scores):
         walks.observe_score(score)
@@ -55,8 +55,10 @@ def test_the_score_walk_is_a_count_of_rises_and_falls_kept_between_the_ends(
 @settings(max_examples=100, deadline=None)
 def test_the_loss_walk_compares_with_the_moving_average(losses: list[float]) -> None:
     schedule = nf.on_loss(0.0, 1.0, 5)
-    walks = AdaptiveState([schedule])
-    averages = list(itertools.accumulate(losses, lambda mean, loss: MEMORY * mean + (1 - MEMORY) * loss))
+    walks = AdaptiveSchedules([schedule])
+    averages = list(
+        itertools.accumulate(losses, lambda mean, loss: LOSS_MEMORY * mean + (1 - LOSS_MEMORY) * loss)
+    )
     at = 0
     for before, loss in zip([None, *averages], losses, strict=False):
         walks.observe_loss(loss)
@@ -67,7 +69,7 @@ def test_the_loss_walk_compares_with_the_moving_average(losses: list[float]) -> 
 
 def test_a_loss_that_is_not_finite_is_bad_news_and_forgotten() -> None:
     schedule = nf.on_loss(0.0, 1.0, 5)
-    walks = AdaptiveState([schedule])
+    walks = AdaptiveSchedules([schedule])
     for loss in (3.0, 2.0, 1.0, float("nan"), float("inf"), 0.5):
         walks.observe_loss(loss)
     assert place(schedule, walks) == pytest.approx(1 / 5)
@@ -76,7 +78,11 @@ def test_a_loss_that_is_not_finite_is_bad_news_and_forgotten() -> None:
 def test_walks_go_on_from_their_state() -> None:
     schedules = [nf.on_score(0, 1, 4), nf.on_loss(0, 1, 4), nf.linear(0, 1)]
     news = np.random.default_rng(0).random(20)
-    whole, first, second = AdaptiveState(schedules), AdaptiveState(schedules), AdaptiveState(schedules)
+    whole, first, second = (
+        AdaptiveSchedules(schedules),
+        AdaptiveSchedules(schedules),
+        AdaptiveSchedules(schedules),
+    )
     for walks, part in ((whole, news), (first, news[:9])):
         for number in part:
             walks.observe_score(number)
@@ -103,12 +109,12 @@ def test_a_run_logs_what_its_edge_does_and_a_stopped_one_does_the_same(edge: str
         checkpoints.load(checkpoints.newest(tmp_path / name / "ckpt") or Path())
         for name in ("whole", "parts")
     ]
-    assert states[0][1]["walks"] == states[1][1]["walks"]
+    assert states[0][1]["hooks"]["AdaptiveSchedules"] == states[1][1]["hooks"]["AdaptiveSchedules"]
     assert all(torch.equal(tensor, states[1][0][name]) for name, tensor in states[0][0].items())
     rows = read_metrics(tmp_path / "whole" / "metrics.jsonl")
     edges = [row["selection.lower"] for row in rows if row["kind"] == "train"]
     if edge.startswith("on_loss"):
-        walked = next(iter(states[0][1]["walks"]["moves"].values()))
+        walked = next(iter(states[0][1]["hooks"]["AdaptiveSchedules"]["moves"].values()))
         # the last row tells the edge of the last step, whose loss was heard after it: at most a move apart
         assert edges[-1] > 0.0
         assert abs(edges[-1] / 0.9 * 8 - walked) < 1.001
@@ -150,7 +156,7 @@ def test_a_run_with_a_plateau_stops_goes_on_and_is_evaluated(tmp_path: Path) -> 
         pretrain("moco", images, tmp_path / "parts", config=chosen, quiet=True, max_time=1e-6)
     parts = pretrain("moco", images, tmp_path / "parts", config=chosen, quiet=True)
     states = [checkpoints.load(checkpoints.newest(run.path / "ckpt") or Path()) for run in (whole, parts)]
-    assert states[0][1]["walks"] == states[1][1]["walks"]
+    assert states[0][1]["hooks"]["AdaptiveSchedules"] == states[1][1]["hooks"]["AdaptiveSchedules"]
     assert all(torch.equal(tensor, states[1][0][name]) for name, tensor in states[0][0].items())
     assert nf.Run.open(whole.path).encoder() is not None
 
@@ -158,11 +164,11 @@ def test_a_run_with_a_plateau_stops_goes_on_and_is_evaluated(tmp_path: Path) -> 
 def test_a_plateau_drops_after_so_many_epochs_without_a_lower_loss() -> None:
     """Two steps an epoch, patience 2, two drops at most; means of epochs: 3, 2, 2, 2, 2.5, 1, 2, 2, 2, 2."""
     schedule = nf.plateau(0.5, 0.1, 2, 2)
-    walks, found = AdaptiveState([schedule], 2), []
+    walks, found = AdaptiveSchedules([schedule], 2), []
     for mean in (3, 2, 2, 2, 2.5, 1, 2, 2, 2, 2):
         for loss in (mean - 0.5, mean + 0.5):
             walks.observe_loss(loss)
-            restored = AdaptiveState([schedule], 2)
+            restored = AdaptiveSchedules([schedule], 2)
             restored.restore(walks.state())  # in the midst of an epoch too
             walks = restored
         found.append(walks.moves[schedule.written()])
@@ -174,7 +180,7 @@ def test_a_plateau_drops_after_so_many_epochs_without_a_lower_loss() -> None:
         float("nan"),
     ):  # an epoch's mean is of its finite losses, if there are any
         walks.observe_loss(loss)
-    assert all(np.isfinite(value) for value in walks.state()["before"].values())
+    assert all(np.isfinite(value) for value in walks.state()["previous"].values())
     rate = schedule(Progress(walked=walks.moves))
     assert rate == pytest.approx(0.005)
     assert parse_value(schedule.written()) == schedule

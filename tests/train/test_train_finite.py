@@ -159,7 +159,10 @@ def test_checkpoints_without_a_finite_one_are_no_reason_to_start_over(tmp_path: 
 
 def test_a_stop_amid_steps_that_are_not_finite_saves_nothing_and_says_so(tmp_path: Path) -> None:
     config = {**SMALL, "temperature": 1e-40, "max_time": 1e-3}
-    with pytest.raises(Stopped, match=r"at step 1 of 7, where nothing was finite .* resumes from step 0"):
+    with pytest.raises(
+        Stopped,
+        match=r"at step 1 of 7; the current state is not finite and was not saved; .* resumes from step 0",
+    ):
         pretrain("simclr", "digits", tmp_path, quiet=True, config=config)
     assert checkpoints.newest_step(tmp_path / "ckpt") == 0
 
@@ -184,7 +187,7 @@ def test_a_probe_of_exploded_weights_is_left_out(tmp_path: Path) -> None:
         pretrain("simclr", "digits", tmp_path, quiet=True, config=config)
     rows = read_metrics(tmp_path / "metrics.jsonl")
     assert [row["step"] for row in rows if row["kind"] == "probe"] == [0]
-    assert any("the probe was left out" in row["message"] for row in rows if row["kind"] == "event")
+    assert any("the probe was skipped" in row["message"] for row in rows if row["kind"] == "event")
 
 
 def test_features_in_a_cache_must_be_finite_too(tmp_path: Path) -> None:
@@ -227,4 +230,4 @@ def test_linear_bounds_take_steps_on_a_bank_of_vectors_of_any_length(
     run = pretrain("instdisc", "digits", tmp_path, quiet=True, config=config)
     rows = [row for row in run.metrics if row["kind"] == "train"]
     assert all(row["grad_norm"] is not None for row in rows)
-    assert run.facts["finite"] == {"bad": 0, "taken": 3}
+    assert run.facts["hooks"]["FiniteMonitor"] == {"skipped": 0, "taken": 3}

@@ -313,4 +313,4 @@ def test_blocks_of_one_text_are_no_independent_draws(
         assert not np.isin(aside.cut_from, train.cut_from).any()
         assert len(np.unique(aside.cut_from)) == len(aside) == last(run)["instances"]
     else:
-        assert "blocks of one file" in last(run)["condition"]
+        assert "several blocks come from one file" in last(run)["condition"]

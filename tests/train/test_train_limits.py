@@ -16,10 +16,11 @@ from nearfar.config.resolving import read_words, resolve
 from nearfar.data import open_data
 from nearfar.errors import UserError
 from nearfar.run import checkpoints
-from nearfar.train.limits import Pace, checkpoint_size, needs
-from nearfar.train.prepare import described, prepare
+from nearfar.train.hooks import ProbePace
+from nearfar.train.memory import checkpoint_size, estimate_needs
 from nearfar.train.pretrain import pretrain
-from nearfar.train.trainer import Trainer
+from nearfar.train.resuming import describe_data
+from nearfar.train.session import Session
 
 SMALL = ["backbone=resnet8-w16", "epochs=1", "workers=0", "held_out=0", "probe_every=0", "precision=fp32"]
 
@@ -28,10 +29,10 @@ def digits() -> Any:
     return open_data("digits").subset(np.arange(320))
 
 
-def begun(recipe: str, *words: str) -> tuple[Trainer, Any]:
+def new_session(recipe: str, *words: str) -> Session:
     settings = resolve(recipe, "digits", read_words([*SMALL, *words]))
-    known = described(digits(), settings, None, False)
-    return prepare(settings, digits(), known, torch.device("cpu"), torch.float32)
+    description = describe_data(digits(), settings, None, False)
+    return Session(settings, digits(), description, torch.device("cpu"), torch.float32)
 
 
 @pytest.mark.parametrize(
@@ -39,7 +40,7 @@ def begun(recipe: str, *words: str) -> tuple[Trainer, Any]:
 )
 def test_a_checkpoint_is_no_larger_than_was_said(recipe: str, optimizer: str, tmp_path: Path) -> None:
     words = ["batch_size=64", f"optimizer={optimizer}", *(["negatives.size=512"] if recipe == "moco" else [])]
-    said = checkpoint_size(begun(recipe, *words)[0])
+    said = checkpoint_size(new_session(recipe, *words))
     run = pretrain(recipe, digits(), tmp_path, quiet=True, config=read_words([*SMALL, *words]))
     tensors = checkpoints.load(run.checkpoint)[0].values()
     held = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
@@ -50,13 +51,13 @@ def test_a_checkpoint_is_no_larger_than_was_said(recipe: str, optimizer: str, tm
 
 def test_memory_grows_with_what_is_encoded_at_once() -> None:
     """Activations are in proportion to the instances of a pass: a chunk of half the batch takes half of them."""
-    trainer, stream = begun("simclr", "batch_size=128")
-    few = stream.few(4)
-    whole = needs(trainer, few, Path())
-    trainer.method.encoding = type(trainer.method.encoding)(chunk=64)
-    half = needs(trainer, few, Path())
-    trainer.method.encoding = type(trainer.method.encoding)(chunk=1)
-    one = needs(trainer, few, Path())
+    session = new_session("simclr", "batch_size=128")
+    sample = session.stream.few(4)
+    whole = estimate_needs(session, sample, Path())
+    session.method.encoding = type(session.method.encoding)(chunk=64)
+    half = estimate_needs(session, sample, Path())
+    session.method.encoding = type(session.method.encoding)(chunk=1)
+    one = estimate_needs(session, sample, Path())
     # the process itself holds a few pages more or less from one question to the next
     assert (half.memory - one.memory) / (whole.memory - one.memory) == pytest.approx(63 / 127, abs=0.05)
     assert whole.disk_free == pytest.approx(shutil.disk_usage(".").free, rel=0.2)
@@ -79,8 +80,8 @@ def test_the_memory_that_is_said_is_about_what_is_taken(tmp_path: Path) -> None:
         [sys.executable, "-c", PEAK, str(tmp_path)], capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
-    (line,) = [line for line in done.stderr.splitlines() if "of memory" in line]
-    said = memory_bytes(line.removeprefix("it needs about ").split(" of memory")[0])
+    (line,) = [line for line in done.stderr.splitlines() if "estimated memory" in line]
+    said = memory_bytes(" ".join(line.removeprefix("estimated memory ").split()[:2]))
     taken = int(done.stdout.splitlines()[-1])
     assert 0.5 < said / taken < 2, (line, taken)
 
@@ -94,12 +95,12 @@ def test_a_disk_without_room_for_one_checkpoint_is_refused_before_the_first_step
     assert main(words) == 2
     said = capsys.readouterr().err
     assert "a checkpoint takes at least 1." in said
-    assert "1 KB are free on its disk" in said
+    assert "only 1 KB are free on its disk" in said
     assert not (tmp_path / "run" / "config.yaml").exists()
 
 
 def test_probes_that_take_most_of_the_time_are_told_of_once() -> None:
-    pace = Pace()
+    pace = ProbePace()
     assert [pace.observe(30.0, 40.0 * (n + 1)) is not None for n in range(5)] == [
         False,
         False,
@@ -107,10 +108,10 @@ def test_probes_that_take_most_of_the_time_are_told_of_once() -> None:
         False,
         False,
     ]
-    quick, rare = Pace(), Pace()
+    quick, rare = ProbePace(), ProbePace()
     assert not any(quick.observe(1.0, 2.0 * (n + 1)) for n in range(20))
     assert not any(rare.observe(100.0, 1000.0 * (n + 1)) for n in range(9))
-    again = Pace()
+    again = ProbePace()
     for n in range(2):
         again.observe(40.0, 50.0 * (n + 1))
     assert again.observe(40.0, 150.0) == (

@@ -22,10 +22,11 @@ from nearfar.data import open_data
 from nearfar.errors import NotSaved, UserError
 from nearfar.evaluate import evaluate_run
 from nearfar.run import checkpoints
+from nearfar.run.folder import RunFolder
 from nearfar.run.metrics import read_metrics
 from nearfar.run.trained import Run
-from nearfar.train.logs import Log
-from nearfar.train.monitors import Collapse, Motion, Readings
+from nearfar.train.loggers import open_loggers
+from nearfar.train.monitors import CollapseMonitor, GradientMonitor, Spread
 from nearfar.train.pretrain import pretrain
 
 SMALL: dict[str, Any] = {
@@ -77,7 +78,7 @@ def test_why_there_is_no_probe_is_told_as_it_is(tmp_path: Path) -> None:
         pretrain("simclr", some_digits(40), tmp_path / "a", quiet=True, config=config)
     digits = open_data("digits")
     ones = digits.subset(np.flatnonzero(np.asarray(digits.labels) == 1)[:80])
-    with pytest.raises(UserError, match="name one class only"):
+    with pytest.raises(UserError, match="have only one class"):
         pretrain("simclr", ones, tmp_path / "b", quiet=True, config=config)
 
 
@@ -121,7 +122,8 @@ def test_a_board_that_cannot_be_written_does_not_stop_the_log(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     before = threading.excepthook
-    log = Log(tmp_path, -1)
+    settings = resolve("simclr", "digits", {"logger": "tensorboard"})
+    lines, events = open_loggers(RunFolder(tmp_path), settings, -1)
     board = next((tmp_path / "tb").iterdir())
     limit = resource.getrlimit(resource.RLIMIT_FSIZE)
     row = {"kind": "train", "epoch": 0.0, "loss": 1.0}
@@ -129,12 +131,14 @@ def test_a_board_that_cannot_be_written_does_not_stop_the_log(
         # as large as the board is, and far larger than the metrics will be
         resource.setrlimit(resource.RLIMIT_FSIZE, (max(board.stat().st_size + 60, 2000), limit[1]))
         for step in range(20):
-            log.write({**row, "step": step})
-            log.durable()
+            for logger in (lines, events):
+                logger.log({**row, "step": step})
+                logger.flush()
             time.sleep(0.01)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limit)
-        log.close()
+        lines.close()
+        events.close()
     assert [row["step"] for row in read_metrics(tmp_path / "metrics.jsonl")] == list(range(20))
     assert "Traceback" not in capfd.readouterr().err
     assert threading.excepthook is before
@@ -274,32 +278,32 @@ def test_a_reader_beside_a_trainer_always_finds_a_checkpoint(run: Run, tmp_path:
     assert steps == sorted(steps)
 
 
-def bad(mean_cosine: float = 0.99) -> Readings:
-    return Readings(0.01, 1.0, mean_cosine, 100)
+def bad(mean_cosine: float = 0.99) -> Spread:
+    return Spread(0.01, 1.0, mean_cosine, 100)
 
 
 def test_a_short_run_that_ends_collapsed_says_so() -> None:
     """Ten readings in a row are a hundred steps: a run of sixty never had them."""
-    collapse = Collapse()
+    collapse = CollapseMonitor()
     assert [collapse.observe(bad(), step / 6) for step in range(1, 7)] == [None] * 6
-    assert "collapsed" in (collapse.last_word(bad()) or "")
-    assert collapse.last_word(bad()) is None
-    young = Collapse()
+    assert "collapsed" in (collapse.final_warning(bad()) or "")
+    assert collapse.final_warning(bad()) is None
+    young = CollapseMonitor()
     for step in range(1, 5):
         young.observe(bad(), step / 4)
-    assert young.last_word(bad()) is None
-    mended = Collapse()
-    for seen in [*[bad()] * 6, Readings(1.0, 50.0, 0.0, 100)]:
+    assert young.final_warning(bad()) is None
+    mended = CollapseMonitor()
+    for seen in [*[bad()] * 6, Spread(1.0, 50.0, 0.0, 100)]:
         mended.observe(seen)
-    assert mended.last_word(Readings(1.0, 50.0, 0.0, 100)) is None
+    assert mended.final_warning(Spread(1.0, 50.0, 0.0, 100)) is None
 
 
 def test_a_gradient_that_is_zero_from_the_start_is_told_of_once() -> None:
-    motion = Motion(patience=3)
+    motion = GradientMonitor(patience=3)
     assert [motion.observe(0.0) is not None for _ in range(6)] == [False, False, True, False, False, False]
-    resumed, moving = Motion(patience=3), Motion(patience=3)
+    resumed, moving = GradientMonitor(patience=3), GradientMonitor(patience=3)
     resumed.observe(0.0)
-    again = Motion(patience=3)
+    again = GradientMonitor(patience=3)
     again.restore(resumed.state())
     assert [again.observe(0.0) is not None for _ in range(2)] == [False, True]
     assert [moving.observe(norm) for norm in (0.1, 0.0, 0.0, 0.0)] == [None] * 4
@@ -390,5 +394,5 @@ def test_data_that_are_all_alike_are_said(tmp_path: Path, capsys: pytest.Capture
         np.savez(tmp_path / f"{name}.npz", x=x)
         words = ["pretrain", "simclr", str(tmp_path / f"{name}.npz"), "--out", str(tmp_path / name)]
         assert main([*words, "epochs=1", "batch_size=16", "workers=0"]) == 0
-        said = "the first 16 vectors look exactly alike; if all do, there is nothing to learn"
+        said = "the first 16 vectors are identical; if all are, there is nothing to learn"
         assert (said in capsys.readouterr().err) == (name == "alike")

@@ -11,12 +11,19 @@ from torch import Tensor, nn
 from torch.nn.functional import cosine_similarity, normalize
 
 from nearfar.errors import UserError
-from nearfar.train.logs import Display
-from nearfar.train.monitors import Collapse, Diverged, Finite, Readings, complaint, readings
+from nearfar.train.display import Display
+from nearfar.train.monitors import (
+    CollapseMonitor,
+    Diverged,
+    FiniteMonitor,
+    Spread,
+    collapse_warning,
+    embedding_spread,
+)
 
-GOOD = Readings(deviation=0.9, rank=50.0, mean_cosine=0.1, full_rank=128)
-POINT = Readings(deviation=0.05, rank=30.0, mean_cosine=0.99, full_rank=128)
-LINE = Readings(deviation=0.6, rank=1.5, mean_cosine=0.4, full_rank=128)
+GOOD = Spread(deviation=0.9, rank=50.0, mean_cosine=0.1, full_rank=128)
+POINT = Spread(deviation=0.05, rank=30.0, mean_cosine=0.99, full_rank=128)
+LINE = Spread(deviation=0.6, rank=1.5, mean_cosine=0.4, full_rank=128)
 
 
 def sample(seed: int, n: int, dim: int) -> Tensor:
@@ -41,7 +48,7 @@ shapes = st.tuples(st.integers(0, 2**31), st.integers(2, 40), st.integers(1, 24)
 def test_readings_are_their_definitions(shape: tuple[int, int, int]) -> None:
     z = sample(*shape)
     n, dim = z.shape
-    seen = readings(z)
+    seen = embedding_spread(z)
     cosines = [float(cosine_similarity(z[i], z[j], dim=0)) for i in range(n) for j in range(n) if i != j]
     assert seen.mean_cosine == pytest.approx(sum(cosines) / len(cosines), abs=1e-9)
     unit = normalize(z, dim=1)
@@ -58,20 +65,20 @@ def test_readings_are_their_definitions(shape: tuple[int, int, int]) -> None:
 @settings(deadline=None, max_examples=60)
 def test_neither_scale_nor_order_nor_rotation_matters(shape: tuple[int, int, int], scale: float) -> None:
     z = sample(*shape)
-    seen, turned = readings(z), readings(scale * z.flip(0) @ rotation(shape[0], z.shape[1]))
+    seen, turned = embedding_spread(z), embedding_spread(scale * z.flip(0) @ rotation(shape[0], z.shape[1]))
     assert turned.rank == pytest.approx(seen.rank, rel=1e-3)
     assert turned.mean_cosine == pytest.approx(seen.mean_cosine, abs=1e-9)
     # A mean of standard deviations depends on the axes; what no rotation can change is what bounds it.
     bound = math.sqrt(max(0.0, 1 - seen.mean_cosine))
     assert max(seen.deviation, turned.deviation) <= bound + 1e-9
-    mirrored = readings(-z.flip(1))
+    mirrored = embedding_spread(-z.flip(1))
     assert mirrored.deviation == pytest.approx(seen.deviation, abs=1e-9)
 
 
 @pytest.mark.parametrize("dim", [2, 16, 64])
 def test_spread_evenly_over_the_sphere(dim: int) -> None:
     torch.manual_seed(0)
-    seen = readings(torch.randn(20_000, dim))
+    seen = embedding_spread(torch.randn(20_000, dim))
     assert seen.deviation == pytest.approx(1, abs=0.02)
     assert seen.rank == pytest.approx(dim, rel=0.01)
     assert seen.mean_cosine == pytest.approx(0, abs=0.01)
@@ -82,7 +89,7 @@ def test_spread_evenly_over_the_sphere(dim: int) -> None:
 def test_one_point(value: float, noise: float) -> None:
     torch.manual_seed(0)
     point = torch.full((100, 32), value) * (1 + noise * torch.randn(100, 32))
-    seen = readings(point)
+    seen = embedding_spread(point)
     assert seen.deviation == pytest.approx(0, abs=1e-5)
     assert seen.rank == 1
     assert seen.mean_cosine == pytest.approx(1, abs=1e-5)
@@ -92,27 +99,27 @@ def test_one_point(value: float, noise: float) -> None:
 @settings(deadline=None, max_examples=40)
 def test_a_subspace_bounds_the_rank(seed: int, r: int, dtype: torch.dtype) -> None:
     inside = torch.randn(60, r, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-    seen = readings((inside @ rotation(seed, 30)[:r]).to(dtype))
+    seen = embedding_spread((inside @ rotation(seed, 30)[:r]).to(dtype))
     assert 1 <= seen.rank + 1e-9 <= r + 2e-9
-    few = readings(sample(seed, r + 1, 30))
+    few = embedding_spread(sample(seed, r + 1, 30))
     assert few.rank <= few.full_rank + 1e-9 == r + 1e-9
 
 
 def test_half_precision_and_gradients_are_welcome_and_one_image_is_not() -> None:
     torch.manual_seed(0)
     z = torch.randn(200, 16, requires_grad=True)
-    assert readings(z.to(torch.bfloat16)).rank == pytest.approx(readings(z).rank, rel=1e-2)
+    assert embedding_spread(z.to(torch.bfloat16)).rank == pytest.approx(embedding_spread(z).rank, rel=1e-2)
     with pytest.raises(ValueError, match="at least two"):
-        readings(z[:1])
+        embedding_spread(z[:1])
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
 def test_embeddings_that_are_not_finite_read_nan_and_are_no_collapse(bad: float) -> None:
     z = torch.randn(8, 4)
     z[3, 2] = bad
-    seen = readings(z)
+    seen = embedding_spread(z)
     assert all(map(math.isnan, (seen.deviation, seen.rank, seen.mean_cosine)))
-    monitor = Collapse(patience=1)
+    monitor = CollapseMonitor(patience=1)
     assert monitor.observe(seen) is None
     assert monitor.observe(POINT)
 
@@ -130,15 +137,17 @@ def test_the_ways_to_collapse_are_told_apart() -> None:
     }
     for words, embeddings in cases.items():
         for embedding in embeddings:
-            assert words in str(complaint(readings(embedding)))
-    assert complaint(readings(spread)) is None
-    assert complaint(readings(torch.randn(500, 2))) is None  # two dimensions are few, and all are used
-    assert "hardly varies" in str(complaint(Readings(0.05, 40.0, 0.5, 2048)))
+            assert words in str(collapse_warning(embedding_spread(embedding)))
+    assert collapse_warning(embedding_spread(spread)) is None
+    assert (
+        collapse_warning(embedding_spread(torch.randn(500, 2))) is None
+    )  # two dimensions are few, and all are used
+    assert "hardly varies" in str(collapse_warning(Spread(0.05, 40.0, 0.5, 2048)))
 
 
 def test_a_complaint_has_the_numbers_and_a_setting_to_change() -> None:
     for seen, advice in ((POINT, "encoders.momentum"), (LINE, "batch_size")):
-        said = str(complaint(seen))
+        said = str(collapse_warning(seen))
         assert f"{seen.mean_cosine:.3f}" in said
         assert f"{seen.rank:.1f} of 128" in said
         assert advice in said
@@ -147,19 +156,19 @@ def test_a_complaint_has_the_numbers_and_a_setting_to_change() -> None:
 # ------------------------------------------------------------------------------------------ the patience
 
 
-def spoken(monitor: Collapse, seen: list[Readings], fraction: float = 0.5) -> list[bool]:
+def spoken(monitor: CollapseMonitor, seen: list[Spread], fraction: float = 0.5) -> list[bool]:
     return [monitor.observe(one, fraction) is not None for one in seen]
 
 
 def test_it_speaks_once_an_episode_after_its_patience() -> None:
-    monitor = Collapse(patience=3)
+    monitor = CollapseMonitor(patience=3)
     assert spoken(monitor, [POINT, POINT, GOOD, LINE, POINT]) == [False] * 5
     assert spoken(monitor, [LINE, POINT, POINT, POINT]) == [True, False, False, False]
     assert spoken(monitor, [GOOD, POINT, POINT, POINT, POINT]) == [False, False, False, True, False]
 
 
 def test_the_start_of_a_run_does_not_count() -> None:
-    monitor = Collapse(patience=2, warm_up=0.1)
+    monitor = CollapseMonitor(patience=2, warm_up=0.1)
     assert not any(spoken(monitor, [POINT] * 50, fraction=0.099))
     assert spoken(monitor, [POINT, POINT], fraction=0.1) == [False, True]
 
@@ -168,18 +177,18 @@ def test_an_untrained_deep_encoder_looks_collapsed_and_does_not_trip_it() -> Non
     torch.manual_seed(0)
     layers = [layer for _ in range(12) for layer in (nn.Linear(64, 64), nn.ReLU())]
     z = nn.Sequential(*layers)(torch.randn(256, 64))
-    assert complaint(readings(z))
-    monitor = Collapse()
-    assert monitor.observe(readings(z), 0.0) is None
+    assert collapse_warning(embedding_spread(z))
+    monitor = CollapseMonitor()
+    assert monitor.observe(embedding_spread(z), 0.0) is None
     assert not any(spoken(monitor, [GOOD] * 20))
 
 
 @given(st.lists(st.sampled_from([GOOD, POINT, LINE]), max_size=30), st.integers(0, 30), st.integers(1, 4))
 @settings(deadline=None, max_examples=100)
 def test_a_restored_monitor_speaks_where_an_unbroken_one_would(
-    seen: list[Readings], cut: int, patience: int
+    seen: list[Spread], cut: int, patience: int
 ) -> None:
-    unbroken, first, second = (Collapse(patience) for _ in range(3))
+    unbroken, first, second = (CollapseMonitor(patience) for _ in range(3))
     before = spoken(first, seen[:cut])
     second.restore(json.loads(json.dumps(first.state())))
     assert before + spoken(second, seen[cut:]) == spoken(unbroken, seen)
@@ -191,12 +200,12 @@ BAD = [(math.nan, 1.0), (1.0, math.nan), (math.inf, 1.0), (1.0, math.inf), (-mat
 
 
 def test_non_finite_steps_are_skipped_up_to_a_limit_in_a_row() -> None:
-    finite = Finite(allowed=5)
+    finite = FiniteMonitor(allowed=5)
     for _ in range(3):
-        assert finite.observe(2.0, 1.0, 1) == "step"
-        assert [finite.observe(*bad, 2) for bad in BAD] == ["skip"] * 5
+        assert finite.accept(2.0, 1.0, 1)
+        assert [finite.accept(*bad, 2) for bad in BAD] == [False] * 5
     with pytest.raises(Diverged) as caught:
-        finite.observe(math.nan, 3.0, 77)
+        finite.accept(math.nan, 3.0, 77)
     assert isinstance(caught.value, UserError)
     for words in ("step 77", "loss was nan", "6 steps in a row", "lr", "precision=fp32", "clip"):
         assert words in str(caught.value)
@@ -204,22 +213,22 @@ def test_non_finite_steps_are_skipped_up_to_a_limit_in_a_row() -> None:
 
 def test_none_allowed_stops_at_once() -> None:
     with pytest.raises(Diverged):
-        Finite(allowed=0).observe(1.0, math.inf, 1)
+        FiniteMonitor(allowed=0).accept(1.0, math.inf, 1)
 
 
 @given(st.lists(st.booleans(), max_size=20), st.integers(0, 20), st.integers(0, 3))
 @settings(deadline=None, max_examples=100)
 def test_a_restored_count_goes_on(good: list[bool], cut: int, allowed: int) -> None:
-    def answers(monitor: Finite, steps: list[bool]) -> list[str]:
-        said: list[str] = []
+    def answers(monitor: FiniteMonitor, steps: list[bool]) -> list[object]:
+        said: list[object] = []
         for ok in steps:
             try:
-                said.append(monitor.observe(1.0 if ok else math.nan, 1.0, 0))
+                said.append(monitor.accept(1.0 if ok else math.nan, 1.0, 0))
             except Diverged:
                 said.append("stop")
         return said
 
-    unbroken, first, second = (Finite(allowed) for _ in range(3))
+    unbroken, first, second = (FiniteMonitor(allowed) for _ in range(3))
     before = answers(first, good[:cut])
     second.restore(json.loads(json.dumps(first.state())))
     assert before + answers(second, good[cut:]) == answers(unbroken, good)
@@ -230,7 +239,7 @@ def test_time_left_is_that_of_the_steps_not_of_the_start(
 ) -> None:
     """The first step compiles for 20 s, the others take 0.1 s; later the machine is half as fast."""
     now = 0.0
-    monkeypatch.setattr("nearfar.train.logs.time.monotonic", lambda: now)
+    monkeypatch.setattr("nearfar.train.display.time.monotonic", lambda: now)
     display = Display(steps=3001, start=0, epochs=10)
     said = []
     for step in range(1, 3002):
@@ -246,7 +255,7 @@ def test_time_left_is_that_of_the_steps_not_of_the_start(
             }
             display.show(row)
             said += [(step, line) for line in capsys.readouterr().err.splitlines()]
-    assert said[0][1].endswith("time left not known yet")
+    assert said[0][1].endswith("time left unknown")
     assert said[-1][1].endswith("0 s left")
     # a minute after the change of speed nothing of the old one is left
     for step, line in said[1:-1]:

@@ -168,7 +168,7 @@ def test_changed_data_stop_too(tmp_path: Path) -> None:
     digits = open_data("digits")
     settings = {**SMALL, "epochs": 1}
     pretrain("simclr", digits.subset(range(400)), tmp_path, quiet=True, config=settings)
-    with pytest.raises(UserError, match="changed since the run began"):
+    with pytest.raises(UserError, match="changed since the run started"):
         pretrain("simclr", digits.subset(range(1, 401)), tmp_path, quiet=True, config=settings)
 
 

@@ -14,7 +14,7 @@ from nearfar.data import open_data
 from nearfar.errors import UserError
 from nearfar.run import checkpoints
 from nearfar.train.pretrain import pretrain
-from nearfar.train.saving import Saving, copied
+from nearfar.train.saving import CheckpointWriter, copy_tensors
 
 SMALL: dict[str, Any] = {
     "backbone": "resnet8-w16",
@@ -70,14 +70,14 @@ def test_what_fails_in_the_background_ends_the_run_with_its_sentence(
 
 def test_a_copy_stays_as_it_was() -> None:
     tensor = torch.arange(4.0)
-    held = copied({"a": tensor})
+    held = copy_tensors({"a": tensor})
     tensor += 1
     assert held["a"].tolist() == [0, 1, 2, 3]
 
 
 def test_one_write_at_a_time_in_order() -> None:
     done: list[int] = []
-    with Saving() as saving:
+    with CheckpointWriter() as saving:
         for number in range(20):
             saving.submit(partial(done.append, number))
         saving.wait()

@@ -150,7 +150,7 @@ def test_a_selection_that_would_never_know_anybody_is_spoken_of(
     (ids,) = clusters(tensors)
     assert bool((ids < 0).all()) == speaks
     events = [row["message"] for row in read_metrics(tmp_path / "metrics.jsonl") if row["kind"] == "event"]
-    assert any("never knows its clusters" in message for message in events) == speaks
+    assert any("never computes its clusters" in message for message in events) == speaks
 
 
 def test_what_is_logged_of_a_step_is_what_it_was_computed_with(tmp_path: Path) -> None:

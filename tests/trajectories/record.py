@@ -24,7 +24,6 @@ import torch
 
 from nearfar.config.recipes import RECIPES
 from nearfar.config.settings import Settings
-from nearfar.train import loop
 from nearfar.train.pretrain import pretrain
 
 STEPS, BATCH = 20, 16
@@ -80,8 +79,6 @@ def recorded(recipe: str, data: str, out: Path) -> dict[str, Any]:
 
 def record(names: list[str]) -> dict[str, Any]:
     torch.set_num_threads(1)
-    if hasattr(loop, "LOG_EVERY"):
-        loop.LOG_EVERY = 1
     found = {}
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)

@@ -19,7 +19,9 @@ from nearfar.core.layout import to_channels_last
 from nearfar.data import open_data
 from nearfar.parts.encoders import backbone
 from nearfar.system.hardware import has_bf16
-from nearfar.train.prepare import described, prepare, prime
+from nearfar.train.resuming import describe_data
+from nearfar.train.session import Session
+from nearfar.train.step import take_step
 
 TEMPERATURE, QUEUE = 0.1, 16384
 NETWORKS = ("resnet8-w16",)
@@ -39,11 +41,11 @@ def our_step(recipe: str, network: str, batch: int, precision: torch.dtype, **ov
     settings = resolve(
         recipe, "noise", {"backbone": network, "batch_size": batch, "epochs": 10**4, **overrides}
     )
-    description = described(data, settings, None, False)
-    trainer, stream = prepare(settings, data, description, torch.device("cpu"), precision)
-    prime(trainer, data, description)
-    batches = stream.batches(0, trainer.steps)
-    return lambda: trainer.train_step(next(batches))
+    description = describe_data(data, settings, None, False)
+    session = Session(settings, data, description, torch.device("cpu"), precision)
+    session.prefill()
+    batches = session.stream.batches(0, session.steps)
+    return lambda: take_step(session, next(batches))
 
 
 class _Pictures(torch.utils.data.Dataset[Any]):

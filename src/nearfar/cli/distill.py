@@ -73,7 +73,7 @@ def run(args: argparse.Namespace) -> int:
         args.out,
         allow_change=args.allow_change,
         quiet=args.quiet,
-        said=remark,
+        note=remark,
         objects=objects,
     )
     if is_first:

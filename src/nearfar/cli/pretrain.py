@@ -69,7 +69,7 @@ def run(args: argparse.Namespace) -> int:
     if data_error is not None:
         raise data_error
     run = run_pretraining(
-        settings, located, args.out, allow_change=args.allow_change, quiet=args.quiet, said=remark
+        settings, located, args.out, allow_change=args.allow_change, quiet=args.quiet, note=remark
     )
     if is_first:
         print(

@@ -72,6 +72,11 @@ FIELDS: dict[str, SettingField] = {
         "none", "with several processes: each holds all weights (none), or a part of each (fsdp: FSDP2)"
     ),
     "log_every": _F(10, "steps between rows of metrics.jsonl"),
+    "logger": _F(
+        "auto",
+        "where rows go beside metrics.jsonl: tensorboard, wandb, mlflow, trackio, comma-separated, or none; auto: tensorboard "
+        "if installed",
+    ),
     "checkpoint_every": _F(200, "steps between checkpoints"),
     "checkpoint_minutes": _F(10.0, "most minutes between checkpoints"),
     "keep": _F(2, "number of checkpoints kept"),

@@ -15,12 +15,13 @@ from nearfar.config.reading import dump_yaml, memory_bytes, seconds
 from nearfar.config.schema import STRICT, Integer, none_to_null, plain, unknown
 from nearfar.core.optimisers import OPTIMISERS
 from nearfar.core.schedules import Adaptive, Schedule, Value, ends, parse_value
-from nearfar.errors import UserError
+from nearfar.errors import UserError, not_one_of
 from nearfar.modalities import MODALITIES, Modality, modality_of_views
 from nearfar.system.prefetch import MAX_WORKERS
 
 MAX_EPOCHS = 1_000_000
 PROBES = KNN, LINEAR, QUALITY = ("knn", "linear", "quality")
+LOGGERS = ("tensorboard", "wandb", "mlflow", "trackio")
 # settings that cannot change a result
 MAY_CHANGE = (
     "max_time",
@@ -32,6 +33,7 @@ MAY_CHANGE = (
     "checkpoint_minutes",
     "keep",
     "log_every",
+    "logger",
     "sharding",
 )
 DEFAULT_BACKBONE = next(iter(MODALITIES.values())).networks.default  # most recipes are written for images
@@ -82,6 +84,7 @@ class Settings(BaseModel):
     batch_norm: Literal["synchronised", "per-rank", "shuffled"] = described("batch_norm")
     sharding: Literal["none", "fsdp"] = described("sharding")
     log_every: Integer = described("log_every", ge=1, le=2**31)
+    logger: str = described("logger")
     checkpoint_every: Integer = described("checkpoint_every", ge=1, le=2**31)
     checkpoint_minutes: float = described("checkpoint_minutes", gt=0)
     keep: Integer = described("keep", ge=1, le=10_000)
@@ -141,6 +144,14 @@ class Settings(BaseModel):
         for name in names.split(","):
             if name.strip() not in PROBES:
                 raise UserError(f"probe was {names!r}; expected {', '.join(PROBES)}, separated by commas")
+        return names
+
+    @field_validator("logger")
+    @classmethod
+    def _logger(cls, names: str) -> str:
+        for name in names.split(","):
+            if names not in ("auto", "none") and name.strip() not in LOGGERS:
+                raise not_one_of("logger", name.strip(), [*LOGGERS, "auto", "none"])
         return names
 
     @field_validator("device")

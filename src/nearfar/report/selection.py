@@ -140,8 +140,8 @@ def progress_of(run: Run, settings: Mapping[str, Any]) -> Progress:
     """Where the run is at its last checkpoint."""
     facts = run.facts
     per_epoch = max(1, run.description.instances // settings["batch_size"])
-    walked = facts.get("walks", {}).get("moves", {})
-    return Progress(facts["step"], settings["epochs"] * per_epoch, per_epoch, walked)
+    moves = facts["hooks"]["AdaptiveSchedules"]["moves"]
+    return Progress(facts["step"], settings["epochs"] * per_epoch, per_epoch, moves)
 
 
 def _anchors(method: Method, batch_size: int) -> int:

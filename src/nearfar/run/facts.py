@@ -21,33 +21,40 @@ class _Facts(BaseModel):
     model_config = ConfigDict(strict=True, extra="allow", allow_inf_nan=False)
 
 
-class _Collapse(_Facts):
-    bad: Count
-    spoken: bool
+class _CollapseMonitor(_Facts):
+    bad_readings: Count
+    warned: bool
 
 
-class _Finite(_Facts):
-    bad: Count
-    taken: Count = 1
+class _FiniteMonitor(_Facts):
+    skipped: Count
+    taken: Count
 
 
-class _Motion(_Facts):
-    still: Count | None
+class _GradientMonitor(_Facts):
+    zero_steps: Count | None
 
 
-class _Walks(_Facts):
+class _AdaptiveSchedules(_Facts):
     moves: dict[str, Count]
-    before: dict[str, FiniteFloat]
+    previous: dict[str, FiniteFloat]
+
+
+class _Hooks(_Facts):
+    """States of hooks by class name. A user's hook may add any."""
+
+    CollapseMonitor: _CollapseMonitor | None = None
+    FiniteMonitor: _FiniteMonitor
+    GradientMonitor: _GradientMonitor | None = None
+    AdaptiveSchedules: _AdaptiveSchedules
 
 
 class _Checkpoint(_Facts):
     step: Count
     optimizer: str  # one of another version is left aside with its moments
     seconds: Annotated[FiniteFloat, Field(ge=0)]
-    collapse: _Collapse
-    finite: _Finite
-    motion: _Motion = _Motion(still=None)
-    walks: _Walks = _Walks(moves={}, before={})
+    hooks: _Hooks
+    ended: str | None = None  # why a hook stopped the run early
     unbounded: list[str] = []
     encode_chunk: Annotated[int, Field(ge=1)] | None = None  # instances encoded at a time
     unseen: bool | None = None  # that what was kept aside was never trained on

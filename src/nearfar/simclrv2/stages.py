@@ -147,7 +147,7 @@ class Semi:
         settings, said = resolve_here(
             self.recipe, located.name, out, self.told.pretrain, modality=located.modality
         )
-        return run_pretraining(settings, located, out, quiet=self.quiet, said=said)
+        return run_pretraining(settings, located, out, quiet=self.quiet, note=said)
 
     def opened(self, run: Run) -> DataSet:
         """All instances, as the pretrained network sees them."""

@@ -48,8 +48,8 @@ from nearfar.parts.encoders import parameters_of
 from nearfar.run.trained import Run, backbone_of, fresh_method
 from nearfar.studies.frame import Bench, arm_name
 from nearfar.system.hardware import one_thread
-from nearfar.train.prepare import described
 from nearfar.train.pretrain import run_pretraining
+from nearfar.train.resuming import describe_data
 
 CIFAR = "cifar10:data"
 BACKBONE = "resnet8-w16"
@@ -249,7 +249,7 @@ def figures_of(arm: Mapping[str, Any], setup: Setup, folder: Path, measure: Meas
             return _trained(arm, setup, folder / arm_name(arm), measure)
         settings = setup.settings("simclr", arm["seed"], {})
         train, _ = sets_of(setup)
-        known = described(train, settings, None, False)
+        known = describe_data(train, settings, None, False)
         assert isinstance(known, ImageDescription)
         plain = settings.modality.views.plain(settings.views, known, torch.device("cpu"))
         if arm["kind"] == "pixels":

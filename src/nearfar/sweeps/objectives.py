@@ -27,7 +27,8 @@ from nearfar.run.trained import Run
 from nearfar.system.hardware import one_thread
 from nearfar.train.defaults import resolve_here
 from nearfar.train.distill import student_of
-from nearfar.train.pretrain import Watch, run_pretraining
+from nearfar.train.loggers import Logger
+from nearfar.train.pretrain import run_pretraining
 
 # metric: (protocol, figure) of an evaluation
 METRICS = {
@@ -76,6 +77,17 @@ class Objective(Protocol):
     def command(self, settings: Mapping[str, Any]) -> str:
         """The command that trains with these settings on all of the data."""
         ...
+
+
+class ProbeReporter(Logger):
+    """Passes on the rows of probes. `report` may raise to end the run."""
+
+    def __init__(self, report: Callable[[dict[str, Any]], None]) -> None:
+        self._report = report
+
+    def log(self, row: dict[str, Any]) -> None:
+        if row["kind"] == "probe":
+            self._report(row)
 
 
 @dataclass(frozen=True)
@@ -171,9 +183,18 @@ class TrainingObjective:
     ) -> float:
         resolved, objects = self.settings(settings, seed)
         parts = self.parts(resolved)
-        watch = Watch(parts.validation, on_probe) if self.probes else Watch()
+        validation = parts.validation if self.probes else None
+        loggers = [ProbeReporter(on_probe)] if self.probes and on_probe is not None else []
         with one_thread():
-            run = run_pretraining(resolved, parts.fit, folder, quiet=True, objects=objects, watch=watch)
+            run = run_pretraining(
+                resolved,
+                parts.fit,
+                folder,
+                quiet=True,
+                objects=objects,
+                validation=validation,
+                loggers=loggers,
+            )
             protocol, figure = METRICS[self.metric]
             return float(evaluate_run(run, parts.validation, [protocol], same_labels=True)[protocol][figure])
 

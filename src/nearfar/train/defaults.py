@@ -26,7 +26,9 @@ def resolve_here(
     """The settings as `resolve` returns them, with defaults for this machine, and a note about those defaults."""
     # encoders, or a method, that the caller made have their network
     fixed = {"backbone": None} if {"backbone", "encoders", "method"} & set(objects) else {}
-    small = (modality or modality_of_recipe(recipe)).networks.small
+    expected = modality_of_recipe(recipe)
+    # data of another kind than the recipe's is reported after resolving, without defaults of that kind
+    small = expected.networks.small if modality in (None, expected) else None
     defaults, note = machine_defaults(recipe, small, out, fixed, *layers) if small else ({}, None)
     return resolve(recipe, data, defaults, *layers, modality=modality, objects=objects), note
 

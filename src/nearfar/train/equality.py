@@ -27,7 +27,9 @@ from nearfar.data import Limits, locate
 from nearfar.distributed.strategy import join
 from nearfar.parts.encoders import backbone
 from nearfar.train.distill import student_of
-from nearfar.train.prepare import described, embedded, prepare, prime
+from nearfar.train.resuming import describe_data
+from nearfar.train.session import Session
+from nearfar.train.step import take_step
 
 STEPS, PER_RANK, INSTANCES = 5, 8, 48
 TEACHER = "wrn-10-1"  # of a student, with weights as they begin
@@ -184,24 +186,21 @@ def trajectory(
         )
     else:
         settings = resolve(recipe, data, small, asked, modality=located.modality)
-    images = located.open(
+    data_set = located.open(
         Limits(), **settings.modality.reader.options_for(settings.views, settings.image_size, None)
     )
-    known = described(images, settings, None, False)
+    description = describe_data(data_set, settings, None, False)
+    device = torch.device("cpu")
     with torch.random.fork_rng(devices=[]):
-        trainer, stream = prepare(settings, images, known, torch.device("cpu"), precision, objects, strategy)
-        prime(trainer, images, known)
+        session = Session(settings, data_set, description, device, precision, objects, strategy)
+        session.prefill()
+        weights = list(session.method.parameters())
         losses, gradient = [], torch.zeros(0)
-        for batch in stream.batches(0, steps):
-            trainer.method.refresh(lambda: embedded(trainer, images, known), trainer.progress)
-            losses.append(trainer.train_step(trainer.here(batch)).loss)
-            if trainer.step == 1:
-                gradient = _flat(
-                    [strategy.full_tensor(w.grad) for w in trainer.method.parameters() if w.grad is not None]
-                )
-    return Trajectory(
-        losses, gradient, _flat([strategy.full_tensor(w.detach()) for w in trainer.method.parameters()])
-    )
+        for batch in session.stream.batches(0, steps):
+            losses.append(take_step(session, session.to_device(batch)).loss)
+            if session.step == 1:
+                gradient = _flat([strategy.full_tensor(w.grad) for w in weights if w.grad is not None])
+    return Trajectory(losses, gradient, _flat([strategy.full_tensor(w.detach()) for w in weights]))
 
 
 def _flat(tensors: list[Tensor]) -> Tensor:

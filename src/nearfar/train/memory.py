@@ -1,8 +1,13 @@
-"""How many instances are encoded at a time, where the memory does not suffice for all: measured on a few, before the first step."""
+"""Memory and disk of a run, estimated before the first step from a few instances and the sizes of tensors.
 
+If memory does not suffice for the whole batch, `choose_chunk` sets how many instances are encoded at a time.
+"""
+
+import shutil
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import ceil
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -14,125 +19,181 @@ from nearfar.core.buffers import uses_batch_statistics
 from nearfar.core.types import Batch
 from nearfar.errors import UserError
 from nearfar.system.machine import memory_available, memory_held
-from nearfar.train.trainer import Trainer
+from nearfar.train.session import Session
 
-# of what the backward pass holds: gradients of activations, workspace of convolutions and memory that is free in pieces too small come on top; and
-# what torch and its kernels load with the first steps (measured: docs/scale.md)
-WORKSPACE, LOADED = 2.4, 220 * 2**20
-LESS, MEASURED = 2, 4  # instances: what grows between them is what an instance needs
-STATES = 3  # copies of the weights beside them: gradients and an optimiser's two moments
-# an instance's activations are some hundred times its pixels; below this nobody need measure
-AT_MOST = 2000
-SPARE = 0.8  # of what is free when nobody set `memory`
+# multiple of the saved activations: their gradients, workspace of convolutions, fragmentation (measured: docs/scale.md)
+WORKSPACE = 2.4
+LOADED = 220 * 2**20  # bytes that torch and its kernels load during the first steps
+FEWER_INSTANCES, PROBED_INSTANCES = 2, 4  # the growth between the two is what an instance needs
+TRAINING_COPIES = 3  # of the weights: gradients and an optimiser's two moments
+CHECKPOINT_MOMENTS = 2  # copies of the weights in a checkpoint beside them, at most
+MAX_ACTIVATION_RATIO = 2000  # activations of an instance are some hundred times its pixels
+FREE_SHARE = 0.8  # of the free memory that a run may take if `memory` is not set
 
 
-def choose_chunk(trainer: Trainer, few: Batch, before: int | None = None) -> tuple[int | None, str | None]:
-    """How many instances are encoded at a time (None: all), and a sentence if nobody asked for that. `few` instances are tried. A run
-    that was begun keeps what was chosen for it (`before`)."""
-    settings, strategy = trainer.settings, trainer.strategy
+def choose_chunk(session: Session, sample: Batch, stored: int | None = None) -> tuple[int | None, str | None]:
+    """How many instances are encoded at a time (None: all), and a note if this was not set by the user. Measured on `sample`. A resumed
+    run keeps the size that was chosen for it (`stored`)."""
+    settings, strategy = session.settings, session.strategy
     count = settings.batch_size // strategy.world
     if settings.memory is not None and settings.encode_chunk is not None:
         raise UserError(
-            f"memory was {in_units(settings.memory)} with encode_chunk={settings.encode_chunk}; give one of them: memory chooses encode_chunk"
+            f"memory was {in_units(settings.memory)} with encode_chunk={settings.encode_chunk}; set one of them: memory chooses encode_chunk"
         )
-    if settings.encode_chunk is not None or before is not None:
-        return _with_statistics(trainer, settings.encode_chunk or before, count), None
-    if len(few.index) < MEASURED:
-        said = f"memory has no effect on {count} instances, which are encoded at once"
-        return None, None if settings.memory is None else said
-    # ranks decide together: one has less memory than another, or larger instances
-    pixels = max(strategy.all_gather_json(size_of(tree_leaves(few.views)) * count // len(few.index)))
-    rooms = [room for room in strategy.all_gather_json(_room(trainer, pixels)) if room is not None]
-    room = min(rooms, default=None)
-    if room is None or (settings.memory is None and room > AT_MOST * pixels):
+    if settings.encode_chunk is not None or stored is not None:
+        return _check_batch_norm(session, settings.encode_chunk or stored, count), None
+    if len(sample.index) < PROBED_INSTANCES:
+        note = f"memory has no effect on {count} instances, which are encoded at once"
+        return None, None if settings.memory is None else note
+    # ranks decide together: one may have less memory than another, or larger instances
+    pixels = max(strategy.all_gather_json(size_of(tree_leaves(sample.views)) * count // len(sample.index)))
+    budgets = [budget for budget in strategy.all_gather_json(_budget(session, pixels)) if budget is not None]
+    budget = min(budgets, default=None)
+    if budget is None or (settings.memory is None and budget > MAX_ACTIVATION_RATIO * pixels):
         return None, None
-    each = max(strategy.all_gather_json(ceil(WORKSPACE * bytes_per_instance(trainer, few))))
-    fits = room // max(1, each)
-    if fits >= count:
+    size = max(strategy.all_gather_json(ceil(WORKSPACE * bytes_per_instance(session, sample))))
+    chunk = budget // max(1, size)
+    if chunk >= count:
         return None, None
-    if fits < 1:
+    if chunk < 1:
         raise UserError(
-            f"memory was {in_units(settings.memory or 0)}; without encoding anything the run needs {in_units((settings.memory or 0) - room)}, "
-            f"and an instance {in_units(each)} more; raise memory, or lower batch_size or workers"
+            f"memory was {in_units(settings.memory or 0)}; without encoding anything the run needs {in_units((settings.memory or 0) - budget)}, "
+            f"and an instance {in_units(size)} more; raise memory, or lower batch_size or workers"
         )
-    return _with_statistics(trainer, fits, count), _sentence(trainer, fits, count, each * count, room)
+    return _check_batch_norm(session, chunk, count), _chunk_note(session, chunk, count, size * count, budget)
 
 
-def _with_statistics(trainer: Trainer, chunk: int | None, count: int) -> int | None:
-    """The size of parts, if each has batch statistics: a row alone has none."""
-    if chunk is None or trainer.strategy.is_distributed or not uses_batch_statistics(trainer.method.encoders):
+def _check_batch_norm(session: Session, chunk: int | None, count: int) -> int | None:
+    """The chunk size, if no chunk is a single instance, which has no batch statistics."""
+    if chunk is None or session.strategy.is_distributed or not uses_batch_statistics(session.method.encoders):
         return chunk
     if count // ceil(count / chunk) < 2 <= count:
         raise UserError(
-            f"encode_chunk was {chunk} for {count} instances, so that one would be encoded alone, and batch norm needs several; raise "
+            f"encode_chunk was {chunk} for {count} instances, so one would be encoded alone, but batch norm needs several; raise "
             "encode_chunk or memory"
         )
     return chunk
 
 
-def _sentence(trainer: Trainer, fits: int, count: int, needed: int, room: int) -> str:
-    why = "are left of memory" if trainer.settings.memory is not None else "are free"
-    said = (
-        f"encode_chunk={fits}: {fits} of a batch's {count} instances are encoded at a time, and once more for the gradient, since all would "
-        f"take about {in_units(needed)} and {in_units(room)} {why}"
+def _chunk_note(session: Session, chunk: int, count: int, needed: int, budget: int) -> str:
+    source = "left of memory" if session.settings.memory is not None else "free"
+    note = (
+        f"encode_chunk={chunk}: {chunk} of the {count} instances of a batch are encoded at a time, and again for the gradient; all would "
+        f"take about {in_units(needed)} ({in_units(budget)} {source})"
     )
-    if uses_batch_statistics(trainer.method.encoders):
-        said += "; batch norm takes its statistics from each such part"
-    return said
+    if uses_batch_statistics(session.method.encoders):
+        note += "; batch norm uses the statistics of each chunk"
+    return note
 
 
-def _room(trainer: Trainer, pixels: int) -> int | None:
-    """Bytes that encoding may take; None where nobody can tell. Batches made ahead and an optimiser's state are still to come."""
-    settings = trainer.settings
-    local = trainer.strategy.local_tensor
-    weights = size_of([local(w) for w in trainer.method.parameters() if w.requires_grad])
-    to_come = STATES * weights + (settings.workers + 3) * pixels
+def _budget(session: Session, pixels: int) -> int | None:
+    """Bytes that encoding may take; None if unknown. Prefetched batches and the optimiser's state are subtracted."""
+    settings = session.settings
+    reserved = TRAINING_COPIES * _trainable_bytes(session) + (settings.workers + 3) * pixels
     if settings.memory is None:
-        free = memory_free(trainer.device)
-        return None if free is None else int(SPARE * (free - to_come))
-    return settings.memory - held(trainer.device) - to_come - (LOADED if trainer.device.type == "cpu" else 0)
+        free = memory_free(session.device)
+        return None if free is None else int(FREE_SHARE * (free - reserved))
+    loaded = LOADED if session.device.type == "cpu" else 0
+    return settings.memory - memory_used(session.device) - reserved - loaded
 
 
 def memory_free(device: torch.device) -> int | None:
     return torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else memory_available()
 
 
-def held(device: torch.device) -> int:
-    """What this process has of the device's memory now."""
+def memory_used(device: torch.device) -> int:
+    """Bytes of the device that this process uses now."""
     return torch.cuda.memory_allocated(device) if device.type == "cuda" else memory_held()
 
 
-def bytes_per_instance(trainer: Trainer, few: Batch) -> int:
-    """What a backward pass would hold of each instance. Nothing changes: forward is pure, and generators are put back."""
+def bytes_per_instance(session: Session, sample: Batch) -> int:
+    """Bytes that autograd stores for each instance. Changes nothing: forward is pure, and generators are restored."""
+    method, mode, encoding = session.method, session.method.training, session.method.encoding
 
-    def saved(count: int) -> int:
+    def stored_bytes(count: int) -> int:
         sizes: dict[int, int] = {}
 
         def pack(tensor: Tensor) -> Tensor:
-            storage = trainer.strategy.local_tensor(tensor).untyped_storage()
+            storage = session.strategy.local_tensor(tensor).untyped_storage()
             sizes[storage.data_ptr()] = storage.nbytes()
             return tensor
 
-        kept: Callable[[Any], Any] = lambda tensor: tensor
-        part = trainer.here(few.rows(slice(0, count)))
-        half = torch.autocast(
-            trainer.device.type, torch.bfloat16, enabled=trainer.precision is torch.bfloat16
-        )
-        hooks = torch.autograd.graph.saved_tensors_hooks(pack, kept)
-        with trainer.strategy.explained_errors(), torch.random.fork_rng(devices=[]), hooks, half:
+        unpack: Callable[[Any], Any] = lambda tensor: tensor
+        part = session.to_device(sample.rows(slice(0, count)))
+        hooks = torch.autograd.graph.saved_tensors_hooks(pack, unpack)
+        explained = session.strategy.explained_errors()
+        with explained, torch.random.fork_rng(devices=[]), hooks, session.autocast():
             method.encode_batch(part)
         return sum(sizes.values())
 
-    method, mode, how = trainer.method, trainer.method.training, trainer.method.encoding
     method.train()
-    method.encoding = replace(how, chunk=None)
+    method.encoding = replace(encoding, chunk=None)
     try:
-        less, more = saved(LESS), saved(MEASURED)
+        fewer, more = stored_bytes(FEWER_INSTANCES), stored_bytes(PROBED_INSTANCES)
     finally:
         method.train(mode)
-        method.encoding = how
-    return max(1, (more - less) // (MEASURED - LESS))
+        method.encoding = encoding
+    return max(1, (more - fewer) // (PROBED_INSTANCES - FEWER_INSTANCES))
 
 
 def size_of(tensors: list[Tensor]) -> int:
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+
+
+@dataclass(frozen=True)
+class Needs:
+    """Bytes: memory of the process, a checkpoint at most, and what is free of both (None: unknown)."""
+
+    memory: int
+    memory_free: int | None
+    checkpoint: int
+    disk_free: int
+
+    def sentence(self, keep: int) -> str:
+        free = "" if self.memory_free is None else f" ({in_units(self.memory_free)} available)"
+        return (
+            f"estimated memory {in_units(self.memory)}{free}; up to {keep + 1} checkpoints of {in_units(self.checkpoint)} "
+            f"({in_units(self.disk_free)} free on disk)"
+        )
+
+
+def estimate_needs(session: Session, sample: Batch, folder: Path) -> Needs:
+    """Memory in use, the optimiser's state, gradients, prefetched batches and what a backward pass stores; disk for checkpoints."""
+    settings = session.settings
+    count = settings.batch_size // session.strategy.world
+    pixels = size_of(tree_leaves(sample.views)) * count // max(1, len(sample.index))
+    measurable = len(sample.index) >= PROBED_INSTANCES
+    size = ceil(WORKSPACE * bytes_per_instance(session, sample)) if measurable else 0
+    at_once = min(count, session.method.encoding.chunk or count)
+    batches = (settings.workers + 3) * pixels
+    expected = TRAINING_COPIES * _trainable_bytes(session) + batches + size * at_once + LOADED
+    free = memory_free(session.device)
+    return Needs(memory_held() + expected, free, checkpoint_size(session), disk_free(folder))
+
+
+def checkpoint_size(session: Session) -> int:
+    """Bytes of a checkpoint after the first step, at most."""
+    step_counts = 8 * len(list(session.method.parameters()))
+    weights = size_of(list(session.method.state_dict().values()))
+    return weights + CHECKPOINT_MOMENTS * _trainable_bytes(session) + step_counts
+
+
+def check_disk(session: Session, folder: Path) -> None:
+    """Refuses to start if not even the first checkpoint, which holds the method alone, could be written."""
+    needed, free = size_of(list(session.method.state_dict().values())), disk_free(folder)
+    if free < needed:
+        raise UserError(
+            f"--out {folder}: a checkpoint takes at least {in_units(needed)}, but only {in_units(free)} are free on its disk; free some space, "
+            "or choose another --out"
+        )
+
+
+def disk_free(folder: Path) -> int:
+    """Bytes that are free where a folder is, or will be."""
+    existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    return shutil.disk_usage(existing).free
+
+
+def _trainable_bytes(session: Session) -> int:
+    local = session.strategy.local_tensor
+    return size_of([local(weight) for weight in session.method.parameters() if weight.requires_grad])

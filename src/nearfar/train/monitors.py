@@ -1,13 +1,13 @@
-"""What goes wrong silently: an encoder that maps everything to one place, a loss that is no longer a number.
+"""Hooks that watch for silent failures: collapsed embeddings, losses that are not finite, gradients that are zero.
 
-`readings` measures, `complaint` judges one measurement, `Collapse` waits until a complaint lasts before it speaks.
-`Finite` lets a few non-finite steps pass unused and then stops the run. What both remember is a few numbers that
-go into the checkpoint, so a resumed run speaks and stops where the uninterrupted one would.
+`embedding_spread` measures, `collapse_warning` judges one measurement, `CollapseMonitor` waits until the problem lasts.
+`FiniteMonitor` skips a few steps that are not finite and then stops the run. The state of the monitors is saved, so a resumed run
+warns and stops where an uninterrupted one would.
 """
 
 import math
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import torch
 from jaxtyping import Float
@@ -15,12 +15,17 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from nearfar.errors import UserError
+from nearfar.train.hooks import Hook, logs_step
 
-_POINT = 1e-6  # spread below which embeddings are one point: what is left is float32 rounding
+if TYPE_CHECKING:
+    from nearfar.train.session import Session
+    from nearfar.train.step import StepOutcome
+
+POINT_SPREAD = 1e-6  # below this spread embeddings are one point up to float32 rounding
 
 
 @dataclass(frozen=True)
-class Readings:
+class Spread:
     """How a batch of embeddings, each scaled to length one, is spread over the sphere."""
 
     deviation: float  # mean standard deviation of a dimension × √dim: 1 spread evenly, 0 one point
@@ -29,22 +34,22 @@ class Readings:
     full_rank: int = 0  # the largest `rank` so many embeddings of such a dimension could have
 
 
-def readings(embedding: Float[Tensor, "image dim"]) -> Readings:
-    """Measured in float64 on the CPU, which every device can hand over to. NaN where the embeddings are not finite.
+def embedding_spread(embedding: Float[Tensor, "image dim"]) -> Spread:
+    """Computed in float64 on the CPU. NaN if the embeddings are not finite.
 
-    deviation     √dim · mean over dimensions of std, as Chen & He 2021 (arXiv:2011.10566) watch SimSiam
+    deviation     √dim · mean over dimensions of std, as Chen & He 2021 (arXiv:2011.10566) monitor SimSiam
     rank          exp of the entropy of the normalised singular values (Roy & Vetterli 2007)
     mean_cosine   (|Σz|² - n) / (n (n - 1)), which for unit vectors is one minus the total variance
     """
     n, dim = embedding.shape
     if n < 2:
-        raise ValueError(f"Readings need at least two embeddings; there were {n}.")
+        raise ValueError(f"embedding_spread needs at least two embeddings; got {n}.")
     z = normalize(embedding.detach().cpu().double(), dim=1)
     full_rank = min(n - 1, dim)
     if not z.isfinite().all():
-        return Readings(math.nan, math.nan, math.nan, full_rank)
+        return Spread(math.nan, math.nan, math.nan, full_rank)
     variance = z.var(0)  # (dim,)
-    return Readings(
+    return Spread(
         deviation=float(variance.sqrt().mean() * math.sqrt(dim)),
         rank=_effective_rank(z - z.mean(0)),
         mean_cosine=float(1 - variance.sum()),
@@ -54,85 +59,96 @@ def readings(embedding: Float[Tensor, "image dim"]) -> Readings:
 
 def _effective_rank(centred: Float[Tensor, "image dim"]) -> float:
     n, dim = centred.shape
-    gram = centred.T @ centred if dim < n else centred @ centred.T  # the smaller one has the same eigenvalues
+    gram = (
+        centred.T @ centred if dim < n else centred @ centred.T
+    )  # the smaller one; eigenvalues are the same
     singular = torch.linalg.eigvalsh(gram).clamp(min=0).sqrt()
     largest = float(singular.max())
-    if largest < _POINT * math.sqrt(n):
+    if largest < POINT_SPREAD * math.sqrt(n):
         return 1.0
-    # Embeddings come in float32: smaller singular values are rounding, and there may be many of them.
+    # Embeddings are float32: smaller singular values are rounding errors, and there may be many.
     share = singular[singular > largest * max(n, dim) * torch.finfo(torch.float32).eps]
     share = share / share.sum()
     return float(torch.exp(-(share * share.log()).sum()))
 
 
-def complaint(seen: Readings) -> str | None:
-    """What is wrong with these readings and what to try; None if nothing is."""
-    numbers = (
-        f"mean cosine {seen.mean_cosine:.3f}, deviation {seen.deviation:.3f}, effective rank {seen.rank:.1f}"
-    )
-    if seen.full_rank:
-        numbers += f" of {seen.full_rank}"
-    if seen.mean_cosine > 0.9:  # BYOL without its predictor stays above this, the real one comes back below
+def collapse_warning(spread: Spread) -> str | None:
+    """What is wrong with these embeddings and what to try; None if nothing is."""
+    numbers = f"mean cosine {spread.mean_cosine:.3f}, deviation {spread.deviation:.3f}, effective rank {spread.rank:.1f}"
+    if spread.full_rank:
+        numbers += f" of {spread.full_rank}"
+    if spread.mean_cosine > 0.9:  # BYOL without its predictor stays above this, BYOL does not
         return (
             f"The representation has collapsed: all images are mapped to nearly the same place ({numbers}). "
             "Try a higher encoders.momentum, a lower lr, batch norm in the head, and for a method without "
             "negatives keep both predictor and stop-gradient."
         )
-    if seen.rank < _least_rank(seen.full_rank):
+    if spread.rank < _min_rank(spread.full_rank):
         return (
             f"The representation has collapsed to a few directions ({numbers}). "
             "Try batch norm in the head, stronger views.*, a larger batch_size or more negatives, a lower lr."
         )
-    if seen.deviation < 0.1:
+    if spread.deviation < 0.1:
         return (
-            f"The representation hardly varies: few of its dimensions tell images apart ({numbers}). "
+            f"The representation hardly varies: few of its dimensions differ between images ({numbers}). "
             "Try a lower weight_decay, a lower lr, batch norm in the head."
         )
     return None
 
 
-def _least_rank(full_rank: int) -> float:
-    """Below two directions, or one in a hundred of many; of very few dimensions, below most of one."""
+def _min_rank(full_rank: int) -> float:
+    """The lowest healthy rank: two directions, or 1 % of many; for very few dimensions a share of them."""
     return max(0.01 * full_rank, min(2.0, 0.6 * full_rank) if full_rank else 2.0)
 
 
 @dataclass
 class _Episode:
-    bad: int = 0  # complaints in a row
-    spoken: bool = False
+    bad_readings: int = 0  # in a row
+    warned: bool = False
 
 
-class Collapse:
-    """Speaks once when `patience` readings in a row were bad, and again only after a good one.
+class CollapseMonitor(Hook):
+    """Warns once after `patience` bad readings in a row, and again only after a good one.
 
-    An untrained encoder with ReLUs maps everything to nearly the same direction, so nothing counts before the
-    share `warm_up` of the run is over; BYOL passes a mean cosine of 0.97 in its first fifty steps and comes back, so
-    a complaint must last.
+    An untrained encoder with ReLUs maps everything to nearly the same direction, so readings in the first `warm_up` share of the
+    run do not count. BYOL passes a mean cosine of 0.97 in its first fifty steps and recovers, so a problem must last. A run too
+    short for `patience` gets the warning at its end after `few` bad readings.
     """
 
     def __init__(self, patience: int = 10, warm_up: float = 0.05, few: int = 5) -> None:
         self.patience, self.warm_up, self.few = patience, warm_up, few
         self._episode = _Episode()
 
-    def observe(self, seen: Readings, fraction: float = 1.0) -> str | None:
-        """The warning due at `fraction` of the run, if one is."""
-        if fraction < self.warm_up or not math.isfinite(seen.mean_cosine):
+    def on_step(self, session: "Session", outcome: "StepOutcome") -> None:
+        if not logs_step(session):
+            return
+        spread = session.spread(outcome)
+        warning = self.observe(spread, session.progress.fraction)
+        if session.is_last_step:
+            warning = warning or self.final_warning(spread)
+        if warning:
+            session.say(warning)
+
+    def observe(self, spread: Spread, fraction: float = 1.0) -> str | None:
+        """The warning, if one is due at `fraction` of the run."""
+        if fraction < self.warm_up or not math.isfinite(spread.mean_cosine):
             return None
-        said = complaint(seen)
-        if said is None:
+        warning = collapse_warning(spread)
+        if warning is None:
             self._episode = _Episode()
             return None
-        self._episode.bad += 1
-        if self._episode.bad < self.patience or self._episode.spoken:
+        self._episode.bad_readings += 1
+        if self._episode.bad_readings < self.patience or self._episode.warned:
             return None
-        self._episode.spoken = True
-        return said
+        self._episode.warned = True
+        return warning
 
-    def last_word(self, seen: Readings) -> str | None:
-        """What is due at the end of a run too short for patience, if its last few readings were all bad."""
-        said = complaint(seen) if self._episode.bad >= self.few and not self._episode.spoken else None
-        self._episode.spoken = self._episode.spoken or said is not None
-        return said
+    def final_warning(self, spread: Spread) -> str | None:
+        """The warning at the end of a short run, if its last few readings were all bad."""
+        due = self._episode.bad_readings >= self.few and not self._episode.warned
+        warning = collapse_warning(spread) if due else None
+        self._episode.warned = self._episode.warned or warning is not None
+        return warning
 
     def state(self) -> dict[str, Any]:
         return asdict(self._episode)
@@ -141,86 +157,92 @@ class Collapse:
         self._episode = _Episode(**state)
 
 
-class Motion:
-    """Speaks once if the gradient was exactly zero in the first `patience` steps: then no weight was moved by the objective."""
+class GradientMonitor(Hook):
+    """Warns once if the gradient was exactly zero in the first `patience` steps: then the objective moved no weight."""
 
     def __init__(self, patience: int = 5) -> None:
         self.patience = patience
-        self._still: int | None = 0  # steps without a gradient since the first; None once there was one
+        self._zero_steps: int | None = (
+            0  # steps without a gradient since the first; None after one with a gradient
+        )
+
+    def on_step(self, session: "Session", outcome: "StepOutcome") -> None:
+        if warning := self.observe(outcome.grad_norm):
+            session.say(warning)
 
     def observe(self, grad_norm: float) -> str | None:
-        if self._still is None or grad_norm != 0.0:
-            self._still = None
+        if self._zero_steps is None or grad_norm != 0.0:
+            self._zero_steps = None
             return None
-        self._still += 1
-        if self._still != self.patience:
+        self._zero_steps += 1
+        if self._zero_steps != self.patience:
             return None
         return (
             f"The gradient was exactly zero in each of the first {self.patience} steps, so nothing is learned: the objective does not "
-            "depend on the weights. Look at encoders.dim, the bound's margin or clip, the temperature and the selection."
+            "depend on the weights. Check encoders.dim, the bound's margin or clip, the temperature and the selection."
         )
 
     def state(self) -> dict[str, Any]:
-        return {"still": self._still}
+        return {"zero_steps": self._zero_steps}
 
     def restore(self, state: dict[str, Any]) -> None:
-        self._still = state["still"]
+        self._zero_steps = state["zero_steps"]
 
 
 class Diverged(UserError):
-    """Training stopped because too many steps in a row were not finite, or ended with some."""
+    """Training stopped because too many steps in a row were not finite, or it ended with some."""
 
 
-class Finite:
-    """Tells the loop to leave out steps whose loss or gradient is not finite, at most `allowed` in a row."""
+class FiniteMonitor(Hook):
+    """Skips steps whose loss or gradient is not finite, at most `allowed` in a row."""
 
     def __init__(self, allowed: int = 10) -> None:
         self.allowed = allowed
-        self._bad = 0  # in a row
+        self._skipped = 0  # in a row
         self._taken = 0
-        self._seen = (0.0, 0.0)  # loss and gradient norm of the last one
+        self._last = (0.0, 0.0)  # loss and gradient norm of the last step
 
-    def observe(self, loss: float, grad_norm: float, step: int) -> Literal["step", "skip"]:
-        self._seen = (loss, grad_norm)
+    def accept(self, loss: float, grad_norm: float, step: int) -> bool:
+        """Whether to take a step with this loss and gradient. Raises `Diverged` after too many skipped steps."""
+        self._last = (loss, grad_norm)
         if math.isfinite(loss) and math.isfinite(grad_norm):
-            self._bad = 0
+            self._skipped = 0
             self._taken += 1
-            return "step"
-        self._bad += 1
-        if self._bad > self.allowed:
+            return True
+        self._skipped += 1
+        if self._skipped > self.allowed:
             raise Diverged(
-                f"Training diverged at step {step}: {self._numbers()}, not finite for {self._bad} steps in a row; {self._advice()}"
+                f"Training diverged at step {step}: {self._numbers()}, not finite for {self._skipped} steps in a row; {self._advice()}"
             )
-        return "skip"
+        return False
 
     def unfinished(self, steps: int) -> Diverged:
-        """What to say of a run whose last state cannot be saved."""
+        """The error of a run whose last state cannot be saved."""
         if self.steady:
             return Diverged(
-                f"Training diverged at its last step, {steps}: with the weights it made, nothing is finite; {self._advice()}"
+                f"Training diverged at its last step, {steps}: no loss is finite with the resulting weights; {self._advice()}"
             )
         return Diverged(
-            f"Training ended without finite steps: the last {self._bad} of {steps} changed nothing, because {self._numbers()}; "
+            f"Training ended without finite steps: the last {self._skipped} of {steps} changed nothing, because {self._numbers()}; "
             f"{self._advice()}"
         )
 
     def _numbers(self) -> str:
-        loss, grad_norm = self._seen
+        loss, grad_norm = self._last
         return f"the loss was {loss:.4g} and the gradient norm {grad_norm:.4g}"
 
     def _advice(self) -> str:
         if self._taken:
             return "try a lower lr, precision=fp32, or clip=1"
-        return "it was so from the first step on, so lr is not the cause: try a higher temperature, precision=fp32, another critic or bound"
+        return "no step was finite, so lr is not the cause: try a higher temperature, precision=fp32, another critic or bound"
 
     @property
     def steady(self) -> bool:
-        """Whether the last step was finite; a state after one that was not is no checkpoint."""
-        return self._bad == 0
+        """Whether the last step was taken. The state after a skipped step is not saved."""
+        return self._skipped == 0
 
     def state(self) -> dict[str, Any]:
-        return {"bad": self._bad, "taken": self._taken}
+        return {"skipped": self._skipped, "taken": self._taken}
 
     def restore(self, state: dict[str, Any]) -> None:
-        # runs from before they were counted have taken all they did not skip
-        self._bad, self._taken = state["bad"], state.get("taken", 1)
+        self._skipped, self._taken = state["skipped"], state["taken"]

@@ -1,8 +1,8 @@
 """From settings to a trained run: what `nearfar pretrain` and `nf.pretrain` do."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -12,46 +12,41 @@ import torch
 
 from nearfar.config.building import NONE
 from nearfar.config.objects import Objects, given
-from nearfar.config.settings import MAY_CHANGE, Settings
+from nearfar.config.settings import Settings
 from nearfar.core.method import Method
-from nearfar.core.strategy import SINGLE, Strategy
-from nearfar.data import Columns, Limits, Located, Stream, locate
+from nearfar.core.strategy import Strategy
+from nearfar.data import Columns, Limits, Located, locate
 from nearfar.data.aside import few_labelled, kept_aside
 from nearfar.data.together import judged_by_all, opened_by_all
 from nearfar.data.unscanned import found_so_far
 from nearfar.distributed.strategy import join
-from nearfar.errors import UserError
-from nearfar.modalities import DataSet, Description, modality_of_views
+from nearfar.modalities import DataSet
 from nearfar.parts.encoders import parameters_of
-from nearfar.run import checkpoints
-from nearfar.run.facts import checked
+from nearfar.run.checkpoints import Loaded
 from nearfar.run.features import contents
 from nearfar.run.folder import DataNotes, RunFolder, notes_of
-from nearfar.run.trained import (
-    Run,
-    backbone_of,
-    check_kind,
-    columns_in,
-    views_of,
-)
+from nearfar.run.trained import Run, backbone_of, check_kind, columns_in
 from nearfar.system.files import as_path
 from nearfar.system.hardware import environment, keep_freed_memory, pick_device, pick_precision
 from nearfar.train.defaults import resolve_here
+from nearfar.train.display import Display
+from nearfar.train.held_out import is_holdout_clean, make_estimate
+from nearfar.train.hooks import DataCheck, Evaluation, Hook, Metrics
 from nearfar.train.init import start_from
-from nearfar.train.limits import check_disk, needs
-from nearfar.train.logs import Display
-from nearfar.train.loop import Looks, train
-from nearfar.train.memory import MEASURED, choose_chunk
-from nearfar.train.prepare import (
-    described,
-    embedded,
-    prepare,
-    prime,
+from nearfar.train.loggers import Logger, open_loggers
+from nearfar.train.memory import PROBED_INSTANCES, check_disk, choose_chunk, estimate_needs
+from nearfar.train.monitors import CollapseMonitor, GradientMonitor
+from nearfar.train.probes import check_score_schedules, make_probe
+from nearfar.train.resuming import (
+    check_steps_left,
+    describe_data,
+    find_checkpoint,
+    restore_session,
 )
-from nearfar.train.probes import check_heard, make_probe
-from nearfar.train.several import of_first
-from nearfar.train.trainer import Trainer
-from nearfar.train.unseen import make_estimate, never_trained_on
+from nearfar.train.saving import Checkpoints
+from nearfar.train.session import Session
+
+MIN_COMPARED, MAX_COMPARED = 8, 16  # instances of the first batch that are compared with each other
 
 
 def pretrain(
@@ -63,6 +58,9 @@ def pretrain(
     config: Mapping[str, Any] | None = None,
     allow_change: bool = False,
     quiet: bool = False,
+    hooks: Sequence[Hook] = (),
+    loggers: Sequence[Logger] = (),
+    strategy: Strategy | None = None,
     **settings: Any,
 ) -> Run:
     """Trains a method on `data` into the folder `out` and returns the run; called again, it resumes.
@@ -76,16 +74,29 @@ def pretrain(
     index). They are copied, so yours stay as they were; the trained ones are in the run. To resume, call it again with the same
     objects: config.yaml describes them (classes, numbers, shapes of tensors), and others are refused with what differs. Initial
     weights of your own modules are those that they have.
+
+    `hooks` are called around steps (`nf.Hook`), `loggers` get every row of metrics (`nf.Logger`), beside those of the setting
+    `logger`. A run that a hook ended with `session.stop` counts as finished; `allow_change=True` continues it. `strategy` replaces
+    the one that is chosen by the launcher and the setting `sharding` (`nf.Strategy`).
     """
-    out, told = as_path("out", out), {**(config or {}), **settings}
-    columns = Columns(told.get("image_column"), told.get("label_column"))
+    out, named = as_path("out", out), {**(config or {}), **settings}
+    columns = Columns(named.get("image_column"), named.get("label_column"))
     located = locate(data, labels, columns)
-    asked = given(method, config or {}, settings)
-    chosen, said = resolve_here(
-        asked.recipe, located.name, out, *asked.layers, modality=located.modality, objects=asked.objects
+    request = given(method, config or {}, settings)
+    resolved, note = resolve_here(
+        request.recipe, located.name, out, *request.layers, modality=located.modality, objects=request.objects
     )
     return run_pretraining(
-        chosen, located, out, allow_change=allow_change, quiet=quiet, said=said, objects=asked.objects
+        resolved,
+        located,
+        out,
+        allow_change=allow_change,
+        quiet=quiet,
+        note=note,
+        objects=request.objects,
+        hooks=hooks,
+        loggers=loggers,
+        strategy=strategy,
     )
 
 
@@ -105,19 +116,6 @@ def train_supervised(
     return pretrain(recipe, data, out, labels=labels, **settings)
 
 
-@dataclass(frozen=True)
-class Watch:
-    """Who looks on: probes ask about `validation`, labelled instances that are not trained on, in place of a part of the data, and
-    `told` hears what they found, and may raise to end the run."""
-
-    validation: DataSet | None = None
-    told: Callable[[dict[str, Any]], None] | None = None
-
-
-UNWATCHED = Watch()
-FEWEST_ALIKE, ALIKE = 8, 16  # instances of the first batch that are compared with one another
-
-
 def run_pretraining(
     settings: Settings,
     data: Any,
@@ -125,247 +123,172 @@ def run_pretraining(
     *,
     allow_change: bool = False,
     quiet: bool = False,
-    said: str | None = None,
+    note: str | None = None,
     objects: Objects = NONE,
-    watch: Watch = UNWATCHED,
+    validation: DataSet | None = None,
+    hooks: Sequence[Hook] = (),
+    loggers: Sequence[Logger] = (),
+    strategy: Strategy | None = None,
 ) -> Run:
+    """Trains with complete settings. `note` is shown to the user. Probes use `validation`, labelled instances that are not trained on,
+    instead of a part of the data."""
     located = data if isinstance(data, Located) else locate(data, columns=columns_in(settings))
-    folder, strategy = RunFolder(out), join(settings.sharding)
+    folder = RunFolder(out)
+    strategy = join(settings.sharding) if strategy is None else strategy
     check_kind(settings, located)
     with folder.claimed() if strategy.is_first else nullcontext():
-        restored = where_it_stopped(settings, folder, allow_change, strategy)
-        ready = make_ready(settings, located, folder, restored, allow_change, objects, strategy, watch)
+        restored = find_checkpoint(settings, folder, allow_change, strategy)
+        preparation = Preparation(
+            settings, located, folder, restored, allow_change, objects, strategy, validation
+        )
+        session = preparation.session
         if restored is not None:
-            check_left(ready, restored, changes_since(settings, out), out)
-        notes = notes_of(ready.everything, ready.aside, len(ready.images), settings.batch_size)
+            check_steps_left(session, restored, settings, folder)
+        notes = preparation.notes(preparation.everything)
         if strategy.is_first:
-            check_disk(ready.trainer, out)
-            write_down(settings, folder, ready, notes)
+            check_disk(session, out)
+            write_run_files(session, folder, notes)
         keep_freed_memory()
-        trainer, told = ready.trainer, not quiet
-        quiet = quiet or not strategy.is_first
-        display = Display(trainer.steps, trainer.step, settings.epochs, ready.images.unit, quiet)
-        announce(display, settings, notes, trainer)
-        alike = all_alike(ready, settings) if restored is None and not quiet else None
-        for sentence in filter(None, (said, *ready.remarks, alike)):
+        display = Display(
+            session.steps, session.step, settings.epochs, session.data.unit, quiet or not strategy.is_first
+        )
+        ended = None if restored is None or allow_change else restored.facts.get("ended")
+        announce(display, session, notes)
+        identical = (
+            identical_instances(session) if restored is None and not quiet and strategy.is_first else None
+        )
+        for sentence in filter(None, (note, *preparation.remarks, identical)):
             display.say(sentence)
-        if told:  # measured by all ranks, which encode together
-            display.say(needs(trainer, ready.stream.few(MEASURED), out).sentence(settings.keep))
-        with torch.random.fork_rng(devices=[]):
-            if restored is None:
-                prime(trainer, ready.images, ready.known)
-            chunk = trainer.method.encoding.chunk
-            facts = {"data": ready.known.as_plain(), "unseen": ready.unseen, "encode_chunk": chunk}
-            train(
-                trainer, ready.stream.batches, out, facts, display, ready.looks, resumed=restored is not None
+        if not quiet:  # measured by all ranks, which encode together
+            display.say(
+                estimate_needs(session, session.stream.few(PROBED_INSTANCES), out).sentence(settings.keep)
             )
-        if strategy.is_first:  # what was not decoded at opening may have turned out to be unusable
-            seen = found_so_far(ready.everything)
-            folder.write_notes(notes_of(seen, ready.aside, len(ready.images), settings.batch_size))
-        strategy.barrier()  # until the last checkpoint is there
+        if ended is not None:
+            display.say(
+                f"the run ended at step {session.step} of {session.steps}: {ended}; --allow-change continues it"
+            )
+        else:
+            if session.step:
+                display.say(f"resuming from step {session.step}")
+            train_session(preparation, display, hooks, loggers)
+        if strategy.is_first:  # files that were not decoded at opening may have turned out to be unusable
+            folder.write_notes(preparation.notes(found_so_far(preparation.everything)))
+        strategy.barrier()  # until the last checkpoint is written
     run = Run(out, settings, objects, located)
-    run.remember(ready.everything)
+    run.remember(preparation.everything)
     return run
 
 
-def where_it_stopped(
-    settings: Settings, folder: RunFolder, allow_change: bool, strategy: Strategy
-) -> checkpoints.Loaded | None:
-    """The checkpoint that a run goes on from, as rank 0 finds it; None at its beginning."""
-    if not strategy.is_first:
-        return of_first(None, strategy)
-    fresh = begins_anew(settings, folder, allow_change)
-    return of_first(None if fresh else newest_checkpoint(folder), strategy)
+class Preparation:
+    """A run before its next step: opens the data, builds the session and restores it from a checkpoint, if there is one."""
 
-
-def begins_anew(settings: Settings, folder: RunFolder, allow_change: bool) -> bool:
-    """Whether what is in the folder is no beginning of this run: before its first step there is nothing in a run that other
-    settings could spoil. After it they are refused."""
-    changed = changes_since(settings, folder.path)
-    begun = checkpoints.last_named(folder.checkpoints) > 0
-    if (
-        changed
-        and begun
-        and (before := modality_of_views(folder.stored_settings()["views"])) is not settings.modality
-    ):
-        raise UserError(
-            f"{settings.data} holds {settings.modality.plural}, but {folder.path} was trained on {before.plural}; choose another --out"
+    def __init__(
+        self,
+        settings: Settings,
+        located: Located,
+        folder: RunFolder,
+        restored: Loaded | None,
+        allow_change: bool,
+        objects: Objects,
+        strategy: Strategy,
+        validation: DataSet | None = None,
+    ) -> None:
+        self.settings, self.folder, self.restored = settings, folder, restored
+        device = pick_device(settings.device, strategy.local_rank if strategy.is_distributed else None)
+        previous = settings.modality.reader.description(restored.facts["data"]) if restored else None
+        limits = Limits(
+            max_bad_share=settings.max_bad_share, quarantine=folder.quarantine, scans=folder.cache
         )
-    if changed and begun and not allow_change:
-        raise UserError(
-            f"{folder.path} was begun with other settings ({changed}); resume with those, choose another --out, or add --allow-change"
-        )
-    return bool(changed) and not begun
+        options = settings.modality.reader.options_for(settings.views, settings.image_size, previous)
+        if restored is None and strategy.is_first:
+            folder.begin_quarantine()
+        self.everything = opened_by_all(located, limits, options, strategy)
+        data, held_out = kept_aside(self.everything, settings.held_out, settings.seed)
+        data = few_labelled(data, settings.labels, settings.labels_seed)
+        self.held_out_size = 0 if held_out is None else len(held_out)
+        description = describe_data(data, settings, previous, allow_change, self.everything)
+        precision = pick_precision(settings.precision, device)
+        self.session = session = Session(settings, data, description, device, precision, objects, strategy)
+        probe = make_probe(session, validation)
+        check_score_schedules(settings, data, probe is not None)
+        clean = is_holdout_clean(description, self.everything, settings, restored, objects)
+        if restored:
+            restore_session(session, restored, folder)
+        origin = None
+        if settings.init and not restored:
+            origin = start_from(session.method, settings.init, settings.encoders.get("cut", 0))
+        # a user's modules may start differently on each rank; sharded weights were made equal before
+        state = session.method.state_dict().values()
+        strategy.broadcast([value for value in state if not strategy.is_sharded(value)])
+        stored_chunk = restored.facts.get("encode_chunk") if restored else None
+        chunk, chunk_note = choose_chunk(session, session.stream.few(PROBED_INSTANCES), stored_chunk)
+        session.method.encoding = replace(session.method.encoding, chunk=chunk)
+        session.facts = {"data": description.as_plain(), "unseen": clean, "encode_chunk": chunk}
+        self.remarks = (origin, chunk_note)
+        self.hooks = [
+            GradientMonitor(),
+            Metrics(),
+            CollapseMonitor(),
+            Evaluation(probe, make_estimate(session, held_out, clean, objects)),
+            DataCheck(lambda: judged_by_all(self.everything, strategy)),
+        ]
+
+    def notes(self, everything: DataSet) -> DataNotes:
+        return notes_of(everything, self.held_out_size, len(self.session.data), self.settings.batch_size)
 
 
-@dataclass(frozen=True)
-class Ready:
-    """A run before its next step."""
-
-    everything: DataSet  # what was opened
-    images: DataSet  # of it, what is trained on
-    aside: int  # how many are not
-    known: Description
-    trainer: Trainer
-    stream: Stream
-    looks: Looks
-    unseen: bool | None  # whether what is kept aside was never trained on
-    resumed: bool
-    remarks: tuple[str | None, ...]  # sentences: weights from elsewhere, encoding in parts
-
-
-def make_ready(
-    settings: Settings,
-    located: Located,
-    folder: RunFolder,
-    restored: checkpoints.Loaded | None,
-    allow_change: bool,
-    objects: Objects,
-    strategy: Strategy = SINGLE,
-    watch: Watch = UNWATCHED,
-) -> Ready:
-    """Opens the data, builds the method and puts it where it stopped, if it did."""
-    device = pick_device(settings.device, strategy.local_rank if strategy.is_distributed else None)
-    before = settings.modality.reader.description(restored.facts["data"]) if restored else None
-    limits = Limits(max_bad_share=settings.max_bad_share, quarantine=folder.quarantine, scans=folder.cache)
-    options = settings.modality.reader.options_for(settings.views, settings.image_size, before)
-    if restored is None and strategy.is_first:
-        folder.begin_quarantine()
-    everything = opened_by_all(located, limits, options, strategy)
-    images, aside = kept_aside(everything, settings.held_out, settings.seed)
-    images = few_labelled(images, settings.labels, settings.labels_seed)
-    known = described(images, settings, before, allow_change, everything)
-    precision = pick_precision(settings.precision, device)
-    trainer, stream = prepare(settings, images, known, device, precision, objects, strategy)
-    views = views_of(settings, known, device, objects)
-    probe = make_probe(images, known, views, settings, device, watch.validation)
-    check_heard(settings, images, probe is not None)
-    unseen = never_trained_on(known, everything, settings, restored, objects)
-    if restored:
-        resume(trainer, restored, folder.path)
-    begun_from = None
-    if settings.init and not restored:
-        begun_from = start_from(trainer.method, settings.init, settings.encoders.get("cut", 0))
-    # modules that somebody made began anyhow; those that are spread were made equal before
-    held = [value for value in trainer.method.state_dict().values() if not strategy.is_sharded(value)]
-    strategy.broadcast(held)
-    before_chunk = restored.facts.get("encode_chunk") if restored else None
-    chunk, in_parts = choose_chunk(trainer, stream.few(MEASURED), before_chunk)
-    trainer.method.encoding = replace(trainer.method.encoding, chunk=chunk)
-    looks = Looks(
-        lambda: embedded(trainer, images, known),
-        probe,
-        make_estimate(images, aside, known, settings, device, unseen, objects),
-        watch.told,
-        lambda: judged_by_all(everything, strategy),
-    )
-    left_out = 0 if aside is None else len(aside)
-    return Ready(
-        everything,
-        images,
-        left_out,
-        known,
-        trainer,
-        stream,
-        looks,
-        unseen,
-        restored is not None,
-        (begun_from, in_parts),
-    )
-
-
-def check_left(ready: Ready, restored: checkpoints.Loaded, changed: str, out: Path) -> None:
-    """Stops what would write down other settings or data than the weights are of, without a step to train them."""
-    step, steps = ready.trainer.step, ready.trainer.steps
-    if ready.known.fingerprint != restored.facts["data"].get("fingerprint"):
-        changed = changed or "data: others than before"
-    if changed and step >= steps:
-        raise UserError(
-            f"{out} was trained for {step} steps and these settings ask for {steps}: no step is left to train with what changed "
-            f"({changed}); raise epochs, or choose another --out"
-        )
-
-
-def all_alike(ready: Ready, settings: Settings) -> str | None:
-    """A sentence about data of which the first rows are all one: no view of them tells whose it is."""
-    rows = ready.images.subset(np.sort(ready.stream.index(0)[1][:ALIKE]))
-    plain = settings.modality.views.plain(settings.views, ready.known, ready.trainer.device)
-    if len(rows) < FEWEST_ALIKE or len(torch.unique(contents(rows, plain), dim=0)) > 1:
-        return None
-    return f"the first {len(rows)} {rows.unit} look exactly alike; if all do, there is nothing to learn: look at the data"
-
-
-def write_down(settings: Settings, folder: RunFolder, ready: Ready, notes: DataNotes) -> None:
-    """Settings, what became of the data, and the machine."""
-    folder.write_settings(settings)
-    folder.write_notes(notes)
-    began = (folder.environment() or {}).get("started") if ready.resumed else None
-    facts_here = {
-        "started": began or f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}",
-        "precision": str(ready.trainer.precision),
-    }
-    several = {"ranks": ready.trainer.strategy.world} if ready.trainer.strategy.is_distributed else {}
-    folder.write_environment({**environment(), "device": str(ready.trainer.device), **facts_here, **several})
-
-
-PROBED = {"probe_every", "probe", "probe_data"}
-
-
-def changes_since(settings: Settings, out: Path) -> str:
-    """What differs from the settings the run was begun with, as `key: before, now after`."""
-    folder = RunFolder(out)
-    if not folder.config.exists():
-        return ""
-    before, now = _flat(folder.stored_settings()), _flat(settings.as_plain())
-    # a schedule that follows the probe is another one when it is probed at other times
-    free = set(MAY_CHANGE) - (PROBED if settings.listens_to("score") else set())
-    keys = [k for k in {**before, **now} if before.get(k) != now.get(k) and k not in free]
-    return "; ".join(f"{key}: {before.get(key)}, now {now.get(key)}" for key in keys)
-
-
-def _flat(settings: Mapping[str, Any]) -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for key, value in settings.items():
-        if isinstance(value, Mapping):
-            flat |= {f"{key}.{inner}": v for inner, v in value.items()}
+def train_session(
+    preparation: Preparation, display: Display, hooks: Sequence[Hook], loggers: Sequence[Logger]
+) -> None:
+    """Trains with the hooks and loggers of every run and the user's."""
+    session, restored = preparation.session, preparation.restored
+    session.attach(preparation.folder, display, [*preparation.hooks, *hooks, Checkpoints()])
+    with torch.random.fork_rng(devices=[]):
+        if restored is None:
+            session.prefill()
         else:
-            flat[key] = value
-    return flat
+            session.restore_hooks(restored.tensors, restored.facts)
+        if session.strategy.is_first:
+            step = -1 if restored is None else session.step
+            session.loggers = open_loggers(preparation.folder, preparation.settings, step, loggers)
+        session.run()
 
 
-def newest_checkpoint(folder: RunFolder) -> checkpoints.Loaded | None:
-    """The newest valid checkpoint; None before the first one. Damaged ones alone are no reason to start over."""
-    found = checkpoints.load_newest(folder.checkpoints)
-    there = sorted(folder.checkpoints.glob("step-*"))
-    if found is None and there:
-        raise UserError(
-            f"{there[-1]} cannot be used ({checkpoints.check(there[-1])}) and there is no earlier one; "
-            f"restore it, or move {folder.checkpoints} away to start over"
-        )
-    return found and checked(found)
+def identical_instances(session: Session) -> str | None:
+    """A warning if the first instances are all equal, so that no view of them can be told from another's."""
+    data, settings = session.data, session.settings
+    rows = data.subset(np.sort(session.stream.index(0)[1][:MAX_COMPARED]))
+    plain = settings.modality.views.plain(settings.views, session.description, session.device)
+    if len(rows) < MIN_COMPARED or len(torch.unique(contents(rows, plain), dim=0)) > 1:
+        return None
+    return f"the first {len(rows)} {rows.unit} are identical; if all are, there is nothing to learn: check the data"
 
 
-def resume(trainer: Trainer, restored: checkpoints.Loaded, out: Path) -> None:
-    try:
-        trainer.restore(restored.tensors, restored.facts)
-    except (RuntimeError, KeyError, ValueError):
-        raise UserError(
-            f"the checkpoint in {out}/ckpt does not fit these settings: another network or other negatives; choose another --out"
-        ) from None
+def write_run_files(session: Session, folder: RunFolder, notes: DataNotes) -> None:
+    """Writes the settings, the notes about the data, and the machine."""
+    folder.write_settings(session.settings)
+    folder.write_notes(notes)
+    started = (folder.environment() or {}).get("started") if session.resumed else None
+    strategy = session.strategy
+    folder.write_environment(
+        {
+            **environment(),
+            "device": str(session.device),
+            "started": started or f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}",
+            "precision": str(session.precision),
+            **({"ranks": strategy.world} if strategy.is_distributed else {}),
+        }
+    )
 
 
-def announce(display: Display, settings: Settings, notes: DataNotes, trainer: Trainer) -> None:
-    backbone = backbone_of(trainer.method)
-    kind = str(trainer.precision).removeprefix("torch.")
+def announce(display: Display, session: Session, notes: DataNotes) -> None:
+    settings = session.settings
+    backbone = backbone_of(session.method)
+    dtype = str(session.precision).removeprefix("torch.")
+    processes = f" by {session.strategy.world} processes" if session.strategy.is_distributed else ""
     for line in notes.lines():
         display.say(line)
     display.say(
-        f"{settings.recipe} with {settings.backbone} ({parameters_of(backbone):,} weights), {trainer.steps} steps of "
-        f"{settings.batch_size} {notes.unit}, {kind} on {trainer.device}{_shared(trainer.strategy)}"
+        f"{settings.recipe} with {settings.backbone} ({parameters_of(backbone):,} weights), {session.steps} steps of "
+        f"{settings.batch_size} {notes.unit}, {dtype} on {session.device}{processes}"
     )
-    if trainer.step:
-        display.say(f"resuming from step {trainer.step}")
-
-
-def _shared(strategy: Strategy) -> str:
-    return f" by {strategy.world} processes" if strategy.is_distributed else ""

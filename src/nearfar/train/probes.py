@@ -1,12 +1,13 @@
-"""What a run is asked while it trains: how well its features name classes, on a sample of its own data or on other data, and how good
-they look without a label. Features are those of the frozen backbone: no gradient, no statistic and no draw of the training is touched.
+"""Probes: how well the features of a run in training classify, and how good they are without labels.
+
+Features are those of the frozen backbone: no gradient, no statistic and no random draw of the training changes.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from nearfar.config.settings import KNN, LINEAR, QUALITY, Settings
 from nearfar.core.method import Method
@@ -17,129 +18,144 @@ from nearfar.evaluate.labels import Labelled
 from nearfar.evaluate.linear import linear
 from nearfar.evaluate.quality import measures_of
 from nearfar.evaluate.unlabelled import view_features
-from nearfar.modalities import DataSet, Description
+from nearfar.modalities import DataSet
 from nearfar.modalities.base import MakeViews
 from nearfar.run.features import features
 from nearfar.run.trained import backbone_of, check_kind, locate_beside
+from nearfar.train.hooks import Probe
+from nearfar.train.session import Session
 
-SAMPLE = 4096  # instances that probes look at
-LEAST_PROBED = 50  # labelled instances: of fewer, a held-out fifth tells nothing
-INSTANCES, VIEWS = 256, 4  # looked at in several views, for LiDAR and alignment
-
-Probe = Callable[[Method], dict[str, float]]
+MAX_PROBED = 4096  # instances
+MIN_LABELLED = 50  # fewer labelled instances give no reliable score
+QUALITY_INSTANCES, QUALITY_VIEWS = 256, 4  # for LiDAR and alignment
 
 
 @dataclass(frozen=True)
-class Probed:
-    """The instances that probes look at, as they are shown to the encoder."""
+class ProbeSample:
+    """The instances of a probe, and how they are shown to the encoder."""
 
-    sample: DataSet
+    data: DataSet
     plain: MakeViews
-    why_not: str | None  # classes cannot be asked about
+    problem: str | None  # why classes cannot be probed
 
 
-def probed(data: DataSet, known: Description, settings: Settings, device: torch.device) -> Probed:
-    """A sample of the training data, or of `probe_data`, which bring their own statistics."""
+def probe_sample(session: Session) -> ProbeSample:
+    """A sample of the training data, or of `probe_data`, which has its own statistics."""
+    settings, data, description = session.settings, session.data, session.description
     modality = settings.modality
     if settings.probe_data is not None:
         located = locate_beside(settings, settings.probe_data)
         check_kind(settings, located)
         limits = Limits(max_bad_share=settings.max_bad_share)
         opened = located.open(
-            limits, **modality.reader.options_for(settings.views, settings.image_size, known)
+            limits, **modality.reader.options_for(settings.views, settings.image_size, description)
         )
-        data = known.convert_channels(opened, "this run")
-        known = known.with_statistics_of(data, None)
-    sample = data.subset(data.sample(0, 0, SAMPLE))
-    return Probed(sample, modality.views.plain(settings.views, known, device), why_not_probed(data))
+        data = description.convert_channels(opened, "this run")
+        description = description.with_statistics_of(data, None)
+    sample = data.subset(data.sample(0, 0, MAX_PROBED))
+    plain = modality.views.plain(settings.views, description, session.device)
+    return ProbeSample(sample, plain, probe_problem(data))
 
 
-def make_probe(
-    data: DataSet,
-    known: Description,
-    views: MakeViews,
-    settings: Settings,
-    device: torch.device,
-    validation: DataSet | None = None,
-) -> Probe | None:
-    """The figures that `probe=` asks for, by name; None where there is nothing to ask. Of classes, a fifth of the sample is held out, or a
-    sample of `validation` asked about, which is numbered like `data` and not trained on."""
-    asked = settings.probes
+def make_probe(session: Session, validation: DataSet | None = None) -> Probe | None:
+    """The metrics of the setting `probe`, by name; None if there is nothing to compute. Classes are predicted for a held-out fifth of the
+    sample, or for `validation`, which has the same class numbers and is not trained on."""
+    settings = session.settings
+    names = settings.probes
     if not settings.probe_every:
         return None
-    looked = probed(data, known, settings, device)
-    if settings.probe_data is not None and looked.why_not and set(asked) & {KNN, LINEAR}:
-        raise UserError(f"probe_data was {settings.probe_data}, but {looked.why_not}")
-    if looked.why_not:
-        asked = tuple(name for name in asked if name == QUALITY)
-    if not asked:
+    sample = probe_sample(session)
+    if settings.probe_data is not None and sample.problem and set(names) & {KNN, LINEAR}:
+        raise UserError(f"probe_data was {settings.probe_data}, but {sample.problem}")
+    if sample.problem:
+        names = tuple(name for name in names if name == QUALITY)
+    if not names:
         return None
-    labels = None if looked.why_not else torch.from_numpy(np.asarray(looked.sample.labels))
-    parts = [] if looked.why_not else [torch.from_numpy(p) for p in looked.sample.parts(0.2, settings.seed)]
-    # views are of the run's own kind, so those of other data are not made by them
-    seen = data.subset(data.sample(0, 0, SAMPLE)[:INSTANCES]) if QUALITY in asked else None
-    apart = None if validation is None else validation.subset(validation.sample(0, 0, SAMPLE))
+    labels = None if sample.problem else label_tensor(sample.data)
+    parts = (
+        [torch.from_numpy(rows) for rows in sample.data.parts(0.2, settings.seed)]
+        if labels is not None
+        else []
+    )
+    # views are those of the run, so they are applied to its own data
+    quality_rows = session.data.sample(0, 0, MAX_PROBED)[:QUALITY_INSTANCES]
+    viewed = session.data.subset(quality_rows) if QUALITY in names else None
+    test_data = None if validation is None else validation.subset(validation.sample(0, 0, MAX_PROBED))
 
     def probe(method: Method) -> dict[str, float]:
-        encoder = backbone_of(method)
-        strategy = method.encoding.strategy
-        embed = lambda sample: features(
-            encoder, sample, looked.plain, device=device, workers=settings.workers, strategy=strategy
-        )
-        embedded = embed(looked.sample)
-        found: dict[str, float] = {}
-        if labels is not None:
-            whole = Labelled(embedded, labels)
-            if apart is None:
-                fit, ask = (whole.rows(rows) for rows in parts)
-            else:
-                fit, ask = whole, Labelled(embed(apart), torch.from_numpy(np.asarray(apart.labels)))
-            found |= _classes(fit, ask, asked, settings.seed)
-        if seen is not None:
-            several = view_features(
-                encoder, seen, views, settings.seed, device, embedded.shape[1], INSTANCES, VIEWS
+        encoder, strategy = backbone_of(method), method.encoding.strategy
+
+        def embed(data: DataSet) -> Tensor:
+            return features(
+                encoder,
+                data,
+                sample.plain,
+                device=session.device,
+                workers=settings.workers,
+                strategy=strategy,
             )
-            found |= measures_of(embedded, several)
-        return found
+
+        embedding = embed(sample.data)
+        scores: dict[str, float] = {}
+        if labels is not None:
+            labelled = Labelled(embedding, labels)
+            if test_data is None:
+                train, test = (labelled.rows(rows) for rows in parts)
+            else:
+                train, test = labelled, Labelled(embed(test_data), label_tensor(test_data))
+            scores |= class_scores(train, test, names, settings.seed)
+        if viewed is not None:
+            view_embeddings = view_features(
+                encoder,
+                viewed,
+                session.views,
+                settings.seed,
+                session.device,
+                embedding.shape[1],
+                QUALITY_INSTANCES,
+                QUALITY_VIEWS,
+            )
+            scores |= measures_of(embedding, view_embeddings)
+        return scores
 
     return probe
 
 
-def _classes(fit: Labelled, ask: Labelled, asked: tuple[str, ...], seed: int) -> dict[str, float]:
-    sides = (fit.features, fit.labels, ask.features, ask.labels)
-    found = {}
-    if KNN in asked:
-        found["knn_top1"] = knn(*sides)["top1"]
-    if LINEAR in asked:
-        found["linear_top1"] = linear(*sides, seed=seed)["top1"]
-    return found
+def label_tensor(data: DataSet) -> Tensor:
+    return torch.from_numpy(np.asarray(data.labels))
 
 
-def why_not_probed(data: DataSet) -> str | None:
-    """Why no held-out fifth of a sample could tell anything; None if it could."""
+def class_scores(train: Labelled, test: Labelled, names: tuple[str, ...], seed: int) -> dict[str, float]:
+    sides = (train.features, train.labels, test.features, test.labels)
+    scores = {}
+    if KNN in names:
+        scores["knn_top1"] = knn(*sides)["top1"]
+    if LINEAR in names:
+        scores["linear_top1"] = linear(*sides, seed=seed)["top1"]
+    return scores
+
+
+def probe_problem(data: DataSet) -> str | None:
+    """Why a held-out fifth of a sample gives no score; None if it does."""
     if data.labels is None:
         return f"{data.name} has no labels to probe with"
-    sample = np.asarray(data.labels)[data.sample(0, 0, SAMPLE)]
+    sample = np.asarray(data.labels)[data.sample(0, 0, MAX_PROBED)]
     _, sizes = np.unique(sample, return_counts=True)
-    if len(sample) < LEAST_PROBED:
-        return f"{data.name} has {len(sample)} labelled {data.unit} to train on, and a probe needs {LEAST_PROBED}"
+    if len(sample) < MIN_LABELLED:
+        return f"{data.name} has {len(sample)} labelled {data.unit} to train on, and a probe needs {MIN_LABELLED}"
     if len(sizes) < 2:
-        return f"the labels of {data.name} name one class only"
+        return f"the labels of {data.name} have only one class"
     if sizes.max() < 2:
-        return f"no two {data.unit} of {data.name} are of one class"
+        return f"no two {data.unit} of {data.name} have the same class"
     return None
 
 
-def check_heard(settings: Settings, data: DataSet, probed: bool) -> None:
-    """Stops a run whose schedule waits for a score that nobody will take."""
-    waiting = settings.listens_to("score")
-    probed = (
-        probed and KNN in settings.probes and (settings.probe_data is not None or not why_not_probed(data))
-    )
-    if waiting and not probed:
-        why = (
-            "probe_every is 0"
-            if not settings.probe_every
-            else why_not_probed(data) or f"probe is {settings.probe}"
-        )
-        raise UserError(f"{waiting} follows the kNN probe but {why}; use on_loss, which follows the loss")
+def check_score_schedules(settings: Settings, data: DataSet, has_probe: bool) -> None:
+    """Refuses a schedule that follows a score which is never computed."""
+    schedule = settings.listens_to("score")
+    problem = probe_problem(data)
+    has_score = has_probe and KNN in settings.probes and (settings.probe_data is not None or not problem)
+    if not schedule or has_score:
+        return
+    reason = "probe_every is 0" if not settings.probe_every else problem or f"probe is {settings.probe}"
+    raise UserError(f"{schedule} follows the kNN probe but {reason}; use on_loss, which follows the loss")
