@@ -13,9 +13,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from nearfar.core.abstract import AbstractViewSettings
 from nearfar.core.randomness import uniforms
 from nearfar.errors import UserError
-from nearfar.modalities.base import Arrays, Modality, SettingsViews
+from nearfar.modalities.base import Arrays, Modality, ViewFamily
 from nearfar.modalities.vectors import VECTORS, Vectors, VectorsDescription
 from nearfar.modalities.vectors.data import VectorsReader
 from nearfar.modalities.vectors.views import Standardised
@@ -45,7 +46,7 @@ class AnglesReader(VectorsReader):
 
 
 @dataclass(frozen=True)
-class Turn:
+class Turn(AbstractViewSettings):
     """`count` views, each turned by up to `by` radians either way."""
 
     by: float = 0.3
@@ -61,12 +62,6 @@ class Turn:
 
     def plain(self, description: VectorsDescription, device: torch.device) -> Standardised:
         return Standardised(description, device)
-
-
-class AnglesViews(SettingsViews):
-    names = ("turn",)
-    default = "turn"
-    settings = Turn
 
 
 class Turned(Standardised):
@@ -90,7 +85,7 @@ ANGLES = Modality(
     plural="angles",
     example="angles.npz",
     reader=AnglesReader(),
-    views=AnglesViews(),
+    views=ViewFamily({"turn": Turn}),
     networks=VECTORS.networks,
     presenter=VECTORS.presenter,
 )

@@ -22,7 +22,7 @@ from nearfar.core.scores import UNKNOWN, Streamed
 from nearfar.core.types import Batch, Certificate, Coverage, view_pairs
 from nearfar.modalities.image import IMAGE
 from nearfar.modalities.image.views.colour import LAB_CHANNELS
-from nearfar.modalities.image.views.family import view_channels
+from nearfar.modalities.image.views.settings import view_channels
 from nearfar.parts import bounds, selections
 from nearfar.parts.bounds import Agreement, DonskerVaradhan, InfoNCE, MultiLabelCPC
 from nearfar.parts.critics import Cosine

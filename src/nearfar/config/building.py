@@ -19,13 +19,6 @@ from nearfar.core.abstract import AbstractEncoders
 from nearfar.core.method import Method
 from nearfar.errors import UserError, not_one_of
 from nearfar.modalities import MODALITIES, Description, Modality, modality_of_views
-from nearfar.modalities.graph.views import Perturb
-from nearfar.modalities.image.views import IMAGE_VIEWS, PipelineViews
-from nearfar.modalities.pairs.views import Both
-from nearfar.modalities.series.views import Neighbouring
-from nearfar.modalities.sound.views import Window
-from nearfar.modalities.text.views import Mask
-from nearfar.modalities.vectors.views import Corrupt
 from nearfar.parts import bounds, critics, encoders, negatives, priors, selections
 from nearfar.parts.encoders import HeadConfig, InputSpec, Network
 from nearfar.parts.encoders.heads import planned_head
@@ -38,15 +31,6 @@ ROOMS: dict[str, Mapping[str, Any]] = {
     "selection": selections.PARTS,
     "bound": bounds.PARTS,
     "prior": priors.PARTS,
-}
-VIEWS: dict[str, Any] = {
-    **IMAGE_VIEWS,
-    "window": Window,
-    "mask": Mask,
-    "corrupt": Corrupt,
-    "perturb": Perturb,
-    "both": Both,
-    "neighbouring": Neighbouring,
 }
 TOGETHER = (
     "count",
@@ -177,7 +161,10 @@ def section_of(choice: str, part: Any) -> dict[str, Any]:
     if part is None:
         return {"name": "none"}
     if choice == "views":
-        return {"name": name_of(VIEWS, part), **view_settings(part)}
+        kinds = {
+            name: kind for modality in MODALITIES.values() for name, kind in modality.views.kinds.items()
+        }
+        return {"name": name_of(kinds, part), **part.section()}
     members = part.parts if isinstance(part, (bounds.Sum, selections.Chain)) else (part,)
     settings: dict[str, Any] = {}
     for member in members:  # of a setting that several have, the first counts
@@ -193,12 +180,6 @@ def settings_of(part: Any) -> dict[str, Any]:
     """A part's settings; of encoders whose network is still to be made, the head's too."""
     head = planned_head(part)
     return {**part.settings, **({} if head is None else asdict(head))}
-
-
-def view_settings(views: Any) -> dict[str, Any]:
-    if isinstance(views, PipelineViews):
-        return views.section()
-    return {key: getattr(views, key) for key in settable(type(views))}
 
 
 def describe(choices: Choices) -> dict[str, str]:

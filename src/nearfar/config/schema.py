@@ -167,24 +167,3 @@ def expectation(problem: ValidationError, annotation: Any = None) -> str:
         }
         return f"expected {_LIMITS[first['type']].format(**limits)}"
     return first["msg"][0].lower() + first["msg"][1:]
-
-
-# --------------------------------------------------------------------------------------------- views
-
-
-def fixed_views(part: Any, choice: Mapping[str, Any]) -> dict[str, Any]:
-    """The section of views whose number is fixed (`part.count`); the first of them is the anchor."""
-    fixed = {"count": part.count, "symmetric": False}
-    for key, value in fixed.items():
-        if choice.get(key, value) != value:
-            raise UserError(
-                f"views.{key} was {choice[key]!r}; with views={choice['name']} it is {str(value).lower()}"
-            )
-    return {**chosen_views(part, {key: v for key, v in choice.items() if key not in fixed}), **fixed}
-
-
-def chosen_views(part: Any, choice: Mapping[str, Any]) -> dict[str, Any]:
-    """The section of views whose settings are all parameters of `part`, which judges them."""
-    settings = check_settings(part, {key: v for key, v in choice.items() if key != "name"}, "views")
-    part(**settings)
-    return {"name": choice["name"], **settings}

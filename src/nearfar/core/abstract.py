@@ -15,9 +15,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import is_dataclass
 from functools import wraps
-from typing import Any, Protocol, Self, TypeGuard
+from typing import Any, ClassVar, Self, TypeGuard
 
 import numpy as np
+import torch
 from jaxtyping import Float, Int, Int64
 from torch import Tensor, nn
 
@@ -112,12 +113,31 @@ class AbstractViews(AbstractPart, ABC):
         return views
 
 
-class PlannedViews(Protocol):
-    """What a recipe says of views: plain settings. The views themselves are made when the data are known."""
+class AbstractViewSettings(AbstractPart, ABC):
+    """Views as a recipe describes them: plain settings. The views are made when the data are known."""
 
-    @property
-    def count(self) -> int:
-        """Views per instance."""
+    count: int = 2  # views per instance
+    symmetric: bool = True  # see `AbstractViews`
+    # name of a parameter that is a mapping of further settings, which are written beside the others; empty: there is none
+    further: ClassVar[str] = ""
+
+    @abstractmethod
+    def training(self, description: Any, device: torch.device) -> Any:
+        """The views of training, for data of this description."""
+
+    @abstractmethod
+    def plain(self, description: Any, device: torch.device) -> Any:
+        """The view of evaluation: without randomness."""
+
+    def section(self) -> dict[str, Any]:
+        """The settings as they are written, by name."""
+        further = getattr(self, self.further) if self.further else {}
+        return {**self.settings, "count": self.count, "symmetric": self.symmetric, **further}
+
+    def portable(self, description: Any) -> tuple[dict[str, Any], str]:
+        """How the plain view is made, for users without nearfar: as JSON, and as the Python source of `plain_view`
+        ("" where only nearfar makes it)."""
+        return {"description": description.as_plain()}, ""
 
 
 class AbstractEncoders(AbstractPart, ABC):

@@ -26,7 +26,7 @@ from nearfar.core.abstract import (
     AbstractPrior,
     AbstractSelection,
     AbstractViews,
-    PlannedViews,
+    AbstractViewSettings,
     is_inner_product,
 )
 from nearfar.core.adapters import as_bound, as_critic, as_encoders, as_negatives, as_prior, as_selection
@@ -75,7 +75,7 @@ class Method(nn.Module):
         selection: AbstractSelection,
         bound: AbstractBound,
         *,
-        views: AbstractViews | PlannedViews | None = None,
+        views: AbstractViews | AbstractViewSettings | None = None,
         prior: AbstractPrior | None = None,
         symmetric: bool | None = None,
         chunk: int | None = None,
@@ -87,14 +87,14 @@ class Method(nn.Module):
         self.negatives, self.selection = as_negatives(negatives), as_selection(selection)
         self.bound, self.prior = as_bound(bound), as_prior(prior)
         if symmetric is None:
-            symmetric = getattr(views, "symmetric", True)
+            symmetric = True if views is None else views.symmetric
         self.symmetric, self.chunk, self.encoding = symmetric, chunk, encoding
         self.negatives.setup(self.encoders.key_groups, self.encoders.group_of, self.critic.prepare)
 
     def replace(
         self,
         *,
-        views: AbstractViews | PlannedViews | None = None,
+        views: AbstractViews | AbstractViewSettings | None = None,
         encoders: AbstractEncoders | None = None,
         critic: AbstractCritic | None = None,
         negatives: AbstractNegatives | None = None,

@@ -27,7 +27,8 @@ from PIL import Image
 from pydantic import TypeAdapter, ValidationError
 from torch import Tensor
 
-from nearfar.config.schema import chosen_views, settable
+from nearfar.config.schema import check_settings, settable
+from nearfar.core.abstract import AbstractViewSettings
 from nearfar.core.method import Method
 from nearfar.core.results import Measurement
 from nearfar.errors import UserError
@@ -273,54 +274,33 @@ class PlainView(MakeViews, Protocol):
         """The plain view in the form of `count` training views: negatives are prefilled with it."""
 
 
-class AbstractViewFamily(ABC):
-    """The training views of a modality by name, and its plain view."""
+@dataclass(frozen=True, eq=False)
+class ViewFamily:
+    """The views of a modality: the settings of each kind by name, the default first."""
 
-    names: ClassVar[tuple[str, ...]]  # of training views
-    default: ClassVar[str]
-    several: ClassVar[bool] = True  # several views of one instance, which any encoders take
-    one_shape: ClassVar[bool] = True  # views of every batch have the same shape
-    resizable: ClassVar[bool] = False  # the setting image_size is the side length of a view
+    kinds: Mapping[str, type[AbstractViewSettings]]
+    several: bool = True  # several views of one instance, which any encoders take
+    one_shape: bool = True  # views of every batch have the same shape
+    resizable: bool = False  # the setting image_size is the side length of a view
 
-    @abstractmethod
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(self.kinds)
+
+    @property
+    def default(self) -> str:
+        return self.names[0]
+
     def check(self, choice: Choice) -> dict[str, Any]:
         """The views' section of the settings, complete and converted; an error names the first wrong setting."""
+        return {"name": choice["name"], **read_views(self.kinds[choice["name"]], choice).section()}
 
-    @abstractmethod
-    def training(self, choice: Choice, description: Any, device: torch.device) -> MakeViews: ...
-
-    @abstractmethod
-    def plain(self, choice: Choice, description: Any, device: torch.device) -> PlainView: ...
-
-    def conflict(self, choices: Mapping[str, Any], parts: Mapping[str, Any]) -> str | None:
-        """Why these views do not go with the other choices of a method; None if they do."""
-        return None
-
-    def portable(self, choice: Choice, description: Any) -> tuple[dict[str, Any], str]:
-        """How the plain view is made, for users without nearfar: as JSON, and as the Python source of `plain_view`
-        ("" where only nearfar makes it)."""
-        return {"description": description.as_plain()}, ""
-
-
-class ViewSettings(Protocol):
-    """The settings of one kind of training views: its constructor is their schema."""
-
-    def training(self, description: Any, device: torch.device, /) -> MakeViews: ...
-    def plain(self, description: Any, device: torch.device, /) -> PlainView: ...
-
-
-class SettingsViews(AbstractViewFamily):
-    """A modality with one kind of training views, whose settings are the constructor of `settings`."""
-
-    settings: ClassVar[Callable[..., ViewSettings]]
-
-    def of(self, choice: Choice) -> Any:
-        """The settings object of a checked section."""
-        settings = type(self).settings
-        return settings(**{key: choice[key] for key in settable(settings)})
-
-    def check(self, choice: Choice) -> dict[str, Any]:
-        return chosen_views(type(self).settings, choice)
+    def of(self, choice: Choice) -> AbstractViewSettings:
+        """The settings object of a checked section; of views that the caller made, the default with their number and pairing."""
+        if choice["name"] in self.kinds:
+            return read_views(self.kinds[choice["name"]], choice)
+        kind = self.kinds[self.default]
+        return kind(**{key: choice[key] for key in settable(kind) if key in choice})
 
     def training(self, choice: Choice, description: Any, device: torch.device) -> MakeViews:
         views: MakeViews = self.of(choice).training(description, device)
@@ -329,6 +309,25 @@ class SettingsViews(AbstractViewFamily):
     def plain(self, choice: Choice, description: Any, device: torch.device) -> PlainView:
         view: PlainView = self.of(choice).plain(description, device)
         return view
+
+    def conflict(self, choices: Mapping[str, Any], parts: Mapping[str, Any]) -> str | None:
+        """Why these views do not go with the other choices of a method; None if they do."""
+        return self.kinds.get(choices["views"]["name"], self.kinds[self.default]).conflict(choices, parts)
+
+
+def read_views(kind: type[AbstractViewSettings], choice: Choice) -> AbstractViewSettings:
+    """The settings of one kind of views, from their section. What is no parameter of theirs is fixed or goes to `further`."""
+    parameters = settable(kind)
+    rest = {key: value for key, value in choice.items() if key != "name" and key not in parameters}
+    for key in [key for key in ("count", "symmetric") if key in rest]:
+        fixed = getattr(kind, key)
+        if rest.pop(key) != fixed:
+            raise UserError(
+                f"views.{key} was {choice[key]!r}; with views={choice['name']} it is {str(fixed).lower()}"
+            )
+    further = {kind.further: rest} if kind.further else {}
+    values = {key: choice[key] for key in parameters if key in choice}
+    return kind(**check_settings(kind, values if further else {**values, **rest}, "views"), **further)
 
 
 # ---------------------------------------------------------------------------------------------- networks
@@ -353,7 +352,7 @@ class AbstractNetworks(ABC):
         """What a backbone of that name receives with these views, and how one is made for each view."""
 
     def view_converter(
-        self, views: AbstractViewFamily, description: Any, other: Any, where: str
+        self, views: ViewFamily, description: Any, other: Any, where: str
     ) -> Callable[[Tensor], Tensor]:
         """See `Modality.view_converter`; by default views of the same shape are the same."""
         choice = views.check({"name": views.default})
@@ -435,7 +434,7 @@ class Modality:
     plural: str  # what the data are called: "pictures"
     example: str  # of the DATA argument on a command line
     reader: AbstractReader
-    views: AbstractViewFamily
+    views: ViewFamily
     networks: AbstractNetworks
     presenter: AbstractPresenter
 

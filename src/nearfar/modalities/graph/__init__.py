@@ -4,11 +4,11 @@ nearfar pretrain infograph TUDataset/MUTAG --out runs/mutag       a folder with 
 nearfar evaluate runs/mutag --baselines                           10-fold SVM, with Weisfeiler-Lehman and counts of labels
 """
 
-from nearfar.modalities.base import Modality
+from nearfar.modalities.base import Modality, ViewFamily
 from nearfar.modalities.graph.data import GraphDescription, GraphReader, Graphs
 from nearfar.modalities.graph.networks import GraphNetworks
 from nearfar.modalities.graph.show import GraphPresenter
-from nearfar.modalities.graph.views import GraphViews
+from nearfar.modalities.graph.views import Perturb
 
 GRAPH = Modality(
     name="graph",
@@ -16,7 +16,7 @@ GRAPH = Modality(
     plural="graphs",
     example="TUDataset/MUTAG",
     reader=GraphReader(),
-    views=GraphViews(),
+    views=ViewFamily({"perturb": Perturb}, one_shape=False),
     networks=GraphNetworks(),
     presenter=GraphPresenter(),
 )

@@ -16,9 +16,9 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
+from nearfar.core.abstract import AbstractViewSettings
 from nearfar.core.randomness import uniforms
 from nearfar.errors import UserError
-from nearfar.modalities.base import SettingsViews
 from nearfar.modalities.graph.data import HIDDEN, Graph, GraphDescription
 from nearfar.parts.encoders.graphs import EDGE, NODE, NOTHING
 
@@ -81,7 +81,7 @@ CHANGES: dict[str, Change] = {
 ALL = ("drop", "edges", "mask", "subgraph")
 
 
-class Perturb:
+class Perturb(AbstractViewSettings):
     """`count` views of a graph, each under one of `changes`, which takes away or alters `share` of it."""
 
     def __init__(
@@ -115,13 +115,6 @@ class Perturb:
     def _changed(self, graph: Graph, key: np.ndarray) -> Graph:
         draw = np.random.Generator(np.random.Philox(key=key))
         return CHANGES[self.changes[draw.integers(len(self.changes))]](graph, self.share, draw)
-
-
-class GraphViews(SettingsViews):
-    names = ("perturb",)
-    default = "perturb"
-    one_shape = False  # a batch is as wide as its largest graph
-    settings = Perturb
 
 
 class WholeGraph:

@@ -1,10 +1,10 @@
 """Images: crops and colours seen by convolutional networks, compared with raw pixels."""
 
-from nearfar.modalities.base import Modality
+from nearfar.modalities.base import Modality, ViewFamily
 from nearfar.modalities.image.data import ImageDescription, ImageReader, Images
 from nearfar.modalities.image.networks import ImageNetworks
 from nearfar.modalities.image.show import ImagePresenter
-from nearfar.modalities.image.views.family import ImageViews
+from nearfar.modalities.image.views import IMAGE_VIEWS
 
 IMAGE = Modality(
     name="image",
@@ -12,7 +12,7 @@ IMAGE = Modality(
     plural="pictures",
     example="photos/",
     reader=ImageReader(),
-    views=ImageViews(),
+    views=ViewFamily(IMAGE_VIEWS, resizable=True),
     networks=ImageNetworks(),
     presenter=ImagePresenter(),
 )

@@ -8,9 +8,9 @@ from torch import Tensor
 from torch.nn import functional
 
 from nearfar.errors import UserError
-from nearfar.modalities.base import AbstractNetworks, AbstractViewFamily, Choice
+from nearfar.modalities.base import AbstractNetworks, Choice, ViewFamily
 from nearfar.modalities.image.data import ImageDescription
-from nearfar.modalities.image.views.family import view_channels
+from nearfar.modalities.image.views.settings import view_channels
 from nearfar.parts.encoders import BACKBONES, InputSpec, check_backbone, pictured
 
 LUMINANCE = (0.299, 0.587, 0.114)  # of red, green and blue (ITU-R 601)
@@ -30,7 +30,7 @@ class ImageNetworks(AbstractNetworks):
         return pictured(network, channels, description.size, {"instances": description.instances})
 
     def view_converter(
-        self, views: AbstractViewFamily, description: ImageDescription, other: ImageDescription, where: str
+        self, views: ViewFamily, description: ImageDescription, other: ImageDescription, where: str
     ) -> Callable[[Tensor], Tensor]:
         """Converts grey to colour and back, normalisation, and size."""
         ours, theirs = description, other

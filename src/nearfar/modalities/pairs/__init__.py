@@ -7,11 +7,11 @@ The two sides are views of one instance, so a method's number is about the mutua
 held-out estimate of it has its certificate. Evaluation's features are those of the first column.
 """
 
-from nearfar.modalities.base import Modality
+from nearfar.modalities.base import Modality, ViewFamily
 from nearfar.modalities.pairs.data import Pairs, PairsDescription, PairsReader
 from nearfar.modalities.pairs.networks import PairsNetworks
 from nearfar.modalities.pairs.show import PairsPresenter
-from nearfar.modalities.pairs.views import PairsViews
+from nearfar.modalities.pairs.views import Both
 
 PAIRS = Modality(
     name="pairs",
@@ -19,7 +19,7 @@ PAIRS = Modality(
     plural="pairs",
     example="pairs:photos.parquet:image,caption",
     reader=PairsReader(),
-    views=PairsViews(),
+    views=ViewFamily({"both": Both}, resizable=True),
     networks=PairsNetworks(),
     presenter=PairsPresenter(),
 )

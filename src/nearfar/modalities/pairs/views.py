@@ -8,13 +8,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from nearfar.core.abstract import AbstractViewSettings
 from nearfar.errors import UserError
-from nearfar.modalities.base import MakeViews, SettingsViews
+from nearfar.modalities.base import MakeViews
 from nearfar.modalities.pairs.data import SIDES, PairsDescription
 
 
 @dataclass(frozen=True)
-class Both:
+class Both(AbstractViewSettings):
     """Both columns; with `augment`, each as its modality is seen in training (crops, windows, noise), text unchanged."""
 
     augment: bool = True
@@ -25,26 +26,20 @@ class Both:
         if self.count != 2:
             raise UserError(f"views.count was {self.count}; with pairs it is 2")
 
-    def training(self, description: PairsDescription, device: torch.device) -> "PairViews":
-        return PairViews(self, description, device)
-
-    def plain(self, description: PairsDescription, device: torch.device) -> "FirstSide":
-        return FirstSide(description, device)
-
-
-class PairsViews(SettingsViews):
-    names = ("both",)
-    default = "both"
-    resizable = True
-    settings = Both
-
-    def conflict(self, choices: Mapping[str, Any], parts: Mapping[str, Any]) -> str | None:
+    @staticmethod
+    def conflict(choices: Mapping[str, Any], parts: Mapping[str, Any]) -> str | None:
         encoders, negatives = choices["encoders"]["name"], choices["negatives"]["name"]
         if encoders != "per-view":
             return f"encoders was {encoders} with views=both: two columns need encoders=per-view, a network for each"
         if negatives not in ("in-batch", "none"):
             return f"negatives was {negatives} with views=both; pairs are contrasted with those of their batch: use in-batch"
         return None
+
+    def training(self, description: PairsDescription, device: torch.device) -> "PairViews":
+        return PairViews(self, description, device)
+
+    def plain(self, description: PairsDescription, device: torch.device) -> "FirstSide":
+        return FirstSide(description, device)
 
 
 def side_choice(kind: str) -> dict[str, Any]:

@@ -7,14 +7,14 @@ import torch
 from scipy.special import ndtri
 from torch import Tensor
 
+from nearfar.core.abstract import AbstractViewSettings
 from nearfar.core.randomness import uniforms
 from nearfar.errors import UserError
-from nearfar.modalities.base import SettingsViews
 from nearfar.modalities.series.data import TimeSeriesDescription, check_window
 
 
 @dataclass(frozen=True)
-class Neighbouring:
+class Neighbouring(AbstractViewSettings):
     """Two windows of `window` rows: that of a time, and that of a different time at most `offset` rows away, uniformly drawn
     (Schneider et al. 2023). Gaussian noise of standard deviation `noise` is added to both."""
 
@@ -36,12 +36,6 @@ class Neighbouring:
 
     def plain(self, description: TimeSeriesDescription, device: torch.device) -> "CentredWindow":
         return CentredWindow(description, device)
-
-
-class SeriesViews(SettingsViews):
-    names = ("neighbouring",)
-    default = "neighbouring"
-    settings = Neighbouring
 
 
 class CentredWindow:

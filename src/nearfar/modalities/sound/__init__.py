@@ -1,10 +1,10 @@
 """Sound: recordings, seen as stretches of samples by a convolutional and recurrent network, compared with MFCC."""
 
-from nearfar.modalities.base import Modality
+from nearfar.modalities.base import Modality, ViewFamily
 from nearfar.modalities.sound.data import Recordings, SoundDescription, SoundReader
 from nearfar.modalities.sound.networks import SoundNetworks
 from nearfar.modalities.sound.show import SoundPresenter
-from nearfar.modalities.sound.views import SoundViews
+from nearfar.modalities.sound.views import Window
 
 SOUND = Modality(
     name="sound",
@@ -12,7 +12,7 @@ SOUND = Modality(
     plural="recordings",
     example="recordings/",
     reader=SoundReader(),
-    views=SoundViews(),
+    views=ViewFamily({"window": Window}),
     networks=SoundNetworks(),
     presenter=SoundPresenter(),
 )

@@ -10,9 +10,9 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from nearfar.core.abstract import AbstractViewSettings
 from nearfar.core.randomness import uniforms
 from nearfar.errors import UserError
-from nearfar.modalities.base import SettingsViews
 from nearfar.modalities.sequences import Sequences
 from nearfar.modalities.sound.data import SoundDescription
 
@@ -23,7 +23,7 @@ MIN_LOUDNESS = 1e-5  # below it a recording is not made louder
 
 
 @dataclass(frozen=True)
-class Window:
+class Window(AbstractViewSettings):
     """`count` random stretches of `samples`; a shorter recording is heard whole, at the beginning of the window."""
 
     samples: int = 2560
@@ -61,12 +61,6 @@ class Window:
         return _sound(
             np.take_along_axis(waves, np.minimum(place, sequences.data.shape[1] - 1), axis=1), present
         )
-
-
-class SoundViews(SettingsViews):
-    names = ("window",)
-    default = "window"
-    settings = Window
 
 
 @dataclass(frozen=True)

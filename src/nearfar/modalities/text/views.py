@@ -4,18 +4,17 @@ View 0 is the block as it is read, view 1 what was hidden: the true symbol at ea
 else. So the positions travel with the second view, those left unchanged in the first among them.
 """
 
-from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from dataclasses import dataclass, field
+from typing import Literal
 
 import numpy as np
 import torch
 from jaxtyping import Int, Int64
 from torch import Tensor
 
-from nearfar.config.schema import fixed_views
+from nearfar.core.abstract import AbstractViewSettings
 from nearfar.core.randomness import uniforms
 from nearfar.errors import UserError
-from nearfar.modalities.base import Choice, SettingsViews
 from nearfar.modalities.sequences import Sequences
 from nearfar.modalities.text.data import TextDescription
 
@@ -29,7 +28,7 @@ UNCHANGED, REPLACED = (
 
 
 @dataclass(frozen=True)
-class Mask:
+class Mask(AbstractViewSettings):
     """Hides `share` of a block's positions, at least one: of ten chosen, eight become the mask symbol, one any
     symbol, one stays as it is.
 
@@ -41,7 +40,8 @@ class Mask:
     unit: Literal["characters", "words"] = "characters"
     length: int = 128
     most: int = 8192
-    count: ClassVar[int] = 2
+    count: int = field(default=2, init=False)
+    symmetric: bool = field(default=False, init=False)
 
     def __post_init__(self) -> None:
         if not 0 < self.share < 1:
@@ -55,16 +55,6 @@ class Mask:
 
     def plain(self, description: TextDescription, device: torch.device) -> "WholeText":
         return WholeText()
-
-
-class TextViews(SettingsViews):
-    names = ("mask",)
-    default = "mask"
-    several = False
-    settings = Mask
-
-    def check(self, choice: Choice) -> dict[str, Any]:
-        return fixed_views(Mask, choice)
 
 
 @dataclass(frozen=True)

@@ -3,11 +3,11 @@
 nearfar pretrain simclr table.csv --out runs/table          also Parquet, an .npz with `x`, an array (n, width)
 """
 
-from nearfar.modalities.base import Modality
+from nearfar.modalities.base import Modality, ViewFamily
 from nearfar.modalities.vectors.data import Vectors, VectorsDescription, VectorsReader
 from nearfar.modalities.vectors.networks import VectorsNetworks
 from nearfar.modalities.vectors.show import VectorsPresenter
-from nearfar.modalities.vectors.views import VectorsViews
+from nearfar.modalities.vectors.views import Corrupt
 
 VECTORS = Modality(
     name="vectors",
@@ -15,7 +15,7 @@ VECTORS = Modality(
     plural="vectors",
     example="table.csv",
     reader=VectorsReader(),
-    views=VectorsViews(),
+    views=ViewFamily({"corrupt": Corrupt}),
     networks=VectorsNetworks(),
     presenter=VectorsPresenter(),
 )

@@ -11,13 +11,14 @@ import torch
 from scipy.special import ndtri
 from torch import Tensor
 
+from nearfar.core.abstract import AbstractViewSettings
 from nearfar.core.randomness import uniforms
 from nearfar.errors import UserError
-from nearfar.modalities.base import SettingsViews, StandardisedDescription
+from nearfar.modalities.base import StandardisedDescription
 
 
 @dataclass(frozen=True)
-class Corrupt:
+class Corrupt(AbstractViewSettings):
     """`count` views: Gaussian noise of standard deviation `noise` on every feature, each left out with probability `dropout`."""
 
     noise: float = 0.3
@@ -38,12 +39,6 @@ class Corrupt:
 
     def plain(self, description: StandardisedDescription, device: torch.device) -> "Standardised":
         return Standardised(description, device)
-
-
-class VectorsViews(SettingsViews):
-    names = ("corrupt",)
-    default = "corrupt"
-    settings = Corrupt
 
 
 class Standardised:
