@@ -2,13 +2,16 @@
 
     nearfar evaluate runs/a --protocol knn,mirror
 
-How often an image and its mirror image have the same nearest neighbour in the training set: features of the images alone do not
-say it, the network must be shown others.
+How often an image and its mirror image have the same nearest neighbour in the training set. This needs the network, because the features
+of mirrored images are not among those of the images.
 """
+
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from nearfar.core.results import Figure, Measurement
 from nearfar.evaluate import Options, Subject
 from nearfar.modalities.showing import plain_views
 
@@ -23,14 +26,14 @@ class Mirrored(nn.Module):
 
 
 @torch.no_grad()
-def mirror(subject: Subject, options: Options) -> dict[str, float]:
+def mirror(subject: Subject, options: Options) -> Measurement:
     network = subject.encoder.eval()
 
-    def embedded(through: nn.Module, images: object) -> Tensor:
-        views = plain_views(images, subject.plain, 256, 0)  # type: ignore[arg-type]
-        return nn.functional.normalize(torch.cat([through(view.to(subject.device)) for view in views]), dim=1)
+    def embed(encoder: nn.Module, instances: Any) -> Tensor:
+        views = plain_views(instances, subject.plain_view, 256, 0)
+        return nn.functional.normalize(torch.cat([encoder(view.to(subject.device)) for view in views]), dim=1)
 
-    known = embedded(network, subject.train.images)
-    seen, flipped = (embedded(each, subject.test.images) for each in (network, Mirrored(network)))
-    same = (seen @ known.T).argmax(dim=1) == (flipped @ known.T).argmax(dim=1)
-    return {"top1": float(same.float().mean())}
+    keys = embed(network, subject.train.instances)
+    queries, mirrored = (embed(encoder, subject.test.instances) for encoder in (network, Mirrored(network)))
+    same = (queries @ keys.T).argmax(dim=1) == (mirrored @ keys.T).argmax(dim=1)
+    return Measurement({"top1": Figure.share(float(same.float().mean()), len(same))})

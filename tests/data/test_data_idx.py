@@ -10,7 +10,7 @@ import pytest
 
 from nearfar import UserError
 from nearfar.data import open_data
-from nearfar.evaluate.matching import Unmatched, matched, splits_of_one_set
+from nearfar.evaluate.matching import UnmatchedClasses, match_labels, splits_of_one_set
 
 IMAGES, LABELS = "images-idx3-ubyte", "labels-idx1-ubyte"
 
@@ -53,12 +53,12 @@ def test_splits_of_one_folder_are_numbered_alike_and_those_of_two_are_not(tmp_pa
         (tmp_path / name).mkdir()
         mnist_like(tmp_path / name)
     train, test = open_data(f"idx:{tmp_path}/a"), open_data(f"idx:{tmp_path}/a:test")
-    assert matched(test.labels, test, train.labels, train).by == "number"
+    assert match_labels(test.labels, test, train.labels, train).by == "number"
     files = [str(tmp_path / "a" / f"{word}-{IMAGES}.gz") for word in ("train", "t10k")]
     assert splits_of_one_set(*files)
     other = open_data(f"idx:{tmp_path}/b:test")
-    with pytest.raises(Unmatched, match="numbers without names"):
-        matched(other.labels, other, train.labels, train)
+    with pytest.raises(UnmatchedClasses, match="numbers without names"):
+        match_labels(other.labels, other, train.labels, train)
 
 
 def test_without_labels_there_are_none(tmp_path: Path) -> None:

@@ -84,7 +84,7 @@ def test_classes_match_by_name(tmp_path: Path) -> None:
     assert told["classes"] == {"ant": {"train": 0, "test": 1}, "cat": {"train": 2, "test": 0}}
     assert told["not_in_test"] == ["bee"]
     other = open_scenes(coco(tmp_path / "c.json", [{"category_id": 3}], ["dog"]))
-    with pytest.raises(UserError, match=r"has the classes dog, which .* has not"):
+    with pytest.raises(UserError, match=r"has the classes dog, which .* does not have"):
         match_classes(fit, other, same_labels=True)
 
 

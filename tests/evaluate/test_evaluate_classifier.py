@@ -34,8 +34,8 @@ def test_its_answers_are_the_largest_of_its_own_scores(tmp_path: Path) -> None:
 
 def test_who_learned_none_or_is_asked_in_other_classes_is_refused(tmp_path: Path) -> None:
     bare = nf.pretrain("simclr", sample(96, 0), tmp_path / "bare", **QUICK)
-    with pytest.raises(UserError, match="this one learned none; use linear"):
+    with pytest.raises(UserError, match="this run has none, use linear"):
         nf.evaluate(bare, data=sample(48, 1), protocols=["classifier"], same_labels=True)
     run = nf.train(sample(96, 0), tmp_path / "own", **QUICK)
-    with pytest.raises(UserError, match="in the classes that the run learned; leave out --train"):
+    with pytest.raises(UserError, match="the classes that the run learned; omit --train"):
         nf.evaluate(run, train=sample(60, 2), data=sample(48, 1), protocols=["classifier"], same_labels=True)

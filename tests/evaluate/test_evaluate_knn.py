@@ -15,7 +15,7 @@ from torch import Tensor
 
 from nearfar.errors import UserError
 from nearfar.evaluate.knn import NO_CLASS, knn, knn_probe, ranked_classes
-from nearfar.evaluate.labels import stratified_split
+from nearfar.evaluate.sets import stratified_split
 
 WEIGHTINGS: tuple[Literal["cosine", "l2"], ...] = ("cosine", "l2")
 

@@ -12,8 +12,8 @@ from sklearn.linear_model import LogisticRegression
 from torch import Tensor
 
 from nearfar.errors import UserError
-from nearfar.evaluate.labels import stratified_split
 from nearfar.evaluate.linear import PENALTIES, fit_chosen, fit_linear, linear
+from nearfar.evaluate.sets import stratified_split
 
 
 def mixture(seed: int, rows: int, dim: int, classes: int) -> tuple[Tensor, Tensor]:
@@ -33,7 +33,8 @@ def sklearn_probabilities(train: Tensor, labels: Tensor, test: Tensor, penalty: 
     mean, scale = x.mean(0), x.std(0)
     scale[scale < 1e-6 * np.abs(mean)] = 1
     scale[scale == 0] = 1
-    model = LogisticRegression(C=1 / (penalty * len(x)), solver="newton-cg", tol=1e-10, max_iter=2000)
+    factor = 2 if len(labels.unique()) == 2 else 1  # scikit-learn fits one weight vector for two classes
+    model = LogisticRegression(C=factor / (penalty * len(x)), solver="newton-cg", tol=1e-10, max_iter=2000)
     model.fit((x - mean) / scale, labels.numpy())
     p: np.ndarray = model.predict_proba((test.double().numpy() - mean) / scale)
     return p
@@ -41,7 +42,7 @@ def sklearn_probabilities(train: Tensor, labels: Tensor, test: Tensor, penalty: 
 
 @settings(deadline=None, max_examples=12)
 @given(
-    st.integers(0, 2**20), st.integers(30, 200), st.integers(2, 12), st.integers(3, 6), st.floats(-4.0, 0.0)
+    st.integers(0, 2**20), st.integers(30, 200), st.integers(2, 12), st.integers(2, 6), st.floats(-4.0, 0.0)
 )
 def test_probabilities_equal_sklearn(seed: int, rows: int, dim: int, classes: int, exponent: float) -> None:
     train, labels = mixture(seed, rows, dim, classes)
@@ -51,6 +52,19 @@ def test_probabilities_equal_sklearn(seed: int, rows: int, dim: int, classes: in
     inside = fit_linear(train, labels, 10**exponent).log_probabilities(train).exp()
     assert np.abs(inside.numpy() - sklearn_probabilities(train, labels, train, 10**exponent)).max() < 1e-3
     assert ours.sum(1).allclose(torch.ones(len(test), dtype=ours.dtype))
+
+
+def test_two_classes_equal_sklearn_with_twice_its_c() -> None:
+    """penalty / 2 |W|^2 with W_1 = -W_0 = w / 2 is penalty / 4 |w|^2, so C = 2 / (penalty n); C = 1 / (penalty n) is another problem."""
+    train, labels = mixture(0, 120, 4, 2)
+    x = (train - train.double().mean(0)) / train.double().std(0, correction=0)
+    ours = fit_linear(train, labels, 0.1)
+    coefficients = {}
+    for factor in (1, 2):
+        model = LogisticRegression(C=factor / (0.1 * len(x)), solver="newton-cg", tol=1e-10, max_iter=2000)
+        coefficients[factor] = model.fit(x.numpy(), labels.numpy()).coef_[0]
+    assert (ours.weight[1] - ours.weight[0]).numpy() == pytest.approx(coefficients[2], abs=1e-4)
+    assert np.abs(coefficients[1] - coefficients[2]).max() > 1e-2
 
 
 def digits() -> tuple[Tensor, Tensor, Tensor, Tensor]:

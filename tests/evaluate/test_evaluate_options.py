@@ -16,10 +16,10 @@ from nearfar.core.results import Figure
 from nearfar.data import open_data
 from nearfar.errors import NotFinite, UserError
 from nearfar.evaluate.evaluation import Evaluation
-from nearfar.evaluate.few import few_shot, fractions
-from nearfar.evaluate.labels import Labelled
 from nearfar.evaluate.options import READ_BY, Options
+from nearfar.evaluate.probes import few_shot, fractions
 from nearfar.evaluate.protocols import NETWORK_PROTOCOLS, PROTOCOLS
+from nearfar.evaluate.sets import LabelledFeatures
 from nearfar.run.results import results_of
 
 SMALL: dict[str, Any] = {
@@ -131,10 +131,10 @@ def test_mistakes_are_one_sentence(
 
 def test_label_fractions_say_how_many_labels_they_are_of() -> None:
     labels = torch.tensor([0] * 20 + [1] * 4)
-    part = Labelled(torch.randn(24, 3, generator=torch.Generator().manual_seed(0)), labels)
+    part = LabelledFeatures(torch.randn(24, 3, generator=torch.Generator().manual_seed(0)), labels)
     found = fractions(part, part, Options(labels=(0.5, 10), draws=1))
     assert {name: figures["labels"] for name, figures in found.items()} == {"50 %": 12, "10 per class": 14}
-    with pytest.raises(UserError, match="labels was 99 of each class; the largest class to draw from has 20"):
+    with pytest.raises(UserError, match="labels was 99 per class; the largest class has 20"):
         fractions(part, part, Options(labels=(99,)))
 
 
@@ -144,7 +144,7 @@ def test_pictures_are_held_as_large_as_they_are_asked_for(run: nf.Run) -> None:
     small, large = (Evaluation(run, (pixels, labels), None, False, "pooled", size) for size in (None, 40))
     assert small.sets[0].load(np.arange(1)).data.shape[1:3] == (24, 24)
     np.testing.assert_array_equal(large.sets[0].load(np.arange(30)).data, pixels)
-    view = large.plain(large.sets[0].load(np.arange(2)), 0, 0, np.arange(2))[0]
+    view = large.plain_view(large.sets[0].load(np.arange(2)), 0, 0, np.arange(2))[0]
     assert view.shape[2:] == (40, 40)
 
 
@@ -153,13 +153,13 @@ def test_episodes_are_of_classes_with_enough_examples() -> None:
     rng = np.random.default_rng(0)
     labels = torch.tensor([0] * 8 + [1] * 8 + [2])
     features = torch.from_numpy(np.eye(3)[labels] + 0.01 * rng.normal(size=(17, 3)))
-    train = Labelled(features, labels)
+    train = LabelledFeatures(features, labels)
     found = few_shot(train, train, Options(ways=3, shots=(1, 5), episodes=4))
     assert found["3-way 1-shot"]["classes"] == 3
     assert found["2-way 5-shot"]["classes"] == 2
     assert found["2-way 5-shot"]["top1"] == 1
     with pytest.raises(
-        UserError, match="two classes with 9 training rows each; of the 3 in the test data 0 have them"
+        UserError, match="two classes with 9 training rows each; 0 of the 3 test classes have them"
     ):
         few_shot(train, train, Options(shots=(9,)))
 
@@ -201,7 +201,7 @@ def test_every_protocol_takes_every_seed(seed: int) -> None:
     """The largest seed is one for k-means too, which takes 32 bits; below that it is the seed as it is."""
     rng = np.random.default_rng(0)
     labels = torch.tensor([0, 1, 2] * 8)
-    part = Labelled(torch.from_numpy(np.eye(3)[labels] + 0.01 * rng.normal(size=(24, 3))), labels)
+    part = LabelledFeatures(torch.from_numpy(np.eye(3)[labels] + 0.01 * rng.normal(size=(24, 3))), labels)
     options = Options(seed=seed, draws=2, episodes=2, shots=(1,), labels=(0.5,))
     for name in ("clustering", "few-shot", "fractions", "retrieval", "linear"):
         PROTOCOLS[name](part, part, options)
@@ -212,7 +212,7 @@ def test_every_protocol_takes_every_seed(seed: int) -> None:
 @pytest.mark.filterwarnings("error")
 def test_one_draw_has_no_spread() -> None:
     labels = torch.tensor([0] * 8 + [1] * 8)
-    part = Labelled(torch.eye(2)[labels].double(), labels)
+    part = LabelledFeatures(torch.eye(2)[labels].double(), labels)
     (one,) = few_shot(part, part, Options(ways=2, shots=(1,), episodes=1)).values()
     assert one.main == Figure(1.0)
     assert one.text("top1") == "100.0 %"
@@ -225,7 +225,7 @@ def test_one_draw_has_no_spread() -> None:
 def test_weights_that_fine_tuning_broke_are_blamed_on_the_rate(
     run: nf.Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("nearfar.evaluate.finetune.LEAST_STEPS", 1)
+    monkeypatch.setattr("nearfar.evaluate.finetune.MIN_STEPS", 1)
 
     def broken(*given: object, **more: object) -> None:
         raise NotFinite("features of the encoder are not finite")

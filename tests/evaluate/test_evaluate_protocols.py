@@ -1,6 +1,7 @@
 """Every protocol against an independent reference: scikit-learn, torchmetrics, or loops that can be read."""
 
 import math
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,15 +18,19 @@ from nearfar.core.results import Figure, Measurement, mean_over_draws
 from nearfar.core.splits import drawn
 from nearfar.core.statistics import wilson
 from nearfar.estimate.labels import infonce_of_labels, label_information
-from nearfar.evaluate import Labelled, Options, scores, table
+from nearfar.evaluate import LabelledFeatures, Options, scores, table
+from nearfar.evaluate.accuracy import classified
 from nearfar.evaluate.evaluation import Evaluation
-from nearfar.evaluate.few import few_shot, fractions
-from nearfar.evaluate.figures import classified
 from nearfar.evaluate.finetune import retake_statistics, start_from_probe
 from nearfar.evaluate.linear import fit_chosen, linear
-from nearfar.evaluate.mlp import mlp
-from nearfar.evaluate.probabilities import calibration, expected_calibration_error, information
-from nearfar.evaluate.structure import clustering, retrieval
+from nearfar.evaluate.measures import (
+    calibration,
+    clustering,
+    expected_calibration_error,
+    information,
+    retrieval,
+)
+from nearfar.evaluate.probes import few_shot, fractions, mlp
 from nearfar.parts.encoders.prototypes import Prototypes
 from nearfar.run.features import encoder_digest, features
 
@@ -34,10 +39,10 @@ PROBED = ["linear", "calibration", "information"]
 
 
 @pytest.fixture(scope="module")
-def sets() -> tuple[Labelled, Labelled]:
+def sets() -> tuple[LabelledFeatures, LabelledFeatures]:
     x, y = load_digits(return_X_y=True)
     rows, labels = torch.from_numpy(x / 16), torch.from_numpy(y)
-    return Labelled(rows[:500], labels[:500]), Labelled(rows[500:800], labels[500:800])
+    return LabelledFeatures(rows[:500], labels[:500]), LabelledFeatures(rows[500:800], labels[500:800])
 
 
 def test_per_class_and_confusion_are_those_of_scikit_learn() -> None:
@@ -60,7 +65,7 @@ def test_a_mean_over_draws_has_a_spread_and_an_interval() -> None:
     assert mean["draws"] == [0.2, 0.4, 0.9]
 
 
-def test_fractions_are_linear_probes_on_drawn_rows(sets: tuple[Labelled, Labelled]) -> None:
+def test_fractions_are_linear_probes_on_drawn_rows(sets: tuple[LabelledFeatures, LabelledFeatures]) -> None:
     train, test = sets
     found = fractions(train, test, OPTIONS)
     assert set(found) == {"5 %", "3 per class"}
@@ -74,7 +79,9 @@ def test_fractions_are_linear_probes_on_drawn_rows(sets: tuple[Labelled, Labelle
         assert found[name]["top1"] == pytest.approx(np.mean(expected))
 
 
-def test_one_shot_with_all_classes_is_nearest_neighbour_of_the_drawn(sets: tuple[Labelled, Labelled]) -> None:
+def test_one_shot_with_all_classes_is_nearest_neighbour_of_the_drawn(
+    sets: tuple[LabelledFeatures, LabelledFeatures],
+) -> None:
     """With one row of each class to draw from, every episode is the same: the class of the nearest of ten by cosine."""
     train, test = sets
     first = torch.stack([(train.labels == number).nonzero()[0, 0] for number in range(10)])
@@ -88,22 +95,24 @@ def test_one_shot_with_all_classes_is_nearest_neighbour_of_the_drawn(sets: tuple
 
 def test_chance_is_what_noise_gets_in_episodes() -> None:
     torch.manual_seed(0)
-    first, second = (Labelled(torch.randn(400, 8), torch.arange(400) % 8) for _ in range(2))
+    first, second = (LabelledFeatures(torch.randn(400, 8), torch.arange(400) % 8) for _ in range(2))
     found = few_shot(first, second, Options(ways=4, episodes=200, shots=(5,)))["4-way 5-shot"]
     assert abs(found["top1"] - 0.25) < 4 * found["spread"] / math.sqrt(200)
 
 
 def test_clusters_of_separate_classes_are_the_classes() -> None:
     labels = torch.arange(90) % 3
-    apart = Labelled(nn.functional.one_hot(labels, 3).double() + 0.01 * torch.randn(90, 3), labels)
+    apart = LabelledFeatures(nn.functional.one_hot(labels, 3).double() + 0.01 * torch.randn(90, 3), labels)
     found = clustering(apart, apart, OPTIONS)
     assert found["nmi"] == pytest.approx(1)
     assert found["ari"] == pytest.approx(1)
-    alone = Labelled(torch.randn(300, 3), torch.arange(300) % 3)
+    alone = LabelledFeatures(torch.randn(300, 3), torch.arange(300) % 3)
     assert abs(clustering(alone, alone, OPTIONS)["ari"]) < 0.1
 
 
-def test_retrieval_is_average_precision_by_scikit_learn(sets: tuple[Labelled, Labelled]) -> None:
+def test_retrieval_is_average_precision_by_scikit_learn(
+    sets: tuple[LabelledFeatures, LabelledFeatures],
+) -> None:
     train, test = sets
     found = retrieval(train, test.rows(torch.arange(60)), OPTIONS)
     keys, queries = (nn.functional.normalize(part.features, dim=1).numpy() for part in (train, test))
@@ -124,7 +133,7 @@ def test_retrieval_is_average_precision_by_scikit_learn(sets: tuple[Labelled, La
 
 
 def test_linear_calibration_and_information_read_one_probe(
-    sets: tuple[Labelled, Labelled], monkeypatch: pytest.MonkeyPatch
+    sets: tuple[LabelledFeatures, LabelledFeatures], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Solving it is most of their cost."""
     alone = [scores(sets[0].rows(torch.arange(len(sets[0]))), sets[1], [name]) for name in PROBED]
@@ -134,7 +143,7 @@ def test_linear_calibration_and_information_read_one_probe(
         solved.append(told)
         return fit_chosen(*given, **told)
 
-    monkeypatch.setattr("nearfar.evaluate.probabilities.fit_chosen", counted)
+    monkeypatch.setattr(sys.modules["nearfar.evaluate.linear"], "fit_chosen", counted)
     train = sets[0].rows(torch.arange(len(sets[0])))
     together = scores(train, sets[1], PROBED)
     assert len(solved) == 1
@@ -157,7 +166,7 @@ def test_the_calibration_error_is_that_of_torchmetrics() -> None:
 
 def test_a_probe_of_noise_is_calibrated_and_knows_nothing() -> None:
     torch.manual_seed(0)
-    first, second = (Labelled(torch.randn(600, 5), torch.randint(0, 3, (600,))) for _ in range(2))
+    first, second = (LabelledFeatures(torch.randn(600, 5), torch.randint(0, 3, (600,))) for _ in range(2))
     found = calibration(first, second, OPTIONS)
     assert found["ece"] < 0.1
     assert found["log_loss"] == pytest.approx(math.log(3), abs=0.02)
@@ -197,7 +206,7 @@ def test_the_mlp_reads_what_no_linear_map_can() -> None:
     """Exclusive or: a linear probe is at chance, one hidden layer is not; its decay is chosen without the test rows."""
     rng = np.random.default_rng(0)
     x = torch.from_numpy(rng.normal(size=(900, 2)))
-    part = Labelled(x, ((x[:, 0] > 0) ^ (x[:, 1] > 0)).long())
+    part = LabelledFeatures(x, ((x[:, 0] > 0) ^ (x[:, 1] > 0)).long())
     train, test = part.rows(torch.arange(600)), part.rows(torch.arange(600, 900))
     assert linear(train.features, train.labels, test.features, test.labels)["top1"] < 0.65
     found = mlp(train, test, OPTIONS)
@@ -250,9 +259,9 @@ def test_frozen_means_frozen(run: nf.Run, monkeypatch: pytest.MonkeyPatch) -> No
     was ever asked of it."""
     encoder = run.encoder()
     before, modes = encoder_digest(encoder), [part.training for part in encoder.modules()]
-    monkeypatch.setattr("nearfar.evaluate.finetune.LEAST_STEPS", 4)
-    for name in ("LEAST_STEPS", "EPOCHS"):
-        monkeypatch.setattr(f"nearfar.evaluate.mlp.{name}", 2)
+    monkeypatch.setattr("nearfar.evaluate.finetune.MIN_STEPS", 4)
+    for name in ("MIN_STEPS", "EPOCHS"):
+        monkeypatch.setattr(f"nearfar.evaluate.probes.{name}", 2)
     monkeypatch.setattr(type(run), "encoder", lambda self, features="pooled": encoder)
     result = nf.evaluate(run, protocols=[*ALL, *NETWORK], baselines=True, **QUICK)
     assert encoder_digest(encoder) == before == result["encoder"]
@@ -343,7 +352,7 @@ def test_some_baselines_alone(run: nf.Run) -> None:
 
 
 def test_fine_tuning_learns_what_it_is_given(run: nf.Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nearfar.evaluate.finetune.LEAST_STEPS", 40)
+    monkeypatch.setattr("nearfar.evaluate.finetune.MIN_STEPS", 40)
     found = nf.evaluate(run, protocols=["finetune"], epochs=4, batch_size=32, lr=(1e-6, 3e-3))
     assert found["finetune"]["top1"] > 0.8
     assert found["finetune"]["lr"] == 3e-3, "the rate that does better on the validation fifth"
@@ -354,7 +363,7 @@ def test_fine_tuning_begins_as_the_linear_probe(run: nf.Run) -> None:
     asked = Evaluation(run, None, None, False)
     fit, ask = asked.split(0).labelled()
     subject = asked.subject(run.encoder(), fit, ask, trained=True, unseen=None)
-    rows, test = (features(run.encoder(), part.images, subject.plain) for part in (fit, ask))
+    rows, test = (features(run.encoder(), part.instances, subject.plain_view) for part in (fit, ask))
     encoders = Prototypes(run.encoder(), dim=rows.shape[1], classes=6)
     before = encoders.table.weight[4:].clone()
     start_from_probe(encoders, subject, fit, 0)
@@ -374,8 +383,8 @@ def test_fine_tuning_on_other_data_begins_with_their_statistics(run: nf.Run) -> 
     fit, ask = asked.split(0).labelled()
     encoder = run.encoder()
     subject = asked.subject(encoder, fit, ask, trained=True, unseen=None)
-    assert not subject.own
-    assert Evaluation(run, None, None, False).subject(encoder, fit, ask, trained=True, unseen=None).own
+    assert not subject.own_data
+    assert Evaluation(run, None, None, False).subject(encoder, fit, ask, trained=True, unseen=None).own_data
     first = next(part for part in encoder.modules() if isinstance(part, nn.BatchNorm2d))
     inputs: list[torch.Tensor] = []
     hook = first.register_forward_pre_hook(lambda _, given: inputs.append(given[0].double()))
@@ -394,7 +403,7 @@ def test_fine_tuning_on_other_data_begins_with_their_statistics(run: nf.Run) -> 
 def test_statistics_are_retaken_for_other_data_alone(run: nf.Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """Fine-tuning asks for it with --train of another set, not on the run's own, and not from scratch."""
     asked: list[int] = []
-    monkeypatch.setattr("nearfar.evaluate.finetune.LEAST_STEPS", 2)
+    monkeypatch.setattr("nearfar.evaluate.finetune.MIN_STEPS", 2)
     monkeypatch.setattr(
         "nearfar.evaluate.finetune.retake_statistics", lambda _, __, train: asked.append(len(train.labels))
     )

@@ -16,7 +16,7 @@ from nearfar.core.results import Answers, Result
 from nearfar.core.statistics import wilson
 from nearfar.core.types import Pixels
 from nearfar.errors import UserError
-from nearfar.evaluate import PROTOCOLS, Labelled, knn, linear, scores, stratified_split, table
+from nearfar.evaluate import PROTOCOLS, LabelledFeatures, knn, linear, scores, stratified_split, table
 from nearfar.evaluate import evaluate_run as evaluate
 from nearfar.evaluate.matching import splits_of_one_set
 from nearfar.modalities.image import IMAGE
@@ -100,12 +100,12 @@ def run(tmp_path: Path) -> SmallRun:
     return SmallRun(tmp_path, train=digits(slice(0, 600), "train"), test=digits(slice(600, 900), "test"))
 
 
-def embedded(run: SmallRun, name: str) -> Labelled:
+def embedded(run: SmallRun, name: str) -> LabelledFeatures:
     images = run.sets[name]
     assert images.labels is not None
     with torch.no_grad():
         rows = network(1).eval()(whole(images.load(np.arange(len(images))), 0, 0, np.arange(1))[0])
-    return Labelled(rows, torch.from_numpy(images.labels))
+    return LabelledFeatures(rows, torch.from_numpy(images.labels))
 
 
 def test_result_is_the_protocols_on_the_features(run: SmallRun) -> None:
@@ -362,7 +362,7 @@ def test_mistakes_are_one_sentence(run: SmallRun) -> None:
         ("unknown", "unknown has 300 images with a label below 0"),
         (
             "strange",
-            r"strange has the classes otter, which train has not \(9 of 10 match by name: 0, 1, .*--train",
+            r"strange has the classes otter, which train does not have \(9 of 10 match by name: 0, 1, .*--train",
         ),
         ("numbers", "the labels of numbers are numbers without names"),
     ):
@@ -394,8 +394,8 @@ def test_unknown_protocols_are_named_before_any_work(run: SmallRun, asked: list[
 
 
 def test_features_that_are_not_numbers_are_refused() -> None:
-    good = Labelled(torch.eye(4), torch.arange(4))
-    bad = Labelled(
+    good = LabelledFeatures(torch.eye(4), torch.arange(4))
+    bad = LabelledFeatures(
         torch.eye(4).index_put((torch.tensor(1), torch.tensor(1)), torch.tensor(torch.nan)), torch.arange(4)
     )
     with pytest.raises(UserError, match="test features were NaN or infinite for 1 of 4"):
@@ -409,14 +409,14 @@ def test_every_protocol_tells_separate_classes_apart(protocol: str) -> None:
     generator = torch.Generator().manual_seed(0)
     labels = torch.arange(120) % 6
     features = 5 * torch.eye(6)[labels] + 0.3 * torch.randn(120, 6, generator=generator)
-    train, test = (Labelled(features[part], labels[part]) for part in (slice(0, 60), slice(60, 120)))
+    train, test = (LabelledFeatures(features[part], labels[part]) for part in (slice(0, 60), slice(60, 120)))
     found = scores(train, test, [protocol], labels=(0.5,), episodes=5)
     assert {path.partition("/")[0] for path in found} == {protocol}
     for figures in found.values():
         reached = [figures[name] for name in ("top1", "nmi", "ari", "recall@1", "map") if name in figures]
         assert reached == pytest.approx([1.0] * len(reached), abs=1e-6)
         assert reached or figures["nats"] > 0.9 * math.log(6), "all of a label's entropy"
-    mixed = Labelled(train.features, labels[torch.randperm(60, generator=generator)])
+    mixed = LabelledFeatures(train.features, labels[torch.randperm(60, generator=generator)])
     worse = scores(mixed, test, [protocol], labels=(0.5,), episodes=5)
     if protocol == "clustering":
         assert worse == found, "nothing is fitted on train"

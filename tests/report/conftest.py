@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from nearfar.core.randomness import order, uniforms
 from nearfar.core.types import Pixels
 from nearfar.errors import UserError
-from nearfar.evaluate.figures import classified
+from nearfar.evaluate.accuracy import classified
 from nearfar.modalities.image import IMAGE
 from nearfar.run.trained import Run
 from nearfar.train.pretrain import pretrain

@@ -253,7 +253,7 @@ def test_an_instance_that_comes_twice_is_no_independent_draw() -> None:
     found = held_out_estimate(method, [batch, batch])
     assert found is not None
     assert found.certificate.status == "not covered"
-    assert "come more than once" in found.certificate.condition
+    assert "occur more than once" in found.certificate.condition
 
 
 @pytest.mark.parametrize("before", [{"held_out": 0.0}, {"seed": 3}])

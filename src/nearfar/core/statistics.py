@@ -56,6 +56,12 @@ def student_interval(values: Sequence[float], confidence: float = CONFIDENCE) ->
     return mean - half, mean + half
 
 
+def clipped_student_interval(shares: Sequence[float]) -> Interval | None:
+    """The same for shares: within [0, 1]."""
+    interval = student_interval(shares)
+    return None if interval is None else (max(0.0, interval[0]), min(1.0, interval[1]))
+
+
 @dataclass(frozen=True)
 class Difference:
     """The first minus the second of two paired samples. `interval` and `p` are None where the pairs do not determine them."""

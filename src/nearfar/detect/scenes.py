@@ -11,7 +11,7 @@ from jaxtyping import Bool, Float, Int, UInt8
 
 from nearfar.core.randomness import order
 from nearfar.errors import UserError
-from nearfar.evaluate.matching import Unmatched, matched, splits_of_one_set
+from nearfar.evaluate.matching import UnmatchedClasses, match_labels, splits_of_one_set
 from nearfar.modalities.image.networks import LUMINANCE
 
 HOLDOUT_SHARE = 0.2
@@ -128,10 +128,10 @@ def match_classes(train: Scenes, test: Scenes, same_labels: bool) -> tuple[Scene
     ):  # in few pictures either split may lack classes of the other
         train_labels = test_labels = np.union1d(train_labels, test_labels)
     try:
-        matching = matched(test_labels, test, train_labels, train, same_labels)
-    except Unmatched as problem:
+        matching = match_labels(test_labels, test, train_labels, train, same_labels)
+    except UnmatchedClasses as problem:
         raise UserError(
-            f"{problem}; a detector is tested on classes it was fitted to{f', so {problem.way}' if problem.way else ''}"
+            f"{problem}; a detector is tested on classes it was fitted to{f', so {problem.remedy}' if problem.remedy else ''}"
         ) from None
     numbers = dict(zip(test_labels.tolist(), matching.labels.tolist(), strict=True))
     return test.renumbered(numbers, train.classes), matching.facts()

@@ -1,9 +1,9 @@
-"""How good frozen features are: nearest neighbours and a linear probe, beside raw pixels and no training.
+"""Evaluation of frozen features: nearest neighbours, probes and other protocols, beside raw pixels and an untrained encoder.
 
-    features --Labelled--> protocol --> {"top1": …, "top5": …}
+    features --LabelledFeatures--> protocol --> Measurement --> Result
 
-A protocol sees two labelled sets of features and nothing else, so it judges an encoder, raw pixels or anyone's
-vectors alike. `evaluate_run` does it for a run folder and writes evaluation.json.
+A protocol of features sees two labelled sets of features and nothing else, so it works on the features of an encoder, on raw pixels and on
+anyone's vectors. `evaluate_run` evaluates a run folder and records the result in evaluation.json.
 """
 
 import sys
@@ -12,17 +12,16 @@ from typing import Any
 
 from nearfar.core.results import Result
 from nearfar.evaluate.knn import knn, knn_probe
-from nearfar.evaluate.labels import Labelled, stratified_split
 from nearfar.evaluate.linear import fit_linear, linear
 from nearfar.evaluate.protocols import (
     NETWORK_PROTOCOLS,
     PROTOCOLS,
     UNLABELLED_PROTOCOLS,
     Options,
-    Subject,
     scores,
 )
 from nearfar.evaluate.run import evaluate_run
+from nearfar.evaluate.sets import LabelledFeatures, Subject, stratified_split
 from nearfar.evaluate.table import table
 from nearfar.run.features import cached_features, features
 
@@ -30,7 +29,7 @@ __all__ = [
     "NETWORK_PROTOCOLS",
     "PROTOCOLS",
     "UNLABELLED_PROTOCOLS",
-    "Labelled",
+    "LabelledFeatures",
     "Options",
     "Subject",
     "cached_features",
@@ -47,8 +46,8 @@ __all__ = [
 
 
 class _Evaluate(ModuleType):
-    """`nearfar.evaluate` is this room, and what one does in it: `nf.evaluate(run, …)` is `evaluate_run`. An attribute of a
-    package and its submodule share one name, so the module itself can be called."""
+    """Makes this package callable: `nf.evaluate(run, …)` is `evaluate_run`. An attribute of `nearfar` and its subpackage share one
+    name, so the package itself must be what is called."""
 
     def __call__(self, *arguments: Any, **settings: Any) -> Result:
         return evaluate_run(*arguments, **settings)

@@ -11,10 +11,9 @@ import torch
 from torch import nn
 
 from nearfar.errors import UserError
-from nearfar.evaluate.matching import Unmatched, matched
-from nearfar.evaluate.overlap import ancestors
-from nearfar.evaluate.splits import HeldOutPart, TwoSets, held_out_part, labels_of
-from nearfar.evaluate.subject import LabelledSet, Subject
+from nearfar.evaluate.matching import UnmatchedClasses, match_labels
+from nearfar.evaluate.sets import LabelledInstances, Subject
+from nearfar.evaluate.splits import HoldoutSplit, TwoSets, ancestors, labels_of, split_holdout
 from nearfar.modalities import Instances
 from nearfar.modalities.base import MakeViews
 from nearfar.run.trained import Run, trains_on_labels
@@ -93,17 +92,21 @@ class Evaluation:
         return self.own_description.with_statistics_of(self.sets[0], self.image_size)
 
     @cached_property
-    def plain(self) -> MakeViews:
-        own = self.description is self.own_description
-        return self.run.plain() if own else self.run.plain(self.description)
+    def plain_view(self) -> MakeViews:
+        if self.description is self.own_description:
+            return self.run.plain()
+        return self.run.plain(self.description)
 
     def input_facts(self) -> dict[str, Any] | None:
         """How the data were shown, where that differs from the run's training data."""
         if self.description is self.own_description:
             return None
-        plain = self.description.as_plain()
-        shown = {key: plain[key] for key in ("size", "mean", "std") if key in plain}
-        return {**shown, "statistics": "the run's data" if self.fits_own_data else str(self.sets[0].name)}
+        fields = self.description.as_plain()
+        kept_fields = {key: fields[key] for key in ("size", "mean", "std") if key in fields}
+        return {
+            **kept_fields,
+            "statistics": "the run's data" if self.fits_own_data else str(self.sets[0].name),
+        }
 
     @property
     def learned_from(self) -> Iterator[Instances]:
@@ -125,26 +128,26 @@ class Evaluation:
     def has_labels(self) -> bool:
         return all(images.labels is not None for images in self.sets)
 
-    def split(self, seed: int) -> HeldOutPart | TwoSets:
+    def split(self, seed: int) -> HoldoutSplit | TwoSets:
         train, test = self.sets
         if test.fingerprint == train.fingerprint:
-            return held_out_part(train, seed)
+            return split_holdout(train, seed)
         labels = labels_of(train)
         try:
-            matching = matched(labels_of(test), test, labels, train, self.same_labels)
-        except Unmatched as problem:
-            ways = [
-                *([problem.way] if problem.way else []),
+            matching = match_labels(labels_of(test), test, labels, train, self.same_labels)
+        except UnmatchedClasses as problem:
+            remedies = [
+                *([problem.remedy] if problem.remedy else []),
                 f"give --train a set labelled like {test.name} (for example {test.name}, of which a fifth is then held out)",
             ]
-            raise UserError(f"{problem}; {', or '.join(ways)}") from None
+            raise UserError(f"{problem}; {', or '.join(remedies)}") from None
         return TwoSets(train, torch.from_numpy(labels), test, matching)
 
     def subject(
         self,
         network: nn.Module,
-        train: LabelledSet,
-        test: LabelledSet,
+        train: LabelledInstances,
+        test: LabelledInstances,
         *,
         trained: bool,
         unseen: bool | None,
@@ -155,7 +158,7 @@ class Evaluation:
         complete = hasattr(self.run, "method")
         return Subject(
             network,
-            self.plain,
+            self.plain_view,
             train,
             test,
             device,

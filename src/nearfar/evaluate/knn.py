@@ -1,7 +1,7 @@
 """Classification by the nearest neighbours of frozen features: no fitting, nothing to tune.
 
 knn(train, train_labels, test, test_labels)                           # weighted cosine vote
-knn(train, train_labels, test, test_labels, k=1, weighting="l2")      # plain nearest neighbour
+knn(train, train_labels, test, test_labels, k=1, weighting="l2")      # the nearest neighbour
 knn(all, labels, all, labels, exclude_self=True)                      # leave one out
 """
 
@@ -15,11 +15,12 @@ from torch.nn import functional
 
 from nearfar.core.strategy import SINGLE, Strategy
 from nearfar.errors import UserError
-from nearfar.evaluate.labels import TOP, Labelled, class_codes, hit_rates, stratified_split
+from nearfar.evaluate.accuracy import TOP, hit_rates
+from nearfar.evaluate.sets import LabelledFeatures, class_codes, stratified_split
 
 Weighting = Literal["cosine", "l2"]
 NO_CLASS = -1  # in a ranking: no further class got a vote
-_TILE = 2**24  # entries of the similarity matrix held at once, unless told otherwise
+_TILE = 2**24  # entries of the similarity matrix in memory at a time, unless `chunk` is given
 
 
 def knn(
@@ -65,24 +66,23 @@ def ranked_classes(
     "cosine" (Wu et al. 2018, sec. 3.4): neighbour i of class c adds exp(cos_i / temperature) to c's vote.
     "l2": the k nearest by Euclidean distance, one vote each.
 
-    Neither the order of the train rows nor `chunk` matters (but for rounding): rows equally near at the edge of
-    the k enter by rising label, and equal votes go to the class with the nearer neighbour, then to the lower
-    label. The similarity matrix is built `chunk` test rows at a time, never whole; several ranks share these parts, so that each is
-    computed as by one process, and every rank gets all answers.
+    The result depends neither on the order of the train rows nor on `chunk` (except for rounding): of rows equally near at the edge of
+    the k, the lower labels are taken; equal votes go to the class with the nearer neighbour, then to the lower label. The similarity matrix is built `chunk` test rows at a time. Several ranks share these parts, so that each part is computed as
+    by one process, and every rank gets all answers.
     """
     _check(k, temperature, len(train), exclude_self, len(test))
     by_label = torch.argsort(train_labels, stable=True)  # so that "lower position" means "lower label"
     classes, codes = class_codes(train_labels[by_label])
-    own = torch.argsort(by_label) if exclude_self else None
+    self_column = torch.argsort(by_label) if exclude_self else None
     k = min(k, len(train) - (1 if exclude_self else 0))
     chunk = chunk or max(1, _TILE // len(train))
-    if len(test) <= chunk * (strategy.world - 1):  # fewer parts than ranks: everybody takes all
+    if len(test) <= chunk * (strategy.world - 1):  # fewer parts than ranks: every rank computes all
         strategy = SINGLE
-    mine = strategy.share(-(-len(test) // chunk))
-    some = slice(mine.start * chunk, mine.stop * chunk)
+    share = strategy.share(-(-len(test) // chunk))
+    rows = slice(share.start * chunk, share.stop * chunk)
     rank = []
     for nearness in _nearness(
-        train[by_label], test[some], weighting, chunk, None if own is None else own[some]
+        train[by_label], test[rows], weighting, chunk, None if self_column is None else self_column[rows]
     ):
         value, neighbour = _nearest(nearness, k)
         weight = (
@@ -101,14 +101,16 @@ def knn_probe(
     k: int = 20,
     temperature: float = 0.07,
 ) -> float:
-    """Top-1 of the weighted cosine vote on a stratified split of one set: the pulse taken while training."""
-    whole = Labelled(features, labels)
-    rest, held = (whole.rows(part) for part in stratified_split(labels, held_share, seed))
-    if not len(held):
+    """Top-1 of the weighted cosine vote on a stratified split of one set; used while training."""
+    embedded = LabelledFeatures(features, labels)
+    fit, holdout = (embedded.rows(part) for part in stratified_split(labels, held_share, seed))
+    if not len(holdout):
         raise UserError(
-            f"a kNN probe needs two images of some class; the {len(whole)} labelled images have one of each"
+            f"a kNN probe needs two images of some class; the {len(embedded)} labelled images have one of each"
         )
-    return knn(rest.features, rest.labels, held.features, held.labels, k=k, temperature=temperature)["top1"]
+    return knn(fit.features, fit.labels, holdout.features, holdout.labels, k=k, temperature=temperature)[
+        "top1"
+    ]
 
 
 def _check(k: int, temperature: float, train: int, exclude_self: bool, test: int) -> None:
@@ -120,7 +122,7 @@ def _check(k: int, temperature: float, train: int, exclude_self: bool, test: int
         raise ValueError(f"exclude_self needs the same rows on both sides, not {train} and {test}")
     if train < (2 if exclude_self else 1) or test < 1:
         raise UserError(
-            f"nearest neighbours need images on both sides; there were {train} to look in, {test} to ask for"
+            f"nearest neighbours need at least one image on both sides; found {train} training and {test} test images"
         )
 
 
@@ -129,7 +131,7 @@ def _nearness(
     test: Float[Tensor, "test dim"],
     weighting: Weighting,
     chunk: int,
-    own: Int[Tensor, "test"] | None,
+    self_column: Int[Tensor, "test"] | None,
 ) -> Iterator[Float[Tensor, "chunk train"]]:
     """How near each train row is, larger is nearer: the cosine, or minus the squared distance."""
     prepare, offset = _cosine_space(train) if weighting == "cosine" else _l2_space(train)
@@ -137,8 +139,8 @@ def _nearness(
     for start in range(0, len(test), chunk):
         queries = prepare(test[start : start + chunk].to(train.device))
         nearness = queries @ keys if offset is None else torch.addmm(offset, queries, keys, alpha=2.0)
-        if own is not None:
-            nearness.scatter_(1, own[start : start + chunk, None], -torch.inf)
+        if self_column is not None:
+            nearness.scatter_(1, self_column[start : start + chunk, None], -torch.inf)
         yield nearness
 
 

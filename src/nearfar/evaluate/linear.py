@@ -1,13 +1,14 @@
-"""A linear probe that is solved, not trained: there is no learning rate to have got wrong.
+"""A linear probe that is solved exactly instead of trained: it has no learning rate.
 
 Multinomial logistic regression on standardised features,
 
     minimise over W, b   mean_i [ logsumexp(W x_i + b) - (W x_i + b)_{y_i} ] + penalty / 2 |W|^2,
 
-which is scikit-learn's LogisticRegression with C = 1 / (penalty n). It is convex, so the answer is a property
-of the features alone. L-BFGS finds it in tens of passes because it starts from the Hessian the problem has at
-W = 0, G / classes + penalty I with G the features' correlation matrix; raw pixels, whose neighbours are nearly
-equal, would otherwise need thousands.
+which is scikit-learn's LogisticRegression with C = 1 / (penalty n). With two classes, for which scikit-learn
+fits one weight vector, W_1 = -W_0, and C = 2 / (penalty n) gives the same probabilities. The problem is convex,
+so the solution depends on the features alone. L-BFGS finds it in tens of passes because it starts from the
+Hessian at W = 0, G / classes + penalty I, where G is the correlation matrix of the features. Raw pixels, whose
+neighbours are nearly equal, would otherwise need thousands.
 """
 
 import math
@@ -19,7 +20,8 @@ from jaxtyping import Float, Float64, Int
 from torch import Tensor
 
 from nearfar.errors import UserError
-from nearfar.evaluate.labels import TOP, class_codes, hit_rates, stratified_split
+from nearfar.evaluate.accuracy import TOP, hit_rates
+from nearfar.evaluate.sets import LabelledFeatures, class_codes, stratified_split
 
 PENALTIES = (1.0, 1e-1, 1e-2, 1e-3, 1e-4, 1e-5, 1e-6)
 _VALIDATION = 0.2
@@ -77,6 +79,15 @@ def fit_linear(
     return fit_chosen(train, labels, penalties=(penalty,))[0]
 
 
+def linear_probe(train: LabelledFeatures, seed: int) -> tuple[LinearClassifier, float]:
+    """The linear probe of these features and its penalty, solved once for all protocols that use it."""
+    key = ("linear", seed)
+    if key not in train.fits:
+        train.fits[key] = fit_chosen(train.features, train.labels, seed=seed)
+    classifier, penalty = train.fits[key]
+    return classifier, penalty
+
+
 def fit_chosen(
     train: Float[Tensor, "train dim"],
     labels: Int[Tensor, "train"],
@@ -84,23 +95,23 @@ def fit_chosen(
     penalties: Sequence[float] = PENALTIES,
     seed: int = 0,
 ) -> tuple[LinearClassifier, float]:
-    """The classifier fitted to all of `train` under the penalty that did best on a stratified fifth of it.
+    """The classifier fitted to all of `train` with the penalty that does best on a stratified fifth of it.
 
-    Where no class has two images there is no such fifth, and the middle penalty is taken.
+    If no class has two images there is no such fifth, and the middle penalty is used.
     """
     if not penalties or not all(0 < penalty < math.inf for penalty in penalties):
         raise UserError(f"penalties were {tuple(penalties)}; they must be one or more numbers above 0")
     classes, codes = class_codes(labels)
-    rest, held = stratified_split(labels, _VALIDATION, seed)
-    rows = torch.cat([rest, held])  # so that the part to fit on is a view, not another copy
+    fit, holdout = stratified_split(labels, _VALIDATION, seed)
+    rows = torch.cat([fit, holdout])  # so that the part to fit on is a view, not a copy
     x, mean, scale = _standardised(train[rows])
     problem = _Problem(x, codes[rows], len(classes), _correlation(x))
     start = _Solution(x.new_zeros(len(classes), x.shape[1]).double(), x.new_zeros(len(classes)).double())
     path = sorted(set(penalties), reverse=True)
-    if len(path) == 1 or not len(held):
+    if len(path) == 1 or not len(holdout):
         penalty = path[len(path) // 2]
     else:
-        penalty, start = _best_on_held(problem, len(rest), path, start)
+        penalty, start = _best_on_holdout(problem, len(fit), path, start)
     solution = problem.minimum(penalty, start, _FINE[x.dtype])
     return LinearClassifier(solution.weight, solution.bias, mean, scale, classes), penalty
 
@@ -177,22 +188,22 @@ class _Problem:
             shift *= 10.0
 
 
-def _best_on_held(
+def _best_on_holdout(
     problem: _Problem, fitted: int, path: Sequence[float], start: _Solution
 ) -> tuple[float, _Solution]:
     """The penalty of best accuracy (then lowest loss) on the rows past `fitted`, and its solution.
 
     From strong to weak, each solution starting the next.
     """
-    held = problem.x[fitted:], problem.codes[fitted:]
-    rest, asked = problem.first(fitted), _Problem(*held, problem.classes, None)
+    fit = problem.first(fitted)
+    holdout = _Problem(problem.x[fitted:], problem.codes[fitted:], problem.classes, None)
     best: tuple[tuple[float, float], float, _Solution] | None = None
     behind = 0
     for penalty in path:
-        start = rest.minimum(penalty, start, _ROUGH)
-        log_p = asked.logits(start).log_softmax(0)
-        accuracy = (log_p.argmax(0) == asked.codes).double().mean().item()
-        score = accuracy, log_p.gather(0, asked.codes[None]).double().mean().item()
+        start = fit.minimum(penalty, start, _ROUGH)
+        log_p = holdout.logits(start).log_softmax(0)
+        accuracy = (log_p.argmax(0) == holdout.codes).double().mean().item()
+        score = accuracy, log_p.gather(0, holdout.codes[None]).double().mean().item()
         if best is None or score > best[0]:
             best, behind = (score, penalty, start), 0
         else:

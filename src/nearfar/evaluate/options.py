@@ -1,4 +1,4 @@
-"""What protocols may be told."""
+"""Options of the evaluation protocols."""
 
 import math
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ from nearfar.core.optimisers import LARGEST_LR
 from nearfar.core.strategy import SINGLE, Strategy
 from nearfar.errors import UserError
 
-# which protocols read an option: another value of it makes another result, and one that nobody asked for reads is a mistake
+# which protocols read an option; one that none of the requested protocols reads is refused
 READ_BY = {
     "k": ("knn",),
     "temperature": ("knn",),
@@ -19,8 +19,7 @@ READ_BY = {
     **dict.fromkeys(("ways", "shots", "episodes", "queries"), ("few-shot",)),
     **dict.fromkeys(("epochs", "lr", "layer_decay", "batch_size"), ("finetune", "finetune-fractions")),
 }
-# a number without end is a command without end
-MOST = {
+MAXIMA = {
     "draws": 10_000,
     "ways": 1_000_000,
     "episodes": 1_000_000,
@@ -28,14 +27,15 @@ MOST = {
     "epochs": MAX_EPOCHS,
     "batch_size": 1_000_000,
 }
-LEAST_SHARE = 1e-6  # of labels
+MIN_LABEL_SHARE = 1e-6
 
 
 @dataclass(frozen=True)
 class Options:
-    """`k`, `temperature`: of nearest neighbours. `labels`: shares, or numbers of each class, of `draws` draws each. `ways`, `shots`,
-    `episodes`, `queries`: of few-shot. `epochs`, `lr`, `layer_decay`, `batch_size`: of fine-tuning; of several rates the best on a
-    validation fifth of the training set is taken."""
+    """`k`, `temperature`: of nearest neighbours. `labels`: shares of the labels, or numbers per class, with `draws` draws each. `ways`,
+    `shots`, `episodes`, `queries`: of few-shot. `epochs`, `lr`, `layer_decay`, `batch_size`: of fine-tuning; of several rates the best on
+    a validation fifth of the training set is used. `unseen`: the encoder never saw the test rows; None: unknown. `strategy`: of the
+    processes that share the work."""
 
     k: int = 20
     temperature: float = 0.07
@@ -50,22 +50,22 @@ class Options:
     lr: Sequence[float] = (1e-3,)
     layer_decay: float = 0.7
     batch_size: int = 128
-    unseen: bool | None = None  # that the encoder was never shown the test rows; None: nobody knows
-    strategy: Strategy = SINGLE  # processes that all ask the same, and share what can be shared
+    unseen: bool | None = None
+    strategy: Strategy = SINGLE
 
     def __post_init__(self) -> None:
-        for name, most in MOST.items():
-            if not 1 <= getattr(self, name) <= most:
+        for name, maximum in MAXIMA.items():
+            if not 1 <= getattr(self, name) <= maximum:
                 raise UserError(
-                    f"{name} was {getattr(self, name)}; expected a whole number from 1 to {most:,}"
+                    f"{name} was {getattr(self, name)}; expected a whole number from 1 to {maximum:,}"
                 )
         if self.ways < 2:
             raise UserError(f"ways was {self.ways}; episodes are of at least 2 classes")
         if not 0 <= self.seed < 2**62:
             raise UserError(f"seed was {self.seed}; expected a whole number from 0 and below 2^62")
-        if not self.labels or not all(_share_or_number(asked) for asked in self.labels):
+        if not self.labels or not all(map(_is_share_or_count, self.labels)):
             raise UserError(
-                f"labels was {list(self.labels)}; expected shares from {LEAST_SHARE:f} to below 1, or whole numbers of each class"
+                f"labels was {list(self.labels)}; expected shares from {MIN_LABEL_SHARE:f} to below 1, or whole numbers per class"
             )
         if not self.shots or min(self.shots) < 1:
             raise UserError(f"shots was {list(self.shots)}; expected whole numbers from 1")
@@ -75,19 +75,19 @@ class Options:
             raise UserError(f"layer_decay was {self.layer_decay}; it must be above 0 and at most 1")
 
     def changed(self, protocols: Sequence[str]) -> dict[str, Any]:
-        """What differs from the defaults, as JSON has it; an option that none of the protocols reads is refused."""
-        plain, found = Options(), {}
+        """Options that differ from their defaults, as JSON; stops at one that none of the protocols reads."""
+        defaults, changes = Options(), {}
         for name, readers in READ_BY.items():
             value = getattr(self, name)
-            if value == getattr(plain, name):
+            if value == getattr(defaults, name):
                 continue
             if not set(readers) & set(protocols):
                 raise UserError(
-                    f"{name} was {value}, which is read by {' and '.join(readers)}; the protocols asked for are {', '.join(protocols)}"
+                    f"{name} was {value}, which is read by {' and '.join(readers)}; the protocols are {', '.join(protocols)}"
                 )
-            found[name] = list(value) if isinstance(value, Sequence) else value
-        return found
+            changes[name] = list(value) if isinstance(value, Sequence) else value
+        return changes
 
 
-def _share_or_number(asked: float) -> bool:
-    return LEAST_SHARE <= asked < 1 or (1 <= asked < math.inf and asked == int(asked))
+def _is_share_or_count(amount: float) -> bool:
+    return MIN_LABEL_SHARE <= amount < 1 or (1 <= amount < math.inf and amount == int(amount))

@@ -16,26 +16,22 @@ import torch
 from nearfar.core.results import Measurement
 from nearfar.core.strategy import SINGLE, Strategy
 from nearfar.errors import UserError
-from nearfar.evaluate.few import few_shot, fractions
-from nearfar.evaluate.figures import classified
+from nearfar.evaluate.accuracy import classified
 from nearfar.evaluate.finetune import finetune, finetune_fractions, own_classifier
 from nearfar.evaluate.knn import ranked_classes
-from nearfar.evaluate.labels import Labelled
-from nearfar.evaluate.mlp import mlp
+from nearfar.evaluate.linear import linear_probe
+from nearfar.evaluate.measures import calibration, clustering, information, retrieval
 from nearfar.evaluate.options import Options
-from nearfar.evaluate.probabilities import calibration, information, linear_probe
-from nearfar.evaluate.structure import clustering, retrieval
-from nearfar.evaluate.subject import LabelledSet, Subject
-from nearfar.evaluate.unlabelled import quality
-
-__all__ = ["NETWORK_PROTOCOLS", "PROTOCOLS", "UNLABELLED_PROTOCOLS", "LabelledSet", "Options", "Subject"]
+from nearfar.evaluate.probes import few_shot, fractions, mlp
+from nearfar.evaluate.quality import quality
+from nearfar.evaluate.sets import LabelledFeatures, Subject
 
 Measurements = Measurement | Mapping[str, Measurement]  # one, or one for each of several settings
-FeatureProtocol = Callable[[Labelled, Labelled, Options], Measurements]
+FeatureProtocol = Callable[[LabelledFeatures, LabelledFeatures, Options], Measurements]
 NetworkProtocol = Callable[[Subject, Options], Measurements]
 
 
-def _knn(train: Labelled, test: Labelled, options: Options) -> Measurement:
+def _knn(train: LabelledFeatures, test: LabelledFeatures, options: Options) -> Measurement:
     """The weighted cosine vote of the k nearest (Wu et al. 2018)."""
     ranked = ranked_classes(
         train.features,
@@ -45,18 +41,18 @@ def _knn(train: Labelled, test: Labelled, options: Options) -> Measurement:
         temperature=options.temperature,
         strategy=options.strategy,
     )
-    return classified(ranked, test.labels, len(torch.unique(train.labels)))
+    return classified(ranked, test.labels, train.class_count)
 
 
-def _nearest(train: Labelled, test: Labelled, options: Options) -> Measurement:
+def _nearest(train: LabelledFeatures, test: LabelledFeatures, options: Options) -> Measurement:
     """The class of the one nearest by Euclidean distance; it names one class, so top-5 is top-1."""
     ranked = ranked_classes(
         train.features, train.labels, test.features, k=1, weighting="l2", strategy=options.strategy
     )
-    return classified(ranked, test.labels, len(torch.unique(train.labels)))
+    return classified(ranked, test.labels, train.class_count)
 
 
-def _linear(train: Labelled, test: Labelled, options: Options) -> Measurement:
+def _linear(train: LabelledFeatures, test: LabelledFeatures, options: Options) -> Measurement:
     """Penalised logistic regression, solved exactly; the penalty is chosen within train."""
     classifier, penalty = linear_probe(train, options.seed)
     ranked = classifier.ranked_classes(test.features.to(train.features.device))
@@ -89,8 +85,8 @@ UNLABELLED_PROTOCOLS: dict[str, NetworkProtocol] = {"quality": quality}
 
 
 def scores(
-    train: Labelled,
-    test: Labelled,
+    train: LabelledFeatures,
+    test: LabelledFeatures,
     protocols: Sequence[str] = ("knn", "linear"),
     options: Options | None = None,
     **changes: Any,
@@ -147,18 +143,18 @@ def from_first_rank(
 
 def check_protocols(names: Sequence[str]) -> None:
     """Stops at an unknown protocol, before any feature is computed."""
-    known = [*PROTOCOLS, *NETWORK_PROTOCOLS, *UNLABELLED_PROTOCOLS]
-    allowed = ", ".join(known)
+    available = [*PROTOCOLS, *NETWORK_PROTOCOLS, *UNLABELLED_PROTOCOLS]
+    allowed = ", ".join(available)
     if not names:
         raise UserError(f"--protocol was empty; expected {allowed}, joined by commas")
     for name in names:
-        if name not in known:
-            close = difflib.get_close_matches(name, known, n=1)
+        if name not in available:
+            close = difflib.get_close_matches(name, available, n=1)
             hint = f" (did you mean {close[0]}?)" if close else ""
             raise UserError(f"--protocol was {name!r}{hint}; expected {allowed}")
 
 
-def _check_sets(train: Labelled, test: Labelled) -> None:
+def _check_sets(train: LabelledFeatures, test: LabelledFeatures) -> None:
     for role, part in (("train", train), ("test", test)):
         if not len(part):
             raise UserError(

@@ -1,4 +1,4 @@
-"""How good features are, without a label.
+"""Quality of features without labels: in plain view, and over several draws of the training views.
 
     RankMe         exp H(s / sum s), s the singular values of the features           Garrido et al. 2023
     alpha-ReQ      the exponent a of the covariance's eigenvalues, l_j ~ j^-a        Agrawal et al. 2022
@@ -6,20 +6,38 @@
     uniformity     log E e^(-2 |z - z'|^2) over pairs of instances, |z| = 1          Wang and Isola 2020
     alignment      E |z - z+|^2 over two views of one instance, |z| = 1              Wang and Isola 2020
 
-Higher RankMe and LiDAR, and an alpha near 1, go with better probes between runs of one family; uniformity and alignment are losses: lower
-is better. None of them says anything of a class.
+Between runs of one family, higher RankMe and LiDAR and an alpha near 1 go with better probes. Uniformity and alignment are losses: lower is
+better. None of them depends on classes.
 """
 
 import math
+from collections.abc import Iterator
+from typing import Any
 
+import numpy as np
 import torch
 from jaxtyping import Float, Float64
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
+
+from nearfar.core.buffers import frozen
+from nearfar.core.randomness import order
+from nearfar.core.results import Figure, Measurement
+from nearfar.core.types import Batch
+from nearfar.data.aside import HELD_OUT_DRAW
+from nearfar.data.stream import batch_of
+from nearfar.evaluate.held_out import HeldOutNats, held_out_estimate
+from nearfar.evaluate.options import Options
+from nearfar.evaluate.sets import Subject
+from nearfar.modalities import DataSet
+from nearfar.modalities.base import MakeViews
+from nearfar.run.features import features
 
 EPSILON = 1e-7  # added to shares, as both papers do
 DELTA = 1e-4  # added to the diagonal within instances (Thilak et al. 2024, App. D)
 NEGLIGIBLE = 1e-10  # of the largest eigenvalue: smaller ones are float32 rounding of the features
+MAX_ROWS = 4096  # in plain view
+MAX_INSTANCES, VIEWS = 512, 8  # in several views
 
 
 def rankme(features: Float[Tensor, "row dim"]) -> float:
@@ -57,8 +75,8 @@ def lidar(views: Float[Tensor, "instance view dim"], delta: float = DELTA) -> fl
     factor = torch.linalg.cholesky(within)
     # similar to the symmetric form, so with its eigenvalues: L^-1 S_b L^-T, S_w = L L^T
     half = torch.linalg.solve_triangular(factor, between, upper=False)
-    whole = torch.linalg.solve_triangular(factor, half.T, upper=False)
-    return smooth_rank(torch.linalg.eigvalsh((whole + whole.T) / 2).clamp(min=0))
+    similar = torch.linalg.solve_triangular(factor, half.T, upper=False)
+    return smooth_rank(torch.linalg.eigvalsh((similar + similar.T) / 2).clamp(min=0))
 
 
 def uniformity(features: Float[Tensor, "row dim"], t: float = 2.0) -> float:
@@ -71,15 +89,94 @@ def uniformity(features: Float[Tensor, "row dim"], t: float = 2.0) -> float:
 
 
 def alignment(first: Float[Tensor, "row dim"], second: Float[Tensor, "row dim"]) -> float:
-    one, other = (functional.normalize(side.double(), dim=1) for side in (first, second))
-    return float((one - other).square().sum(1).mean())
+    first, second = (functional.normalize(side.double(), dim=1) for side in (first, second))
+    return float((first - second).square().sum(1).mean())
 
 
 def measures_of(
     features: Float[Tensor, "row dim"], views: Float[Tensor, "instance view dim"] | None
 ) -> dict[str, float]:
-    """All of them: of features in plain view, and of several views of each instance where there are any."""
-    found = {"rankme": rankme(features), "alpha_req": alpha_req(features), "uniformity": uniformity(features)}
+    """All measures: of features in plain view, and of several views of each instance where there are any."""
+    values = {
+        "rankme": rankme(features),
+        "alpha_req": alpha_req(features),
+        "uniformity": uniformity(features),
+    }
     if views is not None and views.shape[1] > 1:
-        found |= {"lidar": lidar(views), "alignment": alignment(views[:, 0], views[:, 1])}
-    return found
+        values |= {"lidar": lidar(views), "alignment": alignment(views[:, 0], views[:, 1])}
+    return values
+
+
+# ------------------------------------------------------------------------------------------- the protocol
+
+
+def quality(subject: Subject, options: Options) -> Measurement:
+    """All measures on the test instances; and, of a complete method, the nats that two views share, with a certificate."""
+    instances: Any = subject.test.instances
+    rows = np.sort(order(options.seed, 0, len(instances))[:MAX_ROWS])
+    sample = instances.subset(rows) if hasattr(instances, "subset") else instances
+    plain = features(subject.encoder, sample, subject.plain_view, device=subject.device)
+    several = None
+    if subject.views is not None:
+        several = view_features(
+            subject.encoder, sample, subject.views, options.seed, subject.device, plain.shape[1]
+        )
+    values = measures_of(plain, several)
+    figures = {name: Figure(value) for name, value in values.items() if math.isfinite(value)}
+    details: dict[str, Any] = {"samples": len(sample)}
+    estimate = _shared_information(subject, sample, options.seed)
+    if estimate is not None:
+        figures["nats"] = Figure(estimate.nats)
+        certificate = estimate.certificate
+        details |= {
+            "error": estimate.error,
+            "ceiling": certificate.ceiling,
+            "certificate": {"status": certificate.status, "condition": certificate.condition},
+        }
+    return Measurement(figures, details)
+
+
+@torch.no_grad()
+def view_features(
+    encoder: nn.Module,
+    data: Any,
+    views: MakeViews,
+    seed: int,
+    device: torch.device,
+    width: int,
+    instances: int = MAX_INSTANCES,
+    draws: int = VIEWS,
+) -> Float[Tensor, "instance view dim"] | None:
+    """Features of several draws of the first training view; None where the encoder does not take such views (luminance alone)."""
+    rows = np.arange(min(instances, len(data)))
+    loaded = data.load(rows)
+    parts = []
+    with frozen(encoder) as network:
+        for draw in range(draws):
+            view = views(loaded, seed, HELD_OUT_DRAW + 8 + draw, rows)[0]
+            try:
+                embedded = network(view.to(device)).float().cpu()
+            except RuntimeError:  # another number of channels: the encoder is made of one network per view
+                return None
+            if embedded.shape != (len(rows), width):
+                return None
+            parts.append(embedded)
+    return torch.stack(parts, dim=1)
+
+
+def _shared_information(
+    subject: Subject, data: DataSet, seed: int, batch_size: int = 256
+) -> HeldOutNats | None:
+    """The information that two views of these instances share, by the method's critic."""
+    method, views = subject.method, subject.views
+    if method is None or views is None or method.encoders.needs_labels:
+        return None
+
+    def batches() -> Iterator[Batch]:
+        for rows in np.array_split(np.arange(len(data)), math.ceil(len(data) / batch_size)):
+            shown = views(data.load(rows), seed, HELD_OUT_DRAW, rows)
+            if len(shown) == 1 and not method.encoders.works_with_one_view:
+                shown = (*shown, *views(data.load(rows), seed, HELD_OUT_DRAW + 1, rows))
+            yield batch_of(data, shown, rows).to(subject.device)
+
+    return held_out_estimate(method, batches(), held_out=subject.unseen)

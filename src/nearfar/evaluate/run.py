@@ -14,21 +14,20 @@ from nearfar.core.statistics import CONFIDENCE
 from nearfar.core.strategy import SINGLE
 from nearfar.data import Columns, locate
 from nearfar.errors import UserError
+from nearfar.evaluate.accuracy import with_class_names
 from nearfar.evaluate.evaluation import Evaluation, same_spec
-from nearfar.evaluate.figures import with_class_names
-from nearfar.evaluate.overlap import among, marks
 from nearfar.evaluate.protocols import (
     NETWORK_PROTOCOLS,
     PROTOCOLS,
     UNLABELLED_PROTOCOLS,
-    LabelledSet,
     Options,
     check_protocols,
     from_first_rank,
     network_scores,
     scores,
 )
-from nearfar.evaluate.splits import Embed, HeldOutPart, TwoSets, set_facts
+from nearfar.evaluate.sets import LabelledInstances
+from nearfar.evaluate.splits import Embed, HoldoutSplit, TwoSets, among, hashes, set_facts
 from nearfar.modalities import Instances
 from nearfar.modalities.base import Measure
 from nearfar.modalities.image.views.pipeline import LARGEST
@@ -76,18 +75,18 @@ def evaluate_run(
     run only where there are labels.
     """
     check_protocols(protocols)
-    told = Options(
+    settings = Options(
         k=k, temperature=temperature, seed=seed, strategy=getattr(run, "strategy", SINGLE), **options
     )
-    changes = told.changed(protocols)
+    changes = settings.changed(protocols)
     _check_input(run, protocols, features, image_size)
     if isinstance(run, Run):
         run.confirm(train, data)
     train, data = _with_columns(train, data, Columns(image_column, label_column))
     evaluation = Evaluation(run, train, data, same_labels, features, image_size)
-    if told.strategy.is_distributed:  # all ranks open data together, before one of them works alone
+    if settings.strategy.is_distributed:  # all ranks open data together, before one of them works alone
         _ = evaluation.sets, evaluation.trained_on
-    result = _measure(evaluation, protocols, baselines, told)
+    result = _measure(evaluation, protocols, baselines, settings)
     if features != "pooled":
         changes["features"] = features
     if image_size is not None:
@@ -97,7 +96,7 @@ def evaluate_run(
         settings={"k": k, "temperature": temperature, "seed": seed, **changes},
         notes={**result.notes, **_notes(evaluation)},
     )
-    if told.strategy.is_first:
+    if settings.strategy.is_first:
         record(run.path / "evaluation.json", result)
     return result
 
@@ -128,9 +127,9 @@ def _with_columns(train: Any, data: Any, columns: Columns) -> tuple[Any, Any]:
 
 def _notes(evaluation: Evaluation) -> dict[str, Any]:
     notes: dict[str, Any] = {"confidence": CONFIDENCE, "encoder": encoder_digest(evaluation.run.encoder())}
-    shown = evaluation.input_facts()
-    if shown is not None:
-        notes["input"] = shown
+    input_facts = evaluation.input_facts()
+    if input_facts is not None:
+        notes["input"] = input_facts
     if unfinished := getattr(evaluation.run, "unfinished", ""):
         notes["unfinished"] = unfinished
     return notes
@@ -156,14 +155,14 @@ def _measure(
 
 @dataclass(frozen=True)
 class _Protocols:
-    """The protocols on one split. `copies`: test rows identical to rows fitted on; `shown`: test rows that the encoder learned from."""
+    """The protocols on one split. `copies`: test rows identical to rows fitted on; `learned_rows`: test rows that the encoder learned from."""
 
     evaluation: Evaluation
-    split: HeldOutPart | TwoSets
+    split: HoldoutSplit | TwoSets
     names: Sequence[str]
     options: Options
     copies: Bool[Tensor, "test"]
-    shown: Bool[Tensor, "test"]
+    learned_rows: Bool[Tensor, "test"]
 
     @property
     def unseen(self) -> bool | None:
@@ -175,8 +174,8 @@ class _Protocols:
         device = self.evaluation.device
         # float64, which the linear probe needs, exists on CUDA devices and the CPU
         device = device if device.type == "cuda" else torch.device("cpu")
-        fit, test = self.split.sets(embed)
-        repeated = self.copies | self.shown if trained else self.copies
+        fit, test = self.split.features(embed)
+        repeated = self.copies | self.learned_rows if trained else self.copies
         options = replace(self.options, unseen=self.unseen if trained else True)
         measured = scores(fit.to(device), replace(test, repeated=repeated).to(device), self.names, options)
         return self._named(measured)
@@ -188,7 +187,7 @@ class _Protocols:
             measured = self.of_features(_embedding(self.evaluation, network, self.options), trained)
         # from scratch no stage has learned anything, so all learn at one rate
         options = self.options if trained else replace(self.options, layer_decay=1.0)
-        unseen = False if self.shown.any() else self.unseen
+        unseen = False if self.learned_rows.any() else self.unseen
         for available in (NETWORK_PROTOCOLS, UNLABELLED_PROTOCOLS):
             if _includes(self.names, available):
                 fit, test = self.split.labelled()
@@ -203,7 +202,7 @@ class _Protocols:
     def warnings(self) -> dict[str, str]:
         notes = {}
         evaluation = self.evaluation
-        if evaluation.learned_labels and (evaluation.tests_own_data or self.shown.any()):
+        if evaluation.learned_labels and (evaluation.tests_own_data or self.learned_rows.any()):
             notes["leak"] = (
                 f"the encoder was trained on labels of the test rows of {evaluation.sets[1].name}; test it on other data (--data)"
             )
@@ -220,8 +219,8 @@ def _with_labels(
 ) -> Result:
     """The protocols on the learned features, and on the baselines that are asked for."""
     split = evaluation.split(options.seed)
-    mark = marks(evaluation.plain, evaluation.cache, options.strategy)
-    fit_marks, test_marks = (part.features for part in split.sets(mark))
+    hashed = hashes(evaluation.plain_view, evaluation.cache, options.strategy)
+    fit_hashes, test_hashes = (part.features for part in split.features(hashed))
     # the other protocols do not depend on what the encoder learned from
     close = evaluation.learned_labels or {"information", "quality"} & set(names)
     protocols = _Protocols(
@@ -229,10 +228,14 @@ def _with_labels(
         split,
         names,
         options,
-        copies=among(test_marks, [fit_marks]),
-        shown=among(test_marks, map(mark, evaluation.learned_from if close else ())),
+        copies=among(test_hashes, [fit_hashes]),
+        learned_rows=among(test_hashes, map(hashed, evaluation.learned_from if close else ())),
     )
-    raw = evaluation.run.modality.presenter.baselines(evaluation.plain) if _includes(names, PROTOCOLS) else {}
+    raw = (
+        evaluation.run.modality.presenter.baselines(evaluation.plain_view)
+        if _includes(names, PROTOCOLS)
+        else {}
+    )
     available: dict[str, Callable[[], Measurements]] = {
         **{name: partial(protocols.of_features, embed, False) for name, embed in raw.items()},
         "untrained": lambda: protocols.of_network(evaluation.untrained(), False),
@@ -259,11 +262,11 @@ def _includes(names: Sequence[str], available: Mapping[str, Any]) -> bool:
 
 
 def _embedding(evaluation: Evaluation, encoder: nn.Module, options: Options) -> Embed:
-    device, plain = evaluation.device, evaluation.plain
+    device, view = evaluation.device, evaluation.plain_view
 
     def embed(images: Instances) -> Tensor:
-        compute = partial(features, encoder, images, plain, device=device, strategy=options.strategy)
-        key = features_key(encoder, images, plain)
+        compute = partial(features, encoder, images, view, device=device, strategy=options.strategy)
+        key = features_key(encoder, images, view)
         return cached_features(evaluation.cache, key, compute, options.strategy)
 
     return embed
@@ -277,13 +280,13 @@ def _without_labels(
 ) -> Result:
     """Protocols that use no labels, on all test instances."""
     train, test = evaluation.sets
-    instances = LabelledSet(test, torch.empty(0, dtype=torch.int64))
-    mark = marks(evaluation.plain, evaluation.cache, options.strategy)
-    shown = evaluation.tests_own_data or among(mark(test), map(mark, evaluation.learned_from)).any()
+    instances = LabelledInstances(test, torch.empty(0, dtype=torch.int64))
+    hashed = hashes(evaluation.plain_view, evaluation.cache, options.strategy)
+    seen_rows = evaluation.tests_own_data or among(hashed(test), map(hashed, evaluation.learned_from)).any()
 
     def measured(network: nn.Module, trained: bool) -> Measurements:
         subject = evaluation.subject(
-            network, instances, instances, trained=trained, unseen=False if shown else None
+            network, instances, instances, trained=trained, unseen=False if seen_rows else None
         )
         return network_scores(subject, names, options, UNLABELLED_PROTOCOLS)
 

@@ -1,92 +1,96 @@
-"""What a protocol is fitted on and what it is tested on: two sets, or two parts of one."""
+"""What a protocol is fitted on and tested on: two sets, or two parts of one; and which test rows were fitted on."""
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any, cast
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int, Int64
+from jaxtyping import Bool, Float, Int, Int64
 from torch import Tensor
 
 from nearfar.core.results import SetFacts
+from nearfar.core.strategy import Strategy
 from nearfar.errors import UserError
-from nearfar.evaluate.labels import Labelled, stratified_split
 from nearfar.evaluate.matching import Matching
-from nearfar.evaluate.subject import LabelledSet
+from nearfar.evaluate.sets import LabelledFeatures, LabelledInstances, stratified_split
 from nearfar.modalities import DataSet, Instances
+from nearfar.modalities.base import MakeViews
+from nearfar.run.features import cached_features, content_hashes, contents_key
+from nearfar.run.trained import Run
 
-HELD_SHARE = 0.2
-IN_PROPORTION = "the rows asked about were held out class by class, so that their labels are no independent draws; give others with --data"
+HOLDOUT_SHARE = 0.2
+STRATIFIED = "test rows were held out class by class, so their labels are not independent draws; give other test data with --data"
 
-Embed = Callable[[Instances], Float[Tensor, "image dim"]]
+Embed = Callable[[Instances], Float[Tensor, "instance dim"]]
+Hashes = Callable[[Instances], Int64[Tensor, "instance 2"]]
 
 
 @dataclass(frozen=True)
-class HeldOutPart:
-    """Fit on part of a set, ask about the rest of it."""
+class HoldoutSplit:
+    """Fit on part of a set, test on the rest of it."""
 
-    images: Instances
-    labels: Int[Tensor, "image"]
+    instances: Instances
+    labels: Int[Tensor, "instance"]
     seed: int
 
     @property
-    def rows(self) -> tuple[Int[Tensor, "rest"], Int[Tensor, "held"]]:
-        parts = getattr(self.images, "parts", None)  # a data set of ours knows which of its instances overlap
-        if parts is None:
-            return stratified_split(self.labels, HELD_SHARE, self.seed)
-        rest, held = parts(HELD_SHARE, self.seed)
-        return torch.from_numpy(rest), torch.from_numpy(held)
+    def rows(self) -> tuple[Int[Tensor, "fit"], Int[Tensor, "holdout"]]:
+        if not isinstance(self.instances, DataSet):
+            return stratified_split(self.labels, HOLDOUT_SHARE, self.seed)
+        fit, holdout = self.instances.parts(HOLDOUT_SHARE, self.seed)  # keeps overlapping instances together
+        return torch.from_numpy(fit), torch.from_numpy(holdout)
 
-    def sets(self, embed: Embed) -> tuple[Labelled, Labelled]:
-        whole = Labelled(embed(self.images), self.labels)
-        rest, held = self.rows
-        return whole.rows(rest), replace(whole.rows(held), dependent=IN_PROPORTION)
+    def features(self, embed: Embed) -> tuple[LabelledFeatures, LabelledFeatures]:
+        embedded = LabelledFeatures(embed(self.instances), self.labels)
+        fit, holdout = self.rows
+        return embedded.rows(fit), replace(embedded.rows(holdout), dependence=STRATIFIED)
 
-    def labelled(self) -> tuple[LabelledSet, LabelledSet]:
-        fit, ask = (
-            LabelledSet(cast(DataSet, self.images).subset(rows.numpy()), self.labels[rows])
-            for rows in self.rows
-        )
-        return fit, ask
+    def labelled(self) -> tuple[LabelledInstances, LabelledInstances]:
+        labelled = LabelledInstances(self.instances, self.labels)
+        fit, holdout = self.rows
+        return labelled.rows(fit), labelled.rows(holdout)
 
     def facts(self) -> tuple[SetFacts, SetFacts]:
-        rest, held = self.rows
+        fit, holdout = self.rows
+        name = self.instances.name
         return (
-            set_facts(self.images, f"{1 - HELD_SHARE:.0%} of {self.images.name}", rest),
-            set_facts(self.images, f"a held-out {HELD_SHARE:.0%} of {self.images.name}", held),
+            set_facts(self.instances, f"{1 - HOLDOUT_SHARE:.0%} of {name}", fit),
+            set_facts(self.instances, f"a held-out {HOLDOUT_SHARE:.0%} of {name}", holdout),
         )
 
     def notes(self) -> dict[str, Any]:
+        stratified = not isinstance(self.instances, DataSet) or self.instances.stratified
         return {
             "split": {
-                "of": str(self.images.name),
-                "share": HELD_SHARE,
+                "of": str(self.instances.name),
+                "share": HOLDOUT_SHARE,
                 "seed": self.seed,
-                "stratified": getattr(self.images, "stratified", True),
-            },
+                "stratified": stratified,
+            }
         }
 
 
 @dataclass(frozen=True)
 class TwoSets:
-    """Fit on one set, ask about another; both labelled in the first one's numbering."""
+    """Fit on one set, test on another; the labels of both use the numbers of the first."""
 
     train: Instances
     labels: Int[Tensor, "train"]
     test: Instances
     matching: Matching
 
-    def sets(self, embed: Embed) -> tuple[Labelled, Labelled]:
-        known = torch.from_numpy(self.matching.labels)
-        return Labelled(embed(self.train), self.labels), Labelled(embed(self.test), known)
-
-    def labelled(self) -> tuple[LabelledSet, LabelledSet]:
-        return (
-            LabelledSet(self.train, self.labels),
-            LabelledSet(self.test, torch.from_numpy(self.matching.labels)),
+    def features(self, embed: Embed) -> tuple[LabelledFeatures, LabelledFeatures]:
+        test_labels = torch.from_numpy(self.matching.labels)
+        return LabelledFeatures(embed(self.train), self.labels), LabelledFeatures(
+            embed(self.test), test_labels
         )
+
+    def labelled(self) -> tuple[LabelledInstances, LabelledInstances]:
+        test_labels = torch.from_numpy(self.matching.labels)
+        return LabelledInstances(self.train, self.labels), LabelledInstances(self.test, test_labels)
 
     def facts(self) -> tuple[SetFacts, SetFacts]:
         return set_facts(self.train), set_facts(self.test)
@@ -95,35 +99,76 @@ class TwoSets:
         return {"split": None, "labels": self.matching.facts()}
 
 
-def held_out_part(images: Instances, seed: int) -> HeldOutPart:
-    exam = HeldOutPart(images, torch.from_numpy(labels_of(images)), seed)
-    if not len(exam.rows[1]):
+def split_holdout(instances: Instances, seed: int) -> HoldoutSplit:
+    split = HoldoutSplit(instances, torch.from_numpy(labels_of(instances)), seed)
+    if not len(split.rows[1]):
         raise UserError(
-            f"{images.name} has one image of each class, so none can be held out; give labelled test data with --data"
+            f"{instances.name} has one image per class, so none can be held out; give labelled test data with --data"
         )
-    return exam
+    return split
 
 
-def labels_of(images: Instances) -> Int64[np.ndarray, "image"]:
-    if images.labels is None or not len(images.labels):
+def labels_of(instances: Instances) -> Int64[np.ndarray, "instance"]:
+    if instances.labels is None or not len(instances.labels):
         raise UserError(
-            f"{images.name} has no labels; evaluation needs class folders, a label column or a labels array"
+            f"{instances.name} has no labels; evaluation needs class folders, a label column or a labels array"
         )
-    labels = np.array(images.labels, dtype=np.int64)
+    labels = np.array(instances.labels, dtype=np.int64)
     unknown = int((labels < 0).sum())
     if unknown:
         raise UserError(
-            f"{images.name} has {unknown} images with a label below 0 (unknown); evaluation needs every image labelled"
+            f"{instances.name} has {unknown} images with a label below 0 (unknown); evaluation needs every image labelled"
         )
     return labels
 
 
-def set_facts(images: Instances, name: str | None = None, rows: Int[Tensor, "row"] | None = None) -> SetFacts:
+def set_facts(
+    instances: Instances, name: str | None = None, rows: Int[Tensor, "row"] | None = None
+) -> SetFacts:
     """The facts of a set, or of some rows of it, which then have their own fingerprint."""
-    mark = images.fingerprint.encode() + (b"" if rows is None else rows.cpu().numpy().astype("<i8").tobytes())
-    return SetFacts(
-        name or str(images.name),
-        len(images) if rows is None else len(rows),
-        images.fingerprint if rows is None else hashlib.sha256(mark).hexdigest(),
-        getattr(images, "unit", "images"),
+    fingerprint = instances.fingerprint
+    if rows is not None:
+        content = fingerprint.encode() + rows.cpu().numpy().astype("<i8").tobytes()
+        fingerprint = hashlib.sha256(content).hexdigest()
+    count = len(instances) if rows is None else len(rows)
+    return SetFacts(name or str(instances.name), count, fingerprint, getattr(instances, "unit", "images"))
+
+
+# ------------------------------------------------------------------------------------------- overlap
+
+
+def hashes(plain_view: MakeViews, cache: Path, strategy: Strategy) -> Hashes:
+    """A function from instances to hashes of their plain views, cached like features."""
+    return lambda instances: cached_features(
+        cache,
+        contents_key(instances, plain_view),
+        lambda: content_hashes(instances, plain_view, strategy=strategy),
+        strategy,
     )
+
+
+def among(rows: Int64[Tensor, "row 2"], sets: Iterable[Int64[Tensor, "other 2"]]) -> Bool[Tensor, "row"]:
+    """Which rows occur in any of the sets, by hash."""
+    members = {tuple(row) for part in sets for row in part.tolist()}
+    return torch.tensor([tuple(row) in members for row in rows.tolist()], dtype=torch.bool)
+
+
+def ancestors(run: Run) -> Iterator[Run]:
+    """The runs whose weights it started from, or that taught it, and theirs; weights files have none."""
+    waiting, visited = _parents(run), {run.path.resolve()}
+    while waiting:
+        path = Path(waiting.pop())
+        if path.resolve() in visited:
+            continue
+        visited.add(path.resolve())
+        try:
+            parent = Run.open(path)
+        except UserError:
+            continue
+        yield parent
+        waiting += _parents(parent)
+
+
+def _parents(run: Run) -> list[str]:
+    names = (run.settings.init, run.settings.encoders.get("teacher"))
+    return [name for name in names if isinstance(name, str)]

@@ -36,9 +36,9 @@ def spoken(path: str) -> str:
 
 def in_order(measurements: Mapping[str, Measurement]) -> dict[str, Measurement]:
     """The protocols in their order, then the measures of the modality."""
-    known = [*PROTOCOLS, *NETWORK_PROTOCOLS, *UNLABELLED_PROTOCOLS]
-    place = {name: at for at, name in enumerate(known)}
-    paths = sorted(measurements, key=lambda path: place.get(path.partition("/")[0], len(known)))
+    names = [*PROTOCOLS, *NETWORK_PROTOCOLS, *UNLABELLED_PROTOCOLS]
+    place = {name: at for at, name in enumerate(names)}
+    paths = sorted(measurements, key=lambda path: place.get(path.partition("/")[0], len(names)))
     return {path: measurements[path] for path in paths}
 
 
@@ -48,9 +48,9 @@ def _caption(result: Result) -> list[str]:
     for path, measurement in result.figures.items():
         if measurement.test is not None:
             text += f"; {spoken(path)} on {measurement.test.samples} {measurement.test.unit}: {measurement.test.name}"
-    if shown := result.notes.get("input"):
-        size = f"{shown['size']} pixels a side, " if "size" in shown else ""
-        text += f"; shown at {size}mean and deviation of {shown['statistics']}"
+    if facts := result.notes.get("input"):
+        size = f"{facts['size']} pixels a side, " if "size" in facts else ""
+        text += f"; shown at {size}mean and deviation of {facts['statistics']}"
     return [
         text,
         f"in brackets, {result.notes['confidence']:.0%} intervals for test sets of this size (Wilson's for accuracies); they do not include "
@@ -63,13 +63,13 @@ def _proven(result: Result) -> list[str]:
     measurement = result.figures.get("information")
     if measurement is None:
         return []
-    least = measurement.details["at_least"]
-    certificate = least["certificate"]
+    bound = measurement.details["at_least"]
+    certificate = bound["certificate"]
     entropy = f"; the entropy of the labels is {measurement.details['entropy']:.3f}"
     if certificate["status"] != "proven":
         return [f"the information about the label is not proven: {certificate['condition']}{entropy}"]
     return [
-        f"the features hold at least {least['nats']:.3f} nats about the label with {least['confidence']:.0%} confidence (proven: "
+        f"the features hold at least {bound['nats']:.3f} nats about the label with {bound['confidence']:.0%} confidence (proven: "
         f"{certificate['condition']}){entropy}"
     ]
 

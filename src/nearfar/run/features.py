@@ -155,7 +155,7 @@ def encoder_digest(encoder: nn.Module) -> str:
     return digest.hexdigest()
 
 
-def contents(
+def content_hashes(
     images: Instances,
     plain: MakeViews,
     *,
@@ -186,7 +186,7 @@ def _view_digest(plain: MakeViews) -> bytes:
 def cached_features(
     folder: Path, key: str, compute: Callable[[], Shaped[Tensor, "image dim"]], strategy: Strategy = SINGLE
 ) -> Shaped[Tensor, "image dim"]:
-    """The features (or `contents`) stored in `folder` under `key`, computed and stored if they are not there whole, for each of the ranks that share the
+    """The features (or `content_hashes`) stored in `folder` under `key`, computed and stored if they are not there whole, for each of the ranks that share the
     computation.
 
     A file whose numbers do not match the digest beside them is never trusted: it is computed again. Where

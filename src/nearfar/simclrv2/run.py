@@ -12,10 +12,9 @@ from torch import Tensor
 
 from nearfar.core.statistics import mean_and_spread
 from nearfar.core.tables import plus_minus, text_table
-from nearfar.evaluate import Labelled, features, scores
-from nearfar.evaluate.figures import ranked
-from nearfar.evaluate.labels import TOP, hit_rates
-from nearfar.evaluate.matching import matched
+from nearfar.evaluate import LabelledFeatures, features, scores
+from nearfar.evaluate.accuracy import TOP, hit_rates, rank_classes
+from nearfar.evaluate.matching import match_labels
 from nearfar.evaluate.splits import labels_of, set_facts
 from nearfar.modalities import DataSet
 from nearfar.run.trained import Run
@@ -210,17 +209,17 @@ class Tests:
         with torch.no_grad():
             logits = encoders.logits(embedded.to(run.device)).cpu()  # type: ignore[attr-defined]
         classes = torch.arange(logits.shape[1])
-        return _shown_rates(hit_rates(ranked(logits, classes), self._labels(few)), len(classes))
+        return _shown_rates(hit_rates(rank_classes(logits, classes), self._labels(few)), len(classes))
 
     def _labels(self, few: DataSet) -> Tensor:
         """The test set's, numbered as those of the few."""
-        same = matched(labels_of(self.data), self.data, labels_of(few), few, self.same_labels)
+        same = match_labels(labels_of(self.data), self.data, labels_of(few), few, self.same_labels)
         return torch.from_numpy(same.labels)
 
     def probe(self, few: DataSet) -> dict[str, float]:
         """A linear classifier on the pretrained features of the few."""
-        fit = Labelled(self.pretrained.embed(few), torch.from_numpy(labels_of(few)))
-        found = scores(fit, Labelled(self._features, self._labels(few)), ["linear"])["linear"]
+        fit = LabelledFeatures(self.pretrained.embed(few), torch.from_numpy(labels_of(few)))
+        found = scores(fit, LabelledFeatures(self._features, self._labels(few)), ["linear"])["linear"]
         rates = {key: found.figures[key].value for key in FIGURES}
         return _shown_rates(rates, found.details["classes"])
 

@@ -38,8 +38,8 @@ from nearfar.core.statistics import mean_and_spread
 from nearfar.core.tables import plus_minus
 from nearfar.data import Stream, open_data
 from nearfar.errors import UserError
-from nearfar.evaluate import Labelled, features, scores
-from nearfar.evaluate.matching import matched
+from nearfar.evaluate import LabelledFeatures, features, scores
+from nearfar.evaluate.matching import match_labels
 from nearfar.modalities import Images
 from nearfar.modalities.image import ImageDescription
 from nearfar.modalities.image.show import pixels_features
@@ -213,7 +213,7 @@ def _sets(setup: Setup) -> tuple[Images, Images]:
     train = pool if setup.images == len(pool) else pool.split(setup.images / len(pool), seed=0)[1]
     if setup.on == "validation":  # a part of the same set, numbered alike
         return train, asked
-    same = matched(_labels(asked).numpy(), asked, _labels(train).numpy(), train)
+    same = match_labels(_labels(asked).numpy(), asked, _labels(train).numpy(), train)
     return train, replace(asked, labels=same.labels)
 
 
@@ -279,7 +279,7 @@ def _trained(arm: Mapping[str, Any], setup: Setup, out: Path, measure: Measure |
 
 def _judged(embed: Callable[[Images], Tensor], setup: Setup) -> Figures:
     train, asked = sets_of(setup)
-    fit, ask = (Labelled(embed(images), _labels(images)) for images in (train, asked))
+    fit, ask = (LabelledFeatures(embed(images), _labels(images)) for images in (train, asked))
     found = scores(fit, ask)
     top5 = {f"{protocol}_top5": values["top5"] for protocol, values in found.items() if "top5" in values}
     return {**{protocol: values["top1"] for protocol, values in found.items()}, **top5}

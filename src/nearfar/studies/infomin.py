@@ -27,7 +27,7 @@ from torch import Tensor, nn
 from nearfar.core.scores import streamed_scores
 from nearfar.core.types import Certificate
 from nearfar.errors import UserError
-from nearfar.evaluate import Labelled, scores
+from nearfar.evaluate import LabelledFeatures, scores
 from nearfar.modalities import Images
 from nearfar.parts.bounds import InfoNCE
 from nearfar.parts.negatives import InBatch
@@ -125,7 +125,7 @@ def about_labels(run: Run, asked: Images) -> dict[str, float]:
     found = {}
     for name, shown in (("label_nats", lambda *given: views(*given)[:1]), ("plain_nats", plain)):
         fit, ask = (
-            Labelled(_features(encoder, shown, images, run.device), torch.from_numpy(images.labels))
+            LabelledFeatures(_features(encoder, shown, images, run.device), torch.from_numpy(images.labels))
             for images in (train, asked)
         )
         found[name] = scores(fit, ask, ["information"], unseen=True)["information"]["nats"]

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from nearfar.evaluate import Labelled, features, scores
+from nearfar.evaluate import LabelledFeatures, features, scores
 from nearfar.modalities import Images
 from nearfar.run.trained import Run
 from nearfar.studies.frame import Bench, Finding, Result, Row, Study
@@ -43,10 +43,10 @@ def before_pooling(run: Run, asked: Images) -> Figures:
     """The linear probe on the flattened map, and how many numbers that is."""
     encoder, plain, train = run.encoder("map"), run.plain(), run.images()
 
-    def labelled(images: Images) -> Labelled:
+    def labelled(images: Images) -> LabelledFeatures:
         assert images.labels is not None
         rows = features(encoder, images, plain, device=run.device, workers=1)
-        return Labelled(rows, torch.from_numpy(images.labels))
+        return LabelledFeatures(rows, torch.from_numpy(images.labels))
 
     fit, ask = labelled(train), labelled(asked)
     return {"map": scores(fit, ask, ["linear"])["linear"]["top1"], "map_width": fit.features.shape[1]}

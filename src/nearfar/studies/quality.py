@@ -14,8 +14,7 @@ import numpy as np
 from scipy.stats import spearmanr
 
 from nearfar.evaluate import features
-from nearfar.evaluate.quality import measures_of
-from nearfar.evaluate.unlabelled import view_features
+from nearfar.evaluate.quality import measures_of, view_features
 from nearfar.modalities import Images
 from nearfar.run.trained import Run
 from nearfar.studies.family import base_of, chosen

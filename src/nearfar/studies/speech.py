@@ -23,8 +23,8 @@ from nearfar.config.resolving import resolve
 from nearfar.core.statistics import mean_and_spread
 from nearfar.data import open_data
 from nearfar.errors import UserError
-from nearfar.evaluate.labels import Labelled
 from nearfar.evaluate.protocols import scores
+from nearfar.evaluate.sets import LabelledFeatures
 from nearfar.modalities import Recordings
 from nearfar.modalities.sound.show import mfcc_features
 from nearfar.modalities.sound.views import WholeSound
@@ -140,7 +140,7 @@ def told(fit: Tensor, ask: Tensor, heard: Recordings, asked: Recordings) -> Figu
 
 
 def judged(fit: Tensor, ask: Tensor, known: np.ndarray, true: np.ndarray, protocol: str) -> float:
-    sets = Labelled(fit, torch.from_numpy(known)), Labelled(ask, torch.from_numpy(true))
+    sets = LabelledFeatures(fit, torch.from_numpy(known)), LabelledFeatures(ask, torch.from_numpy(true))
     return scores(*sets, (protocol,))[protocol]["top1"]
 
 

@@ -22,7 +22,7 @@ from nearfar.core.schedules import Progress
 from nearfar.core.types import Batch
 from nearfar.data.aside import HELD_OUT_DRAW
 from nearfar.data.stream import batch_of
-from nearfar.evaluate.held_out import HeldOut, held_out_estimate
+from nearfar.evaluate.held_out import HeldOutNats, held_out_estimate
 from nearfar.modalities import DataSet, Description
 from nearfar.modalities.showing import plain_views
 from nearfar.run.checkpoints import Loaded
@@ -94,7 +94,7 @@ def make_estimate(
     def data_facts() -> tuple[str, bool]:
         return dependence(data, session), VIEWS in objects and _views_mix_instances(data, settings, view)
 
-    def estimate(method: Method, progress: Progress) -> HeldOut | None:
+    def estimate(method: Method, progress: Progress) -> HeldOutNats | None:
         with torch.random.fork_rng(devices=[]):
             dependent, mixed = data_facts()
             return held_out_estimate(

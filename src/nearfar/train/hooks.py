@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from nearfar.core.method import Method
 from nearfar.core.schedules import Adaptive, Plateau, Progress, at
 from nearfar.errors import NotFinite
-from nearfar.evaluate.held_out import HeldOut
+from nearfar.evaluate.held_out import HeldOutNats
 from nearfar.system.hardware import peak_memory
 
 if TYPE_CHECKING:
@@ -198,7 +198,7 @@ def never_refreshed(session: "Session") -> str | None:
 
 
 Probe = Callable[[Method], dict[str, float]]
-HeldOutEstimate = Callable[[Method, Progress], HeldOut | None]
+HeldOutEstimate = Callable[[Method, Progress], HeldOutNats | None]
 
 
 class Evaluation(Hook):
@@ -255,7 +255,7 @@ class Evaluation(Hook):
             session.adaptive.observe_score(scores[SCHEDULE_SCORE])
 
 
-def held_out_row(result: HeldOut) -> dict[str, Any]:
+def held_out_row(result: HeldOutNats) -> dict[str, Any]:
     certificate = result.certificate
     ceiling = math.nan if certificate.ceiling is None else certificate.ceiling
     return {
@@ -266,7 +266,7 @@ def held_out_row(result: HeldOut) -> dict[str, Any]:
     }
 
 
-def held_out_sentence(result: HeldOut, meaning: str) -> str:
+def held_out_sentence(result: HeldOutNats, meaning: str) -> str:
     certificate = result.certificate
     start = f"on {result.instances} held-out instances: {result.nats:.3f}"
     if certificate.status != "proven":

@@ -23,7 +23,7 @@ from nearfar.distributed.strategy import join
 from nearfar.modalities import DataSet
 from nearfar.parts.encoders import parameters_of
 from nearfar.run.checkpoints import Loaded
-from nearfar.run.features import contents
+from nearfar.run.features import content_hashes
 from nearfar.run.folder import DataNotes, RunFolder, notes_of
 from nearfar.run.trained import Run, backbone_of, check_kind, columns_in
 from nearfar.system.files import as_path
@@ -259,7 +259,7 @@ def identical_instances(session: Session) -> str | None:
     data, settings = session.data, session.settings
     rows = data.subset(np.sort(session.stream.index(0)[1][:MAX_COMPARED]))
     plain = settings.modality.views.plain(settings.views, session.description, session.device)
-    if len(rows) < MIN_COMPARED or len(torch.unique(contents(rows, plain), dim=0)) > 1:
+    if len(rows) < MIN_COMPARED or len(torch.unique(content_hashes(rows, plain), dim=0)) > 1:
         return None
     return f"the first {len(rows)} {rows.unit} are identical; if all are, there is nothing to learn: check the data"
 

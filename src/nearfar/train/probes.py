@@ -14,10 +14,9 @@ from nearfar.core.method import Method
 from nearfar.data import Limits
 from nearfar.errors import UserError
 from nearfar.evaluate.knn import knn
-from nearfar.evaluate.labels import Labelled
 from nearfar.evaluate.linear import linear
-from nearfar.evaluate.quality import measures_of
-from nearfar.evaluate.unlabelled import view_features
+from nearfar.evaluate.quality import measures_of, view_features
+from nearfar.evaluate.sets import LabelledFeatures
 from nearfar.modalities import DataSet
 from nearfar.modalities.base import MakeViews
 from nearfar.run.features import features
@@ -98,11 +97,11 @@ def make_probe(session: Session, validation: DataSet | None = None) -> Probe | N
         embedding = embed(sample.data)
         scores: dict[str, float] = {}
         if labels is not None:
-            labelled = Labelled(embedding, labels)
+            labelled = LabelledFeatures(embedding, labels)
             if test_data is None:
                 train, test = (labelled.rows(rows) for rows in parts)
             else:
-                train, test = labelled, Labelled(embed(test_data), label_tensor(test_data))
+                train, test = labelled, LabelledFeatures(embed(test_data), label_tensor(test_data))
             scores |= class_scores(train, test, names, settings.seed)
         if viewed is not None:
             view_embeddings = view_features(
@@ -125,7 +124,9 @@ def label_tensor(data: DataSet) -> Tensor:
     return torch.from_numpy(np.asarray(data.labels))
 
 
-def class_scores(train: Labelled, test: Labelled, names: tuple[str, ...], seed: int) -> dict[str, float]:
+def class_scores(
+    train: LabelledFeatures, test: LabelledFeatures, names: tuple[str, ...], seed: int
+) -> dict[str, float]:
     sides = (train.features, train.labels, test.features, test.labels)
     scores = {}
     if KNN in names:

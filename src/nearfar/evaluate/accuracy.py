@@ -9,8 +9,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from nearfar.core.results import Answers, Figure, Measurement
-from nearfar.evaluate.labels import TOP, hit_rates
 
+TOP = 5  # classes named in a top-5 answer
 MAX_CONFUSION_CLASSES = 50  # classes up to which the confusion matrix is kept
 
 
@@ -50,7 +50,15 @@ def _confusion(
     return pairs.view(len(classes), len(classes)).tolist()
 
 
-def ranked(scores: Float[Tensor, "image class"], classes: Int[Tensor, "class"]) -> Int[Tensor, "image rank"]:
+def hit_rates(ranked: Int[Tensor, "image rank"], labels: Int[Tensor, "image"]) -> dict[str, float]:
+    """Share of images whose label is the first, and is among the first five, of their ranked classes."""
+    hits = ranked[:, :TOP] == labels[:, None]
+    return {"top1": hits[:, 0].double().mean().item(), "top5": hits.any(1).double().mean().item()}
+
+
+def rank_classes(
+    scores: Float[Tensor, "image class"], classes: Int[Tensor, "class"]
+) -> Int[Tensor, "image rank"]:
     """The five classes with the highest scores, highest first (all of them if fewer)."""
     return classes.to(scores.device)[scores.topk(min(TOP, scores.shape[1]), dim=1).indices]
 
