@@ -5,7 +5,7 @@ features = encoder(views)
 encoder.push_to_hub("owner/name")
 """
 
-import json
+import hashlib
 import os
 import shutil
 from contextlib import suppress
@@ -18,13 +18,18 @@ from torch import Tensor, nn
 
 from nearfar.config.resolving import check
 from nearfar.errors import UserError
+from nearfar.exported.write import CONFIG, WEIGHTS, is_export
 from nearfar.modalities import MODALITIES
 from nearfar.parts.encoders.portable import keys_of_body
 from nearfar.run.trained import backbone_of, fresh_method
 from nearfar.system.extras import need
 from nearfar.system.files import recover_folder
+from nearfar.system.untrusted import check_regular, read_json
 
 _hub = need("huggingface_hub")
+ALLOWED_EXCESS = (
+    2**20
+)  # bytes that a network may have beyond twice its weights file: buffers that are not saved
 
 
 class Encoder(nn.Module, _hub.ModelHubMixin):  # type: ignore[misc,name-defined,unused-ignore]
@@ -45,6 +50,9 @@ class Encoder(nn.Module, _hub.ModelHubMixin):  # type: ignore[misc,name-defined,
         """Loads an exported folder, or a repository of the hub if there is no such folder."""
         with suppress(OSError):  # an export may have been killed while it replaced this one
             recover_folder(Path(os.path.realpath(pretrained_model_name_or_path)))
+        folder = Path(pretrained_model_name_or_path)
+        if folder.is_dir():  # the mixin would read config.json unchecked, and a pipe would block it
+            check_export(folder)
         return super().from_pretrained(pretrained_model_name_or_path, **options)
 
     @classmethod
@@ -60,21 +68,64 @@ class Encoder(nn.Module, _hub.ModelHubMixin):  # type: ignore[misc,name-defined,
         return open_export(folder, backbone)
 
 
-def open_export(folder: Path, backbone: nn.Module | None = None) -> Encoder:
-    """Loads an encoder from a folder that `export` wrote."""
-    from nearfar.exported.write import CONFIG, WEIGHTS, is_export
-
+def check_export(folder: Path) -> None:
     if not is_export(folder):
         raise UserError(f"{folder} is not an exported encoder; create one with nearfar export RUN --to DIR")
-    config = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
-    weights = load_file(folder / WEIGHTS)
-    if backbone is not None:
-        backbone.load_state_dict(weights)
-        return Encoder(backbone, config, folder)
-    if config["architecture"]["library"] == "own":
+
+
+def open_export(folder: Path, backbone: nn.Module | None = None) -> Encoder:
+    """Loads an encoder from a folder that `export` wrote."""
+    check_export(folder)
+    config = read_json(folder / CONFIG)
+    try:
+        return _open_checked(folder, config, folder / WEIGHTS, backbone)
+    except UserError:
+        raise
+    # config.json may be damaged or hostile: any missing key, wrong type or wrong size ends here
+    except (
+        KeyError,
+        TypeError,
+        ValueError,
+        AttributeError,
+        IndexError,
+        RuntimeError,
+        OverflowError,
+    ) as problem:
+        reason = str(problem).splitlines()[0] if str(problem) else type(problem).__name__
+        raise UserError(
+            f"{folder / CONFIG} does not describe an encoder ({type(problem).__name__}: {reason})"
+        ) from None
+
+
+def _open_checked(folder: Path, config: dict[str, Any], file: Path, backbone: nn.Module | None) -> Encoder:
+    try:
+        size = check_regular(file)
+        with open(file, "rb") as opened:
+            digest = (
+                hashlib.file_digest(opened, "sha256").hexdigest()
+                if size == config["weights"]["bytes"]
+                else ""
+            )
+    except OSError as problem:
+        raise UserError(f"{file} cannot be read: {problem.strerror or problem}") from None
+    if digest != config["weights"]["sha256"]:
+        raise UserError(f"{file} is damaged: its size or SHA-256 differs from {CONFIG}; export again")
+    weights = load_file(file)
+    if backbone is None and config["architecture"]["library"] == "own":
         raise UserError(
             f"{folder} contains the weights of a custom network ({config['architecture']['name']}); pass it: "
             "Encoder.from_pretrained(folder, backbone=my_module)"
+        )
+    if backbone is not None:
+        backbone.load_state_dict(weights)
+        return Encoder(backbone, config, folder)
+    with torch.device("meta"):  # allocates nothing, whatever sizes config.json names
+        described = sum(
+            value.numel() * value.element_size() for value in _build_network(config).state_dict().values()
+        )
+    if described > 2 * size + ALLOWED_EXCESS:
+        raise UserError(
+            f"{folder / CONFIG} describes a network of {described:,} bytes; {file.name} has {size:,}"
         )
     network = _build_network(config)
     network.load_state_dict(keys_of_body(network, weights))

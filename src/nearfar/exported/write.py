@@ -21,6 +21,7 @@ from nearfar.parts.encoders.portable import Portable, portable
 from nearfar.run.features import encoder_digest
 from nearfar.run.trained import Run
 from nearfar.system.files import as_path, recover_folder, replace_folder, temporary_name
+from nearfar.system.untrusted import read_json
 
 WEIGHTS, CONFIG, CARD, LOAD = "model.safetensors", "config.json", "README.md", "load.py"
 FORMAT = "nearfar encoder"
@@ -86,10 +87,7 @@ def export(
 
 def is_export(folder: Path) -> bool:
     """Returns whether `export` wrote this folder."""
-    try:
-        config = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return False
+    config = read_json(folder / CONFIG)
     return isinstance(config, dict) and config.get("format") == FORMAT
 
 
@@ -148,7 +146,7 @@ def _width(encoder: nn.Module, shape: tuple[int, ...]) -> int | None:
 
 def _write(parts: ExportParts, folder: Path, licence: str | None) -> None:
     weights = save(parts.out.weights, metadata={"format": "pt"})
-    parts.config["weights"]["sha256"] = hashlib.sha256(weights).hexdigest()
+    parts.config["weights"] |= {"bytes": len(weights), "sha256": hashlib.sha256(weights).hexdigest()}
     (folder / WEIGHTS).write_bytes(weights)
     (folder / CONFIG).write_text(json.dumps(parts.config, indent=1) + "\n", encoding="utf-8")
     text = load_file_text(parts.out, parts.source)
