@@ -1,4 +1,4 @@
-"""A data reader: this file, and a line in `nearfar/data/open.py`:  READERS[".idx"] = Reader(3, read)
+"""A data reader: this file, and a line in `nearfar/data/open.py`:  FORMATS[".idx"] = ArrayFormat(3, read)
 
     nearfar pretrain simclr train-images.idx --out runs/a
 

@@ -19,7 +19,7 @@ from nearfar.config.fields import CHOICES
 from nearfar.config.recipes import RECIPES
 from nearfar.config.resolving import resolve
 from nearfar.data.open import Located, locate
-from nearfar.data.scan import Limits
+from nearfar.data.source import Limits
 from nearfar.errors import UserError
 from nearfar.run.trained import check_kind
 from nearfar.train.resuming import describe_data

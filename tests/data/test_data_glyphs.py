@@ -9,8 +9,8 @@ import pytest
 from jaxtyping import Int64, UInt8
 from matplotlib.ft2font import FT2Font
 
-from nearfar.data.glyphs import CLASSES, FAMILIES, PICTURES_PER_FACE, _covers, _outline, glyphs
 from nearfar.errors import UserError
+from nearfar.modalities.image.glyphs import CLASSES, FAMILIES, PICTURES_PER_FACE, _covers, _outline, glyphs
 
 SPLITS = ("train", "test")
 Pictures = tuple[UInt8[np.ndarray, "image 32 32 3"], Int64[np.ndarray, "image"], tuple[str, ...]]

@@ -22,9 +22,9 @@ from nearfar.cli.pack import _recipe
 from nearfar.core.types import Pixels
 from nearfar.data import open_data, pack
 from nearfar.data import packing as packing_module
+from nearfar.data.lazy import check_all
 from nearfar.data.packed import MANIFEST, find_packed
 from nearfar.data.row_groups import SPARE
-from nearfar.data.unscanned import examined, when_asked
 from nearfar.errors import UserError
 from nearfar.modalities import DataSet
 
@@ -36,7 +36,7 @@ def small_groups(monkeypatch: pytest.MonkeyPatch) -> None:
     """Row groups of 16 rows, two to a shard, so that a hundred pictures are several shards."""
     monkeypatch.setattr(packing_module, "GROUP_BYTES", 16)
     monkeypatch.setattr(packing_module, "SHARD_BYTES", 1)
-    monkeypatch.setattr(packing_module, "MOST_ROWS", 16)
+    monkeypatch.setattr(packing_module, "MAX_ROWS", 16)
 
 
 def pictures(seed: int = 0, side: int = 12) -> np.ndarray:
@@ -157,7 +157,7 @@ def test_a_pack_of_a_pack_and_of_a_grey_array(tmp_path: Path) -> None:
 KILLED = """
 import sys
 from nearfar.data import pack, packing
-packing.GROUP_BYTES, packing.SHARD_BYTES, packing.MOST_ROWS = 16, 1, 16
+packing.GROUP_BYTES, packing.SHARD_BYTES, packing.MAX_ROWS = 16, 1, 16
 pack(sys.argv[1], sys.argv[2], say=lambda line: print(line, flush=True))
 """
 
@@ -202,7 +202,7 @@ def test_damage_is_found_when_it_is_read(tmp_path: Path, small_groups: None) -> 
         everything(damaged)[40], everything(whole.subset(np.array([41])))[0]
     )  # the next one stands in
     assert "damaged: its bytes are no longer those that were packed" in (tmp_path / "bad.csv").read_text()
-    assert len(examined(damaged)) == COUNT - 1
+    assert len(check_all(damaged)) == COUNT - 1
     index = packed / "index.parquet"
     index.write_bytes(index.read_bytes()[:-9] + b"x" * 9)
     with pytest.raises(UserError, match=r"index.parquet is not the one that was packed"):
@@ -215,13 +215,11 @@ def test_damage_is_found_when_it_is_read(tmp_path: Path, small_groups: None) -> 
 def test_memory_holds_a_window_and_each_group_is_read_about_once(
     tmp_path: Path, small_groups: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("nearfar.data.row_groups.MOST_GROUPS", 2)
+    monkeypatch.setattr("nearfar.data.row_groups.MAX_GROUPS", 2)
     images = np.random.default_rng(0).integers(0, 256, (640, 4, 4, 3), dtype=np.uint8)
     data = open_data(str(pack(images, tmp_path / "p", encoding="raw")))
-    asked = when_asked(data)
-    assert asked is not None
     assert data.blocks is not None
-    groups: Any = asked._read.__self__  # type: ignore[attr-defined]
+    groups: Any = data.reader.source._groups
     reads: list[int] = []
     rows_of = groups._rows
 
@@ -233,7 +231,7 @@ def test_memory_holds_a_window_and_each_group_is_read_about_once(
     order = data.order(0, 0)
     for start in range(0, 640, 32):
         data.load(order[start : start + 32])
-        assert len(groups._held) <= 2 + SPARE
+        assert len(groups._loaded) <= 2 + SPARE
     blocks = len(data.blocks.starts)
     assert blocks == 40
     assert len(reads) <= blocks + 2 + SPARE

@@ -53,7 +53,7 @@ def test_items_hold_the_pixels_and_labels_they_stand_for(form: str, labelled: bo
         assert opened.classes == Items.classes
     else:
         assert opened.labels is None
-        assert "no pairs" in opened.unlabelled
+        assert "not pairs" in opened.unlabelled
 
 
 def test_the_fingerprint_is_that_of_the_content() -> None:
@@ -83,7 +83,7 @@ def test_what_does_not_fit_in_memory_is_asked_for_again() -> None:
 
 def test_items_that_cannot_be_used_get_a_sentence() -> None:
     generator = np.random.default_rng(0)
-    with pytest.raises(UserError, match="item 0 is another one each time"):
+    with pytest.raises(UserError, match="item 0 is different each time"):
         open_data(Items(lambda n: generator.integers(0, 256, (4, 4, 3), dtype=np.uint8)))
     with pytest.raises(UserError, match="item 0 is of type dict"):
         open_data(Items(lambda n: {"image": PIXELS[n]}))

@@ -16,7 +16,7 @@ from fsspec.implementations.local import LocalFileSystem  # type: ignore[import-
 
 from nearfar.cli import main
 from nearfar.data import open_data, pack
-from nearfar.data import tries as tries_module
+from nearfar.data import retry as retry_module
 from nearfar.errors import Stopped, UserError
 from tests.data.test_data_packed import COUNT, as_folder, as_parquet, as_tar, content, everything, pictures
 
@@ -70,7 +70,7 @@ class Flaky(LocalFileSystem):
 def flaky(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[Flaky]]:
     fsspec.register_implementation("flaky", Flaky, clobber=True)
     monkeypatch.setenv("NEARFAR_CACHE_GB", "0")
-    monkeypatch.setattr(tries_module, "WAITS", (0.0, 0.0, 0.0))
+    monkeypatch.setattr(retry_module, "RETRY_SECONDS", (0.0, 0.0, 0.0))
     Flaky.calls, Flaky.fails = 0, staticmethod(lambda call: False)
     yield Flaky
     Flaky.fails = staticmethod(lambda call: False)
@@ -172,7 +172,7 @@ class Served(SimpleHTTPRequestHandler):
 def http(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     pytest.importorskip("aiohttp")
     monkeypatch.setenv("NEARFAR_CACHE_GB", "0")
-    monkeypatch.setattr(tries_module, "WAITS", (0.0,))
+    monkeypatch.setattr(retry_module, "RETRY_SECONDS", (0.0,))
     monkeypatch.setattr(Served, "ranges", True)
     server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Served, directory=str(tmp_path)))
     thread = threading.Thread(target=server.serve_forever, daemon=True)

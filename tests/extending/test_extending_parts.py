@@ -167,9 +167,9 @@ def test_erasing_removes_the_drawn_rectangle() -> None:
 
 
 def test_reader_needs_one_file_and_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from nearfar.data.open import READERS, Reader
+    from nearfar.data.open import FORMATS, ArrayFormat
 
-    monkeypatch.setitem(READERS, ".idx", Reader(3, addition("reader").read))
+    monkeypatch.setitem(FORMATS, ".idx", ArrayFormat(3, addition("reader").read))
     grey = IMAGES[..., 0]
     file = tmp_path / "pictures.idx"
     file.write_bytes(b"\0\0\x08\x03" + np.array(grey.shape, dtype=">u4").tobytes() + grey.tobytes())

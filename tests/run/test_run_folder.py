@@ -13,7 +13,7 @@ from PIL import Image
 
 from nearfar.cli import main
 from nearfar.data import Limits, locate, open_data
-from nearfar.data.kept import read_scan
+from nearfar.data.records import read_records
 from nearfar.errors import UserError
 from nearfar.evaluate import evaluate_run, table
 from nearfar.modalities.image.data import ImageReader
@@ -112,7 +112,7 @@ def test_a_kept_scan_is_for_the_same_files_alone(
     limits = Limits(max_bad_share=0.1, scans=tmp_path / "cache")
     first = locate(folder).open(limits)
     (file,) = (tmp_path / "cache").iterdir()
-    rows = read_scan(file)
+    rows = read_records(file)
     assert rows is not None
     assert len(rows) == 62
     counted["decoded"].clear()
@@ -151,7 +151,7 @@ def test_a_damaged_scan_is_made_again(tmp_path: Path) -> None:
     for damage in (b"", b"nonsense", file.read_bytes()[:-20]):
         file.write_bytes(damage)
         assert locate(folder).open(limits).fingerprint == first.fingerprint
-        assert read_scan(file) is not None
+        assert read_records(file) is not None
 
 
 def test_the_run_says_what_became_of_the_data(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

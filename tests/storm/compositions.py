@@ -37,7 +37,7 @@ def located(kind: str) -> Located:
 
 @functools.cache
 def opened(kind: str, options: tuple[tuple[str, Any], ...]) -> DataSet:
-    from nearfar.data.scan import Limits
+    from nearfar.data.source import Limits
 
     return located(kind).open(Limits(), **dict(options))
 

@@ -18,12 +18,12 @@ from nearfar.config.reading import load_yaml, memory_bytes, seconds
 from nearfar.config.resolving import read_words, resolve
 from nearfar.core.schedules import Schedule, at, ends, parse_value, written
 from nearfar.core.schedules.reading import parse_learnable
-from nearfar.data.idx import read_idx
 from nearfar.errors import UserError
 from nearfar.estimate.read import read_sample
 from nearfar.modalities.dataset import Unusable
 from nearfar.modalities.graph.data import read_tu
 from nearfar.modalities.image.decode import decode
+from nearfar.modalities.image.idx import read_idx
 from nearfar.modalities.sound.decode import decode_sound
 from nearfar.sweeps.space import read_space
 from tests.storm.files import graphs, idx, mutated, numbers, picture, sound
@@ -102,7 +102,7 @@ PARSERS = {
     "yaml": Parser(lambda data, place: load_yaml(text_of(data)), ("parts.py",), lambda rng: [b"{a: [1, 2.5, x], b: {c: null}}", b"a: 1e-4\nb: &c 1\n", b"a: !!bool x\nb: 2001-01-01"], (yaml.YAMLError,)),
     "wav": Parser(lambda data, place: decode_sound(data), ("modalities/sound/decode.py",), lambda rng: [sound(rng) for _ in range(3)]),
     "pictures": Parser(lambda data, place: decode(data, 8), ("modalities/decode.py",), lambda rng: [picture(rng, kind) for kind in ("PNG", "JPEG", "BMP", "WEBP")]),
-    "idx": Parser(written_to("train-images-idx3-ubyte", read_idx), ("data/idx.py",), lambda rng: [idx(rng) for _ in range(3)]),
+    "idx": Parser(written_to("train-images-idx3-ubyte", read_idx), ("modalities/image/idx.py",), lambda rng: [idx(rng) for _ in range(3)]),
     "graphs": Parser(graph_folder, ("modalities/graph_files.py",), lambda rng: [b"\x01".join(graphs(rng).values())]),
     "tables": Parser(written_to("a.csv", lambda path: read_sample(str(path))), ("estimate/read.py",), lambda rng: [numbers(rng)]),
 }  # fmt: skip

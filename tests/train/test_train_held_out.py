@@ -12,7 +12,7 @@ from torch import nn
 import nearfar as nf
 from nearfar.core.types import Batch
 from nearfar.data import open_data
-from nearfar.data.aside import ENOUGH, kept_aside
+from nearfar.data.holdout import MIN_INSTANCES, split_holdout
 from nearfar.data.stream import Stream
 from nearfar.errors import UserError
 from nearfar.evaluate.held_out import held_out_estimate
@@ -33,28 +33,28 @@ SMALL: dict[str, Any] = {
 @pytest.mark.parametrize(("share", "aside"), [(None, 90), (0.1, 180), (0.0, 0)])
 def test_the_split_is_a_function_of_the_seed_and_a_partition(share: float | None, aside: int) -> None:
     images = open_data("digits")
-    trained, held = kept_aside(images, share, seed=3)
+    trained, held = split_holdout(images, share, seed=3)
     paths = set(held.paths) if held is not None else set()
     assert len(paths) == aside
     assert len(trained) + aside == len(images)
     assert paths.isdisjoint(trained.paths)
-    again = kept_aside(images, share, seed=3)[1]
+    again = split_holdout(images, share, seed=3)[1]
     assert (held is None and again is None) or (
         held is not None and again is not None and held.paths == again.paths
     )
     if aside:
-        other = kept_aside(images, share, seed=4)[1]
+        other = split_holdout(images, share, seed=4)[1]
         assert other is not None
         assert set(other.paths) != paths
 
 
 def test_few_data_are_all_trained_on() -> None:
-    images = open_data("digits").subset(np.arange(ENOUGH - 1))
-    assert kept_aside(images, None, 0)[1] is None
+    images = open_data("digits").subset(np.arange(MIN_INSTANCES - 1))
+    assert split_holdout(images, None, 0)[1] is None
     with pytest.raises(
         UserError, match=r"held_out was 0\.001: of the 999 images of digits that is 1, too few"
     ):
-        kept_aside(images, 0.001, 0)
+        split_holdout(images, 0.001, 0)
 
 
 @pytest.mark.parametrize("recipe", ["simclr", "instdisc", "byol", "moco"])
@@ -72,7 +72,7 @@ def test_every_method_logs_a_proven_estimate_on_what_it_never_saw(
 
     monkeypatch.setattr(Stream, "batches", watched)
     run = pretrain(recipe, "digits", tmp_path / "run", quiet=True, **SMALL)
-    _, aside = kept_aside(open_data("digits"), None, 0)
+    _, aside = split_holdout(open_data("digits"), None, 0)
     assert aside is not None
     assert seen.isdisjoint(aside.rows.tolist())
     rows = [row for row in run.metrics if row["kind"] == "held-out"]
@@ -305,7 +305,7 @@ def test_blocks_of_one_text_are_no_independent_draws(
     run = pretrain("mlm", tmp_path / "texts", tmp_path / "run", quiet=True, **settings)
     assert (last(run)["status"] == "proven") == proven, last(run)["condition"]
     everything = run.images()
-    train, aside = kept_aside(everything, None, 0)
+    train, aside = split_holdout(everything, None, 0)
     assert aside is not None
     if proven:
         assert train.cut_from is not None

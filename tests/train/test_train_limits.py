@@ -52,7 +52,7 @@ def test_a_checkpoint_is_no_larger_than_was_said(recipe: str, optimizer: str, tm
 def test_memory_grows_with_what_is_encoded_at_once() -> None:
     """Activations are in proportion to the instances of a pass: a chunk of half the batch takes half of them."""
     session = new_session("simclr", "batch_size=128")
-    sample = session.stream.few(4)
+    sample = session.stream.sample(4)
     whole = estimate_needs(session, sample, Path())
     session.method.encoding = type(session.method.encoding)(chunk=64)
     half = estimate_needs(session, sample, Path())

@@ -37,7 +37,7 @@ def session_and_sample(**settings: Any) -> tuple[Session, Batch]:
     )
     description = describe_data(data, resolved, None, False)
     session = Session(resolved, data, description, torch.device("cpu"), torch.float32)
-    return session, session.stream.few(PROBED_INSTANCES)
+    return session, session.stream.sample(PROBED_INSTANCES)
 
 
 def chosen(**settings: Any) -> tuple[int | None, str | None]:

@@ -179,7 +179,7 @@ def test_a_signal_before_the_first_step_exits_75(number: signal.Signals, tmp_pat
         "from nearfar.cli import main\n"
         "import nearfar.train.pretrain as p\n"
         "def wait(*a, **k):\n    print('opening', flush=True)\n    time.sleep(60)\n"
-        "p.kept_aside = wait\nsys.exit(main(sys.argv[1:]))"
+        "p.split_holdout = wait\nsys.exit(main(sys.argv[1:]))"
     )
     words = [sys.executable, "-c", code, "pretrain", "simclr", "digits", "--out", str(tmp_path / "run")]
     child = subprocess.Popen(
@@ -197,14 +197,14 @@ LOSING = """
 import signal, sys
 import nearfar.train.pretrain as pretrain
 from nearfar.cli import main
-opened = pretrain.kept_aside
+opened = pretrain.split_holdout
 def lose(*given, **more):
     try:
         signal.raise_signal(signal.SIGTERM)
     except {kind}:
         print("lost", flush=True)
     return opened(*given, **more)
-pretrain.kept_aside = lose
+pretrain.split_holdout = lose
 sys.exit(main(sys.argv[1:]))
 """
 

@@ -17,7 +17,7 @@ from sklearn.datasets import load_digits
 import nearfar as nf
 from nearfar.data import open_data, pack
 from nearfar.data import packing as packing_module
-from nearfar.data.scan import Limits
+from nearfar.data.source import Limits
 from nearfar.run import checkpoints
 from nearfar.run.trained import Run
 from nearfar.train.pretrain import pretrain
@@ -31,7 +31,7 @@ def packed(tmp_path_factory: pytest.TempPathFactory) -> str:
     """1,100 digits in 18 row groups of 5 shards."""
     digits = load_digits()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(packing_module, "MOST_ROWS", 64)
+        patch.setattr(packing_module, "MAX_ROWS", 64)
         patch.setattr(packing_module, "SHARD_BYTES", 2**15)
         images = (digits.images[:1100] * 15).astype(np.uint8)
         out = pack(images, tmp_path_factory.mktemp("data") / "p", labels=digits.target[:1100])

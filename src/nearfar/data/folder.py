@@ -4,16 +4,16 @@ import hashlib
 import os
 import stat
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from nearfar.data.remote import At
-from nearfar.data.scan import Item
+from nearfar.data.remote import RemoteFile
+from nearfar.data.source import AbstractSource, Item
 from nearfar.modalities import MODALITIES
-from nearfar.modalities.dataset import Blocks
 from nearfar.modalities.encoded_files import file_bytes
 from nearfar.modalities.labels import Labels
 from nearfar.system.prefetch import prefetch
@@ -27,17 +27,17 @@ _HEADER = 4096  # bytes that tell a file from others of its name and size, where
 class Entry:
     path: str  # as the system knows it
     parts: tuple[str, ...]  # below the root
-    weight: int
+    nbytes: int
     system: Any = None  # of fsspec's, where it is not here
 
     @property
-    def at(self) -> At:
-        return At(self.path, self.system)
+    def file(self) -> RemoteFile:
+        return RemoteFile(self.path, self.system)
 
 
 @dataclass
 class Listing:
-    """What a folder holds: files with one of the `suffixes`, and Parquet. Hidden files and folders are left out; a
+    """The files of a folder with one of the `suffixes`, and Parquet files. Hidden files and folders are left out; a
     folder reached twice is listed once."""
 
     suffixes: tuple[str, ...]
@@ -45,7 +45,7 @@ class Listing:
     parquet: list[Entry] = field(default_factory=list)
     others: Counter[str] = field(default_factory=Counter)  # files that are not read, by reason
     tars: list[Entry] = field(default_factory=list)
-    seen: set[tuple[int, int]] = field(default_factory=set)
+    visited: set[tuple[int, int]] = field(default_factory=set)
 
     def add(self, folder: str, parts: tuple[str, ...] = ()) -> None:
         try:
@@ -54,21 +54,21 @@ class Listing:
         except OSError:  # an entry of its own, so that the scan reports it
             self.entries.append(Entry(folder, parts, 0))
             return
-        if (identity.st_dev, identity.st_ino) in self.seen:
+        if (identity.st_dev, identity.st_ino) in self.visited:
             return
-        self.seen.add((identity.st_dev, identity.st_ino))
+        self.visited.add((identity.st_dev, identity.st_ino))
         for entry in inside:
-            below = (*parts, printable(entry.name))
+            path_parts = (*parts, printable(entry.name))
             if entry.name.startswith("."):
                 self.others[HIDDEN] += 1
             elif _is_folder(entry):
-                self.add(entry.path, below)
+                self.add(entry.path, path_parts)
             elif entry.name.lower().endswith(self.suffixes):
-                self.entries.append(Entry(entry.path, below, _weight(entry)))
+                self.entries.append(Entry(entry.path, path_parts, _nbytes(entry)))
             elif entry.name.lower().endswith(".parquet"):
-                self.parquet.append(Entry(entry.path, below, _weight(entry)))
+                self.parquet.append(Entry(entry.path, path_parts, _nbytes(entry)))
             elif entry.name.lower().endswith(".tar"):
-                self.tars.append(Entry(entry.path, below, _weight(entry)))
+                self.tars.append(Entry(entry.path, path_parts, _nbytes(entry)))
             else:
                 self.others[reason_to_ignore(entry.name)] += 1
 
@@ -78,7 +78,7 @@ class Listing:
         return self.others + parquet + Counter({".tar is read by nearfar pack alone": len(self.tars)})
 
 
-class Folder:
+class Folder(AbstractSource):
     """The files of a listing, by path."""
 
     def __init__(self, root: str, listing: Listing) -> None:
@@ -89,40 +89,30 @@ class Folder:
     def names(self) -> Sequence[str]:
         return ["/".join(entry.parts) for entry in self._entries]
 
-    def items(self) -> Iterator[Item]:
-        return (Item(entry.weight, _reading(entry.path)) for entry in self._entries)
+    def read(self, number: int) -> bytes:
+        return file_bytes(self._entries[number].path)
 
-    def mean_bytes(self) -> float:
-        return float(np.mean([entry.weight for entry in self._entries]))
+    def in_order(self) -> Iterator[Item]:
+        return (Item(entry.nbytes, partial(file_bytes, entry.path)) for entry in self._entries)
 
-    def reader(self, kept: np.ndarray) -> Callable[[int], bytes]:
-        files = [self._entries[number].path for number in kept]
-        return lambda row: file_bytes(files[row])
-
-    def labels(self, kept: np.ndarray) -> Labels:
+    def labels(self, rows: np.ndarray) -> Labels:
         """A class folder counts even when none of its files can be used, so that class numbers do not shift."""
-        if any(len(self._entries[number].parts) < 2 for number in kept):
+        if any(len(self._entries[number].parts) < 2 for number in rows):
             return None, ()
         classes = sorted({entry.parts[0] for entry in self._entries if len(entry.parts) > 1})
         numbers = {name: number for number, name in enumerate(classes)}
-        return np.array([numbers[self._entries[n].parts[0]] for n in kept], dtype=np.int64), tuple(classes)
+        return np.array([numbers[self._entries[n].parts[0]] for n in rows], dtype=np.int64), tuple(classes)
 
-    def groups(self, kept: np.ndarray) -> dict[str, np.ndarray]:
-        return {}
-
-    def weight(self) -> int:
-        return sum(entry.weight for entry in self._entries)
+    def nbytes(self) -> float:
+        return sum(entry.nbytes for entry in self._entries)
 
     def marks(self) -> bytes:
         """Over each file's name, size and first bytes."""
         digest = hashlib.sha256()
         starts = prefetch(lambda entry: _start(entry.path), self._entries, 4)
         for entry, start in zip(self._entries, starts, strict=True):
-            digest.update("/".join(entry.parts).encode() + b"\0" + entry.weight.to_bytes(8, "little") + start)
+            digest.update("/".join(entry.parts).encode() + b"\0" + entry.nbytes.to_bytes(8, "little") + start)
         return digest.digest()
-
-    def direct(self) -> tuple[Callable[[int], bytes], Blocks | None]:
-        return lambda number: file_bytes(self._entries[number].path), None
 
     def stamp(self) -> str | None:
         return stamp_of([entry.path for entry in self._entries])
@@ -175,10 +165,6 @@ def printable(name: str) -> str:
     return os.fsencode(name).decode("utf-8", "backslashreplace")
 
 
-def _reading(path: str) -> Callable[[], bytes]:
-    return lambda: file_bytes(path)
-
-
 def _is_folder(entry: "os.DirEntry[str]") -> bool:
     try:
         return entry.is_dir()
@@ -186,7 +172,7 @@ def _is_folder(entry: "os.DirEntry[str]") -> bool:
         return False
 
 
-def _weight(entry: "os.DirEntry[str]") -> int:
+def _nbytes(entry: "os.DirEntry[str]") -> int:
     try:
         return entry.stat().st_size
     except OSError:

@@ -1,4 +1,4 @@
-"""What `nearfar pack` reads: anything that can be opened, and tar files, as contents by number."""
+"""The input of `nearfar pack`: anything that can be opened, and tar files, as contents by number."""
 
 import hashlib
 import os
@@ -12,10 +12,9 @@ import numpy as np
 from nearfar.core.randomness import order, windowed_order
 from nearfar.data.folder import Entry, Listing, printable
 from nearfar.data.open import Located, Spec, locate
-from nearfar.data.remote import is_url, listed
-from nearfar.data.scan import Limits
+from nearfar.data.remote import is_url, list_files
+from nearfar.data.source import AbstractSource, Limits
 from nearfar.data.tars import SUFFIX, Tars
-from nearfar.data.unscanned import Direct
 from nearfar.errors import UserError
 from nearfar.modalities import MODALITIES, Modality
 from nearfar.modalities.base import Decoded
@@ -24,7 +23,7 @@ from nearfar.modalities.labels import Labels
 
 
 @dataclass(frozen=True)
-class Contents:
+class PackContents:
     """Instances yet to be packed, by number. `read` gives bytes, or what else `decode` takes."""
 
     name: str
@@ -37,7 +36,7 @@ class Contents:
     ignored: Mapping[str, int]
     mark: str  # changes with the data
     blocks: Blocks | None = None
-    known_bad: tuple[tuple[str, str], ...] = ()  # set aside before it came here
+    quarantine: tuple[tuple[str, str], ...] = ()  # instances that were unusable when the data were opened
 
     def order(self, seed: int) -> np.ndarray:
         """A shuffle; within a window of row groups, where the source is read by those."""
@@ -47,8 +46,8 @@ class Contents:
         return windowed_order(seed, 0, block, self.blocks.window)
 
 
-def contents_of(data: Spec, labels: Any, options: Mapping[str, Any]) -> Contents:
-    """What is packed of `data`: without decoding it, where it has encoded bytes."""
+def contents_of(data: Spec, labels: Any, options: Mapping[str, Any]) -> PackContents:
+    """The contents of `data`: encoded bytes where it has them."""
     tars = _tars(data)
     located = locate(data, labels) if tars is None else None
     modality = tars[1] if tars is not None else located.modality  # type: ignore[union-attr]
@@ -58,36 +57,36 @@ def contents_of(data: Spec, labels: Any, options: Mapping[str, Any]) -> Contents
         )
     checked = modality.reader.options(**options)
     if tars is not None:
-        return _direct(str(data), modality, tars[0], lambda raw: modality.reader.decode(raw, checked))
+        return _encoded(str(data), modality, tars[0], lambda raw: modality.reader.decode(raw, checked))
     assert located is not None
-    if located.content is not None and isinstance(located.content.source, Direct):
-        source = located.content.source
-        return _direct(located.name, modality, source, located.content.decoding(modality, checked))
+    if located.source is not None and located.source.nbytes():
+        return _encoded(located.name, modality, located.source, located.decoder(modality, checked))
     return _opened(located, checked)
 
 
-def _direct(name: str, modality: Modality, source: Direct, decode: Callable[[Any], Decoded]) -> Contents:
+def _encoded(
+    name: str, modality: Modality, source: AbstractSource, decode: Callable[[Any], Decoded]
+) -> PackContents:
     names = source.names()
     labelled = source.labels(np.arange(len(names)))
-    read, blocks = source.direct()
-    return Contents(
+    return PackContents(
         name,
         modality,
         names,
-        read,
+        source.read,
         decode,
         labelled,
         "" if labelled[0] is not None else source.unlabelled(),
         source.ignored,
         hashlib.sha256(source.marks()).hexdigest(),
-        blocks,
+        source.blocks(),
     )
 
 
-def _opened(located: Located, options: Mapping[str, Any]) -> Contents:
+def _opened(located: Located, options: Mapping[str, Any]) -> PackContents:
     """Arrays, torch `Dataset`s and packed folders: opened as for training, and converted one by one."""
     modality = located.modality
-    data = located.opened(options, Limits(max_bad_share=1.0))
+    data = located.open_with(options, Limits(max_bad_share=1.0))
 
     def read(number: int) -> Any:
         try:
@@ -96,12 +95,12 @@ def _opened(located: Located, options: Mapping[str, Any]) -> Contents:
             raise Unusable(str(reason.__cause__)) from reason
 
     def decode(content: Any) -> Decoded:
-        found = modality.reader.convert(content, options)
-        if found is None:
+        decoded = modality.reader.convert(content, options)
+        if decoded is None:
             raise Unusable(f"an instance of type {type(content).__name__} cannot be packed")
-        return found
+        return decoded
 
-    return Contents(
+    return PackContents(
         located.name,
         modality,
         data.paths,
@@ -123,8 +122,8 @@ def _tars(data: Spec) -> tuple[Tars, Modality] | None:
     path = Path(data)
     ignored: Mapping[str, int] = {}
     if is_url(os.fspath(data)):
-        there = listed(os.fspath(data), (SUFFIX, ".parquet"))
-        entries = [Entry(at.path, (at.path,), size, at.system) for at, size in there]
+        files = list_files(os.fspath(data), (SUFFIX, ".parquet"))
+        entries = [Entry(file.path, (file.path,), size, file.system) for file, size in files]
         if not entries or not all(entry.path.lower().endswith(SUFFIX) for entry in entries):
             return None
     elif path.is_file() and path.name.lower().endswith(SUFFIX):
@@ -140,7 +139,7 @@ def _tars(data: Spec) -> tuple[Tars, Modality] | None:
         return None
     for modality in MODALITIES.values():
         if modality.reader.suffixes and modality.reader.columns:
-            found = Tars(os.fspath(data), entries, ignored, modality.reader.suffixes)
-            if len(found.names()):
-                return found, modality
+            tars = Tars(os.fspath(data), entries, ignored, modality.reader.suffixes)
+            if len(tars.names()):
+                return tars, modality
     raise UserError(f"data {os.fspath(data)!r}: the tar files hold no samples that can be packed")

@@ -20,22 +20,24 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from nearfar.data.remote import At, elsewhere, is_url
+from nearfar.data.lazy import LazyReader
+from nearfar.data.records import check_share
+from nearfar.data.remote import RemoteFile, is_url, open_filesystem
+from nearfar.data.retry import Unreachable, error_text
 from nearfar.data.row_groups import RowGroups
-from nearfar.data.scan import Decode, Limits, check_share
-from nearfar.data.tries import Unreachable, reason
-from nearfar.data.unscanned import WhenAsked
+from nearfar.data.source import AbstractSource, Decode, Limits
 from nearfar.errors import UserError
 from nearfar.modalities import MODALITIES, DataSet, Modality
 from nearfar.modalities.base import Collection
 from nearfar.modalities.dataset import Blocks
+from nearfar.modalities.labels import Labels
 from nearfar.system.parquet_reading import read_table
 from nearfar.system.untrusted import MAX_TEXT_BYTES
 
 MANIFEST, INDEX, QUARANTINE = "nearfar.json", "index.parquet", "quarantine.csv"
 
 
-class Shard(BaseModel):
+class PackedFile(BaseModel):
     model_config = ConfigDict(strict=True, extra="forbid")
 
     file: str = Field(pattern=r"^[\w.-]+$")
@@ -44,7 +46,7 @@ class Shard(BaseModel):
     sha256: str
 
 
-class Manifest(BaseModel):
+class PackManifest(BaseModel):
     """What nearfar.json holds, under `packed`, beside the SHA-256 of it."""
 
     model_config = ConfigDict(strict=True, extra="forbid")
@@ -63,8 +65,8 @@ class Manifest(BaseModel):
     left_out: list[int]  # rows that do not go with the others
     quarantined: int = Field(ge=0)
     ignored: dict[str, int]  # files of the source that were not read, by reason
-    index: Shard
-    shards: list[Shard]
+    index: PackedFile
+    shards: list[PackedFile]
 
     def written(self) -> str:
         body = self.model_dump()
@@ -75,11 +77,11 @@ def _seal(body: Any) -> str:
     return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
 
 
-class Column(Sequence[str]):
-    """Text of Arrow's, which takes no object per row."""
+class TextColumn(Sequence[str]):
+    """A column of Arrow's as a sequence, without a Python object per row."""
 
-    def __init__(self, held: pa.ChunkedArray) -> None:
-        self._held = held.combine_chunks()
+    def __init__(self, column: pa.ChunkedArray) -> None:
+        self._column = column.combine_chunks()
 
     @overload
     def __getitem__(self, place: int) -> str: ...
@@ -87,11 +89,11 @@ class Column(Sequence[str]):
     def __getitem__(self, place: slice) -> Sequence[str]: ...
     def __getitem__(self, place: int | slice) -> str | Sequence[str]:
         if isinstance(place, slice):
-            return self._held[place].to_pylist()
-        return str(self._held[place].as_py())
+            return self._column[place].to_pylist()
+        return str(self._column[place].as_py())
 
     def __len__(self) -> int:
-        return len(self._held)
+        return len(self._column)
 
 
 @dataclass(frozen=True)
@@ -99,89 +101,112 @@ class Packed:
     """A packed folder that was found: nothing but its manifest is read."""
 
     root: str
-    manifest: Manifest
-    at: Callable[[str], At]  # a file of it, by name
+    manifest: PackManifest
+    at: Callable[[str], RemoteFile]  # a file of it, by name
 
     @property
     def modality(self) -> Modality:
         if self.manifest.modality not in MODALITIES:
-            raise UserError(
-                f"{self.root}: {MANIFEST} names {self.manifest.modality!r}, which nobody here knows"
-            )
+            raise UserError(f"{self.root}: unknown modality {self.manifest.modality!r} in {MANIFEST}")
         return MODALITIES[self.manifest.modality]
 
     def open(self, options: Mapping[str, Any], decode: Decode, limits: Limits) -> DataSet:
         manifest, table = self.manifest, self._index()
+        source = PackedSource(self, table)
         facts = np.stack(
             [table.column(name).to_numpy() for name in table.column_names if name.startswith("fact")], axis=1
         )
-        usable = np.ones(len(table), dtype=bool)
-        usable[np.asarray(manifest.left_out, dtype=np.int64)] = False
-        kept = np.flatnonzero(usable)
-        groups = RowGroups([self.at(shard.file) for shard in manifest.shards], manifest.column, digests=True)
-        if len(groups) != len(table):
-            raise UserError(
-                f"data {self.root!r}: the shards hold {len(groups)} rows and the index {len(table)}."
-            )
-        names: Sequence[str] = Column(table.column("path"))
-        read: Callable[[int], bytes] = groups.read
-        blocks = groups.blocks
-        if len(kept) < len(table):
-            names = Column(table.column("path").take(pa.array(kept)))
-            read = lambda row: groups.read(int(kept[row]))
-            blocks = Blocks(np.searchsorted(kept, blocks.starts), blocks.window)
-        check_share(self.root, "rows", len(kept), (), limits.max_bad_share)
-        labels = table.column("label").to_numpy()[kept].astype(np.int64) if manifest.labelled else None
-        found = Collection(
+        check_share(self.root, "rows", len(source.rows), (), limits.max_bad_share)
+        reader = LazyReader(source, decode, limits, decoded_before=True)
+        reader.recall()
+        collection = Collection(
             name=self.root,
             fingerprint=manifest.fingerprint,
-            paths=names,
-            facts=facts[kept],
-            read=WhenAsked(read, decode, names, self.root, limits, decoded_before=True),
-            labelled=(labels, tuple(manifest.classes)),
-            groups={},
-            quarantine=(),
-            ignored=manifest.ignored,
-            unlabelled=manifest.unlabelled,
-            blocks=blocks,
+            paths=reader.names,
+            facts=facts[source.rows],
+            read=reader,
+            reader=reader,
+            labelled=source.labels(np.arange(len(source.rows))),
+            ignored=source.ignored,
+            unlabelled=source.unlabelled(),
+            blocks=source.blocks(),
         )
-        return self.modality.reader.collect(found, options)
+        return self.modality.reader.collect(collection, options)
 
     def _index(self) -> pa.Table:
         """The index without its digests, if it is the one that was written."""
-        held, promised = self.at(INDEX), self.manifest.index
+        file = self.at(INDEX)
         try:
-            data = held.read_all()
-            if hashlib.sha256(data).hexdigest() != promised.sha256:
+            data = file.read_all()
+            if hashlib.sha256(data).hexdigest() != self.manifest.index.sha256:
                 raise UserError(f"data {self.root!r}: {INDEX} is not the one that was packed; pack it again.")
             names = [name for name in pq.read_schema(pa.BufferReader(data)).names if name != "digest"]
-            return read_table(pa.BufferReader(data), held.path, len(data), names)
+            return read_table(pa.BufferReader(data), file.path, len(data), names)
         except (OSError, pa.ArrowException, KeyError) as problem:
             raise UserError(f"data {self.root!r}: {INDEX} cannot be read: {problem}.") from None
+
+
+class PackedSource(AbstractSource):
+    """The rows of the shards, without those that were left out when they were packed."""
+
+    def __init__(self, packed: Packed, table: pa.Table) -> None:
+        manifest = packed.manifest
+        self.root, self.ignored, self._manifest = packed.root, manifest.ignored, manifest
+        files = [packed.at(shard.file) for shard in manifest.shards]
+        self._groups = RowGroups(files, manifest.column, digests=True)
+        if len(self._groups) != len(table):
+            raise UserError(
+                f"data {self.root!r}: the shards hold {len(self._groups)} rows and the index {len(table)}."
+            )
+        usable = np.ones(len(table), dtype=bool)
+        usable[np.asarray(manifest.left_out, dtype=np.int64)] = False
+        self.rows = np.flatnonzero(usable)
+        self._names = table.column("path").take(pa.array(self.rows))
+        self._labels = table.column("label").to_numpy() if manifest.labelled else None
+
+    def names(self) -> Sequence[str]:
+        return TextColumn(self._names)
+
+    def read(self, number: int) -> bytes:
+        return self._groups.read(int(self.rows[number]))
+
+    def blocks(self) -> Blocks:
+        blocks = self._groups.blocks
+        return Blocks(np.searchsorted(self.rows, blocks.starts), blocks.window)
+
+    def labels(self, rows: np.ndarray) -> Labels:
+        if self._labels is None:
+            return None, ()
+        return self._labels[self.rows[rows]].astype(np.int64), tuple(self._manifest.classes)
+
+    def unlabelled(self) -> str:
+        return self._manifest.unlabelled
 
 
 def find_packed(spec: str) -> Packed | None:
     """The packed folder that a path or URL names, if it is one."""
     if is_url(spec):
-        system, path = elsewhere(spec)
-        at: Callable[[str], At] = lambda name: At(f"{path.rstrip('/')}/{name}", system)
+        system, path = open_filesystem(spec)
+        at: Callable[[str], RemoteFile] = lambda name: RemoteFile(f"{path.rstrip('/')}/{name}", system)
     else:
-        at = lambda name: At(f"{spec.rstrip('/') or '/'}/{name}")
+        at = lambda name: RemoteFile(f"{spec.rstrip('/') or '/'}/{name}")
     try:
-        there = at(MANIFEST).exists()
+        exists = at(MANIFEST).exists()
     except Unreachable as problem:
-        raise UserError(f"data {spec!r} cannot be opened: {reason(problem.__cause__ or problem)}.") from None
-    return Packed(spec, read_manifest(at(MANIFEST), spec), at) if there else None
+        raise UserError(
+            f"data {spec!r} cannot be opened: {error_text(problem.__cause__ or problem)}."
+        ) from None
+    return Packed(spec, read_manifest(at(MANIFEST), spec), at) if exists else None
 
 
-def read_manifest(file: At, root: str) -> Manifest:
+def read_manifest(file: RemoteFile, root: str) -> PackManifest:
     try:
         if file.size() > MAX_TEXT_BYTES:
             raise ValueError("it is too long")
-        held = json.loads(file.read_all())
-        if held["sha256"] != _seal(held["packed"]):
+        content = json.loads(file.read_all())
+        if content["sha256"] != _seal(content["packed"]):
             raise ValueError("its checksum does not match")
-        return Manifest(**held["packed"])
+        return PackManifest(**content["packed"])
     except ValidationError as problem:
         first = problem.errors()[0]
         where = ".".join(map(str, first["loc"]))

@@ -16,10 +16,18 @@ from typing import Any
 import numpy as np
 
 from nearfar.data.open import Spec
-from nearfar.data.pack_sources import Contents, contents_of
-from nearfar.data.packed import INDEX, MANIFEST, QUARANTINE, Manifest, find_packed
-from nearfar.data.scan import check_share, content_digest, fingerprint, write_quarantine
-from nearfar.data.shards import Refused, Row, Schema, read_index, shard_of, write_index, write_shard
+from nearfar.data.pack_sources import PackContents, contents_of
+from nearfar.data.packed import INDEX, MANIFEST, QUARANTINE, PackManifest, find_packed
+from nearfar.data.records import check_share, content_digest, fingerprint, write_quarantine
+from nearfar.data.shards import (
+    PackedRow,
+    Refused,
+    ShardSchema,
+    read_index,
+    shard_of,
+    write_index,
+    write_shard,
+)
 from nearfar.errors import UserError
 from nearfar.modalities.dataset import Unusable
 from nearfar.system.files import as_path, is_writer_alive, write_atomic
@@ -29,9 +37,9 @@ from nearfar.system.untrusted import read_json
 PLAN = "packing.json"
 AUTO, SOURCE = "auto", "source"
 GROUP_BYTES, SHARD_BYTES = 2**22, 2**26  # about so many of a row group and of a shard
-FEWEST_ROWS, MOST_ROWS = 16, 8192  # of a row group
-_TRIED = 64  # instances from which sizes are estimated
-_TOGETHER = 16  # instances encoded by one thread at a time
+MIN_ROWS, MAX_ROWS = 16, 8192  # of a row group
+SAMPLE = 64  # instances from which sizes are estimated
+CHUNK = 16  # instances encoded by one thread at a time
 
 
 @dataclass(frozen=True)
@@ -77,12 +85,12 @@ def pack(
         raise UserError(f"workers was {workers!r}; expected a whole number from 0 to {MAX_WORKERS}")
     out = as_path("out", out)
     order = contents.order(seed) if shuffle else np.arange(len(contents.names))
-    plan = _planned(contents, order, image_size, encoding, quality, shuffle, seed)
-    if _begun(out, plan):
+    plan = _plan(contents, order, image_size, encoding, quality, shuffle, seed)
+    if _prepare(out, plan):
         say(f"{out} is packed already")
         return out
     shards = -(-plan.instances // plan.shard_rows)
-    schema = Schema(contents.modality.reader.columns[0], contents.labelled)
+    schema = ShardSchema(contents.modality.reader.columns[0], contents.labelled)
     for number in range(shards):
         file = out / f"shard-{number:05d}.parquet"
         part = order[number * plan.shard_rows : (number + 1) * plan.shard_rows]
@@ -93,7 +101,7 @@ def pack(
     return out
 
 
-def _check(contents: Contents, encoding: str, quality: int, max_bad_share: float) -> None:
+def _check(contents: PackContents, encoding: str, quality: int, max_bad_share: float) -> None:
     allowed = (AUTO, SOURCE, *contents.modality.reader.encodings)
     if encoding not in allowed:
         raise UserError(
@@ -107,8 +115,8 @@ def _check(contents: Contents, encoding: str, quality: int, max_bad_share: float
         raise UserError(f"data {contents.name!r} hold nothing to be packed")
 
 
-def _planned(
-    contents: Contents,
+def _plan(
+    contents: PackContents,
     order: np.ndarray,
     image_size: int | None,
     encoding: str,
@@ -117,29 +125,29 @@ def _planned(
     seed: int,
 ) -> Plan:
     """Sizes from a few instances of the order, the same ones each time."""
-    tried = []
-    for number in order[:_TRIED]:
+    sizes = []
+    for number in order[:SAMPLE]:
         with suppress(Unusable):
             raw = contents.read(int(number))
-            found = contents.decode(raw)
+            decoded = contents.decode(raw)
             if encoding == AUTO:
-                encoding = _by_itself(contents, found.facts)
-            tried.append(len(_bytes(contents, raw, found.content, encoding, quality)))
-    encoding = encoding if encoding != AUTO else _by_itself(contents, (0, 0, 3))
-    mean = max(1.0, float(np.mean(tried))) if tried else 2**12
-    rows = int(np.clip(2 ** round(np.log2(GROUP_BYTES / mean)), FEWEST_ROWS, MOST_ROWS))
+                encoding = _default_encoding(contents, decoded.facts)
+            sizes.append(len(_bytes(contents, raw, decoded.content, encoding, quality)))
+    encoding = encoding if encoding != AUTO else _default_encoding(contents, (0, 0, 3))
+    mean = max(1.0, float(np.mean(sizes))) if sizes else 2**12
+    rows = int(np.clip(2 ** round(np.log2(GROUP_BYTES / mean)), MIN_ROWS, MAX_ROWS))
     groups = max(1, round(SHARD_BYTES / (rows * mean)))
     return Plan(contents.mark, len(order), image_size, encoding, quality, shuffle, seed, rows, groups * rows)
 
 
-def _by_itself(contents: Contents, facts: Any) -> str:
+def _default_encoding(contents: PackContents, facts: Any) -> str:
     encodings = contents.modality.reader.encodings
     if not encodings:
         return SOURCE
     return encodings[0] if facts[-1] == 3 else encodings[-1]
 
 
-def _bytes(contents: Contents, raw: Any, content: Any, encoding: str, quality: int) -> bytes:
+def _bytes(contents: PackContents, raw: Any, content: Any, encoding: str, quality: int) -> bytes:
     if encoding != SOURCE:
         return contents.modality.reader.encode(content, encoding, quality)
     if not isinstance(raw, bytes):
@@ -150,43 +158,45 @@ def _bytes(contents: Contents, raw: Any, content: Any, encoding: str, quality: i
     return raw
 
 
-def _encoded(contents: Contents, plan: Plan, part: np.ndarray, workers: int) -> Iterator[Row | Refused]:
+def _encoded(
+    contents: PackContents, plan: Plan, part: np.ndarray, workers: int
+) -> Iterator[PackedRow | Refused]:
     labels, _ = contents.labelled
 
-    def row(number: int) -> Row | Refused:
+    def row(number: int) -> PackedRow | Refused:
         name = str(contents.names[number])
         try:
             raw = contents.read(number)
-            found = contents.decode(raw)
+            decoded = contents.decode(raw)
         except Unusable as reason:
             return Refused(name, str(reason))
-        data = _bytes(contents, raw, found.content, plan.encoding, plan.quality)
+        data = _bytes(contents, raw, decoded.content, plan.encoding, plan.quality)
         label = -1 if labels is None else int(labels[number])
-        return Row(name, data, label, content_digest(data), tuple(int(fact) for fact in found.facts))
+        return PackedRow(name, data, label, content_digest(data), tuple(int(fact) for fact in decoded.facts))
 
-    together = (part[start : start + _TOGETHER] for start in range(0, len(part), _TOGETHER))
+    together = (part[start : start + CHUNK] for start in range(0, len(part), CHUNK))
     for rows in prefetch(lambda numbers: [row(int(number)) for number in numbers], together, workers):
         yield from rows
 
 
-def _begun(out: Path, plan: Plan) -> bool:
+def _prepare(out: Path, plan: Plan) -> bool:
     """Makes the folder ready for the plan; True where everything is there already."""
     try:
         out.mkdir(parents=True, exist_ok=True)
-        held = read_json(out / PLAN)
-        if held is None:
+        stored = read_json(out / PLAN)
+        if stored is None:
             if any(not entry.name.startswith(".") for entry in out.iterdir()):
                 raise UserError(f"--out {out} holds other files; name a new folder")
             write_atomic(out / PLAN, json.dumps(asdict(plan), indent=1))
-        elif held != asdict(plan):
-            before = held if isinstance(held, dict) else {}
-            other = [
+        elif stored != asdict(plan):
+            before = stored if isinstance(stored, dict) else {}
+            changes = [
                 f"{key}: {before.get(key)}, now {value}"
                 for key, value in asdict(plan).items()
                 if before.get(key) != value
             ]
             raise UserError(
-                f"--out {out} was begun with other data or settings ({'; '.join(other)}); name a new folder"
+                f"--out {out} was begun with other data or settings ({'; '.join(changes)}); name a new folder"
             )
         for leftover in out.glob(".*.writing"):
             if not is_writer_alive(leftover.name):
@@ -196,21 +206,27 @@ def _begun(out: Path, plan: Plan) -> bool:
     return find_packed(str(out)) is not None
 
 
-def _finish(out: Path, contents: Contents, plan: Plan, shards: int, max_bad_share: float) -> None:
+def _finish(out: Path, contents: PackContents, plan: Plan, shards: int, max_bad_share: float) -> None:
     """The index, the quarantine list, and last the manifest."""
     files = [out / f"shard-{number:05d}.parquet" for number in range(shards)]
     index = read_index(files)
     bad = sorted(
-        [*contents.known_bad, *((os.path.join(contents.name, name), why) for name, why in index.refused)]
+        [
+            *contents.quarantine,
+            *((os.path.join(contents.name, name), reason) for name, reason in index.refused),
+        ]
     )
-    odd = contents.modality.reader.outliers(index.facts.tolist()) if len(index.facts) else {}
-    bad += [(os.path.join(contents.name, index.names[place]), why) for place, why in sorted(odd.items())]
+    outliers = contents.modality.reader.outliers(index.facts.tolist()) if len(index.facts) else {}
+    bad += [
+        (os.path.join(contents.name, index.names[place]), reason)
+        for place, reason in sorted(outliers.items())
+    ]
     write_quarantine(out / QUARANTINE, bad)
-    usable = len(index.names) - len(odd)
+    usable = len(index.names) - len(outliers)
     check_share(contents.name, contents.modality.reader.files, usable, bad, max_bad_share)
     labels = None if contents.labelled[0] is None else index.labels
     write_index(out / INDEX, index)
-    manifest = Manifest(
+    manifest = PackManifest(
         format=1,
         modality=contents.modality.name,
         column=contents.modality.reader.columns[0],
@@ -222,7 +238,7 @@ def _finish(out: Path, contents: Contents, plan: Plan, shards: int, max_bad_shar
         classes=list(contents.labelled[1]),
         unlabelled=contents.unlabelled,
         fingerprint=fingerprint(index.names, index.digests, labels),
-        left_out=sorted(odd),
+        left_out=sorted(outliers),
         quarantined=len(bad),
         ignored=dict(contents.ignored),
         index=shard_of(out / INDEX, len(index.names)),

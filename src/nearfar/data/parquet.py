@@ -22,9 +22,9 @@ import numpy as np
 import pyarrow as pa
 
 from nearfar.data.folder import Entry, stamp_of
-from nearfar.data.remote import At
+from nearfar.data.remote import RemoteFile
 from nearfar.data.row_groups import RowGroups, contents, first_line
-from nearfar.data.scan import Item
+from nearfar.data.source import AbstractSource, Item, Read
 from nearfar.errors import Stopped, UserError
 from nearfar.modalities.dataset import Blocks, Unusable
 from nearfar.modalities.labels import Labels, class_numbers
@@ -39,14 +39,8 @@ from nearfar.system.parquet_reading import (
     text_labels,
 )
 
-_LABELS = (
-    "label",
-    "labels",
-    "fine_label",
-    "cls",
-    "class",
-    "target",
-)  # as Hugging Face's data sets call them, in this order
+# names of the label column in Hugging Face's data sets, in order of preference
+_LABELS = ("label", "labels", "fine_label", "cls", "class", "target")
 
 
 @dataclass(frozen=True)
@@ -64,18 +58,18 @@ class Columns:
         """The setting that names one of them."""
         return "image_column" if self.image is not None else "label_column"
 
-    def check(self, held: Sequence[str], name: str) -> None:
+    def check(self, names: Sequence[str], name: str) -> None:
         """Stops at a column that is not there."""
         for key, column in (("image_column", self.image), ("label_column", self.label)):
-            if column is not None and column not in held:
-                near = difflib.get_close_matches(column, held, n=1)
-                hint = f" (did you mean {near[0]}?)" if near else ""
+            if column is not None and column not in names:
+                close = difflib.get_close_matches(column, names, n=1)
+                hint = f" (did you mean {close[0]}?)" if close else ""
                 raise UserError(
-                    f"{key} was {column!r}{hint}; the columns of {name} are {', '.join(held[:20])}."
+                    f"{key} was {column!r}{hint}; the columns of {name} are {', '.join(names[:20])}."
                 )
 
 
-class Parquet:
+class Parquet(AbstractSource):
     """The rows of one or more files, in the order of their names."""
 
     def __init__(
@@ -88,12 +82,13 @@ class Parquet:
     ) -> None:
         self.root, self.ignored, self.column = root, ignored, column
         self._entries = sorted(entries, key=lambda entry: entry.parts)
+        self._groups: RowGroups | None = None
         self._counts: list[int] = []
-        first = columns_of(self._entries[0].at)
+        first = columns_of(self._entries[0].file)
         self.label = label or next((name for name in _LABELS if name in first), _LABELS[0])
         classes: set[tuple[str, ...]] = set()
         for entry in self._entries:
-            with _opened(entry.at) as file:
+            with _open(entry.file) as file:
                 _check_content(file.schema_arrow, self.column, entry.path)
                 self._counts.append(_row_count(file, entry))
                 classes.add(_class_names(file.schema_arrow, self.label))
@@ -106,19 +101,31 @@ class Parquet:
     def names(self) -> Sequence[str]:
         return RowNames(["/".join(entry.parts) for entry in self._entries], self._counts)
 
-    def mean_bytes(self) -> float:
-        return sum(entry.weight for entry in self._entries) / max(1, sum(self._counts))
+    def read(self, number: int) -> bytes:
+        return self._row_groups().read(number)
 
-    def items(self) -> Iterator[Item]:
+    def blocks(self) -> Blocks | None:
+        return self._row_groups().blocks
+
+    def _row_groups(self) -> RowGroups:
+        if self._groups is None:
+            self._groups = RowGroups([entry.file for entry in self._entries], self.column)
+        return self._groups
+
+    def in_order(self) -> Iterator[Item]:
         for entry in self._entries:
-            yield from _file_items(entry.at, self.column)
+            yield from _file_items(entry.file, self.column)
 
-    def reader(self, kept: np.ndarray) -> Callable[[int], bytes]:
-        wanted = set(kept.tolist())
-        return Spill(item.read() for number, item in enumerate(self.items()) if number in wanted).read
+    def random_access(self, rows: np.ndarray) -> Read:
+        """Rows of Parquet cannot be read one by one, so they are copied to a temporary file."""
+        numbers = rows.tolist()
+        wanted = set(numbers)
+        spill = Spill(item.read() for number, item in enumerate(self.in_order()) if number in wanted)
+        places = {number: place for place, number in enumerate(numbers)}
+        return lambda number: spill.read(places[number])
 
-    def labels(self, kept: np.ndarray) -> Labels:
-        columns = [_label_column(entry.at, self.label) for entry in self._entries]
+    def labels(self, rows: np.ndarray) -> Labels:
+        columns = [_label_column(entry.file, self.label) for entry in self._entries]
         missing = [column is None for column in columns]
         if all(missing):
             return None, ()
@@ -132,39 +139,33 @@ class Parquet:
                 f"data {self.root!r}: `{self.label}` holds class numbers in some of the Parquet files and names in others."
             )
         numbers, classes = class_numbers(np.concatenate(values), f"data {self.root!r}", self._classes)
-        return None if numbers is None else numbers[kept], classes
+        return None if numbers is None else numbers[rows], classes
 
-    def groups(self, kept: np.ndarray) -> dict[str, np.ndarray]:
+    def groups(self, rows: np.ndarray) -> dict[str, np.ndarray]:
         """The numbered values of every further column of whole numbers or words, without gaps, that all files have."""
-        found = {}
-        for name in _group_columns([entry.at for entry in self._entries], {self.column, self.label}):
-            parts = [_column(entry.at, name) for entry in self._entries]
+        groups = {}
+        for name in _group_columns([entry.file for entry in self._entries], {self.column, self.label}):
+            parts = [_column(entry.file, name) for entry in self._entries]
             if any(part.null_count or _is_long_text(part) for part in parts):
                 continue
             values = [_label_values(part, self.root, name) for part in parts]
-            if (
-                len({part.dtype.kind == "U" for part in values}) == 1
-            ):  # else it is another thing in another file
+            if len({part.dtype.kind == "U" for part in values}) == 1:  # else it differs between files
                 numbers = np.unique(np.concatenate(values), return_inverse=True)[1]
-                found[name] = numbers.astype(np.int64)[kept]
-        return found
+                groups[name] = numbers.astype(np.int64)[rows]
+        return groups
 
-    def weight(self) -> float:
-        """Elsewhere, more than anybody decodes before it is used."""
+    def nbytes(self) -> float:
+        """Encoded bytes; infinite for remote files, which are never checked when they are opened."""
         if any(entry.system is not None for entry in self._entries):
             return math.inf
-        return sum(entry.weight for entry in self._entries)
+        return sum(entry.nbytes for entry in self._entries)
 
     def marks(self) -> bytes:
         """Over each file's name, size and footer, which says where every page lies and how long it is."""
         digest = hashlib.sha256()
         for entry in self._entries:
-            digest.update("/".join(entry.parts).encode() + b"\0" + _footer_bytes(entry.at))
+            digest.update("/".join(entry.parts).encode() + b"\0" + _footer_bytes(entry.file))
         return digest.digest()
-
-    def direct(self) -> tuple[Callable[[int], bytes], Blocks | None]:
-        groups = RowGroups([entry.at for entry in self._entries], self.column)
-        return groups.read, groups.blocks
 
     def stamp(self) -> str | None:
         if any(entry.system is not None for entry in self._entries):
@@ -226,7 +227,7 @@ class Spill:
         return os.pread(self._file, int(end - start), int(start))
 
 
-def _opened(file: At) -> Any:
+def _open(file: RemoteFile) -> Any:
     try:
         return file.parquet()
     except (UserError, Stopped):
@@ -235,7 +236,7 @@ def _opened(file: At) -> Any:
         raise UserError(f"{file.path!r} cannot be read as Parquet: {first_line(error)}.") from error
 
 
-def _footer_bytes(at: At) -> bytes:
+def _footer_bytes(at: RemoteFile) -> bytes:
     size = at.size()
     with at.open() as file:
         file.seek(size - 8)
@@ -244,9 +245,9 @@ def _footer_bytes(at: At) -> bytes:
         return size.to_bytes(8, "little") + file.read(length)
 
 
-def columns_of(file: At) -> list[str]:
+def columns_of(file: RemoteFile) -> list[str]:
     """The names of a file's columns."""
-    with _opened(file) as opened:
+    with _open(file) as opened:
         return list(opened.schema_arrow.names)
 
 
@@ -271,14 +272,14 @@ def _row_count(file: Any, entry: Entry) -> int:
     """The number of rows, if it can be true: it sets how much is read and remembered."""
     groups = [file.metadata.row_group(group).num_rows for group in range(file.num_row_groups)]
     rows = int(file.metadata.num_rows)
-    if min(groups, default=0) < 0 or sum(groups) != rows or rows > entry.weight:
+    if min(groups, default=0) < 0 or sum(groups) != rows or rows > entry.nbytes:
         raise UserError(f"{entry.path!r} cannot be read as Parquet: its footer claims {rows} rows.")
     return rows
 
 
-def _file_items(at: At, column: str) -> Iterator[Item]:
+def _file_items(at: RemoteFile, column: str) -> Iterator[Item]:
     """One item per row, whatever happens: rows behind a damaged page become items that say so."""
-    with _opened(at) as file:
+    with _open(at) as file:
         counter = DecodedBytes.of_file(at.path, at.size())
         check_footer(file.metadata, at.path, at.size())
         for group in range(file.num_row_groups):
@@ -289,49 +290,51 @@ def _file_items(at: At, column: str) -> Iterator[Item]:
 def _group_items(
     file: Any, group: int, rows: int, column: str, counter: DecodedBytes, path: str
 ) -> Iterator[Item]:
-    given, reason = 0, "the file has fewer rows than it says"
+    count, reason = 0, "the file has fewer rows than it says"
     leaf = content_leaf(file.schema_arrow, column, path)
     try:
         for batch in content_batches(file, group, [leaf], counter):
             for data in contents(batch.column(0)):
-                given += 1
-                yield Item(len(data or b""), _giving(data, f"empty row: no {column} bytes are stored"))
+                count += 1
+                yield Item(
+                    len(data or b""), _content_or_reason(data, f"empty row: no {column} bytes are stored")
+                )
     except (pa.ArrowException, OSError) as error:
         reason = first_line(error)
-    for _ in range(rows - given):
-        yield Item(0, _giving(None, f"unreadable row group: {reason}"))
+    for _ in range(rows - count):
+        yield Item(0, _content_or_reason(None, f"unreadable row group: {reason}"))
 
 
-def _giving(data: bytes | None, otherwise: str) -> Callable[[], bytes]:
+def _content_or_reason(data: bytes | None, reason: str) -> Callable[[], bytes]:
     def read() -> bytes:
         if data is None:
-            raise Unusable(otherwise)
+            raise Unusable(reason)
         return data
 
     return read
 
 
-def _label_column(at: At, name: str) -> Any:
+def _label_column(at: RemoteFile, name: str) -> Any:
     return _column(at, name) if name in columns_of(at) else None
 
 
-def _column(at: At, name: str) -> Any:
+def _column(at: RemoteFile, name: str) -> Any:
     try:
         return read_table(at.arrow_source(), at.path, at.size(), [name]).column(name)
     except (pa.ArrowException, OSError) as error:
         raise UserError(f"{at.path!r}: the `{name}` column cannot be read: {first_line(error)}.") from error
 
 
-def _group_columns(files: Sequence[At], others: set[str]) -> list[str]:
+def _group_columns(files: Sequence[RemoteFile], excluded: set[str]) -> list[str]:
     """Columns of whole numbers or words in every file, but for the content and the label."""
     common: set[str] | None = None
     for at in files:
-        with _opened(at) as file:
+        with _open(at) as file:
             names = file.schema_arrow.names
             fields = [file.schema_arrow.field(name) for name in names if names.count(name) == 1]
         named = {field.name for field in fields if _tells_groups(field.type)}
         common = named if common is None else common & named
-    return sorted((common or set()) - others)
+    return sorted((common or set()) - excluded)
 
 
 def _tells_groups(kind: Any) -> bool:

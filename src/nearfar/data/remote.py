@@ -1,4 +1,4 @@
-"""Files here, or anywhere that fsspec opens (s3://, gs://, https://, memory://), and a local cache with a limit for those.
+"""Files on this machine, or anywhere that fsspec opens (s3://, gs://, https://, memory://), and a local cache of those.
 
 `NEARFAR_CACHE` names the cache's folder (default: nearfar/ in the user's cache folder) and `NEARFAR_CACHE_GB` its limit (default 10).
 """
@@ -16,7 +16,7 @@ from typing import Any, BinaryIO
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from nearfar.data.tries import NO_RANGES, Steady, Unreachable, reason, said_of, tried
+from nearfar.data.retry import NO_RANGES, RetryingFile, Unreachable, error_text, file_error_text, retry
 from nearfar.errors import UserError
 from nearfar.system.files import replace_file
 from nearfar.system.untrusted import arrow_path, check_regular
@@ -27,8 +27,8 @@ def is_url(spec: str) -> bool:
 
 
 @dataclass(frozen=True)
-class At:
-    """A file here, or on a file system of fsspec's (`system`)."""
+class RemoteFile:
+    """A file on this machine, or on one of fsspec's file systems (`system`)."""
 
     path: str
     system: Any = None
@@ -36,14 +36,14 @@ class At:
     def open(self) -> BinaryIO:
         if self.system is None:
             return open(self.path, "rb")
-        return Steady(self.path, lambda: self.system.open(self.path, "rb"))  # type: ignore[return-value]
+        return RetryingFile(self.path, lambda: self.system.open(self.path, "rb"))  # type: ignore[return-value]
 
     def read_all(self) -> bytes:
         with self.open() as file:
             return file.read()
 
     def part(self, start: int, size: int) -> bytes:
-        """So many bytes from `start` on, or as many as there are."""
+        """`size` bytes from `start` on, or as many as there are."""
         if self.system is None:
             with open(self.path, "rb") as file:
                 return os.pread(file.fileno(), size, start)
@@ -51,17 +51,17 @@ class At:
             return b""
         end = start + size
         try:
-            data: bytes = tried(self.path, lambda: self.system.cat_file(self.path, start=start, end=end))
+            data: bytes = retry(self.path, lambda: self.system.cat_file(self.path, start=start, end=end))
         except Exception as error:
             if isinstance(error, UserError | Unreachable):
                 raise
-            raise UserError(f"{self.path!r} cannot be read: {said_of(error)}.") from error
+            raise UserError(f"{self.path!r} cannot be read: {file_error_text(error)}.") from error
         if len(data) > size:
             raise UserError(f"{self.path!r} cannot be read in parts: {NO_RANGES}")
         return data
 
     def exists(self) -> bool:
-        """Whether it is there and may be looked at; not whether that could be asked, which is `Unreachable`."""
+        """Whether the file exists and is accessible; raises `Unreachable` where that cannot be found out."""
         try:
             return check_regular(self.path) >= 0 if self.system is None else bool(self.info())
         except Unreachable:
@@ -80,7 +80,7 @@ class At:
         return int(size)
 
     def info(self) -> dict[str, Any]:
-        info: dict[str, Any] = tried(self.path, lambda: self.system.info(self.path))
+        info: dict[str, Any] = retry(self.path, lambda: self.system.info(self.path))
         return info
 
     def arrow_source(self) -> Any:
@@ -96,12 +96,12 @@ class At:
     def mark(self) -> str:
         """Changes when the file may have."""
         if self.system is not None:
-            return str(tried(self.path, lambda: self.system.ukey(self.path)))
+            return str(retry(self.path, lambda: self.system.ukey(self.path)))
         status = os.stat(self.path)
         return f"{os.path.abspath(self.path)}\0{status.st_size}\0{status.st_mtime_ns}"
 
 
-def elsewhere(url: str) -> tuple[Any, str]:
+def open_filesystem(url: str) -> tuple[Any, str]:
     """The file system of a URL, and the path on it."""
     import fsspec  # type: ignore[import-untyped]
 
@@ -115,33 +115,35 @@ def elsewhere(url: str) -> tuple[Any, str]:
     return system, path
 
 
-def listed(url: str, suffix: str | tuple[str, ...]) -> list[tuple[At, int]]:
-    """The files of a remote folder, or the file itself, by name, with their sizes. A folder over http is its page of links."""
-    system, root = elsewhere(url)
-    at = At(root, system)
+def list_files(url: str, suffix: str | tuple[str, ...]) -> list[tuple[RemoteFile, int]]:
+    """The files of a remote folder, or the file itself, by name, with their sizes. A folder over http is a page of links."""
+    system, root = open_filesystem(url)
+    at = RemoteFile(root, system)
     try:
         single = root.lower().endswith(suffix) and at.info().get("type") == "file"
-        found = [root] if single else sorted(_below(system, root))
-        files = [At(path, system) for path in found if path.lower().endswith(suffix)]
+        paths = [root] if single else sorted(_files_below(system, root))
+        files = [RemoteFile(path, system) for path in paths if path.lower().endswith(suffix)]
         return [(file, file.size()) for file in files]
     except UserError:
         raise
     except Unreachable as problem:
-        raise UserError(f"data {url!r} cannot be opened: {reason(problem.__cause__ or problem)}.") from None
+        raise UserError(
+            f"data {url!r} cannot be opened: {error_text(problem.__cause__ or problem)}."
+        ) from None
     except Exception as problem:  # every file system fails in its own way
-        raise UserError(f"data {url!r} cannot be opened: {said_of(problem)}.") from None
+        raise UserError(f"data {url!r} cannot be opened: {file_error_text(problem)}.") from None
 
 
-def _below(system: Any, folder: str) -> Iterator[str]:
-    """Every file in a folder elsewhere and in those within it; fsspec's own `find` leaves out what it fails to list."""
-    for entry in tried(folder, lambda: system.ls(folder, detail=True)):
+def _files_below(system: Any, folder: str) -> Iterator[str]:
+    """Every file of a remote folder and its folders; fsspec's own `find` leaves out what it fails to list."""
+    for entry in retry(folder, lambda: system.ls(folder, detail=True)):
         name = str(entry["name"])
         if entry["type"] != "directory":
             yield name
         elif name.rstrip("/") != folder.rstrip("/") and name.startswith(
             folder
         ):  # a page may link to what is above it
-            yield from _below(system, name)
+            yield from _files_below(system, name)
 
 
 class RowGroupCache:
@@ -158,13 +160,15 @@ class RowGroupCache:
     def of_user(cls) -> "RowGroupCache":
         home = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
         folder = os.environ.get("NEARFAR_CACHE") or os.path.join(home, "nearfar")
-        asked = os.environ.get("NEARFAR_CACHE_GB", "10")
+        setting = os.environ.get("NEARFAR_CACHE_GB", "10")
         try:
-            limit = float(asked)
+            limit = float(setting)
         except ValueError:
             limit = math.nan
         if not 0 <= limit < math.inf:
-            raise UserError(f"NEARFAR_CACHE_GB was {asked!r}; expected a number of gigabytes, 0 for no cache")
+            raise UserError(
+                f"NEARFAR_CACHE_GB was {setting!r}; expected a number of gigabytes, 0 for no cache"
+            )
         return cls(Path(folder), int(limit * 1e9))
 
     def table(self, mark: str, group: int, fetch: Callable[[], pa.Table]) -> pa.Table:
@@ -180,21 +184,21 @@ class RowGroupCache:
                 self._make_room(table.nbytes)
                 self.folder.mkdir(parents=True, exist_ok=True)
                 with (
-                    replace_file(file) as fresh,
-                    pa.OSFile(arrow_path(fresh), "wb") as sink,
+                    replace_file(file) as new,
+                    pa.OSFile(arrow_path(new), "wb") as sink,
                     pa.ipc.new_file(sink, table.schema) as writer,
                 ):
                     writer.write_table(table)
         return table
 
     def _make_room(self, needed: int) -> None:
-        held = []
+        entries = []
         for entry in self.folder.glob("*.arrow"):
             with suppress(OSError):  # another process may have dropped it
                 status = entry.stat()
-                held.append((status.st_mtime_ns, status.st_size, entry))
-        room = self.limit - needed - sum(size for _, size, _ in held)
-        for _, size, entry in sorted(held):
+                entries.append((status.st_mtime_ns, status.st_size, entry))
+        room = self.limit - needed - sum(size for _, size, _ in entries)
+        for _, size, entry in sorted(entries):
             if room >= 0:
                 return
             entry.unlink(missing_ok=True)

@@ -10,9 +10,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from nearfar.data.remote import At, RowGroupCache
-from nearfar.data.scan import content_digest
-from nearfar.data.tries import is_no_read_error, tried
+from nearfar.data.records import content_digest
+from nearfar.data.remote import RemoteFile, RowGroupCache
+from nearfar.data.retry import is_not_disk_error, retry
 from nearfar.errors import Stopped, UserError
 from nearfar.modalities.dataset import Blocks, Unusable
 from nearfar.system.parquet_reading import DecodedBytes, content_batches, content_leaf
@@ -20,21 +20,21 @@ from nearfar.system.parquet_reading import DecodedBytes, content_batches, conten
 WINDOW_BYTES = (
     2**28
 )  # of row groups that are mixed at a time: bounds memory, and is the same on every machine
-MOST_GROUPS = 64
-SPARE = 4  # groups beyond the window: of batches that are made ahead
+MAX_GROUPS = 64
+SPARE = 4  # groups beyond the window, for batches that are made ahead
 DIGEST = "digest"  # column of packed files: `content_digest` of each row's bytes
 
-Row = tuple[bytes | Unusable, bytes | None]  # what is stored, and its digest where one is
+StoredRow = tuple[bytes | Unusable, bytes | None]  # bytes, and their digest where one is stored
 
 
 class RowGroups:
     """Random access to the bytes in one column of several files.
 
-    A row whose bytes were read and make no sense, or are not what its digest says, is an `Unusable` with the reason. Bytes that cannot
-    be read are asked for again, and then end the run: nothing is known of them (`data.tries`).
+    A row whose bytes were read and are invalid, or do not match their digest, is an `Unusable` with the reason. Bytes that cannot
+    be read are tried again, and then end the run (`data.retry`).
     """
 
-    def __init__(self, files: Sequence[At], column: str, *, digests: bool = False) -> None:
+    def __init__(self, files: Sequence[RemoteFile], column: str, *, digests: bool = False) -> None:
         self._files, self._column, self._digests = files, column, digests
         self._footers, self._leaves = [], []
         for file in files:
@@ -50,7 +50,7 @@ class RowGroups:
         counts = [self._footers[file].row_group(group).num_rows for file, group in self._groups]
         self._ends = np.cumsum(counts, dtype=np.int64)
         self.blocks = Blocks(self._ends - counts, self._window())
-        self._held: OrderedDict[int, Future[list[Row]]] = OrderedDict()
+        self._loaded: OrderedDict[int, Future[list[StoredRow]]] = OrderedDict()
         self._bytes: dict[int, int] = {}  # of the groups in memory
         self._lock = threading.Lock()
         remote = any(file.system is not None for file in files)
@@ -66,53 +66,53 @@ class RowGroups:
 
     def read(self, row: int) -> bytes:
         block = int(np.searchsorted(self._ends, row, side="right"))
-        found, digest = self._block(block)[row - int(self.blocks.starts[block])]
-        if isinstance(found, Unusable):
-            raise found
-        if digest is not None and content_digest(found) != digest:  # looked at when it is asked for
+        data, digest = self._block(block)[row - int(self.blocks.starts[block])]
+        if isinstance(data, Unusable):
+            raise data
+        if digest is not None and content_digest(data) != digest:
             raise Unusable("damaged: its bytes are no longer those that were packed")
-        return found
+        return data
 
-    def _block(self, block: int) -> list[Row]:
-        """A group's rows; whoever asks first reads it, and whoever asks meanwhile waits for that."""
+    def _block(self, block: int) -> list[StoredRow]:
+        """A group's rows; the first caller reads them, callers meanwhile wait for that."""
         with self._lock:
-            held = self._held.get(block)
-            mine = held is None
-            if held is None:
-                held = self._held[block] = Future()
-                while len(self._held) > self.blocks.window + SPARE:
-                    self._held.popitem(last=False)
-            self._held.move_to_end(block)
-        if mine:
+            future = self._loaded.get(block)
+            reads = future is None
+            if future is None:
+                future = self._loaded[block] = Future()
+                while len(self._loaded) > self.blocks.window + SPARE:
+                    self._loaded.popitem(last=False)
+            self._loaded.move_to_end(block)
+        if reads:
             try:
                 rows = self._rows(block)
-                held.set_result(rows)
+                future.set_result(rows)
                 self._make_room(block, sum(len(row) for row, _ in rows if isinstance(row, bytes)))
             except BaseException as error:
-                with self._lock:  # who asks later asks anew
-                    if self._held.get(block) is held:
-                        del self._held[block]
-                held.set_exception(error)
-        return held.result()
+                with self._lock:  # the next caller tries again
+                    if self._loaded.get(block) is future:
+                        del self._loaded[block]
+                future.set_exception(error)
+        return future.result()
 
     def _make_room(self, block: int, count: int) -> None:
         """Drops the oldest groups where they take more than their footers promised."""
         with self._lock:
             self._bytes[block] = count
-            self._bytes = {number: size for number, size in self._bytes.items() if number in self._held}
-            while len(self._held) > 1 and sum(self._bytes.values()) > 2 * WINDOW_BYTES:
-                self._bytes.pop(self._held.popitem(last=False)[0], None)
+            self._bytes = {number: size for number, size in self._bytes.items() if number in self._loaded}
+            while len(self._loaded) > 1 and sum(self._bytes.values()) > 2 * WINDOW_BYTES:
+                self._bytes.pop(self._loaded.popitem(last=False)[0], None)
 
-    def _rows(self, block: int) -> list[Row]:
+    def _rows(self, block: int) -> list[StoredRow]:
         number, group = self._groups[block]
         count = self._footers[number].row_group(group).num_rows
         try:
             table = self._table(number, group)
-            held = contents(table.column(self._column))
-            digests = table.column(DIGEST).to_pylist() if self._digests else [None] * len(held)
+            cells = contents(table.column(self._column))
+            digests = table.column(DIGEST).to_pylist() if self._digests else [None] * len(cells)
             empty = Unusable(f"empty row: no {self._column} bytes are stored")
-            rows: list[Row] = [
-                (empty if row is None else row, digest) for row, digest in zip(held, digests, strict=True)
+            rows: list[StoredRow] = [
+                (empty if row is None else row, digest) for row, digest in zip(cells, digests, strict=True)
             ]
         except (pa.ArrowException, OSError, ValueError, KeyError) as error:
             if getattr(error, "errno", None) is not None:
@@ -137,7 +137,7 @@ class RowGroups:
             return pa.Table.from_batches(batches).combine_chunks()
 
         if self._cache is None:
-            return tried(self._files[number].path, fetch, is_no_read_error)
+            return retry(self._files[number].path, fetch, is_not_disk_error)
         return self._cache.table(self._marks[number], group, fetch)
 
     def _window(self) -> int:
@@ -149,10 +149,10 @@ class RowGroups:
                 f"memory; nearfar pack writes smaller ones"
             )
         mean = sum(sizes) / max(1, len(sizes))
-        return max(1, min(MOST_GROUPS, int(WINDOW_BYTES / max(1.0, mean))))
+        return max(1, min(MAX_GROUPS, int(WINDOW_BYTES / max(1.0, mean))))
 
 
-def _footer(file: At) -> tuple[Any, Any]:
+def _footer(file: RemoteFile) -> tuple[Any, Any]:
     """The metadata and the Arrow schema of a file."""
     try:
         with file.parquet() as opened:
@@ -166,10 +166,10 @@ def _footer(file: At) -> tuple[Any, Any]:
 def contents(column: Any) -> list[bytes | None]:
     """The bytes of a column that holds them, or structs of `bytes` and more."""
     kind = column.type
-    held: list[bytes | None] = (
+    cells: list[bytes | None] = (
         pc.struct_field(column, "bytes") if pa.types.is_struct(kind) else column
     ).to_pylist()
-    return held
+    return cells
 
 
 def first_line(error: Exception) -> str:

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from nearfar.data.packed import Shard
+from nearfar.data.packed import PackedFile
 from nearfar.data.row_groups import DIGEST, first_line
 from nearfar.errors import UserError
 from nearfar.modalities.labels import Labels
@@ -19,12 +19,12 @@ from nearfar.system.files import replace_file
 from nearfar.system.parquet_reading import read_table_file
 from nearfar.system.untrusted import arrow_path
 
-_OWN = b"nearfar"  # key of our own metadata in a footer
-_MOST_FACTS = 8
+_METADATA_KEY = b"nearfar"  # key of our own metadata in a footer
+_MAX_FACTS = 8
 
 
 @dataclass(frozen=True)
-class Row:
+class PackedRow:
     name: str
     data: bytes
     label: int
@@ -34,15 +34,15 @@ class Row:
 
 @dataclass(frozen=True)
 class Refused:
-    """What could not be used, and why."""
+    """An instance that is not usable, and the reason."""
 
     name: str
     reason: str
 
 
 @dataclass(frozen=True)
-class Schema:
-    """What a shard's columns are called, and its classes."""
+class ShardSchema:
+    """The names of a shard's columns, and its classes."""
 
     column: str
     labelled: Labels
@@ -54,7 +54,7 @@ class Schema:
             features["label"] = {"names": list(self.labelled[1]), "_type": "ClassLabel"}
         return {b"huggingface": json.dumps({"info": {"features": features}}).encode()}
 
-    def table(self, rows: list[Row]) -> pa.Table:
+    def table(self, rows: list[PackedRow]) -> pa.Table:
         kind = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
         columns: dict[str, pa.Array] = {
             self.column: pa.array([{"bytes": row.data, "path": row.name} for row in rows], kind),
@@ -67,13 +67,15 @@ class Schema:
         return pa.table(columns).replace_schema_metadata(self.metadata())
 
 
-def write_shard(file: Path, rows: Iterable[Row | Refused], schema: Schema, group_rows: int) -> None:
+def write_shard(
+    file: Path, rows: Iterable[PackedRow | Refused], schema: ShardSchema, group_rows: int
+) -> None:
     """A shard, whole or not at all. One of which nothing can be used has no columns."""
     refused: list[Refused] = []
-    group: list[Row] = []
+    group: list[PackedRow] = []
     writer: Any = None
     try:
-        with replace_file(file) as fresh:
+        with replace_file(file) as new:
             try:
                 for row in rows:
                     if isinstance(row, Refused):
@@ -81,22 +83,22 @@ def write_shard(file: Path, rows: Iterable[Row | Refused], schema: Schema, group
                         continue
                     group.append(row)
                     if len(group) == group_rows:
-                        writer = _added(writer, fresh, schema.table(group))
+                        writer = _write(writer, new, schema.table(group))
                         group = []
                 if group or writer is None:
-                    writer = _added(writer, fresh, schema.table(group))
-                held = [[row.name, row.reason] for row in refused]
-                writer.add_key_value_metadata({_OWN: json.dumps(held).encode()})
+                    writer = _write(writer, new, schema.table(group))
+                reasons = [[row.name, row.reason] for row in refused]
+                writer.add_key_value_metadata({_METADATA_KEY: json.dumps(reasons).encode()})
             finally:
                 if writer is not None:
                     writer.close()
     except (OSError, pa.ArrowException) as problem:
         raise UserError(
-            f"{str(file)!r} cannot be written: {first_line(problem)}; the same command goes on"
+            f"{str(file)!r} cannot be written: {first_line(problem)}; rerun the command to resume"
         ) from None
 
 
-def _added(writer: Any, file: Path, table: pa.Table) -> Any:
+def _write(writer: Any, file: Path, table: pa.Table) -> Any:
     # contents are compressed already, or would only be slower to read
     writer = writer or pq.ParquetWriter(
         arrow_path(file), table.schema, compression="none", use_dictionary=False, write_statistics=False
@@ -106,8 +108,8 @@ def _added(writer: Any, file: Path, table: pa.Table) -> Any:
 
 
 @dataclass
-class Index:
-    """What the shards say of their rows."""
+class PackIndex:
+    """Names, digests, facts and labels of the rows of all shards."""
 
     names: list[str] = field(default_factory=list)
     digests: list[bytes] = field(default_factory=list)
@@ -118,34 +120,34 @@ class Index:
 
     @property
     def facts(self) -> np.ndarray:
-        held = [part for part in self.parts if len(part)]
-        return np.concatenate(held) if held else np.zeros((0, 0), dtype=np.int64)
+        parts = [part for part in self.parts if len(part)]
+        return np.concatenate(parts) if parts else np.zeros((0, 0), dtype=np.int64)
 
     @property
     def labels(self) -> np.ndarray:
         return np.concatenate([np.zeros(0, dtype=np.int64), *self.label_parts])
 
 
-def read_index(files: Iterable[Path]) -> Index:
-    index = Index()
+def read_index(files: Iterable[Path]) -> PackIndex:
+    index = PackIndex()
     for file in files:
         try:
             with pq.ParquetFile(arrow_path(file)) as opened:
-                own = (opened.metadata.metadata or {})[_OWN]
+                refused = (opened.metadata.metadata or {})[_METADATA_KEY]
                 names = opened.schema_arrow.names
-                facts = [f"fact{place}" for place in range(_MOST_FACTS) if f"fact{place}" in names]
+                facts = [f"fact{place}" for place in range(_MAX_FACTS) if f"fact{place}" in names]
                 content = next(
                     name for name in names if pa.types.is_struct(opened.schema_arrow.field(name).type)
                 )
-                wanted = [f"{content}.path", DIGEST, *facts, *(["label"] if "label" in names else [])]
-            table = read_table_file(file, wanted)
+                columns = [f"{content}.path", DIGEST, *facts, *(["label"] if "label" in names else [])]
+            table = read_table_file(file, columns)
             paths = table.column(content).combine_chunks()
             index.names += pa.compute.struct_field(paths, "path").to_pylist()
         except (OSError, pa.ArrowException, KeyError, StopIteration) as problem:
             raise UserError(
                 f"{str(file)!r} is not a shard of this pack ({first_line(problem)}); remove it"
             ) from None
-        index.refused += [(name, why) for name, why in json.loads(own)]
+        index.refused += [(name, reason) for name, reason in json.loads(refused)]
         index.digests += table.column(DIGEST).to_pylist()
         index.counts.append(len(table))
         if facts:
@@ -155,7 +157,7 @@ def read_index(files: Iterable[Path]) -> Index:
     return index
 
 
-def write_index(file: Path, index: Index) -> None:
+def write_index(file: Path, index: PackIndex) -> None:
     columns: dict[str, Any] = {
         "path": pa.array(index.names, pa.string()),
         DIGEST: pa.array(index.digests, pa.binary()),
@@ -165,16 +167,16 @@ def write_index(file: Path, index: Index) -> None:
     facts = index.facts
     columns |= {f"fact{place}": pa.array(facts[:, place]) for place in range(facts.shape[1])}
     try:
-        with replace_file(file) as fresh:
-            pq.write_table(pa.table(columns), arrow_path(fresh), compression="zstd")
+        with replace_file(file) as new:
+            pq.write_table(pa.table(columns), arrow_path(new), compression="zstd")
     except (OSError, pa.ArrowException) as problem:
         raise UserError(
-            f"{str(file)!r} cannot be written: {first_line(problem)}; the same command goes on"
+            f"{str(file)!r} cannot be written: {first_line(problem)}; rerun the command to resume"
         ) from None
 
 
-def shard_of(file: Path, rows: int) -> Shard:
+def shard_of(file: Path, rows: int) -> PackedFile:
     """A file as the manifest names it."""
     with file.open("rb") as opened:
         digest = hashlib.file_digest(opened, "sha256").hexdigest()
-    return Shard(file=file.name, rows=rows, bytes=file.stat().st_size, sha256=digest)
+    return PackedFile(file=file.name, rows=rows, bytes=file.stat().st_size, sha256=digest)

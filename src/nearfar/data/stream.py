@@ -8,7 +8,6 @@ they see every row of the epoch's order once.
 
 from collections.abc import Iterator
 from functools import lru_cache
-from typing import Any
 
 import numpy as np
 import torch
@@ -37,9 +36,7 @@ class Stream:
         world: int = 1,
     ) -> None:
         if len(data) < 2:
-            raise UserError(
-                f"data {data.name!r} hold {len(data)} of what training needs at least 2 of: {data.unit}."
-            )
+            raise UserError(f"data {data.name!r}: training needs at least 2 {data.unit}; found {len(data)}.")
         if not 1 <= batch_size <= len(data):
             raise UserError(
                 f"batch_size is {batch_size}; data {data.name!r} have {len(data)} {data.unit} to train on, "
@@ -72,13 +69,13 @@ class Stream:
         """The batches of global steps first, …, last - 1, in order, made ahead by background threads."""
         return prefetch(self._batch, range(first, last), self._workers)
 
-    def few(self, count: int) -> Batch:
+    def sample(self, count: int) -> Batch:
         """Some instances as training shows them."""
-        return _viewed(self._data, self._views, self._seed, 0, self.index(0)[1][:count])
+        return _make_batch(self._data, self._views, self._seed, 0, self.index(0)[1][:count])
 
     def _batch(self, step: int) -> Batch:
         epoch, rows = self.index(step)
-        return _viewed(self._data, self._views, self._seed, epoch, rows)
+        return _make_batch(self._data, self._views, self._seed, epoch, rows)
 
 
 def plain_batches(data: DataSet, views: MakeViews, batch_size: int, *, workers: int = 2) -> Iterator[Batch]:
@@ -88,21 +85,21 @@ def plain_batches(data: DataSet, views: MakeViews, batch_size: int, *, workers: 
     _check_workers(workers)
     starts = range(0, len(data), batch_size)
     return prefetch(
-        lambda start: _viewed(data, views, 0, 0, np.arange(start, min(start + batch_size, len(data)))),
+        lambda start: _make_batch(data, views, 0, 0, np.arange(start, min(start + batch_size, len(data)))),
         starts,
         workers,
     )
 
 
-def _viewed(data: DataSet, views: MakeViews, seed: int, epoch: int, rows: np.ndarray) -> Batch:
-    loaded, rows = data.settled(rows)
+def _make_batch(data: DataSet, views: MakeViews, seed: int, epoch: int, rows: np.ndarray) -> Batch:
+    loaded, rows = data.load_usable(rows)
     return batch_of(data, views(loaded, seed, epoch, rows), rows)
 
 
-def batch_of(data: Any, views: tuple[Tensor, ...], rows: Int64[np.ndarray, "instance"]) -> Batch:
-    """Views of these rows, with all that the data know of them."""
+def batch_of(data: DataSet, views: tuple[Tensor, ...], rows: Int64[np.ndarray, "instance"]) -> Batch:
+    """Views of these rows, with their labels and groups."""
     labels = None if data.labels is None else torch.from_numpy(data.labels[rows])
-    groups = {name: torch.from_numpy(numbers[rows]) for name, numbers in getattr(data, "groups", {}).items()}
+    groups = {name: torch.from_numpy(numbers[rows]) for name, numbers in data.groups.items()}
     return Batch(views, torch.from_numpy(rows), labels, groups)
 
 

@@ -1,5 +1,7 @@
-"""Tables of numbers: CSV, and Parquet without a column of images or sound. A column `label` tells classes."""
+"""Arrays in files: tables of numbers (CSV, and Parquet without a column of images or sound; a column `label` holds classes) and .npz."""
 
+import zipfile
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +12,9 @@ import pyarrow.csv as pacsv
 from nearfar.errors import UserError
 from nearfar.modalities import MODALITIES
 from nearfar.modalities.base import Arrays
-from nearfar.modalities.labels import Labels, class_numbers
+from nearfar.modalities.labels import Labels, class_numbers, given_names
 from nearfar.system.parquet_reading import read_table_file, text_labels
-from nearfar.system.untrusted import arrow_path, check_data_file, column_names
+from nearfar.system.untrusted import arrow_path, check_data_file, check_regular, column_names, npz_arrays
 
 SUFFIXES = (".csv",)
 LABEL = "label"
@@ -21,32 +23,32 @@ LABEL = "label"
 def table(path: Path, name: str, label: str | None = None) -> Arrays:
     """The columns of numbers side by side, in their order; columns of anything else are an error that names the first."""
     check_data_file(path, name)
-    read = _read(path, name)
-    names = column_names(read, name)
+    columns = _read(path, name)
+    names = column_names(columns, name)
     numbers: list[np.ndarray] = []
     labelled: Labels = (None, ())
-    if not read.num_rows:
+    if not columns.num_rows:
         raise UserError(f"data {name!r}: the table holds no rows of numbers.")
     if label is not None and label not in names:
         raise UserError(f"label_column was {label!r}; the columns of {name} are {', '.join(names[:20])}.")
     for column in names:
         if column == (label or LABEL):
-            labelled = _labels(read.column(column), name, column)
+            labelled = _labels(columns.column(column), name, column)
             continue
-        kind = read.schema.field(column).type
+        kind = columns.schema.field(column).type
         if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)):
             encoded = ", ".join(
-                f"`{known}`" for modality in MODALITIES.values() for known in modality.reader.columns
+                f"`{key}`" for modality in MODALITIES.values() for key in modality.reader.columns
             )
             raise UserError(
                 f"data {name!r}: the column `{column}` is {kind}; expected columns of numbers with classes in `label`, or encoded "
                 f"instances in a column {encoded}."
             )
-        if read.column(column).null_count:
+        if columns.column(column).null_count:
             raise UserError(
-                f"data {name!r}: {read.column(column).null_count} rows have nothing in column {column!r}; fill or drop them."
+                f"data {name!r}: {columns.column(column).null_count} rows have nothing in column {column!r}; fill or drop them."
             )
-        numbers.append(read.column(column).cast(pa.float64()).to_numpy())
+        numbers.append(columns.column(column).cast(pa.float64()).to_numpy())
     if not numbers:
         raise UserError(f"data {name!r}: the table holds no rows of numbers.")
     rows = np.stack(numbers, axis=1)
@@ -63,13 +65,43 @@ def _read(path: Path, name: str) -> Any:
         raise UserError(f"data {name!r} cannot be read as a table: {reason}.") from error
 
 
-def _labels(column: Any, name: str, called: str) -> Labels:
+def _labels(column: Any, name: str, title: str) -> Labels:
     if pa.types.is_dictionary(column.type):
         column = column.cast(column.type.value_type)
     if column.null_count:
         raise UserError(
-            f"data {name!r}: {column.null_count} rows have no `{called}`; give every row one, or none."
+            f"data {name!r}: {column.null_count} rows have no `{title}`; give every row one, or none."
         )
     text = pa.types.is_string(column.type) or pa.types.is_large_string(column.type)
-    values = text_labels(column, f"data {name!r}", called) if text else np.asarray(column.to_numpy())
+    values = text_labels(column, f"data {name!r}", title) if text else np.asarray(column.to_numpy())
     return class_numbers(values, f"data {name!r}")
+
+
+def npz(path: Path, name: str, keys: Iterable[str]) -> tuple[str, Arrays]:
+    """The first of the `keys` that an .npz file holds, that array, optional `labels` and their names, `classes`; object arrays
+    (which are pickles) are refused, not loaded."""
+    names = tuple(keys)
+    arrays, members = npz_arrays(path, (*names, "labels", "classes"))
+    key = next((key for key in names if key in arrays), None)
+    if key is None:
+        raise UserError(
+            f"data {name!r} have no array {', '.join(f'`{key}`' for key in names[:-1])} or `{names[-1]}` (the file holds: "
+            f"{', '.join(sorted(members)) or 'nothing'})."
+        )
+    labelled: Labels = (None, ())
+    if "labels" in arrays:
+        where = f"data {name!r}"
+        classes = given_names(arrays["classes"], where) if "classes" in arrays else ()
+        labelled = class_numbers(arrays["labels"], where, classes)
+    rows = len(np.atleast_1d(arrays[key]))
+    return key, Arrays(arrays[key], labelled, tuple(f"{path.name}#{row}" for row in range(rows)))
+
+
+def npz_keys(path: Path) -> list[str]:
+    """The names of the arrays, without reading them; none where the file is no such archive."""
+    try:
+        check_regular(path)
+        with zipfile.ZipFile(path) as file:
+            return [name.removesuffix(".npy") for name in file.namelist()]
+    except (OSError, ValueError, NotImplementedError, zipfile.BadZipFile):
+        return []

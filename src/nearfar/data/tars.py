@@ -7,16 +7,16 @@ in place, so that a sample can be read by number; compressed tars cannot.
 import os
 import tarfile
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from nearfar.data.folder import Entry, printable, reason_to_ignore, stamp_of
-from nearfar.data.remote import At
-from nearfar.data.scan import Item
+from nearfar.data.remote import RemoteFile
+from nearfar.data.source import AbstractSource
 from nearfar.errors import UserError
-from nearfar.modalities.dataset import Blocks, Unusable
+from nearfar.modalities.dataset import Unusable
 from nearfar.modalities.encoded_files import MAX_BYTES
 from nearfar.modalities.labels import Labels, class_numbers
 
@@ -28,7 +28,7 @@ _LONGEST_LABEL = 32
 class _Member:
     """A member's place in its file."""
 
-    file: At
+    file: RemoteFile
     name: str
     start: int
     size: int
@@ -45,7 +45,7 @@ class _Member:
         return data
 
 
-class Tars:
+class Tars(AbstractSource):
     """The samples of one or more tar files, in their order."""
 
     def __init__(
@@ -54,13 +54,13 @@ class Tars:
         self.root = root
         unread = Counter(ignored)
         self.ignored: Mapping[str, int] = unread
-        self._files = [entry.at for entry in sorted(entries, key=lambda entry: entry.parts)]
+        self._files = [entry.file for entry in sorted(entries, key=lambda entry: entry.parts)]
         self._members: list[_Member] = []
         self._labels: list[_Member | None] = []
         for file in self._files:
             self._add(file, suffixes, unread)
 
-    def _add(self, file: At, suffixes: tuple[str, ...], unread: Counter[str]) -> None:
+    def _add(self, file: RemoteFile, suffixes: tuple[str, ...], unread: Counter[str]) -> None:
         labels: dict[str, _Member] = {}
         contents: dict[str, _Member] = {}
         for member in _members(file):
@@ -76,16 +76,14 @@ class Tars:
 
     def names(self) -> Sequence[str]:
         return [
-            f"{printable(os.path.basename(held.file.path))}/{printable(held.name)}" for held in self._members
+            f"{printable(os.path.basename(member.file.path))}/{printable(member.name)}"
+            for member in self._members
         ]
 
-    def items(self) -> Iterator[Item]:
-        return (Item(member.size, member.read) for member in self._members)
+    def read(self, number: int) -> bytes:
+        return self._members[number].read()
 
-    def mean_bytes(self) -> float:
-        return self.weight() / max(1, len(self._members))
-
-    def weight(self) -> int:
+    def nbytes(self) -> float:
         return sum(member.size for member in self._members)
 
     def marks(self) -> bytes:
@@ -93,34 +91,25 @@ class Tars:
             return (self.stamp() or "").encode()
         return "\0".join(f"{file.path} {file.size()} {file.mark()}" for file in self._files).encode()
 
-    def direct(self) -> tuple[Callable[[int], bytes], Blocks | None]:
-        return lambda number: self._members[number].read(), None
-
-    def reader(self, kept: np.ndarray) -> Callable[[int], bytes]:
-        return lambda place: self._members[int(kept[place])].read()
-
-    def labels(self, kept: np.ndarray) -> Labels:
-        found = [self._labels[int(number)] for number in kept]
-        if not found or any(label is None for label in found):
+    def labels(self, rows: np.ndarray) -> Labels:
+        members = [self._labels[int(number)] for number in rows]
+        if not members or any(member is None for member in members):
             return None, ()
-        numbers = [_number(label) for label in found if label is not None]
+        numbers = [_number(member) for member in members if member is not None]
         return class_numbers(np.array(numbers, dtype=np.int64), f"data {self.root!r}")
 
-    def groups(self, kept: np.ndarray) -> dict[str, np.ndarray]:
-        return {}
-
     def stamp(self) -> str | None:
-        here = all(file.system is None for file in self._files)
-        return stamp_of([file.path for file in self._files]) if here else None
+        local = all(file.system is None for file in self._files)
+        return stamp_of([file.path for file in self._files]) if local else None
 
     def unlabelled(self) -> str:
         without = sum(label is None for label in self._labels)
         return f"{without} of its {len(self._labels)} samples have no {LABEL} member"
 
 
-def _members(file: At) -> Iterator[_Member]:
+def _members(file: RemoteFile) -> Iterator[_Member]:
     try:
-        with file.open() as held, tarfile.open(fileobj=held, mode="r:") as archive:
+        with file.open() as opened, tarfile.open(fileobj=opened, mode="r:") as archive:
             for member in archive:
                 if member.isreg() and not os.path.basename(member.name).startswith("."):
                     yield _Member(file, member.name, member.offset_data, member.size)

@@ -18,6 +18,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
+from pathlib import Path
 from typing import Any, ClassVar, Protocol, Self
 
 import numpy as np
@@ -32,7 +33,7 @@ from nearfar.core.abstract import AbstractViewSettings
 from nearfar.core.method import Method
 from nearfar.core.results import Measurement
 from nearfar.errors import UserError
-from nearfar.modalities.dataset import Blocks, DataSet, Instances, Unusable
+from nearfar.modalities.dataset import Blocks, DataSet, Instances, Unusable, UnusableRows
 from nearfar.modalities.labels import Labels
 from nearfar.parts.encoders import InputSpec
 from nearfar.system.untrusted import is_number
@@ -146,6 +147,15 @@ class Arrays:
 
 
 @dataclass(frozen=True)
+class NamedData:
+    """A data set that has a name: arrays that `read` returns, or one file."""
+
+    name: str
+    read: Callable[[], Arrays] | None = None
+    file: Path | None = None
+
+
+@dataclass(frozen=True)
 class Collection:
     """The usable instances of a source, in its order; `read(place)` returns the content of one."""
 
@@ -161,6 +171,7 @@ class Collection:
     unlabelled: str = ""
     blocks: Blocks | None = None
     contents: list[Any] | None = None  # all contents, where they fit in memory
+    reader: UnusableRows | None = None  # where instances may turn out to be unusable when they are read
 
     def common(self) -> dict[str, Any]:
         """The fields that the data sets of every modality have, except the store."""
@@ -177,6 +188,7 @@ class Collection:
             "ignored": self.ignored,
             "unlabelled": self.unlabelled,
             "blocks": self.blocks,
+            "reader": self.reader,
         }
 
     def all_contents(self) -> list[Any]:
@@ -198,6 +210,7 @@ class AbstractReader(ABC):
     # facts of an instance that was not decoded yet; None: a data set needs the facts of all its instances
     default_facts: ClassVar[tuple[int, ...] | None] = None
     encodings: ClassVar[tuple[str, ...]] = ()  # that `encode` writes, besides the bytes of the source
+    named_examples: ClassVar[tuple[str, ...]] = ()  # of names that `find_named` knows
 
     def options(self, **values: Any) -> Mapping[str, Any]:
         """Checked options of `decode`, `convert`, `collect` and `from_array`."""
@@ -215,6 +228,19 @@ class AbstractReader(ABC):
 
     def open_spec(self, spec: str, options: Mapping[str, Any]) -> DataSet:
         raise NotImplementedError(f"{type(self).__name__} claims no data")
+
+    def find_named(self, spec: str) -> NamedData | None:
+        """The data set of this name (`digits`, `cifar10:FOLDER:test`); None if the name belongs to no data of this modality."""
+        return None
+
+    def folder_hint(self, folder: str, names: Sequence[str]) -> str:
+        """How a folder with files of these names is opened, where it cannot be opened by its path."""
+        return ""
+
+    def tensor_array(self, tensor: Tensor) -> np.ndarray:
+        """A torch tensor as `from_array` takes it."""
+        array: np.ndarray = tensor.detach().cpu().numpy()
+        return array
 
     def decode(self, raw: bytes, options: Mapping[str, Any]) -> Decoded:
         """The content of an encoded file or row; raises `Unusable` with a reason."""

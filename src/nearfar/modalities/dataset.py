@@ -14,6 +14,7 @@ from jaxtyping import Int, Int64
 
 from nearfar.core.randomness import first_of_windowed_order, order, windowed_order
 from nearfar.core.splits import apportioned, at_least_one, held_out
+from nearfar.core.strategy import Strategy
 from nearfar.errors import UserError
 
 MAX_REASONS = 5  # in a sentence about ignored files
@@ -24,7 +25,7 @@ class Unusable(Exception):
 
 
 class Unreadable(Exception):
-    """An instance that nobody had looked at yet cannot be used: its row in the store."""
+    """An instance turned out to be unusable when it was read; `row` is its row in the store."""
 
     def __init__(self, row: int) -> None:
         super().__init__(row)
@@ -76,6 +77,18 @@ class Instances(Protocol):
     def load(self, index: Int[np.ndarray, "instance"], /) -> Any: ...
 
 
+class UnusableRows(Protocol):
+    """A reader that finds out on request which rows are unusable (`data.lazy.LazyReader`)."""
+
+    bad: dict[int, str]  # reasons by row
+
+    def note(self, number: int, reason: str, /) -> None: ...
+    def judge(self, bad: Mapping[int, str], /) -> None: ...
+    def listed(self) -> tuple[tuple[str, str], ...]: ...
+    def sync(self, strategy: Strategy, /) -> None: ...
+    def check_rest(self, strategy: Strategy, workers: int, /) -> None: ...
+
+
 class Store(Protocol):
     """Where the content is: in one array, in a list, or read anew at each request."""
 
@@ -86,8 +99,8 @@ class Store(Protocol):
 class DataSet:
     """An opened data set. `load` is deterministic and may be called from any number of threads.
 
-    Where nothing was decoded at opening, an instance may turn out to be unusable when it is asked for. Then the next one of the set
-    stands in for it, whenever that is and whoever finds out: what is seen is a function of the data alone.
+    Where nothing was decoded at opening, an instance may turn out to be unusable when it is loaded. Then the next one of the set
+    replaces it, always, so that what is seen is a function of the data alone.
     """
 
     modality: ClassVar[str]  # its name in `MODALITIES`
@@ -116,6 +129,7 @@ class DataSet:
     )  # files in the folder that are not read, by reason
     unlabelled: str = ""  # why there are no labels, where there are none
     blocks: Blocks | None = None  # of the store's rows, where they are read by blocks
+    reader: UnusableRows | None = None  # where the data were not checked when they were opened
 
     @property
     def class_count(self) -> int:
@@ -139,16 +153,16 @@ class DataSet:
 
     def load(self, index: Int[np.ndarray, "instance"]) -> Any:
         """The content of the instances with these row numbers, in this order."""
-        return self.settled(index)[0]
+        return self.load_usable(index)[0]
 
-    def settled(self, index: Int[np.ndarray, "instance"]) -> tuple[Any, Int64[np.ndarray, "instance"]]:
-        """The content, and the row numbers of those it is of: others than asked for where some cannot be used."""
+    def load_usable(self, index: Int[np.ndarray, "instance"]) -> tuple[Any, Int64[np.ndarray, "instance"]]:
+        """The content and its row numbers: an unusable instance is replaced by the next one of the set."""
         index = np.asarray(index, dtype=np.int64)
         while True:
             try:
                 return self.store.take(self.rows[index]), index
-            except Unreadable as found:
-                index = np.where(self.rows[index] == found.row, (index + 1) % len(self), index)
+            except Unreadable as unusable:
+                index = np.where(self.rows[index] == unusable.row, (index + 1) % len(self), index)
 
     def order(self, seed: int, epoch: int) -> Int[np.ndarray, "instance"]:
         """The order in which an epoch visits the set: a shuffle, or, where rows are read by blocks, one within a window of those."""
@@ -171,8 +185,10 @@ class DataSet:
         """The instances with these row numbers, as a data set of its own; the content is shared."""
         index = np.asarray(index)
         index = np.flatnonzero(index) if index.dtype == bool else index.astype(np.int64)
-        held: dict[str, Any] = {name: getattr(self, name) for name in self.per_instance}
-        parts: dict[str, Any] = {name: None if rows is None else rows[index] for name, rows in held.items()}
+        columns: dict[str, Any] = {name: getattr(self, name) for name in self.per_instance}
+        parts: dict[str, Any] = {
+            name: None if rows is None else rows[index] for name, rows in columns.items()
+        }
         return replace(
             self,
             fingerprint=hashlib.sha256(self.fingerprint.encode() + index.tobytes()).hexdigest(),
@@ -185,21 +201,21 @@ class DataSet:
         """The rows that a protocol fits on and is asked about where there is one set alone: in proportion within every class, at least
         one of each on either side."""
         assert self.labels is not None
-        held = held_out(self.labels, share, seed, at_least_one)
-        return np.flatnonzero(~held), np.flatnonzero(held)
+        chosen = held_out(self.labels, share, seed, at_least_one)
+        return np.flatnonzero(~chosen), np.flatnonzero(chosen)
 
     def split(self, share: float, seed: int) -> tuple[Self, Self]:
         """(the rest, the held-out share): a pure function of the seed, in proportion within every class (see `splits.apportioned`)."""
         if not 0 < share < 1:
             raise UserError(f"share {share} of a split; expected a number strictly between 0 and 1.")
         labels = np.zeros(len(self), dtype=np.int64) if self.labels is None else self.labels
-        held = held_out(labels, share, seed, apportioned)
-        if held.all() or not held.any():
+        chosen = held_out(labels, share, seed, apportioned)
+        if chosen.all() or not chosen.any():
             raise UserError(
                 f"data {self.name!r}: a share of {share} of {len(self)} {self.unit} leaves one side of the split empty; "
                 f"expected a share strictly between 0 and 1 with at least one on either side."
             )
-        return self.subset(np.flatnonzero(~held)), self.subset(np.flatnonzero(held))
+        return self.subset(np.flatnonzero(~chosen)), self.subset(np.flatnonzero(chosen))
 
 
 def picked(names: Sequence[str], places: Int64[np.ndarray, "instance"]) -> Sequence[str]:
@@ -210,19 +226,19 @@ def picked(names: Sequence[str], places: Int64[np.ndarray, "instance"]) -> Seque
 
 def grouped(data: DataSet, by: str) -> Int64[np.ndarray, "instance"]:
     """The group of each instance: a column's values by number, its class (`known-label`: if it has one), or itself."""
-    known = {"self": np.arange(len(data), dtype=np.int64), **data.groups}
+    groups = {"self": np.arange(len(data), dtype=np.int64), **data.groups}
     if data.labels is not None:
-        known["label"] = known["known-label"] = data.labels
+        groups["label"] = groups["known-label"] = data.labels
     else:
-        known["known-label"] = np.full(len(data), -1, dtype=np.int64)
-    if by == "label" and by not in known:
-        why = f" ({data.unlabelled})" if data.unlabelled else ""
+        groups["known-label"] = np.full(len(data), -1, dtype=np.int64)
+    if by == "label" and by not in groups:
+        reason = f" ({data.unlabelled})" if data.unlabelled else ""
         raise UserError(
-            f"selection.by was label, but {data.name} has no labels{why}; use data with labels, or a recipe that needs none"
+            f"selection.by was label, but {data.name} has no labels{reason}; use data with labels, or a recipe that needs none"
         )
-    if by not in known:
-        raise UserError(f"selection.by was {by!r}; {data.name} can be grouped by {', '.join(sorted(known))}")
-    return known[by]
+    if by not in groups:
+        raise UserError(f"selection.by was {by!r}; {data.name} can be grouped by {', '.join(sorted(groups))}")
+    return groups[by]
 
 
 def ignored_files(counts: Mapping[str, int]) -> str:

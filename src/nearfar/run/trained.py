@@ -17,10 +17,10 @@ from nearfar.config.settings import Settings
 from nearfar.core.method import Method
 from nearfar.core.strategy import SINGLE, Strategy
 from nearfar.data import Columns, Limits, Located, locate
-from nearfar.data.aside import few_labelled, kept_aside
+from nearfar.data.all_ranks import open_on_all_ranks
+from nearfar.data.holdout import draw_labelled, split_holdout
+from nearfar.data.lazy import check_all
 from nearfar.data.remote import is_url
-from nearfar.data.together import opened_by_all
-from nearfar.data.unscanned import examined
 from nearfar.errors import UserError
 from nearfar.modalities import DataSet, Description, Modality
 from nearfar.modalities.base import MakeViews, PlainView
@@ -238,8 +238,8 @@ class Run:
         check_kind(self.settings, located)
         limits = Limits(max_bad_share=self.settings.max_bad_share, scans=self.folder.cache)
         own = self._remembered if spec is None and size is None else None
-        opened = opened_by_all(located, limits, options, self.strategy) if own is None else own
-        usable = examined(opened, self.folder.cache, self.settings.workers, self.strategy)
+        opened = open_on_all_ranks(located, limits, options, self.strategy) if own is None else own
+        usable = check_all(opened, self.folder.cache, self.settings.workers, self.strategy)
         usable = self.description.convert_channels(usable, str(self.path))
         self._opened[usable.fingerprint] = opened
         if named:
@@ -291,8 +291,8 @@ class Run:
         to be unusable meanwhile."""
         settings = self.settings
         images = self._opened.get(images.fingerprint, images)
-        left = kept_aside(images, settings.held_out, settings.seed)[0]
-        return few_labelled(left, settings.labels, settings.labels_seed)
+        left = split_holdout(images, settings.held_out, settings.seed)[0]
+        return draw_labelled(left, settings.labels, settings.labels_seed)
 
     def embed(self, data: Any) -> Tensor:
         """Features of the frozen encoder, one float32 row per instance, in the data's order."""

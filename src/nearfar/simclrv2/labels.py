@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from nearfar.data.aside import few_labelled
+from nearfar.data.holdout import draw_labelled
 from nearfar.errors import UserError
 from nearfar.estimate.read import KINDS, read_columns
 from nearfar.modalities import DataSet
@@ -39,7 +39,7 @@ def read_labels(text: str | float | Path) -> Labels:
 def labelled(whole: DataSet, labels: Labels, draw: int) -> DataSet:
     """The instances whose label may be used, with it."""
     if not isinstance(labels, Path):
-        return few_labelled(whole, labels, draw)
+        return draw_labelled(whole, labels, draw)
     columns = read_columns(str(labels)).columns
     if "label" not in columns or not {"path", "index"} & set(columns):
         raise UserError(

@@ -20,7 +20,7 @@ from nearfar.core.method import Method
 from nearfar.core.randomness import order
 from nearfar.core.schedules import Progress
 from nearfar.core.types import Batch
-from nearfar.data.aside import HELD_OUT_DRAW
+from nearfar.data.holdout import HELD_OUT_DRAW
 from nearfar.data.stream import batch_of
 from nearfar.evaluate.held_out import HeldOutNats, held_out_estimate
 from nearfar.modalities import DataSet, Description

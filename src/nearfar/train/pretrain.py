@@ -16,9 +16,9 @@ from nearfar.config.settings import Settings
 from nearfar.core.method import Method
 from nearfar.core.strategy import Strategy
 from nearfar.data import Columns, Limits, Located, locate
-from nearfar.data.aside import few_labelled, kept_aside
-from nearfar.data.together import judged_by_all, opened_by_all
-from nearfar.data.unscanned import found_so_far
+from nearfar.data.all_ranks import open_on_all_ranks, sync_unusable
+from nearfar.data.holdout import draw_labelled, split_holdout
+from nearfar.data.lazy import with_quarantine
 from nearfar.distributed.strategy import join
 from nearfar.modalities import DataSet
 from nearfar.parts.encoders import parameters_of
@@ -161,7 +161,7 @@ def run_pretraining(
             display.say(sentence)
         if not quiet:  # measured by all ranks, which encode together
             display.say(
-                estimate_needs(session, session.stream.few(PROBED_INSTANCES), out).sentence(settings.keep)
+                estimate_needs(session, session.stream.sample(PROBED_INSTANCES), out).sentence(settings.keep)
             )
         if ended is not None:
             display.say(
@@ -172,7 +172,7 @@ def run_pretraining(
                 display.say(f"resuming from step {session.step}")
             train_session(preparation, display, hooks, loggers)
         if strategy.is_first:  # files that were not decoded at opening may have turned out to be unusable
-            folder.write_notes(preparation.notes(found_so_far(preparation.everything)))
+            folder.write_notes(preparation.notes(with_quarantine(preparation.everything)))
         strategy.barrier()  # until the last checkpoint is written
     run = Run(out, settings, objects, located)
     run.remember(preparation.everything)
@@ -202,9 +202,9 @@ class Preparation:
         options = settings.modality.reader.options_for(settings.views, settings.image_size, previous)
         if restored is None and strategy.is_first:
             folder.begin_quarantine()
-        self.everything = opened_by_all(located, limits, options, strategy)
-        data, held_out = kept_aside(self.everything, settings.held_out, settings.seed)
-        data = few_labelled(data, settings.labels, settings.labels_seed)
+        self.everything = open_on_all_ranks(located, limits, options, strategy)
+        data, held_out = split_holdout(self.everything, settings.held_out, settings.seed)
+        data = draw_labelled(data, settings.labels, settings.labels_seed)
         self.held_out_size = 0 if held_out is None else len(held_out)
         description = describe_data(data, settings, previous, allow_change, self.everything)
         precision = pick_precision(settings.precision, device)
@@ -221,7 +221,7 @@ class Preparation:
         state = session.method.state_dict().values()
         strategy.broadcast([value for value in state if not strategy.is_sharded(value)])
         stored_chunk = restored.facts.get("encode_chunk") if restored else None
-        chunk, chunk_note = choose_chunk(session, session.stream.few(PROBED_INSTANCES), stored_chunk)
+        chunk, chunk_note = choose_chunk(session, session.stream.sample(PROBED_INSTANCES), stored_chunk)
         session.method.encoding = replace(session.method.encoding, chunk=chunk)
         session.facts = {"data": description.as_plain(), "unseen": clean, "encode_chunk": chunk}
         self.remarks = (origin, chunk_note)
@@ -230,7 +230,7 @@ class Preparation:
             Metrics(),
             CollapseMonitor(),
             Evaluation(probe, make_estimate(session, held_out, clean, objects)),
-            DataCheck(lambda: judged_by_all(self.everything, strategy)),
+            DataCheck(lambda: sync_unusable(self.everything, strategy)),
         ]
 
     def notes(self, everything: DataSet) -> DataNotes:

@@ -12,9 +12,19 @@ from torch import Tensor
 
 from nearfar.core.types import Pixels
 from nearfar.errors import UserError
-from nearfar.modalities.base import AbstractReader, Arrays, Choice, Collection, Decoded, Description
+from nearfar.modalities.base import (
+    AbstractReader,
+    Arrays,
+    Choice,
+    Collection,
+    Decoded,
+    Description,
+    NamedData,
+)
 from nearfar.modalities.dataset import DataSet, Store, Unusable
+from nearfar.modalities.image import named
 from nearfar.modalities.image.decode import MAX_CHANNELS, decode, encode, shrunk, shrunk_size
+from nearfar.modalities.image.idx import is_images
 from nearfar.modalities.image.views.pipeline import statistics
 
 MAX_PADDED_BYTES = 2**35  # of a batch
@@ -142,6 +152,17 @@ class ImageReader(AbstractReader):
     array_axes = (3, 4)
     default_facts = (0, 0, 3)  # `decode` returns three channels; sizes are known after decoding
     encodings = ("png", "jpeg", "raw")
+    named_examples = named.EXAMPLES
+
+    def find_named(self, spec: str) -> NamedData | None:
+        return named.find_named(spec)
+
+    def folder_hint(self, folder: str, names: Sequence[str]) -> str:
+        return f"Files like those of MNIST are read as idx:{folder}." if any(map(is_images, names)) else ""
+
+    def tensor_array(self, tensor: Tensor) -> np.ndarray:
+        """torch has channels before height and width."""
+        return super().tensor_array(tensor.permute(0, 2, 3, 1) if tensor.ndim == 4 else tensor)
 
     def options(self, *, image_size: int | None = None, **values: Any) -> Mapping[str, Any]:
         if image_size is not None and image_size < 1:

@@ -1,65 +1,59 @@
-"""Sets that come with a name, and `.npz` files: arrays with labels."""
+"""Sets of images that have a name: digits, glyphs, CIFAR-10, and files like MNIST's."""
 
 import os
 import re
-import zipfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
 from nearfar.errors import UserError
-from nearfar.modalities.base import Arrays
-from nearfar.modalities.labels import Labels, class_numbers, given_names
+from nearfar.modalities.base import Arrays, NamedData
+from nearfar.modalities.image.idx import images_of, is_images, read_idx
+from nearfar.modalities.labels import class_numbers
 from nearfar.system.extras import need
-from nearfar.system.untrusted import check_regular, npz_arrays
 
 CIFAR10_CLASSES = (
     "airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck",
 )  # fmt: skip
 
 
-def npz(path: Path, name: str, keys: Iterable[str]) -> tuple[str, Arrays]:
-    """Which of the `keys` an .npz file holds first, that array, optional `labels` and their names, `classes`; object arrays (which are pickles) are
-    refused, not loaded."""
-    wanted = tuple(keys)
-    arrays, held = npz_arrays(path, (*wanted, "labels", "classes"))
-    found = next((key for key in wanted if key in arrays), None)
-    if found is None:
-        inside = ", ".join(sorted(held)) or "nothing"
-        raise UserError(
-            f"data {name!r} have no array {', '.join(f'`{key}`' for key in wanted[:-1])} or `{wanted[-1]}` (the file holds: {inside})."
-        )
-    labelled: Labels = (None, ())
-    if "labels" in arrays:
-        where = f"data {name!r}"
-        names = given_names(arrays["classes"], where) if "classes" in arrays else ()
-        labelled = class_numbers(arrays["labels"], where, names)
-    rows = len(np.atleast_1d(arrays[found]))
-    return found, Arrays(arrays[found], labelled, tuple(f"{path.name}#{row}" for row in range(rows)))
+EXAMPLES = ("digits", "glyphs", "glyphs:train", "glyphs:test", "cifar10:ROOT", "idx:FOLDER")
 
 
-def npz_keys(path: Path) -> list[str]:
-    """The names of the arrays, without reading them; none where the file is no such archive."""
-    try:
-        check_regular(path)
-        with zipfile.ZipFile(path) as file:
-            return [name.removesuffix(".npy") for name in file.namelist()]
-    except (OSError, ValueError, NotImplementedError, zipfile.BadZipFile):
-        return []
+def find_named(spec: str) -> NamedData | None:
+    """digits, glyphs, glyphs:SPLIT, cifar10:FOLDER, cifar10:FOLDER:SPLIT, idx:FOLDER, idx:FOLDER:SPLIT, or one idx file."""
+    if spec == "digits":
+        return NamedData(spec, digits)
+    prefix, _, root = spec.partition(":")
+    if spec in EXAMPLES and prefix == "glyphs":
+        split = root or "train"
+        return NamedData(f"glyphs:{split}", lambda: glyphs(split))
+    folder, _, split = root.rpartition(":") if root.endswith((":train", ":test")) else (root, "", "train")
+    if spec.startswith("cifar10:"):
+        name, files = f"cifar10:{folder}:{split}", cifar10_files(folder, split)
+        if files[0].suffix != ".bin":
+            return NamedData(name, file=files[0])
+        return NamedData(name, lambda: cifar10_binary(files, name))
+    if spec.startswith("idx:"):
+        path = images_of(folder, split)
+        return NamedData(f"idx:{folder}:{split}", lambda: read_idx(path))
+    if is_images(os.path.basename(spec)) and os.path.isfile(spec):
+        return NamedData(spec, lambda: read_idx(Path(spec)))
+    return None
 
 
 def digits() -> Arrays:
     """scikit-learn's 1,797 handwritten digits, 8 × 8, grey; 0..16 scaled to 0..255."""
-    found = need("sklearn.datasets").load_digits()
-    pixels = np.rint(found.images * (255 / 16)).astype(np.uint8)
-    return Arrays(pixels, class_numbers(found.target, "digits", "0123456789"))
+    digits = need("sklearn.datasets").load_digits()
+    pixels = np.rint(digits.images * (255 / 16)).astype(np.uint8)
+    return Arrays(pixels, class_numbers(digits.target, "digits", "0123456789"))
 
 
 def glyphs(split: str) -> Arrays:
     """The rendered characters that come with nearfar."""
-    # Imported when asked for: drawing needs matplotlib, which no other data set does.
-    images, labels, classes = need("nearfar.data.glyphs").glyphs(split)
+    # Imported on request: drawing needs matplotlib, which no other data set does.
+    images, labels, classes = need("nearfar.modalities.image.glyphs").glyphs(split)
     return Arrays(images, (labels, tuple(classes)))
 
 
@@ -87,9 +81,9 @@ def cifar10_files(root: str, split: str) -> list[Path]:
     folder = Path(root)
     pattern = re.compile(r"data_batch_\d+\.bin" if split == "train" else r"test_batch\.bin")
     for place in (folder, folder / "cifar-10-batches-bin"):
-        found = sorted(file for file in _inside(place) if pattern.fullmatch(file.name) and file.is_file())
-        if found:
-            return found
+        files = sorted(file for file in _inside(place) if pattern.fullmatch(file.name) and file.is_file())
+        if files:
+            return files
     if (folder / f"cifar10_{split}.parquet").is_file():
         return [folder / f"cifar10_{split}.parquet"]
     pickled = any((folder / part / "data_batch_1").exists() for part in ("", "cifar-10-batches-py"))

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from nearfar.core.randomness import first_of_windowed_order, windowed_order
 from nearfar.core.types import Batch, Pixels
 from nearfar.data import Stream, open_data, pack
-from nearfar.data.unscanned import examined, when_asked
+from nearfar.data.lazy import check_all
 from nearfar.errors import UserError
 from tests.data.test_data_packed import COUNT, as_folder, as_parquet, pictures, png
 
@@ -72,7 +72,7 @@ def test_a_window_of_all_blocks_is_a_uniform_shuffle() -> None:
 def test_ranks_see_each_row_once_an_epoch(
     world: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("nearfar.data.row_groups.MOST_GROUPS", 3)
+    monkeypatch.setattr("nearfar.data.row_groups.MAX_GROUPS", 3)
     data = open_data(as_parquet(tmp_path, pictures(), rows=5), scan_bytes=0)
     ranks = [Stream(data, views, 8, seed=2, rank=rank, world=world) for rank in range(world)]
     single = Stream(data, views, 8, seed=2)
@@ -101,7 +101,7 @@ def test_a_bad_row_gives_the_same_whenever_it_is_found(made: Any, tmp_path: Path
             path.write_bytes(png(images[0])[:60])
     opened = lambda: open_data(spec, scan_bytes=0, quarantine=tmp_path / "bad.csv")
     early = opened()
-    assert len(examined(early)) == COUNT - 3  # all is known
+    assert len(check_all(early)) == COUNT - 3  # all is known
     late = opened()
     assert len(late) == COUNT  # nothing was decoded, so nothing is known
     steps = 2 * Stream(late, views, 9, seed=1).steps_per_epoch
@@ -112,12 +112,12 @@ def test_a_bad_row_gives_the_same_whenever_it_is_found(made: Any, tmp_path: Path
         listed = list(csv.reader(file))
     assert listed[0] == ["path", "reason"]
     assert len(listed) == 4  # each once, however many found it
-    asked = when_asked(late)
-    assert asked is not None
-    assert len(asked.bad) == 3
+    reader = late.reader
+    assert reader is not None
+    assert len(reader.bad) == 3
     # ids, labels and pictures are those of whoever stands in
     for batch in whole:
-        assert not set(batch.index.tolist()) & set(asked.bad)
+        assert not set(batch.index.tolist()) & set(reader.bad)
         assert batch.labels is not None
         assert late.labels is not None
         np.testing.assert_array_equal(batch.labels.numpy(), late.labels[batch.index.numpy()])
@@ -128,7 +128,7 @@ def test_a_stand_in_is_of_the_same_part(tmp_path: Path) -> None:
     """What is kept aside never stands in for what is trained on."""
     data = open_data(as_parquet(tmp_path, pictures(), bad=(10,)), scan_bytes=0)
     train = data.subset(np.array([9, 10, 30, 31]))
-    _, rows = train.settled(np.array([1]))
+    _, rows = train.load_usable(np.array([1]))
     assert rows.tolist() == [2]
 
 
@@ -145,24 +145,24 @@ def test_the_count_of_bad_rows_goes_on_in_the_next_process(tmp_path: Path) -> No
     opened = lambda: open_data(spec, scan_bytes=0, quarantine=listed)
     opened().load(np.arange(41))
     later = opened()
-    asked = when_asked(later)
-    assert asked is not None
-    assert sorted(asked.bad) == [4, 5, 37]
+    reader = later.reader
+    assert reader is not None
+    assert sorted(reader.bad) == [4, 5, 37]
     with pytest.raises(UserError, match="5 of 90 instances cannot be used"):
         later.load(np.arange(41, COUNT))
     with pytest.raises(UserError, match="5 of 90 instances cannot be used"):
         opened()
     assert len(listed.read_text().splitlines()) == 6
     as_parquet(tmp_path / "s", pictures())
-    asked = when_asked(opened())
-    assert asked is not None
-    assert not asked.bad
+    reader = opened().reader
+    assert reader is not None
+    assert not reader.bad
     assert listed.read_text() == "path,reason\n"
 
 
 def test_the_scanned_and_the_packed_set_agree(tmp_path: Path) -> None:
     spec = as_parquet(tmp_path / "s", pictures(), bad=(3,))
-    scanned, unscanned = open_data(spec), examined(open_data(spec, scan_bytes=0))
+    scanned, unscanned = open_data(spec), check_all(open_data(spec, scan_bytes=0))
     np.testing.assert_array_equal(scanned.load(np.arange(89)).data, unscanned.load(np.arange(89)).data)
     np.testing.assert_array_equal(scanned.labels, unscanned.labels)
     assert tuple(scanned.paths) == tuple(unscanned.paths)

@@ -2,7 +2,8 @@
 
     train-images-idx3-ubyte.gz   train-labels-idx1-ubyte.gz   t10k-images-idx3-ubyte.gz   t10k-labels-idx1-ubyte.gz
 
-The shape is read, and compared with what the file may unpack to, before anything is unpacked.
+The shape is read, and compared with the size to which the file may unpack, before anything is unpacked; torchvision's reader
+neither does that nor opens .gz files.
 """
 
 import gzip
@@ -16,7 +17,6 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import UInt8
 
-from nearfar.data.folder import printable
 from nearfar.errors import UserError
 from nearfar.modalities.base import Arrays
 from nearfar.modalities.labels import Labels, class_numbers
@@ -40,14 +40,16 @@ def images_of(root: str, split: str) -> Path:
         names = sorted(os.listdir(root))
     except (OSError, ValueError) as error:  # not there, not a folder, a null byte
         reason = getattr(error, "strerror", None) or error
-        raise UserError(f"data {printable(f'idx:{root}')!r} cannot be opened: {reason}.") from error
-    images = [name for name in names if is_images(name)]
-    found = {name.removesuffix(".gz"): name for name in reversed(images) if _SPLITS[split].search(name)}
-    if len(found) == 1:
-        return Path(root) / found.popitem()[1]
-    if found:
         raise UserError(
-            f"data 'idx:{root}:{split}': several files hold {split} images ({', '.join(sorted(found)[:5])}); give the path of one of them."
+            f"data {os.fsencode(f'idx:{root}').decode('utf-8', 'backslashreplace')!r} cannot be opened: {reason}."
+        ) from error
+    images = [name for name in names if is_images(name)]
+    files = {name.removesuffix(".gz"): name for name in reversed(images) if _SPLITS[split].search(name)}
+    if len(files) == 1:
+        return Path(root) / files.popitem()[1]
+    if files:
+        raise UserError(
+            f"data 'idx:{root}:{split}': several files hold {split} images ({', '.join(sorted(files)[:5])}); give the path of one of them."
         )
     raise UserError(
         f"data 'idx:{root}:{split}': the folder has no {split} images; expected a file such as "
@@ -59,21 +61,21 @@ def read_idx(path: Path) -> Arrays:
     """The images of a file, and their labels where the file of the same name with `labels` and `idx1` lies beside it."""
     images = _bytes_of(path, 3)
     labelled: Labels = (None, ())
-    there = _labels_of(path)
-    if there is not None:
-        labels = _bytes_of(there, 1)
+    labels_file = _labels_of(path)
+    if labels_file is not None:
+        labels = _bytes_of(labels_file, 1)
         if len(labels) != len(images):
             raise UserError(
-                f"{str(there)!r} has {len(labels):,} labels, and {path.name} has {len(images):,} images; expected as many."
+                f"{str(labels_file)!r} has {len(labels):,} labels, and {path.name} has {len(images):,} images; expected as many."
             )
-        labelled = class_numbers(labels, str(there))
+        labelled = class_numbers(labels, str(labels_file))
     return Arrays(images, labelled, tuple(f"{path.name}#{row}" for row in range(len(images))))
 
 
 def _labels_of(path: Path) -> Path | None:
-    named = _IMAGES.fullmatch(path.name)
-    assert named is not None  # `is_images` chose it
-    stem = path.with_name(f"{named[1]}labels{named[2]}idx1-ubyte")
+    match = _IMAGES.fullmatch(path.name)
+    assert match is not None  # `is_images` chose it
+    stem = path.with_name(f"{match[1]}labels{match[2]}idx1-ubyte")
     places = (stem, stem.with_name(f"{stem.name}.gz"))
     return next((place for place in places if place.exists()), None)
 
@@ -96,13 +98,13 @@ def _bytes_of(path: Path, axes: int) -> UInt8[np.ndarray, "..."]:
             shape = struct.unpack(f">{axes}I", lengths)
             size = math.prod(shape)
             check_unpacked(path, packed, size)
-            held = file.read(size + 1)  # one more than said, to see whether there is more
+            data = file.read(size + 1)  # one more byte, to see whether there are more
     except (OSError, EOFError, zlib.error) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise UserError(f"{str(path)!r} cannot be read as idx: {reason}.") from error
-    if len(held) != size:
+    if len(data) != size:
         raise UserError(
-            f"{str(path)!r} holds {'more' if len(held) > size else f'{len(held):,}'} bytes after its header; "
+            f"{str(path)!r} holds {'more' if len(data) > size else f'{len(data):,}'} bytes after its header; "
             f"its shape {' × '.join(map(str, shape))} needs {size:,}."
         )
-    return np.frombuffer(held, dtype=np.uint8).reshape(shape)
+    return np.frombuffer(data, dtype=np.uint8).reshape(shape)

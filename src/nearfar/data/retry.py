@@ -1,6 +1,6 @@
-"""Reading that may fail for no fault of the data: it is tried again a few times, and then the run stops and can be resumed.
+"""Reading that may fail through no fault of the data: it is tried again a few times, then the run stops and can be resumed.
 
-What could not be read says nothing of the bytes that lie there, so it never goes to quarantine.
+Bytes that could not be read may be sound, so they never go to quarantine.
 """
 
 import errno
@@ -12,9 +12,9 @@ from typing import Any, TypeVar
 
 from nearfar.errors import Stopped, UserError
 
-Read = TypeVar("Read")
-WAITS = (0.2, 1.0, 5.0)  # seconds between tries
-_FINAL = (
+T = TypeVar("T")
+RETRY_SECONDS = (0.2, 1.0, 5.0)  # seconds between tries
+PERMANENT_ERRORS = (
     FileNotFoundError,
     PermissionError,
     IsADirectoryError,
@@ -23,8 +23,8 @@ _FINAL = (
     ValueError,
     NotImplementedError,
 )
-_LATER = (408, 425, 429)  # of the answers that blame a request, those that may change
-_OF_NO_DISK = (None, errno.ENOENT, errno.EACCES, errno.EPERM, errno.EISDIR, errno.ENOTDIR, errno.EINVAL)
+TEMPORARY_STATUS = (408, 425, 429)  # HTTP answers to a request that may change
+NOT_DISK_ERRORS = (None, errno.ENOENT, errno.EACCES, errno.EPERM, errno.EISDIR, errno.ENOTDIR, errno.EINVAL)
 
 NO_RANGES = "its server does not answer range requests; copy it here"
 
@@ -33,61 +33,60 @@ class Unreachable(Stopped):
     """Bytes that could not be read in several tries; whether they are sound is not known."""
 
 
-def is_final(error: Exception) -> bool:
-    """Whether a file system elsewhere would say the same again."""
+def is_permanent(error: Exception) -> bool:
+    """Whether a remote file system would fail again."""
     cause = error.__cause__
     hidden = (
         isinstance(error, FileNotFoundError) and cause is not None
     )  # over http it stands for every failure
     if hidden and (isinstance(cause, OSError) or type(cause).__module__.startswith("aiohttp")):
-        return is_final(cause)  # type: ignore[arg-type]
+        return is_permanent(cause)  # type: ignore[arg-type]
     status = getattr(error, "status", None)
     if isinstance(status, int):
-        return 400 <= status < 500 and status not in _LATER
-    return isinstance(error, _FINAL)
+        return 400 <= status < 500 and status not in TEMPORARY_STATUS
+    return isinstance(error, PERMANENT_ERRORS)
 
 
-def is_no_read_error(error: Exception) -> bool:
-    """Whether what was raised over a local file is for another reason than that its disk failed to give bytes. Arrow's decoders raise
-    OSError too, without a number."""
-    return not isinstance(error, OSError) or error.errno in _OF_NO_DISK
+def is_not_disk_error(error: Exception) -> bool:
+    """Whether an error about a local file has another reason than its disk. Arrow's decoders raise OSError too, without a number."""
+    return not isinstance(error, OSError) or error.errno in NOT_DISK_ERRORS
 
 
-def tried(path: str, read: Callable[[], Read], final: Callable[[Exception], bool] = is_final) -> Read:
-    """What `read` gives at one of its tries. An error that is `final` is raised as it is."""
-    for wait in (*WAITS, None):
+def retry(path: str, read: Callable[[], T], permanent: Callable[[Exception], bool] = is_permanent) -> T:
+    """The result of `read`, which is tried again after an error that is not `permanent`."""
+    for wait in (*RETRY_SECONDS, None):
         try:
             return read()
         except (UserError, Stopped):
             raise
         except Exception as error:  # every file system fails in its own way
-            if final(error):
+            if permanent(error):
                 raise
             if wait is None:
                 raise Unreachable(
-                    f"{path!r} could not be read in {len(WAITS) + 1} tries ({reason(error)}); the same command goes on from what was "
+                    f"{path!r} could not be read in {len(RETRY_SECONDS) + 1} tries ({error_text(error)}); the same command goes on from what was "
                     "saved"
                 ) from error
         time.sleep(wait)
     raise AssertionError
 
 
-def reason(error: BaseException) -> str:
-    """What an error says, in one line, or what it is called."""
-    said = getattr(error, "strerror", None) or str(error)
-    return (str(said).splitlines() or [""])[0].rstrip(".") or type(error).__name__
+def error_text(error: BaseException) -> str:
+    """The message of an error in one line, or its type."""
+    text = getattr(error, "strerror", None) or str(error)
+    return (str(text).splitlines() or [""])[0].rstrip(".") or type(error).__name__
 
 
-class Steady(io.BufferedIOBase):
-    """A file elsewhere, to be read: where that fails, the file is opened anew and read at the same place."""
+class RetryingFile(io.BufferedIOBase):
+    """A remote file for reading: after an error the file is opened anew and read at the same place."""
 
     def __init__(self, path: str, opened: Callable[[], Any]) -> None:
         self._path, self._opened, self._place = path, opened, 0
         self._file: Any = None
         self._do(lambda file: None)
 
-    def _do(self, use: Callable[[Any], Read]) -> Read:
-        def once() -> Read:
+    def _do(self, use: Callable[[Any], T]) -> T:
+        def once() -> T:
             try:
                 self._file = self._opened() if self._file is None else self._file
                 return use(self._file)
@@ -96,13 +95,13 @@ class Steady(io.BufferedIOBase):
                 raise
 
         try:
-            return tried(self._path, once)
+            return retry(self._path, once)
         except (ValueError, NotImplementedError) as error:
             raise UserError(
-                f"{self._path!r} cannot be read in parts ({reason(error)}): {NO_RANGES}"
+                f"{self._path!r} cannot be read in parts ({error_text(error)}): {NO_RANGES}"
             ) from error
         except (OSError, ImportError) as error:
-            raise UserError(f"{self._path!r} cannot be read: {said_of(error)}.") from error
+            raise UserError(f"{self._path!r} cannot be read: {file_error_text(error)}.") from error
 
     def readable(self) -> bool:
         return True
@@ -121,13 +120,13 @@ class Steady(io.BufferedIOBase):
         return self._place
 
     def read(self, size: int | None = -1, /) -> bytes:
-        def here(file: Any) -> bytes:
+        def read_here(file: Any) -> bytes:
             file.seek(self._place)
             return bytes(file.read(-1 if size is None else size))
 
-        found = self._do(here)
-        self._place += len(found)
-        return found
+        data = self._do(read_here)
+        self._place += len(data)
+        return data
 
     def close(self) -> None:
         if self._file is not None and not self.closed:
@@ -135,6 +134,6 @@ class Steady(io.BufferedIOBase):
         super().close()
 
 
-def said_of(error: BaseException) -> str:
-    """Of a file that is not there file systems say nothing but its name."""
-    return "it was not found" if isinstance(error, FileNotFoundError) else reason(error)
+def file_error_text(error: BaseException) -> str:
+    """The message of an error about a file; file systems say only the name of a missing one."""
+    return "it was not found" if isinstance(error, FileNotFoundError) else error_text(error)
