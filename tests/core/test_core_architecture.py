@@ -1,4 +1,4 @@
-"""The house keeps its shape: rooms do not import one another, dependence points one way, the core needs little."""
+"""Packages import only their own layer and lower ones, rooms do not import one another, and public names stay."""
 
 import ast
 from pathlib import Path
@@ -30,13 +30,11 @@ BASE = {
 # a package may import its own layer and those before it
 LAYERS = [
     ("errors", "system"),
-    ("core", "parts", "distributed", "losses"),
-    ("modalities", "config"),
-    ("data",),
-    ("run",),
-    ("evaluate", "estimate", "detect"),
-    ("train",),
-    ("report", "studies", "exported", "sweeps", "simclrv2", "bench"),
+    ("core",),
+    ("parts", "losses", "distributed"),
+    ("modalities", "config", "estimate"),
+    ("data", "run", "evaluate", "train"),
+    ("report", "sweeps", "studies", "simclrv2", "detect", "exported", "bench"),
     ("cli", "__main__", "__init__"),
 ]
 
