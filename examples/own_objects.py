@@ -86,7 +86,7 @@ class Hardest(nf.AbstractSelection):
             edge = ranked.topk(min(self.count, values.shape[1]), dim=1).values[:, -1:]
             return nf.Membership(offered & (ranked >= edge))
 
-        return replace(scores, negative=scores.negative.divide(rule).kept)
+        return replace(scores, negative=scores.negative.divide(rule).negatives)
 
     def sampling(
         self, given: nf.NegativeSampling, progress: nf.Progress | None = None

@@ -32,7 +32,7 @@ class EveryOther(AbstractSelection):
             turn = torch.arange(values.shape[1], device=values.device) % self.stride == 0
             return Membership(offered & turn)
 
-        return replace(scores, negative=scores.negative.divide(rule).kept)
+        return replace(scores, negative=scores.negative.divide(rule).negatives)
 
     def sampling(self, given: NegativeSampling, progress: Progress | None = None) -> NegativeSampling:
         # the choice does not look at scores, so what is left is drawn as before

@@ -141,8 +141,8 @@ def photographs(views: int = 1) -> Batch:
 def codes(role: InfoMax, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Summary, whole map and places of each picture, unit vectors, by the role's own networks."""
     inner, features = map_and_features(role.network.backbone, x)
-    places = torch.stack([role.place(inner)[:, :, i, j] for i in range(4) for j in range(4)], dim=1)
-    parts = role.network.head(features), role.whole(inner), places
+    places = torch.stack([role.place_network(inner)[:, :, i, j] for i in range(4) for j in range(4)], dim=1)
+    parts = role.network.head(features), role.map_network(inner), places
     return tuple(F.normalize(part, dim=-1) for part in parts)  # type: ignore[return-value]
 
 

@@ -54,7 +54,7 @@ def slow_loss(encoders: Predictive, heard: Tensor, who: list[int], kind: str) ->
     frames = [math.ceil(length / HOP) for length in LENGTHS]
     total = 0.0
     for k in range(1, encoders.steps + 1):
-        weight: Any = encoders.ahead[k - 1].weight
+        weight: Any = encoders.predictors[k - 1].weight
         losses = []
         for i, count in enumerate(frames):
             for t in range(count - k):
@@ -245,7 +245,7 @@ def test_a_bank_holds_the_mean_of_a_recordings_frames_k_ahead() -> None:
         values = []
         for place, length in enumerate(lengths):
             for t in range(math.ceil(length / HOP) - k):
-                weight: Any = encoders.ahead[k - 1].weight
+                weight: Any = encoders.predictors[k - 1].weight
                 asked = weight.detach() @ c[place, t]
                 scores = {i: float(asked @ means[k, i]) for i in there}
                 own = scores[int(who[place])]

@@ -15,7 +15,7 @@ from torch import nn
 import nearfar as nf
 from nearfar import UserError
 from nearfar.core.results import Figure, Measurement, mean_over_draws
-from nearfar.core.splits import drawn
+from nearfar.core.splits import draw_rows
 from nearfar.core.statistics import wilson
 from nearfar.estimate.labels import infonce_of_labels, label_information
 from nearfar.evaluate import LabelledFeatures, Options, scores, table
@@ -72,7 +72,7 @@ def test_fractions_are_linear_probes_on_drawn_rows(sets: tuple[LabelledFeatures,
     for name, asked in (("5 %", 0.05), ("3 per class", 3)):
         expected = []
         for draw in range(2):
-            rows = torch.from_numpy(drawn(train.labels.numpy(), asked, draw))
+            rows = torch.from_numpy(draw_rows(train.labels.numpy(), asked, draw))
             part = train.rows(rows)
             expected.append(linear(part.features, part.labels, test.features, test.labels, seed=draw)["top1"])
         assert found[name]["draws"] == expected

@@ -85,7 +85,7 @@ def test_the_gradient_equals_that_of_the_enumerated_expectation(name: str, aim: 
     estimated = [torch.zeros_like(parameter) for parameter in (*network, *scored)]
     scores = Scores.of(positive, negative, offered)
     for accepted in every:
-        drawn = part.drawn(scores, lambda *_, chosen=accepted: chosen)
+        drawn = part.select_drawn(scores, lambda *_, chosen=accepted: chosen)
         value = bound(drawn)
         torch.testing.assert_close(value, value_of(bound, positive, negative, offered, accepted))
         credit = drawn.score_function_term(value, bound)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 import nearfar as nf
 from nearfar.core.abstract import AbstractBound, AbstractSelection
-from nearfar.core.encoding import PLAIN, Encoding
+from nearfar.core.encoding import DEFAULT_ENCODING, Encoding
 from nearfar.distributed.strategy import join
 from nearfar.losses import SupConLoss
 from nearfar.train.equality import start
@@ -41,7 +41,7 @@ def batch(labels: Tensor = LABELS) -> nf.Batch:
     return nf.Batch(views(), INDEX, labels=labels, groups={"session": labels})
 
 
-def method(name: str, chunk: int | None = None, encoding: Encoding = PLAIN) -> nf.Method:
+def method(name: str, chunk: int | None = None, encoding: Encoding = DEFAULT_ENCODING) -> nf.Method:
     selection, bound = PARTS[name]
     parts = (nf.Cosine(0.1), nf.InBatch(), selection(), bound)
     return nf.Method(network(), *parts, chunk=chunk, encoding=encoding)

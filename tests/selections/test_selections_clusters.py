@@ -47,7 +47,7 @@ def test_k_means_finds_groups_that_are_there() -> None:
     clusters.refresh(blobs())
     group = torch.arange(80) % 4
     everyone = torch.arange(80)
-    assert torch.equal(clusters.together(everyone, everyone), group[:, None] == group[None, :])
+    assert torch.equal(clusters.share_cluster(everyone, everyone), group[:, None] == group[None, :])
 
 
 def test_length_does_not_matter_only_direction() -> None:
@@ -55,7 +55,7 @@ def test_length_does_not_matter_only_direction() -> None:
     plain.refresh(blobs())
     scaled.refresh(blobs() * torch.arange(1, 81)[:, None])
     everyone = torch.arange(80)
-    assert torch.equal(plain.together(everyone, everyone), scaled.together(everyone, everyone))
+    assert torch.equal(plain.share_cluster(everyone, everyone), scaled.share_cluster(everyone, everyone))
 
 
 def test_the_same_embedding_gives_the_same_clusters_and_runs_differ() -> None:
@@ -74,7 +74,7 @@ def test_a_pair_is_together_if_any_run_says_so() -> None:
     clusters.ids = torch.tensor([[0, 0, 1, -1], [2, 1, 2, -1]], dtype=torch.int32)
     everyone = torch.arange(4)
     wanted = [[1, 1, 1, 0], [1, 1, 0, 0], [1, 0, 1, 0], [0, 0, 0, 0]]
-    assert clusters.together(everyone, everyone).int().tolist() == wanted
+    assert clusters.share_cluster(everyone, everyone).int().tolist() == wanted
 
 
 def test_unknown_instances_share_a_cluster_with_nobody() -> None:
@@ -83,9 +83,9 @@ def test_unknown_instances_share_a_cluster_with_nobody() -> None:
     clusters = Clusters(4, 2, 1, 80)
     clusters.refresh(rows)
     strange = torch.tensor([3, 7, UNKNOWN, EMPTY, 80, 10**9])
-    assert not clusters.together(strange, strange).any()
-    assert not clusters.together(torch.arange(80), strange).any()
-    assert clusters.knows(torch.tensor([0, 3, UNKNOWN])).tolist() == [True, False, False]
+    assert not clusters.share_cluster(strange, strange).any()
+    assert not clusters.share_cluster(torch.arange(80), strange).any()
+    assert clusters.has_cluster(torch.tensor([0, 3, UNKNOWN])).tolist() == [True, False, False]
 
 
 @pytest.mark.parametrize("rows", [torch.zeros(5, 3), torch.eye(3), torch.zeros(0, 3)])
@@ -94,7 +94,7 @@ def test_fewer_instances_than_clusters_or_none_at_all(rows: Tensor) -> None:
     clusters.refresh(rows)
     everyone = torch.arange(len(rows))
     alone = torch.eye(len(rows), dtype=torch.bool) & (rows != 0).any(dim=1, keepdim=True)
-    assert torch.equal(clusters.together(everyone, everyone), alone)
+    assert torch.equal(clusters.share_cluster(everyone, everyone), alone)
 
 
 @pytest.mark.parametrize("make", [lambda: Cave(4, instances=80), lambda: Neighbours(3, instances=80)])

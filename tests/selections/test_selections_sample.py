@@ -18,7 +18,7 @@ from nearfar.core.scores import Candidates, Dense, Scores, Streamed
 from nearfar.core.types import Context, NegativeSampling
 from nearfar.errors import UserError
 from nearfar.parts.selections import draws
-from nearfar.parts.selections.ring import sampled
+from nearfar.parts.selections.ring import reduce_sampling
 
 
 def slowly(values: Tensor, kept: Tensor, lower: float, upper: float, sample: int, seed: int) -> Tensor:
@@ -67,7 +67,7 @@ def test_the_way_of_other_devices_draws_the_same() -> None:
     """Where there is no numpy, numbers are compared by topk: the same numbers, so the same draw."""
     kept = torch.rand(5, 60, generator=torch.Generator().manual_seed(0)) < 0.6
     rows = torch.arange(5)
-    mine = draws.drawn(kept, 9, 77, rows)
+    mine = draws.sample_candidates(kept, 9, 77, rows)
     number = uniform_grid(77, rows, 60).masked_fill(~kept, torch.inf)
     lowest = number.topk(9, dim=1, largest=False).indices
     assert torch.equal(mine, torch.zeros_like(kept).scatter_(1, lowest, True))
@@ -78,7 +78,7 @@ def test_draws_are_uniform_and_of_each_anchor_its_own() -> None:
     kept = torch.tensor([[True] * 5 + [False]] * 2)
     times, first, same = 3000, Counter[tuple[int, ...]](), 0
     for seed in range(times):
-        mine, other = draws.drawn(kept, 2, seed * 1_000_003, torch.arange(2))
+        mine, other = draws.sample_candidates(kept, 2, seed * 1_000_003, torch.arange(2))
         first[tuple(mine.nonzero()[:, 0].tolist())] += 1
         same += int(torch.equal(mine, other))
     assert set(first) == set(itertools.combinations(range(5), 2))
@@ -154,7 +154,7 @@ def test_the_annulus_is_the_ball_without_the_close_ones() -> None:
     context = Context(torch.zeros(6, 2), candidates, torch.arange(6), START)
     scores = Scores.of(torch.zeros(6), values)
     found = part(scores, context)
-    together = part.close.together(torch.arange(6), torch.arange(6, 40))
+    together = part.close.share_cluster(torch.arange(6), torch.arange(6, 40))
     assert together.any()
     assert torch.equal(found.negative.matrix()[1], ~together)
     assert torch.equal(found.positive, scores.positive)
@@ -185,7 +185,7 @@ def test_a_claim_counts_what_is_drawn() -> None:
     ball, ring = nf.Ball(0.9, 32).sampling(given), nf.Ring(nf.linear(0, 0.99), 0.999, 32).sampling(given)
     assert (ball.negatives, ball.min_negatives, ball.cut) == (32, 32, "below")
     assert (ring.negatives, ring.min_negatives, ring.cut) == (32, 9, "above")
-    assert sampled(given, None) is given
+    assert reduce_sampling(given, None) is given
     assert nf.InfoNCE().certificate(ball).status == "proven"
     assert nf.InfoNCE().certificate(ball).ceiling == pytest.approx(torch.tensor(33.0).log().item())
     assert nf.InfoNCE().certificate(ring).status == "not covered"

@@ -181,7 +181,7 @@ def test_a_plateau_drops_after_so_many_epochs_without_a_lower_loss() -> None:
     ):  # an epoch's mean is of its finite losses, if there are any
         walks.observe_loss(loss)
     assert all(np.isfinite(value) for value in walks.state()["previous"].values())
-    rate = schedule(Progress(walked=walks.moves))
+    rate = schedule(Progress(adaptive_moves=walks.moves))
     assert rate == pytest.approx(0.005)
     assert parse_value(schedule.written()) == schedule
     assert schedule.ends()[1] == pytest.approx(0.005)

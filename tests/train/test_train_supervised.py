@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import nearfar as nf
 from nearfar.cli import main
 from nearfar.core.optimisers import build, layer_scales, set_lr
-from nearfar.core.splits import drawn
+from nearfar.core.splits import draw_rows
 from nearfar.parts.encoders import Prototypes, backbone
 from nearfar.run.trained import trains_on_labels
 
@@ -148,9 +148,9 @@ def test_every_class_is_drawn_in_proportion_or_so_many_times(
     given: list[int], asked: float, seed: int
 ) -> None:
     labels = np.array(given)
-    rows = drawn(labels, asked, seed)
+    rows = draw_rows(labels, asked, seed)
     assert (np.diff(rows) > 0).all()
-    assert np.array_equal(rows, drawn(labels, asked, seed))
+    assert np.array_equal(rows, draw_rows(labels, asked, seed))
     for number in np.unique(labels):
         there, got = int((labels == number).sum()), int((labels[rows] == number).sum())
         assert got == (max(1, round(asked * there)) if asked < 1 else min(there, asked))
@@ -158,7 +158,7 @@ def test_every_class_is_drawn_in_proportion_or_so_many_times(
 
 def test_draws_of_other_seeds_differ() -> None:
     labels = np.arange(1000) % 10
-    assert not np.array_equal(drawn(labels, 0.1, 0), drawn(labels, 0.1, 1))
+    assert not np.array_equal(draw_rows(labels, 0.1, 0), draw_rows(labels, 0.1, 1))
 
 
 def test_stages_learn_at_powers_of_the_decay() -> None:

@@ -83,7 +83,7 @@ def _parts(choices: Choices, backbone: str, data: Description, objects: Mapping[
     modality = modality_of_views(choices["views"])
     own = objects.get("backbone")
     seen = modality.networks.inputs(modality.networks.smallest if own else backbone, choices["views"], data)
-    seen = seen if own is None else replace(seen, body=lambda view: copy.deepcopy(own), asked=True)
+    seen = seen if own is None else replace(seen, body=lambda view: copy.deepcopy(own), measure_width=True)
     seen = replace(seen, context={"classes": data.class_count, **seen.context})
     context = {"data": data, "instances": data.instances, **seen.context}
     made = objects.get("encoders")

@@ -189,7 +189,7 @@ class Settings(BaseModel):
             (
                 f"{name}={value.written()}"
                 for name, value in moving.items()
-                if isinstance(value, Adaptive) and value.hears == kind
+                if isinstance(value, Adaptive) and value.monitors == kind
             ),
             None,
         )

@@ -279,8 +279,8 @@ class AbstractInnerProduct(AbstractCritic):
     def pairs(
         self, anchors: Float[Tensor, "n dim"], keys: Float[Tensor, "n dim"], progress: Progress = START
     ) -> Float[Tensor, "n"]:
-        left, right = self.factors(anchors, keys, progress)
-        return (left * right).sum(dim=1)
+        anchor_factors, key_factors = self.factors(anchors, keys, progress)
+        return (anchor_factors * key_factors).sum(dim=1)
 
     def cross(
         self, anchors: Float[Tensor, "n dim"], keys: Float[Tensor, "m dim"], progress: Progress = START
@@ -303,7 +303,7 @@ class AbstractNegatives(AbstractPart, ABC):
     reads_vocabulary: bool = False  # candidates are the symbols of the encoders' vocabulary (`symbols`)
 
     @abstractmethod
-    def candidates(self, keys: Mapping[int, Tensor], index: Int[Tensor, "row"], which: int) -> Candidates:
+    def candidates(self, keys: Mapping[int, Tensor], index: Int[Tensor, "row"], key: int) -> Candidates:
         """What anchors of key `which` are contrasted with. `keys`: fresh keys of its group; `index`: whose they are."""
 
     @abstractmethod
@@ -322,9 +322,9 @@ class AbstractNegatives(AbstractPart, ABC):
         """How many instances to show it before the first step."""
         return 0
 
-    def positive(self, keys: Mapping[int, Tensor], index: Int[Tensor, "row"], which: int) -> Tensor:
+    def positive(self, keys: Mapping[int, Tensor], index: Int[Tensor, "row"], key: int) -> Tensor:
         """What anchors are pulled towards. Default: the fresh keys of view `which`."""
-        return keys[which]
+        return keys[key]
 
     def symbols(self, vocabulary: Float[Tensor, "symbol dim"] | None) -> Candidates:
         """The candidates of a source that `reads_vocabulary`."""
@@ -354,7 +354,7 @@ class AbstractSelection(AbstractPart, ABC):
     def __call__(self, scores: Scores, context: Context | None = None) -> Scores: ...
 
     @abstractmethod
-    def sampling(self, given: NegativeSampling, progress: Progress | None = None) -> NegativeSampling:
+    def sampling(self, source: NegativeSampling, progress: Progress | None = None) -> NegativeSampling:
         """The sampling after selecting; without progress, for the most it ever keeps."""
 
     def members(self) -> tuple["AbstractSelection", ...]:

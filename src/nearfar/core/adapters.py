@@ -5,6 +5,7 @@ abstract class declares is taken from the object where it has it.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from inspect import getattr_static
 from typing import Any
 
 from torch import Tensor, nn
@@ -52,12 +53,12 @@ class Adapter(nn.Module):
         super().__init__()
         self.wrapped = wrapped
         for name in dir(declared):
-            own = (
+            implemented = (
                 name.startswith("_")
                 or name in vars(type(self))
-                or isinstance(vars(declared).get(name), property)
+                or isinstance(getattr_static(declared, name), property)
             )
-            if not own and hasattr(wrapped, name):
+            if not implemented and hasattr(wrapped, name):
                 object.__setattr__(self, name, getattr(wrapped, name))
 
 
@@ -81,8 +82,8 @@ class AdaptedCritic(Adapter, AbstractCritic):
 
 
 class AdaptedNegatives(Adapter, AbstractNegatives):
-    def candidates(self, keys: Mapping[int, Tensor], index: Tensor, which: int) -> Candidates:
-        return self.wrapped.candidates(keys, index, which)
+    def candidates(self, keys: Mapping[int, Tensor], index: Tensor, key: int) -> Candidates:
+        return self.wrapped.candidates(keys, index, key)
 
     def sampling(
         self, batch_size: int, key_views: int, keys_per_instance: int = 1, same_instance_negatives: int = 0
@@ -94,8 +95,8 @@ class AdaptedSelection(Adapter, AbstractSelection):
     def forward(self, scores: Scores, context: Context | None = None) -> Scores:
         return self.wrapped(scores, context)
 
-    def sampling(self, given: NegativeSampling, progress: Progress | None = None) -> NegativeSampling:
-        return self.wrapped.sampling(given, progress)
+    def sampling(self, source: NegativeSampling, progress: Progress | None = None) -> NegativeSampling:
+        return self.wrapped.sampling(source, progress)
 
 
 class AdaptedBound(Adapter, AbstractBound):

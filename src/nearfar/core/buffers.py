@@ -22,34 +22,34 @@ BufferUpdates = Sequence[
 def deferred_buffers(networks: object) -> Iterator[BufferUpdates]:
     """Inside, the buffers of networks in training are copies; after it they are what they were, and what was yielded tells what
     became of the copies."""
-    moved: list[tuple[nn.Module, str, Tensor]] = []
-    held = [
+    updates: list[tuple[nn.Module, str, Tensor]] = []
+    buffers = [
         (child, name, buffer)
         for child in (networks.modules() if isinstance(networks, nn.Module) else ())
         if child.training
         for name, buffer in child.named_buffers(recurse=False, remove_duplicate=False)
         if not is_lazy(buffer)  # what a first pass makes real was nothing before it
     ]
-    copies = {id(buffer): buffer.clone() for _, _, buffer in held}  # one for all that share it
-    for child, name, buffer in held:
+    copies = {id(buffer): buffer.clone() for _, _, buffer in buffers}  # one for all that share it
+    for child, name, buffer in buffers:
         setattr(child, name, copies[id(buffer)])
     try:
-        yield moved
+        yield updates
     finally:
-        for child, name, buffer in held:
-            moved.append((child, name, getattr(child, name)))
+        for child, name, buffer in buffers:
+            updates.append((child, name, getattr(child, name)))
             setattr(child, name, buffer)
 
 
 @torch.no_grad()
-def apply(moved: BufferUpdates) -> None:
+def apply(updates: BufferUpdates) -> None:
     """Puts in place what a forward pass had written aside."""
-    for child, name, became in moved:
+    for child, name, value in updates:
         buffer = getattr(child, name)
-        if buffer.shape == became.shape:
-            buffer.copy_(became)
+        if buffer.shape == value.shape:
+            buffer.copy_(value)
         else:
-            setattr(child, name, became)
+            setattr(child, name, value)
 
 
 def uses_batch_statistics(networks: object) -> bool:

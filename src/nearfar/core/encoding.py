@@ -71,7 +71,7 @@ class Encoding:
         )
 
 
-PLAIN = Encoding()
+DEFAULT_ENCODING = Encoding()
 
 
 @contextmanager
@@ -114,7 +114,7 @@ def encode_shuffled(
     with torch.no_grad():
         views = tree_map(lambda tensor: rows.all_gather(tensor)[assigned], batch.views)
         encoded = encoders.encode(replace(batch, views=views), (), keys)
-        local_keys = {key: rows.all_gather(made)[inverse] for key, made in encoded.keys.items()}
+        local_keys = {key: rows.all_gather(rank_keys)[inverse] for key, rank_keys in encoded.keys.items()}
     return replace(local, keys=local_keys)
 
 
@@ -240,7 +240,9 @@ class GatheredNegatives:
     def hardest(self) -> Float[Tensor, "anchor"]:
         return self.rows.all_gather(self.local.hardest())
 
-    def divide(self, rule: Rule, *, close: bool = False, drawn: bool = False, plain: bool = False) -> Divided:
+    def divide(
+        self, rule: Rule, *, close: bool = False, random: bool = False, unweighted: bool = False
+    ) -> Divided:
         raise RuntimeError("select before gathering: a rank has only the candidates of its own anchors")
 
     def matrix(self) -> tuple[Tensor, Tensor]:

@@ -79,9 +79,9 @@ class _Value(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         saved, needed = ctx.saved_tensors, ctx.needs_input_grad[1:]
         inputs, outputs = saved[: ctx.split], [tensor.detach() for tensor in saved[ctx.split :]]
-        kept = gradients[: ctx.kernel.differentiable]
-        found = iter(_Gradient.apply(ctx.kernel, needed, outputs, len(inputs), *inputs, *kept))
-        return None, *(next(found) if need else None for need in needed)
+        grad_outputs = gradients[: ctx.kernel.differentiable]
+        computed = iter(_Gradient.apply(ctx.kernel, needed, outputs, len(inputs), *inputs, *grad_outputs))
+        return None, *(next(computed) if need else None for need in needed)
 
 
 class _Gradient(torch.autograd.Function):
@@ -91,8 +91,8 @@ class _Gradient(torch.autograd.Function):
     def forward(
         kernel: Kernel, needed: Sequence[bool], outputs: Sequence[Tensor], split: int, *tensors: Tensor
     ) -> tuple[Tensor, ...]:
-        found = kernel.backward(tensors[:split], outputs, tensors[split:], needed)
-        return tuple(gradient for gradient in found if gradient is not None)
+        computed = kernel.backward(tensors[:split], outputs, tensors[split:], needed)
+        return tuple(gradient for gradient in computed if gradient is not None)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
@@ -105,8 +105,8 @@ class _Gradient(torch.autograd.Function):
 
         def gradient(*tensors: Tensor) -> tuple[Tensor, ...]:
             pull = torch.func.vjp(kernel.reference, *tensors[: ctx.split])[1]
-            found = pull(tuple(tensors[ctx.split :]))
-            return tuple(each for each, need in zip(found, ctx.needed, strict=True) if need)
+            computed = pull(tuple(tensors[ctx.split :]))
+            return tuple(part for part, need in zip(computed, ctx.needed, strict=True) if need)
 
         pull = torch.func.vjp(gradient, *ctx.saved_tensors)[1]
         return None, None, None, None, *pull(gradients)
@@ -149,7 +149,7 @@ class LogSumExp(Kernel):
         top = anchors.new_full((len(anchors),), -torch.inf)
         total = torch.zeros_like(top)
         mean = torch.zeros_like(anchors) if self.with_mean else anchors.new_empty(0)
-        for part, others, scores in self._blocks(anchors, keys):
+        for part, columns, scores in self._blocks(anchors, keys):
             highest = torch.maximum(top[part], scores.amax(dim=1))
             # where no candidate counts the highest is -inf, and -inf - -inf would be NaN
             level = highest.nan_to_num(neginf=0.0)
@@ -157,7 +157,7 @@ class LogSumExp(Kernel):
             scores.sub_(level[:, None]).exp_()
             total[part].mul_(previous).add_(scores.sum(dim=1))
             if self.with_mean:
-                mean[part].mul_(previous[:, None]).addmm_(scores, keys[others])
+                mean[part].mul_(previous[:, None]).addmm_(scores, keys[columns])
             top[part] = highest
         if self.with_mean:
             mean.div_(total.clamp_min(torch.finfo(total.dtype).tiny)[:, None])
@@ -185,12 +185,12 @@ class LogSumExp(Kernel):
         to_anchors = torch.zeros_like(anchors) if needed[0] else None
         to_keys = torch.zeros_like(keys) if needed[1] else None
         parts = self._blocks(anchors, keys) if self.keep is None else self._tiles(anchors, keys, self.keep)
-        for part, others, scores in parts:
+        for part, columns, scores in parts:
             shares = scores.sub_(level[part, None]).exp_().mul_(gradient[part, None])
             if to_anchors is not None:
-                to_anchors[part].addmm_(shares, keys[others])
+                to_anchors[part].addmm_(shares, keys[columns])
             if to_keys is not None:
-                to_keys[others].addmm_(shares.T, anchors[part])
+                to_keys[columns].addmm_(shares.T, anchors[part])
         return to_anchors, to_keys
 
     def reference(self, *inputs: Tensor) -> tuple[Tensor, ...]:
@@ -213,39 +213,47 @@ class LogSumExp(Kernel):
         if self.keep is None:
             return self
         anchors, keys = (tensor.detach() for tensor in inputs)
-        kept = torch.zeros(len(anchors), len(keys), dtype=torch.bool, device=anchors.device)
+        mask = torch.zeros(len(anchors), len(keys), dtype=torch.bool, device=anchors.device)
         for part, _, scores in self._tiles(anchors, keys, self.keep):
-            kept[part] = ~scores.isneginf()
-        return replace(self, keep=lambda scores, offered, positions: kept[positions])
+            mask[part] = ~scores.isneginf()
+        return replace(self, keep=lambda scores, offered, positions: mask[positions])
 
     def _blocks(self, anchors: Tensor, keys: Tensor) -> Iterator[tuple[slice, slice, Tensor]]:
         """Slices of anchors and of candidates, and the scores of that block, in one buffer that the next block reuses."""
         on_cpu = anchors.device.type == "cpu"  # a tile may be larger than what the cache holds
-        high = max(1, min(BLOCK_ROWS if on_cpu else self.tile, len(anchors)))
-        wide = max(1, BLOCK_SCORES * torch.get_num_threads() // high) if on_cpu else len(keys)
-        buffer = keys.new_empty(high * min(wide, len(keys)))
-        across = max(1, -(-len(keys) // wide))
+        height = max(1, min(BLOCK_ROWS if on_cpu else self.tile, len(anchors)))
+        width = max(1, BLOCK_SCORES * torch.get_num_threads() // height) if on_cpu else len(keys)
+        buffer = keys.new_empty(height * min(width, len(keys)))
+        across = max(1, -(-len(keys) // width))
         # the left-out pairs, sorted by the block they are in
-        block = self.rows.div(high, rounding_mode="floor") * across + self.columns.div(
-            wide, rounding_mode="floor"
+        block = self.rows.div(height, rounding_mode="floor") * across + self.columns.div(
+            width, rounding_mode="floor"
         )
         block, order = block.sort()
         rows, columns = self.rows[order], self.columns[order]
-        count = -(-len(anchors) // high) * across
+        count = -(-len(anchors) // height) * across
         ends = torch.searchsorted(block, torch.arange(count, device=block.device), right=True).tolist()
         begin = number = 0
-        for start in range(0, len(anchors), high):
-            own = anchors[start : start + high]
-            for left in range(0, len(keys), wide):
-                others = keys[left : left + wide]
-                scores = buffer[: len(own) * len(others)].view(len(own), len(others))
+        for start in range(0, len(anchors), height):
+            block_anchors = anchors[start : start + height]
+            for first_key in range(0, len(keys), width):
+                block_keys = keys[first_key : first_key + width]
+                scores = buffer[: len(block_anchors) * len(block_keys)].view(
+                    len(block_anchors), len(block_keys)
+                )
                 with torch.autocast(anchors.device.type, enabled=False):
-                    torch.addmm(self.bias[left : left + wide], own, others.T, out=scores)
+                    torch.addmm(
+                        self.bias[first_key : first_key + width], block_anchors, block_keys.T, out=scores
+                    )
                 end = ends[number]
                 if end > begin:
-                    scores[rows[begin:end] - start, columns[begin:end] - left] = -torch.inf
+                    scores[rows[begin:end] - start, columns[begin:end] - first_key] = -torch.inf
                 begin, number = end, number + 1
-                yield slice(start, start + len(own)), slice(left, left + len(others)), scores
+                yield (
+                    slice(start, start + len(block_anchors)),
+                    slice(first_key, first_key + len(block_keys)),
+                    scores,
+                )
 
     def _tiles(self, anchors: Tensor, keys: Tensor, keep: Keep) -> Iterator[tuple[slice, slice, Tensor]]:
         """The same for tiles of anchors with all candidates, -inf where one does not count."""
@@ -276,14 +284,14 @@ def score_tiles(
 
 
 def matches(
-    left: Int[Tensor, "anchor"], right: Int[Tensor, "candidate"]
+    first_ids: Int[Tensor, "anchor"], second_ids: Int[Tensor, "candidate"]
 ) -> tuple[Int[Tensor, "match"], Int[Tensor, "match"]]:
     """Rows and columns where left[row] == right[column], by rising row, without comparing all with all."""
-    ordered, order = left.sort()
-    first, end = (torch.searchsorted(ordered, right.contiguous(), right=side) for side in (False, True))
+    ordered, order = first_ids.sort()
+    first, end = (torch.searchsorted(ordered, second_ids.contiguous(), right=side) for side in (False, True))
     counts = end - first
-    columns = torch.arange(len(right), device=right.device).repeat_interleave(counts)
-    place = torch.arange(len(columns), device=right.device) - (counts.cumsum(0) - counts)[columns]
+    columns = torch.arange(len(second_ids), device=second_ids.device).repeat_interleave(counts)
+    place = torch.arange(len(columns), device=second_ids.device) - (counts.cumsum(0) - counts)[columns]
     rows, by_row = order[first[columns] + place].sort()
     return rows, columns[by_row]
 
@@ -385,10 +393,10 @@ class SymmetricLogSumExp(Kernel):
     def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
         (rows,) = inputs
         sums = rows.new_zeros(len(rows))
-        for part, others, powers in self._blocks(rows):
+        for part, columns, powers in self._blocks(rows):
             sums[part] += powers.sum(dim=1)
-            if part != others:
-                sums[others] += powers.sum(dim=0)
+            if part != columns:
+                sums[columns] += powers.sum(dim=0)
         return sums.log().add_(self.largest), sums
 
     def backward(
@@ -400,11 +408,11 @@ class SymmetricLogSumExp(Kernel):
     ) -> Sequence[Tensor | None]:
         (rows,), (_, sums) = inputs, outputs
         share, gradient = gradients[0] / sums, torch.zeros_like(rows)
-        for part, others, powers in self._blocks(rows):
-            powers.mul_(share[part, None] + share[others])
-            gradient[part].addmm_(powers, rows[others])
-            if part != others:
-                gradient[others].addmm_(powers.T, rows[part])
+        for part, columns, powers in self._blocks(rows):
+            powers.mul_(share[part, None] + share[columns])
+            gradient[part].addmm_(powers, rows[columns])
+            if part != columns:
+                gradient[columns].addmm_(powers.T, rows[part])
         return (gradient,)
 
     def reference(self, *inputs: Tensor) -> tuple[Tensor, ...]:
@@ -415,21 +423,23 @@ class SymmetricLogSumExp(Kernel):
     def _blocks(self, rows: Tensor) -> Iterator[tuple[slice, slice, Tensor]]:
         """e^(score - largest) of the blocks on and above the diagonal, which is 0, in one buffer that the next block reuses."""
         side = min(SQUARE, len(rows))
-        wide = side * torch.get_num_threads()
-        buffer = rows.new_empty(side * wide)
+        width = side * torch.get_num_threads()
+        buffer = rows.new_empty(side * width)
         for start in range(0, len(rows), side):
-            own = rows[start : start + side]
+            block_rows = rows[start : start + side]
             place = start
             while place < len(rows):
                 # the block on the diagonal is a square, those beside it are as wide as all threads' caches
-                end = min(start + side if place == start else place + wide, len(rows))
-                others = rows[place:end]
-                scores = buffer[: len(own) * len(others)].view(len(own), len(others))
-                torch.mm(own, others.T, out=scores)
+                end = min(start + side if place == start else place + width, len(rows))
+                block_columns = rows[place:end]
+                scores = buffer[: len(block_rows) * len(block_columns)].view(
+                    len(block_rows), len(block_columns)
+                )
+                torch.mm(block_rows, block_columns.T, out=scores)
                 scores.sub_(self.largest).exp_()
                 if place == start:
                     scores.fill_diagonal_(0.0)
-                yield slice(start, start + len(own)), slice(place, end), scores
+                yield slice(start, start + len(block_rows)), slice(place, end), scores
                 place = end
 
 

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from nearfar.core.schedules import Learnt, Progress, Value, at, parse_learnable
 from nearfar.errors import UserError
 
-LEAST = 0.01  # temperature: CLIP's limit, a scale of 100 (Radford et al. 2021)
+MIN_TEMPERATURE = 0.01  # temperature: CLIP's limit, a scale of 100 (Radford et al. 2021)
 
 
 class LearntNumber(nn.Module):
@@ -19,12 +19,12 @@ class LearntNumber(nn.Module):
     def __init__(self, start: float, *, positive: bool) -> None:
         super().__init__()
         self.start, self.positive = start, positive
-        self.moved = nn.Parameter(torch.zeros(()))
+        self.offset = nn.Parameter(torch.zeros(()))
 
     def forward(self) -> Float[Tensor, ""]:
         if self.positive:
-            return LEAST + (self.start - LEAST) * self.moved.exp()
-        return self.start + self.moved
+            return MIN_TEMPERATURE + (self.start - MIN_TEMPERATURE) * self.offset.exp()
+        return self.start + self.offset
 
 
 def learnable(raw: Any, key: str, *, positive: bool = False) -> Value | LearntNumber:
@@ -32,10 +32,10 @@ def learnable(raw: Any, key: str, *, positive: bool = False) -> Value | LearntNu
     value = parse_learnable(raw, key)
     if not isinstance(value, Learnt):
         return value
-    if positive and value.start <= LEAST:
-        raise UserError(f"{key} was {value.written()}; a learnt temperature begins above {LEAST:g}")
+    if positive and value.start <= MIN_TEMPERATURE:
+        raise UserError(f"{key} was {value.written()}; a learnt temperature begins above {MIN_TEMPERATURE:g}")
     return LearntNumber(value.start, positive=positive)
 
 
-def now(value: Value | LearntNumber, progress: Progress) -> float | Float[Tensor, ""]:
+def current_value(value: Value | LearntNumber, progress: Progress) -> float | Float[Tensor, ""]:
     return value() if isinstance(value, LearntNumber) else at(value, progress)

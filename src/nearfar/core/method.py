@@ -31,7 +31,7 @@ from nearfar.core.abstract import (
 )
 from nearfar.core.adapters import as_bound, as_critic, as_encoders, as_negatives, as_prior, as_selection
 from nearfar.core.buffers import BufferUpdates, apply, uses_batch_statistics
-from nearfar.core.encoding import PLAIN, Encoding, GatheredKeys, gather_keys, gather_scores
+from nearfar.core.encoding import DEFAULT_ENCODING, Encoding, GatheredKeys, gather_keys, gather_scores
 from nearfar.core.learnt import LearntNumber
 from nearfar.core.schedules import START, Progress
 from nearfar.core.scores import (
@@ -79,7 +79,7 @@ class Method(nn.Module):
         prior: AbstractPrior | None = None,
         symmetric: bool | None = None,
         chunk: int | None = None,
-        encoding: Encoding = PLAIN,
+        encoding: Encoding = DEFAULT_ENCODING,
     ) -> None:
         super().__init__()
         self.views = views
@@ -159,7 +159,7 @@ class Method(nn.Module):
         gathered = replace(
             encoded,
             embeddings={w: gather(rows) for w, rows in enumerate(encoded.embeddings_per_view())},
-            supervision=None if encoded.supervision is None else encoded.supervision.each(gather),
+            supervision=None if encoded.supervision is None else encoded.supervision.map(gather),
         )
         return self.prior(gathered, progress)
 
@@ -208,11 +208,11 @@ class Method(nn.Module):
         return torch.stack([self.bound.observe(s) for s in scores])
 
     def _select(
-        self, encoded: Encoded, index: Tensor, pair: Pair, progress: Progress, everyone: GatheredKeys
+        self, encoded: Encoded, index: Tensor, pair: Pair, progress: Progress, gathered: GatheredKeys
     ) -> Scores:
         """The scores of a pair that count, those of all ranks' anchors."""
-        own = self.score(encoded, index, pair.anchor, pair.key, progress, everyone)
-        return gather_scores(self.selection(*own), everyone.rows(pair.key))
+        local_scores = self.score(encoded, index, pair.anchor, pair.key, progress, gathered)
+        return gather_scores(self.selection(*local_scores), gathered.rows(pair.key))
 
     def score(
         self,
@@ -221,26 +221,26 @@ class Method(nn.Module):
         anchor: int,
         key: int,
         progress: Progress,
-        everyone: GatheredKeys | None = None,
+        gathered: GatheredKeys | None = None,
     ) -> tuple[Scores, Context]:
         """Scores of view `anchor` against view `key` before the selection, and what the selection may know beside them. `everyone`:
         keys of all ranks, where there are several; anchors are this one's."""
-        everyone = everyone or gather_keys(encoded, index)
+        gathered = gathered or gather_keys(encoded, index)
         anchors, rows = encoded.anchors[anchor], encoded.index_of(key, index)
-        alike = [k for k in encoded.keys if self._same_group(k, key)]
-        positive = self.negatives.positive({k: encoded.keys[k] for k in alike}, rows, key)
+        group_keys = [k for k in encoded.keys if self._same_group(k, key)]
+        positive = self.negatives.positive({k: encoded.keys[k] for k in group_keys}, rows, key)
         if self.negatives.reads_vocabulary:
             candidates = self.negatives.symbols(encoded.vocabulary)
         else:
             candidates = self.negatives.candidates(
-                {k: everyone.keys[k] for k in alike}, everyone.index_of(key), key
+                {k: gathered.keys[k] for k in group_keys}, gathered.index_of(key), key
             )
         scores = Scores(
             self._positives(anchors, positive, progress),
             self._negatives(anchors, rows, candidates, progress),
             lowest=self.critic.lowest_score(progress),
         )
-        first, groups = everyone.rows(key).start, everyone.groups_of(key)
+        first, groups = gathered.rows(key).start, gathered.groups_of(key)
         as_mean = self.bound.distance_scores
         return scores, Context(anchors, candidates, rows, progress, as_mean, first, groups)
 
@@ -252,16 +252,18 @@ class Method(nn.Module):
         names = {part.group_by for part in self.selections if part.group_by is not None and not part.assigned}
         return {name: columns[name] for name in sorted(names & columns.keys())}
 
-    def _same_group(self, key: int, other: int) -> bool:
-        return self.encoders.group_of(key) == self.encoders.group_of(other)
+    def _same_group(self, first: int, second: int) -> bool:
+        return self.encoders.group_of(first) == self.encoders.group_of(second)
 
     def _positives(
         self, anchors: Tensor, keys: Tensor, progress: Progress
     ) -> Float[Tensor, "anchor positive"]:
         """Scores of each anchor with its own key, or with each of its own places."""
         places = 1 if keys.ndim == 2 else keys.shape[1]
-        own = anchors.repeat_interleave(places, dim=0) if places > 1 else anchors
-        return self.critic.pairs(own, keys.reshape(-1, keys.shape[-1]), progress).view(len(anchors), places)
+        repeated = anchors.repeat_interleave(places, dim=0) if places > 1 else anchors
+        return self.critic.pairs(repeated, keys.reshape(-1, keys.shape[-1]), progress).view(
+            len(anchors), places
+        )
 
     def _negatives(
         self, anchors: Tensor, index: Tensor, candidates: Candidates, progress: Progress
@@ -278,8 +280,10 @@ class Method(nn.Module):
     @torch.no_grad()
     def advance(self, outcome: Outcome, progress: Progress = START) -> None:
         """Every mutation of a step, after the optimiser's: call it once per outcome."""
-        self.encoding.strategy.average([became for *_, became in outcome.moved if became.is_floating_point()])
-        apply(outcome.moved)
+        self.encoding.strategy.average(
+            [value for *_, value in outcome.buffer_updates if value.is_floating_point()]
+        )
+        apply(outcome.buffer_updates)
         self.encoders.advance(progress)
         self._remember(outcome.encoded, outcome.index, progress)
         if outcome.observed is not None:
@@ -290,8 +294,8 @@ class Method(nn.Module):
         """Shows instances to a source that wants to know them before the first step; no network moves."""
         keys = sorted({p.key for p in self.pairs(batch)})
         encoded, _ = self.encode(batch, anchors=(), keys=keys)
-        everyone = gather_keys(encoded, batch.index, self.encoding.strategy)
-        self._remember(_detach(encoded, everyone), everyone.index, progress)
+        gathered = gather_keys(encoded, batch.index, self.encoding.strategy)
+        self._remember(_detach(encoded, gathered), gathered.index, progress)
 
     def _remember(self, encoded: Encoded, index: Tensor, progress: Progress) -> None:
         if not encoded.index:
@@ -304,8 +308,8 @@ class Method(nn.Module):
         """What the key network says of a view, as it is scored and stored: the mean over its places where it has
         several, zeros where it has none; where each view has a network of its own, the first."""
         first = self.encoders.pairs(1, self.symmetric)[0].key
-        alone = Batch((view,), torch.arange(len(view), device=view.device))
-        encoded, _ = self.encode(alone, anchors=(), keys=(first,))
+        single_view = Batch((view,), torch.arange(len(view), device=view.device))
+        encoded, _ = self.encode(single_view, anchors=(), keys=(first,))
         keys = encoded.keys[first]
         if first in encoded.instance:
             return _mean_of_each(keys, encoded.instance[first], len(view))
@@ -373,7 +377,7 @@ class Method(nn.Module):
         }
 
     def _sampling_kind(self, pair: Pair, pairs: Sequence[Pair]) -> SamplingKind:
-        key_views = len({other.key for other in pairs if self._same_group(other.key, pair.key)})
+        key_views = len({candidate.key for candidate in pairs if self._same_group(candidate.key, pair.key)})
         return key_views, pair.keys_per_instance, pair.same_instance_negatives, pair.identity_is_key
 
     def _sampling(self, kind: SamplingKind, batch_size: int, progress: Progress | None) -> NegativeSampling:
@@ -420,10 +424,10 @@ def _weighted_sum(weights: Sequence[float], values: Sequence[Tensor]) -> Float[T
     return torch.stack([weight * value for weight, value in zip(weights, values, strict=True)]).sum()
 
 
-def _detach(encoded: Encoded, everyone: GatheredKeys) -> Encoded:
+def _detach(encoded: Encoded, gathered: GatheredKeys) -> Encoded:
     """The anchors of this rank, and the keys of all, which memories take in."""
     return Encoded(
         {w: z.detach() for w, z in encoded.anchors.items()},
-        {w: z.detach() for w, z in everyone.keys.items()},
-        everyone.identities,
+        {w: z.detach() for w, z in gathered.keys.items()},
+        gathered.identities,
     )

@@ -8,15 +8,15 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
 
-def embed_views(network: nn.Module, views: Sequence[Any], which: Sequence[int]) -> dict[int, Tensor]:
+def embed_views(network: nn.Module, views: Sequence[Any], indices: Sequence[int]) -> dict[int, Tensor]:
     """Embeddings of the requested views, in one forward pass where they have one shape."""
-    if len(which) < 2:
-        return {w: network(views[w]) for w in which}
-    shapes = [tree_map(lambda tensor: tensor.shape, views[w]) for w in which]
+    if len(indices) < 2:
+        return {w: network(views[w]) for w in indices}
+    shapes = [tree_map(lambda tensor: tensor.shape, views[w]) for w in indices]
     if any(shape != shapes[0] for shape in shapes):  # views of several sizes cannot share a forward pass
-        return {w: network(views[w]) for w in which}
-    joined = tree_map(lambda *tensors: concatenate(tensors), *(views[w] for w in which))
-    return dict(zip(which, network(joined).chunk(len(which)), strict=True))
+        return {w: network(views[w]) for w in indices}
+    joined = tree_map(lambda *tensors: concatenate(tensors), *(views[w] for w in indices))
+    return dict(zip(indices, network(joined).chunk(len(indices)), strict=True))
 
 
 def concatenate(parts: Sequence[Tensor]) -> Tensor:

@@ -110,9 +110,9 @@ def build(
     try:
         return OPTIMISERS[name](groups, lr, momentum, **(options or {}))
     except ValueError as problem:  # torch names the option and its value
-        given = ", ".join(f"optimizer.{key}={value}" for key, value in (options or {}).items())
+        settings = ", ".join(f"optimizer.{key}={value}" for key, value in (options or {}).items())
         raise UserError(
-            f"optimizer={name} cannot take {given or f'momentum={momentum}'}: {problem}"
+            f"optimizer={name} cannot take {settings or f'momentum={momentum}'}: {problem}"
         ) from None
 
 
@@ -182,7 +182,7 @@ def load_state_tensors(
     Call it when the module is on its device and in its memory format: fused kernels walk the memory of a weight
     and of its state side by side, so both must be laid out alike.
     """
-    kept = getattr(optimizer, "state_names", _STATE)
+    state_names = getattr(optimizer, "state_names", _STATE)
     parameters = dict(_trainable(module))
     fused = {p for group in optimizer.param_groups if group.get("fused") for p in group["params"]}
     state: dict[Tensor, dict[str, Tensor]] = {}
@@ -191,7 +191,7 @@ def load_state_tensors(
         parameter = parameters.get(name)
         shape = () if key == "step" or parameter is None else parameter.shape
         expected = torch.float32 if key == "step" or parameter is None else parameter.dtype
-        if parameter is None or value.shape != shape or value.dtype is not expected or key not in kept:
+        if parameter is None or value.shape != shape or value.dtype is not expected or key not in state_names:
             raise UserError(
                 f"The saved optimiser state {label!r} of shape {list(value.shape)} fits no parameter."
             )
@@ -201,7 +201,7 @@ def load_state_tensors(
             restored = torch.empty_like(parameter, dtype=value.dtype, requires_grad=False)
             restored.copy_(strategy.shard_like(parameter, value))
         state.setdefault(parameter, {})[key] = restored
-    if len({frozenset(held) for held in state.values()}) > 1:
+    if len({frozenset(names) for names in state.values()}) > 1:
         raise UserError(
             "The saved optimiser state is not complete: some parameters have more of it than others."
         )
@@ -257,8 +257,8 @@ def _sgd(
     nesterov: bool = False,
     dampening: float = 0.0,
 ) -> Optimizer:
-    kept = MOMENTUM if momentum is None else momentum
-    return SGD(groups, lr=lr, momentum=kept, nesterov=nesterov, dampening=dampening, fused=_can_fuse(groups))
+    decay = MOMENTUM if momentum is None else momentum
+    return SGD(groups, lr=lr, momentum=decay, nesterov=nesterov, dampening=dampening, fused=_can_fuse(groups))
 
 
 def _adamw(
@@ -271,8 +271,8 @@ def _adamw(
 ) -> Optimizer:
     if betas is not None and momentum is not None and momentum != betas[0]:
         raise ValueError(f"momentum={momentum} is its first beta, which is {betas[0]}")
-    kept = betas or (MOMENTUM if momentum is None else momentum, 0.999)
-    return AdamW(groups, lr=lr, betas=kept, eps=eps, amsgrad=amsgrad, fused=_can_fuse(groups))
+    decays = betas or (MOMENTUM if momentum is None else momentum, 0.999)
+    return AdamW(groups, lr=lr, betas=decays, eps=eps, amsgrad=amsgrad, fused=_can_fuse(groups))
 
 
 def _lars(groups: list[dict[str, Any]], lr: float, momentum: float | None, trust: float = 0.001) -> Optimizer:

@@ -33,10 +33,10 @@ def uniforms(
         for part in (epoch, index, view):
             word = _mix(word + _GOLDEN) ^ _mix(np.asarray(part).astype(np.uint64) + _GOLDEN)
         if operation:
-            named = np.frombuffer(hashlib.sha256(operation.encode()).digest()[:8], dtype="<u8").astype(
+            name_words = np.frombuffer(hashlib.sha256(operation.encode()).digest()[:8], dtype="<u8").astype(
                 np.uint64
             )
-            word = _mix(word + _GOLDEN) ^ _mix(named + _GOLDEN)
+            word = _mix(word + _GOLDEN) ^ _mix(name_words + _GOLDEN)
         counters = np.arange(1, slots + 1, dtype=np.uint64) * _GOLDEN
         words = _mix(word[:, None] + counters[None, :])
     return (words >> np.uint64(11)).astype(np.float64) * 2.0**-53
@@ -70,10 +70,12 @@ def first_of_windowed_order(
     """The first `count` rows of `windowed_order`, without sorting the others."""
     places = _places(seed, epoch, block, window)
     if count < len(places):
-        among = np.flatnonzero(places <= np.partition(places, count)[count])  # with those as far as the last
+        nearest = np.flatnonzero(
+            places <= np.partition(places, count)[count]
+        )  # with those as far as the last
     else:
-        among = np.arange(len(places))
-    return among[np.argsort(places[among], kind="stable")][:count]
+        nearest = np.arange(len(places))
+    return nearest[np.argsort(places[nearest], kind="stable")][:count]
 
 
 def _places(seed: int, epoch: int, block: Int[np.ndarray, "row"], window: int) -> Float[np.ndarray, "row"]:

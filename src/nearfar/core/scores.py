@@ -52,19 +52,19 @@ class Candidates:
 
 @dataclass(frozen=True)
 class Membership:
-    """What a selection says of the candidates of some anchors.
+    """Which candidates of some anchors a selection keeps.
 
-    `kept`: the negatives; `log_weight` of them, whose weights have mean one over an anchor's kept. `close`: those that belong to the
-    anchor's positives instead. `log_chance`: where membership was drawn, the log of the chance of each anchor's draw.
+    `keep`: the negatives; `log_weight`: of them, the weights have mean one over an anchor's negatives. `close`: candidates that join the
+    anchor's positives instead. `log_chance`: where membership is random, the log of the chance of each anchor's draw.
     """
 
-    kept: Bool[Tensor, "anchor candidate"]
+    keep: Bool[Tensor, "anchor candidate"]
     close: Bool[Tensor, "anchor candidate"] | None = None
     log_weight: Float[Tensor, "anchor candidate"] | None = None
     log_chance: Float[Tensor, "anchor"] | None = None
 
 
-# (scores, which are offered, places of these anchors among all) -> membership: a rule for rows, so that tiles may ask it
+# (scores, which are offered, positions of these anchors) -> membership: a rule for rows, so that it can be applied per tile
 Rule = Callable[[Tensor, Tensor, Tensor], Membership]
 
 
@@ -97,10 +97,10 @@ class Negatives(Protocol):
         """The highest score; -inf where an anchor has none."""
 
     def divide(
-        self, rule: Rule, *, close: bool = False, drawn: bool = False, plain: bool = False
+        self, rule: Rule, *, close: bool = False, random: bool = False, unweighted: bool = False
     ) -> "Divided":
-        """What a rule makes of them; `close` and `drawn` say whether it speaks of those, `plain` that it gives no weights and has
-        no gradient."""
+        """The candidates after a rule. `close`: the rule returns close candidates too; `random`: it draws, and returns the log of the
+        chance; `unweighted`: it returns no weights and has no gradient."""
 
     def matrix(self) -> tuple[Float[Tensor, "anchor candidate"], Bool[Tensor, "anchor candidate"]]:
         """Scores and which are kept, built in full: for looking at them, never for bounds."""
@@ -110,7 +110,7 @@ class Negatives(Protocol):
 class Divided:
     """Candidates after a rule: the negatives, those of the positive's side, the log of the chance of the draw."""
 
-    kept: Negatives
+    negatives: Negatives
     close: Negatives | None = None
     log_chance: Float[Tensor, "anchor"] | None = None
 
@@ -120,7 +120,7 @@ class Dense:
     """Negatives as a matrix, in float32 at least, a mask of those that count (None: all), and their log-weights."""
 
     values: Float[Tensor, "anchor candidate"]
-    kept: Bool[Tensor, "anchor candidate"] | None = None
+    mask: Bool[Tensor, "anchor candidate"] | None = None
     log_weight: Float[Tensor, "anchor candidate"] | None = None
 
     def __post_init__(self) -> None:
@@ -134,25 +134,25 @@ class Dense:
         return self._masked(values).logsumexp(dim=1)
 
     def _masked(self, values: Tensor) -> Tensor:
-        return values if self.kept is None else values.masked_fill(~self.kept, -torch.inf)
+        return values if self.mask is None else values.masked_fill(~self.mask, -torch.inf)
 
     def count(self) -> Float[Tensor, "anchor"]:
-        if self.kept is None:
+        if self.mask is None:
             return self.values.new_full((len(self.values),), self.values.shape[1])
-        return self.kept.sum(dim=1).to(self.values.dtype)
+        return self.mask.sum(dim=1).to(self.values.dtype)
 
     def sum_of(
         self, function: Callable[..., Tensor], *per_anchor: Float[Tensor, "anchor"]
     ) -> Float[Tensor, "anchor"]:
         columns = [column[:, None] for column in per_anchor]
         # the inner zero keeps f's gradient finite where the outer one discards its value
-        safe = self.values if self.kept is None else self.values.masked_fill(~self.kept, 0.0)
-        found = function(safe, *columns)
+        safe = self.values if self.mask is None else self.values.masked_fill(~self.mask, 0.0)
+        values = function(safe, *columns)
         if self.log_weight is not None:
-            found = found * self.log_weight.exp()
-        if self.kept is not None:
-            found = found.masked_fill(~self.kept, 0.0)
-        return found.sum(dim=1)
+            values = values * self.log_weight.exp()
+        if self.mask is not None:
+            values = values.masked_fill(~self.mask, 0.0)
+        return values.sum(dim=1)
 
     def mean_of(
         self, function: Callable[..., Tensor], *per_anchor: Float[Tensor, "anchor"]
@@ -164,20 +164,22 @@ class Dense:
             return self.values.new_full((len(self.values),), -torch.inf)
         return self._masked(self.values).amax(dim=1)
 
-    def divide(self, rule: Rule, *, close: bool = False, drawn: bool = False, plain: bool = False) -> Divided:
+    def divide(
+        self, rule: Rule, *, close: bool = False, random: bool = False, unweighted: bool = False
+    ) -> Divided:
         values, offered = self.matrix()
-        found = rule(values, offered, torch.arange(len(values), device=values.device))
-        kept = Dense(values, found.kept, _sum(self.log_weight, found.log_weight))
-        near = Dense(values, found.close, self.log_weight) if close else None
-        return Divided(kept, near, found.log_chance if drawn else None)
+        membership = rule(values, offered, torch.arange(len(values), device=values.device))
+        negatives = Dense(values, membership.keep, _sum(self.log_weight, membership.log_weight))
+        close_negatives = Dense(values, membership.close, self.log_weight) if close else None
+        return Divided(negatives, close_negatives, membership.log_chance if random else None)
 
     def matrix(self) -> tuple[Float[Tensor, "anchor candidate"], Bool[Tensor, "anchor candidate"]]:
-        kept = self.kept if self.kept is not None else torch.ones_like(self.values, dtype=torch.bool)
-        return self.values, kept
+        mask = self.mask if self.mask is not None else torch.ones_like(self.values, dtype=torch.bool)
+        return self.values, mask
 
 
 def _at(rule: Rule, rows: Tensor) -> Rule:
-    """The rule for anchors at these places, where it would be asked about the first ones."""
+    """The rule for anchors at these positions, where it would be called for the first ones."""
     return lambda values, offered, _: rule(values, offered, rows)
 
 
@@ -188,18 +190,18 @@ def _sum(first: Tensor | None, second: Tensor | None) -> Tensor | None:
 
 
 @dataclass(frozen=True)
-class Asked:
-    """A rule that tiles ask, and which of the two it speaks of is meant."""
+class TiledRule:
+    """A selection rule applied per tile: to the negatives, or to those `close` to the anchor."""
 
     rule: Rule
     close: bool
-    plain: bool
+    unweighted: bool
 
 
 @dataclass(frozen=True)
 class Streamed:
-    """Negatives that are scored when a reduction asks for them, `tile` anchors at a time; a selection's rules are asked anew in
-    each tile, and again in the backward pass, so that nothing of the size anchors x candidates is ever held."""
+    """Negatives that are scored when a reduction needs them, `tile` anchors at a time. The rules of selections are applied in each tile,
+    and again in the backward pass, so that nothing of the size anchors x candidates is ever stored."""
 
     anchors: Float[Tensor, "anchor dim"]
     index: Tensor
@@ -209,41 +211,41 @@ class Streamed:
     all_tiled: bool = (
         True  # False: only log-sum-exp is tiled, for speed; other reductions and rules read one matrix
     )
-    rules: tuple["Asked", ...] = ()
+    rules: tuple["TiledRule", ...] = ()
 
     def offered(self) -> int:
         return len(self.candidates.index)
 
     def _tile(self, anchors: Tensor, index: Tensor, keys: Tensor, rows: Tensor) -> Dense:
-        found: Negatives = Dense(self.score(anchors, keys), self.candidates.negative_mask(index))
+        negatives: Negatives = Dense(self.score(anchors, keys), self.candidates.negative_mask(index))
         for one in self.rules:
-            divided = found.divide(_at(one.rule, rows), close=one.close)
-            found = divided.kept if divided.close is None else divided.close
-        assert isinstance(found, Dense)
-        return found
+            divided = negatives.divide(_at(one.rule, rows), close=one.close)
+            negatives = divided.negatives if divided.close is None else divided.close
+        assert isinstance(negatives, Dense)
+        return negatives
 
     @cached_property
     def _rows(self) -> Tensor:
         return torch.arange(len(self.anchors), device=self.anchors.device)
 
     @cached_property
-    def _whole(self) -> Dense:
+    def _dense(self) -> Dense:
         return self._tile(self.anchors, self.index, self.candidates.embedding, self._rows)
 
     @cached_property
-    def _own(self) -> tuple[Tensor, Tensor]:
+    def _excluded_pairs(self) -> tuple[Tensor, Tensor]:
         """Rows and columns of the candidates that are the anchors themselves."""
         return matches(self.index, self.candidates.index)
 
     def _reduce(self, reduction: Callable[..., Tensor], *per_anchor: Tensor) -> Float[Tensor, "... anchor"]:
         if not self.all_tiled:
-            return reduction(self._whole, *per_anchor)
+            return reduction(self._dense, *per_anchor)
 
         def tiled(keys: Tensor, anchors: Tensor, index: Tensor, rows: Tensor, *columns: Tensor) -> Tensor:
             return reduction(self._tile(anchors, index, keys, rows), *columns)
 
-        given = (self.anchors, self.index, self._rows, *per_anchor)
-        blocks = zip(*(t.split(self.tile) for t in given), strict=True)
+        per_row = (self.anchors, self.index, self._rows, *per_anchor)
+        blocks = zip(*(t.split(self.tile) for t in per_row), strict=True)
         keys = self.candidates.embedding
         reduced = [
             checkpoint(tiled, keys, *block, use_reentrant=False, preserve_rng_state=False) for block in blocks
@@ -253,26 +255,30 @@ class Streamed:
     @cached_property
     def _sums(self) -> tuple[Float[Tensor, "anchor"], Float[Tensor, "anchor"]]:
         """Log-sum-exp and count in one pass: what most bounds read, and ranking candidates twice would cost twice."""
-        keys, held = self.candidates.embedding, self.candidates.index
+        keys, candidate_ids = self.candidates.embedding, self.candidates.index
         # in half precision torch's own log-sum-exp keeps more digits than exponentials written back to a tile
         precise = keys.dtype == self.anchors.dtype and keys.dtype.itemsize >= 4
-        if self.score is inner and len(keys) and precise and all(one.plain for one in self.rules):
-            bias = torch.zeros_like(held, dtype=keys.dtype).masked_fill_(held == EMPTY, -torch.inf)
-            kept = self._kept if self.rules else None
+        if self.score is inner and len(keys) and precise and all(one.unweighted for one in self.rules):
+            bias = torch.zeros_like(candidate_ids, dtype=keys.dtype).masked_fill_(
+                candidate_ids == EMPTY, -torch.inf
+            )
+            keep = self._keep if self.rules else None
             # the mean of candidates without gradient is the gradient: no second pass
-            with_mean = self.anchors.requires_grad and not keys.requires_grad and kept is None
-            kernel = LogSumExp(bias, *self._own, self.tile, kept, with_mean and torch.is_grad_enabled())
+            with_mean = self.anchors.requires_grad and not keys.requires_grad and keep is None
+            kernel = LogSumExp(
+                bias, *self._excluded_pairs, self.tile, keep, with_mean and torch.is_grad_enabled()
+            )
             value, count, _ = kernel(self.anchors, keys)
             return value, count
-        both = self._reduce(lambda tile: torch.stack([tile.logsumexp(), tile.count()]))
-        return both[0], both[1].detach()
+        sums = self._reduce(lambda tile: torch.stack([tile.logsumexp(), tile.count()]))
+        return sums[0], sums[1].detach()
 
     @torch.no_grad()
-    def _kept(self, values: Tensor, offered: Tensor, rows: Tensor) -> Tensor:
+    def _keep(self, values: Tensor, offered: Tensor, rows: Tensor) -> Tensor:
         """Who counts after all rules."""
         for one in self.rules:
-            found = one.rule(values, offered, rows)
-            offered = found.kept if not one.close or found.close is None else found.close
+            membership = one.rule(values, offered, rows)
+            offered = membership.keep if not one.close or membership.close is None else membership.close
         return offered
 
     def logsumexp(self) -> Float[Tensor, "anchor"]:
@@ -281,9 +287,9 @@ class Streamed:
     def count(self) -> Float[Tensor, "anchor"]:
         if self.rules:
             return self._sums[1]
-        own = torch.bincount(self._own[0], minlength=len(self.index))
+        excluded = torch.bincount(self._excluded_pairs[0], minlength=len(self.index))
         precise = torch.promote_types(self.anchors.dtype, torch.float32)
-        return ((self.candidates.index != EMPTY).sum() - own).to(precise)
+        return ((self.candidates.index != EMPTY).sum() - excluded).to(precise)
 
     def sum_of(
         self, function: Callable[..., Tensor], *per_anchor: Float[Tensor, "anchor"]
@@ -298,40 +304,43 @@ class Streamed:
     def hardest(self) -> Float[Tensor, "anchor"]:
         return self._reduce(Dense.hardest)
 
-    def divide(self, rule: Rule, *, close: bool = False, drawn: bool = False, plain: bool = False) -> Divided:
-        if not self.all_tiled:  # the matrix fits, and a rule asked once is cheaper
-            return self._whole.divide(rule, close=close, drawn=drawn)
+    def divide(
+        self, rule: Rule, *, close: bool = False, random: bool = False, unweighted: bool = False
+    ) -> Divided:
+        if not self.all_tiled:  # the matrix fits, and calling a rule once is cheaper
+            return self._dense.divide(rule, close=close, random=random)
         chance = None
-        if drawn:
+        if random:
 
             def chances(tile: Dense, rows: Tensor) -> Tensor:
-                found = rule(*tile.matrix(), rows).log_chance
-                assert found is not None
-                return found
+                log_chance = rule(*tile.matrix(), rows).log_chance
+                assert log_chance is not None
+                return log_chance
 
             chance = replace(self, tile=max(1, self.tile // GRAPH))._reduce(chances, self._rows)
         # the graph of a rule with a gradient holds a tile several times over
-        tile = self.tile if plain else max(1, self.tile // GRAPH)
-        kept, near = (
-            replace(self, tile=tile, rules=(*self.rules, Asked(rule, part, plain))) for part in (False, True)
+        tile = self.tile if unweighted else max(1, self.tile // GRAPH)
+        negatives, close_negatives = (
+            replace(self, tile=tile, rules=(*self.rules, TiledRule(rule, part, unweighted)))
+            for part in (False, True)
         )
-        return Divided(kept, near if close else None, chance)
+        return Divided(negatives, close_negatives if close else None, chance)
 
     def matrix(self) -> tuple[Float[Tensor, "anchor candidate"], Bool[Tensor, "anchor candidate"]]:
-        return self._whole.matrix()
+        return self._dense.matrix()
 
 
 @dataclass(frozen=True)
 class Scores:
     """All that a bound may see: log-scores f(u, v) of positives, and of negatives through reductions.
 
-    `also`: further positives among the candidates (those with the anchor's label), as many as there are for each anchor, seen
+    `more_positives`: further positives among the candidates (those with the anchor's label), as many as there are for each anchor, seen
     through reductions like negatives. `lowest`: the least score there can be, where the critic has one.
     """
 
     positive: Float[Tensor, "anchor positive"]
     negative: Negatives
-    also: Negatives | None = None
+    more_positives: Negatives | None = None
     lowest: float | Tensor | None = None
 
     def __post_init__(self) -> None:
@@ -342,20 +351,22 @@ class Scores:
     ) -> Float[Tensor, ""]:
         """Mean over anchors of the mean over their positives of an elementwise function, which may read columns as in `mean_of`.
         Anchors without positives count nothing."""
-        own = function(self.positive, *(column[:, None] for column in per_anchor))
-        if self.also is None:
-            return own.mean()
+        values = function(self.positive, *(column[:, None] for column in per_anchor))
+        if self.more_positives is None:
+            return values.mean()
         count = self.positive_count()
-        total = own.sum(dim=1) + self.also.sum_of(function, *per_anchor)
+        total = values.sum(dim=1) + self.more_positives.sum_of(function, *per_anchor)
         return (total / count.clamp_min(1)).sum() / (count > 0).sum().clamp_min(1)
 
     def positive_count(self) -> Float[Tensor, "anchor"]:
-        own = self.positive.new_full((len(self.positive),), self.positive.shape[1])
-        return own if self.also is None else own + self.also.count()
+        count = self.positive.new_full((len(self.positive),), self.positive.shape[1])
+        return count if self.more_positives is None else count + self.more_positives.count()
 
     def positive_logsumexp(self) -> Float[Tensor, "anchor"]:
-        own = self.positive.logsumexp(dim=1)
-        return own if self.also is None else torch.logaddexp(own, self.also.logsumexp())
+        value = self.positive.logsumexp(dim=1)
+        return (
+            value if self.more_positives is None else torch.logaddexp(value, self.more_positives.logsumexp())
+        )
 
     def score_function_term(
         self, value: Tensor, bound: Callable[..., Tensor], *arguments: Any

@@ -29,9 +29,9 @@ def held_out(
     by_class = shuffled[np.argsort(codes[shuffled], kind="stable")]
     counts = np.bincount(codes).astype(np.int64)
     rank = np.arange(len(labels)) - np.repeat(counts.cumsum() - counts, counts)
-    held = np.zeros(len(labels), dtype=bool)
-    held[by_class[rank < np.repeat(quotas(counts, share), counts)]] = True
-    return held
+    mask = np.zeros(len(labels), dtype=bool)
+    mask[by_class[rank < np.repeat(quotas(counts, share), counts)]] = True
+    return mask
 
 
 def apportioned(counts: Int64[np.ndarray, "class"], share: float) -> Int64[np.ndarray, "class"]:
@@ -45,7 +45,7 @@ def apportioned(counts: Int64[np.ndarray, "class"], share: float) -> Int64[np.nd
     return quota
 
 
-def drawn(labels: Int[np.ndarray, "row"], asked: float, seed: int) -> Int64[np.ndarray, "row"]:
+def draw_rows(labels: Int[np.ndarray, "row"], amount: float, seed: int) -> Int64[np.ndarray, "row"]:
     """Rows that stand for all: a share of every class (0 < asked < 1, at least one row of each), or so many of each (asked a whole
     number; all of a class that has fewer). A function of its arguments alone, in rising order."""
 
@@ -54,11 +54,11 @@ def drawn(labels: Int[np.ndarray, "row"], asked: float, seed: int) -> Int64[np.n
             return np.maximum(np.rint(share * counts).astype(np.int64), 1)
         return np.minimum(counts, int(share))
 
-    return np.flatnonzero(held_out(labels, asked, LABEL_DRAW + seed, quotas))
+    return np.flatnonzero(held_out(labels, amount, LABEL_DRAW + seed, quotas))
 
 
 def at_least_one(counts: Int64[np.ndarray, "class"], share: float) -> Int64[np.ndarray, "class"]:
     """share × class size, rounded, at least one row on either side; a class of one row is not held out."""
     # in single precision, where 0.3 × 5 is 1.5 and not below it
-    wanted = np.rint(counts.astype(np.float32) * np.float32(share)).astype(np.int64)
-    return np.minimum(np.maximum(wanted, 1), counts - 1)
+    quota = np.rint(counts.astype(np.float32) * np.float32(share)).astype(np.int64)
+    return np.minimum(np.maximum(quota, 1), counts - 1)

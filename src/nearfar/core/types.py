@@ -46,15 +46,15 @@ class Batch:
 
     def to(self, device: torch.device | str, dtype: torch.dtype | None = None) -> "Batch":
         """The batch on a device; with `dtype`, what is no whole number in it."""
-        return self._each(
+        return self._map(
             lambda tensor: tensor.to(device, dtype if tensor.is_floating_point() else None, non_blocking=True)
         )
 
     def rows(self, part: slice | Int[Tensor, "row"]) -> "Batch":
         """Some of the instances."""
-        return self._each(lambda tensor: tensor[part])
+        return self._map(lambda tensor: tensor[part])
 
-    def _each(self, change: Callable[[Tensor], Tensor]) -> "Batch":
+    def _map(self, change: Callable[[Tensor], Tensor]) -> "Batch":
         labels = None if self.labels is None else change(self.labels)
         groups = {name: change(numbers) for name, numbers in self.groups.items()}
         return Batch(tree_map(change, self.views), change(self.index), labels, groups)
@@ -97,21 +97,24 @@ class Supervision:
     teacher_features: Float[Tensor, "row width"] | None = None
     teacher_logits: Float[Tensor, "row class"] | None = None
 
-    def each(self, change: Callable[[Tensor], Tensor]) -> "Supervision":
-        held = {part.name: getattr(self, part.name) for part in fields(self)}
+    def map(self, change: Callable[[Tensor], Tensor]) -> "Supervision":
+        """The same with every tensor changed."""
+        tensors = {part.name: getattr(self, part.name) for part in fields(self)}
         changed: dict[str, Any] = {
-            name: rows if rows is None else change(rows) for name, rows in held.items()
+            name: rows if rows is None else change(rows) for name, rows in tensors.items()
         }
         return Supervision(**changed)
 
     @staticmethod
     def joined(parts: Sequence["Supervision"]) -> "Supervision":
-        """The parts of a batch, one below the other."""
-        held = {part.name: [getattr(each, part.name) for each in parts] for part in fields(Supervision)}
-        whole: dict[str, Any] = {
-            name: None if rows[0] is None else torch.cat(rows) for name, rows in held.items()
+        """The rows of several parts of a batch, in order."""
+        columns = {
+            column.name: [getattr(part, column.name) for part in parts] for column in fields(Supervision)
         }
-        return Supervision(**whole)
+        tensors: dict[str, Any] = {
+            name: None if rows[0] is None else torch.cat(rows) for name, rows in columns.items()
+        }
+        return Supervision(**tensors)
 
 
 class TeacherOutput(NamedTuple):
@@ -262,7 +265,7 @@ class Outcome:
     index: Int[Tensor, "anchor"]  # of the instances of all ranks
     observed: Tensor | None = None  # what a bound that remembers saw, one row per pair of views
     prior: Float[Tensor, ""] | None = None  # what of the loss is the prior's
-    moved: BufferUpdates = ()  # what the pass would have written to the networks' buffers
+    buffer_updates: BufferUpdates = ()  # what the pass would have written to the networks' buffers
 
 
 # (setting, value, text): what a part's equation says besides where the setting has that value, or, for `...`, any, or, for a

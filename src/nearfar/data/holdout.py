@@ -3,7 +3,7 @@
 import numpy as np
 from jaxtyping import Int64
 
-from nearfar.core.splits import drawn
+from nearfar.core.splits import draw_rows
 from nearfar.errors import UserError
 from nearfar.modalities import DataSet
 
@@ -60,4 +60,4 @@ def draw_labelled(data: DataSet, share: float | None, seed: int) -> DataSet:
     if data.labels is None:
         reason = f" ({data.unlabelled})" if data.unlabelled else ""
         raise UserError(f"labels was {share:g}, but {data.name} has no labels to draw by{reason}")
-    return data.subset(drawn(data.labels, share, seed))
+    return data.subset(draw_rows(data.labels, share, seed))

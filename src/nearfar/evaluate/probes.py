@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from nearfar.core.results import Figure, Measurement, mean_over_draws
-from nearfar.core.splits import drawn
+from nearfar.core.splits import draw_rows
 from nearfar.core.statistics import clipped_student_interval, mean_and_spread
 from nearfar.errors import UserError
 from nearfar.evaluate.accuracy import classified, rank_classes
@@ -105,7 +105,7 @@ def draw_labels(labels: Int[Tensor, "row"], amount: float, seed: int) -> Int[Ten
     largest = int(torch.unique(labels, return_counts=True)[1].max())  # type: ignore[no-untyped-call,unused-ignore]
     if amount > largest:
         raise UserError(f"labels was {int(amount)} per class; the largest class has {largest}")
-    return torch.from_numpy(drawn(labels.cpu().numpy(), amount, seed)).to(labels.device)
+    return torch.from_numpy(draw_rows(labels.cpu().numpy(), amount, seed)).to(labels.device)
 
 
 def few_shot(train: LabelledFeatures, test: LabelledFeatures, options: Options) -> dict[str, Measurement]:

@@ -25,11 +25,11 @@ from nearfar.losses.scoring import (
     unit,
 )
 
-NOBODY = -1  # the number of an anchor that is not among the keys
+NO_KEY = -1  # the number of an anchor that is not among the keys
 
 
 @dataclass(frozen=True)
-class Labelled:
+class LabelledBatch:
     """Anchors and keys with their labels, counted from 0, and which key each anchor is itself."""
 
     anchors: Float[Tensor, "anchor dim"]
@@ -42,16 +42,16 @@ class Labelled:
     def partners(self) -> Float[Tensor, "anchor"]:
         """How many positives each anchor has."""
         same = torch.bincount(self.key_labels, minlength=self.classes)[self.labels]
-        return (same - (self.itself != NOBODY).long()).to(self.anchors.dtype)
+        return (same - (self.itself != NO_KEY).long()).to(self.anchors.dtype)
 
     def mean_partner(self) -> Float[Tensor, "anchor dim"]:
         """The mean of each anchor's positives, zero without any. Its inner product with the anchor is the mean
         of theirs, so that no pair need be scored to have it."""
         total = self.keys.new_zeros(self.classes, self.keys.shape[1]).index_add(0, self.key_labels, self.keys)
-        own = torch.where((self.itself != NOBODY)[:, None], self.keys[self.itself], 0.0)
-        return (total[self.labels] - own) / self.partners().clamp_min(1.0)[:, None]
+        anchor_keys = torch.where((self.itself != NO_KEY)[:, None], self.keys[self.itself], 0.0)
+        return (total[self.labels] - anchor_keys) / self.partners().clamp_min(1.0)[:, None]
 
-    def with_partners(self) -> "Labelled":
+    def with_partners(self) -> "LabelledBatch":
         """The same without the anchors that have no positive."""
         some = self.partners() > 0
         return replace(self, anchors=self.anchors[some], labels=self.labels[some], itself=self.itself[some])
@@ -83,51 +83,55 @@ class LabelLoss(nn.Module):
         ref_labels: Int[Tensor, "m"] | None = None,
     ) -> Float[Tensor, ""]:
         with torch.autocast(embeddings.device.type, enabled=False):
-            found = self.loss(
-                _labelled(embeddings, labels, ref_emb, ref_labels, self.normalize, self.gather_distributed)
+            value = self.loss(
+                _labelled_batch(
+                    embeddings, labels, ref_emb, ref_labels, self.normalize, self.gather_distributed
+                )
             )
             # a batch without a single term says nothing, and says it with a gradient
-            return found if found.requires_grad else found + 0.0 * embeddings.sum()
+            return value if value.requires_grad else value + 0.0 * embeddings.sum()
 
     @abstractmethod
-    def loss(self, given: Labelled) -> Float[Tensor, ""]: ...
+    def loss(self, batch: LabelledBatch) -> Float[Tensor, ""]: ...
 
 
-def _labelled(
+def _labelled_batch(
     rows: Tensor,
     labels: Tensor,
     ref_emb: Tensor | None,
     ref_labels: Tensor | None,
     normalize: bool,
     gather: bool,
-) -> Labelled:
+) -> LabelledBatch:
     if (ref_emb is None) != (ref_labels is None):
         raise UserError("ref_emb and ref_labels belong together; give both or neither")
-    named = {"embeddings": rows} | ({} if ref_emb is None else {"ref_emb": ref_emb})
-    ready = [unit(each) if normalize else each for each in check_embeddings(**named)]
+    tensors = {"embeddings": rows} | ({} if ref_emb is None else {"ref_emb": ref_emb})
+    ready = [unit(tensor) if normalize else tensor for tensor in check_embeddings(**tensors)]
     counts = [_check_labels("labels", labels, rows)]
     if ref_emb is not None and ref_labels is not None:
         counts.append(_check_labels("ref_labels", ref_labels, ref_emb))
-    layouts = [gather_layout(len(each), each.device, gather) for each in ready]
-    ready = [layout.all_gather(each) for layout, each in zip(layouts, ready, strict=True)]
-    counts = [layout.all_gather(each) for layout, each in zip(layouts, counts, strict=True)]
+    layouts = [gather_layout(len(tensor), tensor.device, gather) for tensor in ready]
+    ready = [layout.all_gather(tensor) for layout, tensor in zip(layouts, ready, strict=True)]
+    counts = [layout.all_gather(tensor) for layout, tensor in zip(layouts, counts, strict=True)]
     classes, numbered = torch.cat(counts).unique(return_inverse=True)
-    codes = numbered.split([len(each) for each in counts])
-    alone = len(ready) == 1
+    codes = numbered.split([len(tensor) for tensor in counts])
+    single_set = len(ready) == 1
     place = torch.arange(len(ready[0]), device=rows.device)
-    itself = place if alone else torch.full_like(place, NOBODY)
-    return Labelled(ready[0], codes[0], itself, ready[-1], codes[-1], len(classes))
+    itself = place if single_set else torch.full_like(place, NO_KEY)
+    return LabelledBatch(ready[0], codes[0], itself, ready[-1], codes[-1], len(classes))
 
 
 def _check_labels(name: str, labels: Tensor, rows: Tensor) -> Int[Tensor, "n"]:
-    whole = isinstance(labels, Tensor) and not (labels.is_floating_point() or labels.is_complex())
-    if not whole or labels.shape != rows.shape[:1]:
-        what = (
+    is_integer = isinstance(labels, Tensor) and not (labels.is_floating_point() or labels.is_complex())
+    if not is_integer or labels.shape != rows.shape[:1]:
+        description = (
             f"{labels.dtype} of shape {tuple(labels.shape)}"
             if isinstance(labels, Tensor)
             else type(labels).__name__
         )
-        raise UserError(f"{name} was {what}; expected {len(rows)} whole numbers, one for each embedding")
+        raise UserError(
+            f"{name} was {description}; expected {len(rows)} whole numbers, one for each embedding"
+        )
     return labels.to(device=rows.device, dtype=torch.int64)
 
 
@@ -169,21 +173,21 @@ class SupConLoss(LabelLoss):
             embeddings = embeddings.flatten(0, 1)
         return super().forward(embeddings, labels, ref_emb=ref_emb, ref_labels=ref_labels)
 
-    def loss(self, given: Labelled) -> Float[Tensor, ""]:
-        given = given.with_partners()
-        if len(given.anchors) == 0:
-            return given.keys.new_zeros(())
-        anchors = given.anchors / self.temperature
-        place = torch.arange(len(given.keys), device=anchors.device)
-        everyone = negatives(anchors, given.keys, given.itself, place).logsumexp()
+    def loss(self, batch: LabelledBatch) -> Float[Tensor, ""]:
+        batch = batch.with_partners()
+        if len(batch.anchors) == 0:
+            return batch.keys.new_zeros(())
+        anchors = batch.anchors / self.temperature
+        place = torch.arange(len(batch.keys), device=anchors.device)
+        log_total = negatives(anchors, batch.keys, batch.itself, place).logsumexp()
         if self.form == "out":
-            return (everyone - (anchors * given.mean_partner()).sum(dim=1)).mean()
+            return (log_total - (anchors * batch.mean_partner()).sum(dim=1)).mean()
 
         def log_sum(keys: Tensor, block: Tensor, labels: Tensor, itself: Tensor) -> Tensor:
-            return (block @ keys.T).masked_fill(~given.positives(labels, itself), -torch.inf).logsumexp(dim=1)
+            return (block @ keys.T).masked_fill(~batch.positives(labels, itself), -torch.inf).logsumexp(dim=1)
 
-        partners = by_tiles(log_sum, given.keys, anchors, given.labels, given.itself)
-        return (everyone + given.partners().log() - partners).mean()
+        partners = by_tiles(log_sum, batch.keys, anchors, batch.labels, batch.itself)
+        return (log_total + batch.partners().log() - partners).mean()
 
 
 class LabelledNTXentLoss(LabelLoss):
@@ -197,20 +201,22 @@ class LabelledNTXentLoss(LabelLoss):
         super().__init__(gather_distributed)
         self.temperature = positive_number("temperature", temperature)
 
-    def loss(self, given: Labelled) -> Float[Tensor, ""]:
-        given = given.with_partners()
-        if len(given.anchors) == 0:
-            return given.keys.new_zeros(())
-        anchors = given.anchors / self.temperature
-        apart = negatives(anchors, given.keys, given.labels, given.key_labels).logsumexp()
+    def loss(self, batch: LabelledBatch) -> Float[Tensor, ""]:
+        batch = batch.with_partners()
+        if len(batch.anchors) == 0:
+            return batch.keys.new_zeros(())
+        anchors = batch.anchors / self.temperature
+        negative_sums = negatives(anchors, batch.keys, batch.labels, batch.key_labels).logsumexp()
 
-        def summed(keys: Tensor, block: Tensor, others: Tensor, labels: Tensor, itself: Tensor) -> Tensor:
+        def summed(
+            keys: Tensor, block: Tensor, negative_sum: Tensor, labels: Tensor, itself: Tensor
+        ) -> Tensor:
             score = block @ keys.T
-            losses = torch.logaddexp(score, others[:, None]) - score
-            return losses.masked_fill(~given.positives(labels, itself), 0.0).sum(dim=1)
+            losses = torch.logaddexp(score, negative_sum[:, None]) - score
+            return losses.masked_fill(~batch.positives(labels, itself), 0.0).sum(dim=1)
 
-        sums = by_tiles(summed, given.keys, anchors, apart, given.labels, given.itself)
-        return sums.sum() / given.partners().sum()
+        sums = by_tiles(summed, batch.keys, anchors, negative_sums, batch.labels, batch.itself)
+        return sums.sum() / batch.partners().sum()
 
 
 class NPairsLoss(LabelLoss):
@@ -225,16 +231,16 @@ class NPairsLoss(LabelLoss):
         super().__init__(gather_distributed)
         self.normalize = normalize
 
-    def loss(self, given: Labelled) -> Float[Tensor, ""]:
-        if len(given.itself) and bool((given.itself == NOBODY).any()):
+    def loss(self, batch: LabelledBatch) -> Float[Tensor, ""]:
+        if len(batch.itself) and bool((batch.itself == NO_KEY).any()):
             raise UserError("NPairsLoss takes its pairs from one set; leave out ref_emb and ref_labels")
-        order = given.labels.argsort(stable=True)
-        sizes = torch.bincount(given.labels)
+        order = batch.labels.argsort(stable=True)
+        sizes = torch.bincount(batch.labels)
         first = order[(sizes.cumsum(0) - sizes)[sizes > 1]]
         second = order[(sizes.cumsum(0) - sizes + 1)[sizes > 1]]
         if len(first) == 0:
-            return given.keys.new_zeros(())
-        anchors, keys = given.anchors[first], given.anchors[second]
+            return batch.keys.new_zeros(())
+        anchors, keys = batch.anchors[first], batch.anchors[second]
         return (summed_logsumexp(anchors, keys) - (anchors * keys).sum()) / len(first)
 
 
@@ -250,20 +256,20 @@ class TripletMarginLoss(LabelLoss):
         super().__init__(gather_distributed)
         self.margin = positive_number("margin", margin)
 
-    def loss(self, given: Labelled) -> Float[Tensor, ""]:
-        given = given.with_partners()
-        if len(given.anchors) == 0:
-            return given.keys.new_zeros(())
+    def loss(self, batch: LabelledBatch) -> Float[Tensor, ""]:
+        batch = batch.with_partners()
+        if len(batch.anchors) == 0:
+            return batch.keys.new_zeros(())
 
         def sums(keys: Tensor, block: Tensor, labels: Tensor, itself: Tensor) -> Tensor:
             distance = torch.cdist(block, keys)
-            ordered = distance.masked_fill(given.key_labels == labels[:, None], torch.inf).sort(dim=1).values
+            ordered = distance.masked_fill(batch.key_labels == labels[:, None], torch.inf).sort(dim=1).values
             first = F.pad(ordered.masked_fill(ordered.isinf(), 0.0).cumsum(dim=1), (1, 0))
             reach = distance + self.margin
             inside = torch.searchsorted(ordered.detach(), reach.detach())
             hinge = inside * reach - first.gather(1, inside)
-            positive = given.positives(labels, itself)
-            return torch.stack([(each * positive).sum(dim=1) for each in (hinge, inside)], dim=1)
+            positive = batch.positives(labels, itself)
+            return torch.stack([(values * positive).sum(dim=1) for values in (hinge, inside)], dim=1)
 
-        total, violated = by_tiles(sums, given.keys, given.anchors, given.labels, given.itself).sum(dim=0)
+        total, violated = by_tiles(sums, batch.keys, batch.anchors, batch.labels, batch.itself).sum(dim=0)
         return total / violated.detach().clamp_min(1.0)

@@ -43,15 +43,17 @@ class NTXentLoss(nn.Module):
             z0, z1 = map(unit, check_paired(z0=z0, z1=z1))
             rows = gather_layout(len(z0), z0.device, self.gather_distributed)
             if len(rows.sizes) == 1 and self._symmetric(z0):
-                both = torch.cat([z0, z1]) * self.temperature**-0.5
+                scaled = torch.cat([z0, z1]) * self.temperature**-0.5
                 positive = (z0 * z1).sum(dim=1).repeat(2) / self.temperature
-                return (SymmetricLogSumExp(1 / self.temperature)(both)[0] - positive).mean()
+                return (SymmetricLogSumExp(1 / self.temperature)(scaled)[0] - positive).mean()
             keys = torch.cat([rows.all_gather(z0), rows.all_gather(z1)])
             anchors = torch.cat([z0, z1]) / self.temperature
-            own = rows.numbers(z0.device).repeat(2)
-            others = negatives(anchors, keys, own, torch.arange(rows.total, device=z0.device).repeat(2))
+            anchor_ids = rows.numbers(z0.device).repeat(2)
+            negative = negatives(
+                anchors, keys, anchor_ids, torch.arange(rows.total, device=z0.device).repeat(2)
+            )
             positive = (anchors * torch.cat([z1, z0])).sum(dim=1)
-            return -rows.mean(log_share(positive, others.logsumexp())) / 2
+            return -rows.mean(log_share(positive, negative.logsumexp())) / 2
 
     def _symmetric(self, rows: Tensor) -> bool:
         """Whether many rows of one process are contrasted on a CPU, at a temperature for which e^(2 / temperature) is a number."""
@@ -108,12 +110,14 @@ class ClipLoss(FeaturesLoss):
     ) -> Float[Tensor, ""]:
         scaled = logit_scale * images
         if len(rows.sizes) == 1:  # the scores of one direction are those of the other
-            there, back = TwoWayLogSumExp(tile_size(scaled, texts))(scaled, texts)
-            loss = rows.mean((there + back) / 2 - (scaled * texts).sum(dim=1))
+            image_to_text, text_to_image = TwoWayLogSumExp(tile_size(scaled, texts))(scaled, texts)
+            loss = rows.mean((image_to_text + text_to_image) / 2 - (scaled * texts).sum(dim=1))
         else:
-            there = summed_logsumexp(scaled, rows.all_gather(texts))
-            back = summed_logsumexp(logit_scale * texts, rows.all_gather(images))
-            loss = rows.mean_weight * (there + back) / 2 - rows.mean((scaled * texts).sum(dim=1))
+            image_to_text = summed_logsumexp(scaled, rows.all_gather(texts))
+            text_to_image = summed_logsumexp(logit_scale * texts, rows.all_gather(images))
+            loss = rows.mean_weight * (image_to_text + text_to_image) / 2 - rows.mean(
+                (scaled * texts).sum(dim=1)
+            )
         if logit_bias is not None:
             # the same number added to every score leaves a softmax as it is; a learnt one still gets its
             # gradient, zero, without which DDP would wait for it
@@ -139,11 +143,11 @@ class SigLipLoss(FeaturesLoss):
         anchors = logit_scale * images
         bias = torch.as_tensor(0.0 if logit_bias is None else logit_bias, device=images.device)
         bias = bias.to(images.dtype)
-        everyones = rows.all_gather(texts)
+        gathered = rows.all_gather(texts)
         # -log s(-x) = log(1 + e^x), and less x it is -log s(x): a positive is a negative less its score
-        apart = SoftplusSum(tile_size(anchors, everyones))(anchors, everyones, bias)[0]
+        negative_losses = SoftplusSum(tile_size(anchors, gathered))(anchors, gathered, bias)[0]
         positive = (anchors * texts).sum(dim=1) + bias
-        return rows.mean(apart - positive)
+        return rows.mean(negative_losses - positive)
 
 
 DIRECTIONS = ("query_to_doc", "query_to_query", "doc_to_query", "doc_to_doc")
@@ -182,18 +186,18 @@ class MultipleNegativesRankingLoss(nn.Module):
             )
         if partition_mode not in ("joint", "per_direction"):
             raise UserError(f"partition_mode was {partition_mode!r}; expected joint or per_direction")
-        alone = {"query_to_query", "doc_to_doc"} & set(self.directions)
-        if partition_mode == "per_direction" and alone:
+        without_positive = {"query_to_query", "doc_to_doc"} & set(self.directions)
+        if partition_mode == "per_direction" and without_positive:
             raise UserError(
-                f"partition_mode was 'per_direction' with {min(alone)}, a sum that holds no positive; use joint"
+                f"partition_mode was 'per_direction' with {min(without_positive)}, a sum that holds no positive; use joint"
             )
 
     def forward(
         self, queries: Float[Tensor, "n dim"], documents: Float[Tensor, "n dim"], *hard_negatives: Tensor
     ) -> Float[Tensor, ""]:
         with torch.autocast(queries.device.type, enabled=False):
-            named = {f"hard_negatives[{i}]": column for i, column in enumerate(hard_negatives)}
-            queries, *columns = check_paired(queries=queries, documents=documents, **named)
+            hard_columns = {f"hard_negatives[{i}]": column for i, column in enumerate(hard_negatives)}
+            queries, *columns = check_paired(queries=queries, documents=documents, **hard_columns)
             if self.normalize:
                 queries, *columns = map(unit, (queries, *columns))
             rows = gather_layout(len(queries), queries.device, self.gather_distributed)
@@ -201,8 +205,8 @@ class MultipleNegativesRankingLoss(nn.Module):
             if self.partition_mode == "per_direction" or len(self.directions) == 1:
                 sums = [summed_logsumexp(*self._sides(d, queries, columns, rows)) for d in self.directions]
                 return rows.mean_weight * torch.stack(sums).mean() - rows.mean(positive)
-            each = torch.stack([self._log_sum(d, queries, columns, rows) for d in self.directions])
-            return rows.mean(each.logsumexp(dim=0) - positive)
+            log_sums = torch.stack([self._log_sum(d, queries, columns, rows) for d in self.directions])
+            return rows.mean(log_sums.logsumexp(dim=0) - positive)
 
     def _sides(
         self, direction: str, queries: Tensor, columns: Sequence[Tensor], rows: Rows
@@ -219,7 +223,7 @@ class MultipleNegativesRankingLoss(nn.Module):
         """log of the sum of e^f between them."""
         anchors, keys = self._sides(direction, queries, columns, rows)
         source, target = direction.split("_to_")
-        everyone = torch.arange(rows.total, device=queries.device).repeat(len(keys) // rows.total)
+        key_ids = torch.arange(rows.total, device=queries.device).repeat(len(keys) // rows.total)
         if source != target:  # the positive is part of the sum
-            everyone = torch.full_like(everyone, UNKNOWN)
-        return negatives(anchors, keys, rows.numbers(queries.device), everyone).logsumexp()
+            key_ids = torch.full_like(key_ids, UNKNOWN)
+        return negatives(anchors, keys, rows.numbers(queries.device), key_ids).logsumexp()

@@ -21,12 +21,12 @@ def check_embeddings(**named: Tensor) -> list[Float[Tensor, "row dim"]]:
     width = None
     for name, tensor in named.items():
         if not isinstance(tensor, Tensor) or tensor.ndim != 2 or not tensor.is_floating_point():
-            what = (
+            description = (
                 f"{tensor.dtype} of shape {tuple(tensor.shape)}"
                 if isinstance(tensor, Tensor)
                 else type(tensor).__name__
             )
-            raise UserError(f"{name} was {what}; expected floating-point embeddings of shape (n, dim)")
+            raise UserError(f"{name} was {description}; expected floating-point embeddings of shape (n, dim)")
         if len(tensor) == 0:
             raise UserError(f"{name} has no rows; a loss needs at least one")
         width = width or tensor.shape[1]
@@ -39,8 +39,8 @@ def check_embeddings(**named: Tensor) -> list[Float[Tensor, "row dim"]]:
 def check_paired(**named: Tensor) -> list[Float[Tensor, "row dim"]]:
     """The same for embeddings of which row i belongs to row i."""
     ready = check_embeddings(**named)
-    first, *others = named
-    for name in others:
+    first, *rest = named
+    for name in rest:
         if len(named[name]) != len(named[first]):
             raise UserError(f"{name} has {len(named[name])} rows and {first} has {len(named[first])}")
     return ready

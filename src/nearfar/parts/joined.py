@@ -31,7 +31,7 @@ class Joinable(dict[str, Maker]):
     def __contains__(self, name: object) -> bool:
         if not isinstance(name, str):
             return False
-        return all(super(Joinable, self).__contains__(each) for each in name.split(JOINED_BY))
+        return all(super(Joinable, self).__contains__(part) for part in name.split(JOINED_BY))
 
     def get(self, name: str, default: Any = None) -> Any:
         if name not in self:
@@ -44,7 +44,7 @@ class Joinable(dict[str, Maker]):
             raise KeyError(name)
         if len({*names}) < len(names):
             raise UserError(f"{self.room} was {name}, which names one of them twice; name each once")
-        return self._joined({each: self[each] for each in names})
+        return self._joined({part: self[part] for part in names})
 
     def _joined(self, makers: Mapping[str, Maker]) -> Maker:
         parameters = self._parameters(makers)
@@ -54,35 +54,35 @@ class Joinable(dict[str, Maker]):
         def make(**given: Any) -> Any:
             settings = {**defaults, **given}
 
-            def own(maker: Maker) -> dict[str, Any]:
+            def settings_of(maker: Maker) -> dict[str, Any]:
                 return {key: settings[key] for key in inspect.signature(maker).parameters if key in settings}
 
-            return self.join(*(maker(**own(maker)) for maker in makers.values()))
+            return self.join(*(maker(**settings_of(maker)) for maker in makers.values()))
 
         def conflict(choices: Mapping[str, Any], parts: Mapping[str, Any]) -> str | None:
             reasons = (maker.conflict(choices, parts) for maker in makers.values())
             return next((reason for reason in reasons if reason), None)
 
-        known: Any = make
-        known.__signature__ = inspect.Signature(parameters)
-        known.conflict = conflict
-        known.equation = self.between.join(maker.equation or "" for maker in makers.values())
-        known.remarks = tuple(remark for maker in makers.values() for remark in maker.remarks)
+        joined: Any = make
+        joined.__signature__ = inspect.Signature(parameters)
+        joined.conflict = conflict
+        joined.equation = self.between.join(maker.equation or "" for maker in makers.values())
+        joined.remarks = tuple(remark for maker in makers.values() for remark in maker.remarks)
         for trait, combine in self.traits.items():
-            setattr(known, trait, combine(getattr(maker, trait) for maker in makers.values()))
+            setattr(joined, trait, combine(getattr(maker, trait) for maker in makers.values()))
         return make
 
     def _parameters(self, makers: Mapping[str, Maker]) -> list[inspect.Parameter]:
         """The settings of all, those by position first."""
         owners: dict[str, str] = {}
-        found: dict[str, inspect.Parameter] = {}
+        parameters: dict[str, inspect.Parameter] = {}
         for name, maker in makers.items():
             for key, parameter in inspect.signature(maker).parameters.items():
-                given = parameter.kind is parameter.KEYWORD_ONLY  # by whoever builds it, the same to all
-                if key in found and not given and not self.shared:
+                by_builder = parameter.kind is parameter.KEYWORD_ONLY  # by whoever builds it, the same to all
+                if key in parameters and not by_builder and not self.shared:
                     raise UserError(
                         f"{self.room} was {JOINED_BY.join(makers)}, but {owners[key]} and {name} both have a setting {key}"
                     )
                 owners.setdefault(key, name)
-                found.setdefault(key, parameter)
-        return sorted(found.values(), key=lambda parameter: parameter.kind)
+                parameters.setdefault(key, parameter)
+        return sorted(parameters.values(), key=lambda parameter: parameter.kind)

@@ -65,8 +65,8 @@ def classify_candidates(
         selected = selection(Scores(positive * scale, Dense(felt, offered)), context)
     kept = selected.negative.matrix()[1] & offered
     pulled = _pulled(selected.positive, felt)
-    if selected.also is not None:
-        pulled = pulled | selected.also.matrix()[1]
+    if selected.more_positives is not None:
+        pulled = pulled | selected.more_positives.matrix()[1]
     pulled = pulled & offered & ~kept
     group = torch.full_like(offered, DROPPED, dtype=torch.int8)
     if by_rank and offered.any():

@@ -89,7 +89,7 @@ class AdaptiveSchedules(Hook):
         if math.isfinite(loss):
             average = loss if average is None else average
             self._previous["loss"] = LOSS_MEMORY * average + (1 - LOSS_MEMORY) * loss
-        if any(schedule.hears == "epoch" for schedule in self._schedules.values()):
+        if any(schedule.monitors == "epoch" for schedule in self._schedules.values()):
             self._observe_epoch(loss)
 
     def _observe_epoch(self, loss: float) -> None:
@@ -116,7 +116,7 @@ class AdaptiveSchedules(Hook):
 
     def _move(self, kind: str, gain: float) -> None:
         for name, schedule in self._schedules.items():
-            if schedule.hears == kind:
+            if schedule.monitors == kind:
                 move = 1 if gain > 0 else -1
                 self.moves[name] = min(max(self.moves[name] + move, 0), int(schedule.moves))
 

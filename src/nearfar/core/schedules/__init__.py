@@ -16,7 +16,7 @@ from nearfar.core.schedules.adaptive import Adaptive, OnLoss, OnScore, Plateau, 
 from nearfar.core.schedules.reading import SCHEDULES, parse_learnable, parse_value
 from nearfar.core.schedules.shapes import (
     START,
-    Cosine,
+    CosineSchedule,
     Geometric,
     Learnable,
     Learnt,
@@ -41,7 +41,7 @@ __all__ = [
     "SCHEDULES",
     "START",
     "Adaptive",
-    "Cosine",
+    "CosineSchedule",
     "Geometric",
     "Learnable",
     "Learnt",

@@ -17,13 +17,15 @@ class Adaptive(Schedule):
     start: float
     end: float
     moves: float = 10.0
-    hears: ClassVar[str] = ""
+    monitors: ClassVar[str] = ""
 
     def __post_init__(self) -> None:
         check_whole(self.name, "moves", self.moves)
 
     def __call__(self, progress: Progress) -> float:
-        return self.start + (self.end - self.start) * progress.walked.get(self.written(), 0) / self.moves
+        return (
+            self.start + (self.end - self.start) * progress.adaptive_moves.get(self.written(), 0) / self.moves
+        )
 
     def ends(self) -> tuple[float, float]:
         return self.start, self.end
@@ -34,7 +36,7 @@ class OnScore(Adaptive):
     """Moves at every probe: onwards if the validation score rose since the last one, otherwise back."""
 
     name: ClassVar[str] = "on_score"
-    hears: ClassVar[str] = "score"
+    monitors: ClassVar[str] = "score"
 
 
 @dataclass(frozen=True)
@@ -43,7 +45,7 @@ class OnLoss(Adaptive):
 
     moves: float = 200.0
     name: ClassVar[str] = "on_loss"
-    hears: ClassVar[str] = "loss"
+    monitors: ClassVar[str] = "loss"
 
 
 @dataclass(frozen=True)
@@ -56,7 +58,7 @@ class Plateau(Adaptive):
     moves: float = 2.0
     patience: float = 10.0
     name: ClassVar[str] = "plateau"
-    hears: ClassVar[str] = "epoch"
+    monitors: ClassVar[str] = "epoch"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -65,7 +67,7 @@ class Plateau(Adaptive):
             raise UserError(f"plateau's factor was {self.end:g}; it must lie between 0 and 1")
 
     def __call__(self, progress: Progress) -> float:
-        return self.start * self.end ** progress.walked.get(self.written(), 0)
+        return self.start * self.end ** progress.adaptive_moves.get(self.written(), 0)
 
     def written(self) -> str:
         return f"plateau({self.start},{self.end},{self.patience:g},{self.moves:g})"

@@ -41,10 +41,10 @@ def parse_learnable(raw: Any, key: str = "value") -> Learnable:
     """A `Value` from a setting, or `learnt(0.07)`."""
     if isinstance(raw, Learnt):
         return raw
-    name, positional, named = _schedule_parts(raw)
+    name, positional, options = _schedule_parts(raw)
     if name != "learnt":
         return parse_value(raw, key)
-    numbers = [*positional, *named.values()]
+    numbers = [*positional, *options.values()]
     if len(numbers) != 1 or numbers[0] is None or not abs(numbers[0]) <= _LARGEST:
         raise UserError(f"{key} was {raw!r}; expected one finite number to begin with, such as learnt(0.07)")
     return learnt(numbers[0])
@@ -55,8 +55,8 @@ def parse_value(raw: Any, key: str = "value") -> Value:
     if isinstance(raw, Schedule):
         return raw
     if isinstance(raw, Learnt) or _schedule_parts(raw)[0] == "learnt":
-        shown = raw.written() if isinstance(raw, Learnt) else raw
-        raise UserError(f"{key} was {shown}; it cannot be learnt: expected a number or a schedule")
+        written_value = raw.written() if isinstance(raw, Learnt) else raw
+        raise UserError(f"{key} was {written_value}; it cannot be learnt: expected a number or a schedule")
     if isinstance(raw, str):
         with contextlib.suppress(ValueError):
             raw = float(raw)
@@ -65,14 +65,14 @@ def parse_value(raw: Any, key: str = "value") -> Value:
             raise UserError(f"{key} was {raw}; it must be a finite number or a schedule")
         return float(raw)
     allowed = "a number or a schedule such as linear(0,0.9); schedules are " + ", ".join(SCHEDULES)
-    name, positional, named = _schedule_parts(raw)
+    name, positional, options = _schedule_parts(raw)
     if name not in SCHEDULES:
         raise UserError(f"{key} was {raw!r}; expected {allowed}")
-    numbers = [v for v in (*positional, *named.values()) if v is not None]
+    numbers = [v for v in (*positional, *options.values()) if v is not None]
     if any(abs(v) > _LARGEST or v != v for v in numbers):
         raise UserError(f"{key} was {raw!r}; a schedule's numbers must be finite")
     try:
-        schedule = SCHEDULES[name](*positional, **named)
+        schedule = SCHEDULES[name](*positional, **options)
         schedule.ends()
         return schedule
     except OverflowError:

@@ -15,7 +15,7 @@ class Progress:
     step: int = 0
     steps: int = 1
     steps_per_epoch: int = 1
-    walked: Mapping[str, int] = field(
+    adaptive_moves: Mapping[str, int] = field(
         default_factory=dict, hash=False
     )  # moves of each adaptive schedule, as written
 
@@ -113,7 +113,7 @@ class Geometric(Schedule):
 
 
 @dataclass(frozen=True)
-class Cosine(Schedule):
+class CosineSchedule(Schedule):
     """From start to end along half a cosine, after `warmup` epochs of linear rise from 0."""
 
     start: float
@@ -183,8 +183,8 @@ class Stairs(Schedule):
         check_whole(self.name, "jumps", self.jumps)
 
     def __call__(self, progress: Progress) -> float:
-        done = math.floor(_portion(progress, self.epochs) * (self.jumps + 1))
-        return self.start + (self.end - self.start) * min(1.0, done / self.jumps)
+        jumps = math.floor(_portion(progress, self.epochs) * (self.jumps + 1))
+        return self.start + (self.end - self.start) * min(1.0, jumps / self.jumps)
 
     def ends(self) -> tuple[float, float]:
         return self.start, self.end
@@ -220,8 +220,8 @@ def geometric(start: float, end: float, epochs: float | None = None) -> Geometri
 
 def cosine(
     start: float, end: float = 0.0, epochs: float | None = None, warmup: float | None = None
-) -> Cosine:
-    return Cosine(float(start), float(end), _float(epochs), _float(warmup))
+) -> CosineSchedule:
+    return CosineSchedule(float(start), float(end), _float(epochs), _float(warmup))
 
 
 def steps(start: float, factor: float, *epochs: float) -> Steps:

@@ -38,12 +38,12 @@ def values(value: Value, progress: Progress | None) -> tuple[float, ...]:
     return ends(value) if progress is None else (at(value, progress),)
 
 
-def objective(why: str, ceiling: float | None = None) -> Certificate:
-    return Certificate("objective only", why, ceiling)
+def objective(reason: str, ceiling: float | None = None) -> Certificate:
+    return Certificate("objective only", reason, ceiling)
 
 
-def not_covered(why: str, ceiling: float | None = None) -> Certificate:
-    return Certificate("not covered", why + _limit(ceiling), ceiling)
+def not_covered(reason: str, ceiling: float | None = None) -> Certificate:
+    return Certificate("not covered", reason + _limit(ceiling), ceiling)
 
 
 def proven(condition: str, sampling: NegativeSampling, ceiling: float | None = None) -> Certificate:
@@ -60,7 +60,9 @@ def proven(condition: str, sampling: NegativeSampling, ceiling: float | None = N
     if sampling.cut == "above":
         if sampling.coverage is None:
             return not_covered(f"{_CUT}, which was not measured", ceiling)
-        return Certificate("measured", f"{_CUT}, which {_held(sampling.coverage)}{_limit(ceiling)}", ceiling)
+        return Certificate(
+            "measured", f"{_CUT}, which {_measured_coverage(sampling.coverage)}{_limit(ceiling)}", ceiling
+        )
     if sampling.cut == "below":
         condition = f"{condition}; dropping the least similar can only lower the estimate"
     if sampling.weighted:
@@ -70,8 +72,8 @@ def proven(condition: str, sampling: NegativeSampling, ceiling: float | None = N
         unknown.append("neither encoders nor critic were fitted to this sample")
     if sampling.batch_statistics is None:
         unknown.append("no embedding depends on the rest of its batch")
-    given = f"; given that {' and '.join(unknown)}" if unknown else ""
-    return Certificate("proven", f"{condition}{given}; {POPULATION}", ceiling)
+    assumptions = f"; given that {' and '.join(unknown)}" if unknown else ""
+    return Certificate("proven", f"{condition}{assumptions}; {POPULATION}", ceiling)
 
 
 _CUT = (
@@ -80,13 +82,15 @@ _CUT = (
 )
 
 
-def _held(coverage: Coverage) -> str:
+def _measured_coverage(coverage: Coverage) -> str:
     """What was measured, and what follows at least for anchors that were not (Clopper and Pearson 1934)."""
-    held = round(coverage.share * coverage.anchors)
-    least = float(betaincinv(held, coverage.anchors - held + 1, 1 - CONFIDENCE)) if held else 0.0
+    covered = round(coverage.share * coverage.anchors)
+    lower_limit = (
+        float(betaincinv(covered, coverage.anchors - covered + 1, 1 - CONFIDENCE)) if covered else 0.0
+    )
     return (
         f"held for {_percent(coverage.share)} of the {coverage.anchors} anchors measured (of all anchors for at least "
-        f"{_percent(least)}, at {CONFIDENCE:.0%} confidence)"
+        f"{_percent(lower_limit)}, at {CONFIDENCE:.0%} confidence)"
     )
 
 

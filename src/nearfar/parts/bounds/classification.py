@@ -76,8 +76,8 @@ class ConstantNCE(nn.Module, AbstractBound):
         self.register_buffer("log_z", torch.tensor(-torch.inf))  # nothing seen yet
 
     def forward(self, scores: Scores, progress: Progress | None = None) -> Float[Tensor, ""]:
-        held = self.log_z.to(scores.positive.dtype)
-        log_z = torch.where(torch.isneginf(held), self.observe(scores), held)
+        stored = self.log_z.to(scores.positive.dtype)
+        log_z = torch.where(torch.isneginf(stored), self.observe(scores), stored)
         count = scores.negative.count()
         log_n = count.log()
         noise = count * scores.negative.mean_of(

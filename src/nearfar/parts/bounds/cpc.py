@@ -57,7 +57,9 @@ class AlphaCPC(AbstractBound):
         log_b = torch.log((1 + count - alpha).clamp_min(0) / count.clamp_min(1))
         negative = log_b + scores.negative.logsumexp()
         return scores.over_positives(
-            lambda f, others, many: torch.log1p(many) + (f - torch.logaddexp(math.log(alpha) + f, others)),
+            lambda f, negative_sum, count: (
+                torch.log1p(count) + (f - torch.logaddexp(math.log(alpha) + f, negative_sum))
+            ),
             negative,
             count,
         )
@@ -70,11 +72,11 @@ class AlphaCPC(AbstractBound):
         if set(alphas) == {1.0}:
             return InfoNCE().certificate(sampling, progress)
         if min(alphas) < 1:
-            why = (
+            reason = (
                 f"alpha = {min(alphas):g} is below 1: on a fair coin seen twice, 2 negatives and alpha = 0.5 give "
                 "0.7174 nats, more than the log 2 = 0.6931 there are"
             )
-            return not_covered(why, ceiling)
+            return not_covered(reason, ceiling)
         return not_covered(f"alpha = {max(alphas):g} is above 1, for which no claim is made", ceiling)
 
 
@@ -105,7 +107,7 @@ class MultiLabelCPC(AbstractBound):
         (Song & Ermon 2020, Algorithm 1): how far the value is below log( (P + N) / (alpha P) ), never negative."""
         alpha, positives = at(self.alpha, progress), scores.positive_count().sum()
         negatives = scores.negative.count().sum()
-        if scores.also is None:
+        if scores.more_positives is None:
             _check_below(alpha, 1 + scores.negative.offered() / scores.positive.shape[1])
         log_beta = torch.log(
             (positives + negatives - alpha * positives).clamp_min(0) / negatives.clamp_min(1)
@@ -116,8 +118,8 @@ class MultiLabelCPC(AbstractBound):
         )
         total = (
             scores.positive.sum()
-            if scores.also is None
-            else scores.positive.sum() + scores.also.sum_of(lambda f: f).sum()
+            if scores.more_positives is None
+            else scores.positive.sum() + scores.more_positives.sum_of(lambda f: f).sum()
         )
         return log_z - math.log(alpha) - total / positives - torch.log(positives)
 
@@ -127,21 +129,21 @@ class MultiLabelCPC(AbstractBound):
     def certificate(self, sampling: NegativeSampling, progress: Progress | None = None) -> Certificate:
         n, m, alphas = sampling.anchors, 1 + sampling.negatives, values(self.alpha, progress)
         # the fewer negatives, the larger the least alpha: the range must hold when a selection keeps fewest
-        fewest = m - 1 if sampling.min_negatives is None else sampling.min_negatives
-        ceiling, least = self.ceiling(sampling, progress), smallest_proven_alpha(n, fewest)
-        outside = [alpha for alpha in alphas if not least <= alpha <= 1]
+        min_negatives = m - 1 if sampling.min_negatives is None else sampling.min_negatives
+        ceiling, min_alpha = self.ceiling(sampling, progress), smallest_proven_alpha(n, min_negatives)
+        outside = [alpha for alpha in alphas if not min_alpha <= alpha <= 1]
         if outside:
-            why = f"alpha = {outside[0]:g} is outside [m/(n(m-1)+1), 1] = [{least:g}, 1] for n = {n} and m = {1 + fewest}"
-            return not_covered(why, ceiling)
+            reason = f"alpha = {outside[0]:g} is outside [m/(n(m-1)+1), 1] = [{min_alpha:g}, 1] for n = {n} and m = {1 + min_negatives}"
+            return not_covered(reason, ceiling)
         if not sampling.independent:
-            why = sampling.reason or "anchors share their negatives"
+            reason = sampling.reason or "anchors share their negatives"
             return not_covered(
-                f"{why}, and the proof needs {n} times {m - 1} negatives drawn from p(v) independently",
+                f"{reason}, and the proof needs {n} times {m - 1} negatives drawn from p(v) independently",
                 ceiling,
             )
         condition = (
             f"alpha = {' to '.join(f'{a:g}' for a in dict.fromkeys(alphas))} lies in [m/(n(m-1)+1), 1] = "
-            f"[{least:g}, 1] for n = {n} and m = {1 + fewest}, and every anchor has negatives of its "
+            f"[{min_alpha:g}, 1] for n = {n} and m = {1 + min_negatives}, and every anchor has negatives of its "
             "own, drawn from p(v) independently of everything else; then the estimate never exceeds I in expectation, nor "
             f"log(m/alpha) = {ceiling:.4g}"
         )

@@ -39,7 +39,7 @@ class InfoNCE(AbstractBound):
     def __call__(self, scores: Scores, progress: Progress | None = None) -> Float[Tensor, ""]:
         negative = scores.negative
         return scores.over_positives(
-            lambda f, others, count: log_share(f, others) + torch.log1p(count),
+            lambda f, negative_sum, count: log_share(f, negative_sum) + torch.log1p(count),
             negative.logsumexp(),
             negative.count(),
         )
@@ -78,8 +78,8 @@ class Vince(AbstractBound):
         return math.log(1 + sampling.negatives)
 
     def certificate(self, sampling: NegativeSampling, progress: Progress | None = None) -> Certificate:
-        why = f"negatives from a proposal q bound I only after subtracting K - 1 = {sampling.negatives} nats, which proves nothing"
-        return objective(why, self.ceiling(sampling, progress))
+        reason = f"negatives from a proposal q bound I only after subtracting K - 1 = {sampling.negatives} nats, which proves nothing"
+        return objective(reason, self.ceiling(sampling, progress))
 
 
 @dataclass(frozen=True)
@@ -107,8 +107,8 @@ class Debiased(AbstractBound):
         tau = at(self.tau, progress)
         negative, lowest = scores.negative, scores.lowest
 
-        def value(f: Tensor, others: Tensor, count: Tensor) -> Tensor:
-            return log_share(f, _log_corrected(f, others, count, tau, lowest)) + torch.log1p(count)
+        def value(f: Tensor, negative_sum: Tensor, count: Tensor) -> Tensor:
+            return log_share(f, _log_corrected(f, negative_sum, count, tau, lowest)) + torch.log1p(count)
 
         return scores.over_positives(value, negative.logsumexp(), negative.count())
 
@@ -121,22 +121,22 @@ class Debiased(AbstractBound):
     def certificate(self, sampling: NegativeSampling, progress: Progress | None = None) -> Certificate:
         if self.is_estimate(sampling, progress):
             return InfoNCE().certificate(sampling, progress)
-        why = "negatives of the anchor's class are subtracted, so it compares with other classes and can exceed I"
-        return objective(why, self.ceiling(sampling, progress))
+        reason = "negatives of the anchor's class are subtracted, so it compares with other classes and can exceed I"
+        return objective(reason, self.ceiling(sampling, progress))
 
 
 def _log_corrected(
-    f: Tensor, others: Tensor, count: Tensor, tau: float, lowest: Tensor | float | None
+    f: Tensor, negative_sum: Tensor, count: Tensor, tau: float, lowest: Tensor | float | None
 ) -> Tensor:
     """log G from log-sums: log(e^a - e^b) = a + log(1 - e^(b - a)), and the floor where that is not above 0."""
     if tau <= 0:
-        return others.expand_as(f)
-    own = f + math.log(tau) + count.log()
-    left = others > own
+        return negative_sum.expand_as(f)
+    positive_part = f + math.log(tau) + count.log()
+    has_rest = negative_sum > positive_part
     # the inner zero and one keep gradients finite where the outer floor discards the value
-    gap = torch.where(left, own - others, -1.0)
-    corrected = torch.where(left, others, 0.0) + torch.log1p(-gap.exp()) - math.log1p(-tau)
-    corrected = torch.where(left, corrected, -torch.inf)
+    gap = torch.where(has_rest, positive_part - negative_sum, -1.0)
+    corrected = torch.where(has_rest, negative_sum, 0.0) + torch.log1p(-gap.exp()) - math.log1p(-tau)
+    corrected = torch.where(has_rest, corrected, -torch.inf)
     if lowest is None:
         return corrected
     return torch.maximum(corrected, count.log() + lowest)

@@ -59,12 +59,12 @@ class Triplet(AbstractBound):
     def __call__(self, scores: Scores, progress: Progress | None = None) -> Float[Tensor, ""]:
         margin = at(self.margin, progress)
         loss = _semi_hard if self.semi_hard else _hinge
-        if scores.also is None:
+        if scores.more_positives is None:
             losses = [loss(scores.negative, positive, margin) for positive in scores.positive.unbind(dim=1)]
             return -torch.stack(losses).mean()
         # a sum over positives of a mean over negatives is no reduction of either: their mean score stands for the positives
         positive = (
-            scores.positive.sum(dim=1) + scores.also.sum_of(lambda f: f)
+            scores.positive.sum(dim=1) + scores.more_positives.sum_of(lambda f: f)
         ) / scores.positive_count().clamp_min(1)
         return -loss(scores.negative, positive, margin).mean()
 
@@ -76,14 +76,19 @@ class Triplet(AbstractBound):
 
 
 def _hinge(negative: Negatives, positive: Tensor, margin: float) -> Float[Tensor, "anchor"]:
-    return negative.mean_of(lambda score, own: torch.relu(score - own + margin), positive)
+    return negative.mean_of(
+        lambda score, positive_score: torch.relu(score - positive_score + margin), positive
+    )
 
 
 def _semi_hard(negative: Negatives, positive: Tensor, margin: float) -> Float[Tensor, "anchor"]:
-    def between(score: Tensor, own: Tensor) -> Tensor:
-        return ((score < own) & (score > own - margin)).to(score.dtype)
+    def between(score: Tensor, positive_score: Tensor) -> Tensor:
+        return ((score < positive_score) & (score > positive_score - margin)).to(score.dtype)
 
-    total = negative.mean_of(lambda score, own: between(score, own) * (score - own + margin), positive)
+    total = negative.mean_of(
+        lambda score, positive_score: between(score, positive_score) * (score - positive_score + margin),
+        positive,
+    )
     share = negative.mean_of(between, positive)
     return total / torch.where(share > 0, share, 1.0)
 
@@ -154,12 +159,12 @@ class SupCon(AbstractBound):
 
     def __call__(self, scores: Scores, progress: Progress | None = None) -> Float[Tensor, ""]:
         positives = scores.positive_logsumexp()
-        everyone = torch.logaddexp(positives, scores.negative.logsumexp())
+        log_total = torch.logaddexp(positives, scores.negative.logsumexp())
         if self.form == "out":
-            return scores.over_positives(lambda f, total: f - total, everyone)
+            return scores.over_positives(lambda f, total: f - total, log_total)
         count = scores.positive_count()
         some = count > 0
-        values = positives - count.clamp_min(1).log() - everyone
+        values = positives - count.clamp_min(1).log() - log_total
         return torch.where(some, values, 0.0).sum() / some.sum().clamp_min(1)
 
     def is_estimate(self, sampling: NegativeSampling, progress: Progress | None = None) -> bool:
@@ -213,5 +218,5 @@ class Sum(nn.Module, AbstractBound):
         return sum(finite) if len(finite) == len(ceilings) else None
 
     def certificate(self, sampling: NegativeSampling, progress: Progress | None = None) -> Certificate:
-        why = "a sum of several bounds can exceed what each of them is below"
-        return objective(why, self.ceiling(sampling, progress))
+        reason = "a sum of several bounds can exceed what each of them is below"
+        return objective(reason, self.ceiling(sampling, progress))

@@ -66,12 +66,12 @@ class UBA(AbstractBound):
     def __call__(self, scores: Scores, progress: Progress | None = None) -> Float[Tensor, ""]:
         count = scores.negative.count()
         log_z = scores.negative.logsumexp() - count.clamp_min(1).log()
-        own = (
+        positives = (
             scores.positive.sum(dim=1)
-            if scores.also is None
-            else scores.positive.sum(dim=1) + scores.also.sum_of(lambda f: f)
+            if scores.more_positives is None
+            else scores.positive.sum(dim=1) + scores.more_positives.sum_of(lambda f: f)
         )
-        return over_anchors(own / scores.positive_count().clamp_min(1) - log_z, count)
+        return over_anchors(positives / scores.positive_count().clamp_min(1) - log_z, count)
 
     def certificate(self, sampling: NegativeSampling, progress: Progress | None = None) -> Certificate:
         return not_covered(
@@ -164,16 +164,16 @@ class DonskerVaradhan(nn.Module, AbstractBound):
         log_mean = log_mean_exp(scores.negative)
         batch = log_mean.detach()
         # at most 1 / (1 - momentum), because the running mean contains the batch's
-        share = torch.exp(batch - self._moved(batch, progress))
+        share = torch.exp(batch - self._updated_mean(batch, progress))
         return scores.over_positives(_itself) - batch - share * (log_mean - batch)
 
-    def _moved(self, log_mean: Tensor, progress: Progress | None) -> Tensor:
+    def _updated_mean(self, log_mean: Tensor, progress: Progress | None) -> Tensor:
         """log of the running mean after a batch of this mean."""
         momentum = at(self.momentum, progress)
-        before = self.log_running.to(log_mean.dtype)
-        kept = before + (math.log(momentum) if momentum > 0 else -torch.inf)
-        moved = torch.logaddexp(kept, log_mean + math.log1p(-momentum))
-        return torch.where(torch.isneginf(before), log_mean, moved)
+        previous = self.log_running.to(log_mean.dtype)
+        decayed = previous + (math.log(momentum) if momentum > 0 else -torch.inf)
+        updated = torch.logaddexp(decayed, log_mean + math.log1p(-momentum))
+        return torch.where(torch.isneginf(previous), log_mean, updated)
 
     def observe(self, scores: Scores) -> Float[Tensor, ""]:
         return log_mean_exp(scores.negative).detach()
@@ -181,7 +181,7 @@ class DonskerVaradhan(nn.Module, AbstractBound):
     @torch.no_grad()
     def advance(self, observed: Float[Tensor, "pair"], progress: Progress) -> None:
         mean = observed.logsumexp(dim=0) - math.log(len(observed))
-        self.log_running.copy_(self._moved(mean, progress))
+        self.log_running.copy_(self._updated_mean(mean, progress))
 
     def certificate(self, sampling: NegativeSampling, progress: Progress | None = None) -> Certificate:
         if sampling.held_out:

@@ -126,9 +126,9 @@ class Joint(nn.Module, AbstractCritic):
     ) -> Float[Tensor, "n m"]:
         # the first layer is linear in each side, so it runs n + m times, not n x m
         of_anchor, of_key = self.first.weight.split(self.sides, dim=1)
-        left = anchors @ of_anchor.T + self.first.bias
-        together = (left[:, None] + (keys @ of_key.T)[None]).flatten(0, 1)  # (n m, hidden)
-        return self.rest(together).view(len(anchors), len(keys))
+        anchor_part = anchors @ of_anchor.T + self.first.bias
+        hidden = (anchor_part[:, None] + (keys @ of_key.T)[None]).flatten(0, 1)  # (n m, hidden)
+        return self.rest(hidden).view(len(anchors), len(keys))
 
 
 class Hybrid(nn.Module, AbstractCritic):

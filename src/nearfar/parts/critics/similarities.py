@@ -10,7 +10,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from nearfar.core.abstract import AbstractCritic, AbstractInnerProduct
-from nearfar.core.learnt import LearntNumber, learnable, now
+from nearfar.core.learnt import LearntNumber, current_value, learnable
 from nearfar.core.schedules import START, Learnable, Learnt, Progress, Value, at, ends, parse_value, written
 from nearfar.core.scores import at_least_float32
 from nearfar.errors import UserError
@@ -32,16 +32,16 @@ class Cosine(nn.Module, AbstractInnerProduct):
     @staticmethod
     def conflict(choices: Mapping[str, Any], parts: Mapping[str, Any]) -> str | None:
         # by settings, or by an object that somebody made
-        given = {
+        numbers = {
             key: choices["critic"].get(key, getattr(parts["critic"], key, None))
             for key in ("temperature", "bias")
         }
-        moving = {key: value for key, value in given.items() if isinstance(value, (Learnt, LearntNumber))}
+        moving = {key: value for key, value in numbers.items() if isinstance(value, (Learnt, LearntNumber))}
         if moving and parts["bound"].needs_bounded_scores:
             key, value = next(iter(moving.items()))
-            shown = value.written() if isinstance(value, Learnt) else "learnt"
+            written_value = value.written() if isinstance(value, Learnt) else "learnt"
             return (
-                f"critic.{key} was {shown} with bound={choices['bound']['name']}, which reads positives alone and would rise with it "
+                f"critic.{key} was {written_value} with bound={choices['bound']['name']}, which reads positives alone and would rise with it "
                 "for ever; give a number"
             )
         return None
@@ -55,14 +55,14 @@ class Cosine(nn.Module, AbstractInnerProduct):
 
     def prepare(self, embedding: Float[Tensor, "*n dim"]) -> Float[Tensor, "*n dim"]:
         """Unit length, in float32 at least: cosines over a small temperature do not survive half precision."""
-        whole = embedding if embedding.dtype is torch.float64 else embedding.float()
-        return F.normalize(whole, dim=-1)
+        precise = embedding if embedding.dtype is torch.float64 else embedding.float()
+        return F.normalize(precise, dim=-1)
 
     def factors(
         self, anchors: Float[Tensor, "n dim"], keys: Float[Tensor, "m dim"], progress: Progress
     ) -> tuple[Float[Tensor, "n width"], Float[Tensor, "m width"]]:
-        scaled = anchors / now(self.temperature, progress)
-        bias = now(self.bias, progress)
+        scaled = anchors / current_value(self.temperature, progress)
+        bias = current_value(self.bias, progress)
         if isinstance(bias, float) and bias == 0.0:
             return scaled, keys
         # one more dimension, in which anchors are the bias and keys are 1
@@ -71,8 +71,8 @@ class Cosine(nn.Module, AbstractInnerProduct):
 
     def scale_and_bias(self, progress: Progress = START) -> tuple[float, float]:
         """1/temperature and bias as numbers: a score is scale * cosine + bias."""
-        temperature, bias = now(self.temperature, progress), now(self.bias, progress)
-        return tuple(float(torch.as_tensor(each).detach()) for each in (1.0 / temperature, bias))  # type: ignore[return-value]
+        temperature, bias = current_value(self.temperature, progress), current_value(self.bias, progress)
+        return tuple(float(torch.as_tensor(number).detach()) for number in (1.0 / temperature, bias))  # type: ignore[return-value]
 
     def similarity(self, scores: Any, progress: Progress) -> Any:
         scale, bias = self.scale_and_bias(progress)
@@ -80,7 +80,7 @@ class Cosine(nn.Module, AbstractInnerProduct):
 
     def lowest_score(self, progress: Progress = START) -> float | Float[Tensor, ""]:
         """The score of opposite vectors."""
-        return now(self.bias, progress) - 1.0 / now(self.temperature, progress)
+        return current_value(self.bias, progress) - 1.0 / current_value(self.temperature, progress)
 
 
 @dataclass(frozen=True)
@@ -122,8 +122,8 @@ class Distance(AbstractCritic):
         object.__setattr__(self, "temperature", temperature)
 
     def prepare(self, embedding: Float[Tensor, "*n dim"]) -> Float[Tensor, "*n dim"]:
-        whole = embedding if embedding.dtype is torch.float64 else embedding.float()
-        return F.normalize(whole, dim=-1) if self.unit else whole
+        precise = embedding if embedding.dtype is torch.float64 else embedding.float()
+        return F.normalize(precise, dim=-1) if self.unit else precise
 
     def pairs(
         self, anchors: Float[Tensor, "n dim"], keys: Float[Tensor, "n dim"], progress: Progress = START

@@ -28,7 +28,7 @@ from nearfar.system.extras import need
 SMALL = 64  # up to this side, a 7x7 stride-2 stem and a pooling would throw most of the picture away
 
 
-class Residual(nn.Module):
+class HalvingBlock(nn.Module):
     """Two 3x3 convolutions and a shortcut; halves the side."""
 
     def __init__(self, inputs: int, outputs: int) -> None:
@@ -60,16 +60,18 @@ class ResNet8(nn.Module):
         self.conv1 = nn.Conv2d(channels, width, 3, padding=1, bias=False)
         self.bn1 = nn.BatchNorm2d(width)
         self.blocks = nn.Sequential(
-            Residual(width, 2 * width), Residual(2 * width, 4 * width), Residual(4 * width, 8 * width)
+            HalvingBlock(width, 2 * width),
+            HalvingBlock(2 * width, 4 * width),
+            HalvingBlock(4 * width, 8 * width),
         )
 
     def maps(self, x: Float[Tensor, "image channel height width"]) -> list[Tensor]:
         """The map after each block, finest first."""
-        found, x = [], F.relu(self.bn1(self.conv1(x)), inplace=True)
+        maps, x = [], F.relu(self.bn1(self.conv1(x)), inplace=True)
         for block in self.blocks:
             x = block(x)
-            found.append(x)
-        return found
+            maps.append(x)
+        return maps
 
     def forward(self, x: Float[Tensor, "image channel height width"]) -> Float[Tensor, "image dim"]:
         x = F.relu(self.bn1(self.conv1(x)), inplace=True)
@@ -82,15 +84,15 @@ def plain_resnet(make: Callable[..., nn.Module], channels: int, small: bool, wid
     for place, layer in list(net.named_modules()) if width > 1 else ():
         if not isinstance(layer, (nn.Conv2d, nn.BatchNorm2d)):
             continue
-        wide: Any
+        wide_layer: Any
         if isinstance(layer, nn.Conv2d):
             shape: Any = {"kernel_size": layer.kernel_size, "stride": layer.stride, "padding": layer.padding}
-            wide = nn.Conv2d(layer.in_channels * width, layer.out_channels * width, bias=False, **shape)
-            nn.init.kaiming_normal_(wide.weight, mode="fan_out", nonlinearity="relu")
+            wide_layer = nn.Conv2d(layer.in_channels * width, layer.out_channels * width, bias=False, **shape)
+            nn.init.kaiming_normal_(wide_layer.weight, mode="fan_out", nonlinearity="relu")
         else:
-            wide = nn.BatchNorm2d(layer.num_features * width)
-        where, _, name = place.rpartition(".")
-        setattr(net.get_submodule(where), name, wide)
+            wide_layer = nn.BatchNorm2d(layer.num_features * width)
+        parent, _, name = place.rpartition(".")
+        setattr(net.get_submodule(parent), name, wide_layer)
     if small:
         net.conv1 = nn.Conv2d(channels, 64 * width, 3, padding=1, bias=False)
         net.maxpool = nn.Identity()
@@ -129,8 +131,8 @@ def _timm(name: str, channels: int, image_size: int) -> nn.Module:
             + ", ".join(BACKBONES)
         ) from None
     if name not in timm.list_models():
-        near = difflib.get_close_matches(name, timm.list_models(), n=3)
-        hint = f"; near it are {', '.join(near)}" if near else ""
+        similar = difflib.get_close_matches(name, timm.list_models(), n=3)
+        hint = f"; near it are {', '.join(similar)}" if similar else ""
         raise UserError(f"backbone was 'timm/{name}', which timm does not have{hint}")
     options = {"pretrained": False, "num_classes": 0, "in_chans": channels, "img_size": image_size}
     try:
@@ -157,26 +159,26 @@ def _resnets(depth: int, width: int) -> Make | None:
     return None
 
 
-def named(name: str) -> Make | None:
+def backbone_maker(name: str) -> Make | None:
     """What makes the network of that name; None if there is none. `xW` behind a name multiplies its widths."""
-    if found := re.fullmatch(r"resnet8-w(8|16|32)", name):
-        base = int(found[1])
+    if match := re.fullmatch(r"resnet8-w(8|16|32)", name):
+        base = int(match[1])
         return lambda c, s: ResNet8(base, c)
-    if found := re.fullmatch(r"resnet(\d{1,4})(?:x(\d{1,2}))?", name):
-        width = int(found[2] or 1)
-        return _resnets(int(found[1]), width) if 1 <= width <= WIDEST else None
-    if found := re.fullmatch(r"wrn-(\d{1,4})-(\d{1,2})", name):
-        depth, width = int(found[1]), int(found[2])
+    if match := re.fullmatch(r"resnet(\d{1,4})(?:x(\d{1,2}))?", name):
+        width = int(match[2] or 1)
+        return _resnets(int(match[1]), width) if 1 <= width <= WIDEST else None
+    if match := re.fullmatch(r"wrn-(\d{1,4})-(\d{1,2})", name):
+        depth, width = int(match[1]), int(match[2])
         sound = depth % 6 == 4 and 10 <= depth <= DEEPEST and 1 <= width <= WIDEST
         return (lambda c, s: wide_resnet(depth, width, c)) if sound else None
-    if found := re.fullmatch(r"vgg(8|11|13|16|19)", name):
-        layers = int(found[1])
+    if match := re.fullmatch(r"vgg(8|11|13|16|19)", name):
+        layers = int(match[1])
         return lambda c, s: plain_vgg(layers, c, s <= SMALL)
-    if found := re.fullmatch(r"mobilenetv2(?:x(0\.25|0\.5|0\.75|1\.4|2))?", name):
-        times = float(found[1] or 1)
+    if match := re.fullmatch(r"mobilenetv2(?:x(0\.25|0\.5|0\.75|1\.4|2))?", name):
+        times = float(match[1] or 1)
         return lambda c, s: plain_mobilenet(times, c, s <= SMALL)
-    if found := re.fullmatch(r"shufflenetv2(?:x(0\.5|1\.5|2))?", name):
-        times = float(found[1] or 1)
+    if match := re.fullmatch(r"shufflenetv2(?:x(0\.5|1\.5|2))?", name):
+        times = float(match[1] or 1)
         return lambda c, s: plain_shufflenet(times, c, s <= SMALL)
     if name == "shufflenetv1":
         return lambda c, s: shufflenet_v1(c, s <= SMALL)
@@ -218,7 +220,7 @@ STAGED = tuple(  # have maps after each of their stages (stages.py)
 
 def check_backbone(name: str) -> str:
     """The name, if there is such a backbone; otherwise a sentence."""
-    if named(name) is not None or re.fullmatch(r"timm/[\w.\-]+", name):
+    if backbone_maker(name) is not None or re.fullmatch(r"timm/[\w.\-]+", name):
         return name
     raise not_one_of("backbone", name, BACKBONES, suffix=" and timm/NAME")
 
@@ -226,7 +228,7 @@ def check_backbone(name: str) -> str:
 def backbone(name: str, channels: int = 3, image_size: int = 32) -> nn.Module:
     """The named network, ready to train, with `dim`."""
     check_backbone(name)
-    make = named(name)
+    make = backbone_maker(name)
     if make is None:
         return _timm(name.removeprefix("timm/"), channels, image_size)
     return make(channels, image_size)

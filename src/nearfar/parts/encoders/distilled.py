@@ -62,7 +62,7 @@ class Distilled(nn.Module, AbstractEncoders):
 
     @classmethod
     def from_config(cls, head: HeadConfig, inputs: InputSpec, **settings: Any) -> Self:
-        known, theirs = inputs.context.get("classes") or 0, settings["classes"]
+        label_classes, teacher_classes = inputs.context.get("classes") or 0, settings["classes"]
         if head.predictor != "none":
             raise UserError(
                 f"encoders.predictor was {head.predictor} with encoders=distilled; leave it out: student and teacher have a projection each"
@@ -75,9 +75,9 @@ class Distilled(nn.Module, AbstractEncoders):
                 network.backbone, nn.Identity(), head.dropout, dim=features, backbone_width=features
             )
         projection = head.make_head(settings["width"]) if contrasted else None
-        count = theirs or known
+        count = teacher_classes or label_classes
         table = nn.Linear(features, count) if count else None
-        return cls(network, **settings, projection=projection, table=table, learns_labels=bool(known))
+        return cls(network, **settings, projection=projection, table=table, learns_labels=bool(label_classes))
 
     @staticmethod
     def conflict(choices: Mapping[str, Any], parts: Mapping[str, Any]) -> str | None:
@@ -121,13 +121,13 @@ class Distilled(nn.Module, AbstractEncoders):
         return backbone_of(self.network)
 
     def encode(self, batch: Batch, anchors: Sequence[int], keys: Sequence[int]) -> Encoded:
-        asked = {*anchors, *keys}
-        views = sorted({place // 2 for place in asked}) or list(range(len(batch.views)))
-        seen = embed_views(self.network.backbone, batch.views, views)
-        features = [self.network.dropped(seen[view]) for view in views]
-        said = [self._said(batch.views[view]) for view in views]
+        requested = {*anchors, *keys}
+        views = sorted({place // 2 for place in requested}) or list(range(len(batch.views)))
+        view_features = embed_views(self.network.backbone, batch.views, views)
+        features = [self.network.dropped(view_features[view]) for view in views]
+        outputs = [self._teacher_output(batch.views[view]) for view in views]
         embedded: dict[int, Tensor] = {}
-        for view, ours, theirs in zip(views, features, said, strict=True):
+        for view, ours, theirs in zip(views, features, outputs, strict=True):
             embedded[2 * view] = self.network.head(ours)
             if self.projection is not None:
                 embedded[2 * view + 1] = self.projection(theirs.features)
@@ -135,27 +135,27 @@ class Distilled(nn.Module, AbstractEncoders):
             {place: embedded[place] for place in (anchors or [2 * view for view in views])},
             {place: embedded[place] for place in keys},
             embeddings=dict(zip(views, features, strict=True)),
-            supervision=self._supervision(features, said, batch),
+            supervision=self._supervision(features, outputs, batch),
         )
 
-    def _said(self, view: Any) -> TeacherOutput:
+    def _teacher_output(self, view: Any) -> TeacherOutput:
         if self.guide is None:
-            named = f"its teacher {self.teacher}" if self.teacher else "a teacher"
+            name = f"its teacher {self.teacher}" if self.teacher else "a teacher"
             raise UserError(
-                f"encoders=distilled learns from {named}, which is not here; use nearfar distill TEACHER DATA, or nf.distill(teacher, data)"
+                f"encoders=distilled learns from {name}, which is not here; use nearfar distill TEACHER DATA, or nf.distill(teacher, data)"
             )
         with torch.no_grad():
             return self.guide(view)
 
-    def _supervision(self, features: list[Tensor], said: list[TeacherOutput], batch: Batch) -> Supervision:
-        together = torch.cat(features)
-        logits = [each.logits for each in said if each.logits is not None]
+    def _supervision(self, features: list[Tensor], outputs: list[TeacherOutput], batch: Batch) -> Supervision:
+        rows = torch.cat(features)
+        logits = [output.logits for output in outputs if output.logits is not None]
         labels = None if batch.labels is None or self.table is None else batch.labels.repeat(len(features))
         return Supervision(
-            together,
-            None if self.table is None else self.table(together),
+            rows,
+            None if self.table is None else self.table(rows),
             labels,
-            torch.cat([each.features for each in said]),
+            torch.cat([output.features for output in outputs]),
             torch.cat(logits) if logits else None,
         )
 

@@ -63,12 +63,12 @@ class GraphNetwork(nn.Module):
             kinds = need("torch_geometric.nn")
         sizes = [labels, *[width] * layers]
         self.layers = nn.ModuleList(
-            kinds.GCNConv(before, after)
+            kinds.GCNConv(inputs, outputs)
             if convolution == "gcn"
             else kinds.GINConv(
-                nn.Sequential(nn.Linear(before, after), nn.ReLU(inplace=True), nn.Linear(after, after))
+                nn.Sequential(nn.Linear(inputs, outputs), nn.ReLU(inplace=True), nn.Linear(outputs, outputs))
             )
-            for before, after in itertools.pairwise(sizes)
+            for inputs, outputs in itertools.pairwise(sizes)
         )
         self.norms = nn.ModuleList(nn.BatchNorm1d(width) for _ in range(layers))
 
@@ -77,14 +77,14 @@ class GraphNetwork(nn.Module):
     ) -> tuple[Float[Tensor, "node dim"], Int[Tensor, "node"]]:
         """Features of every node of every graph, and which graph it is of."""
         label, edges, graph = flattened(view)
-        shown = (label >= 0) & (label < self.labels)  # one that training never met is as good as hidden
-        own = F.one_hot(torch.where(shown, label, 0), self.labels) * shown[:, None]
-        x = own.to(next(self.parameters()).dtype)
-        found = []
+        visible = (label >= 0) & (label < self.labels)  # one that training never met is as good as hidden
+        one_hot = F.one_hot(torch.where(visible, label, 0), self.labels) * visible[:, None]
+        x = one_hot.to(next(self.parameters()).dtype)
+        layer_outputs = []
         for layer, norm in zip(self.layers, self.norms, strict=True):
             x = norm(F.relu(layer(x, edges)))
-            found.append(x)
-        return torch.cat(found, dim=1), graph
+            layer_outputs.append(x)
+        return torch.cat(layer_outputs, dim=1), graph
 
     def pooled(
         self, nodes: Float[Tensor, "node dim"], graph: Int[Tensor, "node"], graphs: int
@@ -121,7 +121,7 @@ class InfoGraph(nn.Module, AbstractEncoders):
         nodes: int | None = None,
         *,
         place: nn.Module | None = None,
-        most: int = 0,
+        max_nodes: int = 0,
         predictor: nn.Module | None = None,
     ) -> None:
         super().__init__()
@@ -129,20 +129,24 @@ class InfoGraph(nn.Module, AbstractEncoders):
             raise UserError(f"encoders.nodes was {nodes}; it must be a whole number from 1, or none for all")
         self.network = network.planned() if isinstance(network, HeadConfig) else network
         self.place, self.predictor = place or nn.Identity(), predictor
-        self.drawn, self.most = nodes, most  # most: nodes of the largest graph
+        self.sampled_nodes, self.max_nodes = nodes, max_nodes  # most: nodes of the largest graph
 
     @classmethod
     def from_config(cls, head: HeadConfig, inputs: InputSpec, **settings: Any) -> Self:
         network = head.network(inputs)
         place = mlp_head(network.backbone.dim, head.hidden, head.dim, norm=head.head == "mlp")  # type: ignore[arg-type]
-        most = inputs.context["nodes"]
-        return cls(network, **settings, place=place, most=most, predictor=head.make_predictor())
+        max_nodes = inputs.context["nodes"]
+        return cls(network, **settings, place=place, max_nodes=max_nodes, predictor=head.make_predictor())
 
     def pairs(self, views: int, symmetric: bool) -> tuple[Pair, ...]:
         """Graphs differ in their number of nodes: the claim is told of the most there can be, so that its ceiling holds."""
-        asked = view_pairs(views, symmetric)
-        most = self.most if self.drawn is None or not self.training else min(self.drawn, self.most)
-        return tuple(Pair(a, b, 1.0 / len(asked), most) for a, b in asked)
+        pairs = view_pairs(views, symmetric)
+        nodes = (
+            self.max_nodes
+            if self.sampled_nodes is None or not self.training
+            else min(self.sampled_nodes, self.max_nodes)
+        )
+        return tuple(Pair(a, b, 1.0 / len(pairs), nodes) for a, b in pairs)
 
     def view_networks(self) -> tuple[nn.Module, ...]:
         return (self.network,)
@@ -151,39 +155,39 @@ class InfoGraph(nn.Module, AbstractEncoders):
         return self.network.backbone
 
     def encode(self, batch: Batch, anchors: Sequence[int], keys: Sequence[int]) -> Encoded:
-        seen = {w: self._seen(batch.views[w]) for w in sorted({*anchors, *keys})}
-        summaries = {w: self.network.head(self.network.dropped(seen[w][0])) for w in anchors}
+        graphs = {w: self._features(batch.views[w]) for w in sorted({*anchors, *keys})}
+        summaries = {w: self.network.head(self.network.dropped(graphs[w][0])) for w in anchors}
         online = predicted(self.predictor, summaries)
-        rows = {w: self._rows(seen[w][2]) for w in keys}
-        graph = {w: seen[w][2][rows[w]] for w in keys}
+        rows = {w: self._rows(graphs[w][2]) for w in keys}
+        graph = {w: graphs[w][2][rows[w]] for w in keys}
         return Encoded(
             # an anchor's rows are those of the key it meets; with one view or two there is but one such
-            {a: online[a][graph[self._met(a, keys)]] for a in anchors},
-            {w: self.place(seen[w][1][rows[w]]) for w in keys},
+            {a: online[a][graph[self._partner(a, keys)]] for a in anchors},
+            {w: self.place(graphs[w][1][rows[w]]) for w in keys},
             index={w: batch.index[graph[w]] for w in keys},
             instance=graph,
             embeddings=summaries,
         )
 
     @staticmethod
-    def _met(anchor: int, keys: Sequence[int]) -> int:
-        others = [key for key in keys if key != anchor]
-        if len(others) > 1:
+    def _partner(anchor: int, keys: Sequence[int]) -> int:
+        partners = [key for key in keys if key != anchor]
+        if len(partners) > 1:
             raise UserError("views.count was above 2; encoders=infograph takes one view or two")
-        return others[0] if others else anchor
+        return partners[0] if partners else anchor
 
-    def _seen(self, view: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def _features(self, view: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         body: Any = self.network.backbone
         nodes, graph = body.nodes(view)
         return body.pooled(nodes, graph, len(view)), nodes, graph
 
     def _rows(self, graph: Int[Tensor, "node"]) -> Int[Tensor, "row"]:
         """Places of the nodes that count: all, or of each graph the first `nodes` in an order drawn anew."""
-        if self.drawn is None or not self.training:
+        if self.sampled_nodes is None or not self.training:
             return torch.arange(len(graph), device=graph.device)
         order = torch.rand(len(graph), device=graph.device).argsort()
         order = order[graph[order].argsort(stable=True)]  # by graph, within it as drawn
         counts = torch.bincount(graph)
         first = (counts.cumsum(dim=0) - counts)[graph[order]]
         place = torch.arange(len(graph), device=graph.device) - first
-        return order[place < self.drawn].sort().values
+        return order[place < self.sampled_nodes].sort().values

@@ -69,7 +69,7 @@ class InputSpec:
     body: Callable[[int], nn.Module]
     shapes: tuple[tuple[int, ...], ...]
     context: Mapping[str, Any] = field(default_factory=dict)
-    asked: bool = False  # how wide features are is asked of the network itself: it is somebody's own
+    measure_width: bool = False  # how wide features are is asked of the network itself: it is somebody's own
 
 
 def width_of(body: nn.Module, shape: tuple[int, ...]) -> int:
@@ -79,22 +79,24 @@ def width_of(body: nn.Module, shape: tuple[int, ...]) -> int:
     training = body.training
     try:
         with torch.no_grad():
-            found = body.eval()(zeros)
+            output = body.eval()(zeros)
     except Exception as problem:  # anything may happen in somebody's network
         raise UserError(
             f"backbone {type(body).__name__} could not take a batch of shape {tuple(zeros.shape)}: {problem}"
         ) from problem
     finally:
         body.train(training)
-    if not isinstance(found, Tensor) or found.ndim != 2 or len(found) != 2:
-        what = (
-            f"a tensor of shape {tuple(found.shape)}" if isinstance(found, Tensor) else type(found).__name__
+    if not isinstance(output, Tensor) or output.ndim != 2 or len(output) != 2:
+        description = (
+            f"a tensor of shape {tuple(output.shape)}"
+            if isinstance(output, Tensor)
+            else type(output).__name__
         )
         raise UserError(
-            f"backbone {type(body).__name__} gave {what} of a batch of shape {tuple(zeros.shape)}; expected features (2, d), "
+            f"backbone {type(body).__name__} gave {description} of a batch of shape {tuple(zeros.shape)}; expected features (2, d), "
             "one row for each instance: pool or flatten what comes before"
         )
-    return found.shape[1]
+    return output.shape[1]
 
 
 def pictured(
@@ -154,9 +156,9 @@ class HeadConfig:
         """A stand-in for the network until the method meets its data."""
         return PlannedNetwork(self)
 
-    def network(self, seen: InputSpec, view: int = 0) -> Network:
-        body = seen.body(view)
-        width = width_of(body, seen.shapes[view]) if seen.asked else int(body.dim)  # type: ignore[arg-type]
+    def network(self, inputs: InputSpec, view: int = 0) -> Network:
+        body = inputs.body(view)
+        width = width_of(body, inputs.shapes[view]) if inputs.measure_width else int(body.dim)  # type: ignore[arg-type]
         dim = width if self.head == "none" else self.hidden if self.cut else self.dim
         return Network(body, self.make_head(width), self.dropout, dim=dim, backbone_width=width)
 
@@ -167,11 +169,11 @@ class HeadConfig:
             return linear_head(inputs, self.dim)
         if self.head == "linear-norm":
             return linear_head(inputs, self.dim, norm=True)
-        whole = mlp_head(inputs, self.hidden, self.dim, norm=self.head == "mlp", layers=self.layers)
-        each = (len(whole) - 1) // (
+        layers = mlp_head(inputs, self.hidden, self.dim, norm=self.head == "mlp", layers=self.layers)
+        layer_parts = (len(layers) - 1) // (
             self.layers - 1
         )  # a linear map, its norm, its ReLU; the last map stands alone
-        return whole[: each * self.cut] if self.cut else whole
+        return layers[: layer_parts * self.cut] if self.cut else layers
 
     def make_predictor(self) -> nn.Module | None:
         return None if self.predictor == "none" else mlp_head(self.dim, self.hidden, self.dim)

@@ -21,7 +21,7 @@ from nearfar.parts.encoders.heads import HeadConfig, InputSpec, Network
 from nearfar.parts.encoders.roles import predicted
 from nearfar.parts.encoders.stages import map_and_features, map_shape
 
-WHOLE, PLACES, SUMMARY = range(3)  # kinds of keys, each a group
+MAP, PLACES, SUMMARY = range(3)  # kinds of keys, each a group
 KEYS = 3  # of each view
 
 
@@ -47,8 +47,8 @@ class InfoMax(nn.Module, AbstractEncoders):
         local_weight: float = 1.0,
         direction: Literal["maps", "summaries", "both"] = "maps",
         *,
-        whole: nn.Module | None = None,
-        place: nn.Module | None = None,
+        map_network: nn.Module | None = None,
+        place_network: nn.Module | None = None,
         places: int = 0,
         predictor: nn.Module | None = None,
     ) -> None:
@@ -62,7 +62,11 @@ class InfoMax(nn.Module, AbstractEncoders):
                 "encoders.global_weight and encoders.local_weight were both 0; one must be above 0"
             )
         self.network = network.planned() if isinstance(network, HeadConfig) else network
-        self.whole, self.place, self.predictor = whole or nn.Identity(), place or nn.Identity(), predictor
+        self.map_network, self.place_network, self.predictor = (
+            map_network or nn.Identity(),
+            place_network or nn.Identity(),
+            predictor,
+        )
         self.global_weight, self.local_weight, self.places = global_weight, local_weight, places
         self.direction = direction
         # whole maps and places go through networks of their own, and summaries are neither
@@ -74,20 +78,20 @@ class InfoMax(nn.Module, AbstractEncoders):
             raise UserError("encoders.head was none with encoders=infomax; its summary is what a head makes")
         network = head.network(inputs)
         channels, side = map_shape(network.backbone, inputs)
-        whole = nn.Sequential(
+        map_network = nn.Sequential(
             nn.Flatten(),
             nn.Linear(channels * side * side, head.hidden),
             nn.ReLU(inplace=True),
             nn.Linear(head.hidden, head.dim),
         )
-        place = nn.Sequential(
+        place_network = nn.Sequential(
             nn.Conv2d(channels, head.hidden, 1), nn.ReLU(inplace=True), nn.Conv2d(head.hidden, head.dim, 1)
         )
         return cls(
             network,
             **settings,
-            whole=whole,
-            place=place,
+            map_network=map_network,
+            place_network=place_network,
             places=side * side,
             predictor=head.make_predictor(),
         )
@@ -98,20 +102,24 @@ class InfoMax(nn.Module, AbstractEncoders):
     def pairs(self, views: int, symmetric: bool) -> tuple[Pair, ...]:
         """The summary of view a contrasted with the maps of view b, and the other way round: places are then anchors of their own,
         so that each is contrasted with every summary once."""
-        asked = view_pairs(views, symmetric)
+        ordered_pairs = view_pairs(views, symmetric)
         shares = {"maps": (1.0, 0.0), "summaries": (0.0, 1.0), "both": (0.5, 0.5)}[self.direction]
-        whole, local = (weight / len(asked) for weight in (self.global_weight, self.local_weight))
-        found: list[Pair] = []
-        for a, b in asked:
+        global_part, local_part = (
+            weight / len(ordered_pairs) for weight in (self.global_weight, self.local_weight)
+        )
+        pairs: list[Pair] = []
+        for a, b in ordered_pairs:
             summary, first = a * self._anchors, b * self._anchors + 1
-            found += [
-                Pair(summary, b * KEYS + WHOLE, shares[0] * whole),
-                Pair(summary, b * KEYS + PLACES, shares[0] * local, self.places),
-                Pair(first, a * KEYS + SUMMARY, shares[1] * whole),
+            pairs += [
+                Pair(summary, b * KEYS + MAP, shares[0] * global_part),
+                Pair(summary, b * KEYS + PLACES, shares[0] * local_part, self.places),
+                Pair(first, a * KEYS + SUMMARY, shares[1] * global_part),
             ]
-            each = range(first + 1, first + 1 + self.places)
-            found += [Pair(place, a * KEYS + SUMMARY, shares[1] * local / self.places) for place in each]
-        return tuple(pair for pair in found if pair.weight)
+            anchors = range(first + 1, first + 1 + self.places)
+            pairs += [
+                Pair(place, a * KEYS + SUMMARY, shares[1] * local_part / self.places) for place in anchors
+            ]
+        return tuple(pair for pair in pairs if pair.weight)
 
     @property
     def _anchors(self) -> int:
@@ -125,28 +133,30 @@ class InfoMax(nn.Module, AbstractEncoders):
         return self.network.backbone
 
     def encode(self, batch: Batch, anchors: Sequence[int], keys: Sequence[int]) -> Encoded:
-        asked = [divmod(anchor, self._anchors) for anchor in anchors]
-        known = [divmod(key, KEYS) for key in keys]
-        seen = {
+        requested_anchors = [divmod(anchor, self._anchors) for anchor in anchors]
+        requested_keys = [divmod(key, KEYS) for key in keys]
+        maps_and_features = {
             w: map_and_features(self.network.backbone, batch.views[w])
-            for w in sorted({w for w, _ in (*asked, *known)})
+            for w in sorted({w for w, _ in (*requested_anchors, *requested_keys)})
         }
-        of = lambda kind, part: {w for w, k in known if k == kind} | {w for w, k in asked if part(k)}
+        of = lambda kind, part: (
+            {w for w, k in requested_keys if k == kind} | {w for w, k in requested_anchors if part(k)}
+        )
         summaries = {
-            w: self.network.head(self.network.dropped(seen[w][1]))
+            w: self.network.head(self.network.dropped(maps_and_features[w][1]))
             for w in sorted(of(SUMMARY, lambda k: k == 0))
         }
-        wholes = {w: self.whole(seen[w][0]) for w in sorted(of(WHOLE, lambda k: k == 1))}
-        places = {w: self._places(seen[w][0]) for w in sorted(of(PLACES, lambda k: k > 1))}
-        online = predicted(self.predictor, {w: summaries[w] for w, k in asked if k == 0})
+        maps = {w: self.map_network(maps_and_features[w][0]) for w in sorted(of(MAP, lambda k: k == 1))}
+        places = {w: self._places(maps_and_features[w][0]) for w in sorted(of(PLACES, lambda k: k > 1))}
+        online = predicted(self.predictor, {w: summaries[w] for w, k in requested_anchors if k == 0})
         return Encoded(
             {
-                w * self._anchors + k: online[w] if k == 0 else wholes[w] if k == 1 else places[w][:, k - 2]
-                for w, k in asked
+                w * self._anchors + k: online[w] if k == 0 else maps[w] if k == 1 else places[w][:, k - 2]
+                for w, k in requested_anchors
             },
-            {w * KEYS + k: (wholes, places, summaries)[k][w] for w, k in known},
+            {w * KEYS + k: (maps, places, summaries)[k][w] for w, k in requested_keys},
             embeddings=summaries,
         )
 
     def _places(self, maps: Float[Tensor, "image channel side side"]) -> Float[Tensor, "image place dim"]:
-        return self.place(maps).flatten(2).transpose(1, 2)
+        return self.place_network(maps).flatten(2).transpose(1, 2)

@@ -17,7 +17,7 @@ from nearfar.core.abstract import AbstractEncoders
 from nearfar.core.types import Batch, Encoded, Pair
 from nearfar.errors import UserError
 
-READ, HIDDEN = 0, 1
+MASKED, HIDDEN = 0, 1
 
 
 class TokenTransformer(nn.Module):
@@ -94,21 +94,21 @@ class MaskedSymbols(nn.Module, AbstractEncoders):
         return self.reader.symbols
 
     def pairs(self, views: int, symmetric: bool) -> tuple[Pair, ...]:
-        return (Pair(READ, HIDDEN, 1.0, self.hidden, self.hidden - 1, identity_is_key=True),)
+        return (Pair(MASKED, HIDDEN, 1.0, self.hidden, self.hidden - 1, identity_is_key=True),)
 
     def backbone(self) -> nn.Module:
         return self.reader
 
     def encode(self, batch: Batch, anchors: Sequence[int], keys: Sequence[int]) -> Encoded:
-        read, hidden = batch.views[READ], batch.views[HIDDEN]
-        asked = hidden >= 0
-        hidden = hidden[asked]
+        masked, hidden = batch.views[MASKED], batch.views[HIDDEN]
+        is_hidden = hidden >= 0
+        hidden = hidden[is_hidden]
         table = self.reader.table()
-        rows = {READ: self.reader.outputs(read)[asked]} if anchors else {}
+        rows = {MASKED: self.reader.outputs(masked)[is_hidden]} if anchors else {}
         return Encoded(
             rows,
             {HIDDEN: table[hidden]},
             {HIDDEN: hidden},
-            {HIDDEN: asked.nonzero()[:, 0]},
+            {HIDDEN: is_hidden.nonzero()[:, 0]},
             vocabulary=table,
         )

@@ -73,8 +73,8 @@ def plain_mobilenet(width: float, channels: int, small: bool) -> nn.Module:
 
 def plain_shufflenet(width: float, channels: int, small: bool) -> nn.Module:
     """torchvision's ShuffleNetV2 of one of its four widths; `small`: with stride 1 in the stem and no first pooling."""
-    made = need("torchvision.models.shufflenetv2")
-    net = made.ShuffleNetV2([4, 8, 4], list(SHUFFLENET_WIDTHS[width]), num_classes=1)
+    module = need("torchvision.models.shufflenetv2")
+    net = module.ShuffleNetV2([4, 8, 4], list(SHUFFLENET_WIDTHS[width]), num_classes=1)
     if small or channels != 3:
         net.conv1[0] = nn.Conv2d(channels, 24, 3, 1 if small else 2, padding=1, bias=False)
         nn.init.kaiming_normal_(net.conv1[0].weight, mode="fan_out", nonlinearity="relu")

@@ -26,8 +26,12 @@ class ConcatFeatures(nn.Module):
         self.dim = sum(widths) if all(isinstance(width, int) for width in widths) else None  # type: ignore[arg-type]
 
     def forward(self, x: Float[Tensor, "image channel height width"]) -> Float[Tensor, "image dim"]:
-        whole = all(count == x.shape[1] for count in self.channels)
-        parts = [x] * len(self.channels) if whole else x[:, : sum(self.channels)].split(self.channels, dim=1)
+        all_channels = all(count == x.shape[1] for count in self.channels)
+        parts = (
+            [x] * len(self.channels)
+            if all_channels
+            else x[:, : sum(self.channels)].split(self.channels, dim=1)
+        )
         return torch.cat([net(part) for net, part in zip(self.backbones, parts, strict=True)], dim=1)
 
 
@@ -74,12 +78,12 @@ class PerView(nn.Module, AbstractEncoders):
 
     def backbone(self) -> nn.Module:
         backbones = [backbone_of(network) for network in self.networks]
-        kept = 1 if self.keep == "first" else len(backbones)
-        if kept == 1 and len({*self.channels}) <= 1:  # every network sees what the plain view shows
+        count = 1 if self.keep == "first" else len(backbones)
+        if count == 1 and len({*self.channels}) <= 1:  # every network sees what the plain view shows
             return backbones[0]
-        return ConcatFeatures(backbones[:kept], self.channels[:kept])
+        return ConcatFeatures(backbones[:count], self.channels[:count])
 
     def encode(self, batch: Batch, anchors: Sequence[int], keys: Sequence[int]) -> Encoded:
         embedded = {w: self.networks[w](batch.views[w]) for w in sorted({*anchors, *keys})}
-        asked = predicted(self.predictor, {w: embedded[w] for w in anchors})
-        return Encoded(asked, {w: embedded[w] for w in keys}, embeddings=embedded)
+        anchor_embeddings = predicted(self.predictor, {w: embedded[w] for w in anchors})
+        return Encoded(anchor_embeddings, {w: embedded[w] for w in keys}, embeddings=embedded)

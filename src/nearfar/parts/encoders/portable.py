@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from nearfar.parts.encoders import mobile
 from nearfar.parts.encoders import small as small_networks
-from nearfar.parts.encoders.backbones import SMALL, Residual, ResNet8, TimmBackbone, plain_resnet
+from nearfar.parts.encoders.backbones import SMALL, HalvingBlock, ResNet8, TimmBackbone, plain_resnet
 from nearfar.parts.encoders.per_view import ConcatFeatures
 from nearfar.parts.encoders.small import Staged
 
@@ -44,19 +44,19 @@ def portable(body: nn.Module, name: str, shapes: Sequence[Shape]) -> Portable:
     if isinstance(body, ConcatFeatures):
         return _side_by_side(body, name, shapes)
     if isinstance(body, TimmBackbone):
-        said = ", ".join(f"{key}={value!r}" for key, value in body.options.items())
-        made = f"timm.create_model({body.name!r}, {said})"
-        return Portable(_held(body.net), "timm", "without its classifier", made, ("import timm",))
+        options = ", ".join(f"{key}={value!r}" for key, value in body.options.items())
+        expression = f"timm.create_model({body.name!r}, {options})"
+        return Portable(_weights(body.net), "timm", "without its classifier", expression, ("import timm",))
     if isinstance(body, ResNet8):
-        made = f"ResNet8({body.dim // 8}, {body.conv1.in_channels})"
-        return Portable(_held(body), "torch", "", made, definitions=_sources(Residual, ResNet8))
+        expression = f"ResNet8({body.dim // 8}, {body.conv1.in_channels})"
+        return Portable(_weights(body), "torch", "", expression, definitions=_sources(HalvingBlock, ResNet8))
     if isinstance(body, Staged):
         return _own_source(body, name, *shapes[0][:2])
     if name.startswith("resnet"):
         return _resnet(body, name, *shapes[0][:2])
     if name.startswith(("vgg", "mobilenet", "shufflenet")):
         return _mobile(body, name, *shapes[0][:2])
-    return Portable(_held(body), "own")
+    return Portable(_weights(body), "own")
 
 
 def _own_source(body: Staged, name: str, channels: int, side: int) -> Portable:
@@ -64,20 +64,20 @@ def _own_source(body: Staged, name: str, channels: int, side: int) -> Portable:
     numbers = [int(digits) for digits in re.findall(r"\d+", name)]
     parts: tuple[Any, ...]
     if name == "shufflenetv1":
-        made, parts = (
+        expression, parts = (
             f"shufflenet_v1({channels}, {side <= SMALL})",
             (small_networks.ShuffleUnit, small_networks.shufflenet_v1),
         )
     else:
-        wide = name.startswith("wrn")
+        is_wide = name.startswith("wrn")
         depth, width = (*numbers, 1)[:2]
-        make = small_networks.wide_resnet if wide else small_networks.small_resnet
-        block = small_networks.WideBlock if wide else small_networks.BasicBlock
-        made, parts = (
+        make = small_networks.wide_resnet if is_wide else small_networks.small_resnet
+        block = small_networks.WideBlock if is_wide else small_networks.BasicBlock
+        expression, parts = (
             f"{make.__name__}({depth}, {width}, {channels})",
             (block, small_networks._stages, make),
         )
-    return Portable(_held(body), "torch", "", made, definitions=_sources(Staged, *parts))
+    return Portable(_weights(body), "torch", "", expression, definitions=_sources(Staged, *parts))
 
 
 def _mobile(body: nn.Module, name: str, channels: int, side: int) -> Portable:
@@ -88,21 +88,21 @@ def _mobile(body: nn.Module, name: str, channels: int, side: int) -> Portable:
         "mobilenetv2": mobile.plain_mobilenet,
         "shufflenetv2": mobile.plain_shufflenet,
     }[family]
-    asked = int(number) if family == "vgg" else float(number or 1)
+    size = int(number) if family == "vgg" else float(number or 1)
     differs = "its classifier is left out, so that the output is the pooled features" + (
         "; for small pictures fewer of its layers have stride 2 or pool" if side <= SMALL else ""
     )
-    made = f"{make.__name__}({asked}, channels={channels}, small={side <= SMALL})"
+    expression = f"{make.__name__}({size}, channels={channels}, small={side <= SMALL})"
     tables = (
         f"VGG_CONVOLUTIONS = {mobile.VGG_CONVOLUTIONS}",
         f"SHUFFLENET_WIDTHS = {mobile.SHUFFLENET_WIDTHS}",
     )
     needed = "def need(name):\n    return importlib.import_module(name)\n"
     return Portable(
-        _held(body),
+        _weights(body),
         "torchvision",
         differs,
-        made,
+        expression,
         ("import importlib", "import torchvision"),
         (needed, *tables, *_sources(mobile.Pooled, make)),
     )
@@ -118,13 +118,15 @@ def _resnet(body: nn.Module, name: str, channels: int, side: int) -> Portable:
         differs.append(f"conv1 takes {channels} channels")
     if width:
         differs.append(f"every layer is {width} times as wide")
-    wide = f", width={width}" if width else ""
-    made = f"plain_resnet(torchvision.models.resnet{depth}, channels={channels}, small={small}{wide})"
+    width_argument = f", width={width}" if width else ""
+    expression = (
+        f"plain_resnet(torchvision.models.resnet{depth}, channels={channels}, small={small}{width_argument})"
+    )
     return Portable(
-        _held(body),
+        _weights(body),
         "torchvision",
         "; ".join(differs),
-        made,
+        expression,
         ("import torchvision",),
         _sources(plain_resnet),
     )
@@ -140,13 +142,13 @@ def _side_by_side(body: ConcatFeatures, name: str, shapes: Sequence[Shape]) -> P
     if not all(part.expression for part in parts):
         return Portable(weights, "own")
     first = parts[0]
-    made = f"ConcatFeatures([{', '.join(part.expression for part in parts)}], {body.channels})"
+    expression = f"ConcatFeatures([{', '.join(part.expression for part in parts)}], {body.channels})"
     return Portable(
         weights,
         first.library,
         f"{len(parts)} of them side by side, each with channels of its own"
         + f"; {first.differs}" * bool(first.differs),
-        made,
+        expression,
         first.imports,
         (*first.definitions, *_sources(ConcatFeatures)),
     )
@@ -154,9 +156,13 @@ def _side_by_side(body: ConcatFeatures, name: str, shapes: Sequence[Shape]) -> P
 
 def keys_of_body(body: nn.Module, weights: dict[str, Tensor]) -> dict[str, Tensor]:
     """Portable weights under the keys that the body has in nearfar: the inverse of `portable`."""
-    own = list(body.state_dict())
+    keys = list(body.state_dict())
     outside = list(portable_keys(body))
-    return {mine: weights[theirs] for mine, theirs in zip(own, outside, strict=True) if theirs in weights}
+    return {
+        key: weights[exported_key]
+        for key, exported_key in zip(keys, outside, strict=True)
+        if exported_key in weights
+    }
 
 
 def portable_keys(body: nn.Module) -> list[str]:
@@ -172,9 +178,9 @@ def portable_keys(body: nn.Module) -> list[str]:
     return list(body.state_dict())
 
 
-def _held(body: nn.Module) -> dict[str, Tensor]:
+def _weights(body: nn.Module) -> dict[str, Tensor]:
     return {key: value.detach().cpu().contiguous() for key, value in body.state_dict().items()}
 
 
-def _sources(*things: Any) -> tuple[str, ...]:
-    return tuple(inspect.getsource(thing) for thing in things)
+def _sources(*definitions: Any) -> tuple[str, ...]:
+    return tuple(inspect.getsource(definition) for definition in definitions)

@@ -87,12 +87,12 @@ class Prototypes(nn.Module, AbstractEncoders):
 
     def encode(self, batch: Batch, anchors: Sequence[int], keys: Sequence[int]) -> Encoded:
         embedded = embed_views(self.network, batch.views, sorted(anchors))
-        asked = {view: self._beside_bias(rows) for view, rows in embedded.items()}
+        anchor_embeddings = {view: self._beside_bias(rows) for view, rows in embedded.items()}
         if not keys:
-            return Encoded(asked, {}, embeddings=embedded)
+            return Encoded(anchor_embeddings, {}, embeddings=embedded)
         labels, table, (label, *_) = self._labels(batch), self.rows(), keys
         return Encoded(
-            asked,
+            anchor_embeddings,
             {label: table[labels]},
             {label: labels},
             {label: torch.arange(len(labels), device=labels.device)},

@@ -64,9 +64,9 @@ class Shared(nn.Module, AbstractEncoders):
 
     def encode(self, batch: Batch, anchors: Sequence[int], keys: Sequence[int]) -> Encoded:
         embedded = embed_views(self.network, batch.views, sorted({*anchors, *keys}))
-        asked = predicted(self.predictor, {w: embedded[w] for w in anchors})
-        known = {w: embedded[w].detach() if self.stop_gradient else embedded[w] for w in keys}
-        return Encoded(asked, known, embeddings=embedded)
+        anchor_embeddings = predicted(self.predictor, {w: embedded[w] for w in anchors})
+        key_embeddings = {w: embedded[w].detach() if self.stop_gradient else embedded[w] for w in keys}
+        return Encoded(anchor_embeddings, key_embeddings, embeddings=embedded)
 
 
 class Momentum(nn.Module, AbstractEncoders):
@@ -104,10 +104,10 @@ class Momentum(nn.Module, AbstractEncoders):
 
     def encode(self, batch: Batch, anchors: Sequence[int], keys: Sequence[int]) -> Encoded:
         embedded = embed_views(self.network, batch.views, sorted({*anchors}))
-        asked = predicted(self.predictor, embedded)
+        anchor_embeddings = predicted(self.predictor, embedded)
         with torch.no_grad():
-            known = embed_views(self.slow, batch.views, sorted({*keys}))
-        return Encoded(asked, known, embeddings=embedded)
+            key_embeddings = embed_views(self.slow, batch.views, sorted({*keys}))
+        return Encoded(anchor_embeddings, key_embeddings, embeddings=embedded)
 
     @torch.no_grad()
     def advance(self, progress: Progress) -> None:

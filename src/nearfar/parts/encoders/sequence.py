@@ -66,12 +66,12 @@ class ConvGRU(nn.Module):
 
     def forward(self, sound: Float[Tensor, "item 2 time"]) -> Float[Tensor, "item dim"]:
         z, real = self.frames(sound)
-        both = torch.cat([z, self.contexts(z)], dim=2)
-        weight = real[..., None].to(both.dtype) / real.sum(dim=1)[:, None, None]
-        mean = (both * weight).sum(dim=1)
+        frames = torch.cat([z, self.contexts(z)], dim=2)
+        weight = real[..., None].to(frames.dtype) / real.sum(dim=1)[:, None, None]
+        mean = (frames * weight).sum(dim=1)
         if self.pooling == "mean":
             return mean
-        variance = ((both - mean[:, None]) ** 2 * weight).sum(dim=1)
+        variance = ((frames - mean[:, None]) ** 2 * weight).sum(dim=1)
         return torch.cat([mean, variance.sqrt()], dim=1)
 
 
@@ -132,7 +132,7 @@ class Predictive(nn.Module, AbstractEncoders):
                 f"encoders.steps was {steps}, but a window of views.samples={samples} has {self.window} frames of "
                 f"{self.listener.hop} samples; use fewer steps or a longer window"
             )
-        self.ahead = nn.ModuleList(nn.Linear(context, width, bias=False) for _ in range(steps))
+        self.predictors = nn.ModuleList(nn.Linear(context, width, bias=False) for _ in range(steps))
 
     def group_of(self, key: int) -> int:
         return key % self.steps  # steps count from 1
@@ -154,23 +154,23 @@ class Predictive(nn.Module, AbstractEncoders):
 
     def encode(self, batch: Batch, anchors: Sequence[int], keys: Sequence[int]) -> Encoded:
         """Rows for the steps asked for; whose they are, the batch says."""
-        asked, known, identity, instance = {}, {}, {}, {}
-        for view, heard in enumerate(batch.views):
-            own = range(1 + self.steps * view, 1 + self.steps * (view + 1))
-            here = [number for number in own if number in {*anchors, *keys}]
-            if not here:
+        anchor_embeddings, key_embeddings, identity, instance = {}, {}, {}, {}
+        for view, sound in enumerate(batch.views):
+            view_numbers = range(1 + self.steps * view, 1 + self.steps * (view + 1))
+            requested = [number for number in view_numbers if number in {*anchors, *keys}]
+            if not requested:
                 continue
-            z, real = self.listener.frames(heard)
+            z, real = self.listener.frames(sound)
             c = self.listener.contexts(z) if anchors else z
-            for number in here:
+            for number in requested:
                 k = self._step(number)
                 later = real[:, k:]  # a row for frame t and step k is one whose frame t + k is real
                 if number in anchors:
-                    asked[number] = self.ahead[k - 1](c[:, :-k][later])
+                    anchor_embeddings[number] = self.predictors[k - 1](c[:, :-k][later])
                 if number in keys:
-                    known[number], instance[number] = z[:, k:][later], later.nonzero()[:, 0]
+                    key_embeddings[number], instance[number] = z[:, k:][later], later.nonzero()[:, 0]
                     identity[number] = self._identity(batch.index, real, k)
-        return Encoded(asked, known, identity, instance)
+        return Encoded(anchor_embeddings, key_embeddings, identity, instance)
 
     def _identity(
         self, who: Int[Tensor, "item"], real: Bool[Tensor, "item frame"], k: int

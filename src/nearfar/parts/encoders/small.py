@@ -28,11 +28,11 @@ class Staged(nn.Module):
 
     def maps(self, x: Float[Tensor, "image channel height width"]) -> list[Tensor]:
         """The map after each stage, finest first."""
-        found, x = [], self.stem(x)
+        maps, x = [], self.stem(x)
         for stage in self.stages:
             x = stage(x)
-            found.append(x)
-        return found
+            maps.append(x)
+        return maps
 
     def forward(self, x: Float[Tensor, "image channel height width"]) -> Float[Tensor, "image dim"]:
         return self.stages(self.stem(x)).mean(dim=(2, 3))

@@ -23,28 +23,28 @@ def map_and_features(
     return inner, last.mean(dim=(2, 3))
 
 
-def maps_of(body: nn.Module, x: Float[Tensor, "image channel height width"], why: str) -> list[Map]:
+def maps_of(body: nn.Module, x: Float[Tensor, "image channel height width"], purpose: str) -> list[Map]:
     """The map after each stage, finest first; features are the mean over places of the last. `why` they are needed is said of a
     network that has none."""
     if hasattr(body, "maps"):
         return body.maps(x)  # type: ignore[operator]
     if not hasattr(body, "layer4"):
         raise UserError(
-            f"the backbone has no stages, and {why}; expected backbone=resnet8-w16, resnet18 to resnet152, resnet20 or another "
+            f"the backbone has no stages, and {purpose}; expected backbone=resnet8-w16, resnet18 to resnet152, resnet20 or another "
             "resnet, wrn-16-2 or another wrn, shufflenetv1"
         )
-    x, found = body.maxpool(body.relu(body.bn1(body.conv1(x)))), []  # type: ignore[operator]
+    x, maps = body.maxpool(body.relu(body.bn1(body.conv1(x)))), []  # type: ignore[operator]
     for name in ("layer1", "layer2", "layer3", "layer4"):
         x = getattr(body, name)(x)
-        found.append(x)
-    return found
+        maps.append(x)
+    return maps
 
 
 @torch.no_grad()
-def map_shape(body: nn.Module, seen: InputSpec) -> tuple[int, int]:
+def map_shape(body: nn.Module, inputs: InputSpec) -> tuple[int, int]:
     """(channels, side) of the map."""
     weight = next(body.parameters())
-    picture = torch.zeros(1, *seen.shapes[0], device=weight.device)
+    picture = torch.zeros(1, *inputs.shapes[0], device=weight.device)
     training = body.training
     inner, _ = map_and_features(body.eval(), picture)
     body.train(training)
@@ -57,7 +57,7 @@ class Stages(nn.Module):
     `strides` and `channels` are those of the maps; stages finer than `least` pixels are left out, if two are left.
     """
 
-    def __init__(self, body: nn.Module, channels: int, least: int = 4) -> None:
+    def __init__(self, body: nn.Module, channels: int, min_stride: int = 4) -> None:
         super().__init__()
         self.body = body
         side = 64
@@ -65,8 +65,8 @@ class Stages(nn.Module):
             training = body.training
             maps = self._maps(body.eval(), torch.zeros(1, channels, side, side))
             body.train(training)
-        strides = [side // found.shape[2] for found in maps]
-        used = [place for place, stride in enumerate(strides) if stride >= least]
+        strides = [side // feature_map.shape[2] for feature_map in maps]
+        used = [place for place, stride in enumerate(strides) if stride >= min_stride]
         self.used = used if len(used) > 1 else list(range(len(maps)))[-2:]
         self.strides = [strides[place] for place in self.used]
         self.channels = [maps[place].shape[1] for place in self.used]

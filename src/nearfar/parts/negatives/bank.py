@@ -79,16 +79,16 @@ class Bank(nn.Module, AbstractNegatives):
     def instance_rows(self) -> Tensor:
         return self.rows
 
-    def positive(self, keys: Mapping[int, Tensor], index: Tensor, which: int) -> Tensor:
-        self._check_view(which)
-        return self._rows(keys.get(which))[which, index]
+    def positive(self, keys: Mapping[int, Tensor], index: Tensor, key: int) -> Tensor:
+        self._check_view(key)
+        return self._rows(keys.get(key))[key, index]
 
-    def candidates(self, keys: Mapping[int, Tensor], index: Tensor, which: int) -> Candidates:
-        rows, index = self._rows(keys.get(which)), torch.where(self.missing[which], EMPTY, self.index)
+    def candidates(self, keys: Mapping[int, Tensor], index: Tensor, key: int) -> Candidates:
+        rows, index = self._rows(keys.get(key)), torch.where(self.missing[key], EMPTY, self.index)
         if self.sample is None:
-            return Candidates(rows[which], index)
-        chosen = torch.randint(self.size, (self.sample,), device=self.index.device)
-        return Candidates(rows[which, chosen], index[chosen])
+            return Candidates(rows[key], index)
+        places = torch.randint(self.size, (self.sample,), device=self.index.device)
+        return Candidates(rows[key, places], index[places])
 
     def _rows(self, keys: Tensor | None) -> Tensor:
         """As wide as the keys, also where none was held yet: only `advance` may change what is."""
@@ -97,9 +97,9 @@ class Bank(nn.Module, AbstractNegatives):
         return self.rows.new_zeros(*self.rows.shape[:2], keys.shape[-1])
 
     def _load_from_state_dict(self, state: dict[str, Any], prefix: str, *rest: Any) -> None:
-        held = state.get(f"{prefix}rows")
-        if held is not None:
-            self.rows = self._rows(held)
+        stored = state.get(f"{prefix}rows")
+        if stored is not None:
+            self.rows = self._rows(stored)
         super()._load_from_state_dict(state, prefix, *rest)
         self.missing = (self.rows == 0).all(dim=2) & (self.index != EMPTY)
 
@@ -143,6 +143,6 @@ class Bank(nn.Module, AbstractNegatives):
     def sampling(
         self, batch_size: int, key_views: int, keys_per_instance: int = 1, same_instance_negatives: int = 0
     ) -> NegativeSampling:
-        why = "rows are averages over earlier networks and views, not draws of one key distribution"
+        reason = "rows are averages over earlier networks and views, not draws of one key distribution"
         count = self.size - 1 if self.sample is None else self.sample
-        return NegativeSampling(batch_size, count, exchangeable=False, reason=why)
+        return NegativeSampling(batch_size, count, exchangeable=False, reason=reason)

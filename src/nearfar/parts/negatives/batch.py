@@ -49,22 +49,22 @@ class InBatch(AbstractNegatives):
         if self.views not in ("one", "both"):
             raise UserError(f"negatives.views was {self.views!r}; expected one or both")
 
-    def candidates(self, keys: Mapping[int, Tensor], index: Tensor, which: int) -> Candidates:
+    def candidates(self, keys: Mapping[int, Tensor], index: Tensor, key: int) -> Candidates:
         if self.views == "one" or len(keys) == 1:
-            return Candidates(*rows_of(keys[which], index))
+            return Candidates(*rows_of(keys[key], index))
         embedding, ids = zip(*(rows_of(keys[view], index) for view in sorted(keys)), strict=True)
         return Candidates(torch.cat(embedding), torch.cat(ids))
 
     def sampling(
         self, batch_size: int, key_views: int, keys_per_instance: int = 1, same_instance_negatives: int = 0
     ) -> NegativeSampling:
-        others = (batch_size - 1) * keys_per_instance + same_instance_negatives
+        negatives = (batch_size - 1) * keys_per_instance + same_instance_negatives
         if self.views == "one" or key_views == 1:
             if keys_per_instance == 1:
-                return NegativeSampling(batch_size, others)
-            return NegativeSampling(batch_size, others, exchangeable=False, reason=GROUPED)
-        why = f"{key_views} views of the same other image are not independent draws, so negatives come in groups"
-        return NegativeSampling(batch_size, key_views * others, exchangeable=False, reason=why)
+                return NegativeSampling(batch_size, negatives)
+            return NegativeSampling(batch_size, negatives, exchangeable=False, reason=GROUPED)
+        reason = f"{key_views} views of the same other image are not independent draws, so negatives come in groups"
+        return NegativeSampling(batch_size, key_views * negatives, exchangeable=False, reason=reason)
 
 
 class Dictionary(AbstractNegatives):
@@ -84,7 +84,7 @@ class Dictionary(AbstractNegatives):
     def __init__(self, *, symbols: int = 0) -> None:
         self.size = symbols
 
-    def candidates(self, keys: Mapping[int, Tensor], index: Tensor, which: int) -> Candidates:
+    def candidates(self, keys: Mapping[int, Tensor], index: Tensor, key: int) -> Candidates:
         return self.symbols(None)
 
     def symbols(self, vocabulary: Float[Tensor, "symbol dim"] | None) -> Candidates:
@@ -98,11 +98,11 @@ class Dictionary(AbstractNegatives):
     def sampling(
         self, batch_size: int, key_views: int, keys_per_instance: int = 1, same_instance_negatives: int = 0
     ) -> NegativeSampling:
-        why = (
+        reason = (
             "each symbol (or class) is a negative once, not as often as it occurs, so the value can exceed the "
             "information by as much as the symbols' entropy falls short of log V (Wu et al. 2020, sec. 5.1)"
         )
-        return NegativeSampling(batch_size, self.size - 1, exchangeable=False, reason=why)
+        return NegativeSampling(batch_size, self.size - 1, exchangeable=False, reason=reason)
 
 
 @dataclass(frozen=True)
@@ -122,8 +122,8 @@ class NoNegatives(AbstractNegatives):
             "bound=agreement, which reads positives alone, or negatives=in-batch, which leaves networks and predictor as they are"
         )
 
-    def candidates(self, keys: Mapping[int, Tensor], index: Tensor, which: int) -> Candidates:
-        flat, ids = rows_of(keys[which], index)
+    def candidates(self, keys: Mapping[int, Tensor], index: Tensor, key: int) -> Candidates:
+        flat, ids = rows_of(keys[key], index)
         return Candidates(flat[:0], ids[:0])
 
     def sampling(

@@ -74,18 +74,18 @@ class Queue(nn.Module, AbstractNegatives):
         pointer = state.get(f"{prefix}pointer")
         if pointer is not None:  # a number in runs from before there were groups
             state[f"{prefix}pointer"] = pointer.reshape(-1)
-        held = state.get(f"{prefix}embedding")
-        if held is not None and self.dim == UNKNOWN_WIDTH:
-            self._widen(held.shape[1])
+        stored = state.get(f"{prefix}embedding")
+        if stored is not None and self.dim == UNKNOWN_WIDTH:
+            self._widen(stored.shape[1])
         super()._load_from_state_dict(state, prefix, *rest)
 
     def prefill_size(self) -> int:
         return self.size
 
-    def candidates(self, keys: Mapping[int, Tensor], index: Tensor, which: int) -> Candidates:
-        embedding, ids = self._of(self.group_of(which))
+    def candidates(self, keys: Mapping[int, Tensor], index: Tensor, key: int) -> Candidates:
+        embedding, ids = self._of(self.group_of(key))
         if self.dim == UNKNOWN_WIDTH:  # nobody is here yet, and only `advance` may change that
-            embedding = embedding.new_zeros(self.size, keys[which].shape[-1])
+            embedding = embedding.new_zeros(self.size, keys[key].shape[-1])
         return Candidates(embedding, ids)
 
     def _widen(self, dim: int) -> None:
@@ -115,9 +115,9 @@ class Queue(nn.Module, AbstractNegatives):
 
     def _check_room(self, count: int, views: int = 1) -> None:
         if count * views > self.size:
-            each = f" in {views} views" if views > 1 else ""
+            views_clause = f" in {views} views" if views > 1 else ""
             raise UserError(
-                f"Queue(size={self.size}) is smaller than the batch of {count}{each}: a step would overwrite its own "
+                f"Queue(size={self.size}) is smaller than the batch of {count}{views_clause}: a step would overwrite its own "
                 "negatives; raise negatives.size or lower batch_size"
             )
 
@@ -125,8 +125,8 @@ class Queue(nn.Module, AbstractNegatives):
         self, batch_size: int, key_views: int, keys_per_instance: int = 1, same_instance_negatives: int = 0
     ) -> NegativeSampling:
         self._check_room(batch_size * keys_per_instance, key_views)
-        why = "queued keys were embedded by earlier networks than the positive"
-        return NegativeSampling(batch_size, self.size, exchangeable=False, reason=why)
+        reason = "queued keys were embedded by earlier networks than the positive"
+        return NegativeSampling(batch_size, self.size, exchangeable=False, reason=reason)
 
 
 TILE = 2**22  # similarities held at once
@@ -148,7 +148,7 @@ class Support(nn.Module, AbstractNegatives):
 
     def __init__(self, size: int = 4096, *, dim: int | None = None) -> None:
         super().__init__()
-        self.queue, self.others = Queue(size, dim=dim), InBatch("one")
+        self.queue, self.batch = Queue(size, dim=dim), InBatch("one")
 
     def setup(
         self, key_groups: int, group_of: Callable[[int], int], prepare: Callable[[Tensor], Tensor]
@@ -158,17 +158,17 @@ class Support(nn.Module, AbstractNegatives):
     def prefill_size(self) -> int:
         return self.queue.prefill_size()
 
-    def positive(self, keys: Mapping[int, Tensor], index: Tensor, which: int) -> Tensor:
-        return self.nearest(keys[which], which)
+    def positive(self, keys: Mapping[int, Tensor], index: Tensor, key: int) -> Tensor:
+        return self.nearest(keys[key], key)
 
-    def candidates(self, keys: Mapping[int, Tensor], index: Tensor, which: int) -> Candidates:
-        return Candidates(*rows_of(self.nearest(keys[which], which), index))
+    def candidates(self, keys: Mapping[int, Tensor], index: Tensor, key: int) -> Candidates:
+        return Candidates(*rows_of(self.nearest(keys[key], key), index))
 
     @torch.no_grad()
-    def nearest(self, keys: Float[Tensor, "*row dim"], which: int) -> Float[Tensor, "*row dim"]:
+    def nearest(self, keys: Float[Tensor, "*row dim"], key: int) -> Float[Tensor, "*row dim"]:
         """The row at the least distance from each key; of rows equally near the first."""
-        held = self.queue.candidates({which: keys}, torch.empty(0), which)
-        rows = held.embedding[held.index != EMPTY]
+        stored = self.queue.candidates({key: keys}, torch.empty(0), key)
+        rows = stored.embedding[stored.index != EMPTY]
         if not len(rows):
             return keys.detach()
         flat = keys.detach().reshape(-1, keys.shape[-1]).to(rows.dtype)
@@ -190,4 +190,4 @@ class Support(nn.Module, AbstractNegatives):
         self.queue.sampling(batch_size, 1, keys_per_instance)  # says so if the queue is too small
         # what all keys alike stand for is a function of each, so the others stay draws of one distribution, and
         # I(u; nearest(v)) <= I(u; v): docs/certificates.md
-        return self.others.sampling(batch_size, 1, keys_per_instance, same_instance_negatives)
+        return self.batch.sampling(batch_size, 1, keys_per_instance, same_instance_negatives)

@@ -57,42 +57,48 @@ class Distillation(nn.Module, AbstractPrior):
         return f"prior was distillation with encoders={choices['encoders']['name']}, which ask no teacher; use nearfar distill"
 
     def forward(self, encoded: Encoded, progress: Progress = START) -> Float[Tensor, ""]:
-        told = encoded.supervision
-        if told is None:
+        supervision = encoded.supervision
+        if supervision is None:
             raise UserError(
                 "prior=distillation needs supervision, but the encoders provide none; use encoders=distilled"
             )
         weights = {term: at(getattr(self, term), progress) for term in TERMS}
-        total = told.features.sum() * 0.0
-        if weights["labels"] and told.labels is not None and told.logits is not None:
-            total = total + weights["labels"] * cross_entropy(told.logits, told.labels)
+        total = supervision.features.sum() * 0.0
+        if weights["labels"] and supervision.labels is not None and supervision.logits is not None:
+            total = total + weights["labels"] * cross_entropy(supervision.logits, supervision.labels)
         if weights["kd"]:
-            student, teacher = _both(told.logits, told.teacher_logits, "kd reads class scores")
+            student, teacher = _check_both(
+                supervision.logits, supervision.teacher_logits, "kd reads class scores"
+            )
             total = total + weights["kd"] * soft_cross_entropy(
                 student, teacher, at(self.temperature, progress)
             )
         if weights["cosine"] and self.match is not None:
-            student, teacher = _both(told.features, told.teacher_features, "cosine reads features")
+            student, teacher = _check_both(
+                supervision.features, supervision.teacher_features, "cosine reads features"
+            )
             total = total + weights["cosine"] * (
                 1.0 - F.cosine_similarity(self.match(student), teacher).mean()
             )
         if weights["relational"]:
-            student, teacher = _both(told.features, told.teacher_features, "relational reads features")
+            student, teacher = _check_both(
+                supervision.features, supervision.teacher_features, "relational reads features"
+            )
             total = total + weights["relational"] * F.smooth_l1_loss(relations(student), relations(teacher))
         return total
 
 
-def _both(student: Tensor | None, teacher: Tensor | None, why: str) -> tuple[Tensor, Tensor]:
+def _check_both(student: Tensor | None, teacher: Tensor | None, purpose: str) -> tuple[Tensor, Tensor]:
     if student is None or teacher is None:
-        raise UserError(f"{why} of student and teacher, and the teacher gives none")
+        raise UserError(f"{purpose} of student and teacher, and the teacher gives none")
     return student, teacher
 
 
 def cross_entropy(logits: Float[Tensor, "row class"], labels: Int[Tensor, "row"]) -> Float[Tensor, ""]:
     """Over the rows whose label is known; 0 where there are none."""
-    known = labels >= 0
-    found = F.cross_entropy(logits, labels.clamp_min(0), reduction="none")
-    return torch.where(known, found, 0.0).sum() / known.sum().clamp_min(1)
+    labelled = labels >= 0
+    losses = F.cross_entropy(logits, labels.clamp_min(0), reduction="none")
+    return torch.where(labelled, losses, 0.0).sum() / labelled.sum().clamp_min(1)
 
 
 def soft_cross_entropy(

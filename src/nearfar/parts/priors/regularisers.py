@@ -106,8 +106,8 @@ class SIGReg(AbstractPrior):
     def sketch(self, dim: int, step: int) -> Float[Tensor, "dim direction"]:
         """The unit vectors of a step."""
         generator = torch.Generator().manual_seed(step)
-        drawn = torch.randn(dim, self.directions, generator=generator, dtype=torch.float64, device="cpu")
-        return drawn / drawn.norm(dim=0)
+        directions = torch.randn(dim, self.directions, generator=generator, dtype=torch.float64, device="cpu")
+        return directions / directions.norm(dim=0)
 
     def _statistic(self, cloud: Float[Tensor, "row dim"], step: int) -> Float[Tensor, ""]:
         along = cloud @ self.sketch(cloud.shape[1], step).to(cloud)
@@ -160,10 +160,10 @@ class Adversarial(nn.Module, AbstractPrior):
     def forward(self, encoded: Encoded, progress: Progress = START) -> Float[Tensor, ""]:
         y = torch.cat(encoded.embeddings_per_view())
         if self.target == "uniform":
-            ours, drawn = torch.sigmoid(y), torch.rand_like(y)
+            embeddings, samples = torch.sigmoid(y), torch.rand_like(y)
         else:
-            ours, drawn = y, torch.randn_like(y)
-        reversed_: Tensor = _Reversed.apply(ours)
-        of_prior, of_ours = self.discriminator(drawn), self.discriminator(reversed_)
+            embeddings, samples = y, torch.randn_like(y)
+        reversed_: Tensor = _Reversed.apply(embeddings)
+        of_prior, of_embeddings = self.discriminator(samples), self.discriminator(reversed_)
         # -ln D(v) and -ln(1 - D(y)) of a logit
-        return at(self.weight, progress) * (F.softplus(-of_prior) + F.softplus(of_ours)).mean()
+        return at(self.weight, progress) * (F.softplus(-of_prior) + F.softplus(of_embeddings)).mean()

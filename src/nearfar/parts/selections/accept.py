@@ -19,7 +19,7 @@ from nearfar.parts.selections.draws import step_seed
 
 
 @dataclass(frozen=True)
-class Reduced:
+class CachedReductions:
     """Negatives whose usual reductions are made at once, so that they are the same tensors each time they are asked for."""
 
     negative: Negatives
@@ -37,11 +37,11 @@ class Reduced:
 
 
 @dataclass(frozen=True)
-class Exchanged:
+class ExchangedNegatives:
     """The rows of `second` where `exchanged`, elsewhere those of `first`."""
 
-    first: Reduced
-    second: Reduced
+    first: CachedReductions
+    second: CachedReductions
     exchanged: Bool[Tensor, "anchor"]
 
     def _either(self, first: Tensor, second: Tensor) -> Float[Tensor, "anchor"]:
@@ -59,8 +59,8 @@ class Exchanged:
     def sum_of(
         self, function: Callable[..., Tensor], *per_anchor: Float[Tensor, "anchor"]
     ) -> Float[Tensor, "anchor"]:
-        both = (each.negative.sum_of(function, *per_anchor) for each in (self.first, self.second))
-        return self._either(*both)
+        sums = (part.negative.sum_of(function, *per_anchor) for part in (self.first, self.second))
+        return self._either(*sums)
 
     def mean_of(
         self, function: Callable[..., Tensor], *per_anchor: Float[Tensor, "anchor"]
@@ -68,15 +68,19 @@ class Exchanged:
         return self.sum_of(function, *per_anchor) / self.count().clamp_min(1.0)
 
     def hardest(self) -> Float[Tensor, "anchor"]:
-        return self._either(*(each.negative.hardest() for each in (self.first, self.second)))
+        return self._either(*(part.negative.hardest() for part in (self.first, self.second)))
 
-    def divide(self, rule: Rule, *, close: bool = False, drawn: bool = False, plain: bool = False) -> Divided:
+    def divide(
+        self, rule: Rule, *, close: bool = False, random: bool = False, unweighted: bool = False
+    ) -> Divided:
         raise TypeError("rows are exchanged after all selections")
 
     def matrix(self) -> tuple[Float[Tensor, "anchor candidate"], Bool[Tensor, "anchor candidate"]]:
-        (values, kept), (others, theirs) = (each.negative.matrix() for each in (self.first, self.second))
+        (values, mask), (second_values, second_mask) = (
+            part.negative.matrix() for part in (self.first, self.second)
+        )
         rows = self.exchanged[:, None]
-        return torch.where(rows, others, values), torch.where(rows, theirs, kept)
+        return torch.where(rows, second_values, values), torch.where(rows, second_mask, mask)
 
 
 Aim = Literal["maximise", "minimise"]
@@ -101,24 +105,24 @@ class OneHiddenLayer(torch.autograd.Function):
         return one_hidden_layer(z, w1, b1, w2, b2)
 
     @staticmethod
-    def backward(ctx: Any, above: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor | None, ...]:
         z, w1, b1, w2 = ctx.saved_tensors
         to_w1, to_b1, to_w2 = torch.zeros_like(w1), torch.zeros_like(b1), torch.zeros_like(w2)
-        for piece, given in zip(z.split(PIECE), above.split(PIECE), strict=True):
+        for piece, gradient in zip(z.split(PIECE), grad_output.split(PIECE), strict=True):
             hidden = torch.tanh(piece[:, None] * w1[:, 0] + b1)
-            to_w2[0] += given @ hidden
-            before = (1 - hidden.square()) * (given[:, None] * w2[0])
-            to_b1 += before.sum(dim=0)
-            to_w1[:, 0] += piece @ before
-        return None, to_w1, to_b1, to_w2, above.sum()[None]
+            to_w2[0] += gradient @ hidden
+            to_hidden = (1 - hidden.square()) * (gradient[:, None] * w2[0])
+            to_b1 += to_hidden.sum(dim=0)
+            to_w1[:, 0] += piece @ to_hidden
+        return None, to_w1, to_b1, to_w2, grad_output.sum()[None]
 
 
 @dataclass(frozen=True)
-class Drawn(Scores):
+class DrawnScores(Scores):
     """Scores whose kept negatives were drawn, with the log of the chance of exactly that draw, anchor by anchor."""
 
     log_chance: Float[Tensor, "anchor"] = field(default_factory=lambda: torch.zeros(0))
-    everyone: Scores | None = None
+    all_scores: Scores | None = None
     aim: Aim = "maximise"
 
     def score_function_term(self, value: Tensor, bound: Callable[..., Tensor], *arguments: Any) -> Tensor:
@@ -128,7 +132,7 @@ class Drawn(Scores):
         depend on that anchor's draw, and draws of different anchors are independent, so the gradient stays unbiased for any bound;
         and what the other anchors drew is in value and baseline alike, so none of their noise is left in the difference.
         """
-        assert self.everyone is not None
+        assert self.all_scores is not None
         with torch.no_grad():
             gain = value.detach() - self._baselines(bound, *arguments)
         if self.aim == "minimise":
@@ -138,15 +142,18 @@ class Drawn(Scores):
     def _baselines(self, bound: Callable[..., Tensor], *arguments: Any) -> Float[Tensor, "anchor"]:
         """The bound with each anchor's draw in turn undone. Every reduction is made once and only its rows are exchanged: a bound
         reads a few numbers of each anchor, never the scores."""
-        assert self.everyone is not None
-        drawn, everyone = Reduced(self.negative), Reduced(self.everyone.negative)
+        assert self.all_scores is not None
+        drawn_negatives, all_negatives = (
+            CachedReductions(self.negative),
+            CachedReductions(self.all_scores.negative),
+        )
 
         def undone(anchor: Bool[Tensor, "anchor"]) -> Tensor:
-            negative = Exchanged(drawn, everyone, anchor)
-            return bound(Scores(self.positive, negative, self.also, self.lowest), *arguments)
+            negative = ExchangedNegatives(drawn_negatives, all_negatives, anchor)
+            return bound(Scores(self.positive, negative, self.more_positives, self.lowest), *arguments)
 
-        each = torch.eye(len(self.positive), dtype=torch.bool, device=self.positive.device)
-        return torch.func.vmap(undone, chunk_size=AT_ONCE)(each)
+        one_hot = torch.eye(len(self.positive), dtype=torch.bool, device=self.positive.device)
+        return torch.func.vmap(undone, chunk_size=AT_ONCE)(one_hot)
 
 
 class Accept(nn.Module, AbstractSelection):
@@ -195,9 +202,9 @@ class Accept(nn.Module, AbstractSelection):
         def draw(chances: Tensor, rows: Tensor) -> Tensor:
             return uniform_grid(seed, rows + first, chances.shape[1]) < chances
 
-        return self.drawn(scores, draw)
+        return self.select_drawn(scores, draw)
 
-    def drawn(self, scores: Scores, draw: Callable[[Tensor, Tensor], Tensor]) -> Drawn:
+    def select_drawn(self, scores: Scores, draw: Callable[[Tensor, Tensor], Tensor]) -> DrawnScores:
         """The scores of one draw: `draw(chances, rows)` says who is accepted."""
 
         def rule(values: Tensor, offered: Tensor, rows: Tensor) -> Membership:
@@ -206,17 +213,27 @@ class Accept(nn.Module, AbstractSelection):
             # where r is 1 a refusal cannot happen, and its log would be -inf times 0
             refusal = torch.log1p(-chances.clamp_max(1 - 1e-7))
             log_chance = torch.where(accepted, chances.log(), refusal).masked_fill(~offered, 0.0).sum(dim=1)
-            alone = ~accepted.any(dim=1, keepdim=True)
-            return Membership(accepted | (offered & alone), log_chance=log_chance)
+            empty = ~accepted.any(dim=1, keepdim=True)
+            return Membership(accepted | (offered & empty), log_chance=log_chance)
 
-        divided = scores.negative.divide(rule, drawn=True)
+        divided = scores.negative.divide(rule, random=True)
         assert divided.log_chance is not None
-        return Drawn(
-            scores.positive, divided.kept, scores.also, scores.lowest, divided.log_chance, scores, self.aim
+        return DrawnScores(
+            scores.positive,
+            divided.negatives,
+            scores.more_positives,
+            scores.lowest,
+            divided.log_chance,
+            scores,
+            self.aim,
         )
 
-    def sampling(self, given: NegativeSampling, progress: Progress | None = None) -> NegativeSampling:
-        why = "negatives are accepted with learned chances, and Wu et al. 2020, Cor. 3.1.1 takes an unnormalised q for a density"
+    def sampling(self, source: NegativeSampling, progress: Progress | None = None) -> NegativeSampling:
+        reason = "negatives are accepted with learned chances, and Wu et al. 2020, Cor. 3.1.1 takes an unnormalised q for a density"
         return replace(
-            given, exchangeable=False, independent=False, reason=why, min_negatives=min(1, given.negatives)
+            source,
+            exchangeable=False,
+            independent=False,
+            reason=reason,
+            min_negatives=min(1, source.negatives),
         )

@@ -23,8 +23,8 @@ class Everyone(AbstractSelection):
     def __call__(self, scores: Scores, context: Context | None = None) -> Scores:
         return scores
 
-    def sampling(self, given: NegativeSampling, progress: Progress | None = None) -> NegativeSampling:
-        return given
+    def sampling(self, source: NegativeSampling, progress: Progress | None = None) -> NegativeSampling:
+        return source
 
 
 @dataclass(frozen=True)
@@ -56,14 +56,14 @@ class Hard(AbstractSelection):
         def rule(values: Tensor, offered: Tensor, rows: Tensor) -> Membership:
             count = offered.sum(dim=1, keepdim=True)
             # an anchor without negatives has no mean; what its row holds is masked, but must have a gradient
-            among = torch.where(count > 0, (beta * values).masked_fill(~offered, -torch.inf), 0.0)
-            log_mean = among.logsumexp(dim=1, keepdim=True) - count.clamp_min(1).to(values.dtype).log()
+            log_powers = torch.where(count > 0, (beta * values).masked_fill(~offered, -torch.inf), 0.0)
+            log_mean = log_powers.logsumexp(dim=1, keepdim=True) - count.clamp_min(1).to(values.dtype).log()
             return Membership(offered, log_weight=(beta * values - log_mean).masked_fill(~offered, 0.0))
 
-        return replace(scores, negative=scores.negative.divide(rule).kept)
+        return replace(scores, negative=scores.negative.divide(rule).negatives)
 
-    def sampling(self, given: NegativeSampling, progress: Progress | None = None) -> NegativeSampling:
-        return replace(given, weighted=True)
+    def sampling(self, source: NegativeSampling, progress: Progress | None = None) -> NegativeSampling:
+        return replace(source, weighted=True)
 
 
 class Chain(nn.Module, AbstractSelection):
@@ -88,7 +88,7 @@ class Chain(nn.Module, AbstractSelection):
             scores = part(scores, context)
         return scores
 
-    def sampling(self, given: NegativeSampling, progress: Progress | None = None) -> NegativeSampling:
+    def sampling(self, source: NegativeSampling, progress: Progress | None = None) -> NegativeSampling:
         for part in self.parts:
-            given = part.sampling(given, progress)
-        return given
+            source = part.sampling(source, progress)
+        return source

@@ -35,17 +35,17 @@ class Clusters(nn.Module):
         super().__init__()
         if not 0 < after < math.inf:
             raise UserError(f"selection.after was {after}; it must be a number of epochs above 0")
-        for key, value, least in (("clusters", clusters, 2), ("runs", runs, 1), ("every", every, 1)):
-            if not isinstance(value, (int, np.integer)) or value < least:
-                raise UserError(f"selection.{key} was {value}; it must be a whole number from {least} up")
+        for key, value, minimum in (("clusters", clusters, 2), ("runs", runs, 1), ("every", every, 1)):
+            if not isinstance(value, (int, np.integer)) or value < minimum:
+                raise UserError(f"selection.{key} was {value}; it must be a whole number from {minimum} up")
         self.clusters, self.every, self.after = clusters, every, after
         self.register_buffer("ids", torch.full((runs, instances), UNKNOWN_CLUSTER, dtype=torch.int32))
 
     def _load_from_state_dict(self, state: dict[str, Any], prefix: str, *rest: Any) -> None:
         """Made without a number of instances, it takes that of what it is given."""
-        held = state.get(f"{prefix}ids")
-        if held is not None and self.ids.shape[1] == 0 and len(held) == len(self.ids):
-            self.ids = self.ids.new_empty(held.shape)
+        stored = state.get(f"{prefix}ids")
+        if stored is not None and self.ids.shape[1] == 0 and len(stored) == len(self.ids):
+            self.ids = self.ids.new_empty(stored.shape)
         super()._load_from_state_dict(state, prefix, *rest)
 
     def due(self, progress: Progress) -> bool:
@@ -55,21 +55,21 @@ class Clusters(nn.Module):
     def refresh(self, embedding: Float[Tensor, "instance dim"]) -> None:
         """Clusters the instances anew; a row of zeros or with a number that is not finite stays unknown."""
         rows = embedding.detach().float().cpu()
-        known = rows.isfinite().all(dim=1) & (rows != 0).any(dim=1)
+        usable = rows.isfinite().all(dim=1) & (rows != 0).any(dim=1)
         ids = torch.full((len(self.ids), len(rows)), UNKNOWN_CLUSTER, dtype=torch.int32)
-        directions = F.normalize(rows[known], dim=1).numpy()
-        for run in range(len(ids) if known.any() else 0):
-            ids[run, known] = torch.from_numpy(spherical_kmeans(directions, self.clusters, seed=run + 1))
+        directions = F.normalize(rows[usable], dim=1).numpy()
+        for run in range(len(ids) if usable.any() else 0):
+            ids[run, usable] = torch.from_numpy(spherical_kmeans(directions, self.clusters, seed=run + 1))
         self.ids = ids.to(self.ids.device)
 
     def of(self, index: Int[Tensor, "item"]) -> Int[Tensor, "run item"]:
         """Clusters of these instances; -1 for an instance nobody clustered, or that is itself not known."""
-        known = (index >= 0) & (index < self.ids.shape[1])
+        valid = (index >= 0) & (index < self.ids.shape[1])
         if self.ids.shape[1] == 0:
             return self.ids.new_full((len(self.ids), len(index)), UNKNOWN_CLUSTER)
-        return torch.where(known, self.ids[:, torch.where(known, index, 0)], UNKNOWN_CLUSTER)
+        return torch.where(valid, self.ids[:, torch.where(valid, index, 0)], UNKNOWN_CLUSTER)
 
-    def together(
+    def share_cluster(
         self, anchor: Int[Tensor, "anchor"], candidate: Int[Tensor, "candidate"]
     ) -> Bool[Tensor, "anchor candidate"]:
         """Who shares a cluster in at least one run: for C_i the union over the runs."""
@@ -78,7 +78,7 @@ class Clusters(nn.Module):
             shared |= (mine[:, None] == theirs[None, :]) & (mine != UNKNOWN_CLUSTER)[:, None]
         return shared
 
-    def knows(self, index: Int[Tensor, "item"]) -> Bool[Tensor, "item"]:
+    def has_cluster(self, index: Int[Tensor, "item"]) -> Bool[Tensor, "item"]:
         return (self.of(index) != UNKNOWN_CLUSTER).any(dim=0)
 
 
@@ -176,30 +176,30 @@ class Cave(nn.Module, AbstractSelection):
 
         def rule(values: Tensor, offered: Tensor, rows: Tensor) -> Membership:
             index = context.index[rows], theirs
-            cave = offered & self.cave.together(*index)
-            close = torch.zeros_like(cave) if self.close is None else cave & self.close.together(*index)
+            cave = offered & self.cave.share_cluster(*index)
+            close = torch.zeros_like(cave) if self.close is None else cave & self.close.share_cluster(*index)
             negatives = cave & ~close
-            alone = ~negatives.any(dim=1, keepdim=True)
-            return Membership(negatives | (offered & ~close & alone), close)
+            empty = ~negatives.any(dim=1, keepdim=True)
+            return Membership(negatives | (offered & ~close & empty), close)
 
-        divided = scores.negative.divide(rule, close=self.close is not None, plain=True)
+        divided = scores.negative.divide(rule, close=self.close is not None, unweighted=True)
         if divided.close is None:
-            return replace(scores, negative=divided.kept)
+            return replace(scores, negative=divided.negatives)
         positive = merge_positives(scores.positive, divided.close, context.as_mean)
-        return replace(scores, positive=positive, negative=divided.kept)
+        return replace(scores, positive=positive, negative=divided.negatives)
 
-    def sampling(self, given: NegativeSampling, progress: Progress | None = None) -> NegativeSampling:
-        why = (
+    def sampling(self, source: NegativeSampling, progress: Progress | None = None) -> NegativeSampling:
+        reason = (
             "negatives come from the anchor's own cluster, which Wu et al. 2021, Thm 3.1 covers only where every kept e^f is at "
             "least its mean over the anchor's candidates"
         )
         if self.close is not None:
-            why = f"{why}, and close neighbours count as positives"
+            reason = f"{reason}, and close neighbours count as positives"
         joined = self.close is not None
         return replace(
-            given,
+            source,
             exchangeable=False,
             independent=False,
-            reason=why,
-            more_positives=joined or given.more_positives,
+            reason=reason,
+            more_positives=joined or source.more_positives,
         )

@@ -31,29 +31,29 @@ def step_seed() -> int:
     return int(torch.randint(2**62, ()))
 
 
-def drawn(
-    kept: Bool[Tensor, "anchor candidate"], sample: int, seed: int, rows: Int[Tensor, "anchor"]
+def sample_candidates(
+    candidates: Bool[Tensor, "anchor candidate"], sample: int, seed: int, rows: Int[Tensor, "anchor"]
 ) -> Bool[Tensor, "anchor candidate"]:
     """`sample` of each anchor's kept candidates, or all of them where there are no more."""
-    if kept.shape[1] <= sample:
-        return kept
-    if kept.device.type == "cpu":
-        chosen = torch.zeros_like(kept)
-        parts = list(zip(kept.numpy(), rows.tolist(), chosen.numpy(), strict=True))
-        in_threads(lambda some: _draw(some, sample, seed), parts, kept.numel())
-        return chosen
-    number = uniform_grid(seed, rows, kept.shape[1]).masked_fill(~kept, torch.inf)
+    if candidates.shape[1] <= sample:
+        return candidates
+    if candidates.device.type == "cpu":
+        sampled = torch.zeros_like(candidates)
+        parts = list(zip(candidates.numpy(), rows.tolist(), sampled.numpy(), strict=True))
+        in_threads(lambda some: _draw(some, sample, seed), parts, candidates.numel())
+        return sampled
+    number = uniform_grid(seed, rows, candidates.shape[1]).masked_fill(~candidates, torch.inf)
     lowest = number.topk(sample, dim=1, largest=False).indices
-    return torch.zeros_like(kept).scatter_(1, lowest, True) & kept
+    return torch.zeros_like(candidates).scatter_(1, lowest, True) & candidates
 
 
 def _draw(rows: Iterable[tuple[np.ndarray, int, np.ndarray]], sample: int, seed: int) -> None:
     """Only the kept get a number: a ring keeps a tenth, and numbers for everybody would cost more than the ranking."""
-    for kept, row, chosen in rows:
-        places = np.flatnonzero(kept)
+    for candidates, row, sampled in rows:
+        places = np.flatnonzero(candidates)
         if len(places) > sample:
             places = places[np.argpartition(words_at(seed, row, places), sample - 1)[:sample]]
-        chosen[places] = True
+        sampled[places] = True
 
 
 def require_context(selection: object, context: Context | None) -> Context:

@@ -13,13 +13,13 @@ from nearfar.core.schedules import Progress
 from nearfar.core.scores import Membership, Scores
 from nearfar.core.types import Context, NegativeSampling
 from nearfar.errors import UserError
-from nearfar.parts.selections.draws import checked_sample, drawn, require_context, step_seed
-from nearfar.parts.selections.ring import DRAWN, sampled
+from nearfar.parts.selections.draws import checked_sample, require_context, sample_candidates, step_seed
+from nearfar.parts.selections.ring import SAMPLE_REMARK, reduce_sampling
 
 UNKNOWN_GROUP = -1
 
 
-class Assigned(nn.Module, AbstractSelection):
+class AbstractGroupSelection(nn.Module, AbstractSelection):
     """The numbers, assigned once before the first step (`assign`), or read from each batch; below 0 is not known. Without
     `instances` there are as many as are assigned.
 
@@ -50,10 +50,10 @@ class Assigned(nn.Module, AbstractSelection):
         self.assigned = True
 
     def _load_from_state_dict(self, state: dict[str, Any], prefix: str, *rest: Any) -> None:
-        held = state.get(f"{prefix}ids")
-        if held is not None and not len(self.ids):
-            self.ids = torch.full_like(held, UNKNOWN_GROUP)
-        self.assigned = self.assigned or (held is not None and len(held) > 0)
+        stored = state.get(f"{prefix}ids")
+        if stored is not None and not len(self.ids):
+            self.ids = torch.full_like(stored, UNKNOWN_GROUP)
+        self.assigned = self.assigned or (stored is not None and len(stored) > 0)
         super()._load_from_state_dict(state, prefix, *rest)
 
     def of(self, index: Int[Tensor, "row"], context: Context) -> Int[Tensor, "row"]:
@@ -82,7 +82,7 @@ class Assigned(nn.Module, AbstractSelection):
         return torch.where(index >= 0, self.ids[index.clamp(min=0) % len(self.ids)], UNKNOWN_GROUP)
 
 
-class Group(Assigned):
+class Group(AbstractGroupSelection):
     """The candidates that share the anchor's known group, told by the data's column `by` (also `label`, and `self`
     for the recording itself: other times of it).
 
@@ -95,7 +95,7 @@ class Group(Assigned):
 
     @staticmethod
     def conflict(choices: Mapping[str, Any], parts: Mapping[str, Any]) -> str | None:
-        if symbols := Assigned.conflict(choices, parts):
+        if symbols := AbstractGroupSelection.conflict(choices, parts):
             return symbols
         if choices["selection"]["by"] == "self" and choices["encoders"].get("others") != "times":
             return (
@@ -114,18 +114,18 @@ class Group(Assigned):
 
         def rule(values: Tensor, offered: Tensor, rows: Tensor) -> Membership:
             mine = anchors[rows]
-            company = offered & (mine == theirs) & (mine != UNKNOWN_GROUP)
-            alone = ~company.any(dim=1, keepdim=True)
-            return Membership(company | (offered & alone))
+            same_group = offered & (mine == theirs) & (mine != UNKNOWN_GROUP)
+            empty = ~same_group.any(dim=1, keepdim=True)
+            return Membership(same_group | (offered & empty))
 
-        return replace(scores, negative=scores.negative.divide(rule, plain=True).kept)
+        return replace(scores, negative=scores.negative.divide(rule, unweighted=True).negatives)
 
-    def sampling(self, given: NegativeSampling, progress: Progress | None = None) -> NegativeSampling:
-        why = f"negatives share the anchor's {self.by}, so the value speaks of the information beyond it, not of all"
-        return replace(given, exchangeable=False, independent=False, reason=why)
+    def sampling(self, source: NegativeSampling, progress: Progress | None = None) -> NegativeSampling:
+        reason = f"negatives share the anchor's {self.by}, so the value speaks of the information beyond it, not of all"
+        return replace(source, exchangeable=False, independent=False, reason=reason)
 
 
-class Others(Assigned):
+class Others(AbstractGroupSelection):
     """The candidates that do not share the anchor's label; those whose label is not known all count.
 
     `by` names the label: the class (`known-label`: the class where there is one), or any column of the data. `sample` draws that many of
@@ -134,7 +134,7 @@ class Others(Assigned):
 
     drop_reason = "the same label"  # who is
     equation = "those of another label than u, by {by}"
-    remarks = (DRAWN,)
+    remarks = (SAMPLE_REMARK,)
 
     def __init__(self, by: str = "known-label", sample: int | None = None, *, instances: int = 0) -> None:
         super().__init__(by, instances)
@@ -148,20 +148,20 @@ class Others(Assigned):
 
         def rule(values: Tensor, offered: Tensor, rows: Tensor) -> Membership:
             mine = anchors[rows]
-            kept = offered & ((mine != theirs) | (mine == UNKNOWN_GROUP))
+            keep = offered & ((mine != theirs) | (mine == UNKNOWN_GROUP))
             if self.sample is not None:
-                kept = drawn(kept, self.sample, seed, rows + context.first)
-            return Membership(kept)
+                keep = sample_candidates(keep, self.sample, seed, rows + context.first)
+            return Membership(keep)
 
-        return replace(scores, negative=scores.negative.divide(rule, plain=True).kept)
+        return replace(scores, negative=scores.negative.divide(rule, unweighted=True).negatives)
 
-    def sampling(self, given: NegativeSampling, progress: Progress | None = None) -> NegativeSampling:
-        why = f"candidates of the anchor's own {self.by} are left out, so negatives are not draws of p(v)"
-        others = replace(given.not_exchangeable(why), min_negatives=min(1, given.negatives))
-        return sampled(others, self.sample)
+    def sampling(self, source: NegativeSampling, progress: Progress | None = None) -> NegativeSampling:
+        reason = f"candidates of the anchor's own {self.by} are left out, so negatives are not draws of p(v)"
+        sampling = replace(source.not_exchangeable(reason), min_negatives=min(1, source.negatives))
+        return reduce_sampling(sampling, self.sample)
 
 
-class Labelled(Assigned):
+class Labelled(AbstractGroupSelection):
     """Candidates with the anchor's label are further positives of it, the others its negatives.
 
     `by` names the label: the class, or any column of the data. An instance whose label is not known has its own views as
@@ -180,14 +180,14 @@ class Labelled(Assigned):
 
         def rule(values: Tensor, offered: Tensor, rows: Tensor) -> Membership:
             mine = anchors[rows]
-            alike = offered & (mine == theirs) & (mine != UNKNOWN_GROUP)
-            return Membership(offered & ~alike, alike)
+            same_label = offered & (mine == theirs) & (mine != UNKNOWN_GROUP)
+            return Membership(offered & ~same_label, same_label)
 
-        divided = scores.negative.divide(rule, close=True, plain=True)
-        return replace(scores, negative=divided.kept, also=divided.close)
+        divided = scores.negative.divide(rule, close=True, unweighted=True)
+        return replace(scores, negative=divided.negatives, more_positives=divided.close)
 
-    def sampling(self, given: NegativeSampling, progress: Progress | None = None) -> NegativeSampling:
-        why = f"candidates with the anchor's {self.by} are positives, so negatives are not draws of p(v)"
-        fewest = min(1, given.negatives)
-        unlike = replace(given, exchangeable=False, independent=False, reason=why)
-        return replace(unlike, min_negatives=fewest, more_positives=True)
+    def sampling(self, source: NegativeSampling, progress: Progress | None = None) -> NegativeSampling:
+        reason = f"candidates with the anchor's {self.by} are positives, so negatives are not draws of p(v)"
+        min_negatives = min(1, source.negatives)
+        unlike = replace(source, exchangeable=False, independent=False, reason=reason)
+        return replace(unlike, min_negatives=min_negatives, more_positives=True)

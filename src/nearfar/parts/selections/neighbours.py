@@ -13,9 +13,9 @@ from nearfar.core.scores import Membership, Scores
 from nearfar.core.types import Context, NegativeSampling, Remark
 from nearfar.errors import UserError
 from nearfar.parts.selections.clusters import Clusters, merge_positives
-from nearfar.parts.selections.draws import drawn, require_context, step_seed
+from nearfar.parts.selections.draws import require_context, sample_candidates, step_seed
 from nearfar.parts.selections.ranks import beyond_edges
-from nearfar.parts.selections.ring import DRAWN, Ring, sampled
+from nearfar.parts.selections.ring import SAMPLE_REMARK, Ring, reduce_sampling
 
 
 class Neighbours(nn.Module, AbstractSelection):
@@ -38,7 +38,7 @@ class Neighbours(nn.Module, AbstractSelection):
         f"{Ring.equation}, of these the nearest ({{background}}), without C, who share a cluster with u in one of {{runs}} "
         "k-means runs after epoch {after}"
     )
-    remarks: tuple[Remark, ...] = (DRAWN, ("keep", "la", "{pulled}"))
+    remarks: tuple[Remark, ...] = (SAMPLE_REMARK, ("keep", "la", "{pulled}"))
     remembers_instances = True
     refreshes = True
     ranks_by_score = True
@@ -88,18 +88,19 @@ class Neighbours(nn.Module, AbstractSelection):
             index = context.index[rows]
             with torch.no_grad():
                 reach, too_close = beyond_edges(values, offered, lower, upper, self._nearest(offered))
-                close = reach & self.close.together(index, context.candidates.index)
-                unknown = ~self.close.knows(index)[:, None]
-                kept = (reach & ~too_close & ~close) | (offered & unknown)
+                close = reach & self.close.share_cluster(index, context.candidates.index)
+                unknown = ~self.close.has_cluster(index)[:, None]
+                keep = (reach & ~too_close & ~close) | (offered & unknown)
                 return Membership(
-                    kept if sample is None else drawn(kept, sample, seed, rows + context.first), close
+                    keep if sample is None else sample_candidates(keep, sample, seed, rows + context.first),
+                    close,
                 )
 
-        divided = scores.negative.divide(rule, close=self.keep == "la", plain=True)
+        divided = scores.negative.divide(rule, close=self.keep == "la", unweighted=True)
         if divided.close is None:
-            return replace(scores, negative=divided.kept)
+            return replace(scores, negative=divided.negatives)
         positive = merge_positives(scores.positive, divided.close, context.as_mean)
-        return replace(scores, positive=positive, negative=divided.kept)
+        return replace(scores, positive=positive, negative=divided.negatives)
 
     def _nearest(self, offered: Bool[Tensor, "anchor candidate"]) -> Int[Tensor, "anchor"] | int | None:
         """How large B_i may be: for a share, of each anchor's own candidates."""
@@ -107,17 +108,17 @@ class Neighbours(nn.Module, AbstractSelection):
             return None if self.background is None else int(self.background)
         return torch.round(self.background * offered.sum(dim=1).double()).long().clamp_min(1)
 
-    def sampling(self, given: NegativeSampling, progress: Progress | None = None) -> NegativeSampling:
+    def sampling(self, source: NegativeSampling, progress: Progress | None = None) -> NegativeSampling:
         if self.keep == "la":
-            why = "close neighbours count as positives, for which no bound is proven (Wu et al. 2020, Cor. 5.4.1 approximates)"
+            reason = "close neighbours count as positives, for which no bound is proven (Wu et al. 2020, Cor. 5.4.1 approximates)"
         else:
-            why = "negatives in the anchor's own clusters were dropped, the most similar ones among them"
+            reason = "negatives in the anchor's own clusters were dropped, the most similar ones among them"
         # before the first refresh everyone is kept, so that many can count
-        joined = self.keep == "la" or given.more_positives
-        given = replace(
-            given, exchangeable=False, independent=False, reason=why, cut="above", more_positives=joined
+        joined = self.keep == "la" or source.more_positives
+        source = replace(
+            source, exchangeable=False, independent=False, reason=reason, cut="above", more_positives=joined
         )
-        return sampled(given, self.ring.sample)
+        return reduce_sampling(source, self.ring.sample)
 
 
 class Annulus(Neighbours):
@@ -125,7 +126,7 @@ class Annulus(Neighbours):
 
     It is `Neighbours` with keep="annulus", under the paper's name."""
 
-    remarks = (DRAWN,)
+    remarks = (SAMPLE_REMARK,)
 
     def __init__(
         self,

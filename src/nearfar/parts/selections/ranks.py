@@ -24,7 +24,7 @@ def places(count: int, lower: float, upper: float) -> tuple[int, int]:
 
 def beyond_edges(
     values: Float[Tensor, "anchor candidate"],
-    kept: Bool[Tensor, "anchor candidate"],
+    candidates: Bool[Tensor, "anchor candidate"],
     lower: float,
     upper: float,
     nearest: Int[Tensor, "anchor"] | int | None = None,
@@ -35,38 +35,38 @@ def beyond_edges(
     anchor its own number, or one for all).
     """
     values = values.detach()
-    if kept.numel() == 0:
-        return kept, kept
-    count = kept.sum(dim=1, dtype=torch.int32).long()
+    if candidates.numel() == 0:
+        return candidates, candidates
+    count = candidates.sum(dim=1, dtype=torch.int32).long()
     first, last = _places(count, lower, upper)
     if nearest is not None:
         first = torch.maximum(first, last - nearest)
     inner, outer = count - first, count - last  # how many lie beyond each edge
     if values.device.type == "cpu" and values.dtype in (torch.float32, torch.float64):
-        return _beyond_by_partition(values, kept, count, inner, outer)
+        return _beyond_by_partition(values, candidates, count, inner, outer)
     spans = torch.stack([count, first, inner, outer]).aminmax(dim=1)
-    (least, _, least_inner, least_outer) = spans.min.tolist()
-    (most, most_first, most_inner, most_outer) = spans.max.tolist()
-    nobody = torch.zeros_like(kept)
-    if most == 0:
-        return nobody, nobody
-    ranked = values if least == kept.shape[1] else values.masked_fill(~kept, -torch.inf)
-    reach, close = kept, nobody
-    if most_first > 0:
-        reach = _nearest(ranked, kept, inner, least_inner, most_inner)
-    if most_outer > 0:
-        close = _nearest(ranked, kept, outer, least_outer, most_outer)
+    (min_count, _, min_inner, min_outer) = spans.min.tolist()
+    (max_count, max_first, max_inner, max_outer) = spans.max.tolist()
+    none = torch.zeros_like(candidates)
+    if max_count == 0:
+        return none, none
+    ranked = values if min_count == candidates.shape[1] else values.masked_fill(~candidates, -torch.inf)
+    reach, close = candidates, none
+    if max_first > 0:
+        reach = _nearest(ranked, candidates, inner, min_inner, max_inner)
+    if max_outer > 0:
+        close = _nearest(ranked, candidates, outer, min_outer, max_outer)
     return reach, close
 
 
 def between_edges(
     values: Float[Tensor, "anchor candidate"],
-    kept: Bool[Tensor, "anchor candidate"],
+    candidates: Bool[Tensor, "anchor candidate"],
     lower: float,
     upper: float,
 ) -> Bool[Tensor, "anchor candidate"]:
     """Which kept candidates are at the places `lower` to `upper` of their anchor."""
-    reach, close = beyond_edges(values, kept, lower, upper)
+    reach, close = beyond_edges(values, candidates, lower, upper)
     return reach > close
 
 
@@ -81,17 +81,17 @@ def _places(
 
 def _nearest(
     ranked: Float[Tensor, "anchor candidate"],
-    kept: Bool[Tensor, "anchor candidate"],
+    candidates: Bool[Tensor, "anchor candidate"],
     count: Int[Tensor, "anchor"],
-    least: int,
-    most: int,
+    min_count: int,
+    max_count: int,
 ) -> Bool[Tensor, "anchor candidate"]:
     """The `count` most similar kept ones of each anchor, of equals the later positions; counts lie between `least` and `most`."""
-    threshold, following = _edge_by_topk(ranked, count, least, most)
-    inside = (ranked >= threshold) & kept & (count > 0)[:, None]
+    threshold, following = _edge_by_topk(ranked, count, min_count, max_count)
+    inside = (ranked >= threshold) & candidates & (count > 0)[:, None]
     cut = ((threshold == following)[:, 0] & (count > 0)).nonzero()[:, 0]
     if len(cut):
-        inside[cut] = _among_equals(ranked[cut], kept[cut], count[cut], threshold[cut])
+        inside[cut] = _among_equals(ranked[cut], candidates[cut], count[cut], threshold[cut])
     return inside
 
 
@@ -100,17 +100,17 @@ Row = tuple[np.ndarray, np.ndarray, int, int, int, np.ndarray, np.ndarray]
 
 def _beyond_by_partition(
     values: Float[Tensor, "anchor candidate"],
-    kept: Bool[Tensor, "anchor candidate"],
+    candidates: Bool[Tensor, "anchor candidate"],
     count: Int[Tensor, "anchor"],
     inner: Int[Tensor, "anchor"],
     outer: Int[Tensor, "anchor"],
 ) -> tuple[Bool[Tensor, "anchor candidate"], Bool[Tensor, "anchor candidate"]]:
     """Both edges of a row at once and row by row, so that a row stays in the processor's cache. numpy's partition uses its vector
     units and lets other threads work."""
-    reach, close = torch.empty_like(kept), torch.zeros_like(kept)
+    reach, close = torch.empty_like(candidates), torch.zeros_like(candidates)
     counts = (count.tolist(), inner.tolist(), outer.tolist())
-    rows = list(zip(values.numpy(), kept.numpy(), *counts, reach.numpy(), close.numpy(), strict=True))
-    in_threads(_choose, rows, kept.numel())
+    rows = list(zip(values.numpy(), candidates.numpy(), *counts, reach.numpy(), close.numpy(), strict=True))
+    in_threads(_choose, rows, candidates.numel())
     return reach, close
 
 
@@ -129,48 +129,48 @@ def _choose(rows: Iterable[Row]) -> None:
     for scores, candidates, count, inner, outer, reach, close in rows:
         # `partition` copies; after the first edge only what lies beyond it is left to part
         ranked = scores if count == len(scores) else np.where(candidates, scores, scores.dtype.type(-np.inf))
-        for nearest, chosen in ((inner, reach), (outer, close)):
+        for nearest, mask in ((inner, reach), (outer, close)):
             if nearest == count:
-                chosen[:] = candidates
+                mask[:] = candidates
             elif nearest:
                 ranked = np.partition(ranked, -nearest)[-nearest:]
-                _mark(scores, candidates, ranked[0], nearest, chosen)
+                _mark(scores, candidates, ranked[0], nearest, mask)
 
 
 def _mark(
-    scores: np.ndarray, candidates: np.ndarray, threshold: np.floating, nearest: int, chosen: np.ndarray
+    scores: np.ndarray, candidates: np.ndarray, threshold: np.floating, nearest: int, mask: np.ndarray
 ) -> None:
     """Candidates at or above the threshold; where more than `nearest` are, of those equal to it the later positions."""
-    np.logical_and(scores >= threshold, candidates, out=chosen)
-    if (surplus := np.count_nonzero(chosen) - nearest) > 0:
-        chosen[np.flatnonzero(chosen & (scores == threshold))[:surplus]] = False
+    np.logical_and(scores >= threshold, candidates, out=mask)
+    if (surplus := np.count_nonzero(mask) - nearest) > 0:
+        mask[np.flatnonzero(mask & (scores == threshold))[:surplus]] = False
 
 
 Edge = tuple[Float[Tensor, "anchor 1"], Float[Tensor, "anchor 1"]]
 
 
 def _edge_by_topk(
-    ranked: Float[Tensor, "anchor candidate"], rank: Int[Tensor, "anchor"], least: int, most: int
+    ranked: Float[Tensor, "anchor candidate"], rank: Int[Tensor, "anchor"], min_rank: int, max_rank: int
 ) -> Edge:
     """The rank-th highest score of each anchor and the one after it (NaN: there is none); for rank 0 the highest is given."""
-    top = ranked.topk(min(most + 1, ranked.shape[1]), dim=1, sorted=False).values
+    top = ranked.topk(min(max_rank + 1, ranked.shape[1]), dim=1, sorted=False).values
     # anchors differ little in their number of candidates, so few places are left to put in order
-    low = top.topk(top.shape[1] - max(1, least) + 1, dim=1, largest=False, sorted=True).values
-    if top.shape[1] == most:
+    low = top.topk(top.shape[1] - max(1, min_rank) + 1, dim=1, largest=False, sorted=True).values
+    if top.shape[1] == max_rank:
         low = torch.cat([torch.full_like(low[:, :1], torch.nan), low], dim=1)
-    place = (most + 1 - rank.clamp_min(1))[:, None]
+    place = (max_rank + 1 - rank.clamp_min(1))[:, None]
     return low.gather(1, place), low.gather(1, place - 1)
 
 
 def _among_equals(
     ranked: Float[Tensor, "anchor candidate"],
-    kept: Bool[Tensor, "anchor candidate"],
+    candidates: Bool[Tensor, "anchor candidate"],
     count: Int[Tensor, "anchor"],
     threshold: Float[Tensor, "anchor 1"],
 ) -> Bool[Tensor, "anchor candidate"]:
     """The `count` most similar where the threshold has equals: of those the later positions, which rank higher."""
-    above = ranked > threshold
-    equal = (ranked == threshold) & kept
-    missing = (count - above.count_nonzero(dim=1))[:, None]
+    higher = ranked > threshold
+    equal = (ranked == threshold) & candidates
+    missing = (count - higher.count_nonzero(dim=1))[:, None]
     from_the_end = equal.flip(1).cumsum(dim=1, dtype=torch.int32).flip(1)
-    return above | (equal & (from_the_end <= missing))
+    return higher | (equal & (from_the_end <= missing))

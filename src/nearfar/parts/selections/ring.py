@@ -11,10 +11,10 @@ from nearfar.core.schedules import Progress, Value, at, ends, parse_value, writt
 from nearfar.core.scores import Dense, Membership, Scores
 from nearfar.core.types import Context, Coverage, NegativeSampling, Remark
 from nearfar.errors import UserError
-from nearfar.parts.selections.draws import checked_sample, drawn, step_seed
+from nearfar.parts.selections.draws import checked_sample, sample_candidates, step_seed
 from nearfar.parts.selections.ranks import between_edges, places
 
-DRAWN: Remark = ("sample", ..., "of these {sample} drawn for each u")
+SAMPLE_REMARK: Remark = ("sample", ..., "of these {sample} drawn for each u")
 SLACK = 1e-9  # nats: equal scores are not below their own mean because of rounding
 
 
@@ -34,7 +34,7 @@ class Ring(AbstractSelection):
     ranks_by_score = True
     drop_reason = "not drawn"  # who is, beside those by rank
     equation = "places round(l K) to round(h K) - 1 in rising order of f(u, v_k), l = {lower}, h = {upper}"
-    remarks = (DRAWN,)
+    remarks = (SAMPLE_REMARK,)
     lower: Value = 0.5
     upper: Value = 0.99
     sample: int | None = None
@@ -51,23 +51,23 @@ class Ring(AbstractSelection):
 
     def __call__(self, scores: Scores, context: Context | Progress | None = None) -> Scores:
         """In a loop of one's own, where edges move by schedule, `context` may be how far the run is."""
-        now = _now(context)
+        progress = _progress_of(context)
         seed = step_seed() if self.sample is not None else 0
         first = context.first if isinstance(context, Context) else 0  # of this rank's anchors among all
 
         def rule(values: Tensor, offered: Tensor, rows: Tensor) -> Membership:
-            inside = self._inside(values, offered, now)
+            inside = self._inside(values, offered, progress)
             return Membership(
-                inside if self.sample is None else drawn(inside, self.sample, seed, rows + first)
+                inside if self.sample is None else sample_candidates(inside, self.sample, seed, rows + first)
             )
 
-        return replace(scores, negative=scores.negative.divide(rule, plain=True).kept)
+        return replace(scores, negative=scores.negative.divide(rule, unweighted=True).negatives)
 
     def _inside(
-        self, values: Tensor, kept: Tensor, progress: Progress | None
+        self, values: Tensor, candidates: Tensor, progress: Progress | None
     ) -> Bool[Tensor, "anchor candidate"]:
         with torch.no_grad():
-            return between_edges(values, kept, at(self.lower, progress), at(self.upper, progress))
+            return between_edges(values, candidates, at(self.lower, progress), at(self.upper, progress))
 
     @torch.no_grad()
     def coverage(self, scores: Scores, context: Context | None = None) -> Coverage:
@@ -83,18 +83,18 @@ class Ring(AbstractSelection):
         log_mean = Dense(values, candidates).logsumexp() - candidates.sum(dim=1).clamp_min(1).double().log()
         lower = min(ends(self.lower)) if context is None else at(self.lower, context.progress)
         inside = Ring(lower, 1.0)._inside(values, candidates, None)
-        least = -Dense(-values, inside).hardest()
+        lowest = -Dense(-values, inside).hardest()
         some = candidates.any(dim=1)  # an anchor without candidates shows nothing
-        share = ((least >= log_mean - SLACK) & some).sum() / some.sum().clamp_min(1)
+        share = ((lowest >= log_mean - SLACK) & some).sum() / some.sum().clamp_min(1)
         return Coverage(float(share), int(some.sum()))
 
     def startup_warning(self) -> str | None:
         return _tight_start(self.lower)
 
-    def sampling(self, given: NegativeSampling, progress: Progress | None = None) -> NegativeSampling:
+    def sampling(self, source: NegativeSampling, progress: Progress | None = None) -> NegativeSampling:
         lowers = ends(self.lower) if progress is None else (at(self.lower, progress),)
         uppers = ends(self.upper) if progress is None else (at(self.upper, progress),)
-        return sampled(selected(given, lowers, uppers), self.sample)
+        return reduce_sampling(cut_sampling(source, lowers, uppers), self.sample)
 
 
 @dataclass(frozen=True)
@@ -107,7 +107,7 @@ class Ball(AbstractSelection):
     ranks_by_score = True
     drop_reason = "not drawn"
     equation = "places round(l K) to K - 1 in rising order of f(u, v_k), l = {lower}"
-    remarks = (DRAWN,)
+    remarks = (SAMPLE_REMARK,)
     lower: Value = 0.5
     sample: int | None = None
 
@@ -121,8 +121,8 @@ class Ball(AbstractSelection):
     def startup_warning(self) -> str | None:
         return _tight_start(self.lower)
 
-    def sampling(self, given: NegativeSampling, progress: Progress | None = None) -> NegativeSampling:
-        return Ring(self.lower, 1.0, self.sample).sampling(given, progress)
+    def sampling(self, source: NegativeSampling, progress: Progress | None = None) -> NegativeSampling:
+        return Ring(self.lower, 1.0, self.sample).sampling(source, progress)
 
 
 def _tight_start(lower: Value) -> str | None:
@@ -136,7 +136,7 @@ def _tight_start(lower: Value) -> str | None:
     )
 
 
-def _now(context: Context | Progress | None) -> Progress | None:
+def _progress_of(context: Context | Progress | None) -> Progress | None:
     return context.progress if isinstance(context, Context) else context
 
 
@@ -149,24 +149,24 @@ def _share(value: Value, key: str) -> Value:
     return parsed
 
 
-def selected(
-    given: NegativeSampling, lowers: tuple[float, ...], uppers: tuple[float, ...]
+def cut_sampling(
+    source: NegativeSampling, lowers: tuple[float, ...], uppers: tuple[float, ...]
 ) -> NegativeSampling:
     """The sampling after cuts between these edges, the widest of which keeps most. What an earlier selection cut stays cut."""
-    first, last = places(given.negatives, min(lowers), max(uppers))
-    fewest = given.negatives if given.min_negatives is None else given.min_negatives
-    narrow_first, narrow_last = places(fewest, max(lowers), min(uppers))
-    cut = given.cut
-    if narrow_last < fewest:
+    first, last = places(source.negatives, min(lowers), max(uppers))
+    min_negatives = source.negatives if source.min_negatives is None else source.min_negatives
+    narrow_first, narrow_last = places(min_negatives, max(lowers), min(uppers))
+    cut = source.cut
+    if narrow_last < min_negatives:
         cut = "above"
     elif cut == "none" and first > 0:
         cut = "below"
-    return replace(given, negatives=last - first, min_negatives=narrow_last - narrow_first, cut=cut)
+    return replace(source, negatives=last - first, min_negatives=narrow_last - narrow_first, cut=cut)
 
 
-def sampled(given: NegativeSampling, sample: int | None) -> NegativeSampling:
+def reduce_sampling(source: NegativeSampling, sample: int | None) -> NegativeSampling:
     """After drawing so many of the kept: fewer of them, and nothing else changes for a claim (docs/certificates.md)."""
     if sample is None:
-        return given
-    fewest = given.negatives if given.min_negatives is None else given.min_negatives
-    return replace(given, negatives=min(given.negatives, sample), min_negatives=min(fewest, sample))
+        return source
+    min_negatives = source.negatives if source.min_negatives is None else source.min_negatives
+    return replace(source, negatives=min(source.negatives, sample), min_negatives=min(min_negatives, sample))
