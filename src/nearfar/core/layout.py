@@ -14,7 +14,13 @@ MIN_SAFE_CHANNELS = 16  # one AVX-512 register of float32
 
 def to_channels_last(module: nn.Module, device: torch.device | str | None = None) -> nn.Module:
     """Moves a module to the device and its weights to channels-last layout, where that is safe."""
-    module.to(device=device, memory_format=torch.channels_last)  # type: ignore[call-overload]
+    module.to(device=device)
+    for tensor in (
+        *module.parameters(),
+        *module.buffers(),
+    ):  # torch's own `to` fails on weights of 3D convolutions
+        if not is_lazy(tensor) and tensor.dim() == 4:
+            tensor.data = tensor.data.contiguous(memory_format=torch.channels_last)
     return keep_contiguous(module)
 
 
