@@ -60,7 +60,15 @@ if TYPE_CHECKING:
     from nearfar.exported.hub import Encoder
     from nearfar.exported.write import export
     from nearfar.modalities import time_series
-    from nearfar.modalities.image.views import Augment, Views
+    from nearfar.modalities.image.views import (
+        Augment,
+        BYOLViews,
+        CMCViews,
+        CropFlipViews,
+        InstDiscViews,
+        SimCLRViews,
+        Views,
+    )
     from nearfar.parts.bounds import (
         NWJ,
         SMILE,
@@ -84,7 +92,16 @@ if TYPE_CHECKING:
         Vince,
     )
     from nearfar.parts.critics import Bilinear, Cosine, Distance, Dot, Hybrid, Joint, Separable
-    from nearfar.parts.encoders import Distilled, InfoMax, Momentum, Network, PerView, Shared, backbone
+    from nearfar.parts.encoders import (
+        Distilled,
+        HeadConfig,
+        InfoMax,
+        Momentum,
+        Network,
+        PerView,
+        Shared,
+        backbone,
+    )
     from nearfar.parts.negatives import Bank, InBatch, NoNegatives, Queue, Support
     from nearfar.parts.priors import Adversarial, Distillation, SIGReg, VarianceCovariance
     from nearfar.parts.selections import (
@@ -122,7 +139,7 @@ _WHERE = {
     "nearfar.parts.critics": "Bilinear Cosine Distance Dot Hybrid Joint Separable",
     "nearfar.data": "open_data pack Stream",
     "nearfar.detect.run": "detect_run",
-    "nearfar.parts.encoders": "backbone Distilled InfoMax Momentum Network PerView Shared",
+    "nearfar.parts.encoders": "backbone Distilled HeadConfig InfoMax Momentum Network PerView Shared",
     "nearfar.errors": "Stopped UserError",
     "nearfar.estimate": "check_mi Estimate estimate_cmi estimate_kl estimate_mi fit_density info mi_over_lags pointwise_mi rank_columns "
     "total_correlation",
@@ -151,7 +168,7 @@ _WHERE = {
     "nearfar.run.trained": "Run",
     "nearfar.train.recipe": "recipe",
     "nearfar.core.types": "Batch Certificate Context Encoded NegativeSampling Outcome Pair",
-    "nearfar.modalities.image.views": "Augment Views",
+    "nearfar.modalities.image.views": "Augment BYOLViews CMCViews CropFlipViews InstDiscViews SimCLRViews Views",
 }
 _MODULE_OF = {name: module for module, names in _WHERE.items() for name in names.split()}
 _ROOMS = (

@@ -269,3 +269,45 @@ def test_command_needs_one_file_and_one_line(
     assert main(["weights", str(tmp_path)]) == 0
     expected = sum(weight.numel() for weight in run.encoder().parameters())
     assert capsys.readouterr().out.strip() == f"{expected:,}"
+
+
+def test_learned_view_trains_its_weights_and_resumes(tmp_path: Path) -> None:
+    """Weights of views are trained against the encoders, are saved, and a resumed run equals one that was not interrupted."""
+    viewmaker = addition("learned_view").Viewmaker
+    torch.manual_seed(0)
+    views = viewmaker(size=16)
+    initial = {key: value.clone() for key, value in views.state_dict().items()}
+    settings = {**QUICK, "epochs": 3, "backbone": "resnet8-w8", "device": "cpu"}
+    run = nf.pretrain("simclr", IMAGES, tmp_path / "run", views=views, **settings)
+    assert all(torch.equal(value, initial[key]) for key, value in views.state_dict().items())
+    trained = {
+        key.removeprefix("method/views."): value
+        for key, value in state(run).items()
+        if key.startswith("method/views.")
+    }
+    assert set(trained) == set(initial)
+    assert not any(torch.equal(trained[key], initial[key]) for key in initial)
+    with pytest.raises(nf.Stopped):
+        nf.pretrain("simclr", IMAGES, tmp_path / "cut", views=views, max_time=1e-9, **settings)
+    cut = nf.pretrain("simclr", IMAGES, tmp_path / "cut", views=views, **settings)
+    assert all(torch.equal(value, state(cut)[key]) for key, value in state(run).items())
+
+
+def test_learned_view_lowers_what_the_encoders_raise() -> None:
+    """The gradient of its weights is minus that of the loss."""
+    torch.manual_seed(0)
+    views = addition("learned_view").Viewmaker(size=16).double()
+    network = nn.Sequential(nn.Flatten(), nn.Linear(3 * 16 * 16, 8)).double()
+    method = nf.Method(
+        nf.Shared(network), nf.Cosine(0.2), nf.InBatch(), nf.Everyone(), nf.InfoNCE(), views=views
+    )
+    batch = nf.Batch(tuple(torch.randn(2, 6, 3, 16, 16, dtype=torch.float64)), torch.arange(6))
+    weight = next(views.network.parameters())
+    (gradient,) = torch.autograd.grad(method(batch).loss, weight)
+    with torch.no_grad():
+        step = 1e-6 * gradient / gradient.norm()
+        weight += step
+        raised = method(batch).loss
+        weight -= 2 * step
+        lowered = method(batch).loss
+    assert (raised - lowered).item() / 2e-6 == pytest.approx(-gradient.norm().item(), rel=1e-4)

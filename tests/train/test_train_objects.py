@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 import nearfar as nf
-from nearfar.config.objects import as_settings, described, given
+from nearfar.config.objects import as_section, describe_object, split_objects
 from nearfar.run import checkpoints
 
 QUICK: dict[str, Any] = {
@@ -93,7 +93,7 @@ def test_what_settings_can_say_becomes_settings(tmp_path: Path) -> None:
     ],
 )
 def test_settings_say_all_of_a_part(room: str, part: Any) -> None:
-    said = as_settings(room, part)
+    said = as_section(room, part)
     assert said is not None
     assert all(getattr(part, key) == value for key, value in said.items() if key != "name")
 
@@ -101,13 +101,13 @@ def test_settings_say_all_of_a_part(room: str, part: Any) -> None:
 def test_a_part_with_something_inside_stays_an_object() -> None:
     filled = nf.Queue(8, dim=2)
     filled.advance({0: torch.ones(4, 2)}, torch.arange(4), nf.Progress(0, 1, 1))
-    assert as_settings("negatives", filled) is None
-    assert as_settings("critic", nf.Bilinear(dim=4)) is None  # weights are no setting
+    assert as_section("negatives", filled) is None
+    assert as_section("critic", nf.Bilinear(dim=4)) is None  # weights are no setting
 
     class Mine(nf.InfoNCE):
         pass
 
-    assert as_settings("bound", Mine()) is None  # another class, whatever it inherits
+    assert as_section("bound", Mine()) is None  # another class, whatever it inherits
 
 
 def test_a_module_and_a_torch_dataset(tmp_path: Path) -> None:
@@ -224,7 +224,7 @@ def test_augments_are_settings(tmp_path: Path) -> None:
         ({"backbone": 3}, "expected a name or an nn.Module"),
         ({"bound": len}, "which has no certificate"),
         ({"views": 3}, "views was 3"),
-        ({"encoders": nf.Shared(tiny()), "backbone": tiny()}, "give one of them"),
+        ({"encoders": nf.Shared(tiny()), "backbone": tiny()}, "pass one of them"),
         ({"backbone": tiny(), "encoders": {"name": "infomax"}}, "needs a map from inside"),
     ],
 )
@@ -250,18 +250,20 @@ def test_a_prior_is_an_object_like_the_others(tmp_path: Path) -> None:
 
 def test_a_method_is_whole() -> None:
     with pytest.raises(nf.UserError, match="beside a Method"):
-        given(own_method(), {"bound": "nwj"})
+        split_objects(own_method(), {"bound": "nwj"})
     with pytest.raises(nf.UserError, match="expected the name of a recipe"):
-        given(3)
+        split_objects(3)
 
 
 def test_a_description_says_what_an_object_is() -> None:
-    said = described(nf.Separable(hidden=4, layers=1, out=2, dim=3))
+    said = describe_object(nf.Separable(hidden=4, layers=1, out=2, dim=3))
     assert said["name"] == "separable"
     assert len(said["tensors"]) == 12
-    other = described(nf.Separable(hidden=5, layers=1, out=2, dim=3))
+    other = describe_object(nf.Separable(hidden=5, layers=1, out=2, dim=3))
     assert said["tensors"] != other["tensors"]
-    assert described(nf.Separable(hidden=4, layers=1, out=2, dim=3)) == said  # weights are no part of it
+    assert (
+        describe_object(nf.Separable(hidden=4, layers=1, out=2, dim=3)) == said
+    )  # weights are no part of it
 
 
 def test_a_bare_network_and_sources_as_wide_as_what_comes() -> None:

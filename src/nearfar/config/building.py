@@ -15,7 +15,7 @@ import torch
 
 from nearfar.config.fields import CHOICES
 from nearfar.config.schema import check_settings, settable, unknown
-from nearfar.core.abstract import AbstractEncoders
+from nearfar.core.abstract import AbstractEncoders, AbstractViews
 from nearfar.core.method import Method
 from nearfar.errors import UserError, not_one_of
 from nearfar.modalities import MODALITIES, Description, Modality, modality_of_views
@@ -55,7 +55,13 @@ def build_method(
     """The method that checked settings describe, for data like these. `objects` are what somebody made: parts by room, and a
     `backbone`; they are used as they are, not copied."""
     parts = _parts(choices, backbone, data, objects)
-    return Method(**parts, symmetric=choices["views"]["symmetric"], chunk=chunk)
+    own = objects.get("views")
+    views = (
+        own
+        if isinstance(own, AbstractViews)
+        else modality_of_views(choices["views"]).views.of(choices["views"])
+    )
+    return Method(**parts, views=views, symmetric=choices["views"]["symmetric"], chunk=chunk)
 
 
 def try_parts(choices: Choices, objects: Mapping[str, Any] = NONE) -> None:

@@ -1,8 +1,8 @@
-"""Objects in place of names: `bound=MultiLabelCPC(0.1)`, `backbone=my_module`, a whole `Method`.
+"""Objects in place of names: `bound=MultiLabelCPC(0.1)`, `backbone=my_module`, `views=my_views`, a `Method`.
 
-An object that settings can say completely becomes those settings, so that anyone can go on with the run. Any other is written
-down as a description, its class, its plain attributes and the shapes of its tensors, and has to be given again to whoever
-rebuilds the method. The description guards that: what differs is told, key by key.
+An object that settings describe completely becomes those settings, so the run can be resumed and opened without it. Any other is
+written to config.yaml as a description (its class, plain attributes and the shapes of its tensors) and must be passed again to
+resume or open the run. The description is compared with the object that is passed then.
 """
 
 import hashlib
@@ -17,72 +17,87 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from nearfar.config.building import ROOMS
+from nearfar.config.building import ROOMS, section_of
 from nearfar.config.schema import plain, settable
+from nearfar.core.abstract import AbstractEncoders, AbstractViews, AbstractViewSettings
 from nearfar.core.adapters import ADAPTERS, unwrapped
+from nearfar.core.learnt import LearntNumber
 from nearfar.core.method import Method
 from nearfar.core.schedules import Schedule
 from nearfar.errors import UserError
-from nearfar.modalities import Modality
+from nearfar.modalities import MODALITIES, Modality
 from nearfar.modalities.image.views import OPERATIONS, PIPELINES, Augment
 from nearfar.parts.encoders import parameters_of
+from nearfar.parts.encoders.heads import planned_head
 
-OWN = "own"  # in place of a recipe's name: a Method that somebody made
+OWN = "own"  # the recipe's name in settings of a method that the caller made
 METHOD, BACKBONE, VIEWS = "method", "backbone", "views"
-TAKEN = (METHOD, BACKBONE, VIEWS, *ROOMS)  # what may be given as an object
-DOES_NOTHING = PIPELINES["none"][0]
-Choice = dict[str, Any]
+OBJECT_KEYS = (METHOD, BACKBONE, VIEWS, *ROOMS)
+UNCHANGED = PIPELINES["none"][0]
+Section = dict[str, Any]
 Objects = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
-class Given:
-    """What a caller gave: settings, layer by layer, and beside them the objects that settings cannot say."""
+class Request:
+    """A caller's arguments: a recipe's name, or a method whose networks are still to be made; settings, layer by layer; and the
+    objects that settings cannot describe."""
 
-    recipe: str
+    recipe: str | Method
     layers: tuple[Mapping[str, Any], ...]
     objects: Objects
 
 
-def given(recipe: Any, *layers: Mapping[str, Any]) -> Given:
-    """Objects among the settings taken out, or turned into settings where those say all of them."""
+def split_objects(recipe: Any, *layers: Mapping[str, Any]) -> Request:
+    """Separates objects from settings. Objects that settings describe completely become settings."""
     objects: dict[str, Any] = {}
-    said = tuple(_said(layer, objects) for layer in layers)
+    settings = tuple(_settings_of_layer(layer, objects) for layer in layers)
     if isinstance(recipe, str):
         if BACKBONE in objects and "encoders" in objects:
             raise UserError(
-                "backbone was given beside encoders, which bring their own network; give one of them"
+                "backbone was given beside encoders, which have their own network; pass one of them"
             )
-        return Given(recipe, said, objects)
+        return Request(recipe, settings, objects)
     if not isinstance(recipe, Method):
         raise UserError(
             f"the method was of type {type(recipe).__name__}; expected the name of a recipe or a nearfar.Method"
         )
-    for key in (*ROOMS, BACKBONE):
+    planned = is_planned(recipe.encoders)
+    for key in ROOMS if planned else (*ROOMS, BACKBONE):
         if any(key in layer for layer in layers):
             raise UserError(f"{key} was given beside a Method, which has its own; change it there")
-    parts = {room: getattr(recipe, room) for room in ROOMS}
-    return Given(OWN, said, {**objects, **parts, METHOD: recipe})
+    if isinstance(recipe.views, AbstractViews):
+        objects.setdefault(VIEWS, recipe.views)
+    if not planned:
+        parts = {room: getattr(recipe, room) for room in ROOMS}
+        return Request(OWN, settings, {**objects, **parts, METHOD: recipe})
+    _settings_of_layer({room: getattr(recipe, room) for room in ROOMS}, objects)
+    return Request(recipe, settings, objects)
 
 
-def _said(layer: Mapping[str, Any], objects: dict[str, Any]) -> dict[str, Any]:
-    """A layer's settings; its objects go where they are collected."""
-    said: dict[str, Any] = {}
+def is_planned(encoders: AbstractEncoders) -> bool:
+    """Whether encoders were made from settings alone: their networks are made when the method meets its data."""
+    if encoders.built_in_backbone is None:
+        return planned_head(encoders) is not None
+    return isinstance(encoders, nn.Module) and next(encoders.parameters(), None) is None
+
+
+def _settings_of_layer(layer: Mapping[str, Any], objects: dict[str, Any]) -> dict[str, Any]:
+    """A layer's settings; its objects are added to `objects`."""
+    settings: dict[str, Any] = {}
     for key, value in layer.items():
-        if key not in TAKEN or isinstance(value, (str, Mapping)) or value is None:
-            said[key] = value
+        if key not in OBJECT_KEYS or isinstance(value, (str, Mapping)) or value is None:
+            settings[key] = value
         elif isinstance(value, type):
             raise UserError(
                 f"{key} was the class {value.__name__}; expected an object of it: {value.__name__}(…)"
             )
-        elif key == VIEWS and (augments := _augments(value)) is not None:
-            said[key] = augments
-        elif key in ROOMS and (whole := as_settings(key, value)) is not None:
-            said[key] = whole
+        elif (section := as_section(key, value)) is not None:
+            settings[key] = section
         else:
             _check_object(key, value)
             objects[key] = ADAPTERS[key](value) if key in ADAPTERS else value
-    return said
+    return settings
 
 
 def _check_object(key: str, value: Any) -> None:
@@ -97,117 +112,127 @@ def _check_object(key: str, value: Any) -> None:
         )
 
 
-def as_settings(room: str, part: Any) -> Choice | None:
-    """A part of ours as its name and settings, if they say all there is to it; else None."""
-    names = [name for name, make in ROOMS[room].items() if make is type(part)]
-    if not names:
+def as_section(choice: str, part: Any) -> Section | None:
+    """A part as its name and settings, if they describe it completely; else None."""
+    if part is None:
+        return {"name": "none"}
+    if choice == VIEWS:
+        return _as_views_section(part)
+    if not any(kind is type(part) for kind in ROOMS.get(choice, {}).values()):
         return None
-    keys = settable(type(part))
-    if any(not hasattr(part, key) for key in keys):
-        return None
+    if isinstance(part, AbstractEncoders):
+        return section_of(choice, part) if is_planned(part) else None
     if is_dataclass(part):
-        if any(field.init and field.name not in keys for field in fields(part)):
-            return None
-    elif not isinstance(part, nn.Module) or not _nothing_inside(part):
-        return None
-    return {"name": names[0], **{key: getattr(part, key) for key in keys}}
+        complete = all(field.name in settable(type(part)) for field in fields(part) if field.init)
+    else:
+        complete = isinstance(part, nn.Module) and _is_untrained(part)
+    return section_of(choice, part) if complete else None
 
 
-def _nothing_inside(module: nn.Module) -> bool:
-    """No weights, and buffers that hold nothing yet: all of a buffer is one value."""
-    if next(module.parameters(), None) is not None:
+def _as_views_section(views: Any) -> Section | None:
+    if not isinstance(views, AbstractViewSettings):
+        return _augments(views)
+    kinds = [kind for modality in MODALITIES.values() for kind in modality.views.kinds.values()]
+    return section_of(VIEWS, views) if type(views) in kinds else None
+
+
+def _is_untrained(module: nn.Module) -> bool:
+    """No weights but learnt numbers at their start, and buffers that hold nothing yet: all of a buffer is one value."""
+    learnt = {id(child.moved) for child in module.modules() if isinstance(child, LearntNumber)}
+    if any(id(weight) not in learnt or weight.item() != 0 for weight in module.parameters()):
         return False
-    return all(bool((held == held.flatten()[:1]).all()) for held in module.buffers() if held.numel())
+    return all(bool((buffer == buffer.flatten()[:1]).all()) for buffer in module.buffers() if buffer.numel())
 
 
-def _augments(value: Any) -> Choice | None:
-    """One `Augment`, or one for each of two views, as what they change of a pipeline that does nothing."""
-    both = (value, value) if isinstance(value, Augment) else value
-    if not isinstance(both, Sequence) or not both or not all(isinstance(each, Augment) for each in both):
+def _augments(value: Any) -> Section | None:
+    """One `Augment`, or one for each of two views, as changes of a pipeline that does nothing."""
+    pair = (value, value) if isinstance(value, Augment) else value
+    if not isinstance(pair, Sequence) or not pair or not all(isinstance(item, Augment) for item in pair):
         return None
-    if len(both) > 2:
+    if len(pair) > 2:
         raise UserError(
-            f"views was {len(both)} Augments; expected one or two: beyond the second, views are more draws of it, as many as "
+            f"views was {len(pair)} Augments; expected one or two: beyond the second, views are more draws of it, as many as "
             "views.count says"
         )
-    first, second = (_changes(augment) for augment in (both[0], both[-1]))
+    first, second = (_changes(augment) for augment in (pair[0], pair[-1]))
     changes = first if first == second else {"first": first, "second": second}
-    count = {} if isinstance(value, Augment) else {"count": len(both)}
+    count = {} if isinstance(value, Augment) else {"count": len(pair)}
     return {"name": "none", **count, **changes}
 
 
-def _changes(augment: Augment) -> Choice:
-    nothing, own = asdict(DOES_NOTHING), asdict(replace(augment, also=()))
-    for each in augment.also:
-        if OPERATIONS.get(each.name) is not type(each):
+def _changes(augment: Augment) -> Section:
+    """The settings in which an `Augment` differs from one that does nothing."""
+    unchanged, values = asdict(UNCHANGED), asdict(replace(augment, also=()))
+    for operation in augment.also:
+        if OPERATIONS.get(operation.name) is not type(operation):
             raise UserError(
-                f"views has the operation {each.name!r}, which settings cannot say; name it in nearfar.modalities.image.views.OPERATIONS"
+                f"views has the unknown operation {operation.name!r}; add it to nearfar.modalities.image.views.OPERATIONS"
             )
-    operations = {each.name: asdict(each) for each in augment.also}  # type: ignore[call-overload]
-    return {key: held for key, held in own.items() if held != nothing[key]} | operations
+    operations = {operation.name: asdict(operation) for operation in augment.also}  # type: ignore[call-overload]
+    return {key: value for key, value in values.items() if value != unchanged[key]} | operations
 
 
 # ------------------------------------------------------------------------------------------- descriptions
 
 
-def described(part: Any) -> Choice:
-    """An object in numbers and words: what config.yaml holds of it, and what it is recognised by."""
+def describe_object(part: Any) -> Section:
+    """An object as plain values: what config.yaml holds of it and compares it by."""
     part = unwrapped(part)
     if part is None:
         return {"name": "none", "object": "none"}
-    names = [name for parts in ROOMS.values() for name, make in parts.items() if make is type(part)]
-    said: Choice = {"name": names[0] if names else _name(part), "object": _name(part)}
+    names = [name for parts in ROOMS.values() for name, kind in parts.items() if kind is type(part)]
+    section: Section = {"name": names[0] if names else _class_name(part), "object": _class_name(part)}
     for key, value in sorted(_attributes(part).items()):
-        if key not in said:
-            said[key] = _plain(value)
-    if isinstance(part, nn.Module) and (shapes := _shapes(part)):
-        said["tensors"] = shapes
-    return said
+        if key not in section:
+            section[key] = _plain(value)
+    if isinstance(part, nn.Module) and (shapes := _shape_digest(part)):
+        section["tensors"] = shapes
+    return section
 
 
-def own_backbone(module: nn.Module) -> str:
-    """A network of somebody's own, in a line."""
-    inside = f", shapes {_shapes(module)}" if _shapes(module) else ""
-    return f"{OWN} {_name(module)} ({parameters_of(module):,} weights{inside})"
+def describe_backbone(module: nn.Module) -> str:
+    """A network of the caller in one line."""
+    digest = _shape_digest(module)
+    shapes = f", shapes {digest}" if digest else ""
+    return f"{OWN} {_class_name(module)} ({parameters_of(module):,} weights{shapes})"
 
 
-def is_own_backbone(named: Any) -> bool:
-    return isinstance(named, str) and named.startswith(f"{OWN} ")
+def is_own_backbone(name: Any) -> bool:
+    return isinstance(name, str) and name.startswith(f"{OWN} ")
 
 
-def own_views(views: Any, modality: Modality, symmetric: bool, count: int | None = None) -> Choice:
-    """The views' section for an object: what is the method's of it, and the description."""
-    many = count or getattr(views, "count", None) or len(getattr(views, "pipelines", ())) or 2
-    usual = modality.views.check({"name": modality.views.default, "count": many, "symmetric": symmetric})
-    together = {key: value for key, value in usual.items() if key not in ("name",)}
-    said = {key: value for key, value in described(views).items() if key not in together}
-    return {**said, **together, "modality": modality.name}
+def describe_views(views: Any, modality: Modality, symmetric: bool, count: int | None = None) -> Section:
+    """The views' section for an object: number and pairing of the views, and the description."""
+    number = count or getattr(views, "count", None) or len(getattr(views, "pipelines", ())) or 2
+    default = modality.views.check({"name": modality.views.default, "count": number, "symmetric": symmetric})
+    shared = {key: value for key, value in default.items() if key != "name"}
+    description = {key: value for key, value in describe_object(views).items() if key not in shared}
+    return {**description, **shared, "modality": modality.name}
 
 
-def _name(part: Any) -> str:
+def _class_name(part: Any) -> str:
     return getattr(part, "__qualname__", None) or type(part).__qualname__
 
 
 def _attributes(part: Any) -> dict[str, Any]:
     if is_dataclass(part) and not isinstance(part, type):
         return {field.name: getattr(part, field.name) for field in fields(part)}
-    own = getattr(part, "__dict__", {})
     return {
         key: value
-        for key, value in own.items()
-        # methods and partial functions are how parts know one another once they are put together
+        for key, value in getattr(part, "__dict__", {}).items()
+        # bound methods and partial functions connect the parts of a method
         if not key.startswith("_") and key != "training" and not isinstance(value, (MethodType, partial))
     }
 
 
-DEPTH = 2  # of what is described inside of what
+MAX_DEPTH = 2  # levels of nested objects that are described
 
 
-def _plain(value: Any, depth: int = DEPTH) -> Any:
+def _plain(value: Any, depth: int = MAX_DEPTH) -> Any:
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
     if isinstance(value, Schedule):
-        return value if depth == DEPTH else value.written()  # the loop logs those it finds in the settings
+        return value if depth == MAX_DEPTH else value.written()  # the loop logs schedules of the settings
     if isinstance(value, np.generic):
         return value.item()
     if isinstance(value, (np.ndarray, Tensor)):
@@ -219,40 +244,40 @@ def _plain(value: Any, depth: int = DEPTH) -> Any:
     if isinstance(value, Mapping) and depth:
         return {str(key): _plain(item, depth - 1) for key, item in value.items()}
     if inspect.isroutine(value) or isinstance(value, type) or not depth:
-        return _name(value)
-    inside = ", ".join(f"{key}={_plain(held, 0)}" for key, held in sorted(_attributes(value).items()))
-    return f"{_name(value)}({inside})"
+        return _class_name(value)
+    attributes = ", ".join(f"{key}={_plain(item, 0)}" for key, item in sorted(_attributes(value).items()))
+    return f"{_class_name(value)}({attributes})"
 
 
-def _shapes(module: nn.Module) -> str:
-    """A short digest over the names, shapes and types of all its tensors; none has no digest."""
-    held = module.state_dict()
-    if not held:
+def _shape_digest(module: nn.Module) -> str:
+    """A short digest of the names, shapes and types of all tensors; empty where there are none."""
+    state = module.state_dict()
+    if not state:
         return ""
-    rows = [f"{name} {_shape(tensor)} {tensor.dtype}" for name, tensor in held.items()]
+    rows = [f"{name} {_shape(tensor)} {tensor.dtype}" for name, tensor in state.items()]
     return hashlib.sha256("\n".join(rows).encode()).hexdigest()[:12]
 
 
 def _shape(tensor: Tensor) -> str:
     try:
         return str(tuple(tensor.shape))
-    except RuntimeError:  # of a lazy module, which has not seen its input yet
+    except RuntimeError:  # of a lazy module before its first input
         return "not known yet"
 
 
-# ------------------------------------------------------------------------------------- what is missing
+# --------------------------------------------------------------------------------- objects of stored runs
 
 
-def wanted(settings: Any) -> list[str]:
-    """What has to be given as an object to rebuild the method of these settings: `["method"]`, `["backbone", "bound"]`, …"""
-    if settings.recipe == OWN:
-        return [METHOD, *([VIEWS] if "object" in settings.views else [])]
-    rooms = [room for room in (*ROOMS, VIEWS) if "object" in getattr(settings, room)]
-    return [*([BACKBONE] if is_own_backbone(settings.backbone) else []), *rooms]
+def required_objects(settings: Any) -> list[str]:
+    """The objects that must be passed to rebuild the method of these settings: `["method"]`, `["backbone", "bound"]`, …"""
+    rooms = [room for room in ROOMS if "object" in getattr(settings, room)]
+    views = [VIEWS] if "object" in settings.views else []
+    if settings.recipe == OWN and len(rooms) == len(ROOMS):
+        return [METHOD, *views]
+    return [*([BACKBONE] if is_own_backbone(settings.backbone) else []), *rooms, *views]
 
 
-def named_object(settings: Any, key: str) -> str:
-    """What was given, in words."""
+def _object_name(settings: Any, key: str) -> str:
     if key == METHOD:
         return "the Method"
     if key == BACKBONE:
@@ -260,32 +285,32 @@ def named_object(settings: Any, key: str) -> str:
     return str(getattr(settings, key)["object"])
 
 
-def check_given(settings: Any, objects: Objects, where: str, how: Callable[[str], str]) -> None:
-    """Stops where an object is missing: one sentence that says what to give, and how."""
-    missing = [key for key in wanted(settings) if key not in objects]
+def require_objects(settings: Any, objects: Objects, where: str, how: Callable[[str], str]) -> None:
+    """Raises an error if an object is missing; it says what to pass, and how."""
+    missing = [key for key in required_objects(settings) if key not in objects]
     if missing:
-        what = ", ".join(f"{key} ({named_object(settings, key)})" for key in missing)
+        names = ", ".join(f"{key} ({_object_name(settings, key)})" for key in missing)
         arguments = ", ".join(f"{key}=…" for key in missing)
         raise UserError(
-            f"{where} was made with objects of Python, which no file holds: {what}; give them again: {how(arguments)}"
+            f"{where} was created with Python objects: {names}; pass them again: {how(arguments)}"
         )
 
 
-def differences(settings: Any, objects: Objects) -> str:
-    """How the objects given differ from those that settings describe, as `key: before, now after`."""
-    found = []
+def object_changes(settings: Any, objects: Objects) -> str:
+    """How objects differ from those that settings describe, as `key: before, now after`."""
+    changes = []
     for key, part in objects.items():
         if key == METHOD:
             continue
         if key == BACKBONE:
-            pairs = {BACKBONE: (settings.backbone, own_backbone(part))}
+            pairs = {BACKBONE: (settings.backbone, describe_backbone(part))}
         else:
-            before = plain(getattr(settings, key))
-            now = {
+            stored = plain(getattr(settings, key))
+            current = {
                 name: plain(value)
-                for name, value in described(part).items()
-                if key != VIEWS or name in before
+                for name, value in describe_object(part).items()
+                if key != VIEWS or name in stored
             }
-            pairs = {f"{key}.{name}": (before.get(name), value) for name, value in now.items()}
-        found += [f"{name}: {was}, now {now}" for name, (was, now) in pairs.items() if was != now]
-    return "; ".join(found)
+            pairs = {f"{key}.{name}": (stored.get(name), value) for name, value in current.items()}
+        changes += [f"{name}: {old}, now {new}" for name, (old, new) in pairs.items() if old != new]
+    return "; ".join(changes)

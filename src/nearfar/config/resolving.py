@@ -22,6 +22,7 @@ from nearfar.config.building import (
     check_choice,
     check_together,
     check_whose,
+    section_of,
     try_parts,
 )
 from nearfar.config.fields import CHOICES, FIELDS
@@ -31,16 +32,18 @@ from nearfar.config.objects import (
     OWN,
     VIEWS,
     Objects,
-    described,
+    as_section,
+    describe_backbone,
+    describe_object,
+    describe_views,
     is_own_backbone,
-    own_backbone,
-    own_views,
 )
 from nearfar.config.presets import preset_for
 from nearfar.config.reading import load_file, load_yaml, numbers
 from nearfar.config.recipes import RECIPES
 from nearfar.config.schema import check_settings, expectation, settable, unknown
 from nearfar.config.settings import MAX_EPOCHS, TEXTS, Settings
+from nearfar.core.abstract import AbstractViewSettings
 from nearfar.core.method import Method
 from nearfar.core.optimisers import OPTIMISERS, build
 from nearfar.errors import UserError
@@ -138,7 +141,7 @@ def all_keys() -> list[str]:
 
 
 def resolve(
-    recipe: str,
+    recipe: str | Method,
     data: str,
     *layers: Layer,
     modality: Modality | None = None,
@@ -147,10 +150,13 @@ def resolve(
     """The settings of `recipe`, changed by each layer in turn.
 
     If the data are of another `modality` than the recipe was written for, and its encoders take any views, it gets that modality's
-    views. `objects` are parts, or a method, that the caller made (objects.py): settings describe them.
+    views. `recipe` may be a method whose networks are still to be made. `objects` are parts, or a complete method, that the
+    caller made (objects.py): settings describe them.
     """
     if METHOD in objects:
-        merged = {"recipe": OWN, "data": data, **_own_method(objects[METHOD], modality)}
+        merged = {"recipe": OWN, "data": data, **_method_settings(objects[METHOD], modality)}
+    elif isinstance(recipe, Method):
+        merged = {"recipe": OWN, "data": data, **_method_settings(recipe, modality)}
     elif recipe not in RECIPES:
         raise unknown(recipe, RECIPES, "recipes")
     else:
@@ -160,20 +166,20 @@ def resolve(
         merged["views"] = _views_for(modality, merged, objects)
     for layer in layers:
         _merge(merged, layer)
-    for key in objects:
-        if key in ROOMS:
-            merged[key] = described(objects[key])
+    merged |= {room: describe_object(objects[room]) for room in ROOMS if room in objects}
     if BACKBONE in objects:
-        merged[BACKBONE] = own_backbone(objects[BACKBONE])
+        merged[BACKBONE] = describe_backbone(objects[BACKBONE])
     if VIEWS in objects:
         of = modality or modality_of_views(merged[VIEWS])
-        merged[VIEWS] = own_views(objects[VIEWS], of, merged[VIEWS].get("symmetric", True))
+        merged[VIEWS] = describe_views(objects[VIEWS], of, merged[VIEWS].get("symmetric", True))
     return check(merged, objects)
 
 
-def modality_of_recipe(recipe: str) -> Modality:
-    """The modality that a recipe was written for; of a caller's method, the first one."""
-    if recipe == OWN:
+def modality_of_recipe(recipe: str | Method) -> Modality:
+    """The modality that a recipe was written for; of a caller's method without views, the first one."""
+    if isinstance(recipe, Method) and isinstance(recipe.views, AbstractViewSettings):
+        return modality_of_views(section_of("views", recipe.views))
+    if isinstance(recipe, Method) or recipe == OWN:
         return next(iter(MODALITIES.values()))
     if recipe not in RECIPES:
         raise unknown(recipe, RECIPES, "recipes")
@@ -210,18 +216,20 @@ def _with_preset(recipe: str, layers: tuple[Layer, ...]) -> tuple[Layer, ...]:
     return (preset_for(names[-1], recipe), *layers) if names else layers
 
 
-def _own_method(method: Method, modality: Modality | None) -> dict[str, Any]:
+def _method_settings(method: Method, modality: Modality | None) -> dict[str, Any]:
     """The settings of a method that the caller made, and views that it can take."""
-    of = modality or next(iter(MODALITIES.values()))
-    takes = method.encoders.view_names
-    views: dict[str, Any] = {"name": takes[0] if takes else of.views.default}
-    if of.views.several and not takes:
-        views |= {"symmetric": method.symmetric}
-    return {
-        **{room: described(getattr(method, room)) for room in ROOMS},
-        "views": views,
-        "chunk": method.chunk,
-    }
+    parts = {room: getattr(method, room) for room in ROOMS}
+    sections = {room: as_section(room, part) or describe_object(part) for room, part in parts.items()}
+    return {**sections, "views": _views_of_method(method, modality), "chunk": method.chunk}
+
+
+def _views_of_method(method: Method, modality: Modality | None) -> dict[str, Any]:
+    if isinstance(method.views, AbstractViewSettings):
+        return section_of("views", method.views)
+    family = (modality or next(iter(MODALITIES.values()))).views
+    names = method.encoders.view_names
+    paired = {"symmetric": method.symmetric} if family.several and not names else {}
+    return {"name": names[0] if names else family.default, **paired}
 
 
 def _views_for(modality: Modality, merged: Layer, objects: Objects) -> dict[str, Any]:
@@ -271,7 +279,7 @@ def check(merged: Layer, objects: Objects = NONE, *, stored: bool = False) -> Se
             settings, modality, own=BACKBONE in objects or (stored and is_own_backbone(settings[BACKBONE]))
         )
     elif "encoders" in objects:
-        settings[BACKBONE] = own_backbone(objects["encoders"].backbone())
+        settings[BACKBONE] = describe_backbone(objects["encoders"].backbone())
     if together:
         try_parts(settings, objects)
     try:

@@ -13,7 +13,7 @@ from safetensors.torch import save
 from torch import nn
 
 from nearfar import __version__
-from nearfar.config.objects import wanted
+from nearfar.config.objects import required_objects
 from nearfar.errors import UserError
 from nearfar.exported.card import card, public_name
 from nearfar.exported.load import load_file_text
@@ -101,7 +101,7 @@ def _check_folder(to: Path) -> None:
 def _parts(run: Run) -> ExportParts:
     settings, description = run.settings, run.description
     encoder = run.encoder().cpu().eval()
-    custom_objects = [key for key in wanted(settings) if key in ("method", "backbone", "encoders")]
+    custom_objects = [key for key in required_objects(settings) if key in ("method", "backbone", "encoders")]
     network = run.modality.networks.smallest if custom_objects else settings.backbone
     shapes = run.modality.networks.inputs(network, settings.views, description).shapes
     out = portable(encoder, settings.backbone, shapes)

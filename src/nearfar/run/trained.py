@@ -11,9 +11,19 @@ from torch import Tensor, nn
 
 from nearfar.config.building import NONE, build_method, describe
 from nearfar.config.fields import CHOICES
-from nearfar.config.objects import METHOD, TAKEN, VIEWS, Objects, check_given, differences, given, wanted
+from nearfar.config.objects import (
+    METHOD,
+    OBJECT_KEYS,
+    VIEWS,
+    Objects,
+    object_changes,
+    require_objects,
+    required_objects,
+    split_objects,
+)
 from nearfar.config.schema import unknown
 from nearfar.config.settings import Settings
+from nearfar.core.abstract import AbstractViews
 from nearfar.core.method import Method
 from nearfar.core.strategy import SINGLE, Strategy
 from nearfar.data import Columns, Limits, Located, locate
@@ -186,7 +196,7 @@ class Run:
 
     def _check_objects(self) -> None:
         where = f"nearfar.Run.open({str(self.path)!r}, "
-        check_given(self.settings, self.objects, str(self.path), lambda arguments: f"{where}{arguments})")
+        require_objects(self.settings, self.objects, str(self.path), lambda arguments: f"{where}{arguments})")
 
     def encoder(self, features: Kind = "pooled") -> nn.Module:
         """The trained network without its head: a plain module from a plain view to features. Or ("map") to what it pools, or
@@ -324,20 +334,22 @@ class Run:
 def _given_again(settings: Settings, arguments: Mapping[str, Any], folder: Path) -> Objects:
     """The objects with which a run is opened, if they are those it was made with."""
     for key in arguments:
-        if key not in (*TAKEN, TEACHER):
-            raise unknown(key, (*TAKEN, TEACHER), "objects a run can be opened with")
+        if key not in (*OBJECT_KEYS, TEACHER):
+            raise unknown(key, (*OBJECT_KEYS, TEACHER), "objects a run can be opened with")
     if TEACHER in arguments:
         rest = {key: value for key, value in arguments.items() if key != TEACHER}
         return {**_given_again(settings, rest, folder), TEACHER: arguments[TEACHER]}
     rest = {key: value for key, value in arguments.items() if key != METHOD}
-    objects = given(arguments.get(METHOD, settings.recipe), rest).objects
-    needed = wanted(settings)
+    objects = split_objects(arguments.get(METHOD, settings.recipe), rest).objects
+    needed = required_objects(settings)
     for key in arguments:
         if key not in needed:
-            held = f"it needs {' and '.join(needed)}" if needed else "its settings say all of it"
-            raise UserError(f"{key} was given, but {folder} was not made with one: {held}")
-    if changed := differences(settings, objects):
-        raise UserError(f"{folder} was made with other objects ({changed}); give those it was made with")
+            reason = f"it needs {' and '.join(needed)}" if needed else "its settings describe it completely"
+            raise UserError(f"{key} was given, but {folder} was not created with one: {reason}")
+    if changed := object_changes(settings, objects):
+        raise UserError(
+            f"{folder} was created with other objects ({changed}); pass those it was created with"
+        )
     return objects
 
 
@@ -345,7 +357,7 @@ def fresh_method(settings: Settings, data: Description, objects: Objects = NONE)
     """The method of a run before its first step: initial weights are a function of the seed alone, or those that the objects
     have. Objects are copied: whoever made them finds them as they were."""
     try:
-        own = copy.deepcopy({key: part for key, part in objects.items() if key not in (VIEWS, TEACHER)})
+        own = copy.deepcopy({key: part for key, part in objects.items() if trained(key, part)})
     except Exception as problem:  # anything may happen in somebody's object
         raise UserError(
             f"the objects given cannot be copied ({problem}); each run trains copies of its own"
@@ -364,6 +376,11 @@ def fresh_method(settings: Settings, data: Description, objects: Objects = NONE)
         )
     attach_teacher(method.encoders, settings, data, objects.get(TEACHER))
     return method
+
+
+def trained(key: str, part: Any) -> bool:
+    """Whether an object is part of the method: views are if they can have weights."""
+    return key != TEACHER and (key != VIEWS or isinstance(part, AbstractViews))
 
 
 def views_of(

@@ -5,9 +5,10 @@ from pathlib import Path
 from typing import Any
 
 from nearfar.config.building import NONE
-from nearfar.config.objects import Objects
+from nearfar.config.objects import OWN, Objects
 from nearfar.config.resolving import modality_of_recipe, resolve
 from nearfar.config.settings import Settings
+from nearfar.core.method import Method
 from nearfar.modalities import Modality
 from nearfar.run.folder import RunFolder
 from nearfar.system.hardware import pick_device
@@ -16,7 +17,7 @@ EPOCHS_ON_CPU = 20
 
 
 def resolve_here(
-    recipe: str,
+    recipe: str | Method,
     data: str,
     out: Path | None,
     *layers: Mapping[str, Any],
@@ -29,7 +30,8 @@ def resolve_here(
     expected = modality_of_recipe(recipe)
     # data of another kind than the recipe's is reported after resolving, without defaults of that kind
     small = expected.networks.small if modality in (None, expected) else None
-    defaults, note = machine_defaults(recipe, small, out, fixed, *layers) if small else ({}, None)
+    name = recipe if isinstance(recipe, str) else OWN
+    defaults, note = machine_defaults(name, small, out, fixed, *layers) if small else ({}, None)
     return resolve(recipe, data, defaults, *layers, modality=modality, objects=objects), note
 
 

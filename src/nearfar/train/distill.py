@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from nearfar.config.objects import Objects, given
+from nearfar.config.objects import Objects, split_objects
 from nearfar.config.recipes.distillation import CONTRASTS, layer_of, terms_of
 from nearfar.config.settings import Settings
 from nearfar.core.strategy import Strategy
@@ -49,7 +49,7 @@ def distill(
     out, named = as_path("out", out), {**(config or {}), **settings}
     columns = Columns(named.get("image_column"), named.get("label_column"))
     located = locate(data, labels, columns)
-    request = given(RECIPE, config or {}, settings)
+    request = split_objects(RECIPE, config or {}, settings)
     resolved, objects, note = student_of(
         teacher,
         located.name,

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from nearfar.config.building import NONE
-from nearfar.config.objects import Objects, given
+from nearfar.config.objects import Objects, split_objects
 from nearfar.config.settings import Settings
 from nearfar.core.method import Method
 from nearfar.core.strategy import Strategy
@@ -82,7 +82,7 @@ def pretrain(
     out, named = as_path("out", out), {**(config or {}), **settings}
     columns = Columns(named.get("image_column"), named.get("label_column"))
     located = locate(data, labels, columns)
-    request = given(method, config or {}, settings)
+    request = split_objects(method, config or {}, settings)
     resolved, note = resolve_here(
         request.recipe, located.name, out, *request.layers, modality=located.modality, objects=request.objects
     )

@@ -4,7 +4,7 @@ from typing import Any
 
 import torch
 
-from nearfar.config.objects import given
+from nearfar.config.objects import split_objects
 from nearfar.config.resolving import resolve
 from nearfar.core.method import Method
 from nearfar.data import Limits, locate
@@ -26,7 +26,7 @@ def recipe(
     pixels a side) or what else the recipe is written for, `instances` of them in `classes` classes. Initial weights are a function of `seed`.
     """
     located = None if data is None else locate(data)
-    asked = given(name, settings)
+    asked = split_objects(name, settings)
     modality = None if located is None else located.modality
     chosen = resolve(asked.recipe, "data", *asked.layers, modality=modality, objects=asked.objects)
     if located is None:
