@@ -13,6 +13,7 @@ from nearfar.errors import UserError
 EXTRAS = {
     "PIL": "train",
     "faiss": "train",
+    "fsspec": "train",
     "numba": "train",
     "pyarrow": "train",
     "pydantic": "train",
