@@ -20,7 +20,7 @@ def to_channels_last(module: nn.Module, device: torch.device | str | None = None
         *module.buffers(),
     ):  # torch's own `to` fails on weights of 3D convolutions
         if not is_lazy(tensor) and tensor.dim() == 4:
-            tensor.data = tensor.data.contiguous(memory_format=torch.channels_last)
+            tensor.data = tensor.data.to(memory_format=torch.channels_last)
     return keep_contiguous(module)
 
 
