@@ -374,7 +374,7 @@ def test_mistakes_are_one_sentence(run: SmallRun) -> None:
     ):
         evaluate_run(run, "numbers", protocols=("knn",), same_labels=True)
     run.sets["train"] = Digits(test.pixels[:3], np.arange(3), "single")
-    with pytest.raises(UserError, match="single has one image of each class"):
+    with pytest.raises(UserError, match="single has one image per class"):
         evaluate_run(run)
 
 
