@@ -26,7 +26,7 @@ DECAYS = (0.0, 1e-5, 1e-4, 1e-3, 1e-2)
 
 
 def embedded(run: Run, spec: str | None) -> tuple[Tensor, Tensor]:
-    images, encoder, plain = run.images(spec), run.encoder(), run.plain()
+    images, encoder, plain = run.images(spec), run.encoder(), run.plain_view()
     rows = cached_features(
         run.path / "cache", features_key(encoder, images, plain), lambda: features(encoder, images, plain)
     )

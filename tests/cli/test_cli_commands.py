@@ -215,7 +215,7 @@ def test_unknown_protocol_and_bad_out(run: Path, capsys: pytest.CaptureFixture[s
 def test_run_inside_another_run_folder_is_refused(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     held = {path.name for path in (run / "ckpt").iterdir()}
     assert main(["pretrain", "simclr", "digits", "--out", str(run / "ckpt" / "x"), "epochs=1"]) == 2
-    assert f"lies in what {run.resolve()} keeps for itself" in capsys.readouterr().err
+    assert f"is inside the run {run.resolve()}" in capsys.readouterr().err
     assert held == {path.name for path in (run / "ckpt").iterdir()}
     assert main(["semi", "simclr", "digits", "--labels", "4", "--out", str(run)]) == 2
     assert "which is a run itself" in capsys.readouterr().err

@@ -77,6 +77,4 @@ def test_a_run_and_its_evaluation_read_the_columns_they_are_told(tmp_path: Path)
     other = written(tmp_path / "b.parquet", "shot", sort=["light", "dark"] * 20)
     told = ["--image-column", "shot", "--label-column", "sort"]
     assert main(["evaluate", run, "--no-baselines", "--protocol", "knn", "--data", other, *told]) == 0
-    result = nf.Run.open(run).evaluation
-    assert result is not None
-    assert result["results"][-1]["labels"]["matched_by"] == "name"
+    assert nf.Run.open(run).results[-1]["labels"]["matched_by"] == "name"

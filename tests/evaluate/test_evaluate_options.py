@@ -20,7 +20,6 @@ from nearfar.evaluate.options import READ_BY, Options
 from nearfar.evaluate.probes import few_shot, fractions
 from nearfar.evaluate.protocols import NETWORK_PROTOCOLS, PROTOCOLS
 from nearfar.evaluate.sets import LabelledFeatures
-from nearfar.run.results import results_of
 
 SMALL: dict[str, Any] = {
     "backbone": "resnet8-w8",
@@ -74,7 +73,7 @@ def test_figures_under_other_options_stand_apart(run: nf.Run) -> None:
     ask: dict[str, Any] = {"protocols": ["few-shot"], "shots": (1,), "ways": 2}
     for episodes in (3, 4, 3):
         nf.evaluate(run, **ask, episodes=episodes)
-    told = [one.settings for one in results_of(run.evaluation) if "few-shot" in one]
+    told = [one.settings for one in run.results if "few-shot" in one]
     assert sorted(one["episodes"] for one in told) == [3, 4]
     assert all(one["ways"] == 2 and one["shots"] == [1] for one in told)
 
@@ -86,7 +85,7 @@ def test_figures_of_other_features_stand_beside_the_pooled_ones(run: nf.Run) -> 
         nf.evaluate(
             run, data=open_data(pixels, labels=labels), protocols=["nn"], same_labels=True, baselines=False, features=features
         )  # fmt: skip
-    kept = [one for one in results_of(run.evaluation) if one["test"]["samples"] == 30 and "nn" in one]
+    kept = [one for one in run.results if one["test"]["samples"] == 30 and "nn" in one]
     assert sorted(one["settings"].get("features", "pooled") for one in kept) == ["head", "map", "pooled"]
     assert len({one["encoder"] for one in kept}) == 1
 

@@ -84,7 +84,7 @@ class SmallRun:
     def untrained(self) -> nn.Module:
         return network(2)
 
-    def plain(self) -> Any:
+    def plain_view(self) -> Any:
         return whole
 
     def images(self, spec: str | None = None) -> Digits:

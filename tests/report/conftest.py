@@ -21,10 +21,12 @@ from sklearn.datasets import load_digits
 from torch import Tensor, nn
 
 from nearfar.core.randomness import order, uniforms
+from nearfar.core.results import Result
 from nearfar.core.types import Pixels
 from nearfar.errors import UserError
 from nearfar.evaluate.accuracy import classified
 from nearfar.modalities.image import IMAGE
+from nearfar.run.results import results_of
 from nearfar.run.trained import Run
 from nearfar.train.pretrain import pretrain
 
@@ -188,6 +190,10 @@ class SmallRun:
 
     modality = IMAGE
     description = None
+
+    @property
+    def results(self) -> list[Result]:
+        return results_of(self.evaluation)
 
     @property
     def settings(self) -> Settings:

@@ -162,8 +162,8 @@ def test_the_run_says_what_became_of_the_data(tmp_path: Path, capsys: pytest.Cap
     assert main(["pretrain", "simclr", str(folder), "--out", str(out), *words, "max_bad_share=0.1"]) == 0
     said = capsys.readouterr().err
     assert "61 images, no labels (1 of its 63 files lie beside the folders" in said
-    assert "2 were set aside: 1 truncated; 1 not an image; the list is in quarantine.csv" in said
-    assert "an epoch leaves out 13 of 61 images" in said
+    assert "2 cannot be used: 1 truncated; 1 not an image; first: " in said
+    assert "the last incomplete batch is dropped (13 of 61 images, different ones each epoch)" in said
     notes = RunFolder(out).notes()
     assert notes is not None
     assert (notes.instances, notes.set_aside, notes.left_over) == (

@@ -16,7 +16,6 @@ from nearfar.evaluate import evaluate_run
 from nearfar.report.curves import curves_of
 from nearfar.report.gather import _environment, _events, _held_out, _Numbers, _scores, _summary
 from nearfar.run import checkpoints
-from nearfar.run.results import results_of
 from nearfar.run.trained import Run
 from nearfar.train.pretrain import pretrain
 from tests.storm.files import mutated
@@ -51,10 +50,10 @@ def read_everything(path: Path) -> int:
     curves_of(rows)
     _held_out(rows)
     list(_events(rows))
-    list(_scores(results_of(run.evaluation)))
+    list(_scores(run.results))
     list(_summary(_Numbers(settings, _environment(run), rows, "", "images")))
     run.method()
-    run.plain()
+    run.plain_view()
     run.certificate()
     return int(run.facts["step"])
 

@@ -96,7 +96,7 @@ def test_a_run_without_a_single_step_is_no_success_and_nothing_is_learned(tmp_pa
     assert "lr is not the cause" in done.stderr
     judged = nearfar("evaluate", out, "--protocol", "knn")
     assert judged.returncode == 2
-    assert "has taken no step yet" in judged.stderr
+    assert "has no trained checkpoint yet" in judged.stderr
     assert not (out / "evaluation.json").exists()
 
 

@@ -93,7 +93,7 @@ def test_facts_that_make_no_sense_get_a_sentence(run: Run, tmp_path: Path) -> No
         other = forged(run, tensors, changed(told, rng), tmp_path / str(number))
         try:
             other.method()
-            other.plain()(pixels, 0, 0, np.arange(2))
+            other.plain_view()(pixels, 0, 0, np.arange(2))
             other.views()
             other.certificate()
         except UserError as problem:
@@ -115,7 +115,7 @@ def test_weights_of_another_kind_of_number_are_refused(kind: torch.dtype, run: R
     """Integers were loaded in silence, as zeros and ones."""
     tensors, told = checkpoints.load(run.checkpoint)
     name = "method/encoders.network.backbone.conv1.weight"
-    with pytest.raises(UserError, match="holds other tensors than its settings describe"):
+    with pytest.raises(UserError, match="does not hold the tensors that its settings describe"):
         forged(run, {**tensors, name: tensors[name].to(kind)}, told, tmp_path).encoder()
 
 
@@ -131,7 +131,7 @@ def test_settings_of_a_network_beyond_memory_are_refused_before_it_is_built(run:
     (tmp_path / "config.yaml").write_text(text)
     other = Run.open(tmp_path)
     for build in (other.method, other.certificate, other.untrained):
-        with pytest.raises(UserError, match="holds other tensors than its settings describe"):
+        with pytest.raises(UserError, match="does not hold the tensors that its settings describe"):
             build()
 
 

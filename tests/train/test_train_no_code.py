@@ -17,7 +17,7 @@ watched = ("pickle.find_class", "os.system", "subprocess.Popen", "os.exec")
 sys.addaudithook(lambda event, args: seen.append(event) if event in watched else None)
 run = nearfar.run.trained.Run.open(sys.argv[1])
 run.encoder()
-run.metrics, run.evaluation, run.choices()
+run.metrics, run.results, run.choices()
 print(seen)
 """
 

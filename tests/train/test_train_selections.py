@@ -242,5 +242,5 @@ def test_tensors_that_the_settings_do_not_describe_get_a_sentence(tmp_path: Path
     plain_run("moco", tmp_path, {"negatives.size": 256, "epochs": 1})
     written = (tmp_path / "config.yaml").read_text()
     (tmp_path / "config.yaml").write_text(written.replace("size: 256", "size: 128"))
-    with pytest.raises(UserError, match="holds other tensors than its settings describe"):
+    with pytest.raises(UserError, match="does not hold the tensors that its settings describe"):
         Run.open(tmp_path).method()

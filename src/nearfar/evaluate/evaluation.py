@@ -13,7 +13,7 @@ from torch import nn
 from nearfar.errors import UserError
 from nearfar.evaluate.matching import UnmatchedClasses, match_labels
 from nearfar.evaluate.sets import LabelledInstances, Subject
-from nearfar.evaluate.splits import HoldoutSplit, TwoSets, ancestors, labels_of, split_holdout
+from nearfar.evaluate.splits import HoldoutSplit, TwoSets, ancestors, holdout_split, labels_of
 from nearfar.modalities import Instances
 from nearfar.modalities.base import MakeViews
 from nearfar.run.trained import Run, trains_on_labels
@@ -94,8 +94,8 @@ class Evaluation:
     @cached_property
     def plain_view(self) -> MakeViews:
         if self.description is self.own_description:
-            return self.run.plain()
-        return self.run.plain(self.description)
+            return self.run.plain_view()
+        return self.run.plain_view(self.description)
 
     def input_facts(self) -> dict[str, Any] | None:
         """How the data were shown, where that differs from the run's training data."""
@@ -131,7 +131,7 @@ class Evaluation:
     def split(self, seed: int) -> HoldoutSplit | TwoSets:
         train, test = self.sets
         if test.fingerprint == train.fingerprint:
-            return split_holdout(train, seed)
+            return holdout_split(train, seed)
         labels = labels_of(train)
         try:
             matching = match_labels(labels_of(test), test, labels, train, self.same_labels)

@@ -99,7 +99,7 @@ class TwoSets:
         return {"split": None, "labels": self.matching.facts()}
 
 
-def split_holdout(instances: Instances, seed: int) -> HoldoutSplit:
+def holdout_split(instances: Instances, seed: int) -> HoldoutSplit:
     split = HoldoutSplit(instances, torch.from_numpy(labels_of(instances)), seed)
     if not len(split.rows[1]):
         raise UserError(

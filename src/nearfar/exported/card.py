@@ -12,7 +12,6 @@ from nearfar.core.results import Result, SetFacts
 from nearfar.errors import UserError
 from nearfar.evaluate.table import in_order, spoken
 from nearfar.run.folder import RunFolder
-from nearfar.run.results import results_of
 from nearfar.run.trained import trains_on_labels
 from nearfar.system.untrusted import is_number
 
@@ -147,7 +146,7 @@ def _certificate(parts: ExportParts) -> Iterator[str]:
 
 def _evaluation(parts: ExportParts) -> Iterator[str]:
     weights = parts.config["weights"]["encoder"]
-    results = [result for result in results_of(parts.run.evaluation) if result.encoder in ("", weights)]
+    results = [result for result in parts.run.results if result.encoder in ("", weights)]
     if not results:
         yield "Not evaluated. `nearfar evaluate RUN` does it; export again afterwards."
     for result in results:

@@ -21,7 +21,6 @@ from nearfar.report.facts import Absent, Certificate, Curve, Event, Fact, HeldOu
 from nearfar.report.sections import sections_of
 from nearfar.report.visuals import Detail, visuals_of
 from nearfar.run.folder import DataNotes, RunFolder
-from nearfar.run.results import results_of
 from nearfar.run.trained import Run
 from nearfar.system.untrusted import is_number, read_json
 
@@ -65,7 +64,7 @@ def gather(run: Run, detail: Detail) -> RunFacts:
         certificate=_certificate(run),
         held_out=_held_out(metrics),
         curves=_certified(curves_of(metrics)),
-        scores=tuple(_scores(results_of(run.evaluation))),
+        scores=tuple(_scores(run.results)),
         events=tuple(_events(metrics)),
         settings=tuple(Fact(name, written(value)) for name, value in flattened(settings)),
         map=seen.map,

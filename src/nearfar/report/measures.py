@@ -7,7 +7,6 @@ from typing import Any
 from nearfar.core.results import Measurement, Result
 from nearfar.evaluate.table import spoken
 from nearfar.report.facts import Section
-from nearfar.run.results import results_of
 from nearfar.run.trained import Run
 from nearfar.system.untrusted import is_number
 
@@ -31,7 +30,7 @@ MOST_ROWS = 200
 
 def beside_accuracy(run: Run) -> Section | None:
     """A table of every figure that is no accuracy, of learned features and baselines."""
-    rows = [row for result in results_of(run.evaluation) for row in _rows(result)][:MOST_ROWS]
+    rows = [row for result in run.results for row in _rows(result)][:MOST_ROWS]
     if not rows:
         return None
     said = (
@@ -68,7 +67,7 @@ def _nats(measurement: Measurement, features: str, test: str) -> Iterator[tuple[
 
 def classes_told_apart(run: Run) -> Section | None:
     """The classes with the lowest accuracy, and the pairs most often confused, of the newest result that has them."""
-    for result in reversed(results_of(run.evaluation)):
+    for result in reversed(run.results):
         for path, measurement in result.figures.items():
             if isinstance(measurement.details.get("confusion"), Mapping):
                 return _classes_section(spoken(path), measurement, result.test.name)

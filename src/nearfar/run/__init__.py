@@ -1,1 +1,4 @@
-"""A run folder, read and written: settings, checkpoints, metrics, features, results (see `folder.py`). `Run` is one that is opened."""
+"""Reading and writing of run folders: settings, checkpoints, metrics, features, results (`folder.py` has the file names).
+
+`Run` (trained.py) is an opened run; `Teacher` (teachers.py) a frozen network that a student learns from.
+"""

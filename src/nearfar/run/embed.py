@@ -1,4 +1,4 @@
-"""Features as a Parquet file that any tool can read."""
+"""Features as a Parquet file."""
 
 from pathlib import Path
 from typing import Any
@@ -16,13 +16,13 @@ from nearfar.system.untrusted import arrow_path
 
 
 def write_embedding(run: Run, data: Any, out: Path) -> tuple[int, int]:
-    """Writes `path`, `label` and `class` (where there are labels) and `feature`; returns rows and width. Of several ranks that share the
-    work the first writes."""
+    """Writes the columns `path`, `label` and `class` (if there are labels) and `feature`; returns the numbers of rows and features. Several
+    ranks share the work; the first writes."""
     images = run.images(data)
     parts = feature_batches(
         run.encoder(),
         images,
-        run.plain(),
+        run.plain_view(),
         device=run.device,
         workers=run.settings.workers,
         strategy=run.strategy,
@@ -34,11 +34,11 @@ def write_embedding(run: Run, data: Any, out: Path) -> tuple[int, int]:
     writer: pq.ParquetWriter | None = None
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
-        with replace_file(out) as fresh:
+        with replace_file(out) as temporary:
             try:
                 for part in parts:
                     table = _table(images, place, part.numpy())
-                    writer = writer or pq.ParquetWriter(arrow_path(fresh), table.schema)
+                    writer = writer or pq.ParquetWriter(arrow_path(temporary), table.schema)
                     writer.write_table(table)
                     place, width = place + len(part), part.shape[1]
             finally:
@@ -47,18 +47,18 @@ def write_embedding(run: Run, data: Any, out: Path) -> tuple[int, int]:
     except OSError as problem:
         reason = problem.strerror or str(problem).splitlines()[0]
         raise UserError(
-            f"--out {out} could not be written ({reason}); what was there before is as it was"
+            f"--out {out} could not be written ({reason}); an earlier file is unchanged"
         ) from None
     return place, width
 
 
 def _table(images: DataSet, start: int, features: np.ndarray) -> pa.Table:
-    """The rows from `start` on, as many as there are features."""
+    """The rows that belong to these features, from `start` on."""
     rows, width = features.shape
-    some = slice(start, start + rows)
-    columns: dict[str, pa.Array] = {"path": pa.array(list(images.paths[some]), pa.string())}
+    part = slice(start, start + rows)
+    columns: dict[str, pa.Array] = {"path": pa.array(list(images.paths[part]), pa.string())}
     if images.labels is not None:
-        labels = images.labels[some]
+        labels = images.labels[part]
         columns["label"] = pa.array(labels)
         if images.classes:
             columns["class"] = pa.array([images.classes[label] for label in labels])

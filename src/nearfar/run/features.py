@@ -1,4 +1,4 @@
-"""Frozen features: what an encoder says of every image of a set, computed once."""
+"""Features of a frozen encoder for every instance of a set, computed once and cached."""
 
 import copy
 import hashlib
@@ -27,7 +27,7 @@ from nearfar.system.files import write_atomic
 def features(
     encoder: nn.Module,
     images: Instances,
-    plain: MakeViews,
+    plain_view: MakeViews,
     *,
     batch_size: int = 512,
     device: torch.device | str = "cpu",
@@ -35,18 +35,17 @@ def features(
     precision: Literal["fp32", "bf16"] = "fp32",
     strategy: Strategy = SINGLE,
 ) -> Float[Tensor, "image dim"]:
-    """The encoder's features of every image, in order, as float32 on the CPU; several ranks share the work, and each has all of it.
+    """The encoder's features of every image, in order, as float32 on the CPU. Several ranks share the work, and each gets all features.
 
-    The encoder comes back as it was: batch norm reads its statistics and moves none of them, every module's
-    training mode is put back, and an encoder that lives elsewhere than `device` is copied there, not moved. Features that
-    are not finite are refused: whatever is made of them would be a number about nothing.
+    The encoder is not changed: batch norm reads its running statistics, the training mode of every module is restored, and an encoder on
+    another device than `device` is copied there, not moved. Features that are not finite raise `NotFinite`.
     """
-    mine, gather = shared_batches(images, batch_size, strategy)
+    part_of_rank, gather = shared_batches(images, batch_size, strategy)
     embedded = torch.empty(0)
     place = 0
-    for part in _embedded(encoder, mine, plain, batch_size, device, workers, precision):
-        if not place:  # one tensor: a list to be joined would hold everything twice
-            embedded = torch.empty(len(mine), *part.shape[1:])
+    for part in _embedded(encoder, part_of_rank, plain_view, batch_size, device, workers, precision):
+        if not place:  # one tensor: joining a list would need twice the memory
+            embedded = torch.empty(len(part_of_rank), *part.shape[1:])
         embedded[place : place + len(part)] = part
         place += len(part)
     embedded = gather(embedded)
@@ -57,7 +56,7 @@ def features(
 def feature_batches(
     encoder: nn.Module,
     images: Instances,
-    plain: MakeViews,
+    plain_view: MakeViews,
     *,
     batch_size: int = 512,
     device: torch.device | str = "cpu",
@@ -65,29 +64,29 @@ def feature_batches(
     precision: Literal["fp32", "bf16"] = "fp32",
     strategy: Strategy = SINGLE,
 ) -> Iterator[Float[Tensor, "image dim"]]:
-    """The same, a batch at a time, in order; those that are not finite are counted to the end, and then refused. Several ranks take
-    turns with the batches, and each gets all of them."""
+    """The same, a batch at a time, in order; raises `NotFinite` after the last batch. Several ranks take turns with the batches, and each
+    gets all of them."""
     count = -(-len(images) // batch_size)
-    mine = images
-    if count < strategy.world:  # everybody takes all
+    part_of_rank = images
+    if count < strategy.world:  # every rank computes all
         strategy = SINGLE
     elif strategy.is_distributed:
         turns = np.arange(len(images)) // batch_size % strategy.world
-        mine = cast(DataSet, images).subset(np.flatnonzero(turns == strategy.rank))
-    parts = _embedded(encoder, mine, plain, batch_size, device, workers, precision)
+        part_of_rank = cast(DataSet, images).subset(np.flatnonzero(turns == strategy.rank))
+    parts = _embedded(encoder, part_of_rank, plain_view, batch_size, device, workers, precision)
     wrong, part = 0, torch.empty(0)
     for _ in range(-(-count // strategy.world)):
-        part = next(parts, part[:0])  # in the last turn there may be none left
-        everyones = strategy.all_gather(part)
-        wrong += _not_finite(everyones)
-        yield from everyones.split(batch_size)
+        part = next(parts, part[:0])  # a rank may have no batch in the last turn
+        gathered = strategy.all_gather(part)
+        wrong += _not_finite(gathered)
+        yield from gathered.split(batch_size)
     _check_finite(wrong, images)
 
 
 def _embedded(
     encoder: nn.Module,
     images: Instances,
-    plain: MakeViews,
+    plain_view: MakeViews,
     batch_size: int,
     device: torch.device | str,
     workers: int,
@@ -95,10 +94,10 @@ def _embedded(
 ) -> Iterator[Float[Tensor, "image dim"]]:
     device = torch.device(device)
     half = torch.autocast(device.type, dtype=torch.bfloat16, enabled=precision == "bf16")
-    with frozen(_on(encoder, device)) as still:
-        for view in plain_views(images, plain, batch_size, workers):
+    with frozen(_on(encoder, device)) as network:
+        for view in plain_views(images, plain_view, batch_size, workers):
             with torch.inference_mode(), half:
-                part = still(_laid_out(view).to(device, non_blocking=True)).float().cpu()
+                part = network(_laid_out(view).to(device, non_blocking=True)).float().cpu()
             yield part.clone()  # outside inference mode, so that the result may enter autograd
 
 
@@ -117,32 +116,32 @@ def _check_finite(wrong: int, images: Instances) -> None:
 def shared_batches(
     images: Instances, batch_size: int, strategy: Strategy
 ) -> tuple[Instances, Callable[[Tensor], Tensor]]:
-    """This rank's run of whole batches, so that none is other than in one process, and what puts all ranks' rows together. Of fewer
-    batches than ranks everybody takes all."""
+    """This rank's consecutive batches, each as in one process, and a function that gathers the rows of all ranks. With fewer batches than
+    ranks, every rank computes all."""
     count = -(-len(images) // batch_size)
     if not strategy.is_distributed or count < strategy.world:
         return images, lambda rows: rows
-    mine = strategy.share(count)
-    rows = np.arange(mine.start * batch_size, min(mine.stop * batch_size, len(images)))
+    share = strategy.share(count)
+    rows = np.arange(share.start * batch_size, min(share.stop * batch_size, len(images)))
     return cast(DataSet, images).subset(rows), strategy.all_gather
 
 
 def _laid_out(view: Tensor) -> Tensor:
-    """Pictures with their channels last, as convolutions like them; sequences as they are."""
+    """Images in channels-last layout, which is faster for convolutions; sequences unchanged."""
     return view.contiguous(memory_format=torch.channels_last) if view.ndim == 4 else view
 
 
 def _on(encoder: nn.Module, device: torch.device) -> nn.Module:
     homes = {tensor.device for tensor in (*encoder.parameters(), *encoder.buffers())}
-    here = all(home.type == device.type and device.index in (None, home.index) for home in homes)
-    return encoder if here else copy.deepcopy(encoder).to(device)
+    on_device = all(home.type == device.type and device.index in (None, home.index) for home in homes)
+    return encoder if on_device else copy.deepcopy(encoder).to(device)
 
 
-def features_key(encoder: nn.Module, images: Instances, plain: MakeViews) -> str:
-    """A name that changes when the features would: with the weights, the images, or what the view does."""
+def features_key(encoder: nn.Module, images: Instances, plain_view: MakeViews) -> str:
+    """A digest of everything that features depend on: the weights, the images and the view."""
     digest = hashlib.sha256(images.fingerprint.encode())
     digest.update(encoder_digest(encoder).encode())
-    digest.update(_view_digest(plain))
+    digest.update(_view_digest(plain_view))
     return digest.hexdigest()
 
 
@@ -157,49 +156,48 @@ def encoder_digest(encoder: nn.Module) -> str:
 
 def content_hashes(
     images: Instances,
-    plain: MakeViews,
+    plain_view: MakeViews,
     *,
     batch_size: int = 512,
     workers: int = 2,
     strategy: Strategy = SINGLE,
 ) -> Int64[Tensor, "image 2"]:
-    """128 bits of what is seen of each instance in plain view: the same for two that an encoder cannot tell apart."""
-    mine, gather = shared_batches(images, batch_size, strategy)
-    marks = [
+    """A 128-bit hash of the plain view of each instance: equal for two that an encoder cannot distinguish."""
+    part_of_rank, gather = shared_batches(images, batch_size, strategy)
+    digests = [
         hashlib.blake2b(_raw(one), digest_size=16).digest()
-        for view in plain_views(mine, plain, batch_size, workers)
+        for view in plain_views(part_of_rank, plain_view, batch_size, workers)
         for one in view
     ]
-    return gather(torch.from_numpy(np.frombuffer(b"".join(marks), dtype="<i8").reshape(-1, 2).copy()))
+    return gather(torch.from_numpy(np.frombuffer(b"".join(digests), dtype="<i8").reshape(-1, 2).copy()))
 
 
-def contents_key(images: Instances, plain: MakeViews) -> str:
-    return hashlib.sha256(b"contents" + images.fingerprint.encode() + _view_digest(plain)).hexdigest()
+def contents_key(images: Instances, plain_view: MakeViews) -> str:
+    return hashlib.sha256(b"contents" + images.fingerprint.encode() + _view_digest(plain_view)).hexdigest()
 
 
-def _view_digest(plain: MakeViews) -> bytes:
-    """Views say in their representation all that they depend on; of one that does not, nothing is reused."""
-    written = repr(plain)
+def _view_digest(plain_view: MakeViews) -> bytes:
+    """The representation of a view shows everything it depends on; one with an address in it is never reused."""
+    written = repr(plain_view)
     return uuid.uuid4().bytes if " at 0x" in written else hashlib.sha256(written.encode()).digest()
 
 
 def cached_features(
     folder: Path, key: str, compute: Callable[[], Shaped[Tensor, "image dim"]], strategy: Strategy = SINGLE
 ) -> Shaped[Tensor, "image dim"]:
-    """The features (or `content_hashes`) stored in `folder` under `key`, computed and stored if they are not there whole, for each of the ranks that share the
-    computation.
+    """The features (or `content_hashes`) that `folder` has under `key`; computed and stored if they are missing or damaged. Ranks share
+    the computation.
 
-    A file whose numbers do not match the digest beside them is never trusted: it is computed again. Where
-    nothing can be written the features are still returned.
+    A file whose numbers do not match its digest is computed again. If nothing can be written, the features are still returned.
     """
     path = folder / f"{key}.safetensors"
     stored = _read(path)
     if strategy.first_reason("missing" if stored is None else None) is None and stored is not None:
         return stored
-    fresh = compute()
+    computed = compute()
     if strategy.is_first:
-        _write(path, fresh)
-    return fresh
+        _write(path, computed)
+    return computed
 
 
 def _read(path: Path) -> Tensor | None:
@@ -210,8 +208,8 @@ def _read(path: Path) -> Tensor | None:
     if tensors.keys() != {"features", "digest"}:
         return None
     stored = tensors["features"]
-    whole = torch.equal(tensors["digest"], _seal(stored)) and bool(stored.isfinite().all())
-    return stored if whole else None
+    valid = torch.equal(tensors["digest"], _seal(stored)) and bool(stored.isfinite().all())
+    return stored if valid else None
 
 
 def _write(path: Path, features: Tensor) -> None:

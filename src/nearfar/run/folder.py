@@ -1,8 +1,8 @@
-"""The folder of a run: which file holds what, and who writes it. Every name is here and nowhere else.
+"""The folder of a run: the names of its files, and how they are read and written.
 
-config.yaml       the complete settings               env.json          the machine, when it began
-data.json         what became of the data             quarantine.csv    what could not be used, and why
-metrics.jsonl     what was logged                     tb/               the same for TensorBoard
+config.yaml       the complete settings               env.json          machine and versions at the start
+data.json         counts of the data                  quarantine.csv    unreadable instances, with reasons
+metrics.jsonl     the logged rows                     tb/               the same for TensorBoard
 ckpt/step-*/      the state (`checkpoints`)           diverged/         the state at divergence
 evaluation.json   results (`results`)                 cache/            features and scans, safe to delete
 report.html       the page
@@ -33,41 +33,41 @@ from nearfar.system.untrusted import read_json, read_text
 
 @dataclass(frozen=True)
 class DataNotes:
-    """What became of the data: for the console and the report alike."""
+    """Counts of the data, for the console and the report."""
 
     name: str
     unit: str
     instances: int
     classes: int
-    set_aside: dict[str, int] = field(default_factory=dict)  # how many could not be used, by reason
-    first: str = ""  # of those
+    set_aside: dict[str, int] = field(default_factory=dict)  # number of unreadable instances by reason
+    first: str = ""  # the first of them
     ignored: dict[str, int] = field(default_factory=dict)  # files that are not read, by reason
     unlabelled: str = ""  # why there are no labels
-    held_out: int = 0  # of the instances, those that nothing is fitted to
-    left_over: int = 0  # of those trained on, how many an epoch does not visit
-    undrawn: int = 0  # how many `labels=` leaves out
+    held_out: int = 0  # instances kept out of training
+    left_over: int = 0  # training instances that an epoch does not visit
+    undrawn: int = 0  # instances that `labels=` leaves out
 
     def lines(self) -> Iterator[str]:
-        """In words, one thing a line."""
+        """One sentence per line."""
         labels = f", {self.classes} classes" if self.classes else ", no labels"
-        why = f" ({self.unlabelled})" if self.unlabelled and not self.classes else ""
-        yield f"{self.name}: {self.instances:,} {self.unit}{labels}{why}"
+        reason = f" ({self.unlabelled})" if self.unlabelled and not self.classes else ""
+        yield f"{self.name}: {self.instances:,} {self.unit}{labels}{reason}"
         if self.set_aside:
             reasons = "; ".join(f"{count:,} {reason}" for reason, count in self.set_aside.items())
-            yield f"{sum(self.set_aside.values()):,} were set aside: {reasons}; the list is in quarantine.csv, the first is {self.first}"
+            yield f"{sum(self.set_aside.values()):,} cannot be used: {reasons}; first: {self.first}; all are listed in quarantine.csv"
         if self.ignored:
             yield ignored_files(self.ignored)
         if self.held_out:
-            yield f"{self.held_out:,} of them are kept out of training, for held-out estimates"
+            yield f"{self.held_out:,} are held out of training for held-out estimates"
         trained = self.instances - self.held_out - self.undrawn
         if self.undrawn:
-            yield f"{trained:,} of them are trained on, as labels= says"
+            yield f"{trained:,} are trained on (labels=)"
         if self.left_over:
-            yield f"an epoch leaves out {self.left_over:,} of {trained:,} {self.unit}, others each time, since batches are whole"
+            yield f"the last incomplete batch is dropped ({self.left_over:,} of {trained:,} {self.unit}, different ones each epoch)"
 
 
 def notes_of(data: DataSet, held_out: int, trained: int, batch_size: int) -> DataNotes:
-    """Reasons are counted by what stands before their details."""
+    """The notes about opened data; reasons are counted without their details."""
     reasons = Counter(reason.partition(":")[0].partition(" (")[0] for _, reason in data.quarantine)
     return DataNotes(
         data.name,
@@ -113,8 +113,8 @@ class RunFolder:
         return self.path / "quarantine.csv"
 
     def begin_quarantine(self) -> None:
-        """What an attempt that came to no checkpoint found is found anew, or was mended."""
-        with suppress(OSError):  # where it cannot be removed it cannot be written either, which is told then
+        """Removes the list of an attempt that wrote no checkpoint; it is made again."""
+        with suppress(OSError):  # if it cannot be removed, writing it fails with a message
             self.quarantine.unlink(missing_ok=True)
 
     @property
@@ -123,11 +123,11 @@ class RunFolder:
 
     @contextmanager
     def claimed(self) -> Iterator[None]:
-        """The folder, made if need be, with no other process training in it. What a run keeps for itself is no place for another."""
-        here = self.path.resolve()
-        for run in map(RunFolder, here.parents):
-            if run.config.is_file() and {here, *here.parents} & {run.checkpoints, run.diverged, run.cache}:
-                raise UserError(f"--out {self.path} lies in what {run.path} keeps for itself; choose another")
+        """Locks the folder, created if needed, so that no other process trains in it. It must not be inside another run's folders."""
+        path = self.path.resolve()
+        for run in map(RunFolder, path.parents):
+            if run.config.is_file() and {path, *path.parents} & {run.checkpoints, run.diverged, run.cache}:
+                raise UserError(f"--out {self.path} is inside the run {run.path}; choose another folder")
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             lock = open_lock(self.path / ".lock")
@@ -170,7 +170,7 @@ class RunFolder:
         write_atomic(self.path / "env.json", json.dumps(facts, indent=1))
 
     def notes(self) -> DataNotes | None:
-        """What became of the data; None where nobody wrote it down, or it makes no sense."""
+        """The notes in data.json; None if they are missing or invalid."""
         try:
             stored = json.dumps(read_json(self.path / "data.json"))
             return TypeAdapter(DataNotes).validate_json(stored, strict=True)
@@ -182,6 +182,6 @@ class RunFolder:
 
 
 def read_mapping(path: Path) -> dict[str, Any] | None:
-    """What a JSON file holds, if that is a mapping."""
+    """The content of a JSON file if it is a mapping."""
     loaded = read_json(path)
     return loaded if isinstance(loaded, dict) else None

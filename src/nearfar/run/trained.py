@@ -1,4 +1,4 @@
-"""A run folder, opened: its settings, what it logged, and the encoder it trained."""
+"""An opened run folder: its settings, its metrics and results, and the encoder it trained."""
 
 import copy
 from collections.abc import Mapping
@@ -25,6 +25,7 @@ from nearfar.config.schema import unknown
 from nearfar.config.settings import Settings
 from nearfar.core.abstract import AbstractViews
 from nearfar.core.method import Method
+from nearfar.core.results import Result
 from nearfar.core.strategy import SINGLE, Strategy
 from nearfar.data import Columns, Limits, Located, locate
 from nearfar.data.all_ranks import open_on_all_ranks
@@ -38,21 +39,23 @@ from nearfar.modalities.dataset import ignored_files
 from nearfar.parts.encoders.stages import Kind, features_of
 from nearfar.run import checkpoints, facts
 from nearfar.run.features import features
-from nearfar.run.folder import RunFolder, read_mapping
+from nearfar.run.folder import RunFolder
 from nearfar.run.metrics import read_metrics
+from nearfar.run.results import results_of
 from nearfar.run.teachers import TEACHER, attach_teacher
 from nearfar.system.files import as_path
 from nearfar.system.hardware import pick_device
+from nearfar.system.untrusted import read_json
 
 
 class Run:
-    """What `nearfar pretrain` left in a folder. Nothing is read before it is asked for.
+    """A run folder that `nearfar pretrain` wrote. Settings are read once, when it is opened; everything else when it is first used.
 
-    `objects` are those the run was made with that no file holds: `method`, or a `backbone`, parts by room, `views`. `data` are
-    the run's own where they are no file either. `strategy`: of the processes that have all opened the run and share what is asked of it.
+    `objects`: the Python objects that the run was created with (`method`, or a `backbone`, parts by room, `views`); files do not hold
+    them. `data`: the run's data where they are Python objects too. `strategy`: of the processes that have opened the run together and share
+    the work.
 
-    A run may come from a stranger, so a URL in its settings is not opened unless the user names it too (`confirm`) or
-    `allow_urls` is set.
+    A run may come from a stranger, so a URL in its settings is not opened unless the user names it too (`confirm`) or `allow_urls` is set.
     """
 
     def __init__(
@@ -70,9 +73,8 @@ class Run:
         self.settings, self.objects, self.data, self.strategy = settings, objects, data, strategy
         self._sets: dict[tuple[str, int | None], DataSet] = {}
         self._remembered: DataSet | None = None
-        self._opened: dict[
-            str, DataSet
-        ] = {}  # as training sees them, by the fingerprint of what is evaluated
+        # as training sees them, by the fingerprint of what is evaluated
+        self._opened: dict[str, DataSet] = {}
 
     @classmethod
     def open(
@@ -85,21 +87,21 @@ class Run:
         allow_urls: bool = False,
         **objects: Any,
     ) -> "Run":
-        """The run in a folder. One that was made with objects of Python needs them again, as they were given to `pretrain`:
+        """Opens the run in a folder. A run that was created with Python objects needs them again, as they were passed to `pretrain`:
         `Run.open("runs/own", backbone=my_module, data=my_dataset)`, `Run.open("runs/mine", method=my_method)`.
 
-        Where config.yaml names a URL as the run's data, it is opened only with `allow_urls`, or after you name it yourself: as `data`
-        here, or as `train` or `data` of `evaluate`.
+        If config.yaml names a URL as the run's data, it is opened only with `allow_urls`, or after you name it yourself: as `data` here, or
+        as `train` or `data` of `evaluate`.
 
-        Under torchrun every process may open it with `strategy=nf.join()`: they then share the work of opening data, embedding
-        and looking for neighbours, so all must ask for the same."""
+        Under torchrun every process may open it with `strategy=nf.join()`. The processes then share the work of opening data, embedding and
+        finding neighbours, so all of them must make the same calls."""
         folder = RunFolder(as_path("run", path))
         if not folder.config.is_file():
             raise UserError(f"{path} is not a run: it has no config.yaml; make one with nearfar pretrain")
         settings = folder.settings()
-        again = _given_again(settings, objects, folder.path)
+        checked = _check_same_objects(settings, objects, folder.path)
         located = None if data is None else locate(data, labels)
-        return cls(folder.path, settings, again, located, strategy, allow_urls)
+        return cls(folder.path, settings, checked, located, strategy, allow_urls)
 
     @property
     def path(self) -> Path:
@@ -110,8 +112,9 @@ class Run:
         return read_metrics(self.folder.metrics)
 
     @property
-    def evaluation(self) -> dict[str, Any] | None:
-        return read_mapping(self.folder.results)
+    def results(self) -> list[Result]:
+        """The evaluations in evaluation.json, oldest first."""
+        return results_of(read_json(self.folder.results))
 
     @property
     def environment(self) -> dict[str, Any] | None:
@@ -119,27 +122,25 @@ class Run:
 
     @cached_property
     def _loaded(self) -> checkpoints.Loaded:
-        """The newest checkpoint that passes its own check."""
-        found = checkpoints.load_newest(self.folder.checkpoints)
-        if found is None:
+        """The newest valid checkpoint."""
+        newest = checkpoints.load_newest(self.folder.checkpoints)
+        if newest is None:
             raise UserError(f"{self.path}/ckpt holds no valid checkpoint; run the pretrain command again")
-        return facts.checked(found)
+        return facts.checked(newest)
 
     @property
     def steps(self) -> tuple[int, ...]:
-        """The steps of which there are checkpoints, rising."""
+        """The steps that have checkpoints, rising."""
         return checkpoints.steps(self.folder.checkpoints)
 
     def at(self, step: int) -> "Run":
-        """The run as its checkpoint of that step holds it."""
-        found = checkpoints.load_step(self.folder.checkpoints, step)
-        if found is None:
+        """The run as of its checkpoint of that step."""
+        loaded = checkpoints.load_step(self.folder.checkpoints, step)
+        if loaded is None:
             raise UserError(f"{self.path}/ckpt holds no valid checkpoint of step {step}")
-        then = Run(self.path, self.settings, self.objects, self.data, self.strategy, self.allow_urls)
-        then._confirmed = self._confirmed
-        then._sets, then._opened, then._remembered = self._sets, self._opened, self._remembered
-        then.__dict__["_loaded"] = facts.checked(found)
-        return then
+        earlier = copy.copy(self)  # shares the opened data
+        earlier.__dict__["_loaded"] = facts.checked(loaded)
+        return earlier
 
     @property
     def checkpoint(self) -> Path:
@@ -147,19 +148,19 @@ class Run:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """The checkpoint's facts: step, the data's shape and statistics."""
+        """The facts of the checkpoint: step, shape and statistics of the data, states of hooks."""
         return self._loaded.facts
 
     @property
     def unfinished(self) -> str:
-        """How far the run is, where it is not at its end."""
+        """A sentence about how far an unfinished run is; empty for a finished one."""
         steps = self.settings.epochs * (self.description.instances // self.settings.batch_size)
         step = self.facts["step"]
         return f"{self.path} is unfinished: step {step:,} of {steps:,}" if step < steps else ""
 
     @property
     def device(self) -> torch.device:
-        """The device of the settings, or, on a machine that has not got it, the best there is."""
+        """The device of the settings; on a machine without it, the best available one."""
         try:
             return pick_device(
                 self.settings.device, self.strategy.local_rank if self.strategy.is_distributed else None
@@ -168,17 +169,18 @@ class Run:
             return pick_device("auto")
 
     def method(self, trained: bool = True) -> Method:
-        """The whole method as trained, or as it was before the first step."""
+        """The trained method, or the method before its first step."""
         self._check_objects()
         stored = self.weights()
-        # first where a network of any size costs nothing: a line of settings can describe one beyond all memory
-        with torch.device("meta"):
-            own = set(self.objects) - {TEACHER}
-            described = None if own else fresh_method(self.settings, self.description)
+        # compared on the meta device, where memory costs nothing: settings can describe a network that no memory holds
+        described = None
+        if not set(self.objects) - {TEACHER}:
+            with torch.device("meta"):
+                described = fresh_method(self.settings, self.description)
         if described is not None and not facts.fits(described, stored):
             raise UserError(
-                f"the checkpoint in {self.path} holds other tensors than its settings describe; another version of nearfar may have "
-                "written it: use that one, or train again"
+                f"the checkpoint in {self.path} does not hold the tensors that its settings describe; another version of nearfar may "
+                "have written it: use that version, or train again"
             )
         method = fresh_method(self.settings, self.description, self.objects)
         if trained:
@@ -186,25 +188,23 @@ class Run:
                 method.load_state_dict(stored)
             except RuntimeError:
                 raise UserError(
-                    f"the checkpoint in {self.path} holds tensors of other shapes than its settings describe"
+                    f"the tensors of the checkpoint in {self.path} do not have the shapes that its settings describe"
                 ) from None
         return method.eval()
 
     def weights(self) -> dict[str, Tensor]:
-        """The method's tensors by name, as the checkpoint holds them."""
+        """The tensors of the method by name."""
         return checkpoints.under(self._loaded.tensors, "method/")
 
     def _check_objects(self) -> None:
-        where = f"nearfar.Run.open({str(self.path)!r}, "
-        require_objects(self.settings, self.objects, str(self.path), lambda arguments: f"{where}{arguments})")
+        call = f"nearfar.Run.open({str(self.path)!r}, "
+        require_objects(self.settings, self.objects, str(self.path), lambda arguments: f"{call}{arguments})")
 
     def encoder(self, features: Kind = "pooled") -> nn.Module:
-        """The trained network without its head: a plain module from a plain view to features. Or ("map") to what it pools, or
-        ("head") to what its head makes of them."""
+        """The trained network from a plain view to features: those of the backbone ("pooled"), the map before pooling ("map"), or the
+        output of the head ("head")."""
         if self.facts["step"] == 0:
-            raise UserError(
-                f"{self.path} has taken no step yet: its only checkpoint is the untrained encoder; run the pretrain command again"
-            )
+            raise UserError(f"{self.path} has no trained checkpoint yet; run the pretrain command again")
         return features_of(self.method().encoders, features).to(self.device).eval()
 
     def untrained(self, features: Kind = "pooled") -> nn.Module:
@@ -216,21 +216,22 @@ class Run:
 
     @property
     def description(self) -> Description:
-        """What the run knows of the data it was trained on."""
+        """The description of the training data: sizes, channels, statistics, classes."""
         return self.modality.reader.description(self.facts["data"])
 
-    def plain(self, known: Description | None = None) -> PlainView:
-        """What evaluation sees of the run's data, or of data described otherwise."""
-        return self.modality.views.plain(self.settings.views, known or self.description, self.device)
+    def plain_view(self, description: Description | None = None) -> PlainView:
+        """The view of evaluation, without augmentation; of the run's data, or of data with another description."""
+        return self.modality.views.plain(self.settings.views, description or self.description, self.device)
 
-    def views(self, known: Description | None = None) -> Any:
+    def views(self, description: Description | None = None) -> Any:
+        """The views of training."""
         if "object" in self.settings.views:
             self._check_objects()
-        return views_of(self.settings, known or self.description, self.device, self.objects)
+        return views_of(self.settings, description or self.description, self.device, self.objects)
 
     def images(self, spec: Any = None, size: int | None = None) -> Any:
-        """The run's own data, or others that its encoder can be shown; what has a name is opened once. `size`: the side of views to be
-        made of them, where that is larger than the run's, so that no picture is held smaller than it is needed."""
+        """The run's data, or other data for its encoder; paths are opened once. `size`: the side of views to be made, where that is larger
+        than the run's, so that images are stored large enough."""
         if isinstance(spec, DataSet):
             return spec
         options = self.modality.reader.options_for(
@@ -240,19 +241,20 @@ class Run:
             options["image_size"] = size
         else:
             size = None
-        named = spec is None or isinstance(spec, (str, Path))
+        has_name = spec is None or isinstance(spec, (str, Path))
         name = self.settings.data if spec is None else str(spec)
-        if named and (name, size) in self._sets:
+        if has_name and (name, size) in self._sets:
             return self._sets[name, size]
         located = self._own_data() if spec is None else locate_beside(self.settings, spec)
         check_kind(self.settings, located)
         limits = Limits(max_bad_share=self.settings.max_bad_share, scans=self.folder.cache)
-        own = self._remembered if spec is None and size is None else None
-        opened = open_on_all_ranks(located, limits, options, self.strategy) if own is None else own
+        opened = self._remembered if spec is None and size is None else None
+        if opened is None:
+            opened = open_on_all_ranks(located, limits, options, self.strategy)
         usable = check_all(opened, self.folder.cache, self.settings.workers, self.strategy)
         usable = self.description.convert_channels(usable, str(self.path))
         self._opened[usable.fingerprint] = opened
-        if named:
+        if has_name:
             self._sets[name, size] = usable
         return usable
 
@@ -262,7 +264,7 @@ class Run:
         return [f"{data.name}: {ignored_files(data.ignored)}" for data in opened]
 
     def remember(self, data: DataSet) -> None:
-        """Takes the run's own data as they are open already."""
+        """Uses data that are already open as the run's data."""
         self._remembered = data
 
     def confirm(self, *specs: Any) -> None:
@@ -297,31 +299,30 @@ class Run:
             ) from None
 
     def trained_on(self, images: Any) -> Any:
-        """Of the run's data, what it was trained on: instance numbers of banks and clusters count these, also where some turned out
-        to be unusable meanwhile."""
+        """The part of the run's data that it was trained on. Instance numbers of banks and clusters refer to it, even if some instances
+        became unreadable later."""
         settings = self.settings
         images = self._opened.get(images.fingerprint, images)
-        left = split_holdout(images, settings.held_out, settings.seed)[0]
-        return draw_labelled(left, settings.labels, settings.labels_seed)
+        training_part = split_holdout(images, settings.held_out, settings.seed)[0]
+        return draw_labelled(training_part, settings.labels, settings.labels_seed)
 
     def embed(self, data: Any) -> Tensor:
-        """Features of the frozen encoder, one float32 row per instance, in the data's order."""
+        """Features of the frozen encoder, one float32 row per instance, in the order of the data."""
         return features(
             self.encoder(),
             self.images(data),
-            self.plain(),
+            self.plain_view(),
             device=self.device,
             workers=self.settings.workers,
             strategy=self.strategy,
         )
 
     def embed_at(self, step: int, data: Any) -> Tensor:
-        """Features of the encoder as it was at one of the run's checkpoints, the untrained one at step 0 among them."""
-        then = self.at(step)
-        body = backbone_of(then.method()).to(self.device)
-        return features(
-            body, self.images(data), then.plain(), device=self.device, workers=self.settings.workers
-        )
+        """Features of the encoder at one of the run's checkpoints; step 0 is the untrained encoder."""
+        earlier = self.at(step)
+        backbone = backbone_of(earlier.method()).to(self.device)
+        view, workers = earlier.plain_view(), self.settings.workers
+        return features(backbone, self.images(data), view, device=self.device, workers=workers)
 
     def choices(self) -> dict[str, str]:
         return describe({room: getattr(self.settings, room) for room in CHOICES})
@@ -331,14 +332,14 @@ class Run:
         return vars(method.certificate(self.settings.batch_size, self.settings.views["count"]))
 
 
-def _given_again(settings: Settings, arguments: Mapping[str, Any], folder: Path) -> Objects:
-    """The objects with which a run is opened, if they are those it was made with."""
+def _check_same_objects(settings: Settings, arguments: Mapping[str, Any], folder: Path) -> Objects:
+    """The objects with which a run is opened; stops if they are not those it was created with."""
     for key in arguments:
         if key not in (*OBJECT_KEYS, TEACHER):
             raise unknown(key, (*OBJECT_KEYS, TEACHER), "objects a run can be opened with")
     if TEACHER in arguments:
         rest = {key: value for key, value in arguments.items() if key != TEACHER}
-        return {**_given_again(settings, rest, folder), TEACHER: arguments[TEACHER]}
+        return {**_check_same_objects(settings, rest, folder), TEACHER: arguments[TEACHER]}
     rest = {key: value for key, value in arguments.items() if key != METHOD}
     objects = split_objects(arguments.get(METHOD, settings.recipe), rest).objects
     needed = required_objects(settings)
@@ -354,17 +355,15 @@ def _given_again(settings: Settings, arguments: Mapping[str, Any], folder: Path)
 
 
 def fresh_method(settings: Settings, data: Description, objects: Objects = NONE) -> Method:
-    """The method of a run before its first step: initial weights are a function of the seed alone, or those that the objects
-    have. Objects are copied: whoever made them finds them as they were."""
+    """The method of a run before its first step. Initial weights are a function of the seed alone, or those of the objects, which are
+    copied and stay unchanged."""
     try:
-        own = copy.deepcopy({key: part for key, part in objects.items() if trained(key, part)})
-    except Exception as problem:  # anything may happen in somebody's object
-        raise UserError(
-            f"the objects given cannot be copied ({problem}); each run trains copies of its own"
-        ) from None
-    if METHOD in own:
-        own[METHOD].chunk = settings.chunk
-        return own[METHOD]
+        parts = copy.deepcopy({key: part for key, part in objects.items() if trained(key, part)})
+    except Exception as problem:  # a user's object may raise anything
+        raise UserError(f"the objects cannot be copied ({problem}); a run trains copies") from None
+    if METHOD in parts:
+        parts[METHOD].chunk = settings.chunk
+        return parts[METHOD]
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(settings.seed)
         method = build_method(
@@ -372,7 +371,7 @@ def fresh_method(settings: Settings, data: Description, objects: Objects = NONE)
             backbone=settings.backbone,
             data=data,
             chunk=settings.chunk,
-            objects=own,
+            objects=parts,
         )
     attach_teacher(method.encoders, settings, data, objects.get(TEACHER))
     return method
@@ -384,30 +383,30 @@ def trained(key: str, part: Any) -> bool:
 
 
 def views_of(
-    settings: Settings, known: Description, device: torch.device, objects: Objects = NONE
+    settings: Settings, description: Description, device: torch.device, objects: Objects = NONE
 ) -> MakeViews:
-    """What training sees: as the settings say, or the object that was given."""
-    own = objects.get(VIEWS)
-    return settings.modality.views.training(settings.views, known, device) if own is None else own
+    """The views of training: those of the settings, or the object that was passed."""
+    views = objects.get(VIEWS)
+    return settings.modality.views.training(settings.views, description, device) if views is None else views
 
 
 def columns_in(settings: Settings) -> Columns:
-    """The columns that settings name."""
+    """The table columns that the settings name."""
     return Columns(settings.image_column, settings.label_column)
 
 
 def locate_beside(settings: Settings, spec: Any) -> Located:
-    """Other data than a run's own: tables by the columns that its settings name, where they have those, else by the usual ones."""
+    """Data other than the run's: tables by the columns that its settings name if they have these, else by the usual ones."""
     if columns := columns_in(settings):
         try:
             return locate(spec, columns=columns)
-        except UserError:  # no table, or one with other columns
+        except UserError:  # not a table, or one with other columns
             pass
     return locate(spec)
 
 
 def check_kind(settings: Settings, located: Located) -> None:
-    """Stops a recipe that was given another kind of data than it is made for."""
+    """Stops if the data are of another modality than the recipe's."""
     if located.modality is not settings.modality:
         raise UserError(
             f"{located.name} holds {located.modality.plural}, but {settings.recipe} is made for {settings.modality.plural}"
@@ -419,12 +418,12 @@ def backbone_of(method: Method) -> nn.Module:
 
 
 def backbones_of(method: Method) -> list[nn.Module]:
-    """The backbone, or those of which it is made."""
-    kept = backbone_of(method)
-    return list(getattr(kept, "backbones", (kept,)))
+    """The backbone, or the networks it consists of."""
+    backbone = backbone_of(method)
+    return list(getattr(backbone, "backbones", (backbone,)))
 
 
 def trains_on_labels(method: Method) -> bool:
-    """Whether labels are part of what is learned: classes as keys, or positives chosen by them."""
-    chosen = any(part.group_by == "label" for part in method.selections)
-    return chosen or method.encoders.needs_labels or method.encoders.learns_labels
+    """Whether the method learns from labels: classes as keys, or positives chosen by label."""
+    by_label = any(part.group_by == "label" for part in method.selections)
+    return by_label or method.encoders.needs_labels or method.encoders.learns_labels

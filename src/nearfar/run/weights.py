@@ -1,4 +1,4 @@
-"""Weights files: tensors by name, from safetensors or from `.pth` files without running what a pickle could hold."""
+"""Weights files: tensors by name, from safetensors or `.pth` files; code in a pickle is never run."""
 
 import pickle
 from collections.abc import Mapping
@@ -12,12 +12,12 @@ from torch import Tensor
 from nearfar.errors import UserError
 from nearfar.system.untrusted import check_regular
 
-# what files put before the names of weights, and what we put before timm's
+# prefixes of names in other people's files, and ours before the names of timm
 PREFIXES = ("", "net.", "module.", "model.", "backbone.", "encoder.", "module.encoder_q.")
 
 
 def read_weights(path: Path, key: str = "init") -> dict[str, Tensor]:
-    """The tensors of a file, by name; `.pth` files are read without running what a pickle could hold."""
+    """The tensors of a file by name; code in a pickle is never run."""
     check_regular(path)
     try:
         if path.suffix == ".safetensors":
@@ -27,9 +27,9 @@ def read_weights(path: Path, key: str = "init") -> dict[str, Tensor]:
         raise UserError(
             f"{key} was {path}, which is not a weights file; expected tensors by name, as .safetensors or as .pth of plain tensors"
         ) from None
-    for inside in ("state_dict", "model", "model_state_dict"):
-        if isinstance(loaded, Mapping) and isinstance(loaded.get(inside), Mapping):
-            loaded = loaded[inside]
+    for section in ("state_dict", "model", "model_state_dict"):
+        if isinstance(loaded, Mapping) and isinstance(loaded.get(section), Mapping):
+            loaded = loaded[section]
     if not isinstance(loaded, Mapping) or not any(isinstance(t, Tensor) for t in loaded.values()):
         raise UserError(f"{key} was {path}, which holds no tensors by name")
     return {str(name): tensor for name, tensor in loaded.items() if isinstance(tensor, Tensor)}
@@ -38,27 +38,27 @@ def read_weights(path: Path, key: str = "init") -> dict[str, Tensor]:
 def renamed(
     weights: Mapping[str, Tensor], shapes: Mapping[str, tuple[int, ...]], where: str, key: str = "init"
 ) -> dict[str, Tensor]:
-    """The weights under our names, or a sentence about the first that is missing or of another shape."""
+    """The weights under our names; stops at the first that is missing or has another shape."""
     candidates = []
     for ours in PREFIXES[:2]:
         for theirs in PREFIXES:
             names = {name: theirs + name.removeprefix(ours) for name in shapes}
             candidates.append(({n: weights[t] for n, t in names.items() if t in weights}, names))
-    found, names = max(candidates, key=lambda each: len(each[0]))
-    # files from before torch counted batches lack the count, which nothing here reads
-    missing = [name for name in shapes if name not in found and not name.endswith("num_batches_tracked")]
+    matches, names = max(candidates, key=lambda candidate: len(candidate[0]))
+    # older files lack the batch counts, which nothing reads
+    missing = [name for name in shapes if name not in matches and not name.endswith("num_batches_tracked")]
     if missing:
         raise UserError(
-            f"{key} was {where}, which has {len(found)} of the backbone's {len(shapes)} tensors and lacks {names[missing[0]]}; "
+            f"{key} was {where}, which has {len(matches)} of the backbone's {len(shapes)} tensors and lacks {names[missing[0]]}; "
             "choose the backbone it was made for"
         )
     for name, shape in shapes.items():
-        if name in found and tuple(found[name].shape) != shape:
+        if name in matches and tuple(matches[name].shape) != shape:
             raise UserError(
-                f"{key} was {where}, whose {names[name]} is {list(found[name].shape)} where the backbone's is {list(shape)}; "
+                f"{key} was {where}, whose {names[name]} is {list(matches[name].shape)} where the backbone's is {list(shape)}; "
                 "choose the backbone, the channels and the image_size (up to 64 the stem is smaller) it was made for"
             )
-    return found
+    return matches
 
 
 def shapes_of(state: Mapping[str, Tensor]) -> dict[str, tuple[int, ...]]:

@@ -205,9 +205,11 @@ class Tests:
     def classifier(self, run: Run, few: DataSet) -> dict[str, float]:
         """Of the classifier that a run learned, in the numbering of the few."""
         encoders = run.method().to(run.device).encoders
-        embedded = features(encoders.backbone(), self.data, run.plain(), device=run.device)
+        embedded = features(encoders.backbone(), self.data, run.plain_view(), device=run.device)
+        classifier = encoders.classifier()
+        assert classifier is not None
         with torch.no_grad():
-            logits = encoders.logits(embedded.to(run.device)).cpu()  # type: ignore[attr-defined]
+            logits = classifier(embedded.to(run.device)).cpu()
         classes = torch.arange(logits.shape[1])
         return _shown_rates(hit_rates(rank_classes(logits, classes), self._labels(few)), len(classes))
 

@@ -162,7 +162,7 @@ def _trained(arm: Mapping[str, Any], setup: Setup, folder: Path) -> Run:
 
 def accuracy(run: Run, asked: Images) -> float:
     """Top-1 of a run's own classifier."""
-    seen = features(run.encoder(), asked, run.plain(), device=run.device, workers=1)
+    seen = features(run.encoder(), asked, run.plain_view(), device=run.device, workers=1)
     method: Any = run.method()
     with torch.no_grad():
         guessed = method.encoders.logits(seen).argmax(dim=1)

@@ -267,7 +267,7 @@ def _trained(arm: Mapping[str, Any], setup: Setup, out: Path, measure: Measure |
     started = time.process_time()
     run = run_pretraining(settings, train, out, quiet=True)
     rate = (setup.seen - before * setup.batch) / (time.process_time() - started)
-    encoder, plain = run.encoder(), run.plain()
+    encoder, plain = run.encoder(), run.plain_view()
     embed = lambda images: features(encoder, images, plain, device=run.device, workers=1)
     cost = _cost(parameters_of(encoder), rate, setup.seen)
     found = {**_judged(embed, setup), **cost, **_course(run, arm["watch"])}

@@ -121,7 +121,7 @@ def measured(run: Run, asked: Images) -> dict[str, Any]:
 
 def about_labels(run: Run, asked: Images) -> dict[str, float]:
     """What the features of one view, and of the image as it is, tell about the label: lower bounds in nats."""
-    train, encoder, views, plain = run.images(), run.encoder(), run.views(), run.plain()
+    train, encoder, views, plain = run.images(), run.encoder(), run.views(), run.plain_view()
     found = {}
     for name, shown in (("label_nats", lambda *given: views(*given)[:1]), ("plain_nats", plain)):
         fit, ask = (

@@ -41,7 +41,7 @@ def run(bench: Bench, setup: Setup, recipes: str = ",".join(RECIPES)) -> Result:
 
 def before_pooling(run: Run, asked: Images) -> Figures:
     """The linear probe on the flattened map, and how many numbers that is."""
-    encoder, plain, train = run.encoder("map"), run.plain(), run.images()
+    encoder, plain, train = run.encoder("map"), run.plain_view(), run.images()
 
     def labelled(images: Images) -> LabelledFeatures:
         assert images.labels is not None

@@ -52,7 +52,7 @@ def run(bench: Bench, setup: Setup, recipes: str = BASES) -> Result:
 def without_labels(run: Run, asked: Images) -> Figures:
     """The measures on images that the run never saw; None for what does not apply to it."""
     encoder, sample = run.encoder(), asked.subset(np.arange(min(2048, len(asked))))
-    plain = features(encoder, sample, run.plain(), device=run.device, workers=1)
+    plain = features(encoder, sample, run.plain_view(), device=run.device, workers=1)
     several = view_features(encoder, sample, run.views(), 0, run.device, plain.shape[1])
     found = measures_of(plain, several)
     return {key: found[key] if np.isfinite(found.get(key, np.nan)) else None for key in MEASURES}
