@@ -78,7 +78,7 @@ MAY_NAME_FILES = {"evaluate/held_out.py", "cli/demo_run.py"}
 
 def concrete() -> tuple[set[str], set[str]]:
     """(class names of parts and modalities, the names by which settings know them)."""
-    from nearfar.config.building import ROOMS as PARTS
+    from nearfar.config.sections import ROOMS as PARTS
     from nearfar.modalities import MODALITIES
     from nearfar.modalities.image import views
 

@@ -14,10 +14,10 @@ import numpy as np
 import pytest
 import torch
 
-from nearfar.config.building import ROOMS
 from nearfar.config.fields import CHOICES
 from nearfar.config.recipes import RECIPES
 from nearfar.config.resolving import resolve
+from nearfar.config.sections import ROOMS
 from nearfar.data.open import Located, locate
 from nearfar.data.source import Limits
 from nearfar.errors import UserError

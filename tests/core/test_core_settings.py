@@ -9,12 +9,12 @@ import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from nearfar.config.building import ROOMS, describe
 from nearfar.config.fields import CHOICES
 from nearfar.config.reading import load_yaml, numbers
 from nearfar.config.recipes import RECIPES
 from nearfar.config.resolving import check, read_file, read_words, resolve
 from nearfar.config.schema import settable
+from nearfar.config.sections import ROOMS, describe
 from nearfar.config.settings import Settings
 from nearfar.errors import UserError
 from nearfar.studies.run import read_options, studies

@@ -17,13 +17,13 @@ from torch import Tensor, nn
 
 import nearfar as nf
 from nearfar.cli import main
-from nearfar.config.building import ROOMS
 from nearfar.config.equations import equation_of
 from nearfar.config.fields import CHOICES
 from nearfar.config.methods_page import Entry, methods_page
 from nearfar.config.recipes import RECIPES
 from nearfar.config.resolving import resolve
 from nearfar.config.schema import plain
+from nearfar.config.sections import ROOMS
 from nearfar.run import checkpoints
 
 FOLDER = Path(__file__).parents[2] / "examples" / "extending"

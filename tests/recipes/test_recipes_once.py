@@ -13,11 +13,11 @@ from torch import nn
 
 import nearfar as nf
 from nearfar.config import building, resolving
-from nearfar.config.building import section_of
 from nearfar.config.recipes import RECIPES
 from nearfar.config.recipes.images import moco, simclr
 from nearfar.config.resolving import resolve
 from nearfar.config.schema import plain
+from nearfar.config.sections import section_of
 from nearfar.core.abstract import settable
 from nearfar.parts.encoders import HeadConfig
 from nearfar.run.trained import fresh_method

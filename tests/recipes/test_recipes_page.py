@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 
 from nearfar.cli import main
-from nearfar.config.building import ROOMS
 from nearfar.config.equations import equation_of
 from nearfar.config.fields import CHOICES
 from nearfar.config.methods_page import Entry, base_of, methods_page
 from nearfar.config.recipes import BASE, RECIPES
 from nearfar.config.resolving import resolve
+from nearfar.config.sections import ROOMS
 from nearfar.run.trained import fresh_method
 
 DOCS = Path(__file__).parents[2] / "docs"

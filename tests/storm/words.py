@@ -3,10 +3,10 @@
 import random
 from pathlib import Path
 
-from nearfar.config.building import ROOMS
 from nearfar.config.reading import load_yaml
 from nearfar.config.recipes import RECIPES
 from nearfar.config.resolving import all_keys, check, read_words, resolve
+from nearfar.config.sections import ROOMS
 from nearfar.config.settings import Settings
 from nearfar.errors import UserError
 

@@ -20,8 +20,8 @@ def add(commands: Any) -> None:
 
 
 def run(given: argparse.Namespace) -> int:
-    from nearfar.config.building import describe
     from nearfar.config.methods_page import methods_page
+    from nearfar.config.sections import describe
 
     if given.markdown and (given.json or given.name):
         raise UserError("--markdown prints the whole page; leave out NAME and --json")
@@ -66,10 +66,10 @@ def _entries(name: str | None) -> dict[str, Any]:
 
 
 def _recipe_lines(entry: Any, whole: bool) -> list[str]:
-    from nearfar.config.building import describe
     from nearfar.config.equations import equation_of
     from nearfar.config.methods_page import INSTANCES
     from nearfar.config.presets import preset_for, presets_of, words_of
+    from nearfar.config.sections import describe
 
     rows = [*describe(entry.choices).items(), ("claims", entry.claims())]
     if whole:

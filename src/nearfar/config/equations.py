@@ -12,8 +12,8 @@ import inspect
 from collections.abc import Mapping
 from typing import Any
 
-from nearfar.config.building import ROOMS
 from nearfar.config.schema import plain
+from nearfar.config.sections import ROOMS
 from nearfar.core.types import Remark
 from nearfar.parts.encoders import HeadConfig
 

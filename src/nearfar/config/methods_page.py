@@ -9,10 +9,11 @@ from typing import Any
 
 import torch
 
-from nearfar.config.building import ROOMS, Choices, build_method, describe
+from nearfar.config.building import build_method
 from nearfar.config.equations import equation_of, template
 from nearfar.config.presets import PRESETS, words_of
 from nearfar.config.recipes.recipe import Recipe
+from nearfar.config.sections import ROOMS, Sections, describe
 from nearfar.core.types import Certificate
 from nearfar.modalities import Modality, modality_of_views
 from nearfar.parts.encoders import BACKBONES
@@ -26,7 +27,7 @@ class Entry:
 
     name: str
     recipe: Recipe
-    choices: Choices
+    choices: Sections
     batch_size: int
 
     @property

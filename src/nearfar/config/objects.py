@@ -17,8 +17,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from nearfar.config.building import ROOMS, section_of
 from nearfar.config.schema import plain, settable
+from nearfar.config.sections import ROOMS, section_of
 from nearfar.core.abstract import AbstractEncoders, AbstractViews, AbstractViewSettings
 from nearfar.core.adapters import ADAPTERS, unwrapped
 from nearfar.core.learnt import LearntNumber

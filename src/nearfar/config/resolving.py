@@ -15,16 +15,7 @@ import yaml
 from pydantic import ValidationError
 from torch import nn
 
-from nearfar.config.building import (
-    NONE,
-    ROOMS,
-    TOGETHER,
-    check_choice,
-    check_together,
-    check_whose,
-    section_of,
-    try_parts,
-)
+from nearfar.config.building import NONE, check_parts, check_together
 from nearfar.config.fields import CHOICES, FIELDS
 from nearfar.config.objects import (
     BACKBONE,
@@ -42,6 +33,7 @@ from nearfar.config.presets import preset_for
 from nearfar.config.reading import load_file, load_yaml, numbers
 from nearfar.config.recipes import RECIPES
 from nearfar.config.schema import check_settings, expectation, settable, unknown
+from nearfar.config.sections import PAIRING_KEYS, ROOMS, check_owners, check_section, section_of
 from nearfar.config.settings import MAX_EPOCHS, TEXTS, Settings
 from nearfar.core.abstract import AbstractViewSettings
 from nearfar.core.method import Method
@@ -205,7 +197,7 @@ def _merge(merged: dict[str, Any], layer: Layer) -> None:
 def _changed(room: str, section: Layer, change: Layer) -> dict[str, Any]:
     if "name" in change and change["name"] != section["name"]:
         # the number of views and how they are paired belong to the method, not to the pipeline
-        shared = {k: v for k, v in section.items() if room == "views" and k in TOGETHER}
+        shared = {k: v for k, v in section.items() if room == "views" and k in PAIRING_KEYS}
         return {**shared, **change}
     return {**section, **change}
 
@@ -267,7 +259,7 @@ def check(merged: Layer, objects: Objects = NONE, *, stored: bool = False) -> Se
             raise unknown(str(key), all_keys())
     settings["optimizer_options"] = check_optimizer(settings)
     for room in ROOMS:
-        settings[room] = settings[room] if room in own else check_choice(room, settings[room])
+        settings[room] = settings[room] if room in own else check_section(room, settings[room])
     modality = modality_of_views(settings["views"])
     if VIEWS not in own:
         settings["views"] = modality.views.check(settings["views"])
@@ -281,7 +273,7 @@ def check(merged: Layer, objects: Objects = NONE, *, stored: bool = False) -> Se
     elif "encoders" in objects:
         settings[BACKBONE] = describe_backbone(objects["encoders"].backbone())
     if together:
-        try_parts(settings, objects)
+        check_parts(settings, objects)
     try:
         return Settings(**settings)
     except ValidationError as problem:
@@ -296,7 +288,7 @@ def check_optimizer(settings: Layer) -> dict[str, Any]:
         return {}  # a wrong name is reported with the other settings
     if not isinstance(options, Mapping):
         raise UserError(f"optimizer_options was {options!r}; expected a mapping such as {{nesterov: true}}")
-    check_whose("optimizer", name, options, OPTIMISERS)
+    check_owners("optimizer", name, options, OPTIMISERS)
     complete = check_settings(OPTIMISERS[name], options, "optimizer")
     converted = {key: complete[key] for key in options}
     momentum = None if settings.get("momentum") == "none" else settings.get("momentum")

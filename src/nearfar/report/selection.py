@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from jaxtyping import Float, Int
 
-from nearfar.config.building import ROOMS
+from nearfar.config.sections import ROOMS
 from nearfar.core.method import Method
 from nearfar.core.schedules import Progress
 from nearfar.core.types import Batch, Coverage

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from nearfar.config.building import NONE, build_method, describe
+from nearfar.config.building import NONE, build_method
 from nearfar.config.fields import CHOICES
 from nearfar.config.objects import (
     METHOD,
@@ -22,6 +22,7 @@ from nearfar.config.objects import (
     split_objects,
 )
 from nearfar.config.schema import unknown
+from nearfar.config.sections import describe
 from nearfar.config.settings import Settings
 from nearfar.core.abstract import AbstractViews
 from nearfar.core.method import Method

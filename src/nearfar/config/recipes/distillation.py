@@ -14,8 +14,8 @@ the same scores.
 import re
 from typing import Any
 
-from nearfar.config.building import section_of
 from nearfar.config.recipes.recipe import Recipe
+from nearfar.config.sections import section_of
 from nearfar.core.abstract import AbstractBound
 from nearfar.core.method import Method
 from nearfar.errors import UserError, not_one_of

@@ -5,9 +5,9 @@ from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any
 
-from nearfar.config.building import sections_of
 from nearfar.config.fields import FIELDS
 from nearfar.config.schema import plain
+from nearfar.config.sections import sections_of
 from nearfar.core.abstract import AbstractSelection
 from nearfar.core.method import Method
 from nearfar.core.schedules import Value
