@@ -143,7 +143,7 @@ def test_it_evaluates_exports_and_teaches_without_its_teacher_and_resumes_only_w
     with pytest.raises(UserError, match="was not found; expected a run folder"):
         nf.distill(teacher, data, out=out, objective="ml-cpc+kd", quiet=True, **STUDENT)
     nf.train(data, out=teacher, quiet=True, backbone="resnet8-w16", image_size=12, **{**SMALL, "seed": 1})
-    with pytest.raises(UserError, match=r"begun with other settings \(encoders.digest: \w+, now \w+\)"):
+    with pytest.raises(UserError, match=r"started with other settings \(encoders.digest: \w+, now \w+\)"):
         nf.distill(teacher, data, out=out, objective="ml-cpc+kd", quiet=True, **STUDENT)
     with pytest.raises(UserError, match="has other weights now"):
         run.method().encode_batch(nf.Batch((torch.zeros(2, 3, 16, 16),), torch.arange(2)))
@@ -253,7 +253,7 @@ REFUSED = {
     "teacher labelled.npz prior.temperature=0": "prior.temperature was 0",
     "teacher labelled.npz encoders.weight=-1": "encoders.weight was -1",
     "teacher table.csv": "is made for pictures, but",
-    "simclr labelled.npz objective=kd": "has no classifier, and kd reads class scores",
+    "simclr labelled.npz objective=kd": "has no classifier, and kd needs class scores",
 }
 
 

@@ -24,6 +24,7 @@ EXTRAS = {
     "huggingface_hub": "export",
     "jinja2": "report",
     "matplotlib": "report",
+    "mlflow": "mlflow",
     "onnx": "export",
     "onnxruntime": "export",
     "onnxscript": "export",
@@ -32,6 +33,8 @@ EXTRAS = {
     "timm": "timm",
     "torch_geometric": "graph",
     "torchmetrics": "detect",
+    "trackio": "trackio",
+    "wandb": "wandb",
 }
 
 

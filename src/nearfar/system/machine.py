@@ -20,6 +20,7 @@ DISTRIBUTIONS = {
     "PIL": "pillow",
     "faiss": "faiss-cpu",
     "faster_coco_eval": "faster-coco-eval",
+    "mlflow": "mlflow-skinny",
     "sklearn": "scikit-learn",
     "yaml": "pyyaml",
 }

@@ -4,9 +4,9 @@ A row is a flat dict: `kind` ("train", "probe", "held-out", "event", or what a h
 one class; `nf.pretrain(..., loggers=[MyLogger()])` adds it to a run.
 """
 
+import io
 import json
 import os
-import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import redirect_stdout, suppress
@@ -14,7 +14,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from nearfar.config.settings import Settings
-from nearfar.errors import UserError, not_one_of
+from nearfar.errors import UserError
 from nearfar.run.folder import RunFolder
 from nearfar.run.metrics import rewind_metrics
 from nearfar.system.extras import need
@@ -112,7 +112,7 @@ class WeightsAndBiases(Logger):
 
     def __init__(self, folder: RunFolder, settings: Settings, step: int) -> None:
         wandb = need("wandb")
-        with redirect_stdout(sys.stderr):
+        with redirect_stdout(io.StringIO()):
             self._run = wandb.init(
                 project=os.environ.get("WANDB_PROJECT", PROJECT),
                 name=folder.path.resolve().name,
@@ -127,7 +127,7 @@ class WeightsAndBiases(Logger):
             self._run.log({**values, "step": row["step"]}, step=row["step"])
 
     def close(self) -> None:
-        with redirect_stdout(sys.stderr):
+        with redirect_stdout(io.StringIO()):
             self._run.finish()
 
 
@@ -136,6 +136,7 @@ class MLflow(Logger):
 
     def __init__(self, folder: RunFolder, settings: Settings, step: int) -> None:
         os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
+        os.environ.setdefault("MLFLOW_LOGGING_LEVEL", "WARNING")
         mlflow = need("mlflow")
         store = os.environ.get("MLFLOW_TRACKING_URI", f"sqlite:///{folder.path.resolve() / 'mlflow.db'}")
         self._metric = mlflow.entities.Metric
@@ -170,12 +171,12 @@ class MLflow(Logger):
 
 
 class Trackio(Logger):
-    """trackio, which stores locally in TRACKIO_DIR."""
+    """trackio, which stores locally in TRACKIO_DIR. What it prints is dropped: standard output is for results."""
 
     def __init__(self, folder: RunFolder, settings: Settings, step: int) -> None:
-        trackio = need("trackio")
-        with redirect_stdout(sys.stderr):
-            self._run = trackio.init(
+        self._trackio = need("trackio")
+        with redirect_stdout(io.StringIO()):
+            self._run = self._trackio.init(
                 project=os.environ.get("TRACKIO_PROJECT", PROJECT),
                 name=folder.path.resolve().name,
                 config=settings.as_plain(),
@@ -190,8 +191,8 @@ class Trackio(Logger):
             self._run.log(values, step=row["step"])
 
     def close(self) -> None:
-        with redirect_stdout(sys.stderr):
-            self._run.finish()
+        with redirect_stdout(io.StringIO()):
+            self._trackio.finish()
 
 
 LOGGERS: dict[str, Callable[[RunFolder, Settings, int], Logger]] = {
@@ -206,11 +207,7 @@ def logger_names(setting: str) -> tuple[str, ...]:
     """The loggers of the setting `logger`: "auto" is TensorBoard if it is installed, "none" is metrics.jsonl only."""
     if setting == "auto":
         return ("tensorboard",) if find_spec("tensorboard") else ()
-    names = tuple(name.strip() for name in setting.split(",")) if setting != "none" else ()
-    for name in names:
-        if name not in LOGGERS:
-            raise not_one_of("logger", name, [*LOGGERS, "auto", "none"])
-    return names
+    return tuple(name.strip() for name in setting.split(",")) if setting != "none" else ()
 
 
 def open_loggers(

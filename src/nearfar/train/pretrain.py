@@ -167,7 +167,7 @@ def run_pretraining(
             display.say(
                 f"the run ended at step {session.step} of {session.steps}: {ended}; --allow-change continues it"
             )
-        else:
+        elif session.step < session.steps:
             if session.step:
                 display.say(f"resuming from step {session.step}")
             train_session(preparation, display, hooks, loggers)
