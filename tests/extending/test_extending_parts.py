@@ -19,7 +19,7 @@ import nearfar as nf
 from nearfar.cli import main
 from nearfar.config.equations import equation_of
 from nearfar.config.fields import CHOICES
-from nearfar.config.methods_page import Entry, methods_page
+from nearfar.config.methods_page import CompleteRecipe, methods_page
 from nearfar.config.recipes import RECIPES
 from nearfar.config.resolving import resolve
 from nearfar.config.schema import plain
@@ -98,7 +98,7 @@ def test_new_part_appears_in_equations_and_docs(added: tuple[str, str, dict[str,
     choices = {r: getattr(settings, r) for r in CHOICES}
     written = "; ".join(equation_of(choices).values())
     assert all(str(plain(choices[room][key])) in written for key in own)
-    page = methods_page({"simclr": Entry("simclr", RECIPES["simclr"], choices, settings.batch_size)})
+    page = methods_page({"simclr": CompleteRecipe("simclr", RECIPES["simclr"], choices, settings.batch_size)})
     line = str(getattr(ROOMS[room][name], "equation", "")).replace(
         "|", "\\|"
     )  # as a table's cell can hold it

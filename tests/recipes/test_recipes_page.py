@@ -8,7 +8,7 @@ import pytest
 from nearfar.cli import main
 from nearfar.config.equations import equation_of
 from nearfar.config.fields import CHOICES
-from nearfar.config.methods_page import Entry, base_of, methods_page
+from nearfar.config.methods_page import CompleteRecipe, base_of, methods_page
 from nearfar.config.recipes import BASE, RECIPES
 from nearfar.config.resolving import resolve
 from nearfar.config.sections import ROOMS
@@ -18,16 +18,12 @@ DOCS = Path(__file__).parents[2] / "docs"
 
 
 @pytest.fixture(scope="module")
-def entries() -> dict[str, Entry]:
-    settings = {name: resolve(name, "DATA") for name in RECIPES}
-    return {
-        name: Entry(name, RECIPES[name], {room: getattr(s, room) for room in CHOICES}, s.batch_size)
-        for name, s in settings.items()
-    }
+def entries() -> dict[str, CompleteRecipe]:
+    return {name: CompleteRecipe.of(name) for name in RECIPES}
 
 
 @pytest.fixture(scope="module")
-def page(entries: dict[str, Entry]) -> str:
+def page(entries: dict[str, CompleteRecipe]) -> str:
     return methods_page(entries)
 
 
@@ -52,7 +48,7 @@ def test_every_line_takes_the_settings_its_part_has() -> None:
             assert not any("{" in line for line in equation_of(choices).values())
 
 
-def test_every_recipe_is_on_the_page_with_its_claim(entries: dict[str, Entry], page: str) -> None:
+def test_every_recipe_is_on_the_page_with_its_claim(entries: dict[str, CompleteRecipe], page: str) -> None:
     for name, entry in entries.items():
         certificate = entry.certificate()
         if base_of(name, entries) is None:
@@ -68,7 +64,7 @@ def test_every_recipe_is_on_the_page_with_its_claim(entries: dict[str, Entry], p
 
 
 @pytest.mark.parametrize("name", ["simclr", "moco", "instdisc-ring", "end-to-end-ball", "byol"])
-def test_a_claim_is_that_of_the_method_itself(name: str, entries: dict[str, Entry]) -> None:
+def test_a_claim_is_that_of_the_method_itself(name: str, entries: dict[str, CompleteRecipe]) -> None:
     """Built without memory or with, the method says the same."""
     settings = resolve(name, "DATA", {"backbone": "resnet8-w16"})
     method = fresh_method(settings, settings.modality.reader.example_description(10_000))
@@ -77,7 +73,7 @@ def test_a_claim_is_that_of_the_method_itself(name: str, entries: dict[str, Entr
     )
 
 
-def test_variants_are_those_that_a_rule_makes(entries: dict[str, Entry]) -> None:
+def test_variants_are_those_that_a_rule_makes(entries: dict[str, CompleteRecipe]) -> None:
     for name, entry in entries.items():
         base = base_of(name, entries)
         if base is not None:
@@ -89,7 +85,7 @@ def test_variants_are_those_that_a_rule_makes(entries: dict[str, Entry]) -> None
 
 
 def test_local_aggregation_keeps_its_close_neighbours_whatever_its_negatives(
-    entries: dict[str, Entry],
+    entries: dict[str, CompleteRecipe],
 ) -> None:
     """Under every selection those of the anchor's clusters are positives, told so in the equation."""
     for selection in ("ring", "ball", "cave", "neighbours"):

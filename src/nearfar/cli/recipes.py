@@ -19,23 +19,24 @@ def add(commands: Any) -> None:
     recipes.set_defaults(command=run)
 
 
-def run(given: argparse.Namespace) -> int:
-    from nearfar.config.methods_page import methods_page
-    from nearfar.config.sections import describe
-
-    if given.markdown and (given.json or given.name):
-        raise UserError("--markdown prints the whole page; leave out NAME and --json")
-    if not (given.name or given.all or given.json or given.markdown):
+def run(args: argparse.Namespace) -> int:
+    if args.markdown and (args.json or args.name):
+        raise UserError("--markdown prints the complete page; leave out NAME and --json")
+    if not (args.name or args.all or args.json or args.markdown):
         print("\n".join(_overview()))
         return DONE
-    entries = _entries(given.name)
-    if given.json:
-        print(json.dumps({name: describe(entry.choices) for name, entry in entries.items()}))
-    elif given.markdown:
-        print(methods_page(entries), end="")
+    from nearfar.config.methods_page import CompleteRecipe, methods_page
+    from nearfar.config.recipes import RECIPES
+    from nearfar.config.sections import describe
+
+    recipes = {name: CompleteRecipe.of(name) for name in ([args.name] if args.name else RECIPES)}
+    if args.json:
+        print(json.dumps({name: describe(recipe.choices) for name, recipe in recipes.items()}))
+    elif args.markdown:
+        print(methods_page(recipes), end="")
     else:
-        for entry in entries.values():
-            print("\n".join(_recipe_lines(entry, whole=given.name is not None)))
+        for recipe in recipes.values():
+            print("\n".join(_recipe_lines(recipe, in_full=args.name is not None)))
     return DONE
 
 
@@ -46,37 +47,24 @@ def _overview() -> list[str]:
     return [
         *(f"{name:<{width}}{recipe.about}" for name, recipe in BASE.items()),
         "",
-        f"{len(RECIPES) - len(BASE)} variants: image recipes with negatives also as NAME-ring, -ball, -cave and -neighbours, with a memory bank as -annulus",
+        f"{len(RECIPES) - len(BASE)} variants: image recipes with negatives also as NAME-ring, -ball, -cave and "
+        "-neighbours, with a memory bank as -annulus",
         "nearfar recipes NAME shows one in full: choices, equation, claim and command; --all shows every one",
     ]
 
 
-def _entries(name: str | None) -> dict[str, Any]:
-    """The recipes, or the one of this name, with their settings complete."""
-    from nearfar.config.fields import CHOICES
-    from nearfar.config.methods_page import Entry
-    from nearfar.config.recipes import RECIPES
-    from nearfar.config.resolving import resolve
-
-    settings = {each: resolve(each, "DATA") for each in (RECIPES if name is None else (name,))}
-    return {
-        each: Entry(each, RECIPES[each], {room: getattr(s, room) for room in CHOICES}, s.batch_size)
-        for each, s in settings.items()
-    }
-
-
-def _recipe_lines(entry: Any, whole: bool) -> list[str]:
+def _recipe_lines(recipe: Any, in_full: bool) -> list[str]:
     from nearfar.config.equations import equation_of
     from nearfar.config.methods_page import INSTANCES
     from nearfar.config.presets import preset_for, presets_of, words_of
     from nearfar.config.sections import describe
 
-    rows = [*describe(entry.choices).items(), ("claims", entry.claims())]
-    if whole:
-        rows[-1] = ("claims", f"{entry.claims()} (batches of {entry.batch_size}, {INSTANCES:,} instances)")
-        rows += [*equation_of(entry.choices).items(), ("command", entry.command)]
+    rows = [*describe(recipe.choices).items(), ("claims", recipe.claims())]
+    if in_full:
+        rows[-1] = ("claims", f"{recipe.claims()} (batches of {recipe.batch_size}, {INSTANCES:,} instances)")
+        rows += [*equation_of(recipe.choices).items(), ("command", recipe.command)]
         rows += [
-            ("preset", f"preset={name}: {words_of(preset_for(name, entry.name))} ({preset.source})")
-            for name, preset in presets_of(entry.name).items()
+            ("preset", f"preset={name}: {words_of(preset_for(name, recipe.name))} ({preset.source})")
+            for name, preset in presets_of(recipe.name).items()
         ]
-    return [f"{entry.name}: {entry.recipe.about}", *(f"  {key:<10} {line}" for key, line in rows)]
+    return [f"{recipe.name}: {recipe.recipe.about}", *(f"  {key:<10} {line}" for key, line in rows)]

@@ -1,11 +1,11 @@
-"""A method's equation, put together from the line of each of its parts (`equation`, `remarks`; see `nearfar.core.types`).
+"""A method's equation, composed of one line per part (`AbstractPart.equation` and `remarks`).
 
-    objective  the bound's line       f      the critic's
-    u, v       the encoders'          v_k    the negatives', of which the selection's line says who counts
-    beside it  the prior's, where there is one
+    objective   bound          f(u, v)     critic
+    u, v        encoders       v_k         negatives
+    who counts  selection      beside it   prior, if there is one
 
 u is an anchor, v+ its positive, v_k its K candidates or, in the bound, those of them that count; x and x' are views of
-one instance. Braces take the part's settings.
+one instance. Braces are replaced by the part's settings.
 """
 
 import inspect
@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from nearfar.config.schema import plain
-from nearfar.config.sections import ROOMS
+from nearfar.config.sections import ROOMS, Section, Sections
 from nearfar.core.types import Remark
 from nearfar.parts.encoders import HeadConfig
 
@@ -29,12 +29,13 @@ SYMBOLS = {
 }
 
 
-def equation_of(choices: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
+def equation_of(sections: Sections) -> dict[str, str]:
     """A method's equation, line by line, by the symbol each line explains."""
-    parts = {room: ROOMS[room][choices[room]["name"]] for room in SYMBOLS}
+    parts = {choice: ROOMS[choice][sections[choice]["name"]] for choice in SYMBOLS}
     pulled = PULLED_AS_MEAN if parts["bound"].distance_scores else PULLED
     lines = {
-        symbol: "; ".join(_clauses(parts[room], choices[room], pulled)) for room, symbol in SYMBOLS.items()
+        symbol: "; ".join(_clauses(parts[choice], sections[choice], pulled))
+        for choice, symbol in SYMBOLS.items()
     }
     if not parts["negatives"].has_candidates:
         del lines["v_k"], lines["who counts"]
@@ -44,25 +45,31 @@ def equation_of(choices: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
 
 
 def template(part: Any) -> str:
-    """A part's line with its settings in braces; of one without, what its documentation begins with."""
+    """A part's line with its settings in braces; without one, the first line of its docstring."""
     line = part.equation
     return line if line is not None else (inspect.getdoc(part) or "").partition("\n")[0]
 
 
-def _clauses(part: Any, choice: Mapping[str, Any], pulled: str) -> list[str]:
-    settings = {key: "all" if value is None else plain(value) for key, value in choice.items()}
-    said = [_filled(template(part), settings)]
+def _clauses(part: Any, section: Section, pulled: str) -> list[str]:
+    """The part's line with its settings filled in, and the remarks that apply to them."""
+    settings = {key: "all" if value is None else plain(value) for key, value in section.items()}
+    clauses = [_fill(template(part), settings)]
     # the encoders' section holds the head's settings too
     remarks: tuple[Remark, ...] = (*HeadConfig.remarks, *part.remarks)
-    for key, value, text in remarks:
-        given = choice.get(key)
-        if value(given) if callable(value) else given is not None if value is ... else given == value:
-            said.append(text.format(**settings, pulled=pulled))
-    return said
+    for key, condition, text in remarks:
+        if _applies(condition, section.get(key)):
+            clauses.append(text.format(**settings, pulled=pulled))
+    return clauses
 
 
-def _filled(line: str, settings: Mapping[str, Any]) -> str:
+def _applies(condition: Any, setting: Any) -> bool:
+    if callable(condition):
+        return bool(condition(setting))
+    return setting is not None if condition is ... else setting == condition
+
+
+def _fill(line: str, settings: Mapping[str, Any]) -> str:
     try:
         return line.format(**settings)
-    except (KeyError, IndexError, ValueError):  # documentation, which means something else by braces
+    except (KeyError, IndexError, ValueError):  # a docstring may use braces otherwise
         return line

@@ -1,6 +1,6 @@
 """The recipes as one page of Markdown: docs/methods.md is what this prints, so it cannot drift.
 
-Certificates are asked of the methods themselves, built where tensors have shapes but no memory.
+Certificates come from the methods themselves, built on torch's meta device, where tensors have shapes but no memory.
 """
 
 from collections.abc import Iterator, Mapping
@@ -12,7 +12,8 @@ import torch
 from nearfar.config.building import build_method
 from nearfar.config.equations import equation_of, template
 from nearfar.config.presets import PRESETS, words_of
-from nearfar.config.recipes.recipe import Recipe
+from nearfar.config.recipes import RECIPES, Recipe
+from nearfar.config.resolving import resolve
 from nearfar.config.sections import ROOMS, Sections, describe
 from nearfar.core.types import Certificate
 from nearfar.modalities import Modality, modality_of_views
@@ -22,13 +23,18 @@ INSTANCES, CLASSES = 10_000, 10
 
 
 @dataclass(frozen=True)
-class Entry:
-    """A recipe with its settings complete: `choices` as checked, by room."""
+class CompleteRecipe:
+    """A recipe with its settings complete and checked."""
 
     name: str
     recipe: Recipe
     choices: Sections
     batch_size: int
+
+    @classmethod
+    def of(cls, name: str) -> "CompleteRecipe":
+        settings = resolve(name, "DATA")
+        return cls(name, RECIPES[name], settings.sections(), settings.batch_size)
 
     @property
     def modality(self) -> Modality:
@@ -57,24 +63,26 @@ class Entry:
 
 
 def base_of(name: str, entries: Mapping[str, Any]) -> str | None:
-    """The recipe that this one is by rule, under another selection; None if it is a method of its own, as are those of
-    Local Aggregation, which is a selection itself."""
-    base, _, selection = name.rpartition("-")
+    """The recipe of which this one differs by its selection alone; None if there is none. Variants of Local Aggregation, which is a
+    selection itself, are methods of their own."""
+    base, _, suffix = name.rpartition("-")
     if base not in entries:
         return None
-    own, given = (entries[each].recipe.choices["selection"]["name"] for each in (base, name))
-    ruled = {selection} if own == "everyone" else {f"{own}+{selection}", f"{selection}+{own}"}
-    return base if given in ruled and own != "neighbours" else None
+    base_selection = entries[base].recipe.choices["selection"]["name"]
+    selection = entries[name].recipe.choices["selection"]["name"]
+    joined = {f"{base_selection}+{suffix}", f"{suffix}+{base_selection}"}
+    by_rule = selection in ({suffix} if base_selection == "everyone" else joined)
+    return base if by_rule and base_selection != "neighbours" else None
 
 
-def methods_page(entries: Mapping[str, Entry]) -> str:
+def methods_page(entries: Mapping[str, CompleteRecipe]) -> str:
     """docs/methods.md."""
-    own = [entry for name, entry in entries.items() if base_of(name, entries) is None]
-    ruled = [entry for name, entry in entries.items() if base_of(name, entries) is not None]
-    lines = [*_opening(), *_overview(own)]
-    for entry in own:
+    methods = [entry for name, entry in entries.items() if base_of(name, entries) is None]
+    variants = [entry for name, entry in entries.items() if base_of(name, entries) is not None]
+    lines = [*_opening(), *_overview(methods)]
+    for entry in methods:
         lines += _section(entry)
-    lines += [*_variants(ruled), *_presets(), *_networks(), *_parts()]
+    lines += [*_variants(variants), *_presets(), *_networks(), *_parts()]
     return "\n".join(lines).rstrip() + "\n"
 
 
@@ -105,7 +113,7 @@ def _opening() -> Iterator[str]:
     yield ""
 
 
-def _overview(entries: list[Entry]) -> Iterator[str]:
+def _overview(entries: list[CompleteRecipe]) -> Iterator[str]:
     yield "| method | what it does | certificate |"
     yield "|---|---|---|"
     for entry in entries:
@@ -113,7 +121,7 @@ def _overview(entries: list[Entry]) -> Iterator[str]:
     yield ""
 
 
-def _section(entry: Entry) -> Iterator[str]:
+def _section(entry: CompleteRecipe) -> Iterator[str]:
     yield f"## {entry.name}"
     yield ""
     yield entry.recipe.about
@@ -122,7 +130,7 @@ def _section(entry: Entry) -> Iterator[str]:
     for room, line in describe(entry.choices).items():
         yield f"| {room} | `{_cell(line)}` |"
     yield ""
-    yield from ("```text", *written(equation_of(entry.choices)), "```")
+    yield from ("```text", *equation_lines(equation_of(entry.choices)), "```")
     yield ""
     certificate = entry.certificate()
     ceiling = "" if certificate.ceiling is None else f" Ceiling: {certificate.ceiling:.4g} nats."
@@ -134,13 +142,13 @@ def _section(entry: Entry) -> Iterator[str]:
     yield ""
 
 
-def written(equation: Mapping[str, str]) -> list[str]:
+def equation_lines(equation: Mapping[str, str]) -> list[str]:
     """An equation's lines, what they explain in a column before them."""
     width = max(map(len, equation))
     return [f"{symbol:<{width}}  {line}" for symbol, line in equation.items()]
 
 
-def _variants(entries: list[Entry]) -> Iterator[str]:
+def _variants(entries: list[CompleteRecipe]) -> Iterator[str]:
     yield "## Other negatives for any of them"
     yield ""
     yield (
@@ -149,30 +157,30 @@ def _variants(entries: list[Entry]) -> Iterator[str]:
     )
     yield ""
     for selection in dict.fromkeys(entry.name.rpartition("-")[2] for entry in entries):
-        alike = [entry for entry in entries if entry.name.endswith(f"-{selection}")]
+        variants = [entry for entry in entries if entry.name.endswith(f"-{selection}")]
         yield f"### -{selection}"
         yield ""
-        yield f"{alike[0].recipe.about.rpartition(' (on ')[0]}."
+        yield f"{variants[0].recipe.about.rpartition(' (on ')[0]}."
         yield ""
-        chosen = describe({"selection": alike[0].choices["selection"]})["selection"]
-        yield f"`{chosen}`, in the equation: {equation_of(alike[0].choices)['who counts']}."
+        line = describe({"selection": variants[0].choices["selection"]})["selection"]
+        yield f"`{line}`, in the equation: {equation_of(variants[0].choices)['who counts']}."
         yield ""
-        yield from _claims(alike)
+        yield from _claims(variants)
         yield ""
 
 
-def _claims(alike: list[Entry]) -> Iterator[str]:
+def _claims(variants: list[CompleteRecipe]) -> Iterator[str]:
     """What methods under one selection claim, and the settings in which their selections differ."""
-    first = alike[0].choices["selection"]
-    moving = [key for key in first if len({str(entry.choices["selection"][key]) for entry in alike}) > 1]
+    first = variants[0].choices["selection"]
+    varying = [key for key in first if len({str(entry.choices["selection"][key]) for entry in variants}) > 1]
     yield (
         "| method | "
-        + "".join(f"{'selection' if key == 'name' else key} | " for key in moving)
+        + "".join(f"{'selection' if key == 'name' else key} | " for key in varying)
         + "certificate |"
     )
-    yield "|---|" + "---|" * len(moving) + "---|"
-    for entry in alike:
-        settings = "".join(f"{entry.choices['selection'][key]} | " for key in moving)
+    yield "|---|" + "---|" * len(varying) + "---|"
+    for entry in variants:
+        settings = "".join(f"{entry.choices['selection'][key]} | " for key in varying)
         yield f"| `{entry.name}` | {settings}{_cell(entry.claims())} |"
 
 

@@ -285,15 +285,13 @@ def _object_name(settings: Any, key: str) -> str:
     return str(getattr(settings, key)["object"])
 
 
-def require_objects(settings: Any, objects: Objects, where: str, how: Callable[[str], str]) -> None:
+def require_objects(settings: Any, objects: Objects, run: str, call: Callable[[str], str]) -> None:
     """Raises an error if an object is missing; it says what to pass, and how."""
     missing = [key for key in required_objects(settings) if key not in objects]
     if missing:
         names = ", ".join(f"{key} ({_object_name(settings, key)})" for key in missing)
         arguments = ", ".join(f"{key}=…" for key in missing)
-        raise UserError(
-            f"{where} was created with Python objects: {names}; pass them again: {how(arguments)}"
-        )
+        raise UserError(f"{run} was created with Python objects: {names}; pass them again: {call(arguments)}")
 
 
 def object_changes(settings: Any, objects: Objects) -> str:

@@ -202,8 +202,8 @@ def method_of(name: str, recipe: str) -> str | None:
 
 def presets_of(recipe: str) -> dict[str, Preset]:
     """Every preset for a recipe, by name."""
-    found = {name: method_of(name, recipe) for name in PRESETS}
-    return {name: PRESETS[name][method] for name, method in found.items() if method is not None}
+    methods = {name: method_of(name, recipe) for name in PRESETS}
+    return {name: PRESETS[name][method] for name, method in methods.items() if method is not None}
 
 
 def words_of(settings: Mapping[str, Any]) -> str:

@@ -61,7 +61,7 @@ def read_words(words: Iterable[str]) -> dict[str, Any]:
             value = text
         if key in TEXTS and isinstance(value, int | float):
             value = text  # a folder may be called 2026, and a column 7
-        put(settings, key, value if text.strip() else "")
+        set_key(settings, key, value if text.strip() else "")
     return settings
 
 
@@ -74,11 +74,11 @@ def nested(layer: Layer) -> dict[str, Any]:
     """A layer with dotted keys and short forms written out."""
     settings: dict[str, Any] = {}
     for key, value in layer.items():
-        put(settings, key, value)
+        set_key(settings, key, value)
     return settings
 
 
-def put(settings: dict[str, Any], key: str, value: Any) -> None:
+def set_key(settings: dict[str, Any], key: str, value: Any) -> None:
     """Sets a dotted key. Numbers written as text become numbers. `bound=x` and `bound: {…}` keep what was already set inside."""
     head, _, rest = ALIASES.get(key, key).partition(".")
     value = value if key in TEXTS and isinstance(value, str) else numbers(value)
@@ -122,7 +122,7 @@ def _put_choice(section: dict[str, Any], key: str, path: str, value: Any) -> Non
 def all_keys() -> list[str]:
     """Every key there is, for suggestions."""
     parts = (
-        f"{room}.{key}" for room, named in ROOMS.items() for part in named.values() for key in settable(part)
+        f"{room}.{key}" for room, kinds in ROOMS.items() for part in kinds.values() for key in settable(part)
     )
     options = (f"optimizer.{key}" for builder in OPTIMISERS.values() for key in settable(builder))
     heads = (f"encoders.{key}" for key in settable(HeadConfig))
@@ -253,26 +253,26 @@ def check(merged: Layer, objects: Objects = NONE, *, stored: bool = False) -> Se
     `stored` settings may describe an object that the caller did not pass again; then the parts are not checked together.
     """
     settings = dict(merged)
-    own = {room for room in CHOICES if room in objects or (stored and "object" in settings[room])}
+    described = {room for room in CHOICES if room in objects or (stored and "object" in settings[room])}
     for key in settings:
         if key not in Settings.model_fields:
             raise unknown(str(key), all_keys())
     settings["optimizer_options"] = check_optimizer(settings)
     for room in ROOMS:
-        settings[room] = settings[room] if room in own else check_section(room, settings[room])
+        settings[room] = settings[room] if room in described else check_section(room, settings[room])
     modality = modality_of_views(settings["views"])
-    if VIEWS not in own:
+    if VIEWS not in described:
         settings["views"] = modality.views.check(settings["views"])
-    together = all(room in objects for room in own)
-    if together:  # first: that encoders are for other views is the more helpful message than a wrong backbone
+    complete = all(room in objects for room in described)
+    if complete:  # first: that encoders are for other views is the more helpful message than a wrong backbone
         check_together(settings, objects)
-    if "encoders" not in own:
+    if "encoders" not in described:
         check_network(
-            settings, modality, own=BACKBONE in objects or (stored and is_own_backbone(settings[BACKBONE]))
+            settings, modality, custom=BACKBONE in objects or (stored and is_own_backbone(settings[BACKBONE]))
         )
     elif "encoders" in objects:
         settings[BACKBONE] = describe_backbone(objects["encoders"].backbone())
-    if together:
+    if complete:
         check_parts(settings, objects)
     try:
         return Settings(**settings)
@@ -297,20 +297,20 @@ def check_optimizer(settings: Layer) -> dict[str, Any]:
     return converted
 
 
-def check_network(settings: dict[str, Any], modality: Modality, own: bool = False) -> None:
-    """Checks the backbone against the encoders and the data; `own`: it is a module of the caller."""
+def check_network(settings: dict[str, Any], modality: Modality, custom: bool = False) -> None:
+    """Checks the backbone against the encoders and the data; `custom`: it is a module of the caller."""
     if settings.get("image_size") not in (None, "none") and not modality.views.resizable:
         raise UserError(f"image_size was {settings['image_size']!r}; {modality.plural} have no image size")
     role = ROOMS["encoders"][settings["encoders"]["name"]]
-    where = f"encoders={settings['encoders']['name']}"
+    with_encoders = f"encoders={settings['encoders']['name']}"
     fixed = role.built_in_backbone
     name = settings.setdefault("backbone", fixed or modality.networks.default)
     if not isinstance(name, str):
         raise UserError(f"backbone was {name!r}; expected a string, or from Python an nn.Module")
     if fixed is not None and name != fixed:
-        raise UserError(f"backbone was {name!r}; with {where} it is {fixed}")
-    if fixed is None and not own:
-        homes = [other.plural for other in MODALITIES.values() if name in other.networks.names]
+        raise UserError(f"backbone was {name!r}; with {with_encoders} it is {fixed}")
+    if fixed is None and not custom:
+        homes = [home.plural for home in MODALITIES.values() if name in home.networks.names]
         if homes and modality.plural not in homes:
             raise UserError(
                 f"backbone was {name!r}, which is for {homes[0]}; expected for {modality.plural} "
@@ -320,5 +320,5 @@ def check_network(settings: dict[str, Any], modality: Modality, own: bool = Fals
     allowed = role.backbone_names
     if allowed is not None and name not in allowed:
         raise UserError(
-            f"backbone was {name!r} with {where}, which needs a map from inside it; expected {', '.join(allowed)}"
+            f"backbone was {name!r} with {with_encoders}, which needs a map from inside it; expected {', '.join(allowed)}"
         )

@@ -27,7 +27,7 @@ from nearfar.errors import MAX_LISTED_NAMES, UserError, near_names
 STRICT = ConfigDict(strict=True, allow_inf_nan=False, arbitrary_types_allowed=True)
 
 
-def unknown(key: str, allowed: Iterable[str], where: str = "settings") -> UserError:
+def unknown(key: str, allowed: Iterable[str], kind: str = "settings") -> UserError:
     """The error for an unknown key, with the nearest names that exist."""
     names = sorted(allowed)
     if len(names) <= MAX_LISTED_NAMES:
@@ -35,9 +35,9 @@ def unknown(key: str, allowed: Iterable[str], where: str = "settings") -> UserEr
         rest = f"expected one of {', '.join(names)}" if names else "there are none here"
     else:
         hint = near_names(key, names)
-        command = {"recipes": "nearfar recipes --all", "settings": "nearfar pretrain --help"}.get(where)
+        command = {"recipes": "nearfar recipes --all", "settings": "nearfar pretrain --help"}.get(kind)
         rest = f"{command} lists them" if command else f"there are {len(names)}"
-    return UserError(f"{key} is not one of the {where}{hint}; {rest}")
+    return UserError(f"{key} is not one of the {kind}{hint}; {rest}")
 
 
 def check_settings(part: Callable[..., Any], raw: Mapping[str, Any], prefix: str) -> dict[str, Any]:
