@@ -178,6 +178,8 @@ def _webp_size(data: bytes) -> tuple[int, int]:
 
 def _orientation(picture: ImageFile) -> int:
     """The EXIF orientation, 1 to 8; 1 (upright) when there is none or it cannot be read."""
+    if "exif" not in picture.info:
+        return 1
     try:
         return int(picture.getexif().get(ExifTags.Base.Orientation, 1))
     except Exception:  # damaged metadata, which Pillow reads in more ways than it documents

@@ -36,10 +36,8 @@ def decode_sound(data: bytes) -> Recording:
             frames, channels, rate = file.frames, file.channels, file.samplerate
             if file.subtype not in SUBTYPES:
                 raise Unusable(f"unsupported encoding ({file.subtype}); expected PCM or floats")
-            # libsndfile reads a shortened WAV file up to its end without an error, and says so in its log
-            short = re.search(r"^data : (\d+) \(should be (\d+)\)", file.extra_info, re.MULTILINE)
-            if short is not None and int(short[1]) > int(short[2]):
-                raise Unusable(f"truncated: {short[2]} of {short[1]} bytes of sound")
+            if data[:4] == b"RIFF" and int.from_bytes(data[4:8], "little") + 8 > len(data):
+                _check_complete(file.extra_info)
             _check_length(frames, channels, len(data))
             samples = file.read(frames, dtype="float64", always_2d=True)
     except (soundfile.SoundFileError, RuntimeError, ValueError, MemoryError) as error:
@@ -47,9 +45,17 @@ def decode_sound(data: bytes) -> Recording:
         raise Unusable(f"corrupt: {str(error).rpartition(': ')[2].rstrip('.')}") from error
     if len(samples) != frames:
         raise Unusable(f"truncated: {len(samples)} of {frames} samples")
-    if not np.isfinite(samples).all():
+    if file.subtype in ("FLOAT", "DOUBLE") and not np.isfinite(samples).all():
         raise Unusable("corrupt: some samples are not finite")
-    return Recording(samples.mean(axis=1).astype(np.float32), int(rate))
+    wave = samples[:, 0] if channels == 1 else samples.mean(axis=1)
+    return Recording(wave.astype(np.float32), int(rate))
+
+
+def _check_complete(log: str) -> None:
+    """libsndfile reads a shortened WAV file up to its end without an error, and says so in its log."""
+    short = re.search(r"^data : (\d+) \(should be (\d+)\)", log, re.MULTILINE)
+    if short is not None and int(short[1]) > int(short[2]):
+        raise Unusable(f"truncated: {short[2]} of {short[1]} bytes of sound")
 
 
 def _check_length(frames: int, channels: int, encoded: int) -> None:
