@@ -60,7 +60,7 @@ class Turn(AbstractViewSettings):
     def training(self, description: VectorsDescription, device: torch.device) -> "Turned":
         return Turned(self, description, device)
 
-    def plain(self, description: VectorsDescription, device: torch.device) -> Standardised:
+    def plain_view(self, description: VectorsDescription, device: torch.device) -> Standardised:
         return Standardised(description, device)
 
 

@@ -120,7 +120,7 @@ class Stretch(AbstractViewSettings):
     def training(self, description: VideoDescription, device: torch.device) -> "Stretches":
         return Stretches(self, description, device)
 
-    def plain(self, description: VideoDescription, device: torch.device) -> "MiddleStretch":
+    def plain_view(self, description: VideoDescription, device: torch.device) -> "MiddleStretch":
         return MiddleStretch(self, description, device)
 
 
@@ -134,8 +134,8 @@ class MiddleStretch:
     def __repr__(self) -> str:
         return f"MiddleStretch({self.settings.frames}, {self.mean.tolist()}, {self.std.tolist()})"
 
-    def as_views(self, shown: Tensor, count: int) -> tuple[Tensor, ...]:
-        return (shown,) * count
+    def as_views(self, view: Tensor, count: int) -> tuple[Tensor, ...]:
+        return (view,) * count
 
     def __call__(self, loaded: np.ndarray, seed: int, epoch: int, index: np.ndarray) -> tuple[Tensor, ...]:
         middle = np.full(len(loaded), 0.5)
@@ -194,10 +194,10 @@ class VideoNetworks(AbstractNetworks):
 class VideoPresenter(AbstractPresenter):
     baseline_titles: ClassVar[Mapping[str, str]] = {"frames": "mean of the frames"}
 
-    def baselines(self, plain: MakeViews) -> dict[str, Features]:
+    def baselines(self, plain_view: MakeViews) -> dict[str, Features]:
         return {
             "frames": lambda data: torch.cat(
-                [view.mean(dim=2).flatten(1).cpu() for view in plain_views(data, plain, 64, 0)]
+                [view.mean(dim=2).flatten(1).cpu() for view in plain_views(data, plain_view, 64, 0)]
             )
         }
 

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 import nearfar as nf
 from nearfar.cli import main
 from nearfar.core.types import Pixels
-from nearfar.modalities.image.views import Plain
+from nearfar.modalities.image.views import PlainImages
 from nearfar.modalities.image.views.portable import plain_view
 
 # imports torch, torchvision and safetensors (and what load.py does) and nothing of ours: that would fail
@@ -121,12 +121,12 @@ def test_weights_load_into_torchvision_and_timm(data: Path, tmp_path: Path) -> N
 def test_exported_preprocessing_equals_the_plain_view(
     size: int, height: int, width: int, colours: Any
 ) -> None:
-    """views.portable, of torchvision's operations, against views.Plain, the compiled kernel."""
+    """views.portable, of torchvision's operations, against views.PlainImages, the compiled kernel."""
     pixels = np.random.default_rng(size * height + width).integers(
         0, 256, (1, height, width, 3), dtype=np.uint8
     )
     mean, std = (0.4, 0.5, 0.6), (0.2, 0.25, 0.3)
-    ours = Plain(size, mean, std, "cpu", colours)(
+    ours = PlainImages(size, mean, std, "cpu", colours)(
         Pixels(pixels, np.array([[height, width]], dtype=np.int32))
     )[0]
     theirs = plain_view(torch.from_numpy(pixels[0]).permute(2, 0, 1), size, mean, std, colours)

@@ -131,7 +131,7 @@ def test_its_networks_embed_the_plain_view(opened: DataSet) -> None:
     modality, choice = modality_of(opened), choice_of(opened)
     known = modality.reader.describe(opened, None)
     rows = np.arange(len(opened))
-    plain = modality.views.plain(choice, known, CPU)
+    plain = modality.views.plain_view(choice, known, CPU)
     (shown,) = plain(opened.load(rows), 0, 0, rows)
     assert all(len(view) == len(rows) for view in plain.as_views(shown, choice["count"]))
     assert " at 0x" not in repr(plain)
@@ -146,7 +146,7 @@ def test_baselines_and_pictures_are_there_for_each_instance(opened: DataSet) -> 
     modality, choice = modality_of(opened), choice_of(opened)
     known = modality.reader.describe(opened, None)
     rows = np.arange(4)
-    baselines = modality.presenter.baselines(modality.views.plain(choice, known, CPU))
+    baselines = modality.presenter.baselines(modality.views.plain_view(choice, known, CPU))
     assert set(baselines) == set(modality.presenter.baseline_titles)
     for features in baselines.values():
         found = features(opened)

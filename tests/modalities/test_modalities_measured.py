@@ -37,24 +37,24 @@ def test_a_view_that_changes_nothing_measures_the_same() -> None:
     found = picture_measures(pixels(6), views_of(PLAIN), 0, np.arange(6))
     assert [one.title for one in found] == ["Share of the image", "Brightness", "Contrast", "Colour"]
     for one in found:
-        np.testing.assert_allclose(one.after, one.before, atol=1e-6)
+        np.testing.assert_allclose(one.views, one.originals, atol=1e-6)
 
 
 def test_the_share_is_that_of_the_boxes_and_both_views_count() -> None:
     cropping = Augment(crop_scale=(0.2, 0.5), jitter=0.0, greyscale=0.0, blur=0.0)
     share, *_ = picture_measures(pixels(40), views_of(cropping, cropping), 3, np.arange(40))
-    assert len(share.after) == 80
-    assert 0.1 < share.after.min() < share.after.max() < 0.65  # whole pixels of 12 x 12
-    assert (share.before == 1).all()
-    assert not np.allclose(share.after[:40], share.after[40:])
+    assert len(share.views) == 80
+    assert 0.1 < share.views.min() < share.views.max() < 0.65  # whole pixels of 12 x 12
+    assert (share.originals == 1).all()
+    assert not np.allclose(share.views[:40], share.views[40:])
 
 
 def test_what_views_do_is_seen() -> None:
     grey = Augment(crop=0.0, crop_ratio=(1.0, 1.0), flip=0.0, jitter=0.0, greyscale=1.0, blur=0.0)
     found = {one.title: one for one in picture_measures(pixels(6), views_of(grey), 0, np.arange(6))}
-    assert found["Colour"].after.max() < 1e-9
-    assert found["Colour"].before.min() > 0.3
-    np.testing.assert_allclose(found["Brightness"].after, found["Brightness"].before, atol=0.01)
+    assert found["Colour"].views.max() < 1e-9
+    assert found["Colour"].originals.min() > 0.3
+    np.testing.assert_allclose(found["Brightness"].views, found["Brightness"].originals, atol=0.01)
 
 
 def test_grey_pictures_have_no_colour_and_split_channels_no_brightness() -> None:

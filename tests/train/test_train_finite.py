@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from nearfar.cli import main
 from nearfar.data import open_data
 from nearfar.errors import NotFinite, Stopped, UserError
-from nearfar.modalities.image.views import Plain
+from nearfar.modalities.image.views import PlainImages
 from nearfar.parts.encoders import PerView
 from nearfar.run import checkpoints
 from nearfar.run.features import cached_features, features
@@ -197,7 +197,7 @@ def test_features_in_a_cache_must_be_finite_too(tmp_path: Path) -> None:
 
     digits = open_data("digits").subset(range(20))
     with pytest.raises(NotFinite, match="the features of 3 of 20 items"):
-        features(Broken(), digits, Plain(8, [0.5] * digits.channels, [0.5] * digits.channels))
+        features(Broken(), digits, PlainImages(8, [0.5] * digits.channels, [0.5] * digits.channels))
     cached_features(tmp_path, "key", lambda: torch.full((2, 3), torch.nan))
     fresh = torch.ones(2, 3)
     assert torch.equal(cached_features(tmp_path, "key", lambda: fresh), fresh)

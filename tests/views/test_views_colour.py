@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from nearfar.core.types import Pixels
 from nearfar.errors import UserError
-from nearfar.modalities.image.views import Plain, Views, pipelines
+from nearfar.modalities.image.views import PlainImages, Views, pipelines
 from nearfar.modalities.image.views.colour import AB_SCALE, L_SCALE, MIDDLE, lab, rgb, split
 
 # sRGB primaries, white and middle grey in CIELAB under D65, as colour tables print them
@@ -85,30 +85,30 @@ def test_three_views_are_the_three_channels_one_by_one(aligned: bool) -> None:
     for view, (whole, channel) in enumerate(zip(shown["rgb"], shown["lab"], strict=True)):
         expected = lab(whole * std + mean)[:, view : view + 1]
         torch.testing.assert_close(channel, expected, rtol=0, atol=1e-3)
-    plain = Plain(8, MEAN, STD, colours="lab")
+    plain = PlainImages(8, MEAN, STD, colours="lab")
     whole = plain(photographs())[0]
     assert torch.equal(torch.cat(plain.as_views(whole, 3), dim=1), whole)
     assert torch.equal(plain.as_views(whole, 1)[0], whole[:, :1])
 
 
 def test_plain_shows_all_three_and_as_views_what_each_network_sees() -> None:
-    whole = Plain(8, MEAN, STD, colours="lab")(photographs())[0]
+    whole = PlainImages(8, MEAN, STD, colours="lab")(photographs())[0]
     mean, std = (torch.tensor(v).view(1, 3, 1, 1) for v in (MEAN, STD))
     torch.testing.assert_close(
-        whole, lab(Plain(8, MEAN, STD)(photographs())[0] * std + mean), rtol=0, atol=1e-3
+        whole, lab(PlainImages(8, MEAN, STD)(photographs())[0] * std + mean), rtol=0, atol=1e-3
     )
-    plain = Plain(8, MEAN, STD, colours="lab")
+    plain = PlainImages(8, MEAN, STD, colours="lab")
     first, second = plain.as_views(whole, 2)
     assert torch.equal(torch.cat([first, second], dim=1), whole)
     assert torch.equal(first, split(whole)[0])
-    rgb_plain = Plain(8, MEAN, STD)
+    rgb_plain = PlainImages(8, MEAN, STD)
     assert [torch.equal(view, whole) for view in rgb_plain.as_views(whole, 3)] == [True] * 3
 
 
 def test_people_see_the_picture_again() -> None:
-    plain = Plain(8, MEAN, STD, colours="lab")
+    plain = PlainImages(8, MEAN, STD, colours="lab")
     ours = plain.unnormalise(plain(photographs())[0])
-    theirs = Plain(8, MEAN, STD).unnormalise(Plain(8, MEAN, STD)(photographs())[0])
+    theirs = PlainImages(8, MEAN, STD).unnormalise(PlainImages(8, MEAN, STD)(photographs())[0])
     assert np.abs(ours.astype(int) - theirs.astype(int)).max() <= 1
     luminance, colour = in_colours("lab", True)
     views = Views(pipelines("cmc", 8), 8, MEAN, STD, colours="lab")
@@ -119,7 +119,7 @@ def test_people_see_the_picture_again() -> None:
 
 def test_pictures_without_colour_get_a_sentence() -> None:
     with pytest.raises(UserError, match="1 channels"):
-        Plain(8, (0.5,), (0.2,), colours="lab")
+        PlainImages(8, (0.5,), (0.2,), colours="lab")
     for count in (1, 4):
         with pytest.raises(UserError, match=f"lab with {count} views; it has three channels"):
             Views([pipelines("cmc", 8)[0]] * count, 8, MEAN, STD, colours="lab")

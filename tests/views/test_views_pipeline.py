@@ -1,4 +1,4 @@
-"""`Views` and `Plain` as the training loop and the evaluation call them."""
+"""`Views` and `PlainImages` as the training loop and the evaluation call them."""
 
 import math
 from concurrent.futures import ThreadPoolExecutor
@@ -12,7 +12,16 @@ from hypothesis import strategies as st
 
 from nearfar.core.types import Pixels
 from nearfar.errors import UserError
-from nearfar.modalities.image.views import PIPELINES, Augment, Plain, Views, batched, draw, kernel, statistics
+from nearfar.modalities.image.views import (
+    PIPELINES,
+    Augment,
+    PlainImages,
+    Views,
+    batched,
+    draw,
+    kernel,
+    statistics,
+)
 
 MEAN, STD = (0.4, 0.5, 0.6), (0.2, 0.25, 0.3)
 
@@ -128,7 +137,7 @@ def resized_centre(image: np.ndarray, size: int) -> torch.Tensor:
 @given(size=st.integers(2, 48), seed=st.integers(0, 10_000))
 def test_plain_is_torchvisions_resize_and_centre_crop(size: int, seed: int) -> None:
     pixels = ragged(4, largest=90, seed=seed)
-    (view,) = Plain(size, (0.0,) * 3, (1.0,) * 3)(pixels)
+    (view,) = PlainImages(size, (0.0,) * 3, (1.0,) * 3)(pixels)
     for i, (height, width) in enumerate(pixels.size):
         target = resized_centre(pixels.data[i, :height, :width], size)
         torch.testing.assert_close(view[i], target, rtol=0, atol=1e-3)
@@ -136,7 +145,7 @@ def test_plain_is_torchvisions_resize_and_centre_crop(size: int, seed: int) -> N
 
 def test_plain_leaves_an_image_of_the_right_size_alone_and_takes_the_views_arguments() -> None:
     data = np.random.default_rng(0).integers(0, 256, (3, 32, 32, 3), dtype=np.uint8)
-    pixels, plain = Pixels(data, np.full((3, 2), 32, dtype=np.int32)), Plain(32, MEAN, STD)
+    pixels, plain = Pixels(data, np.full((3, 2), 32, dtype=np.int32)), PlainImages(32, MEAN, STD)
     (view,), (again,) = plain(pixels), plain(pixels, 5, 1, np.arange(3))
     target = (data / 255 - MEAN) / STD
     np.testing.assert_allclose(view.permute(0, 2, 3, 1), target, atol=1e-5)
@@ -189,7 +198,7 @@ def test_a_constant_channel_has_deviation_one_and_no_pixels_have_none() -> None:
 
 def test_unnormalise_turns_a_view_back_into_bytes() -> None:
     data = np.random.default_rng(0).integers(0, 256, (3, 16, 16, 3), dtype=np.uint8)
-    plain = Plain(16, MEAN, STD)
+    plain = PlainImages(16, MEAN, STD)
     (view,) = plain(Pixels(data, np.full((3, 2), 16, dtype=np.int32)))
     assert (plain.unnormalise(view) == data).all()
     assert (plain.unnormalise(view + 100) == 255).all()
@@ -228,7 +237,7 @@ def test_pixels_that_do_not_fit_are_refused_before_they_are_read(
     data: np.ndarray, size: np.ndarray, words: str
 ) -> None:
     with pytest.raises(UserError, match=words):
-        Plain(8, MEAN, STD)(Pixels(data, size.astype(np.int32)))
+        PlainImages(8, MEAN, STD)(Pixels(data, size.astype(np.int32)))
     with pytest.raises(UserError, match=words):
         Views(PIPELINES["simclr"], 8, MEAN, STD)(Pixels(data, size.astype(np.int32)), 0, 0, np.arange(2))
 

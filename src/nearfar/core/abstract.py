@@ -126,7 +126,7 @@ class AbstractViewSettings(AbstractPart, ABC):
         """The views of training, for data of this description."""
 
     @abstractmethod
-    def plain(self, description: Any, device: torch.device) -> Any:
+    def plain_view(self, description: Any, device: torch.device) -> Any:
         """The view of evaluation: without randomness."""
 
     def section(self) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from nearfar.system.prefetch import prefetch
 
 HIDDEN, OTHER_KIND = "hidden", "{} is data of another kind"
 _LONGEST_SUFFIX = 12  # characters
-_HEADER = 4096  # bytes that tell a file from others of its name and size, where not all are read
+_HEADER = 4096  # bytes that tell a file from unread of its name and size, where not all are read
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Listing:
     suffixes: tuple[str, ...]
     entries: list[Entry] = field(default_factory=list)
     parquet: list[Entry] = field(default_factory=list)
-    others: Counter[str] = field(default_factory=Counter)  # files that are not read, by reason
+    unread: Counter[str] = field(default_factory=Counter)  # files that are not read, by reason
     tars: list[Entry] = field(default_factory=list)
     visited: set[tuple[int, int]] = field(default_factory=set)
 
@@ -60,7 +60,7 @@ class Listing:
         for entry in inside:
             path_parts = (*parts, printable(entry.name))
             if entry.name.startswith("."):
-                self.others[HIDDEN] += 1
+                self.unread[HIDDEN] += 1
             elif _is_folder(entry):
                 self.add(entry.path, path_parts)
             elif entry.name.lower().endswith(self.suffixes):
@@ -70,12 +70,12 @@ class Listing:
             elif entry.name.lower().endswith(".tar"):
                 self.tars.append(Entry(entry.path, path_parts, _nbytes(entry)))
             else:
-                self.others[reason_to_ignore(entry.name)] += 1
+                self.unread[reason_to_ignore(entry.name)] += 1
 
     def ignored(self, tables: bool = True) -> Counter[str]:
         """How many files are not read, by reason; Parquet among them, unless it is what is read."""
         parquet = Counter({OTHER_KIND.format(".parquet"): len(self.parquet) * tables})
-        return self.others + parquet + Counter({".tar is read by nearfar pack alone": len(self.tars)})
+        return self.unread + parquet + Counter({".tar is read by nearfar pack alone": len(self.tars)})
 
 
 class Folder(AbstractSource):
@@ -129,8 +129,8 @@ def reason_to_ignore(name: str) -> str:
     suffix = os.path.splitext(printable(name))[1].lower()
     if not suffix or len(suffix) > _LONGEST_SUFFIX:
         return "without a known suffix"
-    known = any(suffix in modality.reader.suffixes for modality in MODALITIES.values())
-    return OTHER_KIND.format(suffix) if known else f"{suffix} is not supported"
+    supported = any(suffix in modality.reader.suffixes for modality in MODALITIES.values())
+    return OTHER_KIND.format(suffix) if supported else f"{suffix} is not supported"
 
 
 def stamp_of(paths: Sequence[str]) -> str | None:

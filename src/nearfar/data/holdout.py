@@ -45,12 +45,12 @@ def _split_by_file(
     files, first, sizes = np.unique(cut_from[shuffled], return_index=True, return_counts=True)
     ordered = np.argsort(first, kind="stable")  # in the order in which the shuffled rows meet them
     count = int(np.searchsorted(np.cumsum(sizes[ordered]), rows)) + 1
-    chosen = ordered[: max(count, MIN_HELD_OUT)]
-    taken = int(sizes[chosen].sum())
-    if len(files) == len(cut_from) or taken > 2 * rows or taken == len(cut_from):
+    selected = ordered[: max(count, MIN_HELD_OUT)]
+    instances = int(sizes[selected].sum())
+    if len(files) == len(cut_from) or instances > 2 * rows or instances == len(cut_from):
         return None
-    train = shuffled[~np.isin(cut_from[shuffled], files[chosen])]
-    return train, shuffled[first[chosen]]
+    train = shuffled[~np.isin(cut_from[shuffled], files[selected])]
+    return train, shuffled[first[selected]]
 
 
 def draw_labelled(data: DataSet, share: float | None, seed: int) -> DataSet:

@@ -27,9 +27,9 @@ class Items(AbstractSource):
             raise UserError(f"data {name!r}: the data set has no items.")
         self.root, self._dataset = name, dataset
         self._labels: dict[int, Any] = {}
-        first, again = (_parts(dataset[0])[0] for _ in range(2))
+        first, second = (_parts(dataset[0])[0] for _ in range(2))
         self.modality = modality_of_item(first, name)
-        contents = [_content(self.modality, item) for item in (first, again)]
+        contents = [_content(self.modality, item) for item in (first, second)]
         if not np.array_equal(*contents):
             raise UserError(
                 f"data {name!r}: item 0 is different each time it is read; give the data set without random "

@@ -282,7 +282,7 @@ def gathered(results: Mapping[int, Result], strategy: Strategy) -> dict[int, Res
     """The results of all ranks."""
     if not strategy.is_distributed:
         return dict(results)
-    plain = [
+    encoded = [
         (number, result if isinstance(result, str) else [result.digest.hex(), result.facts, result.nbytes])
         for number, result in results.items()
     ]
@@ -290,7 +290,7 @@ def gathered(results: Mapping[int, Result], strategy: Strategy) -> dict[int, Res
         int(number): result
         if isinstance(result, str)
         else Record(bytes.fromhex(result[0]), tuple(result[1]), result[2])
-        for part in strategy.all_gather_json(plain)
+        for part in strategy.all_gather_json(encoded)
         for number, result in part
     }
 

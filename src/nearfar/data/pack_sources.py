@@ -134,7 +134,7 @@ def _tars(data: Spec) -> tuple[Tars, Modality] | None:
         listing.add(str(path))
         if listing.entries or listing.parquet or not listing.tars:
             return None
-        entries, ignored = listing.tars, listing.others
+        entries, ignored = listing.tars, listing.unread
     else:
         return None
     for modality in MODALITIES.values():

@@ -209,7 +209,7 @@ def read_manifest(file: RemoteFile, root: str) -> PackManifest:
         return PackManifest(**content["packed"])
     except ValidationError as problem:
         first = problem.errors()[0]
-        where = ".".join(map(str, first["loc"]))
-        raise UserError(f"data {root!r}: {MANIFEST} makes no sense ({where}: {first['msg']}).") from None
+        field = ".".join(map(str, first["loc"]))
+        raise UserError(f"data {root!r}: {MANIFEST} makes no sense ({field}: {first['msg']}).") from None
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as problem:
         raise UserError(f"data {root!r}: {MANIFEST} cannot be read ({problem}).") from None

@@ -174,8 +174,8 @@ def _encoded(
         label = -1 if labels is None else int(labels[number])
         return PackedRow(name, data, label, content_digest(data), tuple(int(fact) for fact in decoded.facts))
 
-    together = (part[start : start + CHUNK] for start in range(0, len(part), CHUNK))
-    for rows in prefetch(lambda numbers: [row(int(number)) for number in numbers], together, workers):
+    chunks = (part[start : start + CHUNK] for start in range(0, len(part), CHUNK))
+    for rows in prefetch(lambda numbers: [row(int(number)) for number in numbers], chunks, workers):
         yield from rows
 
 
@@ -189,11 +189,11 @@ def _prepare(out: Path, plan: Plan) -> bool:
                 raise UserError(f"--out {out} holds other files; name a new folder")
             write_atomic(out / PLAN, json.dumps(asdict(plan), indent=1))
         elif stored != asdict(plan):
-            before = stored if isinstance(stored, dict) else {}
+            previous = stored if isinstance(stored, dict) else {}
             changes = [
-                f"{key}: {before.get(key)}, now {value}"
+                f"{key}: {previous.get(key)}, now {value}"
                 for key, value in asdict(plan).items()
-                if before.get(key) != value
+                if previous.get(key) != value
             ]
             raise UserError(
                 f"--out {out} was begun with other data or settings ({'; '.join(changes)}); name a new folder"

@@ -119,8 +119,8 @@ class Parquet(AbstractSource):
     def random_access(self, rows: np.ndarray) -> Read:
         """Rows of Parquet cannot be read one by one, so they are copied to a temporary file."""
         numbers = rows.tolist()
-        wanted = set(numbers)
-        spill = Spill(item.read() for number, item in enumerate(self.in_order()) if number in wanted)
+        members = set(numbers)
+        spill = Spill(item.read() for number, item in enumerate(self.in_order()) if number in members)
         places = {number: place for place, number in enumerate(numbers)}
         return lambda number: spill.read(places[number])
 
@@ -332,12 +332,12 @@ def _group_columns(files: Sequence[RemoteFile], excluded: set[str]) -> list[str]
         with _open(at) as file:
             names = file.schema_arrow.names
             fields = [file.schema_arrow.field(name) for name in names if names.count(name) == 1]
-        named = {field.name for field in fields if _tells_groups(field.type)}
-        common = named if common is None else common & named
+        names_here = {field.name for field in fields if _is_group_type(field.type)}
+        common = names_here if common is None else common & names_here
     return sorted((common or set()) - excluded)
 
 
-def _tells_groups(kind: Any) -> bool:
+def _is_group_type(kind: Any) -> bool:
     if pa.types.is_dictionary(kind):
         kind = kind.value_type
     return pa.types.is_integer(kind) or pa.types.is_string(kind) or pa.types.is_large_string(kind)

@@ -86,7 +86,7 @@ class RetryingFile(io.BufferedIOBase):
         self._do(lambda file: None)
 
     def _do(self, use: Callable[[Any], T]) -> T:
-        def once() -> T:
+        def attempt() -> T:
             try:
                 self._file = self._opened() if self._file is None else self._file
                 return use(self._file)
@@ -95,7 +95,7 @@ class RetryingFile(io.BufferedIOBase):
                 raise
 
         try:
-            return retry(self._path, once)
+            return retry(self._path, attempt)
         except (ValueError, NotImplementedError) as error:
             raise UserError(
                 f"{self._path!r} cannot be read in parts ({error_text(error)}): {NO_RANGES}"

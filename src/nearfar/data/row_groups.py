@@ -40,8 +40,8 @@ class RowGroups:
         for file in files:
             metadata, schema = _footer(file)
             self._footers.append(metadata)
-            wanted = [column, DIGEST] if digests and DIGEST in schema.names else [column]
-            self._leaves.append([content_leaf(schema, name, file.path) for name in wanted])
+            leaves = [column, DIGEST] if digests and DIGEST in schema.names else [column]
+            self._leaves.append([content_leaf(schema, name, file.path) for name in leaves])
         self._groups = [
             (number, group)
             for number, footer in enumerate(self._footers)

@@ -12,7 +12,7 @@ import pyarrow.csv as pacsv
 from nearfar.errors import UserError
 from nearfar.modalities import MODALITIES
 from nearfar.modalities.base import Arrays
-from nearfar.modalities.labels import Labels, class_numbers, given_names
+from nearfar.modalities.labels import Labels, class_numbers, parse_names
 from nearfar.system.parquet_reading import read_table_file, text_labels
 from nearfar.system.untrusted import arrow_path, check_data_file, check_regular, column_names, npz_arrays
 
@@ -90,9 +90,9 @@ def npz(path: Path, name: str, keys: Iterable[str]) -> tuple[str, Arrays]:
         )
     labelled: Labels = (None, ())
     if "labels" in arrays:
-        where = f"data {name!r}"
-        classes = given_names(arrays["classes"], where) if "classes" in arrays else ()
-        labelled = class_numbers(arrays["labels"], where, classes)
+        source = f"data {name!r}"
+        classes = parse_names(arrays["classes"], source) if "classes" in arrays else ()
+        labelled = class_numbers(arrays["labels"], source, classes)
     rows = len(np.atleast_1d(arrays[key]))
     return key, Arrays(arrays[key], labelled, tuple(f"{path.name}#{row}" for row in range(rows)))
 

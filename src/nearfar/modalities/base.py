@@ -60,10 +60,10 @@ class Description:
         }
 
     @classmethod
-    def from_plain(cls, plain: Mapping[str, Any]) -> Self:
+    def from_plain(cls, values: Mapping[str, Any]) -> Self:
         """The inverse of `as_plain`. Checkpoints may come from elsewhere, so types and ranges are checked."""
         try:
-            description = TypeAdapter(cls).validate_json(json.dumps(plain), strict=True)
+            description = TypeAdapter(cls).validate_json(json.dumps(values), strict=True)
         except ValidationError as problem:
             first = problem.errors()[0]
             raise _invalid(f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from None
@@ -95,13 +95,13 @@ class Description:
         """The description with views of this side length, where views have one."""
         return self
 
-    def check_alike(self, data: Any, where: str) -> None:
-        """Stops data that an encoder trained on the described data (`where`) would misread."""
+    def check_alike(self, data: Any, run_name: str) -> None:
+        """Stops data that an encoder trained on the described data (`run_name`) would misread."""
         return
 
-    def convert_channels(self, data: Any, where: str) -> Any:
+    def convert_channels(self, data: Any, run_name: str) -> Any:
         """Data as an encoder trained on the described data can read them, or an error that says why it cannot."""
-        self.check_alike(data, where)
+        self.check_alike(data, run_name)
         return data
 
     def with_statistics_of(self, data: Any, size: int | None) -> Self:
@@ -278,8 +278,8 @@ class AbstractReader(ABC):
     def example_description(self, instances: int) -> Description:
         """The description of small data of this kind, for checking settings and for documentation."""
 
-    def description(self, plain: Mapping[str, Any]) -> Any:
-        return self.description_type.from_plain(plain)
+    def description(self, values: Mapping[str, Any]) -> Any:
+        return self.description_type.from_plain(values)
 
 
 # ------------------------------------------------------------------------------------------------- views
@@ -296,7 +296,7 @@ class MakeViews(Protocol):
 class PlainView(MakeViews, Protocol):
     """The view of evaluation: without randomness, and the first (only) view is what an encoder receives."""
 
-    def as_views(self, shown: Tensor, count: int, /) -> tuple[Tensor, ...]:
+    def as_views(self, view: Tensor, count: int, /) -> tuple[Tensor, ...]:
         """The plain view in the form of `count` training views: negatives are prefilled with it."""
 
 
@@ -332,8 +332,8 @@ class ViewFamily:
         views: MakeViews = self.of(choice).training(description, device)
         return views
 
-    def plain(self, choice: Choice, description: Any, device: torch.device) -> PlainView:
-        view: PlainView = self.of(choice).plain(description, device)
+    def plain_view(self, choice: Choice, description: Any, device: torch.device) -> PlainView:
+        view: PlainView = self.of(choice).plain_view(description, device)
         return view
 
     def conflict(self, choices: Mapping[str, Any], parts: Mapping[str, Any]) -> str | None:
@@ -378,15 +378,15 @@ class AbstractNetworks(ABC):
         """What a backbone of that name receives with these views, and how one is made for each view."""
 
     def view_converter(
-        self, views: ViewFamily, description: Any, other: Any, where: str
+        self, views: ViewFamily, description: Any, target: Any, network_name: str
     ) -> Callable[[Tensor], Tensor]:
         """See `Modality.view_converter`; by default views of the same shape are the same."""
         choice = views.check({"name": views.default})
         shapes = self.inputs(self.smallest, choice, description).shapes
-        expected = self.inputs(self.smallest, choice, other).shapes
+        expected = self.inputs(self.smallest, choice, target).shapes
         if shapes != expected:
             raise UserError(
-                f"{where} takes views of shape {expected[0]}, but those of the data are {shapes[0]}"
+                f"{network_name} takes views of shape {expected[0]}, but those of the data are {shapes[0]}"
             )
         return lambda view: view
 
@@ -432,14 +432,14 @@ class AbstractPresenter(ABC):
         """A picture of each loaded instance."""
 
     @abstractmethod
-    def view_pictures(self, views: Any, shown: Tensor, description: Any) -> list[Image.Image]:
+    def view_pictures(self, views: Any, view: Tensor, description: Any) -> list[Image.Image]:
         """A picture of each instance in one view, as training shows it."""
 
     def view_measures(self, loaded: Any, views: Any, seed: int, index: np.ndarray) -> list[Any]:
         """Numbers of the instances before and after views were made (`ViewMeasure`), where there are any."""
         return []
 
-    def baselines(self, plain: MakeViews) -> dict[str, Features]:
+    def baselines(self, plain_view: MakeViews) -> dict[str, Features]:
         """Features that were not learned, by name."""
         return {}
 
@@ -467,6 +467,6 @@ class Modality:
     def check_network(self, name: str) -> str:
         return self.networks.check(name, self.plural)
 
-    def view_converter(self, description: Any, other: Any, where: str) -> Callable[[Tensor], Tensor]:
-        """Converts views of data with this description to those that a network trained on `other` (`where`) receives."""
-        return self.networks.view_converter(self.views, description, other, where)
+    def view_converter(self, description: Any, target: Any, network_name: str) -> Callable[[Tensor], Tensor]:
+        """Converts views of data with this description to those that a network trained on `target` (`network_name`) receives."""
+        return self.networks.view_converter(self.views, description, target, network_name)

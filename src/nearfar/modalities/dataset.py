@@ -201,21 +201,21 @@ class DataSet:
         """The rows that a protocol fits on and is asked about where there is one set alone: in proportion within every class, at least
         one of each on either side."""
         assert self.labels is not None
-        chosen = held_out(self.labels, share, seed, at_least_one)
-        return np.flatnonzero(~chosen), np.flatnonzero(chosen)
+        is_held_out = held_out(self.labels, share, seed, at_least_one)
+        return np.flatnonzero(~is_held_out), np.flatnonzero(is_held_out)
 
     def split(self, share: float, seed: int) -> tuple[Self, Self]:
         """(the rest, the held-out share): a pure function of the seed, in proportion within every class (see `splits.apportioned`)."""
         if not 0 < share < 1:
             raise UserError(f"share {share} of a split; expected a number strictly between 0 and 1.")
         labels = np.zeros(len(self), dtype=np.int64) if self.labels is None else self.labels
-        chosen = held_out(labels, share, seed, apportioned)
-        if chosen.all() or not chosen.any():
+        is_held_out = held_out(labels, share, seed, apportioned)
+        if is_held_out.all() or not is_held_out.any():
             raise UserError(
                 f"data {self.name!r}: a share of {share} of {len(self)} {self.unit} leaves one side of the split empty; "
                 f"expected a share strictly between 0 and 1 with at least one on either side."
             )
-        return self.subset(np.flatnonzero(~chosen)), self.subset(np.flatnonzero(chosen))
+        return self.subset(np.flatnonzero(~is_held_out)), self.subset(np.flatnonzero(is_held_out))
 
 
 def picked(names: Sequence[str], places: Int64[np.ndarray, "instance"]) -> Sequence[str]:

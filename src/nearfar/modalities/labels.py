@@ -7,12 +7,12 @@ from jaxtyping import Int64
 
 from nearfar.errors import UserError
 
-MOST_CLASSES = 1_000_000
+MAX_CLASSES = 1_000_000
 
 Labels = tuple[Int64[np.ndarray, "image"] | None, tuple[str, ...]]
 
 
-def class_numbers(values: np.ndarray, where: str, names: Sequence[str] = ()) -> Labels:
+def class_numbers(values: np.ndarray, source: str, names: Sequence[str] = ()) -> Labels:
     """(class number of each image, class names); (None, ()) when every label says "unknown" (-1).
 
     Strings become classes in sorted order. Integers are class numbers already and are kept as they are, so that
@@ -21,36 +21,36 @@ def class_numbers(values: np.ndarray, where: str, names: Sequence[str] = ()) -> 
     """
     if values.ndim != 1:
         raise UserError(
-            f"{where}: labels have shape {values.shape}; expected one class number or name per image."
+            f"{source}: labels have shape {values.shape}; expected one class number or name per image."
         )
     if values.dtype.kind in "US":
-        found, numbers = np.unique(values, return_inverse=True)
-        return numbers.astype(np.int64), tuple(_text(name) for name in found)
+        class_names, numbers = np.unique(values, return_inverse=True)
+        return numbers.astype(np.int64), tuple(_text(name) for name in class_names)
     if values.dtype.kind not in "iub":
         raise UserError(
-            f"{where}: labels are {values.dtype}; expected integers (class numbers) or strings (class names)."
+            f"{source}: labels are {values.dtype}; expected integers (class numbers) or strings (class names)."
         )
     if len(values) == 0 or (values.dtype.kind == "i" and (values == -1).all()):
         return None, ()
-    return _checked(values, where, names), tuple(names)
+    return _checked(values, source, names), tuple(names)
 
 
-def _checked(values: np.ndarray, where: str, names: Sequence[str]) -> np.ndarray:
-    most = len(names) or MOST_CLASSES
-    wrong = np.flatnonzero((values < 0) | (values >= most))
+def _checked(values: np.ndarray, source: str, names: Sequence[str]) -> np.ndarray:
+    count = len(names) or MAX_CLASSES
+    wrong = np.flatnonzero((values < 0) | (values >= count))
     if len(wrong):
         raise UserError(
-            f"{where}: the label of image {wrong[0]} is {values[wrong[0]]}; expected class numbers "
-            f"from 0 to {most - 1} (or -1 for all images, meaning unlabelled)."
+            f"{source}: the label of image {wrong[0]} is {values[wrong[0]]}; expected class numbers "
+            f"from 0 to {count - 1} (or -1 for all images, meaning unlabelled)."
         )
     return values.astype(np.int64)
 
 
-def given_names(names: np.ndarray, where: str) -> tuple[str, ...]:
+def parse_names(names: np.ndarray, source: str) -> tuple[str, ...]:
     """The class names an .npz file gives in `classes`: name i is that of class number i."""
     if names.ndim != 1 or names.dtype.kind not in "US" or len(set(names.tolist())) < len(names):
         raise UserError(
-            f"{where}: classes are {names.dtype} of shape {names.shape}; expected a list of different strings, the name "
+            f"{source}: classes are {names.dtype} of shape {names.shape}; expected a list of different strings, the name "
             "of class 0 first."
         )
     return tuple(_text(name) for name in names)

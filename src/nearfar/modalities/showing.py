@@ -15,11 +15,11 @@ SIDE = 96  # of a drawn picture
 _LINE, _COLUMNS = 12, 16  # height of a line of text, letters that fit in it
 
 
-def plain_views(data: Instances, plain: MakeViews, batch_size: int, workers: int) -> Iterator[Tensor]:
+def plain_views(data: Instances, plain_view: MakeViews, batch_size: int, workers: int) -> Iterator[Tensor]:
     """The plain view of the instances in order, a batch at a time, made ahead by `workers` threads."""
 
     def view(index: Int[np.ndarray, "instance"]) -> Tensor:
-        return plain(data.load(index), 0, 0, index)[0]
+        return plain_view(data.load(index), 0, 0, index)[0]
 
     numbers = np.arange(len(data), dtype=np.int64)
     batches = (numbers[start : start + batch_size] for start in range(0, len(data), batch_size))
@@ -60,6 +60,6 @@ def page_of(text: str) -> Image.Image:
     draw = ImageDraw.Draw(page)
     font = ImageFont.load_default()
     for place, line in enumerate(lines[: SIDE // _LINE]):
-        shown = line.encode("latin-1", "replace").decode("latin-1").replace("\n", " ")
-        draw.text((1, place * _LINE), shown, fill="black", font=font)
+        printable = line.encode("latin-1", "replace").decode("latin-1").replace("\n", " ")
+        draw.text((1, place * _LINE), printable, fill="black", font=font)
     return page

@@ -173,9 +173,9 @@ def _strip(run: Run, images: DataSet, rows: np.ndarray, seed: int, detail: Detai
 def _spreads(run: Run, images: DataSet, index: np.ndarray, seed: int) -> Iterator[Spread]:
     """What the run's views do to its data, as the modality measures it."""
     for found in run.modality.presenter.view_measures(images.load(index), run.views(), seed, index):
-        bins = np.linspace(0.0, max(1e-9, found.before.max(), found.after.max()), BINS + 1)
-        before, after = (np.histogram(side, bins)[0] / len(side) for side in (found.before, found.after))
-        medians = float(np.median(found.before)), float(np.median(found.after))
+        bins = np.linspace(0.0, max(1e-9, found.originals.max(), found.views.max()), BINS + 1)
+        before, after = (np.histogram(side, bins)[0] / len(side) for side in (found.originals, found.views))
+        medians = float(np.median(found.originals)), float(np.median(found.views))
         yield Spread(
             found.title,
             found.note,

@@ -222,7 +222,9 @@ class Run:
 
     def plain_view(self, description: Description | None = None) -> PlainView:
         """The view of evaluation, without augmentation; of the run's data, or of data with another description."""
-        return self.modality.views.plain(self.settings.views, description or self.description, self.device)
+        return self.modality.views.plain_view(
+            self.settings.views, description or self.description, self.device
+        )
 
     def views(self, description: Description | None = None) -> Any:
         """The views of training."""

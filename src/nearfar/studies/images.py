@@ -251,7 +251,7 @@ def figures_of(arm: Mapping[str, Any], setup: Setup, folder: Path, measure: Meas
         train, _ = sets_of(setup)
         known = describe_data(train, settings, None, False)
         assert isinstance(known, ImageDescription)
-        plain = settings.modality.views.plain(settings.views, known, torch.device("cpu"))
+        plain = settings.modality.views.plain_view(settings.views, known, torch.device("cpu"))
         if arm["kind"] == "pixels":
             return {**_judged(lambda images: pixels_features(images, plain, workers=1), setup), **_cost(0)}
         net = backbone_of(fresh_method(settings, known))

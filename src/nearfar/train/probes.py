@@ -52,7 +52,7 @@ def probe_sample(session: Session) -> ProbeSample:
         data = description.convert_channels(opened, "this run")
         description = description.with_statistics_of(data, None)
     sample = data.subset(data.sample(0, 0, MAX_PROBED))
-    plain = modality.views.plain(settings.views, description, session.device)
+    plain = modality.views.plain_view(settings.views, description, session.device)
     return ProbeSample(sample, plain, probe_problem(data))
 
 

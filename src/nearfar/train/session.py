@@ -306,7 +306,7 @@ class Session:
         """The key network's embedding of every instance in plain view, in order; no network moves. Ranks share the batches."""
         settings = self.settings
         share, gather = shared_batches(self.data, settings.batch_size, self.strategy)
-        plain = settings.modality.views.plain(settings.views, self.description, self.device)
+        plain = settings.modality.views.plain_view(settings.views, self.description, self.device)
         with frozen(self.method), self.strategy.full_weights(self.method):
             parts = [
                 self.method.embed(self._view_to_device(plain.as_views(view, 1)[0])).cpu()
@@ -324,7 +324,7 @@ class Session:
         count = min(self.method.negatives.prefill_size(), len(self.data))
         if not count:
             return
-        plain = settings.modality.views.plain(settings.views, self.description, self.device)
+        plain = settings.modality.views.plain_view(settings.views, self.description, self.device)
         rows = self.data.sample(settings.seed, 0, count)
         self.method.train()
         seed_step(settings.seed, 2**40)

@@ -4,7 +4,7 @@ from nearfar.config.recipes.recipe import Recipe, Training
 from nearfar.core.method import Method
 from nearfar.core.schedules import learnt
 from nearfar.modalities.graph.views import Perturb
-from nearfar.modalities.pairs.views import Both
+from nearfar.modalities.pairs.views import BothSides
 from nearfar.modalities.series.views import Neighbouring
 from nearfar.modalities.sound.views import Window
 from nearfar.modalities.text.views import Mask
@@ -72,7 +72,7 @@ def graphcl() -> Method:
 
 def clip() -> Method:
     return Method(
-        views=Both(),
+        views=BothSides(),
         encoders=PerView(HeadConfig("linear"), keep="first"),
         critic=Cosine(learnt(0.07)),
         negatives=InBatch("one"),

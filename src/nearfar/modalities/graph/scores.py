@@ -101,21 +101,23 @@ def svm_scores(
 
 
 @torch.no_grad()
-def network_features(network: nn.Module, data: Any, plain: MakeViews, device: torch.device) -> np.ndarray:
+def network_features(
+    network: nn.Module, data: Any, plain_view: MakeViews, device: torch.device
+) -> np.ndarray:
     training = network.training
     network.eval()
-    features = [network(view.to(device)).cpu() for view in plain_views(data, plain, ROWS, 0)]
+    features = [network(view.to(device)).cpu() for view in plain_views(data, plain_view, ROWS, 0)]
     network.train(training)
     return torch.cat(features).double().numpy()
 
 
-def svm_measure(plain: MakeViews) -> Measure:
+def svm_measure(plain_view: MakeViews) -> Measure:
     """The protocol on a labelled set, which it splits into folds itself."""
 
     def learned(method: Method, test: Any, views: Any, /, *, device: torch.device, seed: int) -> Measurement:
         if test.labels is None:
             return Measurement({})
-        features = network_features(method.encoders.backbone(), test, plain, device)
+        features = network_features(method.encoders.backbone(), test, plain_view, device)
         return svm_scores(rbf_kernel(features), test.labels, seed)
 
     def untrained(train: Any, test: Any, views: Any, /, *, seed: int) -> Measurement:
@@ -125,7 +127,7 @@ def svm_measure(plain: MakeViews) -> Measure:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             network = graph_network("gin", width)
-        features = network_features(network, test, plain, torch.device("cpu"))
+        features = network_features(network, test, plain_view, torch.device("cpu"))
         return svm_scores(rbf_kernel(features), test.labels, seed)
 
     def counts(train: Any, test: Any, views: Any, /, *, seed: int) -> Measurement:

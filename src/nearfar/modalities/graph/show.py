@@ -23,7 +23,7 @@ MAX_LAYOUT_NODES = 300  # larger graphs are drawn as a circle
 class GraphPresenter(AbstractPresenter):
     baseline_titles: ClassVar[Mapping[str, str]] = {"labels": "how often each node label occurs"}
 
-    def baselines(self, plain: MakeViews) -> dict[str, Features]:
+    def baselines(self, plain_view: MakeViews) -> dict[str, Features]:
         return {"labels": label_counts}
 
     def measures(self) -> dict[str, Measure]:
@@ -32,10 +32,8 @@ class GraphPresenter(AbstractPresenter):
     def pictures(self, loaded: list[Graph], description: GraphDescription) -> list[Image.Image]:
         return [draw_graph(graph, description.node_labels) for graph in loaded]
 
-    def view_pictures(self, views: Any, shown: Tensor, description: GraphDescription) -> list[Image.Image]:
-        return [
-            draw_graph(unpacked(table), description.node_labels) for table in shown.detach().cpu().numpy()
-        ]
+    def view_pictures(self, views: Any, view: Tensor, description: GraphDescription) -> list[Image.Image]:
+        return [draw_graph(unpacked(table), description.node_labels) for table in view.detach().cpu().numpy()]
 
 
 def layout(graph: Graph) -> Float[np.ndarray, "node 2"]:

@@ -51,20 +51,20 @@ def mask(graph: Graph, share: float, draw: np.random.Generator) -> Graph:
 
 
 def subgraph(graph: Graph, share: float, draw: np.random.Generator) -> Graph:
-    """Nodes next to those already taken are taken in a random order; where there is none, anywhere."""
+    """Nodes next to those already nodes are nodes in a random order; where there is none, anywhere."""
     count = len(graph.labels)
     neighbours: list[list[int]] = [[] for _ in range(count)]
     for a, b in graph.edges.tolist():
         neighbours[a].append(b)
     order = draw.permutation(count).tolist()
-    taken: dict[int, None] = {}
+    nodes: dict[int, None] = {}
     border: list[int] = []
-    while len(taken) < _remaining(count, share):
-        pool = [node for node in border if node not in taken]
-        node = pool[draw.integers(len(pool))] if pool else next(n for n in order if n not in taken)
-        taken[node] = None
+    while len(nodes) < _remaining(count, share):
+        pool = [node for node in border if node not in nodes]
+        node = pool[draw.integers(len(pool))] if pool else next(n for n in order if n not in nodes)
+        nodes[node] = None
         border = [*pool, *neighbours[node]]
-    return graph.subgraph(np.sort(np.fromiter(taken, dtype=np.int64)))
+    return graph.subgraph(np.sort(np.fromiter(nodes, dtype=np.int64)))
 
 
 def identity(graph: Graph, share: float, draw: np.random.Generator) -> Graph:
@@ -102,7 +102,7 @@ class Perturb(AbstractViewSettings):
     def training(self, description: GraphDescription, device: torch.device) -> "Perturbed":
         return Perturbed(self, device)
 
-    def plain(self, description: GraphDescription, device: torch.device) -> "WholeGraph":
+    def plain_view(self, description: GraphDescription, device: torch.device) -> "WholeGraph":
         return WholeGraph(device)
 
     def view(
@@ -126,8 +126,8 @@ class WholeGraph:
     def __repr__(self) -> str:
         return "WholeGraph()"
 
-    def as_views(self, shown: Tensor, count: int) -> tuple[Tensor, ...]:
-        return (shown,) * count
+    def as_views(self, view: Tensor, count: int) -> tuple[Tensor, ...]:
+        return (view,) * count
 
     def __call__(self, loaded: list[Graph], seed: int, epoch: int, index: np.ndarray) -> tuple[Tensor, ...]:
         return (packed(loaded, _records(loaded)).to(self.device),)

@@ -115,22 +115,22 @@ class ImageDescription(Description):
     def resized(self, size: int | None) -> Self:
         return replace(self, size=size or self.size)
 
-    def check_alike(self, data: Images, where: str) -> None:
+    def check_alike(self, data: Images, run_name: str) -> None:
         if data.channels != self.channels:
             raise UserError(
-                f"{data.name} has {data.channels} channels but {where} was trained on {self.channels}"
+                f"{data.name} has {data.channels} channels but {run_name} was trained on {self.channels}"
             )
 
-    def convert_channels(self, data: Images, where: str) -> Images:
+    def convert_channels(self, data: Images, run_name: str) -> Images:
         """Grey pictures for a colour network repeat their channel; coloured ones for a grey network become their luminance."""
         if {data.channels, self.channels} == {1, 3}:
             return replace(data, store=ConvertedStore(data.store, self.channels), channels=self.channels)
-        self.check_alike(data, where)
+        self.check_alike(data, run_name)
         return data
 
     def with_statistics_of(self, data: Images, size: int | None) -> Self:
-        other = describe(data, size or self.size)
-        return replace(self, size=other.size, mean=other.mean, std=other.std)
+        new = describe(data, size or self.size)
+        return replace(self, size=new.size, mean=new.mean, std=new.std)
 
 
 def describe(data: Images, size: int | None) -> ImageDescription:

@@ -108,7 +108,7 @@ def _covers(
     places = uniforms(seed, 0, index, _PLACE, 6).tolist()
     strokes = uniforms(seed, 0, index, _CLUTTER, 4 + 5 * _STROKES).tolist()
     letter, clutter = np.empty((2, count, SIZE, SIZE), np.float32)
-    for i, (outline, place, (number, whether, which, side, *lines)) in enumerate(
+    for i, (outline, place, (number, whether, which_letter, side, *lines)) in enumerate(
         zip(outlines, places, strokes, strict=True)
     ):
         pose = _pose(place)
@@ -118,8 +118,8 @@ def _covers(
             *ends, width = lines[5 * line : 5 * line + 5]
             ImageDraw.Draw(behind).line([_CANVAS * end for end in ends], fill=255, width=int(2 + 4 * width))
         if whether < _NEIGHBOUR_SHARE:
-            neighbour = outlines[int(which * count)]
-            behind.paste(255, mask=_beside(neighbour, outline, *pose, side=1 if side < 0.5 else -1))
+            neighbour = outlines[int(which_letter * count)]
+            behind.paste(255, mask=_neighbour_letter(neighbour, outline, *pose, side=1 if side < 0.5 else -1))
         clutter[i] = np.asarray(behind.reduce(2))
     return letter / 255, clutter / 255
 
@@ -154,7 +154,7 @@ def _placed(
     )
 
 
-def _beside(
+def _neighbour_letter(
     neighbour: Image.Image,
     outline: Image.Image,
     height: float,
@@ -167,8 +167,8 @@ def _beside(
 ) -> Image.Image:
     """The neighbour set on the same line as the letter, a little apart; most of it falls off the canvas."""
     width = outline.width / outline.height + neighbour.width / neighbour.height
-    away = side * (height * stretch * width / 2 + _CANVAS / 16)
-    x, y = x + away * math.cos(turn), y + away * math.sin(turn)
+    distance = side * (height * stretch * width / 2 + _CANVAS / 16)
+    x, y = x + distance * math.cos(turn), y + distance * math.sin(turn)
     return _placed(neighbour, height, turn, slant, stretch, x, y)
 
 

@@ -30,13 +30,13 @@ class ImageNetworks(AbstractNetworks):
         return pictured(network, channels, description.size, {"instances": description.instances})
 
     def view_converter(
-        self, views: ViewFamily, description: ImageDescription, other: ImageDescription, where: str
+        self, views: ViewFamily, description: ImageDescription, target: ImageDescription, network_name: str
     ) -> Callable[[Tensor], Tensor]:
         """Converts grey to colour and back, normalisation, and size."""
-        ours, theirs = description, other
+        ours, theirs = description, target
         if ours.channels != theirs.channels and {ours.channels, theirs.channels} != {1, 3}:
             raise UserError(
-                f"{where} takes {theirs.channels} channels, but the pictures have {ours.channels}"
+                f"{network_name} takes {theirs.channels} channels, but the pictures have {ours.channels}"
             )
         same = (ours.channels, ours.mean, ours.std) == (theirs.channels, theirs.mean, theirs.std)
 

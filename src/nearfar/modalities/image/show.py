@@ -25,8 +25,8 @@ PIXEL_SIDE = 32  # raw pixels are compared at this size at most: larger ones are
 class ImagePresenter(AbstractPresenter):
     baseline_titles: ClassVar[Mapping[str, str]] = {"pixels": "raw pixels"}
 
-    def baselines(self, plain: MakeViews) -> dict[str, Features]:
-        return {"pixels": lambda images: pixels_features(images, plain)}
+    def baselines(self, plain_view: MakeViews) -> dict[str, Features]:
+        return {"pixels": lambda images: pixels_features(images, plain_view)}
 
     def pictures(self, loaded: Pixels, description: Any) -> list[Image.Image]:
         """Each image without its padding."""
@@ -35,19 +35,19 @@ class ImagePresenter(AbstractPresenter):
             for data, (height, width) in zip(loaded.data, loaded.size, strict=True)
         ]
 
-    def view_pictures(self, views: Views, shown: Tensor, description: Any) -> list[Image.Image]:
-        return [coloured(image) for image in np.asarray(views.unnormalise(shown))]
+    def view_pictures(self, views: Views, view: Tensor, description: Any) -> list[Image.Image]:
+        return [coloured(image) for image in np.asarray(views.unnormalise(view))]
 
     def view_measures(self, loaded: Pixels, views: Any, seed: int, index: np.ndarray) -> list["ViewMeasure"]:
         return picture_measures(loaded, views, seed, index) if isinstance(views, Views) else []
 
 
 def pixels_features(
-    images: Instances, plain: MakeViews, *, batch_size: int = 512, workers: int = 2
+    images: Instances, plain_view: MakeViews, *, batch_size: int = 512, workers: int = 2
 ) -> Float[Tensor, "image dim"]:
     """The plain view as a feature vector; views larger than 32 × 32 are averaged down to that size."""
     parts = []
-    for view in plain_views(images, plain, batch_size, workers):
+    for view in plain_views(images, plain_view, batch_size, workers):
         side = min(PIXEL_SIDE, view.shape[-1])
         parts.append(functional.adaptive_avg_pool2d(view, side).flatten(1).float().cpu())
     return torch.cat(parts)
@@ -59,8 +59,8 @@ class ViewMeasure:
 
     title: str
     note: str
-    before: Float[np.ndarray, "instance"]
-    after: Float[np.ndarray, "view"]
+    originals: Float[np.ndarray, "instance"]
+    views: Float[np.ndarray, "view"]
 
 
 def brightness(picture: Picture) -> float:
@@ -87,14 +87,14 @@ def picture_measures(
     loaded: Pixels, views: Views, seed: int, index: Int[np.ndarray, "image"]
 ) -> list[ViewMeasure]:
     """Measures of images and of their views in the first epoch of training."""
-    before = [_unit(data[:h, :w]) for data, (h, w) in zip(loaded.data, loaded.size, strict=True)]
-    shown = views(loaded, seed, 0, index)
+    originals = [_unit(data[:h, :w]) for data, (h, w) in zip(loaded.data, loaded.size, strict=True)]
+    made_views = views(loaded, seed, 0, index)
     measures = [_crop_areas(loaded, views, seed, index)]
-    if any(view.shape[1] != loaded.data.shape[3] for view in shown):
+    if any(view.shape[1] != loaded.data.shape[3] for view in made_views):
         return measures  # views that split the channels have no brightness of their own
-    after = [_unit(picture) for view in shown for picture in views.unnormalise(view)]
+    changed = [_unit(picture) for view in made_views for picture in views.unnormalise(view)]
     for title, note, measure in MEASURES if loaded.data.shape[3] == 3 else MEASURES[:-1]:
-        values = [np.array([measure(picture) for picture in pictures]) for pictures in (before, after)]
+        values = [np.array([measure(picture) for picture in pictures]) for pictures in (originals, changed)]
         measures.append(ViewMeasure(title, note, *values))
     return measures
 

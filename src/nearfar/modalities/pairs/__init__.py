@@ -11,7 +11,7 @@ from nearfar.modalities.base import Modality, ViewFamily
 from nearfar.modalities.pairs.data import Pairs, PairsDescription, PairsReader
 from nearfar.modalities.pairs.networks import PairsNetworks
 from nearfar.modalities.pairs.show import PairsPresenter
-from nearfar.modalities.pairs.views import Both
+from nearfar.modalities.pairs.views import BothSides
 
 PAIRS = Modality(
     name="pairs",
@@ -19,7 +19,7 @@ PAIRS = Modality(
     plural="pairs",
     example="pairs:photos.parquet:image,caption",
     reader=PairsReader(),
-    views=ViewFamily({"both": Both}, resizable=True),
+    views=ViewFamily({"both": BothSides}, resizable=True),
     networks=PairsNetworks(),
     presenter=PairsPresenter(),
 )

@@ -102,11 +102,11 @@ class PairsDescription(Description):
         sides = tuple(json.dumps(side.resized(size).as_plain()) for side in self.of_sides())
         return replace(self, sides=sides)
 
-    def check_alike(self, data: Pairs, where: str) -> None:
+    def check_alike(self, data: Pairs, run_name: str) -> None:
         for kind, side, description in zip(self.kinds, data.sides, self.of_sides(), strict=True):
             if side.modality != kind:
-                raise UserError(f"{data.name} holds {side.modality} where {where} was trained on {kind}")
-            description.check_alike(side, where)
+                raise UserError(f"{data.name} holds {side.modality} where {run_name} was trained on {kind}")
+            description.check_alike(side, run_name)
 
 
 class PairsReader(AbstractReader):

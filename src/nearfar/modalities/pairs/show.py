@@ -19,7 +19,7 @@ from nearfar.errors import UserError
 from nearfar.modalities.base import AbstractPresenter, Measure
 from nearfar.modalities.pairs.data import SIDES, Pairs, PairsDescription, SideStore
 from nearfar.modalities.pairs.networks import PairsNetworks
-from nearfar.modalities.pairs.views import Both, PairViews
+from nearfar.modalities.pairs.views import BothSides, PairViews
 
 ROWS, DIM = 256, 64  # rows at a time; width of untrained embeddings
 
@@ -35,14 +35,14 @@ class PairsPresenter(AbstractPresenter):
                 description.kinds, loaded, description.of_sides(), strict=True
             )
         )
-        return [_side_by_side(*both) for both in zip(first, second, strict=True)]
+        return [_side_by_side(*pair) for pair in zip(first, second, strict=True)]
 
     def view_pictures(
-        self, views: PairViews, shown: Tensor, description: PairsDescription
+        self, views: PairViews, view: Tensor, description: PairsDescription
     ) -> list[Image.Image]:
         """Pictures of the first side, which evaluation sees."""
         presenter = SIDES[description.kinds[0]].presenter
-        return presenter.view_pictures(views.sides[0], shown, description.of_sides()[0])
+        return presenter.view_pictures(views.sides[0], view, description.of_sides()[0])
 
 
 def _side_by_side(first: Image.Image, second: Image.Image) -> Image.Image:
@@ -58,10 +58,12 @@ def embeddings(
 ) -> tuple[Tensor, Tensor]:
     """The embeddings of both sides in plain view."""
     parts: tuple[list[Tensor], list[Tensor]] = ([], [])
-    plain = PairViews(Both(augment=False), description, device)
+    make_views = PairViews(BothSides(augment=False), description, device)
     for start in range(0, len(data), ROWS):
         index = np.arange(start, min(start + ROWS, len(data)))
-        for network, view, part in zip(networks, plain(data.load(index), 0, 0, index), parts, strict=True):
+        for network, view, part in zip(
+            networks, make_views(data.load(index), 0, 0, index), parts, strict=True
+        ):
             part.append(network(view.to(device)).float().cpu())
     return torch.cat(parts[0]), torch.cat(parts[1])
 

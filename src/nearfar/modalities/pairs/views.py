@@ -15,7 +15,7 @@ from nearfar.modalities.pairs.data import SIDES, PairsDescription
 
 
 @dataclass(frozen=True)
-class Both(AbstractViewSettings):
+class BothSides(AbstractViewSettings):
     """Both columns; with `augment`, each as its modality is seen in training (crops, windows, noise), text unchanged."""
 
     augment: bool = True
@@ -38,7 +38,7 @@ class Both(AbstractViewSettings):
     def training(self, description: PairsDescription, device: torch.device) -> "PairViews":
         return PairViews(self, description, device)
 
-    def plain(self, description: PairsDescription, device: torch.device) -> "FirstSide":
+    def plain_view(self, description: PairsDescription, device: torch.device) -> "FirstSide":
         return FirstSide(description, device)
 
 
@@ -52,12 +52,12 @@ def side_choice(kind: str) -> dict[str, Any]:
 class PairViews:
     """The views of training: row i of both sides."""
 
-    def __init__(self, settings: Both, description: PairsDescription, device: torch.device) -> None:
+    def __init__(self, settings: BothSides, description: PairsDescription, device: torch.device) -> None:
         self.settings, self.description = settings, description
         self.sides: list[MakeViews] = []
         for kind, side in zip(description.kinds, description.of_sides(), strict=True):
             views = SIDES[kind].views
-            make = views.training if settings.augment and views.several else views.plain
+            make = views.training if settings.augment and views.several else views.plain_view
             self.sides.append(make(side_choice(kind), side, device))
 
     def __call__(
@@ -74,15 +74,15 @@ class FirstSide:
 
     def __init__(self, description: PairsDescription, device: torch.device) -> None:
         kind, side = description.kinds[0], description.of_sides()[0]
-        self.plain = SIDES[kind].views.plain(side_choice(kind), side, device)
+        self.first = SIDES[kind].views.plain_view(side_choice(kind), side, device)
 
     def __repr__(self) -> str:
-        return f"FirstSide({self.plain!r})"
+        return f"FirstSide({self.first!r})"
 
-    def as_views(self, shown: Tensor, count: int) -> tuple[Tensor, ...]:
-        return (shown,) * count
+    def as_views(self, view: Tensor, count: int) -> tuple[Tensor, ...]:
+        return (view,) * count
 
     def __call__(
         self, loaded: tuple[Any, Any], seed: int, epoch: int, index: np.ndarray
     ) -> tuple[Tensor, ...]:
-        return self.plain(loaded[0], seed, epoch, index)
+        return self.first(loaded[0], seed, epoch, index)

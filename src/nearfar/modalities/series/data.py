@@ -70,13 +70,13 @@ class TimeSeries(DataSet):
             time = self.rows[places] - self.rows[places].min()
             # so many rounds that stretches are at least four times as long as the gaps around them
             rounds = max(1, int(time.max()) // (4 * count * store.span))
-            chosen = time // (int(time.max()) // (rounds * count) + 1) % count == seed % count
-            test_times = np.sort(time[chosen])
+            in_test = time // (int(time.max()) // (rounds * count) + 1) % count == seed % count
+            test_times = np.sort(time[in_test])
             if len(test_times):
                 following = np.searchsorted(test_times, time)
                 nearest = test_times[np.clip([following - 1, following], 0, len(test_times) - 1)]
                 overlapping[places] = np.abs(nearest - time).min(axis=0) < store.span
-                held_out[places[chosen]] = True
+                held_out[places[in_test]] = True
         if self.labels is not None:
             held_out &= np.isin(self.labels, self.labels[~overlapping])
         rest, test = np.flatnonzero(~overlapping), np.flatnonzero(held_out)
@@ -93,10 +93,10 @@ class TimeSeriesDescription(StandardisedDescription):
     window: int  # rows of a view
     offset: int  # largest distance of a neighbour, in rows
 
-    def check_alike(self, data: TimeSeries, where: str) -> None:
+    def check_alike(self, data: TimeSeries, run_name: str) -> None:
         if data.width != len(self.mean):
             raise UserError(
-                f"{data.name} has {data.width} channels but {where} was trained on {len(self.mean)}"
+                f"{data.name} has {data.width} channels but {run_name} was trained on {len(self.mean)}"
             )
 
 
@@ -128,10 +128,10 @@ class SeriesReader(AbstractReader):
     def describe(self, data: TimeSeries, size: int | None) -> TimeSeriesDescription:
         store = data.store
         assert isinstance(store, StretchStore)
-        shown = np.zeros(len(store.array), dtype=bool)  # rows in some window of this set
+        used = np.zeros(len(store.array), dtype=bool)  # rows in some window of this set
         for step in range(store.span):
-            shown[data.rows + step] = True
-        mean, std = mean_and_std(store.array[shown])
+            used[data.rows + step] = True
+        mean, std = mean_and_std(store.array[used])
         window = store.span - 2 * data.offset
         return TimeSeriesDescription(data.fingerprint, len(data), mean, std, window, data.offset)
 
@@ -166,9 +166,9 @@ def windows(
             f"data {name!r} are {array.dtype} of shape {array.shape}; expected numbers of shape (time, channels)."
         )
     rows = np.ascontiguousarray(single_precision(array, name))
-    for what, values in (("labels", labelled[0]), ("series", series)):
+    for title, values in (("labels", labelled[0]), ("series", series)):
         if values is not None and len(values) != len(rows):
-            raise UserError(f"data {name!r}: {len(rows)} rows but {len(values)} {what}; give one for each.")
+            raise UserError(f"data {name!r}: {len(rows)} rows but {len(values)} {title}; give one for each.")
     owner = (
         np.zeros(len(rows), dtype=np.int64) if series is None else np.unique(series, return_inverse=True)[1]
     )

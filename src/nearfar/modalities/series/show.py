@@ -16,17 +16,17 @@ from nearfar.modalities.showing import heat, plain_views
 class SeriesPresenter(AbstractPresenter):
     baseline_titles: ClassVar[Mapping[str, str]] = {"numbers": "the numbers of the window"}
 
-    def baselines(self, plain: MakeViews) -> dict[str, Features]:
+    def baselines(self, plain_view: MakeViews) -> dict[str, Features]:
         return {
             "numbers": lambda data: torch.cat(
-                [view.cpu().flatten(1) for view in plain_views(data, plain, 4096, 0)]
+                [view.cpu().flatten(1) for view in plain_views(data, plain_view, 4096, 0)]
             )
         }
 
     def pictures(self, loaded: np.ndarray, description: TimeSeriesDescription) -> list[Image.Image]:
-        shown = (loaded - np.array(description.mean)) / np.array(description.std)
+        rows = (loaded - np.array(description.mean)) / np.array(description.std)
         start = description.offset
-        return [heat(rows.T) for rows in shown[:, start : start + description.window]]
+        return [heat(window.T) for window in rows[:, start : start + description.window]]
 
-    def view_pictures(self, views: Any, shown: Tensor, description: Any) -> list[Image.Image]:
-        return [heat(window.T) for window in shown.detach().cpu().numpy()]
+    def view_pictures(self, views: Any, view: Tensor, description: Any) -> list[Image.Image]:
+        return [heat(window.T) for window in view.detach().cpu().numpy()]

@@ -34,7 +34,7 @@ class Neighbouring(AbstractViewSettings):
     def training(self, description: TimeSeriesDescription, device: torch.device) -> "NeighbouringWindows":
         return NeighbouringWindows(self, description, device)
 
-    def plain(self, description: TimeSeriesDescription, device: torch.device) -> "CentredWindow":
+    def plain_view(self, description: TimeSeriesDescription, device: torch.device) -> "CentredWindow":
         return CentredWindow(description, device)
 
 
@@ -48,13 +48,13 @@ class CentredWindow:
     def __repr__(self) -> str:
         return f"CentredWindow({self.window}, {self.offset}, {self.mean.tolist()}, {self.std.tolist()})"
 
-    def as_views(self, shown: Tensor, count: int) -> tuple[Tensor, ...]:
-        return (shown,) * count
+    def as_views(self, view: Tensor, count: int) -> tuple[Tensor, ...]:
+        return (view,) * count
 
     def __call__(self, loaded: np.ndarray, seed: int, epoch: int, index: np.ndarray) -> tuple[Tensor, ...]:
-        return (self._shown(loaded, np.full(len(loaded), self.offset)),)
+        return (self._windows(loaded, np.full(len(loaded), self.offset)),)
 
-    def _shown(self, loaded: np.ndarray, starts: np.ndarray) -> Tensor:
+    def _windows(self, loaded: np.ndarray, starts: np.ndarray) -> Tensor:
         times = starts[:, None] + np.arange(self.window)
         rows = (loaded[np.arange(len(loaded))[:, None], times] - self.mean) / self.std
         return torch.from_numpy(rows.astype(np.float32)).to(self.device)
@@ -73,10 +73,10 @@ class NeighbouringWindows(CentredWindow):
         (centre,) = super().__call__(loaded, seed, epoch, index)
         place = np.floor(2 * self.offset * uniforms(seed, epoch, index, 0, 1)[:, 0]).astype(np.int64)
         starts = place + (place >= self.offset)  # any of the 2 x offset neighbours, not the time itself
-        shown = (centre, self._shown(loaded, starts))
+        windows = (centre, self._windows(loaded, starts))
         if not self.noise:
-            return shown
-        return tuple(self._noisy(view, seed, epoch, index, n) for n, view in enumerate(shown, start=1))
+            return windows
+        return tuple(self._noisy(view, seed, epoch, index, n) for n, view in enumerate(windows, start=1))
 
     def _noisy(self, view: Tensor, seed: int, epoch: int, index: np.ndarray, number: int) -> Tensor:
         draws = uniforms(seed, epoch, index, number, view[0].numel())

@@ -36,10 +36,10 @@ class Recordings(DataSet):
 class SoundDescription(Description):
     rate: int  # samples per second
 
-    def check_alike(self, data: Recordings, where: str) -> None:
+    def check_alike(self, data: Recordings, run_name: str) -> None:
         if data.rate != self.rate:
             raise UserError(
-                f"{data.name} is sampled at {data.rate} Hz but {where} was trained on {self.rate} Hz"
+                f"{data.name} is sampled at {data.rate} Hz but {run_name} was trained on {self.rate} Hz"
             )
 
 

@@ -30,7 +30,7 @@ _WIDTH, _STEP = 0.025, 0.010  # seconds
 class SoundPresenter(AbstractPresenter):
     baseline_titles: ClassVar[Mapping[str, str]] = {"mfcc": "MFCC", "mfcc-moments": "MFCC and deviations"}
 
-    def baselines(self, plain: MakeViews) -> dict[str, Features]:
+    def baselines(self, plain_view: MakeViews) -> dict[str, Features]:
         return {
             "mfcc": lambda recordings: mfcc_features(recordings),
             "mfcc-moments": lambda recordings: mfcc_features(recordings, moments=True),
@@ -39,8 +39,8 @@ class SoundPresenter(AbstractPresenter):
     def pictures(self, loaded: Sequences, description: Any) -> list[Image.Image]:
         return [spectrogram(wave[:length]) for wave, length in zip(loaded.data, loaded.length, strict=True)]
 
-    def view_pictures(self, views: Any, shown: Tensor, description: Any) -> list[Image.Image]:
-        waves = shown.detach().cpu().numpy()
+    def view_pictures(self, views: Any, view: Tensor, description: Any) -> list[Image.Image]:
+        waves = view.detach().cpu().numpy()
         return [spectrogram(wave[: max(1, int(present.sum()))]) for wave, present in waves]
 
 

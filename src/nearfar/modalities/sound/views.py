@@ -39,7 +39,7 @@ class Window(AbstractViewSettings):
     def training(self, description: SoundDescription, device: torch.device) -> "Window":
         return self
 
-    def plain(self, description: SoundDescription, device: torch.device) -> "WholeSound":
+    def plain_view(self, description: SoundDescription, device: torch.device) -> "WholeSound":
         return WholeSound()
 
     def __call__(
@@ -67,8 +67,8 @@ class Window(AbstractViewSettings):
 class WholeSound:
     """The view of evaluation: each recording from beginning to end."""
 
-    def as_views(self, shown: Sound, count: int) -> tuple[Sound, ...]:
-        return (shown,) * count
+    def as_views(self, view: Sound, count: int) -> tuple[Sound, ...]:
+        return (view,) * count
 
     def __call__(
         self,

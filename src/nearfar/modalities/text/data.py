@@ -67,11 +67,11 @@ class TextDescription(Description):
     symbols: tuple[str, ...]
     length: int  # of the longest block
 
-    def check_alike(self, data: Texts, where: str) -> None:
+    def check_alike(self, data: Texts, run_name: str) -> None:
         longest = int(data.lengths.max())
         if longest > self.length:
             raise UserError(
-                f"{data.name} has blocks of {longest} symbols but {where} was trained on {self.length}"
+                f"{data.name} has blocks of {longest} symbols but {run_name} was trained on {self.length}"
             )
 
 
@@ -131,10 +131,10 @@ class TextReader(AbstractReader):
     def from_array(self, arrays: Arrays, name: str, options: Mapping[str, Any]) -> Texts:
         """Rows of symbol numbers from 0; a row may end early with -1."""
         array, reading = arrays.array, options["reading"]
-        where = f"data {name!r}: tokens"
+        source = f"data {name!r}: tokens"
         if array.ndim != 2 or 0 in array.shape or array.dtype.kind not in "iu":
             raise UserError(
-                f"{where} are {array.dtype} of shape {array.shape}; expected integers of shape (blocks, length)."
+                f"{source} are {array.dtype} of shape {array.shape}; expected integers of shape (blocks, length)."
             )
         rows = array.astype(np.int64)
         present = rows != PADDING
@@ -143,7 +143,7 @@ class TextReader(AbstractReader):
         padded_at_end = (present == (np.arange(rows.shape[1]) < length[:, None])).all()
         if not padded_at_end or length.min() < 1 or rows.min() < PADDING or rows.max() >= symbols:
             raise UserError(
-                f"{where} range from {rows.min()} to {rows.max()}; expected numbers from 0 to {symbols - 1}, and -1 only "
+                f"{source} range from {rows.min()} to {rows.max()}; expected numbers from 0 to {symbols - 1}, and -1 only "
                 "at the end of a row."
             )
         vocabulary = reading.vocabulary or tuple(str(number) for number in range(int(rows.max()) + 1))

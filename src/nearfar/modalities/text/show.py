@@ -34,7 +34,7 @@ HIDDEN = "_"  # how a hidden symbol is drawn
 class TextPresenter(AbstractPresenter):
     baseline_titles: ClassVar[Mapping[str, str]] = {"frequencies": "frequencies of symbols"}
 
-    def baselines(self, plain: MakeViews) -> dict[str, Features]:
+    def baselines(self, plain_view: MakeViews) -> dict[str, Features]:
         return {"frequencies": symbol_frequencies}
 
     def measures(self) -> dict[str, Measure]:
@@ -46,8 +46,8 @@ class TextPresenter(AbstractPresenter):
             for row, length in zip(loaded.data, loaded.length, strict=True)
         ]
 
-    def view_pictures(self, views: Any, shown: Tensor, description: TextDescription) -> list[Image.Image]:
-        return [page_of(_written(row, description)) for row in shown.detach().cpu().numpy()]
+    def view_pictures(self, views: Any, view: Tensor, description: TextDescription) -> list[Image.Image]:
+        return [page_of(_written(row, description)) for row in view.detach().cpu().numpy()]
 
 
 def _written(row: np.ndarray, description: TextDescription) -> str:
@@ -72,8 +72,8 @@ class _Tally:
         true_log_p = log_p.gather(1, hidden[:, None])
         # among symbols equally likely the lower number comes first
         number = torch.arange(log_p.shape[1], device=log_p.device)
-        ahead = (log_p > true_log_p) | ((log_p == true_log_p) & (number < hidden[:, None]))
-        rank = ahead.sum(dim=1)
+        higher_ranked = (log_p > true_log_p) | ((log_p == true_log_p) & (number < hidden[:, None]))
+        rank = higher_ranked.sum(dim=1)
         self.nats -= float(true_log_p.double().sum())
         hits = torch.stack([rank < 1, rank < TOP, rank >= 0], dim=1).double()
         sums = hits.new_zeros(int(block.max()) + 1, 3).index_add_(0, block.to(hits.device), hits)

@@ -53,7 +53,7 @@ class Mask(AbstractViewSettings):
     def training(self, description: TextDescription, device: torch.device) -> "Masked":
         return Masked(self.share, len(description.symbols))
 
-    def plain(self, description: TextDescription, device: torch.device) -> "WholeText":
+    def plain_view(self, description: TextDescription, device: torch.device) -> "WholeText":
         return WholeText()
 
 
@@ -70,20 +70,24 @@ class Masked:
         symbols, length = sequences.data, sequences.length
         time = symbols.shape[1]
         draws = uniforms(seed, epoch, index, 0, 3 * time)
-        when, how, what = np.split(draws, 3, axis=1)
-        chosen = self._chosen(when, length)
-        random_symbols = (what * self.vocabulary).astype(np.int64)
-        masked = np.where(how < UNCHANGED, symbols, np.where(how < REPLACED, random_symbols, self.vocabulary))
-        read = np.where(chosen, masked, symbols)
-        hidden = np.where(chosen, symbols, NOTHING)
+        position_draws, change_draws, symbol_draws = np.split(draws, 3, axis=1)
+        hidden_places = self._choose(position_draws, length)
+        random_symbols = (symbol_draws * self.vocabulary).astype(np.int64)
+        masked = np.where(
+            change_draws < UNCHANGED,
+            symbols,
+            np.where(change_draws < REPLACED, random_symbols, self.vocabulary),
+        )
+        read = np.where(hidden_places, masked, symbols)
+        hidden = np.where(hidden_places, symbols, NOTHING)
         return torch.from_numpy(read.astype(np.int64)), torch.from_numpy(hidden.astype(np.int64))
 
-    def _chosen(self, when: np.ndarray, length: np.ndarray) -> np.ndarray:
+    def _choose(self, draws: np.ndarray, length: np.ndarray) -> np.ndarray:
         """The positions with the lowest draws, as many of each block as `share` of its length asks for: a fixed
         number, so that every block counts in proportion to its length."""
-        present = np.arange(when.shape[1]) < length[:, None]
+        present = np.arange(draws.shape[1]) < length[:, None]
         count = np.maximum(np.rint(self.share * length), 1).astype(np.int64)
-        rank = np.argsort(np.argsort(np.where(present, when, 2.0), axis=1, kind="stable"), axis=1)
+        rank = np.argsort(np.argsort(np.where(present, draws, 2.0), axis=1, kind="stable"), axis=1)
         return rank < count[:, None]
 
 
@@ -91,9 +95,9 @@ class Masked:
 class WholeText:
     """The view of evaluation: each block without masks."""
 
-    def as_views(self, shown: Symbols, count: int) -> tuple[Symbols, ...]:
+    def as_views(self, view: Symbols, count: int) -> tuple[Symbols, ...]:
         """The block as read and as hidden: nothing is masked and every symbol is a target."""
-        return (shown,) * count
+        return (view,) * count
 
     def __call__(
         self,

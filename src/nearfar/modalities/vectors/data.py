@@ -36,10 +36,10 @@ class Vectors(DataSet):
 
 @dataclass(frozen=True)
 class VectorsDescription(StandardisedDescription):
-    def check_alike(self, data: Vectors, where: str) -> None:
+    def check_alike(self, data: Vectors, run_name: str) -> None:
         if data.width != len(self.mean):
             raise UserError(
-                f"{data.name} has {data.width} features but {where} was trained on {len(self.mean)}"
+                f"{data.name} has {data.width} features but {run_name} was trained on {len(self.mean)}"
             )
 
 

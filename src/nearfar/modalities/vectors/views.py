@@ -37,7 +37,7 @@ class Corrupt(AbstractViewSettings):
     def training(self, description: StandardisedDescription, device: torch.device) -> "Corrupted":
         return Corrupted(self, description, device)
 
-    def plain(self, description: StandardisedDescription, device: torch.device) -> "Standardised":
+    def plain_view(self, description: StandardisedDescription, device: torch.device) -> "Standardised":
         return Standardised(description, device)
 
 
@@ -50,8 +50,8 @@ class Standardised:
     def __repr__(self) -> str:
         return f"Standardised({self.mean.tolist()}, {self.std.tolist()})"
 
-    def as_views(self, shown: Tensor, count: int) -> tuple[Tensor, ...]:
-        return (shown,) * count
+    def as_views(self, view: Tensor, count: int) -> tuple[Tensor, ...]:
+        return (view,) * count
 
     def __call__(self, loaded: np.ndarray, seed: int, epoch: int, index: np.ndarray) -> tuple[Tensor, ...]:
         return (self._tensor((loaded - self.mean) / self.std),)

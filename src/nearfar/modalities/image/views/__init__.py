@@ -4,7 +4,7 @@ from nearfar.modalities.image.views.augment import PIPELINES, Augment, pipelines
 from nearfar.modalities.image.views.colour import LAB_CHANNELS, Colours
 from nearfar.modalities.image.views.operations import OPERATIONS, Operation
 from nearfar.modalities.image.views.parameters import Parameters, draw
-from nearfar.modalities.image.views.pipeline import Plain, Views, statistics
+from nearfar.modalities.image.views.pipeline import PlainImages, Views, statistics
 from nearfar.modalities.image.views.settings import (
     IMAGE_VIEWS,
     BYOLViews,
@@ -29,7 +29,7 @@ __all__ = [
     "Operation",
     "Parameters",
     "PipelineViews",
-    "Plain",
+    "PlainImages",
     "SimCLRViews",
     "Views",
     "draw",

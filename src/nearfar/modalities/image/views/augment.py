@@ -64,11 +64,11 @@ class Augment:
         if not isinstance(self.greyscale_first, bool):
             raise UserError(f"views.greyscale_first is {self.greyscale_first!r}; expected true or false.")
 
-    def _number(self, name: str, low: float, high: float, what: str) -> None:
+    def _number(self, name: str, low: float, high: float, meaning: str) -> None:
         value = getattr(self, name)
         if not _is_number(value) or not low <= value <= high:
             allowed = f"from {low:g} to {high:g}" if high < math.inf else f"of at least {low:g}"
-            raise UserError(f"views.{name} is {value!r}; expected {what}, a number {allowed}.")
+            raise UserError(f"views.{name} is {value!r}; expected {meaning}, a number {allowed}.")
         object.__setattr__(self, name, float(value))
 
     def _range(self, name: str, low: float, high: float) -> None:
@@ -158,31 +158,31 @@ def jittered(augment: Augment, strength: float) -> Augment:
     return replace(augment, **scaled, hue=min(0.5, scale * augment.hue))
 
 
-def _changed(augment: Augment, changes: object, where: str) -> Augment:
+def _changed(augment: Augment, changes: object, key: str) -> Augment:
     if not isinstance(changes, Mapping):
-        raise UserError(f"{where} is {changes!r}; expected a mapping of settings of one view.")
-    known = [*(field.name for field in fields(Augment) if field.name != "also"), STRENGTH, *OPERATIONS]
+        raise UserError(f"{key} is {changes!r}; expected a mapping of settings of one view.")
+    names = [*(field.name for field in fields(Augment) if field.name != "also"), STRENGTH, *OPERATIONS]
     if STRENGTH in changes:
         strength = changes[STRENGTH]
-        most = STRONGEST / SIMCLR.brightness
-        if not _is_number(strength) or not 0 <= strength <= most:
-            raise UserError(f"{where}.{STRENGTH} is {strength!r}; expected a number from 0 to {most:g}.")
+        strongest = STRONGEST / SIMCLR.brightness
+        if not _is_number(strength) or not 0 <= strength <= strongest:
+            raise UserError(f"{key}.{STRENGTH} is {strength!r}; expected a number from 0 to {strongest:g}.")
         if not augment.brightness:
             raise UserError(
-                f"{where}.{STRENGTH} was given where views.brightness is 0, to which nothing can be in proportion."
+                f"{key}.{STRENGTH} was given where views.brightness is 0, to which nothing can be in proportion."
             )
         # first, so that a strength and one of its four together are the strength but for that one
-        rest = {key: value for key, value in changes.items() if key != STRENGTH}
-        return _changed(jittered(augment, float(strength)), rest, where)
-    named = {key: operation(key, value, where) for key, value in changes.items() if key in OPERATIONS}
-    if named:
-        kept = tuple(each for each in augment.also if each.name not in named)
-        rest = {key: value for key, value in changes.items() if key not in named}
-        return _changed(replace(augment, also=(*kept, *named.values())), rest, where)
-    for key in changes:
-        if key not in known:
-            raise UserError(f"{where}.{key} is not a setting; expected {', '.join(known)}.")
+        rest = {name: value for name, value in changes.items() if name != STRENGTH}
+        return _changed(jittered(augment, float(strength)), rest, key)
+    operations = {name: operation(name, value, key) for name, value in changes.items() if name in OPERATIONS}
+    if operations:
+        unchanged = tuple(entry for entry in augment.also if entry.name not in operations)
+        rest = {name: value for name, value in changes.items() if name not in operations}
+        return _changed(replace(augment, also=(*unchanged, *operations.values())), rest, key)
+    for name in changes:
+        if name not in names:
+            raise UserError(f"{key}.{name} is not a setting; expected {', '.join(names)}.")
     try:
         return replace(augment, **changes)
     except UserError as error:
-        raise UserError(str(error).replace("views.", f"{where}.", 1)) from None
+        raise UserError(str(error).replace("views.", f"{key}.", 1)) from None

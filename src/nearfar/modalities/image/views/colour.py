@@ -53,8 +53,8 @@ def rgb(scaled: Image) -> Image:
     return torch.where(linear <= 0.0031308, 12.92 * linear, curved).clamp(0, 1)
 
 
-def split(whole: Image, views: int = 2) -> tuple[Image, ...]:
-    """What CMC's networks see of scaled L, a, b, one for each view."""
-    parts = whole.split(LAB_CHANNELS[views], dim=1)
+def split(image: Image, views: int = 2) -> tuple[Image, ...]:
+    """The channels of scaled L, a, b that each of CMC's networks receives, one part for each view."""
+    parts = image.split(LAB_CHANNELS[views], dim=1)
     several = {True: torch.channels_last, False: torch.contiguous_format}
     return tuple(part.contiguous(memory_format=several[part.shape[1] > 1]) for part in parts)

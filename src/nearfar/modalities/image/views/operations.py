@@ -52,8 +52,8 @@ class Erase:
         height, width = images.shape[2:]
         low, high = self.scale
         area = (low + (high - low) * numbers[:, 0]) * height * width
-        narrow, wide = math.log(self.ratio[0]), math.log(self.ratio[1])
-        ratio = torch.exp(narrow + (wide - narrow) * numbers[:, 1])
+        low_ratio, high_ratio = math.log(self.ratio[0]), math.log(self.ratio[1])
+        ratio = torch.exp(low_ratio + (high_ratio - low_ratio) * numbers[:, 1])
         tall = torch.round(torch.sqrt(area / ratio)).clamp(1, height)
         broad = torch.round(torch.sqrt(area * ratio)).clamp(1, width)
         top, left = (
@@ -89,27 +89,27 @@ class Rotate:
         # where a place of the view is in the image; both sides are counted from -1 to 1, whatever they are in pixels
         across = torch.stack([cosine, -sine * height / width, zero], dim=1)
         down = torch.stack([sine * width / height, cosine, zero], dim=1)
-        where = F.affine_grid(
+        grid = F.affine_grid(
             torch.stack([across, down], dim=1), [*images.shape], align_corners=False
         )  # (image, height, width, 2)
-        return F.grid_sample(images, where, mode="bilinear", padding_mode="reflection", align_corners=False)
+        return F.grid_sample(images, grid, mode="bilinear", padding_mode="reflection", align_corners=False)
 
 
 OPERATIONS: dict[str, Callable[..., Operation]] = {"erase": Erase, "rotate": Rotate}
 
 
-def operation(name: str, given: Any, where: str) -> Operation:
+def operation(name: str, value: Any, key: str) -> Operation:
     """The operation that a setting describes: a number is its probability, a mapping its settings."""
     make: Any = OPERATIONS[name]
-    settings = dict(given) if isinstance(given, Mapping) else {"probability": given}
-    known = [field.name for field in fields(make) if field.init]
-    for key in settings:
-        if key not in known:
-            raise UserError(f"{where}.{name}.{key} is not a setting; expected {', '.join(known)}.")
+    settings = dict(value) if isinstance(value, Mapping) else {"probability": value}
+    names = [field.name for field in fields(make) if field.init]
+    for setting in settings:
+        if setting not in names:
+            raise UserError(f"{key}.{name}.{setting} is not a setting; expected {', '.join(names)}.")
     try:
-        return make(**{key: tuple(v) if isinstance(v, list) else v for key, v in settings.items()})
+        return make(**{setting: tuple(v) if isinstance(v, list) else v for setting, v in settings.items()})
     except UserError as problem:
-        raise UserError(str(problem).replace("views.", f"{where}.", 1)) from None
+        raise UserError(str(problem).replace("views.", f"{key}.", 1)) from None
 
 
 def check_number(part: Operation, key: str, low: float, high: float) -> None:

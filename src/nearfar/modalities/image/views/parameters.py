@@ -54,8 +54,8 @@ def draw(
     height, width, fits = _attempt(augment, extent, u[:, _TRIES], u[:, _TRIES + 1])
     misses = np.flatnonzero(~fits)
     if len(misses):
-        again = uniforms(seed, epoch, np.asarray(index)[misses], view, _TRIES + 2 * _ATTEMPTS)
-        height[misses], width[misses], fits[misses] = _attempts(augment, extent[misses], again)
+        second_draws = uniforms(seed, epoch, np.asarray(index)[misses], view, _TRIES + 2 * _ATTEMPTS)
+        height[misses], width[misses], fits[misses] = _attempts(augment, extent[misses], second_draws)
     box = _box(augment, extent, height, width, fits & (u[:, _CROP] < augment.crop), u[:, _TOP], u[:, _LEFT])
     return Parameters(
         box=box,
@@ -108,8 +108,8 @@ def _box(
     left: np.ndarray,
 ) -> Int32[np.ndarray, "image 4"]:
     """The drawn crop at a uniform place, or the central one where there is none."""
-    tall, wide = _central(augment, extent)
-    height, width = np.where(crops, height, tall), np.where(crops, width, wide)
+    central_height, central_width = _central(augment, extent)
+    height, width = np.where(crops, height, central_height), np.where(crops, width, central_width)
     spare_height, spare_width = extent[:, 0] - height, extent[:, 1] - width
     top = np.where(crops, top * (spare_height + 1), spare_height / 2)
     left = np.where(crops, left * (spare_width + 1), spare_width / 2)
@@ -122,8 +122,8 @@ def _central(augment: Augment, extent: Float[np.ndarray, "image 2"]) -> tuple[np
     height, width = extent[:, 0], extent[:, 1]
     low, high = augment.crop_ratio
     tall = np.where(width < low * height, np.rint(width / low), height)
-    wide = np.where(width > high * height, np.rint(height * high), width)
-    return np.clip(tall, 1, height), np.clip(wide, 1, width)
+    broad = np.where(width > high * height, np.rint(height * high), width)
+    return np.clip(tall, 1, height), np.clip(broad, 1, width)
 
 
 def _factors(

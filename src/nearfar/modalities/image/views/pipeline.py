@@ -1,4 +1,4 @@
-"""What the encoder sees: `Views` for training, `Plain` for evaluation, both from decoded bytes to normalised floats.
+"""What the encoder sees: `Views` for training, `PlainImages` for evaluation, both from decoded bytes to normalised floats.
 
     Pixels ──draw──▶ Parameters ──render──▶ (image, channel, size, size), one tensor per view
 
@@ -78,7 +78,7 @@ class _Renderer:
         return torch.empty((views, images, self.size, self.size, len(self.mean)), dtype=torch.float32)
 
     def changed(self, view: Image, operation: Operation, numbers: Float[np.ndarray, "image slot"]) -> Image:
-        """The view with those of its images changed that chance, the first number, names; the others keep every bit."""
+        """The view with some of its images changed: those whose first number is below the probability. Others keep every bit."""
         rows = torch.from_numpy(np.flatnonzero(numbers[:, 0] < operation.probability)).to(view.device)
         if not len(rows):
             return view
@@ -86,16 +86,16 @@ class _Renderer:
             torch.from_numpy(values).to(view.device, view.dtype)[:, None, None]
             for values in (self.mean, self.std)
         )
-        given = torch.from_numpy(numbers[:, 1:]).to(view.device, view.dtype)[rows]
-        made = operation(view[rows] * std + mean, given).clamp(0, 1)
-        return view.index_copy(0, rows, (made - mean) / std)
+        arguments = torch.from_numpy(numbers[:, 1:]).to(view.device, view.dtype)[rows]
+        images = operation(view[rows] * std + mean, arguments).clamp(0, 1)
+        return view.index_copy(0, rows, (images - mean) / std)
 
     def unnormalise(self, view: Image) -> UInt8[np.ndarray, "image size size channel"]:
-        seen = view.detach().to("cpu", torch.float64)
+        values = view.detach().to("cpu", torch.float64)
         if self.colours == "lab":
-            pixels = rgb(seen).permute(0, 2, 3, 1).numpy()
+            pixels = rgb(values).permute(0, 2, 3, 1).numpy()
         else:
-            pixels = seen.permute(0, 2, 3, 1).numpy() * self.std + self.mean
+            pixels = values.permute(0, 2, 3, 1).numpy() * self.std + self.mean
         return np.rint(np.clip(pixels, 0, 1) * 255).astype(np.uint8)
 
 
@@ -153,7 +153,7 @@ class Views:
                 f"views.colours is lab with {len(pipelines)} views; it has three channels and shows luminance and colour in 2 or "
                 "each channel in one of 3."
             )
-        also = [each.name for augment in pipelines for each in augment.also]
+        also = [operation.name for augment in pipelines for operation in augment.also]
         if colours == "lab" and also:
             raise UserError(
                 f"views.{also[0]} was given with views.colours=lab; it changes colours as they are, in rgb."
@@ -171,29 +171,30 @@ class Views:
             )
         size = self._renderer.size
         window = np.tile(np.array([size, size, 0, 0], dtype=np.int32), (len(pixels.data), 1))
-        drawn = [
+        parameters = [
             draw(augment, pixels.size, seed, epoch, index, 0 if self.aligned else view)
             for view, augment in enumerate(self.pipelines)
         ]
-        room = self._renderer.room(len(drawn), len(pixels.data))
-        shown = [
-            self._renderer(pixels, parameters, window, augment.kernel_width(size), out)
-            for parameters, augment, out in zip(drawn, self.pipelines, room, strict=True)
+        room = self._renderer.room(len(parameters), len(pixels.data))
+        views = [
+            self._renderer(pixels, drawn_parameters, window, augment.kernel_width(size), out)
+            for drawn_parameters, augment, out in zip(parameters, self.pipelines, room, strict=True)
         ]
         for view, augment in enumerate(self.pipelines):
-            for each in augment.also:
-                numbers = uniforms(seed, epoch, index, 0 if self.aligned else view, 1 + each.slots, each.name)
-                shown[view] = self._renderer.changed(shown[view], each, numbers)
+            for operation in augment.also:
+                draw_view = 0 if self.aligned else view
+                numbers = uniforms(seed, epoch, index, draw_view, 1 + operation.slots, operation.name)
+                views[view] = self._renderer.changed(views[view], operation, numbers)
         if self._renderer.colours == "rgb":
-            return tuple(shown)
-        return tuple(split(whole, len(shown))[view] for view, whole in enumerate(shown))
+            return tuple(views)
+        return tuple(split(image, len(views))[view] for view, image in enumerate(views))
 
     def unnormalise(self, view: Image) -> UInt8[np.ndarray, "image size size channel"]:
         """A view as bytes for people to look at."""
         return self._renderer.unnormalise(view)
 
 
-class Plain:
+class PlainImages:
     """The evaluation view: no randomness, the image's centre.
 
     The shorter side is resized to `size`, or to 256/224 of it where the image has that many pixels, and the central
@@ -211,12 +212,12 @@ class Plain:
         self._renderer = _Renderer(size, mean, std, device, colours)
 
     def __repr__(self) -> str:
-        seen = self._renderer
-        return f"Plain({seen.size}, {seen.mean.tolist()}, {seen.std.tolist()}, {seen.colours!r})"
+        renderer = self._renderer
+        return f"PlainImages({renderer.size}, {renderer.mean.tolist()}, {renderer.std.tolist()}, {renderer.colours!r})"
 
-    def as_views(self, shown: Image, count: int) -> tuple[Image, ...]:
-        """A plain view as the training views would show it: what a source is primed with."""
-        return (shown,) * count if self._renderer.colours == "rgb" else split(shown, max(count, 2))[:count]
+    def as_views(self, view: Image, count: int) -> tuple[Image, ...]:
+        """The plain view in the form of `count` training views: negatives are prefilled with it."""
+        return (view,) * count if self._renderer.colours == "rgb" else split(view, max(count, 2))[:count]
 
     def __call__(
         self,
@@ -226,9 +227,9 @@ class Plain:
         index: Int[np.ndarray, "image"] | None = None,
     ) -> tuple[Image]:
         _check(pixels, len(self._renderer.mean))
-        whole = np.concatenate([np.zeros_like(pixels.size), pixels.size], axis=1).astype(np.int32)
-        anyone = np.zeros(len(pixels.data), dtype=np.int64)
-        parameters = replace(draw(NONE, pixels.size, 0, 0, anyone, 0), box=whole)
+        full_box = np.concatenate([np.zeros_like(pixels.size), pixels.size], axis=1).astype(np.int32)
+        index_of_all = np.zeros(len(pixels.data), dtype=np.int64)
+        parameters = replace(draw(NONE, pixels.size, 0, 0, index_of_all, 0), box=full_box)
         window = _central_window(pixels.size, self._renderer.size)
         return (self._renderer(pixels, parameters, window, NONE.kernel_width(self._renderer.size)),)
 
@@ -240,8 +241,8 @@ class Plain:
 def _central_window(extent: Int[np.ndarray, "image 2"], size: int) -> Int32[np.ndarray, "image 4"]:
     """Rows, columns of the resized image, top and left of its centre, rounded as torchvision rounds."""
     shorter = extent.min(axis=1)
-    wide = int(size * MARGIN)
-    target = np.where(shorter >= wide, wide, size)
+    enlarged = int(size * MARGIN)
+    target = np.where(shorter >= enlarged, enlarged, size)
     resized = extent.astype(np.int64) * target[:, None] // shorter[:, None]
     corner = np.rint((resized - size) / 2)
     return np.concatenate([resized, corner], axis=1).astype(np.int32)

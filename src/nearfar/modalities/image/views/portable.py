@@ -1,6 +1,6 @@
 """The plain view of a picture by torch and torchvision alone: the source that is exported beside weights.
 
-The same filter and the same rounding as `Plain`, which the tests compare it with.
+The same filter and the same rounding as `PlainImages`, which the tests compare it with.
 """
 
 import inspect
@@ -39,8 +39,8 @@ def plain_view(
     )
     view = tensor[None].float() / 255
     height, width = view.shape[2:]
-    shorter, wide = min(height, width), int(size * 256 / 224)
-    target = wide if shorter >= wide else size
+    shorter, enlarged = min(height, width), int(size * 256 / 224)
+    target = enlarged if shorter >= enlarged else size
     rows, columns = height * target // shorter, width * target // shorter
     if (rows, columns) != (height, width):
         view = pictures.resize(view, [rows, columns], antialias=True)
@@ -55,8 +55,8 @@ def plain_view(
 def source(colours: str) -> str:
     """What defines `plain_view` in a file of its own, after torch, Tensor and torchvision's functions as `pictures`."""
     if colours != "lab":
-        return "\n\n".join(inspect.getsource(each) for each in (shrunk, plain_view))
+        return "\n\n".join(inspect.getsource(function) for function in (shrunk, plain_view))
     from nearfar.modalities.image.views import colour
 
     constants = f"MIDDLE, L_SCALE, AB_SCALE = {MIDDLE}, {L_SCALE}, {AB_SCALE}\n_TO_XYZ = {colour._TO_XYZ}\n_KNEE = {colour._KNEE!r}\n"
-    return "\n\n".join([constants, *(inspect.getsource(each) for each in (lab, shrunk, plain_view))])
+    return "\n\n".join([constants, *(inspect.getsource(function) for function in (lab, shrunk, plain_view))])

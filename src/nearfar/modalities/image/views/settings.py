@@ -10,7 +10,7 @@ from nearfar.core.abstract import AbstractViewSettings
 from nearfar.errors import UserError
 from nearfar.modalities.image.views.augment import PIPELINES, pipelines
 from nearfar.modalities.image.views.colour import LAB_CHANNELS, Colours
-from nearfar.modalities.image.views.pipeline import MARGIN, Plain, Views
+from nearfar.modalities.image.views.pipeline import MARGIN, PlainImages, Views
 from nearfar.modalities.image.views.portable import source
 
 
@@ -69,8 +69,8 @@ class PipelineViews(AbstractViewSettings):
         statistics = (description.size, description.mean, description.std)
         return Views(every, *statistics, device, aligned=self.aligned, colours=self.colours)
 
-    def plain(self, description: Described, device: torch.device) -> Plain:
-        return Plain(description.size, description.mean, description.std, device, self.colours)
+    def plain_view(self, description: Described, device: torch.device) -> PlainImages:
+        return PlainImages(description.size, description.mean, description.std, device, self.colours)
 
     def portable(self, description: Described) -> tuple[dict[str, Any], str]:
         size = description.size
