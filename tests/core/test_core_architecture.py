@@ -1,6 +1,7 @@
 """Packages import only their own layer and lower ones, rooms do not import one another, and public names stay."""
 
 import ast
+import inspect
 from pathlib import Path
 
 import pytest
@@ -59,6 +60,19 @@ def test_rooms_import_only_the_base_and_themselves(room: str) -> None:
     for path in (SOURCE / "parts" / room).rglob("*.py"):
         strangers = {m for m in imports(path) if m not in BASE and not m.startswith(f"nearfar.parts.{room}")}
         assert not strangers, f"{path.relative_to(SOURCE)} imports {strangers}"
+
+
+def test_parts_are_abstract_or_final() -> None:
+    """A concrete part overrides no concrete part: between it and the abstract class of its kind there are abstract classes alone."""
+    from nearfar.config.building import ROOMS as KINDS
+    from nearfar.core.abstract import AbstractPart
+
+    for parts in KINDS.values():
+        for part in parts.values():
+            if isinstance(part, type):
+                bases = [base for base in part.__mro__[1:] if issubclass(base, AbstractPart)]
+                assert bases, part
+                assert all(inspect.isabstract(base) or base is AbstractPart for base in bases), part
 
 
 def test_dependence_points_one_way() -> None:

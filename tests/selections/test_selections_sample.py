@@ -3,6 +3,7 @@
 import itertools
 from collections import Counter
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -96,7 +97,7 @@ SELECTIONS: dict[str, Callable[[], AbstractSelection]] = {
 }
 
 
-def _clustered(part: nf.Neighbours) -> nf.Neighbours:
+def _clustered(part: Any) -> Any:
     part.refresh(torch.randn(40, 5, generator=torch.Generator().manual_seed(5)))
     return part
 
@@ -154,7 +155,7 @@ def test_the_annulus_is_the_ball_without_the_close_ones() -> None:
     context = Context(torch.zeros(6, 2), candidates, torch.arange(6), START)
     scores = Scores.of(torch.zeros(6), values)
     found = part(scores, context)
-    together = part.close.share_cluster(torch.arange(6), torch.arange(6, 40))
+    together = part.neighbours.close.share_cluster(torch.arange(6), torch.arange(6, 40))
     assert together.any()
     assert torch.equal(found.negative.matrix()[1], ~together)
     assert torch.equal(found.positive, scores.positive)

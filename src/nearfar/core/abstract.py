@@ -3,9 +3,10 @@
     views --Batch--> encoders --Encoded--> critic --Scores--> selection --Scores--> bound --> nats
                                negatives: candidates for the critic         prior: a loss of Encoded
 
-Parts are abstract or final: a concrete part subclasses one class of this file directly and overrides no concrete part. A part with
-weights or buffers is also an `nn.Module`, named first: `class Queue(nn.Module, AbstractNegatives)`. Everything optional is a class
-attribute or a method with a default here, so no caller looks anything up by name. Kinds of parts never import one another.
+Parts are abstract or final: a concrete part subclasses one class of this file directly and overrides no
+concrete part. A part with weights or buffers is also an `nn.Module`, named first: `class Queue(nn.Module,
+AbstractNegatives)`. Everything optional is a class attribute or a method with a default here, so no caller
+looks anything up by name. Kinds of parts never import one another.
 
 A class attribute hides an `nn.Module`'s child of the same name: name children and buffers otherwise.
 """
@@ -41,7 +42,8 @@ from nearfar.errors import UserError
 
 
 def settable(part: Callable[..., Any]) -> dict[str, inspect.Parameter]:
-    """The parameters of a part's constructor that are settings: those with a default that can be passed by position."""
+    """The parameters of a part's constructor that are settings: those with a default that can be passed by
+    position."""
     parameters = inspect.signature(part).parameters.values()
     return {
         p.name: p
@@ -93,8 +95,9 @@ class AbstractPart:
 class AbstractViews(AbstractPart, ABC):
     """Makes the views of each instance. Randomness is a function of (seed, epoch, index, view) alone.
 
-    `__call__` runs where the data are read, without gradient. A view with weights of its own (a learned view) is an `nn.Module` that
-    overrides `transform`, which runs inside `Method.forward` on the batch's device; its parameters are trained like the encoders'.
+    `__call__` runs where the data are read, without gradient. A view with weights of its own (a learned view)
+    is an `nn.Module` that overrides `transform`, which runs inside `Method.forward` on the batch's device;
+    its parameters are trained like the encoders'.
     """
 
     count: int = 2  # views per instance
@@ -106,7 +109,8 @@ class AbstractViews(AbstractPart, ABC):
     def __call__(
         self, instances: Any, seed: int, epoch: int, index: Int64[np.ndarray, "instance"]
     ) -> tuple[Any, ...]:
-        """`count` views of loaded instances, each a tensor (instance, ...) or a tree of such; `index` are their numbers in the data."""
+        """`count` views of loaded instances, each a tensor (instance, ...) or a tree of such; `index` are
+        their numbers in the data."""
 
     def transform(self, views: tuple[Any, ...], progress: Progress) -> tuple[Any, ...]:
         """The views as the encoders receive them."""
@@ -118,7 +122,8 @@ class AbstractViewSettings(AbstractPart, ABC):
 
     count: int = 2  # views per instance
     symmetric: bool = True  # see `AbstractViews`
-    # name of a parameter that is a mapping of further settings, which are written beside the others; empty: there is none
+    # name of a parameter that is a mapping of further settings, which are written beside the others; empty:
+    # there is none
     further: ClassVar[str] = ""
 
     @abstractmethod
@@ -135,15 +140,17 @@ class AbstractViewSettings(AbstractPart, ABC):
         return {**self.settings, "count": self.count, "symmetric": self.symmetric, **further}
 
     def portable(self, description: Any) -> tuple[dict[str, Any], str]:
-        """How the plain view is made, for users without nearfar: as JSON, and as the Python source of `plain_view`
-        ("" where only nearfar makes it)."""
+        """How the plain view is made, for users without nearfar: as JSON, and as the Python source of
+        `plain_view` ("" where only nearfar makes it)."""
         return {"description": description.as_plain()}, ""
 
 
 class AbstractEncoders(AbstractPart, ABC):
-    """Embeds views: `encode` returns embeddings of the requested views, `advance` moves copies that follow slowly.
+    """Embeds views: `encode` returns embeddings of the requested views, `advance` moves copies that follow
+    slowly.
 
-    Keys of different networks are never candidates beside each other: `group_of` gives the group of a key, of `key_groups`.
+    Keys of different networks are never candidates beside each other: `group_of` gives the group of a key, of
+    `key_groups`.
     """
 
     key_groups: int = 1
@@ -184,8 +191,8 @@ class AbstractEncoders(AbstractPart, ABC):
 
     @classmethod
     def from_config(cls, head: Any, inputs: Any, **settings: Any) -> Self:
-        """Encoders around a backbone: `head` describes head and predictor, `inputs` what the networks are shown. Those with a
-        `built_in_backbone` are made from their settings alone."""
+        """Encoders around a backbone: `head` describes head and predictor, `inputs` what the networks are
+        shown. Those with a `built_in_backbone` are made from their settings alone."""
         raise NotImplementedError(cls.__name__)
 
     def group_of(self, key: int) -> int:
@@ -193,7 +200,8 @@ class AbstractEncoders(AbstractPart, ABC):
         return 0
 
     def pairs(self, views: int, symmetric: bool) -> tuple[Pair, ...]:
-        """Which anchors are contrasted with which keys, for batches of so many views. Default: views with views, equally weighted."""
+        """Which anchors are contrasted with which keys, for batches of `views` views. Default: views with
+        views, equally weighted."""
         pairs = view_pairs(views, symmetric)
         return tuple(Pair(anchor, key, 1 / len(pairs)) for anchor, key in pairs)
 
@@ -201,7 +209,7 @@ class AbstractEncoders(AbstractPart, ABC):
         """Moves slow copies after a step. Default: there are none."""
 
     def view_networks(self) -> tuple[nn.Module, ...]:
-        """Backbone and head together: one network for all views, or one for each. Default: none are told apart."""
+        """Backbone and head together: one network for all views, or one for each. Default: none."""
         return ()
 
     @property
@@ -228,7 +236,7 @@ class AbstractEncoders(AbstractPart, ABC):
         return None
 
     def attach_teacher(self, teacher: Callable[[Any], TeacherOutput] | None) -> None:
-        """Sets the frozen network to learn from: a function of one view. It is no part of the state."""
+        """Sets the frozen network to learn from: a function of one view. The state does not include it."""
         raise UserError(f"{type(self).__name__} learns from no teacher")
 
 
@@ -257,7 +265,7 @@ class AbstractCritic(AbstractPart, ABC):
         """Scores of every row of one with every row of the other."""
 
     def lowest_score(self, progress: Progress = START) -> float | Float[Tensor, ""] | None:
-        """The lowest score there can be; None: there is no such."""
+        """The lowest possible score; None: no limit."""
         return None
 
     def similarity(self, scores: Any, progress: Progress) -> Any:
@@ -289,7 +297,7 @@ class AbstractInnerProduct(AbstractCritic):
 
 
 def is_inner_product(critic: AbstractCritic) -> TypeGuard[AbstractInnerProduct]:
-    """Whether its factors define its scores: somebody's subclass may override `cross`."""
+    """Whether its factors define its scores: a subclass may override `cross`."""
     return isinstance(critic, AbstractInnerProduct) and type(critic).cross is AbstractInnerProduct.cross
 
 
@@ -304,19 +312,22 @@ class AbstractNegatives(AbstractPart, ABC):
 
     @abstractmethod
     def candidates(self, keys: Mapping[int, Tensor], index: Int[Tensor, "row"], key: int) -> Candidates:
-        """What anchors of key `which` are contrasted with. `keys`: fresh keys of its group; `index`: whose they are."""
+        """What anchors of key `which` are contrasted with. `keys`: fresh keys of its group; `index`: whose
+        they are."""
 
     @abstractmethod
     def sampling(
         self, batch_size: int, key_views: int, keys_per_instance: int = 1, same_instance_negatives: int = 0
     ) -> NegativeSampling:
-        """How a step's negatives are drawn, for so many instances, so many views of them in one group of keys, and so many keys of each
-        instance in a view, `same_instance_negatives` of them negatives of the anchor although of its own instance."""
+        """How the negatives of a step are drawn. `key_views`: views of an instance in one group of keys.
+        `keys_per_instance`: keys of an instance in one view; `same_instance_negatives` of them are negatives
+        of the anchor although they are of its own instance."""
 
     def setup(
         self, key_groups: int, group_of: Callable[[int], int], prepare: Callable[[Tensor], Tensor]
     ) -> None:
-        """Called once by `Method`: the groups of keys (`AbstractEncoders.group_of`) and the critic's `prepare`."""
+        """Called once by `Method`: the groups of keys (`AbstractEncoders.group_of`) and the critic's
+        `prepare`."""
 
     def prefill_size(self) -> int:
         """How many instances to show it before the first step."""
@@ -348,7 +359,8 @@ class AbstractSelection(AbstractPart, ABC):
     refreshes: bool = False  # has a memory that `refresh` renews
     drop_reason: str = ""  # why a candidate is dropped that is neither nearer nor farther than the kept
     group_by: str | None = None  # the column of the data by which instances are grouped
-    assigned: bool = False  # groups of all instances were assigned; otherwise those of each batch are read (`Context.groups`)
+    # groups of all instances were assigned; otherwise those of each batch are read (`Context.groups`)
+    assigned: bool = False
 
     @abstractmethod
     def __call__(self, scores: Scores, context: Context | None = None) -> Scores: ...
@@ -366,14 +378,16 @@ class AbstractSelection(AbstractPart, ABC):
         return False
 
     def refresh(self, embedding: Float[Tensor, "instance dim"]) -> None:
-        """Renews its memory from an embedding of every instance, row i that of instance i; zeros: not known."""
+        """Renews its memory from an embedding of every instance, row i that of instance i; zeros: not
+        known."""
 
     def assign(self, groups: Int[Tensor, "instance"]) -> None:
         """Sets the group of every instance, once before the first step; below 0: not known."""
         raise UserError(f"{type(self).__name__} takes no groups")
 
     def cluster_ids(self) -> Int[Tensor, "run instance"] | None:
-        """The cluster of every instance in each run of k-means, -1: none yet; None: it does not use clusters."""
+        """The cluster of every instance in each run of k-means, -1: none yet; None: it does not use
+        clusters."""
         return None
 
     def startup_warning(self) -> str | None:
@@ -381,15 +395,16 @@ class AbstractSelection(AbstractPart, ABC):
         return None
 
     def coverage(self, scores: Scores, context: Context | None = None) -> Coverage | None:
-        """For which share of anchors Wu et al. 2021, Thm 3.1 covers what it keeps; None: it cannot be measured."""
+        """For which share of anchors Wu et al. 2021, Thm 3.1 covers what it keeps; None: it cannot be
+        measured."""
         return None
 
 
 class AbstractBound(AbstractPart, ABC):
     """The number that is maximised: an estimate in nats, averaged over anchors.
 
-    Calling and observing change nothing. A bound that `has_memory` of earlier steps (a running mean) gets what it observed of each
-    pair of views back in `advance`.
+    Calling and observing change nothing. A bound that `has_memory` of earlier steps (a running mean) gets
+    what it observed of each pair of views back in `advance`.
     """
 
     distance_scores: bool = False  # scores are minus distances, not logarithms of densities
@@ -402,11 +417,12 @@ class AbstractBound(AbstractPart, ABC):
 
     @abstractmethod
     def certificate(self, sampling: NegativeSampling, progress: Progress | None = None) -> Certificate:
-        """What the number proves. Without progress for the whole run: proven only if every value of a schedule is covered."""
+        """What the number proves. Without progress for the whole run: proven only if every value of a
+        schedule is covered."""
 
     def ceiling(self, sampling: NegativeSampling, progress: Progress | None = None) -> float | None:
-        """The highest value there can be, in nats; None: no limit. Without progress the highest of the whole run. It is computed in every
-        step, so it is cheap."""
+        """The highest value there can be, in nats; None: no limit. Without progress the highest of the whole
+        run. It is computed in every step, so it is cheap."""
         return None
 
     def is_estimate(self, sampling: NegativeSampling, progress: Progress | None = None) -> bool:
@@ -422,10 +438,11 @@ class AbstractBound(AbstractPart, ABC):
 
 
 class AbstractPrior(AbstractPart, ABC):
-    """A loss of the embeddings as a whole, beside the bound, its weight included. It changes nothing.
+    """A loss of the embeddings as a whole, added to that of the bound, its weight included. It changes
+    nothing.
 
-    `encoded` has the rows of all processes, in float32 at least, before the critic prepares them: `Encoded.embeddings_per_view`,
-    and `Encoded.supervision` where the encoders give it.
+    `encoded` has the rows of all processes, in float32 at least, before the critic prepares them:
+    `Encoded.embeddings_per_view`, and `Encoded.supervision` where the encoders give it.
     """
 
     reads_supervision: bool = False

@@ -1,7 +1,7 @@
-"""Turns somebody's object into a part, once, where a `Method` is put together.
+"""Adapts objects without a base class to parts, once, where a `Method` is put together.
 
-An object that subclasses an abstract part is used as it is. Any other object with the required methods is wrapped; what else the
-abstract class declares is taken from the object where it has it.
+An object that subclasses an abstract part is used as it is. Any other object with the required methods is
+wrapped; what else the abstract class declares is taken from the object where it has it.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -119,7 +119,7 @@ class AdaptedPrior(Adapter, AbstractPrior):
 
 
 def unwrapped(part: Any) -> Any:
-    """The object somebody gave, where it was wrapped."""
+    """The object inside an adapter; any other part as it is."""
     return part.wrapped if isinstance(part, Adapter) else part
 
 
@@ -131,7 +131,8 @@ def _adapt(
     missing = [name for name in needed if not callable(getattr(part, name, None))]
     if missing:
         raise UserError(
-            f"{kind} was an object of type {type(part).__name__}, which has no {', '.join(missing)}; expected a subclass of "
+            f"{kind} was an object of type {type(part).__name__}, which has no {', '.join(missing)}; "
+            "expected a subclass of "
             f"nearfar.core.abstract.{declared.__name__}, or an object with {', '.join(needed)}"
         )
     return wrap(part, declared)

@@ -1,8 +1,9 @@
 """Computing a loss that changes nothing, whatever network computes it.
 
-Batch norms move their running statistics inside `forward`, so computing a loss twice would count a batch twice. Here what
-a forward pass writes to a network's buffers is written to copies, and `apply` puts them in place once the step is taken
-(`Method.advance`). It holds for torch's norms, timm's and those of anybody's own modules, while they are in training.
+Batch norms move their running statistics inside `forward`, so computing a loss twice would count a batch
+twice. Here what a forward pass writes to a network's buffers is written to copies, and `apply` puts them in
+place once the step is taken (`Method.advance`). It holds for torch's norms, timm's and those of anybody's own
+modules, while they are in training.
 """
 
 from collections.abc import Iterator, Sequence
@@ -20,8 +21,8 @@ BufferUpdates = Sequence[
 
 @contextmanager
 def deferred_buffers(networks: object) -> Iterator[BufferUpdates]:
-    """Inside, the buffers of networks in training are copies; after it they are what they were, and what was yielded tells what
-    became of the copies."""
+    """Inside, the buffers of networks in training are copies; after it they are what they were, and what was
+    yielded tells what became of the copies."""
     updates: list[tuple[nn.Module, str, Tensor]] = []
     buffers = [
         (child, name, buffer)
@@ -53,8 +54,8 @@ def apply(updates: BufferUpdates) -> None:
 
 
 def uses_batch_statistics(networks: object) -> bool:
-    """Whether a batch norm would now normalise by its batch, so that an embedding depends on the rest of it. A module of
-    another kind that mixes instances is not seen."""
+    """Whether a batch norm would now normalise by its batch, so that an embedding depends on the rest of it.
+    A module of another kind that mixes instances is not seen."""
     return isinstance(networks, nn.Module) and any(
         isinstance(child, _BatchNorm) and (child.training or child.running_mean is None)
         for child in networks.modules()

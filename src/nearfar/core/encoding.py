@@ -1,12 +1,12 @@
 """How a batch becomes embeddings: in one pass or in chunks, and with the keys and scores of all ranks.
 
-Cached gradients (Gao et al. 2021): with `chunk`, that many instances are encoded at a time and only their embeddings are stored. The
-loss is computed from all embeddings. When its gradient reaches the embeddings of a chunk, the chunk is encoded again, with the
-same random numbers, this time with a graph. So memory is that of one chunk and the gradient is the same, unless a network mixes
-instances: batch norm sees chunks.
+Cached gradients (Gao et al. 2021): with `chunk`, that many instances are encoded at a time and only their
+embeddings are stored. The loss is computed from all embeddings. When its gradient reaches the embeddings of a
+chunk, the chunk is encoded again, with the same random numbers, this time with a graph. So memory is that of
+one chunk and the gradient is the same, unless a network mixes instances: batch norm sees chunks.
 
-Every pass, also the second one, starts with the buffers of before the step. Buffer updates are averaged over chunks here, and
-over ranks when the step is taken (`Method.advance`): running statistics move once per step.
+Every pass, also the second one, starts with the buffers of before the step. Buffer updates are averaged over
+chunks here, and over ranks when the step is taken (`Method.advance`): running statistics move once per step.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -35,8 +35,8 @@ Statistics = Literal["synchronised", "per-rank", "shuffled"]
 
 @dataclass(frozen=True)
 class Encoding:
-    """How a method encodes. `chunk`: instances at a time. `batch_norm`: the rows of its statistics, which are those of all ranks, of
-    each rank, or of each rank after keys were shuffled between ranks."""
+    """How a method encodes. `chunk`: instances at a time. `batch_norm`: the rows of its statistics, which are
+    those of all ranks, of each rank, or of each rank after keys were shuffled between ranks."""
 
     strategy: Strategy = SINGLE
     batch_norm: Statistics = "synchronised"
@@ -76,20 +76,22 @@ DEFAULT_ENCODING = Encoding()
 
 @contextmanager
 def forbid_inplace_inputs(views: Any) -> Iterator[None]:
-    """Refuses networks that change their input in place: the momentum network and the second pass of a chunk would see other
-    values."""
+    """Refuses networks that change their input in place: the momentum network and the second pass of a chunk
+    would see other values."""
     leaves = [leaf for leaf in tree_leaves(views) if isinstance(leaf, Tensor) and not leaf.is_inference()]
     previous = [(leaf._version, _edge_bytes(leaf)) for leaf in leaves]
     yield
     if [(leaf._version, _edge_bytes(leaf)) for leaf in leaves] != previous:
         raise UserError(
-            "The network changes its input in place, but other networks read the same batch; work on a copy (x = x - mean, not "
+            "The network changes its input in place, but other networks read the same batch; work on a copy "
+            "(x = x - mean, not "
             "x -= mean)."
         )
 
 
 def _edge_bytes(leaf: Tensor) -> bytes:
-    """The bytes of the first and last instance on a CPU. torch does not count writes through numpy or `.data`."""
+    """The bytes of the first and last instance on a CPU. torch does not count writes through numpy or
+    `.data`."""
     if leaf.device.type != "cpu" or leaf.layout is not torch.strided or not leaf.ndim or not len(leaf):
         return b""
     edges = (leaf[row].detach().reshape(-1) for row in (0, -1))
@@ -104,8 +106,9 @@ def encode_shuffled(
     strategy: Strategy,
     seed: int,
 ) -> Encoded:
-    """Encodes anchors on their rank and keys on the rank that a permutation of all instances assigns (He et al. 2020, sec. 3.3), so
-    that batch statistics do not reveal the positive. For encoders whose keys have their own network and no gradient."""
+    """Encodes anchors on their rank and keys on the rank that a permutation of all instances assigns (He et
+    al. 2020, sec. 3.3), so that batch statistics do not reveal the positive. For encoders whose keys have
+    their own network and no gradient."""
     local = encoders.encode(batch, anchors, ())
     rows = strategy.rows(len(batch.index), batch.index.device)
     order = torch.from_numpy(np.random.default_rng([seed % 2**64, rows.total]).permutation(rows.total))
@@ -119,7 +122,8 @@ def encode_shuffled(
 
 
 def chunks(batch: Batch, size: int) -> list[Batch]:
-    """Parts of at most `size` instances and almost equal size: a last part of one instance would have no batch statistics."""
+    """Parts of at most `size` instances and almost equal size: a last part of one instance would have no
+    batch statistics."""
     count = -(-len(batch.index) // size)
     bounds = [len(batch.index) * k // count for k in range(count + 1)]
     return [batch.rows(slice(a, b)) for a, b in pairwise(bounds)]
@@ -152,7 +156,8 @@ def _concatenate(parts: Sequence[Encoded], sizes: Sequence[int]) -> Encoded:
 
 @torch.no_grad()
 def mean_updates(passes: Sequence[BufferUpdates]) -> BufferUpdates:
-    """The mean of the buffer updates of several passes; integer buffers (counts) are taken from the first pass."""
+    """The mean of the buffer updates of several passes; integer buffers (counts) are taken from the first
+    pass."""
     means = []
     for updates in zip(*passes, strict=True):
         child, name, value = updates[0]
@@ -211,8 +216,9 @@ def gather_keys(
 class GatheredNegatives:
     """Negatives of the anchors of all ranks; `local` are those of this rank's anchors.
 
-    A bound reads a few numbers per anchor, through reductions. Each reduction is computed for this rank's anchors and gathered
-    with gradient, so that every rank computes the bound of the whole batch, also a bound that sums over all anchors (ML-CPC).
+    A bound reads a few numbers per anchor, through reductions. Each reduction is computed for this rank's
+    anchors and gathered with gradient, so that every rank computes the bound of the whole batch, also a bound
+    that sums over all anchors (ML-CPC).
     """
 
     local: Negatives

@@ -6,12 +6,14 @@
     SummedLogSumExp      its sum over anchors: the gradient is computed in the forward pass
     SoftplusSum          sum_j log(1 + e^(u_i . v_j + b))
 
-The derivative of a log-sum-exp is a softmax, and that of log(1 + e^x) a logistic function. So a tile is scored again in the backward
-pass, turned into its derivative in place, and multiplied with anchors and keys: no graph, no mask of its size, one buffer. Any other
-function of scores is streamed through activation checkpointing (`nearfar.core.scores`), which takes twice as long.
+The derivative of a log-sum-exp is a softmax, and that of log(1 + e^x) a logistic function. So a tile is
+scored again in the backward pass, turned into its derivative in place, and multiplied with anchors and keys:
+no graph, no mask of its size, one buffer. Any other function of scores is streamed through activation
+checkpointing (`nearfar.core.scores`), which takes twice as long.
 
-Five kernels instead of one, because each saves matrix products or exponentials. Value and gradient of 2,048 anchors and keys of width
-128, one thread: the sum in one pass 35 ms (LogSumExp 48), two ways 69 ms (96), a set of 4,096 with itself 99 ms (189).
+Five kernels instead of one, because each saves matrix products or exponentials. Value and gradient of 2,048
+anchors and keys of width 128, one thread: the sum in one pass 35 ms (LogSumExp 48), two ways 69 ms (96), a
+set of 4,096 with itself 99 ms (189).
 """
 
 from abc import ABC, abstractmethod
@@ -32,8 +34,8 @@ def inner(anchors: Float[Tensor, "anchor dim"], keys: Float[Tensor, "candidate d
 class Kernel(ABC):
     """A function of tensors whose forward and backward passes are written out.
 
-    `forward` returns the `differentiable` outputs first, then what else it has computed. Second derivatives, of gradient penalties and
-    meta-learning, are those of `reference`, which builds the whole matrix.
+    `forward` returns the `differentiable` outputs first, then what else it has computed. Second derivatives,
+    of gradient penalties and meta-learning, are those of `reference`, which builds the whole matrix.
     """
 
     differentiable: int = 1
@@ -49,7 +51,8 @@ class Kernel(ABC):
         gradients: Sequence[Tensor],
         needed: Sequence[bool],
     ) -> Sequence[Tensor | None]:
-        """The gradient at each input from the gradients at the differentiable outputs; None where it is not `needed`."""
+        """The gradient at each input from the gradients at the differentiable outputs; None where it is not
+        `needed`."""
 
     @abstractmethod
     def reference(self, *inputs: Tensor) -> tuple[Tensor, ...]:
@@ -85,7 +88,8 @@ class _Value(torch.autograd.Function):
 
 
 class _Gradient(torch.autograd.Function):
-    """The gradient as a function of inputs and gradients at the outputs, so that it can be differentiated in turn."""
+    """The gradient as a function of inputs and gradients at the outputs, so that it can be differentiated in
+    turn."""
 
     @staticmethod
     def forward(
@@ -112,7 +116,8 @@ class _Gradient(torch.autograd.Function):
         return None, None, None, None, *pull(gradients)
 
 
-# ---------------------------------------------------------------------------------------- candidates that count
+# ---------------------------------------------------------------------------------------- candidates that
+# count
 
 BLOCK_ROWS, BLOCK_SCORES = (
     256,
@@ -125,14 +130,17 @@ Keep = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 @dataclass(frozen=True, eq=False)
 class LogSumExp(Kernel):
-    """(anchors, keys) -> log-sum-exp per anchor, how many candidates count, and their mean weighted by e^score (where it is known).
+    """(anchors, keys) -> log-sum-exp per anchor, how many candidates count, and their mean weighted by
+    e^score (where it is known).
 
-    `bias` is added to every anchor's scores (-inf: that candidate counts for no anchor). The pairs (rows, columns), by rising row, do not
-    count. Of the others those count that `keep` selects (None: all); it is called again in the backward pass and has no gradient.
+    `bias` is added to every anchor's scores (-inf: that candidate counts for no anchor). The pairs (rows,
+    columns), by rising row, do not count. Of the others those count that `keep` selects (None: all); it is
+    called again in the backward pass and has no gradient.
 
-    Where all candidates count, scores are computed in blocks of anchors and candidates that stay in a core's cache, with a running
-    maximum (Milakov and Gimelshein 2018). With `with_mean`, for candidates without gradient (a queue, a bank), the weighted mean, which is
-    the gradient, is summed up in the forward pass. Where a selection reads all candidates of an anchor, a part is a tile of anchors.
+    Where all candidates count, scores are computed in blocks of anchors and candidates that stay in a core's
+    cache, with a running maximum (Milakov and Gimelshein 2018). With `with_mean`, for candidates without
+    gradient (a queue, a bank), the weighted mean, which is the gradient, is summed up in the forward pass.
+    Where a selection reads all candidates of an anchor, a part is a tile of anchors.
     """
 
     bias: Float[Tensor, "candidate"]
@@ -219,7 +227,8 @@ class LogSumExp(Kernel):
         return replace(self, keep=lambda scores, offered, positions: mask[positions])
 
     def _blocks(self, anchors: Tensor, keys: Tensor) -> Iterator[tuple[slice, slice, Tensor]]:
-        """Slices of anchors and of candidates, and the scores of that block, in one buffer that the next block reuses."""
+        """Slices of anchors and of candidates, and the scores of that block, in one buffer that the next
+        block reuses."""
         on_cpu = anchors.device.type == "cpu"  # a tile may be larger than what the cache holds
         height = max(1, min(BLOCK_ROWS if on_cpu else self.tile, len(anchors)))
         width = max(1, BLOCK_SCORES * torch.get_num_threads() // height) if on_cpu else len(keys)
@@ -271,7 +280,8 @@ class LogSumExp(Kernel):
 def score_tiles(
     anchors: Tensor, keys: Tensor, tile: int, bias: Tensor | None = None
 ) -> Iterator[tuple[slice, Tensor]]:
-    """Slices of at most `tile` anchors and their scores with all keys, in one buffer that the next tile reuses."""
+    """Slices of at most `tile` anchors and their scores with all keys, in one buffer that the next tile
+    reuses."""
     buffer = keys.new_empty(min(tile, len(anchors)), len(keys))
     for start in range(0, len(anchors), tile):
         block = anchors[start : start + tile]
@@ -296,7 +306,8 @@ def matches(
     return rows, columns[by_row]
 
 
-# ------------------------------------------------------------------------------------------- all pairs of a loss
+# ------------------------------------------------------------------------------------------- all pairs of a
+# loss
 
 
 @dataclass(frozen=True)
@@ -339,8 +350,9 @@ class TwoWayLogSumExp(Kernel):
 class SummedLogSumExp(Kernel):
     """(anchors, keys) -> sum_i log sum_j e^(u_i . v_j), and with `with_gradient` its gradient.
 
-    In a sum over anchors every anchor has the same factor, so the softmax of a tile can be multiplied with keys and anchors as soon as it
-    is there, and the factor afterwards: three products and one exponential per score instead of four and two.
+    In a sum over anchors every anchor has the same factor, so the softmax of a tile can be multiplied with
+    keys and anchors as soon as it is there, and the factor afterwards: three products and one exponential per
+    score instead of four and two.
     """
 
     tile: int
@@ -380,12 +392,13 @@ SQUARE = 512  # side of a block for each thread: a megabyte in float32
 
 @dataclass(frozen=True)
 class SymmetricLogSumExp(Kernel):
-    """rows -> log sum of e^(z_i . z_j) over all j but i. No score exceeds `largest`, which is at most 40: then e^(score - largest) is a
-    number that float32 has.
+    """rows -> log sum of e^(z_i . z_j) over all j but i. No score exceeds `largest`, which is at most 40:
+    then e^(score - largest) is a number that float32 has.
 
-    The matrix of scores is symmetric, so the blocks on and above the diagonal are enough: the row sums of a block belong to i, its
-    column sums to j. With g the gradient at the output and s the sums, the gradient at z_i is the sum over j of
-    e^(z_i . z_j) (g_i / s_i + g_j / s_j) z_j: one exponential and two products for each pair of blocks.
+    The matrix of scores is symmetric, so the blocks on and above the diagonal are enough: the row sums of a
+    block belong to i, its column sums to j. With g the gradient at the output and s the sums, the gradient at
+    z_i is the sum over j of e^(z_i . z_j) (g_i / s_i + g_j / s_j) z_j: one exponential and two products for
+    each pair of blocks.
     """
 
     largest: float
@@ -421,7 +434,8 @@ class SymmetricLogSumExp(Kernel):
         return (inner(rows, rows).masked_fill(itself, -torch.inf).logsumexp(dim=1),)
 
     def _blocks(self, rows: Tensor) -> Iterator[tuple[slice, slice, Tensor]]:
-        """e^(score - largest) of the blocks on and above the diagonal, which is 0, in one buffer that the next block reuses."""
+        """e^(score - largest) of the blocks on and above the diagonal, which is 0, in one buffer that the
+        next block reuses."""
         side = min(SQUARE, len(rows))
         width = side * torch.get_num_threads()
         buffer = rows.new_empty(side * width)
@@ -445,7 +459,8 @@ class SymmetricLogSumExp(Kernel):
 
 @dataclass(frozen=True)
 class SoftplusSum(Kernel):
-    """(anchors, keys, bias) -> sum_j log(1 + e^(u_i . v_j + bias)) for every i; `bias` is a tensor of one number."""
+    """(anchors, keys, bias) -> sum_j log(1 + e^(u_i . v_j + bias)) for every i; `bias` is a tensor of one
+    number."""
 
     tile: int
 

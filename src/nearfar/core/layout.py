@@ -1,8 +1,10 @@
-"""Channels-last weights and views, which CPU convolutions are fastest with, except where the layout is unsafe.
+"""Channels-last weights and views, which CPU convolutions are fastest with, except where the layout is
+unsafe.
 
-oneDNN, as torch 2.15.0 ships it, writes past the end of a buffer in the weight gradient of a strided 1x1 convolution in channels-last
-layout with 2 to 15 input channels: a segmentation fault, or a damaged heap. A convolution uses the layout if its input or its weight
-has it, so such a convolution gets both contiguous. The values are the same up to rounding.
+oneDNN, as torch 2.15.0 ships it, writes past the end of a buffer in the weight gradient of a strided 1x1
+convolution in channels-last layout with 2 to 15 input channels: a segmentation fault, or a damaged heap. A
+convolution uses the layout if its input or its weight has it, so such a convolution gets both contiguous. The
+values are the same up to rounding.
 """
 
 import torch
@@ -25,7 +27,8 @@ def to_channels_last(module: nn.Module, device: torch.device | str | None = None
 
 
 def keep_contiguous(module: nn.Module) -> nn.Module:
-    """Makes inputs and weights of unsafe convolutions contiguous, whatever layout the module's input has. Calling it again is harmless."""
+    """Makes inputs and weights of unsafe convolutions contiguous, whatever layout the module's input has.
+    Calling it again is harmless."""
     for layer in module.modules():
         if not isinstance(layer, nn.Conv2d) or not is_unsafe(layer):
             continue

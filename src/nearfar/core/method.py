@@ -4,9 +4,10 @@
     moco   = Method(Momentum(net, 0.99),          Cosine(0.07), Queue(4096),   Everyone(), InfoNCE())
     byol   = Method(Momentum(net, predictor=mlp), Cosine(1.0),  NoNegatives(), Everyone(), Agreement())
 
-The fifth choice, the views, is `views=`, or what the batch brings. `forward` computes and changes nothing; `advance`, called after
-the optimiser's step, does every mutation: slow networks, batch-norm statistics, queue, bank, a bound's memory. Only the memory of a
-selection (clusters) is renewed apart from steps, by `refresh` at the start of epochs.
+The fifth choice, the views, is `views=`, or what the batch brings. `forward` computes and changes nothing;
+`advance`, called after the optimiser's step, does every mutation: slow networks, batch-norm statistics,
+queue, bank, a bound's memory. Only the memory of a selection (clusters) is renewed apart from steps, by
+`refresh` at the start of epochs.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -59,12 +60,14 @@ SamplingKind = tuple[int, int, int, bool]
 
 
 class Method(nn.Module):
-    """Views → encoders → negatives → selection → bound, with a critic that scores pairs and an optional prior.
+    """Views → encoders → negatives → selection → bound, with a critic that scores pairs and an optional
+    prior.
 
-    `views` may be left out where batches already hold them. `symmetric`: every ordered pair of views is contrasted, otherwise the first
-    with each other one (default: as the views say, else True). `chunk`: score that many anchors at a time and never build the matrix of
-    all scores (None: decided by its size). `encoding`: in chunks, or as one of several processes, each of which gets its slice of the
-    batch and computes the loss of all of it.
+    `views` may be left out where batches already hold them. `symmetric`: every ordered pair of views is
+    contrasted, otherwise the first with each other one (default: as the views say, else True). `chunk`: score
+    that many anchors at a time and never build the matrix of all scores (None: decided by its size).
+    `encoding`: in chunks, or as one of several processes, each of which gets its slice of the batch and
+    computes the loss of all of it.
     """
 
     def __init__(
@@ -117,7 +120,8 @@ class Method(nn.Module):
         )
 
     def forward(self, batch: Batch, progress: Progress = START) -> Outcome:
-        """The loss of a batch. The loss is the ceiling, where there is one, minus the bound: for InfoNCE the cross-entropy."""
+        """The loss of a batch. The loss is the ceiling, where there is one, minus the bound: for InfoNCE the
+        cross-entropy."""
         if isinstance(self.views, AbstractViews):
             batch = replace(batch, views=self.views.transform(batch.views, progress))
         pairs = self.pairs(batch)
@@ -169,11 +173,11 @@ class Method(nn.Module):
         return self.selection.members()
 
     def learnt(self) -> dict[str, float]:
-        """The numbers that are learnt beside the networks, as they are now, by the setting that began them."""
+        """The current values of learnt numbers (a temperature), by the name of their setting."""
         return {name: part().item() for name, part in self.named_modules() if isinstance(part, LearntNumber)}
 
     def pairs(self, batch: Batch) -> tuple[Pair, ...]:
-        """Who is contrasted with whom in a batch."""
+        """Which anchors of a batch are contrasted with which keys."""
         return self.encoders.pairs(len(batch.views), self.symmetric)
 
     def encode_batch(self, batch: Batch) -> tuple[Encoded, BufferUpdates]:
@@ -223,8 +227,8 @@ class Method(nn.Module):
         progress: Progress,
         gathered: GatheredKeys | None = None,
     ) -> tuple[Scores, Context]:
-        """Scores of view `anchor` against view `key` before the selection, and what the selection may know beside them. `everyone`:
-        keys of all ranks, where there are several; anchors are this one's."""
+        """Scores of view `anchor` against view `key` before the selection, and the context of the selection.
+        `gathered`: the keys of all ranks; anchors are those of this rank."""
         gathered = gathered or gather_keys(encoded, index)
         anchors, rows = encoded.anchors[anchor], encoded.index_of(key, index)
         group_keys = [k for k in encoded.keys if self._same_group(k, key)]
@@ -245,7 +249,8 @@ class Method(nn.Module):
         return scores, Context(anchors, candidates, rows, progress, as_mean, first, groups)
 
     def _batch_groups(self, batch: Batch) -> dict[str, Int[Tensor, "instance"]]:
-        """The columns of the batch that selections go by without having been assigned groups of all instances."""
+        """The columns of the batch that selections go by without having been assigned groups of all
+        instances."""
         columns = {"self": batch.index, **batch.groups}
         if batch.labels is not None:
             columns |= {"label": batch.labels, "known-label": batch.labels}
@@ -305,8 +310,8 @@ class Method(nn.Module):
 
     @torch.no_grad()
     def embed(self, view: Tensor) -> Float[Tensor, "image dim"]:
-        """What the key network says of a view, as it is scored and stored: the mean over its places where it has
-        several, zeros where it has none; where each view has a network of its own, the first."""
+        """The key network's embedding of a view, as it is scored and stored: the mean over its places where
+        it has several, zeros where it has none. With one network per view, the first."""
         first = self.encoders.pairs(1, self.symmetric)[0].key
         single_view = Batch((view,), torch.arange(len(view), device=view.device))
         encoded, _ = self.encode(single_view, anchors=(), keys=(first,))
@@ -317,7 +322,7 @@ class Method(nn.Module):
 
     @torch.no_grad()
     def refresh(self, embed_all: Callable[[], Float[Tensor, "instance dim"]], progress: Progress) -> bool:
-        """Renews what the selection knows of all instances, when it is due; says whether it was.
+        """Renews the memory of the selection when it is due; returns whether it was.
 
         From the bank where there is one, its views side by side; otherwise from `embed_all`, which embeds the
         training data in order (see `embed`) and is called only when needed.
@@ -342,11 +347,12 @@ class Method(nn.Module):
         held_out: bool | None = False,
         coverage: Coverage | None = None,
     ) -> Certificate:
-        """What the method's number proves, for batches of so many different instances, in so many views.
+        """What the method's number proves, for batches of `batch_size` different instances.
 
-        By default it is about the training objective, which is fitted to its own batches and so never proven. `held_out=True`: about the
-        same number on instances that nothing was fitted to, with networks in their present mode (batch norm in training mode keeps it
-        from being proven). Without progress it is about the whole run. `coverage` is what `Ring.coverage` measured.
+        By default it is about the training objective, which is fitted to its own batches and so never proven.
+        `held_out=True`: about the same number on instances that nothing was fitted to, with networks in their
+        present mode (batch norm in training mode keeps it from being proven). Without progress it is about
+        the whole run. `coverage` is what `Ring.coverage` measured.
         """
         pairs = self.encoders.pairs(views, self.symmetric)
         if not pairs:
@@ -404,12 +410,15 @@ class Method(nn.Module):
 
 
 EQUAL_KEYS = "rows with equal keys are not contrasted with each other, so negatives are not draws of p(v)"
-UNLIKE_PAIRS = "the number is a weighted mean over pairs of different views or steps, I the same mean of their informations"
+UNLIKE_PAIRS = (
+    "the number is a weighted mean over pairs of different views or steps, I the same mean of their "
+    "informations"
+)
 _STRENGTH = ("objective only", "not covered", "measured", "proven")
 
 
 def _anchors_and_keys(pairs: Sequence[Pair]) -> tuple[list[int], list[int]]:
-    """Which views are asked about and which keys are needed."""
+    """The anchors and the keys of these pairs."""
     return sorted({p.anchor for p in pairs}), sorted({p.key for p in pairs})
 
 

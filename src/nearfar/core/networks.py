@@ -20,8 +20,8 @@ def embed_views(network: nn.Module, views: Sequence[Any], indices: Sequence[int]
 
 
 def concatenate(parts: Sequence[Tensor]) -> Tensor:
-    """Tensors of one shape, concatenated by row; not copied where they are contiguous in memory already, as the views of a batch are
-    on a CPU."""
+    """Tensors of one shape, concatenated by row; not copied where they are contiguous in memory already, as
+    the views of a batch are on a CPU."""
     first = parts[0]
     step = len(first) * first.stride(0)
     if any(part.requires_grad for part in parts) or not all(

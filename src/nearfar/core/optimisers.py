@@ -1,8 +1,8 @@
 """SGD, AdamW and LARS over one rule: norms, biases and scalars are neither decayed nor adapted.
 
-The learning rate is a schedule's value, set from outside before each step (`set_lr`). The state of an optimiser
-is a flat mapping from "what/parameter name" to a tensor, so that a checkpoint needs no pickle and a parameter is
-found by its name, not by its place in a list.
+The learning rate is a schedule's value, set from outside before each step (`set_lr`). The state of an
+optimiser is a flat mapping from "what/parameter name" to a tensor, so that a checkpoint needs no pickle and a
+parameter is found by its name, not by its place in a list.
 """
 
 import math
@@ -18,7 +18,7 @@ from nearfar.core.strategy import SINGLE, Strategy
 from nearfar.errors import UserError
 
 _NORMS = (_NormBase, nn.GroupNorm, nn.LayerNorm, nn.RMSNorm)
-# what optimisers keep of a parameter; another than torch's says its own by an attribute `state_names`
+# the state of a parameter in torch's optimisers; any other optimiser has an attribute `state_names`
 _STATE = ("step", "exp_avg", "exp_avg_sq", "max_exp_avg_sq", "momentum_buffer")
 LARGEST_LR = 10.0  # of fine-tuning, whose steps by AdamW are about as long as this
 MOMENTUM = 0.9  # where none is set
@@ -32,9 +32,9 @@ class LARS(Optimizer):
         v ← m v + λ (g + β w)            m = `momentum`
         w ← w - lr v
 
-    A group with `adapt=False` has λ = 1, and so has a tensor whose weights or gradients are all zero. The paper
-    keeps lr inside v; outside, as in torch's SGD and BYOL's optimiser, it is the same while lr is constant and
-    follows the schedule at once when it is not.
+    A group with `adapt=False` has λ = 1, and so has a tensor whose weights or gradients are all zero. The
+    paper keeps lr inside v; outside, as in torch's SGD and BYOL's optimiser, it is the same while lr is
+    constant and follows the schedule at once when it is not.
     """
 
     def __init__(
@@ -96,9 +96,10 @@ def build(
     scales: Mapping[str, float] | None = None,
     strategy: Strategy = SINGLE,
 ) -> Optimizer:
-    """The optimiser `name` over the trainable parameters of `module`. `momentum` is 0.9 if not given, and AdamW's β₁;
-    `options` are the builder's own parameters: for SGD `nesterov` and `dampening`, for AdamW `betas`, `eps` and `amsgrad`,
-    for LARS `trust`. `scales`: parameters, by name, that learn at a multiple of the rate (`layer_scales`)."""
+    """The optimiser `name` over the trainable parameters of `module`. `momentum` is 0.9 if not given, and
+    AdamW's β₁; `options` are the builder's own parameters: for SGD `nesterov` and `dampening`, for AdamW
+    `betas`, `eps` and `amsgrad`, for LARS `trust`. `scales`: parameters, by name, that learn at a multiple of
+    the rate (`layer_scales`)."""
     if name not in OPTIMISERS:
         raise UserError(f"optimizer was {name!r}; expected one of {', '.join(OPTIMISERS)}")
     for key, value in (("lr", lr), ("weight_decay", weight_decay)):
@@ -122,8 +123,9 @@ def set_lr(optimizer: Optimizer, lr: float) -> None:
 
 
 def layer_scales(module: nn.Module, backbones: Iterable[nn.Module], decay: float) -> dict[str, float]:
-    """The multiple of the rate at which each parameter of the backbones learns, by its name in `module`: decay for the last stage
-    of a backbone, decay^2 for the one before, and so on; what stands above them learns at the rate itself."""
+    """The multiple of the rate at which each parameter of the backbones learns, by its name in `module`:
+    decay for the last stage of a backbone, decay^2 for the one before, and so on; what stands above them
+    learns at the rate itself."""
     if decay == 1:
         return {}
     scale: dict[int, float] = {}
@@ -135,8 +137,8 @@ def layer_scales(module: nn.Module, backbones: Iterable[nn.Module], decay: float
 
 
 def _stages(backbone: nn.Module) -> list[list[nn.Parameter]]:
-    """Its parameters in the order they stand in it: a stage for each of its parts, or for each block of a list of them; norms and
-    loose parameters go with what they follow."""
+    """Its parameters in the order they stand in it: a stage for each of its parts, or for each block of a
+    list of them; norms and loose parameters go with what they follow."""
     inside = list(backbone.children())
     if len(inside) == 1 and next(backbone.parameters(recurse=False), None) is None:  # a wrapper
         return _stages(inside[0])
@@ -154,7 +156,8 @@ def _stages(backbone: nn.Module) -> list[list[nn.Parameter]]:
 
 
 def clip(parameters: Iterable[Tensor], max_norm: float | None, strategy: Strategy = SINGLE) -> float:
-    """The norm of all gradients together, which are scaled down to `max_norm` if they exceed it (None: never)."""
+    """The norm of all gradients together, which are scaled down to `max_norm` if they exceed it (None:
+    never)."""
     parameters = list(parameters)
     total = strategy.total_norm(p.grad for p in parameters if p.grad is not None)
     if max_norm is not None:
@@ -166,7 +169,8 @@ def clip(parameters: Iterable[Tensor], max_norm: float | None, strategy: Strateg
 
 
 def state_tensors(optimizer: Optimizer, module: nn.Module) -> dict[str, Tensor]:
-    """The optimiser's state by parameter name, as "momentum_buffer/backbone.conv1.weight": live, not copied."""
+    """The optimiser's state by parameter name, as "momentum_buffer/backbone.conv1.weight": live, not
+    copied."""
     return {
         f"{key}/{name}": value
         for name, parameter in _trainable(module)
@@ -179,8 +183,8 @@ def load_state_tensors(
 ) -> None:
     """Replace the optimiser's state by what `state_tensors` gave; the next step is then bit-equal.
 
-    Call it when the module is on its device and in its memory format: fused kernels walk the memory of a weight
-    and of its state side by side, so both must be laid out alike.
+    Call it when the module is on its device and in its memory format: fused kernels walk the memory of a
+    weight and of its state side by side, so both must be laid out alike.
     """
     state_names = getattr(optimizer, "state_names", _STATE)
     parameters = dict(_trainable(module))
@@ -216,7 +220,8 @@ def _trainable(module: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
 def _groups(
     module: nn.Module, weight_decay: float, scales: Mapping[str, float], strategy: Strategy
 ) -> list[dict[str, Any]]:
-    """Decayed parameters, then the others, of each multiple of the rate, each in the module's own order, with their names."""
+    """Decayed parameters, then the others, of each multiple of the rate, each in the module's own order, with
+    their names."""
     in_norms = {
         p for part in module.modules() if isinstance(part, _NORMS) for p in part.parameters(recurse=False)
     }
@@ -282,7 +287,7 @@ def _lars(groups: list[dict[str, Any]], lr: float, momentum: float | None, trust
 
 
 def _can_fuse(groups: list[dict[str, Any]]) -> bool:
-    """Asked here because torch itself says no only at the first step."""
+    """Checked here because torch raises only at the first step."""
     parameters = [p for group in groups for _, p in group["params"]]
     sharded = any(group["sharded"] for group in groups)
     return not sharded and all(p.is_floating_point() and p.device.type in _FUSED_ON for p in parameters)

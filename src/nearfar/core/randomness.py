@@ -1,9 +1,9 @@
 """Randomness as a pure function of what it is for.
 
-Two functions feed the whole library: the order of an epoch is `order(seed, epoch, size)` (`windowed_order` where rows
-are read by blocks), and the random numbers that augment one view of one image are `uniforms(seed, epoch, index, view, slots)`. Neither has
-state, so batch size, worker count, rank and interruption cannot change what a run sees; resuming needs one
-integer.
+Two functions feed the whole library: the order of an epoch is `order(seed, epoch, size)` (`windowed_order`
+where rows are read by blocks), and the random numbers that augment one view of one image are `uniforms(seed,
+epoch, index, view, slots)`. Neither has state, so batch size, worker count, rank and interruption cannot
+change what a run sees; resuming needs one integer.
 """
 
 import hashlib
@@ -26,8 +26,9 @@ def _mix(word: np.ndarray) -> np.ndarray:
 def uniforms(
     seed: int, epoch: int, index: Int[np.ndarray, "image"], view: int, slots: int, operation: str = ""
 ) -> Float[np.ndarray, "image slots"]:
-    """`slots` numbers in [0, 1) for one view of each image: the same for the same arguments, always. Each `operation` has
-    numbers of its own, whatever others there are; without a name, those of the kernel's pipeline."""
+    """`slots` numbers in [0, 1) for one view of each image: the same for the same arguments, always. Each
+    `operation` has numbers of its own, whatever others there are; without a name, those of the kernel's
+    pipeline."""
     with np.errstate(over="ignore"):
         word = np.full(len(index), seed % 2**64, dtype=np.uint64)
         for part in (epoch, index, view):
@@ -55,11 +56,13 @@ def order(seed: int, epoch: int, size: int) -> Int[np.ndarray, "image"]:
 def windowed_order(
     seed: int, epoch: int, block: Int[np.ndarray, "row"], window: int
 ) -> Int[np.ndarray, "row"]:
-    """The order in which epoch `epoch` visits rows that are read by blocks: `block` is the number of each row's.
+    """The order in which epoch `epoch` visits rows that are read by blocks: `block` is the number of each
+    row's.
 
-    Blocks are shuffled, and row r of the block at place p goes to (p + window u_r) mod blocks, u_r uniform in [0, 1): at any moment
-    rows of `window` blocks are mixed, new blocks come in one at a time, and the last `window` of them, which also fill the beginning,
-    are read twice. With no more blocks than that it is a uniform shuffle.
+    Blocks are shuffled, and row r of the block at place p goes to (p + window u_r) mod blocks, u_r uniform in
+    [0, 1): at any moment rows of `window` blocks are mixed, new blocks come in one at a time, and the last
+    `window` of them, which also fill the beginning, are read twice. With no more blocks than that it is a
+    uniform shuffle.
     """
     return np.argsort(_places(seed, epoch, block, window), kind="stable")
 
@@ -91,7 +94,8 @@ def _places(seed: int, epoch: int, block: Int[np.ndarray, "row"], window: int) -
 
 
 def uniform_grid(seed: int, rows: Int[Tensor, "row"], columns: int) -> Float[Tensor, "row column"]:
-    """A number in [0, 1) for every (row, column): the same for the same place, whichever rows are asked for together."""
+    """A number in [0, 1) for every (row, column): the same for the same place, whichever rows are requested
+    together."""
     words = _mixed(_mixed(rows + seed)[:, None] + torch.arange(columns, device=rows.device))
     return ((words >> 11) & (2**53 - 1)).double() * 2.0**-53
 
@@ -104,7 +108,8 @@ def words_at(seed: int, row: int, columns: Int[np.ndarray, "place"]) -> Int[np.n
 
 
 def _mixed(word: Int[Tensor, "*any"]) -> Int[Tensor, "*any"]:
-    """The splitmix64 finaliser in torch's signed integers, which wrap as unsigned ones do; shifts lose the sign's copies."""
+    """The splitmix64 finaliser in torch's signed integers, which wrap as unsigned ones do; shifts lose the
+    sign's copies."""
     word = word + _signed(0x9E3779B97F4A7C15)
     word = (word ^ ((word >> 30) & (2**34 - 1))) * _signed(0xBF58476D1CE4E5B9)
     word = (word ^ ((word >> 27) & (2**37 - 1))) * _signed(0x94D049BB133111EB)

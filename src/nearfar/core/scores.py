@@ -4,8 +4,9 @@
     streamed_scores(anchors, keys)   never does; same numbers, same gradients, memory of one tile
 
 Every reduction of `Streamed` runs over blocks of anchors under activation checkpointing: a tile's scores are
-thrown away after the forward pass and computed again in the backward pass, so any critic can be streamed. The one that
-counts most, log-sum-exp of inner products, has its backward pass written out (`nearfar.core.kernels`): the same numbers in half the time.
+thrown away after the forward pass and computed again in the backward pass, so any critic can be streamed. The
+one that counts most, log-sum-exp of inner products, has its backward pass written out
+(`nearfar.core.kernels`): the same numbers in half the time.
 """
 
 from collections.abc import Callable
@@ -23,18 +24,19 @@ from nearfar.core.kernels import LogSumExp, inner, matches
 from nearfar.errors import UserError
 
 TILE = 256  # anchors per tile: small enough for a tile to stay in cache, large enough for a good matmul
-# scores that are held at once: on a CPU as many as its cache takes, on a GPU as many as keep it busy. Beyond this many, log-sum-exp
-# over tiles takes half the time of one matrix (benchmarks/losses.py)
+# scores that are held at once: on a CPU as many as its cache takes, on a GPU as many as keep it busy. Beyond
+# this many, log-sum-exp over tiles takes half the time of one matrix (benchmarks/losses.py)
 MAX_SCORES_CPU, MAX_SCORES_GPU = 2**21, 2**25
 MAX_MATRIX = 2**28  # scores, a gigabyte in float32: beyond this no matrix of all scores is built
 MIN_TILE = 32  # anchors: with fewer to a tile, reading the candidates again would cost more
 GRAPH = 4  # copies of a tile that the graph of a rule with a gradient holds, about
-UNKNOWN = -1  # a candidate whose instance is not known: always somebody else
+UNKNOWN = -1  # a candidate whose instance is not known: never the anchor itself
 EMPTY = -2  # a slot that holds nothing yet: never a negative
 
 
 def at_least_float32(values: Tensor) -> Tensor:
-    """Half precision cannot count to 700, and a ceiling must hold to the last digit: scores are float32 at least."""
+    """Half precision cannot count to 700, and a ceiling must hold to the last digit: scores are float32 at
+    least."""
     return values.float() if values.is_floating_point() and values.dtype.itemsize < 4 else values
 
 
@@ -54,8 +56,9 @@ class Candidates:
 class Membership:
     """Which candidates of some anchors a selection keeps.
 
-    `keep`: the negatives; `log_weight`: of them, the weights have mean one over an anchor's negatives. `close`: candidates that join the
-    anchor's positives instead. `log_chance`: where membership is random, the log of the chance of each anchor's draw.
+    `keep`: the negatives; `log_weight`: of them, the weights have mean one over an anchor's negatives.
+    `close`: candidates that join the anchor's positives instead. `log_chance`: where membership is random,
+    the log of the chance of each anchor's draw.
     """
 
     keep: Bool[Tensor, "anchor candidate"]
@@ -64,7 +67,8 @@ class Membership:
     log_chance: Float[Tensor, "anchor"] | None = None
 
 
-# (scores, which are offered, positions of these anchors) -> membership: a rule for rows, so that it can be applied per tile
+# (scores, which are offered, positions of these anchors) -> membership: a rule for rows, so that it can be
+# applied per tile
 Rule = Callable[[Tensor, Tensor, Tensor], Membership]
 
 
@@ -84,7 +88,7 @@ class Negatives(Protocol):
     ) -> Float[Tensor, "anchor"]:
         """(Weighted) sum of an elementwise function of the scores; 0 where an anchor has none.
 
-        The function also reads what is given `per_anchor`, each as a column beside the scores of that anchor:
+        The function also reads the `per_anchor` tensors, each as a column next to the scores of that anchor:
         `sum_of(lambda score, positive: relu(score - positive), positive)`. Gradients reach the columns too.
         """
 
@@ -99,8 +103,8 @@ class Negatives(Protocol):
     def divide(
         self, rule: Rule, *, close: bool = False, random: bool = False, unweighted: bool = False
     ) -> "Divided":
-        """The candidates after a rule. `close`: the rule returns close candidates too; `random`: it draws, and returns the log of the
-        chance; `unweighted`: it returns no weights and has no gradient."""
+        """The candidates after a rule. `close`: the rule returns close candidates too; `random`: it draws,
+        and returns the log of the chance; `unweighted`: it returns no weights and has no gradient."""
 
     def matrix(self) -> tuple[Float[Tensor, "anchor candidate"], Bool[Tensor, "anchor candidate"]]:
         """Scores and which are kept, built in full: for looking at them, never for bounds."""
@@ -108,7 +112,8 @@ class Negatives(Protocol):
 
 @dataclass(frozen=True)
 class Divided:
-    """Candidates after a rule: the negatives, those of the positive's side, the log of the chance of the draw."""
+    """Candidates after a rule: the negatives, those of the positive's side, the log of the chance of the
+    draw."""
 
     negatives: Negatives
     close: Negatives | None = None
@@ -117,7 +122,8 @@ class Divided:
 
 @dataclass(frozen=True)
 class Dense:
-    """Negatives as a matrix, in float32 at least, a mask of those that count (None: all), and their log-weights."""
+    """Negatives as a matrix, in float32 at least, a mask of those that count (None: all), and their
+    log-weights."""
 
     values: Float[Tensor, "anchor candidate"]
     mask: Bool[Tensor, "anchor candidate"] | None = None
@@ -200,8 +206,9 @@ class TiledRule:
 
 @dataclass(frozen=True)
 class Streamed:
-    """Negatives that are scored when a reduction needs them, `tile` anchors at a time. The rules of selections are applied in each tile,
-    and again in the backward pass, so that nothing of the size anchors x candidates is ever stored."""
+    """Negatives that are scored when a reduction needs them, `tile` anchors at a time. The rules of
+    selections are applied in each tile, and again in the backward pass, so that nothing of the size anchors x
+    candidates is ever stored."""
 
     anchors: Float[Tensor, "anchor dim"]
     index: Tensor
@@ -254,7 +261,8 @@ class Streamed:
 
     @cached_property
     def _sums(self) -> tuple[Float[Tensor, "anchor"], Float[Tensor, "anchor"]]:
-        """Log-sum-exp and count in one pass: what most bounds read, and ranking candidates twice would cost twice."""
+        """Log-sum-exp and count in one pass: what most bounds read, and ranking candidates twice would cost
+        twice."""
         keys, candidate_ids = self.candidates.embedding, self.candidates.index
         # in half precision torch's own log-sum-exp keeps more digits than exponentials written back to a tile
         precise = keys.dtype == self.anchors.dtype and keys.dtype.itemsize >= 4
@@ -334,8 +342,9 @@ class Streamed:
 class Scores:
     """All that a bound may see: log-scores f(u, v) of positives, and of negatives through reductions.
 
-    `more_positives`: further positives among the candidates (those with the anchor's label), as many as there are for each anchor, seen
-    through reductions like negatives. `lowest`: the least score there can be, where the critic has one.
+    `more_positives`: further positives among the candidates (those with the anchor's label), as many as there
+    are for each anchor, seen through reductions like negatives. `lowest`: the least score there can be, where
+    the critic has one.
     """
 
     positive: Float[Tensor, "anchor positive"]
@@ -349,8 +358,8 @@ class Scores:
     def over_positives(
         self, function: Callable[..., Tensor], *per_anchor: Float[Tensor, "anchor"]
     ) -> Float[Tensor, ""]:
-        """Mean over anchors of the mean over their positives of an elementwise function, which may read columns as in `mean_of`.
-        Anchors without positives count nothing."""
+        """Mean over anchors of the mean over their positives of an elementwise function, which may read
+        columns as in `mean_of`. Anchors without positives count nothing."""
         values = function(self.positive, *(column[:, None] for column in per_anchor))
         if self.more_positives is None:
             return values.mean()
@@ -378,8 +387,8 @@ class Scores:
     def of(
         positive: Tensor, negative: Tensor, kept: Tensor | None = None, positive_kept: Tensor | None = None
     ) -> "Scores":
-        """Scores from plain tensors of log-scores: positive (n,) or (n, p) and which of them are there; negative (n, k) and which
-        of them are kept."""
+        """Scores from plain tensors of log-scores: positive (n,) or (n, p) and which of them are there;
+        negative (n, k) and which of them are kept."""
         if positive.ndim == 1:
             positive = positive[:, None]
         if positive.ndim != 2 or negative.ndim != 2 or len(positive) != len(negative):
@@ -390,7 +399,8 @@ class Scores:
         for name, mask, scores in (("kept", kept, negative), ("positive_kept", positive_kept, positive)):
             if mask is not None and (mask.shape != scores.shape or mask.dtype != torch.bool):
                 raise UserError(
-                    f"{name} must be a boolean mask of shape {tuple(scores.shape)}; it was {mask.dtype} of {tuple(mask.shape)}"
+                    f"{name} must be a boolean mask of shape {tuple(scores.shape)}; it was {mask.dtype} of "
+                    f"{tuple(mask.shape)}"
                 )
         if positive_kept is None:
             return Scores(positive, Dense(negative, kept))
@@ -415,9 +425,10 @@ def inner_product_negatives(
     *,
     all_tiled: bool = False,
 ) -> Negatives:
-    """Inner products with candidates of another identity. `chunk`: in tiles of that many anchors, never as one matrix. Without it the size
-    decides, on every device: one matrix if it is small; log-sum-exp in tiles if that is faster; all reductions in tiles, with the memory
-    of a tile, if the matrix would be large or `all_tiled` asks for it."""
+    """Inner products with candidates of another identity. `chunk`: in tiles of that many anchors, never as
+    one matrix. Without it the size decides, on every device: one matrix if it is small; log-sum-exp in tiles
+    if that is faster; all reductions in tiles, with the memory of a tile, if the matrix would be large or
+    with `all_tiled`."""
     if chunk is not None:
         return Streamed(anchors, index, candidates, chunk)
     keys = candidates.embedding
@@ -439,7 +450,8 @@ def _in_batch(
 ) -> tuple[Tensor, Tensor, Tensor, Candidates]:
     if anchors.ndim != 2 or anchors.shape != keys.shape:
         raise UserError(
-            f"anchors and keys must both be (n, dim); they were {tuple(anchors.shape)} and {tuple(keys.shape)}"
+            f"anchors and keys must both be (n, dim); they were {tuple(anchors.shape)} and "
+            f"{tuple(keys.shape)}"
         )
     # scaling the anchors once scales every score, and lets a learned temperature have its gradient
     anchors, keys = F.normalize(anchors, dim=1) / temperature, F.normalize(keys, dim=1)

@@ -2,8 +2,8 @@
 
     rows in an order that is a function of the seed → of every class the first few, as many as its quota
 
-What differs is only how shares become whole numbers. `apportioned` holds out round(share · n) in all; `at_least_one` gives
-either side of every class something, because a class nobody fitted, or nobody is asked about, tells nothing.
+What differs is only how shares become whole numbers. `apportioned` holds out round(share · n) in all;
+`at_least_one` puts at least one row of every class on either side.
 """
 
 from collections.abc import Callable
@@ -35,8 +35,8 @@ def held_out(
 
 
 def apportioned(counts: Int64[np.ndarray, "class"], share: float) -> Int64[np.ndarray, "class"]:
-    """share × class size, rounded by largest remainder so that round(share × n) are held out in all, except that no class is held
-    out whole."""
+    """share × class size, rounded by largest remainder so that round(share × n) are held out in all, except
+    that no class is held out whole."""
     exact = share * counts.astype(np.float64)
     quota = np.floor(exact).astype(np.int64)
     spare = round(share * int(counts.sum())) - int(quota.sum())
@@ -46,8 +46,9 @@ def apportioned(counts: Int64[np.ndarray, "class"], share: float) -> Int64[np.nd
 
 
 def draw_rows(labels: Int[np.ndarray, "row"], amount: float, seed: int) -> Int64[np.ndarray, "row"]:
-    """Rows that stand for all: a share of every class (0 < asked < 1, at least one row of each), or so many of each (asked a whole
-    number; all of a class that has fewer). A function of its arguments alone, in rising order."""
+    """A stratified sample of rows in rising order: a share of every class (0 < amount < 1, at least one row
+    of each), or that many rows of each class (a whole number; all rows of smaller classes). A function of its
+    arguments alone."""
 
     def quotas(counts: Int64[np.ndarray, "class"], share: float) -> Int64[np.ndarray, "class"]:
         if share < 1:

@@ -1,11 +1,11 @@
 """Uncertainty of measured numbers: intervals, mean ± spread, and the one rule for "better".
 
-An interval of an accuracy (Wilson) describes the test set as a sample. It does not include the variation between training seeds;
-`mean_and_spread` over seeds does.
+An interval of an accuracy (Wilson) describes the test set as a sample. It does not include the variation
+between training seeds; `mean_and_spread` over seeds does.
 
-"Better" always means the same: a paired difference whose p-value is below 1 - CONFIDENCE. Pairs are test instances where the answer for
-each instance exists (`compare_answers`, McNemar's exact test), else seeds (`compare_draws`, Student's t). Of several comparisons, p is
-adjusted by Holm's method (`adjust_for_all`).
+"Better" always means the same: a paired difference whose p-value is below 1 - CONFIDENCE. Pairs are test
+instances where the answer for each instance exists (`compare_answers`, McNemar's exact test), else seeds
+(`compare_draws`, Student's t). Of several comparisons, p is adjusted by Holm's method (`adjust_for_all`).
 """
 
 import math
@@ -64,7 +64,8 @@ def clipped_student_interval(shares: Sequence[float]) -> Interval | None:
 
 @dataclass(frozen=True)
 class Difference:
-    """The first minus the second of two paired samples. `interval` and `p` are None where the pairs do not determine them."""
+    """The first minus the second of two paired samples. `interval` and `p` are None where the pairs do not
+    determine them."""
 
     value: float
     interval: Interval | None
@@ -93,9 +94,10 @@ class Difference:
 def compare_answers(first: Bool[np.ndarray, "instance"], second: Bool[np.ndarray, "instance"]) -> Difference:
     """Two classifiers on the same instances; each array holds which instances were classified correctly.
 
-    Only instances on which the two disagree count (McNemar 1947): if neither were better, each would fall to either side like a fair
-    coin. Difficulty that both share cancels, so the interval is far narrower than those of the two accuracies suggest. It is that of
-    Bonett and Price 2012: Wald's after adding one instance to each kind of disagreement.
+    Only instances on which the two disagree count (McNemar 1947): if neither were better, each would fall to
+    either side like a fair coin. Difficulty that both share cancels, so the interval is far narrower than
+    those of the two accuracies suggest. It is that of Bonett and Price 2012: Wald's after adding one instance
+    to each kind of disagreement.
     """
     if len(first) != len(second) or not len(first):
         raise ValueError(
@@ -119,8 +121,8 @@ def compare_draws(first: Sequence[float], second: Sequence[float]) -> Difference
 def mean_difference(differences: Sequence[float]) -> Difference:
     """The mean of differences that were paired by seed or draw, with Student's interval.
 
-    One difference determines no interval. Neither do two or three equal ones: a test set counts whole rows, so a few seeds agree
-    exactly by chance.
+    One difference determines no interval. Neither do two or three equal ones: a test set counts whole rows,
+    so a few seeds agree exactly by chance.
     """
     mean, spread = mean_and_spread(differences)
     equal = max(differences) - min(differences) < EQUAL
@@ -136,7 +138,8 @@ def mean_difference(differences: Sequence[float]) -> Difference:
 
 
 def holm(p: Sequence[float]) -> list[float]:
-    """p-values adjusted for looking at all of them (Holm 1979): at level a, any true null is rejected with probability at most a."""
+    """p-values adjusted for looking at all of them (Holm 1979): at level a, any true null is rejected with
+    probability at most a."""
     adjusted, highest = [0.0] * len(p), 0.0
     for rank, place in enumerate(sorted(range(len(p)), key=lambda at: p[at])):
         highest = max(highest, min(1.0, (len(p) - rank) * p[place]))

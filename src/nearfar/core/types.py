@@ -36,8 +36,8 @@ class Pixels:
 
 @dataclass(frozen=True)
 class Batch:
-    """Views of the same instances: row i of every view is instance `index[i]`, and so is row i of what else is known of
-    them: their classes, and their groups by the name of what tells them."""
+    """Views of the same instances: row i of every view, label and group is instance `index[i]`. Groups are by
+    the name of their column."""
 
     views: tuple[Any, ...]  # each a tensor (instance, …), or a tree of such: tuples, lists and mappings
     index: Int64[Tensor, "instance"]
@@ -45,7 +45,7 @@ class Batch:
     groups: Mapping[str, Int64[Tensor, "instance"]] = field(default_factory=dict)
 
     def to(self, device: torch.device | str, dtype: torch.dtype | None = None) -> "Batch":
-        """The batch on a device; with `dtype`, what is no whole number in it."""
+        """The batch on a device; `dtype` is that of its floating-point tensors."""
         return self._map(
             lambda tensor: tensor.to(device, dtype if tensor.is_floating_point() else None, non_blocking=True)
         )
@@ -62,10 +62,12 @@ class Batch:
 
 @dataclass(frozen=True)
 class Pair:
-    """Anchors of one view contrasted with keys of another (or of the same), and how much that counts in the loss.
+    """Anchors of one view contrasted with keys of another (or of the same), and how much that counts in the
+    loss.
 
-    `keys_per_instance`: keys per instance: 1 for a picture seen whole, more for the places of a feature map or the times of a
-    sequence. `same_instance_negatives`: how many of them an anchor may be contrasted with although they are of its own instance.
+    `keys_per_instance`: keys per instance: 1 for a picture seen whole, more for the places of a feature map
+    or the times of a sequence. `same_instance_negatives`: how many of them an anchor may be contrasted with
+    although they are of its own instance.
     """
 
     anchor: int
@@ -79,7 +81,8 @@ class Pair:
 
 
 def view_pairs(count: int, symmetric: bool) -> tuple[tuple[int, int], ...]:
-    """Which view is asked about which: one view about itself, the first about the others, or each about each."""
+    """Ordered pairs (anchor view, key view): one view with itself, the first with each other one, or all
+    pairs."""
     if count == 1:
         return ((0, 0),)
     if symmetric:
@@ -89,7 +92,8 @@ def view_pairs(count: int, symmetric: bool) -> tuple[tuple[int, int], ...]:
 
 @dataclass(frozen=True)
 class Supervision:
-    """What labels and a teacher say of the rows of a batch, beside what the network says of them; None where nobody says anything."""
+    """Features and class scores of the rows of a batch by the network, their labels, and a teacher's features
+    and class scores; None where there are none."""
 
     features: Float[Tensor, "row dim"]
     logits: Float[Tensor, "row class"] | None = None
@@ -126,13 +130,13 @@ class TeacherOutput(NamedTuple):
 
 @dataclass(frozen=True)
 class Encoded:
-    """Embeddings by view: what is asked about (anchors) and what it is asked about (keys).
+    """Embeddings of anchors and of keys, by the number of their view.
 
-    Usually row i of each is instance `index[i]` of the batch. Keys may have several places each, (anchor, place, dim):
-    then all of them are positives of the anchor. Where rows are no instances at all (the times of a sequence, the
-    masked tokens of a text), anchors and keys of a pair are aligned row by row, and `index[key]` gives each row its
-    identity: rows with the same identity are never each other's negatives. Where keys are symbols, `vocabulary` embeds all
-    there are.
+    Usually row i of each is instance `index[i]` of the batch. Keys may have several places each, (anchor,
+    place, dim): then all of them are positives of the anchor. Where rows are no instances at all (the times
+    of a sequence, the masked tokens of a text), anchors and keys of a pair are aligned row by row, and
+    `index[key]` gives each row its identity: rows with the same identity are never each other's negatives.
+    Where keys are symbols, `vocabulary` embeds all there are.
     """
 
     anchors: Mapping[int, Float[Tensor, "anchor dim"]]
@@ -156,7 +160,8 @@ class Encoded:
 
 @dataclass(frozen=True)
 class Coverage:
-    """For which share of so many anchors the condition of Wu et al. 2021, Thm 3.1 was measured to hold (`Ring.coverage`)."""
+    """The share of anchors for which the condition of Wu et al. 2021, Thm 3.1 was measured to hold
+    (`Ring.coverage`)."""
 
     share: float
     anchors: int
@@ -164,13 +169,13 @@ class Coverage:
 
 @dataclass(frozen=True)
 class NegativeSampling:
-    """How the scores came about, as far as a bound's claim depends on it. None: the program cannot know, so a claim says it as
-    a condition; what is known to fail is never proven.
+    """How negatives are drawn and selected, as far as a certificate depends on it. None: not known, so that
+    the certificate states it as a condition. What is known to fail is never proven.
 
-    `exchangeable`: if anchor and key were independent, the positive could change places with any negative without changing
-    the joint distribution. The proof of InfoNCE stands on it (docs/certificates.md); `reason` says in a clause why it fails
-    where it does. `independent` asks more: every anchor has negatives of its own, drawn from p(v) independently of all
-    positives and of one another.
+    `exchangeable`: if anchor and key were independent, the positive could change places with any negative
+    without changing the joint distribution. The proof of InfoNCE needs it (docs/certificates.md); `reason` is
+    a clause that explains why it fails. `independent` is more: every anchor has its own negatives, drawn from
+    p(v) independently of all positives and of one another.
 
     `cut` is what a selection dropped: the least similar only (`below`), or also the most similar (`above`).
     """
@@ -209,8 +214,9 @@ Status = Literal["proven", "measured", "not covered", "objective only"]
 class Certificate:
     """What a number proves about mutual information, under which condition, and how high it can go.
 
-    `proven`: in expectation at most I, under the condition. `measured`: a condition of the proof was measured on so many
-    anchors, which is evidence, not proof. `not covered`: an estimate without proof. `objective only`: no estimate of I.
+    `proven`: in expectation at most I, under the condition. `measured`: a condition of the proof was measured
+    on some anchors, which is evidence, not proof. `not covered`: an estimate without proof. `objective only`:
+    no estimate of I.
     """
 
     status: Status
@@ -220,14 +226,15 @@ class Certificate:
 
 @dataclass(frozen=True)
 class BatchGroups:
-    """What the batches of all ranks say of their rows: an identity for each row and, by name, the number of its group; below 0 is
-    not known."""
+    """What the batches of all ranks say of their rows: an identity for each row and, by name, the number of
+    its group; below 0 is not known."""
 
     identities: Int[Tensor, "row"]
     numbers: Mapping[str, Int[Tensor, "row"]]
 
     def find(self, by: str, index: Int[Tensor, "item"]) -> tuple[Int[Tensor, "item"], Bool[Tensor, "item"]]:
-        """The group of each of these identities, -1 where it is not known, and which of them are in the batches at all."""
+        """The group of each of these identities, -1 where it is not known, and which of them are in the
+        batches at all."""
         if not len(self.identities):
             return torch.full_like(index, -1), torch.zeros_like(index, dtype=torch.bool)
         identities, order = self.identities.sort()
@@ -238,13 +245,14 @@ class BatchGroups:
 
 @dataclass(frozen=True)
 class Context:
-    """What a selection may know beside the scores."""
+    """What a selection may read in addition to the scores."""
 
     anchors: Float[Tensor, "anchor dim"]
     candidates: Candidates
     index: Int[Tensor, "anchor"]
     progress: Progress
-    # several things that count as one positive are their mean, not their sum of e^f: where scores are read as distances
+    # several things that count as one positive are their mean, not their sum of e^f: where scores are read as
+    # distances
     as_mean: bool = False
     first: int = (
         0  # the number of its first anchor among those of all ranks: what is drawn for an anchor goes by that
@@ -268,6 +276,6 @@ class Outcome:
     buffer_updates: BufferUpdates = ()  # what the pass would have written to the networks' buffers
 
 
-# (setting, value, text): what a part's equation says besides where the setting has that value, or, for `...`, any, or, for a
-# function, one of which it is true
+# (setting, value, text): what a part's equation says besides where the setting has that value, or, for `...`,
+# any, or, for a function, one of which it is true
 Remark = tuple[str, Any, str]

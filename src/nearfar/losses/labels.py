@@ -1,9 +1,9 @@
 """Losses of embeddings and labels: rows with one label are each other's positives, all others negatives.
 
-    loss(embeddings, labels)                                            a batch with itself, nobody with oneself
+    loss(embeddings, labels)                                            a batch with itself, no row with itself
     loss(embeddings, labels, ref_emb=others, ref_labels=their_labels)   anchors of one set, keys of another
 
-An anchor may have many positives, none, or no negative; each loss says what it makes of that.
+An anchor may have many positives, none, or no negative; each loss documents what it does then.
 """
 
 from abc import abstractmethod
@@ -45,8 +45,8 @@ class LabelledBatch:
         return (same - (self.itself != NO_KEY).long()).to(self.anchors.dtype)
 
     def mean_partner(self) -> Float[Tensor, "anchor dim"]:
-        """The mean of each anchor's positives, zero without any. Its inner product with the anchor is the mean
-        of theirs, so that no pair need be scored to have it."""
+        """The mean of each anchor's positives, zero without any. Its inner product with the anchor is the
+        mean of theirs, so that no pair need be scored to have it."""
         total = self.keys.new_zeros(self.classes, self.keys.shape[1]).index_add(0, self.key_labels, self.keys)
         anchor_keys = torch.where((self.itself != NO_KEY)[:, None], self.keys[self.itself], 0.0)
         return (total[self.labels] - anchor_keys) / self.partners().clamp_min(1.0)[:, None]
@@ -88,7 +88,7 @@ class LabelLoss(nn.Module):
                     embeddings, labels, ref_emb, ref_labels, self.normalize, self.gather_distributed
                 )
             )
-            # a batch without a single term says nothing, and says it with a gradient
+            # a batch without a single term has the loss 0, with a gradient
             return value if value.requires_grad else value + 0.0 * embeddings.sum()
 
     @abstractmethod
@@ -141,9 +141,10 @@ class SupConLoss(LabelLoss):
         form="out"   log sum_a e^f(u, a) - (1/|P|) sum_p f(u, p)              (Khosla et al. 2020, Eq. 2)
         form="in"    log sum_a e^f(u, a) - log( (1/|P|) sum_p e^f(u, p) )     (Khosla et al. 2020, Eq. 3)
 
-    averaged over anchors that have a positive. As `pytorch_metric_learning.losses.SupConLoss`, and as its authors'
-    `loss(features, labels)` with features of shape (n, views, dim), where without labels every instance is a class of its own.
-    Of a batch in which all labels are alike the two make different things, pytorch-metric-learning 0: this is the authors'.
+    averaged over anchors that have a positive. As `pytorch_metric_learning.losses.SupConLoss`, and as its
+    authors' `loss(features, labels)` with features of shape (n, views, dim), where without labels every
+    instance is a class of its own. Of a batch in which all labels are alike the two make different things,
+    pytorch-metric-learning 0: this is the authors'.
     """
 
     def __init__(
@@ -191,8 +192,9 @@ class SupConLoss(LabelLoss):
 
 
 class LabelledNTXentLoss(LabelLoss):
-    """-log( e^f(u, p) / (e^f(u, p) + sum_k e^f(u, v_k)) ), f = cosine / temperature, averaged over all positive pairs
-    (u, p); v_k are the keys with another label than u. Other positives are not in the sum, unlike in `SupConLoss`.
+    """-log( e^f(u, p) / (e^f(u, p) + sum_k e^f(u, v_k)) ), f = cosine / temperature, averaged over all
+    positive pairs (u, p); v_k are the keys with another label than u. Other positives are not in the sum,
+    unlike in `SupConLoss`.
 
     As `pytorch_metric_learning.losses.NTXentLoss`.
     """
@@ -220,9 +222,9 @@ class LabelledNTXentLoss(LabelLoss):
 
 
 class NPairsLoss(LabelLoss):
-    """One pair from each label, the first two rows that have it: -log( e^(u . p) / sum_q e^(u . q) ), q the positives of
-    all labels, averaged over labels (Sohn 2016, Eq. 7; `nf.NPair`). `normalize=False`: inner products of embeddings as
-    they are, as Sohn has it.
+    """One pair from each label, the first two rows that have it: -log( e^(u . p) / sum_q e^(u . q) ), q the
+    positives of all labels, averaged over labels (Sohn 2016, Eq. 7; `nf.NPair`). `normalize=False`: inner
+    products of embeddings as they are, as Sohn has it.
 
     As `pytorch_metric_learning.losses.NPairsLoss`, which knows no ref_emb either.
     """
@@ -248,8 +250,9 @@ class TripletMarginLoss(LabelLoss):
     """max(0, |u - p| - |u - v| + margin) of unit vectors, averaged over those triplets (anchor u, positive p,
     negative v) of the batch for which it is above 0.
 
-    As `pytorch_metric_learning.losses.TripletMarginLoss`. Its n^3 triplets are never listed: with an anchor's negatives in
-    rising order of distance, those inside the margin of a positive are the first k, and their sum is a difference of two numbers.
+    As `pytorch_metric_learning.losses.TripletMarginLoss`. Its n^3 triplets are never listed: with an anchor's
+    negatives in rising order of distance, those inside the margin of a positive are the first k, and their
+    sum is a difference of two numbers.
     """
 
     def __init__(self, margin: float = 0.05, *, gather_distributed: bool = False) -> None:

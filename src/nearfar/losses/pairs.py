@@ -19,11 +19,11 @@ SPREAD = 40.0  # scores are within this of 0: e^-80 is the smallest power, which
 
 
 class NTXentLoss(nn.Module):
-    """-log( e^f(u, v+) / (e^f(u, v+) + sum_k e^f(u, v_k)) ), f = cosine / temperature, averaged over both views of
-    every instance; v_k are both views of all other instances (Chen et al. 2020, Eq. 1).
+    """-log( e^f(u, v+) / (e^f(u, v+) + sum_k e^f(u, v_k)) ), f = cosine / temperature, averaged over both
+    views of every instance; v_k are both views of all other instances (Chen et al. 2020, Eq. 1).
 
-    As `lightly.loss.NTXentLoss` without its memory bank, which is `nf.Queue` in a `nf.Method`. It is log m less
-    `nf.InfoNCE`, m = 2n - 1.
+    As `lightly.loss.NTXentLoss` without its memory bank, which is `nf.Queue` in a `nf.Method`. It is log m
+    less `nf.InfoNCE`, m = 2n - 1.
     """
 
     def __init__(
@@ -32,8 +32,10 @@ class NTXentLoss(nn.Module):
         super().__init__()
         if memory_bank_size:
             raise UserError(
-                f"memory_bank_size was {memory_bank_size}; a loss here has no memory and expects 0: contrast with a "
-                "queue by nf.Method(nf.Momentum(network), nf.Cosine(temperature), nf.Queue(size), nf.Everyone(), nf.InfoNCE())"
+                f"memory_bank_size was {memory_bank_size}; a loss here has no memory and expects 0: "
+                "contrast with a "
+                "queue by nf.Method(nf.Momentum(network), nf.Cosine(temperature), nf.Queue(size), "
+                "nf.Everyone(), nf.InfoNCE())"
             )
         self.temperature = positive_number("temperature", temperature)
         self.gather_distributed = gather_distributed
@@ -56,7 +58,8 @@ class NTXentLoss(nn.Module):
             return -rows.mean(log_share(positive, negative.logsumexp())) / 2
 
     def _symmetric(self, rows: Tensor) -> bool:
-        """Whether many rows of one process are contrasted on a CPU, at a temperature for which e^(2 / temperature) is a number."""
+        """Whether many rows of one process are contrasted on a CPU, at a temperature for which e^(2 /
+        temperature) is a number."""
         many = (2 * len(rows)) ** 2 > MAX_SCORES_CPU
         return many and rows.device.type == "cpu" and 1 / self.temperature <= SPREAD
 
@@ -97,7 +100,8 @@ class ClipLoss(FeaturesLoss):
     """Cross-entropy of the right text among all texts and of the right image among all images, averaged
     (Radford et al. 2021). Features are scored as they are: normalise them before, as CLIP does.
 
-    As `open_clip.loss.ClipLoss`; its `rank`, `world_size`, `local_loss` and `gather_with_grad` are `gather_distributed`.
+    As `open_clip.loss.ClipLoss`; its `rank`, `world_size`, `local_loss` and `gather_with_grad` are
+    `gather_distributed`.
     """
 
     def loss(
@@ -126,8 +130,8 @@ class ClipLoss(FeaturesLoss):
 
 
 class SigLipLoss(FeaturesLoss):
-    """-(1/n) sum_ij log s(y_ij (logit_scale u_i . v_j + logit_bias)), y_ij = 1 for i = j and -1 otherwise, s the
-    logistic function (Zhai et al. 2023, Eq. 1). Features are scored as they are: normalise them before.
+    """-(1/n) sum_ij log s(y_ij (logit_scale u_i . v_j + logit_bias)), y_ij = 1 for i = j and -1 otherwise, s
+    the logistic function (Zhai et al. 2023, Eq. 1). Features are scored as they are: normalise them before.
 
     As `open_clip.loss.SigLipLoss`; its `rank`, `world_size` and `dist_impl` are `gather_distributed`.
     """
@@ -154,15 +158,17 @@ DIRECTIONS = ("query_to_doc", "query_to_query", "doc_to_query", "doc_to_doc")
 
 
 class MultipleNegativesRankingLoss(nn.Module):
-    """log( sum_j e^f(q_i, d_j) ) - f(q_i, d_i), f = scale * cosine, averaged over queries (Henderson et al. 2017):
-    every query's own document against all documents of the batch, the hard negatives of every query included.
+    """log( sum_j e^f(q_i, d_j) ) - f(q_i, d_i), f = scale * cosine, averaged over queries (Henderson et al.
+    2017): every query's own document against all documents of the batch, the hard negatives of every query
+    included.
 
         loss(queries, documents)                        pairs
         loss(queries, documents, negatives)             triplets; more hard negatives as further columns
 
-    As `sentence_transformers.losses.MultipleNegativesRankingLoss`, on embeddings instead of a model. `directions` adds
-    terms to the sum: `doc_to_query` with `partition_mode="per_direction"` is the symmetric loss, all four in one sum are
-    GTE's (Li et al. 2023). `normalize=False` scores by inner product (then a scale of 1 is usual).
+    As `sentence_transformers.losses.MultipleNegativesRankingLoss`, on embeddings instead of a model.
+    `directions` adds terms to the sum: `doc_to_query` with `partition_mode="per_direction"` is the symmetric
+    loss, all four in one sum are GTE's (Li et al. 2023). `normalize=False` scores by inner product (then a
+    scale of 1 is usual).
     """
 
     def __init__(
@@ -189,7 +195,8 @@ class MultipleNegativesRankingLoss(nn.Module):
         without_positive = {"query_to_query", "doc_to_doc"} & set(self.directions)
         if partition_mode == "per_direction" and without_positive:
             raise UserError(
-                f"partition_mode was 'per_direction' with {min(without_positive)}, a sum that holds no positive; use joint"
+                f"partition_mode was 'per_direction' with {min(without_positive)}, a sum that holds no "
+                "positive; use joint"
             )
 
     def forward(

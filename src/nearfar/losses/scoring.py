@@ -1,4 +1,5 @@
-"""What the losses share: embeddings checked and made ready, and inner products with many keys as `Negatives`."""
+"""What the losses share: embeddings checked and made ready, and inner products with many keys as
+`Negatives`."""
 
 from collections.abc import Callable
 

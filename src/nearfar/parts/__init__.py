@@ -1,1 +1,2 @@
-"""The rooms of a method: encoders, critics, negatives, selections, bounds, priors. Rooms do not import one another."""
+"""The rooms of a method: encoders, critics, negatives, selections, bounds, priors. Rooms do not import one
+another."""

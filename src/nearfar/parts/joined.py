@@ -1,5 +1,6 @@
-"""The parts of a room by name, and several of them joined by +: `labelled+ring` is two selections in turn, `infonce+ml-cpc` a sum of
-two bounds. What is joined is made like any part, with the settings of all that it joins side by side."""
+"""The parts of a room by name, and several of them joined by +: `labelled+ring` is two selections in turn,
+`infonce+ml-cpc` a sum of two bounds. What is joined is made like any part, with the settings of all that it
+joins side by side."""
 
 import inspect
 from collections.abc import Callable, Mapping
@@ -12,9 +13,9 @@ Maker = Any  # a concrete part's class, or what makes several joined ones
 
 
 class Joinable(dict[str, Maker]):
-    """`join` makes one part of several. `between` stands between their equations. `traits` says of each trait of a part whether `any` or `all`
-    of the joined parts must have it. `shared`: a setting that several have is one for all of
-    them; otherwise such parts are not joined."""
+    """`join` makes one part of several. `between` stands between their equations. `traits` says of each trait
+    of a part whether `any` or `all` of the joined parts must have it. `shared`: a setting that several have
+    is one for all of them; otherwise such parts are not joined."""
 
     def __init__(
         self,
@@ -78,10 +79,13 @@ class Joinable(dict[str, Maker]):
         parameters: dict[str, inspect.Parameter] = {}
         for name, maker in makers.items():
             for key, parameter in inspect.signature(maker).parameters.items():
-                by_builder = parameter.kind is parameter.KEYWORD_ONLY  # by whoever builds it, the same to all
+                by_builder = (
+                    parameter.kind is parameter.KEYWORD_ONLY
+                )  # passed by the builder, equal for all parts
                 if key in parameters and not by_builder and not self.shared:
                     raise UserError(
-                        f"{self.room} was {JOINED_BY.join(makers)}, but {owners[key]} and {name} both have a setting {key}"
+                        f"{self.room} was {JOINED_BY.join(makers)}, but {owners[key]} and {name} both have "
+                        f"a setting {key}"
                     )
                 owners.setdefault(key, name)
                 parameters.setdefault(key, parameter)

@@ -2,8 +2,8 @@
 
 Wherever nearfar takes a number that could sensibly change while training (alpha, a ring's edges, momentum,
 temperature, the learning rate), it takes a `Value`: a float, or a schedule. A schedule is a pure function of
-`Progress`, so it needs no state and a resumed run reads the same numbers. What adaptive ones have heard so far is part of
-the progress too: the loop keeps it (`nearfar.train.adaptive`) and checkpoints hold it.
+`Progress`, so it needs no state and a resumed run reads the same numbers. What adaptive ones have heard so
+far is part of the progress too: the loop keeps it (`nearfar.train.adaptive`) and checkpoints hold it.
 
     selection = Ring(lower=linear(0.0, 0.9), upper=0.99)
     bound     = MultiLabelCPC(alpha=geometric(10.0, 0.1))

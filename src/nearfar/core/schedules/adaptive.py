@@ -9,7 +9,8 @@ from nearfar.errors import UserError
 
 @dataclass(frozen=True)
 class Adaptive(Schedule):
-    """From start to end in `moves` equal moves: one onwards for good news, one back for bad (Wu et al. 2021, App. E).
+    """From start to end in `moves` equal moves: one onwards for good news, one back for bad (Wu et al. 2021,
+    App. E).
 
     Which news is the subclass's: it never goes beyond either end.
     """
@@ -50,8 +51,8 @@ class OnLoss(Adaptive):
 
 @dataclass(frozen=True)
 class Plateau(Adaptive):
-    """`start`, multiplied by `factor` whenever the mean loss of an epoch has not fallen below its least for `patience` epochs, `drops`
-    times at most: plateau(0.03, 0.1, 10, 2) (Wu et al. 2020, App. D)."""
+    """`start`, multiplied by `factor` whenever the mean loss of an epoch has not fallen below its least for
+    `patience` epochs, `drops` times at most: plateau(0.03, 0.1, 10, 2) (Wu et al. 2020, App. D)."""
 
     start: float
     end: float = 0.1  # the factor: `Adaptive` walks from start to end, here by powers of it

@@ -34,7 +34,8 @@ START = Progress()
 
 @dataclass(frozen=True)
 class Schedule:
-    """A pure function of progress. Subclasses say the shape; `epochs` is how long it takes (None: the whole run)."""
+    """A pure function of progress. Subclasses say the shape; `epochs` is how long it takes (None: the whole
+    run)."""
 
     name: ClassVar[str] = ""
 
@@ -49,7 +50,8 @@ class Schedule:
         return f"{self.name}({','.join('none' if v is None else str(v) for v in values)})"
 
     def ends(self) -> tuple[float, float]:
-        """Two numbers it always stays between: where it begins and ends, or zero where it rises from there."""
+        """Two numbers it always stays between: where it begins and ends, or zero where it rises from
+        there."""
         raise TypeError(f"{type(self).__name__} is abstract: use one of SCHEDULES")
 
 
@@ -91,7 +93,8 @@ class Linear(Schedule):
 
 @dataclass(frozen=True)
 class Geometric(Schedule):
-    """start (end / start)^t: equal factors in equal times, so 10 -> 0.1 passes 1 half-way (Song & Ermon 2020, sec. 5.3)."""
+    """start (end / start)^t: equal factors in equal times, so 10 -> 0.1 passes 1 half-way (Song & Ermon 2020,
+    sec. 5.3)."""
 
     start: float
     end: float
@@ -169,8 +172,8 @@ class Steps(Schedule):
 
 @dataclass(frozen=True)
 class Stairs(Schedule):
-    """From start to end in `jumps` equal jumps, after equal times: stairs(0, 0.9, 3) is 0, 0.3, 0.6, 0.9 for a quarter
-    of the time each (the step policy of Wu et al. 2021, App. E)."""
+    """From start to end in `jumps` equal jumps, after equal times: stairs(0, 0.9, 3) is 0, 0.3, 0.6, 0.9 for
+    a quarter of the time each (the step policy of Wu et al. 2021, App. E)."""
 
     start: float
     end: float

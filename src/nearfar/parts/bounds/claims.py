@@ -1,7 +1,8 @@
-"""How a claim is put together: from what the bound proves, how the scores came about and what a selection cut.
+"""How a claim is put together: from what the bound proves, how the scores came about and what a selection
+cut.
 
-A claim is a function of all its conditions (`NegativeSampling`). What is known to fail is never proven; what the program
-cannot know becomes part of the sentence.
+A claim is a function of all its conditions (`NegativeSampling`). What is known to fail is never proven; what
+the program cannot know becomes part of the sentence.
 """
 
 import math
@@ -14,7 +15,8 @@ from nearfar.errors import UserError
 
 FITTED = "encoders and critic are fitted to this very sample, which can raise the value above I"
 BATCH_STATISTICS = (
-    "an embedding depends on the rest of its batch (batch norm in training mode), so anchor and negatives are not "
+    "an embedding depends on the rest of its batch (batch norm in training mode), so anchor and negatives "
+    "are not "
     "independent"
 )
 # of every proof: which information is meant. For the data set itself as the population, rows drawn without
@@ -22,7 +24,7 @@ BATCH_STATISTICS = (
 POPULATION = (
     "I is that of the distribution from which the rows, each another instance, were drawn independently"
 )
-CONFIDENCE = 0.95  # of what is said about anchors that were not measured
+CONFIDENCE = 0.95  # in the statement about anchors that were not measured
 
 
 def checked(value: Value, key: str, low: float, high: float, allowed: str) -> Value:
@@ -34,7 +36,8 @@ def checked(value: Value, key: str, low: float, high: float, allowed: str) -> Va
 
 
 def values(value: Value, progress: Progress | None) -> tuple[float, ...]:
-    """The numbers a certificate must cover: the one of now, or, without progress, both ends of the schedule."""
+    """The numbers a certificate must cover: the one of now, or, without progress, both ends of the
+    schedule."""
     return ends(value) if progress is None else (at(value, progress),)
 
 
@@ -49,9 +52,9 @@ def not_covered(reason: str, ceiling: float | None = None) -> Certificate:
 def proven(condition: str, sampling: NegativeSampling, ceiling: float | None = None) -> Certificate:
     """A claim that holds for all negatives of a sample, carried over to those that a selection kept.
 
-    Only for bounds that fall when a negative's score rises: dropping the least similar then only lowers them. A cut from
-    above needs every kept e^f to reach the mean over the anchor's candidates (Wu et al. 2021, Thm 3.1), which can be
-    measured on some anchors and never seen to hold for all.
+    Only for bounds that fall when a negative's score rises: dropping the least similar then only lowers them.
+    A cut from above needs every kept e^f to reach the mean over the anchor's candidates (Wu et al. 2021, Thm
+    3.1), which can be measured on some anchors and never seen to hold for all.
     """
     if sampling.batch_statistics:
         return not_covered(BATCH_STATISTICS, ceiling)
@@ -89,7 +92,8 @@ def _measured_coverage(coverage: Coverage) -> str:
         float(betaincinv(covered, coverage.anchors - covered + 1, 1 - CONFIDENCE)) if covered else 0.0
     )
     return (
-        f"held for {_percent(coverage.share)} of the {coverage.anchors} anchors measured (of all anchors for at least "
+        f"held for {_percent(coverage.share)} of the {coverage.anchors} anchors measured (of all anchors "
+        "for at least "
         f"{_percent(lower_limit)}, at {CONFIDENCE:.0%} confidence)"
     )
 

@@ -20,8 +20,8 @@ from nearfar.parts.bounds.variational import over_anchors
 class JensenShannon(AbstractBound):
     """E[-sp(-f(u, v+))] - E[sp(f(u, v))], sp(x) = log(1 + e^x): Deep InfoMax's form (Liu 2022, Eq. 36-37).
 
-    The best f is the log density ratio, and the value is then 2 JS - 2 log 2, JS the Jensen-Shannon divergence of
-    joint and product: it grows with I but is not in its units.
+    The best f is the log density ratio, and the value is then 2 JS - 2 log 2, JS the Jensen-Shannon
+    divergence of joint and product: it grows with I but is not in its units.
     """
 
     equation = "E[ -sp(-f(u, v+)) ] - E[ sp(f(u, v_k)) ], sp(x) = log(1 + e^x)"
@@ -39,8 +39,8 @@ class JensenShannon(AbstractBound):
 
 @dataclass(frozen=True)
 class BinaryNCE(AbstractBound):
-    """E[log s(f(u, v+) - log nu)] + nu E[log s(log nu - f(u, v))], s the logistic function and nu the number of
-    negatives to a positive (Liu 2022, Eq. 7-12). f is the log density ratio when the value is highest."""
+    """E[log s(f(u, v+) - log nu)] + nu E[log s(log nu - f(u, v))], s the logistic function and nu the number
+    of negatives to a positive (Liu 2022, Eq. 7-12). f is the log density ratio when the value is highest."""
 
     equation = (
         "E[ log s(f(u, v+) - log nu) ] + nu E[ log s(log nu - f(u, v_k)) ], s(x) = 1 / (1 + e^-x), nu = "
@@ -61,13 +61,18 @@ class BinaryNCE(AbstractBound):
 
 
 class ConstantNCE(nn.Module, AbstractBound):
-    """BinaryNCE of f(u, v) - log z, z the mean of e^f over positives and negatives of the first step, a constant from then on: how
-    contrastive representation distillation normalises e^f (Tian et al. 2020b, Eq. 9-11; Wu et al. 2018).
+    """BinaryNCE of f(u, v) - log z, z the mean of e^f over positives and negatives of the first step, a
+    constant from then on: how contrastive representation distillation normalises e^f (Tian et al. 2020b, Eq.
+    9-11; Wu et al. 2018).
 
-    Theirs is h(u, v) = (e^f / Z) / (e^f / Z + N / M) with N negatives, M instances and Z = M z, so h = s(f - log z - log N).
+    Theirs is h(u, v) = (e^f / Z) / (e^f / Z + N / M) with N negatives, M instances and Z = M z, so h = s(f -
+    log z - log N).
     """
 
-    equation = "E[ log h(u, v+) ] + N E[ log(1 - h(u, v_k)) ], h(u, v) = e^f / (e^f + N z), N = number of v_k, z = mean of e^f in the first step"
+    equation = (
+        "E[ log h(u, v+) ] + N E[ log(1 - h(u, v_k)) ], h(u, v) = e^f / (e^f + N z), N = number of v_k, z "
+        "= mean of e^f in the first step"
+    )
     has_memory = True
     log_z: Tensor
 

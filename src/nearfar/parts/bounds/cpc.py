@@ -1,4 +1,5 @@
-"""Contrast with the positive re-weighted by alpha: per anchor (alpha-CPC) and over the whole batch (ML-CPC)."""
+"""Contrast with the positive re-weighted by alpha: per anchor (alpha-CPC) and over the whole batch
+(ML-CPC)."""
 
 import math
 from dataclasses import dataclass
@@ -34,12 +35,13 @@ def _ceiling(alphas: tuple[float, ...], m: int) -> float:
 
 @dataclass(frozen=True)
 class AlphaCPC(AbstractBound):
-    """mean_i log( m e^f(u_i, v_i) / (alpha e^f(u_i, v_i) + b sum_k e^f(u_i, v_ik)) ), b = (m - alpha) / (m - 1)
-    (Song & Ermon 2020, Eq. 4); m = 1 + number of negatives of the anchor.
+    """mean_i log( m e^f(u_i, v_i) / (alpha e^f(u_i, v_i) + b sum_k e^f(u_i, v_ik)) ), b = (m - alpha) / (m -
+    1) (Song & Ermon 2020, Eq. 4); m = 1 + number of negatives of the anchor.
 
-    A small alpha lifts the ceiling from log m to log(m / alpha), and with it the value above the truth. Where fewer negatives are
-    there than places for them (a queue that fills, a cave), b stops at 0: with no more than alpha - 1 of them an anchor says log(m / alpha)
-    whatever its scores, and nothing is learnt from it.
+    A small alpha lifts the ceiling from log m to log(m / alpha), and with it the value above the truth. Where
+    fewer negatives are there than places for them (a queue that fills, a cave), b stops at 0: with no more
+    than alpha - 1 of them the value of an anchor is log(m / alpha) whatever its scores, and its gradient is
+    0.
     """
 
     equation = (
@@ -73,7 +75,8 @@ class AlphaCPC(AbstractBound):
             return InfoNCE().certificate(sampling, progress)
         if min(alphas) < 1:
             reason = (
-                f"alpha = {min(alphas):g} is below 1: on a fair coin seen twice, 2 negatives and alpha = 0.5 give "
+                f"alpha = {min(alphas):g} is below 1: on a fair coin seen twice, 2 negatives and alpha = "
+                "0.5 give "
                 "0.7174 nats, more than the log 2 = 0.6931 there are"
             )
             return not_covered(reason, ceiling)
@@ -82,11 +85,12 @@ class AlphaCPC(AbstractBound):
 
 @dataclass(frozen=True)
 class MultiLabelCPC(AbstractBound):
-    """mean_i log( (P + N) e^f(u_i, v_i) / (alpha sum_j e^f(u_j, v_j) + beta sum_jk e^f(u_j, v_jk)) ), the sums over
-    all P positives and N negatives of all anchors, beta = (P + N - alpha P) / N.
+    """mean_i log( (P + N) e^f(u_i, v_i) / (alpha sum_j e^f(u_j, v_j) + beta sum_jk e^f(u_j, v_jk)) ), the
+    sums over all P positives and N negatives of all anchors, beta = (P + N - alpha P) / N.
 
-    For n anchors with one positive and m - 1 negatives each, P + N = nm and beta = (m - alpha) / (m - 1): Song & Ermon 2020, Eq. 6;
-    its Eq. 5 is alpha = 1. Where fewer negatives are there than places for them, beta stops at 0.
+    For n anchors with one positive and m - 1 negatives each, P + N = nm and beta = (m - alpha) / (m - 1):
+    Song & Ermon 2020, Eq. 6; its Eq. 5 is alpha = 1. Where fewer negatives are there than places for them,
+    beta stops at 0.
     """
 
     equation = (
@@ -104,7 +108,8 @@ class MultiLabelCPC(AbstractBound):
 
     def divergence(self, scores: Scores, progress: Progress | None = None) -> Float[Tensor, ""]:
         """KL( p | p' ) where p shares 1 among the positives and p' is the softmax of all weighted scores
-        (Song & Ermon 2020, Algorithm 1): how far the value is below log( (P + N) / (alpha P) ), never negative."""
+        (Song & Ermon 2020, Algorithm 1): how far the value is below log( (P + N) / (alpha P) ), never
+        negative."""
         alpha, positives = at(self.alpha, progress), scores.positive_count().sum()
         negatives = scores.negative.count().sum()
         if scores.more_positives is None:
@@ -133,7 +138,10 @@ class MultiLabelCPC(AbstractBound):
         ceiling, min_alpha = self.ceiling(sampling, progress), smallest_proven_alpha(n, min_negatives)
         outside = [alpha for alpha in alphas if not min_alpha <= alpha <= 1]
         if outside:
-            reason = f"alpha = {outside[0]:g} is outside [m/(n(m-1)+1), 1] = [{min_alpha:g}, 1] for n = {n} and m = {1 + min_negatives}"
+            reason = (
+                f"alpha = {outside[0]:g} is outside [m/(n(m-1)+1), 1] = [{min_alpha:g}, 1] for n = {n} and "
+                f"m = {1 + min_negatives}"
+            )
             return not_covered(reason, ceiling)
         if not sampling.independent:
             reason = sampling.reason or "anchors share their negatives"
@@ -143,13 +151,16 @@ class MultiLabelCPC(AbstractBound):
             )
         condition = (
             f"alpha = {' to '.join(f'{a:g}' for a in dict.fromkeys(alphas))} lies in [m/(n(m-1)+1), 1] = "
-            f"[{min_alpha:g}, 1] for n = {n} and m = {1 + min_negatives}, and every anchor has negatives of its "
-            "own, drawn from p(v) independently of everything else; then the estimate never exceeds I in expectation, nor "
+            f"[{min_alpha:g}, 1] for n = {n} and m = {1 + min_negatives}, and every anchor has negatives of "
+            "its "
+            "own, drawn from p(v) independently of everything else; then the estimate never exceeds I in "
+            "expectation, nor "
             f"log(m/alpha) = {ceiling:.4g}"
         )
         return proven(condition, sampling, ceiling)
 
 
 def smallest_proven_alpha(anchors: int, negatives: int) -> float:
-    """m / (n (m - 1) + 1), n anchors with m - 1 negatives each: the least alpha of Song & Ermon 2020, Thm 2 and Cor. 2."""
+    """m / (n (m - 1) + 1), n anchors with m - 1 negatives each: the least alpha of Song & Ermon 2020, Thm 2
+    and Cor. 2."""
     return (1 + negatives) / (anchors * negatives + 1)

@@ -1,4 +1,5 @@
-"""InfoNCE, how well the positive is distinguished from its negatives, and InfoNCE corrected for negatives of the anchor's class."""
+"""InfoNCE, how well the positive is distinguished from its negatives, and InfoNCE corrected for negatives of
+the anchor's class."""
 
 import math
 from dataclasses import dataclass
@@ -15,8 +16,8 @@ from nearfar.parts.bounds.claims import checked, not_covered, objective, proven,
 
 
 def log_share(positive: Tensor, negatives: Tensor) -> Tensor:
-    """log softmax of a positive among itself and the negatives of its anchor, whose log-sum-exp is given; without other
-    positives."""
+    """log softmax of a positive among itself and the negatives of its anchor, whose log-sum-exp is given;
+    without other positives."""
     return positive - torch.logaddexp(positive, negatives)
 
 
@@ -30,8 +31,8 @@ class InfoNCE(AbstractBound):
     """I >= E[ f(u, v+) - log( (1/m) (e^f(u, v+) + sum_k e^f(u, v_k)) ) ], m = 1 + number of negatives
     (Liu 2022, Eq. 25-33, Wu et al. 2021, Eq. 1, Sáez Maldonado 2021, Eq. 13).
 
-    With several positives per anchor, each is contrasted with the negatives alone and the values are averaged. Under a
-    selection that drops the least similar it is CNCE (Wu et al. 2021, Thm 3.1).
+    With several positives per anchor, each is contrasted with the negatives alone and the values are
+    averaged. Under a selection that drops the least similar it is CNCE (Wu et al. 2021, Thm 3.1).
     """
 
     equation = "E[ f(u, v+) - log( (e^f(u, v+) + sum_k e^f(u, v_k)) / m ) ], m = 1 + number of v_k"
@@ -52,18 +53,21 @@ class InfoNCE(AbstractBound):
         if not sampling.exchangeable:
             return not_covered(sampling.reason, ceiling)
         condition = (
-            f"the {sampling.negatives} negatives are draws of p(v) that could change places with the positive if that were "
-            f"independent of the anchor; then the estimate never exceeds I in expectation, nor log {1 + sampling.negatives}"
+            f"the {sampling.negatives} negatives are draws of p(v) that could change places with the "
+            "positive if that were "
+            "independent of the anchor; then the estimate never exceeds I in expectation, nor log "
+            f"{1 + sampling.negatives}"
         )
         return proven(condition, sampling, ceiling)
 
 
 @dataclass(frozen=True)
 class Vince(AbstractBound):
-    """InfoNCE's number with negatives drawn from any q(v | v+) (Wu et al. 2020, Eq. 4), as a selection or sampler gives them.
+    """InfoNCE's number with negatives drawn from any q(v | v+) (Wu et al. 2020, Eq. 4), as a selection or
+    sampler gives them.
 
-    Wu et al. 2020, Eq. 3 subtracts a further K - 1 to have a bound, which leaves nothing of it at any useful K, and its q is
-    not normalised. So this is something to maximise, not an estimate.
+    Wu et al. 2020, Eq. 3 subtracts a further K - 1 to have a bound, which leaves nothing of it at any useful
+    K, and its q is not normalised. So this is something to maximise, not an estimate.
     """
 
     equation = "E[ f(u, v+) - log( (e^f(u, v+) + sum_k e^f(u, v_k)) / m ) ], v_k from any q(v | v+)"
@@ -78,22 +82,27 @@ class Vince(AbstractBound):
         return math.log(1 + sampling.negatives)
 
     def certificate(self, sampling: NegativeSampling, progress: Progress | None = None) -> Certificate:
-        reason = f"negatives from a proposal q bound I only after subtracting K - 1 = {sampling.negatives} nats, which proves nothing"
+        reason = (
+            f"negatives from a proposal q bound I only after subtracting K - 1 = {sampling.negatives} nats, "
+            "which proves nothing"
+        )
         return objective(reason, self.ceiling(sampling, progress))
 
 
 @dataclass(frozen=True)
 class Debiased(AbstractBound):
-    """E[ f+ - log( (e^f+ + G) / m ) ],   G = max( (sum_k e^f_k - tau N e^f+) / (1 - tau), N e^lowest ),   m = 1 + N
+    """E[ f+ - log( (e^f+ + G) / m ) ], G = max( (sum_k e^f_k - tau N e^f+) / (1 - tau), N e^lowest ), m = 1 + N
     (Chuang et al. 2020, Eq. 7 and 8).
 
-    `tau` is the share of an anchor's N negatives expected to be of its own class; the positive stands for those, which are taken
-    out of the sum. `lowest` is the least score the critic can give, -1/temperature for cosines; without one, G is at least 0.
-    At tau = 0 it is InfoNCE. With `selection=hard` it is HCL (Robinson et al. 2021).
+    `tau` is the share of an anchor's N negatives expected to be of its own class; the positive stands for
+    those, which are taken out of the sum. `lowest` is the least score the critic can give, -1/temperature for
+    cosines; without one, G is at least 0. At tau = 0 it is InfoNCE. With `selection=hard` it is HCL (Robinson
+    et al. 2021).
     """
 
     equation = (
-        "E[ f(u, v+) - log( (e^f(u, v+) + G) / m ) ], G = max( (sum_k e^f(u, v_k) - t N e^f(u, v+)) / (1 - t), N e^(least f) ), "
+        "E[ f(u, v+) - log( (e^f(u, v+) + G) / m ) ], G = max( (sum_k e^f(u, v_k) - t N e^f(u, v+)) / (1 - "
+        "t), N e^(least f) ), "
         "N = m - 1 the number of v_k, t = {tau}"
     )
 
@@ -121,14 +130,18 @@ class Debiased(AbstractBound):
     def certificate(self, sampling: NegativeSampling, progress: Progress | None = None) -> Certificate:
         if self.is_estimate(sampling, progress):
             return InfoNCE().certificate(sampling, progress)
-        reason = "negatives of the anchor's class are subtracted, so it compares with other classes and can exceed I"
+        reason = (
+            "negatives of the anchor's class are subtracted, so it compares with other classes and can "
+            "exceed I"
+        )
         return objective(reason, self.ceiling(sampling, progress))
 
 
 def _log_corrected(
     f: Tensor, negative_sum: Tensor, count: Tensor, tau: float, lowest: Tensor | float | None
 ) -> Tensor:
-    """log G from log-sums: log(e^a - e^b) = a + log(1 - e^(b - a)), and the floor where that is not above 0."""
+    """log G from log-sums: log(e^a - e^b) = a + log(1 - e^(b - a)), and the floor where that is not above
+    0."""
     if tau <= 0:
         return negative_sum.expand_as(f)
     positive_part = f + math.log(tau) + count.log()

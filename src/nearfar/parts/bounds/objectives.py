@@ -1,4 +1,5 @@
-"""Objectives that are no estimate of information: agreement (BYOL), triplet, (N+1)-tuple, N-pair, supervised contrast."""
+"""Objectives that are no estimate of information: agreement (BYOL), triplet, (N+1)-tuple, N-pair, supervised
+contrast."""
 
 import math
 from dataclasses import dataclass
@@ -19,7 +20,8 @@ from nearfar.parts.bounds.infonce import log_probability
 
 @dataclass(frozen=True)
 class Agreement(AbstractBound):
-    """Minus the squared distance of unit vectors: -|q - z|^2 = 2 cos(q, z) - 2 (Sáez Maldonado 2021, Eq. 25, sec. 8.1).
+    """Minus the squared distance of unit vectors: -|q - z|^2 = 2 cos(q, z) - 2 (Sáez Maldonado 2021, Eq. 25,
+    sec. 8.1).
 
     Reads the positive score as a cosine, so its critic is `Cosine(temperature=1)`.
     """
@@ -35,15 +37,16 @@ class Agreement(AbstractBound):
         return False
 
     def certificate(self, sampling: NegativeSampling, progress: Progress | None = None) -> Certificate:
-        return objective("agreement of two views says nothing about information")
+        return objective("agreement of two views is no measure of information")
 
 
 @dataclass(frozen=True)
 class Triplet(AbstractBound):
-    """Minus the mean over negatives of max(0, |u - v+|^2 - |u - v|^2 + margin) (Sáez Maldonado 2021, Eq. 17-18).
+    """Minus the mean over negatives of max(0, |u - v+|^2 - |u - v|^2 + margin) (Sáez Maldonado 2021, Eq.
+    17-18).
 
-    Scores are minus squared distances. `semi_hard` takes the mean over those negatives alone that are farther than
-    the positive yet inside the margin (FaceNet); an anchor without any counts as 0.
+    Scores are minus squared distances. `semi_hard` takes the mean over those negatives alone that are farther
+    than the positive yet inside the margin (FaceNet); an anchor without any counts as 0.
     """
 
     equation = "-E[ max(0, f(u, v_k) - f(u, v+) + {margin}) ]"
@@ -62,7 +65,8 @@ class Triplet(AbstractBound):
         if scores.more_positives is None:
             losses = [loss(scores.negative, positive, margin) for positive in scores.positive.unbind(dim=1)]
             return -torch.stack(losses).mean()
-        # a sum over positives of a mean over negatives is no reduction of either: their mean score stands for the positives
+        # a sum over positives of a mean over negatives reduces neither: their mean score stands for
+        # the positives
         positive = (
             scores.positive.sum(dim=1) + scores.more_positives.sum_of(lambda f: f)
         ) / scores.positive_count().clamp_min(1)
@@ -72,7 +76,7 @@ class Triplet(AbstractBound):
         return False
 
     def certificate(self, sampling: NegativeSampling, progress: Progress | None = None) -> Certificate:
-        return objective("a margin between distances says nothing about information")
+        return objective("a margin between distances is no measure of information")
 
 
 def _hinge(negative: Negatives, positive: Tensor, margin: float) -> Float[Tensor, "anchor"]:
@@ -95,8 +99,8 @@ def _semi_hard(negative: Negatives, positive: Tensor, margin: float) -> Float[Te
 
 @dataclass(frozen=True)
 class Tuple(AbstractBound):
-    """Minus log(1 + sum_k e^(f(u, v_k) - f(u, v+))), the (N+1)-tuple loss (Sáez Maldonado 2021, Eq. 19), for negatives of any
-    source."""
+    """Minus log(1 + sum_k e^(f(u, v_k) - f(u, v+))), the (N+1)-tuple loss (Sáez Maldonado 2021, Eq. 19), for
+    negatives of any source."""
 
     equation = "-E[ log(1 + sum_k e^(f(u, v_k) - f(u, v+))) ]"
 
@@ -112,7 +116,8 @@ class Tuple(AbstractBound):
 
 @dataclass(frozen=True)
 class NPair(AbstractBound):
-    """Minus the multi-class N-pair loss (Sáez Maldonado 2021, Eq. 20): the tuple loss with the other pairs of the batch as negatives.
+    """Minus the multi-class N-pair loss (Sáez Maldonado 2021, Eq. 20): the tuple loss with the other pairs of
+    the batch as negatives.
 
     It is InfoNCE without its log m (Sáez Maldonado 2021, Eq. 22): the same gradient, another number.
     """
@@ -138,16 +143,18 @@ def _short_by(sampling: NegativeSampling) -> Certificate:
 
 @dataclass(frozen=True)
 class SupCon(AbstractBound):
-    """Minus the supervised contrastive loss, P(u) an anchor's positives and A(u) all its candidates, positives among them:
+    """Minus the supervised contrastive loss, P(u) an anchor's positives and A(u) all its candidates,
+    positives among them:
 
-        form="out"   E[ mean over P(u) of log( e^f(u, p) / sum over A(u) of e^f(u, a) ) ]     (Khosla et al. 2020, Eq. 2)
-        form="in"    E[ log( mean over P(u) of e^f(u, p) / sum over A(u) of e^f(u, a) ) ]     (Khosla et al. 2020, Eq. 3)
+        form="out"   E[ mean over P(u) of log( e^f(u, p) / sum over A(u) of e^f(u, a) ) ]   (Khosla et al. 2020, Eq. 2)
+        form="in"    E[ log( mean over P(u) of e^f(u, p) / sum over A(u) of e^f(u, a) ) ]   (Khosla et al. 2020, Eq. 3)
 
     By Jensen "in" is never below "out". With one positive both are the N-pair loss.
     """
 
     equation = (
-        "E[ log( e^f(u, p) / sum over all v of e^f(u, v) ) ], the mean over positives p outside the log (form out) or inside (in): "
+        "E[ log( e^f(u, p) / sum over all v of e^f(u, v) ) ], the mean over positives p outside the log "
+        "(form out) or inside (in): "
         "{form}"
     )
 
@@ -172,21 +179,24 @@ class SupCon(AbstractBound):
 
     def certificate(self, sampling: NegativeSampling, progress: Progress | None = None) -> Certificate:
         return objective(
-            "a classification loss in which positives compete with each other; where labels choose them, it speaks of the labels"
+            "a classification loss in which positives compete with each other; where labels choose them, it "
+            "is about the labels"
         )
 
 
 class Sum(nn.Module, AbstractBound):
     """The sum of the parts' values, of one set of scores.
 
-    Each part may be below I and their sum above it, so it is an objective, and no estimate; its ceiling is the sum of theirs.
+    Each part may be below I and their sum above it, so it is an objective, and no estimate; its ceiling is
+    the sum of theirs.
     """
 
     def __init__(self, *parts: AbstractBound) -> None:
         super().__init__()
         if len({part.distance_scores for part in parts}) > 1:
             raise UserError(
-                "bound: scores are distances to one part of the sum (triplet) and logarithms to another; add bounds of one kind"
+                "bound: scores are distances to one part of the sum (triplet) and logarithms to another; "
+                "add bounds of one kind"
             )
         self.parts = parts
         self.distance_scores = any(part.distance_scores for part in parts)

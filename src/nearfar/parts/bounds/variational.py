@@ -1,7 +1,8 @@
 """Bounds with an explicit normaliser: Barber-Agakov, its unnormalised form, and that with a fixed baseline.
 
-Write Z(u) = E_p(v)[e^f(u, v)]. Then I >= E[f - log Z] (UBA), and because log Z <= Z/a + log a - 1 for every a > 0,
-I >= E[f] - E[Z/a] - log a + 1 (TUBA), which is linear in the negatives. NWJ is a = e (Wu et al. 2020, App. A).
+Write Z(u) = E_p(v)[e^f(u, v)]. Then I >= E[f - log Z] (UBA), and because log Z <= Z/a + log a - 1 for every a
+> 0, I >= E[f] - E[Z/a] - log a + 1 (TUBA), which is linear in the negatives. NWJ is a = e (Wu et al. 2020,
+App. A).
 """
 
 import math
@@ -22,8 +23,9 @@ from nearfar.parts.bounds.claims import checked, not_covered, objective, proven
 
 @dataclass(frozen=True)
 class BarberAgakov(AbstractBound):
-    """I >= E[log q(v | u)] + H(v) (Sáez Maldonado 2021, sec. 3; Wu et al. 2020, App. A). Scores of positives are log q(v | u) of a normalised
-    density q; negatives are not read. `entropy` is H(v) in nats; without it the value lacks that constant."""
+    """I >= E[log q(v | u)] + H(v) (Sáez Maldonado 2021, sec. 3; Wu et al. 2020, App. A). Scores of positives
+    are log q(v | u) of a normalised density q; negatives are not read. `entropy` is H(v) in nats; without it
+    the value lacks that constant."""
 
     equation = "E[ f(u, v+) ] + H(v), f the log of a normalised q(v | u), H(v) known or left out"
     reads_negatives = False
@@ -45,12 +47,14 @@ class BarberAgakov(AbstractBound):
             return objective("log q(v | u) bounds I only together with the entropy H(v), which is not given")
         if sampling.normalised is False:
             return objective(
-                "the critic's scores are not log q(v | u) of a normalised density q, without which H(v) + E[f] is no bound"
+                "the critic's scores are not log q(v | u) of a normalised density q, without which H(v) + "
+                "E[f] does not bound I"
             )
         if sampling.more_positives:
             return not_covered(sampling.reason)
         condition = (
-            f"scores are log q(v | u) of a normalised q and H(v) is {self.entropy:.4g} nats; then the estimate never exceeds I "
+            f"scores are log q(v | u) of a normalised q and H(v) is {self.entropy:.4g} nats; then the "
+            "estimate never exceeds I "
             "in expectation"
         )
         # no negatives are read, so no cut of them matters
@@ -59,7 +63,8 @@ class BarberAgakov(AbstractBound):
 
 @dataclass(frozen=True)
 class UBA(AbstractBound):
-    """E[f(u, v+) - log Z(u)], Z(u) estimated as the mean of e^f over the anchor's negatives (Wu et al. 2020, Lemma A.1)."""
+    """E[f(u, v+) - log Z(u)], Z(u) estimated as the mean of e^f over the anchor's negatives (Wu et al. 2020,
+    Lemma A.1)."""
 
     equation = "E[ f(u, v+) - log mean_k e^f(u, v_k) ]"
 
@@ -93,7 +98,8 @@ def _linear_certificate(sampling: NegativeSampling) -> Certificate:
     if not sampling.exchangeable:
         return not_covered(sampling.reason)
     condition = (
-        f"the {sampling.negatives} negatives are drawn from p(v), independently of the anchor, and the mean of e^f over them "
+        f"the {sampling.negatives} negatives are drawn from p(v), independently of the anchor, and the mean "
+        "of e^f over them "
         "enters linearly; then the estimate never exceeds I in expectation (its variance may be large)"
     )
     return proven(condition, sampling)
@@ -101,9 +107,11 @@ def _linear_certificate(sampling: NegativeSampling) -> Certificate:
 
 @dataclass(frozen=True)
 class TUBA(AbstractBound):
-    """I >= E[f] - E[e^f]/a - log a + 1 for any a > 0; `log_baseline` is log a (Wu et al. 2020, App. A, after Poole et al. 2019).
+    """I >= E[f] - E[e^f]/a - log a + 1 for any a > 0; `log_baseline` is log a (Wu et al. 2020, App. A, after
+    Poole et al. 2019).
 
-    Scores more than 30 above the baseline are tamed (see `averages.soft_clip`). Tight for f = log a + log ratio.
+    Scores more than 30 above the baseline are tamed (see `averages.soft_clip`). Tight for f = log a + log
+    ratio.
     """
 
     equation = "E[ f(u, v+) ] - E[ e^f(u, v_k) ] / a - log a + 1, log a = {log_baseline}"
@@ -122,7 +130,8 @@ class TUBA(AbstractBound):
 
 @dataclass(frozen=True)
 class NWJ(AbstractBound):
-    """I >= E[f(u, v+)] - E[e^(f(u, v) - 1)] (Wu et al. 2020, Lemma A.2): TUBA with a = e. Tight for f = 1 + log ratio.
+    """I >= E[f(u, v+)] - E[e^(f(u, v) - 1)] (Wu et al. 2020, Lemma A.2): TUBA with a = e. Tight for f = 1 +
+    log ratio.
 
     Scores above 31 are tamed (see `averages.soft_clip`).
     """
@@ -141,11 +150,12 @@ def _itself(score: Tensor) -> Tensor:
 
 
 class DonskerVaradhan(nn.Module, AbstractBound):
-    """E[f(u, v+)] - log E[e^f(u, v)], the second mean over all negatives of all anchors (Sáez Maldonado 2021, sec. 3).
+    """E[f(u, v+)] - log E[e^f(u, v)], the second mean over all negatives of all anchors (Sáez Maldonado 2021,
+    sec. 3).
 
-    The gradient of the log term divides by a mean over the batch, which biases it. MINE divides by a running mean
-    instead, mean <- momentum mean + (1 - momentum) batch mean, of which this batch is already a part. The value
-    is the plain one either way. `momentum` = 0 is the plain gradient, MINE takes 0.99.
+    The gradient of the log term divides by a mean over the batch, which biases it. MINE divides by a running
+    mean instead, mean <- momentum mean + (1 - momentum) batch mean, of which this batch is already a part.
+    The value is the plain one either way. `momentum` = 0 is the plain gradient, MINE takes 0.99.
     """
 
     equation = "E[ f(u, v+) ] - log E[ e^f(u, v_k) ]"
@@ -186,7 +196,8 @@ class DonskerVaradhan(nn.Module, AbstractBound):
     def certificate(self, sampling: NegativeSampling, progress: Progress | None = None) -> Certificate:
         if sampling.held_out:
             return not_covered(
-                "on held-out data the estimate is consistent, but biased upwards at finite size: the log of a "
+                "on held-out data the estimate is consistent, but biased upwards at finite size: the log of "
+                "a "
                 f"mean over {sampling.anchors} times {sampling.negatives} pairs lies below the log of "
                 "its expectation (Jensen)"
             )
@@ -216,27 +227,31 @@ class SMILE(AbstractBound):
 
     def certificate(self, sampling: NegativeSampling, progress: Progress | None = None) -> Certificate:
         return not_covered(
-            f"not a bound: clipping e^f at e^{at(self.clip, progress):g} lowers the mean it subtracts, so the "
+            f"not a bound: clipping e^f at e^{at(self.clip, progress):g} lowers the mean it subtracts, so "
+            "the "
             "value can exceed I"
         )
 
 
-# optimisers and gradient norms square gradients: (e^30 × 10^6)^2 is still a float32; no useful log-ratio comes near
+# optimisers and gradient norms square gradients: (e^30 × 10^6)^2 is still a float32; no useful log-ratio
+# comes near
 SOFT_LIMIT = 30.0
 
 
 def soft_clip(scores: Tensor) -> Tensor:
-    """The scores, growing only logarithmically beyond 30, so that neither their exponentials nor the squares of those overflow.
+    """The scores, growing only logarithmically beyond 30, so that neither their exponentials nor the squares
+    of those overflow.
 
-    A critic may be any function, so bounding the information with the tamed critic instead is as good a bound, as
-    long as positives and negatives are tamed alike. Below 30 nothing changes; at 30 the slope is continuous.
+    A critic may be any function, so bounding the information with the tamed critic instead is as good a
+    bound, as long as positives and negatives are tamed alike. Below 30 nothing changes; at 30 the slope is
+    continuous.
     """
     excess = (scores - SOFT_LIMIT).clamp_min(0.0)
     return scores - excess + torch.log1p(excess)
 
 
 def over_anchors(per_anchor: Float[Tensor, "anchor"], count: Float[Tensor, "anchor"]) -> Float[Tensor, ""]:
-    """Mean over the anchors that have negatives: one without says nothing about them; 0 if there are none."""
+    """Mean over the anchors that have negatives; 0 if there are none."""
     with_any = count > 0
     return torch.where(with_any, per_anchor, 0.0).sum() / with_any.sum().clamp_min(1)
 

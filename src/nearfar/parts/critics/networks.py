@@ -1,12 +1,12 @@
-"""Critics with weights of their own: what a network says about a pair (Song & Ermon 2020, App. C.2).
+"""Critics that are networks (Song & Ermon 2020, App. C.2).
 
     Separable   f(u, v) = g(u)^T h(v)     two networks, n + m passes for n x m scores
     Joint       f(u, v) = t([u, v])       one network, n x m passes: sees interactions a product cannot
     Hybrid      f(u, v) = t([g(u), h(v)]) two large networks n + m times, a small one on both n x m times
     Bilinear    f(u, v) = u^T W v         no hidden layer: what is linear in each
 
-`dim` is the width of both sides, or one for each. `silent` begins with every score at zero, so that training moves
-away from "nothing is known" (and a critic can be added to another without disturbing it).
+`dim` is the width of both sides, or one for each. `silent` begins with every score at zero, so that training
+moves away from "nothing is known" (and a critic can be added to another without disturbing it).
 """
 
 from collections.abc import Callable
@@ -58,7 +58,8 @@ def _last(width: int, out: int, silent: bool, bias: bool = True) -> nn.Linear:
 
 
 class Separable(nn.Module, AbstractInnerProduct):
-    """f(u, v) = g(u)^T h(v), g and h networks of `layers` hidden layers (Song & Ermon 2020, App. C.2: 2 of 256, out 32)."""
+    """f(u, v) = g(u)^T h(v), g and h networks of `layers` hidden layers (Song & Ermon 2020, App. C.2: 2 of
+    256, out 32)."""
 
     equation = "g(u)^T h(v)"
 
@@ -89,7 +90,8 @@ class Separable(nn.Module, AbstractInnerProduct):
 
 
 class Joint(nn.Module, AbstractCritic):
-    """f(u, v) = t([u, v]), one network of `layers` hidden layers on both together (Song & Ermon 2020, App. C.2: 2 of 256)."""
+    """f(u, v) = t([u, v]), one network of `layers` hidden layers on both together (Song & Ermon 2020, App.
+    C.2: 2 of 256)."""
 
     equation = "t([u, v])"
     normalised = False
@@ -132,8 +134,9 @@ class Joint(nn.Module, AbstractCritic):
 
 
 class Hybrid(nn.Module, AbstractCritic):
-    """f(u, v) = t([g(u), h(v)]): each side through a network of its own to `out` numbers, both together through one layer of `small`. It sees interactions
-    as `Joint` does, at little more than the cost of `Separable`."""
+    """f(u, v) = t([g(u), h(v)]): each side through a network of its own to `out` numbers, both together
+    through one layer of `small`. It sees interactions as `Joint` does, at little more than the cost of
+    `Separable`."""
 
     equation = "t([g(u), h(v)])"
     normalised = False

@@ -17,10 +17,11 @@ from nearfar.errors import UserError
 
 
 class Cosine(nn.Module, AbstractInnerProduct):
-    """Cosine similarity over a temperature (Wu et al. 2021, Eq. 2), plus a bias. Both are numbers, schedules or `learnt(0.07)`.
+    """Cosine similarity over a temperature (Wu et al. 2021, Eq. 2), plus a bias. Both are numbers, schedules
+    or `learnt(0.07)`.
 
-    A bias is for bounds that read scores one by one, as SigLIP's sigmoid loss does (`JensenShannon`, `BinaryNCE`); to a softmax it
-    is nothing.
+    A bias is for bounds that read scores one by one, as SigLIP's sigmoid loss does (`JensenShannon`,
+    `BinaryNCE`); to a softmax it is nothing.
     """
 
     equation = "cos(u, v) / {temperature}"
@@ -31,7 +32,7 @@ class Cosine(nn.Module, AbstractInnerProduct):
 
     @staticmethod
     def conflict(choices: Mapping[str, Any], parts: Mapping[str, Any]) -> str | None:
-        # by settings, or by an object that somebody made
+        # from the settings, or from the object where a critic was passed as one
         numbers = {
             key: choices["critic"].get(key, getattr(parts["critic"], key, None))
             for key in ("temperature", "bias")
@@ -41,7 +42,8 @@ class Cosine(nn.Module, AbstractInnerProduct):
             key, value = next(iter(moving.items()))
             written_value = value.written() if isinstance(value, Learnt) else "learnt"
             return (
-                f"critic.{key} was {written_value} with bound={choices['bound']['name']}, which reads positives alone and would rise with it "
+                f"critic.{key} was {written_value} with bound={choices['bound']['name']}, which reads "
+                "positives alone and would rise with it "
                 "for ever; give a number"
             )
         return None
@@ -54,7 +56,8 @@ class Cosine(nn.Module, AbstractInnerProduct):
         self.bias = learnable(bias, "critic.bias")
 
     def prepare(self, embedding: Float[Tensor, "*n dim"]) -> Float[Tensor, "*n dim"]:
-        """Unit length, in float32 at least: cosines over a small temperature do not survive half precision."""
+        """Unit length, in float32 at least: cosines over a small temperature do not survive half
+        precision."""
         precise = embedding if embedding.dtype is torch.float64 else embedding.float()
         return F.normalize(precise, dim=-1)
 
@@ -72,7 +75,7 @@ class Cosine(nn.Module, AbstractInnerProduct):
     def scale_and_bias(self, progress: Progress = START) -> tuple[float, float]:
         """1/temperature and bias as numbers: a score is scale * cosine + bias."""
         temperature, bias = current_value(self.temperature, progress), current_value(self.bias, progress)
-        return tuple(float(torch.as_tensor(number).detach()) for number in (1.0 / temperature, bias))  # type: ignore[return-value]
+        return float(torch.as_tensor(1.0 / temperature).detach()), float(torch.as_tensor(bias).detach())
 
     def similarity(self, scores: Any, progress: Progress) -> Any:
         scale, bias = self.scale_and_bias(progress)
@@ -85,8 +88,8 @@ class Cosine(nn.Module, AbstractInnerProduct):
 
 @dataclass(frozen=True)
 class Dot(AbstractInnerProduct):
-    """The inner product as it is: for encoders whose maps are the critic (CPC's f_k = z^T W_k c, Liu 2022, Eq. 28) and for
-    a softmax over a vocabulary (Wu et al. 2020, sec. 5.1)."""
+    """The inner product as it is: for encoders whose maps are the critic (CPC's f_k = z^T W_k c, Liu 2022,
+    Eq. 28) and for a softmax over a vocabulary (Wu et al. 2020, sec. 5.1)."""
 
     equation = "u^T v"
 
@@ -101,8 +104,8 @@ class Dot(AbstractInnerProduct):
 
 @dataclass(frozen=True)
 class Distance(AbstractCritic):
-    """Minus the squared Euclidean distance over a temperature (Sáez Maldonado 2021, Eq. 17); of unit vectors when `unit`, and
-    divided by their dimension when `mean`.
+    """Minus the squared Euclidean distance over a temperature (Sáez Maldonado 2021, Eq. 17); of unit vectors
+    when `unit`, and divided by their dimension when `mean`.
 
     On unit vectors it is 2 cos - 2: the cosine critic up to a constant, at half the temperature.
     """

@@ -1,9 +1,9 @@
 """Networks from images to features, by name.
 
     resnet8-w8, -w16, -w32        a small residual net for CPUs
-    resnet18 … resnet152          torchvision's, with a 3x3 stem and no first pooling for small inputs; resnet50x2: twice as wide
+    resnet18 … resnet152          torchvision's; 3x3 stem, no first pooling for small inputs; x2: twice as wide
     resnet20, wrn-16-2, …         networks of CIFAR's size (small.py)
-    vgg8, mobilenetv2, …          torchvision's layers, with less thrown away at the beginning for small inputs (mobile.py)
+    vgg8, mobilenetv2, …          torchvision's layers; less downsampling for small inputs (mobile.py)
     timm/NAME                     any timm model (extra: nearfar[timm])
 
 Every backbone carries `dim`, the width of its features, and takes any channel count and image size.
@@ -49,8 +49,8 @@ class ResNet8(nn.Module):
     """A stem of `width` channels at full resolution, then residual blocks of 2, 4 and 8 times that, each
     halving the side, then the mean over places.
 
-    Most of the arithmetic of a usual ResNet-8 is its first block at full resolution, where few channels keep a
-    CPU's vector units half idle; spending it on width at lower resolution instead was 1.3 times as fast and
+    Most of the arithmetic of a usual ResNet-8 is its first block at full resolution, where few channels keep
+    a CPU's vector units half idle; spending it on width at lower resolution instead was 1.3 times as fast and
     gave twice the feature width.
     """
 
@@ -79,7 +79,8 @@ class ResNet8(nn.Module):
 
 
 def plain_resnet(make: Callable[..., nn.Module], channels: int, small: bool, width: int = 1) -> nn.Module:
-    """torchvision's ResNet without its classifier, every layer `width` times as wide; `small`: with a 3x3 stem and no first pooling."""
+    """torchvision's ResNet without its classifier, every layer `width` times as wide; `small`: with a 3x3
+    stem and no first pooling."""
     net = make(weights=None)
     for place, layer in list(net.named_modules()) if width > 1 else ():
         if not isinstance(layer, (nn.Conv2d, nn.BatchNorm2d)):
@@ -127,8 +128,8 @@ def _timm(name: str, channels: int, image_size: int) -> nn.Module:
         import timm
     except ImportError:
         raise UserError(
-            f"backbone was 'timm/{name}' but timm is not installed; pip install 'nearfar[timm]' or choose one of "
-            + ", ".join(BACKBONES)
+            f"backbone was 'timm/{name}' but timm is not installed; pip install 'nearfar[timm]' or choose "
+            "one of " + ", ".join(BACKBONES)
         ) from None
     if name not in timm.list_models():
         similar = difflib.get_close_matches(name, timm.list_models(), n=3)
@@ -140,7 +141,7 @@ def _timm(name: str, channels: int, image_size: int) -> nn.Module:
     except TypeError:  # convolutional models take any size and no img_size
         del options["img_size"]
         net = timm.create_model(name, **options)
-    # num_features is not the width of every model's output, so one picture is asked
+    # num_features is not the width of every model's output, so it is measured on one picture
     with torch.no_grad():
         dim = net.eval()(torch.zeros(1, channels, image_size, image_size)).shape[1]
     return TimmBackbone(net.train(), dim, name, options)
@@ -160,7 +161,8 @@ def _resnets(depth: int, width: int) -> Make | None:
 
 
 def backbone_maker(name: str) -> Make | None:
-    """What makes the network of that name; None if there is none. `xW` behind a name multiplies its widths."""
+    """What makes the network of that name; None if there is none. `xW` behind a name multiplies its
+    widths."""
     if match := re.fullmatch(r"resnet8-w(8|16|32)", name):
         base = int(match[1])
         return lambda c, s: ResNet8(base, c)

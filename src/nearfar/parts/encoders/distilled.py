@@ -1,10 +1,10 @@
-"""A student beside a frozen teacher: who is distilled into whom.
+"""Distillation of a frozen teacher into a student.
 
     u = g(h(x)), v = g'(t(x))         h the student, t the teacher, g and g' projections that are learnt
     p = softmax(W h(x) + b)           its classifier, where there are labels or the teacher has classes
 
-CRD, InfoNCE and ML-CPC distillation contrast u with the v of other instances (and v with their u); what is asked of p and of features
-stands beside them (prior=distillation).
+CRD, InfoNCE and ML-CPC distillation contrast u with the v of other instances (and v with their u). The losses
+of p and of features are a prior (prior=distillation).
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -21,15 +21,19 @@ from nearfar.parts.encoders.heads import HeadConfig, InputSpec, Network
 
 
 class Distilled(nn.Module, AbstractEncoders):
-    """`teacher` names it, `digest` is that of its weights, `width` and `classes` are what it gives (0 classes: none are used): all that is
-    needed to build the student again without it. `weight` is that of the contrast with it, 0 for none; `direction="student"` contrasts the
-    student with teachers alone, `"both"` also teachers with students.
+    """`teacher` names it, `digest` is that of its weights, `width` and `classes` are what it gives (0
+    classes: none are used): all that is needed to build the student again without it. `weight` is that of the
+    contrast with it, 0 for none; `direction="student"` contrasts the student with teachers alone, `"both"`
+    also teachers with students.
 
-    The teacher itself is no part of the state: it is attached (`attach`), frozen and in evaluation mode, wherever something is to be
-    learned from it.
+    The teacher itself is not part of the state: it is attached (`attach_teacher`), frozen and in evaluation
+    mode, for training.
     """
 
-    equation = "u = g(h(x)), v = g'(t(x)): t a frozen teacher, g and g' learnt; {weight} of the loss, direction: {direction}"
+    equation = (
+        "u = g(h(x)), v = g'(t(x)): t a frozen teacher, g and g' learnt; {weight} of the loss, direction: "
+        "{direction}"
+    )
     remarks = (("weight", 0.0, "nothing is contrasted"),)
     works_with_one_view = True
     gives_supervision = True
@@ -65,7 +69,8 @@ class Distilled(nn.Module, AbstractEncoders):
         label_classes, teacher_classes = inputs.context.get("classes") or 0, settings["classes"]
         if head.predictor != "none":
             raise UserError(
-                f"encoders.predictor was {head.predictor} with encoders=distilled; leave it out: student and teacher have a projection each"
+                f"encoders.predictor was {head.predictor} with encoders=distilled; leave it out: student "
+                "and teacher have a projection each"
             )
         contrasted = settings["weight"] > 0
         network = head.network(inputs)
@@ -86,7 +91,8 @@ class Distilled(nn.Module, AbstractEncoders):
         for room, idle in (("negatives", "none"), ("selection", "everyone")):
             if choices[room]["name"] != idle:
                 return (
-                    f"{room} was {choices[room]['name']} with encoders.weight=0, where nothing is contrasted; use {room}={idle}, or an objective "
+                    f"{room} was {choices[room]['name']} with encoders.weight=0, where nothing is "
+                    f"contrasted; use {room}={idle}, or an objective "
                     "with crd, infonce or ml-cpc"
                 )
         return None
@@ -106,7 +112,7 @@ class Distilled(nn.Module, AbstractEncoders):
         return int(self.network.backbone_width or 0)
 
     def group_of(self, key: int) -> int:
-        """Keys of the student are even, those of the teacher odd: they never stand beside each other."""
+        """Keys of the student are even, those of the teacher odd: they are separate groups."""
         return key % 2
 
     def pairs(self, views: int, symmetric: bool) -> tuple[Pair, ...]:
@@ -142,7 +148,8 @@ class Distilled(nn.Module, AbstractEncoders):
         if self.guide is None:
             name = f"its teacher {self.teacher}" if self.teacher else "a teacher"
             raise UserError(
-                f"encoders=distilled learns from {name}, which is not here; use nearfar distill TEACHER DATA, or nf.distill(teacher, data)"
+                f"encoders=distilled learns from {name}, which is not here; use nearfar distill TEACHER "
+                "DATA, or nf.distill(teacher, data)"
             )
         with torch.no_grad():
             return self.guide(view)

@@ -50,9 +50,11 @@ def flattened(
 
 
 class GraphNetwork(nn.Module):
-    """GIN (Xu et al. 2019) or GCN (Kipf & Welling 2017) over one-hot node labels, batch-normalised layer by layer.
+    """GIN (Xu et al. 2019) or GCN (Kipf & Welling 2017) over one-hot node labels, batch-normalised layer by
+    layer.
 
-    A node's features are the outputs of all layers side by side, a graph's their sums over its nodes (as InfoGraph and GraphCL have it).
+    A node's features are the outputs of all layers side by side, a graph's their sums over its nodes (as
+    InfoGraph and GraphCL have it).
     """
 
     def __init__(self, convolution: Literal["gin", "gcn"], labels: int, layers: int, width: int) -> None:
@@ -102,11 +104,12 @@ def graph_network(name: str, labels: int) -> GraphNetwork:
 
 
 class InfoGraph(nn.Module, AbstractEncoders):
-    """Deep InfoMax on graphs (Sun et al. 2020): the summary of a graph is contrasted, at each of its nodes, with the nodes of all other
-    graphs. bound=js is the paper's form, bound=infonce the other one.
+    """Deep InfoMax on graphs (Sun et al. 2020): the summary of a graph is contrasted, at each of its nodes,
+    with the nodes of all other graphs. bound=js is the paper's form, bound=infonce the other one.
 
-    A row is a node: its anchor is its graph's summary, its key its own embedding, its identity the graph, so that no node of the
-    same graph is a negative. `nodes`: at most so many of each graph, drawn anew in every step; none: all of them.
+    A row is a node: its anchor is its graph's summary, its key its own embedding, its identity the graph, so
+    that no node of the same graph is a negative. `nodes`: the number of nodes sampled from each graph in
+    every step; none: all of them.
     """
 
     equation = "u = h(x), v = the embedding of a node of x'"
@@ -139,7 +142,8 @@ class InfoGraph(nn.Module, AbstractEncoders):
         return cls(network, **settings, place=place, max_nodes=max_nodes, predictor=head.make_predictor())
 
     def pairs(self, views: int, symmetric: bool) -> tuple[Pair, ...]:
-        """Graphs differ in their number of nodes: the claim is told of the most there can be, so that its ceiling holds."""
+        """Graphs differ in their number of nodes: the certificate assumes the largest number, so that its
+        ceiling holds."""
         pairs = view_pairs(views, symmetric)
         nodes = (
             self.max_nodes
@@ -182,7 +186,7 @@ class InfoGraph(nn.Module, AbstractEncoders):
         return body.pooled(nodes, graph, len(view)), nodes, graph
 
     def _rows(self, graph: Int[Tensor, "node"]) -> Int[Tensor, "row"]:
-        """Places of the nodes that count: all, or of each graph the first `nodes` in an order drawn anew."""
+        """Positions of the nodes that count: all, or a random sample of each graph."""
         if self.sampled_nodes is None or not self.training:
             return torch.arange(len(graph), device=graph.device)
         order = torch.rand(len(graph), device=graph.device).argsort()

@@ -21,7 +21,8 @@ def linear_head(inputs: int, outputs: int, norm: bool = False) -> nn.Module:
 
 
 def mlp_head(inputs: int, hidden: int, outputs: int, norm: bool = True, layers: int = 2) -> nn.Sequential:
-    """Linear, batch norm, ReLU, linear (SimCLR, BYOL); without the norm it is MoCo v2's head, with three linear `layers` SimCLR v2's."""
+    """Linear, batch norm, ReLU, linear (SimCLR, BYOL); without the norm it is MoCo v2's head, with three
+    linear `layers` SimCLR v2's."""
     inner: list[nn.Module] = []
     for _ in range(layers - 1):
         inner.append(nn.Linear(inputs, hidden, bias=not norm))
@@ -32,8 +33,8 @@ def mlp_head(inputs: int, hidden: int, outputs: int, norm: bool = True, layers: 
 
 
 class Network(nn.Module):
-    """Backbone, dropout on its features, head. After training the head is thrown away. `dim` is how wide its output is, and
-    `backbone_width` its features, where that is known."""
+    """Backbone, dropout on its features, head. After training the head is thrown away. `dim` is how wide its
+    output is, and `backbone_width` its features, where that is known."""
 
     def __init__(
         self,
@@ -62,25 +63,27 @@ Head = Literal["none", "linear", "linear-norm", "mlp", "mlp-plain"]
 class InputSpec:
     """What the networks of a run are shown.
 
-    `body(v)` makes a backbone for view v, with `dim`; `shapes[v]` is the shape of one instance in view v; `context` is what
-    data and views know by name that a role may ask for (`instances`, `samples`, `symbols`, …).
+    `body(v)` makes a backbone for view v, with `dim`; `shapes[v]` is the shape of one instance in view v;
+    `context` has facts about data and views by name that encoders may need (`instances`, `samples`,
+    `symbols`, …).
     """
 
     body: Callable[[int], nn.Module]
     shapes: tuple[tuple[int, ...], ...]
     context: Mapping[str, Any] = field(default_factory=dict)
-    measure_width: bool = False  # how wide features are is asked of the network itself: it is somebody's own
+    measure_width: bool = False  # measure the width of its features: the network is the user's
 
 
 def width_of(body: nn.Module, shape: tuple[int, ...]) -> int:
-    """How many features a network gives of one instance: tried on zeros, in evaluation mode; no gradient, nothing moves."""
+    """How many features a network gives of one instance: tried on zeros, in evaluation mode; no gradient,
+    nothing moves."""
     weight = next(body.parameters(), None)
     zeros = torch.zeros(2, *shape, device=None if weight is None else weight.device)
     training = body.training
     try:
         with torch.no_grad():
             output = body.eval()(zeros)
-    except Exception as problem:  # anything may happen in somebody's network
+    except Exception as problem:  # a user's network may raise anything
         raise UserError(
             f"backbone {type(body).__name__} could not take a batch of shape {tuple(zeros.shape)}: {problem}"
         ) from problem
@@ -93,7 +96,8 @@ def width_of(body: nn.Module, shape: tuple[int, ...]) -> int:
             else type(output).__name__
         )
         raise UserError(
-            f"backbone {type(body).__name__} gave {description} of a batch of shape {tuple(zeros.shape)}; expected features (2, d), "
+            f"backbone {type(body).__name__} gave {description} of a batch of shape {tuple(zeros.shape)}; "
+            "expected features (2, d), "
             "one row for each instance: pool or flatten what comes before"
         )
     return output.shape[1]
@@ -102,7 +106,8 @@ def width_of(body: nn.Module, shape: tuple[int, ...]) -> int:
 def pictured(
     name: str, channels: Sequence[int], size: int, context: Mapping[str, Any] | None = None
 ) -> InputSpec:
-    """Square pictures of `size` pixels a side, so many channels in each view, seen by the named backbone."""
+    """Inputs of square pictures of `size` pixels, with the given channels in each view, for the named
+    backbone."""
     return InputSpec(
         lambda view: backbone(name, channels[view], size),
         tuple((count, size, size) for count in channels),
@@ -114,10 +119,10 @@ def pictured(
 class HeadConfig:
     """Head and predictor of a network.
 
-    `head`: none (features as they are); linear; linear-norm (a linear map, batch-normalised); mlp (with batch norm); mlp-plain (without:
-    MoCo v2). `layers`: linear maps in an mlp head (SimCLR v2 has 3). `cut`: stop after so many of them, each with
-    its norm and ReLU, which is where SimCLR v2 fine-tunes from (0: the whole head). `predictor`: the online network's extra MLP (BYOL), or
-    none.
+    `head`: none (features as they are); linear; linear-norm (a linear map, batch-normalised); mlp (with batch
+    norm); mlp-plain (without: MoCo v2). `layers`: linear maps in an mlp head (SimCLR v2 has 3). `cut`: keep
+    that many of them, each with its norm and ReLU, as SimCLR v2 does for fine-tuning (0: the whole head).
+    `predictor`: the online network's extra MLP (BYOL), or none.
     """
 
     remarks: ClassVar[tuple[Remark, ...]] = (("predictor", "mlp", "u goes through a predictor"),)
@@ -142,11 +147,13 @@ class HeadConfig:
             )
         if self.layers != 2 and not self.head.startswith("mlp"):
             raise UserError(
-                f"encoders.layers was {self.layers} with encoders.head={self.head}; only mlp and mlp-plain have several layers"
+                f"encoders.layers was {self.layers} with encoders.head={self.head}; only mlp and mlp-plain "
+                "have several layers"
             )
         if self.cut and not (self.head.startswith("mlp") and 0 < self.cut < self.layers):
             raise UserError(
-                f"encoders.cut was {self.cut} with encoders.head={self.head} and encoders.layers={self.layers}; of an mlp head "
+                f"encoders.cut was {self.cut} with encoders.head={self.head} and "
+                f"encoders.layers={self.layers}; of an mlp head "
                 "the first 1 to layers - 1 can be kept, or 0 for the whole"
             )
         if not 0 <= self.dropout < 1:
@@ -180,7 +187,8 @@ class HeadConfig:
 
 
 class PlannedNetwork(Network):
-    """Stands for a network that is made when a method meets its data: backbone and inputs are not known yet."""
+    """Stands for a network that is made when a method meets its data: backbone and inputs are not known
+    yet."""
 
     def __init__(self, config: HeadConfig) -> None:
         super().__init__(nn.Identity(), nn.Identity())
@@ -195,6 +203,6 @@ def network_or_plan(network: nn.Module | HeadConfig) -> nn.Module:
 
 
 def planned_head(encoders: object) -> HeadConfig | None:
-    """The head of encoders whose network is still to be made; None: there is no such network."""
+    """The head of encoders whose network is not made yet; None: their network is made or needs no head."""
     modules = encoders.modules() if isinstance(encoders, nn.Module) else ()
     return next((module.config for module in modules if isinstance(module, PlannedNetwork)), None)

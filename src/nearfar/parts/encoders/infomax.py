@@ -4,7 +4,8 @@
     keys      the whole feature map through a network              global term, I(X; E(X))
               each of its M x M places through a network           local term, the mean of I(X^(i); E(X))
 
-(Liu 2022, Eq. 36-37; what Eq. 38 asks of y beside it is a prior, `priors.Adversarial`). The map is that of the stage before the last, so that a summary is more than a mean of the map.
+(Liu 2022, Eq. 36-37; the term of Eq. 38 is a prior, `priors.Adversarial`). The map is that of
+the stage before the last, so that a summary is more than a mean of the map.
 """
 
 from collections.abc import Sequence
@@ -28,11 +29,15 @@ KEYS = 3  # of each view
 class InfoMax(nn.Module, AbstractEncoders):
     """`global_weight` and `local_weight` are alpha and beta of Liu 2022, Eq. 37.
 
-    With several views, the summary of one is contrasted with the maps of another. `direction="maps"` asks a summary for its map among
-    those of other pictures; `"summaries"` asks a map, and each of its places by itself, for its summary; `"both"` is their mean.
+    With several views, the summary of one is contrasted with the maps of another. `direction="maps"`: the
+    summary is the anchor and maps of other pictures are its negatives; `"summaries"`: the map, and each of
+    its places, is an anchor and other summaries are its negatives; `"both"` is their mean.
     """
 
-    equation = "u = h(x), v = the feature map of x' whole ({global_weight} of the loss) and at every place ({local_weight})"
+    equation = (
+        "u = h(x), v = the feature map of x' whole ({global_weight} of the loss) and at every place "
+        "({local_weight})"
+    )
     remarks = (
         ("direction", "summaries", "u and v exchanged"),
         ("direction", "both", "and with u and v exchanged, half of the loss"),
@@ -69,7 +74,7 @@ class InfoMax(nn.Module, AbstractEncoders):
         )
         self.global_weight, self.local_weight, self.places = global_weight, local_weight, places
         self.direction = direction
-        # whole maps and places go through networks of their own, and summaries are neither
+        # maps, places and summaries come from different networks, so they are different groups
         self.key_groups = 2 if direction == "maps" else 3
 
     @classmethod
@@ -100,8 +105,8 @@ class InfoMax(nn.Module, AbstractEncoders):
         return key % KEYS
 
     def pairs(self, views: int, symmetric: bool) -> tuple[Pair, ...]:
-        """The summary of view a contrasted with the maps of view b, and the other way round: places are then anchors of their own,
-        so that each is contrasted with every summary once."""
+        """The summary of view a contrasted with the maps of view b, and the other way round: places are then
+        anchors of their own, so that each is contrasted with every summary once."""
         ordered_pairs = view_pairs(views, symmetric)
         shares = {"maps": (1.0, 0.0), "summaries": (0.0, 1.0), "both": (0.5, 0.5)}[self.direction]
         global_part, local_part = (

@@ -2,9 +2,9 @@
 
     f(x̂, w) = g(x̂)_t^T e(w)      g: a small transformer over the masked block, e: an embedding of each symbol
 
-The pair of the method is (0, 1): anchors[0] = g(x̂)_t at every hidden position, keys[1] = e(w) of what is hidden
-there, with the symbol as a row's identity, so that no symbol is its own negative. The whole table e goes along as the
-vocabulary, for negatives=dictionary. The critic that goes with it is `dot`.
+The pair of the method is (0, 1): anchors[0] = g(x̂)_t at every hidden position, keys[1] = e(w) of what is
+hidden there, with the symbol as a row's identity, so that no symbol is its own negative. The whole table e
+goes along as the vocabulary, for negatives=dictionary. The critic that goes with it is `dot`.
 """
 
 from collections.abc import Sequence
@@ -23,7 +23,8 @@ MASKED, HIDDEN = 0, 1
 class TokenTransformer(nn.Module):
     """A transformer over blocks of symbols; its features are its outputs averaged over the block.
 
-    Below 0 is padding, which nobody attends to. `symbols` counts the vocabulary; the mask symbol comes after it.
+    Values below 0 are padding and are not attended to. `symbols` counts the vocabulary; the mask symbol comes
+    after it.
     """
 
     def __init__(self, symbols: int, length: int, dim: int, layers: int, heads: int, dropout: float) -> None:
@@ -54,7 +55,7 @@ class TokenTransformer(nn.Module):
 
 
 class MaskedSymbols(nn.Module, AbstractEncoders):
-    """Outputs at hidden positions are asked, embeddings of the hidden symbols known."""
+    """Anchors are outputs at hidden positions, keys are embeddings of the hidden symbols."""
 
     equation = "u = g(x)_t at a hidden place t, v = e(w_t), the symbol that stood there"
     built_in_backbone = "transformer"

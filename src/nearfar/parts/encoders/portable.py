@@ -1,5 +1,5 @@
-"""A trained backbone for people without nearfar: its weights under the keys of the library it came from, and Python source that
-makes the network again.
+"""A trained backbone for people without nearfar: its weights under the keys of the library it came from, and
+Python source that makes the network again.
 
     resnet18        torchvision's own keys, no fc                plain_resnet(torchvision.models.resnet18, …)
     timm/NAME       timm's own keys                              timm.create_model(NAME, num_classes=0, …)
@@ -7,7 +7,7 @@ makes the network again.
     resnet8-w16     keys of our classes, whose source goes along ResNet8(16, 3)
     wrn-16-2, …     the same                                     wide_resnet(16, 2, 3)
     CMC's pair      `backbones.0.`, `backbones.1.`               ConcatFeatures([…, …], (1, 2))
-    anyone's        the module's own keys                        nobody but its author
+    anyone's        the module's own keys                        only its author
 """
 
 import inspect
@@ -29,7 +29,8 @@ Shape = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Portable:
-    """`expression` makes the network after `imports` and `definitions`; it is empty where only its author can."""
+    """`expression` makes the network after `imports` and `definitions`; it is empty where only its author
+    can."""
 
     weights: dict[str, Tensor]
     library: str
@@ -40,7 +41,8 @@ class Portable:
 
 
 def portable(body: nn.Module, name: str, shapes: Sequence[Shape]) -> Portable:
-    """What is left of a network of that name, whose views had these shapes, without nearfar."""
+    """The weights and source of a network of that name, whose views had these shapes, for use without
+    nearfar."""
     if isinstance(body, ConcatFeatures):
         return _side_by_side(body, name, shapes)
     if isinstance(body, TimmBackbone):

@@ -3,8 +3,9 @@
     f(x, c) = w_c^T h(x) + b_c        h: the network, w_c and b_c learnt for every class c
 
 Every view is an anchor, and its positive is the vector of its label. The table of all classes goes along for
-negatives=dictionary: InfoNCE over it is log C minus the cross-entropy, so what is descended is the cross-entropy itself. The
-other parts stay free: critic=cosine is a normalised softmax, a selection keeps the hardest classes.
+negatives=dictionary: InfoNCE over it is log C minus the cross-entropy, so what is descended is the
+cross-entropy itself. The other parts stay free: critic=cosine is a normalised softmax, a selection keeps the
+hardest classes.
 """
 
 from collections.abc import Sequence
@@ -27,7 +28,7 @@ class Prototypes(nn.Module, AbstractEncoders):
     equation = "u = h(x), v+ = w_c for the label c of x, w a learnt vector for each class"
     row_per_instance = False  # keys are classes, not instances
     keys_are_symbols = True  # and all of them can be had
-    works_with_one_view = True  # the label is no view
+    works_with_one_view = True  # the key is the label
     needs_labels = True
     unsharded = ("table",)  # its rows are keys, so it is not spread over ranks
     estimate_subject = "about the label"  # what an estimate on held-out instances is of
@@ -45,12 +46,14 @@ class Prototypes(nn.Module, AbstractEncoders):
         classes = inputs.context.get("classes")
         if not classes:
             raise UserError(
-                "encoders=prototypes learns a vector for each class, but the data have no labels; use data with class folders, a "
+                "encoders=prototypes learns a vector for each class, but the data have no labels; use data "
+                "with class folders, a "
                 "label column or a labels array"
             )
         if head.predictor != "none":
             raise UserError(
-                f"encoders.predictor was {head.predictor} with encoders=prototypes; leave it out: classes are the keys, and no "
+                f"encoders.predictor was {head.predictor} with encoders=prototypes; leave it out: classes "
+                "are the keys, and no "
                 "network makes them"
             )
         network = head.network(inputs)

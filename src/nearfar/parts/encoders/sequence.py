@@ -3,9 +3,9 @@
     sound --strided convolutions--> z_t --GRU--> c_t          one frame t for every 160 samples
     f_k(z_{t+k}, c_t) = z_{t+k}^T W_k c_t                      Liu 2022, Eq. 28, one W_k for each step ahead
 
-A pair of the method is one step ahead: anchors[k] = W_k c_t, keys[k] = z_{t+k}, a row for every frame of every
-recording that has one k steps later. The critic that goes with it is `dot`. Where several
-stretches of a recording are heard, each predicts its own future: step k of stretch v has the number k + steps * v.
+A pair of the method is one step ahead: anchors[k] = W_k c_t, keys[k] = z_{t+k}, a row for every frame of
+every recording that has one k steps later. The critic that goes with it is `dot`. Where several stretches of
+a recording are heard, each predicts its own future: step k of stretch v has the number k + steps * v.
 """
 
 import math
@@ -29,8 +29,8 @@ Pooling = Literal["mean", "moments"]
 class ConvGRU(nn.Module):
     """Five strided convolutions and a GRU; its features are those of z and c averaged over time.
 
-    What lies beyond a recording's end is zero after every layer, so a recording's frames do not depend on how far it
-    was padded. `pooling="moments"` adds the standard deviations over time to the means.
+    What lies beyond a recording's end is zero after every layer, so a recording's frames do not depend on how
+    far it was padded. `pooling="moments"` adds the standard deviations over time to the means.
     """
 
     def __init__(self, width: int, context: int, strides: Strides = STRIDES, pooling: Pooling = "mean"):
@@ -61,7 +61,7 @@ class ConvGRU(nn.Module):
         return x.transpose(1, 2), real[:, 0] > 0
 
     def contexts(self, z: Float[Tensor, "item frame width"]) -> Float[Tensor, "item frame context"]:
-        """c_t, what the past up to and including z_t says."""
+        """c_t, a function of z up to and including z_t."""
         return self.context(z)[0]
 
     def forward(self, sound: Float[Tensor, "item 2 time"]) -> Float[Tensor, "item dim"]:
@@ -78,15 +78,15 @@ class ConvGRU(nn.Module):
 class Predictive(nn.Module, AbstractEncoders):
     """Every frame's context predicts the frames 1 to `steps` ahead.
 
-    `others`: what a frame is contrasted with. "sequences": frames of other recordings; its identity is the recording's.
-    "times": those and other frames of its own recording; its identity is instance + instances * time.
-    `strides` of the convolutions multiply to the hop: (5, 4, 2, 2, 2) makes frames of 20 ms at 8 kHz.
+    `others`: what a frame is contrasted with. "sequences": frames of other recordings; its identity is the
+    recording's. "times": those and other frames of its own recording; its identity is instance + instances *
+    time. `strides` of the convolutions multiply to the hop: (5, 4, 2, 2, 2) makes frames of 20 ms at 8 kHz.
     """
 
     equation = "u = W_k c_t, v = z_(t+k), k = 1 to {steps}: z_t encodes frame t, c_t all frames up to it"
     built_in_backbone = "conv-gru"
     view_names = ("window",)
-    width_setting = "width"  # the setting that says how wide anchors and keys are
+    width_setting = "width"  # the width of anchors and keys
     row_per_instance = False  # there are many embeddings of an instance
     works_with_one_view = True  # a sequence's positive is its own future, so one view is enough
 
@@ -97,8 +97,10 @@ class Predictive(nn.Module, AbstractEncoders):
         for room in ("negatives", "selection"):
             if parts[room].remembers_instances:
                 return (
-                    f"encoders.others was times with {room}={choices[room]['name']}: times of one recording are contrasted with each "
-                    "other, and what remembers a recording as a whole cannot tell them apart; use encoders.others=sequences"
+                    f"encoders.others was times with {room}={choices[room]['name']}: times of one recording "
+                    "are contrasted with each "
+                    "other, and what remembers a recording as a whole cannot tell them apart; use "
+                    "encoders.others=sequences"
                 )
         return None
 
@@ -129,7 +131,8 @@ class Predictive(nn.Module, AbstractEncoders):
         self.window = -(-samples // self.listener.hop)
         if steps >= self.window:
             raise UserError(
-                f"encoders.steps was {steps}, but a window of views.samples={samples} has {self.window} frames of "
+                f"encoders.steps was {steps}, but a window of views.samples={samples} has {self.window} "
+                "frames of "
                 f"{self.listener.hop} samples; use fewer steps or a longer window"
             )
         self.predictors = nn.ModuleList(nn.Linear(context, width, bias=False) for _ in range(steps))
@@ -153,7 +156,7 @@ class Predictive(nn.Module, AbstractEncoders):
         return self.listener
 
     def encode(self, batch: Batch, anchors: Sequence[int], keys: Sequence[int]) -> Encoded:
-        """Rows for the steps asked for; whose they are, the batch says."""
+        """A row for every frame that has one the requested number of steps later."""
         anchor_embeddings, key_embeddings, identity, instance = {}, {}, {}, {}
         for view, sound in enumerate(batch.views):
             view_numbers = range(1 + self.steps * view, 1 + self.steps * (view + 1))

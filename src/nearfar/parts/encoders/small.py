@@ -1,11 +1,12 @@
 """Networks for small pictures that neither torchvision nor timm has.
 
     resnet20 … resnet110    He et al. 2016, sec. 4.2: 6n + 2 layers, three stages of 16, 32 and 64 channels
-    resnet8x4, resnet32x4   the same with stages four times as wide and a stem twice as wide (Tian et al. 2020b)
-    wrn-16-2                Zagoruyko & Komodakis 2016: 6n + 4 layers, norms before convolutions, stages w times as wide
+    resnet8x4, resnet32x4   the same, stages four times and stem twice as wide (Tian et al. 2020b)
+    wrn-16-2                Zagoruyko & Komodakis 2016: 6n + 4 layers, norms first, w times as wide
     shufflenetv1            Zhang et al. 2018: grouped 1x1 convolutions, channels shuffled between them
 
-They work at full resolution first, whatever the size of the picture; features are the mean over places of the last map.
+They work at full resolution first, whatever the size of the picture; features are the mean over places of the
+last map.
 """
 
 from collections.abc import Sequence
@@ -60,7 +61,8 @@ class BasicBlock(nn.Module):
 
 
 class WideBlock(nn.Module):
-    """Norm and ReLU before each of two 3x3 convolutions; the shortcut is a convolution only where the shape changes."""
+    """Norm and ReLU before each of two 3x3 convolutions; the shortcut is a convolution only where the shape
+    changes."""
 
     def __init__(self, inputs: int, outputs: int, stride: int) -> None:
         super().__init__()
@@ -78,7 +80,8 @@ class WideBlock(nn.Module):
 
 
 class ShuffleUnit(nn.Module):
-    """1x1 in groups, shuffle, 3x3 of each channel, 1x1 in groups; added to the input, or, with stride 2, beside its mean."""
+    """1x1 in groups, shuffle, 3x3 of each channel, 1x1 in groups; added to the input, or, with stride 2,
+    beside its mean."""
 
     def __init__(self, inputs: int, outputs: int, stride: int, groups: int, first: int) -> None:
         super().__init__()
@@ -122,7 +125,7 @@ def wide_resnet(depth: int, width: int, channels: int) -> Staged:
 
 
 def _stages(block: type[nn.Module], inputs: int, widths: Sequence[int], blocks: int) -> list[nn.Sequential]:
-    """Stages of so many blocks, the second and third beginning with stride 2."""
+    """Stages of `blocks` blocks, the second and third starting with stride 2."""
     stages = []
     for place, outputs in enumerate(widths):
         first = block(inputs, outputs, 1 if place == 0 else 2)

@@ -24,13 +24,14 @@ def map_and_features(
 
 
 def maps_of(body: nn.Module, x: Float[Tensor, "image channel height width"], purpose: str) -> list[Map]:
-    """The map after each stage, finest first; features are the mean over places of the last. `why` they are needed is said of a
-    network that has none."""
+    """The map after each stage, finest first; features are the mean over places of the last. `purpose` is
+    named in the error for a network without stages."""
     if hasattr(body, "maps"):
         return body.maps(x)  # type: ignore[operator]
     if not hasattr(body, "layer4"):
         raise UserError(
-            f"the backbone has no stages, and {purpose}; expected backbone=resnet8-w16, resnet18 to resnet152, resnet20 or another "
+            f"the backbone has no stages, and {purpose}; expected backbone=resnet8-w16, resnet18 to "
+            "resnet152, resnet20 or another "
             "resnet, wrn-16-2 or another wrn, shufflenetv1"
         )
     x, maps = body.maxpool(body.relu(body.bn1(body.conv1(x)))), []  # type: ignore[operator]
@@ -52,9 +53,11 @@ def map_shape(body: nn.Module, inputs: InputSpec) -> tuple[int, int]:
 
 
 class Stages(nn.Module):
-    """A convolutional backbone as the maps after each of its stages, finest first: what a feature pyramid stands on.
+    """A convolutional backbone as the maps after each of its stages, finest first: what a feature pyramid
+    stands on.
 
-    `strides` and `channels` are those of the maps; stages finer than `least` pixels are left out, if two are left.
+    `strides` and `channels` are those of the maps; stages finer than `least` pixels are left out, if two are
+    left.
     """
 
     def __init__(self, body: nn.Module, channels: int, min_stride: int = 4) -> None:
@@ -85,7 +88,8 @@ KINDS: tuple[Kind, ...] = ("pooled", "map", "head")
 
 
 class LastMap(nn.Module):
-    """The feature map that a backbone pools, flattened: every channel at every place (Wu et al. 2021, sec. 5)."""
+    """The feature map that a backbone pools, flattened: every channel at every place (Wu et al. 2021, sec.
+    5)."""
 
     def __init__(self, body: nn.Module) -> None:
         super().__init__()
@@ -105,12 +109,13 @@ def last_map(body: nn.Module, x: Tensor) -> Tensor:
     if hasattr(body, "layer4") or hasattr(body, "maps"):
         return maps_of(body, x, "features=map reads the last one")[-1]
     raise UserError(
-        f"features was map, but {type(body).__name__} has no stages known here; use a resnet or a timm backbone, or pooled features"
+        f"features was map, but {type(body).__name__} has no stages known here; use a resnet or a timm "
+        "backbone, or pooled features"
     )
 
 
 def features_of(encoders: AbstractEncoders, kind: Kind = "pooled") -> nn.Module:
-    """The network from a plain view to the features asked for; its weights are the encoders' own."""
+    """The network from a plain view to the requested features; it shares the encoders' weights."""
     if kind not in KINDS:
         raise UserError(f"features was {kind!r}; expected {', '.join(KINDS)}")
     backbone = encoders.backbone()

@@ -1,4 +1,5 @@
-"""One remembered embedding per instance (instance discrimination, Wu et al. 2021, sec. 2; Wu et al. 2020, sec. 5)."""
+"""One remembered embedding per instance (instance discrimination, Wu et al. 2021, sec. 2; Wu et al. 2020,
+sec. 5)."""
 
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -22,10 +23,11 @@ UNKNOWN_WIDTH = UNKNOWN_SIZE = 0
 class Bank(nn.Module, AbstractNegatives):
     """A row for every instance and view: the anchor's own row is its positive, the others its negatives.
 
-    A row moves as M[i] <- prepare(momentum M[i] + (1 - momentum) z_i), where `prepare` is the critic's: unit length for
-    cosines, and nothing for a critic that scores vectors as they are. Where an instance has several keys in a step (the times of
-    a recording, the places of a map), z_i is their mean. `sample` draws that many rows
-    uniformly, with replacement, instead of contrasting with all of them. `size` is the number of instances; None: that of the data.
+    A row moves as M[i] <- prepare(momentum M[i] + (1 - momentum) z_i), where `prepare` is the critic's: unit
+    length for cosines, and nothing for a critic that scores vectors as they are. Where an instance has
+    several keys in a step (the times of a recording, the places of a map), z_i is their mean. `sample` draws
+    that many rows uniformly, with replacement, instead of contrasting with all of them. `size` is the number
+    of instances; None: that of the data.
     """
 
     display_name = "the bank"
@@ -131,13 +133,15 @@ class Bank(nn.Module, AbstractNegatives):
         highest = int(index.max()) if index.device.type == "cpu" and len(index) else 0
         if highest >= self.size:
             raise UserError(
-                f"Bank(size={self.size}) was given instance {highest}, counted from 0; it needs a row for each instance of the data"
+                f"Bank(size={self.size}) was given instance {highest}, counted from 0; it needs a row for "
+                "each instance of the data"
             )
 
     def _check_view(self, view: int) -> None:
         if view >= len(self.rows):
             raise UserError(
-                f"Bank(views={len(self.rows)}) was given keys of view {view}, counted from 0; it needs views={view + 1}"
+                f"Bank(views={len(self.rows)}) was given keys of view {view}, counted from 0; it needs "
+                f"views={view + 1}"
             )
 
     def sampling(

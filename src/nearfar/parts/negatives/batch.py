@@ -29,9 +29,9 @@ GROUPED = "the places of one instance are not independent draws, so negatives co
 class InBatch(AbstractNegatives):
     """Keys of the other instances in the batch.
 
-    `views="both"` takes every view of the others, 2N - 2 negatives for two views (SimCLR, Sáez Maldonado 2021, Eq. 23);
-    `views="one"` only the view the positive is of, N - 1 negatives (CLIP-style, and the form that is proven
-    to bound mutual information).
+    `views="both"` takes every view of the others, 2N - 2 negatives for two views (SimCLR, Sáez Maldonado
+    2021, Eq. 23); `views="one"` only the view the positive is of, N - 1 negatives (CLIP-style, and the form
+    that is proven to bound mutual information).
     """
 
     display_name = "the batch"
@@ -43,7 +43,10 @@ class InBatch(AbstractNegatives):
         if choices["negatives"]["views"] == "one" or parts["encoders"].row_per_instance:
             return None
         role = choices["encoders"]["name"]
-        return f"negatives.views was both with encoders={role}, whose rows are times or symbols of one view; use negatives.views=one"
+        return (
+            f"negatives.views was both with encoders={role}, whose rows are times or symbols of one view; "
+            "use negatives.views=one"
+        )
 
     def __post_init__(self) -> None:
         if self.views not in ("one", "both"):
@@ -63,13 +66,17 @@ class InBatch(AbstractNegatives):
             if keys_per_instance == 1:
                 return NegativeSampling(batch_size, negatives)
             return NegativeSampling(batch_size, negatives, exchangeable=False, reason=GROUPED)
-        reason = f"{key_views} views of the same other image are not independent draws, so negatives come in groups"
+        reason = (
+            f"{key_views} views of the same other image are not independent draws, so negatives come in "
+            "groups"
+        )
         return NegativeSampling(batch_size, key_views * negatives, exchangeable=False, reason=reason)
 
 
 class Dictionary(AbstractNegatives):
-    """All `symbols` of the vocabulary, or all classes, each once, as the encoders embed them: InfoNCE over them is
-    log-softmax + log V, the cross-entropy of a masked language model or of a classifier up to a constant."""
+    """All `symbols` of the vocabulary, or all classes, each once, as the encoders embed them: InfoNCE over
+    them is log-softmax + log V, the cross-entropy of a masked language model or of a classifier up to a
+    constant."""
 
     reads_vocabulary = True
     equation = "every other symbol of the vocabulary, or every other class, once"
@@ -79,7 +86,10 @@ class Dictionary(AbstractNegatives):
         if parts["encoders"].keys_are_symbols:
             return None
         role = choices["encoders"]["name"]
-        return f"negatives was dictionary with encoders={role}; only encoders=masked and encoders=prototypes have a vocabulary"
+        return (
+            f"negatives was dictionary with encoders={role}; only encoders=masked and encoders=prototypes "
+            "have a vocabulary"
+        )
 
     def __init__(self, *, symbols: int = 0) -> None:
         self.size = symbols
@@ -99,7 +109,8 @@ class Dictionary(AbstractNegatives):
         self, batch_size: int, key_views: int, keys_per_instance: int = 1, same_instance_negatives: int = 0
     ) -> NegativeSampling:
         reason = (
-            "each symbol (or class) is a negative once, not as often as it occurs, so the value can exceed the "
+            "each symbol (or class) is a negative once, not as often as it occurs, so the value can exceed "
+            "the "
             "information by as much as the symbols' entropy falls short of log V (Wu et al. 2020, sec. 5.1)"
         )
         return NegativeSampling(batch_size, self.size - 1, exchangeable=False, reason=reason)
@@ -109,7 +120,7 @@ class Dictionary(AbstractNegatives):
 class NoNegatives(AbstractNegatives):
     """No negatives at all: BYOL, and the case that shows what negatives are for."""
 
-    equation = "nobody"
+    equation = "none"
     has_candidates = False
 
     @staticmethod
@@ -118,8 +129,10 @@ class NoNegatives(AbstractNegatives):
         if not parts["bound"].reads_negatives:
             return None
         return (
-            f"bound was {bound} with negatives=none: it compares positive scores with those of negatives, and there are none; use "
-            "bound=agreement, which reads positives alone, or negatives=in-batch, which leaves networks and predictor as they are"
+            f"bound was {bound} with negatives=none: it compares positive scores with those of negatives, "
+            "and there are none; use "
+            "bound=agreement, which reads positives alone, or negatives=in-batch, which leaves networks and "
+            "predictor as they are"
         )
 
     def candidates(self, keys: Mapping[int, Tensor], index: Tensor, key: int) -> Candidates:

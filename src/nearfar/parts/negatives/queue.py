@@ -1,4 +1,5 @@
-"""The keys of recent steps, first in, first out (MoCo, Liu 2022, Eq. 35), and nearest neighbours among them (NNCLR, Dwibedi et al. 2021)."""
+"""The keys of recent steps, first in, first out (MoCo, Liu 2022, Eq. 35), and nearest neighbours among them
+(NNCLR, Dwibedi et al. 2021)."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -24,10 +25,11 @@ def _the_only_one(key: int) -> int:
 
 
 class Queue(nn.Module, AbstractNegatives):
-    """The last `size` keys of each group. Overflow wraps; a step's own keys enter only after the step that made them.
+    """The last `size` keys of each group. Overflow wraps; a step's own keys enter only after the step that
+    made them.
 
-    Groups of keys (`Encoders.group_of`) lie one below the other in `embedding`, `size` places each, and never mix. Without `dim`,
-    keys are as wide as the first that come.
+    Groups of keys (`Encoders.group_of`) lie one below the other in `embedding`, `size` places each, and never
+    mix. Without `dim`, keys are as wide as the first that come.
     """
 
     display_name = "the queue"
@@ -50,7 +52,7 @@ class Queue(nn.Module, AbstractNegatives):
 
     @property
     def dim(self) -> int:
-        """How wide keys are; 0 as long as nobody knows."""
+        """The width of keys; 0 until the first keys arrive."""
         return self.embedding.shape[1]
 
     @property
@@ -64,7 +66,8 @@ class Queue(nn.Module, AbstractNegatives):
         if key_groups != self.key_groups:
             if not self.index.is_meta and bool((self.index != EMPTY).any()):
                 raise UserError(
-                    f"the queue holds keys in {self.key_groups} groups of another method, and this one has {key_groups}; give it a queue of its own"
+                    f"the queue holds keys in {self.key_groups} groups of another method, and this one has "
+                    f"{key_groups}; give it a queue of its own"
                 )
             self.embedding = self.embedding.new_zeros(key_groups * self.size, self.dim)
             self.index = self.index.new_full((key_groups * self.size,), EMPTY)
@@ -84,7 +87,7 @@ class Queue(nn.Module, AbstractNegatives):
 
     def candidates(self, keys: Mapping[int, Tensor], index: Tensor, key: int) -> Candidates:
         embedding, ids = self._of(self.group_of(key))
-        if self.dim == UNKNOWN_WIDTH:  # nobody is here yet, and only `advance` may change that
+        if self.dim == UNKNOWN_WIDTH:  # still empty, and only `advance` may change that
             embedding = embedding.new_zeros(self.size, keys[key].shape[-1])
         return Candidates(embedding, ids)
 
@@ -117,7 +120,8 @@ class Queue(nn.Module, AbstractNegatives):
         if count * views > self.size:
             views_clause = f" in {views} views" if views > 1 else ""
             raise UserError(
-                f"Queue(size={self.size}) is smaller than the batch of {count}{views_clause}: a step would overwrite its own "
+                f"Queue(size={self.size}) is smaller than the batch of {count}{views_clause}: a step would "
+                "overwrite its own "
                 "negatives; raise negatives.size or lower batch_size"
             )
 
@@ -133,16 +137,17 @@ TILE = 2**22  # similarities held at once
 
 
 class Support(nn.Module, AbstractNegatives):
-    """Every key stands for the row of a support queue that is nearest to it: an anchor's positive is the nearest row to its own
-    key, its negatives are the nearest rows to the other keys of the batch (Dwibedi et al. 2021, sec. 3.2; of its two terms the one
-    that sums over neighbours).
+    """Every key stands for the row of a support queue that is nearest to it: an anchor's positive is the
+    nearest row to its own key, its negatives are the nearest rows to the other keys of the batch (Dwibedi et
+    al. 2021, sec. 3.2; of its two terms the one that sums over neighbours).
 
     The queue holds the last `size` keys of one view. While it is empty a key stands for itself.
     """
 
     display_name = "the neighbours of the batch"
     equation = (
-        "nearest(v) of the other instances of the batch, nearest(v) that of the last {size} keys which is nearest to v; v+ is "
+        "nearest(v) of the other instances of the batch, nearest(v) that of the last {size} keys which is "
+        "nearest to v; v+ is "
         "nearest(v) of the own key"
     )
 
@@ -187,7 +192,7 @@ class Support(nn.Module, AbstractNegatives):
     def sampling(
         self, batch_size: int, key_views: int, keys_per_instance: int = 1, same_instance_negatives: int = 0
     ) -> NegativeSampling:
-        self.queue.sampling(batch_size, 1, keys_per_instance)  # says so if the queue is too small
-        # what all keys alike stand for is a function of each, so the others stay draws of one distribution, and
-        # I(u; nearest(v)) <= I(u; v): docs/certificates.md
+        self.queue.sampling(batch_size, 1, keys_per_instance)  # raises if the queue is too small
+        # what all keys alike stand for is a function of each, so the others stay draws of one distribution,
+        # and I(u; nearest(v)) <= I(u; v): docs/certificates.md
         return self.batch.sampling(batch_size, 1, keys_per_instance, same_instance_negatives)

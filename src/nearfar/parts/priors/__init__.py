@@ -1,13 +1,13 @@
-"""What the embeddings of a step should look like as a whole. A prior is a loss of a cloud, added beside the bound.
+"""Losses of the embeddings of a batch as a whole, added to that of the bound.
 
     VarianceCovariance   every dimension varies, no two vary together        VICReg
     SIGReg               seen from any direction the cloud is normal         LeJEPA
     Adversarial          a discriminator cannot tell it from draws           Deep InfoMax
 
-    Distillation         labels, a teacher's class scores and features       Hinton et al. 2015, Park et al. 2019
+    Distillation         labels, a teacher's class scores and features    Hinton et al. 2015, Park et al. 2019
 
-A prior reads embeddings as the networks give them, before predictor and critic, one cloud for each view. It says nothing
-about information, so a certificate is the bound's alone.
+A prior reads embeddings as the networks return them, before predictor and critic, one matrix for each view.
+It does not change the certificate.
 """
 
 from collections.abc import Callable

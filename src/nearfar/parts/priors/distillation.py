@@ -1,4 +1,5 @@
-"""What labels and a teacher's outputs ask of a student, one instance at a time or by the distances between them."""
+"""Losses of a student against labels and a teacher's outputs, instance by instance or by the distances
+between them."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -18,15 +19,18 @@ TERMS = ("labels", "kd", "cosine", "relational")
 
 
 class Distillation(nn.Module, AbstractPrior):
-    """labels CE(y, p) + kd T^2 KL(p_t^T | p^T) + cosine (1 - cos(W h, t)) + relational H(|h_i - h_j| / mean, |t_i - t_j| / mean)
+    """labels CE(y, p) + kd T^2 KL(p_t^T | p^T) + cosine (1 - cos(W h, t)) + relational H(|h_i - h_j| / mean,
+    |t_i - t_j| / mean)
 
-    p are the student's class probabilities, p^T those of logits over the `temperature` T, p_t the teacher's (Hinton et al. 2015, sec. 2: the
-    factor T^2 keeps gradients of one size). h and t are features of student and teacher, W learnt, H Huber's loss over pairs of rows,
-    distances over their mean (Park et al. 2019, Eq. 5-7). Each is averaged over rows; labels over those that have one.
+    p are the student's class probabilities, p^T those of logits over the `temperature` T, p_t the teacher's
+    (Hinton et al. 2015, sec. 2: the factor T^2 keeps gradients of one size). h and t are features of student
+    and teacher, W learnt, H Huber's loss over pairs of rows, distances over their mean (Park et al. 2019, Eq.
+    5-7). Each is averaged over rows; labels over those that have one.
     """
 
     equation = (
-        "{labels} CE(label, p) + {kd} T^2 KL(p_t^T, p^T), T = {temperature}; + {cosine} (1 - cos(W h(x), t(x))) + {relational} Huber of "
+        "{labels} CE(label, p) + {kd} T^2 KL(p_t^T, p^T), T = {temperature}; + {cosine} (1 - cos(W h(x), "
+        "t(x))) + {relational} Huber of "
         "distances between rows, h(x) against t(x)"
     )
     reads_supervision = True
@@ -54,7 +58,10 @@ class Distillation(nn.Module, AbstractPrior):
     def conflict(choices: Mapping[str, Any], parts: Mapping[str, Any]) -> str | None:
         if parts["encoders"].gives_supervision:
             return None
-        return f"prior was distillation with encoders={choices['encoders']['name']}, which ask no teacher; use nearfar distill"
+        return (
+            f"prior was distillation with encoders={choices['encoders']['name']}, which have no teacher; "
+            "use nearfar distill"
+        )
 
     def forward(self, encoded: Encoded, progress: Progress = START) -> Float[Tensor, ""]:
         supervision = encoded.supervision

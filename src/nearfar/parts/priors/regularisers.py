@@ -1,4 +1,5 @@
-"""Priors on the embeddings of a batch: variance and covariance (VICReg), a normal distribution (SIGReg), an adversary (Deep InfoMax)."""
+"""Priors on the embeddings of a batch: variance and covariance (VICReg), a normal distribution (SIGReg), an
+adversary (Deep InfoMax)."""
 
 import math
 from dataclasses import dataclass
@@ -30,15 +31,17 @@ STEADY = 1e-4  # added to a variance, so that the root of none has a slope
 
 @dataclass(frozen=True)
 class VarianceCovariance(AbstractPrior):
-    """weight ( variance mean_j max(0, 1 - s_j) + covariance (1/d) sum_(i != j) C_ij^2 ), s_j the deviation of dimension j over
-    the batch and C its covariance matrix (Bardes et al. 2022, Eq. 1-4).
+    """weight ( variance mean_j max(0, 1 - s_j) + covariance (1/d) sum_(i != j) C_ij^2 ), s_j the deviation of
+    dimension j over the batch and C its covariance matrix (Bardes et al. 2022, Eq. 1-4).
 
-    As in the authors' code, the variance terms of the views are averaged and the covariance terms are twice their average: for two
-    views, their sum. With `critic=distance` and `bound=barber-agakov` the whole is VICReg.
+    As in the authors' code, the variance terms of the views are averaged and the covariance terms are twice
+    their average: for two views, their sum. With `critic=distance` and `bound=barber-agakov` the whole is
+    VICReg.
     """
 
     equation = (
-        "{weight} ( {variance} mean_j max(0, 1 - s_j) + {covariance} sum_(i != j) C_ij^2 / d ), s_j the deviation of dimension j "
+        "{weight} ( {variance} mean_j max(0, 1 - s_j) + {covariance} sum_(i != j) C_ij^2 / d ), s_j the "
+        "deviation of dimension j "
         "over the batch, C its covariance"
     )
 
@@ -85,11 +88,15 @@ class SIGReg(AbstractPrior):
 
         n ∫ |phi_n(t) - e^(-t²/2)|² e^(-t²/2) dt,   phi_n(t) = (1/n) sum_i e^(i t a·z_i),
 
-    averaged over views. A cloud whose every projection is standard normal is standard normal (Cramér and Wold), so few directions
-    that change with every step do. Which they are is a function of the step: a resumed run draws the same.
+    averaged over views. A cloud whose every projection is standard normal is standard normal (Cramér and
+    Wold), so few directions that change with every step do. Which they are is a function of the step: a
+    resumed run draws the same.
     """
 
-    equation = "{weight} E_a[ n ∫ |mean e^(i t a.z) - e^(-t^2/2)|^2 e^(-t^2/2) dt ], a: {directions} random directions"
+    equation = (
+        "{weight} E_a[ n ∫ |mean e^(i t a.z) - e^(-t^2/2)|^2 e^(-t^2/2) dt ], a: {directions} random "
+        "directions"
+    )
 
     weight: Value = 0.05
     directions: int = 256
@@ -139,12 +146,15 @@ class _Reversed(torch.autograd.Function):
 class Adversarial(nn.Module, AbstractPrior):
     """weight times min over E, max over D of E_V[ln D(v)] + E_P[ln(1 - D(E(x)))] (Liu 2022, Eq. 38-39).
 
-    Its value is minus that, which the discriminator lowers; the gradient that reaches E is turned round, so E raises
-    what D lowers, in one backward pass. `uniform` asks sigmoid(y) to be spread evenly over the unit cube, `gaussian`
-    asks y to be normal.
+    Its value is minus that, which the discriminator lowers; the gradient that reaches E is turned round, so E
+    raises what D lowers, in one backward pass. The target is a uniform distribution of sigmoid(y) over the
+    unit cube, or a normal distribution of y.
     """
 
-    equation = "{weight} of what tells u from draws of a {target} distribution, E_V[ln D(v)] + E_P[ln(1 - D(u))], which D climbs"
+    equation = (
+        "{weight} of what tells u from draws of a {target} distribution, E_V[ln D(v)] + E_P[ln(1 - D(u))], "
+        "which D climbs"
+    )
 
     def __init__(self, weight: Value = 0.1, target: Target = "uniform", *, dim: int | None = None) -> None:
         super().__init__()

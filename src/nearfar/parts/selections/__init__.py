@@ -8,7 +8,7 @@
     Annulus       by both: negatives near the anchor, but for those in its clusters
     Accept        by chance: a coin for each candidate, its bias learned
     Labelled      positives by label
-    Others        by label: negatives of another than the anchor's
+    Others        by label: negatives with a different label
     Hard          all, weighted by similarity
     Chain         several in turn: labelled+ring
 

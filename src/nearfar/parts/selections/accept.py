@@ -1,4 +1,5 @@
-"""Learned acceptance: which negatives count is drawn, and the chances are learned (VINCE+, Wu et al. 2020, App. C)."""
+"""Learned acceptance: which negatives count is drawn, and the chances are learned (VINCE+, Wu et al. 2020,
+App. C)."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -20,7 +21,8 @@ from nearfar.parts.selections.draws import step_seed
 
 @dataclass(frozen=True)
 class CachedReductions:
-    """Negatives whose usual reductions are made at once, so that they are the same tensors each time they are asked for."""
+    """Negatives whose usual reductions are made at once, so that they are the same tensors each time they are
+    asked for."""
 
     negative: Negatives
 
@@ -95,8 +97,8 @@ def one_hidden_layer(z: Tensor, w1: Tensor, b1: Tensor, w2: Tensor, b2: Tensor) 
 class OneHiddenLayer(torch.autograd.Function):
     """w2 tanh(w1 z + b1) + b2 of each of many numbers z, with the gradient of its weights alone.
 
-    Held by autograd, the hidden layer of all pairs would be as many times the scores as it has units; here it is made a piece at
-    a time, in both passes.
+    Held by autograd, the hidden layer of all pairs would be as many times the scores as it has units; here it
+    is made a piece at a time, in both passes.
     """
 
     @staticmethod
@@ -119,18 +121,21 @@ class OneHiddenLayer(torch.autograd.Function):
 
 @dataclass(frozen=True)
 class DrawnScores(Scores):
-    """Scores whose kept negatives were drawn, with the log of the chance of exactly that draw, anchor by anchor."""
+    """Scores whose kept negatives were drawn, with the log of the chance of exactly that draw, anchor by
+    anchor."""
 
     log_chance: Float[Tensor, "anchor"] = field(default_factory=lambda: torch.zeros(0))
     all_scores: Scores | None = None
     aim: Aim = "maximise"
 
     def score_function_term(self, value: Tensor, bound: Callable[..., Tensor], *arguments: Any) -> Tensor:
-        """Zero, with the score-function gradient of the expected value: sum_i (value - baseline_i) grad log chance_i.
+        """Zero, with the score-function gradient of the expected value: sum_i (value - baseline_i) grad log
+        chance_i.
 
-        An anchor's baseline is the value with everyone's scores for that anchor and the drawn ones for all others. It does not
-        depend on that anchor's draw, and draws of different anchors are independent, so the gradient stays unbiased for any bound;
-        and what the other anchors drew is in value and baseline alike, so none of their noise is left in the difference.
+        An anchor's baseline is the value with everyone's scores for that anchor and the drawn ones for all
+        others. It does not depend on that anchor's draw, and draws of different anchors are independent, so
+        the gradient stays unbiased for any bound; and what the other anchors drew is in value and baseline
+        alike, so none of their noise is left in the difference.
         """
         assert self.all_scores is not None
         with torch.no_grad():
@@ -140,8 +145,8 @@ class DrawnScores(Scores):
         return (gain * (self.log_chance - self.log_chance.detach())).sum()
 
     def _baselines(self, bound: Callable[..., Tensor], *arguments: Any) -> Float[Tensor, "anchor"]:
-        """The bound with each anchor's draw in turn undone. Every reduction is made once and only its rows are exchanged: a bound
-        reads a few numbers of each anchor, never the scores."""
+        """The bound with each anchor's draw in turn undone. Every reduction is made once and only its rows
+        are exchanged: a bound reads a few numbers of each anchor, never the scores."""
         assert self.all_scores is not None
         drawn_negatives, all_negatives = (
             CachedReductions(self.negative),
@@ -159,11 +164,12 @@ class DrawnScores(Scores):
 class Accept(nn.Module, AbstractSelection):
     """Each candidate is accepted with a chance r in [least, 1] that a small network reads off its similarity.
 
-    The network sees how far a candidate's score is from the mean over its anchor's candidates, in standard deviations,
-    so it can learn a ball, a ring or anything between. Wu et al. 2020 writes q = r p, which is not normalised; here acceptance is
-    a coin for each candidate, so the chance of a draw is exactly prod r^a (1 - r)^(1 - a), and the weights 1 / r of
-    Eq. 17 are left out, as Eq. 4 does. `aim="maximise"` trains r to raise the bound, as VINCE+ does (easier negatives do
-    that); `aim="minimise"` trains it to lower the bound, towards harder ones. An anchor that accepts nobody keeps all.
+    The network sees how far a candidate's score is from the mean over its anchor's candidates, in standard
+    deviations, so it can learn a ball, a ring or anything between. Wu et al. 2020 writes q = r p, which is
+    not normalised; here acceptance is a coin for each candidate, so the chance of a draw is exactly prod r^a
+    (1 - r)^(1 - a), and the weights 1 / r of Eq. 17 are left out, as Eq. 4 does. `aim="maximise"` trains r to
+    raise the bound, as VINCE+ does (easier negatives do that); `aim="minimise"` trains it to lower the bound,
+    towards harder ones. An anchor that accepts no candidate keeps all.
     """
 
     drop_reason = "not accepted"  # who is
@@ -205,7 +211,7 @@ class Accept(nn.Module, AbstractSelection):
         return self.select_drawn(scores, draw)
 
     def select_drawn(self, scores: Scores, draw: Callable[[Tensor, Tensor], Tensor]) -> DrawnScores:
-        """The scores of one draw: `draw(chances, rows)` says who is accepted."""
+        """The scores of one draw: `draw(chances, rows)` returns which candidates are accepted."""
 
         def rule(values: Tensor, offered: Tensor, rows: Tensor) -> Membership:
             chances = self.chances(values, offered)
@@ -229,7 +235,10 @@ class Accept(nn.Module, AbstractSelection):
         )
 
     def sampling(self, source: NegativeSampling, progress: Progress | None = None) -> NegativeSampling:
-        reason = "negatives are accepted with learned chances, and Wu et al. 2020, Cor. 3.1.1 takes an unnormalised q for a density"
+        reason = (
+            "negatives are accepted with learned chances, and Wu et al. 2020, Cor. 3.1.1 takes an "
+            "unnormalised q for a density"
+        )
         return replace(
             source,
             exchangeable=False,

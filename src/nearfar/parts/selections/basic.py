@@ -29,16 +29,17 @@ class Everyone(AbstractSelection):
 
 @dataclass(frozen=True)
 class Hard(AbstractSelection):
-    """Every negative counts e^(beta f) / mean of e^(beta f) over the anchor's negatives: as if drawn from q(v | u) ∝ e^(beta f) p(v)
-    (Robinson et al. 2021, Eq. 4 and 5, by importance weights, whose gradient is taken too, as in the authors' code).
+    """Every negative counts e^(beta f) / mean of e^(beta f) over the anchor's negatives: as if drawn from q(v
+    | u) ∝ e^(beta f) p(v) (Robinson et al. 2021, Eq. 4 and 5, by importance weights, whose gradient is taken
+    too, as in the authors' code).
 
-    Weights and scores rise together, so a weighted sum of e^f is never below the plain one: bounds that fall when a negative's score
-    rises keep their claim (docs/certificates.md). With `bound=debiased` it is HCL.
+    Weights and scores rise together, so a weighted sum of e^f is never below the plain one: bounds that fall
+    when a negative's score rises keep their claim (docs/certificates.md). With `bound=debiased` it is HCL.
     """
 
     equation = "all of them, each weighted by e^(b f(u, v_k)) over its mean, b = {beta}"
     keeps_all = True
-    weights_negatives = True  # nobody may be left out after it: weights have mean one over those who count
+    weights_negatives = True  # weights have mean one over the candidates that count, so it comes last
     beta: Value = 1.0
 
     def __post_init__(self) -> None:

@@ -25,8 +25,9 @@ ROUNDS = 20  # of k-means
 class Clusters(nn.Module):
     """For each of several k-means runs, the cluster of every instance; checkpoints hold it.
 
-    Before the first refresh nobody is known, and who is not known shares a cluster with nobody. Clusters are renewed
-    at the start of every `every`-th epoch once `after` epochs are over: an untrained network's clusters mean nothing.
+    Before the first refresh no instance has a cluster, and an instance without a cluster shares one with
+    none. Clusters are renewed at the start of every `every`-th epoch once `after` epochs are over: an
+    untrained network's clusters mean nothing.
     """
 
     ids: Int[Tensor, "run instance"]
@@ -53,7 +54,8 @@ class Clusters(nn.Module):
 
     @torch.no_grad()
     def refresh(self, embedding: Float[Tensor, "instance dim"]) -> None:
-        """Clusters the instances anew; a row of zeros or with a number that is not finite stays unknown."""
+        """Clusters all instances. A row of zeros or with a number that is not finite stays without a
+        cluster."""
         rows = embedding.detach().float().cpu()
         usable = rows.isfinite().all(dim=1) & (rows != 0).any(dim=1)
         ids = torch.full((len(self.ids), len(rows)), UNKNOWN_CLUSTER, dtype=torch.int32)
@@ -63,7 +65,7 @@ class Clusters(nn.Module):
         self.ids = ids.to(self.ids.device)
 
     def of(self, index: Int[Tensor, "item"]) -> Int[Tensor, "run item"]:
-        """Clusters of these instances; -1 for an instance nobody clustered, or that is itself not known."""
+        """Clusters of these instances; -1: no cluster, or the instance is not known."""
         valid = (index >= 0) & (index < self.ids.shape[1])
         if self.ids.shape[1] == 0:
             return self.ids.new_full((len(self.ids), len(index)), UNKNOWN_CLUSTER)
@@ -85,7 +87,8 @@ class Clusters(nn.Module):
 def spherical_kmeans(
     directions: Float[np.ndarray, "item dim"], clusters: int, seed: int
 ) -> Int[np.ndarray, "item"]:
-    """Cluster of each unit vector, centres being unit vectors too; the same vectors give the same clusters."""
+    """Cluster of each unit vector, centres being unit vectors too; the same vectors give the same
+    clusters."""
     faiss = need("faiss")  # here, so that losses and bounds work without it
 
     kmeans = faiss.Kmeans(
@@ -105,14 +108,14 @@ def merge_positives(
 ) -> Float[Tensor, "anchor positive"]:
     """The positive as the event "one of C_i": log( e^f(u, v+) + sum of e^f over the close candidates ).
 
-    Why a sum, and why here. Local Aggregation's p(C_i) is the chance that a softmax picks any member of C_i, and
-    chances of disjoint outcomes add (Wu et al. 2020, sec. 5.3); a mean of log-softmaxes, which bounds take over several
-    positives, would ask for each member in turn. Which things count as one is a question of membership, so a
-    selection answers it, and what leaves it is one score per positive:
-    log( sum over C_i / sum over B_i ) is what any bound with a softmax computes from it.
+    Why a sum, and why here. Local Aggregation's p(C_i) is the chance that a softmax picks any member of C_i,
+    and chances of disjoint outcomes add (Wu et al. 2020, sec. 5.3); a mean of log-softmaxes, which bounds
+    take over several positives, would ask for each member in turn. Which things count as one is a question of
+    membership, so a selection answers it, and what leaves it is one score per positive: log( sum over C_i /
+    sum over B_i ) is what any bound with a softmax computes from it.
 
-    `as_mean`, for bounds that read scores as distances: the mean of f over v+ and C_i. A sum of e^f grows with the
-    number of neighbours, and a margin would be had for nothing.
+    `as_mean`, for bounds that read scores as distances: the mean of f over v+ and C_i. A sum of e^f grows
+    with the number of neighbours, and a margin would be had for nothing.
     """
     if as_mean:
         total = positive + close.sum_of(lambda score: score)[:, None]
@@ -123,9 +126,10 @@ def merge_positives(
 class Cave(nn.Module, AbstractSelection):
     """The candidates in the anchor's own one of `clusters` k-means clusters (Wu et al. 2021, App. F).
 
-    An anchor alone there, and every anchor before the first refresh, keeps everyone: contrasted with nobody it
-    would learn nothing. `close` adds +C_i: members of the cave that share one of so many smaller clusters with the
-    anchor, in any of `runs` k-means runs, join its positive (see `close.merge_positives`) instead of its negatives.
+    An anchor alone in its cluster, and every anchor before the first refresh, keeps all candidates, because
+    without negatives it would learn nothing. `close` adds +C_i: members of the cave that share one of `close`
+    smaller clusters with the anchor, in any of `runs` k-means runs, join its positive (see
+    `close.merge_positives`) instead of its negatives.
     """
 
     equation = "those in u's own of {clusters} k-means clusters"
@@ -153,7 +157,8 @@ class Cave(nn.Module, AbstractSelection):
         super().__init__()
         if close is not None and close <= clusters:
             raise UserError(
-                f"selection.close was {close}; it must exceed selection.clusters, {clusters}, or every member of "
+                f"selection.close was {close}; it must exceed selection.clusters, {clusters}, or every "
+                "member of "
                 "the cave would be close; leave it out for a plain cave"
             )
         self.cave = Clusters(clusters, 1, every, instances, after)
@@ -190,7 +195,8 @@ class Cave(nn.Module, AbstractSelection):
 
     def sampling(self, source: NegativeSampling, progress: Progress | None = None) -> NegativeSampling:
         reason = (
-            "negatives come from the anchor's own cluster, which Wu et al. 2021, Thm 3.1 covers only where every kept e^f is at "
+            "negatives come from the anchor's own cluster, which Wu et al. 2021, Thm 3.1 covers only where "
+            "every kept e^f is at "
             "least its mean over the anchor's candidates"
         )
         if self.close is not None:

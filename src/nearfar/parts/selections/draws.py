@@ -1,8 +1,10 @@
-"""Some of those that a selection kept, drawn for each anchor: selection first, sampling after it (Wu et al. 2021, sec. 4).
+"""Some of those that a selection kept, drawn for each anchor: selection first, sampling after it (Wu et al.
+2021, sec. 4).
 
-Every candidate of an anchor has a number that is a function of (the step's seed, the anchor's place, the candidate's place), and the
-`sample` lowest of the kept are drawn. So a draw is uniform and without replacement, tiles draw what the whole matrix would, the
-backward pass draws what the forward pass did, and a resumed step draws what it would have drawn.
+Every candidate of an anchor has a number that is a function of (the step's seed, the anchor's place, the
+candidate's place), and the `sample` lowest of the kept are drawn. So a draw is uniform and without
+replacement, tiles draw what the whole matrix would, the backward pass draws what the forward pass did, and a
+resumed step draws what it would have drawn.
 """
 
 from collections.abc import Iterable
@@ -27,7 +29,8 @@ def checked_sample(sample: int | None) -> int | None:
 
 
 def step_seed() -> int:
-    """One number of torch's generator, which a run sets from (seed, step); everything drawn is a function of it."""
+    """One number of torch's generator, which a run sets from (seed, step); everything drawn is a function of
+    it."""
     return int(torch.randint(2**62, ()))
 
 
@@ -48,7 +51,8 @@ def sample_candidates(
 
 
 def _draw(rows: Iterable[tuple[np.ndarray, int, np.ndarray]], sample: int, seed: int) -> None:
-    """Only the kept get a number: a ring keeps a tenth, and numbers for everybody would cost more than the ranking."""
+    """Only the kept get a number: a ring keeps a tenth, and numbers for everybody would cost more than the
+    ranking."""
     for candidates, row, sampled in rows:
         places = np.flatnonzero(candidates)
         if len(places) > sample:
@@ -61,6 +65,7 @@ def require_context(selection: object, context: Context | None) -> Context:
     if context is None:
         name = type(selection).__name__
         raise UserError(
-            f"{name} selects by instance and needs a context; call it as {name}(...)(scores, context), or use it in nf.Method"
+            f"{name} selects by instance and needs a context; call it as {name}(...)(scores, context), or "
+            "use it in nf.Method"
         )
     return context

@@ -1,4 +1,5 @@
-"""Selections by a label or group of every instance: the same group, another label, labels as further positives."""
+"""Selections by a label or group of every instance: the same group, another label, labels as further
+positives."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -20,11 +21,11 @@ UNKNOWN_GROUP = -1
 
 
 class AbstractGroupSelection(nn.Module, AbstractSelection):
-    """The numbers, assigned once before the first step (`assign`), or read from each batch; below 0 is not known. Without
-    `instances` there are as many as are assigned.
+    """The numbers, assigned once before the first step (`assign`), or read from each batch; below 0 is not
+    known. Without `instances` there are as many as are assigned.
 
-    Rows that are times of a recording have the identity instance + instances * time (see `encoders.sequence`), so the number
-    is that of identity modulo instances.
+    Rows that are times of a recording have the identity instance + instances * time (see
+    `encoders.sequence`), so the number is that of identity modulo instances.
     """
 
     ids: Int[Tensor, "instance"]
@@ -34,7 +35,10 @@ class AbstractGroupSelection(nn.Module, AbstractSelection):
         if not parts["encoders"].keys_are_symbols:
             return None
         selection, role = choices["selection"]["name"], choices["encoders"]["name"]
-        return f"selection was {selection} with encoders={role}, whose negatives are symbols: they have no group and no label"
+        return (
+            f"selection was {selection} with encoders={role}, whose negatives are symbols: they have no "
+            "group and no label"
+        )
 
     def __init__(self, by: str, instances: int) -> None:
         super().__init__()
@@ -66,12 +70,14 @@ class AbstractGroupSelection(nn.Module, AbstractSelection):
                 return torch.full_like(index, UNKNOWN_GROUP)
             source = "labels" if self.by == "label" else f"groups={{{self.by!r}: ...}}"
             raise UserError(
-                f"{name} needs the {self.by} of every instance: pass {source} to nf.Batch, or give that of all instances to the selection's assign"
+                f"{name} needs the {self.by} of every instance: pass {source} to nf.Batch, or give that of "
+                "all instances to the selection's assign"
             )
         numbers, present = context.groups.find(self.by, index)
         if not bool((present | (index < 0)).all()):
             raise UserError(
-                f"{name} knows the {self.by} of this batch alone, but some candidates are of earlier batches; "
+                f"{name} knows the {self.by} of this batch alone, but some candidates are of earlier "
+                "batches; "
                 f"give the {self.by} of all instances to the selection's assign"
             )
         return numbers
@@ -83,11 +89,11 @@ class AbstractGroupSelection(nn.Module, AbstractSelection):
 
 
 class Group(AbstractGroupSelection):
-    """The candidates that share the anchor's known group, told by the data's column `by` (also `label`, and `self`
-    for the recording itself: other times of it).
+    """The candidates that share the anchor's known group, by the data's column `by` (also `label`, and
+    `self` for the recording itself: other times of it).
 
-    What separates groups then no longer helps to tell the positive, so it need not be learned. An anchor without
-    others in its group keeps everyone: contrasted with nobody it would learn nothing.
+    What separates groups then no longer helps to tell the positive, so it need not be learned. An anchor
+    without others in its group keeps all candidates, because without negatives it would learn nothing.
     """
 
     drop_reason = "another group"  # who is
@@ -99,7 +105,8 @@ class Group(AbstractGroupSelection):
             return symbols
         if choices["selection"]["by"] == "self" and choices["encoders"].get("others") != "times":
             return (
-                "selection.by was self, but nothing is contrasted with its own recording here, so no candidate would be left; "
+                "selection.by was self, but nothing is contrasted with its own recording here, so no "
+                "candidate would be left; "
                 "use it with encoders=predictive encoders.others=times"
             )
         return None
@@ -121,15 +128,15 @@ class Group(AbstractGroupSelection):
         return replace(scores, negative=scores.negative.divide(rule, unweighted=True).negatives)
 
     def sampling(self, source: NegativeSampling, progress: Progress | None = None) -> NegativeSampling:
-        reason = f"negatives share the anchor's {self.by}, so the value speaks of the information beyond it, not of all"
+        reason = f"negatives share the anchor's {self.by}, so the value is about the information beyond it"
         return replace(source, exchangeable=False, independent=False, reason=reason)
 
 
 class Others(AbstractGroupSelection):
     """The candidates that do not share the anchor's label; those whose label is not known all count.
 
-    `by` names the label: the class (`known-label`: the class where there is one), or any column of the data. `sample` draws that many of
-    them for each anchor.
+    `by` names the label: the class (`known-label`: the class where there is one), or any column of the data.
+    `sample` draws that many of them for each anchor.
     """
 
     drop_reason = "the same label"  # who is
@@ -164,8 +171,9 @@ class Others(AbstractGroupSelection):
 class Labelled(AbstractGroupSelection):
     """Candidates with the anchor's label are further positives of it, the others its negatives.
 
-    `by` names the label: the class, or any column of the data. An instance whose label is not known has its own views as
-    positives alone and everybody else as negatives, so that a few labels among many instances do.
+    `by` names the label: the class, or any column of the data. An instance whose label is not known has its
+    own views as positives alone and everybody else as negatives, so that a few labels among many instances
+    do.
     """
 
     equation = "those of another {by} than u; the others are positives"

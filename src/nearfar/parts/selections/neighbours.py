@@ -21,28 +21,32 @@ from nearfar.parts.selections.ring import SAMPLE_REMARK, Ring, reduce_sampling
 class Neighbours(nn.Module, AbstractSelection):
     """Background set B_i and close set C_i of each anchor (Wu et al. 2021, App. F, Wu et al. 2020, sec. 5.3).
 
-    B_i: the candidates at the places of `Ring(lower, upper)`, of these the `background` most similar (a number of them, or below 1
-    a share of the anchor's candidates; None: all), ranked for the anchor as it is seen now (Wu et al. 2021), not for its remembered
-    row (Wu et al. 2020). `sample` draws so many of those that are left as negatives, as in `Ring`. C_i: who shares a cluster with
-    the anchor in any of `runs` k-means runs of `clusters` clusters, renewed every `every` epochs once `after` are over.
+    B_i: the candidates at the places of `Ring(lower, upper)`, of these the `background` most similar (a
+    number of them, or below 1 a share of the anchor's candidates; None: all), ranked for the anchor as it is
+    seen now (Wu et al. 2021), not for its remembered row (Wu et al. 2020). `sample` draws that many of the
+    remaining negatives, as in `Ring`. C_i: the candidates that share a cluster with the anchor in any of
+    `runs` k-means runs of `clusters` clusters, renewed every `every` epochs once `after` are over.
 
-        keep="la"        close ones join the positive, the rest of B_i are negatives; with `Tuple` or `NPair` the value
-                         is log( sum over C_i and B_i of e^f / sum over B_i of e^f ), the anchor's own in both sums
-        keep="annulus"   close ones are left out of B_i and join nobody (Wu et al. 2020, Def. 5.3)
+        keep="la"        close ones join the positive, the rest of B_i are negatives. With `Tuple` or `NPair`
+                         the value is log( sum over C_i and B_i of e^f / sum over B_i of e^f ), the anchor's
+                         own key in both sums
+        keep="annulus"   close ones are left out of B_i (Wu et al. 2020, Def. 5.3)
 
-    Local Aggregation has upper = 1. With upper < 1 it is Ring (+C_i): what is closer than the inner edge is no
-    negative, but if it is in C_i it is pulled like the rest of C_i. Anchors not clustered yet keep everyone.
+    Local Aggregation has upper = 1. With upper < 1 it is Ring (+C_i): what is closer than the inner edge is
+    no negative, but if it is in C_i it is pulled like the rest of C_i. Anchors without a cluster keep all
+    candidates.
     """
 
     equation = (
-        f"{Ring.equation}, of these the nearest ({{background}}), without C, who share a cluster with u in one of {{runs}} "
+        f"{Ring.equation}, of these the nearest ({{background}}), without C, who share a cluster with u in "
+        f"one of {{runs}} "
         "k-means runs after epoch {after}"
     )
     remarks: tuple[Remark, ...] = (SAMPLE_REMARK, ("keep", "la", "{pulled}"))
     remembers_instances = True
     refreshes = True
     ranks_by_score = True
-    drop_reason = "the anchor's own clusters"  # who is, beside those by rank
+    drop_reason = "the anchor's own clusters"
 
     def __init__(
         self,
@@ -61,7 +65,8 @@ class Neighbours(nn.Module, AbstractSelection):
         super().__init__()
         if background is not None and not (0 < background < 1 or background == background // 1 >= 1):
             raise UserError(
-                f"selection.background was {background:g}; it must be a whole number from 1, a share between 0 and 1 of the "
+                f"selection.background was {background:g}; it must be a whole number from 1, a share "
+                "between 0 and 1 of the "
                 "candidates, or left out for no limit"
             )
         if keep not in ("la", "annulus"):
@@ -110,7 +115,10 @@ class Neighbours(nn.Module, AbstractSelection):
 
     def sampling(self, source: NegativeSampling, progress: Progress | None = None) -> NegativeSampling:
         if self.keep == "la":
-            reason = "close neighbours count as positives, for which no bound is proven (Wu et al. 2020, Cor. 5.4.1 approximates)"
+            reason = (
+                "close neighbours count as positives, for which no bound is proven (Wu et al. 2020, Cor. "
+                "5.4.1 approximates)"
+            )
         else:
             reason = "negatives in the anchor's own clusters were dropped, the most similar ones among them"
         # before the first refresh everyone is kept, so that many can count
@@ -121,12 +129,16 @@ class Neighbours(nn.Module, AbstractSelection):
         return reduce_sampling(source, self.ring.sample)
 
 
-class Annulus(Neighbours):
-    """B_i without C_i: the most similar candidates but for the anchor's own clusters, which join nobody (Wu et al. 2020, Def. 5.3).
+class Annulus(nn.Module, AbstractSelection):
+    """B_i without C_i: the most similar candidates except those in the anchor's own clusters, which are left
+    out (Wu et al. 2020, Def. 5.3). It is `Neighbours(keep="annulus")` under the paper's name."""
 
-    It is `Neighbours` with keep="annulus", under the paper's name."""
-
+    equation = Neighbours.equation
     remarks = (SAMPLE_REMARK,)
+    remembers_instances = True
+    refreshes = True
+    ranks_by_score = True
+    drop_reason = Neighbours.drop_reason
 
     def __init__(
         self,
@@ -141,6 +153,22 @@ class Annulus(Neighbours):
         *,
         instances: int = 0,
     ) -> None:
-        super().__init__(
+        super().__init__()
+        self.neighbours = Neighbours(
             background, lower, upper, clusters, runs, every, "annulus", after, sample, instances=instances
         )
+
+    def cluster_ids(self) -> Tensor:
+        return self.neighbours.cluster_ids()
+
+    def due(self, progress: Progress) -> bool:
+        return self.neighbours.due(progress)
+
+    def refresh(self, embedding: Tensor) -> None:
+        self.neighbours.refresh(embedding)
+
+    def forward(self, scores: Scores, context: Context | None = None) -> Scores:
+        return self.neighbours(scores, require_context(self, context))
+
+    def sampling(self, source: NegativeSampling, progress: Progress | None = None) -> NegativeSampling:
+        return self.neighbours.sampling(source, progress)

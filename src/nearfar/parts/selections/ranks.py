@@ -1,7 +1,8 @@
 """Places in the order of similarity, found without sorting.
 
-An edge between two places is a score: everything at or above the r-th highest score lies inside. Finding it is a
-partial sort, linear in the number of candidates; only anchors whose edge runs through equal scores need more.
+An edge between two places is a score: everything at or above the r-th highest score lies inside. Finding it
+is a partial sort, linear in the number of candidates; only anchors whose edge runs through equal scores need
+more.
 """
 
 from collections.abc import Callable, Iterable
@@ -29,10 +30,11 @@ def beyond_edges(
     upper: float,
     nearest: Int[Tensor, "anchor"] | int | None = None,
 ) -> tuple[Bool[Tensor, "anchor candidate"], Bool[Tensor, "anchor candidate"]]:
-    """Which kept candidates lie beyond the outer edge, and which of those also beyond the inner one (too close).
+    """Which kept candidates lie beyond the outer edge, and which of those also beyond the inner one (too
+    close).
 
-    Places are those of `places`; `nearest` moves the outer edge inwards until no more than so many are between (of each
-    anchor its own number, or one for all).
+    Places are those of `places`; `nearest` moves the outer edge inwards until at most that many are between
+    (one number per anchor, or one for all).
     """
     values = values.detach()
     if candidates.numel() == 0:
@@ -86,7 +88,8 @@ def _nearest(
     min_count: int,
     max_count: int,
 ) -> Bool[Tensor, "anchor candidate"]:
-    """The `count` most similar kept ones of each anchor, of equals the later positions; counts lie between `least` and `most`."""
+    """The `count` most similar kept ones of each anchor, of equals the later positions; counts lie between
+    `least` and `most`."""
     threshold, following = _edge_by_topk(ranked, count, min_count, max_count)
     inside = (ranked >= threshold) & candidates & (count > 0)[:, None]
     cut = ((threshold == following)[:, 0] & (count > 0)).nonzero()[:, 0]
@@ -105,8 +108,8 @@ def _beyond_by_partition(
     inner: Int[Tensor, "anchor"],
     outer: Int[Tensor, "anchor"],
 ) -> tuple[Bool[Tensor, "anchor candidate"], Bool[Tensor, "anchor candidate"]]:
-    """Both edges of a row at once and row by row, so that a row stays in the processor's cache. numpy's partition uses its vector
-    units and lets other threads work."""
+    """Both edges of a row at once and row by row, so that a row stays in the processor's cache. numpy's
+    partition uses its vector units and lets other threads work."""
     reach, close = torch.empty_like(candidates), torch.zeros_like(candidates)
     counts = (count.tolist(), inner.tolist(), outer.tolist())
     rows = list(zip(values.numpy(), candidates.numpy(), *counts, reach.numpy(), close.numpy(), strict=True))
@@ -115,7 +118,7 @@ def _beyond_by_partition(
 
 
 def in_threads(work: Callable[[list[Any]], None], rows: list[Any], scores: int) -> None:
-    """Work on rows that are independent of one another, by as many threads as so many scores are worth."""
+    """Works on independent rows, with as many threads as the number of scores is worth."""
     threads = min(torch.get_num_threads(), len(rows), scores // WORTH_A_THREAD)
     if threads < 2:
         work(rows)
@@ -125,7 +128,8 @@ def in_threads(work: Callable[[list[Any]], None], rows: list[Any], scores: int) 
 
 
 def _choose(rows: Iterable[Row]) -> None:
-    """Writes into the last two of each row which of its candidates lie beyond the outer edge, and which beyond the inner one."""
+    """Writes into the last two of each row which of its candidates lie beyond the outer edge, and which
+    beyond the inner one."""
     for scores, candidates, count, inner, outer, reach, close in rows:
         # `partition` copies; after the first edge only what lies beyond it is left to part
         ranked = scores if count == len(scores) else np.where(candidates, scores, scores.dtype.type(-np.inf))
@@ -140,7 +144,8 @@ def _choose(rows: Iterable[Row]) -> None:
 def _mark(
     scores: np.ndarray, candidates: np.ndarray, threshold: np.floating, nearest: int, mask: np.ndarray
 ) -> None:
-    """Candidates at or above the threshold; where more than `nearest` are, of those equal to it the later positions."""
+    """Candidates at or above the threshold; where more than `nearest` are, of those equal to it the later
+    positions."""
     np.logical_and(scores >= threshold, candidates, out=mask)
     if (surplus := np.count_nonzero(mask) - nearest) > 0:
         mask[np.flatnonzero(mask & (scores == threshold))[:surplus]] = False
@@ -152,7 +157,8 @@ Edge = tuple[Float[Tensor, "anchor 1"], Float[Tensor, "anchor 1"]]
 def _edge_by_topk(
     ranked: Float[Tensor, "anchor candidate"], rank: Int[Tensor, "anchor"], min_rank: int, max_rank: int
 ) -> Edge:
-    """The rank-th highest score of each anchor and the one after it (NaN: there is none); for rank 0 the highest is given."""
+    """The rank-th highest score of each anchor and the one after it (NaN: there is none); for rank 0 the
+    highest is given."""
     top = ranked.topk(min(max_rank + 1, ranked.shape[1]), dim=1, sorted=False).values
     # anchors differ little in their number of candidates, so few places are left to put in order
     low = top.topk(top.shape[1] - max(1, min_rank) + 1, dim=1, largest=False, sorted=True).values
@@ -168,7 +174,8 @@ def _among_equals(
     count: Int[Tensor, "anchor"],
     threshold: Float[Tensor, "anchor 1"],
 ) -> Bool[Tensor, "anchor candidate"]:
-    """The `count` most similar where the threshold has equals: of those the later positions, which rank higher."""
+    """The `count` most similar where the threshold has equals: of those the later positions, which rank
+    higher."""
     higher = ranked > threshold
     equal = (ranked == threshold) & candidates
     missing = (count - higher.count_nonzero(dim=1))[:, None]

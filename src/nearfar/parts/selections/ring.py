@@ -23,16 +23,17 @@ class Ring(AbstractSelection):
     """Of an anchor's K candidates in rising order of similarity (ties by position) those at places
     round(lower K) .. round(upper K) - 1, at least one (Wu et al. 2021, sec. 4; Wu et al. 2020's annulus).
 
-    K counts what the source offers that anchor: not the positive, not the anchor itself, no empty places. Halves
-    round to the even neighbour, as Python's `round` does. Where the places would be empty, the one at
+    K counts what the source offers that anchor: not the positive, not the anchor itself, no empty places.
+    Halves round to the even neighbour, as Python's `round` does. Where the places would be empty, the one at
     round(lower K) is kept, or the last. Ring(0, 1) keeps everyone.
 
-    `sample` draws so many of the kept, for each anchor anew, uniformly and without replacement: the ring first, the sample after
-    it, as Wu et al. 2021 has it. (A source's own `sample` comes before any ranking and is shared by the batch.)
+    `sample` draws that many of the kept for each anchor, uniformly and without replacement: first the ring,
+    then the sample, as in Wu et al. 2021. (A source's own `sample` comes before any ranking and is shared by
+    the batch.)
     """
 
     ranks_by_score = True
-    drop_reason = "not drawn"  # who is, beside those by rank
+    drop_reason = "not drawn"
     equation = "places round(l K) to round(h K) - 1 in rising order of f(u, v_k), l = {lower}, h = {upper}"
     remarks = (SAMPLE_REMARK,)
     lower: Value = 0.5
@@ -71,12 +72,14 @@ class Ring(AbstractSelection):
 
     @torch.no_grad()
     def coverage(self, scores: Scores, context: Context | None = None) -> Coverage:
-        """For which share of anchors all kept scores have e^f at least the mean of e^f over that anchor's candidates.
+        """For which share of anchors all kept scores have e^f at least the mean of e^f over that anchor's
+        candidates.
 
-        It is what Wu et al. 2021, Thm 3.1 asks of every anchor there is, with c(u) measured. Takes the scores before selection. Give it to
-        `Method.certificate(..., coverage=...)` or put it into the `NegativeSampling`: the claim is then "measured", never
-        proven, since a critic that varies fails for some anchors sooner or later. Without context it speaks for the
-        whole run, as a certificate does: for the lowest inner edge, on which alone the least kept depends.
+        It is the condition of Wu et al. 2021, Thm 3.1 for every anchor, with c(u) measured. Takes the scores
+        before selection. Give it to `Method.certificate(..., coverage=...)` or put it into the
+        `NegativeSampling`: the claim is then "measured", never proven, since a critic that varies fails for
+        some anchors sooner or later. Without context it speaks for the whole run, as a certificate does: for
+        the lowest inner edge, on which alone the least kept depends.
         """
         values, candidates = scores.negative.matrix()
         values = values.double()
@@ -131,7 +134,8 @@ def _tight_start(lower: Value) -> str | None:
         return None
     return (
         f"selection.lower is {at(lower):g} from the first step: an untrained encoder does not know which "
-        "negatives are similar, and choosing by it can settle on a poor representation (Wu et al. 2021, sec. 4). "
+        "negatives are similar, and choosing by it can settle on a poor representation (Wu et al. 2021, "
+        "sec. 4). "
         "Let it rise: selection.lower=linear(0,0.9)."
     )
 
@@ -152,7 +156,8 @@ def _share(value: Value, key: str) -> Value:
 def cut_sampling(
     source: NegativeSampling, lowers: tuple[float, ...], uppers: tuple[float, ...]
 ) -> NegativeSampling:
-    """The sampling after cuts between these edges, the widest of which keeps most. What an earlier selection cut stays cut."""
+    """The sampling after cuts between these edges, the widest of which keeps most. What an earlier selection
+    cut stays cut."""
     first, last = places(source.negatives, min(lowers), max(uppers))
     min_negatives = source.negatives if source.min_negatives is None else source.min_negatives
     narrow_first, narrow_last = places(min_negatives, max(lowers), min(uppers))
@@ -165,7 +170,8 @@ def cut_sampling(
 
 
 def reduce_sampling(source: NegativeSampling, sample: int | None) -> NegativeSampling:
-    """After drawing so many of the kept: fewer of them, and nothing else changes for a claim (docs/certificates.md)."""
+    """The sampling after drawing `sample` of the kept: fewer negatives, nothing else changes
+    (docs/certificates.md)."""
     if sample is None:
         return source
     min_negatives = source.negatives if source.min_negatives is None else source.min_negatives
