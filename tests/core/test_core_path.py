@@ -1,0 +1,62 @@
+"""docs/architecture.md lists the path of one batch. A run is traced: every function exists and is called, in this order."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import nearfar as nf
+
+SOURCE = Path(nf.__file__).parent
+DOCUMENT = Path(__file__).parents[2] / "docs" / "architecture.md"
+MAX_HOPS = 20
+
+TRACE = """
+import sys, threading
+from pathlib import Path
+import numpy as np
+import nearfar
+from nearfar.cli import main
+
+source, folder, calls = str(Path(nearfar.__file__).parent) + "/", sys.argv[1], []
+
+def record(frame, event, argument):
+    if event == "call" and frame.f_code.co_filename.startswith(source):
+        calls.append(f"{frame.f_code.co_filename.removeprefix(source)}:{frame.f_code.co_qualname}")
+
+images = np.random.default_rng(0).integers(0, 256, (32, 16, 16, 3), dtype=np.uint8)
+np.savez(f"{folder}/images.npz", images=images)
+settings = ["epochs=1", "batch_size=16", "backbone=resnet8-w16", "workers=0", "held_out=0", "probe_every=0", "logger=none"]
+threading.setprofile(record)
+sys.setprofile(record)
+code = main(["pretrain", "simclr", f"{folder}/images.npz", "--out", f"{folder}/run", "--quiet", *settings])
+sys.setprofile(None)
+Path(f"{folder}/calls").write_text("\\n".join(calls))
+sys.exit(code)
+"""
+
+
+def hops() -> list[str]:
+    section = DOCUMENT.read_text().split("## The path of one batch\n")[1].split("\n## ")[0]
+    return re.findall(r"^\d+\. `([^`]+)`", section, flags=re.MULTILINE)
+
+
+def test_the_path_is_short_and_goes_from_the_command_to_the_checkpoint() -> None:
+    path = hops()
+    assert 10 <= len(path) <= MAX_HOPS
+    assert (path[0], path[-1]) == ("cli/pretrain.py:run", "run/checkpoints.py:save")
+    for hop in path:
+        file, _, name = hop.partition(":")
+        assert f"def {name.rpartition('.')[2]}(" in (SOURCE / file).read_text(), hop
+
+
+def test_a_run_calls_the_path_in_order(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", TRACE, str(tmp_path)], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    calls = (tmp_path / "calls").read_text().splitlines()
+    place = 0
+    for hop in hops():
+        assert hop in calls[place:], f"{hop} is not called after what comes before it"
+        place = calls.index(hop, place) + 1
