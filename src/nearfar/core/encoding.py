@@ -213,7 +213,7 @@ def gather_keys(
 
 
 @dataclass(frozen=True)
-class GatheredNegatives:
+class GatheredNegatives(Negatives):
     """Negatives of the anchors of all ranks; `local` are those of this rank's anchors.
 
     A bound reads a few numbers per anchor, through reductions. Each reduction is computed for this rank's
@@ -271,4 +271,4 @@ def _gather_field(value: Any, rows: Rows) -> Any:
         return rows.all_gather(value) if value.ndim else value
     if isinstance(value, Scores):
         return gather_scores(value, rows)
-    return GatheredNegatives(value, rows) if hasattr(value, "logsumexp") else value
+    return GatheredNegatives(value, rows) if isinstance(value, Negatives) else value

@@ -9,10 +9,11 @@ one that counts most, log-sum-exp of inner products, has its backward pass writt
 (`nearfar.core.kernels`): the same numbers in half the time.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -72,17 +73,21 @@ class Membership:
 Rule = Callable[[Tensor, Tensor, Tensor], Membership]
 
 
-class Negatives(Protocol):
+class Negatives(ABC):
     """Candidates of each anchor that count, seen only through reductions over them."""
 
+    @abstractmethod
     def logsumexp(self) -> Float[Tensor, "anchor"]:
         """log of the (weighted) sum of e^score; -inf where an anchor has none."""
 
+    @abstractmethod
     def count(self) -> Float[Tensor, "anchor"]: ...
 
+    @abstractmethod
     def offered(self) -> int:
         """Candidates there are places for, whether they are kept or not, or not there yet."""
 
+    @abstractmethod
     def sum_of(
         self, function: Callable[..., Tensor], *per_anchor: Float[Tensor, "anchor"]
     ) -> Float[Tensor, "anchor"]:
@@ -92,20 +97,24 @@ class Negatives(Protocol):
         `sum_of(lambda score, positive: relu(score - positive), positive)`. Gradients reach the columns too.
         """
 
+    @abstractmethod
     def mean_of(
         self, function: Callable[..., Tensor], *per_anchor: Float[Tensor, "anchor"]
     ) -> Float[Tensor, "anchor"]:
         """The same sum over the number of them."""
 
+    @abstractmethod
     def hardest(self) -> Float[Tensor, "anchor"]:
         """The highest score; -inf where an anchor has none."""
 
+    @abstractmethod
     def divide(
         self, rule: Rule, *, close: bool = False, random: bool = False, unweighted: bool = False
     ) -> "Divided":
         """The candidates after a rule. `close`: the rule returns close candidates too; `random`: it draws,
         and returns the log of the chance; `unweighted`: it returns no weights and has no gradient."""
 
+    @abstractmethod
     def matrix(self) -> tuple[Float[Tensor, "anchor candidate"], Bool[Tensor, "anchor candidate"]]:
         """Scores and which are kept, built in full: for looking at them, never for bounds."""
 
@@ -121,7 +130,7 @@ class Divided:
 
 
 @dataclass(frozen=True)
-class Dense:
+class Dense(Negatives):
     """Negatives as a matrix, in float32 at least, a mask of those that count (None: all), and their
     log-weights."""
 
@@ -205,7 +214,7 @@ class TiledRule:
 
 
 @dataclass(frozen=True)
-class Streamed:
+class Streamed(Negatives):
     """Negatives that are scored when a reduction needs them, `tile` anchors at a time. The rules of
     selections are applied in each tile, and again in the backward pass, so that nothing of the size anchors x
     candidates is ever stored."""

@@ -39,7 +39,7 @@ class CachedReductions:
 
 
 @dataclass(frozen=True)
-class ExchangedNegatives:
+class ExchangedNegatives(Negatives):
     """The rows of `second` where `exchanged`, elsewhere those of `first`."""
 
     first: CachedReductions
