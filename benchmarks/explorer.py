@@ -68,7 +68,7 @@ def invented(points: int) -> Map:
         points,
         True,
         rng.integers(0, points, (points, 10)),
-        said=rng.integers(0, 10, points),
+        predicted=rng.integers(0, 10, points),
         nats=rng.normal(size=points),
         earlier=(("step 0", rng.normal(size=(points, 2))),),
         last="step 100",

@@ -115,7 +115,7 @@ def test_the_page_compares(browser: Page, two: list[Any], tmp_path: Path) -> Non
             "<b>",
             "Cost",
             "images seen",
-            "Neighbours of the same picture",
+            "Neighbours of the same query",
         ):
             assert said in words, said
     assert browser.value(f"{E}.fields.length") == 2
@@ -160,5 +160,5 @@ def test_detection_is_a_section_of_its_own(broken: bool, make_run: Make, tmp_pat
     told = {"results": ["nonsense"] if broken else [figures]}
     (run.path / "detection.json").write_text(json.dumps(told))
     text = write_report([run], tmp_path / "r.html").read_text()
-    assert ("makes no sense" in text) == broken
+    assert ("cannot be read" in text) == broken
     assert ("12.3" in text and "backbone frozen, 3 epochs" in text) != broken

@@ -246,7 +246,7 @@ def test_what_is_packed_is_what_was_there(make_run: Make, make_digits: Make) -> 
     spread = (truth - truth.min(0)) / (truth.max(0) - truth.min(0)).max()
     np.testing.assert_allclose(places / 65535, spread, atol=1e-4)
     near = np.frombuffer(base64.b64decode(field["near"]), "<u4").reshape(70, -1)
-    np.testing.assert_array_equal(near, shown.near)
+    np.testing.assert_array_equal(near, shown.neighbours)
 
 
 def test_neighbours_of_all_are_those_of_brute_force() -> None:
@@ -306,8 +306,8 @@ def test_how_often_a_candidate_is_kept(ring_run: Any) -> None:
     facts = gather(ring_run, Detail(points=200, checkpoints=1))
     shown = facts.map
     assert isinstance(shown, Map)
-    assert shown.kept is not None
-    known = shown.kept[np.isfinite(shown.kept)]
+    assert shown.kept_shares is not None
+    known = shown.kept_shares[np.isfinite(shown.kept_shares)]
     assert len(known) > 50
     assert 0 <= known.min() <= known.max() <= 1
     kept = next(group for group in facts.selection.groups if group.title == "kept")  # type: ignore[union-attr]

@@ -37,7 +37,7 @@ def test_a_whole_run(make_run: Make) -> None:
     assert Fact("views.flip", "0.5") in facts.settings
     assert Fact("views.scale", "0.2, 1.0") in facts.settings
     assert Fact("versions.torch", "2.9") in facts.environment
-    assert {"started", "cpu", "torch", "precision", "images a second"} <= {
+    assert {"started", "cpu", "torch", "precision", "images per second"} <= {
         fact.name for fact in facts.summary
     }
     assert isinstance(facts.certificate, Certificate)
@@ -152,7 +152,7 @@ def test_the_map_shows_at_most_the_asked_points_of_the_right_images(
     assert (len(shown.points), shown.of) == (60, 300)
     named = dict(zip(data.paths, data.labels.tolist(), strict=True))
     assert all(named[point.name] == point.label for point in shown.points)
-    assert shown.atlas.each * len(shown.atlas.sheets) >= 60
+    assert shown.atlas.per_sheet * len(shown.atlas.sheets) >= 60
 
 
 def test_what_views_change_is_drawn_before_and_after(make_run: Make) -> None:
@@ -167,12 +167,12 @@ def test_what_views_change_is_drawn_before_and_after(make_run: Make) -> None:
     spreads = tuple(_spreads(augmented, open_data("digits"), np.arange(64), seed=0))  # type: ignore[arg-type]
     assert [spread.title for spread in spreads] == ["Share of the image", "Brightness", "Contrast"]
     for spread in spreads:
-        assert sum(spread.before) == pytest.approx(1)
-        assert sum(spread.after) == pytest.approx(1)
-        assert len(spread.bins) == len(spread.before) + 1 == len(spread.after) + 1
+        assert sum(spread.original) == pytest.approx(1)
+        assert sum(spread.augmented) == pytest.approx(1)
+        assert len(spread.bins) == len(spread.original) + 1 == len(spread.augmented) + 1
     html = page([replace(facts, strip=replace(facts.strip, spreads=spreads, measured=64))])
-    assert "64 images as they are" in html
-    assert f"Contrast: median {number(spreads[2].medians[0])} before" in html
+    assert "64 images and their views" in html
+    assert f"Contrast: median {number(spreads[2].medians[0])} originally" in html
 
 
 def test_the_strip_shows_what_the_views_drew(make_run: Make) -> None:

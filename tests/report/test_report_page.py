@@ -54,7 +54,7 @@ def test_one_run_shows_everything(make_run: Make, tmp_path: Path) -> None:
         "+26.1",
         "points against untrained encoder",
         "proven",
-        "at most 6.23 nats",
+        "ceiling is 6.23 nats",
         "step 55",
     ):
         assert words in page.words
@@ -138,7 +138,7 @@ def test_a_run_just_begun_has_a_page(make_run: Make, tmp_path: Path) -> None:
 def test_a_method_without_a_reading_says_so(make_run: Make, make_rows: Make, tmp_path: Path) -> None:
     rows = [{**row, "nats": None} if row["kind"] == "train" else row for row in make_rows(100)]
     page = outline([make_run(metrics=rows, data=GONE)], tmp_path / "r.html")
-    assert "gives no reading of mutual information" in page.words
+    assert "has no estimate of mutual information" in page.words
     assert "Mutual information, nats" not in page.words
 
 
@@ -201,10 +201,10 @@ def test_a_moving_ceiling_is_told_as_it_is_drawn(make_run: Make, make_rows: Make
         if row["kind"] == "train":
             row["ceiling"] = 6.23 - 0.02 * row["step"]
     words = " ".join(outline([make_run(metrics=rows, data=GONE)], tmp_path / "r.html").words.split())
-    assert "at the last logged step it can say at most 4.25 nats" in words
-    assert "over the whole run never more than 6.23" in words
+    assert "at the last logged step it is 4.25 nats" in words
+    assert "over the run at most 6.23" in words
     still = " ".join(outline([make_run(data=GONE)], tmp_path / "r.html").words.split())
-    assert "It can say at most 6.23 nats." in still
+    assert "Its ceiling is 6.23 nats." in still
 
 
 def test_runs_called_alike_are_told_apart_by_path(make_run: Make, tmp_path: Path) -> None:
@@ -221,7 +221,7 @@ def test_the_page_is_the_same_for_the_same_run(make_run: Make, tmp_path: Path) -
 
 
 def test_wrong_use_is_one_sentence(make_run: Make, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="no run"):
+    with pytest.raises(UserError, match="at least one run"):
         write_report([], tmp_path / "r.html")
     with pytest.raises(UserError, match="the folder"):
         write_report([make_run()], tmp_path)

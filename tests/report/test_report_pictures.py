@@ -57,10 +57,10 @@ def opened_bytes(uri: str) -> bytes:
 
 
 def test_tile_i_of_an_atlas_is_picture_i(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pictures, "EACH", 4)  # three sheets, the last with three tiles
+    monkeypatch.setattr(pictures, "MAX_PER_SHEET", 4)  # three sheets, the last with three tiles
     colours = [(40 * i % 256, 90 * i % 256, 200 * i % 256) for i in range(11)]
     atlas = atlas_of([Image.new("RGB", (32, 32), colour) for colour in colours], 11, 32, 100_000)
-    assert (len(atlas.sheets), atlas.columns, atlas.each, atlas.tile) == (3, 2, 4, 32)
+    assert (len(atlas.sheets), atlas.columns, atlas.per_sheet, atlas.tile) == (3, 2, 4, 32)
     for place, colour in enumerate(colours):
         sheet = opened(atlas.sheets[place // 4])
         row, column = divmod(place % 4, atlas.columns)

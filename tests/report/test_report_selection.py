@@ -19,7 +19,7 @@ from nearfar.core.schedules import START, Progress, at
 from nearfar.core.types import Batch
 from nearfar.errors import UserError
 from nearfar.parts.selections import Cave, Ring
-from nearfar.report.classify import watched
+from nearfar.report.classify import training_scores
 from nearfar.report.facts import Absent, Fact, Selected
 from nearfar.report.gather import gather
 from nearfar.report.selection import Extent, progress_of, selection_of
@@ -155,7 +155,7 @@ def test_watching_changes_nothing(ring_run: Run) -> None:
         del method.selection
         method.selection = selection
         before = {name: tensor.clone() for name, tensor in method.state_dict().items()}
-        scores, context = watched(method, batch_of(ring_run, 16, 0), START)
+        scores, context = training_scores(method, batch_of(ring_run, 16, 0), START)
         assert method.selection is selection
         assert not method.training
         assert all(torch.equal(tensor, before[name]) for name, tensor in method.state_dict().items())

@@ -13,22 +13,26 @@ from nearfar.system.files import as_path, write_atomic
 
 __all__ = ["write_report"]
 
-POINTS, MOST = 3000, 50_000
+DEFAULT_POINTS, MAX_POINTS = 3000, 50_000
 
 
 def write_report(
-    runs: Sequence[Run] | Run, out: str | Path, *, points: int = POINTS, summary: Summary | None = None
+    runs: Sequence[Run] | Run,
+    out: str | Path,
+    *,
+    points: int = DEFAULT_POINTS,
+    summary: Summary | None = None,
 ) -> Path:
-    """Write the page about a run or several to `out` and return where it is.
+    """Writes the page about one or several runs to `out` and returns its path.
 
-    `points` is how many images at most the map shows and neighbours are looked for in; `summary` is a table that stands first. A page
-    that was there is replaced only when the new one is complete.
+    `points`: the largest number of images in the map and the neighbour search. `summary`: a table at the top. An existing page is
+    replaced only when the new one is complete.
     """
     runs, out = runs if isinstance(runs, Sequence) else [runs], as_path("out", out)
     if not runs:
-        raise UserError("report was given no run; give at least one run folder")
-    if not 1 <= points <= MOST:
-        raise UserError(f"report: points was {points}; expected a whole number from 1 to {MOST}")
+        raise UserError("report needs at least one run folder")
+    if not 1 <= points <= MAX_POINTS:
+        raise UserError(f"report: points was {points}; expected a whole number from 1 to {MAX_POINTS}")
     if out.is_dir():
         raise UserError(f"report: out was the folder {out}; give a file such as {out / 'report.html'}")
     detail = Detail(points=points).shared(len(runs))

@@ -82,11 +82,11 @@ def histogram(bins: Sequence[float], bars: Sequence[Bars], mark: float, name: st
             axes.stairs(group.counts, bins, baseline=_NONE, fill=True, color=colour, alpha=0.22, linewidth=0)
             axes.stairs(group.counts, bins, baseline=_NONE, color=colour, linewidth=1.4)
         axes.axvline(mark, color=_INK, linewidth=1.1, dashes=(4, 3))
-        most = max(max(group.counts) for group in bars)
+        largest = max(max(group.counts) for group in bars)
         axes.set_yscale("log")
-        axes.set_ylim(_NONE, max(10, 1.6 * most))
+        axes.set_ylim(_NONE, max(10, 1.6 * largest))
         axes.margins(x=0.02)
-        _plain(axes)
+        _style(axes)
         axes.xaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 5, 10]))
         axes.yaxis.set_major_locator(LogLocator(numticks=5))
         axes.yaxis.set_minor_locator(NullLocator())
@@ -95,17 +95,17 @@ def histogram(bins: Sequence[float], bars: Sequence[Bars], mark: float, name: st
     return _figure(draw, name)
 
 
-def shares(bins: Sequence[float], before: Sequence[float], after: Sequence[float], name: str) -> Markup:
+def shares(bins: Sequence[float], original: Sequence[float], augmented: Sequence[float], name: str) -> Markup:
     """Two histograms over one another, in shares: the second, which is what happened to the first, is filled."""
 
     def draw(axes: Axes) -> None:
-        axes.stairs(after, bins, fill=True, color=_LINES[1], alpha=0.22, linewidth=0)
-        axes.stairs(after, bins, color=_LINES[1], linewidth=1.4)
-        axes.stairs(before, bins, color=_LINES[0], linewidth=1.4)
+        axes.stairs(augmented, bins, fill=True, color=_LINES[1], alpha=0.22, linewidth=0)
+        axes.stairs(augmented, bins, color=_LINES[1], linewidth=1.4)
+        axes.stairs(original, bins, color=_LINES[0], linewidth=1.4)
         # what never varies stands in one bin, and must not press the other flat
-        axes.set_ylim(0, 1.15 * min(max(max(before), max(after)), 2 * max(after)))
+        axes.set_ylim(0, 1.15 * min(max(max(original), max(augmented)), 2 * max(augmented)))
         axes.margins(x=0.02)
-        _plain(axes)
+        _style(axes)
         axes.xaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 5, 10]))
         axes.yaxis.set_major_locator(MaxNLocator(4, steps=[1, 2, 5, 10]))
         axes.yaxis.set_major_formatter(FuncFormatter(lambda y, _: _tick(y, True)))
@@ -134,12 +134,12 @@ def _draw(axes: Axes, line: Line) -> None:
         axes.fill_between(epoch, curve.low, curve.high, color=colour, alpha=0.16, linewidth=0)
     axes.plot(epoch, curve.value, color=colour, linewidth=1.6, linestyle=style, solid_joinstyle="round")
     value = np.array(curve.value)
-    alone = _alone(value)
-    if alone.any():
-        axes.plot(epoch[alone], value[alone], "o", color=colour, markersize=3.5)
+    isolated = _isolated(value)
+    if isolated.any():
+        axes.plot(epoch[isolated], value[isolated], "o", color=colour, markersize=3.5)
 
 
-def _alone(value: np.ndarray) -> np.ndarray:
+def _isolated(value: np.ndarray) -> np.ndarray:
     """Points without a finite neighbour: a line cannot show them."""
     finite = np.isfinite(np.pad(value, 1, constant_values=np.nan))
     few = finite.sum() <= 12  # a handful of probes reads better with each of them marked
@@ -154,13 +154,13 @@ def _frame(axes: Axes, axis: Axis) -> None:
     if axis.top is not None:
         high = max(axis.top, high)
     axes.set_ylim(low, high)
-    _plain(axes)
+    _style(axes)
     axes.xaxis.set_major_locator(MaxNLocator(6, integer=axes.get_xlim()[1] > 4, steps=[1, 2, 5, 10]))
     axes.yaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 5, 10]))
     axes.yaxis.set_major_formatter(FuncFormatter(lambda y, _: _tick(y, axis.percent)))
 
 
-def _plain(axes: Axes) -> None:
+def _style(axes: Axes) -> None:
     axes.grid(axis="y", color=_RULE, linewidth=0.7)
     axes.set_axisbelow(True)
     for side in ("top", "right", "left"):
@@ -197,6 +197,6 @@ def _inline(svg: str, name: str) -> str:
 def _own_ids(svg: str, name: str) -> str:
     """Ids that something refers to get the figure's name and a number; the others go."""
     used = set(re.findall(r"(?:url\(|href=\")#([^)\"]+)", svg))
-    fresh = {old: f"{name}-{number}" for old, number in zip(sorted(used), itertools.count(), strict=False)}
-    svg = re.sub(r' id="([^"]*)"', lambda m: f' id="{fresh[m[1]]}"' if m[1] in fresh else "", svg)
-    return re.sub(r"(url\(|href=\")#([^)\"]+)", lambda m: f"{m[1]}#{fresh[m[2]]}", svg)
+    new_ids = {old: f"{name}-{number}" for old, number in zip(sorted(used), itertools.count(), strict=False)}
+    svg = re.sub(r' id="([^"]*)"', lambda m: f' id="{new_ids[m[1]]}"' if m[1] in new_ids else "", svg)
+    return re.sub(r"(url\(|href=\")#([^)\"]+)", lambda m: f"{m[1]}#{new_ids[m[2]]}", svg)

@@ -1,4 +1,4 @@
-"""What a selection does with the candidates of some anchors: who is kept, who is not, and on which side.
+"""Classifies the candidates of some anchors by what a selection does with them.
 
     Method, Batch --watched--> Scores and Context before the selection --sift--> Sifted
 
@@ -25,7 +25,7 @@ _SPREAD = 100.0  # nats
 
 
 @dataclass(frozen=True)
-class Sifted:
+class ClassifiedCandidates:
     """Anchors and their candidates after the selection; `group` is ABSENT for who is no candidate of that anchor."""
 
     score: Float[np.ndarray, "anchor candidate"]
@@ -36,7 +36,7 @@ class Sifted:
 
 
 @torch.no_grad()
-def watched(method: Method, batch: Batch, progress: Progress) -> tuple[Scores, Context]:
+def training_scores(method: Method, batch: Batch, progress: Progress) -> tuple[Scores, Context]:
     """What the selection is asked in a training step on `batch`, for the first pair of views.
 
     The method runs as it does in training, batch statistics included, or the anchors would not be those that
@@ -53,29 +53,29 @@ def watched(method: Method, batch: Batch, progress: Progress) -> tuple[Scores, C
 
 def classify_candidates(
     selection: AbstractSelection, scores: Scores, context: Context, by_rank: bool
-) -> Sifted:
+) -> ClassifiedCandidates:
     """Every candidate's group. `by_rank`: who is dropped is named after the side of the kept ones it ranks on."""
-    values, offered = scores.negative.matrix()
+    values, is_candidate = scores.negative.matrix()
     values, positive = values.detach().double(), scores.positive.detach().double()
     # brought close together, in the order they have: a pulled candidate far below the best must still be felt
     lowest, highest = torch.cat([values, positive], dim=1).aminmax()
     scale = _SPREAD / max(_SPREAD, float(highest - lowest))
-    felt = (values * scale).requires_grad_()
+    scaled = (values * scale).requires_grad_()
     with torch.enable_grad():
-        selected = selection(Scores(positive * scale, Dense(felt, offered)), context)
-    kept = selected.negative.matrix()[1] & offered
-    pulled = _pulled(selected.positive, felt)
+        selected = selection(Scores(positive * scale, Dense(scaled, is_candidate)), context)
+    kept_mask = selected.negative.matrix()[1] & is_candidate
+    pulled_mask = _pulled(selected.positive, scaled)
     if selected.more_positives is not None:
-        pulled = pulled | selected.more_positives.matrix()[1]
-    pulled = pulled & offered & ~kept
-    group = torch.full_like(offered, DROPPED, dtype=torch.int8)
-    if by_rank and offered.any():
-        below, above = _sides(values, offered, kept, pulled)
-        group[below], group[above] = EASY, CLOSE
-    for mask, name in ((pulled, PULLED), (kept, KEPT), (~offered, ABSENT)):
+        pulled_mask = pulled_mask | selected.more_positives.matrix()[1]
+    pulled_mask = pulled_mask & is_candidate & ~kept_mask
+    group = torch.full_like(is_candidate, DROPPED, dtype=torch.int8)
+    if by_rank and is_candidate.any():
+        easier, closer = _sides(values, is_candidate, kept_mask, pulled_mask)
+        group[easier], group[closer] = EASY, CLOSE
+    for mask, name in ((pulled_mask, PULLED), (kept_mask, KEPT), (~is_candidate, ABSENT)):
         group[mask] = name
     arrays = (values, group, positive.amax(dim=1), context.index, context.candidates.index)
-    return Sifted(*(tensor.cpu().numpy() for tensor in arrays))
+    return ClassifiedCandidates(*(tensor.cpu().numpy() for tensor in arrays))
 
 
 def _pulled(positive: Tensor, values: Tensor) -> Bool[Tensor, "anchor candidate"]:
@@ -88,17 +88,17 @@ def _pulled(positive: Tensor, values: Tensor) -> Bool[Tensor, "anchor candidate"
 
 def _sides(
     values: Float[Tensor, "anchor candidate"],
-    offered: Bool[Tensor, "anchor candidate"],
-    kept: Bool[Tensor, "anchor candidate"],
-    pulled: Bool[Tensor, "anchor candidate"],
+    is_candidate: Bool[Tensor, "anchor candidate"],
+    kept_mask: Bool[Tensor, "anchor candidate"],
+    pulled_mask: Bool[Tensor, "anchor candidate"],
 ) -> tuple[Bool[Tensor, "anchor candidate"], Bool[Tensor, "anchor candidate"]]:
     """Who ranks below all that an anchor keeps or pulls and who above all that it keeps, equal scores by position."""
     order = values.argsort(dim=1, stable=True)
     places = torch.arange(values.shape[1], device=values.device).expand_as(order)
     rank = torch.empty_like(order).scatter_(1, order, places)
-    reached = kept | pulled
-    lowest = rank.masked_fill(~reached, values.shape[1]).amin(dim=1, keepdim=True)
-    highest = rank.masked_fill(~kept, -1).amax(dim=1, keepdim=True)
-    some = offered & reached.any(dim=1, keepdim=True)
-    below = some & (rank < lowest)
-    return below, some & ~below & (rank > highest)
+    used = kept_mask | pulled_mask
+    lowest = rank.masked_fill(~used, values.shape[1]).amin(dim=1, keepdim=True)
+    highest = rank.masked_fill(~kept_mask, -1).amax(dim=1, keepdim=True)
+    comparable = is_candidate & used.any(dim=1, keepdim=True)
+    easier = comparable & (rank < lowest)
+    return easier, comparable & ~easier & (rank > highest)

@@ -1,6 +1,6 @@
-"""Several runs beside one another: who is better on the same test instances and by how much, class by class, in cost and in pictures.
+"""Comparison of several runs: paired differences on the same test instances, by class, cost, and neighbours.
 
-Nothing is ranked across test sets: a pair of runs is compared only where both were tested on the same instances under the same settings.
+Nothing is ranked across test sets: two runs are compared only if both were tested on the same instances under the same settings.
 """
 
 from collections.abc import Sequence
@@ -60,7 +60,7 @@ class Seeds:
 
 @dataclass(frozen=True)
 class Compared:
-    """Runs side by side on one test set: the only place where one may be called better than another."""
+    """Runs side by side on one test set."""
 
     tested: Tested
     columns: tuple[Column, ...]
@@ -70,8 +70,8 @@ class Compared:
 
 
 @dataclass(frozen=True)
-class Asked:
-    """One picture and its neighbours by each of some runs."""
+class SharedQuery:
+    """A query image and its neighbours in several runs."""
 
     picture: Picture
     rows: tuple[tuple[int, tuple[Neighbour, ...]], ...]
@@ -90,12 +90,14 @@ def tables_of(runs: Sequence[RunFacts]) -> list[Compared]:
 
 
 def _columns(learned: Sequence[Sequence[Score]], kind: str) -> tuple[Column, ...]:
-    found = [{score.protocol: score for score in scores if score.tested.kind == kind} for scores in learned]
+    by_protocol = [
+        {score.protocol: score for score in scores if score.tested.kind == kind} for scores in learned
+    ]
     columns = []
-    for name in dict.fromkeys(name for scores in found for name in scores):
-        row = tuple(scores.get(name) for scores in found)
-        there = [score.top1 for score in row if score is not None]
-        columns.append(Column(name, row, max(there) if len(there) > 1 else None))
+    for name in dict.fromkeys(name for scores in by_protocol for name in scores):
+        row = tuple(scores.get(name) for scores in by_protocol)
+        values = [score.top1 for score in row if score is not None]
+        columns.append(Column(name, row, max(values) if len(values) > 1 else None))
     return tuple(columns)
 
 
@@ -108,8 +110,8 @@ def _compared(tested: Tested, columns: tuple[Column, ...], runs: Sequence[RunFac
             if score is not None and score.answers is not None
         }
         pairs += _pairs(column.protocol, answered)
-        if len(answered) > 1 and (found := _classes(column.protocol, answered, tested, runs)) is not None:
-            classes.append(found)
+        if len(answered) > 1 and (by_class := _classes(column.protocol, answered, tested, runs)) is not None:
+            classes.append(by_class)
     return Compared(tested, columns, tuple(_over_seeds(runs, columns)), tuple(pairs), tuple(classes))
 
 
@@ -117,13 +119,13 @@ def _over_seeds(runs: Sequence[RunFacts], columns: Sequence[Column]) -> list[See
     groups: dict[tuple[Fact, ...], list[int]] = {}
     for place, run in enumerate(runs):
         groups.setdefault(tuple(fact for fact in run.settings if fact.name != "seed"), []).append(place)
-    found = []
+    seeds = []
     for places in groups.values():
         top1 = [[score.top1 for at in places if (score := column.scores[at])] for column in columns]
         cells = [(*mean_and_spread(one), len(one)) if len(one) > 1 else None for one in top1]
         if any(cells):
-            found.append(Seeds(tuple(places), tuple(cells)))
-    return found
+            seeds.append(Seeds(tuple(places), tuple(cells)))
+    return seeds
 
 
 def _pairs(protocol: str, answered: dict[int, Answers]) -> list[PairRow]:
@@ -161,8 +163,8 @@ def _classes(
 
 
 def _spread(shares: Sequence[float | None]) -> float:
-    known = [share for share in shares if share is not None]
-    return max(known) - min(known)
+    present = [share for share in shares if share is not None]
+    return max(present) - min(present)
 
 
 def _map_names(runs: Sequence[RunFacts]) -> dict[int, str]:
@@ -187,12 +189,12 @@ def same_points(runs: Sequence[RunFacts]) -> list[int]:
     return largest if len(largest) > 1 else []
 
 
-def same_queries(runs: Sequence[RunFacts]) -> list[Asked]:
-    """Pictures that several runs were asked about, with the neighbours that each of them finds."""
-    asked: dict[str, Picture] = {}
-    found: dict[str, list[tuple[int, tuple[Neighbour, ...]]]] = {}
+def same_queries(runs: Sequence[RunFacts]) -> list[SharedQuery]:
+    """Query images that several runs share, with the neighbours in each run."""
+    pictures: dict[str, Picture] = {}
+    rows_by_uri: dict[str, list[tuple[int, tuple[Neighbour, ...]]]] = {}
     for place, run in enumerate(runs):
         for query in run.gallery.queries if isinstance(run.gallery, Gallery) else ():
-            asked.setdefault(query.picture.uri, query.picture)
-            found.setdefault(query.picture.uri, []).append((place, query.neighbours))
-    return [Asked(asked[uri], tuple(rows)) for uri, rows in found.items() if len(rows) > 1]
+            pictures.setdefault(query.picture.uri, query.picture)
+            rows_by_uri.setdefault(query.picture.uri, []).append((place, query.neighbours))
+    return [SharedQuery(pictures[uri], tuple(rows)) for uri, rows in rows_by_uri.items() if len(rows) > 1]

@@ -29,21 +29,23 @@ EDGES = ("lower", "upper")  # of a selection by rank: the outer and the inner ed
 
 def curves_of(rows: Sequence[Mapping[str, Any]]) -> dict[str, Curve]:
     """Every logged number that has at least one finite value, by its name in metrics.jsonl; schedules have a dotted one."""
-    drawn = {}
-    moving = dict.fromkeys(name for row in rows if row.get("kind") == "train" for name in row if "." in name)
-    for kind, names in (("train", (*TRAINED, *moving)), ("probe", PROBED), ("held-out", HELD_OUT)):
-        told = of_kind(rows, kind)
+    curves = {}
+    schedule_names = dict.fromkeys(
+        name for row in rows if row.get("kind") == "train" for name in row if "." in name
+    )
+    for kind, names in (("train", (*TRAINED, *schedule_names)), ("probe", PROBED), ("held-out", HELD_OUT)):
+        rows_of_kind = of_kind(rows, kind)
         for name in names:
-            curve = curve_of((row["epoch"], row.get(name)) for row in told)
+            curve = curve_of((row["epoch"], row.get(name)) for row in rows_of_kind)
             if curve is not None:
-                drawn[f"held-out {name}" if kind == "held-out" else name] = curve
-    return drawn
+                curves[f"held-out {name}" if kind == "held-out" else name] = curve
+    return curves
 
 
 def edges_of(rows: Sequence[Mapping[str, Any]], selection: Mapping[str, Any]) -> dict[str, Curve]:
     """The course of a selection's edges as shares of an anchor's candidates; one that is a number stays where it is."""
     trained = of_kind(rows, "train")
-    drawn = {}
+    curves = {}
     for name in EDGES:
         fixed = selection.get(name)
         if isinstance(fixed, (int, float)):
@@ -51,8 +53,8 @@ def edges_of(rows: Sequence[Mapping[str, Any]], selection: Mapping[str, Any]) ->
         else:
             curve = curve_of((row["epoch"], row.get(f"selection.{name}")) for row in trained)
         if curve is not None:
-            drawn[name] = curve
-    return drawn
+            curves[name] = curve
+    return curves
 
 
 def of_kind(rows: Sequence[Mapping[str, Any]], kind: str) -> list[Mapping[str, Any]]:

@@ -1,9 +1,9 @@
-"""The map that a reader can walk about in: where each instance lies, its picture, its neighbours, and what is known of it.
+"""The interactive map: the place of each instance, its picture, its neighbours and its numbers.
 
     features --map_of--> Map --explorer_data--> JSON of the page, numbers packed as base64
 
-What a colour can show: the class; whether the neighbours' vote is right; how many nats an instance's views share among others; how
-often it was kept as a negative.
+Colours show the class, whether the vote of the neighbours is correct, the nats that the views of an instance share, or how often it was
+kept as a negative.
 """
 
 import base64
@@ -19,122 +19,127 @@ from nearfar.core.randomness import order
 from nearfar.core.types import Batch
 from nearfar.evaluate.held_out import pointwise_nats
 from nearfar.evaluate.knn import ranked_classes
-from nearfar.report.facts import Map, Point
-from nearfar.report.named import Named
-from nearfar.report.pictures import atlas_of
-from nearfar.report.reasons import UNAVAILABLE
+from nearfar.report.facts import UNAVAILABLE, Map, Point
+from nearfar.report.pictures import Sample, atlas_of
 from nearfar.report.space import aligned, flat_map, neighbours_of_all
 
-NEAR = 10  # neighbours shown of a point
-AMONG = 256  # instances with whose views those of one are contrasted
-LONGEST = 300  # signs of a name on the page
+MAX_NEIGHBOURS = 10  # neighbours shown of a point
+CONTRASTED = 256  # instances contrasted with one another
+MAX_NAME_LENGTH = 300  # characters of a name on the page
 
 
 @dataclass(frozen=True)
 class MapExtent:
-    """How much of a map there is: bytes of thumbnails, and checkpoints."""
+    """Limits of a map: bytes of thumbnails, number of checkpoints."""
 
     thumbnails: int
     checkpoints: int
 
 
 def map_of(
-    features: Float[np.ndarray, "image dim"], named: Named, extent: MapExtent, kept: Mapping[int, float]
+    features: Float[np.ndarray, "image dim"],
+    sample: Sample,
+    extent: MapExtent,
+    kept_shares: Mapping[int, float],
 ) -> Map:
     flat, drawn_by = flat_map(features)
     points = tuple(
-        Point(float(x), float(y), named.label(place), shortened(named.path(place)))
+        Point(float(x), float(y), sample.label(place), shortened(sample.path(place)))
         for place, (x, y) in enumerate(flat)
     )
-    # WebP works in blocks of 16, so tiles of whole blocks do not bleed into one another
-    side = 32 if named.small or len(points) > 5000 else 48
-    shares = np.array([kept.get(int(row), np.nan) for row in named.rows])
-    steps = named.run.steps
+    # WebP compresses blocks of 16 pixels, so tiles of complete blocks do not affect one another
+    side = 32 if sample.small or len(points) > 5000 else 48
+    shares = np.array([kept_shares.get(int(row), np.nan) for row in sample.rows])
+    steps = sample.run.steps
     return Map(
         points,
-        named.classes(),
-        atlas_of(named.pictures(), len(points), side, extent.thumbnails),
+        sample.classes(),
+        atlas_of(sample.pictures(), len(points), side, extent.thumbnails),
         drawn_by,
-        len(named.images),
-        named.small,
-        neighbours_of_all(features, NEAR),
-        said=_said(features, named.labels),
-        nats=_nats(named),
-        kept=shares if kept else None,
-        earlier=tuple(_earlier(named, flat, steps, extent.checkpoints)),
+        len(sample.images),
+        sample.small,
+        neighbours_of_all(features, MAX_NEIGHBOURS),
+        predicted=_votes(features, sample.labels),
+        nats=_nats(sample),
+        kept_shares=shares if kept_shares else None,
+        earlier=tuple(_earlier(sample, flat, steps, extent.checkpoints)),
         last=f"step {steps[-1]:,}" if steps else "",
     )
 
 
 def shortened(name: str) -> str:
-    return name if len(name) <= LONGEST else f"{name[: LONGEST // 2]}…{name[-LONGEST // 2 :]}"
+    return (
+        name
+        if len(name) <= MAX_NAME_LENGTH
+        else f"{name[: MAX_NAME_LENGTH // 2]}…{name[-MAX_NAME_LENGTH // 2 :]}"
+    )
 
 
-def _said(
+def _votes(
     features: Float[np.ndarray, "image dim"], labels: Int[np.ndarray, "image"] | None
 ) -> Int[np.ndarray, "image"] | None:
-    """The class that the 20 nearest of the other shown instances vote for; -1 for who has no known class."""
+    """The class that the 20 nearest other instances of the map vote for; -1 for instances without a label."""
     if labels is None or (labels >= 0).sum() < 2:
         return None
-    known = np.flatnonzero(labels >= 0)
-    rows, classes = torch.from_numpy(features[known]), torch.from_numpy(labels[known].astype(np.int64))
-    said = np.full(len(labels), -1, dtype=np.int64)
-    said[known] = ranked_classes(rows, classes, rows, exclude_self=True)[:, 0].cpu().numpy()
-    return said
+    labelled = np.flatnonzero(labels >= 0)
+    rows, classes = torch.from_numpy(features[labelled]), torch.from_numpy(labels[labelled].astype(np.int64))
+    predicted = np.full(len(labels), -1, dtype=np.int64)
+    predicted[labelled] = ranked_classes(rows, classes, rows, exclude_self=True)[:, 0].cpu().numpy()
+    return predicted
 
 
-def _nats(named: Named) -> Float[np.ndarray, "image"] | None:
-    """What the two views of each instance tell of each other, among others drawn by a fixed seed; None where a method has no such number."""
-    run = named.run
+def _nats(sample: Sample) -> Float[np.ndarray, "image"] | None:
+    """The nats that two views of each instance share, contrasted with other instances; None if the method does not provide them."""
+    run = sample.run
     try:
         method, views = run.method().to(run.device), run.views()
         seed = int(run.settings.as_plain().get("seed") or 0)
-        found = np.full(len(named.rows), np.nan)
-        mixed = order(3, 0, len(named.rows))
-        for part in np.array_split(mixed, max(1, round(len(mixed) / AMONG))):
-            rows = named.rows[part]
-            loaded = named.images.load(rows)
-            seen = views(loaded, seed, 0, rows)
-            if len(seen) == 1:
-                seen = (*seen, *views(loaded, seed, 1, rows))
-            nats = pointwise_nats(method, Batch(seen, torch.from_numpy(rows)).to(run.device))
+        values = np.full(len(sample.rows), np.nan)
+        shuffled = order(3, 0, len(sample.rows))
+        for part in np.array_split(shuffled, max(1, round(len(shuffled) / CONTRASTED))):
+            rows = sample.rows[part]
+            loaded = sample.images.load(rows)
+            view_tensors = views(loaded, seed, 0, rows)
+            if len(view_tensors) == 1:
+                view_tensors = (*view_tensors, *views(loaded, seed, 1, rows))
+            nats = pointwise_nats(method, Batch(view_tensors, torch.from_numpy(rows)).to(run.device))
             if nats is None or len(nats) != len(part):
                 return None
-            found[part] = nats.float().cpu().numpy()
+            values[part] = nats.float().cpu().numpy()
     except (
         *UNAVAILABLE,
         IndexError,
         KeyError,
         TypeError,
-    ):  # a method of somebody's own may need more than views
+    ):  # a user's method may need more than views
         return None
-    return found if np.isfinite(found).all() else None
+    return values if np.isfinite(values).all() else None
 
 
 def _earlier(
-    named: Named, last: Float[np.ndarray, "image 2"], steps: Sequence[int], count: int
+    sample: Sample, last: Float[np.ndarray, "image 2"], steps: Sequence[int], count: int
 ) -> list[tuple[str, Float[np.ndarray, "image 2"]]]:
-    """Maps at checkpoints before the last, each started from the one after it and turned to lie like it."""
-    chosen: list[int] = []
+    """Maps of earlier checkpoints, each initialised from the next one and aligned with it."""
+    places: list[int] = []
     if count > 1 and steps:
-        chosen = np.unique(np.round(np.linspace(0, len(steps) - 1, count)).astype(int)).tolist()[:-1]
-    found: list[tuple[str, np.ndarray]] = []
-    after = last
-    for place in reversed(chosen):
+        places = np.unique(np.round(np.linspace(0, len(steps) - 1, count)).astype(int)).tolist()[:-1]
+    maps: list[tuple[str, np.ndarray]] = []
+    later = last
+    for place in reversed(places):
         try:
-            features = named.run.embed_at(steps[place], named.images.subset(named.rows)).float().numpy()
-            after = aligned(flat_map(features, like=after)[0], after)
+            features = sample.run.embed_at(steps[place], sample.images.subset(sample.rows)).float().numpy()
+            later = aligned(flat_map(features, like=later)[0], later)
         except UNAVAILABLE:  # a damaged checkpoint: the others are shown
             continue
-        found.append((f"step {steps[place]:,}", after))
-    return found[::-1]
+        maps.append((f"step {steps[place]:,}", later))
+    return maps[::-1]
 
 
 # ------------------------------------------------------------------------------------- for the page
 
 
 def explorer_data(maps: Sequence[tuple[str, Map]]) -> dict[str, Any]:
-    """What the script of the page needs of one map, or of several of the same instances, side by side."""
+    """The data of the page's script: one map, or several maps of the same instances side by side."""
     first = maps[0][1]
     atlas = first.atlas
     labels = [-1 if point.label is None else point.label for point in first.points]
@@ -143,16 +148,21 @@ def explorer_data(maps: Sequence[tuple[str, Map]]) -> dict[str, Any]:
         "labels": _packed(np.array(labels), "<i2"),
         "classes": [shortened(name) for name in first.classes],
         "crisp": first.crisp,
-        "atlas": {"sheets": atlas.sheets, "tile": atlas.tile, "columns": atlas.columns, "each": atlas.each},
-        "fields": [_field(title, shown, first) for title, shown in maps],
+        "atlas": {
+            "sheets": atlas.sheets,
+            "tile": atlas.tile,
+            "columns": atlas.columns,
+            "each": atlas.per_sheet,
+        },
+        "fields": [_field(title, drawn_map, first) for title, drawn_map in maps],
     }
 
 
-def _field(title: str, shown: Map, first: Map) -> dict[str, Any]:
-    last = shown.places() if shown is first else aligned(shown.places(), first.places())
-    layers = [*shown.earlier, (shown.last, last)]
-    whole = np.concatenate([places for _, places in layers])
-    low, high = whole.min(axis=0), whole.max(axis=0)
+def _field(title: str, drawn_map: Map, first: Map) -> dict[str, Any]:
+    last = drawn_map.places() if drawn_map is first else aligned(drawn_map.places(), first.places())
+    layers = [*drawn_map.earlier, (drawn_map.last, last)]
+    all_places = np.concatenate([places for _, places in layers])
+    low, high = all_places.min(axis=0), all_places.max(axis=0)
     scale = 65535 / max(float((high - low).max()), 1e-9)
     return {
         "title": title,
@@ -161,21 +171,21 @@ def _field(title: str, shown: Map, first: Map) -> dict[str, Any]:
             for name, places in layers
         ],
         "extent": np.round((high - low) * scale).tolist(),
-        "near": _packed(shown.near, "<u4"),
-        "count": int(shown.near.shape[1]),
-        "said": None if shown.said is None else _packed(shown.said, "<i2"),
+        "near": _packed(drawn_map.neighbours, "<u4"),
+        "count": int(drawn_map.neighbours.shape[1]),
+        "said": None if drawn_map.predicted is None else _packed(drawn_map.predicted, "<i2"),
         "numbers": {
             name: _numbers(values)
-            for name, values in (("nats", shown.nats), ("kept", shown.kept))
+            for name, values in (("nats", drawn_map.nats), ("kept", drawn_map.kept_shares))
             if values is not None
         },
     }
 
 
 def _numbers(values: Float[np.ndarray, "point"]) -> dict[str, Any]:
-    """A byte for each between the second lowest and highest percentiles; 255 where nothing is known."""
-    known = values[np.isfinite(values)]
-    low, high = (float(end) for end in np.percentile(known, (2, 98)))
+    """One byte per value, between the 2nd and the 98th percentile; 255 for missing values."""
+    finite = values[np.isfinite(values)]
+    low, high = (float(end) for end in np.percentile(finite, (2, 98)))
     high = high if high > low else low + 1e-9
     level = np.clip((values - low) / (high - low), 0, 1) * 254
     return {

@@ -12,6 +12,16 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from nearfar.core.results import Answers
+from nearfar.errors import UserError
+
+# exceptions of data that moved, damaged files and missing checkpoints: a part of the page is then left out
+UNAVAILABLE = (UserError, OSError, ValueError, RuntimeError)
+
+
+def as_sentence(problem: Exception) -> str:
+    """The message of an exception as a sentence."""
+    text = " ".join(str(problem).split()) or type(problem).__name__
+    return text if text.endswith((".", "!", "?")) else text + "."
 
 
 @dataclass(frozen=True)
@@ -99,7 +109,7 @@ class Atlas:
     sheets: tuple[str, ...]  # data:image/...
     tile: int
     columns: int
-    each: int
+    per_sheet: int
 
 
 @dataclass(frozen=True)
@@ -120,10 +130,12 @@ class Map:
     drawn_by: str
     of: int  # how many images the data set has
     crisp: bool  # images so small that enlarging must not blur them
-    near: Int[np.ndarray, "point near"]  # the nearest by cosine, nearest first
-    said: Int[np.ndarray, "point"] | None = None  # the class that a point's neighbours vote for
+    neighbours: Int[np.ndarray, "point near"]  # the nearest by cosine, nearest first
+    predicted: Int[np.ndarray, "point"] | None = None  # the class that a point's neighbours vote for
     nats: Float[np.ndarray, "point"] | None = None  # what its two views tell of each other among others
-    kept: Float[np.ndarray, "point"] | None = None  # how often it is kept as a negative; NaN: not looked at
+    kept_shares: Float[np.ndarray, "point"] | None = (
+        None  # how often it is kept as a negative; NaN: not looked at
+    )
     earlier: tuple[tuple[str, Float[np.ndarray, "point 2"]], ...] = ()  # at earlier checkpoints, turned alike
     last: str = ""  # the name of the checkpoint that is shown first
 
@@ -147,7 +159,7 @@ class Query:
 @dataclass(frozen=True)
 class Gallery:
     queries: tuple[Query, ...]
-    among: int  # how many images the neighbours were looked for in
+    searched: int  # how many images the neighbours were looked for in
     crisp: bool
 
 
@@ -164,8 +176,8 @@ class Spread:
     title: str
     note: str
     bins: tuple[float, ...]
-    before: tuple[float, ...]
-    after: tuple[float, ...]
+    original: tuple[float, ...]
+    augmented: tuple[float, ...]
     medians: tuple[float, float]
 
 
@@ -223,7 +235,7 @@ class Selected:
     groups: tuple[Group, ...]
     notes: tuple[str, ...]
     cases: Cases | Absent
-    kept: Mapping[int, float] = field(default_factory=dict)  # by row of the data, how often it is kept
+    kept_shares: Mapping[int, float] = field(default_factory=dict)  # by row of the data, how often it is kept
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
-"""A run -> the facts of its page.
+"""Gathers the facts of a page from a run.
 
-Numbers first (settings, metrics, evaluation), which are always there; then what needs the data and the
-encoder (map, gallery, strip), each of which may be absent with a reason: a page is written all the same.
+Numbers (settings, metrics, evaluation) are always available. What needs the data and the encoder (map, gallery, strip) may be absent, with
+a reason; the page is written all the same.
 """
 
 import math
@@ -40,7 +40,7 @@ def gather(run: Run, detail: Detail) -> RunFacts:
     settings = run.settings.as_plain()
     environment = _environment(run)
     metrics = list(run.metrics)
-    seen = visuals_of(run, settings, detail)
+    visuals = visuals_of(run, settings, detail)
     return RunFacts(
         title=run.path.resolve().name,
         path=str(run.path),
@@ -67,27 +67,27 @@ def gather(run: Run, detail: Detail) -> RunFacts:
         scores=tuple(_scores(run.results)),
         events=tuple(_events(metrics)),
         settings=tuple(Fact(name, written(value)) for name, value in flattened(settings)),
-        map=seen.map,
-        gallery=seen.gallery,
-        strip=seen.strip,
+        map=visuals.map,
+        gallery=visuals.gallery,
+        strip=visuals.strip,
         edges=edges_of(metrics, settings.get("selection") or {}),
-        selection=seen.selection,
+        selection=visuals.selection,
         cost=tuple(_cost(run, settings, metrics)),
         sections=tuple(sections_of(run)),
     )
 
 
-def flattened(tree: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
-    """The leaves of nested settings by dotted name, as one would write them on the command line."""
+def flattened(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """The leaves of nested settings by dotted name, as on the command line."""
     for name, value in tree.items():
         if isinstance(value, Mapping) and value:
-            yield from flattened(value, f"{above}{name}.")
+            yield from flattened(value, f"{prefix}{name}.")
         else:
-            yield f"{above}{name}", value
+            yield f"{prefix}{name}", value
 
 
 def written(value: Any) -> str:
-    """A setting as one would type it."""
+    """A setting as on the command line."""
     if hasattr(value, "written"):  # a schedule
         return str(value.written())
     if value is None:
@@ -113,7 +113,7 @@ def _summary(numbers: _Numbers) -> Iterator[Fact]:
         yield Fact("epochs", f"{last['epoch']:.3g}" + _planned(numbers.settings.get("epochs")))
         speeds = [speed for row in trained if is_number(speed := row.get("images_per_s"))]
         if speeds:
-            yield Fact(f"{numbers.unit} a second", f"{median(speeds):,.0f}")
+            yield Fact(f"{numbers.unit} per second", f"{median(speeds):,.0f}")
     for name in ("backbone", "batch_size"):
         if numbers.settings.get(name) is not None:
             yield Fact(name.replace("_", " "), written(numbers.settings[name]))
@@ -122,7 +122,7 @@ def _summary(numbers: _Numbers) -> Iterator[Fact]:
 
 
 def _data(notes: DataNotes | None) -> Iterator[Fact]:
-    """What became of the data, where there is something to say."""
+    """Counts of the data."""
     if notes is None:
         return
     yield Fact(
@@ -131,13 +131,13 @@ def _data(notes: DataNotes | None) -> Iterator[Fact]:
     )
     if notes.set_aside:
         reasons = "; ".join(f"{count:,} {reason}" for reason, count in notes.set_aside.items())
-        yield Fact("set aside", reasons)
+        yield Fact("unusable", reasons)
     if notes.ignored:
         yield Fact("ignored", ignored_files(notes.ignored))
     if notes.unlabelled and not notes.classes:
         yield Fact("no labels", notes.unlabelled)
     if notes.left_over:
-        yield Fact("left over each epoch", f"{notes.left_over:,}")
+        yield Fact("dropped per epoch", f"{notes.left_over:,} (incomplete batch)")
 
 
 def _planned(epochs: Any) -> str:
@@ -145,7 +145,7 @@ def _planned(epochs: Any) -> str:
 
 
 def _last_logged(run: Run) -> str:
-    """When metrics.jsonl was last written to; empty when there is none."""
+    """When metrics.jsonl was last written; empty if there is none."""
     try:
         seconds = (run.path / "metrics.jsonl").stat().st_mtime
     except OSError:
@@ -158,7 +158,7 @@ def _dated(moment: datetime) -> str:
 
 
 def _in_prose(written_down: str) -> str:
-    """A date as env.json has it (ISO 8601), as the page writes dates; what is none stays as it is."""
+    """An ISO 8601 date of env.json as the page writes dates; other text is unchanged."""
     try:
         moment = datetime.fromisoformat(written_down)
     except ValueError:
@@ -168,17 +168,17 @@ def _in_prose(written_down: str) -> str:
 
 def _machine(numbers: _Numbers) -> Iterator[Fact]:
     """When and where, by the last part of the names that env.json uses; `precision` falls back to the setting."""
-    known = {name.rpartition(".")[2]: value for name, value in numbers.environment.items()}
-    known.setdefault("precision", written(numbers.settings.get("precision", "")))
-    known["last logged"] = numbers.logged
-    known["started"] = _in_prose(known.get("started", ""))
+    values = {name.rpartition(".")[2]: value for name, value in numbers.environment.items()}
+    values.setdefault("precision", written(numbers.settings.get("precision", "")))
+    values["last logged"] = numbers.logged
+    values["started"] = _in_prose(values.get("started", ""))
     for name in ("started", "last logged", "precision", "device", "cpu", "gpu", "torch", "nearfar"):
-        if known.get(name, "none") not in ("", "none"):
-            yield Fact(name, known[name].removeprefix("torch."))
+        if values.get(name, "none") not in ("", "none"):
+            yield Fact(name, values[name].removeprefix("torch."))
 
 
 def _cost(run: Run, settings: Mapping[str, Any], metrics: Sequence[Mapping[str, Any]]) -> Iterator[Fact]:
-    """What training took: time, instances, memory."""
+    """The cost of training: time, instances, memory."""
     trained = of_kind(metrics, "train")
     if not trained:
         return
@@ -190,8 +190,8 @@ def _cost(run: Run, settings: Mapping[str, Any], metrics: Sequence[Mapping[str, 
         yield Fact(f"{run.modality.unit} seen", f"{step * batch:,}")
     speeds = [speed for row in trained if is_number(speed := row.get("images_per_s"))]
     if speeds:
-        yield Fact(f"{run.modality.unit} a second, median", f"{median(speeds):,.0f}")
-    memory = [most for row in trained if is_number(most := row.get("peak_memory"))]
+        yield Fact(f"{run.modality.unit} per second, median", f"{median(speeds):,.0f}")
+    memory = [peak for row in trained if is_number(peak := row.get("peak_memory"))]
     if memory:
         yield Fact("peak memory", f"{max(memory):,.0f} MiB")
 
@@ -205,12 +205,12 @@ def _duration(seconds: float) -> str:
 def _certificate(run: Run) -> Certificate | Absent:
     """What the bound claims; a run without a checkpoint yet cannot build its bound."""
     try:
-        said = run.certificate()
+        claim = run.certificate()
     except UserError as problem:
-        return Absent(f"What the bound proves is not known yet: {problem}.")
-    ceiling = said.get("ceiling")
-    known = ceiling is not None and math.isfinite(ceiling)
-    return Certificate(str(said["status"]), str(said["condition"]), ceiling if known else None)
+        return Absent(f"The certificate of the objective is not available: {problem}.")
+    ceiling = claim.get("ceiling")
+    is_finite = ceiling is not None and math.isfinite(ceiling)
+    return Certificate(str(claim["status"]), str(claim["condition"]), ceiling if is_finite else None)
 
 
 def _held_out(metrics: Sequence[Mapping[str, Any]]) -> HeldOut | Absent:
@@ -218,19 +218,19 @@ def _held_out(metrics: Sequence[Mapping[str, Any]]) -> HeldOut | Absent:
     rows = [row for row in of_kind(metrics, "held-out") if is_number(row.get("nats"))]
     if not rows:
         return Absent(
-            "No instances were kept aside, so nothing is proven of this run; held_out=0.05 keeps 5 % aside."
+            "No instances were held out, so nothing is proven about this run; held_out=0.05 holds out 5 %."
         )
     last = max(rows, key=lambda row: row["step"])
     ceiling, error, instances = (last.get(name) for name in ("ceiling", "error", "instances"))
     claimed = Certificate(
         str(last.get("status")), str(last.get("condition")), ceiling if is_number(ceiling) else None
     )
-    known = int(instances) if isinstance(instances, int) else 0
-    return HeldOut(float(last["nats"]), float(error) if is_number(error) else math.nan, known, claimed)
+    count = int(instances) if isinstance(instances, int) else 0
+    return HeldOut(float(last["nats"]), float(error) if is_number(error) else math.nan, count, claimed)
 
 
 def _certified(curves: dict[str, Curve]) -> dict[str, Curve]:
-    """A ceiling alone is no reading: it is drawn only over an estimate."""
+    """The curves without a ceiling that has no estimate below it."""
     return (
         curves if "nats" in curves else {name: curve for name, curve in curves.items() if name != "ceiling"}
     )

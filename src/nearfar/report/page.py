@@ -1,7 +1,7 @@
-"""Facts -> one HTML page that asks nothing of the network.
+"""Renders facts as one HTML page that loads nothing from the network.
 
-The template escapes every string; the page's policy allows no script but its own (by hash), so a name that
-slipped through would still be text.
+The template escapes every string, and the content security policy allows only the page's own script (by hash), so a name is never run
+as code.
 """
 
 import base64
@@ -18,11 +18,11 @@ from markupsafe import Markup
 
 from nearfar.modalities import MODALITIES
 from nearfar.report.charts import SERIES
-from nearfar.report.compare import Asked, Compared, same_points, same_queries, tables_of
+from nearfar.report.compare import Compared, SharedQuery, same_points, same_queries, tables_of
 from nearfar.report.explore import explorer_data
 from nearfar.report.facts import Absent, Fact, Gallery, Map, RunFacts, Score, Summary, Tested
 from nearfar.report.plots import (
-    Drawn,
+    ChartOnPage,
     between,
     breakable,
     chance,
@@ -38,7 +38,7 @@ from nearfar.report.plots import (
     view_charts,
 )
 
-_HERE = Path(__file__).parent
+_FOLDER = Path(__file__).parent
 SCRIPTS = ("page.js", "field.js", "explorer.js", "gestures.js")
 STYLES = ("page.css", "explorer.css")
 
@@ -61,9 +61,9 @@ PROTOCOLS = {
 
 ROOMS = (
     ("views", "what is seen"),
-    ("encoders", "who encodes"),
-    ("negatives", "where the others live"),
-    ("selection", "which of them count"),
+    ("encoders", "what encodes them"),
+    ("negatives", "where negatives come from"),
+    ("selection", "which negatives count"),
     ("bound", "what is maximised"),
 )
 
@@ -83,37 +83,37 @@ class Protocol:
 
 
 @dataclass(frozen=True)
-class Judged:
-    """What one test set says of a run."""
+class ScoresOnSet:
+    """A run's scores on one test set."""
 
     tested: Tested
     protocols: tuple[Protocol, ...]
 
 
 @dataclass(frozen=True)
-class Beside:
-    """What the comparison of several runs shows."""
+class ComparisonPage:
+    """The content of the comparison of several runs."""
 
     runs: Sequence[RunFacts]
     titles: Sequence[str]
     series: int
     protocol_names: Mapping[str, str]
     tables: Sequence[Compared]
-    compared: Sequence[Drawn]
-    costs: Sequence[tuple[str, Sequence[str]]]
+    compared: Sequence[ChartOnPage]
+    costs: Sequence[Sequence[str]]
     same: Sequence[int]  # places of the runs whose maps show the same instances
-    together: Mapping[str, Any] | None
-    asked: Sequence[Asked]
-    asked_crisp: bool
-    differing: Sequence[tuple[str, Sequence[str]]]
+    shared_map: Mapping[str, Any] | None
+    queries: Sequence[SharedQuery]
+    queries_crisp: bool
+    differing: Sequence[Sequence[str]]
 
 
 def page(runs: Sequence[RunFacts], summary: Summary | None = None) -> str:
-    """The whole page: a summary if there is one, a comparison where there are several runs, then each of them."""
-    script = "".join((_HERE / name).read_text(encoding="utf-8") for name in SCRIPTS)
-    style = "".join((_HERE / name).read_text(encoding="utf-8") for name in STYLES)
+    """The page: a summary if there is one, a comparison if there are several runs, then each run."""
+    script = "".join((_FOLDER / name).read_text(encoding="utf-8") for name in SCRIPTS)
+    style = "".join((_FOLDER / name).read_text(encoding="utf-8") for name in STYLES)
     names = (f"c{place}" for place in count())
-    beside = _beside(runs, names)
+    comparison = _comparison(runs, names)
     return (
         _environment()
         .get_template("page.html")
@@ -123,12 +123,12 @@ def page(runs: Sequence[RunFacts], summary: Summary | None = None) -> str:
             groups=[groups_of(run, names) for run in runs],
             selections=[selection_charts(run, names) for run in runs],
             changes=[view_charts(run, names) for run in runs],
-            judged=[_judged(run.scores) for run in runs],
+            judged=[_by_test_set(run.scores) for run in runs],
             summary=summary,
-            beside=beside,
+            comparison=comparison,
             maps=[
                 explorer_data([("", run.map)])
-                if isinstance(run.map, Map) and not (beside and place in beside.same)
+                if isinstance(run.map, Map) and not (comparison and place in comparison.same)
                 else None
                 for place, run in enumerate(runs)
             ],
@@ -147,7 +147,7 @@ def page(runs: Sequence[RunFacts], summary: Summary | None = None) -> str:
 @cache
 def _environment() -> Environment:
     environment = Environment(
-        loader=FileSystemLoader(_HERE),
+        loader=FileSystemLoader(_FOLDER),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
@@ -163,15 +163,16 @@ def _environment() -> Environment:
         breakable=breakable,
         points=points,
         chance=chance,
+        pairs=lambda facts: [(fact.name, fact.value) for fact in facts],
     )
     environment.tests["absent"] = lambda part: isinstance(part, Absent)
     return environment
 
 
-def _judged(scores: Sequence[Score]) -> list[Judged]:
+def _by_test_set(scores: Sequence[Score]) -> list[ScoresOnSet]:
     """A run's scores by test set, each with its protocols."""
     return [
-        Judged(tested, _protocols([score for score in scores if score.tested == tested]))
+        ScoresOnSet(tested, _protocols([score for score in scores if score.tested == tested]))
         for tested in dict.fromkeys(score.tested for score in scores)
     ]
 
@@ -188,12 +189,12 @@ def _protocols(scores: Sequence[Score]) -> tuple[Protocol, ...]:
     )
 
 
-def _beside(runs: Sequence[RunFacts], names: Iterable[str]) -> Beside | None:
+def _comparison(runs: Sequence[RunFacts], names: Iterable[str]) -> ComparisonPage | None:
     if len(runs) < 2:
         return None
     titles, same = titles_of(runs), same_points(runs)
-    maps = [(titles[place], shown) for place in same if isinstance(shown := runs[place].map, Map)]
-    return Beside(
+    maps = [(titles[place], run_map) for place in same if isinstance(run_map := runs[place].map, Map)]
+    return ComparisonPage(
         runs,
         titles,
         SERIES,
@@ -205,19 +206,15 @@ def _beside(runs: Sequence[RunFacts], names: Iterable[str]) -> Beside | None:
         explorer_data(maps) if maps else None,
         same_queries(runs),
         any(isinstance(run.gallery, Gallery) and run.gallery.crisp for run in runs),
-        [
-            (name, values)
-            for name, values in _side_by_side([run.settings for run in runs])
-            if len(set(values)) > 1
-        ],
+        [row for row in _side_by_side([run.settings for run in runs]) if len(set(row[1:])) > 1],
     )
 
 
-def _side_by_side(facts: Sequence[Sequence[Fact]]) -> list[tuple[str, list[str]]]:
-    """Facts of the runs by name, a dash where one has none."""
-    tables = [{fact.name: fact.value for fact in told} for told in facts]
+def _side_by_side(facts: Sequence[Sequence[Fact]]) -> list[list[str]]:
+    """Facts of the runs by name, with a dash where a run has none."""
+    tables = [{fact.name: fact.value for fact in run_facts} for run_facts in facts]
     names = dict.fromkeys(name for table in tables for name in table)
-    return [(name, [table.get(name, "–") for table in tables]) for name in names]
+    return [[name, *(table.get(name, "–") for table in tables)] for name in names]
 
 
 def _hue(place: int, of: int) -> int:

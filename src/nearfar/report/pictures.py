@@ -1,4 +1,4 @@
-"""Instances -> pictures that live inside the page."""
+"""Instances as pictures inside the page, with their captions and classes."""
 
 import base64
 import io
@@ -14,7 +14,7 @@ from nearfar.run.trained import Run
 
 _QUALITIES = (85, 70, 50, 30, 10)
 SMALL = 48  # pixels: at most this wide, a picture is shown enlarged
-EACH = 1024  # thumbnails in a sheet
+MAX_PER_SHEET = 1024  # thumbnails in a sheet
 _AT_ONCE = 64  # images decoded together: full-size photographs are large
 
 
@@ -64,13 +64,47 @@ def atlas_of(pictures: Iterable[Image.Image], count: int, side: int, limit: int)
 
     A browser decodes a sheet when it is first looked at, so that many of them cost nothing until then.
     """
-    each = min(count, EACH)
-    columns = int(np.ceil(np.sqrt(each)))
+    per_sheet = min(count, MAX_PER_SHEET)
+    columns = int(np.ceil(np.sqrt(per_sheet)))
     sheets = []
     tiles = (square(picture, side) for picture in pictures)
-    while some := list(islice(tiles, each)):
-        sheet = Image.new("RGB", (columns * side, -(-len(some) // columns) * side))
-        for place, tile in enumerate(some):
+    while part := list(islice(tiles, per_sheet)):
+        sheet = Image.new("RGB", (columns * side, -(-len(part) // columns) * side))
+        for place, tile in enumerate(part):
             sheet.paste(tile, (place % columns * side, place // columns * side))
-        sheets.append(data_uri(sheet, limit * len(some) // count))
-    return Atlas(tuple(sheets), side, columns, each)
+        sheets.append(data_uri(sheet, limit * len(part) // count))
+    return Atlas(tuple(sheets), side, columns, per_sheet)
+
+
+class Sample:
+    """Some rows of a data set: `place` counts among them, not in the data set."""
+
+    def __init__(self, run: Run, images: DataSet, rows: np.ndarray):
+        self.run, self.images, self.rows = run, images, rows
+        self.labels = None if images.labels is None else np.asarray(images.labels)[rows]
+        self.small = max(next(decoded(run, images, rows[:1])).size) <= SMALL
+
+    def pictures(self, places: np.ndarray | None = None) -> Iterator[Image.Image]:
+        """Those at these places, or all."""
+        return decoded(self.run, self.images, self.rows if places is None else self.rows[places])
+
+    def label(self, place: int) -> int | None:
+        """The class of the instance at `place` of the sample; a negative label means unknown."""
+        if self.labels is None or self.labels[place] < 0:
+            return None
+        return int(self.labels[place])
+
+    def path(self, place: int) -> str:
+        return str(self.images.paths[int(self.rows[place])])
+
+    def caption(self, place: int) -> str:
+        label = self.label(place)
+        return self.path(place) if label is None else f"{self.class_of(label)} · {self.path(place)}"
+
+    def class_of(self, label: int) -> str:
+        return self.images.classes[label] if label < len(self.images.classes) else str(label)
+
+    def classes(self) -> tuple[str, ...]:
+        if self.labels is None or not (self.labels >= 0).any():
+            return ()
+        return tuple(self.class_of(label) for label in range(int(self.labels.max()) + 1))

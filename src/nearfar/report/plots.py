@@ -1,4 +1,4 @@
-"""Curves and counts of a run -> the charts of its page, with their titles and their words."""
+"""The charts of a page: curves and counts of a run with titles, notes and text alternatives."""
 
 import math
 import re
@@ -11,65 +11,77 @@ from nearfar.report.charts import Axis, Bars, Line, chart, histogram, shares
 from nearfar.report.curves import EDGES
 from nearfar.report.facts import Curve, RunFacts, Selected, Strip
 
-_FREE = Axis()
+_ANY_AXIS = Axis()
 
 
 @dataclass(frozen=True)
 class Plot:
-    """What a chart shows, in words."""
+    """Title, note and axis of a chart."""
 
     metric: str
     title: str
     note: str
-    axis: Axis = _FREE
+    axis: Axis = _ANY_AXIS
 
 
 _EDGES = {f"selection.{name}" for name in EDGES}
 GROUPS = (
     (
-        "The objective, and what it is worth elsewhere",
+        "Objective and probes",
         (
-            Plot("loss", "Loss", "what the optimiser lowers"),
+            Plot("loss", "Loss", "what the optimiser minimises"),
             Plot(
                 "nats",
                 "Training objective, nats",
-                "on the batches it is fitted to; dashed, the most it can say",
+                "on training batches; dashed: its ceiling",
                 Axis(zero=True),
             ),
             Plot(
                 "held-out nats",
                 "Held-out estimate, nats",
-                "what two views tell about each other, on instances nothing was fitted to; dashed, the most it can say",
+                "information shared by two views of held-out instances; dashed: its ceiling",
                 Axis(zero=True),
             ),
-            Plot("knn_top1", "kNN probe", "top-1 on held-back images", Axis(percent=True)),
-            Plot("linear_top1", "Linear probe", "top-1 on held-back images", Axis(percent=True)),
+            Plot("knn_top1", "kNN probe", "top-1 on held-out images", Axis(percent=True)),
+            Plot("linear_top1", "Linear probe", "top-1 on held-out images", Axis(percent=True)),
         ),
     ),
     (
-        "How good it looks without labels",
+        "Quality without labels",
         (
-            Plot("rankme", "RankMe", "how many directions features fill", Axis(zero=True)),
-            Plot("lidar", "LiDAR", "how many of them tell instances apart from their views", Axis(zero=True)),
-            Plot("alpha_req", "alpha-ReQ", "how fast the spectrum falls; near 1 is best"),
-            Plot("uniformity", "Uniformity", "lower is spread more evenly"),
-            Plot("alignment", "Alignment", "how far two views are apart", Axis(zero=True)),
+            Plot("rankme", "RankMe", "effective number of directions of the features", Axis(zero=True)),
+            Plot(
+                "lidar",
+                "LiDAR",
+                "effective number of directions that separate instances from their views",
+                Axis(zero=True),
+            ),
+            Plot("alpha_req", "alpha-ReQ", "decay of the spectrum; near 1 is best"),
+            Plot("uniformity", "Uniformity", "lower: spread more evenly"),
+            Plot(
+                "alignment",
+                "Alignment",
+                "mean squared distance of two views; lower is better",
+                Axis(zero=True),
+            ),
         ),
     ),
     (
         "Is it collapsing?",
         (
-            Plot("deviation", "Deviation", "1 is spread evenly, 0 is collapsed", Axis(zero=True, top=1.0)),
-            Plot("rank", "Effective rank", "how many dimensions are in use", Axis(zero=True)),
-            Plot("mean_cosine", "Mean cosine", "near 0 is spread, 1 is all alike", Axis(zero=True, top=1.0)),
+            Plot("deviation", "Deviation", "1: spread evenly, 0: collapsed", Axis(zero=True, top=1.0)),
+            Plot("rank", "Effective rank", "number of dimensions in use", Axis(zero=True)),
+            Plot(
+                "mean_cosine", "Mean cosine", "near 0: spread evenly, 1: all equal", Axis(zero=True, top=1.0)
+            ),
         ),
     ),
     (
-        "How it ran",
+        "Optimisation",
         (
             Plot("lr", "Learning rate", "as scheduled", Axis(zero=True)),
             Plot("grad_norm", "Gradient norm", "before clipping", Axis(zero=True)),
-            Plot("images_per_s", "Images a second", "of all views together", Axis(zero=True)),
+            Plot("images_per_s", "Images per second", "over all processes", Axis(zero=True)),
         ),
     ),
 )
@@ -88,13 +100,13 @@ COMPARED = (
 
 
 @dataclass(frozen=True)
-class Drawn:
+class ChartOnPage:
     """A chart on the page."""
 
     title: str
     note: str
-    now: str  # the last value, or "" where several runs are drawn
-    words: str  # the chart for who cannot see it
+    last_value: str  # the last value, or "" where several runs are drawn
+    words: str  # text alternative of the chart
     svg: Markup
     legend: tuple[tuple[str, int], ...] = ()  # names and the colours they have
 
@@ -122,19 +134,19 @@ def similarity(value: float) -> str:
 
 
 def number(value: float) -> str:
-    """Three digits that matter, thousands marked."""
+    """Three significant digits, with thousands separators."""
     if not math.isfinite(value):
         return "not finite"
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
 
 
-def choice_of(said: str) -> tuple[str, list[tuple[str, str]]]:
-    """`cosine(temperature=0.2, bias=0.0)` as its name and its settings; what is written otherwise is a name alone."""
-    name, opened, inside = said.partition("(")
-    parts = _at_commas(inside.removesuffix(")")) if opened and said.endswith(")") and name.strip() else []
+def choice_of(text: str) -> tuple[str, list[tuple[str, str]]]:
+    """`cosine(temperature=0.2, bias=0.0)` as its name and its settings; other text is a name alone."""
+    name, opened, inside = text.partition("(")
+    parts = _at_commas(inside.removesuffix(")")) if opened and text.endswith(")") and name.strip() else []
     pairs = [part.partition("=") for part in parts]
     if not pairs or not all(equals and key.isidentifier() for key, equals, _ in pairs):
-        return said, []
+        return text, []
     return name, [(key, value) for key, _, value in pairs]
 
 
@@ -156,89 +168,89 @@ def breakable(text: str) -> Markup:
 
 
 def titles_of(runs: Sequence[RunFacts]) -> list[str]:
-    """The folders' names; their whole paths where two are called alike."""
+    """The names of the folders; their paths where two have the same name."""
     short = [run.title for run in runs]
     return short if len(set(short)) == len(short) else [run.path for run in runs]
 
 
-def groups_of(run: RunFacts, names: Iterable[str]) -> list[tuple[str, list[Drawn]]]:
-    drawn = []
+def groups_of(run: RunFacts, names: Iterable[str]) -> list[tuple[str, list[ChartOnPage]]]:
+    groups = []
     for title, plots in GROUPS:
         charts = [
-            _alone(plot, run, name)
+            _single(plot, run, name)
             for plot, name in zip(plots, names, strict=False)
             if plot.metric in run.curves
         ]
         if charts:
-            drawn.append((title, charts))
-    if moving := _schedules(run, names):
-        drawn.append(("Schedules", moving))
-    return drawn
+            groups.append((title, charts))
+    if schedules := _schedules(run, names):
+        groups.append(("Schedules", schedules))
+    return groups
 
 
-def _schedules(run: RunFacts, names: Iterable[str]) -> list[Drawn]:
-    """What moved over the run by a schedule, or was learnt; a selection's edges have their own place."""
+def _schedules(run: RunFacts, names: Iterable[str]) -> list[ChartOnPage]:
+    """Values that a schedule or training changed, except the edges of a selection, which have their own chart."""
     moving = [name for name in run.curves if "." in name and name not in _EDGES]
     return [
-        _alone(Plot(metric, metric, "as scheduled or learnt"), run, name)
+        _single(Plot(metric, metric, "as scheduled or learnt"), run, name)
         for metric, name in zip(moving, names, strict=False)
     ]
 
 
-def _alone(plot: Plot, run: RunFacts, name: str) -> Drawn:
+def _single(plot: Plot, run: RunFacts, name: str) -> ChartOnPage:
     curve = run.curves[plot.metric]
     lines = [Line(curve)]
     ceiling = run.curves.get(plot.metric.replace("nats", "ceiling")) if "nats" in plot.metric else None
     if ceiling is not None:
         lines.append(Line(ceiling, ceiling=True))
-    said = percent if plot.axis.percent else number
-    words = f"{plot.title}: {_course(curve, said)}."
+    format_value = percent if plot.axis.percent else number
+    words = f"{plot.title}: {_course(curve, format_value)}."
     if ceiling is not None:
         words += f" The ceiling ends at {number(ceiling.last)}."
     note = plot.note if not curve.broken else f"{plot.note}; {curve.broken:,} not finite, left out"
-    return Drawn(plot.title, note, said(curve.last), words, chart(lines, plot.axis, name))
+    return ChartOnPage(plot.title, note, format_value(curve.last), words, chart(lines, plot.axis, name))
 
 
-def _course(curve: Curve, said: Callable[[float], str]) -> str:
-    return f"from {said(curve.first)} to {said(curve.last)} over {curve.epoch[-1]:.3g} epochs"
+def _course(curve: Curve, format_value: Callable[[float], str]) -> str:
+    return f"from {format_value(curve.first)} to {format_value(curve.last)} over {curve.epoch[-1]:.3g} epochs"
 
 
-def compared(runs: Sequence[RunFacts], names: Iterable[str]) -> list[Drawn]:
-    """The runs' curves over one another."""
+def compared(runs: Sequence[RunFacts], names: Iterable[str]) -> list[ChartOnPage]:
+    """The curves of several runs in one chart each."""
     plots = {plot.metric: plot for _, group in GROUPS for plot in group}
     titles = titles_of(runs)
-    drawn = []
+    charts = []
     for metric, name in zip(COMPARED, names, strict=False):
         plot = plots[metric]
-        there = [(place, run.curves[metric]) for place, run in enumerate(runs) if metric in run.curves]
-        if there:
-            said = percent if plot.axis.percent else number
-            words = "; ".join(f"{titles[place]} {_course(curve, said)}" for place, curve in there)
-            svg = chart([Line(curve, place) for place, curve in there], plot.axis, name)
+        available = [(place, run.curves[metric]) for place, run in enumerate(runs) if metric in run.curves]
+        if available:
+            format_value = percent if plot.axis.percent else number
+            words = "; ".join(f"{titles[place]} {_course(curve, format_value)}" for place, curve in available)
+            svg = chart([Line(curve, place) for place, curve in available], plot.axis, name)
             note = plot.note.partition("; dashed")[0]
-            drawn.append(Drawn(plot.title, note, "", f"{plot.title}: {words}.", svg))
-    return drawn
+            charts.append(ChartOnPage(plot.title, note, "", f"{plot.title}: {words}.", svg))
+    return charts
 
 
-def selection_charts(run: RunFacts, names: Iterable[str]) -> list[Drawn]:
-    """The course of a selection's edges, and how similar those are that it keeps and drops at the end."""
+def selection_charts(run: RunFacts, names: Iterable[str]) -> list[ChartOnPage]:
+    """The edges of a selection over training, and the similarities of kept and dropped candidates at the end."""
     makers = ((_edges, run.edges), (_similarities, isinstance(run.selection, Selected)))
-    return [make(run, name) for (make, there), name in zip(makers, names, strict=False) if there]
+    return [make(run, name) for (make, available), name in zip(makers, names, strict=False) if available]
 
 
-def view_charts(run: RunFacts, names: Iterable[str]) -> list[Drawn]:
-    """What views did to the data, measured before and after."""
+def view_charts(run: RunFacts, names: Iterable[str]) -> list[ChartOnPage]:
+    """Measures of the data before and after augmentation."""
     if not isinstance(run.strip, Strip):
         return []
     return [
-        Drawn(
+        ChartOnPage(
             spread.title,
             spread.note,
             "",
-            f"{spread.title}: median {number(spread.medians[0])} before, {number(spread.medians[1])} in the views.",
-            shares(spread.bins, spread.before, spread.after, name),
+            f"{spread.title}: median {number(spread.medians[0])} originally, {number(spread.medians[1])} in the views.",
+            shares(spread.bins, spread.original, spread.augmented, name),
             (
-                (f"as it is, median {number(spread.medians[0])}", 0),
+                (f"original, median {number(spread.medians[0])}", 0),
                 (f"views, median {number(spread.medians[1])}", 1),
             ),
         )
@@ -246,13 +258,13 @@ def view_charts(run: RunFacts, names: Iterable[str]) -> list[Drawn]:
     ]
 
 
-def _edges(run: RunFacts, name: str) -> Drawn:
+def _edges(run: RunFacts, name: str) -> ChartOnPage:
     titles = {"lower": "outer edge", "upper": "inner edge"}
     words = "; ".join(f"{titles[edge]} {_course(curve, percent)}" for edge, curve in run.edges.items())
     lines = [Line(curve, EDGES.index(edge)) for edge, curve in run.edges.items()]
-    return Drawn(
+    return ChartOnPage(
         "Edges of the selection",
-        "kept: from the outer to the inner edge of an anchor's candidates in rising order of similarity",
+        "candidates between the outer and the inner edge are kept, in rising order of similarity",
         "",
         f"Edges of the selection: {words}.",
         chart(lines, Axis(percent=True, zero=True, top=1.0), name),
@@ -260,20 +272,23 @@ def _edges(run: RunFacts, name: str) -> Drawn:
     )
 
 
-def _similarities(run: RunFacts, name: str) -> Drawn:
-    seen = run.selection
-    assert isinstance(seen, Selected)
+def _similarities(run: RunFacts, name: str) -> ChartOnPage:
+    selection = run.selection
+    assert isinstance(selection, Selected)
     words = "; ".join(
         f"{group.title}: {percent(group.share)} of candidates, from {similarity(group.low)} to {similarity(group.high)} for the median anchor"
-        for group in seen.groups
+        for group in selection.groups
     )
-    return Drawn(
+    return ChartOnPage(
         "Similarity of the candidates",
-        f"{seen.measure} against how many pairs, on a logarithmic scale; dashed, the median positive",
+        f"{selection.measure} against number of pairs, logarithmic; dashed: the median positive",
         "",
-        f"Similarity of the candidates by {seen.measure}. {words}.",
+        f"Similarity of the candidates by {selection.measure}. {words}.",
         histogram(
-            seen.bins, [Bars(group.histogram, group.series) for group in seen.groups], seen.positive, name
+            selection.bins,
+            [Bars(group.histogram, group.series) for group in selection.groups],
+            selection.positive,
+            name,
         ),
-        tuple((group.title, group.series) for group in seen.groups),
+        tuple((group.title, group.series) for group in selection.groups),
     )

@@ -1,36 +1,144 @@
-"""Sections that a page may have beside its own: each a function of a run that gives one, or None where it has nothing to say.
+"""Sections of a page beside the standard ones: each is a function of a run that returns a `Section`, or None where it has nothing to show.
 
-A section is a title, sentences and a table of text. It is named in `SECTIONS`; one that cannot be made says why, and the page is
-written all the same.
+A section is a title, sentences and a table of text. `SECTIONS` lists them. One that fails shows the reason, and the page is written all
+the same.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
-from nearfar.detect.table import SHOWN, caption, rows_of
-from nearfar.report.facts import Section
-from nearfar.report.measures import beside_accuracy, classes_told_apart
-from nearfar.report.reasons import UNAVAILABLE, said
+from nearfar.core.results import Measurement, Result
+from nearfar.detect.table import SHOWN as DETECTION_TITLES
+from nearfar.detect.table import caption, rows_of
+from nearfar.evaluate.table import spoken
+from nearfar.report.facts import UNAVAILABLE, Section, as_sentence
 from nearfar.run.trained import Run
-from nearfar.system.untrusted import read_json
+from nearfar.system.untrusted import is_number, read_json
+
+FIGURE_TITLES = {
+    "nmi": "NMI of k-means with the classes",
+    "ari": "adjusted Rand index",
+    "recall@1": "recall@1",
+    "recall@10": "recall@10",
+    "map": "mean average precision",
+    "ece": "expected calibration error",
+    "log_loss": "log-loss, nats",
+    "rankme": "RankMe",
+    "lidar": "LiDAR",
+    "alpha_req": "alpha-ReQ",
+    "uniformity": "uniformity (lower is better)",
+    "alignment": "alignment (lower is better)",
+}
+MAX_LISTED = 12  # classes and pairs listed
+MAX_ROWS = 200
+
+
+def other_figures(run: Run) -> Section | None:
+    """A table of the figures other than accuracies, of learned features and baselines."""
+    rows = [row for result in run.results for row in _rows(result)][:MAX_ROWS]
+    if not rows:
+        return None
+    sentences = (
+        "Figures other than accuracies. RankMe, LiDAR and alpha-ReQ use no labels. Nats about the label are a lower bound on the information "
+        "between features and label, on rows that its classifier was not fitted to.",
+    )
+    return Section("Beyond accuracy", sentences, ("figure", "features", "value", "test set"), tuple(rows))
+
+
+def _rows(result: Result) -> Iterator[tuple[str, ...]]:
+    for features, measurements in {"learned": result.figures, **result.baselines}.items():
+        for measurement in measurements.values():
+            for name, title in FIGURE_TITLES.items():
+                if name in measurement.figures:
+                    yield title, features, f"{measurement.figures[name].value:.3f}", result.test.name
+            yield from _nats(measurement, features, result.test.name)
+
+
+def _nats(measurement: Measurement, features: str, test: str) -> Iterator[tuple[str, ...]]:
+    """The bound on information about the label, what is proven of it, and the entropy of the labels."""
+    bound, entropy = measurement.details.get("at_least"), measurement.details.get("entropy")
+    if (
+        not isinstance(bound, Mapping)
+        or not is_number(bound.get("nats"))
+        or "nats" not in measurement.figures
+    ):
+        return
+    certificate = bound.get("certificate")
+    status = str(certificate.get("status")) if isinstance(certificate, Mapping) else "not known"
+    entropy_text = f" of {entropy:.3f}" if is_number(entropy) else ""
+    proven = f"; at least {bound['nats']:.3f} (proven)" if status == "proven" else f" ({status})"
+    yield (
+        "nats about the label",
+        features,
+        f"{measurement.figures['nats'].value:.3f}{entropy_text}{proven}",
+        test,
+    )
+
+
+def class_confusions(run: Run) -> Section | None:
+    """The classes with the lowest accuracy, and the pairs most often confused, of the newest result that has them."""
+    for result in reversed(run.results):
+        for path, measurement in result.figures.items():
+            if isinstance(measurement.details.get("confusion"), Mapping):
+                return _classes_section(spoken(path), measurement, result.test.name)
+    return None
+
+
+def _classes_section(protocol: str, measurement: Measurement, test: str) -> Section:
+    pairs = sorted(_confused(measurement.details["confusion"]), key=lambda pair: -pair[2])[:MAX_LISTED]
+    worst = sorted(_shares(measurement.details.get("per_class")), key=lambda pair: pair[1])[:MAX_LISTED]
+    listed = ", ".join(f"{label} {100 * share:.0f} %" for label, share in worst)
+    sentences = (
+        f"By {protocol}, tested on {test}.",
+        f"Accuracy of a class, lowest first: {listed}." if listed else "",
+    )
+    rows = tuple(
+        (truth, mistaken_for, f"{count:,}", f"{100 * share:.1f} %")
+        for truth, mistaken_for, count, share in pairs
+    )
+    columns = ("class", "mistaken for", "count", "share of the class")
+    return Section("Classes", tuple(filter(None, sentences)), columns, rows)
+
+
+def _confused(confusion: Mapping[str, Any]) -> Iterator[tuple[str, str, int, float]]:
+    classes, counts = confusion.get("classes"), confusion.get("counts")
+    if not isinstance(classes, list) or not isinstance(counts, list) or len(classes) != len(counts):
+        return
+    for truth, row in zip(classes, counts, strict=True):
+        if (
+            not isinstance(row, list)
+            or len(row) != len(classes)
+            or not all(is_number(count) for count in row)
+        ):
+            return
+        for mistaken_for, count in zip(classes, row, strict=True):
+            if mistaken_for != truth and count:
+                yield str(truth), str(mistaken_for), int(count), count / sum(row)
+
+
+def _shares(per_class: Any) -> Iterator[tuple[str, float]]:
+    for label, share in per_class.items() if isinstance(per_class, Mapping) else ():
+        if is_number(share):
+            yield str(label), float(share)
 
 
 def _detection(run: Run) -> Section | None:
-    """What RUN/detection.json holds, newest last."""
-    told = read_json(run.path / "detection.json")
-    results = told.get("results") if isinstance(told, dict) else None
+    """The results in RUN/detection.json, newest last."""
+    stored = read_json(run.path / "detection.json")
+    results = stored.get("results") if isinstance(stored, dict) else None
     try:
         rows = tuple((*row, caption(one)) for one in results or () for row in rows_of(one))
     except (KeyError, TypeError, AttributeError, ValueError):
-        return Section("Detection", ("RUN/detection.json makes no sense; nearfar detect writes it anew.",))
+        return Section("Detection", ("RUN/detection.json cannot be read; nearfar detect writes a new one.",))
     if not rows:
         return None
     sentence = "COCO's average precision in percent: over overlaps from 0.50 to 0.95, at 0.50, at 0.75."
-    return Section("Detection", (sentence,), ("backbone", "of", *SHOWN.values(), "how"), rows)
+    return Section("Detection", (sentence,), ("backbone", "of", *DETECTION_TITLES.values(), "how"), rows)
 
 
 SECTIONS: dict[str, Callable[[Run], Section | None]] = {
-    "Classes": classes_told_apart,
-    "Beyond accuracy": beside_accuracy,
+    "Classes": class_confusions,
+    "Beyond accuracy": other_figures,
     "Detection": _detection,
 }
 
@@ -38,8 +146,8 @@ SECTIONS: dict[str, Callable[[Run], Section | None]] = {
 def sections_of(run: Run) -> Iterator[Section]:
     for name, section in SECTIONS.items():
         try:
-            found = section(run)
+            made = section(run)
         except UNAVAILABLE as problem:
-            found = Section(name, (f"This could not be made: {said(problem)}",))
-        if found is not None:
-            yield found
+            made = Section(name, (f"This section could not be made: {as_sentence(problem)}",))
+        if made is not None:
+            yield made

@@ -1,7 +1,6 @@
-"""What a run's selection does to its negatives, on a sample of anchors: counts, similarities, pictures.
+"""Which negatives a run's selection keeps, on a sample of anchors: counts, similarities, pictures.
 
-Everything is measured when the page is made, from the last checkpoint and the data: the step the run would take
-next, as far as its candidates are concerned.
+Measured when the page is written, from the last checkpoint and the data: the candidates of the step that the run would take next.
 """
 
 import math
@@ -27,13 +26,12 @@ from nearfar.report.classify import (
     GROUPS,
     KEPT,
     PULLED,
-    Sifted,
+    ClassifiedCandidates,
     classify_candidates,
-    watched,
+    training_scores,
 )
 from nearfar.report.examples import Thumbnails, cases_of, clusters_of
-from nearfar.report.facts import Absent, Group, Selected
-from nearfar.report.reasons import UNAVAILABLE, said
+from nearfar.report.facts import UNAVAILABLE, Absent, Group, Selected, as_sentence
 from nearfar.run.trained import Run
 
 ANCHORS = 256
@@ -49,7 +47,7 @@ TITLES = {
     EASY: "dropped as too easy",
 }
 SERIES = {KEPT: 0, CLOSE: 1, PULLED: 2, DROPPED: 3, EASY: 8}
-_PARTS = Absent("Anchors are parts of an instance here, which are not shown one by one.")
+_PARTS = Absent("Anchors are parts of an instance here and are not shown one by one.")
 
 
 @dataclass(frozen=True)
@@ -61,7 +59,7 @@ class Extent:
 
 
 def selects(settings: Mapping[str, Any]) -> bool:
-    """Whether the settings name a selection, and one that may leave somebody out."""
+    """Whether the settings name a selection that may drop candidates."""
     choice = settings.get("selection")
     part = ROOMS["selection"].get(choice.get("name", "")) if isinstance(choice, Mapping) else None
     return part is not None and not part.keeps_all
@@ -70,13 +68,13 @@ def selects(settings: Mapping[str, Any]) -> bool:
 def selection_of(
     run: Run, images: DataSet, settings: Mapping[str, Any], extent: Extent
 ) -> Selected | Absent | None:
-    """What the selection does at the last checkpoint; None where it keeps everyone."""
+    """The effect of the selection at the last checkpoint; None if it keeps every candidate."""
     if not selects(settings):
         return None
     try:
         return _measured(run, images, settings, extent)
     except UNAVAILABLE as problem:
-        return Absent(f"What the selection does could not be measured: {said(problem)}")
+        return Absent(f"The selection could not be measured: {as_sentence(problem)}")
 
 
 def _measured(run: Run, images: DataSet, settings: Mapping[str, Any], extent: Extent) -> Selected | Absent:
@@ -85,55 +83,61 @@ def _measured(run: Run, images: DataSet, settings: Mapping[str, Any], extent: Ex
     rows = images.order(2, 0)[: _anchors(method, int(settings["batch_size"]))]
     views = run.views()(images.load(rows), int(settings["seed"]), int(progress.epoch), rows)
     batch = batch_of(images, views, rows).to(run.device)
-    sifted, coverage = _sifted(method, batch, progress, int(settings["seed"]))
-    if not (sifted.group >= 0).any():
+    classified, coverage = _classify(method, batch, progress, int(settings["seed"]))
+    if not (classified.group >= 0).any():
         return Absent("The anchors have no negatives, so the selection has nothing to choose from.")
-    if not np.isfinite(sifted.score[sifted.group >= 0]).all():
+    if not np.isfinite(classified.score[classified.group >= 0]).all():
         return Absent("The scores are not finite numbers: this run has diverged.")
     # anchors may be the times of a sequence, with ids that are no instance's
-    whole = np.array_equal(sifted.anchor, rows)
-    labels = np.asarray(images.labels) if whole and images.labels is not None else None
-    name, bins = str(settings["selection"]["name"]), _bins(sifted)
+    are_instances = np.array_equal(classified.anchor, rows)
+    labels = np.asarray(images.labels) if are_instances and images.labels is not None else None
+    name, bins = str(settings["selection"]["name"]), _bins(classified)
     # why a candidate is dropped that is neither nearer nor farther than those kept
     dropped = next(filter(None, (part.drop_reason for part in method.selections)), "")
-    groups = {g: _group(sifted, g, dropped, bins, labels) for g in GROUPS if (sifted.group == g).any()}
-    shown = Thumbnails(run, images, method, batch, extent.side)
+    groups = {
+        g: _group(classified, g, dropped, bins, labels) for g in GROUPS if (classified.group == g).any()
+    }
+    thumbnails = Thumbnails(run, images, method, batch, extent.side)
     return Selected(
         name=name,
         step=progress.step,
-        anchors=len(sifted.anchor),
-        candidates=float((sifted.group >= 0).sum(axis=1).mean()),
+        anchors=len(classified.anchor),
+        candidates=float((classified.group >= 0).sum(axis=1).mean()),
         source=method.negatives.display_name,
         measure=method.critic.measure,
-        positive=float(np.median(sifted.positive)),
+        positive=float(np.median(classified.positive)),
         bins=tuple(bins.tolist()),
         groups=tuple(groups.values()),
         notes=tuple(_notes(method, len(rows), coverage, int(settings["batch_size"]))),
-        cases=cases_of(sifted, groups, shown, extent.cases) if whole else _PARTS,
-        kept=_kept_shares(sifted, getattr(images, "rows", np.arange(len(images)))) if whole else {},
+        cases=cases_of(classified, groups, thumbnails, extent.cases) if are_instances else _PARTS,
+        kept_shares=_kept_shares(classified, getattr(images, "rows", np.arange(len(images))))
+        if are_instances
+        else {},
     )
 
 
-def _kept_shares(sifted: Sifted, rows: Int[np.ndarray, "instance"]) -> dict[int, float]:
+def _kept_shares(classified: ClassifiedCandidates, rows: Int[np.ndarray, "instance"]) -> dict[int, float]:
     """By row of the data, of the anchors that a candidate was offered to, the share that kept it."""
-    known = (sifted.candidate >= 0) & (sifted.candidate < len(rows))
-    offered, kept = sifted.group[:, known] >= 0, sifted.group[:, known] == KEPT
-    instance = sifted.candidate[known]
+    is_known = (classified.candidate >= 0) & (classified.candidate < len(rows))
+    offered, kept_mask = classified.group[:, is_known] >= 0, classified.group[:, is_known] == KEPT
+    instance = classified.candidate[is_known]
     counts = np.zeros((2, len(rows)))
-    for place, mask in enumerate((offered, kept)):
+    for place, mask in enumerate((offered, kept_mask)):
         np.add.at(counts[place], instance, mask.sum(axis=0))
     return {int(rows[i]): float(counts[1, i] / counts[0, i]) for i in np.flatnonzero(counts[0])}
 
 
-def _sifted(method: Method, batch: Batch, progress: Progress, seed: int) -> tuple[Sifted, Coverage | None]:
+def _classify(
+    method: Method, batch: Batch, progress: Progress, seed: int
+) -> tuple[ClassifiedCandidates, Coverage | None]:
     """The candidates in their groups, by similarity, and for a ring the share of anchors that Wu et al. 2021, Thm 3.1 covers."""
     selection = method.selection
     by_rank = any(part.ranks_by_score for part in method.selections)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)  # a bank may sample its rows, a selection draw, an encoder drop units
-        scores, context = watched(method, batch, progress)
-        sifted = classify_candidates(selection, scores, context, by_rank)
-    return _in_units(sifted, method, progress), selection.coverage(scores, context)
+        scores, context = training_scores(method, batch, progress)
+        classified = classify_candidates(selection, scores, context, by_rank)
+    return _in_units(classified, method, progress), selection.coverage(scores, context)
 
 
 def progress_of(run: Run, settings: Mapping[str, Any]) -> Progress:
@@ -145,68 +149,79 @@ def progress_of(run: Run, settings: Mapping[str, Any]) -> Progress:
 
 
 def _anchors(method: Method, batch_size: int) -> int:
-    """As many as a batch where they are one another's candidates, otherwise as few as show something."""
+    """As many anchors as a batch if they are one another's candidates, otherwise a small number."""
     remembered = method.negatives.prefill_size()
     if not remembered:
         return min(batch_size, LARGEST_BATCH)
     return min(batch_size, ANCHORS, max(8, SCORES // remembered))
 
 
-def _in_units(sifted: Sifted, method: Method, progress: Progress) -> Sifted:
-    """Scores as similarities that mean something by themselves: a cosine without its temperature."""
+def _in_units(classified: ClassifiedCandidates, method: Method, progress: Progress) -> ClassifiedCandidates:
+    """Scores as similarities: a cosine without its temperature."""
     unscaled = partial(method.critic.similarity, progress=progress)
-    return replace(sifted, score=unscaled(sifted.score), positive=unscaled(sifted.positive))
+    return replace(classified, score=unscaled(classified.score), positive=unscaled(classified.positive))
 
 
-def _bins(sifted: Sifted) -> Float[np.ndarray, "edge"]:
-    """Equal bins over all candidates' similarities, the outermost as wide as it takes."""
-    similar = sifted.score[sifted.group >= 0]
+def _bins(classified: ClassifiedCandidates) -> Float[np.ndarray, "edge"]:
+    """Equal bins over the similarities of all candidates."""
+    similar = classified.score[classified.group >= 0]
     low, high = float(similar.min()), float(similar.max())
-    margin = max(1e-6, 1e-6 * abs(high), 1e-6 * abs(low))  # rounding must leave nobody outside
+    margin = max(1e-6, 1e-6 * abs(high), 1e-6 * abs(low))  # so that rounding leaves no value outside
     return np.linspace(low - margin, high + margin, BINS + 1)
 
 
 def _group(
-    sifted: Sifted, group: int, dropped: str, bins: np.ndarray, labels: Int[np.ndarray, "image"] | None
+    classified: ClassifiedCandidates,
+    group: int,
+    dropped: str,
+    bins: np.ndarray,
+    labels: Int[np.ndarray, "image"] | None,
 ) -> Group:
-    inside = sifted.group == group
-    similar = np.where(inside, sifted.score, np.nan)
-    some = inside.any(axis=1)
-    low, high = np.nanmin(similar[some], axis=1), np.nanmax(similar[some], axis=1)
+    inside = classified.group == group
+    similar = np.where(inside, classified.score, np.nan)
+    has_members = inside.any(axis=1)
+    low, high = np.nanmin(similar[has_members], axis=1), np.nanmax(similar[has_members], axis=1)
     return Group(
         title=TITLES[group] + (f": {dropped}" if group == DROPPED and dropped else ""),
         series=SERIES[group],
         per_anchor=float(inside.sum(axis=1).mean()),
-        share=float(inside.sum() / (sifted.group >= 0).sum()),
+        share=float(inside.sum() / (classified.group >= 0).sum()),
         low=float(np.median(low)),
         high=float(np.median(high)),
-        same=_same(sifted, inside, labels),
-        histogram=tuple(np.histogram(sifted.score[inside], bins)[0].tolist()),
+        same=_same_class_share(classified, inside, labels),
+        histogram=tuple(np.histogram(classified.score[inside], bins)[0].tolist()),
     )
 
 
-def _same(sifted: Sifted, inside: np.ndarray, labels: Int[np.ndarray, "image"] | None) -> float | None:
+def _same_class_share(
+    classified: ClassifiedCandidates, inside: np.ndarray, labels: Int[np.ndarray, "image"] | None
+) -> float | None:
     """Share of these pairs that are of one class, of those whose classes are known."""
     if labels is None:
         return None
     classes = [
-        np.where(ids >= 0, labels[np.maximum(ids, 0)], -1) for ids in (sifted.anchor, sifted.candidate)
+        np.where(ids >= 0, labels[np.maximum(ids, 0)], -1)
+        for ids in (classified.anchor, classified.candidate)
     ]
-    mine, theirs = classes[0][:, None], classes[1][None, :]
-    known = inside & (mine >= 0) & (theirs >= 0)
-    return float((known & (mine == theirs)).sum() / known.sum()) if known.any() else None
+    anchor_class, candidate_class = classes[0][:, None], classes[1][None, :]
+    is_known = inside & (anchor_class >= 0) & (candidate_class >= 0)
+    return (
+        float((is_known & (anchor_class == candidate_class)).sum() / is_known.sum())
+        if is_known.any()
+        else None
+    )
 
 
 def _notes(method: Method, anchors: int, coverage: Coverage | None, batch_size: int) -> Iterator[str]:
     if coverage is not None:
         # rounding down: a share short of all must never read as all
         yield (
-            "Wu et al. 2021, Thm 3.1 asks of a ring that every kept e^f is at least its mean over the anchor's candidates: it holds "
-            f"for {math.floor(100 * coverage.share)}% of these {coverage.anchors:,} anchors. Only if it held for every anchor there is "
-            "would a bound remain one when the closest are dropped."
+            "Wu et al. 2021, Thm 3.1 requires of a ring that every kept e^f is at least the mean over the anchor's candidates. This holds "
+            f"for {math.floor(100 * coverage.share)}% of these {coverage.anchors:,} anchors. Dropping the closest candidates keeps a bound a bound "
+            "only if it holds for every anchor."
         )
     if not method.negatives.prefill_size() and anchors < batch_size:
-        yield f"Training contrasts {batch_size:,} images at a time; here it is {anchors:,}, so there are fewer candidates."
+        yield f"Training contrasts {batch_size:,} images at a time; this sample has {anchors:,}, so there are fewer candidates."
     clusters = clusters_of(method)
     if clusters is not None and bool((clusters < 0).all()):
-        yield "The clusters are not formed yet: they are at the start of the second epoch."
+        yield "The clusters are not formed yet; they are formed at the start of the second epoch."

@@ -1,4 +1,4 @@
-"""Where features lie: a flat map of them, who is near whom, and whom to ask."""
+"""Flat maps of features, nearest neighbours, and the choice of query images."""
 
 import numpy as np
 import torch
@@ -14,7 +14,7 @@ _PRINCIPAL = 50  # dimensions t-SNE is given: more change little and cost time
 
 
 def directions(features: Float[np.ndarray, "image dim"]) -> Float[np.ndarray, "image dim"]:
-    """Features at unit length: cosine is what contrastive encoders are trained to order by."""
+    """Features scaled to unit length, since contrastive encoders are trained by cosine."""
     length = np.linalg.norm(features, axis=1, keepdims=True)
     return features / np.maximum(length, 1e-12)
 
@@ -22,8 +22,8 @@ def directions(features: Float[np.ndarray, "image dim"]) -> Float[np.ndarray, "i
 def principal(features: Float[np.ndarray, "image dim"], count: int) -> Float[np.ndarray, "image count"]:
     """The first `count` principal components, zeros where there are fewer."""
     centred = (features - features.mean(axis=0)).astype(np.float64)
-    left, size, _ = np.linalg.svd(centred, full_matrices=False)
-    components = (left * size)[:, :count]
+    left_vectors, size, _ = np.linalg.svd(centred, full_matrices=False)
+    components = (left_vectors * size)[:, :count]
     return np.pad(components, ((0, 0), (0, count - components.shape[1])))
 
 
@@ -39,52 +39,54 @@ def flat_map(
     # a collapsed encoder puts everything on one spot: t-SNE's start divides by that spread
     if len(features) < FEW or components[:, 0].std() < 1e-6:
         return _unit_square(components[:, :2]), "PCA"
-    some = sample(len(features), LANDMARKS)
-    start = (components if like is None else like)[some, :2]
+    landmarks = sample(len(features), LANDMARKS)
+    start = (components if like is None else like)[landmarks, :2]
     start = start - start.mean(axis=0)
     tsne = TSNE(
         n_components=2,
         init=start / max(float(start[:, 0].std()), 1e-9) * 1e-4,
         learning_rate="auto",
-        perplexity=min(30.0, len(some) / 4),
+        perplexity=min(30.0, len(landmarks) / 4),
         random_state=0,
         max_iter=1000 if like is None else 300,
     )
-    laid = tsne.fit_transform(components[some].astype(np.float32))
-    if len(some) == len(features):
-        return _unit_square(laid), "t-SNE"
-    drawn_by = f"t-SNE of {len(some):,} of them, the others beside the most similar"
-    return _unit_square(_beside(components, some, laid)), drawn_by
+    layout = tsne.fit_transform(components[landmarks].astype(np.float32))
+    if len(landmarks) == len(features):
+        return _unit_square(layout), "t-SNE"
+    drawn_by = f"t-SNE of {len(landmarks):,} of them, the others beside the most similar"
+    return _unit_square(_place_by_landmarks(components, landmarks, layout)), drawn_by
 
 
-def _beside(
+def _place_by_landmarks(
     rows: Float[np.ndarray, "image dim"],
-    some: Int[np.ndarray, "landmark"],
-    laid: Float[np.ndarray, "landmark 2"],
+    landmarks: Int[np.ndarray, "landmark"],
+    layout: Float[np.ndarray, "landmark 2"],
 ) -> Float[np.ndarray, "image 2"]:
     """Every image at the weighted mean of its three nearest landmarks, landmarks at their own place."""
-    index = NearestNeighbors(n_neighbors=3).fit(rows[some])
+    index = NearestNeighbors(n_neighbors=3).fit(rows[landmarks])
     placed = np.empty((len(rows), 2))
     for part in np.array_split(np.arange(len(rows)), -(-len(rows) // 4096)):
-        distance, near = index.kneighbors(rows[part])
+        distance, neighbours = index.kneighbors(rows[part])
         weight = 1 / np.maximum(distance, 1e-9) ** 2
-        placed[part] = (laid[near] * (weight / weight.sum(axis=1, keepdims=True))[..., None]).sum(axis=1)
-    placed[some] = laid
+        placed[part] = (layout[neighbours] * (weight / weight.sum(axis=1, keepdims=True))[..., None]).sum(
+            axis=1
+        )
+    placed[landmarks] = layout
     return placed
 
 
 def aligned(
-    moved: Float[np.ndarray, "image 2"], to: Float[np.ndarray, "image 2"]
+    points: Float[np.ndarray, "image 2"], target_points: Float[np.ndarray, "image 2"]
 ) -> Float[np.ndarray, "image 2"]:
     """One map turned, mirrored, scaled and shifted to lie as near to another of the same points as it can (Procrustes).
 
     min over s, R, t of |s moved R + t - to|², R orthogonal: R = U V' of the singular vectors of moved' to.
     """
-    centre, target = moved.mean(axis=0), to.mean(axis=0)
-    left, sizes, right = np.linalg.svd((moved - centre).T @ (to - target))
-    spread = float(((moved - centre) ** 2).sum())
+    centre, target = points.mean(axis=0), target_points.mean(axis=0)
+    left_vectors, sizes, right = np.linalg.svd((points - centre).T @ (target_points - target))
+    spread = float(((points - centre) ** 2).sum())
     scale = float(sizes.sum()) / spread if spread > 0 else 1.0
-    return scale * (moved - centre) @ left @ right + target
+    return scale * (points - centre) @ left_vectors @ right + target
 
 
 def _unit_square(points: Float[np.ndarray, "image 2"]) -> Float[np.ndarray, "image 2"]:
@@ -100,35 +102,35 @@ def nearest(
     unit = directions(features)
     similarity = unit[queries] @ unit.T
     similarity[np.arange(len(queries)), queries] = -np.inf
-    near = np.argsort(-similarity, axis=1, kind="stable")[:, : min(count, len(features) - 1)]
-    return near, np.take_along_axis(similarity, near, axis=1)
+    neighbours = np.argsort(-similarity, axis=1, kind="stable")[:, : min(count, len(features) - 1)]
+    return neighbours, np.take_along_axis(similarity, neighbours, axis=1)
 
 
 def neighbours_of_all(features: Float[np.ndarray, "image dim"], count: int) -> Int[np.ndarray, "image near"]:
-    """The `count` images nearest each by cosine, nearest first, never itself; the whole matrix is never built."""
+    """The `count` images nearest each by cosine, nearest first, never itself; computed in parts."""
     unit = torch.from_numpy(directions(features).astype(np.float32))
-    found = []
+    parts = []
     for part in torch.arange(len(unit)).split(1024):
         similarity = unit[part] @ unit.T
         similarity[torch.arange(len(part)), part] = -torch.inf
-        found.append(similarity.topk(min(count, len(unit) - 1), dim=1).indices)
-    return torch.cat(found).numpy()
+        parts.append(similarity.topk(min(count, len(unit) - 1), dim=1).indices)
+    return torch.cat(parts).numpy()
 
 
 def sample(size: int, count: int) -> Int[np.ndarray, "image"]:
-    """At most `count` of `size` rows, in rising order: always the same ones, so that runs can be compared."""
+    """At most `count` of `size` rows, in rising order; always the same ones, so that runs can be compared."""
     return np.sort(order(0, 0, size)[:count])
 
 
 def queries_of(labels: Int[np.ndarray, "image"] | None, size: int, count: int) -> Int[np.ndarray, "query"]:
-    """Images to ask about, drawn by a fixed seed: as many different classes as there are, then again."""
-    drawn = order(1, 0, size)
+    """Query images, drawn by a fixed seed: one of each class in turn."""
+    shuffled = order(1, 0, size)
     if labels is None:
-        return drawn[:count]
+        return shuffled[:count]
     turn = np.zeros(size, dtype=np.int64)  # how many of its class were drawn before it
-    seen: dict[int, int] = {}
-    for place, label in enumerate(labels[drawn].tolist()):
-        turn[place] = seen.get(label, 0)
-        seen[label] = turn[place] + 1
-    chosen = drawn[np.argsort(turn, kind="stable")][:count]
-    return chosen[np.argsort(labels[chosen], kind="stable")]
+    counts: dict[int, int] = {}
+    for place, label in enumerate(labels[shuffled].tolist()):
+        turn[place] = counts.get(label, 0)
+        counts[label] = turn[place] + 1
+    queries = shuffled[np.argsort(turn, kind="stable")][:count]
+    return queries[np.argsort(labels[queries], kind="stable")]

@@ -1,4 +1,4 @@
-"""What a run's data look like to it: the map, the gallery of neighbours, the strip of views."""
+"""The pictures of a page: the map, the gallery of neighbours, the strip of views."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,6 +10,7 @@ from torch import Tensor
 from nearfar.modalities import DataSet
 from nearfar.report.explore import MapExtent, map_of
 from nearfar.report.facts import (
+    UNAVAILABLE,
     Absent,
     Gallery,
     Map,
@@ -20,10 +21,9 @@ from nearfar.report.facts import (
     Spread,
     Strip,
     StripRow,
+    as_sentence,
 )
-from nearfar.report.named import Named
-from nearfar.report.pictures import data_uri, fitted, within
-from nearfar.report.reasons import UNAVAILABLE, said
+from nearfar.report.pictures import Sample, data_uri, fitted, within
 from nearfar.report.selection import Extent, selection_of, selects
 from nearfar.report.space import nearest, queries_of
 from nearfar.run.trained import Run
@@ -33,7 +33,7 @@ BINS = 25  # of a histogram of views
 
 @dataclass(frozen=True)
 class Detail:
-    """How much of a run is shown; `shared` among several runs so that their page stays light."""
+    """How much of a run is shown; `shared` reduces it for several runs, so that the page stays small."""
 
     points: int = 1500
     sprite_bytes: int = 800_000  # of the thumbnails; with many points, so many for each
@@ -67,57 +67,57 @@ class Visuals:
 
 
 def visuals_of(run: Run, settings: Mapping[str, Any], detail: Detail) -> Visuals:
-    """Map, gallery, strip and what the selection does, or why there are none."""
+    """Map, gallery, strip and selection, or the reasons why they are absent."""
     seed = int(settings.get("seed") or 0)
     try:
         images = run.images()
         rows = images.sample(0, 0, detail.points)
     except UNAVAILABLE as problem:
-        none = Absent(f"The training data could not be opened: {said(problem)}")
-        return _nothing(none, settings)
+        absent = Absent(f"The training data could not be opened: {as_sentence(problem)}")
+        return _nothing(absent, settings)
     if not len(rows):
         return _nothing(Absent("The data set holds no images."), settings)
     selected = selection_of(run, images, settings, Extent(detail.cases, detail.side))
     return Visuals(
-        *_space(run, images, rows, detail, selected.kept if isinstance(selected, Selected) else {}),
+        *_space(run, images, rows, detail, selected.kept_shares if isinstance(selected, Selected) else {}),
         _strip(run, images, rows, seed, detail),
         selected,
     )
 
 
-def _nothing(why: Absent, settings: Mapping[str, Any]) -> Visuals:
-    return Visuals(why, why, why, why if selects(settings) else None)
+def _nothing(reason: Absent, settings: Mapping[str, Any]) -> Visuals:
+    return Visuals(reason, reason, reason, reason if selects(settings) else None)
 
 
 def _space(
-    run: Run, images: DataSet, rows: np.ndarray, detail: Detail, kept: Mapping[int, float]
+    run: Run, images: DataSet, rows: np.ndarray, detail: Detail, kept_shares: Mapping[int, float]
 ) -> tuple[Map | Absent, Gallery | Absent]:
     try:
         features = run.embed(images.subset(rows)).detach().float().cpu().numpy()
         if not np.isfinite(features).all():
-            none = Absent("The encoder's features are not finite numbers: this run has diverged.")
-            return none, none
-        named = Named(run, images, rows)
+            absent = Absent("The features of the encoder are not finite: this run has diverged.")
+            return absent, absent
+        sample = Sample(run, images, rows)
         extent = MapExtent(max(detail.sprite_bytes, detail.bytes_each * len(rows)), detail.checkpoints)
-        return map_of(features, named, extent, kept), _gallery(features, named, detail)
+        return map_of(features, sample, extent, kept_shares), _gallery(features, sample, detail)
     except UNAVAILABLE as problem:
-        none = Absent(f"The images could not be embedded: {said(problem)}")
-        return none, none
+        absent = Absent(f"The images could not be embedded: {as_sentence(problem)}")
+        return absent, absent
 
 
-def _gallery(features: np.ndarray, named: Named, detail: Detail) -> Gallery | Absent:
+def _gallery(features: np.ndarray, sample: Sample, detail: Detail) -> Gallery | Absent:
     if len(features) < 2:
-        return Absent("One image has no neighbours.")
-    queries = queries_of(named.labels, len(features), detail.queries)
-    near, similarity = nearest(features, queries, detail.neighbours)
-    shown = np.unique(np.concatenate([queries, near.ravel()]))
+        return Absent("A single image has no neighbours.")
+    queries = queries_of(sample.labels, len(features), detail.queries)
+    neighbours, similarity = nearest(features, queries, detail.neighbours)
+    places_shown = np.unique(np.concatenate([queries, neighbours.ravel()]))
     pictures = {
-        int(place): Picture(data_uri(fitted(picture, detail.side)), named.caption(int(place)))
-        for place, picture in zip(shown, named.pictures(shown), strict=True)
+        int(place): Picture(data_uri(fitted(picture, detail.side)), sample.caption(int(place)))
+        for place, picture in zip(places_shown, sample.pictures(places_shown), strict=True)
     }
 
     def neighbour(query: int, place: int, score: float) -> Neighbour:
-        labels = named.label(query), named.label(place)
+        labels = sample.label(query), sample.label(place)
         return Neighbour(pictures[place], score, None if None in labels else labels[0] == labels[1])
 
     return Gallery(
@@ -127,72 +127,74 @@ def _gallery(features: np.ndarray, named: Named, detail: Detail) -> Gallery | Ab
                 tuple(neighbour(query, *pair) for pair in zip(places, scores, strict=True)),
             )
             for query, places, scores in zip(
-                queries.tolist(), near.tolist(), similarity.tolist(), strict=True
+                queries.tolist(), neighbours.tolist(), similarity.tolist(), strict=True
             )
         ),
         len(features),
-        named.small,
+        sample.small,
     )
 
 
 def _strip(run: Run, images: DataSet, rows: np.ndarray, seed: int, detail: Detail) -> Strip | Absent:
-    """A few images as the encoder met them: the run's own seed, the first epochs, the images' own numbers."""
+    """A few images as training views: with the run's seed and the images' numbers, in the first epochs."""
     try:
-        named = Named(run, images, rows)
-        places = queries_of(named.labels, len(rows), detail.queries)
+        sample = Sample(run, images, rows)
+        places = queries_of(sample.labels, len(rows), detail.queries)
         index = rows[places]
         loaded, views = images.load(index), run.views()
         epochs = [
-            _drawn(run, views(loaded, seed, epoch, index), detail.side) for epoch in range(detail.epochs)
+            _draw_views(run, views(loaded, seed, epoch, index), detail.side) for epoch in range(detail.epochs)
         ]
-        shown = run.modality.presenter.pictures(loaded, run.description)
-        originals = [data_uri(within(picture, detail.side)) for picture in shown]
+        places_shown = run.modality.presenter.pictures(loaded, run.description)
+        originals = [data_uri(within(picture, detail.side)) for picture in places_shown]
         spreads = tuple(_spreads(run, images, rows[: detail.measured], seed))
     except UNAVAILABLE as problem:
-        return Absent(f"The views could not be drawn: {said(problem)}")
+        return Absent(f"The views could not be drawn: {as_sentence(problem)}")
     return Strip(
         tuple(
             StripRow(
-                Picture(originals[row], named.caption(place)),
+                Picture(originals[row], sample.caption(place)),
                 tuple(
                     tuple(
-                        Picture(view[row], f"view {which} in epoch {epoch}")
-                        for which, view in enumerate(drawn, start=1)
+                        Picture(view[row], f"view {view_number} in epoch {epoch}")
+                        for view_number, view in enumerate(views_of_epoch, start=1)
                     )
-                    for epoch, drawn in enumerate(epochs, start=1)
+                    for epoch, views_of_epoch in enumerate(epochs, start=1)
                 ),
             )
             for row, place in enumerate(places.tolist())
         ),
-        named.small,
+        sample.small,
         spreads,
         len(rows[: detail.measured]),
     )
 
 
 def _spreads(run: Run, images: DataSet, index: np.ndarray, seed: int) -> Iterator[Spread]:
-    """What the run's views do to its data, as the modality measures it."""
-    for found in run.modality.presenter.view_measures(images.load(index), run.views(), seed, index):
-        bins = np.linspace(0.0, max(1e-9, found.originals.max(), found.views.max()), BINS + 1)
-        before, after = (np.histogram(side, bins)[0] / len(side) for side in (found.originals, found.views))
-        medians = float(np.median(found.originals)), float(np.median(found.views))
+    """Measures of the data before and after augmentation, as the modality defines them."""
+    for measure in run.modality.presenter.view_measures(images.load(index), run.views(), seed, index):
+        bins = np.linspace(0.0, max(1e-9, measure.originals.max(), measure.views.max()), BINS + 1)
+        original, augmented = (
+            np.histogram(side, bins)[0] / len(side) for side in (measure.originals, measure.views)
+        )
+        medians = float(np.median(measure.originals)), float(np.median(measure.views))
         yield Spread(
-            found.title,
-            found.note,
+            measure.title,
+            measure.note,
             tuple(bins.tolist()),
-            tuple(before.tolist()),
-            tuple(after.tolist()),
+            tuple(original.tolist()),
+            tuple(augmented.tolist()),
             medians,
         )
 
 
-def _drawn(run: Run, tensors: Sequence[Tensor], side: int) -> list[list[str]]:
+def _draw_views(run: Run, tensors: Sequence[Tensor], side: int) -> list[list[str]]:
     """Each view of each instance as a data URI."""
-    views, known = run.views(), run.description
+    views, description = run.views(), run.description
     return [
         [
             data_uri(within(picture, side))
-            for picture in run.modality.presenter.view_pictures(views, tensor, known)
+            for picture in run.modality.presenter.view_pictures(views, tensor, description)
         ]
         for tensor in tensors
     ]
