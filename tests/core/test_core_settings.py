@@ -1,6 +1,8 @@
 """Settings: layers go over one another, what is written is read back, and 500 wrong ones each get a sentence."""
 
 import random
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -310,3 +312,9 @@ def test_a_value_that_does_not_fit_is_told_in_our_words(wrong: dict[str, Any], s
     with pytest.raises(UserError) as told:
         resolve("simclr", "digits", wrong)
     assert str(told.value) == sentence
+
+
+def test_reading_settings_imports_no_torchvision() -> None:
+    """It takes a second, and only networks and exports need it."""
+    program = "import sys, nearfar.config.resolving; sys.exit('torchvision' in sys.modules)"
+    subprocess.run([sys.executable, "-c", program], check=True)

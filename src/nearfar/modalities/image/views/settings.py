@@ -11,7 +11,6 @@ from nearfar.errors import UserError
 from nearfar.modalities.image.views.augment import PIPELINES, pipelines
 from nearfar.modalities.image.views.colour import LAB_CHANNELS, Colours
 from nearfar.modalities.image.views.pipeline import MARGIN, PlainImages, Views
-from nearfar.modalities.image.views.portable import source
 
 
 class Described(Protocol):
@@ -73,6 +72,10 @@ class PipelineViews(AbstractViewSettings):
         return PlainImages(description.size, description.mean, description.std, device, self.colours)
 
     def portable(self, description: Described) -> tuple[dict[str, Any], str]:
+        from nearfar.modalities.image.views.portable import (
+            source,
+        )  # imports torchvision, which takes a second
+
         size = description.size
         settings = {
             "size": size,
