@@ -28,7 +28,7 @@ def written(path: Path, picture: str, **labels: list[Any]) -> str:
 
 @pytest.mark.parametrize("picture", ["image", "img", "jpg", "png", "webp"])
 @pytest.mark.parametrize("label", ["label", "labels", "fine_label", "cls", "class", "target"])
-def test_the_names_of_hugging_face_are_known(tmp_path: Path, picture: str, label: str) -> None:
+def test_columns_named_as_on_hugging_face_are_read(tmp_path: Path, picture: str, label: str) -> None:
     data = nf.open_data(written(tmp_path / "a.parquet", picture, **{label: [0, 1] * 20}))
     assert len(data) == 40
     assert data.labels.tolist() == [0, 1] * 20
@@ -45,7 +45,7 @@ def test_other_names_are_settings(tmp_path: Path) -> None:
     assert nf.open_data(path, image_column="photo").labels.tolist() == [7] * 40
 
 
-def test_a_column_that_is_not_there_is_named_with_those_that_are(tmp_path: Path) -> None:
+def test_missing_column_error_lists_existing_columns(tmp_path: Path) -> None:
     path = written(tmp_path / "a.parquet", "image", label=[0, 1] * 20)
     with pytest.raises(
         nf.UserError,
@@ -64,7 +64,7 @@ def test_a_table_of_numbers_may_call_its_label_anything(tmp_path: Path) -> None:
         nf.open_data(tmp_path / "a.csv", label_column="sort")
 
 
-def test_a_run_and_its_evaluation_read_the_columns_they_are_told(tmp_path: Path) -> None:
+def test_run_and_evaluation_read_the_named_columns(tmp_path: Path) -> None:
     path = written(tmp_path / "a.parquet", "photo", kind=["dark", "light"] * 30)
     columns = ["image_column=photo", "label_column=kind"]
     words = ["backbone=resnet8-w16", "batch_size=16", "epochs=1", "workers=0", "--quiet"]

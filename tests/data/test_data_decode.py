@@ -193,7 +193,7 @@ BAD: dict[str, tuple[Callable[[], bytes], str]] = {
 
 
 @pytest.mark.parametrize("case", BAD)
-def test_what_cannot_be_used_says_why(case: str) -> None:
+def test_unusable_pictures_are_refused_with_a_reason(case: str) -> None:
     make, reason = BAD[case]
     with pytest.raises(Unusable) as caught:
         decode(make())

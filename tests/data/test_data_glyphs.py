@@ -90,7 +90,7 @@ def test_no_picture_is_blank(split: str) -> None:
     assert images.std((1, 2)).min() > 12
 
 
-def test_every_letter_shows_whole_enough_to_be_read() -> None:
+def test_every_letter_is_legible() -> None:
     outlines = [_outline(face, letter) for face in faces("test") for letter in CLASSES]
     letter, clutter = _covers(outlines, seed=7)
     ink = letter.sum((1, 2))

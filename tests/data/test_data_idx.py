@@ -61,7 +61,7 @@ def test_splits_of_one_folder_are_numbered_alike_and_those_of_two_are_not(tmp_pa
         match_labels(other.labels, other, train.labels, train)
 
 
-def test_without_labels_there_are_none(tmp_path: Path) -> None:
+def test_idx_images_without_labels_file_are_unlabelled(tmp_path: Path) -> None:
     mnist_like(tmp_path)
     (tmp_path / f"train-{LABELS}.gz").unlink()
     assert open_data(f"idx:{tmp_path}").labels is None
@@ -104,7 +104,7 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("case", BROKEN)
-def test_what_cannot_be_used_gets_one_sentence(tmp_path: Path, case: str) -> None:
+def test_unusable_idx_files_are_refused_with_a_reason(tmp_path: Path, case: str) -> None:
     mnist_like(tmp_path)
     spoil, sentence = BROKEN[case]
     spoil(tmp_path)
@@ -131,7 +131,7 @@ def test_a_bomb_is_refused_before_it_is_unpacked(tmp_path: Path) -> None:
     assert peak < 2**22, "a buffer, not the content"
 
 
-def test_a_folder_of_them_says_how_they_are_read(tmp_path: Path) -> None:
+def test_folder_of_idx_files_hints_at_idx_prefix(tmp_path: Path) -> None:
     mnist_like(tmp_path)
     with pytest.raises(UserError, match="are read as idx:"):
         open_data(str(tmp_path))

@@ -89,7 +89,7 @@ def test_ranks_see_each_row_once_an_epoch(
 
 
 @pytest.mark.parametrize("made", [as_parquet, as_folder])
-def test_a_bad_row_gives_the_same_whenever_it_is_found(made: Any, tmp_path: Path) -> None:
+def test_batches_do_not_depend_on_when_a_bad_row_is_found(made: Any, tmp_path: Path) -> None:
     images = pictures()
     spec = (
         as_parquet(tmp_path / "s", images, bad=BAD)
@@ -124,7 +124,7 @@ def test_a_bad_row_gives_the_same_whenever_it_is_found(made: Any, tmp_path: Path
         np.testing.assert_array_equal(batch.views[0].numpy(), late.load(batch.index.numpy()).data)
 
 
-def test_a_stand_in_is_of_the_same_part(tmp_path: Path) -> None:
+def test_replacement_of_a_bad_row_is_of_the_same_split(tmp_path: Path) -> None:
     """What is kept aside never stands in for what is trained on."""
     data = open_data(as_parquet(tmp_path, pictures(), bad=(10,)), scan_bytes=0)
     train = data.subset(np.array([9, 10, 30, 31]))
@@ -138,7 +138,7 @@ def test_too_many_bad_rows_stop_a_run_that_meets_them(tmp_path: Path) -> None:
         data.load(np.arange(COUNT))
 
 
-def test_the_count_of_bad_rows_goes_on_in_the_next_process(tmp_path: Path) -> None:
+def test_bad_rows_are_counted_across_processes(tmp_path: Path) -> None:
     """Five of 90 are too many for a share of 0.05, whichever process meets them; and once they are mended they are none."""
     listed = tmp_path / "bad.csv"
     spec = as_parquet(tmp_path / "s", pictures(), bad=(4, 5, 37, 60, 80))
@@ -160,7 +160,7 @@ def test_the_count_of_bad_rows_goes_on_in_the_next_process(tmp_path: Path) -> No
     assert listed.read_text() == "path,reason\n"
 
 
-def test_the_scanned_and_the_packed_set_agree(tmp_path: Path) -> None:
+def test_checked_lazy_and_packed_sets_agree(tmp_path: Path) -> None:
     spec = as_parquet(tmp_path / "s", pictures(), bad=(3,))
     scanned, unscanned = open_data(spec), check_all(open_data(spec, scan_bytes=0))
     np.testing.assert_array_equal(scanned.load(np.arange(89)).data, unscanned.load(np.arange(89)).data)

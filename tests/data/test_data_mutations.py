@@ -118,7 +118,7 @@ def test_two_thousand_mutated_files(folder: Path, tmp_path: Path, cache_bytes: i
         assert tuple(pixels.size[0]) == tuple(images.sizes[row])
 
 
-def test_what_is_accepted_is_the_same_streamed_or_held(folder: Path) -> None:
+def test_accepted_files_are_the_same_with_and_without_cache(folder: Path) -> None:
     held = open_data(folder, max_bad_share=1.0)
     streamed = open_data(folder, max_bad_share=1.0, cache_bytes=0)
     assert held.paths == streamed.paths
@@ -128,7 +128,7 @@ def test_what_is_accepted_is_the_same_streamed_or_held(folder: Path) -> None:
     np.testing.assert_array_equal(held.load(small).data, streamed.load(small).data)
 
 
-def test_too_many_bad_files_stop_with_one_sentence(folder: Path, tmp_path: Path) -> None:
+def test_too_many_bad_files_are_an_error(folder: Path, tmp_path: Path) -> None:
     listed = tmp_path / "quarantine.csv"
     with pytest.raises(UserError) as caught:
         open_data(folder, quarantine=listed)

@@ -162,7 +162,7 @@ pack(sys.argv[1], sys.argv[2], say=lambda line: print(line, flush=True))
 """
 
 
-def test_kill_9_during_a_pack_and_going_on(tmp_path: Path, small_groups: None) -> None:
+def test_pack_resumes_after_kill_9(tmp_path: Path, small_groups: None) -> None:
     spec = as_folder(tmp_path / "source", pictures())
     (tmp_path / "source" / "class0" / "bad.png").write_bytes(b"nothing")
     pack(spec, tmp_path / "whole")
@@ -189,7 +189,7 @@ def test_kill_9_during_a_pack_and_going_on(tmp_path: Path, small_groups: None) -
     assert {file.name: file.stat().st_mtime_ns for file in out.iterdir()} == before
 
 
-def test_damage_is_found_when_it_is_read(tmp_path: Path, small_groups: None) -> None:
+def test_damaged_packed_row_is_detected_when_read(tmp_path: Path, small_groups: None) -> None:
     packed = pack(pictures(), tmp_path / "p", encoding="raw")
     whole = open_data(str(packed))
     victim = whole.load(np.array([40])).data[0]
@@ -238,7 +238,7 @@ def test_memory_holds_a_window_and_each_group_is_read_about_once(
 
 
 @pytest.mark.parametrize("protocol", ["memory", "file"])
-def test_packed_folders_and_parquet_elsewhere(
+def test_remote_packed_folders_and_parquet(
     protocol: str, tmp_path: Path, small_groups: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Over two file systems of fsspec's that need no network; s3, gs and http differ in `open` alone."""
@@ -274,7 +274,7 @@ def test_packed_folders_and_parquet_elsewhere(
     assert sum(entry.stat().st_size for entry in (tmp_path / "cache").glob("*.arrow")) <= size / 4 * 1.25
 
 
-def test_the_command_and_its_sentences(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_pack_command_and_its_messages(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     spec, out = as_folder(tmp_path / "s", pictures()), str(tmp_path / "p")
     assert main(["pack", spec, "--out", out, "encoding=jpeg", "quality=90", "--quiet"]) == 0
     assert "90 rows in 1 shards (jpeg)" in capsys.readouterr().out
@@ -303,7 +303,7 @@ def test_the_command_and_its_sentences(tmp_path: Path, capsys: pytest.CaptureFix
         assert sentence in capsys.readouterr().err, words
 
 
-def test_too_many_bad_ones_stop_a_pack(tmp_path: Path) -> None:
+def test_too_many_bad_rows_stop_a_pack(tmp_path: Path) -> None:
     spec = as_parquet(tmp_path / "s", pictures(), bad=tuple(range(0, COUNT, 9)))
     with pytest.raises(UserError, match=r"10 of 90 images cannot be used and the limit is a share of 0.05"):
         pack(spec, tmp_path / "p")
@@ -312,5 +312,5 @@ def test_too_many_bad_ones_stop_a_pack(tmp_path: Path) -> None:
     assert len(data) == COUNT - 10
 
 
-def test_what_is_packed_is_trained_by_a_recipe_for_it() -> None:
+def test_pack_suggests_a_recipe_of_the_modality() -> None:
     assert [_recipe(kind) for kind in ("image", "sound", "text")] == ["simclr", "cpc", "mlm"]

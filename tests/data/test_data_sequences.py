@@ -151,7 +151,7 @@ def test_groups_by_name(tmp_path: Path) -> None:
         grouped(opened, "spaeker")
 
 
-def test_a_changed_group_is_changed_data(tmp_path: Path) -> None:
+def test_fingerprint_changes_with_groups(tmp_path: Path) -> None:
     first = speech(tmp_path).fingerprint
     again = write_parquet(
         tmp_path / "s.parquet",
@@ -204,7 +204,7 @@ def test_recordings_beyond_the_cache_are_decoded_at_each_load(tmp_path: Path) ->
     assert held.fingerprint == read.fingerprint
 
 
-def test_a_picture_column_still_means_pictures(tmp_path: Path) -> None:
+def test_image_column_takes_precedence_over_numbers(tmp_path: Path) -> None:
     from PIL import Image
 
     out = io.BytesIO()
@@ -281,7 +281,7 @@ def test_tokens_of_an_npz(tmp_path: Path) -> None:
         open_data(tmp_path / "t.npz")
 
 
-def test_a_single_file_that_cannot_be_used_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_error_names_an_unusable_single_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "a.txt").write_bytes(b"\xff\xfe\x00")
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UserError, match=r"data 'a\.txt': 1 of 1 text files cannot be used"):

@@ -101,7 +101,7 @@ def test_every_source_gives_the_same_pixels_labels_and_classes(tmp_path: Path) -
     assert open_data(raw).labels is None
 
 
-def test_names_of_images(tmp_path: Path) -> None:
+def test_paths_of_instances(tmp_path: Path) -> None:
     raw = pictures()
     np.savez(tmp_path / "a.npz", images=raw)
     assert open_data(write_folder(tmp_path / "f", raw)).paths[0] == "ant/00.png"
@@ -109,7 +109,7 @@ def test_names_of_images(tmp_path: Path) -> None:
     assert open_data(tmp_path / "a.npz").paths[3] == "a.npz#3"
 
 
-def test_where_pixels_live_depends_on_room_and_sizes(tmp_path: Path) -> None:
+def test_store_depends_on_cache_and_sizes(tmp_path: Path) -> None:
     same = write_folder(tmp_path / "same", pictures())
     bytes_needed = 12 * 8 * 10 * 3
     assert isinstance(open_data(same, cache_bytes=bytes_needed).store, StackedStore)
@@ -166,7 +166,7 @@ class TestFolder:
         assert images.classes == CLASSES
         assert set(images.labels.tolist() if images.labels is not None else ()) == {0, 2}
 
-    def test_other_files_hidden_files_and_loops_are_passed_by(self, tmp_path: Path) -> None:
+    def test_other_files_hidden_files_and_loops_are_ignored(self, tmp_path: Path) -> None:
         root = write_folder(tmp_path, pictures())
         (root / "ant" / "notes.txt").write_text("hello")
         (root / "ant" / ".hidden.png").write_bytes(png(pictures(1)[0]))
@@ -192,7 +192,7 @@ class TestFolder:
         (view / "bee" / "x.png").symlink_to(real / "bee" / "04.png")
         assert open_data(view).paths == ("ant/00.png", "ant/01.png", "ant/02.png", "ant/03.png", "bee/x.png")
 
-    def test_what_cannot_be_read_is_quarantined(self, tmp_path: Path) -> None:
+    def test_unreadable_files_are_quarantined(self, tmp_path: Path) -> None:
         root = write_folder(tmp_path, pictures())
         (root / "ant" / "gone.png").symlink_to(root / "nowhere.png")
         os.mkfifo(root / "ant" / "pipe.png")  # opening it would block for ever
@@ -212,7 +212,7 @@ class TestFolder:
         assert {Path(path).name for path, _ in found} == {"00.png", "bee"}
         assert all(reason.startswith("unreadable: Permission denied") for _, reason in found)
 
-    def test_names_that_are_not_text_can_be_told(self, tmp_path: Path) -> None:
+    def test_file_names_that_are_not_text_are_printable(self, tmp_path: Path) -> None:
         try:
             (tmp_path / os.fsdecode(b"caf\xe9.png")).write_bytes(png(pictures(1)[0]))
             (tmp_path / os.fsdecode(b"bad\xe9.png")).write_bytes(b"")
@@ -222,7 +222,7 @@ class TestFolder:
         assert images.paths == ("caf\\xe9.png",)
         assert "bad\\xe9.png" in (tmp_path / "q.csv").read_text(encoding="utf-8")
 
-    def test_a_file_damaged_after_opening_is_named(self, tmp_path: Path) -> None:
+    def test_error_names_a_file_damaged_after_opening(self, tmp_path: Path) -> None:
         root = write_folder(tmp_path, pictures())
         images = open_data(root, cache_bytes=0)
         (root / "ant" / "01.png").write_bytes(b"")
@@ -286,7 +286,7 @@ class TestParquet:
             ([[1]] * 12, (), "labels are object"),
         ],
     )
-    def test_labels_that_make_no_sense(
+    def test_invalid_labels_are_refused(
         self, tmp_path: Path, labels: object, names: tuple[str, ...], told: str
     ) -> None:
         file = write_parquet(tmp_path / "a.parquet", [png(p) for p in pictures()], labels, names)
@@ -295,7 +295,7 @@ class TestParquet:
         assert told in str(caught.value)
         assert str(tmp_path) in str(caught.value)
 
-    def test_metadata_that_make_no_sense_are_passed_by(self, tmp_path: Path) -> None:
+    def test_invalid_metadata_are_ignored(self, tmp_path: Path) -> None:
         file = write_parquet(tmp_path / "a.parquet", [png(p) for p in pictures()], LABELS)
         for metadata in (
             b"{",
@@ -323,7 +323,7 @@ class TestParquet:
         np.testing.assert_array_equal(found.labels, LABELS)
         assert found.classes == CLASSES
 
-    def test_wrong_columns_and_files(self, tmp_path: Path) -> None:
+    def test_wrong_columns_and_files_are_refused(self, tmp_path: Path) -> None:
         pq.write_table(pa.table({"picture": [b"x"], "label": [1]}), tmp_path / "a.parquet")
         with pytest.raises(
             UserError, match=r"a\.parquet': the column `picture` is binary; .*`image`, `img`, .*`audio`"
@@ -339,7 +339,7 @@ class TestParquet:
         with pytest.raises(UserError, match="hold no images"):
             open_data(tmp_path / "d.parquet")
 
-    def test_files_that_disagree(self, tmp_path: Path) -> None:
+    def test_parquet_files_that_disagree_are_refused(self, tmp_path: Path) -> None:
         encoded: list[bytes | None] = [png(p) for p in pictures()]
         write_parquet(tmp_path / "x/0.parquet", encoded, LABELS, CLASSES)
         write_parquet(tmp_path / "x/1.parquet", encoded, LABELS, CLASSES[::-1])
@@ -511,11 +511,11 @@ class TestNames:
         ("typed", "meant"),
         [("digts", "digits"), ("glyhps:train", "glyphs:train"), ("cifar10", "cifar10:ROOT")],
     )
-    def test_a_slip_of_the_pen_is_answered_with_the_near_name(self, typed: str, meant: str) -> None:
+    def test_misspelt_name_suggests_a_similar_one(self, typed: str, meant: str) -> None:
         with pytest.raises(UserError, match=f"data '{typed}' was not found; did you mean '{meant}'"):
             open_data(typed)
 
-    def test_a_near_file_is_suggested(self, tmp_path: Path) -> None:
+    def test_similar_file_name_is_suggested(self, tmp_path: Path) -> None:
         write_folder(tmp_path / "photographs", pictures())
         with pytest.raises(UserError, match=f"did you mean '{tmp_path}/photographs'"):
             open_data(tmp_path / "photograps")
@@ -525,14 +525,14 @@ class TestNames:
     "spec",
     ["", "/no/such/thing", "x" * 5000, "a\0b", "nothing.npz", "glyphs:valid", 3, None, ["a"], "cifar10:"],
 )
-def test_what_is_no_data_gets_a_sentence(spec: object) -> None:
+def test_unknown_data_are_refused(spec: object) -> None:
     with pytest.raises(UserError) as caught:
         open_data(spec)
     assert str(caught.value).startswith("data ")
     assert "\n" not in str(caught.value)
 
 
-def test_files_of_other_kinds_get_a_sentence(tmp_path: Path) -> None:
+def test_unsupported_files_are_refused(tmp_path: Path) -> None:
     (tmp_path / "a.doc").write_text("hello")
     (tmp_path / "a.png").write_bytes(png(pictures(1)[0]))
     with pytest.raises(UserError, match=r"unknown kind \(\.doc\)"):
@@ -572,7 +572,7 @@ def test_the_quarantine_list_is_written_even_when_empty(tmp_path: Path) -> None:
 
 
 class TestFingerprint:
-    def test_it_does_not_depend_on_place_time_or_settings(self, tmp_path: Path) -> None:
+    def test_fingerprint_does_not_depend_on_location_time_or_settings(self, tmp_path: Path) -> None:
         one = write_folder(tmp_path / "one", pictures())
         two = write_folder(tmp_path / "two", pictures())
         os.utime(two / "ant" / "00.png", (1, 1))
@@ -585,7 +585,7 @@ class TestFingerprint:
         assert len(prints) == 1
         assert len(prints.pop()) == 64
 
-    def test_it_changes_with_the_data(self, tmp_path: Path) -> None:
+    def test_fingerprint_changes_with_the_data(self, tmp_path: Path) -> None:
         prints = [open_data(root := write_folder(tmp_path / "f", pictures())).fingerprint]
         (root / "ant" / "00.png").write_bytes(png(255 - pictures()[0]))
         prints.append(open_data(root).fingerprint)
@@ -606,7 +606,7 @@ class TestFingerprint:
 
 class TestSubset:
     @pytest.mark.parametrize("cache_bytes", [2**31, 0])
-    def test_it_is_a_data_set_of_its_own(self, tmp_path: Path, cache_bytes: int) -> None:
+    def test_subset_is_a_data_set(self, tmp_path: Path, cache_bytes: int) -> None:
         images = open_data(write_folder(tmp_path, pictures()), cache_bytes=cache_bytes)
         part = images.subset(np.array([7, 2, 9])).subset(np.array([2, 0]))
         assert len(part) == 2
@@ -664,9 +664,7 @@ def test_the_real_cifar10() -> None:
         np.testing.assert_array_equal(images.load(np.array([row])).data[0], expected)
 
 
-def test_what_is_ignored_is_said_on_the_console_and_in_the_report(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_ignored_files_are_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """60 TIFF files beside 8 pictures vanished without a word."""
     root = write_folder(tmp_path / "photos", pictures(8))
     for number in range(60):

@@ -112,7 +112,7 @@ def test_batch_size_does_not_change_an_images_views(batch_size: int) -> None:
 
 @pytest.mark.parametrize("workers", [0, 1, 3])
 @pytest.mark.parametrize("batch_size", [1, 7, 23, 100])
-def test_a_plain_pass_is_everything_in_order(batch_size: int, workers: int) -> None:
+def test_plain_batches_visit_everything_in_order(batch_size: int, workers: int) -> None:
     index, one, _ = joined(plain_batches(numbered(23), views, batch_size, workers=workers))
     assert index.tolist() == list(range(23))
     expected = views(numbered(23).load(np.arange(23)), 0, 0, np.arange(23))[0]
@@ -131,7 +131,7 @@ def test_closing_early_leaves_no_thread() -> None:
     assert not threads()
 
 
-def test_no_more_is_begun_ahead_than_promised() -> None:
+def test_prefetch_starts_at_most_the_promised_number() -> None:
     begun: list[int] = []
 
     def items() -> Iterator[int]:
@@ -162,7 +162,7 @@ def test_a_workers_exception_reaches_the_consumer_in_its_place(workers: int) -> 
     assert not threads()
 
 
-def test_impossible_sizes_are_refused_by_name() -> None:
+def test_invalid_sizes_are_refused() -> None:
     images = numbered(10)
     for size in (0, -1, 11):
         with pytest.raises(UserError, match=f"batch_size is {size}.*10 images"):

@@ -44,7 +44,7 @@ FORMS = {
 
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("labelled", [True, False])
-def test_items_hold_the_pixels_and_labels_they_stand_for(form: str, labelled: bool) -> None:
+def test_items_keep_pixels_and_labels(form: str, labelled: bool) -> None:
     make = FORMS[form]
     opened = open_data(Items(lambda n: (make(n), int(LABELS[n])) if labelled else make(n)))
     np.testing.assert_array_equal(opened.load(np.arange(20)).data, PIXELS)
@@ -72,7 +72,7 @@ def test_a_loader_a_tensor_set_and_vectors() -> None:
     assert (vectors.modality, vectors.width, len(vectors)) == ("vectors", 5, 9)
 
 
-def test_what_does_not_fit_in_memory_is_asked_for_again() -> None:
+def test_items_beyond_the_cache_are_read_again() -> None:
     items = Items(FORMS["pil"])
     opened = open_data(items, cache_bytes=100)
     assert isinstance(opened.store, PictureStore)
@@ -81,7 +81,7 @@ def test_what_does_not_fit_in_memory_is_asked_for_again() -> None:
     assert items.asked == before + 2
 
 
-def test_items_that_cannot_be_used_get_a_sentence() -> None:
+def test_unusable_items_are_refused() -> None:
     generator = np.random.default_rng(0)
     with pytest.raises(UserError, match="item 0 is different each time"):
         open_data(Items(lambda n: generator.integers(0, 256, (4, 4, 3), dtype=np.uint8)))
@@ -93,7 +93,7 @@ def test_items_that_cannot_be_used_get_a_sentence() -> None:
     assert odd.quarantine[0][1] == "1 channels, where most have 3"
     with pytest.raises(UserError, match="20 images but 3 labels"):
         open_data(PIXELS, labels=[0, 1, 2])
-    with pytest.raises(UserError, match="labels were given beside str"):
+    with pytest.raises(UserError, match="labels were given with data of type str"):
         open_data("digits", labels=[0, 1, 2])
 
 
@@ -107,7 +107,7 @@ def test_a_run_from_a_torch_dataset_resumes_and_knows_its_labels(tmp_path: Path)
     assert run.embed(items).shape == (20, 128)
 
 
-def test_an_item_that_raises_is_set_aside_with_its_reason() -> None:
+def test_item_that_raises_is_quarantined() -> None:
     def make(number: int) -> Any:
         if number == 7:
             raise OSError("truncated file")

@@ -78,7 +78,7 @@ def flaky(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[Flaky]]:
 
 @pytest.mark.parametrize("kind", [ConnectionResetError, TimeoutError, NoAnswer])
 @pytest.mark.parametrize("packed", [False, True])
-def test_whichever_call_fails_once_nothing_changes(
+def test_a_single_failed_remote_call_changes_nothing(
     kind: type[Exception], packed: bool, tmp_path: Path, flaky: type[Flaky]
 ) -> None:
     spec = as_parquet(tmp_path / "q", pictures())
@@ -93,7 +93,7 @@ def test_whichever_call_fails_once_nothing_changes(
     assert (tmp_path / "bad.csv").read_text() == "path,reason\n"
 
 
-def test_a_store_that_is_gone_stops_a_run_which_then_goes_on(
+def test_run_stops_without_its_store_and_resumes_with_it(
     tmp_path: Path, flaky: type[Flaky], capsys: pytest.CaptureFixture[str]
 ) -> None:
     spec = f"flaky://{as_parquet(tmp_path / 'q', pictures())}"
@@ -117,7 +117,7 @@ def test_a_store_that_is_gone_stops_a_run_which_then_goes_on(
     flaky.calls = 0
     flaky.fails = staticmethod(lambda call: call > opening + 12)
     assert main(command) == 75
-    assert "the same command goes on from what was saved" in capsys.readouterr().err
+    assert "rerun the command to resume" in capsys.readouterr().err
     flaky.fails = staticmethod(lambda call: False)
     assert main(command) == 0
     with open(tmp_path / "run" / "quarantine.csv", newline="") as file:
@@ -127,7 +127,7 @@ def test_a_store_that_is_gone_stops_a_run_which_then_goes_on(
     assert "cannot be opened: Connection reset by peer" in capsys.readouterr().err
 
 
-def test_a_local_file_that_vanishes_is_not_called_damaged(tmp_path: Path) -> None:
+def test_missing_local_file_is_not_reported_as_damaged(tmp_path: Path) -> None:
     spec = as_parquet(tmp_path / "q", pictures())
     data = open_data(spec, scan_bytes=0, quarantine=tmp_path / "bad.csv")
     for file in Path(spec).rglob("*.parquet"):
@@ -183,7 +183,7 @@ def http(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     thread.join()
 
 
-def test_tars_and_parquet_elsewhere_are_those_that_are_here(tmp_path: Path, http: str) -> None:
+def test_remote_tars_and_parquet_equal_local_ones(tmp_path: Path, http: str) -> None:
     tars, parquet = as_tar(tmp_path / "t", pictures()), as_parquet(tmp_path / "q", pictures())
     here = content(pack(tars, tmp_path / "here", shuffle=False))
     shards = {name: digest for name, digest in here.items() if name.startswith("shard")}
@@ -195,7 +195,7 @@ def test_tars_and_parquet_elsewhere_are_those_that_are_here(tmp_path: Path, http
     np.testing.assert_array_equal(everything(open_data(f"{http}/q/")), everything(open_data(parquet)))
 
 
-def test_sentences_about_what_cannot_be_read_elsewhere(
+def test_messages_about_unreadable_remote_data(
     tmp_path: Path, http: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     as_parquet(tmp_path / "q", pictures())

@@ -64,14 +64,14 @@ def pictures(count: int, seed: int = 0) -> pa.Array:
 
 @pytest.mark.usefixtures("hangs_fail")
 @pytest.mark.parametrize("name", ["a.parquet", "a.npz", "a.txt", "a", "a.png"])
-def test_a_pipe_given_as_data_is_refused_at_once(name: str, tmp_path: Path) -> None:
+def test_pipe_as_data_is_refused(name: str, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / name)
     with pytest.raises(UserError, match="not a regular file"):
         open_data(tmp_path / name)
 
 
 @pytest.mark.usefixtures("hangs_fail")
-def test_a_pipe_among_data_files_is_refused_at_once(tmp_path: Path) -> None:
+def test_pipe_among_data_files_is_quarantined(tmp_path: Path) -> None:
     parquet(tmp_path / "a.parquet", {"image": pictures(3)})
     os.mkfifo(tmp_path / "b.parquet")
     with pytest.raises(UserError, match=r"b\.parquet' cannot be read as Parquet: .*not a regular file"):
@@ -83,9 +83,7 @@ def test_a_pipe_among_data_files_is_refused_at_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("hangs_fail")
-def test_a_pipe_as_settings_or_in_a_run_is_refused_at_once(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_pipe_as_settings_or_in_a_run_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for name in ("settings.yaml", "config.yaml", "evaluation.json", "metrics.jsonl"):
         os.mkfifo(tmp_path / name)
     assert main(["pretrain", "--config", str(tmp_path / "settings.yaml"), "--print-config"]) == 2
@@ -97,7 +95,7 @@ def test_a_pipe_as_settings_or_in_a_run_is_refused_at_once(
 
 
 @pytest.mark.parametrize("bits", [40, 64])
-def test_a_recording_of_odd_width_is_one_bad_item(bits: int, tmp_path: Path) -> None:
+def test_wav_of_unsupported_width_is_quarantined(bits: int, tmp_path: Path) -> None:
     for number, width in enumerate([2, 2, 2, 2, bits // 8]):
         with wave.open(str(tmp_path / f"{number}.wav"), "wb") as file:
             file.setparams((1, 2, 8000, 0, "NONE", ""))
@@ -113,7 +111,7 @@ def test_a_recording_of_odd_width_is_one_bad_item(bits: int, tmp_path: Path) -> 
     ]
 
 
-def test_labels_of_another_kind_in_another_file_get_a_sentence(tmp_path: Path) -> None:
+def test_labels_of_different_types_in_files_are_refused(tmp_path: Path) -> None:
     parquet(tmp_path / "a.parquet", {"image": pictures(3), "label": pa.array([0, 1, 0])})
     parquet(tmp_path / "b.parquet", {"image": pictures(3), "label": pa.array(["x", "y", "x"])})
     with pytest.raises(UserError, match="class numbers in some of the Parquet files and names in others"):
@@ -129,7 +127,7 @@ def test_labels_of_another_width_in_another_file_are_the_same_labels(tmp_path: P
 
 
 @pytest.mark.parametrize("twice", ["image", "label"])
-def test_a_column_that_is_there_twice_gets_a_sentence(twice: str, tmp_path: Path) -> None:
+def test_duplicate_column_is_refused(twice: str, tmp_path: Path) -> None:
     columns = {"image": pictures(3), "label": pa.array([0, 1, 0])}
     names, arrays = [*columns, twice], [*columns.values(), columns[twice]]
     pq.write_table(pa.Table.from_arrays(arrays, names=names), tmp_path / "a.parquet")
@@ -137,7 +135,7 @@ def test_a_column_that_is_there_twice_gets_a_sentence(twice: str, tmp_path: Path
         open_data(tmp_path / "a.parquet")
 
 
-def test_an_archive_of_a_version_to_come_is_no_archive(tmp_path: Path) -> None:
+def test_zip_of_an_unknown_version_is_refused(tmp_path: Path) -> None:
     np.savez(tmp_path / "a.npz", images=np.zeros((3, 8, 8, 3), np.uint8))
     data = bytearray((tmp_path / "a.npz").read_bytes())
     data[data.index(b"PK\x01\x02") + 6] = (
@@ -153,9 +151,7 @@ def test_an_archive_of_a_version_to_come_is_no_archive(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "content", [b"\xea,b\n1,2\n3,4\n", b"a,a,b\n1,2,3\n4,5,6\n", b'a,b\n"\xff\xfe",2\nx,4\n', None]
 )
-def test_a_table_of_odd_names_and_bytes_gets_a_sentence(
-    content: bytes | None, spec: str, tmp_path: Path
-) -> None:
+def test_table_with_invalid_column_names_is_refused(content: bytes | None, spec: str, tmp_path: Path) -> None:
     """Names that are no UTF-8, a name that is there twice, text that is no UTF-8, and a pipe."""
     if content is None:
         os.mkfifo(tmp_path / "a.csv")
@@ -166,7 +162,7 @@ def test_a_table_of_odd_names_and_bytes_gets_a_sentence(
 
 
 @pytest.mark.parametrize("key", ["x", "images", "tokens"])
-def test_a_member_that_is_no_array_gets_a_sentence(key: str, tmp_path: Path) -> None:
+def test_npz_member_that_is_not_an_array_is_refused(key: str, tmp_path: Path) -> None:
     """numpy gives a member of an archive without its magic back as plain bytes, whatever `allow_pickle` says."""
     with zipfile.ZipFile(tmp_path / "a.npz", "w") as archive:
         archive.writestr(f"{key}.npy", b"no array")
@@ -178,7 +174,7 @@ def test_a_member_that_is_no_array_gets_a_sentence(key: str, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".parquet"])
-def test_a_table_whose_path_is_no_utf8_gets_a_sentence(suffix: str, tmp_path: Path) -> None:
+def test_table_path_that_is_not_utf8_is_refused(suffix: str, tmp_path: Path) -> None:
     """Arrow opens no such path; folders of pictures and arrays are opened all the same."""
     parquet(tmp_path / "a.parquet", {"a": [1.0, 2.0], "b": [3.0, 4.0]})
     (tmp_path / "a.csv").write_text("a,b\n1,2\n3,4\n")
@@ -213,7 +209,7 @@ def test_a_run_in_a_folder_of_any_bytes_trains_and_is_reported(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("name", ["tokens", "images"])
-def test_a_single_number_is_no_array_of_data(name: str, tmp_path: Path) -> None:
+def test_zero_dimensional_array_is_refused(name: str, tmp_path: Path) -> None:
     np.savez(tmp_path / "a.npz", **{name: np.array(3)})  # type: ignore[arg-type]
     with pytest.raises(UserError, match=r"shape \(\)"):
         open_data(tmp_path / "a.npz")
@@ -244,7 +240,7 @@ def test_a_parquet_file_that_would_unpack_beyond_memory_is_refused_by_its_footer
         from_parquet(path)
 
 
-def test_a_footer_that_states_too_little_is_not_believed(tmp_path: Path) -> None:
+def test_footer_with_too_small_sizes_is_refused(tmp_path: Path) -> None:
     zeros = pa.array([{"bytes": bytes(UNCHECKED_BYTES // 8 + 1)}] * 8)
     path = parquet(tmp_path / "a.parquet", {"image": zeros}, compression="zstd", use_dictionary=False)
     chunk = pq.ParquetFile(path).metadata.row_group(0).column(0)
@@ -304,9 +300,7 @@ def test_settings_of_more_than_64_mib_are_not_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "text", ["!!bool x", '!!int ""', "!!timestamp x", "{a: !!float ''}", "! 3", '"\\UFFFFFFFF"', '"\\U00110000"', "[" * 5_000]
 )  # fmt: skip
-def test_yaml_that_names_what_it_is_not_is_no_yaml(
-    text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_yaml_with_tags_is_refused(text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """PyYAML answers tags with KeyError, IndexError and AttributeError, and an escape beyond Unicode with an OverflowError."""
     with pytest.raises(yaml.YAMLError):
         load_yaml(text)
@@ -322,7 +316,7 @@ def test_yaml_that_names_what_it_is_not_is_no_yaml(
 
 @pytest.mark.usefixtures("hangs_fail")
 @pytest.mark.parametrize("value", ["9" * 100_000, "9" * 100_000 + "x", "[" * 50_000, "x" * 100_000])
-def test_long_values_are_cut_in_the_sentence_about_them(
+def test_long_values_are_shortened_in_messages(
     value: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["pretrain", "simclr", "digits", "--out", str(tmp_path), f"epochs={value}"]) == 2
@@ -331,7 +325,7 @@ def test_long_values_are_cut_in_the_sentence_about_them(
     assert len(said) < 3000
 
 
-def test_json_nested_beyond_all_depth_is_no_json(tmp_path: Path) -> None:
+def test_deeply_nested_json_is_not_read(tmp_path: Path) -> None:
     (tmp_path / "evaluation.json").write_text('{"a":' * 100_000 + "1" + "}" * 100_000)
     assert read_json(tmp_path / "evaluation.json") is None
     (tmp_path / "metrics.jsonl").write_text(

@@ -91,9 +91,7 @@ def test_a_tu_folder_is_read_as_it_was_written(tmp_path: Path) -> None:
         ("node_labels", "1", "node labels for"),
     ],
 )
-def test_a_folder_that_does_not_fit_gets_a_sentence(
-    tmp_path: Path, file: str, line: str, sentence: str
-) -> None:
+def test_inconsistent_tu_folder_is_refused(tmp_path: Path, file: str, line: str, sentence: str) -> None:
     folder = write_tu(tmp_path / "toy", some(), [n % 2 for n in range(24)])
     path = folder / f"TOY_{file}.txt"
     path.write_text(path.read_text() + line + "\n")
@@ -239,7 +237,7 @@ def test_weisfeiler_lehman_counts_as_words_do() -> None:
     assert np.linalg.eigvalsh(kernel).min() > -1e-9
 
 
-def test_the_field_s_protocol_is_a_support_vector_machine() -> None:
+def test_svm_protocol_of_graph_features() -> None:
     """One repeat, written out with scikit-learn's own RBF kernel."""
     from sklearn.model_selection import GridSearchCV, StratifiedKFold
     from sklearn.svm import SVC
@@ -277,7 +275,9 @@ SMALL = {
         ("simclr", {}),
     ],
 )
-def test_a_run_learns_resumes_and_is_judged(tmp_path: Path, recipe: str, changes: dict[str, object]) -> None:
+def test_graph_run_trains_resumes_and_is_evaluated(
+    tmp_path: Path, recipe: str, changes: dict[str, object]
+) -> None:
     folder = write_tu(tmp_path / "toy", some(), [n % 2 for n in range(24)])
     run = pretrain(recipe, str(folder), tmp_path / "run", config={**SMALL, **changes}, quiet=True)
     again = pretrain(recipe, str(folder), tmp_path / "run", config={**SMALL, **changes}, quiet=True)
@@ -331,7 +331,7 @@ def test_torch_geometric_s_data_are_graphs() -> None:
 
 
 @pytest.mark.skipif(not SHARED.exists(), reason="../shared/data is not here")
-def test_mutag_is_what_is_known_of_it(tmp_path: Path) -> None:
+def test_mutag_has_its_published_statistics(tmp_path: Path) -> None:
     """188 graphs of 17.93 nodes and 19.79 edges on average, 7 node labels, 125 of class 1 (Morris et al. 2020)."""
     import tarfile
 

@@ -103,7 +103,7 @@ def choice_of(data: DataSet) -> dict[str, Any]:
     return modality.views.check({"name": modality.views.default})
 
 
-def test_a_description_is_plain_json_and_comes_back(opened: DataSet) -> None:
+def test_description_round_trips_through_json(opened: DataSet) -> None:
     modality = modality_of(opened)
     known = modality.reader.describe(opened, None)
     assert modality.reader.description(known.as_plain()) == known
@@ -160,7 +160,7 @@ def test_baselines_and_pictures_are_there_for_each_instance(opened: DataSet) -> 
         assert all(picture.mode == "RGB" for picture in pictures)
 
 
-def test_typical_data_build_every_network_without_being_opened() -> None:
+def test_example_descriptions_build_every_network() -> None:
     for modality in MODALITIES.values():
         choice = modality.views.check({"name": modality.views.default})
         with torch.device("meta"):

@@ -49,7 +49,7 @@ def test_the_share_is_that_of_the_boxes_and_both_views_count() -> None:
     assert not np.allclose(share.views[:40], share.views[40:])
 
 
-def test_what_views_do_is_seen() -> None:
+def test_view_measures_show_what_views_change() -> None:
     grey = Augment(crop=0.0, crop_ratio=(1.0, 1.0), flip=0.0, jitter=0.0, greyscale=1.0, blur=0.0)
     found = {one.title: one for one in picture_measures(pixels(6), views_of(grey), 0, np.arange(6))}
     assert found["Colour"].views.max() < 1e-9
@@ -66,5 +66,5 @@ def test_grey_pictures_have_no_colour_and_split_channels_no_brightness() -> None
     ]
 
 
-def test_somebodys_own_views_are_not_measured() -> None:
+def test_user_defined_views_are_not_measured() -> None:
     assert MODALITIES["image"].presenter.view_measures(pixels(2), lambda *given: given, 0, np.arange(2)) == []

@@ -69,7 +69,7 @@ def test_two_columns_are_two_sets_of_the_same_rows(tmp_path: Path) -> None:
     assert said == ["a bright one", "a dark one"]
 
 
-def test_csv_columns_join_and_kinds_can_be_said(tmp_path: Path) -> None:
+def test_csv_columns_can_be_joined_and_their_modality_named(tmp_path: Path) -> None:
     file = tmp_path / "t.csv"
     file.write_text("a,b,c\n" + "\n".join(f"{n},{2 * n},{n % 3}" for n in range(12)) + "\n")
     data = open_data(f"pairs:{file}:a+b,c@text")
@@ -87,7 +87,7 @@ def test_csv_columns_join_and_kinds_can_be_said(tmp_path: Path) -> None:
         ("pairs:{0}:image@sound,caption", "48 of 48 rows cannot be used"),
     ],
 )
-def test_columns_that_are_not_there_get_a_sentence(tmp_path: Path, spec: str, sentence: str) -> None:
+def test_missing_pair_columns_are_refused(tmp_path: Path, spec: str, sentence: str) -> None:
     pictures_and_words(tmp_path / "p.parquet")
     with pytest.raises(UserError, match=sentence):
         open_data(spec.format(tmp_path / "p.parquet"))
@@ -135,7 +135,7 @@ def test_retrieval_counts_as_by_hand() -> None:
     assert found["back_chance"] == pytest.approx((0.5 + 0.25 + 0.25) / 3)
 
 
-def test_what_is_not_told_apart_is_found_by_chance() -> None:
+def test_constant_scores_retrieve_at_chance() -> None:
     """Equal scores come in random order: a collapsed pair of networks is at chance both ways, and what is not finite is no figure."""
     second = np.repeat(np.arange(10), 3)
     found = retrieval_figures(torch.zeros(30, 30), second)
@@ -190,7 +190,7 @@ def test_pictures_and_words_train_and_resume(tmp_path: Path) -> None:
         ({"views.count": 3}, "views.count was 3; with pairs it is 2"),
     ],
 )
-def test_what_does_not_go_with_pairs_says_so(changes: dict[str, Any], sentence: str) -> None:
+def test_parts_that_do_not_go_with_pairs_are_refused(changes: dict[str, Any], sentence: str) -> None:
     with pytest.raises(UserError, match=sentence):
         resolve("clip", "DATA", changes)
 
@@ -210,7 +210,7 @@ def table_of_paths(folder: Path, rows: int = 48, absolute: bool = False) -> str:
 
 
 @pytest.mark.parametrize("absolute", [False, True])
-def test_a_column_of_paths_is_the_pictures_themselves(absolute: bool, tmp_path: Path) -> None:
+def test_column_of_paths_is_read_as_pictures(absolute: bool, tmp_path: Path) -> None:
     """The same pictures and words as encoded bytes in Parquet; a run opens other paths in the same way."""
     by_path = open_data(table_of_paths(tmp_path / "a", absolute=absolute))
     by_bytes = open_data(pictures_and_words(tmp_path / "p.parquet"))
@@ -221,7 +221,7 @@ def test_a_column_of_paths_is_the_pictures_themselves(absolute: bool, tmp_path: 
     np.testing.assert_array_equal(other.load(rows)[0].data, by_bytes.load(rows)[0].data)
 
 
-def test_a_path_that_cannot_be_read_is_set_aside(tmp_path: Path) -> None:
+def test_unreadable_path_is_quarantined(tmp_path: Path) -> None:
     spec = table_of_paths(tmp_path / "a")
     pictures = tmp_path / "a" / "pictures"
     (pictures / "1.PNG").unlink()
@@ -237,7 +237,7 @@ def test_a_path_that_cannot_be_read_is_set_aside(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["gone/{}.jpg", "http://127.0.0.1:9/{}.png", "/nowhere/{}.tif", "{}.wav"])
-def test_paths_of_files_that_are_missing_get_a_sentence(name: str, tmp_path: Path) -> None:
+def test_paths_of_missing_files_are_refused(name: str, tmp_path: Path) -> None:
     file = tmp_path / "t.csv"
     file.write_text("image,caption\n" + "".join(f"{name.format(row)},word {row}\n" for row in range(12)))
     with pytest.raises(
@@ -247,7 +247,7 @@ def test_paths_of_files_that_are_missing_get_a_sentence(name: str, tmp_path: Pat
     assert [side.modality for side in open_data(f"pairs:{file}:image@text,caption").sides] == ["text", "text"]
 
 
-def test_files_of_another_format_than_named_get_a_sentence(tmp_path: Path) -> None:
+def test_files_with_a_wrong_suffix_are_refused(tmp_path: Path) -> None:
     (tmp_path / "secret.jpg").write_text("no picture")
     (tmp_path / "t.csv").write_text("image,caption\n" + "secret.jpg,a word\n" * 6)
     with pytest.raises(UserError, match="6 of 6 rows cannot be used") as problem:

@@ -71,7 +71,7 @@ def test_windows_stay_within_their_series_and_carry_the_label_of_their_middle() 
 
 
 @pytest.mark.parametrize("seed", [0, 3, 7])
-def test_what_is_held_out_shares_no_row_with_what_is_fitted_on(seed: int) -> None:
+def test_held_out_windows_share_no_row_with_training(seed: int) -> None:
     owner = np.repeat([0, 1], [200, 2000])
     data = time_series(np.arange(2200), labels=np.arange(2200) % 2, series=owner, window=5, offset=4)
     rest, held = data.parts(0.2, seed)
@@ -87,7 +87,7 @@ def test_what_is_held_out_shares_no_row_with_what_is_fitted_on(seed: int) -> Non
     assert len(rest) > 0.5 * len(data)
 
 
-def test_a_class_that_nobody_was_fitted_on_is_not_asked_about() -> None:
+def test_classes_missing_in_training_are_not_tested() -> None:
     data = time_series(np.arange(600), labels=np.repeat([0, 1, 2], [260, 30, 310]), window=2, offset=2)
     for seed in range(5):
         rest, held = data.parts(0.2, seed)
@@ -95,7 +95,7 @@ def test_a_class_that_nobody_was_fitted_on_is_not_asked_about() -> None:
         assert {*labels[held]} <= {*labels[rest]}
 
 
-def test_files_say_what_is_wrong(tmp_path: Path) -> None:
+def test_invalid_files_are_refused_with_a_reason(tmp_path: Path) -> None:
     table = tmp_path / "t.csv"
     table.write_text("a,b,label\n" + "\n".join(f"{t},{t * t},{'xy'[t % 2]}" for t in range(50)))
     found = open_data(f"series:{table}")

@@ -86,7 +86,7 @@ def test_every_way_to_write_a_table_gives_the_same_rows(tmp_path: Path) -> None:
         ("a,b\n1,2\n2,1e40", "row 1 holds a number that is beyond single precision"),
     ],
 )
-def test_a_table_that_cannot_be_used_gets_a_sentence(table: str, told: str, tmp_path: Path) -> None:
+def test_unusable_table_is_refused(table: str, told: str, tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text(table)
     with pytest.raises(UserError) as caught:
         open_data(tmp_path / "t.csv")

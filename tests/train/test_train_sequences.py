@@ -357,7 +357,9 @@ def test_data_that_do_not_fit_get_a_sentence(tmp_path: Path) -> None:
         pretrain("cpc", "digits", tmp_path / "run", quiet=True)
     with pytest.raises(UserError, match="tones holds recordings, but dim is made for pictures"):
         pretrain("dim", recordings(), tmp_path / "run", quiet=True)
-    with pytest.raises(UserError, match="24 of 24 recordings are shorter than so many frames of 160 samples"):
+    with pytest.raises(
+        UserError, match="24 of 24 recordings are shorter than that number of frames of 160 samples"
+    ):
         pretrain("cpc", recordings(), tmp_path / "run", quiet=True, batch_size=8)
     run = pretrain("cpc", recordings(), tmp_path / "run", quiet=True, config={**SPEECH, "epochs": 1})
     with pytest.raises(UserError, match="holds text, but cpc is made for recordings"):

@@ -37,7 +37,7 @@ def test_known_colours(colour: tuple[int, int, int], expected: tuple[float, floa
 
 @given(st.tuples(*[st.floats(0, 1)] * 3))
 @settings(max_examples=200, deadline=None)
-def test_there_and_back(colour: tuple[float, float, float]) -> None:
+def test_lab_conversion_is_invertible(colour: tuple[float, float, float]) -> None:
     torch.testing.assert_close(rgb(lab(image(colour))), image(colour), rtol=0, atol=1e-6)
 
 
@@ -105,7 +105,7 @@ def test_plain_shows_all_three_and_as_views_what_each_network_sees() -> None:
     assert [torch.equal(view, whole) for view in rgb_plain.as_views(whole, 3)] == [True] * 3
 
 
-def test_people_see_the_picture_again() -> None:
+def test_unnormalised_view_shows_the_picture() -> None:
     plain = PlainImages(8, MEAN, STD, colours="lab")
     ours = plain.unnormalise(plain(photographs())[0])
     theirs = PlainImages(8, MEAN, STD).unnormalise(PlainImages(8, MEAN, STD)(photographs())[0])
@@ -117,7 +117,7 @@ def test_people_see_the_picture_again() -> None:
     assert views.unnormalise(colour).shape == (5, 8, 8, 3)
 
 
-def test_pictures_without_colour_get_a_sentence() -> None:
+def test_lab_views_refuse_grey_pictures() -> None:
     with pytest.raises(UserError, match="1 channels"):
         PlainImages(8, (0.5,), (0.2,), colours="lab")
     for count in (1, 4):

@@ -77,7 +77,7 @@ def test_rotation_changes_no_other_draw() -> None:
     ("setting", "sentence"),
     [({"degrees": 181}, r"views\.rotate\.degrees is 181"), (1.5, r"views\.rotate\.probability is 1\.5")],
 )
-def test_a_rotation_that_cannot_be_is_refused(setting: object, sentence: str) -> None:
+def test_invalid_rotation_is_refused(setting: object, sentence: str) -> None:
     with pytest.raises(UserError, match=sentence):
         pipelines("simclr", 32, {"rotate": setting})
 
@@ -117,7 +117,7 @@ def test_one_of_the_four_is_set_beside_a_strength_and_each_view_has_its_own() ->
 
 
 @pytest.mark.parametrize("value", [-0.1, "much", True, None, 126, float("nan")])
-def test_a_strength_that_is_none_is_refused(value: object) -> None:
+def test_invalid_strength_is_refused(value: object) -> None:
     with pytest.raises(
         UserError, match=r"^views\.second\.strength is .*; expected a number from 0 to 125\.$"
     ):

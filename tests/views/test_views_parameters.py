@@ -100,7 +100,7 @@ PROBABILITIES = {
 
 @pytest.mark.parametrize("name", PROBABILITIES)
 @pytest.mark.parametrize("probability", [0.0, 0.2, 0.5, 1.0])
-def test_each_probability_is_how_often_it_happens(name: str, probability: float) -> None:
+def test_operations_happen_with_their_probability(name: str, probability: float) -> None:
     # The smallest crop scale keeps a random crop from being the whole image.
     augment = replace(Augment(crop_scale=(0.1, 0.5)), **{name: probability})  # type: ignore[arg-type]
     share = PROBABILITIES[name](drawn(augment)).mean()
@@ -157,7 +157,7 @@ def test_strength_zero_draws_the_neutral_factor() -> None:
 
 @settings(deadline=None, max_examples=50)
 @given(data=st.data())
-def test_company_does_not_change_what_is_drawn(data: st.DataObject) -> None:
+def test_draws_do_not_depend_on_the_rest_of_the_batch(data: st.DataObject) -> None:
     size = np.random.default_rng(0).integers(3, 200, (64, 2)).astype(np.int32)
     augment = Augment(crop_scale=(0.5, 1.0), solarise=0.3)
     together = draw(augment, size, 5, 2, np.arange(64) + 1000, 1)

@@ -50,7 +50,7 @@ def some_of(pixels: Pixels, rows: np.ndarray, padding: int) -> Pixels:
     padding=st.integers(0, 9),
     epoch=st.integers(0, 5),
 )
-def test_a_view_depends_on_its_image_alone(rows: list[int], padding: int, epoch: int) -> None:
+def test_view_depends_only_on_its_image(rows: list[int], padding: int, epoch: int) -> None:
     pixels, index, chosen = ragged(30), np.arange(30) * 17, np.array(rows)
     views = Views(PIPELINES["byol"], 24, MEAN, STD)
     together = views(pixels, 3, epoch, index)
@@ -116,7 +116,7 @@ def test_views_for_another_device_are_made_on_it() -> None:
         assert view.shape == (12, 3, 24, 24)
 
 
-def test_a_callers_half_precision_does_not_reach_the_views() -> None:
+def test_views_ignore_the_callers_default_precision() -> None:
     pixels = ragged(6)
     window = np.tile(np.array([24, 24, 0, 0], dtype=np.int32), (6, 1))
     parameters = draw(PIPELINES["simclr"][0], pixels.size, 0, 0, np.arange(6), 0)
@@ -217,7 +217,7 @@ def test_unnormalise_turns_a_view_back_into_bytes() -> None:
         ({"pipelines": ()}, "views"),
     ],
 )
-def test_what_cannot_be_is_refused_by_name(arguments: dict[str, object], key: str) -> None:
+def test_invalid_values_are_refused_by_name(arguments: dict[str, object], key: str) -> None:
     good: dict[str, object] = {"pipelines": PIPELINES["simclr"], "size": 32, "mean": MEAN, "std": STD}
     with pytest.raises(UserError, match=f"^{key} "):
         Views(**{**good, **arguments})  # type: ignore[arg-type]

@@ -157,7 +157,7 @@ def test_normalising_subtracts_the_mean_and_divides_by_the_deviation(render: Ren
 
 
 @IMPLEMENTATIONS
-def test_parameters_that_ask_for_nothing_change_nothing(render: Render) -> None:
+def test_neutral_parameters_change_nothing(render: Render) -> None:
     data = np.random.default_rng(0).integers(0, 256, (1, 31, 31, 3), dtype=np.uint8)
     pixels = Pixels(data, np.array([[31, 31]], dtype=np.int32))
     view = render(pixels, unchanged(31), window(1, 31), 31, 3, np.zeros(3), np.ones(3))
@@ -185,7 +185,7 @@ def test_read_only_pixels_are_rendered_like_others(render: Render) -> None:
     assert torch.equal(view, render(pixels, *arguments))
 
 
-def test_read_only_pixels_are_not_compiled_for_apart() -> None:
+def test_read_only_pixels_need_no_second_compilation() -> None:
     data = np.zeros((1, 9, 9, 3), dtype=np.uint8)
     data.setflags(write=False)
     pixels = Pixels(data, np.array([[9, 9]], dtype=np.int32))
@@ -193,7 +193,7 @@ def test_read_only_pixels_are_not_compiled_for_apart() -> None:
     assert all(first.mutable for first, *_ in kernel._render.signatures)  # type: ignore[attr-defined]
 
 
-def test_where_nothing_can_be_written_the_kernel_still_loads(tmp_path: Path) -> None:
+def test_kernel_loads_without_a_writable_cache(tmp_path: Path) -> None:
     package = Path(kernel.__file__).parents[3]
     shutil.copytree(package, tmp_path / "nearfar", ignore=shutil.ignore_patterns("__pycache__"))
     for name in (

@@ -44,7 +44,7 @@ def test_a_window_is_a_stretch_of_its_recording_as_loud_as_promised(
 
 @settings(max_examples=25, deadline=None)
 @given(seed=st.integers(0, 2**62), epoch=st.integers(0, 10**6))
-def test_what_is_heard_does_not_depend_on_company_or_padding(seed: int, epoch: int) -> None:
+def test_sound_views_do_not_depend_on_batch_or_padding(seed: int, epoch: int) -> None:
     items = waves([30, 150, 90])
     (together,) = Window(WINDOW)(padded(items), seed, epoch, np.array([7, 2, 5]))
     for row, number in enumerate((7, 2, 5)):
@@ -74,7 +74,7 @@ def test_level_is_mean_zero_and_equal_loudness_and_silence_stays() -> None:
     assert np.abs(level[2:]).max() < 1e-3  # a hum of rounding errors must not become a roar
 
 
-def test_the_whole_sound_is_all_of_it() -> None:
+def test_plain_view_of_sound_is_complete() -> None:
     series = padded(waves([50, 120]))
     (heard,) = WholeSound()(series, index=np.array([4, 9]))
     assert heard.shape == (2, 2, 120)
@@ -109,7 +109,7 @@ def test_masks_hide_the_promised_number_and_touch_nothing_else(
         assert ((read[row, : len(item)] >= 0) & (read[row, : len(item)] <= symbols)).all()
 
 
-def test_of_the_chosen_eight_in_ten_are_masked_one_is_any_symbol_one_is_left() -> None:
+def test_hidden_symbols_are_masked_replaced_or_unchanged_in_proportion() -> None:
     """Wu et al. 2020, sec. 5.1, after BERT. 40,000 blocks of 20 with 3 chosen: shares within 5 standard errors."""
     symbols, blocks = 50, 40_000
     series = padded(text([20] * blocks, symbols))
@@ -132,7 +132,7 @@ def test_of_the_chosen_eight_in_ten_are_masked_one_is_any_symbol_one_is_left() -
     )
 
 
-def test_what_is_hidden_is_a_function_of_seed_epoch_and_index() -> None:
+def test_hidden_symbols_are_a_function_of_seed_epoch_and_index() -> None:
     items = text([40, 25, 40], 9)
     hide = Masked(0.3, 9)
     together = hide(padded(items), 5, 2, np.array([8, 1, 6]))
@@ -143,7 +143,7 @@ def test_what_is_hidden_is_a_function_of_seed_epoch_and_index() -> None:
     assert not any(torch.equal(together[1], other) for other in others)
 
 
-def test_the_whole_text_is_shown_as_it_is() -> None:
+def test_plain_view_of_text_is_unchanged() -> None:
     series = padded(text([4, 2], 9))
     (shown,) = WholeText()(series)
     assert shown.tolist() == series.data.tolist()
@@ -159,6 +159,6 @@ def test_the_whole_text_is_shown_as_it_is() -> None:
         (lambda: Mask(most=1), "views.most was 1"),
     ],
 )
-def test_impossible_settings_get_a_sentence(make: object, said: str) -> None:
+def test_invalid_settings_are_refused(make: object, said: str) -> None:
     with pytest.raises(UserError, match=said):
         make()  # type: ignore[operator]

@@ -21,7 +21,7 @@ def test_every_setting_is_covered_here() -> None:
 
 @pytest.mark.parametrize("name", NUMBERS)
 @pytest.mark.parametrize("value", [-0.1, float("nan"), float("inf"), "much", None, True, [0.5], (0.1, 0.2)])
-def test_a_number_that_is_none_is_refused_by_name(name: str, value: object) -> None:
+def test_setting_that_is_not_a_number_is_refused(name: str, value: object) -> None:
     with pytest.raises(UserError, match=rf"^views\.{name} is .*; expected .*\.$"):
         Augment(**{name: value})  # type: ignore[arg-type]
 
@@ -43,7 +43,7 @@ def test_hue_ends_at_half_the_circle() -> None:
     "value",
     [0.5, "0.1,1", (1.0, 0.5), (0.0, 1.0), (-1, 1), (0.1, 0.2, 0.3), (0.1, float("nan")), (True, True), None],
 )
-def test_a_range_that_is_none_is_refused_by_name(name: str, value: object) -> None:
+def test_setting_that_is_not_a_range_is_refused(name: str, value: object) -> None:
     with pytest.raises(UserError, match=rf"^views\.{name} is .*; expected two numbers .*\.$"):
         Augment(**{name: value})  # type: ignore[arg-type]
 

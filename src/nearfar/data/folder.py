@@ -14,7 +14,7 @@ import numpy as np
 from nearfar.data.remote import RemoteFile
 from nearfar.data.source import AbstractSource, Item
 from nearfar.modalities import MODALITIES
-from nearfar.modalities.encoded_files import file_bytes
+from nearfar.modalities.files import file_bytes
 from nearfar.modalities.labels import Labels
 from nearfar.system.prefetch import prefetch
 

@@ -6,7 +6,7 @@ A source of at most `Limits.scan_bytes` is checked when it is opened: every inst
 not tell whether the file behind it is complete. Contents that fit the cache are kept, so small sets are decoded once. A
 larger source is opened by names and sizes. An instance that then turns out to be unusable is replaced by the next one of the
 set (`DataSet.load_usable`), so what is seen does not depend on when that is found out; `check_all` reads everything before
-something is said of every instance.
+an evaluation covers every instance.
 """
 
 import json
@@ -138,7 +138,7 @@ class LazyReader:
                 self._free_bytes -= result.nbytes
                 if self._free_bytes >= 0:
                     self._cache[number] = content
-        if self._free_bytes < 0:  # from here on what is asked for first is cached
+        if self._free_bytes < 0:  # from here on contents are cached in the order of requests
             self._free_bytes = self.limits.cache_bytes
             self._cache.clear()
         return [result for _, result in sorted(gathered(results, strategy).items())]
@@ -199,7 +199,7 @@ class LazyReader:
             if self.limits.quarantine is not None and path not in self._listed:
                 self._listed[path] = reason
                 append_quarantine(self.limits.quarantine, path, reason)
-            # where none is left, a caller that asks for the next one would never end
+            # without a usable instance, a caller that goes to the next one would never end
             if not self.limits.judged_together or len(self.bad) == len(self.names):
                 self.judge(self.bad)
 

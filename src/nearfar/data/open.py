@@ -137,7 +137,7 @@ def _locate(spec: Spec, labels: Any, columns: Columns) -> Located:
         spec, labels = spec
     if labels is not None and not isinstance(spec, np.ndarray | torch.Tensor):
         raise UserError(
-            f"labels were given beside {type(spec).__name__}; they go with an array of instances."
+            f"labels were given with data of type {type(spec).__name__}; they need an array of instances."
         )
     if isinstance(spec, DataSet):
         return Located(spec.name, modality_of(spec), lambda options, limits: spec)

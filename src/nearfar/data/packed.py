@@ -47,7 +47,7 @@ class PackedFile(BaseModel):
 
 
 class PackManifest(BaseModel):
-    """What nearfar.json holds, under `packed`, beside the SHA-256 of it."""
+    """The content of nearfar.json, under `packed`; its SHA-256 is stored with it."""
 
     model_config = ConfigDict(strict=True, extra="forbid")
 

@@ -36,7 +36,7 @@ from nearfar.system.untrusted import read_json
 
 PLAN = "packing.json"
 AUTO, SOURCE = "auto", "source"
-GROUP_BYTES, SHARD_BYTES = 2**22, 2**26  # about so many of a row group and of a shard
+GROUP_BYTES, SHARD_BYTES = 2**22, 2**26  # approximate sizes of a row group and of a shard
 MIN_ROWS, MAX_ROWS = 16, 8192  # of a row group
 SAMPLE = 64  # instances from which sizes are estimated
 CHUNK = 16  # instances encoded by one thread at a time
@@ -72,7 +72,7 @@ def pack(
     say: Callable[[str], None] = lambda line: None,
 ) -> Path:
     """Writes `data` (anything `open_data` takes, or tar files in webdataset's convention) as Parquet shards into the folder `out`,
-    which `pretrain`, `evaluate` and the rest then take for data. Called again after an interruption, it goes on.
+    which `pretrain`, `evaluate` and the other commands take as data. Called again after an interruption, it resumes.
 
     With `image_size`, images are shrunk as they would be at training with that size. `encoding` is png (the same pixels), jpeg (of
     this `quality`), raw (pixels as they are, quickest to read, any number of channels), source (bytes as they are) or auto: png for

@@ -161,7 +161,7 @@ class Parquet(AbstractSource):
         return sum(entry.nbytes for entry in self._entries)
 
     def marks(self) -> bytes:
-        """Over each file's name, size and footer, which says where every page lies and how long it is."""
+        """Over each file's name, size and footer, which holds the place and length of every page."""
         digest = hashlib.sha256()
         for entry in self._entries:
             digest.update("/".join(entry.parts).encode() + b"\0" + _footer_bytes(entry.file))
@@ -174,11 +174,11 @@ class Parquet(AbstractSource):
         return stamp and f"{stamp} {self.column} {self.label}"
 
     def unlabelled(self) -> str:
-        return f"there is no `{self.label}` column, or it says -1 throughout"
+        return f"there is no `{self.label}` column, or all its values are -1"
 
 
 class RowNames(Sequence[str]):
-    """`file#row` for every row of several files, made when it is asked for."""
+    """`file#row` for every row of several files, made on request."""
 
     def __init__(self, files: Sequence[str], counts: Sequence[int]) -> None:
         self._files, self._ends = files, np.cumsum(counts, dtype=np.int64)
@@ -290,7 +290,7 @@ def _file_items(at: RemoteFile, column: str) -> Iterator[Item]:
 def _group_items(
     file: Any, group: int, rows: int, column: str, counter: DecodedBytes, path: str
 ) -> Iterator[Item]:
-    count, reason = 0, "the file has fewer rows than it says"
+    count, reason = 0, "the file has fewer rows than its footer claims"
     leaf = content_leaf(file.schema_arrow, column, path)
     try:
         for batch in content_batches(file, group, [leaf], counter):

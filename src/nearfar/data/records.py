@@ -100,7 +100,7 @@ def content_digest(data: bytes) -> bytes:
 
 
 def fingerprint(paths: Iterable[str], digests: Iterable[bytes], labels: np.ndarray | None) -> str:
-    """Changes when something usable is added, removed, renamed, reordered, edited or labelled anew. The location of the data
+    """Changes when something usable is added, removed, renamed, reordered, edited or relabelled. The location of the data
     and the time of writing play no part."""
     digest = hashlib.sha256()
     for path, content in zip(paths, digests, strict=True):

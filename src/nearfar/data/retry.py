@@ -64,8 +64,7 @@ def retry(path: str, read: Callable[[], T], permanent: Callable[[Exception], boo
                 raise
             if wait is None:
                 raise Unreachable(
-                    f"{path!r} could not be read in {len(RETRY_SECONDS) + 1} tries ({error_text(error)}); the same command goes on from what was "
-                    "saved"
+                    f"{path!r} could not be read in {len(RETRY_SECONDS) + 1} tries ({error_text(error)}); rerun the command to resume"
                 ) from error
         time.sleep(wait)
     raise AssertionError
@@ -78,7 +77,7 @@ def error_text(error: BaseException) -> str:
 
 
 class RetryingFile(io.BufferedIOBase):
-    """A remote file for reading: after an error the file is opened anew and read at the same place."""
+    """A remote file for reading: after an error the file is reopened and read at the same place."""
 
     def __init__(self, path: str, opened: Callable[[], Any]) -> None:
         self._path, self._opened, self._place = path, opened, 0

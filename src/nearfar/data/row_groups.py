@@ -121,7 +121,9 @@ class RowGroups:
                 ) from error
             rows = [(Unusable(f"unreadable row group: {first_line(error)}"), None)] * count
         if len(rows) != count:
-            rows = [(Unusable("unreadable row group: the file has other rows than it says"), None)] * count
+            rows = [
+                (Unusable("unreadable row group: the number of rows differs from the footer"), None)
+            ] * count
         return rows
 
     def _table(self, number: int, group: int) -> pa.Table:

@@ -17,7 +17,7 @@ from nearfar.data.remote import RemoteFile
 from nearfar.data.source import AbstractSource
 from nearfar.errors import UserError
 from nearfar.modalities.dataset import Unusable
-from nearfar.modalities.encoded_files import MAX_BYTES
+from nearfar.modalities.files import MAX_BYTES
 from nearfar.modalities.labels import Labels, class_numbers
 
 SUFFIX, LABEL = ".tar", ".cls"

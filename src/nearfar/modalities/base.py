@@ -100,7 +100,7 @@ class Description:
         return
 
     def convert_channels(self, data: Any, run_name: str) -> Any:
-        """Data as an encoder trained on the described data can read them, or an error that says why it cannot."""
+        """Data as an encoder trained on the described data can read them, or an error with the reason."""
         self.check_alike(data, run_name)
         return data
 
@@ -209,7 +209,9 @@ class AbstractReader(ABC):
     array_axes: ClassVar[tuple[int, ...]] = ()  # numbers of axes of an array that is of this modality
     # facts of an instance that was not decoded yet; None: a data set needs the facts of all its instances
     default_facts: ClassVar[tuple[int, ...] | None] = None
-    encodings: ClassVar[tuple[str, ...]] = ()  # that `encode` writes, besides the bytes of the source
+    encodings: ClassVar[
+        tuple[str, ...]
+    ] = ()  # that `encode` writes; the bytes of the source are always possible
     named_examples: ClassVar[tuple[str, ...]] = ()  # of names that `find_named` knows
 
     def options(self, **values: Any) -> Mapping[str, Any]:
@@ -272,7 +274,7 @@ class AbstractReader(ABC):
 
     @abstractmethod
     def describe(self, data: Any, size: int | None) -> Description:
-        """The description of a data set; `size` is the side length of views that the settings ask for."""
+        """The description of a data set; `size` is the side length of views in the settings."""
 
     @abstractmethod
     def example_description(self, instances: int) -> Description:

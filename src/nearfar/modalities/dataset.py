@@ -1,6 +1,6 @@
-"""An opened data set: how many instances, what is known of each, and their content on demand.
+"""An opened data set: the number of instances, their labels and names, and their content on request.
 
-`Instances` is all that anything outside asks of one; `DataSet` is ours, and a modality adds what it alone knows
+Other packages need only `Instances`; `DataSet` is the implementation, and a modality adds its own fields
 (channels and sizes of images, the sample rate of recordings, the vocabulary of text).
 """
 
@@ -63,7 +63,7 @@ class Picked(Sequence[str]):
 
 
 class Instances(Protocol):
-    """What anything outside asks of a data set. What `load` gives is for its modality to understand."""
+    """What other packages need of a data set. Its modality interprets the result of `load`."""
 
     @property
     def name(self) -> str: ...
@@ -90,7 +90,7 @@ class UnusableRows(Protocol):
 
 
 class Store(Protocol):
-    """Where the content is: in one array, in a list, or read anew at each request."""
+    """The content: in one array, in a list, or read at each request."""
 
     def take(self, rows: Int[np.ndarray, "instance"]) -> Any: ...
 
@@ -198,7 +198,7 @@ class DataSet:
         )
 
     def parts(self, share: float, seed: int) -> tuple[Int64[np.ndarray, "rest"], Int64[np.ndarray, "held"]]:
-        """The rows that a protocol fits on and is asked about where there is one set alone: in proportion within every class, at least
+        """The rows for fitting and for testing a protocol where there is only one set: in proportion within every class, at least
         one of each on either side."""
         assert self.labels is not None
         is_held_out = held_out(self.labels, share, seed, at_least_one)

@@ -13,7 +13,7 @@ Labels = tuple[Int64[np.ndarray, "image"] | None, tuple[str, ...]]
 
 
 def class_numbers(values: np.ndarray, source: str, names: Sequence[str] = ()) -> Labels:
-    """(class number of each image, class names); (None, ()) when every label says "unknown" (-1).
+    """(class number of each image, class names); (None, ()) when every label is "unknown" (-1).
 
     Strings become classes in sorted order. Integers are class numbers already and are kept as they are, so that
     a test set lacking a class still agrees with its training set; without `names` they have none, and none are made

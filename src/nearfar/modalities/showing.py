@@ -1,4 +1,4 @@
-"""Pictures for people, of anything; and plain views in order, for whoever needs them all."""
+"""Pictures of arrays, sound and text, and the plain views of a data set in order."""
 
 from collections.abc import Iterator
 

@@ -223,7 +223,7 @@ class ImageReader(AbstractReader):
     def from_array(self, arrays: Arrays, name: str, options: Mapping[str, Any]) -> Images:
         """An array (n, h, w) or (n, h, w, c), uint8 or float in [0, 1], as a data set.
 
-        The array itself is used when it is uint8 and no shrinking is asked for: do not write to it afterwards.
+        The array itself is used when it is uint8 and is not shrunk: do not write to it afterwards.
         """
         pixels = _bytes_of(_four_axes(arrays.array, name), name)
         labels, classes = arrays.labelled

@@ -163,7 +163,7 @@ def _opened(data: bytes) -> ImageFile:
 def _webp_size(data: bytes) -> tuple[int, int]:
     """(width, height) of a WebP's canvas. Pillow's decoder allocates the canvas when it is created, so it is read here first."""
     if int.from_bytes(data[4:8], "little") + 8 > len(data):
-        raise Unusable("truncated: the WebP is shorter than its header says")
+        raise Unusable("truncated: the WebP is shorter than its header claims")
     kind = data[12:16]
     if kind == b"VP8X" and len(data) >= 30:
         return int.from_bytes(data[24:27], "little") + 1, int.from_bytes(data[27:30], "little") + 1

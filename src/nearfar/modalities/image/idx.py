@@ -58,7 +58,7 @@ def images_of(root: str, split: str) -> Path:
 
 
 def read_idx(path: Path) -> Arrays:
-    """The images of a file, and their labels where the file of the same name with `labels` and `idx1` lies beside it."""
+    """The images of a file, and their labels if the same folder has the file with `labels` and `idx1` in its name."""
     images = _bytes_of(path, 3)
     labelled: Labels = (None, ())
     labels_file = _labels_of(path)

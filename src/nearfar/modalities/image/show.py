@@ -91,7 +91,7 @@ def picture_measures(
     made_views = views(loaded, seed, 0, index)
     measures = [_crop_areas(loaded, views, seed, index)]
     if any(view.shape[1] != loaded.data.shape[3] for view in made_views):
-        return measures  # views that split the channels have no brightness of their own
+        return measures  # views that split the channels have no brightness
     changed = [_unit(picture) for view in made_views for picture in views.unnormalise(view)]
     for title, note, measure in MEASURES if loaded.data.shape[3] == 3 else MEASURES[:-1]:
         values = [np.array([measure(picture) for picture in pictures]) for pictures in (originals, changed)]

@@ -3,7 +3,7 @@
     pairs:photos.parquet:image,caption        encoded pictures and words
     pairs:photos.csv:file,caption             paths of pictures, from the table's folder or absolute, and words
     pairs:digits.parquet:audio,label@text     recordings, and a number read as a word
-    pairs:table.csv:height+weight,age         numbers beside numbers; + joins columns of one side
+    pairs:table.csv:height+weight,age         numbers and numbers; + joins columns of one side
     pairs:samples.npz:x,y                     two arrays (n, width)
 
 The type of a column decides its modality: text is text, numbers are vectors, encoded bytes, and paths of such
@@ -25,12 +25,11 @@ from jaxtyping import Int
 from nearfar.errors import UserError
 from nearfar.modalities.base import AbstractReader, Arrays, Choice, Collection, Description, Modality
 from nearfar.modalities.dataset import DataSet, Unusable
-from nearfar.modalities.encoded_files import file_bytes
+from nearfar.modalities.files import file_bytes, read_table
 from nearfar.modalities.image import IMAGE
 from nearfar.modalities.labels import class_numbers
 from nearfar.modalities.sound import SOUND
 from nearfar.modalities.sound.decode import is_sound
-from nearfar.modalities.tables import read_table
 from nearfar.modalities.text import TEXT, Reading
 from nearfar.modalities.vectors import VECTORS
 from nearfar.system.untrusted import check_data_file, npz_arrays

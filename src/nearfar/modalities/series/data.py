@@ -18,8 +18,8 @@ from jaxtyping import Float32, Int, Int64
 from nearfar.errors import UserError
 from nearfar.modalities.base import AbstractReader, Choice, StandardisedDescription
 from nearfar.modalities.dataset import DataSet
+from nearfar.modalities.files import read_table
 from nearfar.modalities.labels import Labels, class_numbers
-from nearfar.modalities.tables import read_table
 from nearfar.modalities.vectors.data import mean_and_std, single_precision
 from nearfar.system.untrusted import check_data_file, npz_arrays
 
@@ -58,7 +58,7 @@ class TimeSeries(DataSet):
     offset: int
 
     def parts(self, share: float, seed: int) -> tuple[Int64[np.ndarray, "rest"], Int64[np.ndarray, "held"]]:
-        """Holds out every so many-th stretch of time in every series. Windows that overlap with it belong to neither part, and
+        """Holds out every n-th stretch of time in every series, n = round(1 / share). Windows that overlap with it belong to neither part, and
         times of a class that occurs nowhere else are not tested."""
         store = self.store
         assert isinstance(store, StretchStore)
@@ -68,7 +68,7 @@ class TimeSeries(DataSet):
         for series in np.unique(self.cut_from):
             places = np.flatnonzero(self.cut_from == series)
             time = self.rows[places] - self.rows[places].min()
-            # so many rounds that stretches are at least four times as long as the gaps around them
+            # as many rounds as leave stretches that are at least four times as long as the gaps around them
             rounds = max(1, int(time.max()) // (4 * count * store.span))
             in_test = time // (int(time.max()) // (rounds * count) + 1) % count == seed % count
             test_times = np.sort(time[in_test])
@@ -222,8 +222,8 @@ def _table(path: Path, spec: str) -> Table:
         column = np.asarray(values)
         if column.dtype.kind not in "iufb":
             raise UserError(
-                f"data {spec!r}: the column `{name}` does not hold numbers in every row; expected channels of numbers, and `{LABEL}` and "
-                f"`{SERIES}` beside them."
+                f"data {spec!r}: the column `{name}` does not hold numbers in every row; expected channels of numbers, and maybe "
+                f"`{LABEL}` and `{SERIES}`."
             )
         columns.append(column)
     if not columns:

@@ -52,7 +52,7 @@ def decode_sound(data: bytes) -> Recording:
 
 
 def _check_complete(log: str) -> None:
-    """libsndfile reads a shortened WAV file up to its end without an error, and says so in its log."""
+    """libsndfile reads a shortened WAV file up to its end without an error; its log has the difference."""
     short = re.search(r"^data : (\d+) \(should be (\d+)\)", log, re.MULTILINE)
     if short is not None and int(short[1]) > int(short[2]):
         raise Unusable(f"truncated: {short[2]} of {short[1]} bytes of sound")

@@ -4,7 +4,7 @@ features were learned.
     wave --pre-emphasis--> frames of 25 ms every 10 ms --Hamming, |DFT|^2--> power --triangles on the mel scale--> log
          --cosine transform--> the first 13 coefficients
 
-Averaged over time they are the recording's baseline features; with their standard deviations beside them, a second one.
+Averaged over time they are the recording's baseline features; together with their standard deviations, a second one.
 """
 
 from collections.abc import Mapping

@@ -97,7 +97,7 @@ class TextReader(AbstractReader):
             raise Unusable("not UTF-8 text") from error
         if not text.strip():
             raise Unusable("empty: nothing but white space")
-        return Decoded(text, (), 0)  # text is small beside its blocks, so it is always kept
+        return Decoded(text, (), 0)  # text is smaller than its blocks, so it is always kept
 
     def collect(self, collection: Collection, options: Mapping[str, Any]) -> Texts:
         """The blocks of all files; the last block of a file may be shorter."""

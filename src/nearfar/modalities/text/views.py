@@ -59,7 +59,7 @@ class Mask(AbstractViewSettings):
 
 @dataclass(frozen=True)
 class Masked:
-    """`Mask` for a vocabulary of so many symbols: a pure function of (seed, epoch, index) and the block."""
+    """`Mask` for a vocabulary of this size: a pure function of (seed, epoch, index) and the block."""
 
     share: float
     vocabulary: int
@@ -83,7 +83,7 @@ class Masked:
         return torch.from_numpy(read.astype(np.int64)), torch.from_numpy(hidden.astype(np.int64))
 
     def _choose(self, draws: np.ndarray, length: np.ndarray) -> np.ndarray:
-        """The positions with the lowest draws, as many of each block as `share` of its length asks for: a fixed
+        """The positions with the lowest draws, `share` of the length of each block: a fixed
         number, so that every block counts in proportion to its length."""
         present = np.arange(draws.shape[1]) < length[:, None]
         count = np.maximum(np.rint(self.share * length), 1).astype(np.int64)

@@ -22,7 +22,9 @@ Images = Float[Tensor, "image channel height width"]
 
 class Operation(Protocol):
     name: ClassVar[str]
-    slots: ClassVar[int]  # random numbers an image needs, beside the one that decides whether it is changed
+    slots: ClassVar[
+        int
+    ]  # random numbers an image needs, in addition to the one that decides whether it is changed
 
     @property
     def probability(self) -> float: ...
@@ -113,14 +115,14 @@ def operation(name: str, value: Any, key: str) -> Operation:
 
 
 def check_number(part: Operation, key: str, low: float, high: float) -> None:
-    """Stops at a setting that is no number from `low` to `high`."""
+    """Refuses a setting that is not a number from `low` to `high`."""
     value = getattr(part, key)
     if not isinstance(value, int | float) or isinstance(value, bool) or not low <= value <= high:
         raise UserError(f"views.{part.name}.{key} is {value!r}; expected a number from {low:g} to {high:g}.")
 
 
 def check_range(part: Operation, key: str, high: float) -> None:
-    """Stops at a setting that is not two numbers above 0, the smaller first."""
+    """Refuses a setting that is not two numbers above 0, the smaller first."""
     value = getattr(part, key)
     pair = isinstance(value, (tuple, list)) and len(value) == 2
     if not pair or not all(isinstance(v, int | float) for v in value) or not 0 < value[0] <= value[1] <= high:

@@ -26,7 +26,7 @@ from nearfar.modalities.image.views.parameters import Parameters, draw
 Image = Float[Tensor, "image channel size size"]
 
 LARGEST = 4096  # side of a view
-MARGIN = 256 / 224  # evaluation shows the central 224 of 256 pixels wherever the image has so many to spare
+MARGIN = 256 / 224  # evaluation shows the central 224 of 256 pixels where the image is large enough
 
 
 class _Renderer:
@@ -72,7 +72,7 @@ class _Renderer:
         return view if in_rgb else lab(view)
 
     def room(self, views: int, images: int) -> Iterable[Tensor | None]:
-        """Memory for several views one below the other, so that whoever embeds them together need not copy them (`embed_views`)."""
+        """Memory for several views one below the other, so that embedding them together copies nothing (`embed_views`)."""
         if self.device.type != "cpu":
             return [None] * views
         return torch.empty((views, images, self.size, self.size, len(self.mean)), dtype=torch.float32)

@@ -1,4 +1,4 @@
-"""The plain view of a picture by torch and torchvision alone: the source that is exported beside weights.
+"""The plain view of a picture by torch and torchvision alone: the source that is exported with weights.
 
 The same filter and the same rounding as `PlainImages`, which the tests compare it with.
 """
@@ -15,7 +15,7 @@ from nearfar.modalities.image.views.colour import AB_SCALE, L_SCALE, MIDDLE, lab
 
 
 def shrunk(image: Any, size: int) -> Any:
-    """A PIL image as nearfar decodes it: one much larger than is asked for is made smaller, bicubically, while it is opened."""
+    """A PIL image as nearfar decodes it: an image much larger than needed is shrunk, bicubically, while it is opened."""
     width, height = image.size
     scale = min(1.0, 2 * size / min(width, height), 8 * size / max(width, height))
     if scale == 1.0:

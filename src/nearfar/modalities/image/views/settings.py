@@ -14,7 +14,7 @@ from nearfar.modalities.image.views.pipeline import MARGIN, PlainImages, Views
 
 
 class Described(Protocol):
-    """What views need to know of images (`ImageDescription`)."""
+    """The part of `ImageDescription` that views need."""
 
     @property
     def channels(self) -> int: ...

@@ -1,13 +1,17 @@
-"""Columns of Parquet and CSV files, for the modalities that read several columns of one table."""
+"""Files that several modalities read: one encoded instance, or columns of a Parquet or CSV table."""
 
+import os
+import stat
 from pathlib import Path
 from typing import Any
 
 from nearfar.errors import UserError
+from nearfar.modalities.dataset import Unusable
 from nearfar.system.extras import need
 from nearfar.system.parquet_reading import read_table_file
 from nearfar.system.untrusted import arrow_path, column_names
 
+MAX_BYTES = 400_000_000  # of one file: what an uncompressed picture of the largest size may take, twice
 CELL_BYTES = 64  # of a cell as a Python object
 
 
@@ -26,3 +30,21 @@ def read_table(path: Path, spec: str, names: set[str] | None) -> dict[str, list[
         return {name: table.column(name).to_pylist() for name in columns}
     except (arrow.ArrowException, OSError, UnicodeDecodeError) as problem:
         raise UserError(f"data {spec!r} cannot be read: {str(problem).splitlines()[0]}.") from None
+
+
+def file_bytes(path: str) -> bytes:
+    """A regular file's bytes; anything else (a pipe would block for ever) is unusable."""
+    try:
+        status = os.stat(path)
+        if stat.S_ISDIR(status.st_mode):
+            os.listdir(
+                path
+            )  # a folder counts as a file only when it could not be listed; the error has the reason
+        if not stat.S_ISREG(status.st_mode):
+            raise Unusable("unreadable: not a regular file")
+        if status.st_size > MAX_BYTES:
+            raise Unusable(f"too large: {status.st_size:,} bytes; the limit is {MAX_BYTES:,}")
+        with open(path, "rb") as file:
+            return file.read()
+    except OSError as error:
+        raise Unusable(f"unreadable: {error.strerror}") from error
