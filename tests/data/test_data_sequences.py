@@ -85,6 +85,19 @@ def test_flac_holds_the_same_samples_as_wav(channels: int) -> None:
         (wav(tone(5)).replace(b"fmt \x10\0\0\0\x01\0", b"fmt \x10\0\0\0\x31\0"), "corrupt|unsupported"),
         (encoded(np.array([0.0, np.nan]), "WAV", "FLOAT"), "not finite"),
     ],
+    # libsndfile writes the time into float files, so the bytes are no stable ids
+    ids=[
+        "empty file",
+        "no chunks",
+        "short header",
+        "text",
+        "truncated WAV",
+        "truncated FLAC",
+        "huge FLAC",
+        "no samples",
+        "unknown codec",
+        "NaN",
+    ],
 )
 def test_unusable_sound_is_refused_with_a_reason(data: bytes, reason: str) -> None:
     with pytest.raises(Unusable, match=reason):
