@@ -11,7 +11,6 @@ from nearfar.cli import main
 from nearfar.errors import UserError
 from nearfar.run.folder import RunFolder
 from nearfar.sweeps.engine import CellStore
-from nearfar.sweeps.run import open_folder
 from nearfar.system.files import check_output, write_atomic
 from nearfar.system.lock import open_lock
 
@@ -91,20 +90,23 @@ def test_a_claim_of_a_cell_follows_no_link(tmp_path: Path) -> None:
 def test_a_sweep_takes_no_folder_that_is_not_its_own(held: str, tmp_path: Path) -> None:
     (tmp_path / held).write_text('{"precious": 1}')
     with pytest.raises(
-        UserError, match=f"contains {held}, which does not belong to a sweep; choose a new folder"
+        UserError, match=f"contains {held}, which does not belong to the sweep mi x y; choose a new folder"
     ):
-        open_folder(CellStore(tmp_path), "mi x y")
+        CellStore(tmp_path).create("sweep mi x y")
     assert (tmp_path / held).read_text() == '{"precious": 1}'
 
 
 def test_a_sweep_goes_on_in_its_own_folder(tmp_path: Path) -> None:
     """Killed before its table, between the table's files, and whole."""
     store = CellStore(tmp_path)
-    open_folder(store, "mi x y")
+    store.create("sweep mi x y")
     store.log("begun", "cell")
-    open_folder(store, "mi x y")
+    store.create("sweep mi x y")
     (tmp_path / "sweep.json").write_text('{"sweep": "mi x y"}')
-    open_folder(store, "mi x y")
     (tmp_path / "figure.svg").write_text("<svg/>")
-    open_folder(store, "mi x y")
+    store.create("sweep mi x y")
     assert (tmp_path / "figure.svg").read_text() == "<svg/>"
+    with pytest.raises(
+        UserError, match="belongs to the sweep mi x y; choose another folder for the study ring"
+    ):
+        store.create("study ring")

@@ -23,7 +23,7 @@ from nearfar.errors import UserError
 from nearfar.parts.encoders import HeadConfig
 from nearfar.run import checkpoints
 from nearfar.run.trained import Run
-from nearfar.simclrv2.labels import labelled, read_labels
+from nearfar.simclrv2.labels import choose_labels, read_labels
 from nearfar.system.hardware import one_thread
 from nearfar.train.init import start_from
 
@@ -106,20 +106,20 @@ def test_fine_tuning_begins_with_the_pretrained_layers(pretrained: Run, data: Pa
 
 def test_labels_are_a_share_a_number_or_a_file(data: Path, tmp_path: Path) -> None:
     whole: Any = open_data(data / "train.npz")
-    assert len(labelled(whole, read_labels("0.25"), 0)) == 24
-    two: Any = labelled(whole, read_labels("2"), 0)
+    assert len(choose_labels(whole, read_labels("0.25"), 0)) == 24
+    two: Any = choose_labels(whole, read_labels("2"), 0)
     assert np.bincount(two.labels).tolist() == [2, 2, 2]
-    one, other = (labelled(whole, 0.25, draw).paths for draw in (0, 1))
+    one, other = (choose_labels(whole, 0.25, draw).paths for draw in (0, 1))
     assert set(one) != set(other)
     (tmp_path / "a.csv").write_text("index,label\n5,cat\n1,dog\n")
-    few: Any = labelled(whole, read_labels(str(tmp_path / "a.csv")), 0)
+    few: Any = choose_labels(whole, read_labels(str(tmp_path / "a.csv")), 0)
     assert (few.paths, few.labels.tolist(), few.classes) == (
         (whole.paths[1], whole.paths[5]),
         [1, 0],
         ("cat", "dog"),
     )
     (tmp_path / "b.csv").write_text(f"path,label\n{whole.paths[7]},2\n")
-    named: Any = labelled(whole, tmp_path / "b.csv", 0)
+    named: Any = choose_labels(whole, tmp_path / "b.csv", 0)
     assert named.labels.tolist() == [2]
 
 
@@ -137,7 +137,7 @@ def test_a_file_of_labels_that_does_not_fit_is_refused(
 ) -> None:
     (tmp_path / "few.csv").write_text(content)
     with pytest.raises(UserError, match=re.escape(sentence)):
-        labelled(open_data(data / "train.npz"), tmp_path / "few.csv", 0)
+        choose_labels(open_data(data / "train.npz"), tmp_path / "few.csv", 0)
 
 
 @pytest.fixture(scope="module")
@@ -281,14 +281,14 @@ def test_bad_input_is_one_sentence(
 
 
 def test_test_data_are_not_what_is_trained_on_and_every_listed_row_has_a_label(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"--data was digits, which is also what is trained on"):
+    with pytest.raises(UserError, match=r"--data was digits, which is also the training data"):
         nf.semi("simclr", "digits", 0.1, tmp_path / "a", test="digits", quiet=True)
     with pytest.raises(UserError, match=r"--data was digits, which is also the training data"):
         nf.sweep("simclr", "digits", tmp_path / "b", test="digits", temperature=[0.1, 0.5], quiet=True)
     listed = tmp_path / "l.csv"
     listed.write_text("index,label\n0,a\n1,\n2,b\n")
     with pytest.raises(UserError, match="has 1 rows without a label; leave those rows out"):
-        labelled(open_data("digits"), listed, 0)
+        choose_labels(open_data("digits"), listed, 0)
     with pytest.raises(UserError, match="backbone was 'nope'"):  # before any stage is trained
         nf.semi("simclr", "digits", 0.1, tmp_path / "c", student="nope", quiet=True)
     assert not (tmp_path / "c").exists()

@@ -14,12 +14,12 @@ from nearfar.studies.bias_variance import (
     CUTS,
     DIM,
     SIZES,
-    STUDY,
+    STUDIES,
+    cell_label,
     correlation_of,
     estimates,
     log_ratio,
     moments,
-    name_of,
 )
 from nearfar.studies.run import run_study
 
@@ -77,16 +77,18 @@ def test_mean_of_the_smallest_estimate_agrees_with_plain_sampling() -> None:
 
 def test_a_small_run_shows_the_trade(tmp_path: Path) -> None:
     """Wu et al. 2021, Thm 3.2: bias rises and variance falls with the cut, at every k; the bias of NCE falls with k."""
-    record = run_study(STUDY, tmp_path, ["anchors=60", "draws=6", "nats=1"])
-    curves = record.result.findings[0].curves
-    for weaker, stronger in itertools.pairwise(CUTS):
-        for at in range(len(SIZES)):
-            assert curves[name_of(weaker)]["mean"][at] > curves[name_of(stronger)]["mean"][at]
-            assert curves[name_of(weaker)]["variance"][at] > curves[name_of(stronger)]["variance"][at]
-    assert curves["NCE"]["mean"][-1] > curves["NCE"]["mean"][0]
+    means, variances = run_study(STUDIES[0], tmp_path, ["anchors=60", "draws=6", "nats=1"]).result.tables
+    ours = {
+        table.name: {row.label: float(row.ours or 0.0) for row in table.rows if row.x}
+        for table in (means, variances)
+    }
+    for table in ours.values():
+        for weaker, stronger in itertools.pairwise(CUTS):
+            assert all(table[cell_label(weaker, k)] > table[cell_label(stronger, k)] for k in SIZES)
+    assert ours[means.name][cell_label(0.0, SIZES[-1])] > ours[means.name][cell_label(0.0, SIZES[0])]
 
 
 def test_impossible_settings_are_refused(tmp_path: Path) -> None:
     for word in ("anchors=1", "draws=1", "nats=0", "nats=20"):
         with pytest.raises(nf.UserError, match="expected anchors and draws from 2, and 0 < nats < 20"):
-            run_study(STUDY, tmp_path, [word])
+            run_study(STUDIES[0], tmp_path, [word])

@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import nearfar as nf
-from nearfar.studies.coins import Coins, Moments, Negatives, binomial
+from nearfar.studies.binary import BatchMoments, Coins, Negatives, binomial
 
 
-def enumerated(coins: Coins, alpha: float, multi: bool) -> Moments:
+def enumerated(coins: Coins, alpha: float, multi: bool) -> BatchMoments:
     """Every batch and every choice of negatives, each with its probability: Eq. 4 and 6 as they are written."""
     n, m, beta = coins.n, coins.m, (coins.m - alpha) / (coins.m - 1)
     chance = {0: 1 - coins.p, 1: coins.p}
@@ -34,7 +34,7 @@ def enumerated(coins: Coins, alpha: float, multi: bool) -> Moments:
         values.append(terms.mean())
         weights.append(math.prod(chance[x] for x in flips))
     mean = float(np.dot(values, weights))
-    return Moments(mean, float(np.dot((np.array(values) - mean) ** 2, weights)))
+    return BatchMoments(mean, float(np.dot((np.array(values) - mean) ** 2, weights)))
 
 
 sizes = st.one_of(
@@ -50,10 +50,10 @@ def test_mean_and_variance_are_those_of_all_batches(
 ) -> None:
     n, m, negatives = size
     coins = Coins(n, m, p, negatives)
-    found = coins.ml_cpc(alpha) if multi else coins.cpc(alpha)
+    moments = coins.ml_cpc(alpha) if multi else coins.cpc(alpha)
     expected = enumerated(coins, alpha, multi)
-    assert found.mean == pytest.approx(expected.mean, abs=1e-12)
-    assert found.variance == pytest.approx(expected.variance, abs=1e-12)
+    assert moments.mean == pytest.approx(expected.mean, abs=1e-12)
+    assert moments.variance == pytest.approx(expected.variance, abs=1e-12)
 
 
 def test_values_of_the_example() -> None:
@@ -110,6 +110,6 @@ def test_binomial_is_scipys_and_sums_to_one(trials: int) -> None:
     ],
 )
 def test_impossible_coins_are_refused(wrong: dict[str, float], sentence: str) -> None:
-    whole = {"n": 3, "m": 3, "p": 0.5, **wrong}
+    options = {"n": 3, "m": 3, "p": 0.5, **wrong}
     with pytest.raises(nf.UserError, match=sentence):
-        Coins(int(whole["n"]), int(whole["m"]), whole["p"])
+        Coins(int(options["n"]), int(options["m"]), options["p"])

@@ -11,9 +11,9 @@ import nearfar as nf
 from nearfar.studies.nce_density import (
     MODELS,
     NUS,
-    STUDY,
-    Gaussian,
-    Sources,
+    STUDIES,
+    GaussianModel,
+    SourcesModel,
     matrix_error,
     maximum_likelihood,
     problem,
@@ -21,8 +21,8 @@ from nearfar.studies.nce_density import (
 from nearfar.studies.run import run_study
 
 
-@pytest.mark.parametrize("kind", [Gaussian, Sources])
-def test_log_partition_is_the_integral(kind: type[Gaussian] | type[Sources]) -> None:
+@pytest.mark.parametrize("kind", [GaussianModel, SourcesModel])
+def test_log_partition_is_the_integral(kind: type[GaussianModel] | type[SourcesModel]) -> None:
     model = kind(torch.tensor([[1.5, 0.4], [0.4, 0.8]], dtype=torch.float64))
     line = torch.linspace(-20, 20, 1601, dtype=torch.float64)
     grid = torch.cartesian_prod(line, line)
@@ -30,14 +30,16 @@ def test_log_partition_is_the_integral(kind: type[Gaussian] | type[Sources]) -> 
     assert math.log(integral) == pytest.approx(float(model.log_partition().detach()), abs=1e-3)
 
 
-def test_the_order_and_signs_of_sources_are_nobodys() -> None:
+def test_order_and_signs_of_sources_do_not_matter() -> None:
     torch.manual_seed(0)
-    truth = Sources(torch.randn(4, 4, dtype=torch.float64))
-    shuffled = Sources(truth.matrix().detach()[[2, 0, 3, 1]] * torch.tensor([[1.0], [-1.0], [-1.0], [1.0]]))
+    truth = SourcesModel(torch.randn(4, 4, dtype=torch.float64))
+    shuffled = SourcesModel(
+        truth.matrix().detach()[[2, 0, 3, 1]] * torch.tensor([[1.0], [-1.0], [-1.0], [1.0]])
+    )
     assert matrix_error(shuffled, truth) == pytest.approx(0, abs=1e-12)
-    assert matrix_error(Sources(2 * truth.matrix().detach()), truth) == pytest.approx(1, abs=1e-12)
+    assert matrix_error(SourcesModel(2 * truth.matrix().detach()), truth) == pytest.approx(1, abs=1e-12)
     moved = truth.matrix().detach()[[2, 0, 3, 1]]
-    assert matrix_error(Gaussian(moved + moved.T), Gaussian(moved + moved.T + 1)) > 0.1
+    assert matrix_error(GaussianModel(moved + moved.T), GaussianModel(moved + moved.T + 1)) > 0.1
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -45,7 +47,7 @@ def test_maximum_likelihood_is_above_the_truth_and_stationary(name: str) -> None
     task = problem(name, 500, seed=1)
     likely = maximum_likelihood(task.start, task.data)
 
-    def likelihood(model: Gaussian | Sources) -> float:
+    def likelihood(model: GaussianModel | SourcesModel) -> float:
         return float((model(task.data).mean() - model.log_partition()).detach())
 
     assert likelihood(likely) >= likelihood(task.truth)
@@ -56,18 +58,25 @@ def test_maximum_likelihood_is_above_the_truth_and_stationary(name: str) -> None
 
 
 def test_a_small_run_nears_maximum_likelihood(tmp_path: Path) -> None:
-    record = run_study(STUDY, tmp_path, ["points=400", "repeats=1"])
-    gaussian, sources = (finding.curves["to likelihood"] for finding in record.result.findings)
-    assert gaussian[-1] < 0.5 * gaussian[0]
-    assert sources[-1] < sources[0]
-    for finding in record.result.findings:
-        assert finding.curves["log Z"][-1] < finding.curves["log Z"][0]
-        assert all(np.isfinite(finding.curves["matrix"]))
-    assert len(list((tmp_path / "arms").iterdir())) == len(MODELS) * len(NUS)
-    again = run_study(STUDY, tmp_path, ["points=400", "repeats=1"])
+    record = run_study(STUDIES[0], tmp_path, ["points=400", "repeats=1"])
+    distance, log_z, matrix = "distance to maximum likelihood", "error of log Z", "matrix error"
+    gaussian, sources = (
+        {
+            name: [float(row.ours or 0.0) for row in table.rows if row.series == name]
+            for name in (distance, log_z, matrix)
+        }
+        for table in record.result.tables
+    )
+    assert gaussian[distance][-1] < 0.5 * gaussian[distance][0]
+    assert sources[distance][-1] < sources[distance][0]
+    for columns in (gaussian, sources):
+        assert columns[log_z][-1] < columns[log_z][0]
+        assert all(np.isfinite(columns[matrix]))
+    assert len(list((tmp_path / "cells").iterdir())) == len(MODELS) * len(NUS)
+    again = run_study(STUDIES[0], tmp_path, ["points=400", "repeats=1"])
     assert again.result == record.result
 
 
 def test_too_little_is_refused(tmp_path: Path) -> None:
     with pytest.raises(nf.UserError, match="repeats was 0 and points 1000"):
-        run_study(STUDY, tmp_path, ["repeats=0"])
+        run_study(STUDIES[0], tmp_path, ["repeats=0"])

@@ -7,7 +7,7 @@ import pytest
 
 from nearfar.errors import UserError
 from nearfar.studies import distillation
-from nearfar.studies.distillation import ALONE, PAIRS, STUDY, TEACHER, objectives
+from nearfar.studies.distillation import ALONE, PAIRS, STUDIES, TEACHER, make_remarks, objectives
 from nearfar.studies.run import run_study
 
 
@@ -23,17 +23,18 @@ def test_a_small_study_has_a_figure_for_every_objective_and_is_not_computed_twic
     rng, labels = np.random.default_rng(0), np.arange(80) % 4
     images = rng.integers(0, 60, (80, 8, 8, 3)) + 40 * labels[:, None, None, None]
     np.savez(tmp_path / "data.npz", images=images.astype(np.uint8), labels=labels)
-    first = run_study(STUDY, tmp_path / "out", words(tmp_path / "data.npz"))
-    names = {row.label.partition(", ")[2] for row in first.result.findings[0].rows}
+    first = run_study(STUDIES[0], tmp_path / "out", words(tmp_path / "data.npz"))
+    names = {row.label.partition(", ")[2] for row in first.result.tables[0].rows}
     assert names == {TEACHER, ALONE, *objectives()}
     assert len(objectives()) == 11
-    assert len(list((tmp_path / "out" / "runs").iterdir())) == 1  # the teacher's; students' are removed
+    # the teacher's run is kept; students' are removed
+    assert len(list((tmp_path / "out" / "cells").glob("*/config.yaml"))) == 1
     monkeypatch.setattr(distillation, "run_pretraining", lambda *_, **__: pytest.fail("trained again"))
-    again = run_study(STUDY, tmp_path / "out", words(tmp_path / "data.npz"))
+    again = run_study(STUDIES[0], tmp_path / "out", words(tmp_path / "data.npz"))
     assert again.result == first.result
 
 
-def test_what_the_paper_says_stands_beside_the_pair_that_is_like_it() -> None:
+def test_paper_values_stand_beside_similar_pairs() -> None:
     """Song & Ermon 2020, Tables 1 and 2: teacher, student, KD, CRD, L_1, L_0.1, J_1, J_0.05."""
     assert all(len(figures) == len(distillation.PAPER) for _, _, figures in PAIRS.values())
     assert all(figures[0] > figures[1] for _, _, figures in PAIRS.values())
@@ -41,28 +42,29 @@ def test_what_the_paper_says_stands_beside_the_pair_that_is_like_it() -> None:
     assert kinds.count("same") == kinds.count("other") == 3
 
 
-def test_remarks_count_clear_margins_and_weak_teachers() -> None:
-    found = {
+def test_remarks_have_verdicts_and_name_weak_teachers() -> None:
+    figures = {
         pair: {
             TEACHER: [teacher],
-            ALONE: [40.0, 40.0],
-            **{name: [40.0 + gain, 40.2 + gain] for name in objectives()},
+            ALONE: [0.40, 0.40],
+            **{name: [0.40 + gain, 0.402 + gain] for name in objectives()},
         }
-        for pair, teacher, gain in (("a>b", 50.0, 3.0), ("c>d", 39.0, 0.1))
+        for pair, teacher, gain in (("a>b", 0.50, 0.03), ("c>d", 0.39, 0.001))
     }
-    said = distillation._remarks(found)
-    assert "no better than its student alone in c>d" in said[0]
-    assert (
-        "CRD, points above the student alone, paired by seed, pair by pair: +3.1 ± 0.1, +0.2 ± 0.1; clear (above 1 and twice its spread) in 1 of 2."
-        in said
+    remarks = make_remarks(figures)
+    assert "no better than its student alone in c>d" in remarks[0]
+    crd = next(remark for remark in remarks if remark.startswith("CRD above the student alone"))
+    assert crd.startswith("CRD above the student alone, over pairs, not distinguishable: +1.7 points")
+    assert crd.endswith("(+3.1 ± 0.1, +0.2 ± 0.1).")
+    assert any(
+        remark.startswith("L_0.1 above CRD, over pairs, not distinguishable: +0.0") for remark in remarks
     )
-    assert "L_0.1 is above CRD in 0 of 2 pairs, by +0.0 points on average." in said
 
 
-def test_pairs_that_are_none_get_a_sentence(tmp_path: Path) -> None:
+def test_bad_pair_is_one_sentence(tmp_path: Path) -> None:
     for pairs, sentence in (
         ("resnet8", "expected TEACHER>STUDENT"),
         ("resnet8>resnet9", "backbone was 'resnet9'"),
     ):
         with pytest.raises(UserError, match=sentence):
-            run_study(STUDY, tmp_path, [f"pairs={pairs}"])
+            run_study(STUDIES[0], tmp_path, [f"pairs={pairs}"])

@@ -1,4 +1,4 @@
-"""The study of every image recipe: who is in it, its table's arithmetic, its sentences."""
+"""The study of every image recipe: its arms, the arithmetic of its tables, and its remarks."""
 
 import json
 from pathlib import Path
@@ -10,18 +10,19 @@ import pytest
 import nearfar as nf
 from nearfar.config.recipes import RECIPES
 from nearfar.studies import run_study
+from nearfar.studies.comparison import Comparison, make_result
 from nearfar.studies.family import (
+    DIFFERENCES,
     PAPER,
-    STUDY,
-    TABLE,
-    _paper,
-    _paper_difference,
-    _remarks,
+    STUDIES,
+    add_differences,
     base_of,
-    chosen,
+    choose_entries,
     entries,
-    paired,
+    family,
+    paper_difference,
 )
+from nearfar.studies.images import ImageSetup
 
 TOY = ["data=digits", "on=validation", "images=120", "epochs=1", "size=8", "batch=40", "seeds=2", "jobs=1"]
 
@@ -34,10 +35,10 @@ def test_every_image_recipe_and_its_selections_are_in() -> None:
     }
     assert RECIPES["la-neighbours"].settings(9) == RECIPES["la-ring"].settings(9)
     assert {f"moco-ml-cpc-{ends}" for ends in ("1", "2-0.5", "5-0.2", "10-0.1")} <= names
-    assert all(recipe in RECIPES for recipe, _ in entries().values())
+    assert all(arm.recipe in RECIPES for arm in entries().values())
 
 
-def test_a_variant_knows_its_base() -> None:
+def test_base_of_a_variant() -> None:
     assert base_of("moco-v1-ring") == "moco-v1"
     assert base_of("simclr-cave") == "simclr"
     assert base_of("moco-ml-cpc-10-0.1") == "moco"
@@ -45,15 +46,15 @@ def test_a_variant_knows_its_base() -> None:
     assert base_of("byol") is None
 
 
-def test_paper_cells_name_their_table_and_differences_are_the_papers() -> None:
+def test_paper_values_name_their_table_and_differences_are_of_one_paper() -> None:
     assert set(PAPER) <= set(entries())
-    assert _paper("cmc-ring") == "87.6, Wu et al. 2021 Table 1a"
-    assert _paper("byol") is None
-    assert _paper_difference("cmc-ring", "cmc") == "+2, Wu et al. 2021 Table 1a"
-    assert _paper_difference("instdisc-ball", "instdisc") == "+0.9, Wu et al. 2021 Table 1a and 2a"
-    assert _paper_difference("moco-ml-cpc-10-0.1", "moco") == "+2.88, Song & Ermon 2020 Table 3a"
-    assert _paper_difference("simclr-ring", "simclr") is None
-    # figures of two papers have nothing to be subtracted for
+    column = family(ImageSetup()).paper["linear"].values
+    assert column["cmc-ring"] == "87.6, Wu et al. 2021 Table 1a"
+    assert "byol" not in column
+    assert paper_difference("cmc-ring", "cmc") == "+2, Wu et al. 2021 Table 1a"
+    assert paper_difference("instdisc-ball", "instdisc") == "+0.9, Wu et al. 2021 Table 1a and 2a"
+    assert paper_difference("moco-ml-cpc-10-0.1", "moco") == "+2.88, Song & Ermon 2020 Table 3a"
+    assert paper_difference("simclr-ring", "simclr") is None
     for name in PAPER:
         base = base_of(name)
         if base in PAPER:
@@ -61,71 +62,69 @@ def test_paper_cells_name_their_table_and_differences_are_the_papers() -> None:
 
 
 def test_recipes_can_be_chosen() -> None:
-    assert list(chosen("moco,moco-v1-ring")) == ["moco", "moco-v1-ring"]
-    assert chosen("all") == entries()
+    assert list(choose_entries("moco,moco-v1-ring")) == ["moco", "moco-v1-ring"]
+    assert choose_entries("all") == entries()
     with pytest.raises(nf.UserError, match=r"simclrr is not one of the recipes \(did you mean simclr, "):
-        chosen("moco,simclrr")
+        choose_entries("moco,simclrr")
     with pytest.raises(nf.UserError, match="cpc is not one of the recipes"):
-        chosen("cpc")  # it hears and does not see
+        choose_entries("cpc")  # a recipe for sound
 
 
-def test_the_table_is_what_the_arms_say(tmp_path: Path) -> None:
-    words = [*TOY, "recipes=simclr,simclr-ring"]
-    record = run_study(STUDY, tmp_path, words)
-    arms = [json.loads(path.read_text()) for path in (tmp_path / "arms").iterdir()]
-    assert len(arms) == 10
+def test_tables_follow_the_cells(tmp_path: Path) -> None:
+    (study,), words = STUDIES, [*TOY, "recipes=simclr,simclr-ring"]
+    record = run_study(study, tmp_path, words)
+    files = {path: path.stat().st_mtime_ns for path in (tmp_path / "cells").glob("*/result.json")}
+    stored = [json.loads(path.read_text()) for path in files]
+    assert len(stored) == 10
 
-    def measured(name: str, measure: str) -> list[float]:
-        of = [a for a in arms if name in (a["settings"].get("recipe"), a["settings"]["kind"])]
-        return [100 * a["value"][measure] for a in sorted(of, key=lambda a: a["settings"]["seed"])]
+    def measured(name: str, measure: str) -> Any:
+        by_label = {one["cell"]: one["values"] for one in stored}
+        return np.array([100 * by_label[f"{name},seed={seed}"][measure] for seed in (0, 1)])
 
-    table = record.result.finding(TABLE)
-    lines = {row.label: str(row.ours).split() for row in table.rows}
-    assert list(lines) == ["", "pixels", "untrained", "supervised", "simclr", "simclr-ring"]
-    for name in list(lines)[1:]:
-        linear, knn = measured(name, "linear"), measured(name, "knn")
-        mean, _, spread, above, knn_mean, _, knn_spread = lines[name][:7]
-        assert float(mean) == pytest.approx(np.mean(linear), abs=0.051)
-        assert float(spread) == pytest.approx(abs(linear[0] - linear[1]) / 2**0.5, abs=0.051)
-        assert float(above) == pytest.approx(
-            np.mean(linear) - np.mean(measured("untrained", "linear")), abs=0.051
-        )
-        assert float(knn_mean) == pytest.approx(np.mean(knn), abs=0.051)
-        assert float(knn_spread) == pytest.approx(abs(knn[0] - knn[1]) / 2**0.5, abs=0.051)
-    assert lines["simclr"][-1] == lines["untrained"][-1] == "302576"
-    assert lines["pixels"][-3:] == ["-", "-", "-"]
-    for finding, measure in zip(record.result.findings[1:], ("linear", "knn"), strict=True):
-        each = np.subtract(measured("simclr-ring", measure), measured("simclr", measure))
-        assert finding.rows[0].label == "simclr-ring - simclr"
-        assert finding.rows[0].ours == pytest.approx(each.mean(), abs=0.0051)
-        assert finding.rows[0].spread == pytest.approx(each.std(ddof=1), abs=0.0051)
-        assert finding.curves["by seed"]["simclr-ring"] == pytest.approx(each.tolist())
-    assert not list((tmp_path / "runs").iterdir())
-
-    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "arms").iterdir()}
-    again = run_study(STUDY, tmp_path, words)
+    for table, measure in zip(record.result.tables[:2], ("knn", "linear"), strict=True):
+        assert [row.label for row in table.rows] == [
+            "pixels",
+            "untrained",
+            "supervised",
+            "simclr",
+            "simclr-ring",
+        ]
+        for row in table.rows:
+            values = measured(row.label, measure)
+            assert row.ours == pytest.approx(values.mean())
+            assert row.spread == pytest.approx(values.std(ddof=1))
+    for measure, name in DIFFERENCES.items():
+        (row,) = record.result.table(name).rows
+        differences = measured("simclr-ring", measure) - measured("simclr", measure)
+        assert row.label == "simclr-ring - simclr"
+        assert row.ours == pytest.approx(differences.mean())
+        assert row.spread == pytest.approx(differences.std(ddof=1))
+    costs = [row.label for row in record.result.table("Cost of a training").rows]
+    assert costs == ["supervised, seconds", "simclr, seconds", "simclr-ring, seconds"]
+    assert all([path.name for path in file.parent.iterdir()] == ["result.json"] for file in files)
+    again = run_study(study, tmp_path, words)
     assert again.result == record.result
-    assert {path: path.stat().st_mtime_ns for path in (tmp_path / "arms").iterdir()} == before
+    assert {path: path.stat().st_mtime_ns for path in files} == files
 
 
-def figures(*linear: float) -> list[dict[str, Any]]:
-    return [{"linear": value, "knn": value} for value in linear]
+def seeds(*linear: float) -> list[dict[str, Any]]:
+    return [{"linear": value, "knn": value, "rate": 0.0, "seconds": 0.0} for value in linear]
 
 
-def test_sentences_follow_the_figures() -> None:
-    found = {
-        "untrained": figures(0.30, 0.32),
-        "moco": figures(0.40, 0.42),
-        "moco-ring": figures(0.42, 0.44),
-        "moco-ball": figures(0.42, 0.425),
-        "moco-cave": figures(0.33, 0.39),
+def test_remarks_follow_the_values() -> None:
+    figures = {
+        "untrained": seeds(0.30, 0.32),
+        "moco": seeds(0.40, 0.42),
+        "moco-ring": seeds(0.4200, 0.4402),
+        "moco-ball": seeds(0.42, 0.425),
+        "moco-cave": seeds(0.34, 0.3801),
     }
-    pairs = {"moco-ring": "moco", "moco-ball": "moco", "moco-cave": "moco"}
-    assert paired(found, "moco-cave", "moco", "linear") == pytest.approx([-7.0, -3.0])
-    margin, linear, *_ = _remarks(found, pairs)
+    arms = {name: arm for name, arm in entries().items() if name in figures}
+    comparison = Comparison("Recipes", arms, baselines=("untrained",))
+    margin, linear, *_ = add_differences(make_result(figures, comparison), figures, comparison).remarks
     assert "at least 5 points" in margin
     assert "moco-cave with +5.0" in margin
-    assert "better than its base by a point or more in each: moco-ring;" in linear
-    assert "worse: moco-cave; the other 1 of 3 are not told apart" in linear
-    found["moco-cave"] = figures(0.33, 0.37)
-    assert _remarks(found, pairs)[0] == "short of 5 points above the untrained encoder: moco-cave +4.0."
+    assert linear == "linear, against the base: better moco-ring; worse none; not distinguishable 2 of 3."
+    figures["moco-cave"] = seeds(0.33, 0.37)
+    margin = add_differences(make_result(figures, comparison), figures, comparison).remarks[0]
+    assert margin == "less than 5 points above the untrained encoder: moco-cave +4.0."

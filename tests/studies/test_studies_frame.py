@@ -1,8 +1,13 @@
-"""The studies' frame: options by signature, finished arms kept, results and figures written, JSON and nothing else."""
+"""Studies: options by signature, finished cells reused, results and figures written, `--json` prints JSON only."""
 
 import json
+import math
 import re
+import subprocess
+import sys
+import time
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,20 +18,30 @@ import nearfar as nf
 from nearfar.cli import main
 from nearfar.errors import UserError
 from nearfar.studies.family import PAPER
-from nearfar.studies.frame import Bench, Finding, Result, Row, Study
+from nearfar.studies.frame import Study, StudyResult, StudyRow, StudyTable, Workspace
 from nearfar.studies.run import catalogue, read_options, run_study, studies
+from nearfar.sweeps.engine import Cell, CellStore
 
 
-def run(bench: Bench, seed: int = 0, rate: float = 0.5, label: str = "x") -> Result:
-    value = bench.arm({"seed": seed}, lambda: {"value": seed * rate})["value"]
-    rows = (Row("a", 0.25, value), Row("b", None, 2.0, spread=0.125), Row("claim", "rises", "rises"))
-    return Result((Finding("Table 1", rows, {label: [1, 2]}, "A & B 2020, Table 1"),), ("it differs",))
+def product(seed: int, rate: float) -> dict[str, float]:
+    return {"value": seed * rate}
 
 
-SMALL = Study("small", "a small one", run, lambda result: Figure())
+def run(workspace: Workspace, seed: int = 0, rate: float = 0.5, label: str = "x") -> StudyResult:
+    value = workspace.call(product, {"product": {"seed": seed, "rate": rate}})["product"]["value"]
+    rows = (
+        StudyRow("a", 0.25, value),
+        StudyRow("b", None, 2.0, spread=0.125),
+        StudyRow("claim", "rises", "rises"),
+    )
+    table = StudyTable("Table 1", rows, "A & B 2020, Table 1", {label: ([1, 2], [3, 4])})
+    return StudyResult((table,), ("it differs",))
 
 
-def test_a_record_has_paper_and_ours(tmp_path: Path) -> None:
+SMALL = Study("small", "a small one", run, draw=lambda result: Figure())
+
+
+def test_result_file_has_paper_and_ours(tmp_path: Path) -> None:
     record = run_study(SMALL, tmp_path, ["seed=3"])
     held = json.loads((tmp_path / "result.json").read_text())
     assert held["paper"] == {"Table 1": {"a": 0.25, "claim": "rises"}}
@@ -34,7 +49,7 @@ def test_a_record_has_paper_and_ours(tmp_path: Path) -> None:
         "a": 1.5,
         "b": {"mean": 2.0, "sd": 0.125},
         "claim": "rises",
-        "curves": {"x": [1, 2]},
+        "curves": {"x": {"x": [1, 2], "y": [3, 4]}},
     }
     assert held["sources"] == {"Table 1": "A & B 2020, Table 1"}
     assert held["command"] == "nearfar study small seed=3 rate=0.5 label=x"
@@ -52,13 +67,13 @@ def test_a_record_has_paper_and_ours(tmp_path: Path) -> None:
     assert "<svg" in (tmp_path / "figure.svg").read_text()
 
 
-def test_a_papers_figure_has_a_source() -> None:
-    with pytest.raises(ValueError, match="does not say where they are from"):
-        Finding("Table 1", (Row("a", 0.25, 1.0),))
-    assert Finding("ours alone", (Row("a", None, 1.0),)).paper() == {}
+def test_paper_values_need_a_source() -> None:
+    with pytest.raises(ValueError, match="without their source"):
+        StudyTable("Table 1", (StudyRow("a", 0.25, 1.0),))
+    assert StudyTable("ours alone", (StudyRow("a", None, 1.0),)).paper() == {}
 
 
-def test_the_familys_paper_figures_stand_in_the_papers(papers: dict[str, str]) -> None:
+def test_paper_values_of_family_are_in_the_papers(papers: dict[str, str]) -> None:
     """Each in the passage of the table it names; the tables of Wu et al. 2021 have one row of models and one of figures."""
     ring, curricula, thesis = papers["001"], papers["002"], papers["004"]
     names = {
@@ -98,19 +113,19 @@ def test_the_familys_paper_figures_stand_in_the_papers(papers: dict[str, str]) -
         ("seed=-1", "seed was -1; it must be a whole number from 0"),
     ],
 )
-def test_a_wrong_option_gets_one_sentence(word: str, sentence: str, tmp_path: Path) -> None:
+def test_bad_option_is_one_sentence(word: str, sentence: str, tmp_path: Path) -> None:
     with pytest.raises(nf.UserError, match=sentence):
         run_study(SMALL, tmp_path / "out", [word])
     assert not (tmp_path / "out").exists()
 
 
-def test_options_are_the_signatures() -> None:
+def test_options_come_from_the_signature() -> None:
     assert read_options(SMALL, ["rate=1e-3"]) == ({"seed": 0, "rate": 1e-3, "label": "x"}, ())
     assert read_options(SMALL, ["label=3"])[0]["label"] == "3"
 
 
 @dataclass(frozen=True)
-class Shared:
+class SharedOptions:
     """Options that several studies have."""
 
     seed: int = 0
@@ -121,15 +136,17 @@ class Shared:
             raise nf.UserError(f"size was {self.size}; expected whole numbers from 1")
 
 
-def gathering(bench: Bench, shared: Shared, label: str = "x") -> Result:
-    return Result((Finding("given", (Row(label, None, float(shared.size), float(shared.seed)),)),))
+def gathering(workspace: Workspace, shared: SharedOptions, label: str = "x") -> StudyResult:
+    return StudyResult(
+        (StudyTable("given", (StudyRow(label, None, float(shared.size), float(shared.seed)),)),)
+    )
 
 
-def test_a_dataclass_stands_for_its_fields(tmp_path: Path) -> None:
-    study = Study("gathering", "options in a dataclass", gathering, SMALL.draw)
+def test_dataclass_parameters_stand_for_their_fields(tmp_path: Path) -> None:
+    study = Study("gathering", "options in a dataclass", gathering, draw=SMALL.draw)
     assert read_options(study, ["size=7"]) == ({"seed": 0, "size": 7, "label": "x"}, ())
     record = run_study(study, tmp_path, ["size=7", "label=y", "seed=2"])
-    assert record.result.findings[0].rows == (Row("y", None, 7.0, 2.0),)
+    assert record.result.tables[0].rows == (StudyRow("y", None, 7.0, 2.0),)
     assert record.command == "nearfar study gathering seed=2 size=7 label=y"
     with pytest.raises(nf.UserError, match=r"sise is not one of the options of gathering .did you mean size"):
         run_study(study, tmp_path, ["sise=7"])
@@ -139,78 +156,167 @@ def test_a_dataclass_stands_for_its_fields(tmp_path: Path) -> None:
 
 
 @dataclass(frozen=True)
-class Open(Shared):
+class OpenOptions(SharedOptions):
     """Options, and whatever else is set."""
 
     changes: tuple[tuple[str, Any], ...] = field(default=(), kw_only=True)
 
 
-def open_one(bench: Bench, shared: Open) -> Result:
-    return Result((Finding("given", tuple(Row(key, None, value) for key, value in shared.changes)),))
+def open_one(workspace: Workspace, shared: OpenOptions) -> StudyResult:
+    rows = tuple(StudyRow(key, None, value) for key, value in shared.changes)
+    return StudyResult((StudyTable("given", rows),))
 
 
-def test_what_is_no_option_goes_to_what_is_trained_if_the_study_takes_it(tmp_path: Path) -> None:
-    study = Study("open", "takes more", open_one, SMALL.draw)
+def test_other_words_are_settings_of_the_recipes(tmp_path: Path) -> None:
+    study = Study("open", "takes more", open_one, draw=SMALL.draw)
     record = run_study(study, tmp_path, ["views.rotate=0.5", "size=7", "bound=ml-cpc"])
-    assert record.result.findings[0].rows == (
-        Row("views.rotate", None, 0.5),
-        Row("bound", None, "ml-cpc"),
+    assert record.result.tables[0].rows == (
+        StudyRow("views.rotate", None, 0.5),
+        StudyRow("bound", None, "ml-cpc"),
     )
     assert record.command == "nearfar study open seed=0 size=7 views.rotate=0.5 bound=ml-cpc"
 
 
-def test_a_finished_arm_is_not_computed_again(tmp_path: Path) -> None:
+def cell(**identity: Any) -> Cell:
+    return Cell("cell", identity)
+
+
+def test_finished_cells_are_reused(tmp_path: Path) -> None:
     calls: list[Any] = []
 
-    def compute() -> dict[str, Any]:
+    def compute(cell: Cell, folder: Path) -> dict[str, Any]:
         calls.append(1)
         return {"pair": (1, 2.5)}
 
-    first = Bench(tmp_path, "s").arm({"a": 1, "b": [2]}, compute)
-    again = Bench(tmp_path, "s").arm({"b": (2,), "a": 1}, compute)
-    assert first == again == {"pair": [1, 2.5]}
+    first = Workspace(tmp_path, "s").run([cell(a=1, b=[2])], compute)
+    again = Workspace(tmp_path, "s").run([cell(b=(2,), a=1)], compute)
+    assert first == again == [{"pair": [1, 2.5]}]
     assert len(calls) == 1
-    Bench(tmp_path, "s").arm({"a": 2, "b": [2]}, compute)
+    Workspace(tmp_path, "s").run([cell(a=2, b=[2])], compute)
     assert len(calls) == 2
 
 
-def test_an_interrupted_arm_leaves_the_finished_ones(tmp_path: Path) -> None:
-    def interrupted() -> int:
+def test_an_interrupted_cell_leaves_the_finished_ones(tmp_path: Path) -> None:
+    def interrupted(cell: Cell, folder: Path) -> dict[str, Any]:
         raise KeyboardInterrupt
 
-    bench = Bench(tmp_path, "s")
-    bench.arm({"arm": 1}, lambda: 10)
+    workspace = Workspace(tmp_path, "s")
+    workspace.run([cell(arm=1)], lambda *_: {"v": 10})
     with pytest.raises(KeyboardInterrupt):
-        bench.arm({"arm": 2}, interrupted)
-    later = Bench(tmp_path, "s")
-    assert later.arm({"arm": 1}, lambda: 11) == 10
-    assert later.arm({"arm": 2}, lambda: 12) == 12
+        workspace.run([cell(arm=2)], interrupted)
+    later = Workspace(tmp_path, "s")
+    assert later.run([cell(arm=1)], lambda *_: {"v": 11}) == [{"v": 10}]
+    assert later.run([cell(arm=2)], lambda *_: {"v": 12}) == [{"v": 12}]
 
 
-def test_a_damaged_arm_is_computed_again(tmp_path: Path) -> None:
-    Bench(tmp_path, "s").arm({"a": 1}, lambda: 10)
-    (path,) = (tmp_path / "arms").iterdir()
-    for damage in ("", '{"settings": {"a": 1}, "sec', "[1]", '{"settings": {"a": 2}, "value": 5}'):
-        path.write_text(damage)
-        assert Bench(tmp_path, "s").arm({"a": 1}, lambda: 20) == 20
+def test_a_damaged_result_is_computed_again(tmp_path: Path) -> None:
+    workspace = Workspace(tmp_path, "s")
+    workspace.run([cell(a=1)], lambda *_: {"v": 10})
+    file = workspace.store.folder(cell(a=1)) / "result.json"
+    other = file.read_text().replace(cell(a=1).digest, cell(a=2).digest)
+    for damage in ("", '{"state": "done", "val', "[1]", '{"state": "done", "values": {"v": 5}}', other):
+        file.write_text(damage)
+        assert workspace.run([cell(a=1)], lambda *_: {"v": 20}) == [{"v": 20}]
 
 
-def test_seconds_count_what_finished_arms_took(tmp_path: Path) -> None:
-    Bench(tmp_path, "small").arm({"seed": 0}, lambda: {"value": 7.0})
-    (path,) = (tmp_path / "arms").iterdir()
-    path.write_text(json.dumps({**json.loads(path.read_text()), "seconds": 5000.0}))
-    record = run_study(SMALL, tmp_path)
-    assert record.result.findings[0].ours()["a"] == 7.0
-    assert 5000 < record.seconds < 5100
+def test_seconds_count_what_finished_cells_took(tmp_path: Path) -> None:
+    run_study(SMALL, tmp_path)
+    (file,) = (tmp_path / "cells").glob("*/result.json")
+    file.write_text(json.dumps({**json.loads(file.read_text()), "seconds": 5000.0}))
+    assert 5000 < run_study(SMALL, tmp_path).seconds < 5100
+    computed_now = Workspace(tmp_path / "new", "s")
+    computed_now.run([cell(a=1)], lambda *_: {"v": 10})
+    assert computed_now.earlier_seconds == 0
 
 
-def test_numbers_json_cannot_hold_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError):
-        Bench(tmp_path, "s").arm({"a": 1}, lambda: float("nan"))
-    assert not list(tmp_path.rglob("*.json"))
+def test_numbers_that_json_cannot_hold_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        Workspace(tmp_path, "s").run([cell(a=1)], lambda *_: {"v": float("nan")})
+    assert not list(tmp_path.rglob("result.json"))
 
 
-def test_every_study_says_what_it_is() -> None:
+def test_no_cell_is_started_after_the_deadline(tmp_path: Path) -> None:
+    workspace = Workspace(tmp_path, "toy")
+    cells = [cell(seed=seed) for seed in range(3)]
+    double = partial(run_double)
+    assert workspace.run(cells, double, deadline=-math.inf) == [None, None, None]
+    assert workspace.run(cells[:2], double) == [{"v": 0}, {"v": 2}]
+    assert workspace.run(cells, double, deadline=-math.inf) == [{"v": 0}, {"v": 2}, None]
+    assert workspace.run(cells, double, jobs=2, deadline=-math.inf) == [{"v": 0}, {"v": 2}, None]
+
+
+def run_double(cell: Cell, folder: Path) -> dict[str, int]:
+    """At module level, where a worker process finds it."""
+    if cell.identity["seed"] < 0:
+        raise nf.UserError(f"seed was {cell.identity['seed']}")
+    return {"v": 2 * cell.identity["seed"]}
+
+
+def test_equal_cells_are_computed_once(tmp_path: Path) -> None:
+    seeds: list[int] = []
+
+    def double(cell: Cell, folder: Path) -> dict[str, int]:
+        seeds.append(cell.identity["seed"])
+        return run_double(cell, folder)
+
+    # one is left, which needs no process of its own
+    assert Workspace(tmp_path, "toy").run([cell(seed=3), cell(seed=3)], double, jobs=2) == [{"v": 6}] * 2
+    assert seeds == [3]
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_a_failed_cell_is_reported_after_the_others_and_computed_again(jobs: int, tmp_path: Path) -> None:
+    workspace = Workspace(tmp_path, "s")
+    cells = [cell(seed=seed) for seed in (3, -1, 2)]
+    with pytest.raises(nf.UserError, match="seed was -1"):
+        workspace.run(cells, run_double, jobs)
+    assert workspace.run([cells[0], cells[2]], lambda *_: pytest.fail("computed again")) == [
+        {"v": 6},
+        {"v": 4},
+    ]
+    assert workspace.run(cells, lambda *_: {"v": -2}) == [{"v": 6}, {"v": -2}, {"v": 4}]
+
+
+SLEEPER = """
+import os, sys, time
+from pathlib import Path
+from nearfar.studies.frame import Workspace
+from nearfar.sweeps.engine import Cell
+
+def sleep(cell, folder):
+    Path(cell.identity["pid"]).write_text(str(os.getpid()))
+    time.sleep(300)
+
+if __name__ == "__main__":
+    cells = [Cell(name, {"pid": sys.argv[1] + "/" + name}) for name in "ab"]
+    Workspace(Path(sys.argv[1]), "s").run(cells, sleep, jobs=2)
+"""
+
+
+def test_workers_do_not_outlive_the_study(tmp_path: Path) -> None:
+    (tmp_path / "sleeper.py").write_text(SLEEPER)
+    study = subprocess.Popen([sys.executable, tmp_path / "sleeper.py", tmp_path])
+    pids = [tmp_path / name for name in "ab"]
+    try:
+        while not all(path.exists() and path.read_text() for path in pids):
+            assert study.poll() is None
+            time.sleep(0.1)
+        workers = [int(path.read_text()) for path in pids]
+    finally:
+        study.kill()
+        study.wait()
+    while any(map(is_alive, workers)):  # loops for ever if they were left behind
+        time.sleep(0.1)
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return "Z" not in Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def test_every_study_has_a_description() -> None:
     found = studies()
     assert {"binary", "bias-variance", "cnce-toy", "nce-density"} <= set(found)
     assert all(study.name == name and study.about for name, study in found.items())
@@ -229,7 +335,7 @@ def test_command_line_lists_and_refuses(capsys: pytest.CaptureFixture[str]) -> N
     assert "seed is not one of the options of binary" in capsys.readouterr().err
 
 
-def test_json_is_one_object_and_nothing_else(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_prints_one_object_only(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["study", "binary", "--json", "--out", str(tmp_path / "b")]) == 0
     printed = json.loads(capsys.readouterr().out)
     assert set(printed) == {"paper", "ours", "sources"}
@@ -240,7 +346,7 @@ def test_json_is_one_object_and_nothing_else(tmp_path: Path, capsys: pytest.Capt
     assert "0.717438" in capsys.readouterr().out
 
 
-def test_a_folder_that_cannot_be_used_is_said_first(
+def test_unusable_folder_is_refused_before_the_work(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "taken").write_text("")
@@ -249,21 +355,25 @@ def test_a_folder_that_cannot_be_used_is_said_first(
 
 
 @pytest.mark.parametrize(
-    "held", ["result.json", "figure.svg", "figure.png", "config.yaml", "sweep.json", "claims/x"]
+    "name", ["result.json", "figure.svg", "figure.png", "config.yaml", "sweep.json", "semi.json"]
 )
-def test_a_study_takes_no_folder_that_is_not_its_own(held: str, tmp_path: Path) -> None:
-    (tmp_path / held).parent.mkdir(exist_ok=True)
-    (tmp_path / held).write_text('{"study": "another"}')
-    name = held.partition("/")[0]
+def test_a_study_refuses_the_folder_of_something_else(name: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_text('{"study": "another"}')
     with pytest.raises(
-        UserError, match=f"contains {name}, which does not belong to study small; choose a new folder"
+        UserError, match=f"contains {name}, which does not belong to the study small; choose a new folder"
     ):
         run_study(SMALL, tmp_path)
-    assert (tmp_path / held).read_text() == '{"study": "another"}'
+    assert (tmp_path / name).read_text() == '{"study": "another"}'
     assert [path.name for path in tmp_path.iterdir()] == [name]
 
 
-def test_a_study_goes_on_in_its_own_folder(tmp_path: Path) -> None:
+def test_a_study_refuses_the_folder_of_an_unfinished_sweep(tmp_path: Path) -> None:
+    CellStore(tmp_path).create("sweep pretrain simclr digits")
+    with pytest.raises(UserError, match="belongs to the sweep pretrain simclr digits; choose another folder"):
+        run_study(SMALL, tmp_path)
+
+
+def test_a_study_resumes_in_its_own_folder(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("kept")
     run_study(SMALL, tmp_path)
     run_study(SMALL, tmp_path, ["seed=3"])

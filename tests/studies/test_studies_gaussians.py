@@ -1,4 +1,4 @@
-"""`gaussians`: the staircase holds what it says, every arm is kept, and a proof is claimed only where there is one."""
+"""`gaussians`: the levels have their nats, finished cells are reused, and only proven bounds are called proven."""
 
 import json
 import math
@@ -21,9 +21,9 @@ from nearfar.studies.gaussians import (
     CRITICS,
     DIM,
     LEVELS,
-    STUDY,
+    STUDIES,
+    ascend,
     claim,
-    climb,
     correlation_of,
     own_scores,
     pairs,
@@ -70,38 +70,38 @@ def test_shared_negatives_are_all_other_keys() -> None:
     ]
 
 
-def test_own_negatives_are_shared_with_nobody() -> None:
+def test_own_negatives_are_not_shared() -> None:
     """A draw moves one score, that of its anchor; across the seam between blocks too."""
     torch.manual_seed(0)
     critic = nf.Separable(hidden=16, dim=DIM).requires_grad_(False)
-    n, k = gaussians.AT_ONCE + 3, 5
+    n, k = gaussians.BLOCK + 3, 5
     x, y, others = torch.randn(n, DIM), torch.randn(n, DIM), torch.randn(n, k, DIM)
 
     def negatives() -> Tensor:
         return own_scores(critic, x, y, others, 3.0).negative.matrix()[0]
 
-    before = negatives()
+    scores = negatives()
     one_by_one = [[critic.pairs(x[i : i + 1], others[i, j][None])[0] for j in range(k)] for i in range(n)]
-    torch.testing.assert_close(before, saturated(torch.tensor(one_by_one), 3.0))
+    torch.testing.assert_close(scores, saturated(torch.tensor(one_by_one), 3.0))
     torch.testing.assert_close(
         own_scores(critic, x, y, others, 3.0).positive[:, 0], saturated(critic.pairs(x, y), 3.0)
     )
-    for i, j in ((0, 0), (gaussians.AT_ONCE - 1, 4), (gaussians.AT_ONCE, 2), (n - 1, 3)):
+    for i, j in ((0, 0), (gaussians.BLOCK - 1, 4), (gaussians.BLOCK, 2), (n - 1, 3)):
         others[i, j] += 1.0
-        after = negatives()
-        assert (after != before).nonzero().tolist() == [[i, j]]
-        before = after
+        changed = negatives()
+        assert (changed != scores).nonzero().tolist() == [[i, j]]
+        scores = changed
 
 
 def test_the_judging_samples_are_drawn_once_each_and_never_trained_on(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    seen: list[Tensor] = []
+    judging: list[Tensor] = []
     trained: list[Tensor] = []
 
     def watched(critic: nf.Separable, x: Tensor, y: Tensor, others: Tensor, ceiling: float) -> nf.Scores:
         assert not torch.is_grad_enabled()
-        seen.extend([y, others.flatten(0, 1)])
+        judging.extend([y, others.flatten(0, 1)])
         return own_scores(critic, x, y, others, ceiling)
 
     def watched_cross(critic: nf.Separable, x: Tensor, y: Tensor) -> Tensor:
@@ -111,7 +111,7 @@ def test_the_judging_samples_are_drawn_once_each_and_never_trained_on(
     monkeypatch.setattr(gaussians, "own_scores", watched)
     monkeypatch.setattr(nf.Separable, "cross", watched_cross)
     gaussians.proven(anchors=6, negatives=7, steps=2, batches=3, seed=0)
-    draws = torch.cat(seen)
+    draws = torch.cat(judging)
     assert len(draws) == len(LEVELS) * 3 * (6 + 6 * 7)
     assert len(torch.cat(trained)) == len(LEVELS) * 2 * 8
     assert len(torch.cat([draws, *trained]).unique(dim=0)) == len(draws) + len(LEVELS) * 2 * 8
@@ -146,8 +146,8 @@ def test_ml_cpc_with_the_exact_ratio_is_below_the_truth_where_proven_and_above_w
         x, y = pairs(n, nats, generator)
         others = torch.randn(n, k, DIM, generator=generator)
         scores = nf.Scores.of(exact_log_ratio(x, y, rho), exact_log_ratio(x[:, None], others, rho))
-        for alpha, found in values.items():
-            found.append(nf.MultiLabelCPC(alpha)(scores))
+        for alpha, column in values.items():
+            column.append(nf.MultiLabelCPC(alpha)(scores))
     (low, low_error), (high, high_error) = [
         (float(v.mean()), float(v.std() / math.sqrt(batches))) for v in map(torch.stack, values.values())
     ]
@@ -167,48 +167,41 @@ def test_certificates_say_what_is_proven() -> None:
     assert set(status.values()) == {"not covered"}
 
 
-def test_every_alpha_has_an_arm_under_both_critics_and_its_deviation_is_told(tmp_path: Path) -> None:
+def test_every_alpha_has_an_arm_and_its_deviation_is_reported(tmp_path: Path) -> None:
     """Song & Ermon 2020, sec. 5.1: alpha from 1.0 to 0.0001, joint and separable; less bias for more variance."""
     assert len(BOUNDS) == 2 * len(ALPHAS)
-    found = gaussians._spread_finding(
-        gaussians.Finding(
-            "Figure 3, joint",
-            (),
-            {name: {"sd": [0.1 * place] * len(LEVELS)} for place, name in enumerate(BOUNDS)},
-        )
-    )
-    rows = {row.label: row.ours for row in found.rows}
+    rising = {name: {"sd": [0.1 * place] * len(LEVELS)} for place, name in enumerate(BOUNDS)}
+    rows = {row.label: row.ours for row in gaussians.spread_table("joint", rising).rows}
     assert rows["ML-CPC, I = 2: rises as alpha falls"] == "yes: 0.500, 0.600, 0.700, 0.800, 0.900"
     level = {name: {"sd": [0.1] * len(LEVELS)} for name in BOUNDS}
-    even = gaussians._spread_finding(gaussians.Finding("Figure 3, joint", (), level))
-    told = {row.label: str(row.ours) for row in even.rows}
-    assert told["ML-CPC, I = 2: rises as alpha falls"].startswith("no: ")
+    equal = {row.label: str(row.ours) for row in gaussians.spread_table("joint", level).rows}
+    assert equal["ML-CPC, I = 2: rises as alpha falls"].startswith("no: ")
     assert rows["CPC, I = 4"] == 0.0
     assert {*CRITICS} == {"joint", "separable"}
 
 
-def test_climbing_climbs_at_the_rates_given() -> None:
+def test_ascend_steps_at_the_given_rates() -> None:
     at = torch.tensor([3.0], requires_grad=True)
-    values = climb(lambda: -(at**2).sum(), torch.optim.SGD([at], lr=9.0), [0.25, 0.5])
+    values = ascend(lambda: -(at**2).sum(), torch.optim.SGD([at], lr=9.0), [0.25, 0.5])
     assert values == [-9.0, -2.25]  # 3, then 3 - 0.25 * 6 = 1.5
     assert float(at.detach()) == 0.0  # 1.5 - 0.5 * 3
 
 
 def test_a_level_is_the_mean_of_its_second_half() -> None:
-    found = summary([[10.0, 20.0, 1.0, 3.0], [0.0, 0.0, 5.0, 6.0]])
-    assert found["sd"] == pytest.approx([2**0.5, 0.5**0.5])  # of the same steps as the mean
-    assert (found["mean"], found["curve"]) == ([2.0, 5.5], [[10.0, 20.0, 1.0, 3.0], [0.0, 0.0, 5.0, 6.0]])
+    levels = summary([[10.0, 20.0, 1.0, 3.0], [0.0, 0.0, 5.0, 6.0]])
+    assert levels["sd"] == pytest.approx([2**0.5, 0.5**0.5])  # of the same steps as the mean
+    assert (levels["mean"], levels["curve"]) == ([2.0, 5.5], [[10.0, 20.0, 1.0, 3.0], [0.0, 0.0, 5.0, 6.0]])
     long = summary([list(range(1000))])
     assert long["mean"] == [749.5]
-    assert len(long["curve"][0]) == gaussians.POINTS
+    assert len(long["curve"][0]) == gaussians.CURVE_POINTS
     assert long["curve"][0][:2] == [9.5, 29.5]
 
 
 def test_the_network_is_carried_on_and_learns() -> None:
-    found = staircase("separable", "CPC", steps=150, batch_size=32, seed=0)["curve"]
-    assert found[0][0] < 0.1
-    assert found[0][-1] > 0.4
-    assert found[1][0] > found[0][-1] / 2  # a new network would begin near 0 again
+    curve = staircase("separable", "CPC", steps=150, batch_size=32, seed=0)["curve"]
+    assert curve[0][0] < 0.1
+    assert curve[0][-1] > 0.4
+    assert curve[1][0] > curve[0][-1] / 2  # a new network would begin near 0 again
 
 
 def test_same_seed_same_numbers_and_the_callers_randomness_is_left_alone() -> None:
@@ -221,15 +214,13 @@ def test_same_seed_same_numbers_and_the_callers_randomness_is_left_alone() -> No
     assert staircase("separable", "ML-CPC 0.1", steps=3, batch_size=8, seed=2) != once
 
 
-def test_every_arm_is_finite_kept_and_not_computed_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    first = run_study(STUDY, tmp_path, SMALL)
-    numbers = [row.ours for finding in first.result.findings for row in finding.rows]
+def test_every_cell_is_finite_and_reused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = run_study(STUDIES[0], tmp_path, SMALL)
+    numbers = [row.ours for table in first.result.tables for row in table.rows]
     assert all(math.isfinite(n) for n in numbers if not isinstance(n, str) and n is not None)
-    assert len(list((tmp_path / "arms").iterdir())) == 2 * len(BOUNDS) + 1
-    assert first.result.finding("Proven").ours()["certificate"] == "proven"
-    assert first.result.finding("Figure 3, joint").ours()["ML-CPC 0.1: certificate"] == "not covered"
+    assert len(list((tmp_path / "cells").iterdir())) == 2 * len(BOUNDS) + 1
+    assert first.result.table("Proven").ours()["certificate"] == "proven"
+    assert first.result.table("Figure 3, joint").ours()["ML-CPC 0.1: certificate"] == "not covered"
     held = json.loads((tmp_path / "result.json").read_text())
     assert held["paper"]["Figure 3, joint"]["ML-CPC 0.01, I = 10"] == 8.00
     assert "read off the vector graphics in the authors' repository" in held["sources"]["Figure 3, joint"]
@@ -237,14 +228,14 @@ def test_every_arm_is_finite_kept_and_not_computed_again(
     def never(*_: object, **__: object) -> None:
         raise AssertionError("computed again")
 
-    monkeypatch.setattr(gaussians, "climb", never)
-    assert run_study(STUDY, tmp_path, SMALL).result == first.result
-    part = run_study(STUDY, tmp_path, [*SMALL, "arms=separable"]).result
+    monkeypatch.setattr(gaussians, "ascend", never)
+    assert run_study(STUDIES[0], tmp_path, SMALL).result == first.result
+    part = run_study(STUDIES[0], tmp_path, [*SMALL, "arms=separable"]).result
     deviations = "Figure 3, separable: standard deviation over steps"
-    assert [finding.name for finding in part.findings] == ["Figure 3, separable", deviations]
-    assert part.findings[0] == first.result.finding("Figure 3, separable")
+    assert [table.name for table in part.tables] == ["Figure 3, separable", deviations]
+    assert part.tables[0] == first.result.table("Figure 3, separable")
     with pytest.raises(AssertionError, match="computed again"):
-        run_study(STUDY, tmp_path, [*SMALL, "seed=1", "arms=proven"])
+        run_study(STUDIES[0], tmp_path, [*SMALL, "seed=1", "arms=proven"])
 
 
 @pytest.mark.parametrize(
@@ -261,5 +252,5 @@ def test_every_arm_is_finite_kept_and_not_computed_again(
 )
 def test_impossible_settings_are_refused(word: str, sentence: str, tmp_path: Path) -> None:
     with pytest.raises(nf.UserError, match=sentence):
-        run_study(STUDY, tmp_path, [word])
-    assert not (tmp_path / "arms").exists()
+        run_study(STUDIES[0], tmp_path, [word])
+    assert not (tmp_path / "cells").exists()

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from nearfar.studies.graphs import BASELINES, METHODS, STUDY
+from nearfar.studies.graphs import BASELINES, METHODS, STUDIES
 from nearfar.studies.run import run_study
 
 
@@ -25,13 +25,13 @@ def rings(folder: Path, count: int = 8, size: int = 4) -> Path:
 def test_every_way_is_judged_by_the_same_folds(tmp_path: Path) -> None:
     data = rings(tmp_path / "RINGS")
     words = [f"data={data}", "seeds=1", "epochs=1"]
-    record = run_study(STUDY, tmp_path / "out", words)
-    found = {row.label: row.ours for row in record.result.findings[0].rows}
-    assert list(found) == [*BASELINES, *METHODS]
+    record = run_study(STUDIES[0], tmp_path / "out", words)
+    accuracy = {row.label: row.ours for row in record.result.tables[0].rows}
+    assert list(accuracy) == [*BASELINES, *METHODS]
     # counts of labels are (4, 0) or (0, 4): any kernel of them separates the classes, and so does Weisfeiler-Lehman's
-    assert found["node labels"] == found["Weisfeiler-Lehman"] == 100.0
-    assert all(0.0 <= float(value or 0.0) <= 100.0 for value in found.values())
+    assert accuracy["node labels"] == accuracy["Weisfeiler-Lehman"] == 100.0
+    assert all(0.0 <= float(value or 0.0) <= 100.0 for value in accuracy.values())
     assert len(record.result.remarks) == len(METHODS)
     assert all("1 seed (a single difference: no interval)" in remark for remark in record.result.remarks)
-    again = run_study(STUDY, tmp_path / "out", words)
-    assert again.result.findings == record.result.findings
+    again = run_study(STUDIES[0], tmp_path / "out", words)
+    assert again.result.tables == record.result.tables

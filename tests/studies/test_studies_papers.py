@@ -11,7 +11,7 @@ import nearfar as nf
 from nearfar.cli import COMMANDS, main
 from nearfar.config.recipes import RECIPES
 from nearfar.config.resolving import read_words, resolve
-from nearfar.studies.mapped import PAPERS, STATES, Entry, entries, page
+from nearfar.studies.mapped import PAPERS, STATES, PaperItem, entries, page
 from nearfar.studies.run import read_options, studies
 
 ROOT = Path(__file__).parents[2]
@@ -94,7 +94,7 @@ def test_the_search_for_numbers_finds_them() -> None:
 
 def test_every_row_says_why() -> None:
     for _, entry in ALL:
-        assert entry.what
+        assert entry.title
         if entry.state in (
             "refuted here",
             "corrected",
@@ -110,7 +110,7 @@ def test_every_row_says_why() -> None:
 
 
 @pytest.mark.parametrize("entry", [entry for _, entry in ALL if entry.command], ids=lambda entry: entry.items)
-def test_every_command_is_there(entry: Entry) -> None:
+def test_every_command_is_there(entry: PaperItem) -> None:
     assert entry.command is not None
     tool, *words = shlex.split(entry.command)
     if tool == "pytest":

@@ -1,5 +1,6 @@
-"""Study speech in small: arms, baselines and table from recordings made here."""
+"""The study `speech` on generated recordings: arms, baselines and table."""
 
+import json
 import wave
 from io import BytesIO
 from pathlib import Path
@@ -48,35 +49,35 @@ def write(file: Path, count: int, seed: int) -> str:
     return str(file)
 
 
-def test_every_kind_beside_its_baselines(tmp_path: Path) -> None:
+def test_every_arm_beside_its_baselines(tmp_path: Path) -> None:
     train, test = write(tmp_path / "a.parquet", 72, 0), write(tmp_path / "b.parquet", 20, 1)
     words = [f"train={train}", f"test={test}", "epochs=1", "seeds=1"]
-    record = run_study(speech.STUDY, tmp_path / "study", words)
-    ours = record.result.findings[0].ours()
-    kinds = ("untrained", "other recordings", "other times", "same speaker")
-    for label in [f"{kind}: {what}" for kind in (*kinds, *speech.BASELINES) for what in ("digit", "speaker")]:
+    ours = run_study(speech.STUDIES[0], tmp_path / "study", words).result.tables[0].ours()
+    arms = (speech.UNTRAINED, *speech.NEGATIVES)
+    for label in [f"{arm}: {target}" for arm in (*arms, *speech.MFCC) for target in ("digit", "speaker")]:
         assert 0 <= ours[label] <= 1, label
-    heard, asked = open_data(train), open_data(test)
-    known = [torch.as_tensor(part.labels) for part in (heard, asked)]
-    fit, ask = (mfcc_features(part) for part in (heard, asked))
-    assert ours["MFCC means: digit"] == linear(fit, known[0], ask, known[1], seed=0)["top1"]
-    values = {kind: record.result.findings[0].curves["found"][kind][0] for kind in kinds}
-    assert "nats" not in values["untrained"]
-    # three kinds of negatives, three losses: no arm is another one under a new name
-    assert len({values[kind]["nats"] for kind in kinds[1:]}) == 3
+    fit, held_out = open_data(train), open_data(test)
+    labels = [torch.as_tensor(part.labels) for part in (fit, held_out)]
+    rows = [mfcc_features(part) for part in (fit, held_out)]
+    assert ours["MFCC means: digit"] == linear(rows[0], labels[0], rows[1], labels[1], seed=0)["top1"]
+    stored = [json.loads(file.read_text()) for file in (tmp_path / "study" / "cells").glob("*/result.json")]
+    values = {one["cell"].partition(",")[0]: one["values"] for one in stored}
+    assert "nats" not in values[speech.UNTRAINED]
+    # three kinds of negatives, three losses
+    assert len({values[arm]["nats"] for arm in speech.NEGATIVES}) == 3
     assert values["other times"]["ceiling"] > values["other recordings"]["ceiling"]
     assert (tmp_path / "study" / "figure.svg").exists()
 
 
-def test_validation_is_a_fifth_of_train_and_never_heard(tmp_path: Path) -> None:
+def test_validation_is_a_fifth_of_train(tmp_path: Path) -> None:
     train = write(tmp_path / "a.parquet", 40, 0)
-    rest, held = speech.parts(train, "validation")
-    assert (len(rest), len(held)) == (32, 8)
-    assert not set(rest.paths) & set(held.paths)
+    fit, held_out = speech.recordings(train, "validation")
+    assert (len(fit), len(held_out)) == (32, 8)
+    assert not set(fit.paths) & set(held_out.paths)
 
 
-def test_recordings_without_speakers_get_a_sentence(tmp_path: Path) -> None:
+def test_recordings_without_speakers_are_one_sentence(tmp_path: Path) -> None:
     with pytest.raises(
         UserError, match="digits is not a set of recordings with the columns label and speaker"
     ):
-        speech.parts("digits", "validation")
+        speech.recordings("digits", "validation")

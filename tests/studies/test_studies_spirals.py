@@ -20,7 +20,7 @@ from nearfar.parts.negatives import Bank
 from nearfar.parts.selections import Everyone
 from nearfar.studies import run_study
 from nearfar.studies import spirals as module
-from nearfar.studies.spirals import NOISES, STUDY, network, representation, spirals, train, view
+from nearfar.studies.spirals import NOISES, STUDIES, network, representation, spirals, train, view
 
 
 @settings(deadline=None, max_examples=20)
@@ -48,8 +48,8 @@ def test_arms_are_a_gap_apart_and_alternate_along_a_ray() -> None:
 
 def test_no_line_tells_the_spirals_apart_by_their_coordinates() -> None:
     sets = [spirals(20_000, torch.Generator().manual_seed(seed)) for seed in (0, 1)]
-    (x, labels), (asked, truth) = [(points.numpy(), spiral.numpy()) for points, spiral in sets]
-    assert LogisticRegression().fit(x, labels).score(asked, truth) == pytest.approx(0.5, abs=0.02)
+    (x, labels), (test, truth) = [(points.numpy(), spiral.numpy()) for points, spiral in sets]
+    assert LogisticRegression().fit(x, labels).score(test, truth) == pytest.approx(0.5, abs=0.02)
 
 
 @settings(deadline=None, max_examples=20)
@@ -101,25 +101,25 @@ def test_training_is_instance_discrimination() -> None:
     with torch.no_grad():
         memory = torch.nn.functional.normalize(twin(points), dim=1)
     optimiser = torch.optim.Adam(twin.parameters())
-    seen = []
+    expected_losses = []
     for rows, share in zip(rows_of.split(128), (0.0, 0.5), strict=True):
         optimiser.param_groups[0]["lr"] = 1e-3 * (1 + math.cos(math.pi * share)) / 2
         z = torch.nn.functional.normalize(
             twin(points[rows] + 0.3 * torch.rand(128, 2, generator=generator)), dim=1
         )
-        drawn = torch.randint(256, (64,))
-        f = z @ memory[drawn].T / module.TEMPERATURE
-        f = f.masked_fill(drawn[None, :] == rows[:, None], -math.inf)
+        rows_drawn = torch.randint(256, (64,))
+        f = z @ memory[rows_drawn].T / module.TEMPERATURE
+        f = f.masked_fill(rows_drawn[None, :] == rows[:, None], -math.inf)
         own = (z * memory[rows]).sum(dim=1) / module.TEMPERATURE
-        others = (drawn[None, :] != rows[:, None]).sum(dim=1)
+        others = (rows_drawn[None, :] != rows[:, None]).sum(dim=1)
         nats = (own - torch.cat([own[:, None], f], dim=1).logsumexp(dim=1) + (1 + others).log()).mean()
         loss = math.log(65) - nats
         optimiser.zero_grad()
         loss.backward()
         optimiser.step()
         memory[rows] = z.detach()
-        seen.append(float(loss.detach()))
-    assert losses == pytest.approx([np.mean(seen)], abs=1e-5)
+        expected_losses.append(float(loss.detach()))
+    assert losses == pytest.approx([np.mean(expected_losses)], abs=1e-5)
     torch.testing.assert_close(bank.rows[0], memory, atol=1e-5, rtol=1e-4)
     for weight, expected in zip(net.parameters(), twin.parameters(), strict=True):
         torch.testing.assert_close(weight, expected, atol=1e-5, rtol=1e-4)
@@ -135,8 +135,8 @@ def test_without_noise_a_circle_wound_often_scores_as_one_wound_once(
     points = torch.stack([angle.cos(), angle.sin()], dim=1)
     places = {(round(x, 6), round(y, 6)) for x, y in (points + 0.0).tolist()}
     assert len(places) == pytest.approx(4000 / winding, abs=4)  # wound twice, every place has two points
-    found = float(InfoNCE()(dense_scores(points, points, temperature)))
-    assert found == pytest.approx(module.most_on_a_circle(temperature), abs=1e-6)
+    nats = float(InfoNCE()(dense_scores(points, points, temperature)))
+    assert nats == pytest.approx(module.circle_nats(temperature), abs=1e-6)
 
 
 def test_accuracy_is_that_of_a_logistic_regression() -> None:
@@ -149,8 +149,8 @@ def test_accuracy_is_that_of_a_logistic_regression() -> None:
         20,
         400,
     )  # seed, noise, temperature, points, negatives, steps, held
-    found = module.repetition(*arm)
-    assert found == module.repetition(*arm)
+    values = module.repetition(*arm)
+    assert values == module.repetition(*arm)
     generator = torch.Generator().manual_seed(3)
     (x, labels), validation, test = (spirals(size, generator) for size in (256, 400, 400))
     with torch.random.fork_rng(devices=[]):
@@ -161,46 +161,46 @@ def test_accuracy_is_that_of_a_logistic_regression() -> None:
         )
         train(method, x, 0.4, 20, generator)
     fit = LogisticRegression(C=1e4).fit(representation(net, x).numpy(), labels.numpy())
-    for name, (asked, truth) in (("validation", validation), ("test", test)):
-        assert found[name] == pytest.approx(
-            fit.score(representation(net, asked).numpy(), truth.numpy()), abs=0.03
+    for name, (points, truth) in (("validation", validation), ("test", test)):
+        assert values[name] == pytest.approx(
+            fit.score(representation(net, points).numpy(), truth.numpy()), abs=0.03
         )
 
 
 def test_the_study_runs(tmp_path: Path) -> None:
     toy = ["points=256", "negatives=64", "steps=8", "repeats=2", "held=700", "jobs=1"]
-    record = run_study(STUDY, tmp_path, toy)
-    rows = {row.label: row for row in record.result.findings[0].rows}
+    record = run_study(STUDIES[0], tmp_path, toy)
+    rows = {row.label: row for row in record.result.tables[0].rows}
     assert rows["noise 0.4"].paper == 0.70
     assert all(0 <= float(rows[f"noise {noise:g}"].ours) <= 1 for noise in NOISES)  # type: ignore[arg-type]
-    assert len(list((tmp_path / "arms").iterdir())) == 2 * len(NOISES)
+    assert len(list((tmp_path / "cells").iterdir())) == 2 * len(NOISES)
     assert (tmp_path / "figure.png").stat().st_size > 1000
 
 
-def test_one_noise_and_another_temperature_can_be_asked_for(tmp_path: Path) -> None:
+def test_noise_and_temperature_are_options(tmp_path: Path) -> None:
     toy = ["points=256", "negatives=64", "steps=8", "repeats=2", "held=700", "jobs=1"]
-    record = run_study(STUDY, tmp_path, [*toy, "noise=0.3", "temperature=geometric(0.2,0.1)"])
-    assert [row.label for row in record.result.findings[0].rows] == ["noise 0.3"]
-    circle = next(row for row in record.result.findings[1].rows if "circle" in row.label)
-    assert circle.ours == pytest.approx(module.most_on_a_circle(0.2 * 0.5 ** (7 / 8)))
-    usual = run_study(STUDY, tmp_path, [*toy, "noise=0.3"]).result.findings[1].curves["loss"]["0.3"]
-    assert record.result.findings[1].curves["loss"]["0.3"] != usual
+    record = run_study(STUDIES[0], tmp_path, [*toy, "noise=0.3", "temperature=geometric(0.2,0.1)"])
+    assert [row.label for row in record.result.tables[0].rows] == ["noise 0.3", "chance"]
+    circle = next(row for row in record.result.tables[1].rows if "circle" in row.label)
+    assert circle.ours == pytest.approx(module.circle_nats(0.2 * 0.5 ** (7 / 8)))
+    default = run_study(STUDIES[0], tmp_path, [*toy, "noise=0.3"]).result.tables[1]
+    assert record.result.tables[1].lines != default.lines
 
 
 @pytest.mark.parametrize(
-    ("word", "said"),
+    ("word", "sentence"),
     [
         ("noise=-1", "noise was -1; expected numbers from 0"),
         ("temperature=0", "temperature was 0; it must be above 0"),
-        ("temperature=on_loss(0.2,0.1)", "which follows what this study does not watch"),
+        ("temperature=on_loss(0.2,0.1)", "which depends on values that this study does not monitor"),
     ],
 )
-def test_what_cannot_be_asked_for_is_one_sentence(tmp_path: Path, word: str, said: str) -> None:
-    with pytest.raises(UserError, match=said):
-        run_study(STUDY, tmp_path, [word])
-    assert not (tmp_path / "arms").exists()
+def test_bad_option_is_one_sentence(tmp_path: Path, word: str, sentence: str) -> None:
+    with pytest.raises(UserError, match=sentence):
+        run_study(STUDIES[0], tmp_path, [word])
+    assert not (tmp_path / "cells").exists()
 
 
-def test_what_cannot_be_is_one_sentence(tmp_path: Path) -> None:
+def test_bad_number_is_one_sentence(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="points was 5; expected whole numbers from 128"):
-        run_study(STUDY, tmp_path, ["points=5"])
+        run_study(STUDIES[0], tmp_path, ["points=5"])

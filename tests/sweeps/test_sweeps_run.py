@@ -119,7 +119,7 @@ def test_a_longer_axis_keeps_what_is_there(found: Any, data: Path) -> None:
 
 def test_the_table_of_another_sweep_is_not_overwritten(found: Any, data: Path) -> None:
     before = (Path(found.folder) / "sweep.json").read_bytes()
-    with pytest.raises(UserError, match="holds the table of another sweep, pretrain simclr"):
+    with pytest.raises(UserError, match="belongs to the sweep pretrain simclr"):
         nf.sweep("moco", data / "train.npz", found.folder, temperature=[0.1, 0.5], quiet=True, **QUICK)
     assert (Path(found.folder) / "sweep.json").read_bytes() == before
 

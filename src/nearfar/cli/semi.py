@@ -59,15 +59,15 @@ def run(args: argparse.Namespace) -> int:
     from nearfar.cli.pretrain import split_words
     from nearfar.simclrv2.labels import read_labels
     from nearfar.simclrv2.run import run_semi
-    from nearfar.simclrv2.stages import Semi, read_told
+    from nearfar.simclrv2.stages import SemiRequest, read_stage_settings
 
     recipe, data, words = split_words(args.words, {})
     for option in ("labels", "out"):
         if getattr(args, option) is None:
             example = {"labels": "--labels 0.01", "out": "--out runs/few"}[option]
             raise UserError(f"--{option} is missing; for instance {example}")
-    stage_settings, labels = read_told(words), read_labels(args.labels)
-    request = Semi(
+    stage_settings, labels = read_stage_settings(words), read_labels(args.labels)
+    request = SemiRequest(
         recipe, data, labels, args.out, stage_settings, args.data, args.init, args.draws, args.same_labels, args.quiet
     )  # fmt: skip
     report = run_semi(request)

@@ -36,7 +36,7 @@ def add(commands: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from nearfar.studies.run import catalogue, named, run_study
+    from nearfar.studies.run import catalogue, find_study, run_study
 
     if args.papers:
         return _papers(args)
@@ -45,7 +45,7 @@ def run(args: argparse.Namespace) -> int:
         return DONE
     name, *words = args.words
     name += "-long" if args.long else ""
-    study = named(name)
+    study = find_study(name)
     words += [] if args.seed is None else [f"seed={args.seed}"]
     record = run_study(study, args.out or Path("runs") / f"study-{name}", words)
     print(json.dumps(record.result.as_json()) if args.json else record.text())

@@ -1,4 +1,4 @@
-"""Which instances have a label: a share of them drawn, so many of each class, or those that a file lists."""
+"""Which instances have a label: a random share, a number of each class, or those that a file lists."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -13,17 +13,17 @@ from nearfar.estimate.read import KINDS, read_columns
 from nearfar.modalities import DataSet
 from nearfar.modalities.labels import class_numbers
 
-Labels = float | Path
+LabelChoice = float | Path  # a share below 1, a number of each class, or a file
 
 
-def read_labels(text: str | float | Path) -> Labels:
-    """`0.01` (a share), `10` (of each class) or a file."""
+def read_labels(text: str | float | Path) -> LabelChoice:
+    """Reads `0.01` (a share), `10` (of each class) or a file name."""
     if isinstance(text, str):
-        written = text
+        word = text
         try:
-            text = float(written)
+            text = float(word)
         except ValueError:
-            text = Path(written)
+            text = Path(word)
     if isinstance(text, Path):
         if text.suffix.lower() not in KINDS or not text.is_file():
             raise UserError(
@@ -36,16 +36,16 @@ def read_labels(text: str | float | Path) -> Labels:
     return text
 
 
-def labelled(whole: DataSet, labels: Labels, draw: int) -> DataSet:
-    """The instances whose label may be used, with it."""
+def choose_labels(data: DataSet, labels: LabelChoice, draw: int) -> DataSet:
+    """The labelled instances, with their labels. `draw`: the number of the random draw."""
     if not isinstance(labels, Path):
-        return draw_labelled(whole, labels, draw)
+        return draw_labelled(data, labels, draw)
     columns = read_columns(str(labels)).columns
     if "label" not in columns or not {"path", "index"} & set(columns):
         raise UserError(
-            f"--labels {labels} has the columns {', '.join(columns)}; expected label, and path or index to say of what"
+            f"--labels {labels} has the columns {', '.join(columns)}; expected label, and path or index to identify the instance"
         )
-    places = _by_path(whole, columns, labels) if "path" in columns else _by_index(whole, columns, labels)
+    places = _by_path(data, columns, labels) if "path" in columns else _by_index(data, columns, labels)
     if len(set(places)) < len(places):
         raise UserError(
             f"--labels {labels} names {len(places) - len(set(places))} instances twice; name each once"
@@ -56,35 +56,35 @@ def labelled(whole: DataSet, labels: Labels, draw: int) -> DataSet:
     numbers, names = class_numbers(np.asarray(list(columns["label"])), f"--labels {labels}")
     if numbers is None:
         raise UserError(f"--labels {labels} holds no labels")
-    if not names and whole.classes and numbers.max() < len(whole.classes):
-        names = whole.classes
+    if not names and data.classes and numbers.max() < len(data.classes):
+        names = data.classes
     order = np.argsort(places, kind="stable")
-    part = whole.subset(np.asarray(places)[order])
+    part = data.subset(np.asarray(places)[order])
     return replace(part, labels=numbers[order], classes=names)
 
 
-def _by_path(whole: DataSet, columns: Mapping[str, Any], file: Path) -> list[int]:
-    """A name as the data set has it, or its end where that is unique enough: of files, those below the folder."""
-    known = {path: place for place, path in enumerate(whole.paths)}
-    asked = [str(path) for path in columns["path"]]
-    missing = [path for path in asked if path not in known]
+def _by_path(data: DataSet, columns: Mapping[str, Any], file: Path) -> list[int]:
+    """Positions of the instances that a file names."""
+    positions = {path: place for place, path in enumerate(data.paths)}
+    names = [str(path) for path in columns["path"]]
+    missing = [name for name in names if name not in positions]
     if missing:
         raise UserError(
-            f"--labels {file} names {missing[0]}, which is not in {whole.name} ({len(missing)} of {len(asked)} are not); names are as in "
-            f"{whole.paths[0]}"
+            f"--labels {file} names {missing[0]}, which is not in {data.name} ({len(missing)} of {len(names)} are not); names look like "
+            f"{data.paths[0]}"
         )
-    return [known[path] for path in asked]
+    return [positions[name] for name in names]
 
 
-def _by_index(whole: DataSet, columns: Mapping[str, Any], file: Path) -> list[int]:
-    asked = np.asarray(columns["index"])
-    if whole.quarantine:
+def _by_index(data: DataSet, columns: Mapping[str, Any], file: Path) -> list[int]:
+    rows = np.asarray(columns["index"])
+    if data.quarantine:
         raise UserError(
-            f"--labels {file} names rows by index, but {len(whole.quarantine)} of {whole.name} were set aside, so numbers are shifted; "
-            "name them by path"
+            f"--labels {file} names rows by index, but {len(data.quarantine)} of {data.name} are in quarantine, which shifts the numbers; "
+            "use the column path"
         )
-    if asked.dtype.kind not in "iu" or asked.min() < 0 or asked.max() >= len(whole):
+    if rows.dtype.kind not in "iu" or rows.min() < 0 or rows.max() >= len(data):
         raise UserError(
-            f"--labels {file}: index must be whole numbers from 0 to {len(whole) - 1}; it holds {asked.min()} to {asked.max()}"
+            f"--labels {file}: index must be whole numbers from 0 to {len(data) - 1}; it holds {rows.min()} to {rows.max()}"
         )
-    return [int(place) for place in asked]
+    return [int(row) for row in rows]

@@ -1,9 +1,9 @@
-"""All stages one after the other, and the table: `nf.semi` and `nearfar semi`."""
+"""`nf.semi` and `nearfar semi`: runs the stages one after the other and makes the table."""
 
 import json
 import sys
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,83 +18,85 @@ from nearfar.evaluate.matching import match_labels
 from nearfar.evaluate.splits import labels_of, set_facts
 from nearfar.modalities import DataSet
 from nearfar.run.trained import Run
-from nearfar.simclrv2.labels import labelled, read_labels
-from nearfar.simclrv2.stages import OPTIONS, STAGES, Semi, Told
-from nearfar.studies.compared import verdict
+from nearfar.simclrv2.labels import choose_labels, read_labels
+from nearfar.simclrv2.stages import OPTIONS, PREFIXES, SemiRequest, Stage, StageSettings
+from nearfar.studies.comparison import verdict
+from nearfar.sweeps.engine import Cell, CellStore, run_cells
 from nearfar.system.files import as_path, write_atomic
 
-SCRATCH, PROBE, TUNED, DISTILLED = "from scratch", "linear probe", "fine-tuned", "distilled"
+FROM_SCRATCH, PROBE, FINE_TUNED, DISTILLED = "from scratch", "linear probe", "fine-tuned", "distilled"
+COMPARISONS = ((FINE_TUNED, FROM_SCRATCH), (FINE_TUNED, PROBE), (DISTILLED, FINE_TUNED))
 FIGURES = {"top1": "top-1", "top5": "top-5"}
+
+Draws = Sequence[Mapping[str, float]]  # top1, and with more than five classes top5, of each draw
 
 
 @dataclass(frozen=True)
-class Report:
-    """What each way of using the labels gives on the test set, draw by draw; no figures where there is no test set."""
+class SemiResult:
+    """The accuracies of each way of using the labels, by draw; no figures without test data."""
 
     title: str
-    labels: int  # how many are used
+    labels: int  # that are used
     instances: int
-    figures: Mapping[str, tuple[Mapping[str, float], ...]]  # top1 and top5 by draw, by way
+    figures: Mapping[str, Draws]
     test: Mapping[str, Any] | None
-    runs: Mapping[str, str]  # of the last draw, by way
+    runs: Mapping[str, str]  # of the last draw
     verdicts: tuple[str, ...] = ()
 
     def as_json(self) -> dict[str, Any]:
+        figures = {}
+        for way, draws in self.figures.items():
+            means = {figure: _mean(draws, figure)[0] for figure in draws[0]}
+            figures[way] = {**means, "spread": _mean(draws, "top1")[1], "draws": list(draws)}
         return {
             "semi": self.title,
             "labels": self.labels,
             "instances": self.instances,
             "test": self.test,
-            "figures": {
-                way: {
-                    **{figure: _over_draws(draws, figure)[0] for figure in draws[0]},
-                    "spread": _over_draws(draws, "top1")[1],
-                    "draws": list(draws),
-                }
-                for way, draws in self.figures.items()
-            },
+            "figures": figures,
             "verdicts": list(self.verdicts),
             "runs": dict(self.runs),
         }
 
-    def told(self) -> str:
-        """Of what the figures are."""
+    def caption(self) -> str:
+        """What the figures are."""
         if self.test is None:
             return "no figures: give test data with --data"
         draws = len(next(iter(self.figures.values())))
-        over = f", mean ± deviation over {draws} draws of the labels" if draws > 1 else ""
-        names = " and ".join(FIGURES[figure] for figure in self.shown)
-        return f"{names} in percent on {self.test['name']} ({self.test['samples']:,}){over}"
-
-    def rows(self) -> list[tuple[str, ...]]:
-        """Each way of using the labels, its top-1 and, of more than five classes, its top-5 in percent."""
-        rows = []
-        for way, draws in self.figures.items():
-            mean, spread = _over_draws(draws, "top1")
-            top1 = plus_minus(100 * mean, None if spread is None else 100 * spread)
-            rest = [f"{100 * _over_draws(draws, figure)[0]:.1f}" for figure in self.shown[1:]]
-            rows.append((way, top1, *rest))
-        return rows
+        repetitions = f", mean ± deviation over {draws} draws of the labels" if draws > 1 else ""
+        names = " and ".join(FIGURES[figure] for figure in self.columns)
+        return f"{names} in percent on {self.test['name']} ({self.test['samples']:,}){repetitions}"
 
     @property
-    def shown(self) -> tuple[str, ...]:
+    def columns(self) -> tuple[str, ...]:
         """top1, and top5 where there are more than five classes."""
         return tuple(next(iter(self.figures.values()))[0]) if self.figures else ()
+
+    def rows(self) -> list[tuple[str, ...]]:
+        """Each way of using the labels with its accuracies in percent."""
+        rows = []
+        for way, draws in self.figures.items():
+            mean, spread = _mean(draws, "top1")
+            top1 = plus_minus(100 * mean, None if spread is None else 100 * spread)
+            others = [f"{100 * _mean(draws, figure)[0]:.1f}" for figure in self.columns[1:]]
+            rows.append((way, top1, *others))
+        return rows
 
     def __str__(self) -> str:
         head = f"{self.title}: {self.labels:,} labels of {self.instances:,} instances"
         if self.test is None:
-            return f"{head}\ntrained: {', '.join(self.runs.values())}\n{self.told()}"
-        return "\n".join([head, self.told(), *text_table(self.rows(), numbers=True), *self.verdicts])
+            return f"{head}\ntrained: {', '.join(self.runs.values())}\n{self.caption()}"
+        table = [f"  {line}" for line in text_table(self.rows(), numbers=True)]
+        return "\n".join([head, self.caption(), *table, *self.verdicts])
 
     def write_page(self, out: Path, data: Any = None) -> Path:
-        """One page: the table, then all stages (those of the last draw) side by side and one by one. `data`: what was trained on,
-        named again where it is a URL, since URLs in run folders are not opened."""
+        """Writes one page: the table, then all stages (of the last draw) side by side and one by one. `data`: the training data, named
+        again where they are a URL, since URLs in run folders are not opened."""
         from nearfar.report import write_report  # here, since figures need no page
         from nearfar.report.facts import Summary
 
-        about = f"{self.labels:,} labels of {self.instances:,} instances; {self.told()}."
-        head = ("", *(f"{FIGURES[figure]}, %" for figure in self.shown)) if self.figures else ()
+        about = f"{self.labels:,} labels of {self.instances:,} instances; {self.caption()}."
+        head = ("", *(f"{FIGURES[figure]}, %" for figure in self.columns)) if self.figures else ()
         summary = Summary(f"{self.title}, few labels", about, head, tuple(self.rows()), self.verdicts)
         runs = [Run.open(path) for path in self.runs.values()]
         for run in runs:
@@ -102,7 +104,7 @@ class Report:
         return write_report(runs, out, summary=summary)
 
 
-def _over_draws(draws: tuple[Mapping[str, float], ...], figure: str) -> tuple[float, float | None]:
+def _mean(draws: Draws, figure: str) -> tuple[float, float | None]:
     return mean_and_spread([draw[figure] for draw in draws])
 
 
@@ -120,117 +122,134 @@ def semi(
     distil: Mapping[str, Any] | None = None,
     quiet: bool = False,
     **settings: Any,
-) -> Report:
-    """Pretrains on all of `data`, fine-tunes on few labels, distils what came out over all of `data`, and compares (Chen, Kornblith et al. 2020).
+) -> SemiResult:
+    """Pretrains on all of `data`, fine-tunes on few labels, distils the result on all of `data`, and compares (Chen, Kornblith et al. 2020).
 
-        found = nf.semi("simclr", "photos/", labels=0.01, out="runs/few", test="other/", draws=3, student="resnet8-w16", epochs=50)
+        result = nf.semi("simclr", "photos/", labels=0.01, out="runs/few", test="other/", draws=3, student="resnet8-w16", epochs=50)
 
     `labels`: a share, a number of each class, or a .csv or .parquet file with path (or index) and label. `init`: a pretrained run in place
-    of the first stage. Settings are those of the pretraining; `finetune` and `distil` are mappings of the other stages' own; `student` is
-    the backbone of the last one, `from_layer` how many layers of the head fine-tuning keeps. Called again, it goes on.
+    of the first stage. Settings are those of the pretraining; `finetune` and `distil` map those of the other stages; `student` is the
+    backbone of the last one, `from_layer` the number of head layers that fine-tuning keeps. Call it again to resume.
     """
     options = {key: settings.pop(key) for key in OPTIONS if key in settings}
-    told = Told(settings, dict(zip(STAGES, (finetune or {}, distil or {}), strict=True)), options)
+    by_stage = dict(zip(PREFIXES, (finetune or {}, distil or {}), strict=True))
+    stage_settings = StageSettings(settings, by_stage, options)
     start = None if init is None else Path(init)
-    return run_semi(
-        Semi(
-            recipe,
-            data,
-            read_labels(labels),
-            as_path("out", out),
-            told,
-            test,
-            start,
-            draws,
-            same_labels,
-            quiet,
-        )
+    folder = as_path("out", out)
+    request = SemiRequest(
+        recipe, data, read_labels(labels), folder, stage_settings, test, start, draws, same_labels, quiet
     )
+    return run_semi(request)
 
 
-def run_semi(asked: Semi) -> Report:
-    asked.check()
-    asked.out.mkdir(parents=True, exist_ok=True)
-    pretrained = asked.pretrained()
-    whole = asked.opened(pretrained)
-    tests = None if asked.test is None else Tests(pretrained, asked)
-    figures: dict[str, list[dict[str, float]]] = {}
+def run_semi(request: SemiRequest) -> SemiResult:
+    request.check()
+    runner = StageRunner(request)
+    pretrained = Run.open(request.init) if request.init is not None else runner.train(request.pretrain())[0]
+    data = request.open_data(pretrained)
+    test = None if request.test is None else TestSet(pretrained, request)
+    figures: dict[str, list[Mapping[str, float]]] = {}
     runs: dict[str, str] = {"pretrained": str(pretrained.path)}
-    few = whole
-    for draw in range(asked.draws):
-        few = labelled(whole, asked.labels, draw)
-        _say(asked, f"draw {draw + 1} of {asked.draws}: {len(few):,} labels")
-        stages = {SCRATCH: asked.from_scratch, TUNED: asked.finetuned}
-        done = {way: stage(pretrained, few, draw) for way, stage in stages.items()}
-        done[DISTILLED] = asked.distilled(pretrained, done[TUNED], whole, draw)
-        runs |= {way: str(run.path) for way, run in done.items()}
-        if tests is None:
-            continue
-        found = {SCRATCH: tests.classifier(done[SCRATCH], few), PROBE: tests.probe(few)}
-        found |= {way: tests.classifier(done[way], few) for way in (TUNED, DISTILLED)}
-        for way, told in found.items():
-            figures.setdefault(way, []).append(told)
-    report = Report(
-        f"{asked.recipe} {whole.name}",
-        len(few),
-        len(whole),
-        {way: tuple(told) for way, told in figures.items()},
-        None if tests is None else set_facts(tests.data).to_json(),
+    labelled = data
+    for draw in range(request.draws):
+        labelled = choose_labels(data, request.labels, draw)
+        runner.report(f"draw {draw + 1} of {request.draws}: {len(labelled):,} labels")
+        scratch, scratch_top = runner.train(request.from_scratch(pretrained, labelled, draw), test, labelled)
+        tuned, tuned_top = runner.train(request.finetune(pretrained, labelled, draw), test, labelled)
+        student = request.distil(pretrained, tuned, data, draw)
+        distilled, distilled_top = runner.train(student, test, labelled)
+        runs |= {FROM_SCRATCH: str(scratch.path), FINE_TUNED: str(tuned.path), DISTILLED: str(distilled.path)}
+        if test is not None:
+            ways = (FROM_SCRATCH, PROBE, FINE_TUNED, DISTILLED)
+            tops = (scratch_top, test.probe(labelled), tuned_top, distilled_top)
+            for way, top in zip(ways, tops, strict=True):
+                figures.setdefault(way, []).append(top)
+    result = SemiResult(
+        f"{request.recipe} {data.name}",
+        len(labelled),
+        len(data),
+        figures,
+        None if test is None else set_facts(test.data).to_json(),
         runs,
         _verdicts(figures),
     )
-    write_atomic(asked.out / "semi.json", json.dumps(report.as_json(), indent=1) + "\n")
-    return report
+    write_atomic(request.out / "semi.json", json.dumps(result.as_json(), indent=1) + "\n")
+    return result
 
 
-def _verdicts(figures: Mapping[str, list[dict[str, float]]]) -> tuple[str, ...]:
-    """What the stages add, paired by draw."""
-    said = []
-    for better, worse in ((TUNED, SCRATCH), (TUNED, PROBE), (DISTILLED, TUNED)):
+class StageRunner:
+    """Runs stages as cells of the request's folder: claimed, resumed, and their accuracies stored."""
+
+    def __init__(self, request: SemiRequest) -> None:
+        self.request, self.store = request, CellStore(request.out)
+
+    def train(
+        self, stage: Stage, test: "TestSet | None" = None, labelled: DataSet | None = None
+    ) -> tuple[Run, Mapping[str, float]]:
+        """The stage's run, and with test data the accuracies of its classifier."""
+
+        def compute(cell: Cell, folder: Path) -> Mapping[str, float]:
+            run = stage.train(folder)
+            return {} if test is None or labelled is None else test.classifier(run, labelled)
+
+        owner = f"semi {self.request.recipe} {self.request.located().name}"
+        tested_on = None if test is None else test.data.fingerprint
+        cell = replace(stage.cell, identity={**stage.cell.identity, "test": tested_on})
+        (outcome,) = run_cells(self.store, [cell], compute, owner=owner)
+        assert outcome is not None
+        return Run.open(self.store.folder(cell)), outcome.values
+
+    def report(self, sentence: str) -> None:
+        if not self.request.quiet:
+            print(f"semi: {sentence}", file=sys.stderr, flush=True)
+
+
+def _verdicts(figures: Mapping[str, Draws]) -> tuple[str, ...]:
+    """What each stage adds, paired by draw."""
+    sentences = []
+    for better, worse in COMPARISONS:
         if better in figures and worse in figures:
             pairs = zip(figures[better], figures[worse], strict=True)
-            differences = [100 * (one["top1"] - other["top1"]) for one, other in pairs]
-            said.append(f"{better} above {worse} {verdict(differences, 'draws')}")
-    return tuple(said)
+            differences = [first["top1"] - second["top1"] for first, second in pairs]
+            sentences.append(f"{better} above {worse} {verdict(differences, 'draws')}")
+    return tuple(sentences)
 
 
-class Tests:
-    """The test set, opened once, and how runs do on it."""
+class TestSet:
+    """The test data, opened once, and the accuracies of runs on them."""
 
-    def __init__(self, pretrained: Run, asked: Semi) -> None:
-        self.pretrained, self.same_labels = pretrained, asked.same_labels
-        self.data: DataSet = pretrained.images(asked.test)
+    __test__ = False  # not a test of pytest
+
+    def __init__(self, pretrained: Run, request: SemiRequest) -> None:
+        self.pretrained, self.same_labels = pretrained, request.same_labels
+        self.data: DataSet = pretrained.images(request.test)
         self._features = pretrained.embed(self.data)
 
-    def classifier(self, run: Run, few: DataSet) -> dict[str, float]:
-        """Of the classifier that a run learned, in the numbering of the few."""
+    def classifier(self, run: Run, labelled: DataSet) -> dict[str, float]:
+        """Accuracies of a run's own classifier."""
         encoders = run.method().to(run.device).encoders
-        embedded = features(encoders.backbone(), self.data, run.plain_view(), device=run.device)
+        rows = features(encoders.backbone(), self.data, run.plain_view(), device=run.device)
         classifier = encoders.classifier()
-        assert classifier is not None
+        assert classifier is not None  # stages are supervised or learn class probabilities
         with torch.no_grad():
-            logits = classifier(embedded.to(run.device)).cpu()
+            logits = classifier(rows.to(run.device)).cpu()
         classes = torch.arange(logits.shape[1])
-        return _shown_rates(hit_rates(rank_classes(logits, classes), self._labels(few)), len(classes))
+        return _informative(hit_rates(rank_classes(logits, classes), self._labels(labelled)), len(classes))
 
-    def _labels(self, few: DataSet) -> Tensor:
-        """The test set's, numbered as those of the few."""
-        same = match_labels(labels_of(self.data), self.data, labels_of(few), few, self.same_labels)
-        return torch.from_numpy(same.labels)
+    def _labels(self, labelled: DataSet) -> Tensor:
+        """The labels of the test data in the numbering of the labelled instances."""
+        matching = match_labels(
+            labels_of(self.data), self.data, labels_of(labelled), labelled, self.same_labels
+        )
+        return torch.from_numpy(matching.labels)
 
-    def probe(self, few: DataSet) -> dict[str, float]:
-        """A linear classifier on the pretrained features of the few."""
-        fit = LabelledFeatures(self.pretrained.embed(few), torch.from_numpy(labels_of(few)))
-        found = scores(fit, LabelledFeatures(self._features, self._labels(few)), ["linear"])["linear"]
-        rates = {key: found.figures[key].value for key in FIGURES}
-        return _shown_rates(rates, found.details["classes"])
+    def probe(self, labelled: DataSet) -> dict[str, float]:
+        """Accuracies of a linear classifier on the pretrained features of the labelled instances."""
+        fit = LabelledFeatures(self.pretrained.embed(labelled), torch.from_numpy(labels_of(labelled)))
+        result = scores(fit, LabelledFeatures(self._features, self._labels(labelled)), ["linear"])["linear"]
+        return _informative({key: result.figures[key].value for key in FIGURES}, result.details["classes"])
 
 
-def _shown_rates(rates: dict[str, float], classes: int) -> dict[str, float]:
-    """Without top-5 where there are five classes or fewer."""
+def _informative(rates: dict[str, float], classes: int) -> dict[str, float]:
+    """The rates without top-5 where there are five classes or fewer."""
     return rates if classes > TOP else {"top1": rates["top1"]}
-
-
-def _say(asked: Semi, sentence: str) -> None:
-    if not asked.quiet:
-        print(f"semi: {sentence}", file=sys.stderr, flush=True)

@@ -1,4 +1,4 @@
-"""The settings of each stage, and running them."""
+"""The stages of semi-supervised learning and their settings. Each stage is a cell: a training in its own folder that resumes."""
 
 import math
 from collections.abc import Iterable, Mapping
@@ -6,90 +6,95 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from nearfar.config.building import NONE
+from nearfar.config.objects import Objects
 from nearfar.config.resolving import read_words
-from nearfar.config.settings import Settings
+from nearfar.config.settings import MAY_CHANGE, Settings
 from nearfar.data import Limits, Located, locate
 from nearfar.errors import UserError
 from nearfar.modalities import DataSet
 from nearfar.run.folder import RunFolder
 from nearfar.run.trained import Run, columns_in
-from nearfar.simclrv2.labels import Labels
+from nearfar.simclrv2.labels import LabelChoice
+from nearfar.sweeps.engine import Cell
 from nearfar.train.defaults import resolve_here
 from nearfar.train.distill import RECIPE as STUDENT
 from nearfar.train.distill import student_of
 from nearfar.train.pretrain import run_pretraining
 
-RECIPE = "supervised"
-FINETUNE, DISTIL = "finetune", "distil"
-STAGES = (FINETUNE, DISTIL)
-# settings that every stage has in common; any other without a prefix is one of the pretraining
+SUPERVISED = "supervised"
+PRETRAIN, SCRATCH, FINETUNE, DISTIL = "pretrain", "scratch", "finetune", "distil"
+PREFIXES = (FINETUNE, DISTIL)  # of settings: finetune.lr=1e-3
+# settings that all stages share; any other without a prefix belongs to the pretraining
 SHARED = (
-    "seed",
-    "workers",
-    "device",
-    "precision",
-    "memory",
-    "image_size",
-    "image_column",
-    "label_column",
-    "max_bad_share",
-)
-OPTIONS = ("student", "from_layer")  # of the whole, not of a stage
-EPOCHS, LEAST_STEPS, LARGEST_BATCH = (
-    20,
-    300,
-    128,
-)  # of fine-tuning, as `nearfar evaluate --protocol finetune` does it
-SOFTNESS: Mapping[str, Any] = {"temperature": 1.0}  # of both sides' class probabilities
-# nothing is kept aside: the few labels are all there are
-USUAL: Mapping[str, Any] = {"held_out": 0.0, "probe_every": 0.0}
-
-
-# of fine-tuning's settings, those that from-scratch shares: the same labels for the same number of steps
-COMPARED = (*SHARED, "epochs", "batch_size", "views")
+    "seed", "workers", "device", "precision", "memory", "image_size", "image_column", "label_column", "max_bad_share",
+)  # fmt: skip
+# of fine-tuning's settings, those that training from scratch shares: the same labels for the same number of steps
+SCRATCH_SHARES = (*SHARED, "epochs", "batch_size", "views")
+OPTIONS = ("student", "from_layer")  # of all stages together
+# of fine-tuning, as in `nearfar evaluate --protocol finetune`
+MIN_EPOCHS, MIN_STEPS, MAX_BATCH = 20, 300, 128
+STUDENT_PRIOR: Mapping[str, Any] = {"temperature": 1.0}  # of student's and teacher's class probabilities
+# nothing is held out: there are only a few labels
+DEFAULTS: Mapping[str, Any] = {"held_out": 0.0, "probe_every": 0.0}
 
 
 @dataclass(frozen=True)
-class Told:
-    """Settings by stage, and the options of the whole."""
+class StageSettings:
+    """Settings of the pretraining, of the other stages by prefix, and options of all stages together."""
 
     pretrain: Mapping[str, Any]
-    stages: Mapping[str, Mapping[str, Any]]
+    by_stage: Mapping[str, Mapping[str, Any]]
     options: Mapping[str, Any] = field(default_factory=dict)
 
-    def shared(self) -> dict[str, Any]:
-        return {key: value for key, value in self.pretrain.items() if key in SHARED}
-
     def of(self, stage: str) -> dict[str, Any]:
-        return {**self.shared(), **self.stages.get(stage, {})}
+        shared = {key: value for key, value in self.pretrain.items() if key in SHARED}
+        return {**shared, **self.by_stage.get(stage, {})}
 
 
-def read_told(words: Iterable[str]) -> Told:
-    """`finetune.lr=1e-3` is of that stage, `student=` and `from_layer=` of the whole, all else of the pretraining."""
-    by_stage: dict[str, list[str]] = {"": [], **{stage: [] for stage in STAGES}}
+def read_stage_settings(words: Iterable[str]) -> StageSettings:
+    """Reads `finetune.lr=1e-3` (of a stage), `student=` and `from_layer=` (of all), and settings of the pretraining."""
+    by_stage: dict[str, list[str]] = {"": [], **{stage: [] for stage in PREFIXES}}
     options: dict[str, Any] = {}
     for word in words:
-        key, _, rest = word.partition("=")
-        stage, dot, inner = key.partition(".")
+        key, _, value = word.partition("=")
+        stage, dot, inner_key = key.partition(".")
         if key in OPTIONS:
             options |= read_words([word])
-        elif dot and stage in STAGES:
-            by_stage[stage].append(f"{inner}={rest}")
+        elif dot and stage in PREFIXES:
+            by_stage[stage].append(f"{inner_key}={value}")
         else:
             by_stage[""].append(word)
-    read = {stage: read_words(given) for stage, given in by_stage.items()}
-    return Told(read.pop(""), read, options)
+    settings = {stage: read_words(listed) for stage, listed in by_stage.items()}
+    return StageSettings(settings.pop(""), settings, options)
 
 
 @dataclass(frozen=True)
-class Semi:
-    """What was asked for."""
+class Stage:
+    """A training to run: its cell, and what `run_pretraining` needs."""
+
+    cell: Cell
+    settings: Settings
+    data: Any
+    objects: Objects = field(default_factory=lambda: NONE)
+    quiet: bool = True
+    note: str | None = None  # about defaults for this machine
+
+    def train(self, folder: Path) -> Run:
+        return run_pretraining(
+            self.settings, self.data, folder, quiet=self.quiet, note=self.note, objects=self.objects
+        )
+
+
+@dataclass(frozen=True)
+class SemiRequest:
+    """A checked request."""
 
     recipe: str
     data: Any
-    labels: Labels
+    labels: LabelChoice
     out: Path
-    told: Told
+    settings: StageSettings
     test: Any = None
     init: Path | None = None
     draws: int = 1
@@ -103,112 +108,134 @@ class Semi:
             raise UserError(f"--draws was {self.draws} with --labels {self.labels}; a file is one draw")
         if RunFolder(self.out).config.exists():
             raise UserError(
-                f"--out was {self.out}, which is a run itself; name another folder, or go on from it by --init {self.out}"
+                f"--out was {self.out}, which is a run; choose another folder, or start from the run with --init {self.out}"
             )
-        own = [key for key in self.told.pretrain if key not in SHARED]
-        if self.init is not None and own:
+        keys = [key for key in self.settings.pretrain if key not in SHARED]
+        if self.init is not None and keys:
             raise UserError(
-                f"{own[0]} was given with --init {self.init}; it would be a setting of the pretraining, which is there: write "
-                f"finetune.{own[0]} or distil.{own[0]}"
+                f"{keys[0]} was given with --init {self.init}; it is a setting of the pretraining, which --init replaces: write "
+                f"finetune.{keys[0]} or distil.{keys[0]}"
             )
 
     def check(self) -> None:
-        """Refuses what can be refused before any work: settings of the later stages, layers that the head has not."""
+        """Refuses bad settings of later stages and head layers that do not exist, before any work."""
         located = self.located()
         if self.test is not None and locate(self.test).name == located.name:
             raise UserError(
-                f"--data was {located.name}, which is also what is trained on, its labels included; give test data of their own"
+                f"--data was {located.name}, which is also the training data; give separate test data"
             )
-        if "student" in self.told.options:
-            located.modality.check_network(self.told.options["student"])
-        for stage, recipe in ((FINETUNE, RECIPE), (DISTIL, STUDENT)):
-            own = {key: value for key, value in self.told.of(stage).items() if key != "objective"}
-            resolve_here(recipe, located.name, None, own, modality=located.modality)
+        if "student" in self.settings.options:
+            located.modality.check_network(self.settings.options["student"])
+        for stage, recipe in ((FINETUNE, SUPERVISED), (DISTIL, STUDENT)):
+            settings = {key: value for key, value in self.settings.of(stage).items() if key != "objective"}
+            resolve_here(recipe, located.name, None, settings, modality=located.modality)
         if self.init is not None:
-            begun = Run.open(self.init)
-            if begun.settings.recipe != self.recipe:
+            run = Run.open(self.init)
+            if run.settings.recipe != self.recipe:
                 raise UserError(
-                    f"RECIPE was {self.recipe}, but --init {self.init} was trained with {begun.settings.recipe}; name that one"
+                    f"RECIPE was {self.recipe}, but --init {self.init} was trained with {run.settings.recipe}; use that recipe"
                 )
-            self.kept_head(begun)
+            self.cut_head(run)
 
     def located(self) -> Located:
         return locate(self.data)
 
-    def folder(self, stage: str, draw: int) -> Path:
-        return (self.out if self.draws == 1 else self.out / f"draw-{draw}") / stage
-
-    def pretrained(self) -> Run:
-        """The run of the first stage: trained now, gone on with, or given."""
-        if self.init is not None:
-            return Run.open(self.init)
-        located = self.located()
-        out = self.out / "pretrain"
-        settings, said = resolve_here(
-            self.recipe, located.name, out, self.told.pretrain, modality=located.modality
-        )
-        return run_pretraining(settings, located, out, quiet=self.quiet, note=said)
-
-    def opened(self, run: Run) -> DataSet:
-        """All instances, as the pretrained network sees them."""
+    def open_data(self, run: Run) -> DataSet:
+        """All instances, opened as for the pretrained network."""
         settings = run.settings
         located = locate(self.data, columns=columns_in(settings))
         options = settings.modality.reader.options_for(settings.views, settings.image_size, run.description)
         return located.open(Limits(max_bad_share=settings.max_bad_share), **options)
 
-    def finetuned(self, run: Run, few: DataSet, draw: int) -> Run:
-        """From a middle layer of the head on: backbone and those layers go on learning, under a new classifier."""
-        start = {"init": str(run.path), "lr": 1e-3, "layer_decay": 0.7}
-        return self._supervised(FINETUNE, run, few, draw, {**start, "encoders": self.kept_head(run)})
+    # ------------------------------------------------------------------------------------------------------ stages
 
-    def from_scratch(self, run: Run, few: DataSet, draw: int) -> Run:
-        """The same network and steps by the few labels alone."""
-        return self._supervised("scratch", run, few, draw, {})
+    def pretrain(self) -> Stage:
+        located = self.located()
+        settings, note = resolve_here(
+            self.recipe, located.name, self.out / PRETRAIN, self.settings.pretrain, modality=located.modality
+        )
+        return Stage(_cell(PRETRAIN, settings, located.name), settings, located, quiet=self.quiet, note=note)
 
-    def distilled(self, run: Run, teacher: Run, whole: DataSet, draw: int) -> Run:
-        """A student of what the fine-tuned network says of all instances; no label is looked at. One with the same backbone begins where
-        fine-tuning did, at the pretrained weights."""
-        bare = replace(whole, labels=None, classes=(), unlabelled="a student learns from its teacher alone")
-        student = self.told.options.get("student", run.settings.backbone)
+    def finetune(self, run: Run, labelled: DataSet, draw: int) -> Stage:
+        """The backbone and the first layers of the head, trained further under a new classifier."""
+        start = {"init": str(run.path), "lr": 1e-3, "layer_decay": 0.7, "encoders": self.cut_head(run)}
+        return self._supervised(FINETUNE, run, labelled, draw, start, self.settings.of(FINETUNE))
+
+    def from_scratch(self, run: Run, labelled: DataSet, draw: int) -> Stage:
+        """The same network and number of steps with the few labels only."""
+        settings = self.settings.of(FINETUNE)
+        shared = {key: value for key, value in settings.items() if key in SCRATCH_SHARES}
+        return self._supervised(SCRATCH, run, labelled, draw, {}, shared)
+
+    def distil(self, run: Run, teacher: Run, data: DataSet, draw: int) -> Stage:
+        """A student of the fine-tuned network's outputs on all instances, without labels. One with the same backbone starts from the
+        pretrained weights."""
+        unlabelled = replace(data, labels=None, classes=(), unlabelled="a student learns from its teacher")
+        student = self.settings.options.get("student", run.settings.backbone)
         start = {"init": str(run.path)} if student == run.settings.backbone else {}
-        usual = {
-            **USUAL,
+        defaults = {
+            **DEFAULTS,
             **start,
             "backbone": student,
             "batch_size": min(run.settings.batch_size, Settings.model_fields["batch_size"].default),
             "image_size": run.settings.image_size,
-            "prior": SOFTNESS,
+            "prior": STUDENT_PRIOR,
         }
-        own = self.told.of(DISTIL)
-        objective = own.pop("objective", "kd")
-        out = self.folder(DISTIL, draw)
+        words = self.settings.of(DISTIL)
+        objective = words.pop("objective", "kd")
+        folder = self._folder(DISTIL, draw)
         settings, objects, _ = student_of(
-            str(teacher.path), bare.name, out, usual, own, objective=objective, modality=run.modality
+            str(teacher.path),
+            data.name,
+            self.out / folder,
+            defaults,
+            words,
+            objective=objective,
+            modality=run.modality,
         )
-        return run_pretraining(settings, bare, out, quiet=self.quiet, objects=objects)
+        cell = _cell(folder, settings, data.fingerprint)
+        return Stage(cell, settings, unlabelled, objects, self.quiet)
 
-    def _supervised(self, stage: str, run: Run, few: DataSet, draw: int, changes: Mapping[str, Any]) -> Run:
-        batch = min(LARGEST_BATCH, len(few))
-        epochs = max(EPOCHS, math.ceil(LEAST_STEPS / (len(few) // batch)))
+    def _supervised(
+        self,
+        stage: str,
+        run: Run,
+        labelled: DataSet,
+        draw: int,
+        start: Mapping[str, Any],
+        words: Mapping[str, Any],
+    ) -> Stage:
+        batch = min(MAX_BATCH, len(labelled))
+        epochs = max(MIN_EPOCHS, math.ceil(MIN_STEPS / (len(labelled) // batch)))
         network = {"backbone": run.settings.backbone, "image_size": run.settings.image_size}
-        own = {key: v for key, v in self.told.of(FINETUNE).items() if stage == FINETUNE or key in COMPARED}
-        layers = ({**USUAL, **network, "epochs": epochs, "batch_size": batch}, changes, own)
-        out = self.folder(stage, draw)
-        settings, _ = resolve_here(RECIPE, few.name, out, *layers, modality=run.modality)
-        return run_pretraining(settings, few, out, quiet=True)
+        defaults = {**DEFAULTS, **network, "epochs": epochs, "batch_size": batch}
+        folder = self._folder(stage, draw)
+        settings, _ = resolve_here(
+            SUPERVISED, labelled.name, self.out / folder, defaults, start, words, modality=run.modality
+        )
+        return Stage(_cell(folder, settings, labelled.fingerprint), settings, labelled)
 
-    def kept_head(self, run: Run) -> dict[str, Any]:
-        """The settings of the part of the head that is kept: its first layer, or as many as `from_layer` says; none of a linear head."""
+    def _folder(self, stage: str, draw: int) -> str:
+        return stage if self.draws == 1 else f"draw-{draw}/{stage}"
+
+    def cut_head(self, run: Run) -> dict[str, Any]:
+        """The settings of the kept part of the head: its first layer, or as many as `from_layer` says; none of a linear head."""
         head = run.settings.encoders
         deep = str(head.get("head", "none")).startswith("mlp")
-        asked = self.told.options.get("from_layer", 1 if deep else 0)
-        most = int(head.get("layers", 2)) - 1 if deep else 0
-        if not isinstance(asked, int) or not 0 <= asked <= most:
+        layers = self.settings.options.get("from_layer", 1 if deep else 0)
+        inner_layers = int(head.get("layers", 2)) - 1 if deep else 0
+        if not isinstance(layers, int) or not 0 <= layers <= inner_layers:
             raise UserError(
-                f"from_layer was {asked!r}; the head of {run.path} has inner layers 1 to {most}, and 0 is the backbone alone"
-                if most
-                else f"from_layer was {asked!r}; the head of {run.path} has no inner layer, so it is 0, the backbone alone"
+                f"from_layer was {layers!r}; the head of {run.path} has inner layers 1 to {inner_layers}, and 0 is the backbone alone"
+                if inner_layers
+                else f"from_layer was {layers!r}; the head of {run.path} has no inner layer, so it is 0, the backbone alone"
             )
-        if not asked:
+        if not layers:
             return {"head": "none"}
-        return {**{key: head[key] for key in ("head", "hidden", "layers") if key in head}, "cut": asked}
+        return {**{key: head[key] for key in ("head", "hidden", "layers") if key in head}, "cut": layers}
+
+
+def _cell(folder: str, settings: Settings, data: str) -> Cell:
+    """The cell of a training on `data` (a fingerprint, or a name), in a folder of that name."""
+    relevant = {key: value for key, value in settings.as_plain().items() if key not in MAY_CHANGE}
+    return Cell(folder, {"settings": relevant, "data": data}, folder)

@@ -1,148 +1,221 @@
-"""Two equal coins: what CPC and ML-CPC say of log 2 nats, exactly (Song & Ermon 2020, Example 1, Fig. 1, 2, App. C.1).
+"""Two equal coins: the values of CPC and ML-CPC for log 2 nats in closed form (Song & Ermon 2020, Example 1, Fig. 1, 2, App. C.1).
+
+X = Y is 1 with probability p, so I(X; Y) = H(p), and the optimal critic g(x, y) = [x = y] / P(x) is known. A batch enters the objectives
+only through its number of ones and the number of negatives equal to their anchor. Both are binomial, so expectation and variance are finite
+sums: no sampling, no training. (The paper's g = [x = y] is the same critic for p = 1/2, and for CPC at any p; ML-CPC ties anchors together
+and needs 1 / P(x).)
 
 Command: nearfar study binary     Cost: under a second (p other than 1/2: half a minute).
 """
 
-from typing import TYPE_CHECKING, Any
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Literal
 
 import numpy as np
+from jaxtyping import Float, Int
 
-from nearfar.studies.coins import Coins, Negatives
-from nearfar.studies.frame import Bench, Finding, Result, Row, Study
+from nearfar.errors import UserError
+from nearfar.studies.frame import REFERENCE, Study, StudyResult, StudyRow, StudyTable, Workspace
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+Negatives = Literal["batch", "independent"]
+
+
+@dataclass(frozen=True)
+class BatchMoments:
+    """Mean and variance over batches of an objective's value on one batch."""
+
+    mean: float
+    variance: float
+
+
+@dataclass(frozen=True)
+class Coins:
+    """n pairs of equal coins with m - 1 negatives for each, P(1) = p.
+
+    `negatives="batch"`: the other pairs of the batch, so m = n, as in Song & Ermon 2020, App. C.1.
+    `negatives="independent"`: n (m - 1) further draws, as the proof of Song & Ermon 2020, Thm 2 wants them.
+    """
+
+    n: int
+    m: int
+    p: float = 0.5
+    negatives: Negatives = "batch"
+
+    def __post_init__(self) -> None:
+        # closer to 0 or 1, the probability of a batch of the rarer side underflows
+        if self.n < 1 or self.m < 2 or not 1e-9 <= self.p <= 1 - 1e-9:
+            raise UserError(
+                f"n={self.n}, m={self.m}, p={self.p}; expected n from 1, m from 2 and p from 1e-9 to 1 - 1e-9"
+            )
+        if self.negatives == "batch" and self.n != self.m:
+            raise UserError(
+                f"n={self.n}, m={self.m}: negatives from the batch are the n - 1 others, so m is n"
+            )
+
+    @property
+    def information(self) -> float:
+        """I(X; Y) = H(p), in nats."""
+        return -self.p * math.log(self.p) - (1 - self.p) * math.log1p(-self.p)
+
+    @property
+    def smallest_proven(self) -> float:
+        """alpha_{m,n} of Song & Ermon 2020, Cor. 2: from here to 1, J_alpha <= I if negatives are independent."""
+        return self.m / (self.n * (self.m - 1) + 1)
+
+    def cpc(self, alpha: float) -> BatchMoments:
+        """L_alpha of Song & Ermon 2020, Eq. 4: each anchor tells its positive from its own negatives."""
+
+        def value(same: np.ndarray) -> np.ndarray:
+            return np.log(self.m / (alpha + self._beta(alpha) * same))
+
+        if self.negatives == "batch":
+            ones, chance = binomial(self.n, self.p)
+            zeros = self.n - ones
+            # maximum: a batch without ones has the count -1, times zero
+            mean = (ones * value(np.maximum(ones - 1, 0)) + zeros * value(np.maximum(zeros - 1, 0))) / self.n
+            return _moments(mean, chance)
+        anchors = [(self.p, self.p), (1 - self.p, 1 - self.p)]  # (how often, how often a negative is equal)
+        draws = [(share, *binomial(self.m - 1, equal)) for share, equal in anchors]
+        values = np.concatenate([value(same) for _, same, _ in draws])
+        chances = np.concatenate([share * chance for share, _, chance in draws])
+        one = _moments(values, chances)
+        return BatchMoments(one.mean, one.variance / self.n)  # anchors are independent of one another
+
+    def ml_cpc(self, alpha: float) -> BatchMoments:
+        """J_alpha of Song & Ermon 2020, Eq. 6: all positives contrasted with all negatives at once."""
+        n, m, beta = self.n, self.m, self._beta(alpha)
+        ratio = np.array([1 / (1 - self.p), 1 / self.p])  # g(0, 0) and g(1, 1)
+        values, chances = [], []
+        for ones, zeros, chance, same_ones, same_zeros in self._counts():
+            positive = ones * ratio[1] + zeros * ratio[0]
+            negative = same_ones * ratio[1] + same_zeros * ratio[0]
+            numerator = (ones * math.log(ratio[1]) + zeros * math.log(ratio[0])) / n
+            values.append(numerator - np.log((alpha * positive + beta * negative) / (n * m)))
+            chances.append(chance)
+        return _moments(np.concatenate(values), np.concatenate(chances))
+
+    def _beta(self, alpha: float) -> float:
+        return (self.m - alpha) / (self.m - 1)
+
+    def _counts(self) -> Iterator[tuple[Any, Any, np.ndarray, np.ndarray, np.ndarray]]:
+        """(ones, zeros) among the anchors, and with what chance how many negatives equal an anchor of each kind."""
+        ones, chance = binomial(self.n, self.p)
+        zeros = self.n - ones
+        if self.negatives == "batch":
+            yield ones, zeros, chance, ones * (ones - 1), zeros * (zeros - 1)
+        elif self.p == 0.5:
+            # both kinds score alike and are equally often equal: one binomial count, whatever the anchors are
+            same, often = binomial(self.n * (self.m - 1), 0.5)
+            yield self.n, 0, often, same, 0 * same
+        else:
+            for t, weight in zip(ones, chance, strict=True):
+                same_ones, a = binomial(t * (self.m - 1), self.p)
+                same_zeros, b = binomial((self.n - t) * (self.m - 1), 1 - self.p)
+                grid = np.broadcast_arrays(same_ones[:, None], same_zeros[None, :])
+                yield t, self.n - t, weight * np.outer(a, b).ravel(), grid[0].ravel(), grid[1].ravel()
+
+
+def binomial(trials: int, p: float) -> tuple[Int[np.ndarray, "count"], Float[np.ndarray, "count"]]:
+    """Counts of successes and their probabilities, without those below 1e-18."""
+    counts = np.arange(trials + 1)
+    steps = np.log(np.arange(1, trials + 1))
+    factorials = np.concatenate([[0.0], np.cumsum(steps)])
+    choose = factorials[-1] - factorials - factorials[::-1]
+    chance = np.exp(choose + counts * math.log(p) + (trials - counts) * math.log1p(-p))
+    likely = chance > 1e-18
+    # normalised, against rounding in the logarithms of large factorials
+    return counts[likely], chance[likely] / chance[likely].sum()
+
+
+def _moments(values: Float[np.ndarray, "case"], chances: Float[np.ndarray, "case"]) -> BatchMoments:
+    mean = float(values @ chances)
+    return BatchMoments(mean, float((values - mean) ** 2 @ chances))
 
 
 KINDS: tuple[Negatives, ...] = ("batch", "independent")
 SIZES = (2, 3, 4, 8, 16, 32, 64, 128)
-SHOWN = (3, 8, 32)
+DRAWN_SIZES = (3, 8, 32)
+CLAIMS = {
+    "bias": "significantly less",
+    "variance": "slightly more",
+}  # of the paper, for negatives from the batch
 
 
-def run(bench: Bench, p: float = 0.5) -> Result:
+def run(workspace: Workspace, p: float = 0.5) -> StudyResult:
     """Figures 1 and 2 with n = m, negatives from the batch as in the paper and independent as in its theorem."""
-    three = Coins(3, 3, p)
-    bench.say(f"n = m from {SIZES[0]} to {SIZES[-1]}")
-    highest = {kind: _highest(p, kind) for kind in KINDS}
-    half, fair = three.cpc(0.5), p == 0.5
-    words = "never above I"
-    first = Finding(
-        "Figure 1",
-        (
-            Row("I(X; Y)", 0.69 if fair else None, three.information),
-            Row("CPC alpha=0.5, n=m=3", 0.72 if fair else None, half.mean),
-            Row("CPC alpha=1, n=m=3", None, three.cpc(1.0).mean),
-            Row("ML-CPC alpha=3/7, n=m=3, negatives from the batch", None, three.ml_cpc(3 / 7).mean),
-            Row(
-                "ML-CPC alpha=3/7, n=m=3, independent negatives",
-                None,
-                Coins(3, 3, p, "independent").ml_cpc(3 / 7).mean,
-            ),
-            Row("highest of ML-CPC - I, proven alpha, batch, 8 sizes to 128", words, highest["batch"]),
-            Row(
-                "highest of ML-CPC - I, proven alpha, independent, 8 sizes to 128",
-                words,
-                highest["independent"],
-            ),
-        ),
-        _figure_one(p),
-        "Song & Ermon 2020, Example 1, printed to two digits, and Thm 2",
-    )
-    second = _figure_two(p)
     remark = (
-        "Song & Ermon 2020, Thm 2 assumes independent negatives but Fig. 1, 2 take them from the batch: there the theorem does not "
-        "apply, and that J stays below I for these coins is a fact about the coins."
+        "Song & Ermon 2020, Thm 2 assumes independent negatives, but Fig. 1 and 2 take them from the batch: the theorem does not apply there, "
+        "and J stays below I for these coins without it."
     )
-    return Result((first, second), (remark,))
+    return StudyResult((_figure_one(p), *_figure_two(p)), (remark,))
 
 
-def _highest(p: float, negatives: Negatives) -> float:
+def _figure_one(p: float) -> StudyTable:
+    three, independent = Coins(3, 3, p), Coins(3, 3, p, "independent")
+    fair, never = p == 0.5, "never above I"
+    excess = "highest of ML-CPC - I, proven alpha"
+    rows = (
+        StudyRow("I(X; Y)", 0.69 if fair else None, three.information, series=REFERENCE),
+        StudyRow("CPC alpha=0.5, n=m=3", 0.72 if fair else None, three.cpc(0.5).mean),
+        StudyRow("CPC alpha=1, n=m=3", None, three.cpc(1.0).mean),
+        StudyRow("ML-CPC alpha=3/7, n=m=3, negatives from the batch", None, three.ml_cpc(3 / 7).mean),
+        StudyRow("ML-CPC alpha=3/7, n=m=3, independent negatives", None, independent.ml_cpc(3 / 7).mean),
+        StudyRow(f"{excess}, batch, 8 sizes to 128", never, highest_excess(p, "batch")),
+        StudyRow(f"{excess}, independent, 8 sizes to 128", never, highest_excess(p, "independent")),
+    )
+    alphas = np.geomspace(0.02, 1.0, 40).tolist()
+    lines = {}
+    for size in DRAWN_SIZES:
+        coins = Coins(size, size, p)
+        lines[f"CPC, n=m={size}"] = (alphas, [coins.cpc(alpha).mean for alpha in alphas])
+        lines[f"ML-CPC, n=m={size}"] = (alphas, [coins.ml_cpc(alpha).mean for alpha in alphas])
+    source = "Song & Ermon 2020, Example 1, printed to two digits, and Thm 2"
+    return StudyTable("Figure 1", rows, source, lines, "alpha", "x")
+
+
+def highest_excess(p: float, negatives: Negatives) -> float:
     """The largest J_alpha - I over proven alpha and sizes."""
-    excess = []
+    values = []
     for size in SIZES:
         coins = Coins(size, size, p, negatives)
         alphas = np.geomspace(coins.smallest_proven, 1.0, 5)
-        excess += [coins.ml_cpc(float(alpha)).mean - coins.information for alpha in alphas]
-    return max(excess)
+        values += [coins.ml_cpc(float(alpha)).mean - coins.information for alpha in alphas]
+    return max(values)
 
 
-def _figure_one(p: float) -> dict[str, Any]:
-    alphas = np.geomspace(0.02, 1.0, 40).tolist()
-    curves: dict[str, Any] = {"alpha": alphas, "information": Coins(3, 3, p).information}
-    for size in SHOWN:
-        coins = Coins(size, size, p)
-        curves[f"n=m={size}"] = {
-            "cpc": [coins.cpc(alpha).mean for alpha in alphas],
-            "ml-cpc": [coins.ml_cpc(alpha).mean for alpha in alphas],
-            "smallest proven alpha": coins.smallest_proven,
-        }
-    return curves
-
-
-def _figure_two(p: float) -> Finding:
+def _figure_two(p: float) -> list[StudyTable]:
     """Bias and variance against m = n, CPC beside ML-CPC at the smallest proven alpha."""
-    curves: dict[str, Any] = {"m": list(SIZES)}
-    rows: list[Row] = []
-    for negatives in KINDS:
-        coins = [Coins(size, size, p, negatives) for size in SIZES]
-        for name, found in (
-            ("CPC", [c.cpc(1.0) for c in coins]),
-            ("ML-CPC", [c.ml_cpc(c.smallest_proven) for c in coins]),
-        ):
-            bias = [c.information - f.mean for c, f in zip(coins, found, strict=True)]
-            curves[f"{name}, {negatives}"] = {"bias": bias, "variance": [f.variance for f in found]}
-        rows += _against(curves, negatives)
-    return Finding(
-        "Figure 2", tuple(rows), curves, "Song & Ermon 2020, Fig. 2, in the words beside it: only drawn there"
-    )
+    tables = []
+    for quantity, claim in CLAIMS.items():
+        rows, lines = [], {}
+        for negatives in KINDS:
+            coins = [Coins(size, size, p, negatives) for size in SIZES]
+            by_name = {
+                "CPC": [c.cpc(1.0) for c in coins],
+                "ML-CPC": [c.ml_cpc(c.smallest_proven) for c in coins],
+            }
+            values = {
+                name: [
+                    c.information - m.mean if quantity == "bias" else m.variance
+                    for c, m in zip(coins, moments, strict=True)
+                ]
+                for name, moments in by_name.items()
+            }
+            ratio = np.array(values["ML-CPC"]) / np.array(values["CPC"])
+            label = f"{quantity}, ML-CPC over CPC, m from 2 to 128, {negatives}"
+            paper = claim if negatives == "batch" else None
+            rows.append(StudyRow(label, paper, f"{ratio.min():.3g} to {ratio.max():.3g} times"))
+            for name, column in values.items():
+                label = f"{quantity} of {name}, n=m=8, {negatives}"
+                rows.append(StudyRow(label, None, column[SIZES.index(8)]))
+                lines[f"{name}, {negatives}"] = (SIZES, column)
+        source = "Song & Ermon 2020, Fig. 2, in the words beside it: only drawn there"
+        tables.append(StudyTable(f"Figure 2, {quantity}", tuple(rows), source, lines, "m = n", "xy"))
+    return tables
 
 
-def _against(curves: dict[str, Any], negatives: Negatives) -> list[Row]:
-    """ML-CPC over CPC: the range of the ratio over m, the paper's claim beside it where it makes one."""
-    claims = {"bias": "significantly less", "variance": "slightly more"} if negatives == "batch" else {}
-    rows = []
-    for what in ("bias", "variance"):
-        multi, plain = (np.array(curves[f"{name}, {negatives}"][what]) for name in ("ML-CPC", "CPC"))
-        ratio = multi / plain
-        label = f"{what}, ML-CPC over CPC, m from 2 to 128, {negatives}"
-        rows.append(Row(label, claims.get(what), f"{ratio.min():.3g} to {ratio.max():.3g} times"))
-        rows += [
-            Row(f"{what} of {name}, n=m=8, {negatives}", None, float(values[SIZES.index(8)]))
-            for name, values in (("CPC", plain), ("ML-CPC", multi))
-        ]
-    return rows
-
-
-def draw(result: Result) -> "Figure":
-    from nearfar.studies.drawing import COLOURS, panels, truth
-
-    titles = ("CPC (Fig. 1)", "ML-CPC (Fig. 1)", "Bias against m = n (Fig. 2)", "Variance (Fig. 2)")
-    figure, axes = panels(titles, width=3.4)
-    first, second = result.finding("Figure 1").curves, result.finding("Figure 2").curves
-    for axis, name in zip(axes, ("cpc", "ml-cpc"), strict=False):
-        truth(axis, first["information"], "I(X; Y)")
-        for colour, size in zip(COLOURS, SHOWN, strict=False):
-            curve = first[f"n=m={size}"]
-            axis.plot(first["alpha"], curve[name], color=colour, label=f"n = m = {size}")
-            if name == "ml-cpc":
-                edge = curve["smallest proven alpha"]
-                axis.plot(edge, np.interp(edge, first["alpha"], curve[name]), "o", color=colour, markersize=4)
-        axis.set(xscale="log", xlabel="alpha", ylabel="nats", ylim=(0.4, 1.2))
-    axes[1].set_xlabel("alpha (dot: smallest in the theorem's range)")
-    lines = [name for name in second if name != "m"]
-    for axis, what in zip(axes[2:], ("bias", "variance"), strict=True):
-        for name in lines:
-            style = "--" if "independent" in name else "-"
-            colour = COLOURS[int(name.startswith("ML"))]
-            axis.plot(
-                second["m"], second[name][what], style, color=colour, label=name, marker=".", linewidth=1.2
-            )
-        axis.set(xscale="log", yscale="log", xlabel="m = n", ylabel=what)
-    for axis in (axes[0], axes[2]):
-        axis.legend(frameon=False, fontsize=7.5)
-    return figure
-
-
-STUDY = Study(
-    "binary", "Song & Ermon 2020, Fig. 1, 2: CPC and ML-CPC of two equal coins, in closed form", run, draw
+STUDIES = (
+    Study("binary", "Song & Ermon 2020, Fig. 1, 2: CPC and ML-CPC of two equal coins, in closed form", run),
 )

@@ -1,22 +1,22 @@
-"""The study of hours: four methods against their rings after a hundred epochs, and in the same frame curricula, annealing, temperature and the number
-of negatives (Wu et al. 2021; Song & Ermon 2020; Sáez Maldonado 2021).
+"""Hours of training: four methods against their rings after a hundred epochs, and in the same frame curricula, annealing, temperature and
+the number of negatives (Wu et al. 2021; Song & Ermon 2020; Sáez Maldonado 2021).
 
-First the edges of every ring are chosen, on a fifth of the training images set aside and a short budget (`sweep_images`, `sweep_epochs`, the first seed):
-the depth at an inner edge of 0.99, then the inner edge at that depth, each by the linear probe. Nothing is chosen after that. Then come the cells, a cell being
-one arm under one seed: the first seed of all questions before the second of any, so that a study that is stopped is worth most. Each is kept when it
-is done, and one that was interrupted goes on from its last checkpoint. `hours` begins no cell later than that; the table says which are missing, and hours=0
-prints it from what is there.
+First the edges of every ring are selected on a held-out fifth of the training images and a short budget (`sweep_images`,
+`sweep_epochs`, the first seed), by the linear probe: the depth at an upper edge of 0.99, then the upper edge at that depth. Then come the
+comparisons, the first seed of all before the second of any. No cell is started after `hours`; the tables say which are missing, and
+hours=0 prints them from the finished cells.
 
-Features are judged by the linear probe on the pooled features and on the map before pooling, by nearest neighbours, and on other data, `transfer`:
-data sets, each alone (a fifth of it is asked about) or as TRAIN+TEST.
+Features are evaluated by the linear probe, pooled and on the map before pooling, by nearest neighbours, and on other data, `transfer`: data
+sets, each alone (a fifth of it is held out) or as TRAIN+TEST.
 
-Command: nearfar study family --long data=cifar10:ROOT questions=ring hours=8     Cost: days for all of it; about 10 minutes of a quiet core for a cell.
+Command: nearfar study family --long data=cifar10:ROOT questions=ring hours=8     Cost: days for all; 10 minutes of a core for a cell.
 """
 
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,30 +25,34 @@ from nearfar.errors import UserError
 from nearfar.evaluate import evaluate_run
 from nearfar.modalities import Images
 from nearfar.run.trained import Run
-from nearfar.studies import annealing, curricula, negatives
-from nearfar.studies import ring as rings
-from nearfar.studies.compared import Claim, Comparison, draw, verdict
-from nearfar.studies.frame import Bench, Finding, Result, Row, Study
-from nearfar.studies.images import CIFAR, Arm, Figures, Setup, percent
-from nearfar.studies.pooling import before_pooling
-from nearfar.studies.ring import BASES, RINGS, between, plain, rising
+from nearfar.studies import curricula, rings
+from nearfar.studies.comparison import (
+    Claim,
+    Comparison,
+    Figures,
+    PaperColumn,
+    compute_figures,
+    make_result,
+)
+from nearfar.studies.frame import Study, StudyResult, StudyRow, StudyTable, Workspace
+from nearfar.studies.frozen_features import map_probe
+from nearfar.studies.images import CIFAR, Arm, ImageSetup
+from nearfar.studies.rings import BASES, RINGS, base_arm, ring_arm, rising_edge
 
 DEPTHS, UPPERS = (0.5, 0.75, 0.9), (0.95, 0.99, 1.0)
 FIRST_UPPER = 0.99
 TEMPERATURES = (0.05, 0.1, 0.2, 0.5)
 MEASURES = {
-    "linear": "linear top-1, pooled",
-    "map": "linear top-1, before pooling",
-    "knn": "kNN top-1",
+    "linear": "linear top-1 in percent, pooled",
+    "map": "linear top-1 in percent, before pooling",
+    "knn": "kNN top-1 in percent",
 }
-MAP, POOLED = ("map",), ("linear",)  # what the papers' own probes read: Wu et al. 2021 the map
 
 Edges = Mapping[str, tuple[float, float]]  # (depth, upper) by recipe
-Cells = Mapping[str, Sequence[Figures | None]]  # by arm, one for each seed
 
 
 @dataclass(frozen=True)
-class LongSetup(Setup):
+class LongSetup(ImageSetup):
     data: str = CIFAR
     images: int = 20_000
     epochs: int = 100
@@ -58,65 +62,64 @@ class LongSetup(Setup):
     backbone: str = "resnet8-w8"
 
 
-class Drawn(NamedTuple):
-    """How many negatives an anchor gets, and how many rows of a memory bank make the edges of a step."""
+class SampleSizes(NamedTuple):
+    """Negatives per anchor, and rows of a memory bank whose quantiles are the edges of a step."""
 
     sample: int
     pool: int
 
 
-def of_rings(setup: Setup, edges: Edges, drawn: Drawn) -> Comparison:
+def compare_rings(setup: ImageSetup, edges: Edges, sizes: SampleSizes) -> Comparison:
     arms = {}
     for recipe, (depth, upper) in edges.items():
-        arms[BASES[recipe]] = plain(recipe, drawn.sample)
-        arms[RINGS[recipe]] = between(recipe, rising(depth, setup.epochs), upper, *drawn)
+        arms[BASES[recipe]] = base_arm(recipe, sizes.sample)
+        arms[RINGS[recipe]] = ring_arm(recipe, rising_edge(depth, setup.epochs), upper, *sizes)
     claims = tuple(Claim(RINGS[recipe], BASES[recipe]) for recipe in edges)
-    return Comparison("Rings", arms, rings.PAPER, rings.SOURCE, claims, MAP)
+    return Comparison("Rings", arms, claims, {"map": rings.RING_PAPER})
 
 
-def of_curricula(setup: Setup, edges: Edges, drawn: Drawn) -> Comparison:
-    arms = {
-        name: ("moco", {key.replace(".", "__"): value for key, value in changes.items()})
-        for name, changes in curricula.CURRICULA.items()
-    }
-    paper = {name: figures[0] for name, figures in curricula.PAPER.items()}
+def compare_curricula(setup: ImageSetup, edges: Edges, sizes: SampleSizes) -> Comparison:
+    arms = {name: Arm("moco", changes) for name, changes in curricula.CURRICULA.items()}
+    values = {name: figures[0] for name, figures in curricula.PAPER.items()}
     claims = tuple(Claim(name, curricula.BASE) for name in arms if name != curricula.BASE)
-    return Comparison("Curricula", arms, paper, f"{curricula.SOURCE}, 200 epochs", claims, POOLED)
+    column = PaperColumn(values, f"{curricula.SOURCE}, 200 epochs")
+    return Comparison("Curricula", arms, claims, {"linear": column})
 
 
-def of_annealing(setup: Setup, edges: Edges, drawn: Drawn) -> Comparison:
+def compare_annealing(setup: ImageSetup, edges: Edges, sizes: SampleSizes) -> Comparison:
     depth, upper = edges["instdisc"]
-    arms = {
-        name: plain("instdisc", drawn.sample) if edge is None else between("instdisc", edge, upper, *drawn)
-        for name, edge in annealing.policies(setup.epochs, depth).items()
-    }
-    claims = tuple(
-        Claim("linear", name) for name in ("no ring", "no annealing", "step", "on score", "on loss")
-    )
-    return Comparison("Annealing", arms, annealing.PAPER["linear"], annealing.SOURCES["linear"], claims, MAP)
+    arms = {}
+    for name, edge in rings.policies(setup.epochs, depth).items():
+        arm = (
+            base_arm("instdisc", sizes.sample) if edge is None else ring_arm("instdisc", edge, upper, *sizes)
+        )
+        # an edge that follows a score needs a probe at every epoch
+        arms[name] = replace(arm, watch=(rings.EDGE,)) if name == "on score" else arm
+    claims = tuple(Claim("linear", name) for name in arms if name != "linear")
+    return Comparison("Annealing", arms, claims, {"map": rings.ANNEALING_PAPER["linear"]})
 
 
-def of_temperature(setup: Setup, edges: Edges, drawn: Drawn) -> Comparison:
-    arms = {f"SimCLR, T={t:g}": ("simclr", {"temperature": t}) for t in TEMPERATURES}
-    colder = zip(list(arms), list(arms)[1:], strict=False)
-    return Comparison("Temperature", arms, {}, "", tuple(Claim(*pair) for pair in colder))
+def compare_temperatures(setup: ImageSetup, edges: Edges, sizes: SampleSizes) -> Comparison:
+    arms = {f"SimCLR, T={t:g}": Arm("simclr", {"temperature": t}) for t in TEMPERATURES}
+    claims = tuple(Claim(*pair) for pair in pairwise(arms))
+    return Comparison("Temperature", arms, claims)
 
 
-def of_negatives(setup: Setup, edges: Edges, drawn: Drawn) -> Comparison:
-    return negatives.comparison(setup, *edges["instdisc"], drawn.pool)
+def compare_numbers(setup: ImageSetup, edges: Edges, sizes: SampleSizes) -> Comparison:
+    return rings.compare_numbers(setup, *edges["instdisc"], sizes.pool)
 
 
-QUESTIONS: dict[str, Callable[[Setup, Edges, Drawn], Comparison]] = {
-    "ring": of_rings,
-    "curricula": of_curricula,
-    "annealing": of_annealing,
-    "temperature": of_temperature,
-    "negatives": of_negatives,
+QUESTIONS: dict[str, Callable[[ImageSetup, Edges, SampleSizes], Comparison]] = {
+    "ring": compare_rings,
+    "curricula": compare_curricula,
+    "annealing": compare_annealing,
+    "temperature": compare_temperatures,
+    "negatives": compare_numbers,
 }
 
 
 def run(
-    bench: Bench,
+    workspace: Workspace,
     setup: LongSetup,
     questions: str = "all",
     recipes: str = ",".join(BASES),
@@ -126,168 +129,126 @@ def run(
     sweep_epochs: int = 12,
     transfer: str = "digits,glyphs:train+glyphs:test",
     hours: float = 24.0,
-) -> Result:
-    asked = named(questions, QUESTIONS, "questions")
-    bases = named(recipes, BASES, "methods with rings")
-    drawn, moment = Drawn(sample, pool), time.monotonic() + 3600 * hours
-    swept, edges = chosen_edges(bench, setup, bases, drawn, sweep_images, sweep_epochs, moment)
+) -> StudyResult:
+    names = choose_names(questions, QUESTIONS, "questions")
+    bases = choose_names(recipes, BASES, "methods with rings")
+    sizes, deadline = SampleSizes(sample, pool), time.monotonic() + 3600 * hours
+    short = replace(setup, on="validation", images=sweep_images, epochs=sweep_epochs, seeds=1)
+    selection, edges = select_edges(workspace, short, bases, sizes, deadline)
     if edges is None:
-        return Result((swept,), ("the edges are not chosen yet; the same command goes on from here.",))
-    if "instdisc" not in edges and {"annealing", "negatives"} & {*asked}:
-        raise UserError(f"recipes was {recipes}; annealing and negatives ask about the ring of instdisc")
-    compared = [QUESTIONS[name](setup, edges, drawn) for name in asked]
-    targets = [word for word in transfer.split(",") if word]
-    found = cells(bench, setup, compared, targets, moment)
-    measures = {**MEASURES, **{target: f"linear top-1, {_short(target)}" for target in targets}}
-    findings = [table(found, one, key, title) for one in compared for key, title in measures.items()]
-    remarks = [said for one in compared for claim in one.claims for said in verdicts(found, claim, measures)]
-    few = rings.short_of(sample, pool, edges) if "ring" in asked else ()
-    return Result((swept, *findings), (*remarks, *few, *missing(found)))
+        return StudyResult((selection,), ("the edges are not selected yet; the same command resumes.",))
+    if "instdisc" not in edges and {"annealing", "negatives"} & {*names}:
+        raise UserError(f"recipes was {recipes}; the questions annealing and negatives need instdisc")
+    targets = tuple(word for word in transfer.split(",") if word)
+    measures = {
+        **MEASURES,
+        **{target: f"linear top-1 in percent, {_short_name(target)}" for target in targets},
+    }
+    comparisons = [replace(QUESTIONS[name](setup, edges, sizes), measures=measures) for name in names]
+    arms = {name: arm for comparison in comparisons for name, arm in comparison.all_arms().items()}
+    measure = partial(map_and_transfer_probes, targets=targets)
+    figures = compute_figures(workspace, setup, arms, measure, deadline)
+    results = [make_result(figures, comparison) for comparison in comparisons]
+    tables = [table for result in results for table in result.tables]
+    remarks = [remark for result in results for remark in result.remarks]
+    small = rings.small_rings(sample, pool, edges) if "ring" in names else ()
+    return StudyResult((selection, *tables), (*remarks, *small, *progress_remarks(figures)))
 
 
-def named(words: str, known: Mapping[str, Any], what: str) -> list[str]:
-    """What a list such as `ring,curricula` names; all of it for `all`."""
+def choose_names(words: str, allowed: Mapping[str, Any], what: str) -> list[str]:
+    """The names of a list such as `ring,curricula`, or `all`."""
     if words == "all":
-        return list(known)
+        return list(allowed)
     for word in words.split(","):
-        if word not in known:
-            raise unknown(word, known, what)
+        if word not in allowed:
+            raise unknown(word, allowed, what)
     return words.split(",")
 
 
-def chosen_edges(
-    bench: Bench, setup: Setup, bases: Sequence[str], drawn: Drawn, images: int, epochs: int, moment: float
-) -> tuple[Finding, Edges | None]:
-    """The edges of every ring that validation images like best, with the table of the sweep; no edges if it is not finished."""
-    short = replace(setup, on="validation", images=images, epochs=epochs, seeds=1)
+EdgeScores = dict[tuple[str, float, float], float | None]  # the linear probe by (recipe, depth, upper)
+
+
+def select_edges(
+    workspace: Workspace, setup: ImageSetup, bases: Sequence[str], sizes: SampleSizes, deadline: float
+) -> tuple[StudyTable, Edges | None]:
+    """The best edges of every ring on validation images, with the table of scores; no edges while scores are missing."""
+    score = partial(_edge_scores, workspace, setup, sizes=sizes, deadline=deadline)
     depths = {recipe: [(depth, FIRST_UPPER) for depth in DEPTHS] for recipe in bases}
-    found = _swept(bench, short, depths, drawn, moment)
-    deepest = {recipe: _best(found, recipe, pairs)[0] for recipe, pairs in depths.items()}
-    uppers = {recipe: [(deepest[recipe], upper) for upper in UPPERS] for recipe in bases}
-    found |= _swept(bench, short, uppers, drawn, moment)
+    scores = score(depths)
+    uppers = {
+        recipe: [(best_edges(scores, recipe, pairs)[0], upper) for upper in UPPERS]
+        for recipe, pairs in depths.items()
+    }
+    scores |= score(uppers)
     rows = [
-        Row(f"{RINGS[recipe]}, {depth:g} to {upper:g}", None, None if value is None else 100 * value)
-        for (recipe, depth, upper), value in found.items()
+        StudyRow(f"{RINGS[recipe]}, {depth:g} to {upper:g}", None, None if value is None else 100 * value)
+        for (recipe, depth, upper), value in scores.items()
     ]
-    title = f"edges on validation, linear top-1 in percent, {images} images, {epochs} epochs"
-    finished = all(value is not None for value in found.values())
-    edges = {recipe: _best(found, recipe, pairs) for recipe, pairs in uppers.items()}
-    return Finding(title, tuple(rows)), edges if finished else None
+    title = f"edges on validation, linear top-1 in percent, {setup.images} images, {setup.epochs} epochs"
+    edges = {recipe: best_edges(scores, recipe, pairs) for recipe, pairs in uppers.items()}
+    return StudyTable(title, tuple(rows)), None if None in scores.values() else edges
 
 
-Swept = dict[tuple[str, float, float], float | None]  # the linear probe by (recipe, depth, upper)
-
-
-def _swept(
-    bench: Bench,
-    setup: Setup,
-    tried: Mapping[str, Sequence[tuple[float, float]]],
-    drawn: Drawn,
-    moment: float,
-) -> Swept:
-    keys = [(recipe, *pair) for recipe, pairs in tried.items() for pair in pairs]
-    arms = []
-    for recipe, depth, upper in keys:
-        name, changes = between(recipe, rising(depth, setup.epochs), upper, *drawn)
-        arms.append(setup.recipe(name, setup.seed, **changes))
-    found = bench.arms_until(moment, arms, setup.figures(bench), setup.jobs)
-    return {key: None if one is None else one["linear"] for key, one in zip(keys, found, strict=True)}
-
-
-def _best(found: Swept, recipe: str, pairs: Sequence[tuple[float, float]]) -> tuple[float, float]:
-    """Of equals the first, which is the wider ring."""
-    return max(pairs, key=lambda pair: found[recipe, *pair] or 0.0)
-
-
-def cells(
-    bench: Bench, setup: Setup, compared: Sequence[Comparison], targets: Sequence[str], moment: float
-) -> dict[str, list[Figures | None]]:
-    """The figures of every arm and seed that is done; an arm that two questions share is one cell."""
-    arms = {name: entry for one in compared for name, entry in one.arms.items()}
-    untrained = [setup.baseline("untrained", seed) for seed in setup.numbers]
-    by_seed = [
-        _cell(setup, recipe, seed, changes, targets)
-        for seed in setup.numbers
-        for recipe, changes in arms.values()
-    ]
-    measure = partial(before_pooling_and_elsewhere, targets=tuple(targets))
-    found = bench.arms_until(moment, [*untrained, *by_seed], setup.figures(bench, measure), setup.jobs)
-    trained = found[len(untrained) :]
+def _edge_scores(
+    workspace: Workspace,
+    setup: ImageSetup,
+    candidates: Mapping[str, Sequence[tuple[float, float]]],
+    *,
+    sizes: SampleSizes,
+    deadline: float,
+) -> EdgeScores:
+    keys = [(recipe, *pair) for recipe, pairs in candidates.items() for pair in pairs]
+    arms = {
+        f"{recipe} {depth:g} to {upper:g}": ring_arm(recipe, rising_edge(depth, setup.epochs), upper, *sizes)
+        for recipe, depth, upper in keys
+    }
+    figures = compute_figures(workspace, setup, arms, deadline=deadline)
     return {
-        "untrained": found[: len(untrained)],
-        **{name: trained[place :: len(arms)] for place, name in enumerate(arms)},
+        key: None if seeds[0] is None else seeds[0]["linear"]
+        for key, seeds in zip(keys, figures.values(), strict=True)
     }
 
 
-def _cell(setup: Setup, recipe: str, seed: int, changes: Mapping[str, Any], targets: Sequence[str]) -> Arm:
-    # an edge that follows a score needs one at every epoch
-    adaptive = str(changes.get("selection__lower", "")).startswith("on_score")
-    arm = setup.recipe(recipe, seed, ("selection.lower",) if adaptive else (), **changes)
-    return {**arm, "measured": ["map", *targets]}
+def best_edges(scores: EdgeScores, recipe: str, pairs: Sequence[tuple[float, float]]) -> tuple[float, float]:
+    """Of equal scores the first, which is the wider ring."""
+    return max(pairs, key=lambda pair: scores[recipe, *pair] or 0.0)
 
 
-def before_pooling_and_elsewhere(run: Run, asked: Images, targets: Sequence[str]) -> Figures:
-    """The linear probe on the map, and both probes on other data, beside those that every arm has."""
-    found = before_pooling(run, asked)
+def map_and_transfer_probes(run: Run, test: Images, targets: Sequence[str]) -> dict[str, Any]:
+    """The linear probe on the map, and the linear probe on other data by name."""
+    values = map_probe(run, test)
     for target in targets:
-        fit, _, test = target.partition("+")
-        result = evaluate_run(run, test or None, ("knn", "linear"), train=fit)
-        found |= {target: result["linear"]["top1"], f"{target}, kNN": result["knn"]["top1"]}
-    return found
+        fit, _, data = target.partition("+")
+        result = evaluate_run(run, data or None, ("linear",), train=fit)
+        values[target] = result["linear"]["top1"]
+    return values
 
 
-def table(found: Cells, comparison: Comparison, measure: str, title: str) -> Finding:
-    rows: list[Row] = []
-    paper = comparison.paper if measure in comparison.told else {}
-    for name in ("untrained", *comparison.arms):
-        done = [one for one in found[name] if one is not None and measure in one]
-        seeds = f" ({len(done)} of {len(found[name])} seeds)" if name in comparison.arms else ""
-        rows.append(
-            Row(f"{name}{seeds}", paper.get(name), *(percent(done, measure) if done else (None, None)))
-        )
-    source = comparison.source if paper else ""
-    return Finding(f"{comparison.title}: {title} in percent", tuple(rows), source=source)
-
-
-def verdicts(found: Cells, claim: Claim, measures: Mapping[str, str]) -> list[str]:
-    """By the seeds that both arms have."""
-    pairs = [
-        (one, other)
-        for one, other in zip(found[claim.better], found[claim.worse], strict=True)
-        if one is not None and other is not None
-    ]
-    if not pairs:
-        return [f"{claim.better} above {claim.worse}: not run yet."]
-    return [
-        f"{claim.better} above {claim.worse} ({title}) {verdict([100 * (a[key] - b[key]) for a, b in pairs])}."
-        for key, title in measures.items()
-    ]
-
-
-def missing(found: Cells) -> list[str]:
-    lacking = {
-        name: [str(place) for place, one in enumerate(seeds) if one is None] for name, seeds in found.items()
+def progress_remarks(figures: Figures) -> list[str]:
+    """How many cells are finished, and which are missing."""
+    finished = [values for seeds in figures.values() for values in seeds if values is not None]
+    total = sum(len(seeds) for seeds in figures.values())
+    hours = sum(values["seconds"] for values in finished) / 3600
+    remarks = [f"{len(finished)} of {total} cells are done, trained in {hours:.1f} hours of one core."]
+    missing = {
+        name: [str(place) for place, values in enumerate(seeds) if values is None]
+        for name, seeds in figures.items()
     }
-    told = [f"{name} ({', '.join(seeds)})" for name, seeds in lacking.items() if seeds]
-    done = [one for seeds in found.values() for one in seeds if one is not None]
-    spent = sum(one["seconds"] for one in done) / 3600
-    total = sum(len(seeds) for seeds in found.values())
-    said = [f"{len(done)} of {total} cells are done, trained in {spent:.1f} hours of one core."]
-    if told:
-        said.append(
-            f"missing, by the number of the seed: {'; '.join(told)}; the same command goes on from here."
-        )
-    return said
+    listed = [f"{name} ({', '.join(seeds)})" for name, seeds in missing.items() if seeds]
+    if listed:
+        remarks.append(f"missing, by number of the seed: {'; '.join(listed)}; the same command resumes.")
+    return remarks
 
 
-def _short(target: str) -> str:
-    """The name of a data set, without its folder and ending."""
+def _short_name(target: str) -> str:
+    """The name of a data set without folder and suffix."""
     return Path(target.partition("+")[0]).stem
 
 
-STUDY = Study(
-    "family-long",
-    "hours of it: four methods against their rings, curricula, annealing, temperature, number of negatives; transfer",
-    run,
-    draw,
+STUDIES = (
+    Study(
+        "family-long",
+        "hours: four methods against their rings, curricula, annealing, temperature, number of negatives; transfer",
+        run,
+    ),
 )

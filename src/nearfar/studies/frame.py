@@ -1,219 +1,183 @@
-"""What a study is: an experiment of a paper, run again, its figures beside the paper's.
+"""What a study is: an experiment of a paper, run again, with its figures beside the paper's.
 
-    STUDY = Study("binary", "what it shows, in a line", run, draw)
+    STUDIES = (Study("binary", "what it shows, in a line", run),)
 
-`run(bench, **options)` computes a `Result`; its options are the parameters with a default, and the signature is
-their schema; a parameter that is a dataclass stands for its fields, so that studies can share options, and if it has a keyword-only
-field `changes`, every other key=value goes there. `draw(result)` makes the figure. A study that takes long computes each arm through
-`bench.arm(settings, compute)`: a finished arm is kept in the study's folder, and the same command goes on from
-there after an interruption. `bench.arms` does so for many, in several processes if asked.
+`run(workspace, **options)` returns a `StudyResult`. The signature is the schema of the options; a parameter that is a dataclass stands
+for its fields, so that studies share options. Whatever takes long is a cell of `workspace`: a finished cell is stored in the study's
+folder and not computed again.
 """
 
-import hashlib
-import json
 import math
-import multiprocessing
 import sys
-import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any
 
-from nearfar.system.files import write_atomic
-from nearfar.system.signals import exit_with_parent
+from nearfar.core.statistics import mean_and_spread
+from nearfar.core.tables import text_table
+from nearfar.sweeps.engine import Cell, CellStore, Compute, run_cells
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-Value = TypeVar("Value")
-Cell = float | str | None  # a number, a claim in words, or nothing said
+TableValue = float | str | None  # a number, a claim in words, or nothing
+Values = Mapping[str, Any]  # of a cell, as JSON
 
 
 @dataclass(frozen=True)
-class Row:
-    """One line of a table: what the paper says and what came out here."""
+class StudyRow:
+    """One line of a table: the paper's value and ours. `spread`: the sample deviation of ours over repetitions.
+
+    Rows with `x` are drawn as points of the line `series`; rows of the series REFERENCE as a dashed horizontal line.
+    """
 
     label: str
-    paper: Cell
-    ours: Cell
-    spread: float | None = None  # standard deviation of ours over repetitions
+    paper: TableValue = None
+    ours: TableValue = None
+    spread: float | None = None
+    x: float | None = None
+    series: str = ""
+
+
+REFERENCE = "reference"
+
+
+def mean_row(
+    label: str,
+    values: Sequence[float],
+    paper: TableValue = None,
+    *,
+    scale: float = 1.0,
+    x: float | None = None,
+    series: str = "",
+) -> StudyRow:
+    """Mean and spread over repetitions, multiplied by `scale`; a row without a value where there are none."""
+    if not values:
+        return StudyRow(label, paper, x=x, series=series)
+    return StudyRow(label, paper, *mean_and_spread([scale * value for value in values]), x, series)
 
 
 @dataclass(frozen=True)
-class Finding:
-    """One figure or table of a paper."""
+class StudyTable:
+    """One figure or table of a paper. `lines`: further curves (x, y) by name, in the figure and the JSON but not in the printed table."""
 
     name: str
-    rows: tuple[Row, ...]
-    curves: Mapping[str, Any] = field(default_factory=dict)  # what is drawn: in the JSON, not in the table
-    source: str = ""  # where the paper's cells are from, exactly: paper, table, and how they were read
+    rows: tuple[StudyRow, ...]
+    source: str = ""  # where exactly the paper's values are from, and how they were read
+    lines: Mapping[str, tuple[Sequence[float], Sequence[float]]] = field(default_factory=dict)
+    x_label: str = ""
+    log: str = ""  # logarithmic axes: "x", "y" or "xy"
 
     def __post_init__(self) -> None:
         if any(row.paper is not None for row in self.rows) and not self.source:
-            raise ValueError(f"{self.name!r} shows a paper's figures and does not say where they are from")
+            raise ValueError(f"{self.name!r} shows a paper's figures without their source")
 
-    def paper(self) -> dict[str, Cell]:
+    def row(self, label: str) -> StudyRow:
+        return next(row for row in self.rows if row.label == label)
+
+    def paper(self) -> dict[str, TableValue]:
         return {row.label: row.paper for row in self.rows if row.paper is not None}
 
     def ours(self) -> dict[str, Any]:
-        values = {
+        values: dict[str, Any] = {
             row.label: row.ours if row.spread is None else {"mean": row.ours, "sd": row.spread}
             for row in self.rows
         }
-        return {**values, "curves": dict(self.curves)} if self.curves else values
+        curves = {name: {"x": list(x), "y": list(y)} for name, (x, y) in self.lines.items()}
+        return {**values, "curves": curves} if curves else values
+
+    def text(self) -> str:
+        lines = [(self.name, "paper", "ours")]
+        for row in self.rows:
+            spread = "" if row.spread is None else f" ± {_cell_text(row.spread)}"
+            lines.append((row.label, _cell_text(row.paper), _cell_text(row.ours) + spread))
+        return "\n".join([*text_table(lines), *([f"paper: {self.source}"] if self.source else [])])
+
+
+def _cell_text(value: TableValue) -> str:
+    return "-" if value is None else value if isinstance(value, str) else f"{value:.6g}"
 
 
 @dataclass(frozen=True)
-class Result:
-    """What a study found, and in a sentence each, where it differs from the paper and why."""
+class StudyResult:
+    """The tables of a study, and remarks: verdicts on the paper's claims, and where ours differs from the paper and why."""
 
-    findings: tuple[Finding, ...]
+    tables: tuple[StudyTable, ...]
     remarks: tuple[str, ...] = ()
 
-    def finding(self, name: str) -> Finding:
-        return next(finding for finding in self.findings if finding.name == name)
+    def table(self, name: str) -> StudyTable:
+        return next(table for table in self.tables if table.name == name)
 
     def as_json(self) -> dict[str, Any]:
         return {
-            "paper": {finding.name: finding.paper() for finding in self.findings},
-            "ours": {finding.name: finding.ours() for finding in self.findings},
-            "sources": {finding.name: finding.source for finding in self.findings if finding.source},
+            "paper": {table.name: table.paper() for table in self.tables},
+            "ours": {table.name: table.ours() for table in self.tables},
+            "sources": {table.name: table.source for table in self.tables if table.source},
         }
 
 
 @dataclass
-class Bench:
-    """Where a study works: its folder, its finished arms, its voice."""
+class Workspace:
+    """The folder of a study, in which its cells are computed and stored."""
 
-    folder: Path
+    path: Path
     study: str
-    earlier: float = 0.0  # seconds that arms found finished had taken
+    earlier_seconds: float = 0.0  # that finished cells took in earlier commands
 
-    def say(self, text: str) -> None:
-        """A line of progress, on standard error."""
+    @property
+    def store(self) -> CellStore:
+        return CellStore(self.path)
+
+    def report(self, text: str) -> None:
+        """Prints a line of progress to standard error."""
         print(f"{self.study}: {text}", file=sys.stderr, flush=True)
 
-    def arm(self, settings: Mapping[str, Any], compute: Callable[[], Value]) -> Value:
-        """What `compute` returns (anything JSON can hold), taken from the folder if it was computed before.
-
-        `settings` must name all that the value depends on; change what an arm means, and a number for its
-        version belongs among them.
-        """
-        found = self._finished(settings)
-        if found is not None:
-            self.earlier += found.get("seconds", 0.0)
-            return found["value"]
-        started = time.perf_counter()
-        value = compute()
-        path = self._file(settings)
-        write_json(
-            path, {"settings": dict(settings), "seconds": time.perf_counter() - started, "value": value}
+    def run(
+        self, cells: Sequence[Cell], compute: Compute, jobs: int = 1, deadline: float = math.inf
+    ) -> list[Any]:
+        """The values of each cell, computed in `jobs` processes; None for a cell that the deadline left out."""
+        finished = {cell.name for cell in cells if self.store.outcome(cell) is not None}
+        outcomes = run_cells(
+            self.store,
+            cells,
+            compute,
+            owner=f"study {self.study}",
+            jobs=jobs,
+            deadline=deadline,
+            title=self.study,
         )
-        # the first time and every later one return the same thing, tuples turned to lists and all
-        return _read_json(path)["value"]
+        for name, outcome in {
+            cell.name: outcome for cell, outcome in zip(cells, outcomes, strict=True)
+        }.items():
+            self.earlier_seconds += outcome.seconds if outcome is not None and name in finished else 0.0
+        return [None if outcome is None else outcome.values for outcome in outcomes]
 
-    def arms(
-        self,
-        settings: Sequence[Mapping[str, Any]],
-        compute: Callable[[Mapping[str, Any]], Value],
-        jobs: int = 1,
-    ) -> list[Value]:
-        """`compute(s)` of every s in `settings`, as by `arm`, `jobs` of them at a time.
-
-        More than one job means processes of their own, which a small network uses far better than threads; they are
-        spawned, so `compute` must be something pickle can name, and each writes the arms it finishes itself.
-        """
-        return cast(list[Value], self.arms_until(math.inf, settings, compute, jobs))
-
-    def arms_until(
-        self,
-        moment: float,
-        settings: Sequence[Mapping[str, Any]],
-        compute: Callable[[Mapping[str, Any]], Value],
-        jobs: int = 1,
-    ) -> list[Value | None]:
-        """`arms` of which none is begun after a moment of `time.monotonic`: None for each that was not computed, now or earlier."""
-        # of two that are the same, one is computed
-        missing = list({arm_name(s): s for s in settings if self._finished(s) is None}.values())
-        if jobs > 1 and len(missing) > 1:
-            self._in_processes(missing, compute, min(jobs, len(missing)), moment)
-        values: list[Value | None] = []
-        fresh, started = Bench(self.folder, self.study), time.monotonic()
-        for s in settings:
-            if time.monotonic() >= moment and self._finished(s) is None:
-                values.append(None)
-                continue
-            # what has just been computed is no earlier work
-            values.append((fresh if s in missing else self).arm(s, partial(compute, s)))
-            if s in missing and jobs == 1:
-                self._progress(missing.index(s) + 1, len(missing), started)
-        return values
-
-    def _progress(self, done: int, of: int, started: float) -> None:
-        minutes = (time.monotonic() - started) / 60
-        left = f", about {minutes / done * (of - done):.0f} to go" if 0 < done < of else ""
-        self.say(f"{done} of {of} arms, {minutes:.0f} min{left}")
-
-    def _in_processes(
-        self,
-        missing: Sequence[Mapping[str, Any]],
-        compute: Callable[[Mapping[str, Any]], Any],
-        jobs: int,
-        moment: float,
-    ) -> None:
-        context = multiprocessing.get_context("spawn")  # torch's threads do not survive a fork
-        pool = ProcessPoolExecutor(jobs, context, initializer=exit_with_parent)
-        bench = Bench(self.folder, self.study)
-        waiting, running = list(missing), set[Future[Any]]()
-        started = time.monotonic()
-        try:
-            while waiting or running:
-                # handed over one by one: what lies in a pool's own queue would still be begun after a failure
-                while waiting and len(running) < jobs and time.monotonic() < moment:
-                    running.add(pool.submit(bench.arm, waiting[0], partial(compute, waiting.pop(0))))
-                if not running:
-                    break
-                finished, running = wait(running, return_when=FIRST_COMPLETED)
-                for arm in finished:
-                    arm.result()
-                self._progress(len(missing) - len(waiting) - len(running), len(missing), started)
-        finally:
-            pool.shutdown()
-
-    def _file(self, settings: Mapping[str, Any]) -> Path:
-        return self.folder / "arms" / f"{arm_name(settings)}.json"
-
-    def _finished(self, settings: Mapping[str, Any]) -> dict[str, Any] | None:
-        found = _read_json(self._file(settings))
-        same = isinstance(found, dict) and found.get("settings") == json.loads(json.dumps(dict(settings)))
-        return found if same and "value" in found else None
+    def call(
+        self, function: Callable[..., Values], options: Mapping[str, Mapping[str, Any]], jobs: int = 1
+    ) -> dict[str, Any]:
+        """`function(**options)` by label, each a cell of its own."""
+        name = f"{function.__module__.rpartition('.')[2]}.{function.__name__}"
+        cells = [Cell(label, {"function": name, "options": dict(given)}) for label, given in options.items()]
+        return dict(zip(options, self.run(cells, FunctionCell(function), jobs), strict=True))
 
 
-def arm_name(settings: Mapping[str, Any]) -> str:
-    """A short name that only these settings have."""
-    return hashlib.sha256(json.dumps(dict(settings), sort_keys=True).encode()).hexdigest()[:16]
+@dataclass(frozen=True)
+class FunctionCell:
+    """Computes a cell by a function of the options that its identity holds."""
+
+    function: Callable[..., Values]
+
+    def __call__(self, cell: Cell, folder: Path) -> Values:
+        return self.function(**cell.identity["options"])
 
 
 @dataclass(frozen=True)
 class Study:
+    """`schema`: the callable whose signature gives the options, if it is not `run`. `draw`: the figure, if it is not the usual one."""
+
     name: str
     about: str
-    run: Callable[..., Result]
-    draw: Callable[[Result], "Figure"]
-
-
-def _read_json(path: Path) -> Any:
-    """What a file holds; None if it is not there or was cut short."""
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (FileNotFoundError, ValueError):
-        return None
-
-
-def write_json(path: Path, value: Any) -> None:
-    """Whole or not at all, folders above it included."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomic(path, json.dumps(value, indent=1, allow_nan=False) + "\n")
+    run: Callable[..., StudyResult]
+    schema: Callable[..., Any] | None = None
+    draw: "Callable[[StudyResult], Figure] | None" = None

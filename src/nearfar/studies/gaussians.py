@@ -1,24 +1,23 @@
 """What CPC and ML-CPC find of 2 to 10 nats between Gaussians of 20 dimensions (Song & Ermon 2020, Fig. 3, App. C.2).
 
-A critic learns from fresh batches of 128 pairs while the information rises by 2 nats every 4,000 steps; negatives are
-the others of the batch. The value of a level is the mean over the second half of its steps, each batch scored before
-the critic learns from it; beside it stands the standard deviation over the same steps, since the paper's claim is a trade: a smaller alpha
-takes bias away and adds variance. With negatives from the batch nothing is proven of ML-CPC, and alpha-CPC does exceed the truth.
+A critic learns from fresh batches of 128 pairs while the information rises by 2 nats every 4,000 steps; negatives are the other pairs of the
+batch. The value of a level is the mean over the second half of its steps, each batch scored before the critic learns from it; the standard
+deviation over the same steps stands beside, since the paper claims a trade: a smaller alpha reduces bias and adds variance. With negatives
+from the batch nothing is proven of ML-CPC, and alpha-CPC does exceed the truth.
 
-The arm `proven` asks how far a proof reaches: 256 anchors, each with 1,023 negatives of its own that no other anchor
-sees, alpha the smallest of Song & Ermon 2020, Thm 2, the critic frozen before the samples that judge it are drawn. As many negatives
-as anchors would be too few at 10 nats, even for the true log ratio as critic (docs/information.md).
+The arm `proven` shows how far a proof reaches: 256 anchors, each with 1,023 negatives of its own, alpha the smallest of Song & Ermon 2020,
+Thm 2, the critic frozen before the samples that evaluate it are drawn. As many negatives as anchors would be too few at 10 nats, even for the
+true log ratio as critic (docs/information.md).
 
 Command: nearfar study gaussians arms=separable,proven     Cost: about 25 minutes of one core.
          nearfar study gaussians                           Cost: 6 hours more, for ten joint arms of 20,000 steps; steps=400 is a tenth.
-Every finished arm is kept: the same command goes on after an interruption, and `arms` shows only those it names.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -31,16 +30,13 @@ from nearfar.core.types import Certificate, NegativeSampling
 from nearfar.errors import UserError
 from nearfar.parts.bounds import AlphaCPC, InfoNCE, MultiLabelCPC, smallest_proven_alpha
 from nearfar.parts.critics import Joint, Separable
-from nearfar.studies.frame import Bench, Cell, Finding, Result, Row, Study
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from nearfar.studies.frame import Study, StudyResult, StudyRow, StudyTable, TableValue, Workspace
 
 DIM = 20
 LEVELS = (2, 4, 6, 8, 10)  # nats
 RATE = 1e-3
-POINTS = 50  # to a level's curve in the figure
-AT_ONCE = 8  # anchors whose own negatives are scored together: few enough to stay in cache
+CURVE_POINTS = 50  # of a level
+BLOCK = 8  # anchors whose own negatives are scored together: few enough to stay in cache
 
 Network = TypeVar("Network", bound=nn.Module)
 CRITICS: dict[str, Callable[..., Joint | Separable]] = {"joint": Joint, "separable": Separable}
@@ -64,15 +60,13 @@ SOURCE = (
     "Song & Ermon 2020, Fig. 3, which prints no numbers: read off the vector graphics in the authors' repository (jiamings/ml-cpc, "
     "mutual-information-estimation/*.pdf)"
 )
-PAPER: dict[str, tuple[Cell, ...]] = {  # joint critic
+PAPER: dict[str, tuple[TableValue, ...]] = {  # joint critic
     "CPC": (1.83, 3.27, 4.17, 4.60, 4.77),
     "ML-CPC 0.1": (1.89, 3.64, 5.02, 5.96, 6.54),
     "ML-CPC 0.01": (1.90, 3.79, 5.52, 6.96, 8.00),
     "alpha-CPC 0.01": (None, ABOVE, ABOVE, ABOVE, None),
 }
-
-
-NOT_TOLD: tuple[Cell, ...] = (None,) * len(LEVELS)
+NO_VALUES: tuple[TableValue, ...] = (None,) * len(LEVELS)
 
 
 def correlation_of(nats: float) -> float:
@@ -90,11 +84,11 @@ def pairs(
 
 
 def saturated(log_ratio: Tensor, ceiling: float) -> Tensor:
-    """The best critic of ML-CPC, made of the log ratio t of joint and product: t - log(1 + e^(t - ceiling)).
+    """The best critic of ML-CPC from the log ratio t of joint and product: t - log(1 + e^(t - ceiling)).
 
-    J_alpha tells the joint distribution P from a mixture with a share alpha/m of P in it. Of all critics the log
-    ratio of those two is best: log r / (1 - alpha/m + r alpha/m), r = e^t; with ceiling = log(m/alpha) it is the above
-    up to a constant and terms of order alpha/m. Unbent, the few pairs with a huge ratio outweigh all others.
+    J_alpha separates the joint distribution P from a mixture with a share alpha/m of P. The best critic is the log ratio of those two:
+    log r / (1 - alpha/m + r alpha/m), r = e^t; with ceiling = log(m/alpha) it is the above up to a constant and terms of order alpha/m.
+    Without the saturation, the few pairs with a huge ratio outweigh all others.
     """
     return log_ratio - F.softplus(log_ratio - ceiling)
 
@@ -103,16 +97,16 @@ def own_scores(
     critic: Separable,
     x: Float[Tensor, "anchor dim"],
     y: Float[Tensor, "anchor dim"],
-    others: Float[Tensor, "anchor negative dim"],
+    own_negatives: Float[Tensor, "anchor negative dim"],
     ceiling: float,
 ) -> Scores:
-    """Row i's negatives are `others[i]`, which no other row sees; all scores `saturated`."""
-    blocks = zip(critic.g(x).split(AT_ONCE), others.split(AT_ONCE), strict=True)
+    """Scores with own_negatives[i] as the negatives of row i only; all `saturated`."""
+    blocks = zip(critic.g(x).split(BLOCK), own_negatives.split(BLOCK), strict=True)
     negative = torch.cat([(critic.h(draws) @ anchor[:, :, None]).squeeze(2) for anchor, draws in blocks])
     return Scores.of(saturated(critic.pairs(x, y), ceiling), saturated(negative, ceiling))
 
 
-def climb(
+def ascend(
     value: Callable[[], Tensor], optimiser: torch.optim.Optimizer, rates: Sequence[float]
 ) -> list[float]:
     """One step upwards for each learning rate; the values on the way."""
@@ -147,60 +141,60 @@ def staircase(critic: str, bound: str, steps: int, batch_size: int, seed: int) -
     def value(nats: float) -> Tensor:
         return BOUNDS[bound](paired_scores(network.cross(*pairs(batch_size, nats, generator))))
 
-    return summary([climb(partial(value, nats), optimiser, rates) for nats in LEVELS])
+    return summary([ascend(partial(value, nats), optimiser, rates) for nats in LEVELS])
 
 
 def summary(values: Sequence[Sequence[float]]) -> dict[str, Any]:
-    """From each step's value to mean and standard deviation over the second half of each level, and a curve to look at."""
+    """Mean and standard deviation over the second half of each level, and a curve, from the values of all steps."""
     levels = torch.tensor(values, dtype=torch.float64)
-    pieces = levels.tensor_split(min(POINTS, levels.shape[1]), dim=1)
+    pieces = levels.tensor_split(min(CURVE_POINTS, levels.shape[1]), dim=1)
     curve = torch.stack([piece.mean(dim=1) for piece in pieces], dim=1)
-    late = levels[:, levels.shape[1] // 2 :]
-    spread = late.std(dim=1) if late.shape[1] > 1 else torch.zeros(len(late))
-    return {"mean": late.mean(dim=1).tolist(), "sd": spread.tolist(), "curve": curve.tolist()}
+    second_half = levels[:, levels.shape[1] // 2 :]
+    spread = second_half.std(dim=1) if second_half.shape[1] > 1 else torch.zeros(len(second_half))
+    return {"mean": second_half.mean(dim=1).tolist(), "sd": spread.tolist(), "curve": curve.tolist()}
 
 
 def proven(anchors: int, negatives: int, steps: int, batches: int, seed: int) -> dict[str, list[float]]:
     """Mean and standard error over batches of fresh samples, each anchor with negatives of its own.
 
-    The critic learns the same bound with negatives that anchors share: they cost `negatives` passes, not `anchors`
-    times as many, and how a critic was found does not touch the proof.
+    The critic learns the same bound with shared negatives, which cost `negatives` passes instead of `anchors` times as many. The proof does
+    not depend on how the critic was trained.
     """
     alpha = smallest_proven_alpha(anchors, negatives)
     bound, ceiling = MultiLabelCPC(alpha), math.log((1 + negatives) / alpha)
-    # smooth, as the log ratio is: a quadratic form
+    # smooth like the log ratio, which is a quadratic form
     critic = partial(Separable, hidden=128, activation="silu", dim=DIM)
     network, optimiser, generator = learner(critic, seed)
     rates = [RATE * (1 + math.cos(math.pi * step / steps)) for step in range(steps)]
 
-    def learned(nats: float) -> Tensor:
+    def training_value(nats: float) -> Tensor:
         x, y = pairs(anchors, nats, generator)
-        strangers = torch.randn(negatives + 1 - anchors, DIM, generator=generator)
-        return bound(paired_scores(saturated(network.cross(x, torch.cat([y, strangers])), ceiling)))
+        further = torch.randn(negatives + 1 - anchors, DIM, generator=generator)
+        return bound(paired_scores(saturated(network.cross(x, torch.cat([y, further])), ceiling)))
 
-    def judged(nats: float) -> Tensor:
+    def test_value(nats: float) -> Tensor:
         x, y = pairs(anchors, nats, generator)
-        others = torch.randn(anchors, negatives, DIM, generator=generator)
-        return bound(own_scores(network, x, y, others, ceiling))
+        own_negatives = torch.randn(anchors, negatives, DIM, generator=generator)
+        return bound(own_scores(network, x, y, own_negatives, ceiling))
 
-    found: dict[str, list[float]] = {"mean": [], "error": []}
+    levels: dict[str, list[float]] = {"mean": [], "error": []}
     for nats in LEVELS:
-        climb(partial(learned, nats), optimiser, rates)
+        ascend(partial(training_value, nats), optimiser, rates)
         with torch.no_grad():
-            values = torch.stack([judged(nats) for _ in range(batches)]).double()
-        found["mean"].append(float(values.mean()))
-        found["error"].append(float(values.std() / math.sqrt(batches)))
-    return found
+            values = torch.stack([test_value(nats) for _ in range(batches)]).double()
+        levels["mean"].append(float(values.mean()))
+        levels["error"].append(float(values.std() / math.sqrt(batches)))
+    return levels
 
 
 def claim(anchors: int, negatives: int) -> Certificate:
-    """What the bound of the arm `proven` claims."""
+    """The certificate of the arm `proven`."""
     where = NegativeSampling(anchors, negatives, independent=True, held_out=True)
     return MultiLabelCPC(smallest_proven_alpha(anchors, negatives)).certificate(where)
 
 
 def run(
-    bench: Bench,
+    workspace: Workspace,
     arms: str = "joint,separable,proven",
     seed: int = 0,
     steps: int = 4000,
@@ -208,122 +202,103 @@ def run(
     anchors: int = 256,
     negatives: int = 1023,
     batches: int = 200,
-) -> Result:
-    """`arms` names the kinds wanted; the last three options are those of `proven`, `negatives` those of one anchor.
+) -> StudyResult:
+    """`arms`: which to compute. The last three options are those of `proven`; `negatives` are those of one anchor.
 
-    The rate of `proven` falls to nothing within each level, so that half the steps are enough for it.
+    The learning rate of `proven` falls to zero within each level, so half the steps are enough for it.
     """
-    wanted = [kind.strip() for kind in arms.split(",")]
-    if not set(wanted) <= set(KINDS):
+    kinds = [kind.strip() for kind in arms.split(",")]
+    if not set(kinds) <= set(KINDS):
         raise UserError(f"arms was {arms!r}; expected {', '.join(KINDS)}, with commas between")
     if steps < 2 or min(batch_size, anchors, batches) < 2 or negatives < anchors - 1:
         raise UserError(
             f"steps was {steps}, batch_size {batch_size}, anchors {anchors}, negatives {negatives} and batches {batches}; "
             "expected 2 or more, and negatives from anchors - 1"
         )
-    findings = [
-        _staircase_finding(bench, kind, steps, batch_size, seed) for kind in CRITICS if kind in wanted
-    ]
-    findings += [_spread_finding(finding) for finding in findings]
-    remarks = []
-    if "proven" in wanted:
-        findings.append(_proven_finding(bench, anchors, negatives, steps // 2, batches, seed))
+    tables, remarks = [], []
+    for critic in CRITICS:
+        if critic in kinds:
+            shared = {"critic": critic, "steps": steps, "batch_size": batch_size, "seed": seed}
+            options: dict[str, dict[str, Any]] = {
+                f"{critic} critic, {bound}": {"bound": bound, **shared} for bound in BOUNDS
+            }
+            values = workspace.call(staircase, options).values()
+            by_bound = dict(zip(BOUNDS, values, strict=True))
+            tables += [staircase_table(critic, by_bound, batch_size), spread_table(critic, by_bound)]
+    if "proven" in kinds:
+        sizes = {
+            "anchors": anchors,
+            "negatives": negatives,
+            "steps": steps // 2,
+            "batches": batches,
+            "seed": seed,
+        }
         certificate = claim(anchors, negatives)
+        tables.append(proven_table(workspace.call(proven, {"proven": sizes})["proven"], certificate))
         remarks.append(f"{certificate.status}: {certificate.condition}.")
-    return Result(tuple(findings), tuple(remarks))
+    return StudyResult(tuple(tables), tuple(remarks))
 
 
-def _staircase_finding(bench: Bench, critic: str, steps: int, batch_size: int, seed: int) -> Finding:
-    rows: list[Row] = []
-    curves: dict[str, Any] = {"levels": list(LEVELS)}
-    for bound in BOUNDS:
-        bench.say(f"{critic} critic, {bound}")
-        sizes = {"steps": steps, "batch_size": batch_size, "seed": seed}
-        arm: dict[str, Any] = {"critic": critic, "bound": bound, **sizes}
-        found = bench.arm({"arm": "staircase", "version": 2, **arm}, partial(staircase, **arm))
-        paper = PAPER.get(bound, NOT_TOLD) if critic == "joint" else NOT_TOLD
+def staircase_table(critic: str, by_bound: Mapping[str, Mapping[str, Any]], batch_size: int) -> StudyTable:
+    # held out: a batch is scored before the critic learns from it, and never again
+    sampling = NegativeSampling(batch_size, batch_size - 1, held_out=True)
+    rows, lines = [], {}
+    for bound, values in by_bound.items():
+        paper = PAPER.get(bound, NO_VALUES) if critic == "joint" else NO_VALUES
         rows += [
-            Row(f"{bound}, I = {nats}", told, ours)
-            for nats, told, ours in zip(LEVELS, paper, found["mean"], strict=True)
+            StudyRow(f"{bound}, I = {nats}", paper_value, ours)
+            for nats, paper_value, ours in zip(LEVELS, paper, values["mean"], strict=True)
         ]
-        # held out: a batch is scored before the critic learns from it, and never again
-        where = NegativeSampling(batch_size, batch_size - 1, held_out=True)
-        certificate = BOUNDS[bound].certificate(where)
-        rows.append(Row(f"{bound}: certificate", None, certificate.status))
-        curves[bound] = {**found, "ceiling": certificate.ceiling, "certificate": certificate.condition}
-    return Finding(f"Figure 3, {critic}", tuple(rows), curves, SOURCE if critic == "joint" else "")
+        certificate = BOUNDS[bound].certificate(sampling)
+        rows.append(StudyRow(f"{bound}: certificate", None, certificate.status))
+        curve = [value for level in values["curve"] for value in level]
+        points = len(values["curve"][0])
+        lines[bound] = ([(place + 0.5) / points for place in range(len(curve))], curve)
+    source = SOURCE if critic == "joint" else ""
+    return StudyTable(f"Figure 3, {critic}", tuple(rows), source, lines, "level of the staircase")
 
 
-def _spread_finding(staircase: Finding) -> Finding:
-    """How the estimates of a level scatter from step to step, and whether more so with every smaller alpha."""
+def spread_table(critic: str, by_bound: Mapping[str, Mapping[str, Any]]) -> StudyTable:
+    """The deviation over the steps of a level, and whether it rises with every smaller alpha."""
     rows = []
     for family in FAMILIES:
         names = [name_of(family, alpha) for alpha in ALPHAS]
         rows += [
-            Row(f"{name}, I = {nats}", None, sd)
+            StudyRow(f"{name}, I = {nats}", None, sd, None, nats, name)
             for name in names
-            for nats, sd in zip(LEVELS, staircase.curves[name]["sd"], strict=True)
+            for nats, sd in zip(LEVELS, by_bound[name]["sd"], strict=True)
         ]
         for place, nats in enumerate(LEVELS):
-            course = [staircase.curves[name]["sd"][place] for name in names]
-            rises = all(a < b for a, b in pairwise(course))
-            said = ", ".join(f"{sd:.3f}" for sd in course)
-            claim = RISES if family == "ML-CPC" else None
-            rows.append(Row(f"{family}, I = {nats}: {RISES}", claim, f"{'yes' if rises else 'no'}: {said}"))
-    name = f"{staircase.name}: standard deviation over steps"
-    return Finding(name, tuple(rows), source="Song & Ermon 2020, sec. 5.1, in words")
+            deviations = [by_bound[name]["sd"][place] for name in names]
+            rises = all(a < b for a, b in pairwise(deviations))
+            text = f"{'yes' if rises else 'no'}: {', '.join(f'{sd:.3f}' for sd in deviations)}"
+            paper = RISES if family == "ML-CPC" else None
+            rows.append(StudyRow(f"{family}, I = {nats}: {RISES}", paper, text))
+    name = f"Figure 3, {critic}: standard deviation over steps"
+    return StudyTable(name, tuple(rows), "Song & Ermon 2020, sec. 5.1, in words", x_label="nats")
 
 
-def _proven_finding(
-    bench: Bench, anchors: int, negatives: int, steps: int, batches: int, seed: int
-) -> Finding:
-    bench.say(f"proven, {anchors} anchors with {negatives} negatives of their own")
-    sizes = {"anchors": anchors, "negatives": negatives, "steps": steps, "batches": batches, "seed": seed}
-    found = bench.arm({"arm": "proven", **sizes}, partial(proven, **sizes))
-    certificate = claim(anchors, negatives)
-    rows: list[Row] = []
-    for nats, mean, error in zip(LEVELS, found["mean"], found["error"], strict=True):
-        rows += [Row(f"I = {nats}", None, mean), Row(f"I = {nats}: standard error", None, error)]
-    excess = max((m - i) / e for i, m, e in zip(LEVELS, found["mean"], found["error"], strict=True))
+def proven_table(values: Mapping[str, Sequence[float]], certificate: Certificate) -> StudyTable:
+    means, errors = values["mean"], values["error"]
+    rows: list[StudyRow] = []
+    for nats, mean, error in zip(LEVELS, means, errors, strict=True):
+        rows.append(StudyRow(f"I = {nats}", None, mean, None, nats, "ML-CPC"))
+        rows.append(StudyRow(f"I = {nats}: standard error", None, error))
+    excess = max((m - i) / e for i, m, e in zip(LEVELS, means, errors, strict=True))
     rows += [
-        Row("highest of (value - I) / standard error", "never above I", excess),
-        Row("ceiling", None, certificate.ceiling),
-        Row("certificate", None, certificate.status),
+        StudyRow("highest of (value - I) / standard error", "never above I", excess),
+        StudyRow("ceiling", None, certificate.ceiling),
+        StudyRow("certificate", None, certificate.status),
     ]
-    return Finding("Proven", tuple(rows), {"levels": list(LEVELS), **found}, "Song & Ermon 2020, Thm 2")
+    return StudyTable(
+        "Proven", tuple(rows), "Song & Ermon 2020, Thm 2", {"I(X; Y)": (LEVELS, LEVELS)}, "nats"
+    )
 
 
-def draw(result: Result) -> "Figure":
-    from nearfar.studies.drawing import COLOURS, TRUTH, panels
-
-    shown = [finding for finding in result.findings if finding.curves]
-    figure, axes = panels([finding.name for finding in shown])
-    for axis, finding in zip(axes, shown, strict=True):
-        edges = range(len(LEVELS) + 1)
-        axis.stairs(LEVELS, edges, baseline=None, color=TRUTH, linestyle=(0, (4, 3)), label="I(X; Y)")
-        if finding.name == "Proven":
-            centres = [edge + 0.5 for edge in edges[:-1]]
-            axis.errorbar(
-                centres, finding.curves["mean"], yerr=[2 * e for e in finding.curves["error"]], fmt="o", color=COLOURS[0],
-                markersize=4, capsize=3, label="ML-CPC, two standard errors",
-            )  # fmt: skip
-        else:
-            for number, bound in enumerate(BOUNDS):
-                curve = torch.tensor(finding.curves[bound]["curve"])
-                place = (torch.arange(curve.numel()) + 0.5) / curve.shape[1]
-                look: dict[str, Any] = {
-                    "color": COLOURS[number % len(ALPHAS)],
-                    "linestyle": "-" if bound.startswith("ML") else ":",
-                }
-                axis.plot(place, curve.flatten(), linewidth=1.1, label=bound, **look)
-        axis.set(xlabel="level of the staircase", ylabel="nats", ylim=(0, 12), xticks=list(edges))
-        axis.legend(frameon=False, fontsize=6.5, loc="upper left", ncols=2)
-    return figure
-
-
-STUDY = Study(
-    "gaussians",
-    "Song & Ermon 2020, Fig. 3: CPC and ML-CPC on Gaussians of 20 dimensions, 2 to 10 nats",
-    run,
-    draw,
+STUDIES = (
+    Study(
+        "gaussians",
+        "Song & Ermon 2020, Fig. 3: CPC and ML-CPC on Gaussians of 20 dimensions, 2 to 10 nats",
+        run,
+    ),
 )

@@ -1,27 +1,21 @@
-"""What studies on images share: a recipe trained on a small budget, its frozen features judged, baselines beside.
+"""Trainings on images that studies share: a recipe on a small budget, its frozen features evaluated, baselines beside.
 
-    def run(bench: Bench, setup: Setup) -> Result:
-        found = repeated(bench, setup, {"simclr": [setup.recipe("simclr", seed) for seed in setup.numbers]})
+The fields of `ImageSetup` are options of each such study. Any other key=value is a setting of every recipe it trains (lr=1e-3,
+views.rotate=0.5), unless the study itself varies it.
 
-The fields of `Setup` are options of each such study, and any other key=value is a setting of every recipe it trains (lr=1e-3,
-views.rotate=0.5), unless it is what the study itself varies.
+A cell is one training: its identity holds what the recipe declares, the changes to it, the budget, the seed and the fingerprints of the
+images. Each uses one thread: two cells on two cores finish sooner than one on both, and figures do not depend on `jobs`.
 
-An arm is one training. Its key holds what the recipe declares, the changes to it, the budget, the seed and the
-fingerprints of the images, so a finished arm is found again if and only if the same would be computed again. Arms
-use one thread each: two on two cores finish sooner than one on both, and their numbers do not depend on `jobs`.
-
-Settings are chosen with on=validation, where a fifth of the training images is set aside and judged; figures to be
-told come from on=test.
+Select settings with on=validation, which evaluates on a held-out fifth of the training images; report figures of on=test.
 """
 
 import shutil
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
-from itertools import chain
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -34,8 +28,6 @@ from nearfar.config.schema import settable, unknown
 from nearfar.config.settings import Settings
 from nearfar.core.layout import keep_contiguous
 from nearfar.core.schedules import Progress, cosine
-from nearfar.core.statistics import mean_and_spread
-from nearfar.core.tables import plus_minus
 from nearfar.data import Stream, open_data
 from nearfar.errors import UserError
 from nearfar.evaluate import LabelledFeatures, features, scores
@@ -46,64 +38,70 @@ from nearfar.modalities.image.show import pixels_features
 from nearfar.modalities.image.views import Views, pipelines
 from nearfar.parts.encoders import parameters_of
 from nearfar.run.trained import Run, backbone_of, fresh_method
-from nearfar.studies.frame import Bench, arm_name
+from nearfar.sweeps.engine import Cell
 from nearfar.system.hardware import one_thread
 from nearfar.train.pretrain import run_pretraining
 from nearfar.train.resuming import describe_data
 
 CIFAR = "cifar10:data"
 BACKBONE = "resnet8-w16"
-HELD_SHARE = 0.2  # of the training images, judged with on=validation
-On = Literal["test", "validation"]
-Baseline = Literal["pixels", "untrained", "supervised"]
-FIXED = {  # settings that every arm shares, and how a study has them
-    "recipe": "it says itself what it trains",
+VALIDATION_SHARE = 0.2  # of the training images, evaluated with on=validation
+BASELINES = ("pixels", "untrained", "supervised")
+MINIMUM = {"images": 2, "epochs": 1, "size": 8, "batch": 2, "seeds": 1, "jobs": 1}
+FIXED = {  # settings that a study does not take, and its own word for them
+    "recipe": "the study chooses its recipes",
     "batch_size": "write batch=",
     "image_size": "write size=",
-    "probe_every": "it probes where it needs to",
-    "held_out": "it asks about images of its own",
-    "workers": "an arm has one thread",
-    "precision": "its figures are those of fp32",
+    "probe_every": "the study probes where it needs to",
+    "held_out": "the study evaluates on separate images",
+    "workers": "a cell has one thread",
+    "precision": "figures are those of fp32",
 }
-Figures = dict[
-    str, Any
-]  # {"knn": top-1, "linear": top-1, "linear_top5", "seconds", "rate", "parameters", ...}
-Arm = dict[str, Any]
-Moments = tuple[float, float | None]
-Name = TypeVar("Name")
-Measure = Callable[[Run, Images], Figures]  # of a finished run, on images it never saw
+Measure = Callable[
+    [Run, Images], dict[str, Any]
+]  # further values of a finished run, on images it did not train on
 
 
 @dataclass(frozen=True)
-class Setup:
-    """The data and the budget that all arms of a study share, and how often each is repeated."""
+class Arm:
+    """What a comparison trains: a recipe with changed settings, or a baseline. `budget`: fields of the setup that differ;
+    `watch`: columns of metrics.jsonl to keep, with a kNN probe at every epoch."""
+
+    recipe: str
+    changes: Mapping[str, Any] = field(default_factory=dict)
+    budget: Mapping[str, Any] = field(default_factory=dict)
+    watch: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class ImageSetup:
+    """The data and the budget that all arms of a study share, and the number of seeds."""
 
     data: str = CIFAR
     test: str | None = None  # None: the test set that belongs to `data`
-    on: On = "test"
+    on: Literal["test", "validation"] = "test"
     images: int = 5_000
     epochs: int = 10
     size: int = 16
     batch: int = 64
     seed: int = 0
     seeds: int = 2
-    jobs: int = 2  # arms at a time
+    jobs: int = 2  # cells at a time
     backbone: str = BACKBONE
     changes: tuple[tuple[str, Any], ...] = field(default=(), kw_only=True)  # to every recipe, by setting
 
     def __post_init__(self) -> None:
-        least_of = {"images": 2, "epochs": 1, "size": 8, "batch": 2, "seeds": 1, "jobs": 1}
-        for key, least in least_of.items():
-            if getattr(self, key) < least:
-                raise UserError(f"{key} was {getattr(self, key)}; expected whole numbers from {least}")
+        for key, minimum in MINIMUM.items():
+            if getattr(self, key) < minimum:
+                raise UserError(f"{key} was {getattr(self, key)}; expected whole numbers from {minimum}")
         if self.batch > self.images:
             raise UserError(f"batch was {self.batch}; with images={self.images} expected 2 to {self.images}")
         for key, _ in self.changes:
             if key in FIXED:
-                raise UserError(f"{key} is not a setting that a study takes; {FIXED[key]}")
-            if key.partition(".")[0] not in {known.partition(".")[0] for known in all_keys()}:
+                raise UserError(f"{key} is not an option of a study; {FIXED[key]}")
+            if key.partition(".")[0] not in {name.partition(".")[0] for name in all_keys()}:
                 raise unknown(
-                    key, {*settable(Setup), *all_keys()}, "options of studies or settings of recipes"
+                    key, {*settable(ImageSetup), *all_keys()}, "options of studies or settings of recipes"
                 )
 
     @property
@@ -112,203 +110,199 @@ class Setup:
         return range(self.seed, self.seed + self.seeds)
 
     @property
-    def seen(self) -> int:
-        """Images that an arm trains on, repetitions counted."""
+    def images_trained_on(self) -> int:
+        """Images that a cell trains on, repetitions counted."""
         return self.epochs * (self.images // self.batch) * self.batch
 
-    def recipe(self, name: str, seed: int, watch: tuple[str, ...] = (), **changes: Any) -> Arm:
-        """The arm that trains recipe `name` with `changes` (dots as double underscores: bound__alpha).
+    def with_budget(self, budget: Mapping[str, Any]) -> "ImageSetup":
+        return replace(self, **{key: budget[key] for key in ("epochs", "batch", "backbone") if key in budget})
 
-        `watch` names what is wanted of metrics.jsonl beside the figures; with it, kNN is probed every epoch.
-        """
-        layer = {_full(key.replace("__", ".")): value for key, value in changes.items()}
+    def cell(self, name: str, arm: Arm, seed: int, measure: Measure | None = None) -> Cell:
+        """The cell that trains `arm` under a seed. Bad settings are refused here, before any work."""
+        setup = self.with_budget(arm.budget)
+        train, test = image_sets(setup)
+        identity: dict[str, Any] = {
+            "version": 3,
+            "recipe": arm.recipe,
+            "seed": seed,
+            "measure": _measure_name(measure),
+            "epochs": setup.epochs,
+            "size": setup.size,
+            "batch": setup.batch,
+            "backbone": setup.backbone,
+            "train": train.fingerprint,
+            "test": test.fingerprint,
+            "watch": list(arm.watch),
+        }
+        if arm.recipe not in BASELINES:
+            changes = setup.all_changes(arm.changes)
+            resolve(arm.recipe, self.data, changes, {"epochs": setup.epochs, "backbone": setup.backbone})
+            identity |= {"declared": RECIPES[arm.recipe].settings(setup.epochs), "changes": changes}
+        return Cell(f"{name},seed={seed}", identity)
+
+    def all_changes(self, changes: Mapping[str, Any]) -> dict[str, Any]:
+        """An arm's changes and those of the command, by full name. The command cannot set what the study varies."""
+        layer = {_full_name(key): value for key, value in changes.items()}
         for key, value in self.changes:
-            if _full(key) in layer:
-                raise UserError(
-                    f"{key} was {value!r}, but the study sets it itself, to {layer[_full(key)]!r}"
-                )
-            layer[_full(key)] = value
-        # a wrong one is said before the work
-        resolve(name, self.data, layer, {"epochs": self.epochs, "backbone": self.backbone})
-        declared = RECIPES[name].settings(self.epochs)
-        return self._arm("recipe", seed, recipe=name, declared=declared, changes=layer, watch=list(watch))
-
-    def baseline(self, kind: Baseline, seed: int) -> Arm:
-        return self._arm(kind, seed)
-
-    def _arm(self, kind: str, seed: int, **more: Any) -> Arm:
-        train, asked = sets_of(self)
-        budget = {"epochs": self.epochs, "size": self.size, "batch": self.batch, "backbone": self.backbone}
-        prints = {"train": train.fingerprint, "asked": asked.fingerprint}
-        return {"version": 2, "kind": kind, "seed": seed, **budget, **prints, **more}
-
-    def figures(self, bench: Bench, measure: Measure | None = None) -> Callable[[Mapping[str, Any]], Figures]:
-        """What computes an arm; `runs/` of the study's folder holds what an interrupted one had reached."""
-        return partial(figures_of, setup=self, folder=bench.folder / "runs", measure=measure)
+            if _full_name(key) in layer:
+                own = layer[_full_name(key)]
+                raise UserError(f"{key} was {value!r}, but the study sets it itself, to {own!r}")
+            layer[_full_name(key)] = value
+        return layer
 
     def settings(
         self, recipe: str, seed: int, changes: Mapping[str, Any], probe_every: float = 0.0
     ) -> Settings:
-        budget = {"epochs": self.epochs, "batch_size": self.batch, "image_size": self.size, "seed": seed}
         fixed = {
+            "epochs": self.epochs,
+            "batch_size": self.batch,
+            "image_size": self.size,
+            "seed": seed,
             "backbone": self.backbone,
             "precision": "fp32",
             "workers": 1,
             "probe_every": probe_every,
             "held_out": 0,
         }
-        return resolve(recipe, self.data, changes, {**budget, **fixed})
+        return resolve(recipe, self.data, changes, fixed)
 
 
-def _full(key: str) -> str:
-    """A setting by its whole name, so that two spellings of one are seen to be one."""
+def _full_name(key: str) -> str:
     return ALIASES.get(key, key)
 
 
-def repeated(
-    bench: Bench, setup: Setup, arms: Mapping[Name, Sequence[Arm]], measure: Measure | None = None
-) -> dict[Name, list[Figures]]:
-    """The figures of arms that stand under a name, one of them per seed; every name's first seed comes first.
-
-    `measure` finds out more about what an arm trained than how well it tells classes apart.
-    """
-    by_seed = list(chain(*zip(*arms.values(), strict=True)))
-    found = bench.arms(by_seed, setup.figures(bench, measure), setup.jobs)
-    return {name: found[place :: len(arms)] for place, name in enumerate(arms)}
+def _measure_name(measure: Measure | None) -> Any:
+    if isinstance(measure, partial):
+        return [measure.func.__name__, measure.keywords]
+    return None if measure is None else measure.__name__
 
 
-def percent(group: Sequence[Figures], measure: str) -> Moments:
-    """Mean and sample deviation over seeds, in percent."""
-    return moments([100 * figures[measure] for figures in group])
+def image_sets(setup: ImageSetup) -> tuple[Images, Images]:
+    """The images to train on and those to evaluate on, labelled in one numbering."""
+    return _image_sets(ImageSetup(setup.data, setup.test, setup.on, setup.images, size=setup.size, batch=2))
 
 
-def moments(values: Sequence[float]) -> Moments:
-    """Mean and sample deviation; None for a single value."""
-    return mean_and_spread(values)
-
-
-def written(value: Moments, sign: str = "") -> str:
-    """`44.7 ± 0.3`, or `44.7` alone."""
-    return plus_minus(*value, sign=sign)
-
-
-def sets_of(setup: Setup) -> tuple[Images, Images]:
-    """The images to train on, and those to be asked about; both labelled in one numbering."""
-    return _sets(Setup(setup.data, setup.test, setup.on, setup.images, size=setup.size, batch=2))
-
-
-@lru_cache(maxsize=2)  # whatever the arms' batches and networks, they see the same images
-def _sets(setup: Setup) -> tuple[Images, Images]:
-    pool = _labelled(setup.data, setup.size)
+@lru_cache(maxsize=2)  # the same images whatever the batch and the network
+def _image_sets(setup: ImageSetup) -> tuple[Images, Images]:
+    pool = _labelled_images(setup.data, setup.size)
     if setup.on == "validation":
-        pool, asked = pool.split(HELD_SHARE, seed=0)
+        pool, test = pool.split(VALIDATION_SHARE, seed=0)
     else:
-        asked = _labelled(setup.test or _test_of(setup.data), setup.size)
-        if asked.channels != pool.channels:
+        test = _labelled_images(setup.test or _test_name(setup.data), setup.size)
+        if test.channels != pool.channels:
             raise UserError(
-                f"test was {asked.name} with {asked.channels} channels; {pool.name} has {pool.channels}"
+                f"test was {test.name} with {test.channels} channels; {pool.name} has {pool.channels}"
             )
     if setup.images > len(pool):
         raise UserError(f"images was {setup.images}; there are {len(pool)} in {pool.name} to train on")
     train = pool if setup.images == len(pool) else pool.split(setup.images / len(pool), seed=0)[1]
-    if setup.on == "validation":  # a part of the same set, numbered alike
-        return train, asked
-    same = match_labels(_labels(asked).numpy(), asked, _labels(train).numpy(), train)
-    return train, replace(asked, labels=same.labels)
+    if setup.on == "validation":
+        return train, test
+    matching = match_labels(_labels(test).numpy(), test, _labels(train).numpy(), train)
+    return train, replace(test, labels=matching.labels)
 
 
-@lru_cache(maxsize=4)  # a study asks for the same sets under several budgets
-def _labelled(name: str, size: int) -> Images:
+@lru_cache(maxsize=4)
+def _labelled_images(name: str, size: int) -> Images:
     images = open_data(name, image_size=size)
     assert isinstance(images, Images)
     if images.labels is None or (images.labels < 0).any():
-        raise UserError(f"{name} is not labelled throughout; features are judged by their classes")
+        raise UserError(f"{name} has images without a label; studies evaluate features by classes")
     return images
 
 
 def _labels(images: Images) -> Int64[Tensor, "image"]:
-    assert images.labels is not None  # `_labelled` has seen to it
+    assert images.labels is not None  # checked by `_labelled_images`
     return torch.from_numpy(images.labels)
 
 
-def _test_of(data: str) -> str:
+def _test_name(data: str) -> str:
     if data.startswith(("cifar10:", "idx:")):
         return f"{data.removesuffix(':train')}:test"
     if data in ("glyphs", "glyphs:train"):
         return "glyphs:test"
-    raise UserError(
-        f"test was not given; beside data={data} name a labelled set to ask about, or on=validation"
-    )
+    raise UserError(f"test was not given; with data={data}, name a labelled test set, or use on=validation")
 
 
-def figures_of(arm: Mapping[str, Any], setup: Setup, folder: Path, measure: Measure | None = None) -> Figures:
-    """Trains and judges one arm, on the budget that it names."""
-    setup = replace(setup, epochs=arm["epochs"], batch=arm["batch"], backbone=arm["backbone"])
+def compute_arm(
+    cell: Cell, folder: Path, setup: ImageSetup, measure: Measure | None = None
+) -> dict[str, Any]:
+    """Trains and evaluates one cell on the budget of its identity: knn, linear, linear_top5, seconds, rate, parameters, …"""
+    identity = cell.identity
+    setup = setup.with_budget(identity)
     with one_thread():
-        if arm["kind"] == "recipe":
-            return _trained(arm, setup, folder / arm_name(arm), measure)
-        settings = setup.settings("simclr", arm["seed"], {})
-        train, _ = sets_of(setup)
-        known = describe_data(train, settings, None, False)
-        assert isinstance(known, ImageDescription)
-        plain = settings.modality.views.plain_view(settings.views, known, torch.device("cpu"))
-        if arm["kind"] == "pixels":
-            return {**_judged(lambda images: pixels_features(images, plain, workers=1), setup), **_cost(0)}
-        net = backbone_of(fresh_method(settings, known))
-        rate = _supervised(net, setup, arm["seed"], known) if arm["kind"] == "supervised" else 0.0
-        embed = lambda images: features(net, images, plain, workers=1)
-        return {**_judged(embed, setup), **_cost(parameters_of(net), rate, setup.seen)}
+        if identity["recipe"] not in BASELINES:
+            return _trained(identity, setup, folder, measure)
+        settings = setup.settings("simclr", identity["seed"], {})
+        train, _ = image_sets(setup)
+        description = describe_data(train, settings, None, False)
+        assert isinstance(description, ImageDescription)
+        plain_view = settings.modality.views.plain_view(settings.views, description, torch.device("cpu"))
+        if identity["recipe"] == "pixels":
+            accuracies = _accuracies(lambda images: pixels_features(images, plain_view, workers=1), setup)
+            return {**accuracies, **_cost(0)}
+        net = backbone_of(fresh_method(settings, description))
+        supervised = identity["recipe"] == "supervised"
+        rate = _train_supervised(net, setup, identity["seed"], description) if supervised else 0.0
+        accuracies = _accuracies(lambda images: features(net, images, plain_view, workers=1), setup)
+        return {**accuracies, **_cost(parameters_of(net), rate, setup.images_trained_on)}
 
 
-def _trained(arm: Mapping[str, Any], setup: Setup, out: Path, measure: Measure | None) -> Figures:
-    train, asked = sets_of(setup)
-    before = Run.open(out).facts["step"] if list(out.glob("ckpt/step-*")) else 0
-    settings = setup.settings(arm["recipe"], arm["seed"], arm["changes"], 1.0 if arm["watch"] else 0.0)
+def _trained(
+    identity: Mapping[str, Any], setup: ImageSetup, out: Path, measure: Measure | None
+) -> dict[str, Any]:
+    train, test = image_sets(setup)
+    earlier_steps = Run.open(out).facts["step"] if list(out.glob("ckpt/step-*")) else 0
+    probe_every = 1.0 if identity["watch"] else 0.0
+    settings = setup.settings(identity["recipe"], identity["seed"], identity["changes"], probe_every)
     started = time.process_time()
     run = run_pretraining(settings, train, out, quiet=True)
-    rate = (setup.seen - before * setup.batch) / (time.process_time() - started)
-    encoder, plain = run.encoder(), run.plain_view()
-    embed = lambda images: features(encoder, images, plain, device=run.device, workers=1)
-    cost = _cost(parameters_of(encoder), rate, setup.seen)
-    found = {**_judged(embed, setup), **cost, **_course(run, arm["watch"])}
-    if measure is not None:
-        found |= measure(run, asked)
-    shutil.rmtree(out)  # a run is some megabytes, a study has dozens of them
-    return found
+    seconds = time.process_time() - started
+    rate = (setup.images_trained_on - earlier_steps * setup.batch) / seconds
+    encoder, plain_view = run.encoder(), run.plain_view()
+    values = {
+        **_accuracies(
+            lambda images: features(encoder, images, plain_view, device=run.device, workers=1), setup
+        ),
+        **_cost(parameters_of(encoder), rate, setup.images_trained_on),
+        **_course(run, identity["watch"]),
+        **(measure(run, test) if measure is not None else {}),
+    }
+    shutil.rmtree(out)  # a run has some megabytes, a study dozens of runs
+    return values
 
 
-def _judged(embed: Callable[[Images], Tensor], setup: Setup) -> Figures:
-    train, asked = sets_of(setup)
-    fit, ask = (LabelledFeatures(embed(images), _labels(images)) for images in (train, asked))
-    found = scores(fit, ask)
-    top5 = {f"{protocol}_top5": values["top5"] for protocol, values in found.items() if "top5" in values}
-    return {**{protocol: values["top1"] for protocol, values in found.items()}, **top5}
+def _accuracies(embed: Callable[[Images], Tensor], setup: ImageSetup) -> dict[str, Any]:
+    fit, test = (LabelledFeatures(embed(images), _labels(images)) for images in image_sets(setup))
+    result = scores(fit, test)
+    top5 = {f"{protocol}_top5": figures["top5"] for protocol, figures in result.items() if "top5" in figures}
+    return {**{protocol: figures["top1"] for protocol, figures in result.items()}, **top5}
 
 
-def _cost(parameters: int, rate: float = 0.0, seen: int = 0) -> Figures:
-    """Weights of what is kept; images in a second of one core, and seconds for all, whatever else the machine did."""
-    return {"parameters": parameters, "rate": rate, "seconds": seen / rate if rate else 0.0}
+def _cost(parameters: int, rate: float = 0.0, images: int = 0) -> dict[str, Any]:
+    """Weights of the encoder; images per second of one core, and seconds for all, independent of other load."""
+    return {"parameters": parameters, "rate": rate, "seconds": images / rate if rate else 0.0}
 
 
-def _course(run: Run, watch: list[str]) -> Figures:
-    """How what was asked for moved, the probes, and what the monitors said."""
+def _course(run: Run, watch: list[str]) -> dict[str, Any]:
+    """Warnings of the run, and where `watch` names columns, their values and the probes by epoch."""
     rows = run.metrics
-    said = [row["message"] for row in rows if row["kind"] == "event"]
+    warnings = [row["message"] for row in rows if row["kind"] == "event"]
     if not watch:
-        return {"warnings": said}
-    trained = [row for row in rows if row["kind"] == "train"]
-    course = {key: [row.get(key) for row in trained] for key in ("epoch", *watch)}
+        return {"warnings": warnings}
+    train_rows = [row for row in rows if row["kind"] == "train"]
+    course = {key: [row.get(key) for row in train_rows] for key in ("epoch", *watch)}
     probes = [(row["epoch"], row["knn_top1"]) for row in rows if row["kind"] == "probe"]
-    return {"warnings": said, "course": course, "probes": probes}
+    return {"warnings": warnings, "course": course, "probes": probes}
 
 
-def _supervised(net: nn.Module, setup: Setup, seed: int, known: ImageDescription) -> float:
-    """Trains the backbone on the labels, by cross-entropy, with every other arm's budget; images per core second."""
-    train, _ = sets_of(setup)
+def _train_supervised(net: nn.Module, setup: ImageSetup, seed: int, description: ImageDescription) -> float:
+    """Trains the backbone by cross-entropy on the labels, with the same budget; returns images per core second."""
+    train, _ = image_sets(setup)
     labels = _labels(train)
-    # colours are left alone: labels tell what matters, and jitter would only cost accuracy
+    # no colour augmentation: with labels, it only costs accuracy
     view = pipelines("simclr", setup.size, {"jitter": 0.0, "greyscale": 0.0, "blur": 0.0})[0]
-    views = Views([view], known.size, known.mean, known.std)
+    views = Views([view], description.size, description.mean, description.std)
     stream = Stream(train, views, setup.batch, seed, workers=1)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -326,4 +320,4 @@ def _supervised(net: nn.Module, setup: Setup, seed: int, known: ImageDescription
         loss.backward()
         optimiser.step()
     net.eval()
-    return setup.seen / (time.process_time() - started)
+    return setup.images_trained_on / (time.process_time() - started)

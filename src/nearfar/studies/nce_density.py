@@ -1,9 +1,8 @@
 """Densities estimated by contrast with noise: how far from maximum likelihood, for how much noise (Liu 2022, sec. 1.3, Sáez Maldonado 2021, ch. 4).
 
-Two models that are not normalised, after Gutmann and Hyvärinen, whose estimator both papers present: a Gaussian of
-five dimensions with an unknown precision matrix, and four Laplace sources behind an unknown mixing matrix (ICA).
-Neither paper reports numbers; what they claim is that the estimate approaches maximum likelihood as nu, the
-noise per data point, grows (Liu 2022, Eq. 20-23).
+Two unnormalised models, after Gutmann and Hyvärinen, whose estimator both papers present: a Gaussian of five dimensions with an unknown
+precision matrix, and four Laplace sources behind an unknown mixing matrix (ICA). Neither paper reports numbers; they claim that the
+estimate approaches maximum likelihood as nu, the noise per data point, grows (Liu 2022, Eq. 20-23).
 
 Command: nearfar study nce-density     Cost: about half a minute on one core.
 """
@@ -11,8 +10,6 @@ Command: nearfar study nce-density     Cost: about half a minute on one core.
 import itertools
 import math
 from dataclasses import dataclass
-from functools import partial
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -22,16 +19,13 @@ from torch.distributions import MultivariateNormal
 
 from nearfar.errors import UserError
 from nearfar.estimate.density import fit_density
-from nearfar.studies.frame import Bench, Finding, Result, Row, Study
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from nearfar.studies.frame import REFERENCE, Study, StudyResult, StudyRow, StudyTable, Workspace, mean_row
 
 NUS = (1, 3, 10, 30, 100)
 MODELS = ("gaussian", "ica")
 
 
-class Gaussian(nn.Module):
+class GaussianModel(nn.Module):
     """log p0(u) = -u^T Lambda u / 2, Lambda symmetric and nothing more."""
 
     def __init__(self, start: Float[Tensor, "dim dim"]) -> None:
@@ -48,7 +42,7 @@ class Gaussian(nn.Module):
         return 0.5 * (len(self.weight) * math.log(2 * math.pi) - torch.linalg.slogdet(self.matrix())[1])
 
 
-class Sources(nn.Module):
+class SourcesModel(nn.Module):
     """log p0(u) = -sqrt(2) sum_i |b_i u|: independent Laplace sources of unit variance, B the unmixing matrix."""
 
     def __init__(self, start: Float[Tensor, "dim dim"]) -> None:
@@ -65,12 +59,12 @@ class Sources(nn.Module):
         return 0.5 * len(self.weight) * math.log(2) - torch.linalg.slogdet(self.weight)[1]
 
 
-Model = Gaussian | Sources
+Model = GaussianModel | SourcesModel
 
 
 @dataclass(frozen=True)
-class Problem:
-    """Data, the noise they are contrasted with, where a fit starts, and what generated them."""
+class DensityProblem:
+    """Data, the noise they are contrasted with, the start of a fit, and the true model."""
 
     data: Float[Tensor, "point dim"]
     noise: MultivariateNormal
@@ -78,23 +72,23 @@ class Problem:
     truth: Model
 
 
-def problem(name: str, points: int, seed: int) -> Problem:
+def problem(name: str, points: int, seed: int) -> DensityProblem:
     rng = np.random.default_rng([seed, MODELS.index(name)])
     if name == "gaussian":
         factor = mixing(5, rng)
         data = torch.from_numpy(rng.normal(size=(points, 5)) @ factor.T)
         covariance = torch.diag(data.var(dim=0))
-        truth: Model = Gaussian(torch.from_numpy(np.linalg.inv(factor @ factor.T)))
-        start: Model = Gaussian(torch.linalg.inv(covariance))
+        truth: Model = GaussianModel(torch.from_numpy(np.linalg.inv(factor @ factor.T)))
+        start: Model = GaussianModel(torch.linalg.inv(covariance))
     else:
         factor = mixing(4, rng)
         data = torch.from_numpy(rng.laplace(scale=math.sqrt(0.5), size=(points, 4)) @ factor.T)
         covariance = torch.cov(data.T)
-        truth = Sources(torch.from_numpy(np.linalg.inv(factor)))
+        truth = SourcesModel(torch.from_numpy(np.linalg.inv(factor)))
         values, vectors = torch.linalg.eigh(covariance)
-        start = Sources(vectors.T / values.sqrt()[:, None])
+        start = SourcesModel(vectors.T / values.sqrt()[:, None])
     noise = MultivariateNormal(torch.zeros(data.shape[1], dtype=data.dtype), covariance)
-    return Problem(data, noise, start, truth)
+    return DensityProblem(data, noise, start, truth)
 
 
 def mixing(dim: int, rng: np.random.Generator) -> Float[np.ndarray, "dim dim"]:
@@ -105,9 +99,9 @@ def mixing(dim: int, rng: np.random.Generator) -> Float[np.ndarray, "dim dim"]:
 
 def maximum_likelihood(start: Model, data: Float[Tensor, "point dim"]) -> Model:
     """The limit of nu: these two models' integrals are known, so it can be computed."""
-    if isinstance(start, Gaussian):
-        return Gaussian(torch.linalg.inv(data.T @ data / len(data)))
-    model = Sources(start.weight.detach())
+    if isinstance(start, GaussianModel):
+        return GaussianModel(torch.linalg.inv(data.T @ data / len(data)))
+    model = SourcesModel(start.weight.detach())
 
     def closure() -> Tensor:
         model.zero_grad()
@@ -120,10 +114,10 @@ def maximum_likelihood(start: Model, data: Float[Tensor, "point dim"]) -> Model:
     return model
 
 
-def matrix_error(found: Model, truth: Model) -> float:
-    """Relative distance |M - M*| / |M*|; the order and signs of sources are nobody's, so the best are taken."""
-    ours, theirs = found.matrix().detach(), truth.matrix().detach()
-    if isinstance(found, Sources):
+def matrix_error(estimate: Model, truth: Model) -> float:
+    """Relative distance |M - M*| / |M*|; the order and signs of sources are undetermined, so the best are used."""
+    ours, theirs = estimate.matrix().detach(), truth.matrix().detach()
+    if isinstance(estimate, SourcesModel):
         orders = (ours[list(order)] for order in itertools.permutations(range(len(ours))))
         aligned = [order * (order * theirs).sum(dim=1, keepdim=True).sign() for order in orders]
         ours = min(aligned, key=lambda candidate: float((candidate - theirs).norm()))
@@ -143,74 +137,58 @@ def errors(name: str, nu: int, points: int, seed: int) -> dict[str, float]:
     }
 
 
-def run(bench: Bench, seed: int = 0, repeats: int = 5, points: int = 1000) -> Result:
+QUANTITIES = {
+    "matrix": "matrix error",
+    "log Z": "error of log Z",
+    "to likelihood": "distance to maximum likelihood",
+}
+REMARKS = (
+    "neither Liu 2022 nor Sáez Maldonado 2021 prints numbers for this experiment; they claim that the estimate nears maximum likelihood as nu "
+    "grows.",
+    "two things may slow the sources down, and were not separated: Laplace tails are heavier than the Gaussian noise's, so p / (nu p_n), which "
+    "Liu 2022, Eq. 22-23 let vanish, stays large far out; and the optimiser can stop on the kinks of |s| (restarting fits moved them by up to "
+    "0.03).",
+)
+
+
+def run(workspace: Workspace, seed: int = 0, repeats: int = 5, points: int = 1000) -> StudyResult:
     if repeats < 1 or points < 50:
         raise UserError(
             f"repeats was {repeats} and points {points}; expected repeats from 1 and points from 50"
         )
-    findings = tuple(_finding(bench, name, range(seed, seed + repeats), points) for name in MODELS)
-    return Result(
-        findings,
-        (
-            "neither Liu 2022 nor Sáez Maldonado 2021 prints numbers for this experiment; their claim is that the estimate nears maximum "
-            "likelihood as nu grows.",
-            "two things may slow the sources down, and they were not told apart: Laplace tails are heavier than the Gaussian "
-            "noise's, so p / (nu p_n), which Liu 2022, Eq. 22-23 let vanish, stays large far out; and the optimiser can stop "
-            "on the kinks of |s| (starting fits again moved them by up to 0.03).",
-        ),
-    )
+    tables = []
+    for name in MODELS:
+        options = {
+            f"{name},nu={nu},seed={s}": {"name": name, "nu": nu, "points": points, "seed": s}
+            for nu in NUS
+            for s in range(seed, seed + repeats)
+        }
+        values = list(workspace.call(errors, options).values())
+        by_nu = {nu: values[place * repeats : (place + 1) * repeats] for place, nu in enumerate(NUS)}
+        tables.append(_table(name, by_nu))
+    return StudyResult(tuple(tables), REMARKS)
 
 
-def _finding(bench: Bench, name: str, seeds: range, points: int) -> Finding:
-    found: dict[int, list[dict[str, float]]] = {}
-    for nu in NUS:
-        bench.say(f"{name}, nu = {nu}")
-        arms: list[dict[str, Any]] = [{"name": name, "nu": nu, "points": points, "seed": s} for s in seeds]
-        found[nu] = [bench.arm(arm, partial(errors, **arm)) for arm in arms]
-
-    def column(nu: int, what: str) -> tuple[float, float]:
-        values = np.array([fit[what] for fit in found[nu]])
-        return float(values.mean()), float(values.std())
-
-    rows = [Row(f"matrix error, nu={nu}", None, *column(nu, "matrix")) for nu in NUS]
-    rows.append(Row("matrix error, maximum likelihood", None, *column(NUS[0], "likelihood")))
-    rows += [Row(f"error of log Z, nu={nu}", None, *column(nu, "log Z")) for nu in NUS]
-    gaps = [column(nu, "to likelihood")[0] for nu in NUS]
-    rows += [
-        Row(f"distance to maximum likelihood, nu={nu}", None, gap) for nu, gap in zip(NUS, gaps, strict=True)
+def _table(name: str, by_nu: dict[int, list[dict[str, float]]]) -> StudyTable:
+    rows = [
+        mean_row(f"{title}, nu={nu}", [fit[quantity] for fit in fits], x=nu, series=title)
+        for quantity, title in QUANTITIES.items()
+        for nu, fits in by_nu.items()
     ]
+    likelihood = [fit["likelihood"] for fit in by_nu[NUS[0]]]
+    rows.append(mean_row("matrix error, maximum likelihood", likelihood, series=REFERENCE))
+    gaps = [float(row.ours or 0.0) for row in rows if row.series == QUANTITIES["to likelihood"]]
     falls = all(a > b for a, b in itertools.pairwise(gaps))
-    rows.append(
-        Row("distance to maximum likelihood as nu grows", "falls", "falls" if falls else "not at every step")
-    )
-    curves: dict[str, Any] = {"nu": list(NUS), "likelihood": column(NUS[0], "likelihood")[0]}
-    for what in ("matrix", "log Z", "to likelihood"):
-        curves[what] = [column(nu, what)[0] for nu in NUS]
-        curves[f"{what} sd"] = [column(nu, what)[1] for nu in NUS]
-    return Finding(f"Liu 2022, Eq. 20-23, {name}", tuple(rows), curves, "Liu 2022, Eq. 20-23, in words")
+    verdict = "falls" if falls else "not at every step"
+    rows.append(StudyRow("distance to maximum likelihood as nu grows", "falls", verdict))
+    label, source = "nu: noise points per data point", "Liu 2022, Eq. 20-23, in words"
+    return StudyTable(f"Liu 2022, Eq. 20-23, {name}", tuple(rows), source, x_label=label, log="xy")
 
 
-def draw(result: Result) -> "Figure":
-    from nearfar.studies.drawing import COLOURS, panels, truth
-
-    figure, axes = panels(["Gaussian, five dimensions", "Four Laplace sources (ICA)"])
-    for axis, finding in zip(axes, result.findings, strict=True):
-        curves = finding.curves
-        names = {"matrix": "matrix", "log Z": "log Z", "to likelihood": "matrix, to maximum likelihood"}
-        for colour, (what, label) in zip(COLOURS, names.items(), strict=False):
-            axis.errorbar(
-                curves["nu"], curves[what], yerr=curves[f"{what} sd"], color=colour, label=label, marker="o",
-                markersize=3, capsize=2, linewidth=1.2,
-            )  # fmt: skip
-        truth(axis, curves["likelihood"], "matrix, maximum likelihood")
-        axis.set(xscale="log", yscale="log", xlabel="nu: noise points per data point", ylabel="error")
-    axes[0].legend(frameon=False, fontsize=7.5)
-    return figure
-
-
-STUDY = Study(
-    "nce-density",
-    "Liu 2022, sec. 1.3: unnormalised Gaussian and ICA contrasted with noise, error against nu",
-    run,
-    draw,
+STUDIES = (
+    Study(
+        "nce-density",
+        "Liu 2022, sec. 1.3: unnormalised Gaussian and ICA contrasted with noise, error against nu",
+        run,
+    ),
 )

@@ -1,13 +1,11 @@
-"""Finding a study by name, reading its options, running it, writing what it found.
-
-A study's folder holds result.json, figure.svg, figure.png and, where arms are kept, arms/*.json.
-"""
+"""Finds a study by name, reads its options, runs it and writes result.json, figure.svg and figure.png."""
 
 import importlib
 import inspect
+import json
 import pkgutil
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, is_dataclass
 from pathlib import Path
 from typing import Any
@@ -16,43 +14,38 @@ import yaml
 
 from nearfar.config.reading import load_yaml
 from nearfar.config.schema import convert, settable, unknown
-from nearfar.core.tables import text_table
 from nearfar.errors import UserError
-from nearfar.studies.frame import Bench, Cell, Finding, Result, Study, write_json
-from nearfar.system.files import check_folder
+from nearfar.studies.frame import Study, StudyResult, Workspace
+from nearfar.system.files import write_atomic
 from nearfar.system.untrusted import read_json
 
-CHANGES = "changes"  # the field for what is no option of a study
-WRITTEN = ("result.json", "figure.svg", "figure.png")
-OF_OTHERS = ("config.yaml", "sweep.json", "claims")  # what tells a run or a sweep
+CHANGES = "changes"  # the field of shared options for settings of the trained recipes
 Changes = tuple[tuple[str, Any], ...]
 
 
 @dataclass(frozen=True)
-class Record:
+class StudyRecord:
     """A study that was run."""
 
-    result: Result
+    result: StudyResult
     command: str
-    seconds: float  # of computing, those of arms finished earlier included
+    seconds: float  # of computing, with cells that were finished earlier
     folder: Path
 
     def text(self) -> str:
-        """Paper against ours, for people."""
-        blocks = [_table(finding) for finding in self.result.findings]
+        """The tables and remarks as text."""
+        blocks = [table.text() for table in self.result.tables]
         blocks += [f"note: {remark}" for remark in self.result.remarks]
-        blocks.append(
-            f"{self.command}   ({self.seconds:.1f} s)\n{self.folder}/result.json, figure.svg, figure.png"
-        )
-        return "\n\n".join(blocks)
+        files = f"{self.folder}/result.json, figure.svg, figure.png"
+        return "\n\n".join([*blocks, f"{self.command}   ({self.seconds:.1f} s)\n{files}"])
 
 
 def studies() -> dict[str, Study]:
-    """Every study there is, by name."""
+    """All studies by name: those that modules of this package list as STUDIES."""
     names = [module.name for module in pkgutil.iter_modules([str(Path(__file__).parent)])]
     modules = [importlib.import_module(f"nearfar.studies.{name}") for name in names]
-    found = [module.STUDY for module in modules if hasattr(module, "STUDY")]
-    return {study.name: study for study in sorted(found, key=lambda study: study.name)}
+    listed = [study for module in modules for study in vars(module).get("STUDIES", ())]
+    return {study.name: study for study in sorted(listed, key=lambda study: study.name)}
 
 
 def catalogue() -> dict[str, str]:
@@ -60,80 +53,84 @@ def catalogue() -> dict[str, str]:
     lines = {}
     for name, study in studies().items():
         options = " ".join(f"{key}={p.default}" for key, p in options_of(study).items())
-        if any(map(_takes_changes, _gathering(study).values())):
+        if _takes_changes(study):
             options += " and any setting of a recipe"
         lines[name] = f"{study.about} [{options}]" if options else study.about
     return lines
 
 
-def named(name: str) -> Study:
-    known = studies()
-    if name not in known:
-        raise unknown(name, known, "studies")
-    return known[name]
+def find_study(name: str) -> Study:
+    by_name = studies()
+    if name not in by_name:
+        raise unknown(name, by_name, "studies")
+    return by_name[name]
 
 
-def run_study(study: Study, folder: Path, words: Iterable[str] = ()) -> Record:
+def run_study(study: Study, folder: Path, words: Iterable[str] = ()) -> StudyRecord:
     """Runs a study with the options in `words` (key=value) and writes its result and figure to `folder`."""
     options, changes = read_options(study, words)
     arguments = _arguments(study, options, changes)
-    # a folder that cannot be used is said before the work, not after
-    if not _own(study, folder):
-        check_folder(folder, (*WRITTEN, *OF_OTHERS), f"study {study.name}")
+    workspace = Workspace(folder, study.name)
+    if not _holds_result_of(study, folder):
+        workspace.store.check_owner(f"study {study.name}")
     folder.mkdir(parents=True, exist_ok=True)
-    bench = Bench(folder, study.name)
     started = time.perf_counter()
-    result = study.run(bench, **arguments)
-    seconds = time.perf_counter() - started + bench.earlier
-    said = (f"{key}={value}" for key, value in (*options.items(), *changes))
-    command = " ".join(["nearfar study", study.name, *said])
+    result = study.run(workspace, **arguments)
+    seconds = time.perf_counter() - started + workspace.earlier_seconds
+    command = " ".join(
+        ["nearfar study", study.name, *(f"{key}={value}" for key, value in (*options.items(), *changes))]
+    )
     facts = {"study": study.name, "command": command, "seconds": round(seconds, 3), "remarks": result.remarks}
-    write_json(folder / "result.json", {**facts, **result.as_json()})
+    text = json.dumps({**facts, **result.as_json()}, indent=1, allow_nan=False) + "\n"
+    write_atomic(folder / "result.json", text)
     draw(study, result, folder)
-    return Record(result, command, seconds, folder)
+    return StudyRecord(result, command, seconds, folder)
 
 
-def _own(study: Study, folder: Path) -> bool:
-    """Whether this study has ended in the folder before; its result and figures are replaced."""
-    held = read_json(folder / "result.json")
-    return isinstance(held, Mapping) and held.get("study") == study.name
+def _holds_result_of(study: Study, folder: Path) -> bool:
+    stored = read_json(folder / "result.json")
+    return isinstance(stored, Mapping) and stored.get("study") == study.name
+
+
+def _schema(study: Study) -> Callable[..., Any]:
+    return study.schema or study.run
 
 
 def options_of(study: Study) -> dict[str, inspect.Parameter]:
-    """What may be set: the fields of what gathers options, then the study's own."""
-    gathered = {key: p for group in _gathering(study).values() for key, p in settable(group).items()}
-    return {**gathered, **settable(study.run)}
+    """What may be set: the fields of shared options, then the study's own."""
+    shared = {key: p for group in _shared_options(study).values() for key, p in settable(group).items()}
+    return {**shared, **settable(_schema(study))}
 
 
-def _gathering(study: Study) -> dict[str, type]:
-    """The parameters after the bench that are dataclasses: options that several studies share."""
-    parameters = list(inspect.signature(study.run, eval_str=True).parameters.values())[1:]
+def _shared_options(study: Study) -> dict[str, type]:
+    """The parameters that are dataclasses of options, by name."""
+    parameters = inspect.signature(_schema(study), eval_str=True).parameters.values()
     return {
         p.name: p.annotation
         for p in parameters
-        if isinstance(p.annotation, type) and is_dataclass(p.annotation)
+        if isinstance(p.annotation, type) and is_dataclass(p.annotation) and p.annotation is not Workspace
     }
 
 
-def _takes_changes(group: type) -> bool:
-    """Whether what is no option of the study is a change to whatever it trains."""
-    return CHANGES in inspect.signature(group).parameters
+def _takes_changes(study: Study) -> bool:
+    """Whether other key=value words are settings of the recipes that the study trains."""
+    groups = _shared_options(study).values()
+    return any(CHANGES in inspect.signature(group).parameters for group in groups)
 
 
 def _arguments(study: Study, options: Mapping[str, Any], changes: Changes) -> dict[str, Any]:
     """Options as `run` takes them."""
-    found = {key: options[key] for key in settable(study.run)}
-    for name, group in _gathering(study).items():
-        more: dict[str, Any] = {CHANGES: changes} if _takes_changes(group) else {}
-        found[name] = group(**{key: options[key] for key in settable(group)}, **more)
-    return found
+    arguments = {key: options[key] for key in settable(_schema(study))}
+    for name, group in _shared_options(study).items():
+        more: dict[str, Any] = {CHANGES: changes} if CHANGES in inspect.signature(group).parameters else {}
+        arguments[name] = group(**{key: options[key] for key in settable(group)}, **more)
+    return arguments
 
 
 def read_options(study: Study, words: Iterable[str]) -> tuple[dict[str, Any], Changes]:
-    """Options as the study's signature asks for them, defaults filled in; and what else was set, if the study takes it."""
+    """Options with defaults filled in, converted to the types of the signature; and settings of the trained recipes."""
     allowed = options_of(study)
     options = {name: parameter.default for name, parameter in allowed.items()}
-    further = any(_takes_changes(group) for group in _gathering(study).values())
     changes: dict[str, Any] = {}
     for word in words:
         key, equals, text = word.partition("=")
@@ -142,14 +139,14 @@ def read_options(study: Study, words: Iterable[str]) -> tuple[dict[str, Any], Ch
             raise UserError(
                 f"{word!r} is not an option of {study.name}; write key=value, for instance {example}"
             )
-        if key not in allowed and further:
+        if key not in allowed:
+            if not _takes_changes(study):
+                raise unknown(key, allowed, f"options of {study.name}")
             changes[key] = _scalar(text)
             continue
-        if key not in allowed:
-            raise unknown(key, allowed, f"options of {study.name}")
-        wanted = allowed[key].annotation
-        # what is asked for as text stays text, also where it looks like a number
-        options[key] = convert(text if wanted is str else _scalar(text), wanted, key)
+        annotation = allowed[key].annotation
+        # an option that is text stays text, also where it looks like a number
+        options[key] = convert(text if annotation is str else _scalar(text), annotation, key)
         if key == "seed" and options[key] < 0:
             raise UserError(f"seed was {text}; it must be a whole number from 0")
     return options, tuple(changes.items())
@@ -162,27 +159,19 @@ def _scalar(text: str) -> Any:
         return text
 
 
-def draw(study: Study, result: Result, folder: Path) -> None:
-    """figure.svg and figure.png."""
+def draw(study: Study, result: StudyResult, folder: Path) -> None:
+    """Writes figure.svg and figure.png."""
     import matplotlib as mpl
 
-    with mpl.rc_context(
-        {"svg.hashsalt": "nearfar", "font.size": 9.0, "axes.spines.top": False, "axes.spines.right": False}
-    ):
-        figure = study.draw(result)
+    from nearfar.studies.drawing import draw_result
+
+    style: Any = {
+        "svg.hashsalt": "nearfar",
+        "font.size": 9.0,
+        "axes.spines.top": False,
+        "axes.spines.right": False,
+    }
+    with mpl.rc_context(style):
+        figure = (study.draw or draw_result)(result)
         figure.savefig(folder / "figure.svg", metadata={"Date": None})
         figure.savefig(folder / "figure.png", dpi=150)
-
-
-def _table(finding: Finding) -> str:
-    lines = [(finding.name, "paper", "ours")]
-    for row in finding.rows:
-        spread = "" if row.spread is None else f" ± {_cell(row.spread)}"
-        lines.append((row.label, _cell(row.paper), _cell(row.ours) + spread))
-    return "\n".join([*text_table(lines), *([f"paper: {finding.source}"] if finding.source else [])])
-
-
-def _cell(value: Cell) -> str:
-    if value is None:
-        return "-"
-    return value if isinstance(value, str) else f"{value:.6g}"

@@ -1,44 +1,69 @@
-"""What the thesis' two grids share (Sáez Maldonado 2021, ch. 10): cells, their arms on a small budget, trends with a verdict.
+"""The experiments of Sáez Maldonado 2021, ch. 8 and 10, in small.
 
-A cell is what the thesis varies, with its own numbers: batch, temperature, SimCLR's strength of jitter (`views.strength`), blur, network. The batch
-is scaled: `batch` stands for the thesis' 1,024, and the rate grows with its square root (Chen et al. 2020, appendix B.1). `backbone`
-stands for its ResNet-18, `deep` for its ResNet-50.
+    nearfar study thesis-simclr data=cifar10:ROOT    SimCLR over batch, temperature, jitter, blur and network (sec. 10.1, Tables 3 to 11,
+                                                     Fig. 23 to 25); 25 minutes of one core; tables=3,23a trains only those
+    nearfar study thesis-byol data=cifar10:ROOT      BYOL over batch, network, jitter and blur, and whether it is less sensitive to the batch
+                                                     size than SimCLR (sec. 8.2 and 10.2); 12 minutes of one core
+    nearfar study byol-target data=cifar10:ROOT      what keeps BYOL from collapsing: the target's momentum, weight decay, the predictor
+                                                     (sec. 8.1 and 8.2); 20 minutes of one core
+
+A model has the thesis' own numbers. The batch is scaled: `batch` stands for the thesis' 1,024, and the learning rate grows with its square
+root (Chen et al. 2020, appendix B.1). `backbone` stands for its ResNet-18, `deep` for its ResNet-50. As there, all models have the same
+epochs, so a small batch has more steps. The thesis trains 100 epochs of 50,000 images: orders and signs can be compared, levels cannot.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from itertools import product
+from typing import Any
 
 import numpy as np
 
+from nearfar.core.statistics import mean_and_spread
 from nearfar.errors import UserError
-from nearfar.studies.compared import verdict
-from nearfar.studies.frame import Bench, Finding, Row
-from nearfar.studies.images import Arm, Figures, Setup, percent, repeated
+from nearfar.studies.comparison import (
+    Claim,
+    Comparison,
+    Figures,
+    PaperColumn,
+    comparison_study,
+    compute_figures,
+    paired,
+    verdict,
+)
+from nearfar.studies.frame import (
+    Study,
+    StudyResult,
+    StudyRow,
+    StudyTable,
+    TableValue,
+    Workspace,
+    mean_row,
+)
+from nearfar.studies.frozen_features import label_free_measures
+from nearfar.studies.images import Arm, ImageSetup
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
-LARGEST = 1024  # the thesis' largest batch
-RATE, RATE_AT = 2e-3, 64  # the recipes' rate, and the batch it is for
+LARGEST_BATCH = 1024  # of the thesis
+RATE, RATE_BATCH = 2e-3, 64  # the recipes' learning rate, and the batch it is for
 MEASURES = {"linear": "linear top-1 in percent", "linear_top5": "linear top-5 in percent"}
+EQUAL_EPOCHS = "all models have the same epochs, as in the thesis: a small batch takes more steps, so the batch's effect is that of both."
 
 
 @dataclass(frozen=True)
-class Budget(Setup):
-    """So small that every cell of a grid can be trained twice within an hour."""
+class ThesisSetup(ImageSetup):
+    """Small enough to train every model of a grid twice within an hour."""
 
     images: int = 2_500
     epochs: int = 10
     size: int = 12
     batch: int = 256
     backbone: str = "resnet8-w8"
-    deep: str = "resnet8-w16"  # of the same depth here, twice as wide: a deeper one by name, such as resnet18, costs hours
+    deep: str = "resnet8-w16"  # of the same depth, twice as wide; a deeper one, such as resnet18, costs hours
 
 
 @dataclass(frozen=True)
-class Cell:
-    """One model of the thesis' tables; None: as the recipe has it."""
+class ThesisModel:
+    """One model of the thesis' tables; None: as in the recipe."""
 
     batch: int
     temperature: float | None = None
@@ -48,100 +73,355 @@ class Cell:
     method: str = "simclr"
 
     def __str__(self) -> str:
-        said = [self.method, "deep"] if self.deep else [self.method]
-        said.append(f"batch {self.batch}")
-        said += [
-            f"{name} {value:g}"
-            for name, value in (("T", self.temperature), ("jitter", self.jitter))
-            if value is not None
-        ]
-        return ", ".join([*said, "blur"] if self.blur else said)
+        words = [self.method, *(["deep"] if self.deep else []), f"batch {self.batch}"]
+        numbers = {"T": self.temperature, "jitter": self.jitter}
+        words += [f"{name} {value:g}" for name, value in numbers.items() if value is not None]
+        return ", ".join([*words, "blur"] if self.blur else words)
 
-    def arm(self, budget: Budget, seed: int) -> Arm:
-        batch = budget.batch * self.batch // LARGEST
-        own = replace(budget, batch=batch, backbone=budget.deep if self.deep else budget.backbone)
+    def arm(self, setup: ThesisSetup) -> Arm:
+        batch = setup.batch * self.batch // LARGEST_BATCH
         changes: dict[str, Any] = {
-            "lr": float(f"{RATE * (batch / RATE_AT) ** 0.5:.4g}"),
+            "lr": float(f"{RATE * (batch / RATE_BATCH) ** 0.5:.4g}"),
             "views.blur": 0.5 * self.blur,
         }
         changes |= {} if self.temperature is None else {"temperature": self.temperature}
         changes |= {} if self.jitter is None else {"views.strength": self.jitter}
-        return own.recipe(self.method, seed, **changes)
+        backbone = setup.deep if self.deep else setup.backbone
+        return Arm(self.method, changes, {"batch": batch, "backbone": backbone})
 
 
-Paper = Mapping[Cell, tuple[float, float]]  # top-1 and top-5, in percent
-Found = Mapping[Cell, Sequence[Figures]]
+PaperFigures = Mapping[ThesisModel, tuple[float, float]]  # top-1 and top-5, in percent
 
 
 @dataclass(frozen=True)
 class Trend:
-    """That the first of each pair of cells is better than the second, as the thesis says."""
+    """The claim that the first model of each pair is better than the second."""
 
     claim: str
-    pairs: Sequence[tuple[Cell, Cell]]
-    paper: str | None = None  # where the thesis only draws or says it
+    pairs: Sequence[tuple[ThesisModel, ThesisModel]]
+    words: str | None = None  # where the thesis only draws or says it
 
-    def of_paper(self, paper: Paper) -> str | None:
-        """The thesis' own mean difference over the pairs of which it prints both."""
-        known = [paper[a][0] - paper[b][0] for a, b in self.pairs if a in paper and b in paper]
-        return self.paper if not known else f"{np.mean(known):+.1f} points, {len(known)} pairs"
+    def paper(self, paper: PaperFigures) -> str | None:
+        """The thesis' mean difference over the pairs that it prints."""
+        printed = [paper[a][0] - paper[b][0] for a, b in self.pairs if a in paper and b in paper]
+        return f"{np.mean(printed):+.1f} points, {len(printed)} pairs" if printed else self.words
 
-    def ours(self, found: Found) -> str | None:
-        """The same of ours, over pairs and seeds; None where no pair was trained."""
-        there = [(a, b) for a, b in self.pairs if a in found and b in found]
+    def ours(self, figures: Figures) -> str | None:
+        """Ours over pairs and seeds; None where no pair was trained."""
+        names = [(str(a), str(b)) for a, b in self.pairs]
         differences = [
-            100 * (one["linear"] - other["linear"])
-            for a, b in there
-            for one, other in zip(found[a], found[b], strict=True)
+            value
+            for a, b in names
+            if a in figures and b in figures
+            for value in paired(figures, a, b, "linear")
         ]
         return verdict(differences, "pairs") if differences else None
 
 
-def train(bench: Bench, budget: Budget, cells: Sequence[Cell]) -> dict[Cell, list[Figures]]:
-    """The figures of every cell, one for each seed."""
-    least = 2 * LARGEST // min(cell.batch for cell in cells)
-    if budget.batch < least:
+def train_models(workspace: Workspace, setup: ThesisSetup, models: Sequence[ThesisModel]) -> Figures:
+    """The values of every model by its name, one for each seed."""
+    minimum = 2 * LARGEST_BATCH // min(model.batch for model in models)
+    if setup.batch < minimum:
         raise UserError(
-            f"batch was {budget.batch}; it stands for the thesis' {LARGEST}, and its smallest must be at least 2: expected {least} or more"
+            f"batch was {setup.batch}; it stands for the thesis' {LARGEST_BATCH}, whose smallest batch must scale to at least 2: expected "
+            f"{minimum} or more"
         )
-    arms = {cell: [cell.arm(budget, seed) for seed in budget.numbers] for cell in dict.fromkeys(cells)}
-    return repeated(bench, budget, arms)
+    return compute_figures(workspace, setup, {str(model): model.arm(setup) for model in models})
 
 
-def table(
-    name: str, cells: Sequence[Cell], found: Found, paper: Callable[[Cell, int], Any], source: str
-) -> list[Finding]:
-    """A table of the thesis: a finding for each of top-1 and top-5."""
-    findings = []
-    for place, (measure, said) in enumerate(MEASURES.items()):
-        values = {str(cell): percent(found[cell], measure) for cell in cells}
-        rows = [Row(str(cell), paper(cell, place), *values[str(cell)]) for cell in cells]
-        told = source if any(row.paper is not None for row in rows) else ""
-        findings.append(Finding(f"{name}, {said}", tuple(rows), {"figures (mean, sd)": values}, told))
-    return findings
+def model_tables(
+    name: str,
+    models: Sequence[ThesisModel],
+    figures: Figures,
+    paper: Callable[[ThesisModel, int], TableValue],
+    source: str,
+    x: Callable[[ThesisModel], tuple[str, float] | None],
+) -> list[StudyTable]:
+    """A table of the thesis: one for top-1 and one for top-5."""
+    tables = []
+    for place, (measure, title) in enumerate(MEASURES.items()):
+        rows = []
+        for model in models:
+            values = [one[measure] for one in figures[str(model)] if one is not None]
+            series, number = x(model) or ("", None)
+            rows.append(mean_row(str(model), values, paper(model, place), scale=100, x=number, series=series))
+        has_paper = any(row.paper is not None for row in rows)
+        tables.append(StudyTable(f"{name}, {title}", tuple(rows), source if has_paper else ""))
+    return tables
 
 
-def trends(named: Sequence[Trend], found: Found, paper: Paper, source: str) -> Finding:
-    rows = [
-        Row(trend.claim, trend.of_paper(paper), ours)
-        for trend in named
-        if (ours := trend.ours(found)) is not None
+def trend_table(trends: Sequence[Trend], figures: Figures, paper: PaperFigures, source: str) -> StudyTable:
+    values = [(trend, trend.ours(figures)) for trend in trends]
+    rows = [StudyRow(trend.claim, trend.paper(paper), ours) for trend, ours in values if ours is not None]
+    has_paper = any(row.paper is not None for row in rows)
+    return StudyTable("Trends, linear top-1", tuple(rows), source if has_paper else "")
+
+
+def over_batch(model: ThesisModel) -> tuple[str, float]:
+    return f"{model.method}{', deep' if model.deep else ''}", float(model.batch)
+
+
+# ------------------------------------------------------------------------------------------------------------- SimCLR
+
+TEMPERATURES = JITTERS = (0.25, 0.5, 0.75, 1.0)
+GRID = [ThesisModel(b, t, j) for b, t, j in product((512, 1024), TEMPERATURES, JITTERS)]
+DEEP_GRID = [
+    ThesisModel(b, t, j, deep=True) for b, t, j in product((32, 64, 128, 256), (0.5, 0.75), (0.65, 0.75))
+]
+BLUR_GRID = [
+    ThesisModel(b, t, j, blur=True) for b, t, j in product((256, 512, 1024), (0.25, 0.5), (0.65, 0.75))
+]
+BLUR_GRID += [ThesisModel(256, t, j, blur=True, deep=True) for t, j in product((0.25, 0.5), (0.65, 0.75))]
+BATCH_MODELS = [ThesisModel(b, 0.25, 0.75) for b in (16, 32, 64, 128, 256, 512, 1024)]
+SIMCLR_TABLES = {"Table 3": GRID, "Figure 23a": BATCH_MODELS, "Table 8": BLUR_GRID, "Table 6": DEEP_GRID}
+
+PRINTED = {  # top-1/top-5 in percent, in the order of the models; a line is a batch, in Table 3 a batch and a temperature
+    "Table 3": """
+        83.3/99.4  83.2/99.3  83.1/99.4  83.0/99.2
+        81.9/99.3  82.2/99.3  82.1/99.3  81.7/99.2
+        80.9/99.3  81.2/99.3  80.5/99.0  79.3/99.0
+        79.8/99.0  79.7/99.0  79.3/99.0  78.2/98.9
+        83.6/99.3  83.9/99.5  84.1/99.5  83.5/99.3
+        82.2/99.3  82.7/99.4  82.6/99.4  82.0/99.3
+        81.4/99.1  81.6/99.2  81.3/99.3  80.2/98.9
+        80.6/99.1  80.2/99.2  79.4/99.0  79.0/98.9
+    """,
+    "Table 6": """
+        82.2/99.2  81.4/99.2  -          -
+        83.5/99.5  83.3/99.4  82.8/99.3  82.2/99.3
+        84.4/99.4  84.2/99.4  83.1/99.4  82.9/99.4
+        84.6/99.5  84.8/99.4  83.2/99.4  83.3/99.4
+    """,
+    "Table 8": """
+        82.7/99.2  82.5/99.4  81.9/99.3  -
+        84.1/99.3  83.7/99.4  82.4/99.4  82.3/99.4
+        84.6/99.4  84.1/99.5  -          -
+        86.2/99.7  86.1/99.6  84.9/99.6  85.1/99.5
+    """,
+}
+SIMCLR_PAPER = {
+    model: (float(word.split("/")[0]), float(word.split("/")[1]))
+    for name, printed in PRINTED.items()
+    for model, word in zip(SIMCLR_TABLES[name], printed.split(), strict=True)
+    if word != "-"
+}
+SIMCLR_SOURCE = (
+    "Sáez Maldonado 2021, Tables 3, 6 and 8: CIFAR-10, 100 epochs, ResNet-18 (deep: ResNet-50). Where the rows of Tables 6 and 8 have slipped, a "
+    "figure is placed by its steps and its regularisation loss; what could not be placed is left out. Figure 23a is only drawn: more than 8 "
+    "points from 16 to 1024"
+)
+
+SIMCLR_TRENDS = (
+    Trend("T 0.25 above T 1", [(ThesisModel(b, 0.25, j), ThesisModel(b, 1.0, j)) for b, j in product((512, 1024), JITTERS)]),
+    Trend("T 0.25 above T 0.5", [(ThesisModel(b, 0.25, j), ThesisModel(b, 0.5, j)) for b, j in product((512, 1024), JITTERS)]),
+    Trend("batch 1024 above 512", [(ThesisModel(1024, t, j), ThesisModel(512, t, j)) for t, j in product(TEMPERATURES, JITTERS)]),
+    Trend("batch 1024 above 16", [(BATCH_MODELS[-1], BATCH_MODELS[0])], "more than 8 points"),
+    Trend(
+        "jitter 0.5 and 0.75 above 0.25 and 1",
+        [(ThesisModel(b, t, inner), ThesisModel(b, t, outer)) for b, t, (inner, outer) in product((512, 1024), TEMPERATURES, ((0.5, 0.25), (0.75, 1.0)))],
+    ),
+    Trend(
+        "blur above none",
+        [(ThesisModel(b, t, 0.75, blur=True), ThesisModel(b, t, 0.75)) for b, t in product((512, 1024), (0.25, 0.5))]
+        + [(ThesisModel(256, 0.5, j, blur=True, deep=True), ThesisModel(256, 0.5, j, deep=True)) for j in (0.65, 0.75)],
+    ),
+    Trend(
+        "deep above shallow",
+        [(ThesisModel(256, t, j, blur=True, deep=True), ThesisModel(256, t, j, blur=True)) for t, j in product((0.25, 0.5), (0.65, 0.75))],
+    ),
+)  # fmt: skip
+
+
+def simclr(workspace: Workspace, setup: ThesisSetup, tables: str = "all") -> StudyResult:
+    """`tables` names some by number, with commas: 3, 23a, 8, 6."""
+    chosen = choose_tables(tables)
+    figures = train_models(workspace, setup, [model for models in chosen.values() for model in models])
+    printed = [
+        table
+        for name, models in chosen.items()
+        for table in model_tables(
+            name,
+            models,
+            figures,
+            _simclr_paper,
+            SIMCLR_SOURCE,
+            over_batch if models is BATCH_MODELS else _over_jitter,
+        )
     ]
-    told = source if any(row.paper is not None for row in rows) else ""
-    return Finding("Trends, linear top-1", tuple(rows), source=told)
+    means = {name: mean_and_spread([v["linear"] for v in seeds if v])[0] for name, seeds in figures.items()}
+    best = max(means, key=means.__getitem__)
+    remarks = (
+        f"best of all models: {best} with {100 * means[best]:.1f} percent, the highest of {len(means)} and so an optimistic figure; the thesis' "
+        "best is simclr, deep, batch 256, T 0.25, jitter 0.65, blur with 86.2 (Table 11).",
+        f"batches are scaled: {setup.batch} stands for 1024, {setup.batch // 64} for 16; a verdict's pairs are models and seeds, which share "
+        "their images.",
+        EQUAL_EPOCHS,
+    )
+    trends = trend_table(SIMCLR_TRENDS, figures, SIMCLR_PAPER, SIMCLR_SOURCE)
+    return StudyResult((*printed, trends), remarks)
 
 
-def lines(axis: "Axes", found: Mapping[str, Sequence[tuple[float, float, float | None]]], label: str) -> None:
-    """A line of (place, mean, deviation) for each name; places are doublings apart."""
-    from nearfar.studies.drawing import COLOURS
+def _simclr_paper(model: ThesisModel, place: int) -> float | None:
+    return SIMCLR_PAPER[model][place] if model in SIMCLR_PAPER else None
 
-    for colour, (name, points) in zip(COLOURS, found.items(), strict=False):
-        if not points:
-            continue
-        x, mean, spread = zip(*points, strict=True)
-        axis.errorbar(
-            x, mean, yerr=[sd or 0.0 for sd in spread], color=colour, marker="o", markersize=4, label=name
+
+def _over_jitter(model: ThesisModel) -> tuple[str, float] | None:
+    if model.deep or model.blur or model.jitter is None:
+        return None
+    return f"batch {model.batch}, T {model.temperature:g}", model.jitter
+
+
+def choose_tables(tables: str) -> dict[str, list[ThesisModel]]:
+    numbers = {name.split()[1]: name for name in SIMCLR_TABLES}
+    words = list(numbers) if tables == "all" else [number.strip() for number in tables.split(",")]
+    if not {*words} <= {*numbers}:
+        raise UserError(f"tables was {tables!r}; expected all, or {', '.join(numbers)} with commas between")
+    return {numbers[number]: SIMCLR_TABLES[numbers[number]] for number in numbers if number in words}
+
+
+# --------------------------------------------------------------------------------------------------------------- BYOL
+
+BATCHES = (32, 64, 128, 256, 512, 1024)
+SHALLOW = [ThesisModel(b, method="byol") for b in BATCHES]
+DEEP = [ThesisModel(b, method="byol", deep=True) for b in BATCHES[:4]]
+SIMCLR_MODELS = [ThesisModel(b, temperature=0.25) for b in BATCHES]
+VIEWS = [ThesisModel(256, jitter=j, method="byol") for j in (0.25, 0.5, 0.75, 1.0)]
+VIEWS.append(ThesisModel(256, blur=True, method="byol"))
+BYOL_TABLES = {"Table 12": SHALLOW, "Table 14": DEEP, "Views": VIEWS, "SimCLR": SIMCLR_MODELS}
+# the thesis' figures for BYOL are multiples of one over the batch, some of them 100 percent: accuracies of single batches
+SINGLE_BATCH = dict(zip(SHALLOW, ((87.5, 100), (96.8, 100), (92.9, 97.6), (92.9, 99.6), (91.6, 99.4), (85.2, 98.3)), strict=True)) | dict(
+    zip(DEEP, ((93.7, 96.9), (95.3, 100), (100, 100), (96.8, 100)), strict=True)
+)  # fmt: skip
+BYOL_SOURCE = (
+    "Sáez Maldonado 2021, Tables 12 and 14: Imagenette, ResNet-18 (deep: ResNet-50); multiples of one over the batch, hence of single batches and "
+    "not of the test set"
+)
+BYOL_CLAIMS = "Sáez Maldonado 2021, sec. 10.2.4, in words"
+BYOL_TRENDS = (
+    Trend("byol: batch 64 above 1024", [(SHALLOW[1], SHALLOW[-1])], "a small batch is best"),
+    Trend(
+        "simclr: batch 1024 above 64", [(SIMCLR_MODELS[-1], SIMCLR_MODELS[1])], "larger batches are better"
+    ),
+    Trend("byol: deep above shallow", list(zip(DEEP, SHALLOW, strict=False)), "deeper is better"),
+    Trend(
+        "byol above simclr, same batch",
+        list(zip(SHALLOW, SIMCLR_MODELS, strict=True)),
+        "higher, on other data",
+    ),
+    Trend("byol: blur above none", [(VIEWS[-1], SHALLOW[3])]),
+    Trend("byol: jitter 1 above 0.25", [(VIEWS[3], VIEWS[0])]),
+)
+
+
+def byol(workspace: Workspace, setup: ThesisSetup) -> StudyResult:
+    """BYOL, and SimCLR on the same batches and images. No trend is read from the thesis' figures, which are of single batches."""
+    figures = train_models(workspace, setup, [model for models in BYOL_TABLES.values() for model in models])
+    printed = [
+        table
+        for name, models in BYOL_TABLES.items()
+        for table in model_tables(
+            name,
+            models,
+            figures,
+            _byol_paper,
+            BYOL_SOURCE,
+            (lambda _: None) if models is VIEWS else over_batch,
         )
-    axis.set(xlabel=label, ylabel="linear top-1, percent")
-    if any(found.values()):
-        axis.legend(frameon=False, fontsize=7.5)
+    ]
+    by_method = {
+        "byol": batch_sensitivity(figures, SHALLOW),
+        "simclr": batch_sensitivity(figures, SIMCLR_MODELS),
+    }
+    less = [a["range"] < b["range"] for a, b in zip(by_method["byol"], by_method["simclr"], strict=True)]
+    smallest = setup.batch * BATCHES[0] // LARGEST_BATCH
+    remarks = (
+        f"is BYOL less sensitive to the batch size than SimCLR (highest minus lowest top-1 over batches of {smallest} to {setup.batch})? In "
+        f"{sum(less)} of {len(less)} seeds.",
+        EQUAL_EPOCHS,
+        "BYOL has no temperature: a critic's scale only multiplies its loss.",
+    )
+    trends = trend_table(BYOL_TRENDS, figures, {}, BYOL_CLAIMS)
+    return StudyResult((*printed, _sensitivity_table(by_method), trends), remarks)
+
+
+def _byol_paper(model: ThesisModel, place: int) -> str | None:
+    return f"{SINGLE_BATCH[model][place]:g}, of one batch" if model in SINGLE_BATCH else None
+
+
+def batch_sensitivity(figures: Figures, models: Sequence[ThesisModel]) -> list[dict[str, float]]:
+    """For each seed, over the batches: the highest minus the lowest top-1, and the slope, both in points; the slope per doubling."""
+    batches = np.log2([model.batch for model in models])
+    by_seed = []
+    for seed in zip(*(figures[str(model)] for model in models), strict=True):
+        values = [100 * one["linear"] for one in seed if one is not None]
+        by_seed.append(
+            {"range": max(values) - min(values), "slope": float(np.polyfit(batches, values, 1)[0])}
+        )
+    return by_seed
+
+
+def _sensitivity_table(by_method: Mapping[str, Sequence[Mapping[str, float]]]) -> StudyTable:
+    rows = []
+    for name, seeds in by_method.items():
+        claim = "less than simclr" if name == "byol" else None
+        rows.append(mean_row(f"{name}: highest minus lowest, points", [one["range"] for one in seeds], claim))
+        rows.append(mean_row(f"{name}: points for a doubling of the batch", [one["slope"] for one in seeds]))
+    return StudyTable("How much the batch matters", tuple(rows), BYOL_CLAIMS)
+
+
+# ------------------------------------------------------------------------------------------------------ BYOL's target
+
+TAUS = (0.0, 0.9, 0.99, 0.999, 1.0)
+BASE_TAU = 0.99
+
+
+def tau_name(tau: float) -> str:
+    return f"tau {tau:g}"
+
+
+def byol_target(setup: ImageSetup) -> Comparison:
+    """xi <- tau xi + (1 - tau) theta with tau constant: at 0 the target is the online network, at 1 it stays untrained."""
+    arms = {tau_name(tau): Arm("byol", {"encoders.momentum": tau}) for tau in TAUS}
+    base = {"encoders.momentum": BASE_TAU}
+    arms["no weight decay"] = Arm("byol", {**base, "weight_decay": 0.0})
+    arms["no predictor"] = Arm("byol", {**base, "encoders.predictor": "none"})
+    middle = [tau_name(tau) for tau in TAUS[1:-1]]
+    claims = [Claim(name, tau_name(end)) for name in middle for end in (0.0, 1.0)]
+    claims += [Claim(tau_name(BASE_TAU), "no weight decay"), Claim(tau_name(BASE_TAU), "no predictor")]
+    column = PaperColumn(
+        {
+            tau_name(0.0): "updated too often",
+            **dict.fromkeys(middle, "among the most adequate"),
+            tau_name(1.0): "never updated",
+            "no weight decay": "diverges",
+        },
+        "Sáez Maldonado 2021, sec. 8.1 and 8.2, in words; it gives no figures",
+    )
+    return Comparison("BYOL's target", arms, claims, {"knn": column, "linear": column})
+
+
+def add_rankme(result: StudyResult, figures: Figures, comparison: Comparison) -> StudyResult:
+    """Adds RankMe, the number of directions that features use: low for a collapsed network."""
+    rows = [mean_row(name, [v["rankme"] for v in figures[name] if v]) for name in comparison.arms]
+    return StudyResult((*result.tables, StudyTable("RankMe of the features", tuple(rows))), result.remarks)
+
+
+STUDIES = (
+    Study(
+        "thesis-simclr",
+        "Sáez Maldonado 2021, sec. 10.1 in small: SimCLR over batch, temperature, jitter, blur and network",
+        simclr,
+    ),
+    Study(
+        "thesis-byol",
+        "Sáez Maldonado 2021, sec. 10.2 in small: BYOL over batch, network, jitter and blur; is it less sensitive to batch size than SimCLR?",
+        byol,
+    ),
+    comparison_study(
+        "byol-target",
+        "Sáez Maldonado 2021, sec. 8: BYOL with tau of 0 to 1, without weight decay, without predictor",
+        byol_target,
+        label_free_measures,
+        add_rankme,
+    ),
+)

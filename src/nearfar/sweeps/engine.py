@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from nearfar.errors import Stopped, UserError
-from nearfar.system.files import write_atomic
+from nearfar.system.files import check_folder, write_atomic
 from nearfar.system.lock import open_lock, try_lock
 from nearfar.system.signals import exit_with_parent
 from nearfar.system.untrusted import read_json
@@ -33,6 +33,11 @@ from nearfar.system.untrusted import read_json
 DONE, PRUNED, FAILED = "done", "pruned", "failed"
 STATES = (DONE, PRUNED, FAILED)
 RESULT_FILE = "result.json"
+OWNER_FILE = "claims/owner.json"
+# files that sweeps, studies, semi and runs write into their folder
+OUTPUT_FILES = (
+    "config.yaml", "sweep.json", "sweep.csv", "semi.json", "result.json", "figure.svg", "figure.png", "log.jsonl",
+)  # fmt: skip
 MAX_LABEL = 100  # characters of a folder's name that describe the cell
 POLL_SECONDS = 0.2  # between looks at cells that other processes compute
 EXIT_RESUMABLE, EXIT_USER_ERROR = 75, 2  # exit codes of worker processes
@@ -87,9 +92,25 @@ class CellStore:
 
     path: Path
 
-    def create(self) -> None:
-        for name in ("cells", "claims"):
-            (self.path / name).mkdir(parents=True, exist_ok=True)
+    def create(self, owner: str) -> None:
+        """Creates the folder for an owner such as "study ring". Refuses a folder of another owner, whose files would be overwritten."""
+        self.check_owner(owner)
+        try:
+            for name in ("cells", "claims"):
+                (self.path / name).mkdir(parents=True, exist_ok=True)
+            write_atomic(self.path / OWNER_FILE, json.dumps({"owner": owner}) + "\n")
+        except OSError as problem:
+            raise UserError(f"--out {self.path} cannot be written: {problem.strerror}") from None
+
+    def check_owner(self, owner: str) -> None:
+        stored = read_json(self.path / OWNER_FILE)
+        previous = stored.get("owner") if isinstance(stored, Mapping) else None
+        if previous is None:
+            check_folder(self.path, OUTPUT_FILES, f"the {owner}")
+        elif previous != owner:
+            raise UserError(
+                f"--out {self.path} belongs to the {previous}; choose another folder for the {owner}"
+            )
 
     def folder(self, cell: Cell) -> Path:
         return self.path / cell.folder if cell.folder else self.path / "cells" / cell.name
@@ -124,7 +145,7 @@ class CellStore:
         write_atomic(folder / RESULT_FILE, text)
 
     def failures(self) -> frozenset[FileVersion]:
-        """The results that report a failure now. A later command computes these cells again."""
+        """The results in cells/ that report a failure now. A later command computes these cells again."""
         stored = ((file, read_json(file)) for file in (self.path / "cells").glob(f"*/{RESULT_FILE}"))
         return frozenset(
             FileVersion.of(file)
@@ -200,7 +221,7 @@ class CellWorker:
     store: CellStore
     cells: tuple[Cell, ...]
     compute: Compute
-    failures: frozenset[FileVersion]  # of earlier commands: computed again
+    failures: frozenset[FileVersion | None]  # of earlier commands: computed again
     deadline: float = math.inf
     title: str = ""  # for progress on standard error; none without
 
@@ -229,6 +250,7 @@ def run_cells(
     cells: Sequence[Cell],
     compute: Compute,
     *,
+    owner: str,
     jobs: int = 1,
     deadline: float = math.inf,
     title: str = "",
@@ -238,18 +260,20 @@ def run_cells(
     With `jobs` above 1, that many processes share the cells; `compute` must then be picklable. The first failure is raised, after the
     other cells have ended.
     """
-    store.create()
+    store.create(owner)
     unique = tuple({cell.name: cell for cell in cells}.values())
-    worker = CellWorker(store, unique, compute, store.failures(), deadline, title)
+    outcomes = (store.outcome(cell) for cell in unique)
+    failures = frozenset(outcome.file for outcome in outcomes if outcome and outcome.state == FAILED)
+    worker = CellWorker(store, unique, compute, failures, deadline, title)
     count = min(jobs, worker.remaining())
     if count > 1 and time.monotonic() < deadline:
         run_workers(worker, count)
     worker()
-    outcomes = [store.outcome(cell) if worker.finished(cell) else None for cell in cells]
-    for outcome in outcomes:
+    results = [store.outcome(cell) if worker.finished(cell) else None for cell in cells]
+    for outcome in results:
         if outcome is not None and outcome.state == FAILED:
             raise UserError(outcome.reason)
-    return outcomes
+    return results
 
 
 def run_workers(work: Callable[[], None], count: int) -> None:

@@ -1,16 +1,36 @@
 """The figure of a sweep: a line for one axis, a heat map for two, parallel coordinates for more."""
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from nearfar.studies.drawing import COLOURS, panels
 from nearfar.sweeps.table import SweepResult, SweepRow, setting_text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
+
+COLOURS = ("#2c6e91", "#c2562d", "#4d8b4f", "#7b5ea7", "#b48a12", "#5c5c5c", "#b0507b")
+MAX_COLUMNS = 3
+
+
+def panels(titles: Sequence[str], width: float = 4.0, height: float = 3.2) -> "tuple[Figure, list[Axes]]":
+    """Titled axes, at most three in a row; `width` and `height` of each, in inches."""
+    from matplotlib.figure import Figure
+
+    columns = min(MAX_COLUMNS, len(titles))
+    rows = math.ceil(len(titles) / columns)
+    figure = Figure(figsize=(width * columns, height * rows), layout="constrained")
+    axes = list(figure.subplots(rows, columns, squeeze=False).flat)
+    for axis, title in zip(axes, titles, strict=False):
+        axis.set_title(title, fontsize=9.5)
+        axis.grid(alpha=0.25, linewidth=0.5)
+    for axis in axes[len(titles) :]:
+        axis.set_axis_off()
+    return figure, axes[: len(titles)]
 
 
 def draw(sweep: SweepResult) -> "Figure | None":

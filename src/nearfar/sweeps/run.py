@@ -29,10 +29,8 @@ from nearfar.sweeps.request import SweepRequest
 from nearfar.sweeps.search import Pruned, Search, Trial, probe_curve, with_outcomes
 from nearfar.sweeps.space import Point, space_of
 from nearfar.sweeps.table import SweepResult, SweepRow, best_row, make_row
-from nearfar.system.files import as_path, check_folder, write_atomic
-from nearfar.system.untrusted import read_json
+from nearfar.system.files import as_path, write_atomic
 
-OUTPUT_FILES = ("sweep.csv", "figure.svg", "figure.png", "log.jsonl")  # beside sweep.json
 DEFAULT_TRIALS = 20
 
 
@@ -82,7 +80,9 @@ def run_sweep(request: SweepRequest, jobs: int = 1) -> SweepResult:
         )
     worker = SweepWorker(request)
     worker.check()
-    open_folder(worker.store, request.title)
+    if (request.out / "config.yaml").exists():
+        raise UserError(f"--out {request.out} is a run; choose another folder for the sweep")
+    worker.store.create(f"sweep {request.title}")
     count = min(jobs, worker.remaining())
     if count > 1:
         run_workers(partial(_share_sweep, request, worker.failures), count)
@@ -96,26 +96,6 @@ def run_sweep(request: SweepRequest, jobs: int = 1) -> SweepResult:
 
 def _share_sweep(request: SweepRequest, failures: frozenset[FileVersion]) -> None:
     SweepWorker(request, failures).work()
-
-
-def open_folder(store: CellStore, title: str) -> None:
-    """Creates the folder. Refuses one that belongs to another sweep, a run or a study, whose files would be overwritten."""
-    path = store.path
-    if (path / "config.yaml").exists():
-        raise UserError(f"--out {path} is a run; choose another folder for the sweep")
-    table = read_json(path / "sweep.json")
-    previous = table.get("sweep") if isinstance(table, Mapping) else None
-    if previous not in (None, title):
-        raise UserError(
-            f"--out {path} holds the table of another sweep, {previous}, and this one is {title}; choose another folder"
-        )
-    if previous is None:
-        started = (path / "claims").is_dir()
-        check_folder(path, ("sweep.json", *(() if started else OUTPUT_FILES), "result.json"), "a sweep")
-    try:
-        store.create()
-    except OSError as problem:
-        raise UserError(f"--out {path} cannot be written: {problem.strerror}") from None
 
 
 def _draw(result: SweepResult, folder: Path) -> None:

@@ -1,9 +1,10 @@
-"""Everything numbered in the five papers, and what became of it here: the table that docs/papers.md is printed from.
+"""Every numbered item of the five papers and its status here: the table that docs/papers.md is printed from.
 
 A paper is a text, a line a row:   items | what it is | command | state | reason
 
 Items are as the paper numbers them (`Eq. 13-15`, `Fig. 2`, `Thm 3.1`), several of one kind with commas, ranges with a hyphen. The
-command shows it or checks it; `-` is none. A test holds that every number in the papers' texts has a row, that no row names what is not there, and that every command exists.
+command shows or checks it; `-` is none. A test checks that every number in the papers' texts has a row, that every row is in the paper, and
+that every command exists.
 """
 
 from collections.abc import Iterator, Mapping
@@ -39,12 +40,12 @@ PAPERS = {paper.CITED: paper for paper in (liu, wu_2021, song, wu_2020, saez)}
 
 
 @dataclass(frozen=True)
-class Entry:
-    """A row: some numbered things of a paper and what became of them."""
+class PaperItem:
+    """A row: some numbered items of a paper and their status."""
 
     kind: str
     numbers: tuple[str, ...]
-    what: str
+    title: str
     command: str | None
     state: str
     reason: str
@@ -54,26 +55,26 @@ class Entry:
         return f"{self.kind} {', '.join(_ranges(self.numbers))}"
 
 
-def entries(paper: str) -> list[Entry]:
+def entries(paper: str) -> list[PaperItem]:
     """The rows of a paper, as its text has them."""
     return [_entry(line) for line in PAPERS[paper].ROWS.strip().splitlines() if line.strip()]
 
 
-def _entry(line: str) -> Entry:
+def _entry(line: str) -> PaperItem:
     cells = [cell.strip() for cell in line.split(" | ")]
     if len(cells) != 5:
         raise ValueError(f"a row has five cells: {line!r}")
-    items, what, command, state, reason = cells
+    items, title, command, state, reason = cells
     kind, _, listed = items.partition(" ")
     if kind not in KINDS or state not in STATES:
         raise ValueError(f"{kind!r} or {state!r} is unknown: {line!r}")
-    numbers = tuple(number for part in listed.split(", ") for number in _counted(part))
-    return Entry(
-        kind, numbers, what, None if command == "-" else command, state, "" if reason == "-" else reason
+    numbers = tuple(number for part in listed.split(", ") for number in _numbers(part))
+    return PaperItem(
+        kind, numbers, title, None if command == "-" else command, state, "" if reason == "-" else reason
     )
 
 
-def _counted(part: str) -> Iterator[str]:
+def _numbers(part: str) -> Iterator[str]:
     """`13-15` is 13, 14, 15; `3.1.1` is itself."""
     first, hyphen, last = part.partition("-")
     if hyphen:
@@ -84,31 +85,28 @@ def _counted(part: str) -> Iterator[str]:
 
 def _ranges(numbers: tuple[str, ...]) -> list[str]:
     """Numbers that follow one another as `13-15`."""
-    found: list[list[str]] = []
+    runs: list[list[str]] = []
     for number in numbers:
         follows = (
-            found
-            and number.isdecimal()
-            and found[-1][-1].isdecimal()
-            and int(number) == int(found[-1][-1]) + 1
+            runs and number.isdecimal() and runs[-1][-1].isdecimal() and int(number) == int(runs[-1][-1]) + 1
         )
         if follows:
-            found[-1].append(number)
+            runs[-1].append(number)
         else:
-            found.append([number])
-    return [run[0] if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in found]
+            runs.append([number])
+    return [run[0] if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs]
 
 
-def counted(paper: str) -> Mapping[str, int]:
-    """How many numbered things are in each state."""
-    found = dict.fromkeys(STATES, 0)
+def state_counts(paper: str) -> Mapping[str, int]:
+    """How many items are in each state."""
+    counts = dict.fromkeys(STATES, 0)
     for entry in entries(paper):
-        found[entry.state] += len(entry.numbers)
-    return found
+        counts[entry.state] += len(entry.numbers)
+    return counts
 
 
 def page() -> str:
-    """docs/papers.md, whole."""
+    """The text of docs/papers.md."""
     lines = [
         "# The five papers, number by number",
         "",
@@ -122,10 +120,13 @@ def page() -> str:
         "",
         "| paper | " + " | ".join(STATES) + " |",
         "|---|" + "---|" * len(STATES),
-        *(f"| {paper} | " + " | ".join(str(n) for n in counted(paper).values()) + " |" for paper in PAPERS),
+        *(
+            f"| {paper} | " + " | ".join(str(n) for n in state_counts(paper).values()) + " |"
+            for paper in PAPERS
+        ),
     ]
-    for paper, held in PAPERS.items():
-        lines += ["", f"## {paper}: {held.ABOUT}"]
+    for paper, module in PAPERS.items():
+        lines += ["", f"## {paper}: {module.ABOUT}"]
         for heading in dict.fromkeys(KINDS.values()):
             rows = [entry for entry in entries(paper) if KINDS[entry.kind] == heading]
             if rows:
@@ -140,6 +141,6 @@ def page() -> str:
     return "\n".join(lines) + "\n"
 
 
-def _line(entry: Entry) -> str:
+def _line(entry: PaperItem) -> str:
     command = f"`{entry.command}`" if entry.command else ""
-    return f"| {entry.items} | {entry.what} | {command} | {entry.state} | {entry.reason} |"
+    return f"| {entry.items} | {entry.title} | {command} | {entry.state} | {entry.reason} |"

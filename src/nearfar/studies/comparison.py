@@ -1,0 +1,150 @@
+"""A comparison as a specification: arms x seeds, the paper's column, and its claims with a verdict each.
+
+    def specify(setup: ImageSetup, depth: float = 0.9) -> Comparison: ...
+    STUDIES = (comparison_study("ring", "…", specify),)
+
+Every arm is trained under every seed and evaluated by the same measures. A claim says that one arm is better than another; its verdict
+is that of the paired differences (`core.statistics`).
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from nearfar.core.statistics import mean_difference
+from nearfar.studies.frame import (
+    REFERENCE,
+    Study,
+    StudyResult,
+    StudyTable,
+    TableValue,
+    Values,
+    Workspace,
+    mean_row,
+)
+from nearfar.studies.images import Arm, ImageSetup, Measure, compute_arm
+
+MEASURES = {"knn": "kNN top-1 in percent", "linear": "linear top-1 in percent"}
+UNTRAINED = "untrained"
+VERDICTS = {"better": "holds", "worse": "does not hold", "not distinguishable": "not distinguishable"}
+
+Figures = Mapping[
+    str, Sequence[Values | None]
+]  # by arm: the values of each seed, None where it is not finished
+
+
+@dataclass(frozen=True)
+class PaperColumn:
+    """A paper's values by arm, and where they are from."""
+
+    values: Mapping[str, TableValue]
+    source: str
+
+
+@dataclass(frozen=True)
+class Claim:
+    """That one arm is better than another."""
+
+    better: str
+    worse: str
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Arms by name; `paper`: the paper's column by measure; `x`: (series, number) of arms to draw as lines."""
+
+    title: str
+    arms: Mapping[str, Arm]
+    claims: Sequence[Claim] = ()
+    paper: Mapping[str, PaperColumn] = field(default_factory=dict)
+    measures: Mapping[str, str] = field(default_factory=lambda: MEASURES)
+    baselines: tuple[str, ...] = (UNTRAINED,)
+    x: Mapping[str, tuple[str, float]] = field(default_factory=dict)
+    x_label: str = ""
+    remarks: tuple[str, ...] = ()
+
+    def all_arms(self) -> dict[str, Arm]:
+        return {**{name: Arm(name) for name in self.baselines}, **self.arms}
+
+
+def verdict(differences: Sequence[float], unit: str = "seeds") -> str:
+    """Whether paired differences of shares, which a claim says are above 0, hold: `holds: +1.2 points, 95% interval …`."""
+    difference = mean_difference(differences)
+    return f"{VERDICTS[difference.verdict]}: {difference.points(unit)}"
+
+
+def paired(figures: Figures, first: str, second: str, measure: str) -> list[float]:
+    """first - second for each seed that both have: both began with the same weights and order of data."""
+    pairs = zip(figures[first], figures[second], strict=True)
+    return [a[measure] - b[measure] for a, b in pairs if a is not None and b is not None]
+
+
+def compute_figures(
+    workspace: Workspace,
+    setup: ImageSetup,
+    arms: Mapping[str, Arm],
+    measure: Measure | None = None,
+    deadline: float = math.inf,
+) -> dict[str, list[Any]]:
+    """The values of every arm, one for each seed. The first seed of all arms is computed before the second of any."""
+    seeds = list(setup.numbers)
+    cells = [setup.cell(name, arm, seed, measure) for seed in seeds for name, arm in arms.items()]
+    values = workspace.run(cells, partial(compute_arm, setup=setup, measure=measure), setup.jobs, deadline)
+    return {name: values[place :: len(arms)] for place, name in enumerate(arms)}
+
+
+def make_table(figures: Figures, comparison: Comparison, measure: str) -> StudyTable:
+    column = comparison.paper.get(measure, PaperColumn({}, ""))
+    rows = []
+    for name in comparison.all_arms():
+        finished = [one for one in figures[name] if one is not None]
+        values = [one[measure] for one in finished if measure in one]
+        if finished and not values:
+            continue  # a baseline without this measure
+        total = len(figures[name])
+        partial_label = f" ({len(finished)} of {total} seeds)" if len(finished) < total else ""
+        series, x = comparison.x.get(name, (REFERENCE if name in comparison.baselines else "", None))
+        label, paper = f"{name}{partial_label}", column.values.get(name)
+        rows.append(mean_row(label, values, paper, scale=100, x=x, series=series))
+    title = f"{comparison.title}, {comparison.measures[measure]}"
+    return StudyTable(title, tuple(rows), column.source, x_label=comparison.x_label)
+
+
+def make_verdicts(figures: Figures, comparison: Comparison) -> list[str]:
+    """A sentence for each claim and measure, by the seeds that both arms have."""
+    sentences = []
+    for claim in comparison.claims:
+        for measure, title in comparison.measures.items():
+            differences = paired(figures, claim.better, claim.worse, measure)
+            result = verdict(differences) if differences else "not run yet"
+            measured = title.removesuffix(" in percent")
+            sentences.append(f"{claim.better} above {claim.worse} ({measured}) {result}.")
+    return sentences
+
+
+def make_result(figures: Figures, comparison: Comparison) -> StudyResult:
+    tables = tuple(make_table(figures, comparison, measure) for measure in comparison.measures)
+    return StudyResult(tables, (*make_verdicts(figures, comparison), *comparison.remarks))
+
+
+Finish = Callable[[StudyResult, Figures, Comparison], StudyResult]
+
+
+def comparison_study(
+    name: str,
+    about: str,
+    specify: Callable[..., Comparison],
+    measure: Measure | None = None,
+    finish: Finish | None = None,
+) -> Study:
+    """A study that `specify(setup, **options)` describes. `measure`: further values of a trained arm; `finish`: adds tables or remarks."""
+
+    def run(workspace: Workspace, setup: ImageSetup, **options: Any) -> StudyResult:
+        comparison = specify(setup, **options)
+        figures = compute_figures(workspace, setup, comparison.all_arms(), measure)
+        result = make_result(figures, comparison)
+        return finish(result, figures, comparison) if finish else result
+
+    return Study(name, about, run, specify)

@@ -1,0 +1,97 @@
+"""Instance discrimination as a bound on mutual information (Wu et al. 2020): three comparisons.
+
+    nearfar study vince data=cifar10:ROOT            what negatives and views add: IR, BALL, ANN, LA (Fig. 2a); 6 minutes on two cores
+    nearfar study bank-momentum data=cifar10:ROOT    how slowly a bank's rows move (Fig. 2c); 6 minutes on two cores
+    nearfar study views data=cifar10:ROOT            each augmentation alone (Fig. 2b); 15 minutes on two cores
+
+The paper's figures are of ImageNet and only drawn, so orders are compared and not numbers.
+"""
+
+from typing import Any
+
+from nearfar.studies.comparison import UNTRAINED, Claim, Comparison, PaperColumn, comparison_study
+from nearfar.studies.images import Arm, ImageSetup
+
+BOTH_MEASURES = ("knn", "linear")
+
+
+def vince(setup: ImageSetup) -> Comparison:
+    arms = {
+        "IR": Arm("instdisc"),
+        "BALL": Arm("instdisc-ball"),
+        "ANN": Arm("instdisc-annulus"),
+        "LA": Arm("la"),
+    }
+    claims = (Claim("BALL", "IR"), Claim("ANN", "IR"), Claim("ANN", "BALL"), Claim("LA", "ANN"))
+    column = PaperColumn(
+        {"BALL": "above IR", "ANN": "slightly above BALL", "LA": "above ANN by as much as ANN above IR"},
+        "Wu et al. 2020, Fig. 2a and sec. 5.4, in words: of ImageNet, and only drawn there",
+    )
+    return Comparison("Figure 2a", arms, claims, dict.fromkeys(BOTH_MEASURES, column))
+
+
+MOMENTA = (0.0, 0.25, 0.5, 0.75, 0.9, 0.99)
+DEFAULT_MOMENTUM = 0.5
+
+
+def bank_momentum(setup: ImageSetup) -> Comparison:
+    """M[i] <- normalise(m M[i] + (1 - m) z_i): at m = 0 a row is the view of the last epoch, near 1 it hardly leaves the untrained one."""
+    arms = {f"m={m:g}": Arm("instdisc", {"negatives.momentum": m}) for m in MOMENTA}
+    default = f"m={DEFAULT_MOMENTUM:g}"
+    column = PaperColumn(
+        {"m=0": "as good as 0.5", "m=0.99": "worse"},
+        "Wu et al. 2020, Fig. 2c, in words: of ImageNet, and only drawn there",
+    )
+    x = {f"m={m:g}": ("instdisc", m) for m in MOMENTA}
+    claims = (Claim("m=0", default), Claim(default, "m=0.99"))
+    label = "m: the bank's update momentum"
+    return Comparison("Figure 2c", arms, claims, dict.fromkeys(BOTH_MEASURES, column), x=x, x_label=label)
+
+
+AUGMENTATIONS = ("crop", "flip", "jitter", "greyscale")
+VIEW_KINDS = ("none", "flip", "greyscale", "jitter", "crop", "all")
+VIEWS_PAPER = {
+    "none": "plateaus at 2 percent on ImageNet",
+    "flip": "does not improve",
+    "crop": "much more of an effect",
+}
+VIEWS_SOURCE = "Wu et al. 2020, Fig. 2b, in its words, of instance discrimination on ImageNet: the figures are only drawn there"
+
+
+def only_augmentation(kind: str) -> dict[str, Any]:
+    """Settings that leave `kind` of a recipe's augmentations, at its strength there."""
+    if kind == "all":
+        return {}
+    return {f"views.{name}": 0.0 for name in (*AUGMENTATIONS, "blur") if name != kind}
+
+
+def views(setup: ImageSetup, recipes: str = "simclr,instdisc") -> Comparison:
+    names = recipes.split(",")
+    arms = {f"{name}, {kind}": Arm(name, only_augmentation(kind)) for name in names for kind in VIEW_KINDS}
+    claims = [
+        Claim(f"{name}, {better}", f"{name}, {worse}")
+        for name in names
+        for better, worse in (("crop", "none"), ("all", "crop"), ("flip", "none"))
+    ]
+    values = {f"instdisc, {kind}": text for kind, text in VIEWS_PAPER.items()} if "instdisc" in names else {}
+    column = PaperColumn(values, VIEWS_SOURCE if values else "")
+    return Comparison("Figure 2b", arms, claims, dict.fromkeys(BOTH_MEASURES, column), baselines=(UNTRAINED,))
+
+
+STUDIES = (
+    comparison_study(
+        "vince",
+        "Wu et al. 2020, Fig. 2a: instance discrimination, ball, annulus and Local Aggregation",
+        vince,
+    ),
+    comparison_study(
+        "bank-momentum",
+        "Wu et al. 2020, Fig. 2c: instance discrimination against its bank's update momentum",
+        bank_momentum,
+    ),
+    comparison_study(
+        "views",
+        "Wu et al. 2020, Fig. 2b: SimCLR and instance discrimination with each augmentation alone",
+        views,
+    ),
+)
