@@ -47,7 +47,7 @@ def main() -> None:
         cases = {}
         for name in given.cases.split(","):
             cases[name] = {**CASES[name], **other, **({} if given.size is None else sized(name, given.size))}
-        compare(world, cases, given.steps, precision, given.batch, given.again, tell=True)
+        compare(world, cases, given.steps, precision, given.batch, given.again, verbose=True)
 
 
 if __name__ == "__main__":

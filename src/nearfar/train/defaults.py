@@ -48,6 +48,6 @@ def machine_defaults(
     on_cpu = device == "cpu" or (device == "auto" and pick_device("auto").type == "cpu")
     if not unset or not on_cpu:
         return {}, None
-    chosen = {key: defaults[key] for key in unset}
-    words = " and ".join(f"{key}={value}" for key, value in chosen.items())
-    return chosen, f"{words} chosen for a CPU; name them to choose yourself"
+    values = {key: defaults[key] for key in unset}
+    words = " and ".join(f"{key}={value}" for key, value in values.items())
+    return values, f"{words} chosen for a CPU; name them to choose yourself"

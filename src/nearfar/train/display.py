@@ -69,9 +69,9 @@ class Display:
         return f"{text}  {row['images_per_s']:.0f} {self._unit}/s"
 
     def _record(self, step: int) -> None:
-        now = time.monotonic()
-        self._history.append((now, step))
-        while now - self._history[0][0] > self.WINDOW_SECONDS and len(self._history) > 2:
+        time_now = time.monotonic()
+        self._history.append((time_now, step))
+        while time_now - self._history[0][0] > self.WINDOW_SECONDS and len(self._history) > 2:
             self._history.popleft()
 
     def _time_left(self) -> str:
@@ -81,5 +81,5 @@ class Display:
             return "0 s left"
         if end - start < self.MIN_SECONDS:
             return "time left unknown"
-        left = (end - start) / (step - first_step) * (self._steps - step)
-        return f"{left / 60:.1f} min left" if left >= 60 else f"{left:.0f} s left"
+        seconds = (end - start) / (step - first_step) * (self._steps - step)
+        return f"{seconds / 60:.1f} min left" if seconds >= 60 else f"{seconds:.0f} s left"

@@ -46,8 +46,8 @@ def distill(
     default is crd+kd, or crd for a teacher without a classifier. Data need no labels; if they have some, cross-entropy is part of
     the loss (`prior={"labels": 0}` leaves it out). Everything else is as in `pretrain`.
     """
-    out, named = as_path("out", out), {**(config or {}), **settings}
-    columns = Columns(named.get("image_column"), named.get("label_column"))
+    out, all_settings = as_path("out", out), {**(config or {}), **settings}
+    columns = Columns(all_settings.get("image_column"), all_settings.get("label_column"))
     located = locate(data, labels, columns)
     request = split_objects(RECIPE, config or {}, settings)
     resolved, objects, note = student_of(

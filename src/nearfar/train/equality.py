@@ -1,7 +1,7 @@
-"""Whether several processes compute what one does: the same steps by both, side by side, in float64.
+"""Compares several processes with one: the same steps by both, in float64.
 
-In float64 what is left of a difference is rounding, some 1e-15 of the numbers; a gradient that is dropped, scaled by the number of
-ranks or taken of another rank's rows shows as a difference of order one. `nearfar doctor --ranks N` prints it for each recipe.
+In float64 only rounding differs, by about 1e-15 of the values. A gradient that is dropped, scaled by the number of ranks, or taken
+from another rank's rows makes a difference of order one. `nearfar doctor --ranks N` prints the differences for each recipe.
 """
 
 import json
@@ -32,10 +32,10 @@ from nearfar.train.session import Session
 from nearfar.train.step import take_step
 
 STEPS, PER_RANK, INSTANCES = 5, 8, 48
-TEACHER = "wrn-10-1"  # of a student, with weights as they begin
-WAIT = timedelta(minutes=30)  # the others wait while the first does it alone
+TEACHER = "wrn-10-1"  # teacher of the distillation case, with initial weights
+TIMEOUT = timedelta(minutes=30)  # the other ranks wait while rank 0 computes the reference
 
-# name: recipe and its settings; small, and each with another way of exchanging something
+# name: recipe and settings; small cases that exchange different things
 CASES: dict[str, dict[str, Any]] = {
     **{
         name: {"recipe": name}
@@ -47,7 +47,7 @@ CASES: dict[str, dict[str, Any]] = {
     "simclr-ring": {"recipe": "simclr-ring"},
     "moco-cave": {"recipe": "moco-cave", "selection": {"clusters": 4}},
     "simclr ml-cpc": {"recipe": "simclr", "bound": {"name": "ml-cpc", "alpha": 0.5}},
-    # at 0.05 what it learns from a draw is unstable: rounding grows tenfold a step
+    # at lr 0.05 learning from sampled negatives is unstable: rounding errors grow tenfold per step
     "moco accept": {"recipe": "moco", "selection": "accept", "lr": 1e-3},
     "simclr accept js": {"recipe": "simclr", "selection": "accept", "bound": "js"},
     "simclr accept nce": {"recipe": "simclr", "selection": "accept", "bound": "nce"},
@@ -63,25 +63,25 @@ CASES: dict[str, dict[str, Any]] = {
 
 @dataclass(frozen=True)
 class Trajectory:
-    """What some steps found."""
+    """Losses, gradient and weights of the first steps of a run."""
 
     losses: list[float]
     gradient: Tensor  # of the first step
     weights: Tensor  # after the last
 
-    def differences(self, other: "Trajectory") -> dict[str, float]:
-        """Of losses and weights beyond one as a share of them: rounding is."""
-        pairs = zip(self.losses, other.losses, strict=True)
-        scale = max(1.0, float(other.weights.abs().max()))
+    def differences(self, reference: "Trajectory") -> dict[str, float]:
+        """Largest differences; relative for losses and weights above one, as rounding is."""
+        pairs = zip(self.losses, reference.losses, strict=True)
+        scale = max(1.0, float(reference.weights.abs().max()))
         return {
             "loss_difference": max(abs(a - b) / max(1.0, abs(b)) for a, b in pairs),
-            "gradient_difference": _relative(self.gradient, other.gradient),
-            "weights_difference": float((self.weights - other.weights).abs().max()) / scale,
+            "gradient_difference": _relative(self.gradient, reference.gradient),
+            "weights_difference": float((self.weights - reference.weights).abs().max()) / scale,
         }
 
 
-def _relative(one: Tensor, other: Tensor) -> float:
-    return float((one - other).norm() / other.norm().clamp_min(torch.finfo(one.dtype).tiny))
+def _relative(value: Tensor, reference: Tensor) -> float:
+    return float((value - reference).norm() / reference.norm().clamp_min(torch.finfo(value.dtype).tiny))
 
 
 def compare(
@@ -90,22 +90,21 @@ def compare(
     steps: int = STEPS,
     precision: torch.dtype = torch.float64,
     batch_size: int | None = None,
-    again: bool = False,
-    tell: bool = False,
+    repeat: bool = False,
+    verbose: bool = False,
 ) -> dict[str, dict[str, float]]:
-    """For each case the largest difference in loss, the relative one of the gradient and the largest of a weight, between one process
-    and `world` of them, which are started on this machine; with `again` also the largest difference of anything between two runs of
-    the `world`. `tell`: print each as it is found."""
+    """For each case the differences of loss, gradient and weights between one process and `world` processes, which are started on
+    this machine. `repeat` adds the largest difference between two runs of the `world` processes; `verbose` prints each row."""
     with tempfile.TemporaryDirectory() as folder:
         batch_size = batch_size or world * PER_RANK
         make_data(Path(folder), max(INSTANCES, 2 * batch_size))
-        start(world, _one, world, folder, dict(cases), steps, precision, batch_size, again, tell)
-        return json.loads((Path(folder) / "found.json").read_text())
+        start(world, _compare_rank, world, folder, dict(cases), steps, precision, batch_size, repeat, verbose)
+        return json.loads((Path(folder) / "differences.json").read_text())
 
 
 def start(count: int, function: Callable[..., None], *arguments: Any) -> None:
-    """`function(rank, *arguments)` in so many new processes; returns when all have ended. Where there is a fork server, it imports for
-    all of them once."""
+    """Calls `function(rank, *arguments)` in `count` new processes and waits for all. A fork server, where there is one, imports for all
+    of them once."""
     method = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
     if method == "forkserver":
         multiprocessing.set_forkserver_preload(
@@ -114,7 +113,7 @@ def start(count: int, function: Callable[..., None], *arguments: Any) -> None:
     mp.start_processes(function, arguments, nprocs=count, start_method=method)
 
 
-def _one(
+def _compare_rank(
     rank: int,
     world: int,
     folder: str,
@@ -122,28 +121,28 @@ def _one(
     steps: int,
     precision: torch.dtype,
     batch_size: int,
-    again: bool,
-    tell: bool,
+    repeat: bool,
+    verbose: bool,
 ) -> None:
     torch.set_num_threads(1)
     dist.init_process_group(
-        "gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=world, timeout=WAIT
+        "gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=world, timeout=TIMEOUT
     )
-    found = {}
+    rows = {}
     for name, case in cases.items():
         strategy = join(case.get("sharding", "none"))
         together = trajectory(case, Path(folder), strategy, steps, precision, batch_size)
-        rerun = trajectory(case, Path(folder), strategy, steps, precision, batch_size) if again else None
+        rerun = trajectory(case, Path(folder), strategy, steps, precision, batch_size) if repeat else None
         if strategy.is_first:
-            alone = trajectory(case, Path(folder), SINGLE, steps, precision, batch_size)
-            found[name] = together.differences(alone)
+            reference = trajectory(case, Path(folder), SINGLE, steps, precision, batch_size)
+            rows[name] = together.differences(reference)
             if rerun is not None:
-                found[name]["rerun_difference"] = max(together.differences(rerun).values())
-            if tell:
-                said = " | ".join(f"{value:.0e}" for value in found[name].values())
-                print(f"| {name} | {world} | {said} |", flush=True)
+                rows[name]["rerun_difference"] = max(together.differences(rerun).values())
+            if verbose:
+                values = " | ".join(f"{value:.0e}" for value in rows[name].values())
+                print(f"| {name} | {world} | {values} |", flush=True)
     if strategy.is_first:
-        (Path(folder) / "found.json").write_text(json.dumps(found))
+        (Path(folder) / "differences.json").write_text(json.dumps(rows))
     strategy.barrier()
     dist.destroy_process_group()
 
@@ -156,9 +155,9 @@ def trajectory(
     precision: torch.dtype,
     batch_size: int,
 ) -> Trajectory:
-    """The first steps of a small run."""
-    asked = dict(case)
-    recipe = asked.pop("recipe")
+    """Trains the first steps of a small run."""
+    layer = dict(case)
+    recipe = layer.pop("recipe")
     data = {"cpc": "recordings", "mlm": "text.txt"}.get(recipe, "pictures.npz")
     located = locate(str(folder / data))
     small = {
@@ -174,18 +173,18 @@ def trajectory(
     if recipe == "mlm":
         small["views"] = {"length": 16}
     objects: Objects = {}
-    if objective := asked.pop("objective", None):
+    if objective := layer.pop("objective", None):
         settings, objects, _ = student_of(
             f"{TEACHER}:{folder / 'teacher.pth'}",
             data,
             None,
             small,
-            asked,
+            layer,
             objective=objective,
             modality=located.modality,
         )
     else:
-        settings = resolve(recipe, data, small, asked, modality=located.modality)
+        settings = resolve(recipe, data, small, layer, modality=located.modality)
     data_set = located.open(
         Limits(), **settings.modality.reader.options_for(settings.views, settings.image_size, None)
     )
@@ -208,7 +207,7 @@ def _flat(tensors: list[Tensor]) -> Tensor:
 
 
 def make_data(folder: Path, instances: int = INSTANCES) -> None:
-    """Little sets of pictures, recordings and text, made from fixed seeds."""
+    """Writes small sets of images, recordings and text, from fixed seeds."""
     rng = np.random.default_rng(0)
     coarse = rng.integers(0, 256, (instances, 4, 4, 3))
     images = coarse.repeat(4, axis=1).repeat(4, axis=2) + rng.integers(-20, 20, (instances, 16, 16, 3))

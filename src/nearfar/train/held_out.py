@@ -128,11 +128,13 @@ def dependence(held_out: DataSet, session: Session) -> str:
 def count_copies(held_out: DataSet, session: Session) -> int:
     """How many held-out instances equal another one, or a training instance, in plain view."""
     settings = session.settings
-    plain = settings.modality.views.plain_view(settings.views, session.description, torch.device("cpu"))
+    plain_view = settings.modality.views.plain_view(settings.views, session.description, torch.device("cpu"))
 
     def digests(data: DataSet) -> list[bytes]:
         rows = (
-            row for view in plain_views(data, plain, settings.batch_size, settings.workers) for row in view
+            row
+            for view in plain_views(data, plain_view, settings.batch_size, settings.workers)
+            for row in view
         )
         return [hashlib.sha256(row.contiguous().numpy().tobytes()).digest() for row in rows]
 

@@ -221,8 +221,8 @@ class Evaluation(Hook):
             return
         start = time.perf_counter()
         session.clock.pause(lambda: self._evaluate(session))
-        now = time.perf_counter()
-        if warning := self._pace.observe(now - start, now - self._start):
+        end = time.perf_counter()
+        if warning := self._pace.observe(end - start, end - self._start):
             session.display.say(warning)  # about this machine, not the run, so it is not logged
 
     def _evaluate(self, session: "Session") -> None:

@@ -1,8 +1,8 @@
-"""`init=`: the weights a run starts from, those of another run or of a torchvision or timm file.
+"""The setting `init`: a run starts from the weights of another run, or of a torchvision or timm file.
 
-Another run of the same shape gives all its networks, heads and slow copies included; any other gives its backbone, and the first
-layers of its head where those are kept (`encoders.cut`). A file gives the backbone too: every weight and buffer of ours must be there, under its own name or behind a prefix that wrappers add; what
-the file has beyond that (a classifier) is left out.
+A run of the same shape provides all its networks, with heads and momentum copies. Any other run provides its backbone, and the first
+layers of its head if `encoders.cut` keeps them. A file provides the backbone: it must have every weight and buffer, under its name
+or behind a prefix of a wrapper. Other tensors of the file (a classifier) are ignored.
 """
 
 from collections.abc import Mapping
@@ -33,9 +33,9 @@ def _from_run(method: Method, init: str, cut: int) -> str:
     run, strategy = Run.open(init), method.encoding.strategy
     if run.facts["step"] == 0:
         raise UserError(f"init was {init}, which has taken no step yet; train it first")
-    own, theirs = method.encoders.state_dict(), under(run.weights(), "encoders.")  # type: ignore[attr-defined]
-    if shapes_of(own) == shapes_of(theirs):
-        method.encoders.load_state_dict(strategy.shard_state(method.encoders, theirs))  # type: ignore[attr-defined,arg-type]
+    current, stored = method.encoders.state_dict(), under(run.weights(), "encoders.")  # type: ignore[attr-defined]
+    if shapes_of(current) == shapes_of(stored):
+        method.encoders.load_state_dict(strategy.shard_state(method.encoders, stored))  # type: ignore[attr-defined,arg-type]
         return f"started from all networks of {init}"
     _into_backbones(method, run.encoder().state_dict(), init)
     if cut:
@@ -48,10 +48,10 @@ def _into_head(method: Method, weights: Mapping[str, Tensor], init: str, cut: in
     """The first layers of another network's head, which has the same names for them."""
     head: nn.Module = method.encoders.network.head  # type: ignore[attr-defined]
     for name, tensor in head.state_dict().items():
-        theirs = list(weights[name].shape) if name in weights else "missing"
-        if theirs != list(tensor.shape):
+        stored = list(weights[name].shape) if name in weights else "missing"
+        if stored != list(tensor.shape):
             raise UserError(
-                f"encoders.cut was {cut} with init={init}, where head.{name} is {theirs} and here {list(tensor.shape)}; set encoders.head, "
+                f"encoders.cut was {cut} with init={init}, where head.{name} is {stored} and here {list(tensor.shape)}; set encoders.head, "
                 "encoders.hidden and encoders.layers as that run did"
             )
     head.load_state_dict(

@@ -91,8 +91,8 @@ def _budget(session: Session, pixels: int) -> int | None:
     settings = session.settings
     reserved = TRAINING_COPIES * _trainable_bytes(session) + (settings.workers + 3) * pixels
     if settings.memory is None:
-        free = memory_free(session.device)
-        return None if free is None else int(FREE_SHARE * (free - reserved))
+        available = memory_free(session.device)
+        return None if available is None else int(FREE_SHARE * (available - reserved))
     loaded = LOADED if session.device.type == "cpu" else 0
     return settings.memory - memory_used(session.device) - reserved - loaded
 
@@ -150,9 +150,9 @@ class Needs:
     disk_free: int
 
     def sentence(self, keep: int) -> str:
-        free = "" if self.memory_free is None else f" ({in_units(self.memory_free)} available)"
+        available = "" if self.memory_free is None else f" ({in_units(self.memory_free)} available)"
         return (
-            f"estimated memory {in_units(self.memory)}{free}; up to {keep + 1} checkpoints of {in_units(self.checkpoint)} "
+            f"estimated memory {in_units(self.memory)}{available}; up to {keep + 1} checkpoints of {in_units(self.checkpoint)} "
             f"({in_units(self.disk_free)} free on disk)"
         )
 
@@ -167,8 +167,8 @@ def estimate_needs(session: Session, sample: Batch, folder: Path) -> Needs:
     at_once = min(count, session.method.encoding.chunk or count)
     batches = (settings.workers + 3) * pixels
     expected = TRAINING_COPIES * _trainable_bytes(session) + batches + size * at_once + LOADED
-    free = memory_free(session.device)
-    return Needs(memory_held() + expected, free, checkpoint_size(session), disk_free(folder))
+    available = memory_free(session.device)
+    return Needs(memory_held() + expected, available, checkpoint_size(session), disk_free(folder))
 
 
 def checkpoint_size(session: Session) -> int:
@@ -180,10 +180,10 @@ def checkpoint_size(session: Session) -> int:
 
 def check_disk(session: Session, folder: Path) -> None:
     """Refuses to start if not even the first checkpoint, which holds the method alone, could be written."""
-    needed, free = size_of(list(session.method.state_dict().values())), disk_free(folder)
-    if free < needed:
+    needed, available = size_of(list(session.method.state_dict().values())), disk_free(folder)
+    if available < needed:
         raise UserError(
-            f"--out {folder}: a checkpoint takes at least {in_units(needed)}, but only {in_units(free)} are free on its disk; free some space, "
+            f"--out {folder}: a checkpoint takes at least {in_units(needed)}, but only {in_units(available)} are free on its disk; free some space, "
             "or choose another --out"
         )
 

@@ -199,7 +199,7 @@ class FiniteMonitor(Hook):
     def __init__(self, allowed: int = 10) -> None:
         self.allowed = allowed
         self._skipped = 0  # in a row
-        self._taken = 0
+        self._taken_steps = 0
         self._last = (0.0, 0.0)  # loss and gradient norm of the last step
 
     def accept(self, loss: float, grad_norm: float, step: int) -> bool:
@@ -207,7 +207,7 @@ class FiniteMonitor(Hook):
         self._last = (loss, grad_norm)
         if math.isfinite(loss) and math.isfinite(grad_norm):
             self._skipped = 0
-            self._taken += 1
+            self._taken_steps += 1
             return True
         self._skipped += 1
         if self._skipped > self.allowed:
@@ -232,7 +232,7 @@ class FiniteMonitor(Hook):
         return f"the loss was {loss:.4g} and the gradient norm {grad_norm:.4g}"
 
     def _advice(self) -> str:
-        if self._taken:
+        if self._taken_steps:
             return "try a lower lr, precision=fp32, or clip=1"
         return "no step was finite, so lr is not the cause: try a higher temperature, precision=fp32, another critic or bound"
 
@@ -242,7 +242,7 @@ class FiniteMonitor(Hook):
         return self._skipped == 0
 
     def state(self) -> dict[str, Any]:
-        return {"skipped": self._skipped, "taken": self._taken}
+        return {"skipped": self._skipped, "taken": self._taken_steps}
 
     def restore(self, state: dict[str, Any]) -> None:
-        self._skipped, self._taken = state["skipped"], state["taken"]
+        self._skipped, self._taken_steps = state["skipped"], state["taken"]

@@ -79,8 +79,8 @@ def pretrain(
     `logger`. A run that a hook ended with `session.stop` counts as finished; `allow_change=True` continues it. `strategy` replaces
     the one that is chosen by the launcher and the setting `sharding` (`nf.Strategy`).
     """
-    out, named = as_path("out", out), {**(config or {}), **settings}
-    columns = Columns(named.get("image_column"), named.get("label_column"))
+    out, all_settings = as_path("out", out), {**(config or {}), **settings}
+    columns = Columns(all_settings.get("image_column"), all_settings.get("label_column"))
     located = locate(data, labels, columns)
     request = split_objects(method, config or {}, settings)
     resolved, note = resolve_here(
@@ -258,8 +258,8 @@ def identical_instances(session: Session) -> str | None:
     """A warning if the first instances are all equal, so that no view of them can be told from another's."""
     data, settings = session.data, session.settings
     rows = data.subset(np.sort(session.stream.index(0)[1][:MAX_COMPARED]))
-    plain = settings.modality.views.plain_view(settings.views, session.description, session.device)
-    if len(rows) < MIN_COMPARED or len(torch.unique(content_hashes(rows, plain), dim=0)) > 1:
+    plain_view = settings.modality.views.plain_view(settings.views, session.description, session.device)
+    if len(rows) < MIN_COMPARED or len(torch.unique(content_hashes(rows, plain_view), dim=0)) > 1:
         return None
     return f"the first {len(rows)} {rows.unit} are identical; if all are, there is nothing to learn: check the data"
 

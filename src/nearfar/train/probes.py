@@ -34,7 +34,7 @@ class ProbeSample:
     """The instances of a probe, and how they are shown to the encoder."""
 
     data: DataSet
-    plain: MakeViews
+    plain_view: MakeViews
     problem: str | None  # why classes cannot be probed
 
 
@@ -52,8 +52,8 @@ def probe_sample(session: Session) -> ProbeSample:
         data = description.convert_channels(opened, "this run")
         description = description.with_statistics_of(data, None)
     sample = data.subset(data.sample(0, 0, MAX_PROBED))
-    plain = modality.views.plain_view(settings.views, description, session.device)
-    return ProbeSample(sample, plain, probe_problem(data))
+    plain_view = modality.views.plain_view(settings.views, description, session.device)
+    return ProbeSample(sample, plain_view, probe_problem(data))
 
 
 def make_probe(session: Session, validation: DataSet | None = None) -> Probe | None:
@@ -88,7 +88,7 @@ def make_probe(session: Session, validation: DataSet | None = None) -> Probe | N
             return features(
                 encoder,
                 data,
-                sample.plain,
+                sample.plain_view,
                 device=session.device,
                 workers=settings.workers,
                 strategy=strategy,

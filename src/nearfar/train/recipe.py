@@ -26,16 +26,20 @@ def recipe(
     pixels a side) or what else the recipe is written for, `instances` of them in `classes` classes. Initial weights are a function of `seed`.
     """
     located = None if data is None else locate(data)
-    asked = split_objects(name, settings)
+    request = split_objects(name, settings)
     modality = None if located is None else located.modality
-    chosen = resolve(asked.recipe, "data", *asked.layers, modality=modality, objects=asked.objects)
+    resolved = resolve(request.recipe, "data", *request.layers, modality=modality, objects=request.objects)
     if located is None:
-        known = (
-            chosen.modality.reader.example_description(instances).resized(chosen.image_size).labelled(classes)
+        description = (
+            resolved.modality.reader.example_description(instances)
+            .resized(resolved.image_size)
+            .labelled(classes)
         )
     else:
-        options = chosen.modality.reader.options_for(chosen.views, chosen.image_size, None)
-        opened = located.open(Limits(), **options)
-        known = chosen.modality.reader.describe(opened, chosen.image_size).labelled(*opened.label_range)
+        options = resolved.modality.reader.options_for(resolved.views, resolved.image_size, None)
+        data_set = located.open(Limits(), **options)
+        description = resolved.modality.reader.describe(data_set, resolved.image_size).labelled(
+            *data_set.label_range
+        )
     with torch.random.fork_rng(devices=[]):
-        return fresh_method(chosen, known, asked.objects)
+        return fresh_method(resolved, description, request.objects)

@@ -31,7 +31,7 @@ class Checkpoints(Hook):
     """Writes a checkpoint every `checkpoint_every` steps, every `checkpoint_minutes` minutes, and when the run ends or is interrupted."""
 
     def __init__(self) -> None:
-        self._overdue = False  # a state that was not finite is not written; the next step tries again
+        self._save_pending = False  # a state that was not finite is not written; the next step tries again
 
     def on_start(self, session: "Session") -> None:
         if not session.resumed:
@@ -41,16 +41,18 @@ class Checkpoints(Hook):
         settings, writer = session.settings, session.writer
         session.agree_on_stop()
         writer.check()
-        self._overdue = self._overdue or session.step % settings.checkpoint_every == 0
+        self._save_pending = self._save_pending or session.step % settings.checkpoint_every == 0
         # by the clock of rank 0, which writes: checking a state takes all ranks
-        late = session.strategy.is_first and writer.minutes() >= settings.checkpoint_minutes
-        self._overdue = session.strategy.first_reason("late" if late else None) is not None or self._overdue
+        time_is_up = session.strategy.is_first and writer.minutes() >= settings.checkpoint_minutes
+        self._save_pending = (
+            session.strategy.first_reason("time" if time_is_up else None) is not None or self._save_pending
+        )
         ends = session.is_over or session.interrupt is not None
-        if ends or self._overdue:
-            self._overdue = not session.clock.pause(lambda: self._save(session, outcome))
+        if ends or self._save_pending:
+            self._save_pending = not session.clock.pause(lambda: self._save(session, outcome))
         if ends:
             writer.wait()
-        if session.is_over and self._overdue:
+        if session.is_over and self._save_pending:
             raise session.finite.unfinished(session.step)
         if session.interrupt is not None and not session.is_over:
             raise Stopped(self._sentence(session, session.interrupt))
@@ -79,11 +81,11 @@ class Checkpoints(Hook):
         session.writer.submit(save)
 
     def _sentence(self, session: "Session", reason: str) -> str:
-        where = f"stopped by {reason} at step {session.step} of {session.steps}"
-        if not self._overdue:
-            return f"{where}; the same command resumes from there"
+        position = f"stopped by {reason} at step {session.step} of {session.steps}"
+        if not self._save_pending:
+            return f"{position}; the same command resumes from there"
         saved = checkpoints.newest_step(session.folder.checkpoints)
-        return f"{where}; the current state is not finite and was not saved; the same command resumes from step {saved}"
+        return f"{position}; the current state is not finite and was not saved; the same command resumes from step {saved}"
 
 
 class CheckpointWriter:

@@ -306,11 +306,11 @@ class Session:
         """The key network's embedding of every instance in plain view, in order; no network moves. Ranks share the batches."""
         settings = self.settings
         share, gather = shared_batches(self.data, settings.batch_size, self.strategy)
-        plain = settings.modality.views.plain_view(settings.views, self.description, self.device)
+        plain_view = settings.modality.views.plain_view(settings.views, self.description, self.device)
         with frozen(self.method), self.strategy.full_weights(self.method):
             parts = [
-                self.method.embed(self._view_to_device(plain.as_views(view, 1)[0])).cpu()
-                for view in plain_views(share, plain, settings.batch_size, settings.workers)
+                self.method.embed(self._view_to_device(plain_view.as_views(view, 1)[0])).cpu()
+                for view in plain_views(share, plain_view, settings.batch_size, settings.workers)
             ]
         return gather(torch.cat(parts))
 
@@ -324,15 +324,15 @@ class Session:
         count = min(self.method.negatives.prefill_size(), len(self.data))
         if not count:
             return
-        plain = settings.modality.views.plain_view(settings.views, self.description, self.device)
+        plain_view = settings.modality.views.plain_view(settings.views, self.description, self.device)
         rows = self.data.sample(settings.seed, 0, count)
         self.method.train()
         seed_step(settings.seed, 2**40)
         # parts of almost equal size: a last part of one instance would have no batch statistics
         for part in np.array_split(rows, max(1, count // settings.batch_size)):
             share = part[self.strategy.share(len(part))]
-            (view,) = plain(self.data.load(share), 0, 0, share)
-            views = plain.as_views(view, settings.views["count"])
+            (view,) = plain_view(self.data.load(share), 0, 0, share)
+            views = plain_view.as_views(view, settings.views["count"])
             self.method.prime(self.to_device(batch_of(self.data, views, share)))
 
 
@@ -344,11 +344,11 @@ class Clock:
         self._start, self._step = time.perf_counter(), session.step
 
     def rate(self) -> float:
-        now, step = time.perf_counter(), self._session.step
-        elapsed = max(now - self._start, 1e-9)
+        time_now, step = time.perf_counter(), self._session.step
+        elapsed = max(time_now - self._start, 1e-9)
         self._session.seconds += elapsed
         instances = (step - self._step) * self._session.settings.batch_size
-        self._start, self._step = now, step
+        self._start, self._step = time_now, step
         return instances / elapsed
 
     def pause(self, work: Callable[[], Result]) -> Result:
