@@ -101,9 +101,9 @@ PARSERS = {
     "axes": Parser(lambda data, place: read_space(text_of(data).split("\x01")), ("sweeps/space.py",), lambda rng: [b"lr=1e-4..1e-1:log\x01seed=0..4", b"a=1,2,'linear(0,1)'"]),
     "yaml": Parser(lambda data, place: load_yaml(text_of(data)), ("parts.py",), lambda rng: [b"{a: [1, 2.5, x], b: {c: null}}", b"a: 1e-4\nb: &c 1\n", b"a: !!bool x\nb: 2001-01-01"], (yaml.YAMLError,)),
     "wav": Parser(lambda data, place: decode_sound(data), ("modalities/sound/decode.py",), lambda rng: [sound(rng) for _ in range(3)]),
-    "pictures": Parser(lambda data, place: decode(data, 8), ("modalities/decode.py",), lambda rng: [picture(rng, kind) for kind in ("PNG", "JPEG", "BMP", "WEBP")]),
+    "pictures": Parser(lambda data, place: decode(data, 8), ("modalities/image/decode.py",), lambda rng: [picture(rng, kind) for kind in ("PNG", "JPEG", "BMP", "WEBP")]),
     "idx": Parser(written_to("train-images-idx3-ubyte", read_idx), ("modalities/image/idx.py",), lambda rng: [idx(rng) for _ in range(3)]),
-    "graphs": Parser(graph_folder, ("modalities/graph_files.py",), lambda rng: [b"\x01".join(graphs(rng).values())]),
+    "graphs": Parser(graph_folder, ("modalities/graph/data.py",), lambda rng: [b"\x01".join(graphs(rng).values())]),
     "tables": Parser(written_to("a.csv", lambda path: read_sample(str(path))), ("estimate/read.py",), lambda rng: [numbers(rng)]),
 }  # fmt: skip
 
