@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from nearfar.core.results import Answers, Result
 from nearfar.core.statistics import wilson
+from nearfar.core.strategy import SINGLE
 from nearfar.core.types import Pixels
 from nearfar.errors import UserError
 from nearfar.evaluate import PROTOCOLS, LabelledFeatures, knn, linear, scores, stratified_split, table
@@ -77,6 +78,9 @@ class SmallRun:
         self.forwards += 1
 
     modality = IMAGE
+    strategy = SINGLE
+    description = None
+    unfinished = ""
 
     def encoder(self) -> nn.Module:
         return self.trained

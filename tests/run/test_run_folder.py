@@ -173,7 +173,7 @@ def test_the_run_says_what_became_of_the_data(tmp_path: Path, capsys: pytest.Cap
     )
     assert main(["report", str(out)]) == 0
     page = (out / "report.html").read_text()
-    for told in ("1 truncated; 1 not an image", "lie beside the folders", "left over each epoch"):
+    for told in ("1 truncated; 1 not an image", "lie beside the folders", "dropped per epoch"):
         assert told in page
     (out / "data.json").write_text("[]")
     assert RunFolder(out).notes() is None

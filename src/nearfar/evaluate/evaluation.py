@@ -80,7 +80,7 @@ class Evaluation:
 
     @cached_property
     def own_description(self) -> Any:
-        return getattr(self.run, "description", None)
+        return self.run.description
 
     @cached_property
     def description(self) -> Any:

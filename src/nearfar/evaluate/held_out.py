@@ -70,10 +70,8 @@ def held_out_estimate(
             instances.append(batch.index.cpu())
             mixed = mixed or (not parts and _depends_on_batch(method, batch, encoded, progress))
             parts.append([_aligned(encoded, pair.anchor, pair.key) for pair in pairs])
-        together = [
-            [torch.cat(side) for side in zip(*pair, strict=True)] for pair in zip(*parts, strict=True)
-        ]
-        values = [_per_instance(method, anchors, keys, progress) for anchors, keys in together]
+        joined = [[torch.cat(side) for side in zip(*pair, strict=True)] for pair in zip(*parts, strict=True)]
+        values = [_per_instance(method, anchors, keys, progress) for anchors, keys in joined]
     weights = [pair.weight / sum(pair.weight for pair in pairs) for pair in pairs]
     rows = min(len(value) for value in values)
     sampling = NegativeSampling(rows, rows - 1, held_out=held_out, batch_statistics=mixed)

@@ -190,7 +190,7 @@ def _most_votes(
     votes = weight.new_zeros(len(value), classes).scatter_add_(1, code, weight)
     nearest = torch.full_like(votes, -torch.inf).scatter_reduce_(1, code, value, "amax")
     first = nearest.sort(dim=1, descending=True, stable=True).indices
-    then = votes.gather(1, first).sort(dim=1, descending=True, stable=True).indices
-    ranked = first.gather(1, then)[:, :TOP]
+    by_votes = votes.gather(1, first).sort(dim=1, descending=True, stable=True).indices
+    ranked = first.gather(1, by_votes)[:, :TOP]
     voted: Bool[Tensor, "row rank"] = nearest.gather(1, ranked) > -torch.inf
     return torch.where(voted, ranked, NO_CLASS)

@@ -128,10 +128,10 @@ def few_shot(train: LabelledFeatures, test: LabelledFeatures, options: Options) 
             )
         accuracy = []
         for _ in range(options.episodes):
-            chosen = _sample(classes, ways, generator).tolist()
-            train_rows = [_sample(rows[n][0], shots, generator) for n in chosen]
+            episode_classes = _sample(classes, ways, generator).tolist()
+            train_rows = [_sample(rows[n][0], shots, generator) for n in episode_classes]
             centres = torch.stack([features[0][part].mean(0) for part in train_rows])
-            queries = [_sample(rows[n][1], options.queries, generator) for n in chosen]
+            queries = [_sample(rows[n][1], options.queries, generator) for n in episode_classes]
             truth = torch.cat([torch.full((len(part),), place) for place, part in enumerate(queries)])
             predicted = torch.cdist(features[1][torch.cat(queries)], centres).argmin(1).cpu()
             accuracy.append(float((predicted == truth).double().mean()))

@@ -138,7 +138,7 @@ def from_first_rank(
     stored = strategy.on_first(
         lambda: {path: measurement.to_json(answers=True) for path, measurement in by_path().items()}
     )
-    return {path: Measurement.from_json(plain) for path, plain in stored.items()}
+    return {path: Measurement.from_json(stored_measurement) for path, stored_measurement in stored.items()}
 
 
 def check_protocols(names: Sequence[str]) -> None:
@@ -168,7 +168,7 @@ def _check_sets(train: LabelledFeatures, test: LabelledFeatures) -> None:
             )
     unseen = test.labels.unique()[~torch.isin(test.labels.unique(), train.labels.to(test.labels.device))]
     if len(unseen):
-        shown = ", ".join(str(int(label)) for label in unseen[:5]) + (", …" if len(unseen) > 5 else "")
+        listed = ", ".join(str(int(label)) for label in unseen[:5]) + (", …" if len(unseen) > 5 else "")
         raise UserError(
-            f"the test labels had {shown}, which no training image has; expected classes seen in training"
+            f"the test labels had {listed}, which no training image has; expected classes seen in training"
         )

@@ -115,13 +115,13 @@ def quality(subject: Subject, options: Options) -> Measurement:
     instances: Any = subject.test.instances
     rows = np.sort(order(options.seed, 0, len(instances))[:MAX_ROWS])
     sample = instances.subset(rows) if hasattr(instances, "subset") else instances
-    plain = features(subject.encoder, sample, subject.plain_view, device=subject.device)
+    plain_features = features(subject.encoder, sample, subject.plain_view, device=subject.device)
     several = None
     if subject.views is not None:
         several = view_features(
-            subject.encoder, sample, subject.views, options.seed, subject.device, plain.shape[1]
+            subject.encoder, sample, subject.views, options.seed, subject.device, plain_features.shape[1]
         )
-    values = measures_of(plain, several)
+    values = measures_of(plain_features, several)
     figures = {name: Figure(value) for name, value in values.items() if math.isfinite(value)}
     details: dict[str, Any] = {"samples": len(sample)}
     estimate = _shared_information(subject, sample, options.seed)
@@ -174,9 +174,9 @@ def _shared_information(
 
     def batches() -> Iterator[Batch]:
         for rows in np.array_split(np.arange(len(data)), math.ceil(len(data) / batch_size)):
-            shown = views(data.load(rows), seed, HELD_OUT_DRAW, rows)
-            if len(shown) == 1 and not method.encoders.works_with_one_view:
-                shown = (*shown, *views(data.load(rows), seed, HELD_OUT_DRAW + 1, rows))
-            yield batch_of(data, shown, rows).to(subject.device)
+            view_tensors = views(data.load(rows), seed, HELD_OUT_DRAW, rows)
+            if len(view_tensors) == 1 and not method.encoders.works_with_one_view:
+                view_tensors = (*view_tensors, *views(data.load(rows), seed, HELD_OUT_DRAW + 1, rows))
+            yield batch_of(data, view_tensors, rows).to(subject.device)
 
     return held_out_estimate(method, batches(), held_out=subject.unseen)

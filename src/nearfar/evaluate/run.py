@@ -11,7 +11,6 @@ from torch import Tensor, nn
 
 from nearfar.core.results import Measurement, Result
 from nearfar.core.statistics import CONFIDENCE
-from nearfar.core.strategy import SINGLE
 from nearfar.data import Columns, locate
 from nearfar.errors import UserError
 from nearfar.evaluate.accuracy import with_class_names
@@ -27,7 +26,7 @@ from nearfar.evaluate.protocols import (
     scores,
 )
 from nearfar.evaluate.sets import LabelledInstances
-from nearfar.evaluate.splits import Embed, HoldoutSplit, TwoSets, among, hashes, set_facts
+from nearfar.evaluate.splits import Embed, HoldoutSplit, TwoSets, contained_in, hashes, set_facts
 from nearfar.modalities import Instances
 from nearfar.modalities.base import Measure
 from nearfar.modalities.image.views.pipeline import LARGEST
@@ -75,9 +74,7 @@ def evaluate_run(
     run only where there are labels.
     """
     check_protocols(protocols)
-    settings = Options(
-        k=k, temperature=temperature, seed=seed, strategy=getattr(run, "strategy", SINGLE), **options
-    )
+    settings = Options(k=k, temperature=temperature, seed=seed, strategy=run.strategy, **options)
     changes = settings.changed(protocols)
     _check_input(run, protocols, features, image_size)
     if isinstance(run, Run):
@@ -130,8 +127,8 @@ def _notes(evaluation: Evaluation) -> dict[str, Any]:
     input_facts = evaluation.input_facts()
     if input_facts is not None:
         notes["input"] = input_facts
-    if unfinished := getattr(evaluation.run, "unfinished", ""):
-        notes["unfinished"] = unfinished
+    if evaluation.run.unfinished:
+        notes["unfinished"] = evaluation.run.unfinished
     return notes
 
 
@@ -178,7 +175,7 @@ class _Protocols:
         repeated = self.copies | self.learned_rows if trained else self.copies
         options = replace(self.options, unseen=self.unseen if trained else True)
         measured = scores(fit.to(device), replace(test, repeated=repeated).to(device), self.names, options)
-        return self._named(measured)
+        return self._with_names(measured)
 
     def of_network(self, network: nn.Module, trained: bool) -> Measurements:
         """Of a network: its features, and what protocols do with the network itself."""
@@ -192,10 +189,10 @@ class _Protocols:
             if _includes(self.names, available):
                 fit, test = self.split.labelled()
                 subject = self.evaluation.subject(network, fit, test, trained=trained, unseen=unseen)
-                measured |= self._named(network_scores(subject, self.names, options, available))
+                measured |= self._with_names(network_scores(subject, self.names, options, available))
         return measured
 
-    def _named(self, measured: Measurements) -> Measurements:
+    def _with_names(self, measured: Measurements) -> Measurements:
         names = {str(number): name for number, name in enumerate(self.evaluation.sets[0].classes)}
         return {path: with_class_names(measurement, names) for path, measurement in measured.items()}
 
@@ -228,8 +225,8 @@ def _with_labels(
         split,
         names,
         options,
-        copies=among(test_hashes, [fit_hashes]),
-        learned_rows=among(test_hashes, map(hashed, evaluation.learned_from if close else ())),
+        copies=contained_in(test_hashes, [fit_hashes]),
+        learned_rows=contained_in(test_hashes, map(hashed, evaluation.learned_from if close else ())),
     )
     raw = (
         evaluation.run.modality.presenter.baselines(evaluation.plain_view)
@@ -240,10 +237,10 @@ def _with_labels(
         **{name: partial(protocols.of_features, embed, False) for name, embed in raw.items()},
         "untrained": lambda: protocols.of_network(evaluation.untrained(), False),
     }
-    chosen = _chosen_baselines(baselines, available)
+    baseline_names = _chosen_baselines(baselines, available)
     learned = protocols.of_network(evaluation.encoder, True)
     notes = {**split.notes(), **protocols.warnings()}
-    measured = {name: available[name]() for name in chosen}
+    measured = {name: available[name]() for name in baseline_names}
     return Result(*split.facts(), {}, learned, measured, notes)
 
 
@@ -282,7 +279,9 @@ def _without_labels(
     train, test = evaluation.sets
     instances = LabelledInstances(test, torch.empty(0, dtype=torch.int64))
     hashed = hashes(evaluation.plain_view, evaluation.cache, options.strategy)
-    seen_rows = evaluation.tests_own_data or among(hashed(test), map(hashed, evaluation.learned_from)).any()
+    seen_rows = (
+        evaluation.tests_own_data or contained_in(hashed(test), map(hashed, evaluation.learned_from)).any()
+    )
 
     def measured(network: nn.Module, trained: bool) -> Measurements:
         subject = evaluation.subject(
@@ -305,8 +304,8 @@ def _add_measure(
 ) -> Result:
     """The result with a measure of the modality, taken on `data`, or on the training data where no other are given."""
     run, (train, test) = evaluation.run, evaluation.sets
-    own = evaluation.train is None and train.fingerprint == test.fingerprint
-    facts = set_facts(test, f"{test.name}, the training {run.modality.plural}" if own else None)
+    is_own = evaluation.train is None and train.fingerprint == test.fingerprint
+    facts = set_facts(test, f"{test.name}, the training {run.modality.plural}" if is_own else None)
     result = result or Result(set_facts(train), facts, notes={"split": None})
 
     method, views = run.method(), run.views()
@@ -314,10 +313,10 @@ def _add_measure(
     learned = from_first_rank(options.strategy, name, learn)
     if result.test != facts:  # protocols hold out part of the labelled instances, a measure takes all
         learned = {path: replace(measurement, test=facts) for path, measurement in learned.items()}
-    beside = dict(result.baselines)
+    measured_baselines = dict(result.baselines)
     for kind, compute in measure.baselines.items() if baselines else ():
         untrained = partial(compute, train, test, views, seed=options.seed)
         measured = from_first_rank(options.strategy, name, untrained)
         if measured:
-            beside[kind] = {**beside.get(kind, {}), **measured}
-    return replace(result, figures={**result.figures, **learned}, baselines=beside)
+            measured_baselines[kind] = {**measured_baselines.get(kind, {}), **measured}
+    return replace(result, figures={**result.figures, **learned}, baselines=measured_baselines)

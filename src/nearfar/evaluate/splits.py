@@ -147,7 +147,9 @@ def hashes(plain_view: MakeViews, cache: Path, strategy: Strategy) -> Hashes:
     )
 
 
-def among(rows: Int64[Tensor, "row 2"], sets: Iterable[Int64[Tensor, "other 2"]]) -> Bool[Tensor, "row"]:
+def contained_in(
+    rows: Int64[Tensor, "row 2"], sets: Iterable[Int64[Tensor, "other 2"]]
+) -> Bool[Tensor, "row"]:
     """Which rows occur in any of the sets, by hash."""
     members = {tuple(row) for part in sets for row in part.tolist()}
     return torch.tensor([tuple(row) in members for row in rows.tolist()], dtype=torch.bool)

@@ -19,7 +19,7 @@ def table(result: Result) -> str:
         for path, measurement in in_order(result.figures).items()
         for figure, title in measurement.titles().items()
     ]
-    rows = [["features", *(f"{spoken(path)} {title}" for path, _, title in columns)]]
+    rows = [["features", *(f"{display_name(path)} {title}" for path, _, title in columns)]]
     for kind, measured in result.by_features().items():
         cells = [measured[path].text(figure) if path in measured else "–" for path, figure, _ in columns]
         rows.append([kind, *cells])
@@ -29,7 +29,7 @@ def table(result: Result) -> str:
     return "\n".join([*lines, *matched_lines(result.notes.get("labels")), *result.warnings])
 
 
-def spoken(path: str) -> str:
+def display_name(path: str) -> str:
     """The name of a measurement in words: `fractions/1 %` is `fractions 1 %`."""
     return path.replace("/", " ")
 
@@ -47,7 +47,7 @@ def _caption(result: Result) -> list[str]:
     text = f"fitted on {train.samples} {train.unit}: {train.name}; tested on {test.samples} {test.unit}: {test.name}"
     for path, measurement in result.figures.items():
         if measurement.test is not None:
-            text += f"; {spoken(path)} on {measurement.test.samples} {measurement.test.unit}: {measurement.test.name}"
+            text += f"; {display_name(path)} on {measurement.test.samples} {measurement.test.unit}: {measurement.test.name}"
     if facts := result.notes.get("input"):
         size = f"{facts['size']} pixels a side, " if "size" in facts else ""
         text += f"; shown at {size}mean and deviation of {facts['statistics']}"

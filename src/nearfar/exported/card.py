@@ -10,7 +10,7 @@ import yaml
 
 from nearfar.core.results import Result, SetFacts
 from nearfar.errors import UserError
-from nearfar.evaluate.table import in_order, spoken
+from nearfar.evaluate.table import display_name, in_order
 from nearfar.run.folder import RunFolder
 from nearfar.run.trained import trains_on_labels
 from nearfar.system.untrusted import is_number
@@ -160,7 +160,7 @@ def _evaluation(parts: ExportParts) -> Iterator[str]:
         for kind, figures in {"learned": result.figures, **result.baselines}.items():
             for path, measurement in in_order(figures).items():
                 for figure, title in measurement.titles().items():
-                    yield f"| {_cell(spoken(path))} | {_cell(kind)} | {title} | {measurement.text(figure)} |"
+                    yield f"| {_cell(display_name(path))} | {_cell(kind)} | {title} | {measurement.text(figure)} |"
         yield from _told_of_labels(result)
         yield ""
     if results:

@@ -14,7 +14,7 @@ from typing import Any
 
 from nearfar.core.results import Measurement, Result
 from nearfar.errors import UserError
-from nearfar.evaluate.table import spoken
+from nearfar.evaluate.table import display_name
 from nearfar.modalities.dataset import ignored_files
 from nearfar.report.curves import curves_of, edges_of, of_kind
 from nearfar.report.facts import Absent, Certificate, Curve, Event, Fact, HeldOut, RunFacts, Score, Tested
@@ -249,7 +249,7 @@ def _scores(results: Sequence[Result]) -> Iterator[Score]:
         for features, measurements in {"learned": result.figures, **result.baselines}.items():
             for path, measurement in measurements.items():
                 if "top1" in measurement.figures:
-                    yield _score(spoken(path), features, measurement, tested)
+                    yield _score(display_name(path), features, measurement, tested)
 
 
 def _score(protocol: str, features: str, measurement: Measurement, tested: Tested) -> Score:

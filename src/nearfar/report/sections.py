@@ -10,7 +10,7 @@ from typing import Any
 from nearfar.core.results import Measurement, Result
 from nearfar.detect.table import SHOWN as DETECTION_TITLES
 from nearfar.detect.table import caption, rows_of
-from nearfar.evaluate.table import spoken
+from nearfar.evaluate.table import display_name
 from nearfar.report.facts import UNAVAILABLE, Section, as_sentence
 from nearfar.run.trained import Run
 from nearfar.system.untrusted import is_number, read_json
@@ -80,7 +80,7 @@ def class_confusions(run: Run) -> Section | None:
     for result in reversed(run.results):
         for path, measurement in result.figures.items():
             if isinstance(measurement.details.get("confusion"), Mapping):
-                return _classes_section(spoken(path), measurement, result.test.name)
+                return _classes_section(display_name(path), measurement, result.test.name)
     return None
 
 
@@ -146,8 +146,8 @@ SECTIONS: dict[str, Callable[[Run], Section | None]] = {
 def sections_of(run: Run) -> Iterator[Section]:
     for name, section in SECTIONS.items():
         try:
-            made = section(run)
+            content = section(run)
         except UNAVAILABLE as problem:
-            made = Section(name, (f"This section could not be made: {as_sentence(problem)}",))
-        if made is not None:
-            yield made
+            content = Section(name, (f"This section could not be made: {as_sentence(problem)}",))
+        if content is not None:
+            yield content

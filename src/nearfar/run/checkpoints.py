@@ -88,8 +88,8 @@ def check(path: Path) -> str | None:
 
 
 def _complaint(tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> str | None:
-    named = facts.get("unbounded")
-    wrong = not_finite(tensors, named if isinstance(named, list) else ())
+    unbounded_names = facts.get("unbounded")
+    wrong = not_finite(tensors, unbounded_names if isinstance(unbounded_names, list) else ())
     return None if wrong is None else f"{wrong} is not finite"
 
 
@@ -114,8 +114,8 @@ def last_named(folder: Path) -> int:
 
 def newest(folder: Path) -> Path | None:
     """The newest valid checkpoint of a folder, found by checking each from the newest down."""
-    found = load_newest(folder)
-    return None if found is None else found.path
+    newest_checkpoint = load_newest(folder)
+    return None if newest_checkpoint is None else newest_checkpoint.path
 
 
 @dataclass(frozen=True)
@@ -161,8 +161,8 @@ def steps(folder: Path) -> tuple[int, ...]:
 
 def newest_step(folder: Path) -> int | None:
     """The step of the newest valid checkpoint."""
-    found = newest(folder)
-    return None if found is None else step_of(found)
+    newest_checkpoint = newest(folder)
+    return None if newest_checkpoint is None else step_of(newest_checkpoint)
 
 
 def step_of(path: Path) -> int:
@@ -247,12 +247,12 @@ def _verified(path: Path) -> dict[str, bytes]:
 
 def _expect_files(path: Path) -> None:
     with os.scandir(path) as entries:
-        found = {entry.name: entry.is_file(follow_symlinks=False) for entry in entries}
+        files = {entry.name: entry.is_file(follow_symlinks=False) for entry in entries}
     for name in (STATE, FACTS, MANIFEST):
-        if not found.pop(name, False):
+        if not files.pop(name, False):
             raise _Damaged(f"{name} is missing")
-    if found:
-        raise _Damaged(f"{min(found)} does not belong there")
+    if files:
+        raise _Damaged(f"{min(files)} does not belong there")
 
 
 def _manifest(path: Path) -> dict[str, Any]:
@@ -261,12 +261,12 @@ def _manifest(path: Path) -> dict[str, Any]:
     try:
         manifest = json.loads(data)
         body = manifest["body"]
-        whole = manifest["sha256"] == _sha256(_canonical(body)) and data == _canonical(manifest)
+        intact = manifest["sha256"] == _sha256(_canonical(body)) and data == _canonical(manifest)
         version, step, files = body["format"], body["step"], body["files"]
         complete = files.keys() == {STATE, FACTS}
     except (ValueError, RecursionError, KeyError, TypeError, AttributeError) as error:
         raise _Damaged(f"{MANIFEST} cannot be read ({type(error).__name__})") from error
-    if not whole:
+    if not intact:
         raise _Damaged(f"the bytes of {MANIFEST} are not those it was written with")
     if version != FORMAT:
         raise _Damaged(f"its format is {version}, this version reads {FORMAT}")
@@ -292,7 +292,7 @@ def _checkpoints(folder: Path) -> list[Path]:
 
 
 def _free_name(folder: Path, step: int) -> str:
-    saves = [save for other, save in map(_place, _checkpoints(folder)) if other == step]
+    saves = [save for saved_step, save in map(_place, _checkpoints(folder)) if saved_step == step]
     return f"step-{step:08d}" + (f".{max(saves) + 1}" if saves else "")
 
 
@@ -343,9 +343,9 @@ def _delete(path: Path) -> None:
 
 def _failure(folder: Path, step: int, error: OSError) -> str:
     last = newest(folder)
-    before = f"the checkpoint of step {_place(last)[0]} is intact" if last else "there was none before it"
+    previous = f"the checkpoint of step {_place(last)[0]} is intact" if last else "there was none before it"
     cause = "no space left" if error.errno in _FULL else error.strerror or str(error)
     return (
-        f"{folder}: the checkpoint of step {step} could not be written ({cause}), {before}; "
+        f"{folder}: the checkpoint of step {step} could not be written ({cause}), {previous}; "
         "make room or mend the folder, then run the same command again."
     )

@@ -191,16 +191,16 @@ def cached_features(
     A file whose numbers do not match its digest is computed again. If nothing can be written, the features are still returned.
     """
     path = folder / f"{key}.safetensors"
-    stored = _read(path)
+    stored = _read_cached(path)
     if strategy.first_reason("missing" if stored is None else None) is None and stored is not None:
         return stored
     computed = compute()
     if strategy.is_first:
-        _write(path, computed)
+        _write_cached(path, computed)
     return computed
 
 
-def _read(path: Path) -> Tensor | None:
+def _read_cached(path: Path) -> Tensor | None:
     try:
         tensors = tensors_of(path.read_bytes())
     except (OSError, SafetensorError, ValueError, KeyError):
@@ -212,7 +212,7 @@ def _read(path: Path) -> Tensor | None:
     return stored if valid else None
 
 
-def _write(path: Path, features: Tensor) -> None:
+def _write_cached(path: Path, features: Tensor) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         content = bytes_of({"features": features.contiguous(), "digest": _seal(features)})

@@ -30,8 +30,8 @@ def record(path: Path, result: Result) -> None:
     for one in earlier:
         if one.kind == result.kind:
             merged = _merged(one, merged)
-    others = [one for one in earlier if one.kind != result.kind]
-    stored = [one.to_json(answers=True) for one in (*others, merged)]
+    other_kinds = [one for one in earlier if one.kind != result.kind]
+    stored = [one.to_json(answers=True) for one in (*other_kinds, merged)]
     try:
         write_atomic(path, json.dumps({"results": stored}, indent=2) + "\n")
     except OSError as problem:

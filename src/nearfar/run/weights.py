@@ -36,7 +36,7 @@ def read_weights(path: Path, key: str = "init") -> dict[str, Tensor]:
 
 
 def renamed(
-    weights: Mapping[str, Tensor], shapes: Mapping[str, tuple[int, ...]], where: str, key: str = "init"
+    weights: Mapping[str, Tensor], shapes: Mapping[str, tuple[int, ...]], source: str, key: str = "init"
 ) -> dict[str, Tensor]:
     """The weights under our names; stops at the first that is missing or has another shape."""
     candidates = []
@@ -49,13 +49,13 @@ def renamed(
     missing = [name for name in shapes if name not in matches and not name.endswith("num_batches_tracked")]
     if missing:
         raise UserError(
-            f"{key} was {where}, which has {len(matches)} of the backbone's {len(shapes)} tensors and lacks {names[missing[0]]}; "
+            f"{key} was {source}, which has {len(matches)} of the backbone's {len(shapes)} tensors and lacks {names[missing[0]]}; "
             "choose the backbone it was made for"
         )
     for name, shape in shapes.items():
         if name in matches and tuple(matches[name].shape) != shape:
             raise UserError(
-                f"{key} was {where}, whose {names[name]} is {list(matches[name].shape)} where the backbone's is {list(shape)}; "
+                f"{key} was {source}, whose {names[name]} is {list(matches[name].shape)} where the backbone's is {list(shape)}; "
                 "choose the backbone, the channels and the image_size (up to 64 the stem is smaller) it was made for"
             )
     return matches

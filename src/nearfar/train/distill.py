@@ -11,7 +11,7 @@ from nearfar.core.strategy import Strategy
 from nearfar.data import Columns, locate
 from nearfar.errors import UserError
 from nearfar.modalities import Modality
-from nearfar.run.teachers import OWN, TEACHER, Teacher, load_teacher
+from nearfar.run.teachers import PYTHON_PREFIX, TEACHER, Teacher, load_teacher
 from nearfar.run.trained import Run
 from nearfar.system.files import as_path
 from nearfar.train.defaults import resolve_here
@@ -116,11 +116,11 @@ def student_of(
 
 def _teacher_widths(teacher: Teacher, layers: tuple[Mapping[str, Any], ...]) -> tuple[int, int]:
     """The numbers of the teacher's features and classes, from its outputs for a view of zeros."""
-    if teacher.modality is not None and teacher.shown is not None:
+    if teacher.modality is not None and teacher.description is not None:
         modality = teacher.modality
         views = modality.views.check({"name": modality.views.default})
         return teacher.widths(
-            modality.networks.inputs(modality.networks.smallest, views, teacher.shown).shapes[0]
+            modality.networks.inputs(modality.networks.smallest, views, teacher.description).shapes[0]
         )
     sizes = [layer["image_size"] for layer in layers if layer.get("image_size")]
     side = teacher.side(int(sizes[-1]) if sizes else None)
@@ -131,6 +131,6 @@ def _teacher_widths(teacher: Teacher, layers: tuple[Mapping[str, Any], ...]) -> 
         except UserError as problem:
             first_problem = first_problem or problem
     raise UserError(
-        f"the teacher {teacher.name.removeprefix(OWN)} failed on images of {side} pixels: {first_problem}; set the size with "
+        f"the teacher {teacher.name.removeprefix(PYTHON_PREFIX)} failed on images of {side} pixels: {first_problem}; set the size with "
         "nf.Teacher(module, size=…)"
     )
