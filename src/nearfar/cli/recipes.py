@@ -47,8 +47,8 @@ def _overview() -> list[str]:
     return [
         *(f"{name:<{width}}{recipe.about}" for name, recipe in BASE.items()),
         "",
-        f"{len(RECIPES) - len(BASE)} variants: image recipes with negatives also as NAME-ring, -ball, -cave and "
-        "-neighbours, with a memory bank as -annulus",
+        f"{len(RECIPES) - len(BASE)} variants: image recipes with negatives also as NAME-ring, -ball, -cave "
+        "and -neighbours, with a memory bank as -annulus",
         "nearfar recipes NAME shows one in full: choices, equation, claim and command; --all shows every one",
     ]
 

@@ -1,8 +1,8 @@
 """From sections to a `Method`: parts are built here, and checked against one another.
 
-A part's constructor gets its settings, and by name what else it takes from the context: `dim` (width of what is scored),
-`instances`, `classes` (where there are labels), `data` (their description), `size` and `views` (for a bank: rows, and groups of
-keys), and what the modality knows (`samples`, `symbols`, …).
+A part's constructor gets its settings, and by name what else it takes from the context: `dim` (width of what
+is scored), `instances`, `classes` (where there are labels), `data` (their description), `size` and `views`
+(for a bank: rows, and groups of keys), and what the modality knows (`samples`, `symbols`, …).
 """
 
 import copy
@@ -34,8 +34,8 @@ def build_method(
     chunk: int | None = None,
     objects: Parts = NONE,
 ) -> Method:
-    """The method that checked sections describe, for data of this description. `objects` are the caller's parts by choice, and a
-    `backbone`; they are used as they are, not copied."""
+    """The method that checked sections describe, for data of this description. `objects` are the caller's
+    parts by choice, and a `backbone`; they are used as they are, not copied."""
     views, section = objects.get("views"), sections["views"]
     if not isinstance(views, AbstractViews):
         views = modality_of_views(section).views.of(section)
@@ -73,7 +73,8 @@ def _build_parts(sections: Sections, backbone: str, data: Description, objects: 
 
 
 def _inputs(sections: Sections, backbone: str, data: Description, module: nn.Module | None) -> InputSpec:
-    """What the networks receive, and how a backbone is made: of this name, or a copy of the caller's module."""
+    """What the networks receive, and how a backbone is made: of this name, or a copy of the caller's
+    module."""
     networks, views = modality_of_views(sections["views"]).networks, sections["views"]
     inputs = networks.inputs(networks.smallest if module is not None else backbone, views, data)
     if module is not None:
@@ -89,7 +90,8 @@ def _build_encoders(section: Section, inputs: InputSpec, context: Mapping[str, A
 
 
 def _scored_width(encoders: AbstractEncoders, section: Section) -> int:
-    """The width of anchors and keys: that of the encoders, of their network, or of the setting that says it."""
+    """The width of anchors and keys: that of the encoders, of their network, or of the setting that says
+    it."""
     if encoders.scored_width is not None:
         return encoders.scored_width
     for network in encoders.view_networks():
@@ -121,8 +123,8 @@ def _required(part: Callable[..., Any]) -> list[str]:
 
 
 def check_parts(sections: Sections, objects: Parts = NONE) -> None:
-    """Lets every part check its settings. Networks and memories are not made; a part that needs sizes gets small ones, on torch's
-    meta device."""
+    """Lets every part check its settings. Networks and memories are not made; a part that needs sizes gets
+    small ones, on torch's meta device."""
     example = modality_of_views(sections["views"]).reader.example_description(instances=1)
     sizes = {"dim": 2, "instances": 1, "size": 1, "views": 1, "symbols": 2, "classes": 2, "data": example}
     with torch.device("meta"):
@@ -137,7 +139,8 @@ def check_parts(sections: Sections, objects: Parts = NONE) -> None:
 
 
 def check_together(sections: Sections, objects: Parts = NONE) -> None:
-    """Refuses parts that would learn nothing together: by what parts declare, then by each part's `conflict`."""
+    """Refuses parts that would learn nothing together: by what parts declare, then by each part's
+    `conflict`."""
     parts = {
         choice: objects[choice] if choice in objects else kinds[sections[choice]["name"]]
         for choice, kinds in ROOMS.items()
@@ -182,8 +185,8 @@ def _check_positives_differ(sections: Sections, parts: Parts) -> None:
     one_view = parts["negatives"].remembers_positives or parts["encoders"].works_with_one_view
     if sections["views"]["count"] == 1 and not one_view:
         raise UserError(
-            f"views.count was 1 with negatives={sections['negatives']['name']}: a view's positive would be itself; use "
-            "views.count=2 or negatives=bank"
+            f"views.count was 1 with negatives={sections['negatives']['name']}: a view's positive would be "
+            "itself; use views.count=2 or negatives=bank"
         )
 
 
@@ -194,9 +197,9 @@ def _check_memories(sections: Sections, parts: Parts) -> None:
     for choice in ("negatives", "selection"):
         if parts[choice].remembers_instances:
             raise UserError(
-                f"{choice}={sections[choice]['name']} remembers something of each instance, but the keys of encoders="
-                f"{sections['encoders']['name']} are symbols or classes, which belong to none; use negatives=in-batch, "
-                "queue or dictionary with selection=everyone, ring or ball"
+                f"{choice}={sections[choice]['name']} remembers something of each instance, but the keys of "
+                f"encoders={sections['encoders']['name']} are symbols or classes, which belong to none; use "
+                "negatives=in-batch, queue or dictionary with selection=everyone, ring or ball"
             )
 
 
@@ -205,8 +208,9 @@ def _check_scores_bounded(sections: Sections, parts: Parts) -> None:
     if parts["bound"].needs_bounded_scores and not parts["critic"].bounded_above:
         allowed = [name for name, critic in ROOMS["critic"].items() if critic.bounded_above]
         raise UserError(
-            f"bound was {sections['bound']['name']} with critic={sections['critic']['name']}: it reads positives alone, and "
-            f"these scores grow without limit as the embeddings do; use critic={' or '.join(allowed)}, or a bound with negatives"
+            f"bound was {sections['bound']['name']} with critic={sections['critic']['name']}: it reads "
+            "positives alone, and these scores grow without limit as the embeddings do; use "
+            f"critic={' or '.join(allowed)}, or a bound with negatives"
         )
 
 
@@ -215,6 +219,6 @@ def _check_directions(sections: Sections, parts: Parts) -> None:
     unit = sections["critic"].get("unit", parts["critic"].unit)
     if unit is True and sections["encoders"].get("dim") == 1:
         raise UserError(
-            f"encoders.dim was 1 with critic={sections['critic']['name']}: vectors of unit length on a line are 1 and -1, and "
-            "no gradient moves them; use encoders.dim from 2, or critic=dot"
+            f"encoders.dim was 1 with critic={sections['critic']['name']}: vectors of unit length on a line "
+            "are 1 and -1, and no gradient moves them; use encoders.dim from 2, or critic=dot"
         )

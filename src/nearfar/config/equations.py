@@ -4,8 +4,8 @@
     u, v        encoders       v_k         negatives
     who counts  selection      beside it   prior, if there is one
 
-u is an anchor, v+ its positive, v_k its K candidates or, in the bound, those of them that count; x and x' are views of
-one instance. Braces are replaced by the part's settings.
+u is an anchor, v+ its positive, v_k its K candidates or, in the bound, those of them that count; x and x'
+are views of one instance. Braces are replaced by the part's settings.
 """
 
 import inspect

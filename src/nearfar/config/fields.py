@@ -1,6 +1,7 @@
 """The scalar settings of a run: name, default and description.
 
-`Settings` (settings.py) adds types and limits. This module imports nothing heavy, so that `--help` can read it at once.
+`Settings` (settings.py) adds types and limits. This module imports nothing heavy, so that `--help` can read
+it at once.
 """
 
 from dataclasses import dataclass
@@ -12,7 +13,8 @@ CHOSEN_LATER = "by the data and the machine"
 
 @dataclass(frozen=True)
 class SettingField:
-    """A setting's default and what `--help` says about it; `shown_default` where the default depends on the data."""
+    """A setting's default and what `--help` says about it; `shown_default` where the default depends on the
+    data."""
 
     default: Any
     description: str
@@ -37,8 +39,8 @@ FIELDS: dict[str, SettingField] = {
     ),
     "backbone": _F(
         None,
-        "resnet8-w16 (also -w8, -w32), resnet18 to resnet152, resnet50x2, resnet20, wrn-16-2, vgg8, mobilenetv2, "
-        "shufflenetv1 and more (docs/methods.md), or timm/NAME; other data have their own",
+        "resnet8-w16 (also -w8, -w32), resnet18 to resnet152, resnet50x2, resnet20, wrn-16-2, vgg8, "
+        "mobilenetv2, shufflenetv1 and more (docs/methods.md), or timm/NAME; other data have their own",
         CHOSEN_LATER,
     ),
     "image_size": _F(None, "side of a view in pixels; none: the data's, up to 224"),
@@ -65,8 +67,8 @@ FIELDS: dict[str, SettingField] = {
     ),
     "batch_norm": _F(
         "synchronised",
-        "with several processes, statistics over: the global batch, each process, or each process with shuffled keys "
-        "(MoCo)",
+        "with several processes, statistics over: the global batch, each process, or each process with "
+        "shuffled keys (MoCo)",
     ),
     "sharding": _F(
         "none", "with several processes: each holds all weights (none), or a part of each (fsdp: FSDP2)"
@@ -74,8 +76,8 @@ FIELDS: dict[str, SettingField] = {
     "log_every": _F(10, "steps between rows of metrics.jsonl"),
     "logger": _F(
         "auto",
-        "where rows go beside metrics.jsonl: tensorboard, wandb, mlflow, trackio, comma-separated, or none; auto: tensorboard "
-        "if installed",
+        "where rows go beside metrics.jsonl: tensorboard, wandb, mlflow, trackio, comma-separated, or none; "
+        "auto: tensorboard if installed",
     ),
     "checkpoint_every": _F(200, "steps between checkpoints"),
     "checkpoint_minutes": _F(10.0, "most minutes between checkpoints"),
@@ -84,13 +86,15 @@ FIELDS: dict[str, SettingField] = {
     "probe_every": _F(1.0, "epochs between probes; 0: never; kNN and linear probes need labels"),
     "probe": _F(
         "knn",
-        "metrics computed at each probe, comma-separated: knn, linear, quality (RankMe, LiDAR and more, without labels)",
+        "metrics computed at each probe, comma-separated: knn, linear, quality (RankMe, LiDAR and more, "
+        "without labels)",
     ),
     "probe_data": _F(None, "labelled data to probe on; none: a part of the run's data"),
     "skip_steps": _F(10, "consecutive non-finite steps to skip before stopping"),
     "held_out": _F(
         None,
-        "fraction of the data held out to estimate information on; none: 5 %, up to 2,048, if there are 1,000",
+        "fraction of the data held out to estimate information on; none: 5 %, up to 2,048, if there are "
+        "1,000",
     ),
     "image_column": _F(None, "image column of a Parquet file, if not one of image, img, jpg, png, webp"),
     "label_column": _F(

@@ -1,6 +1,7 @@
 """The recipes as one page of Markdown: docs/methods.md is what this prints, so it cannot drift.
 
-Certificates come from the methods themselves, built on torch's meta device, where tensors have shapes but no memory.
+Certificates come from the methods themselves, built on torch's meta device, where tensors have shapes but no
+memory.
 """
 
 from collections.abc import Iterator, Mapping
@@ -46,8 +47,8 @@ class CompleteRecipe:
         return f"nearfar {words} --out runs/{self.name}"
 
     def certificate(self) -> Certificate:
-        """What the method's number proves on instances nothing was fitted to, networks in evaluation mode, for its batch
-        size and INSTANCES instances; while it trains, it proves nothing."""
+        """What the method's number proves on instances nothing was fitted to, networks in evaluation mode,
+        for its batch size and INSTANCES instances; while it trains, it proves nothing."""
         with torch.device("meta"):
             method = build_method(
                 self.choices,
@@ -63,8 +64,8 @@ class CompleteRecipe:
 
 
 def base_of(name: str, entries: Mapping[str, Any]) -> str | None:
-    """The recipe of which this one differs by its selection alone; None if there is none. Variants of Local Aggregation, which is a
-    selection itself, are methods of their own."""
+    """The recipe of which this one differs by its selection alone; None if there is none. Variants of Local
+    Aggregation, which is a selection itself, are methods of their own."""
     base, _, suffix = name.rpartition("-")
     if base not in entries:
         return None
@@ -91,24 +92,27 @@ def _opening() -> Iterator[str]:
     yield "# Methods"
     yield ""
     yield (
-        "Every method is one algorithm with five choices: views, encoders, negatives, selection and bound, with a critic "
-        "scoring pairs. `nearfar recipes NAME` shows one of them; any choice can be changed on the command line, as in "
-        "`bound=ml-cpc bound.alpha='geometric(10,0.1)'` or `selection=ring selection.lower='linear(0,0.9)'`."
+        "Every method is one algorithm with five choices: views, encoders, negatives, selection and bound, "
+        "with a critic scoring pairs. `nearfar recipes NAME` shows one of them; any choice can be changed "
+        "on the command line, as in `bound=ml-cpc bound.alpha='geometric(10,0.1)'` or `selection=ring "
+        "selection.lower='linear(0,0.9)'`."
     )
     yield ""
     yield (
-        "In the equations u is an anchor, v+ its positive, v_k its K candidates or, in the objective, those of them that "
-        "count; x and x' are views of one instance, E is the mean over anchors and pairs of views. Loss is what is missing "
-        "to the ceiling, or minus the objective where there is none."
+        "In the equations u is an anchor, v+ its positive, v_k its K candidates or, in the objective, those "
+        "of them that count; x and x' are views of one instance, E is the mean over anchors and pairs of "
+        "views. Loss is what is missing to the ceiling, or minus the objective where there is none."
     )
     yield ""
     yield (
-        f"Certificates say what a method's own number proves about mutual information on held-out instances, networks in "
-        f"evaluation mode, with {INSTANCES:,} instances in the data; while it trains, the number is fitted to its own batches and proves "
-        "nothing. The reasons are in [certificates.md](certificates.md). *Proven*: a lower bound under the condition. *Measured*: a "
-        "condition of the proof was measured on some anchors. *Not covered*: nobody has shown that it is one. *Objective only*: it is not "
-        "an estimate of information. Beside its own number, every run logs a held-out estimate that is proven, whatever it trains with. "
-        "Numbers of epochs in schedules are those of a run of 100."
+        "Certificates say what a method's own number proves about mutual information on held-out instances, "
+        f"networks in evaluation mode, with {INSTANCES:,} instances in the data; while it trains, the number "
+        "is fitted to its own batches and proves nothing. The reasons are in "
+        "[certificates.md](certificates.md). *Proven*: a lower bound under the condition. *Measured*: a "
+        "condition of the proof was measured on some anchors. *Not covered*: nobody has shown that it is "
+        "one. *Objective only*: it is not an estimate of information. Beside its own number, every run logs "
+        "a held-out estimate that is proven, whatever it trains with. Numbers of epochs in schedules are "
+        "those of a run of 100."
     )
     yield ""
 
@@ -135,7 +139,8 @@ def _section(entry: CompleteRecipe) -> Iterator[str]:
     certificate = entry.certificate()
     ceiling = "" if certificate.ceiling is None else f" Ceiling: {certificate.ceiling:.4g} nats."
     yield (
-        f"**{certificate.status.capitalize()}** (batches of {entry.batch_size:,}): {certificate.condition}.{ceiling}"
+        f"**{certificate.status.capitalize()}** (batches of {entry.batch_size:,}): "
+        f"{certificate.condition}.{ceiling}"
     )
     yield ""
     yield from ("```", entry.command, "```")
@@ -152,8 +157,9 @@ def _variants(entries: list[CompleteRecipe]) -> Iterator[str]:
     yield "## Other negatives for any of them"
     yield ""
     yield (
-        "Each method with negatives also goes by its name and a selection: `nearfar pretrain moco-ring photos/ --out "
-        "runs/moco-ring`. Only the selection differs, so encoders, critic, negatives and bound are those above."
+        "Each method with negatives also goes by its name and a selection: `nearfar pretrain moco-ring "
+        "photos/ --out runs/moco-ring`. Only the selection differs, so encoders, critic, negatives and "
+        "bound are those above."
     )
     yield ""
     for selection in dict.fromkeys(entry.name.rpartition("-")[2] for entry in entries):
@@ -188,8 +194,9 @@ def _presets() -> Iterator[str]:
     yield "## Presets: the papers' own settings"
     yield ""
     yield (
-        "The settings above are ours, for small pictures and a CPU. `preset=NAME` puts what a paper trained with over them, and under whatever "
-        "else is set: `nearfar pretrain moco-ring photos/ --out runs/a preset=wu2021 epochs=50`. What a paper does not say stays ours."
+        "The settings above are ours, for small pictures and a CPU. `preset=NAME` puts what a paper trained "
+        "with over them, and under whatever else is set: `nearfar pretrain moco-ring photos/ --out runs/a "
+        "preset=wu2021 epochs=50`. What a paper does not say stays ours."
     )
     yield ""
     yield from ("| preset | method | settings | source |", "|---|---|---|---|")
@@ -207,12 +214,14 @@ def _networks() -> Iterator[str]:
     yield "## Networks of pictures"
     yield ""
     yield (
-        "`backbone=NAME`, in every recipe. Up to 64 pixels a side their stems throw less away: 3x3 with stride 1 instead of 7x7, stride 2 and a "
-        "pooling. `resnet18` to `resnet152` (and, by the same classes, `resnet50x2`: every layer twice as wide), `vgg11` to `vgg19`, `mobilenetv2` "
-        "and `shufflenetv2` are torchvision's; `timm/NAME` is any of timm's. Neither has the others, which are written here: ResNets for CIFAR "
-        "of 6n + 2 layers (He et al. 2016, sec. 4.2; `x4`: stages four times as wide, Tian et al. 2020b), WRN-d-w of 6n + 4 (Zagoruyko & Komodakis "
-        "2016), ShuffleNet (Zhang et al. 2018), VGG-8 from torchvision's layers, and our own `resnet8-w16`. Weights and features are counted for "
-        "colour pictures of 32 pixels."
+        "`backbone=NAME`, in every recipe. Up to 64 pixels a side their stems throw less away: 3x3 with "
+        "stride 1 instead of 7x7, stride 2 and a pooling. `resnet18` to `resnet152` (and, by the same "
+        "classes, `resnet50x2`: every layer twice as wide), `vgg11` to `vgg19`, `mobilenetv2` and "
+        "`shufflenetv2` are torchvision's; `timm/NAME` is any of timm's. Neither has the others, which are "
+        "written here: ResNets for CIFAR of 6n + 2 layers (He et al. 2016, sec. 4.2; `x4`: stages four "
+        "times as wide, Tian et al. 2020b), WRN-d-w of 6n + 4 (Zagoruyko & Komodakis 2016), ShuffleNet "
+        "(Zhang et al. 2018), VGG-8 from torchvision's layers, and our own `resnet8-w16`. Weights and "
+        "features are counted for colour pictures of 32 pixels."
     )
     yield ""
     yield from ("| name | |", "|---|---|")

@@ -1,8 +1,9 @@
 """Objects in place of names: `bound=MultiLabelCPC(0.1)`, `backbone=my_module`, `views=my_views`, a `Method`.
 
-An object that settings describe completely becomes those settings, so the run can be resumed and opened without it. Any other is
-written to config.yaml as a description (its class, plain attributes and the shapes of its tensors) and must be passed again to
-resume or open the run. The description is compared with the object that is passed then.
+An object that settings describe completely becomes those settings, so the run can be resumed and opened
+without it. Any other is written to config.yaml as a description (its class, plain attributes and the shapes
+of its tensors) and must be passed again to resume or open the run. The description is compared with the
+object that is passed then.
 """
 
 import hashlib
@@ -40,8 +41,8 @@ Objects = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Request:
-    """A caller's arguments: a recipe's name, or a method whose networks are still to be made; settings, layer by layer; and the
-    objects that settings cannot describe."""
+    """A caller's arguments: a recipe's name, or a method whose networks are still to be made; settings,
+    layer by layer; and the objects that settings cannot describe."""
 
     recipe: str | Method
     layers: tuple[Mapping[str, Any], ...]
@@ -60,7 +61,8 @@ def split_objects(recipe: Any, *layers: Mapping[str, Any]) -> Request:
         return Request(recipe, settings, objects)
     if not isinstance(recipe, Method):
         raise UserError(
-            f"the method was of type {type(recipe).__name__}; expected the name of a recipe or a nearfar.Method"
+            f"the method was of type {type(recipe).__name__}; expected the name of a recipe or a "
+            "nearfar.Method"
         )
     planned = is_planned(recipe.encoders)
     for key in ROOMS if planned else (*ROOMS, BACKBONE):
@@ -76,7 +78,8 @@ def split_objects(recipe: Any, *layers: Mapping[str, Any]) -> Request:
 
 
 def is_planned(encoders: AbstractEncoders) -> bool:
-    """Whether encoders were made from settings alone: their networks are made when the method meets its data."""
+    """Whether encoders were made from settings alone: their networks are made when the method meets its
+    data."""
     if encoders.built_in_backbone is None:
         return planned_head(encoders) is not None
     return isinstance(encoders, nn.Module) and next(encoders.parameters(), None) is None
@@ -107,8 +110,8 @@ def _check_object(key: str, value: Any) -> None:
         )
     if key == VIEWS and not callable(value):
         raise UserError(
-            f"views was {value!r}; expected a name, settings, one nearfar.Augment for each view, or a function of (loaded "
-            "instances, seed, epoch, index) that gives a tensor for each view"
+            f"views was {value!r}; expected a name, settings, one nearfar.Augment for each view, or a "
+            "function of (loaded instances, seed, epoch, index) that gives a tensor for each view"
         )
 
 
@@ -137,7 +140,8 @@ def _as_views_section(views: Any) -> Section | None:
 
 
 def _is_untrained(module: nn.Module) -> bool:
-    """No weights but learnt numbers at their start, and buffers that hold nothing yet: all of a buffer is one value."""
+    """No weights but learnt numbers at their start, and buffers that hold nothing yet: all of a buffer is
+    one value."""
     learnt = {id(child.moved) for child in module.modules() if isinstance(child, LearntNumber)}
     if any(id(weight) not in learnt or weight.item() != 0 for weight in module.parameters()):
         return False
@@ -151,8 +155,8 @@ def _augments(value: Any) -> Section | None:
         return None
     if len(pair) > 2:
         raise UserError(
-            f"views was {len(pair)} Augments; expected one or two: beyond the second, views are more draws of it, as many as "
-            "views.count says"
+            f"views was {len(pair)} Augments; expected one or two: beyond the second, views are more draws "
+            "of it, as many as views.count says"
         )
     first, second = (_changes(augment) for augment in (pair[0], pair[-1]))
     changes = first if first == second else {"first": first, "second": second}
@@ -166,7 +170,8 @@ def _changes(augment: Augment) -> Section:
     for operation in augment.also:
         if OPERATIONS.get(operation.name) is not type(operation):
             raise UserError(
-                f"views has the unknown operation {operation.name!r}; add it to nearfar.modalities.image.views.OPERATIONS"
+                f"views has the unknown operation {operation.name!r}; add it to "
+                "nearfar.modalities.image.views.OPERATIONS"
             )
     operations = {operation.name: asdict(operation) for operation in augment.also}  # type: ignore[call-overload]
     return {key: value for key, value in values.items() if value != unchanged[key]} | operations
@@ -269,7 +274,8 @@ def _shape(tensor: Tensor) -> str:
 
 
 def required_objects(settings: Any) -> list[str]:
-    """The objects that must be passed to rebuild the method of these settings: `["method"]`, `["backbone", "bound"]`, …"""
+    """The objects that must be passed to rebuild the method of these settings: `["method"]`, `["backbone",
+    "bound"]`, …"""
     rooms = [room for room in ROOMS if "object" in getattr(settings, room)]
     views = [VIEWS] if "object" in settings.views else []
     if settings.recipe == OWN and len(rooms) == len(ROOMS):

@@ -1,8 +1,9 @@
 """The papers' own settings, by paper and method: `nearfar pretrain moco-ring photos/ preset=wu2021`.
 
-A recipe's defaults are ours, for small pictures and a CPU. A preset is what its paper trained with: optimiser, rates, temperature, queue or
-bank, head, epochs. It goes over the recipe and under everything that is set, so `preset=wu2021 epochs=50` is the paper's with fewer epochs.
-What a paper does not say stays the recipe's. A method's variants (`moco-ring`) take its preset; what is a variant's own stands apart.
+A recipe's defaults are ours, for small pictures and a CPU. A preset is what its paper trained with:
+optimiser, rates, temperature, queue or bank, head, epochs. It goes over the recipe and under everything that
+is set, so `preset=wu2021 epochs=50` is the paper's with fewer epochs. What a paper does not say stays the
+recipe's. A method's variants (`moco-ring`) take its preset; what is a variant's own stands apart.
 """
 
 from collections.abc import Mapping
@@ -16,8 +17,8 @@ from nearfar.errors import UserError
 
 @dataclass(frozen=True)
 class Preset:
-    """One method's settings in one paper, and where the paper says so. `under` holds what a selection adds, by its suffix
-    ("": the method itself)."""
+    """One method's settings in one paper, and where the paper says so. `under` holds what a selection adds,
+    by its suffix ("": the method itself)."""
 
     source: str
     settings: Mapping[str, Any]
@@ -95,7 +96,8 @@ PRESETS: dict[str, dict[str, Preset]] = {
     },
     "song2020": {
         "moco": Preset(
-            "Song & Ermon 2020, App. C (CIFAR-10), else MoCo v2's; its backbone has 3 x 3 kernels at the entrance",
+            "Song & Ermon 2020, App. C (CIFAR-10), else MoCo v2's; its backbone has 3 x 3 kernels at the "
+            "entrance",
             {**_MOCO_V2, "lr": "cosine(0.3,0)", "temperature": 0.07},
         ),
     },
@@ -147,7 +149,8 @@ PRESETS: dict[str, dict[str, Preset]] = {
     },
     "chenhe2021": {
         "simsiam": Preset(
-            "Chen & He 2021, sec. 3 (baseline settings); its predictor is 512 wide inside, here as wide as the head",
+            "Chen & He 2021, sec. 3 (baseline settings); its predictor is 512 wide inside, here as wide as "
+            "the head",
             {
                 **_SGD,
                 "lr": "cosine(0.1,0)",  # 0.05 x batch / 256
@@ -186,7 +189,8 @@ def preset_for(name: Any, recipe: str) -> dict[str, Any]:
     method = method_of(name, recipe)
     if method is None:
         raise UserError(
-            f"preset was {name} with the recipe {recipe}; it has settings for {', '.join(PRESETS[name])} and their variants"
+            f"preset was {name} with the recipe {recipe}; it has settings for {', '.join(PRESETS[name])} and "
+            "their variants"
         )
     preset = PRESETS[name][method]
     return {**preset.settings, **preset.under.get(recipe[len(method) + 1 :], {}), "preset": name}

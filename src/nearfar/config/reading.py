@@ -15,8 +15,8 @@ from nearfar.system.untrusted import read_text
 class _PlainLoader(yaml.SafeLoader):
     """Reads mappings, lists, texts, true, false and null only.
 
-    YAML 1.1 reads 1e-4 as text, 010 as 8 and 1:30 as 90; its dates are no settings; its tags (`!!bool x`) construct
-    objects; and ten lines of aliases expand to a billion values. None of these is allowed here.
+    YAML 1.1 reads 1e-4 as text, 010 as 8 and 1:30 as 90; its dates are no settings; its tags (`!!bool x`)
+    construct objects; and ten lines of aliases expand to a billion values. None of these is allowed here.
     """
 
     def compose_node(self, parent: Any, index: Any) -> Any:
@@ -51,7 +51,8 @@ _NUMBER = re.compile(r"[-+]?(\d[\d_]*(\.\d*)?|\.\d+)([eE][-+]?\d+)?|[-+]?\.inf|\
 
 
 def load_yaml(text: str) -> Any:
-    """The content of YAML text, with numbers as people write them; raises `yaml.YAMLError` for anything else."""
+    """The content of YAML text, with numbers as people write them; raises `yaml.YAMLError` for anything
+    else."""
     try:
         return numbers(yaml.load(text, _PlainLoader))
     # nesting beyond the recursion limit; "\UFFFFFFFF" is no character
@@ -60,7 +61,8 @@ def load_yaml(text: str) -> Any:
 
 
 def numbers(raw: Any) -> Any:
-    """`raw` with every text in it that is a number as that number: `1e-4`, `.5`, `1_000`; whole ones as integers."""
+    """`raw` with every text in it that is a number as that number: `1e-4`, `.5`, `1_000`; whole ones as
+    integers."""
     if isinstance(raw, Mapping):
         return {
             str(key) if isinstance(key, _QuotedText) else key: numbers(value) for key, value in raw.items()

@@ -2,9 +2,9 @@
 
     nearfar pretrain moco photos/ --out runs/a epochs=50 negatives.size=8192 encoders.momentum=cosine(0.99,1)
 
-Settings come in layers: defaults, the recipe, a preset, a YAML file, `key=value` words. Each layer changes those before it.
-`bound=infonce` is short for `bound: {name: infonce}`; naming another part drops the settings of the one it replaces. Nothing
-here imports what a file names: parts come from the rooms' lists.
+Settings come in layers: defaults, the recipe, a preset, a YAML file, `key=value` words. Each layer changes
+those before it. `bound=infonce` is short for `bound: {name: infonce}`; naming another part drops the
+settings of the one it replaces. Nothing here imports what a file names: parts come from the rooms' lists.
 """
 
 from collections.abc import Iterable, Mapping
@@ -79,7 +79,8 @@ def nested(layer: Layer) -> dict[str, Any]:
 
 
 def set_key(settings: dict[str, Any], key: str, value: Any) -> None:
-    """Sets a dotted key. Numbers written as text become numbers. `bound=x` and `bound: {…}` keep what was already set inside."""
+    """Sets a dotted key. Numbers written as text become numbers. `bound=x` and `bound: {…}` keep what was
+    already set inside."""
     head, _, rest = ALIASES.get(key, key).partition(".")
     value = value if key in TEXTS and isinstance(value, str) else numbers(value)
     if head == "optimizer" and (rest or isinstance(value, Mapping)):
@@ -96,8 +97,8 @@ def _put_optimizer(settings: dict[str, Any], option: str, value: Any) -> None:
     options = settings.setdefault("optimizer_options", {})
     if not isinstance(options, dict):
         raise UserError(
-            f"optimizer_options was {options!r}; expected a mapping such as {{nesterov: true}}, or optimizer.nesterov=true "
-            "alone"
+            f"optimizer_options was {options!r}; expected a mapping such as {{nesterov: true}}, or "
+            "optimizer.nesterov=true alone"
         )
     options.update({option: value} if option else {str(k): v for k, v in value.items()})
     if "name" in options:
@@ -141,9 +142,9 @@ def resolve(
 ) -> Settings:
     """The settings of `recipe`, changed by each layer in turn.
 
-    If the data are of another `modality` than the recipe was written for, and its encoders take any views, it gets that modality's
-    views. `recipe` may be a method whose networks are still to be made. `objects` are parts, or a complete method, that the
-    caller made (objects.py): settings describe them.
+    If the data are of another `modality` than the recipe was written for, and its encoders take any views,
+    it gets that modality's views. `recipe` may be a method whose networks are still to be made. `objects`
+    are parts, or a complete method, that the caller made (objects.py): settings describe them.
     """
     if METHOD in objects:
         merged = {"recipe": OWN, "data": data, **_method_settings(objects[METHOD], modality)}
@@ -250,7 +251,8 @@ def _epochs(layers: Iterable[Layer]) -> int:
 def check(merged: Layer, objects: Objects = NONE, *, stored: bool = False) -> Settings:
     """Complete settings, or an error about the first one that is wrong.
 
-    `stored` settings may describe an object that the caller did not pass again; then the parts are not checked together.
+    `stored` settings may describe an object that the caller did not pass again; then the parts are not
+    checked together.
     """
     settings = dict(merged)
     described = {room for room in CHOICES if room in objects or (stored and "object" in settings[room])}
@@ -320,5 +322,6 @@ def check_network(settings: dict[str, Any], modality: Modality, custom: bool = F
     allowed = role.backbone_names
     if allowed is not None and name not in allowed:
         raise UserError(
-            f"backbone was {name!r} with {with_encoders}, which needs a map from inside it; expected {', '.join(allowed)}"
+            f"backbone was {name!r} with {with_encoders}, which needs a map from inside it; expected "
+            f"{', '.join(allowed)}"
         )

@@ -1,8 +1,8 @@
 """A part's constructor is its schema: `{name: ring, lower: 0.5}` becomes `Ring(lower=0.5)`.
 
-A part's settings are the parameters of its constructor that have a default and can be passed by position. What has no default or
-is keyword-only (a network, a width, the number of instances) comes from the data (building.py). Values are
-validated and converted by pydantic from the parameters' annotations.
+A part's settings are the parameters of its constructor that have a default and can be passed by position.
+What has no default or is keyword-only (a network, a width, the number of instances) comes from the data
+(building.py). Values are validated and converted by pydantic from the parameters' annotations.
 """
 
 import types
@@ -53,7 +53,8 @@ def check_settings(part: Callable[..., Any], raw: Mapping[str, Any], prefix: str
 
 
 def convert(raw: Any, annotation: Any, key: str) -> Any:
-    """A raw setting as the annotated type, or an error that names the key, the value and what was expected."""
+    """A raw setting as the annotated type, or an error that names the key, the value and what was
+    expected."""
     try:
         return _adapter(annotation).validate_python(raw, context={"key": key})
     except ValidationError as problem:
@@ -115,7 +116,8 @@ def _adapter(annotation: Any) -> TypeAdapter[Any]:
 
 
 def _setting_type(annotation: Any) -> Any:
-    """The annotation with the ways people may write its values: 1e3 for 1000, none for None, a list for a tuple."""
+    """The annotation with the ways people may write its values: 1e3 for 1000, none for None, a list for a
+    tuple."""
     if annotation in _SETTING_TYPES:
         return _SETTING_TYPES[annotation]
     origin, inner = get_origin(annotation), get_args(annotation)

@@ -1,7 +1,7 @@
 """Sections: a part as the name and settings that YAML holds, checked against the part's constructor.
 
-A section is a mapping such as `{name: ring, lower: 0.5}`. That of the encoders also holds the settings of the head
-(`HeadConfig`), that of the views the number of views and how they are paired.
+A section is a mapping such as `{name: ring, lower: 0.5}`. That of the encoders also holds the settings of
+the head (`HeadConfig`), that of the views the number of views and how they are paired.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -102,8 +102,8 @@ def check_owners(
         owners = [owner for owner, part in parts.items() if key in settable(part)]
         if owners and not {*name.split(JOINED_BY)} & {*owners}:
             raise UserError(
-                f"{choice}.{key} is a setting of {', '.join(owners)}, not of {choice}={name}; leave it out, or choose one "
-                "of these"
+                f"{choice}.{key} is a setting of {', '.join(owners)}, not of {choice}={name}; leave it out, "
+                "or choose one of these"
             )
 
 

@@ -1,8 +1,8 @@
 """The complete, checked settings of a run.
 
-The choices (`views`, `encoders`, `critic`, `negatives`, `selection`, `bound`, `prior`) are mappings with the `name` of a part and
-that part's settings. Defaults and descriptions of the other settings are in fields.py; how settings are read, merged and
-checked is in resolving.py.
+The choices (`views`, `encoders`, `critic`, `negatives`, `selection`, `bound`, `prior`) are mappings with the
+`name` of a part and that part's settings. Defaults and descriptions of the other settings are in fields.py;
+how settings are read, merged and checked is in resolving.py.
 """
 
 import re
@@ -182,8 +182,9 @@ class Settings(BaseModel):
             if isinstance(value, Schedule)
         }
 
-    def listens_to(self, kind: str) -> str | None:
-        """The first setting that is an adaptive schedule of this kind (`score` or `loss`), as it is written."""
+    def adaptive_on(self, kind: str) -> str | None:
+        """The first setting that is an adaptive schedule of this kind (`score` or `loss`), as it is
+        written."""
         moving = {"lr": self.lr, **self.schedules()}
         return next(
             (

@@ -153,7 +153,7 @@ def probe_problem(data: DataSet) -> str | None:
 
 def check_score_schedules(settings: Settings, data: DataSet, has_probe: bool) -> None:
     """Refuses a schedule that follows a score which is never computed."""
-    schedule = settings.listens_to("score")
+    schedule = settings.adaptive_on("score")
     problem = probe_problem(data)
     has_score = has_probe and KNN in settings.probes and (settings.probe_data is not None or not problem)
     if not schedule or has_score:

@@ -53,7 +53,7 @@ def settings_changes(settings: Settings, folder: RunFolder) -> str:
         return ""
     old, new = _flat(folder.stored_settings()), _flat(settings.as_plain())
     # a schedule that follows the probe changes when the probe does
-    ignored = set(MAY_CHANGE) - (PROBE_SETTINGS if settings.listens_to("score") else set())
+    ignored = set(MAY_CHANGE) - (PROBE_SETTINGS if settings.adaptive_on("score") else set())
     keys = [key for key in {**old, **new} if old.get(key) != new.get(key) and key not in ignored]
     return "; ".join(f"{key}: {old.get(key)}, now {new.get(key)}" for key in keys)
 

@@ -1,4 +1,5 @@
-"""The papers' methods by name: functions that return a `Method` of parts, by family. A recipe sets defaults and nothing else."""
+"""The papers' methods by name: functions that return a `Method` of parts, by family. A recipe sets defaults
+and nothing else."""
 
 from nearfar.config.recipes.distillation import DISTILL
 from nearfar.config.recipes.images import IMAGES, SUPERVISED

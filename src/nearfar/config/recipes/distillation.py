@@ -1,14 +1,14 @@
 """Distillation of a teacher into a student: objectives as assignments of parts.
 
-    crd        h(u, v) = e^f / (e^f + N z), negatives of other classes from index-keyed banks     Tian et al. 2020b
-    infonce    L_alpha: log of the teacher's share among its negatives, alpha re-weighting it      Song & Ermon 2020, Eq. 4
-    ml-cpc     J_alpha: the same with one sum for the whole batch                                  Song & Ermon 2020, Eq. 6
-    kd         T^2 KL of class probabilities at temperature T                                      Hinton et al. 2015
-    cosine     1 - cos of features, the student's mapped to the teacher's width
-    relational distances between rows, over their mean                                             Park et al. 2019
+    crd         h(u, v) = e^f / (e^f + N z), negatives of other classes from banks       Tian et al. 2020b
+    infonce     L_alpha: log of the teacher's share among its negatives                  Song & Ermon 2020, Eq. 4
+    ml-cpc      J_alpha: the same with one sum for the whole batch                       Song & Ermon 2020, Eq. 6
+    kd          T^2 KL of class probabilities at temperature T                           Hinton et al. 2015
+    cosine      1 - cos of features, the student's mapped to the teacher's width
+    relational  distances between rows, over their mean                                  Park et al. 2019
 
-Every sum of them; cross-entropy on the labels is added wherever there are any. Several of the first three are a sum of bounds over
-the same scores.
+Every sum of them; cross-entropy on the labels is added wherever there are any. Several of the first three are a
+sum of bounds over the same scores.
 """
 
 import re
@@ -51,8 +51,9 @@ def distill(negatives: int = NEGATIVES, weight: float = CONTRAST_WEIGHT) -> Meth
 
 
 DISTILL = Recipe(
-    "A student's embedding of a picture is contrasted with a frozen teacher's embeddings of others, from memory banks of both, beside "
-    "cross-entropy and knowledge distillation; needs a teacher: nearfar distill (Tian et al. 2020b, Song & Ermon 2020, sec. 5.2).",
+    "A student's embedding of a picture is contrasted with a frozen teacher's embeddings of others, from "
+    "memory banks of both, beside cross-entropy and knowledge distillation; needs a teacher: nearfar "
+    "distill (Tian et al. 2020b, Song & Ermon 2020, sec. 5.2).",
     distill,
     command="distill runs/teacher {data}",
 )

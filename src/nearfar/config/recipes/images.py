@@ -1,4 +1,5 @@
-"""Methods for images: two views encoded side by side, remembered keys, metric losses, corrected negatives, no negatives.
+"""Methods for images: two views encoded side by side, remembered keys, metric losses, corrected negatives,
+no negatives.
 
 Settings are for small pictures and a CPU; presets.py has the papers' own.
 """
@@ -88,9 +89,10 @@ def simsiam() -> Method:
 
 
 def dim() -> Method:
-    """The paper shows one view: then summary and map share every pixel, and little has to be learned to match them. With 5,000
-    pictures of CIFAR-10 and 10 epochs the linear probe on held-out training pictures was at 36 % with one view and at 43 % with two
-    (untrained: 33 %), so the recipe contrasts the summary of one view with the maps of another; `views.count=1` is the paper's."""
+    """The paper shows one view: then summary and map share every pixel, and little has to be learned to
+    match them. With 5,000 pictures of CIFAR-10 and 10 epochs the linear probe on held-out training pictures
+    was at 36 % with one view and at 43 % with two (untrained: 33 %), so the recipe contrasts the summary of
+    one view with the maps of another; `views.count=1` is the paper's."""
     return Method(
         views=SimCLRViews(),
         encoders=InfoMax(HeadConfig("mlp")),
@@ -208,7 +210,8 @@ def supcon() -> Method:
 
 
 def vicreg() -> Method:
-    """The agreement is Barber-Agakov with a normal q(v | u) about u; its missing term, the entropy of v, is raised by the prior."""
+    """The agreement is Barber-Agakov with a normal q(v | u) about u; its missing term, the entropy of v, is
+    raised by the prior."""
     return Method(
         views=SimCLRViews(),
         encoders=Shared(HeadConfig("mlp")),
@@ -226,7 +229,8 @@ def sigreg() -> Method:
 
 
 def supervised() -> Method:
-    """Crops are SimCLR's at small sizes. Colours are unchanged: labels say what matters, and jitter would only cost accuracy."""
+    """Crops are SimCLR's at small sizes. Colours are unchanged: labels say what matters, and jitter would
+    only cost accuracy."""
     return Method(
         views=CropFlipViews(count=1),
         encoders=Prototypes(HeadConfig("none")),
@@ -239,28 +243,33 @@ def supervised() -> Method:
 
 IMAGES: dict[str, Recipe] = {
     "simclr": Recipe(
-        "Two views of a picture are contrasted with the views of all other pictures in the batch (Sáez Maldonado 2021, ch. 7).",
+        "Two views of a picture are contrasted with the views of all other pictures in the batch (Sáez "
+        "Maldonado 2021, ch. 7).",
         simclr,
     ),
     "moco": Recipe(
-        "A view is contrasted with a queue of keys embedded by a slow copy of the network (Liu 2022, sec. 3.2.2; v2 head).",
+        "A view is contrasted with a queue of keys embedded by a slow copy of the network (Liu 2022, sec. "
+        "3.2.2; v2 head).",
         moco,
     ),
     "moco-v1": Recipe("MoCo as first published: a linear head and no blur (Liu 2022, Eq. 35).", moco_v1),
     "byol": Recipe(
-        "The online network predicts what a slow copy of it says of the other view; no negatives (Sáez Maldonado 2021, ch. 8).",
+        "The online network predicts what a slow copy of it says of the other view; no negatives (Sáez "
+        "Maldonado 2021, ch. 8).",
         byol,
     ),
     "simsiam": Recipe(
         "BYOL with the network as its own teacher: a predictor and a stopped gradient, no slow copy.", simsiam
     ),
     "instdisc": Recipe(
-        "A view must identify its own row in a memory bank with one row per picture (Wu et al. 2021, sec. 2, Wu et al. 2020, sec. 5).",
+        "A view must identify its own row in a memory bank with one row per picture (Wu et al. 2021, sec. "
+        "2, Wu et al. 2020, sec. 5).",
         instdisc,
     ),
     "cmc": Recipe(
-        "A picture's luminance must identify its colours in a memory bank, and its colours its luminance; two networks, twice the "
-        "weights; the mean of both directions, where the paper has their sum (Wu et al. 2021, sec. 2).",
+        "A picture's luminance must identify its colours in a memory bank, and its colours its luminance; "
+        "two networks, twice the weights; the mean of both directions, where the paper has their sum (Wu et "
+        "al. 2021, sec. 2).",
         cmc,
     ),
     "end-to-end": Recipe(
@@ -268,63 +277,74 @@ IMAGES: dict[str, Recipe] = {
         end_to_end,
     ),
     "npair": Recipe(
-        "Each view is contrasted with the same view of the other pictures: multi-class N-pair (Sáez Maldonado 2021, Eq. 20).",
+        "Each view is contrasted with the same view of the other pictures: multi-class N-pair (Sáez "
+        "Maldonado 2021, Eq. 20).",
         npair,
     ),
     "tuple": Recipe(
-        "A view is contrasted with all views of the other pictures in one tuple (Sáez Maldonado 2021, Eq. 19).",
+        "A view is contrasted with all views of the other pictures in one tuple (Sáez Maldonado 2021, Eq. "
+        "19).",
         tuple_loss,
     ),
     "triplet": Recipe(
-        "A view is nearer to its own picture's other view, by a margin, than to any other's (Sáez Maldonado 2021, Eq. 17-18).",
+        "A view is nearer to its own picture's other view, by a margin, than to any other's (Sáez Maldonado "
+        "2021, Eq. 17-18).",
         triplet,
     ),
     "dim": Recipe(
-        "A summary of one view must identify the feature maps of the other view, whole and place by place, among those of other "
-        "pictures; a prior shapes it (Liu 2022, Eq. 36-39).",
+        "A summary of one view must identify the feature maps of the other view, whole and place by place, "
+        "among those of other pictures; a prior shapes it (Liu 2022, Eq. 36-39).",
         dim,
     ),
     "la": Recipe(
-        "Local Aggregation: a view is contrasted with its nearest rows in a memory bank and pulled towards those in its own clusters "
-        "(Wu et al. 2020, sec. 5.3).",
+        "Local Aggregation: a view is contrasted with its nearest rows in a memory bank and pulled towards "
+        "those in its own clusters (Wu et al. 2020, sec. 5.3).",
         local_aggregation,
         selection=closest_background,
     ),
     "moco-v3": Recipe(
-        "MoCo without a queue: what a predictor makes of a view is contrasted with what a slow copy makes of the other pictures in the "
-        "batch (Chen et al. 2021).",
+        "MoCo without a queue: what a predictor makes of a view is contrasted with what a slow copy makes "
+        "of the other pictures in the batch (Chen et al. 2021).",
         moco_v3,
     ),
     "nnclr": Recipe(
-        "A view is contrasted with the nearest of earlier keys to the other view, instead of that view itself (Dwibedi et al. 2021).",
+        "A view is contrasted with the nearest of earlier keys to the other view, instead of that view "
+        "itself (Dwibedi et al. 2021).",
         nnclr,
     ),
     "dcl": Recipe(
-        "SimCLR with the positive left out of the sum over negatives: decoupled contrastive learning (Yeh et al. 2022), UBA up to a constant.",
+        "SimCLR with the positive left out of the sum over negatives: decoupled contrastive learning (Yeh "
+        "et al. 2022), UBA up to a constant.",
         dcl,
     ),
     "debiased": Recipe(
-        "SimCLR corrected for the share of negatives that are of the anchor's own class (Chuang et al. 2020).",
+        "SimCLR corrected for the share of negatives that are of the anchor's own class (Chuang et al. "
+        "2020).",
         debiased,
     ),
     "hcl": Recipe(
-        "Debiased contrast with negatives weighted by their similarity: hard negatives (Robinson et al. 2021).",
+        "Debiased contrast with negatives weighted by their similarity: hard negatives (Robinson et al. "
+        "2021).",
         hcl,
     ),
     "supcon": Recipe(
-        "Views of all pictures with the anchor's label are its positives: supervised contrast; needs labels (Khosla et al. 2020).",
+        "Views of all pictures with the anchor's label are its positives: supervised contrast; needs labels "
+        "(Khosla et al. 2020).",
         supcon,
     ),
     "vicreg": Recipe(
-        "Two views agree while every dimension varies and no two vary together; no negatives (Bardes et al. 2022).",
+        "Two views agree while every dimension varies and no two vary together; no negatives (Bardes et al. "
+        "2022).",
         vicreg,
     ),
     "sigreg": Recipe(
-        "Two views agree while embeddings are normal seen from any direction; no negatives (LeJEPA, Balestriero & LeCun 2025).",
+        "Two views agree while embeddings are normal seen from any direction; no negatives (LeJEPA, "
+        "Balestriero & LeCun 2025).",
         sigreg,
     ),
 }
 SUPERVISED = Recipe(
-    "A picture is contrasted with the classes it is not of: cross-entropy on its label, every class a learnt vector; needs labels.",
+    "A picture is contrasted with the classes it is not of: cross-entropy on its label, every class a "
+    "learnt vector; needs labels.",
     supervised,
 )

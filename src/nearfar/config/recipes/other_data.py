@@ -82,7 +82,8 @@ def clip() -> Method:
 
 
 def siglip() -> Method:
-    # SigLIP's logit is f - log nu with nu negatives; its bias begins at -10, ours at -10 + log 255 (batches of 256)
+    # SigLIP's logit is f - log nu with nu negatives; its bias begins at -10, ours at -10 + log 255 (batches
+    # of 256)
     return clip().replace(critic=Cosine(learnt(0.1), bias=learnt(-4.46)), bound=BinaryNCE())
 
 
@@ -91,41 +92,48 @@ _PAIRS = Training(lr=1e-3, weight_decay=1e-2)
 
 SEQUENCES: dict[str, Recipe] = {
     "cpc": Recipe(
-        "A recording's past predicts its next frames, contrasted with frames of other recordings (Liu 2022, sec. 2.2, Eq. 28).",
+        "A recording's past predicts its next frames, contrasted with frames of other recordings (Liu 2022, "
+        "sec. 2.2, Eq. 28).",
         cpc,
         Training(backbone="conv-gru", batch_size=64),
     ),
     "mlm": Recipe(
-        "The hidden symbols of a block are predicted, contrasted with the whole vocabulary (Wu et al. 2020, sec. 5.1).",
+        "The hidden symbols of a block are predicted, contrasted with the whole vocabulary (Wu et al. 2020, "
+        "sec. 5.1).",
         mlm,
         Training(backbone="transformer", batch_size=64, lr=1e-3, weight_decay=1e-2, clip=1.0),
     ),
     "cebra": Recipe(
-        "A time must identify a neighbouring time among times drawn from all of the recording: contrast in time (CEBRA-Time, Schneider et al. 2023).",
+        "A time must identify a neighbouring time among times drawn from all of the recording: contrast in "
+        "time (CEBRA-Time, Schneider et al. 2023).",
         cebra,
         Training(batch_size=512, lr=1e-3),
     ),
 }
 GRAPHS: dict[str, Recipe] = {
     "infograph": Recipe(
-        "A graph's summary must identify the graph's own nodes among those of other graphs: Deep InfoMax on graphs (Sun et al. 2020; Liu 2022, sec. 3.3). bound=infonce is its NCE form.",
+        "A graph's summary must identify the graph's own nodes among those of other graphs: Deep InfoMax on "
+        "graphs (Sun et al. 2020; Liu 2022, sec. 3.3). bound=infonce is its NCE form.",
         infograph,
         _GRAPHS,
     ),
     "graphcl": Recipe(
-        "Two views of a graph, each with nodes, edges or labels changed, are contrasted with those of other graphs: SimCLR on graphs (You et al. 2020).",
+        "Two views of a graph, each with nodes, edges or labels changed, are contrasted with those of other "
+        "graphs: SimCLR on graphs (You et al. 2020).",
         graphcl,
         _GRAPHS,
     ),
 }
 PAIRS: dict[str, Recipe] = {
     "clip": Recipe(
-        "Each of two columns must identify its own row of the other among those of the batch, both ways, the temperature learnt (Radford et al. 2021).",
+        "Each of two columns must identify its own row of the other among those of the batch, both ways, "
+        "the temperature learnt (Radford et al. 2021).",
         clip,
         _PAIRS,
     ),
     "siglip": Recipe(
-        "CLIP with every pair judged by itself, as one that belongs together or not, temperature and bias learnt (Zhai et al. 2023).",
+        "CLIP with every pair judged by itself, as one that belongs together or not, temperature and bias "
+        "learnt (Zhai et al. 2023).",
         siglip,
         _PAIRS,
     ),

@@ -30,7 +30,8 @@ class Training:
 class Recipe:
     """A named method. `method` is called without arguments; its parts have settings, but no weights yet.
 
-    `selection`: the selection of a run of so many epochs, in place of the method's, where one of its settings lasts a share of the run.
+    `selection`: the selection of a run of so many epochs, in place of the method's, where one of its
+    settings lasts a share of the run.
     """
 
     about: str

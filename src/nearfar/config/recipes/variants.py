@@ -1,10 +1,11 @@
-"""Every image recipe with negatives under every selection: `moco` gives `moco-ring`, `moco-ball`, `moco-cave`,
-`moco-neighbours`, by rule; and with a memory bank, as Wu et al. 2020 has it, `instdisc-annulus`.
+"""Every image recipe with negatives under every selection: `moco` gives `moco-ring`, `moco-ball`,
+`moco-cave`, `moco-neighbours`, by rule; and with a memory bank, as Wu et al. 2020 has it, `instdisc-annulus`.
 
-Wu et al. 2021 lets the outer edge of a ring rise linearly, from all candidates to the most similar tenth in the first 100 of
-its 300 epochs (App. E); here it is the first third of the run. It does not give its inner edge, only that there is one (Table 2:
-without it, worse): 0.99 is ours. Close neighbours are pulled once that first third is over: what an untrained network calls close means
-little, and Wu et al. 2020 starts Local Aggregation from 10 epochs of instance discrimination.
+Wu et al. 2021 lets the outer edge of a ring rise linearly, from all candidates to the most similar tenth in
+the first 100 of its 300 epochs (App. E); here it is the first third of the run. It does not give its inner
+edge, only that there is one (Table 2: without it, worse): 0.99 is ours. Close neighbours are pulled once
+that first third is over: what an untrained network calls close means little, and Wu et al. 2020 starts Local
+Aggregation from 10 epochs of instance discrimination.
 """
 
 from collections.abc import Callable, Mapping
@@ -98,11 +99,13 @@ def _rules(negatives: AbstractNegatives) -> dict[str, Variant]:
 
     rules = {
         "ring": Variant(
-            "Negatives neither too easy nor too close, the ring narrowing in the first third of the run (Wu et al. 2021, sec. 4)",
+            "Negatives neither too easy nor too close, the ring narrowing in the first third of the run (Wu "
+            "et al. 2021, sec. 4)",
             ring,
         ),
         "ball": Variant(
-            "Negatives among the most similar, more so over the first third of the run (Wu et al. 2021, Table 2, Wu et al. 2020, Def. 5.2)",
+            "Negatives among the most similar, more so over the first third of the run (Wu et al. 2021, "
+            "Table 2, Wu et al. 2020, Def. 5.2)",
             ball,
         ),
         "cave": Variant(
@@ -110,14 +113,15 @@ def _rules(negatives: AbstractNegatives) -> dict[str, Variant]:
             cave,
         ),
         "neighbours": Variant(
-            "Ring (+C_i): negatives of a ring, and those in the anchor's own k-means clusters as positives (Wu et al. 2021, App. F)",
+            "Ring (+C_i): negatives of a ring, and those in the anchor's own k-means clusters as positives "
+            "(Wu et al. 2021, App. F)",
             neighbours,
         ),
     }
     if isinstance(negatives, Bank):
         rules["annulus"] = Variant(
-            "Negatives among the most similar, but for those in the anchor's own k-means clusters: B_i without C_i (Wu et al. 2020, "
-            "Def. 5.3)",
+            "Negatives among the most similar, but for those in the anchor's own k-means clusters: B_i "
+            "without C_i (Wu et al. 2020, Def. 5.3)",
             annulus,
         )
     return rules
@@ -136,13 +140,13 @@ def _close_rules(negatives: AbstractNegatives) -> dict[str, Variant]:
     return {
         "ring": _rules(negatives)["neighbours"],
         "ball": Variant(
-            "Ball (+C_i): negatives among the most similar, and those in the anchor's own k-means clusters as positives "
-            "(Wu et al. 2021, App. F)",
+            "Ball (+C_i): negatives among the most similar, and those in the anchor's own k-means clusters "
+            "as positives (Wu et al. 2021, App. F)",
             ball,
         ),
         "cave": Variant(
-            "Cave (+C_i): negatives from the anchor's own one of few clusters; those of them in its own smaller clusters "
-            "are positives (Wu et al. 2021, App. F)",
+            "Cave (+C_i): negatives from the anchor's own one of few clusters; those of them in its own "
+            "smaller clusters are positives (Wu et al. 2021, App. F)",
             cave,
         ),
     }
