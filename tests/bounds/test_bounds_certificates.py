@@ -82,8 +82,8 @@ CLAIMING = [nf.InfoNCE(), nf.AlphaCPC(1.0), nf.MultiLabelCPC(0.5), nf.TUBA(), nf
 @pytest.mark.parametrize("bound", CLAIMING, ids=lambda b: type(b).__name__)
 @pytest.mark.parametrize("lower", [0.0, 0.3, 0.9, 1.0, nf.linear(0.0, 0.9)])
 def test_a_ball_keeps_the_claim_at_any_cut(bound: AbstractBound, lower: float | Schedule) -> None:
-    given = replace(OWN, negatives=100)
-    certificate = bound.certificate(nf.Ball(lower).sampling(given))
+    sampling = replace(OWN, negatives=100)
+    certificate = bound.certificate(nf.Ball(lower).sampling(sampling))
     assert certificate.status == "proven"
 
 
@@ -119,8 +119,8 @@ def test_a_ring_is_measured_never_proven(
     bound: AbstractBound, coverage: Coverage | None, status: str, says: str
 ) -> None:
     """Wu et al. 2021, Thm 3.1 asks every kept e^f to reach the mean over the anchor's candidates, of all anchors there are."""
-    given = replace(OWN, negatives=100, coverage=coverage)
-    certificate = bound.certificate(nf.Ring(0.5, 0.9).sampling(given))
+    sampling = replace(OWN, negatives=100, coverage=coverage)
+    certificate = bound.certificate(nf.Ring(0.5, 0.9).sampling(sampling))
     assert certificate.status == status
     assert says in certificate.condition
 
@@ -138,17 +138,17 @@ def test_what_a_moving_ring_was_measured_at_once_does_not_serve_for_the_whole_ru
 @pytest.mark.parametrize("select", [nf.Ball(0.5), nf.Ring(0.5, 0.9)], ids=["ball", "ring"])
 def test_a_selection_gives_no_claim_to_what_had_none(select: nf.Ball | nf.Ring) -> None:
     """And does not take Barber-Agakov's, which reads no negatives."""
-    for bound, before, status, *_ in CASES:
+    for bound, initial, status, *_ in CASES:
         if status != "proven":
-            after = select.sampling(replace(before, coverage=Coverage(1.0, 10**6)))
-            if after.negatives:
-                assert bound.certificate(after).status == status
+            final = select.sampling(replace(initial, coverage=Coverage(1.0, 10**6)))
+            if final.negatives:
+                assert bound.certificate(final).status == status
     assert nf.BarberAgakov(1.0).certificate(select.sampling(OWN)).status == "proven"
 
 
 def test_the_ceiling_is_that_of_the_negatives_kept() -> None:
-    kept = nf.Ball(0.9).sampling(replace(OWN, negatives=1000))
-    assert nf.InfoNCE().certificate(kept).ceiling == pytest.approx(math.log(101))
+    mask = nf.Ball(0.9).sampling(replace(OWN, negatives=1000))
+    assert nf.InfoNCE().certificate(mask).ceiling == pytest.approx(math.log(101))
     # for 64 anchors alpha may be 11/641 = 0.017 with 10 negatives each, and 2/65 = 0.031 with the one that is left
     bound = nf.MultiLabelCPC(0.02)
     assert bound.certificate(replace(OWN, negatives=10)).status == "proven"
@@ -157,9 +157,9 @@ def test_the_ceiling_is_that_of_the_negatives_kept() -> None:
 
 def test_with_progress_the_certificate_is_that_of_the_moment() -> None:
     bound = nf.MultiLabelCPC(nf.geometric(4.0, 0.25))
-    now = [bound.certificate(OWN, Progress(step, 4)) for step in range(5)]
-    assert [c.status for c in now] == ["not covered", "not covered", "proven", "proven", "proven"]
-    assert [c.ceiling for c in now] == pytest.approx(
+    current = [bound.certificate(OWN, Progress(step, 4)) for step in range(5)]
+    assert [c.status for c in current] == ["not covered", "not covered", "proven", "proven", "proven"]
+    assert [c.ceiling for c in current] == pytest.approx(
         [math.log(M) - math.log(a) for a in (4, 2, 1, 0.5, 0.25)]
     )
 
@@ -200,12 +200,12 @@ def test_settings_that_cannot_be_get_a_sentence(make: Callable[[], object], sent
 
 def test_a_schedule_of_cuts_is_proven_only_if_alpha_is_in_range_when_fewest_are_kept() -> None:
     """m/(n(m-1)+1) rises as m falls: alpha = 0.28 is in range with 8 negatives (9/33), not with 1 (2/5)."""
-    given = NegativeSampling(4, 8, independent=True)
+    sampling = NegativeSampling(4, 8, independent=True)
     bound = nf.MultiLabelCPC(0.28)
-    assert bound.certificate(nf.Ball(0.0).sampling(given)).status == "proven"
+    assert bound.certificate(nf.Ball(0.0).sampling(sampling)).status == "proven"
     shrinking = nf.Ball(nf.linear(0, 1))
-    assert bound.certificate(shrinking.sampling(given)).status == "not covered"
-    assert nf.MultiLabelCPC(0.4).certificate(shrinking.sampling(given)).status == "proven"
+    assert bound.certificate(shrinking.sampling(sampling)).status == "not covered"
+    assert nf.MultiLabelCPC(0.4).certificate(shrinking.sampling(sampling)).status == "proven"
 
 
 def test_a_rise_from_zero_is_part_of_a_schedule_s_claim() -> None:
@@ -221,15 +221,15 @@ def test_anchors_without_candidates_show_nothing() -> None:
 
 def test_in_a_chain_what_was_cut_stays_cut() -> None:
     """A ball after a ring brings nobody back: the most similar are gone, and with them the proof; fewest is fewest of all."""
-    given = NegativeSampling(4, 10, independent=True, held_out=True, batch_statistics=False)
+    sampling = NegativeSampling(4, 10, independent=True, held_out=True, batch_statistics=False)
     for last in (nf.Ball(0.0), nf.Ball(0.5), nf.Ring(0.0, 1.0)):
-        after = nf.Chain(nf.Ring(0.0, 0.5), last).sampling(given)
-        assert after.cut == "above"
-        assert nf.InfoNCE().certificate(after).status == "not covered"
+        final = nf.Chain(nf.Ring(0.0, 0.5), last).sampling(sampling)
+        assert final.cut == "above"
+        assert nf.InfoNCE().certificate(final).status == "not covered"
     rising = nf.Ball(nf.linear(0.0, 0.9))
-    assert nf.Chain(rising, nf.Ball(0.0)).sampling(given) == rising.sampling(given)
+    assert nf.Chain(rising, nf.Ball(0.0)).sampling(sampling) == rising.sampling(sampling)
     assert (
-        nf.MultiLabelCPC(0.3).certificate(nf.Chain(rising, nf.Ball(0.0)).sampling(given)).status
+        nf.MultiLabelCPC(0.3).certificate(nf.Chain(rising, nf.Ball(0.0)).sampling(sampling)).status
         == "not covered"
     )
 

@@ -27,8 +27,8 @@ Weighted = Iterator[tuple[float, Tensor, Tensor]]  # probability, u and v of eve
 def batches(joint: Sequence[Sequence[float]], rows: int) -> Weighted:
     """Every batch of so many independent rows (u, v)."""
     states = [(u, v, p) for u, line in enumerate(joint) for v, p in enumerate(line) if p > 0]
-    for drawn in itertools.product(states, repeat=rows):
-        u, v, p = zip(*drawn, strict=True)
+    for sample in itertools.product(states, repeat=rows):
+        u, v, p = zip(*sample, strict=True)
         yield math.prod(p), torch.tensor(u), torch.tensor(v)
 
 
@@ -136,9 +136,9 @@ def test_b_a_network_that_mixes_rows_in_evaluation_mode_is_found_out() -> None:
     def estimate(network: nn.Module) -> Certificate:
         method = nf.Method(nf.Shared(network), nf.Dot(), nf.InBatch(), nf.Everyone(), nf.InfoNCE())
         x = torch.randn(16, 3, generator=torch.Generator().manual_seed(0))
-        found = held_out_estimate(method, [Batch((x, x + 0.1), torch.arange(16))])
-        assert found is not None
-        return found.certificate
+        result = held_out_estimate(method, [Batch((x, x + 0.1), torch.arange(16))])
+        assert result is not None
+        return result.certificate
 
     assert estimate(nn.Linear(3, 3)).status == "proven"
     assert estimate(nn.BatchNorm1d(3)).status == "proven"  # in evaluation mode it reads what it remembers
@@ -192,10 +192,10 @@ def test_d_a_training_objective_is_fitted_to_its_batch() -> None:
     certificate = method.certificate(64)
     assert certificate.status == "not covered"
     assert "fitted to this very sample" in certificate.condition
-    fresh = held_out_estimate(method, [pairs(256), replace(pairs(256), index=torch.arange(256, 512))])
-    assert fresh is not None
-    assert fresh.certificate.status == "proven"
-    assert fresh.nats < 4 * fresh.error
+    new_values = held_out_estimate(method, [pairs(256), replace(pairs(256), index=torch.arange(256, 512))])
+    assert new_values is not None
+    assert new_values.certificate.status == "proven"
+    assert new_values.nats < 4 * new_values.error
 
 
 @pytest.mark.parametrize(
@@ -211,11 +211,11 @@ def test_d_nothing_fitted_to_its_sample_is_proven(bound: AbstractBound, selectio
 
 
 def test_d_what_is_not_known_is_said() -> None:
-    said = nf.InfoNCE().certificate(NegativeSampling(8, 7)).condition
-    assert "neither encoders nor critic were fitted to this sample" in said
-    assert "no embedding depends on the rest of its batch" in said
-    known = NegativeSampling(8, 7, held_out=True, batch_statistics=False)
-    assert "given that" not in nf.InfoNCE().certificate(known).condition
+    message = nf.InfoNCE().certificate(NegativeSampling(8, 7)).condition
+    assert "neither encoders nor critic were fitted to this sample" in message
+    assert "no embedding depends on the rest of its batch" in message
+    facts = NegativeSampling(8, 7, held_out=True, batch_statistics=False)
+    assert "given that" not in nf.InfoNCE().certificate(facts).condition
 
 
 def test_e_one_anchor_covers_a_ring_by_luck() -> None:
@@ -228,10 +228,10 @@ def test_e_one_anchor_covers_a_ring_by_luck() -> None:
         coverage = ring.coverage(scores)
         assert coverage.anchors == 1
         lucky += coverage.share == 1.0
-        given = ring.sampling(
+        sampling = ring.sampling(
             replace(NegativeSampling(1, 2, independent=True, held_out=True), coverage=coverage)
         )
-        certificate = nf.InfoNCE().certificate(given)
+        certificate = nf.InfoNCE().certificate(sampling)
         assert certificate.status == "measured"
         assert "of the 1 anchors measured" in certificate.condition
     assert lucky == 4
@@ -239,12 +239,12 @@ def test_e_one_anchor_covers_a_ring_by_luck() -> None:
 
 def test_f_the_condition_is_not_independence_alone() -> None:
     """Both views of the others are drawn independently of the anchor and still not covered; ML-CPC names p(v)."""
-    both = nf.InfoNCE().certificate(nf.InBatch("both").sampling(6, 2))
-    assert both.status == "not covered"
+    pair = nf.InfoNCE().certificate(nf.InBatch("both").sampling(6, 2))
+    assert pair.status == "not covered"
     one = nf.InfoNCE().certificate(nf.InBatch("one").sampling(6, 2))
     assert "could change places with the positive" in one.condition
-    own = nf.MultiLabelCPC(0.5).certificate(NegativeSampling(8, 4, independent=True))
-    assert "drawn from p(v) independently" in own.condition
+    positives = nf.MultiLabelCPC(0.5).certificate(NegativeSampling(8, 4, independent=True))
+    assert "drawn from p(v) independently" in positives.condition
 
 
 def test_g_the_data_set_as_population_is_exceeded_without_replacement() -> None:
@@ -273,10 +273,10 @@ def test_g_the_data_set_as_population_is_exceeded_without_replacement() -> None:
         right * math.log(2 / (1 + math.exp(-scale))) + wrong * math.log(2 / (1 + math.exp(scale)))
     )
     assert total > information(joint) + 0.04
-    said = method.eval().certificate(2, held_out=True).condition
+    message = method.eval().certificate(2, held_out=True).condition
     assert (
         "I is that of the distribution from which the rows, each another instance, were drawn independently"
-        in said
+        in message
     )
 
 

@@ -32,19 +32,19 @@ def test_weights_that_rise_with_similarity_only_lower_a_bound(
     """Chebyshev's sum inequality, sample by sample: mean(w r) >= mean(w) mean(r) where w and r rise together."""
     generator = torch.Generator().manual_seed(seed)
     positive, negative = (scale * torch.randn(4, k, generator=generator, dtype=torch.float64) for k in (1, 6))
-    kept = torch.rand(4, 6, generator=generator) < 0.8
-    plain = nf.Scores.of(positive, negative, kept)
-    assert FALLING[bound](nf.Hard(beta)(plain)) <= FALLING[bound](plain) + 1e-12
+    mask = torch.rand(4, 6, generator=generator) < 0.8
+    baseline = nf.Scores.of(positive, negative, mask)
+    assert FALLING[bound](nf.Hard(beta)(baseline)) <= FALLING[bound](baseline) + 1e-12
 
 
 @pytest.mark.parametrize("bound", FALLING)
 def test_so_weighted_negatives_keep_the_claim(bound: str) -> None:
-    given_ = NegativeSampling(32, 31, independent=True, held_out=True, batch_statistics=False)
-    before = FALLING[bound].certificate(given_)
-    after = FALLING[bound].certificate(nf.Hard(1.0).sampling(given_))
-    assert before.status == after.status == "proven"
-    assert "weights that rise with similarity can only lower it" in after.condition
-    assert after.ceiling == before.ceiling
+    sampling = NegativeSampling(32, 31, independent=True, held_out=True, batch_statistics=False)
+    initial = FALLING[bound].certificate(sampling)
+    final = FALLING[bound].certificate(nf.Hard(1.0).sampling(sampling))
+    assert initial.status == final.status == "proven"
+    assert "weights that rise with similarity can only lower it" in final.condition
+    assert final.ceiling == initial.ceiling
     fitted = nf.Hard(1.0).sampling(NegativeSampling(32, 31, held_out=False))
     assert FALLING[bound].certificate(fitted).status == "not covered"
     with pytest.raises(nf.UserError, match=r"selection\.beta was -1; it must be at least 0"):
@@ -58,10 +58,10 @@ def test_debiased_contrast_can_exceed_the_information() -> None:
     value = nf.Debiased(0.5)(nf.Scores.of(torch.zeros(8, dtype=torch.float64), matching))
     assert float(value) == pytest.approx(math.log(4) / 2 + 3 / 8 * math.log(2))
     assert float(value) > math.log(2) + 0.25
-    given_ = NegativeSampling(4, 3, independent=True, held_out=True, batch_statistics=False)
-    assert nf.Debiased(0.5).certificate(given_).status == "objective only"
-    assert nf.Debiased(nf.linear(0.0, 0.1)).certificate(given_).status == "objective only"
-    assert nf.Debiased(0.0).certificate(given_) == nf.InfoNCE().certificate(given_)
+    sampling = NegativeSampling(4, 3, independent=True, held_out=True, batch_statistics=False)
+    assert nf.Debiased(0.5).certificate(sampling).status == "objective only"
+    assert nf.Debiased(nf.linear(0.0, 0.1)).certificate(sampling).status == "objective only"
+    assert nf.Debiased(0.0).certificate(sampling) == nf.InfoNCE().certificate(sampling)
 
 
 def information(joint: Tensor) -> float:
@@ -93,10 +93,10 @@ def test_what_all_keys_stand_for_tells_no_more_than_the_keys(seed: int) -> None:
     chance = joint[u, v].prod(dim=1)
 
     def expected() -> Tensor:
-        near = stands_for[v]
-        scores = f[u[:, :, None], near[:, None, :]]  # (batch, anchor, key)
-        own = scores.diagonal(dim1=1, dim2=2)
-        return (chance * (own - scores.logsumexp(dim=2) + math.log(3)).mean(dim=1)).sum()
+        nearest_keys = stands_for[v]
+        scores = f[u[:, :, None], nearest_keys[:, None, :]]  # (batch, anchor, key)
+        positives = scores.diagonal(dim1=1, dim2=2)
+        return (chance * (positives - scores.logsumexp(dim=2) + math.log(3)).mean(dim=1)).sum()
 
     optimiser = torch.optim.Adam([f], lr=0.1)
     for _ in range(150):
@@ -104,8 +104,8 @@ def test_what_all_keys_stand_for_tells_no_more_than_the_keys(seed: int) -> None:
         (-expected()).backward()
         optimiser.step()
     assert expected().item() <= information(merged) + 1e-12
-    given_ = support.sampling(2, 2)
-    assert (given_.exchangeable, given_.negatives) == (True, 1)
+    sampling = support.sampling(2, 2)
+    assert (sampling.exchangeable, sampling.negatives) == (True, 1)
 
 
 # what each new recipe's own number proves on held-out instances, and a word of the reason
@@ -123,8 +123,8 @@ CLAIMS = {
 
 @pytest.mark.parametrize("recipe", CLAIMS)
 def test_claims_of_recipes(recipe: str) -> None:
-    chosen = resolve(recipe, "data", {"backbone": "resnet8-w16"})
-    method = fresh_method(chosen, chosen.modality.reader.example_description(5000)).eval()
+    choice = resolve(recipe, "data", {"backbone": "resnet8-w16"})
+    method = fresh_method(choice, choice.modality.reader.example_description(5000)).eval()
     claim = method.certificate(256, held_out=True)
     status, word = CLAIMS[recipe]
     assert claim.status == status

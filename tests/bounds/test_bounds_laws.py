@@ -25,9 +25,9 @@ from nearfar.parts.bounds.variational import soft_clip
 def infonce(positive: Tensor, negatives: list[Tensor]) -> Tensor:
     """Liu 2022, Eq. 25 by exponentials and sums, one anchor and one positive at a time."""
     values = []
-    for row, others in zip(positive, negatives, strict=True):
-        m = 1 + len(others)
-        values += [p - torch.log((p.exp() + others.exp().sum()) / m) for p in row]
+    for row, candidates in zip(positive, negatives, strict=True):
+        m = 1 + len(candidates)
+        values += [p - torch.log((p.exp() + candidates.exp().sum()) / m) for p in row]
     return torch.stack(values).mean()
 
 
@@ -39,17 +39,17 @@ def agreement(positive: Tensor, negatives: list[Tensor]) -> Tensor:
 def alpha_cpc(positive: Tensor, negatives: list[Tensor], alpha: float = 0.5) -> Tensor:
     """Song & Ermon 2020, Eq. 4 by exponentials and sums."""
     values = []
-    for row, others in zip(positive, negatives, strict=True):
-        m = 1 + len(others)
-        rest = (m - alpha) / (m - 1) * others.exp().sum() if m > 1 else 0.0
+    for row, candidates in zip(positive, negatives, strict=True):
+        m = 1 + len(candidates)
+        rest = (m - alpha) / (m - 1) * candidates.exp().sum() if m > 1 else 0.0
         values += [torch.log(m * p.exp() / (alpha * p.exp() + rest)) for p in row]
     return torch.stack(values).mean()
 
 
 def multi_label(positive: Tensor, negatives: list[Tensor], alpha: float = 1.0) -> Tensor:
     """Song & Ermon 2020, Eq. 6 with the sums over all anchors, as in its appendix; P positives and N negatives in all."""
-    p, n = positive.numel(), sum(len(others) for others in negatives)
-    rest = (p + n - alpha * p) / n * sum(others.exp().sum() for others in negatives) if n else 0.0
+    p, n = positive.numel(), sum(len(candidates) for candidates in negatives)
+    rest = (p + n - alpha * p) / n * sum(candidates.exp().sum() for candidates in negatives) if n else 0.0
     return torch.log((p + n) * positive.exp() / (alpha * positive.exp().sum() + rest)).mean()
 
 
@@ -59,15 +59,17 @@ def barber_agakov(positive: Tensor, negatives: list[Tensor]) -> Tensor:
 
 def uba(positive: Tensor, negatives: list[Tensor]) -> Tensor:
     """Wu et al. 2020, Lemma A.1: f - log Z(u), for the anchors whose Z(u) can be estimated."""
-    pairs = [(row, others) for row, others in zip(positive, negatives, strict=True) if len(others)]
+    pairs = [
+        (row, candidates) for row, candidates in zip(positive, negatives, strict=True) if len(candidates)
+    ]
     if not pairs:
         return positive.sum() * 0
-    return torch.stack([row.mean() - torch.log(others.exp().mean()) for row, others in pairs]).mean()
+    return torch.stack([row.mean() - torch.log(candidates.exp().mean()) for row, candidates in pairs]).mean()
 
 
 def tuba(positive: Tensor, negatives: list[Tensor], baseline: float = 1.0) -> Tensor:
     """Wu et al. 2020, Lemma A.2 before a is chosen: E f - E[Z / a] - log a + 1."""
-    partitions = [others.exp().mean() for others in negatives if len(others)]
+    partitions = [candidates.exp().mean() for candidates in negatives if len(candidates)]
     z = torch.stack(partitions).mean() if partitions else 0.0
     return positive.mean() - z / baseline - math.log(baseline) + 1
 
@@ -77,29 +79,29 @@ def nwj(positive: Tensor, negatives: list[Tensor]) -> Tensor:
 
 
 def donsker(positive: Tensor, negatives: list[Tensor]) -> Tensor:
-    everyone = torch.cat(negatives)
-    return positive.mean() - (torch.log(everyone.exp().mean()) if len(everyone) else 0.0)
+    all_rows = torch.cat(negatives)
+    return positive.mean() - (torch.log(all_rows.exp().mean()) if len(all_rows) else 0.0)
 
 
 def smile(positive: Tensor, negatives: list[Tensor], clip: float = 5.0) -> Tensor:
-    everyone = torch.cat(negatives)
-    clipped = everyone.exp().clamp(math.exp(-clip), math.exp(clip))
-    return positive.mean() - (torch.log(clipped.mean()) if len(everyone) else 0.0)
+    all_rows = torch.cat(negatives)
+    clipped = all_rows.exp().clamp(math.exp(-clip), math.exp(clip))
+    return positive.mean() - (torch.log(clipped.mean()) if len(all_rows) else 0.0)
 
 
 def jensen_shannon(positive: Tensor, negatives: list[Tensor]) -> Tensor:
     """DIM: -sp(-f) on positives, -sp(f) on negatives, sp(x) = log(1 + e^x)."""
-    noise = [torch.log(1 + others.exp()).mean() for others in negatives if len(others)]
+    noise = [torch.log(1 + candidates.exp()).mean() for candidates in negatives if len(candidates)]
     return -torch.log(1 + (-positive).exp()).mean() - (torch.stack(noise).mean() if noise else 0.0)
 
 
 def binary_nce(positive: Tensor, negatives: list[Tensor]) -> Tensor:
     """Liu 2022, Eq. 10 for one anchor at a time: posteriors e^f / (e^f + nu) and nu / (e^f + nu)."""
     values = []
-    for row, others in zip(positive, negatives, strict=True):
-        nu = len(others)
+    for row, candidates in zip(positive, negatives, strict=True):
+        nu = len(candidates)
         data = torch.log(row.exp() / (row.exp() + nu)).mean()
-        values.append(data + torch.log(nu / (others.exp() + nu)).sum())
+        values.append(data + torch.log(nu / (candidates.exp() + nu)).sum())
     return torch.stack(values).mean()
 
 
@@ -107,7 +109,7 @@ def constant_nce(positive: Tensor, negatives: list[Tensor]) -> Tensor:
     """Tian et al. 2020b, Eq. 9-11, in the first step: e^f over its own mean, which has no gradient."""
     every = torch.cat([positive.flatten(), *negatives]).detach()
     log_z = every.logsumexp(dim=0) - math.log(len(every))
-    return binary_nce(positive - log_z, [others - log_z for others in negatives])
+    return binary_nce(positive - log_z, [candidates - log_z for candidates in negatives])
 
 
 def triplet(
@@ -115,9 +117,11 @@ def triplet(
 ) -> Tensor:
     """Sáez Maldonado 2021, Eq. 17 with scores as minus squared distances, one triplet at a time."""
     values = []
-    for row, others in zip(positive, negatives, strict=True):
+    for row, candidates in zip(positive, negatives, strict=True):
         for p in row:
-            losses = [(-p + o + margin).clamp_min(0) for o in others if not semi_hard or p - margin < o < p]
+            losses = [
+                (-p + o + margin).clamp_min(0) for o in candidates if not semi_hard or p - margin < o < p
+            ]
             values.append(torch.stack(losses).mean() if losses else p * 0)
     return -torch.stack(values).mean()
 
@@ -125,8 +129,8 @@ def triplet(
 def npair(positive: Tensor, negatives: list[Tensor]) -> Tensor:
     """Sáez Maldonado 2021, Eq. 19-20: minus log(1 + sum of e^(negative - positive))."""
     values = [
-        -torch.log(1 + (others - p).exp().sum())
-        for row, others in zip(positive, negatives, strict=True)
+        -torch.log(1 + (candidates - p).exp().sum())
+        for row, candidates in zip(positive, negatives, strict=True)
         for p in row
     ]
     return torch.stack(values).mean()
@@ -135,8 +139,8 @@ def npair(positive: Tensor, negatives: list[Tensor]) -> Tensor:
 def supcon(positive: Tensor, negatives: list[Tensor], form: str = "out") -> Tensor:
     """Khosla et al. 2020, Eq. 2 and 3 by exponentials and sums: A(i) holds positives and negatives."""
     values = []
-    for row, others in zip(positive, negatives, strict=True):
-        shares = row.exp() / (row.exp().sum() + others.exp().sum())
+    for row, candidates in zip(positive, negatives, strict=True):
+        shares = row.exp() / (row.exp().sum() + candidates.exp().sum())
         values.append(shares.log().mean() if form == "out" else shares.mean().log())
     return torch.stack(values).mean()
 
@@ -144,10 +148,10 @@ def supcon(positive: Tensor, negatives: list[Tensor], form: str = "out") -> Tens
 def debiased(positive: Tensor, negatives: list[Tensor], tau: float = 0.1) -> Tensor:
     """Chuang et al. 2020, Eq. 7-8 for each positive; nothing is known of the least score."""
     values = []
-    for row, others in zip(positive, negatives, strict=True):
-        n = len(others)
+    for row, candidates in zip(positive, negatives, strict=True):
+        n = len(candidates)
         for p in row:
-            g = (others.exp().sum() - tau * n * p.exp()) / (1 - tau)
+            g = (candidates.exp().sum() - tau * n * p.exp()) / (1 - tau)
             values.append(p - torch.log((p.exp() + g.clamp_min(0)) / (1 + n)))
     return torch.stack(values).mean()
 
@@ -213,13 +217,15 @@ def test_value_and_gradient_equal_the_reference(
     generator = torch.Generator().manual_seed(seed)
     positive = (scale * torch.randn(n, p, generator=generator, dtype=torch.float64)).requires_grad_()
     negative = (scale * torch.randn(n, k, generator=generator, dtype=torch.float64)).requires_grad_()
-    kept = torch.rand(n, k, generator=generator) < 0.7
-    value = BOUNDS[name][0](nf.Scores.of(positive, negative, kept))
-    expected = BOUNDS[name][1](positive, [row[mask] for row, mask in zip(negative, kept, strict=True)])
+    mask_values = torch.rand(n, k, generator=generator) < 0.7
+    value = BOUNDS[name][0](nf.Scores.of(positive, negative, mask_values))
+    expected = BOUNDS[name][1](positive, [row[mask] for row, mask in zip(negative, mask_values, strict=True)])
     torch.testing.assert_close(value, expected, rtol=1e-9, atol=1e-9)
     got = torch.autograd.grad(value, (positive, negative), allow_unused=True, materialize_grads=True)
-    wanted = torch.autograd.grad(expected, (positive, negative), allow_unused=True, materialize_grads=True)
-    for ours, theirs in zip(got, wanted, strict=True):
+    expected_values = torch.autograd.grad(
+        expected, (positive, negative), allow_unused=True, materialize_grads=True
+    )
+    for ours, theirs in zip(got, expected_values, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-9)
 
 
@@ -297,10 +303,10 @@ def test_streamed_scores_are_the_same_to_it(name: str) -> None:
 
 def test_taming_changes_nothing_below_30_and_has_a_continuous_slope() -> None:
     scores = torch.tensor([-1e4, 0.0, 30.0, 31.0, 1e4], dtype=torch.float64, requires_grad=True)
-    tamed = soft_clip(scores)
-    (slope,) = torch.autograd.grad(tamed.sum(), scores)
+    clipped = soft_clip(scores)
+    (slope,) = torch.autograd.grad(clipped.sum(), scores)
     torch.testing.assert_close(
-        tamed.detach(), torch.tensor([-1e4, 0.0, 30.0, 30 + math.log(2), 30 + math.log(9971)]).double()
+        clipped.detach(), torch.tensor([-1e4, 0.0, 30.0, 30 + math.log(2), 30 + math.log(9971)]).double()
     )
     torch.testing.assert_close(slope, torch.tensor([1.0, 1.0, 1.0, 1 / 2, 1 / 9971]).double())
 

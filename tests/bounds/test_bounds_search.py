@@ -33,23 +33,26 @@ class World:
 
     def sampling(self) -> NegativeSampling:
         negatives = self.own or self.rows - 1
-        given = NegativeSampling(
+        base_sampling = NegativeSampling(
             self.rows,
             negatives,
             independent=bool(self.own),
             held_out=True,
             batch_statistics=self.norm != "none",
         )
-        return given if self.equal_keys else given.not_exchangeable("equal keys are left out")
+        return base_sampling if self.equal_keys else base_sampling.not_exchangeable("equal keys are left out")
 
 
 def outcomes(world: World) -> tuple[Tensor, Tensor, Tensor]:
     """All (u, v) of the rows, and all fresh keys: (outcome, row), (outcome, row), (outcome, row, fresh)."""
     pairs = itertools.product(range(STATES * STATES), repeat=world.rows)
-    fresh = itertools.product(range(STATES), repeat=world.rows * world.own)
-    drawn = torch.tensor([(*pair, *others) for pair, others in itertools.product(pairs, fresh)])
-    rows, others = drawn[:, : world.rows], drawn[:, world.rows :].view(len(drawn), world.rows, world.own)
-    return rows // STATES, rows % STATES, others
+    new_values = itertools.product(range(STATES), repeat=world.rows * world.own)
+    sample = torch.tensor([(*pair, *candidates) for pair, candidates in itertools.product(pairs, new_values)])
+    rows, candidates = (
+        sample[:, : world.rows],
+        sample[:, world.rows :].view(len(sample), world.rows, world.own),
+    )
+    return rows // STATES, rows % STATES, candidates
 
 
 def normalised(z: Tensor, rows: slice) -> Tensor:
@@ -65,36 +68,36 @@ class Search:
         self.world, self.bound, self.selection = world, bound, selection
         self.u, self.v, self.others = outcomes(world)
 
-    def excess(self, joint: Tensor, left: Tensor, right: Tensor, gain: Tensor, shift: Tensor) -> Tensor:
+    def excess(self, joint: Tensor, first: Tensor, right: Tensor, gain: Tensor, shift: Tensor) -> Tensor:
         p = joint.flatten().softmax(0).view(STATES, STATES)
         p_u, p_v = p.sum(1), p.sum(0)
         weight = p[self.u, self.v].prod(1) * p_v[self.others].flatten(1).prod(1)
-        positive, negative, offered = self.scores(left, right, gain, shift)
-        kept = self.kept(positive, negative, offered)
-        value = torch.func.vmap(lambda f, g, k: self.bound(nf.Scores.of(f, g, k)))(positive, negative, kept)
+        positive, negative, offered = self.scores(first, right, gain, shift)
+        mask = self.kept(positive, negative, offered)
+        value = torch.func.vmap(lambda f, g, k: self.bound(nf.Scores.of(f, g, k)))(positive, negative, mask)
         information = (p * (p / (p_u[:, None] * p_v)).log()).sum()
         return (weight * value).sum() - information
 
     def scores(
-        self, left: Tensor, right: Tensor, gain: Tensor, shift: Tensor
+        self, first_values: Tensor, right: Tensor, gain: Tensor, shift: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
         rows = self.world.rows
-        everyone = slice(0, rows)
-        a, b = left[self.u], right[self.v]  # (outcome, row, dim)
+        all_rows = slice(0, rows)
+        a, b = first_values[self.u], right[self.v]  # (outcome, row, dim)
         if self.world.norm in ("anchor", "both"):
-            a = normalised(a, everyone) * gain[0]
+            a = normalised(a, all_rows) * gain[0]
         if self.world.norm in ("key", "both"):
-            b = normalised(b, everyone) * gain[1]
+            b = normalised(b, all_rows) * gain[1]
         positive = (a * b).sum(-1) + shift
         if self.world.own:
             negative = (a[:, :, None] * right[self.others]).sum(-1) + shift
             return positive, negative, torch.ones_like(negative, dtype=torch.bool)
         cross = a @ b.transpose(1, 2) + shift
-        others = torch.tensor([[j for j in range(rows) if j != i] for i in range(rows)])
-        negative = cross.gather(2, others.expand(len(cross), -1, -1))
+        candidates = torch.tensor([[j for j in range(rows) if j != i] for i in range(rows)])
+        negative = cross.gather(2, candidates.expand(len(cross), -1, -1))
         offered = torch.ones_like(negative, dtype=torch.bool)
         if not self.world.equal_keys:
-            offered = self.v[:, others] != self.v[:, :, None]
+            offered = self.v[:, candidates] != self.v[:, :, None]
         return positive, negative, offered
 
     def kept(self, positive: Tensor, negative: Tensor, offered: Tensor) -> Tensor:
@@ -105,11 +108,11 @@ class Search:
         """The highest excess met on a climb from random weights."""
         generator = torch.Generator().manual_seed(seed)
         draw = lambda *shape: torch.randn(*shape, generator=generator, dtype=torch.float64).requires_grad_()
-        free = [draw(STATES, STATES), draw(STATES, WIDTH), draw(STATES, WIDTH), draw(2, WIDTH), draw(1)]
-        optimiser, best = torch.optim.Adam(free, lr=0.1), -float("inf")
+        parameters = [draw(STATES, STATES), draw(STATES, WIDTH), draw(STATES, WIDTH), draw(2, WIDTH), draw(1)]
+        optimiser, best = torch.optim.Adam(parameters, lr=0.1), -float("inf")
         for _ in range(steps):
             optimiser.zero_grad()
-            excess = self.excess(*free)
+            excess = self.excess(*parameters)
             (-excess).backward()
             optimiser.step()
             best = max(best, float(excess.detach()))
@@ -156,8 +159,8 @@ def combinations() -> list[tuple[str, str, str]]:
 
 
 def claimed(world: str, bound: str, selection: str) -> str:
-    given = SELECTIONS[selection].sampling(WORLDS[world].sampling())
-    return BOUNDS[bound].certificate(given).status
+    sampling = SELECTIONS[selection].sampling(WORLDS[world].sampling())
+    return BOUNDS[bound].certificate(sampling).status
 
 
 PROVEN = [names for names in combinations() if claimed(*names) == "proven"]
@@ -166,10 +169,10 @@ PROVEN = [names for names in combinations() if claimed(*names) == "proven"]
 def test_what_is_proven_is_what_the_page_says() -> None:
     """In-batch and own negatives for InfoNCE, NWJ, TUBA, own ones for ML-CPC in its range, with everyone or a ball."""
     for world, bound, selection in combinations():
-        plain = world in ("batch of 2", "batch of 3", "own negatives") and "ring" not in selection
+        baseline = world in ("batch of 2", "batch of 3", "own negatives") and "ring" not in selection
         linear = bound in ("infonce", "alpha-cpc 1", "nwj", "tuba")
         pooled = bound == "ml-cpc 1" or (bound == "ml-cpc least" and selection == "everyone")
-        expected = plain and (linear or (pooled and world == "own negatives"))
+        expected = baseline and (linear or (pooled and world == "own negatives"))
         assert ((world, bound, selection) in PROVEN) == expected, (world, bound, selection)
 
 

@@ -18,9 +18,9 @@ def scores(seed: int = 0) -> nf.Scores:
 
 
 def test_a_sum_is_the_sum_and_one_alpha_is_for_all() -> None:
-    both = PARTS["alpha-cpc+ml-cpc"](alpha=0.3)
+    pair = PARTS["alpha-cpc+ml-cpc"](alpha=0.3)
     expected = nf.AlphaCPC(0.3)(scores()) + nf.MultiLabelCPC(0.3)(scores())
-    torch.testing.assert_close(both(scores()), expected)
+    torch.testing.assert_close(pair(scores()), expected)
     assert list(settable(PARTS["alpha-cpc+ml-cpc"])) == ["alpha"]
     assert {part.alpha for part in PARTS["alpha-cpc+ml-cpc"]().parts} == {nf.AlphaCPC().alpha}  # the first's
     assert list(settable(PARTS["triplet+tuple"])) == [*settable(nf.Triplet)]
@@ -46,11 +46,11 @@ def test_what_cannot_be_added(name: str, said: str) -> None:
 
 def test_each_part_remembers_for_itself() -> None:
     """The constant of nce-constant and the running mean of dv, each as if it were alone, over two steps of two pairs."""
-    both = PARTS["nce-constant+dv"](momentum=0.9)
-    alone = (nf.ConstantNCE(), nf.DonskerVaradhan(0.9))
+    summed = PARTS["nce-constant+dv"](momentum=0.9)
+    single = (nf.ConstantNCE(), nf.DonskerVaradhan(0.9))
     for step in range(2):
         pairs = [scores(2 * step), scores(2 * step + 1)]
-        torch.testing.assert_close(both(pairs[0]), alone[0](pairs[0]) + alone[1](pairs[0]))
-        both.advance(torch.stack([both.observe(pair) for pair in pairs]), nf.Progress(step, 10, 5))
-        for part in alone:
+        torch.testing.assert_close(summed(pairs[0]), single[0](pairs[0]) + single[1](pairs[0]))
+        summed.advance(torch.stack([summed.observe(pair) for pair in pairs]), nf.Progress(step, 10, 5))
+        for part in single:
             part.advance(torch.stack([part.observe(pair) for pair in pairs]), nf.Progress(step, 10, 5))

@@ -22,8 +22,8 @@ TRUTH = -0.5 * math.log(1 - RHO**2)
 
 def log_ratio(u: Tensor, v: Tensor) -> Tensor:
     """log p(u, v) / (p(u) p(v)) of two standard Gaussians with correlation RHO."""
-    left = 1 - RHO**2
-    return -0.5 * math.log(left) - (RHO**2 * (u**2 + v**2) - 2 * RHO * u * v) / (2 * left)
+    first = 1 - RHO**2
+    return -0.5 * math.log(first) - (RHO**2 * (u**2 + v**2) - 2 * RHO * u * v) / (2 * first)
 
 
 def quadrature(points: int = 800) -> tuple[Tensor, Tensor, Tensor]:
@@ -83,7 +83,7 @@ def test_binary_nce_is_highest_at_the_log_ratio() -> None:
         return float(nf.BinaryNCE()(scores))
 
     best = value(0.0, 1.0)
-    assert all(value(*other) < best - 1e-4 for other in ((0.3, 1.0), (-0.3, 1.0), (0.0, 1.3), (0.0, 0.7)))
+    assert all(value(*second) < best - 1e-4 for second in ((0.3, 1.0), (-0.3, 1.0), (0.0, 1.3), (0.0, 0.7)))
 
 
 def test_conditional_negatives_give_less_than_plain_ones_and_less_than_the_truth() -> None:
@@ -93,22 +93,22 @@ def test_conditional_negatives_give_less_than_plain_ones_and_less_than_the_truth
     v = RHO * u + math.sqrt(1 - RHO**2) * noise
     candidates = torch.randn(4000, 40, generator=generator, dtype=torch.float64)
     f, g = 0.8 * log_ratio(u, v), 0.8 * log_ratio(u, candidates)
-    plain = nf.InfoNCE()(nf.Scores.of(f, g[:, :20]))
+    baseline = nf.InfoNCE()(nf.Scores.of(f, g[:, :20]))
     conditional = nf.InfoNCE()(nf.Ball(0.5)(nf.Scores.of(f, g)))
-    assert float(conditional) < float(plain) - 0.1
-    assert float(plain) < TRUTH
+    assert float(conditional) < float(baseline) - 0.1
+    assert float(baseline) < TRUTH
 
 
 def coin_scores(n: int, m: int, shared: bool) -> tuple[Tensor, Tensor]:
     """Every outcome of n fair coins u = v, each as likely: the other coins as negatives, or m - 1 fresh ones each."""
     negatives = []
     for coins in itertools.product((0, 1), repeat=n):
-        fresh = itertools.product((0, 1), repeat=n * (m - 1)) if not shared else [()]
-        for others in fresh:
+        new_values = itertools.product((0, 1), repeat=n * (m - 1)) if not shared else [()]
+        for candidates in new_values:
             rows = [
                 [c for j, c in enumerate(coins) if j != i]
                 if shared
-                else others[i * (m - 1) : (i + 1) * (m - 1)]
+                else candidates[i * (m - 1) : (i + 1) * (m - 1)]
                 for i in range(n)
             ]
             negatives.append([[0.0 if c == coins[i] else -1e4 for c in row] for i, row in enumerate(rows)])
@@ -133,10 +133,10 @@ def test_binary_example(bound: AbstractBound, expected: float) -> None:
 @pytest.mark.parametrize(("n", "m"), [(2, 2), (3, 2), (2, 3), (3, 3)])
 def test_half_the_smallest_proven_alpha_is_too_small(n: int, m: int) -> None:
     """Independent negatives do not help below the range: the coin's log 2 is exceeded, at its edge it is not."""
-    least = smallest_proven_alpha(n, m - 1)
+    minimum = smallest_proven_alpha(n, m - 1)
     outcomes = coin_scores(n, m, shared=False)
-    assert float(expectation(nf.MultiLabelCPC(least), *outcomes).mean()) < math.log(2)
-    assert float(expectation(nf.MultiLabelCPC(least / 2), *outcomes).mean()) > math.log(2)
+    assert float(expectation(nf.MultiLabelCPC(minimum), *outcomes).mean()) < math.log(2)
+    assert float(expectation(nf.MultiLabelCPC(minimum / 2), *outcomes).mean()) > math.log(2)
 
 
 @given(
@@ -161,13 +161,13 @@ def test_ml_cpc_in_its_range_never_exceeds_the_truth(
     log_ratio = (joint / (p_u[:, None] * p_v)).log()
     critic = log_ratio + error * noise[1]
     pairs = torch.cartesian_prod(*[torch.arange(states_u * states_v)] * n).reshape(-1, n)
-    others = torch.cartesian_prod(*[torch.arange(states_v)] * (n * (m - 1))).reshape(-1, n, m - 1)
+    candidates = torch.cartesian_prod(*[torch.arange(states_v)] * (n * (m - 1))).reshape(-1, n, m - 1)
     u, v = pairs // states_v, pairs % states_v
-    weight = joint.flatten()[pairs].prod(1)[:, None] * p_v[others].flatten(1).prod(1)
-    positive = critic[u, v][:, None].expand(-1, len(others), -1).flatten(0, 1)
-    negative = critic[u[:, None, :, None], others[None]].flatten(0, 1)
-    least = smallest_proven_alpha(n, m - 1)
-    value = expectation(nf.MultiLabelCPC(least + edge * (1 - least)), positive, negative)
+    weight = joint.flatten()[pairs].prod(1)[:, None] * p_v[candidates].flatten(1).prod(1)
+    positive = critic[u, v][:, None].expand(-1, len(candidates), -1).flatten(0, 1)
+    negative = critic[u[:, None, :, None], candidates[None]].flatten(0, 1)
+    minimum = smallest_proven_alpha(n, m - 1)
+    value = expectation(nf.MultiLabelCPC(minimum + edge * (1 - minimum)), positive, negative)
     truth = (joint * log_ratio).sum()
     assert float((weight.flatten() * value).sum()) <= float(truth) + 1e-9
 
@@ -269,9 +269,11 @@ def test_against_nobody_any_alpha_gives_a_number_and_a_gradient(
 ) -> None:
     """The first step against an empty queue: m = 1, so Song & Ermon 2020, Eq. 4 is -log alpha, and Eq. 6 tells positives from one another."""
     positive = torch.tensor([0.5, -1.0, 2.0], dtype=torch.float64, requires_grad=True)
-    nobody = torch.zeros(3, 12, dtype=torch.float64, requires_grad=True)
-    value = make(alpha)(nf.Scores.of(positive, nobody, torch.zeros(3, 12, dtype=torch.bool)))  # type: ignore[call-arg]
-    gradients = torch.autograd.grad(value, (positive, nobody), allow_unused=True, materialize_grads=True)
+    no_negatives = torch.zeros(3, 12, dtype=torch.float64, requires_grad=True)
+    value = make(alpha)(nf.Scores.of(positive, no_negatives, torch.zeros(3, 12, dtype=torch.bool)))  # type: ignore[call-arg]
+    gradients = torch.autograd.grad(
+        value, (positive, no_negatives), allow_unused=True, materialize_grads=True
+    )
     shared = 0.0 if make is nf.AlphaCPC else (positive - positive.logsumexp(0) + math.log(3)).mean().item()
     assert value.item() == pytest.approx(shared - math.log(alpha))
     assert all(torch.isfinite(gradient).all() for gradient in gradients)
@@ -300,12 +302,12 @@ def test_an_anchor_with_fewer_negatives_than_alpha_asks_for_says_log_m_over_alph
     positive = torch.randn(
         3, generator=torch.Generator().manual_seed(1), dtype=torch.float64
     ).requires_grad_()
-    kept = torch.ones(3, 12, dtype=torch.bool)
-    kept[1, 4:] = False  # 4 negatives: m = 5 = alpha
+    mask = torch.ones(3, 12, dtype=torch.bool)
+    mask[1, 4:] = False  # 4 negatives: m = 5 = alpha
     bound = nf.AlphaCPC(5.0)
-    value = bound(nf.Scores.of(positive, values, kept))
-    others = [bound(nf.Scores.of(positive[[i]], values[[i]])) for i in (0, 2)]
-    torch.testing.assert_close(value, (others[0] + others[1] + math.log(5 / 5)) / 3)
+    value = bound(nf.Scores.of(positive, values, mask))
+    candidates = [bound(nf.Scores.of(positive[[i]], values[[i]])) for i in (0, 2)]
+    torch.testing.assert_close(value, (candidates[0] + candidates[1] + math.log(5 / 5)) / 3)
     gradients = torch.autograd.grad(value, (positive, values))
     assert all(torch.isfinite(gradient).all() for gradient in gradients)
     assert not gradients[0][1]

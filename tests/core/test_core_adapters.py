@@ -70,10 +70,10 @@ def test_an_object_without_a_base_class_trains_like_the_part(kind: str) -> None:
     """Two steps, so that what `advance` changes (slow copies, queue, running mean) is part of the comparison."""
     losses = []
     for wrapped in (False, True):
-        chosen = parts(network())
-        for name in chosen if kind == "all" else (kind,):
-            chosen[name] = Wrapping(chosen[name]) if wrapped else chosen[name]
-        method = nf.Method(**chosen)
+        choice = parts(network())
+        for name in choice if kind == "all" else (kind,):
+            choice[name] = Wrapping(choice[name]) if wrapped else choice[name]
+        method = nf.Method(**choice)
         for _ in range(3):
             outcome = method(batch())
             method.advance(outcome)
@@ -111,11 +111,11 @@ def test_a_bare_network_is_shared_by_anchors_and_keys() -> None:
     ],
 )
 def test_an_object_that_is_no_part_gets_one_sentence(kind: str, missing: str) -> None:
-    chosen = {**parts(network()), kind: object()}
+    choice = {**parts(network()), kind: object()}
     with pytest.raises(
         nf.UserError, match=f"{kind} was an object of type object, which has no {missing}; expected"
     ):
-        nf.Method(**chosen)
+        nf.Method(**choice)
 
 
 class Jitter(nn.Module, nf.AbstractViews):
@@ -138,10 +138,10 @@ def test_a_learned_view_gets_a_gradient_and_sets_which_pairs_count() -> None:
     views = Jitter()
     method = nf.Method(network(), nf.Cosine(0.2), nf.InBatch(), nf.Everyone(), nf.InfoNCE(), views=views)
     assert [(pair.anchor, pair.key) for pair in method.pairs(batch())] == [(0, 1)]
-    plain = nf.Method(
+    baseline = nf.Method(
         method.encoders, nf.Cosine(0.2), nf.InBatch(), nf.Everyone(), nf.InfoNCE(), symmetric=False
     )
-    assert torch.equal(method(batch()).loss, plain(batch()).loss)
+    assert torch.equal(method(batch()).loss, baseline(batch()).loss)
     method(batch()).loss.backward()
     assert views.shift.grad is not None
     assert views.shift.grad.abs().sum() > 0

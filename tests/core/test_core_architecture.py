@@ -41,7 +41,7 @@ LAYERS = [
 
 
 def imports(path: Path) -> set[str]:
-    found = set()
+    result = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("nearfar"):
             names = (
@@ -49,17 +49,17 @@ def imports(path: Path) -> set[str]:
                 if node.module != "nearfar"
                 else [f"nearfar.{a.name}" for a in node.names if a.name != "__version__"]
             )
-            found |= set(names)
+            result |= set(names)
         elif isinstance(node, ast.Import):
-            found |= {a.name for a in node.names if a.name.startswith("nearfar.")}
-    return found
+            result |= {a.name for a in node.names if a.name.startswith("nearfar.")}
+    return result
 
 
 @pytest.mark.parametrize("room", ROOMS)
 def test_rooms_import_only_the_base_and_themselves(room: str) -> None:
     for path in (SOURCE / "parts" / room).rglob("*.py"):
-        strangers = {m for m in imports(path) if m not in BASE and not m.startswith(f"nearfar.parts.{room}")}
-        assert not strangers, f"{path.relative_to(SOURCE)} imports {strangers}"
+        foreign = {m for m in imports(path) if m not in BASE and not m.startswith(f"nearfar.parts.{room}")}
+        assert not foreign, f"{path.relative_to(SOURCE)} imports {foreign}"
 
 
 def test_parts_are_abstract_or_final() -> None:
@@ -78,10 +78,10 @@ def test_parts_are_abstract_or_final() -> None:
 def test_dependence_points_one_way() -> None:
     level = {name: depth for depth, names in enumerate(LAYERS) for name in names}
     for path in SOURCE.rglob("*.py"):
-        here = path.relative_to(SOURCE).parts[0].removesuffix(".py")
+        origin = path.relative_to(SOURCE).parts[0].removesuffix(".py")
         for module in imports(path):
-            there = module.split(".")[1]
-            assert level[there] <= level[here], f"{path.relative_to(SOURCE)} imports {module}"
+            present = module.split(".")[1]
+            assert level[present] <= level[origin], f"{path.relative_to(SOURCE)} imports {module}"
 
 
 # may name kinds of data and parts: the rooms and modalities are these, recipes choose them; estimators, held-out estimates, drop-in
@@ -119,25 +119,27 @@ def named(path: Path, classes: set[str], names: set[str]) -> list[str]:
         if getattr(node, field, None) is not None
         for inner in ast.walk(getattr(node, field))
     }
-    found = []
+    result = []
     for node in (node for node in ast.walk(tree) if isinstance(node, ast.expr | ast.stmt)):
         strings: list[ast.expr | None] = []
         if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[:2] in homes:
-            found += [f"{node.lineno}: imports {alias.name}" for alias in node.names if alias.name in classes]
+            result += [
+                f"{node.lineno}: imports {alias.name}" for alias in node.names if alias.name in classes
+            ]
         elif isinstance(node, ast.Attribute) and node.attr in classes and id(node) not in annotations:
-            found.append(f"{node.lineno}: .{node.attr}")
+            result.append(f"{node.lineno}: .{node.attr}")
         elif isinstance(node, ast.Compare):
             strings = [inner for side in (node.left, *node.comparators) for inner in ast.walk(side)]  # type: ignore[misc]
         elif isinstance(node, ast.Dict):
             strings = list(node.keys)
         elif isinstance(node, ast.Subscript) and id(node) not in annotations:
             strings = [node.slice]
-        found += [
+        result += [
             f"{node.lineno}: {inner.value!r}"
             for inner in strings
             if isinstance(inner, ast.Constant) and inner.value in names
         ]
-    return found
+    return result
 
 
 def test_only_rooms_modalities_and_recipes_name_parts_and_kinds_of_data() -> None:
@@ -159,8 +161,8 @@ def test_the_search_for_names_finds_them(tmp_path: Path) -> None:
         'if name in ("window", "mask"): pass',
     ]
     (tmp_path / "a.py").write_text("\n".join(lines))
-    found = named(tmp_path / "a.py", *concrete())
-    assert {int(line.partition(":")[0]) for line in found} == {1, 2, 3, 4, 5, 6}
+    result = named(tmp_path / "a.py", *concrete())
+    assert {int(line.partition(":")[0]) for line in result} == {1, 2, 3, 4, 5, 6}
 
 
 # the names that users were promised, written out: a name may be added, none may go

@@ -16,8 +16,8 @@ def state_of(module: nn.Module) -> dict[str, Tensor]:
     return {name: tensor.clone() for name, tensor in module.state_dict().items()}
 
 
-def same(before: dict[str, Tensor], module: nn.Module) -> bool:
-    return all(torch.equal(before[name], tensor) for name, tensor in module.state_dict().items())
+def same(initial: dict[str, Tensor], module: nn.Module) -> bool:
+    return all(torch.equal(initial[name], tensor) for name, tensor in module.state_dict().items())
 
 
 class Counting(nn.Module):
@@ -44,12 +44,12 @@ def test_statistics_move_as_torchs_own_but_later(theirs: nn.Module) -> None:
     ours = copy.deepcopy(theirs)
     for step in range(3):
         x = torch.randn(6, 5, generator=torch.Generator().manual_seed(step)) * 3 + 1
-        before = state_of(ours)
+        initial = state_of(ours)
         with deferred_buffers(ours) as moved:
             out = ours(x)
         with deferred_buffers(ours):
             ours(x)  # a second look at the same batch must not count
-        assert same(before, ours)
+        assert same(initial, ours)
         torch.testing.assert_close(out, theirs(x))
         apply(moved)
         assert same(state_of(theirs), ours)
@@ -57,11 +57,11 @@ def test_statistics_move_as_torchs_own_but_later(theirs: nn.Module) -> None:
 
 def test_a_failed_pass_leaves_the_buffers_as_they_were() -> None:
     net = nn.Sequential(nn.BatchNorm1d(5), nn.Linear(4, 2))
-    before, held = state_of(net), net[0].running_mean
+    initial, stored = state_of(net), net[0].running_mean
     with pytest.raises(RuntimeError), deferred_buffers(net):
         net(torch.randn(6, 5))
-    assert same(before, net)
-    assert net[0].running_mean is held
+    assert same(initial, net)
+    assert net[0].running_mean is stored
 
 
 def test_what_is_not_in_training_is_left_alone() -> None:
@@ -96,17 +96,17 @@ def test_a_method_of_ones_own_networks_changes_nothing_but_by_advance(kind: str)
     }
     method = nf.Method(kinds[kind], nf.Cosine(0.2), nf.InBatch(), nf.Everyone(), nf.InfoNCE())
     batch = nf.Batch(views, torch.arange(8))
-    before = state_of(method)
+    initial = state_of(method)
     first, second = method(batch), method(batch)
     method.prime(batch)
     method.embed(views[0])
-    assert same(before, method)
+    assert same(initial, method)
     assert torch.equal(first.loss, second.loss)
     method.advance(first)
-    after = method.state_dict()
-    counted = [name for name in after if name.endswith("num_batches_tracked")]
-    assert counted
-    assert all(after[name] == before[name] + 1 for name in counted)
+    final = method.state_dict()
+    counts_values = [name for name in final if name.endswith("num_batches_tracked")]
+    assert counts_values
+    assert all(final[name] == initial[name] + 1 for name in counts_values)
 
 
 def test_buffers_that_are_shared_grow_or_are_not_yet_made() -> None:

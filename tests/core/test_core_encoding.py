@@ -29,8 +29,8 @@ def network(*, dropout: float = 0.0, norm: bool = False) -> nn.Module:
 
 def batch(views: int = 2) -> nf.Batch:
     generator = torch.Generator().manual_seed(5)
-    shown = torch.randn(views, ROWS, WIDTH, dtype=torch.float64, generator=generator)
-    return nf.Batch(tuple(shown), torch.arange(ROWS))
+    example = torch.randn(views, ROWS, WIDTH, dtype=torch.float64, generator=generator)
+    return nf.Batch(tuple(example), torch.arange(ROWS))
 
 
 METHODS: dict[str, Callable[[], nf.Method]] = {
@@ -70,8 +70,8 @@ METHODS: dict[str, Callable[[], nf.Method]] = {
 }
 
 
-def differentiated(method: nf.Method, shown: nf.Batch) -> tuple[Tensor, dict[str, Tensor]]:
-    outcome = method(shown)
+def differentiated(method: nf.Method, views: nf.Batch) -> tuple[Tensor, dict[str, Tensor]]:
+    outcome = method(views)
     outcome.loss.backward()
     return outcome.loss.detach(), {
         name: weight.grad for name, weight in method.named_parameters() if weight.grad is not None
@@ -81,20 +81,20 @@ def differentiated(method: nf.Method, shown: nf.Batch) -> tuple[Tensor, dict[str
 @pytest.mark.parametrize("name", METHODS)
 @pytest.mark.parametrize("chunk", [1, CHUNK, ROWS, 100])
 def test_chunks_give_the_gradient_of_the_whole(name: str, chunk: int) -> None:
-    plain, cached = METHODS[name](), METHODS[name]()
-    cached.load_state_dict(plain.state_dict())
+    baseline, cached = METHODS[name](), METHODS[name]()
+    cached.load_state_dict(baseline.state_dict())
     cached.encoding = Encoding(chunk=chunk)
-    loss, wanted = differentiated(plain, batch())
-    value, found = differentiated(cached, batch())
+    loss, expected_values = differentiated(baseline, batch())
+    value, result = differentiated(cached, batch())
     assert torch.allclose(value, loss, rtol=1e-12, atol=1e-12)
-    assert found.keys() == wanted.keys()
-    for weight, gradient in wanted.items():
-        assert torch.allclose(found[weight], gradient, rtol=1e-10, atol=1e-12), weight
+    assert result.keys() == expected_values.keys()
+    for weight, gradient in expected_values.items():
+        assert torch.allclose(result[weight], gradient, rtol=1e-10, atol=1e-12), weight
 
 
 def test_dropout_is_the_same_in_both_passes() -> None:
     """The loss of what the first pass drew, differentiated by plain autograd through the same draws."""
-    shown = batch()
+    views = batch()
     method = nf.Method(
         nf.Shared(network(dropout=0.5)),
         nf.Cosine(0.2),
@@ -104,17 +104,17 @@ def test_dropout_is_the_same_in_both_passes() -> None:
         encoding=Encoding(chunk=CHUNK),
     )
     torch.manual_seed(7)
-    value, found = differentiated(method, shown)
+    value, result = differentiated(method, views)
     reference = network(dropout=0.5)
     torch.manual_seed(7)
-    parts = [reference(torch.cat(part.views)).chunk(2) for part in chunks(shown, CHUNK)]
+    parts = [reference(torch.cat(part.views)).chunk(2) for part in chunks(views, CHUNK)]
     first, second = (F.normalize(torch.cat(view), dim=1) for view in zip(*parts, strict=True))
     scores = first @ second.T / 0.2
-    own = torch.arange(ROWS)
-    loss = (F.cross_entropy(scores, own) + F.cross_entropy(scores.T, own)) / 2
+    own_ids = torch.arange(ROWS)
+    loss = (F.cross_entropy(scores, own_ids) + F.cross_entropy(scores.T, own_ids)) / 2
     loss.backward()
     assert torch.allclose(value, loss, rtol=1e-12)
-    for (name, weight), gradient in zip(reference.named_parameters(), found.values(), strict=True):
+    for (name, weight), gradient in zip(reference.named_parameters(), result.values(), strict=True):
         assert weight.grad is not None
         assert torch.allclose(gradient, weight.grad, rtol=1e-10, atol=1e-12), name
 
@@ -130,10 +130,10 @@ def test_running_statistics_move_once() -> None:
         nf.InfoNCE(),
         encoding=Encoding(chunk=CHUNK),
     )
-    before = {name: held.clone() for name, held in net.named_buffers()}
+    initial = {name: stored.clone() for name, stored in net.named_buffers()}
     outcome = method(batch())
     outcome.loss.backward()
-    assert all(torch.equal(held, before[name]) for name, held in net.named_buffers())
+    assert all(torch.equal(stored, initial[name]) for name, stored in net.named_buffers())
     method.advance(outcome)
     linear, norm = net[0], net[1]  # type: ignore[index]
     means = torch.stack([linear(torch.cat(part.views)).mean(dim=0) for part in chunks(batch(), CHUNK)])
@@ -145,16 +145,16 @@ def test_nothing_of_a_chunk_is_kept_but_its_embeddings() -> None:
     """What autograd holds after the forward pass does not grow with the network's width, and without chunks it does."""
 
     def kept(chunk: int | None) -> int:
-        held = 0
+        stored = 0
 
         def pack(tensor: Tensor) -> Tensor:
-            nonlocal held
-            held += tensor.numel() * (tensor.grad_fn is not None)  # no weights, no inputs
+            nonlocal stored
+            stored += tensor.numel() * (tensor.grad_fn is not None)  # no weights, no inputs
             return tensor
 
-        wide = nn.Sequential(nn.Linear(WIDTH, 4096), nn.Tanh(), nn.Linear(4096, 4)).double()
+        wide_net = nn.Sequential(nn.Linear(WIDTH, 4096), nn.Tanh(), nn.Linear(4096, 4)).double()
         method = nf.Method(
-            nf.Shared(wide),
+            nf.Shared(wide_net),
             nf.Cosine(0.2),
             nf.InBatch(),
             nf.Everyone(),
@@ -163,7 +163,7 @@ def test_nothing_of_a_chunk_is_kept_but_its_embeddings() -> None:
         )
         with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
             method(batch())
-        return held
+        return stored
 
     assert kept(None) > 2 * ROWS * 4096
     assert kept(CHUNK) < 4096
@@ -184,20 +184,20 @@ def one_rank(rank: int, folder: str) -> None:
     """A step of two ranks: in chunks without batch norm, and with batch norm of each rank's rows."""
     dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=2)
     strategy = join()
-    own = batch().rows(slice(rank * ROWS // 2, (rank + 1) * ROWS // 2))
-    found = {}
+    own_ids = batch().rows(slice(rank * ROWS // 2, (rank + 1) * ROWS // 2))
+    result = {}
     for name, method in {
         "chunks": by_norm(False, Encoding(strategy, chunk=2)),
         "per-rank": by_norm(True, Encoding(strategy, "per-rank")),
     }.items():
-        outcome = method(own)
+        outcome = method(own_ids)
         outcome.loss.backward()
         strategy.average_gradients(method.parameters())
         method.advance(outcome)
         gradients = {weight: p.grad for weight, p in method.named_parameters()}
-        found[name] = {"loss": outcome.loss.detach(), **gradients, **dict(method.named_buffers())}
+        result[name] = {"loss": outcome.loss.detach(), **gradients, **dict(method.named_buffers())}
     if strategy.is_first:
-        torch.save(found, Path(folder) / "found.pt")
+        torch.save(result, Path(folder) / "found.pt")
     strategy.barrier()
     dist.destroy_process_group()
 
@@ -206,19 +206,19 @@ def test_two_ranks_in_chunks_equal_one_process(tmp_path: Path) -> None:
     """Chunks on each rank: the whole in one process. Batch norm by each rank: chunks in one process that are the ranks' slices,
     whose running statistics are averaged too."""
     start(2, one_rank, str(tmp_path))
-    found = torch.load(tmp_path / "found.pt", weights_only=True)
-    for name, alone in {
+    result = torch.load(tmp_path / "found.pt", weights_only=True)
+    for name, single in {
         "chunks": by_norm(False, Encoding()),
         "per-rank": by_norm(True, Encoding(chunk=ROWS // 2)),
     }.items():
-        outcome = alone(batch())
+        outcome = single(batch())
         outcome.loss.backward()
-        alone.advance(outcome)
-        wanted = {"loss": outcome.loss.detach(), **{w: p.grad for w, p in alone.named_parameters()}}
-        wanted |= dict(alone.named_buffers())
-        assert found[name].keys() == wanted.keys()
-        for key, tensor in wanted.items():
-            assert torch.allclose(found[name][key], tensor, rtol=1e-10, atol=1e-12), (name, key)
+        single.advance(outcome)
+        expected_values = {"loss": outcome.loss.detach(), **{w: p.grad for w, p in single.named_parameters()}}
+        expected_values |= dict(single.named_buffers())
+        assert result[name].keys() == expected_values.keys()
+        for key, tensor in expected_values.items():
+            assert torch.allclose(result[name][key], tensor, rtol=1e-10, atol=1e-12), (name, key)
 
 
 def test_parts_are_of_almost_equal_size() -> None:

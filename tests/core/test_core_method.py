@@ -61,8 +61,8 @@ def built(recipe: str, *, chunk: int | None = None, **changes: object) -> Method
 def pictures(channels: Sequence[int], seed: int = 0, first: int = 0) -> Batch:
     """Pictures of so many channels, one number for each view."""
     generator = torch.Generator().manual_seed(seed)
-    shown = tuple(torch.randn(8, count, 16, 16, generator=generator) for count in channels)
-    return Batch(shown, torch.arange(first, first + 8))
+    example = tuple(torch.randn(8, count, 16, 16, generator=generator) for count in channels)
+    return Batch(example, torch.arange(first, first + 8))
 
 
 def room_for(recipe: str, size: int) -> dict[str, int]:
@@ -91,53 +91,53 @@ SOME = [name for name in PICTURED if name in BASES or name.rpartition("-")[0] in
 
 
 def test_simclr_loss_equals_lightly() -> None:
-    net, shown = network(), batch()
-    ours = Method(Shared(net), Cosine(0.3), InBatch("both"), Everyone(), InfoNCE())(shown).loss
-    theirs = lightly.loss.NTXentLoss(temperature=0.3)(net(shown.views[0]), net(shown.views[1]))
+    net, example = network(), batch()
+    ours = Method(Shared(net), Cosine(0.3), InBatch("both"), Everyone(), InfoNCE())(example).loss
+    theirs = lightly.loss.NTXentLoss(temperature=0.3)(net(example.views[0]), net(example.views[1]))
     torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-6)
 
 
 def test_moco_loss_equals_cross_entropy_over_positive_and_queue() -> None:
     """Liu 2022, Eq. 35: -log softmax of [q.k+, q.queue] / temperature at place 0."""
-    net, shown = network(), batch()
+    net, example = network(), batch()
     queue = Queue(9, dim=DIM).double()
-    held = F.normalize(torch.randn(9, DIM, dtype=torch.float64), dim=1)
-    queue.advance({0: held}, torch.full((9,), UNKNOWN), progress=None)  # type: ignore[arg-type]
+    stored = F.normalize(torch.randn(9, DIM, dtype=torch.float64), dim=1)
+    queue.advance({0: stored}, torch.full((9,), UNKNOWN), progress=None)  # type: ignore[arg-type]
     method = Method(Momentum(net, 0.9), Cosine(0.07), queue, Everyone(), InfoNCE(), symmetric=False)
-    q, k = (F.normalize(net(view), dim=1) for view in shown.views)
-    logits = torch.cat([(q * k).sum(1, keepdim=True), q @ held.T], dim=1) / 0.07
+    q, k = (F.normalize(net(view), dim=1) for view in example.views)
+    logits = torch.cat([(q * k).sum(1, keepdim=True), q @ stored.T], dim=1) / 0.07
     expected = F.cross_entropy(logits, torch.zeros(N, dtype=torch.long))
-    torch.testing.assert_close(method(shown).loss, expected, rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(method(example).loss, expected, rtol=1e-9, atol=1e-9)
 
 
 def test_moco_leaves_out_the_anchors_own_earlier_key() -> None:
-    net, shown = network(), batch()
+    net, example = network(), batch()
     queue = Queue(N, dim=DIM).double()
-    queue.advance({0: F.normalize(net(shown.views[1]).detach(), dim=1)}, shown.index, progress=None)  # type: ignore[arg-type]
+    queue.advance({0: F.normalize(net(example.views[1]).detach(), dim=1)}, example.index, START)
     method = Method(Momentum(net), Cosine(0.07), queue, Everyone(), InfoNCE(), symmetric=False)
-    encoded = method.encoders.encode(shown, [0], [1])
-    scores, _ = method.score(encoded, shown.index, 0, 1, START)
+    encoded = method.encoders.encode(example, [0], [1])
+    scores, _ = method.score(encoded, example.index, 0, 1, START)
     assert (scores.negative.count() == N - 1).all()
 
 
 def test_instance_discrimination_equals_the_non_parametric_softmax() -> None:
     """Wu et al. 2021, Eq. 3 with all rows as negatives: -log( e^(z.M[i]/t) / sum_j e^(z.M[j]/t) )."""
-    net, shown = network(), batch(views=1)
+    net, example = network(), batch(views=1)
     rows = F.normalize(torch.randn(40, DIM, dtype=torch.float64), dim=1)
     bank = Bank(40, dim=DIM).double()
     bank.advance({0: rows}, torch.arange(40), progress=None)  # type: ignore[arg-type]
-    loss = Method(Shared(net), Cosine(0.07), bank, Everyone(), InfoNCE())(shown).loss
-    z = F.normalize(net(shown.views[0]), dim=1)
-    torch.testing.assert_close(loss, F.cross_entropy(z @ rows.T / 0.07, shown.index), rtol=1e-9, atol=1e-9)
+    loss = Method(Shared(net), Cosine(0.07), bank, Everyone(), InfoNCE())(example).loss
+    z = F.normalize(net(example.views[0]), dim=1)
+    torch.testing.assert_close(loss, F.cross_entropy(z @ rows.T / 0.07, example.index), rtol=1e-9, atol=1e-9)
 
 
 def test_byol_loss_equals_the_squared_distance_of_unit_vectors() -> None:
     """Sáez Maldonado 2021, Eq. 25, both orders, averaged; the predictor on the online side alone."""
-    net, shown = network(), batch()
+    net, example = network(), batch()
     predictor = linear_head(DIM, DIM).double()
     role = Momentum(net, 0.9, predictor=predictor)
-    loss = Method(role, Cosine(1.0), NoNegatives(), Everyone(), Agreement())(shown).loss
-    one, two = shown.views
+    loss = Method(role, Cosine(1.0), NoNegatives(), Everyone(), Agreement())(example).loss
+    one, two = example.views
     distances = [
         (F.normalize(predictor(net(a)), dim=1) - F.normalize(net(b), dim=1)).square().sum(1)
         for a, b in ((one, two), (two, one))
@@ -150,13 +150,13 @@ def test_forward_changes_nothing_and_advance_what_it_must(recipe: str) -> None:
     method = built(recipe, **room_for(recipe, 16)).train()
     views = seen_by(recipe)
     method.prime(pictures(views, first=8))
-    before = {name: tensor.clone() for name, tensor in method.state_dict().items()}
+    initial = {name: tensor.clone() for name, tensor in method.state_dict().items()}
     outcome = method(pictures(views))
     outcome.loss.backward()
-    unchanged = {name for name, tensor in method.state_dict().items() if torch.equal(before[name], tensor)}
-    assert unchanged == set(before)
+    unchanged = {name for name, tensor in method.state_dict().items() if torch.equal(initial[name], tensor)}
+    assert unchanged == set(initial)
     method.advance(outcome)
-    moved = {name for name, tensor in method.state_dict().items() if not torch.equal(before[name], tensor)}
+    moved = {name for name, tensor in method.state_dict().items() if not torch.equal(initial[name], tensor)}
     assert any("running_mean" in name for name in moved)
     assert ("negatives.index" in moved) == isinstance(method.negatives, (Queue, Bank))
     assert ("negatives.queue.index" in moved) == isinstance(method.negatives, Support)
@@ -176,8 +176,8 @@ def test_a_critic_with_scores_of_its_own_is_asked_for_them(chunk: int | None) ->
         Method(Shared(network()), critic(0.5), InBatch("one"), Everyone(), bounds.NPair(), chunk=chunk)
         for critic in (Cosine, Shifted)
     ]
-    plain, shifted = (method(batch()).loss.item() for method in methods)
-    assert shifted > plain + 1.0
+    baseline, shifted = (method(batch()).loss.item() for method in methods)
+    assert shifted > baseline + 1.0
 
 
 def test_many_scores_are_streamed_unasked_and_stay_the_same() -> None:
@@ -187,8 +187,8 @@ def test_many_scores_are_streamed_unasked_and_stay_the_same() -> None:
     twin.load_state_dict(net.state_dict())
     queue = Queue(16_384, dim=8)
     method = Method(Momentum(net, 0.99), Cosine(0.1), queue, Everyone(), InfoNCE(), symmetric=False)
-    shown = torch.randn(16_384, 8)
-    method.prime(Batch((shown, shown), torch.arange(16_384)))
+    example = torch.randn(16_384, 8)
+    method.prime(Batch((example, example), torch.arange(16_384)))
     a, b, index = torch.randn(256, 8), torch.randn(256, 8), torch.arange(100, 356)
     candidates = queue.candidates({}, index, 1)
     negatives = method._negatives(a, index, candidates, START)
@@ -197,17 +197,17 @@ def test_many_scores_are_streamed_unasked_and_stay_the_same() -> None:
     loss = method(Batch((a, b), index)).loss
     loss.backward()
 
-    unit = [F.normalize(z.double(), dim=1) for z in (twin(a), twin(b).detach(), twin(shown).detach())]
+    unit = [F.normalize(z.double(), dim=1) for z in (twin(a), twin(b).detach(), twin(example).detach())]
     f = unit[0] @ unit[2].T / 0.1
-    own = candidates.index[None] == index[:, None]
-    assert own.sum() == 256
+    own_ids = candidates.index[None] == index[:, None]
+    assert own_ids.sum() == 256
     positive = (unit[0] * unit[1]).sum(dim=1) / 0.1
-    by_hand = F.softplus(f.masked_fill(own, -torch.inf).logsumexp(dim=1) - positive).mean()
+    by_hand = F.softplus(f.masked_fill(own_ids, -torch.inf).logsumexp(dim=1) - positive).mean()
     by_hand.backward()
     # the ceiling speaks of all 16,384 places, the value of the 16,383 strangers
     assert loss.item() == pytest.approx(by_hand.item() + math.log(16_385 / 16_384), abs=1e-5)
-    for one, other in zip(net.parameters(), twin.parameters(), strict=True):
-        torch.testing.assert_close(one.grad, other.grad, rtol=1e-3, atol=1e-5)
+    for one, second in zip(net.parameters(), twin.parameters(), strict=True):
+        torch.testing.assert_close(one.grad, second.grad, rtol=1e-3, atol=1e-5)
 
 
 @pytest.mark.parametrize("recipe", SOME)
@@ -222,8 +222,8 @@ def test_chunked_scores_give_the_same_loss_and_gradient(recipe: str) -> None:
         parameters = [p for p in method.parameters() if p.requires_grad]
         gradients = torch.autograd.grad(outcome.loss, parameters, allow_unused=True, materialize_grads=True)
         results.append((outcome.loss, *gradients))
-    for whole, chunked in zip(*results, strict=True):
-        torch.testing.assert_close(chunked, whole, rtol=1e-4, atol=5e-6)
+    for full, chunked in zip(*results, strict=True):
+        torch.testing.assert_close(chunked, full, rtol=1e-4, atol=5e-6)
 
 
 @pytest.mark.parametrize("recipe", BASES)
@@ -295,9 +295,9 @@ def test_the_loss_is_measured_from_the_ceiling_of_its_step() -> None:
     """A schedule of alpha moves the ceiling log(m / alpha); so does one of the ball's edge, which moves m."""
     bound, select = MultiLabelCPC(geometric(2.0, 0.5)), Ball(linear(0.0, 0.8))
     method = Method(Shared(network()), Cosine(0.3), InBatch("one"), select, bound)
-    for step, (alpha, kept) in enumerate(((2.0, N - 1), (1.0, 3), (0.5, 1))):
+    for step, (alpha, mask) in enumerate(((2.0, N - 1), (1.0, 3), (0.5, 1))):
         outcome = method(batch(), Progress(step, 2))
-        assert outcome.ceiling == pytest.approx(math.log((1 + kept) / alpha))
+        assert outcome.ceiling == pytest.approx(math.log((1 + mask) / alpha))
         assert outcome.nats is not None
         torch.testing.assert_close(outcome.loss.detach(), outcome.ceiling - outcome.nats)
         assert outcome.loss >= 0
@@ -338,22 +338,24 @@ def test_mines_running_mean_moves_only_in_advance_and_travels_with_the_state() -
     method = fresh()
     expected = None
     for step in range(3):
-        shown = batch(seed=step)
-        z = [F.normalize(network()(view), dim=1) for view in shown.views]
-        others = ~torch.eye(N, dtype=torch.bool)
-        mean = torch.stack([(z[a] @ z[1 - a].T / 0.3).exp()[others].mean() for a in (0, 1)]).mean()
+        example = batch(seed=step)
+        z = [F.normalize(network()(view), dim=1) for view in example.views]
+        rest = ~torch.eye(N, dtype=torch.bool)
+        mean = torch.stack([(z[a] @ z[1 - a].T / 0.3).exp()[rest].mean() for a in (0, 1)]).mean()
         expected = mean if expected is None else 0.9 * expected + 0.1 * mean
-        before = method.state_dict()["bound.log_running"].clone()
-        outcome = method(shown)
-        assert torch.equal(method.state_dict()["bound.log_running"], before)
+        initial = method.state_dict()["bound.log_running"].clone()
+        outcome = method(example)
+        assert torch.equal(method.state_dict()["bound.log_running"], initial)
         method.advance(outcome)
-    held = method.state_dict()["bound.log_running"]
+    stored = method.state_dict()["bound.log_running"]
     assert expected is not None
-    torch.testing.assert_close(held, expected.detach().log().float())
+    torch.testing.assert_close(stored, expected.detach().log().float())
     resumed = fresh()
     resumed.load_state_dict(method.state_dict())
-    shown = batch(seed=9)
-    gradients = [torch.autograd.grad(m(shown).loss, list(m.parameters())) for m in (method, resumed, fresh())]
+    example = batch(seed=9)
+    gradients = [
+        torch.autograd.grad(m(example).loss, list(m.parameters())) for m in (method, resumed, fresh())
+    ]
     for ours, theirs, forgetful in zip(*gradients, strict=True):
         assert torch.equal(ours, theirs)
         assert not torch.allclose(ours, forgetful)
@@ -367,26 +369,26 @@ class Weighed(nn.Module):
         self.line = nn.Linear(3, 4)
 
     def forward(self, view: dict[str, Any]) -> torch.Tensor:
-        there, (more,) = view["there"][..., None], view["more"]
-        return self.line((view["x"] * there).sum(1) / there.sum(1) + more)
+        present, (more,) = view["there"][..., None], view["more"]
+        return self.line((view["x"] * present).sum(1) / present.sum(1) + more)
 
 
 def test_a_view_may_be_a_tree_of_tensors() -> None:
     """The same numbers as from the tensor that the tree comes to, and rows of a batch are rows of every leaf."""
     torch.manual_seed(0)
-    x, there, more = torch.randn(2, 6, 5, 3), torch.ones(2, 6, 5), torch.randn(2, 6, 3)
-    there[:, :, 3:] = 0
-    views = tuple({"x": x[v], "there": there[v], "more": (more[v],)} for v in range(2))
+    x, present, more = torch.randn(2, 6, 5, 3), torch.ones(2, 6, 5), torch.randn(2, 6, 3)
+    present[:, :, 3:] = 0
+    views = tuple({"x": x[v], "there": present[v], "more": (more[v],)} for v in range(2))
     index = torch.arange(6)
-    given = Batch(views, index, labels=index % 2, groups={"day": index + 1})
+    tree_batch = Batch(views, index, labels=index % 2, groups={"day": index + 1})
     net = Weighed()
     flat = Batch(tuple(x[v, :, :3].mean(1) + more[v] for v in range(2)), index)
-    trees, plain = (
+    trees, baseline = (
         Method(Shared(network), Cosine(0.5), InBatch(), Everyone(), InfoNCE()) for network in (net, net.line)
     )
-    torch.testing.assert_close(trees(given.to("cpu")).loss, plain(flat).loss)
-    part = given.rows(slice(1, 4))
-    torch.testing.assert_close(trees(part).loss, plain(flat.rows(slice(1, 4))).loss)
+    torch.testing.assert_close(trees(tree_batch.to("cpu")).loss, baseline(flat).loss)
+    part = tree_batch.rows(slice(1, 4))
+    torch.testing.assert_close(trees(part).loss, baseline(flat.rows(slice(1, 4))).loss)
     assert part.labels is not None
     assert part.labels.tolist() == [1, 0, 1]
     assert part.groups["day"].tolist() == [2, 3, 4]

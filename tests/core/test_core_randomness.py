@@ -12,28 +12,28 @@ from nearfar.core.randomness import order, uniforms
 @settings(max_examples=30, deadline=None)
 def test_an_image_draws_the_same_in_any_company(seed: int, epoch: int, view: int, cut: int) -> None:
     index = np.arange(20) * 7
-    together = uniforms(seed, epoch, index, view, 6)
-    apart = np.concatenate([uniforms(seed, epoch, part, view, 6) for part in np.split(index, [cut])])
-    np.testing.assert_array_equal(together, apart)
-    np.testing.assert_array_equal(together[:, :3], uniforms(seed, epoch, index, view, 3))
+    joint = uniforms(seed, epoch, index, view, 6)
+    separate = np.concatenate([uniforms(seed, epoch, part, view, 6) for part in np.split(index, [cut])])
+    np.testing.assert_array_equal(joint, separate)
+    np.testing.assert_array_equal(joint[:, :3], uniforms(seed, epoch, index, view, 3))
 
 
 def test_each_argument_matters_and_draws_are_uniform_and_uncorrelated() -> None:
     index = np.arange(20_000)
     base = uniforms(0, 0, index, 0, 4)
-    others = [uniforms(1, 0, index, 0, 4), uniforms(0, 1, index, 0, 4), uniforms(0, 0, index, 1, 4)]
+    rest = [uniforms(1, 0, index, 0, 4), uniforms(0, 1, index, 0, 4), uniforms(0, 0, index, 1, 4)]
     shifted = [base[1:], base[:, 1:]]
     for column in base.T:
         assert stats.kstest(column, "uniform").pvalue > 1e-4
-    for other in others:
-        assert abs(np.corrcoef(base.ravel(), other.ravel())[0, 1]) < 0.02
+    for second in rest:
+        assert abs(np.corrcoef(base.ravel(), second.ravel())[0, 1]) < 0.02
     assert abs(np.corrcoef(base[:-1].ravel(), shifted[0].ravel())[0, 1]) < 0.02
     assert abs(np.corrcoef(base[:, :-1].ravel(), shifted[1].ravel())[0, 1]) < 0.02
 
 
 def test_order_visits_everything_once_and_differs_by_epoch_and_seed() -> None:
     orders = [order(seed, epoch, 500) for seed in (0, 1) for epoch in (0, 1)]
-    for found in orders:
-        np.testing.assert_array_equal(np.sort(found), np.arange(500))
-    assert len({tuple(found) for found in orders}) == 4
+    for result in orders:
+        np.testing.assert_array_equal(np.sort(result), np.arange(500))
+    assert len({tuple(result) for result in orders}) == 4
     np.testing.assert_array_equal(orders[0], order(0, 0, 500))

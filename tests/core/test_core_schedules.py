@@ -37,9 +37,9 @@ def test_alpha_curricula_cross_one_half_way() -> None:
 
 def test_stairs_rise_by_equal_jumps_after_equal_times() -> None:
     """Wu et al. 2021, App. E's step policy: 0, .3, .6, .9 for a quarter of the run each; by epochs, and then it stays."""
-    seen = [nf.stairs(0.0, 0.9, 3)(Progress(step, 100)) for step in range(101)]
+    observed = [nf.stairs(0.0, 0.9, 3)(Progress(step, 100)) for step in range(101)]
     expected = [0.0] * 25 + [0.3] * 25 + [0.6] * 25 + [0.9] * 26
-    assert seen == pytest.approx(expected)
+    assert observed == pytest.approx(expected)
     assert nf.stairs(1.0, 0.0, 1, epochs=4)(Progress(10, 100, 10)) == 1.0
     assert nf.stairs(1.0, 0.0, 1, epochs=4)(Progress(20, 100, 10)) == 0.0
     with pytest.raises(UserError, match="jumps was"):

@@ -47,8 +47,8 @@ def problems(draw: st.DrawFn) -> tuple[Tensor, Tensor, Tensor, Candidates]:
     ids = draw(st.lists(st.integers(EMPTY, 5), min_size=keys, max_size=keys))
     a = torch.randn(anchors, dim, generator=generator, dtype=torch.float64)
     k = torch.randn(keys, dim, generator=generator, dtype=torch.float64)
-    own = torch.randint(0, 5, (anchors,), generator=generator)
-    return a, k, own, Candidates(k, torch.tensor(ids, dtype=torch.long))
+    own_ids = torch.randint(0, 5, (anchors,), generator=generator)
+    return a, k, own_ids, Candidates(k, torch.tensor(ids, dtype=torch.long))
 
 
 @pytest.mark.parametrize("name", REDUCTIONS)
@@ -57,13 +57,15 @@ def problems(draw: st.DrawFn) -> tuple[Tensor, Tensor, Tensor, Candidates]:
 def test_reductions_equal_a_loop_over_pairs(
     name: str, problem: tuple[Tensor, Tensor, Tensor, Candidates], tile: int
 ) -> None:
-    anchors, keys, own, candidates = problem
-    dense = Dense(anchors @ keys.T, candidates.negative_mask(own))
+    anchors, keys, own_ids, candidates = problem
+    dense = Dense(anchors @ keys.T, candidates.negative_mask(own_ids))
     forms: list[Dense | Streamed] = [dense]
-    forms += [Streamed(anchors, own, candidates, tile, score) for score in CRITICS.values()]
+    forms += [Streamed(anchors, own_ids, candidates, tile, score) for score in CRITICS.values()]
     expected = []
     for i in range(len(anchors)):
-        stranger = [j for j, other in enumerate(candidates.index.tolist()) if other not in (own[i], EMPTY)]
+        stranger = [
+            j for j, second in enumerate(candidates.index.tolist()) if second not in (own_ids[i], EMPTY)
+        ]
         expected.append(brute_force(name, [float(anchors[i] @ keys[j]) for j in stranger]))
     for negatives in forms:
         got = REDUCTIONS[name](negatives).double()
@@ -75,7 +77,7 @@ def test_reductions_equal_a_loop_over_pairs(
 @pytest.mark.parametrize("critic", CRITICS)
 def test_streamed_gradients_equal_dense_ones(name: str, tile: int, critic: str) -> None:
     torch.manual_seed(0)
-    own = torch.arange(7)
+    own_ids = torch.arange(7)
     ids = torch.tensor([0, 1, 2, EMPTY, UNKNOWN, 5, 9, 6])
     gradients = []
     for streamed in (False, True):
@@ -87,21 +89,21 @@ def test_streamed_gradients_equal_dense_ones(name: str, tile: int, critic: str) 
         ).requires_grad_()
         candidates = Candidates(k, ids)
         negatives = (
-            Streamed(a, own, candidates, tile, CRITICS[critic])
+            Streamed(a, own_ids, candidates, tile, CRITICS[critic])
             if streamed
-            else Dense(a @ k.T, candidates.negative_mask(own))
+            else Dense(a @ k.T, candidates.negative_mask(own_ids))
         )
         weights = torch.arange(1.0, 8.0, dtype=torch.float64)
         gradients.append(torch.autograd.grad((REDUCTIONS[name](negatives) * weights).sum(), (a, k)))
-    for dense, other in zip(*gradients, strict=True):
-        torch.testing.assert_close(other, dense, rtol=1e-12, atol=1e-12)
+    for dense, second in zip(*gradients, strict=True):
+        torch.testing.assert_close(second, dense, rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize("tile", [1, 3, 100])
 @pytest.mark.parametrize("critic", CRITICS)
 def test_mean_of_reads_columns_per_anchor(tile: int, critic: str) -> None:
     """Each anchor's own number stands beside its scores, and gets its gradient, dense and streamed alike."""
-    own, ids = torch.arange(7), torch.tensor([0, 1, 2, EMPTY, UNKNOWN, 5, 9, 6])
+    own_ids, ids = torch.arange(7), torch.tensor([0, 1, 2, EMPTY, UNKNOWN, 5, 9, 6])
     results = []
     for streamed in (False, True):
         a, k = (
@@ -111,20 +113,20 @@ def test_mean_of_reads_columns_per_anchor(tile: int, critic: str) -> None:
             for n in (7, 8)
         )
         column = torch.linspace(-1, 1, 7, dtype=torch.float64).requires_grad_()
-        other = torch.arange(1.0, 8.0, dtype=torch.float64)
+        second = torch.arange(1.0, 8.0, dtype=torch.float64)
         candidates = Candidates(k, ids)
         negatives = (
-            Streamed(a, own, candidates, tile, CRITICS[critic])
+            Streamed(a, own_ids, candidates, tile, CRITICS[critic])
             if streamed
-            else Dense(a @ k.T, candidates.negative_mask(own))
+            else Dense(a @ k.T, candidates.negative_mask(own_ids))
         )
-        means = negatives.mean_of(lambda s, c, w: w * (s - c).square(), column, other)
+        means = negatives.mean_of(lambda s, c, w: w * (s - c).square(), column, second)
         results.append((means, *torch.autograd.grad(means.sum(), (a, k, column))))
-    scores, kept = Dense(a @ k.T, candidates.negative_mask(own)).matrix()
+    scores, mask = Dense(a @ k.T, candidates.negative_mask(own_ids)).matrix()
     for i in range(7):
-        chosen = scores[i][kept[i]]
-        torch.testing.assert_close(results[0][0][i], (other[i] * (chosen - column[i]) ** 2).mean())
-        torch.testing.assert_close(results[0][3][i], (-2 * other[i] * (chosen - column[i])).mean())
+        choice = scores[i][mask[i]]
+        torch.testing.assert_close(results[0][0][i], (second[i] * (choice - column[i]) ** 2).mean())
+        torch.testing.assert_close(results[0][3][i], (-2 * second[i] * (choice - column[i])).mean())
     for dense, tiled in zip(*results, strict=True):
         torch.testing.assert_close(tiled, dense, rtol=1e-12, atol=1e-12)
 
@@ -135,27 +137,29 @@ def test_written_out_gradients_are_those_of_autograd(
     problem: tuple[Tensor, Tensor, Tensor, Candidates], tile: int
 ) -> None:
     """d lse / d u = sum_k p_k v_k and d lse / d v_k = p_k u, p the softmax over who counts; nothing where nobody does."""
-    anchors, keys, own, candidates = problem
+    anchors, keys, own_ids, candidates = problem
     a, k = anchors.requires_grad_(), keys.requires_grad_()
-    dense = Dense(a @ k.T, candidates.negative_mask(own)).logsumexp()
-    streamed = Streamed(a, own, Candidates(k, candidates.index), tile).logsumexp()
+    dense = Dense(a @ k.T, candidates.negative_mask(own_ids)).logsumexp()
+    streamed = Streamed(a, own_ids, Candidates(k, candidates.index), tile).logsumexp()
     weights = torch.linspace(-1, 2, len(a), dtype=torch.float64)
-    found, expected = (
+    result, expected = (
         torch.autograd.grad((torch.logaddexp(value, torch.zeros_like(value)) * weights).sum(), (a, k))
         for value in (streamed, dense)
     )
-    for one, other in zip(found, expected, strict=True):
-        torch.testing.assert_close(one, other.nan_to_num(0.0), rtol=1e-10, atol=1e-12)
+    for one, second in zip(result, expected, strict=True):
+        torch.testing.assert_close(one, second.nan_to_num(0.0), rtol=1e-10, atol=1e-12)
 
 
 def test_written_out_gradients_pass_gradcheck_and_reach_only_who_asks() -> None:
-    own, ids = torch.arange(5), torch.tensor([3, EMPTY, 0, UNKNOWN, 0, 9])
+    own_ids, ids = torch.arange(5), torch.tensor([3, EMPTY, 0, UNKNOWN, 0, 9])
     a, k = (torch.randn(n, 3, dtype=torch.float64).requires_grad_() for n in (5, 6))
-    assert torch.autograd.gradcheck(lambda u, v: Streamed(u, own, Candidates(v, ids), 2).logsumexp(), (a, k))
-    Streamed(a, own, Candidates(k.detach(), ids), 2).logsumexp().sum().backward()  # as for a queue
+    assert torch.autograd.gradcheck(
+        lambda u, v: Streamed(u, own_ids, Candidates(v, ids), 2).logsumexp(), (a, k)
+    )
+    Streamed(a, own_ids, Candidates(k.detach(), ids), 2).logsumexp().sum().backward()  # as for a queue
     assert a.grad is not None
     assert k.grad is None
-    Streamed(a.detach(), own, Candidates(k, ids), 2).logsumexp().sum().backward()
+    Streamed(a.detach(), own_ids, Candidates(k, ids), 2).logsumexp().sum().backward()
     assert k.grad is not None
 
 
@@ -166,14 +170,16 @@ def test_the_second_derivative_of_streamed_scores_is_that_of_dense_ones(
 ) -> None:
     """Also of an anchor without negatives (the last one) and of an empty slot."""
     torch.manual_seed(0)
-    own, ids = torch.tensor([0, 1, 7]), torch.tensor([0, 5, EMPTY, 7, 7, 8])
+    own_ids, ids = torch.tensor([0, 1, 7]), torch.tensor([0, 5, EMPTY, 7, 7, 8])
     anchors, keys = torch.randn(3, 2, dtype=torch.float64), torch.randn(6, 2, dtype=torch.float64)
     results = []
     for streamed in (False, True):
         u, v = anchors.clone().requires_grad_(), keys.clone().requires_grad_(learned_keys)
         candidates = Candidates(v, ids)
         negatives: Negatives = (
-            Streamed(u, own, candidates, 2) if streamed else Dense(u @ v.T, candidates.negative_mask(own))
+            Streamed(u, own_ids, candidates, 2)
+            if streamed
+            else Dense(u @ v.T, candidates.negative_mask(own_ids))
         )
         if selected:
             negatives = nf.Ring(0.3, 0.8)(nf.Scores(torch.zeros(3, 1), negatives)).negative
@@ -181,8 +187,8 @@ def test_the_second_derivative_of_streamed_scores_is_that_of_dense_ones(
         first = torch.autograd.grad(negatives.logsumexp().square().sum(), leaves, create_graph=True)
         penalty = torch.stack([gradient.square().sum() for gradient in first]).sum()
         results.append([*first, *torch.autograd.grad(penalty, leaves)])
-    for one, other in zip(*results, strict=True):
-        torch.testing.assert_close(one, other)
+    for one, second in zip(*results, strict=True):
+        torch.testing.assert_close(one, second)
 
 
 def test_keys_of_another_precision_go_the_general_way() -> None:
@@ -214,13 +220,13 @@ def test_large_scores_do_not_overflow_when_written_out() -> None:
 
 def test_an_anchor_without_negatives_has_finite_gradients() -> None:
     values = torch.randn(2, 3, dtype=torch.float64, requires_grad=True)
-    kept = torch.tensor([[False, False, False], [True, False, True]])
-    negatives = Dense(values, kept)
+    mask = torch.tensor([[False, False, False], [True, False, True]])
+    negatives = Dense(values, mask)
     total = torch.logaddexp(torch.zeros(2, dtype=torch.float64), negatives.logsumexp()).sum()
     (gradient,) = torch.autograd.grad(total + negatives.mean_of(torch.exp).sum(), values)
     assert torch.isfinite(gradient).all()
-    assert (gradient[~kept] == 0).all()
-    assert (gradient[kept] > 0).all()
+    assert (gradient[~mask] == 0).all()
+    assert (gradient[mask] > 0).all()
 
 
 def test_mean_of_does_not_let_dropped_scores_overflow_into_the_gradient() -> None:

@@ -45,17 +45,17 @@ def test_a_critic_s_own_weights_learn_through_streamed_scores(name: str) -> None
     gradients = []
     scored = [Streamed(u, index, candidates, tile, lambda a, k: critic.cross(a, k, START)) for tile in (2, 7)]
     if is_inner_product(critic):
-        left, right = critic.factors(u, v, START)
-        scored.append(Streamed(left, index, Candidates(right, index), 2))
+        first, right = critic.factors(u, v, START)
+        scored.append(Streamed(first, index, Candidates(right, index), 2))
     for streamed in scored:
         value = nf.InfoNCE()(nf.Scores(critic.pairs(u, v, START)[:, None], streamed))
         gradients.append(torch.autograd.grad(value, list(critic.parameters()), allow_unused=True))
     assert any(g is not None and g.abs().sum() > 0 for g in gradients[0])
-    for whole, *others in zip(*gradients, strict=True):
-        for tiled in others:
-            assert (tiled is None) == (whole is None)
+    for full, *rest in zip(*gradients, strict=True):
+        for tiled in rest:
+            assert (tiled is None) == (full is None)
             if tiled is not None:
-                torch.testing.assert_close(tiled, whole)
+                torch.testing.assert_close(tiled, full)
 
 
 @pytest.mark.parametrize("name", NETWORKS)

@@ -30,16 +30,16 @@ def test_a_learnt_temperature_has_the_gradient_of_its_loss(chunk: int | None) ->
     method = nf.Method(
         nf.Shared(nn.Identity()), critic, nf.InBatch("one"), nf.Everyone(), nf.InfoNCE(), chunk=chunk
     )
-    shown = batch()
+    views = batch()
     with torch.no_grad():
         next(critic.parameters()).fill_(0.3)
     s = torch.tensor(0.3, dtype=torch.float64, requires_grad=True)
     temperature = 0.01 + 0.06 * s.exp()
-    one, two = (F.normalize(view, dim=1) for view in shown.views)
+    one, two = (F.normalize(view, dim=1) for view in views.views)
     cosines = one @ two.T
     losses = [F.cross_entropy(f / temperature, torch.arange(N)) for f in (cosines, cosines.T)]
     expected = torch.stack(losses).mean()
-    loss = method(shown).loss
+    loss = method(views).loss
     torch.testing.assert_close(loss, expected)
     (ours,) = torch.autograd.grad(loss, list(critic.parameters()))
     (theirs,) = torch.autograd.grad(expected, s)
@@ -64,8 +64,8 @@ def test_a_bias_makes_it_siglip(learnt: bool, chunk: int | None) -> None:
     negatives of an anchor, so N - 1 times those it counts."""
     bias = nf.learnt(-2.0) if learnt else -2.0
     critic = nf.Cosine(0.1, bias).double()
-    shown = batch()
-    one, two = (F.normalize(view, dim=1) for view in shown.views)
+    views = batch()
+    one, two = (F.normalize(view, dim=1) for view in views.views)
     scores = nf.Method(
         nf.Shared(nn.Identity()),
         critic,
@@ -75,38 +75,38 @@ def test_a_bias_makes_it_siglip(learnt: bool, chunk: int | None) -> None:
         symmetric=False,
         chunk=chunk,
     )
-    encoded, _ = scores.encode_batch(shown)
-    found, _ = scores.score(encoded, shown.index, 0, 1, nf.Progress())
-    torch.testing.assert_close(found.positive[:, 0], (one * two).sum(dim=1) / 0.1 - 2.0)
-    value = -(F.logsigmoid(found.positive[:, 0]) + found.negative.sum_of(lambda f: F.logsigmoid(-f))).mean()
+    encoded, _ = scores.encode_batch(views)
+    result, _ = scores.score(encoded, views.index, 0, 1, nf.Progress())
+    torch.testing.assert_close(result.positive[:, 0], (one * two).sum(dim=1) / 0.1 - 2.0)
+    value = -(F.logsigmoid(result.positive[:, 0]) + result.negative.sum_of(lambda f: F.logsigmoid(-f))).mean()
     torch.testing.assert_close(value, SigLipLoss()(one, two, torch.tensor(10.0), torch.tensor(-2.0)))
-    assert found.lowest == pytest.approx(-12.0) if not learnt else True
+    assert result.lowest == pytest.approx(-12.0) if not learnt else True
     assert set(scores.learnt()) == ({"critic.bias"} if learnt else set())
 
 
 def test_a_bias_is_nothing_to_a_softmax() -> None:
-    shown, losses = batch(), []
+    views, losses = batch(), []
     for bias in (0.0, -7.0):
         method = nf.Method(
             nf.Shared(nn.Identity()), nf.Cosine(0.2, bias), nf.InBatch(), nf.Everyone(), nf.InfoNCE()
         )
-        losses.append(method(shown).loss)
+        losses.append(method(views).loss)
     torch.testing.assert_close(*losses)
 
 
 def test_settings_say_learnt() -> None:
-    chosen = resolve("simclr", "data", read_words(["temperature=learnt(0.07)", "critic.bias=learnt(-1)"]))
-    assert chosen.as_plain()["critic"] == {
+    choice = resolve("simclr", "data", read_words(["temperature=learnt(0.07)", "critic.bias=learnt(-1)"]))
+    assert choice.as_plain()["critic"] == {
         "name": "cosine",
         "temperature": "learnt(0.07)",
         "bias": "learnt(-1.0)",
     }
-    assert check(chosen.as_plain()) == chosen
+    assert check(choice.as_plain()) == choice
     assert plain(nf.learnt(2)) == "learnt(2.0)"
     method = build_method(
-        {room: getattr(chosen, room) for room in CHOICES},
+        {room: getattr(choice, room) for room in CHOICES},
         backbone="resnet8-w16",
-        data=chosen.modality.reader.example_description(20),
+        data=choice.modality.reader.example_description(20),
     )
     assert method.learnt() == {"critic.temperature": pytest.approx(0.07), "critic.bias": pytest.approx(-1.0)}
     assert resolve("simclr", "d", {"temperature": {"learnt": [0.1]}}).critic["temperature"] == nf.learnt(0.1)

@@ -53,22 +53,22 @@ def test_small_pictures_keep_their_places() -> None:
     sides = {"resnet18": 4, "resnet20": 8, "wrn-16-2": 8, "vgg8": 4, "mobilenetv2": 4, "shufflenetv2": 4}
     for name, side in sides.items():
         net = backbone(name).eval()
-        seen: list[int] = []
+        observed: list[int] = []
         last = [m for m in net.modules() if isinstance(m, nn.Conv2d)][-1]
-        last.register_forward_hook(lambda _, __, found, seen=seen: seen.append(found.shape[-1]))
+        last.register_forward_hook(lambda _, __, result, sides=observed: sides.append(result.shape[-1]))
         net(torch.zeros(1, 3, 32, 32))
-        assert seen == [side], name
+        assert observed == [side], name
 
 
 def test_a_wider_resnet_is_torchvisions_with_every_layer_wider() -> None:
-    plain, wide = backbone("resnet18").state_dict(), backbone("resnet18x2").state_dict()
-    assert plain.keys() == wide.keys()
-    for name, weight in plain.items():
+    baseline, wide_net = backbone("resnet18").state_dict(), backbone("resnet18x2").state_dict()
+    assert baseline.keys() == wide_net.keys()
+    for name, weight in baseline.items():
         grown = [
             size * (2 if axis < 2 and not (name == "conv1.weight" and axis == 1) else 1)
             for axis, size in enumerate(weight.shape)
         ]
-        assert list(wide[name].shape) == grown, name
+        assert list(wide_net[name].shape) == grown, name
 
 
 def test_vgg_and_mobile_networks_take_torchvisions_weights() -> None:
@@ -80,10 +80,10 @@ def test_vgg_and_mobile_networks_take_torchvisions_weights() -> None:
     ):
         with torch.device("meta"):
             ours, original = backbone(name, 3, 96).state_dict(), theirs(weights=None).state_dict()
-        kept = {
+        mask = {
             key: value.shape for key, value in original.items() if not key.startswith(("classifier", "fc"))
         }
-        assert {key: value.shape for key, value in ours.items()} == kept
+        assert {key: value.shape for key, value in ours.items()} == mask
 
 
 def test_a_head_of_three_layers_is_simclr_v2s() -> None:
@@ -203,14 +203,14 @@ def test_views_one_below_the_other_are_not_copied(
 
 
 def test_views_of_a_batch_are_embedded_where_they_were_made() -> None:
-    seen: list[Tensor] = []
+    observed: list[Tensor] = []
     pixels = Pixels(np.zeros((4, 8, 8, 3), np.uint8), np.full((4, 2), 8, np.int32))
-    made = Views(PIPELINES["simclr"], 8, (0.5,) * 3, (0.5,) * 3)(pixels, 0, 0, np.arange(4))
+    built = Views(PIPELINES["simclr"], 8, (0.5,) * 3, (0.5,) * 3)(pixels, 0, 0, np.arange(4))
     network = nn.Sequential(nn.Flatten(), nn.Linear(192, 2))
-    network.register_forward_pre_hook(lambda module, given: seen.append(given[0]))
-    Shared(network).encode(Batch(made, torch.arange(4)), [0], [1])
-    assert seen[0].data_ptr() == made[0].data_ptr()
-    assert torch.equal(seen[0], torch.cat(made))
+    network.register_forward_pre_hook(lambda module, sampling: observed.append(sampling[0]))
+    Shared(network).encode(Batch(built, torch.arange(4)), [0], [1])
+    assert observed[0].data_ptr() == built[0].data_ptr()
+    assert torch.equal(observed[0], torch.cat(built))
 
 
 class _Writes(nn.Linear):
@@ -237,9 +237,9 @@ def test_a_network_that_writes_to_its_input_is_refused(
     """Torch counts what is written in place; what goes by it shows in the first and last instance."""
     network = _Writes(3, 2)
     network.how = how
-    batch, asked = Batch(tuple(torch.randn(views, 4, 3)), torch.arange(4)), range(views)
+    batch, requested = Batch(tuple(torch.randn(views, 4, 3)), torch.arange(4)), range(views)
     with pytest.raises(UserError, match="changes its input in place"):
-        Encoding(chunk=chunk).encode(role(network), batch, asked, asked)
+        Encoding(chunk=chunk).encode(role(network), batch, requested, requested)
 
 
 def test_views_of_different_sizes_are_encoded_apart() -> None:

@@ -43,45 +43,45 @@ def test_the_dictionarys_loss_is_torchs_cross_entropy() -> None:
     """Wu et al. 2020, sec. 5.1: enumerating the vocabulary is log-softmax, and the value is log V above it."""
     encoders = role()
     method = Method(encoders, Dot(), Dictionary(symbols=SYMBOLS), Everyone(), InfoNCE())
-    given = batch([20, 20, 13, 7])
-    read, hidden = given.views
-    outputs = encoders.reader.outputs(read)[hidden >= 0]
+    example = batch([20, 20, 13, 7])
+    masked, hidden = example.views
+    outputs = encoders.reader.outputs(masked)[hidden >= 0]
     logits = outputs @ encoders.reader.embedding.weight[:SYMBOLS].T
     expected = functional.cross_entropy(logits, hidden[hidden >= 0])
-    outcome = method(given)
+    outcome = method(example)
     assert float(outcome.loss.detach()) == pytest.approx(float(expected.detach()), abs=1e-12)
     assert outcome.ceiling == pytest.approx(math.log(SYMBOLS))
     parameters = list(encoders.parameters())
     ours = torch.autograd.grad(outcome.loss, parameters, retain_graph=True)
     theirs = torch.autograd.grad(expected, parameters)
-    for one, other in zip(ours, theirs, strict=True):
-        assert one.numpy() == pytest.approx(other.numpy(), abs=1e-10)
+    for one, second in zip(ours, theirs, strict=True):
+        assert one.numpy() == pytest.approx(second.numpy(), abs=1e-10)
 
 
 def test_the_critic_prepares_the_dictionary_too() -> None:
     encoders = role()
     method = Method(encoders, Cosine(0.1), Dictionary(symbols=SYMBOLS), Everyone(), InfoNCE())
-    given = batch([20, 20])
-    read, hidden = given.views
-    outputs = functional.normalize(encoders.reader.outputs(read)[hidden >= 0], dim=1)
+    example = batch([20, 20])
+    masked, hidden = example.views
+    outputs = functional.normalize(encoders.reader.outputs(masked)[hidden >= 0], dim=1)
     logits = outputs @ functional.normalize(encoders.reader.table(), dim=1).T / 0.1
     expected = functional.cross_entropy(logits, hidden[hidden >= 0])
-    assert float(method(given).loss.detach()) == pytest.approx(float(expected.detach()), abs=1e-12)
+    assert float(method(example).loss.detach()) == pytest.approx(float(expected.detach()), abs=1e-12)
 
 
 @torch.no_grad()
 def test_in_batch_no_symbol_is_its_own_negative() -> None:
     encoders = role()
     method = Method(encoders, Dot(), InBatch(views="one"), Everyone(), InfoNCE())
-    given = batch([20] * 5)
-    read, hidden = given.views
-    outputs, true = encoders.reader.outputs(read)[hidden >= 0], hidden[hidden >= 0]
+    example = batch([20] * 5)
+    masked, hidden = example.views
+    outputs, true = encoders.reader.outputs(masked)[hidden >= 0], hidden[hidden >= 0]
     table, values = encoders.reader.table(), []
     for row, symbol in zip(outputs, true, strict=True):
-        others = [float(row @ table[other]) for other in true if other != symbol]
-        own = float(row @ table[symbol])
-        values.append(own - math.log(sum(map(math.exp, [own, *others]))) + math.log(1 + len(others)))
-    outcome = method(given)
+        rest = [float(row @ table[second]) for second in true if second != symbol]
+        own_ids = float(row @ table[symbol])
+        values.append(own_ids - math.log(sum(map(math.exp, [own_ids, *rest]))) + math.log(1 + len(rest)))
+    outcome = method(example)
     assert outcome.nats is not None
     assert float(outcome.nats) == pytest.approx(np.mean(values), abs=1e-10)
     assert outcome.ceiling == pytest.approx(math.log(5 * 3))  # three hidden in each of five blocks
@@ -92,18 +92,18 @@ def test_neither_padding_nor_what_is_hidden_elsewhere_is_read() -> None:
     encoders = role().eval()
     short = torch.tensor([[3, 1, 4, 1, 5]])
     padded_out = torch.cat([short, torch.full((1, 9), -1)], dim=1)
-    company = torch.cat([padded_out, torch.zeros(1, 14, dtype=torch.long)])
-    alone = encoders.reader(short).detach().numpy()
-    assert encoders.reader(padded_out).detach().numpy() == pytest.approx(alone, abs=1e-12)
-    assert encoders.reader(company)[:1].detach().numpy() == pytest.approx(alone, abs=1e-12)
+    same_group = torch.cat([padded_out, torch.zeros(1, 14, dtype=torch.long)])
+    single = encoders.reader(short).detach().numpy()
+    assert encoders.reader(padded_out).detach().numpy() == pytest.approx(single, abs=1e-12)
+    assert encoders.reader(same_group)[:1].detach().numpy() == pytest.approx(single, abs=1e-12)
 
 
 def test_anchors_are_the_outputs_where_something_is_hidden_in_order() -> None:
     encoders = role().eval()
-    read, hidden = blocks([20, 12])
-    encoded = encoders.encode(Batch((read, hidden), torch.arange(len(read))), (0,), (1,))
+    masked, hidden = blocks([20, 12])
+    encoded = encoders.encode(Batch((masked, hidden), torch.arange(len(masked))), (0,), (1,))
     places = [(i, t) for i in range(2) for t in range(20) if hidden[i, t] >= 0]
-    outputs = encoders.reader.outputs(read)
+    outputs = encoders.reader.outputs(masked)
     for row, (i, t) in enumerate(places):
         assert torch.equal(encoded.anchors[0][row], outputs[i, t])
         assert torch.equal(encoded.keys[1][row], encoders.reader.table()[hidden[i, t]])

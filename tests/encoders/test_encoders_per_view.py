@@ -37,13 +37,13 @@ def colours() -> Batch:
 
 def test_cmc_is_two_instance_discriminations_with_the_banks_swapped() -> None:
     """Wu et al. 2021, sec. 2: luminance is contrasted with the bank of colours, colour from the bank of luminances."""
-    nets, shown = networks(), colours()
+    nets, example = networks(), colours()
     bank = Bank(20, dim=DIM, views=2).double()
     rows = F.normalize(torch.randn(2, 20, DIM, dtype=torch.float64), dim=2)
     bank.advance({0: rows[0], 1: rows[1]}, torch.arange(20), START)
-    loss = Method(PerView(nets), Cosine(T), bank, Everyone(), InfoNCE())(shown).loss
-    z = [F.normalize(net(view), dim=1) for net, view in zip(nets, shown.views, strict=True)]
-    swapped = [F.cross_entropy(z[a] @ rows[1 - a].T / T, shown.index) for a in (0, 1)]
+    loss = Method(PerView(nets), Cosine(T), bank, Everyone(), InfoNCE())(example).loss
+    z = [F.normalize(net(view), dim=1) for net, view in zip(nets, example.views, strict=True)]
+    swapped = [F.cross_entropy(z[a] @ rows[1 - a].T / T, example.index) for a in (0, 1)]
     torch.testing.assert_close(loss, torch.stack(swapped).mean(), rtol=1e-9, atol=1e-9)
 
 
@@ -53,26 +53,26 @@ def test_cmc_of_three_views_is_the_mean_over_all_ordered_pairs() -> None:
     nets = [Network(nn.Flatten(), linear_head(4, DIM)).double() for _ in range(3)]
     generator = torch.Generator().manual_seed(1)
     views = [torch.randn(N, 1, 2, 2, generator=generator, dtype=torch.float64) for _ in range(3)]
-    shown = Batch(tuple(views), torch.arange(N) + 3)
+    example = Batch(tuple(views), torch.arange(N) + 3)
     bank = Bank(20, dim=DIM, views=3).double()
     rows = F.normalize(torch.randn(3, 20, DIM, dtype=torch.float64, generator=generator), dim=2)
     bank.advance(dict(enumerate(rows)), torch.arange(20), START)
-    loss = Method(PerView(nets), Cosine(T), bank, Everyone(), InfoNCE())(shown).loss
+    loss = Method(PerView(nets), Cosine(T), bank, Everyone(), InfoNCE())(example).loss
     z = [F.normalize(net(view), dim=1) for net, view in zip(nets, views, strict=True)]
-    each = [
-        F.cross_entropy(z[a] @ rows[b].T / T, shown.index) for a, b in itertools.permutations(range(3), 2)
+    item = [
+        F.cross_entropy(z[a] @ rows[b].T / T, example.index) for a, b in itertools.permutations(range(3), 2)
     ]
-    torch.testing.assert_close(loss, torch.stack(each).mean(), rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(loss, torch.stack(item).mean(), rtol=1e-9, atol=1e-9)
 
 
 def test_both_banks_follow_their_own_network() -> None:
-    nets, shown = networks(), colours()
+    nets, example = networks(), colours()
     bank = Bank(20, dim=DIM, views=2, momentum=0.0).double()
     method = Method(PerView(nets), Cosine(T), bank, Everyone(), InfoNCE())
-    method.prime(shown)
+    method.prime(example)
     for view in (0, 1):
-        expected = F.normalize(nets[view](shown.views[view]), dim=1)
-        torch.testing.assert_close(bank.rows[view, shown.index], expected)
+        expected = F.normalize(nets[view](example.views[view]), dim=1)
+        torch.testing.assert_close(bank.rows[view, example.index], expected)
 
 
 def test_end_to_end_contrast_trains_both_networks() -> None:
@@ -80,11 +80,11 @@ def test_end_to_end_contrast_trains_both_networks() -> None:
     nets = [network for network in networks() for _ in (0,)]
     nets[1] = Network(nn.Flatten(), linear_head(4, DIM)).double()
     first = colours().views[0]
-    shown = Batch((first, first.flip(0) + 0.1), torch.arange(N))
+    views = Batch((first, first.flip(0) + 0.1), torch.arange(N))
     loss = Method(PerView(nets), Cosine(T), InBatch("one"), Everyone(), InfoNCE(), symmetric=False)(
-        shown
+        views
     ).loss
-    q, k = (F.normalize(net(view), dim=1) for net, view in zip(nets, shown.views, strict=True))
+    q, k = (F.normalize(net(view), dim=1) for net, view in zip(nets, views.views, strict=True))
     torch.testing.assert_close(loss, F.cross_entropy(q @ k.T / T, torch.arange(N)), rtol=1e-9, atol=1e-9)
     loss.backward()
     assert all(float(p.grad.abs().max()) > 0 for net in nets for p in net.parameters() if p.grad is not None)
@@ -102,20 +102,20 @@ def test_what_is_kept_of_networks_apart() -> None:
     ).eval()
     picture = torch.randn(3, 3, 16, 16)
     first, second = (backbone_in(network) for network in role.networks)
-    beside = role.backbone()
-    assert isinstance(beside, ConcatFeatures)
+    extra = role.backbone()
+    assert isinstance(extra, ConcatFeatures)
     torch.testing.assert_close(
-        beside(picture), torch.cat([first(picture[:, :1]), second(picture[:, 1:])], dim=1)
+        extra(picture), torch.cat([first(picture[:, :1]), second(picture[:, 1:])], dim=1)
     )
-    assert beside.dim == 256
-    alone = PerView.from_config(
+    assert extra.dim == 256
+    single = PerView.from_config(
         HeadConfig(hidden=8, dim=4), pictured("resnet8-w16", (3, 3), 16), keep="first"
     ).eval()
-    torch.testing.assert_close(alone.backbone()(picture), backbone_in(alone.networks[0])(picture))
-    whole = PerView.from_config(
+    torch.testing.assert_close(single.backbone()(picture), backbone_in(single.networks[0])(picture))
+    full = PerView.from_config(
         HeadConfig(hidden=8, dim=4), pictured("resnet8-w16", (3, 3), 16), keep="all"
     ).eval()
-    assert whole.backbone()(picture).shape == (3, 256)
+    assert full.backbone()(picture).shape == (3, 256)
 
 
 def test_more_views_than_networks_is_one_sentence() -> None:
@@ -134,8 +134,8 @@ def infomax(**settings: object) -> InfoMax:
 
 def photographs(views: int = 1) -> Batch:
     generator = torch.Generator().manual_seed(2)
-    shown = [torch.randn(N, 3, 16, 16, generator=generator, dtype=torch.float64) for _ in range(views)]
-    return Batch(tuple(shown), torch.arange(N))
+    example = [torch.randn(N, 3, 16, 16, generator=generator, dtype=torch.float64) for _ in range(views)]
+    return Batch(tuple(example), torch.arange(N))
 
 
 def codes(role: InfoMax, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -162,14 +162,14 @@ def test_dim_equals_global_and_local_terms_written_out(
 ) -> None:
     """Liu 2022, Eq. 37: alpha I(X; E(X)) + beta / M^2 sum_i I(X^(i); E(X)), negatives from the other pictures."""
     role = infomax(global_weight=alpha, local_weight=beta)
-    shown = photographs()
-    outcome = Method(role, Cosine(T), InBatch("one"), Everyone(), bound)(shown)  # type: ignore[arg-type]
-    y, whole, places = codes(role, shown.views[0])
+    views = photographs()
+    outcome = Method(role, Cosine(T), InBatch("one"), Everyone(), bound)(views)  # type: ignore[arg-type]
+    y, full, places = codes(role, views.views[0])
     values = []
     for i in range(N):
-        others = [j for j in range(N) if j != i]
-        of_whole, of_places = whole[others] @ y[i] / T, (places[others].flatten(0, 1) @ y[i]) / T
-        glob = told(y, whole[i] @ y[i] / T, of_whole, form)
+        rest = [j for j in range(N) if j != i]
+        of_whole, of_places = full[rest] @ y[i] / T, (places[rest].flatten(0, 1) @ y[i]) / T
+        glob = told(y, full[i] @ y[i] / T, of_whole, form)
         local = torch.stack([told(y, places[i, p] @ y[i] / T, of_places, form) for p in range(16)]).mean()
         values.append(alpha * glob + beta * local)
     ceiling = 0.0
@@ -193,9 +193,9 @@ def test_dim_in_its_donsker_varadhan_form_has_finite_gradients_everywhere() -> N
 
 def test_with_two_views_a_summary_is_told_from_the_maps_of_the_other() -> None:
     role = infomax(global_weight=1.0, local_weight=0.0)
-    shown = photographs(2)
-    loss = Method(role, Cosine(T), InBatch("one"), Everyone(), InfoNCE())(shown).loss
-    summaries, wholes = zip(*(codes(role, view)[:2] for view in shown.views), strict=True)
+    views = photographs(2)
+    loss = Method(role, Cosine(T), InBatch("one"), Everyone(), InfoNCE())(views).loss
+    summaries, wholes = zip(*(codes(role, view)[:2] for view in views.views), strict=True)
     terms = [F.cross_entropy(summaries[a] @ wholes[1 - a].T / T, torch.arange(N)) for a in (0, 1)]
     torch.testing.assert_close(loss, torch.stack(terms).mean(), rtol=1e-6, atol=1e-6)
 
@@ -204,17 +204,17 @@ def test_with_two_views_a_summary_is_told_from_the_maps_of_the_other() -> None:
 def test_dim_the_other_way_asks_maps_for_their_summary(direction: str, share: float) -> None:
     """A map, whole or at one place, is contrasted with each other picture's summary once; places count as their mean."""
     role = infomax(global_weight=0.5, local_weight=2.0, direction=direction)
-    shown = photographs()
-    loss = Method(role, Cosine(T), InBatch("one"), Everyone(), InfoNCE())(shown).loss
-    y, whole, places = codes(role, shown.views[0])
-    own = torch.arange(N)
+    views = photographs()
+    loss = Method(role, Cosine(T), InBatch("one"), Everyone(), InfoNCE())(views).loss
+    y, full, places = codes(role, views.views[0])
+    own_ids = torch.arange(N)
     back = (
-        0.5 * F.cross_entropy(whole @ y.T / T, own)
-        + 2.0 * torch.stack([F.cross_entropy(places[:, p] @ y.T / T, own) for p in range(16)]).mean()
+        0.5 * F.cross_entropy(full @ y.T / T, own_ids)
+        + 2.0 * torch.stack([F.cross_entropy(places[:, p] @ y.T / T, own_ids) for p in range(16)]).mean()
     )
     forth = infomax(global_weight=0.5, local_weight=2.0)
-    there = Method(forth, Cosine(T), InBatch("one"), Everyone(), InfoNCE())(shown).loss
-    torch.testing.assert_close(loss, share * back + (1 - share) * there, rtol=1e-6, atol=1e-6)
+    present = Method(forth, Cosine(T), InBatch("one"), Everyone(), InfoNCE())(views).loss
+    torch.testing.assert_close(loss, share * back + (1 - share) * present, rtol=1e-6, atol=1e-6)
 
 
 def test_dims_claim_is_that_of_its_weakest_term() -> None:
@@ -255,15 +255,15 @@ def test_weights_that_make_no_sense_get_a_sentence(settings: dict[str, float], s
 
 
 def test_a_bank_holds_the_mean_of_a_maps_places() -> None:
-    role, shown = infomax(), photographs()
+    role, example = infomax(), photographs()
     bank = Bank(N, momentum=0.25, dim=DIM, views=3).double()
     method = Method(role, Cosine(T), bank, Everyone(), InfoNCE()).double()
-    method.prime(shown)
-    maps, _ = map_and_features(role.network.backbone, shown.views[0])
+    method.prime(example)
+    maps, _ = map_and_features(role.network.backbone, example.views[0])
     places = F.normalize(role._places(maps), dim=2)
     torch.testing.assert_close(bank.rows[1], F.normalize(places.mean(dim=1), dim=1))
-    summary = F.normalize(role.encode(shown, (0,), ()).anchors[0], dim=1)
-    scores, _ = method.score(method.encode_batch(shown)[0], shown.index, 0, 1, START)
+    summary = F.normalize(role.encode(example, (0,), ()).anchors[0], dim=1)
+    scores, _ = method.score(method.encode_batch(example)[0], example.index, 0, 1, START)
     torch.testing.assert_close(scores.positive[:, 0], (summary * bank.rows[1]).sum(dim=1) / T)
 
 

@@ -46,10 +46,10 @@ LENGTHS = [36, 36, 20, 33, 17, 36]  # frames of four samples: 9, 9, 5, 9, 5, 9
 
 
 @torch.no_grad()
-def slow_loss(encoders: Predictive, heard: Tensor, who: list[int], kind: str) -> float:
+def slow_loss(encoders: Predictive, waves: Tensor, who: list[int], kind: str) -> float:
     """Every step ahead, recording and frame in turn: -log of the positive's share of the sum over it and its negatives,
     averaged over the frames of a step, then over steps. Liu 2022, Eq. 25 with f of Eq. 28."""
-    z, _ = encoders.listener.frames(heard)
+    z, _ = encoders.listener.frames(waves)
     c = encoders.listener.contexts(z)
     frames = [math.ceil(length / HOP) for length in LENGTHS]
     total = 0.0
@@ -58,11 +58,11 @@ def slow_loss(encoders: Predictive, heard: Tensor, who: list[int], kind: str) ->
         losses = []
         for i, count in enumerate(frames):
             for t in range(count - k):
-                asked = weight @ c[i, t]
-                positive = float(asked @ z[i, t + k])
+                requested = weight @ c[i, t]
+                positive = float(requested @ z[i, t + k])
                 negatives = []
-                for j, others in enumerate(frames):
-                    for s in range(k, others):
+                for j, rest in enumerate(frames):
+                    for s in range(k, rest):
                         if kind == "sequences" and j == i:
                             continue
                         if kind == "times" and (j, s) == (i, t + k):
@@ -71,7 +71,7 @@ def slow_loss(encoders: Predictive, heard: Tensor, who: list[int], kind: str) ->
                             continue
                         if kind == "self" and (j != i or s == t + k):
                             continue
-                        negatives.append(float(asked @ z[j, s]))
+                        negatives.append(float(requested @ z[j, s]))
                 losses.append(math.log(sum(math.exp(f) for f in [positive, *negatives])) - positive)
                 losses[-1] -= math.log(1 + len(negatives))
         total += sum(losses) / len(losses) / encoders.steps
@@ -108,12 +108,12 @@ def test_gradients_reach_every_weight() -> None:
 def test_the_ceiling_is_the_number_of_negatives_of_full_windows_and_no_value_exceeds_it(others: str) -> None:
     encoders = role(others=others)
     method = Method(encoders, Dot(), InBatch(views="one"), Everyone(), InfoNCE())
-    whole = Batch((sound([36] * 4),), torch.arange(4))
+    full = Batch((sound([36] * 4),), torch.arange(4))
     certificate = method.certificate(4, 1)
     counts = []
     for k in range(1, 4):
-        encoded = encoders.encode(whole, (k,), (k,))
-        scores, _ = method.score(encoded, whole.index, k, k, START)
+        encoded = encoders.encode(full, (k,), (k,))
+        scores, _ = method.score(encoded, full.index, k, k, START)
         assert scores.negative.count().unique().numel() == 1
         counts.append(1 + float(scores.negative.count()[0]))
     assert certificate.ceiling == pytest.approx(np.mean(np.log(counts)))
@@ -134,33 +134,33 @@ def test_one_row_for_each_recording_is_covered() -> None:
 def test_frames_and_features_do_not_depend_on_padding_or_company() -> None:
     listener = role().listener.eval()
     short, long = sound([20], 20, seed=3), sound([36], 36, seed=4)
-    together = torch.zeros(2, 2, 52, dtype=torch.float64)
-    together[0, :, :20], together[1, :, :36] = short[0], long[0]
+    joint = torch.zeros(2, 2, 52, dtype=torch.float64)
+    joint[0, :, :20], joint[1, :, :36] = short[0], long[0]
     for pooling in ("mean", "moments"):
         listener.pooling = pooling
-        alone = torch.cat([listener(short), listener(long)]).detach().numpy()
-        assert listener(together).detach().numpy() == pytest.approx(alone, abs=1e-12)
-    assert alone.shape == (2, 2 * (5 + 7))
+        single = torch.cat([listener(short), listener(long)]).detach().numpy()
+        assert listener(joint).detach().numpy() == pytest.approx(single, abs=1e-12)
+    assert single.shape == (2, 2 * (5 + 7))
 
 
 def test_features_are_moments_over_true_frames_only() -> None:
     listener = role(pooling="moments").listener.eval()
-    heard = sound([18, 36])
-    z, real = listener.frames(heard)
+    waves = sound([18, 36])
+    z, real = listener.frames(waves)
     assert real.sum(dim=1).tolist() == [5, 9]  # ceil(18 / 4), ceil(36 / 4)
-    both = torch.cat([z, listener.contexts(z)], dim=2)[0, :5]
-    expected = torch.cat([both.mean(0), both.std(0, correction=0)])
-    assert listener(heard)[0].detach().numpy() == pytest.approx(expected.detach().numpy(), abs=1e-12)
+    pair = torch.cat([z, listener.contexts(z)], dim=2)[0, :5]
+    expected = torch.cat([pair.mean(0), pair.std(0, correction=0)])
+    assert listener(waves)[0].detach().numpy() == pytest.approx(expected.detach().numpy(), abs=1e-12)
 
 
 def test_context_sees_the_past_only() -> None:
     """Otherwise predicting would be copying."""
     listener = role().listener.eval()
-    heard = sound([36])
-    changed = heard.clone()
+    waves = sound([36])
+    changed = waves.clone()
     changed[0, 0, 24:] += 1.0
-    before, after = (listener.contexts(listener.frames(x)[0])[0] for x in (heard, changed))
-    same = (before - after).abs().amax(dim=1) == 0
+    initial, final = (listener.contexts(listener.frames(x)[0])[0] for x in (waves, changed))
+    same = (initial - final).abs().amax(dim=1) == 0
     # the convolutions look about five frames around their own; far before the change nothing may differ
     assert same[:2].all()
     assert not same[6:].any()
@@ -184,18 +184,18 @@ def test_a_queue_holds_the_frames_of_each_step_ahead_once() -> None:
     method.advance(outcome)
     assert isinstance(method.negatives, Queue)
     for k in (1, 2, 3):
-        held = method.negatives.candidates({}, batch.index, k)
-        real = held.index >= 0
-        assert len(held.index) == 64
+        stored = method.negatives.candidates({}, batch.index, k)
+        real = stored.index >= 0
+        assert len(stored.index) == 64
         frames = [max(math.ceil(n / HOP) - k, 0) for n in LENGTHS]
-        assert held.index[real].tolist() == [10 + i for i, count in enumerate(frames) for _ in range(count)]
-        assert torch.equal(held.embedding[real], outcome.encoded.keys[k])
+        assert stored.index[real].tolist() == [10 + i for i, count in enumerate(frames) for _ in range(count)]
+        assert torch.equal(stored.embedding[real], outcome.encoded.keys[k])
 
 
 @pytest.mark.parametrize("others", ["sequences", "times"])
 def test_two_stretches_are_the_mean_of_each_alone(others: str) -> None:
     """Each predicts its own future among the frames of its own stretch, batch norm included: value and gradient."""
-    heard = sound(LENGTHS, seed=1), sound(LENGTHS, seed=2)
+    waves = sound(LENGTHS, seed=1), sound(LENGTHS, seed=2)
     who = torch.arange(6)
 
     def found(*views: Tensor) -> tuple[Tensor, list[Tensor]]:
@@ -203,10 +203,10 @@ def test_two_stretches_are_the_mean_of_each_alone(others: str) -> None:
         loss = method(Batch(views, who)).loss
         return loss.detach(), list(torch.autograd.grad(loss, list(method.parameters())))
 
-    both, (one, other) = found(*heard), [found(view) for view in heard]
-    torch.testing.assert_close(both[0], (one[0] + other[0]) / 2, rtol=1e-12, atol=1e-12)
-    for whole, first, second in zip(both[1], one[1], other[1], strict=True):
-        torch.testing.assert_close(whole, (first + second) / 2, rtol=1e-9, atol=1e-12)
+    pair, (one, single) = found(*waves), [found(view) for view in waves]
+    torch.testing.assert_close(pair[0], (one[0] + single[0]) / 2, rtol=1e-12, atol=1e-12)
+    for full, first, second in zip(pair[1], one[1], single[1], strict=True):
+        torch.testing.assert_close(full, (first + second) / 2, rtol=1e-9, atol=1e-12)
 
 
 def test_a_bank_holds_the_mean_of_a_recordings_frames_k_ahead() -> None:
@@ -218,18 +218,18 @@ def test_a_bank_holds_the_mean_of_a_recordings_frames_k_ahead() -> None:
     method = Method(encoders, Dot(), bank, Everyone(), InfoNCE()).double().train()
     who, first, second = torch.tensor([3, 0, 5, 6, 1, 7]), sound(lengths, seed=1), sound(lengths, seed=2)
     means: dict[tuple[int, int], Tensor] = {}
-    for heard in (first, second):
+    for waves in (first, second):
         with torch.no_grad():
-            z, _ = encoders.listener.frames(heard)
-        method.prime(Batch((heard,), who))
+            z, _ = encoders.listener.frames(waves)
+        method.prime(Batch((waves,), who))
         for i, length in enumerate(lengths):
             for k in (1, 2, 3):
                 frames = z[i, k : math.ceil(length / HOP)]
                 if not len(frames):
                     continue
-                before = means.get((k, int(who[i])))
-                now = frames.mean(dim=0)
-                means[k, int(who[i])] = now if before is None else 0.25 * before + 0.75 * now
+                initial = means.get((k, int(who[i])))
+                current = frames.mean(dim=0)
+                means[k, int(who[i])] = current if initial is None else 0.25 * initial + 0.75 * current
     for (k, i), row in means.items():
         torch.testing.assert_close(bank.rows[k, i], row, rtol=1e-12, atol=1e-12)
     assert (2, 1) not in means
@@ -241,39 +241,41 @@ def test_a_bank_holds_the_mean_of_a_recordings_frames_k_ahead() -> None:
         c = encoders.listener.contexts(z)
     total = 0.0
     for k in (1, 2, 3):
-        there = [i for kk, i in means if kk == k]
+        present = [i for kk, i in means if kk == k]
         values = []
         for place, length in enumerate(lengths):
             for t in range(math.ceil(length / HOP) - k):
                 weight: Any = encoders.predictors[k - 1].weight
-                asked = weight.detach() @ c[place, t]
-                scores = {i: float(asked @ means[k, i]) for i in there}
-                own = scores[int(who[place])]
-                values.append(own - math.log(sum(map(math.exp, scores.values()))) + math.log(len(there)))
+                requested = weight.detach() @ c[place, t]
+                scores = {i: float(requested @ means[k, i]) for i in present}
+                own_ids = scores[int(who[place])]
+                values.append(
+                    own_ids - math.log(sum(map(math.exp, scores.values()))) + math.log(len(present))
+                )
         total += float(np.mean(values)) / 3
     assert outcome.nats is not None
     assert float(outcome.nats) == pytest.approx(total, abs=1e-9)
-    again = Bank(8, momentum=0.25, dim=5, views=4).double()
-    again.load_state_dict(bank.state_dict())
+    restored = Bank(8, momentum=0.25, dim=5, views=4).double()
+    restored.load_state_dict(bank.state_dict())
     for k in (1, 2, 3):
-        held, loaded = (b.candidates({}, who, k).index.tolist() for b in (bank, again))
-        assert held == loaded
+        stored, loaded = (b.candidates({}, who, k).index.tolist() for b in (bank, restored))
+        assert stored == loaded
 
 
 def test_a_cave_keeps_frames_of_recordings_in_the_anchors_cluster() -> None:
     """Frames go by their recording's cluster, and clusters by what the mean of its frames is like."""
     cave = Cave(2, instances=40)
     method = Method(role(), Dot(), InBatch(views="one"), cave, InfoNCE()).train()
-    heard, who = sound(LENGTHS), torch.arange(6)
-    embedded = method.embed(heard)
-    encoded = method.encode(Batch((heard,), who), (), (1,))[0]
+    waves, who = sound(LENGTHS), torch.arange(6)
+    embedded = method.embed(waves)
+    encoded = method.encode(Batch((waves,), who), (), (1,))[0]
     for i in range(6):
         frames = encoded.keys[1][encoded.index[1] == i]
         torch.testing.assert_close(embedded[i], frames.mean(dim=0), rtol=1e-12, atol=1e-12)
     cave.cave.ids = torch.cat([SPEAKERS[None, :6], torch.full((1, 34), -1)], dim=1).int()
-    outcome = method(Batch((heard,), who))
+    outcome = method(Batch((waves,), who))
     assert outcome.nats is not None
-    expected = -slow_loss(method.encoders, heard, who.tolist(), "speaker")  # type: ignore[arg-type]
+    expected = -slow_loss(method.encoders, waves, who.tolist(), "speaker")  # type: ignore[arg-type]
     assert float(outcome.nats) == pytest.approx(expected, abs=1e-9)
 
 

@@ -157,26 +157,26 @@ def one_rank(rank: int, folder: str) -> None:
     store = f"file://{folder}/rendezvous"
     dist.init_process_group("gloo", init_method=store, rank=rank, world_size=len(SIZES))
     start = sum(SIZES[:rank])
-    found = {}
+    result = {}
     for name, make in {**PAIRED, **LABELLED}.items():
         shares = through_weights(make(gather_distributed=True), name, rows_of(start, start + SIZES[rank]))
         for share in shares:  # what DDP does to gradients
             dist.all_reduce(share)
             share /= len(SIZES)
-        found[name] = shares
+        result[name] = shares
     if rank == 0:
-        torch.save(found, os.path.join(folder, "found.pt"))
+        torch.save(result, os.path.join(folder, "found.pt"))
     dist.destroy_process_group()
 
 
 def test_two_ranks_equal_one(tmp_path: Path) -> None:
     """The average over ranks of value and gradient is that of one process with all rows."""
     mp.start_processes(one_rank, (str(tmp_path),), nprocs=len(SIZES), start_method="forkserver")
-    found = torch.load(tmp_path / "found.pt", weights_only=True)
+    result = torch.load(tmp_path / "found.pt", weights_only=True)
     for name, make in {**PAIRED, **LABELLED}.items():
         expected = through_weights(make(), name, rows_of(0, sum(SIZES)))
-        for got, wanted in zip(found[name], expected, strict=True):
-            assert torch.allclose(got, wanted, rtol=1e-12, atol=1e-12), name
+        for got, expected_values in zip(result[name], expected, strict=True):
+            assert torch.allclose(got, expected_values, rtol=1e-12, atol=1e-12), name
 
 
 SEVEN = torch.randn(7, 3)
@@ -213,8 +213,8 @@ MISTAKES: dict[str, tuple[Callable[[], object], str]] = {
 
 @pytest.mark.parametrize("name", MISTAKES)
 def test_a_mistake_gets_one_sentence(name: str) -> None:
-    mistake, said = MISTAKES[name]
-    with pytest.raises(UserError, match=said.replace("(", r"\(").replace(")", r"\)")):
+    mistake, message = MISTAKES[name]
+    with pytest.raises(UserError, match=message.replace("(", r"\(").replace(")", r"\)")):
         mistake()
 
 
@@ -226,13 +226,13 @@ def test_both_directions_from_one_matrix_are_two_log_sum_exps(tile: int) -> None
     factors = torch.randn(7, dtype=torch.float64), torch.randn(5, dtype=torch.float64)
     ours = TwoWayLogSumExp(tile)(30 * u, v)
     theirs = (30 * u @ v.T).logsumexp(1), (30 * u @ v.T).logsumexp(0)
-    for found in (ours, theirs):
-        total = sum((values * factor).sum() for values, factor in zip(found, factors, strict=True))
+    for result in (ours, theirs):
+        total = sum((values * factor).sum() for values, factor in zip(result, factors, strict=True))
         assert isinstance(total, torch.Tensor)
         total.backward()
         gradients = u.grad, v.grad
         u.grad = v.grad = None
-        if found is ours:
+        if result is ours:
             first = gradients
     torch.testing.assert_close(ours, theirs)
     torch.testing.assert_close(first, gradients)
@@ -253,8 +253,8 @@ def test_a_symmetric_log_sum_exp_is_that_of_the_matrix(side: int, monkeypatch: p
 
     ours = found(lambda z: SymmetricLogSumExp(5.0)(z)[0])
     theirs = found(lambda z: (z @ z.T).fill_diagonal_(-torch.inf).logsumexp(dim=1))
-    for one, other in zip(ours, theirs, strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-12)
+    for one, second in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(one, second, rtol=1e-12, atol=1e-12)
 
 
 def test_ntxent_of_many_rows_is_that_of_few(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -263,12 +263,12 @@ def test_ntxent_of_many_rows_is_that_of_few(monkeypatch: pytest.MonkeyPatch) -> 
     pairs = [torch.randn(40, 6, dtype=torch.float64, requires_grad=True) for _ in range(2)]
     for temperature in (0.1, 0.02):
         results = []
-        for whole in (2**21, 16):
-            monkeypatch.setattr("nearfar.losses.pairs.MAX_SCORES_CPU", whole)
+        for full in (2**21, 16):
+            monkeypatch.setattr("nearfar.losses.pairs.MAX_SCORES_CPU", full)
             value = NTXentLoss(temperature)(*pairs)
             results.append([value.detach(), *torch.autograd.grad(value, pairs)])
-        for one, other in zip(*results, strict=True):
-            torch.testing.assert_close(one, other, rtol=1e-11, atol=1e-12)
+        for one, second in zip(*results, strict=True):
+            torch.testing.assert_close(one, second, rtol=1e-11, atol=1e-12)
 
 
 @pytest.mark.parametrize("grown", [True, False])
@@ -289,17 +289,17 @@ def test_blocks_of_a_log_sum_exp_are_those_of_the_matrix(
     weights[6] = 0.0
 
     def found(function: Callable[[Tensor, Tensor], Tensor]) -> list[Tensor]:
-        own, others = anchors.clone().requires_grad_(), keys.clone().requires_grad_(grown)
-        value = function(own, others)
-        counted = value.masked_fill(value.isneginf(), 0.0) @ weights
-        return [value.detach(), *torch.autograd.grad(counted, [own, others] if grown else [own])]
+        own_ids, rest = anchors.clone().requires_grad_(), keys.clone().requires_grad_(grown)
+        value = function(own_ids, rest)
+        counts_values = value.masked_fill(value.isneginf(), 0.0) @ weights
+        return [value.detach(), *torch.autograd.grad(counts_values, [own_ids, rest] if grown else [own_ids])]
 
     zero = torch.zeros(17, dtype=torch.float64)
     ours = found(lambda u, v: LogSumExp(zero, rows, columns, 4, None, not grown)(u, v)[0])
     theirs = found(lambda u, v: (u @ v.T).masked_fill(left_out, -torch.inf).logsumexp(dim=1))
     assert bool(ours[0][6].isneginf())
-    for one, other in zip(ours, theirs, strict=True):
-        torch.testing.assert_close(one, other.nan_to_num(0.0, neginf=-torch.inf), rtol=1e-11, atol=1e-12)
+    for one, second in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(one, second.nan_to_num(0.0, neginf=-torch.inf), rtol=1e-11, atol=1e-12)
 
 
 @pytest.mark.parametrize("tile", [1, 3, 7, 64])
@@ -308,13 +308,13 @@ def test_a_sum_of_log_sums_made_in_one_pass_is_the_sum_and_has_its_derivatives(t
     torch.manual_seed(0)
     for scale in (1.0, 40.0):
         u, v = ((scale * torch.randn(n, 4, dtype=torch.float64)).requires_grad_() for n in (7, 5))
-        plain = (u @ v.T).logsumexp(dim=1).sum()
+        baseline = (u @ v.T).logsumexp(dim=1).sum()
         value = SummedLogSumExp(tile)(u, v)[0]
-        torch.testing.assert_close(value, plain)
-        for one, other in zip(
-            torch.autograd.grad(3 * value, (u, v)), torch.autograd.grad(3 * plain, (u, v)), strict=True
+        torch.testing.assert_close(value, baseline)
+        for one, second_values in zip(
+            torch.autograd.grad(3 * value, (u, v)), torch.autograd.grad(3 * baseline, (u, v)), strict=True
         ):
-            torch.testing.assert_close(one, other)
+            torch.testing.assert_close(one, second_values)
     u, v = (torch.randn(n, 3, dtype=torch.float64, requires_grad=True) for n in (4, 6))
     assert torch.autograd.gradcheck(lambda a, b: SummedLogSumExp(tile)(a, b)[0], (u, v))
     assert torch.autograd.gradgradcheck(lambda a, b: SummedLogSumExp(tile)(a, b)[0], (u, v))
@@ -333,9 +333,9 @@ def test_torch_func_grad_equals_autograd(name: str, tiled: bool, monkeypatch: py
         monkeypatch.setattr(scores, "MAX_SCORES_CPU", 1)
         monkeypatch.setattr("nearfar.losses.pairs.MAX_SCORES_CPU", 1)
     torch.manual_seed(0)
-    rows, others = torch.randn(2, 40, 4, dtype=torch.float64)
+    rows, rest = torch.randn(2, 40, 4, dtype=torch.float64)
     loss = PAIRED[name]() if name in PAIRED else LABELLED[name]()
-    second = others if name in PAIRED else torch.arange(40) // 4
+    second = rest if name in PAIRED else torch.arange(40) // 4
 
     def value(z: Tensor) -> Tensor:
         return loss(z, second)

@@ -41,7 +41,7 @@ def labelled(loss: Any) -> Loss:
 
 
 def referred(loss: Any) -> Loss:
-    return lambda rows, others: loss(rows, LABELS, ref_emb=others, ref_labels=OTHERS)
+    return lambda rows, rest: loss(rows, LABELS, ref_emb=rest, ref_labels=OTHERS)
 
 
 # 5 occurs once (no positive), -2 and -1 are labels like others
@@ -74,8 +74,8 @@ PAIRS: dict[str, tuple[Loss, Loss, int]] = {
 LEARNT = {"clip": (SCALE, BIAS), "siglip": (SCALE, BIAS)}
 
 
-def value_and_gradient(loss: Loss, given: list[Tensor]) -> tuple[Tensor, ...]:
-    leaves = [tensor.clone().requires_grad_() for tensor in given]
+def value_and_gradient(loss: Loss, sampling: list[Tensor]) -> tuple[Tensor, ...]:
+    leaves = [tensor.clone().requires_grad_() for tensor in sampling]
     value = loss(*leaves)
     return value.detach(), *torch.autograd.grad(value, leaves)
 
@@ -92,9 +92,9 @@ def test_equal_to_the_peer_in_value_and_gradient(
     for seed in range(3):
         generator = torch.Generator().manual_seed(seed)
         rows = torch.randn(count, 12, 6, dtype=torch.float64, generator=generator)
-        given = [*rows.unbind(), *LEARNT.get(name, ())]
+        sampling = [*rows.unbind(), *LEARNT.get(name, ())]
         for got, expected in zip(
-            value_and_gradient(ours, given), value_and_gradient(theirs, given), strict=True
+            value_and_gradient(ours, sampling), value_and_gradient(theirs, sampling), strict=True
         ):
             torch.testing.assert_close(got, expected, rtol=1e-9, atol=1e-10)
 
@@ -103,8 +103,10 @@ def test_equal_to_the_peer_in_value_and_gradient(
 def test_equal_in_float32_too(name: str) -> None:
     ours, theirs, count = PAIRS[name]
     rows = torch.randn(count, 12, 64, generator=torch.Generator().manual_seed(4))
-    given = [*rows.unbind(), *(number.float() for number in LEARNT.get(name, ()))]
-    for got, expected in zip(value_and_gradient(ours, given), value_and_gradient(theirs, given), strict=True):
+    sampling = [*rows.unbind(), *(number.float() for number in LEARNT.get(name, ()))]
+    for got, expected in zip(
+        value_and_gradient(ours, sampling), value_and_gradient(theirs, sampling), strict=True
+    ):
         # sums of a dozen terms of size a few, each rounded at 6e-8
         torch.testing.assert_close(got, expected, rtol=1e-5, atol=1e-5)
 
@@ -133,7 +135,7 @@ def test_the_gradient_has_the_peers_gradient(name: str) -> None:
     rows = torch.randn(count, 12, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(5))
     second = []
     for loss in (ours, theirs):
-        leaves = [each.clone().requires_grad_() for each in (*rows.unbind(), *LEARNT.get(name, ()))]
+        leaves = [item.clone().requires_grad_() for item in (*rows.unbind(), *LEARNT.get(name, ()))]
         first = torch.autograd.grad(loss(*leaves), leaves, create_graph=True)
         penalty = sum((gradient**2).sum() for gradient in first)
         second.append(torch.autograd.grad(penalty, leaves, allow_unused=True, materialize_grads=True))  # type: ignore[arg-type]

@@ -29,9 +29,9 @@ def unit(n: int, dim: int = 4, seed: int = 0) -> Tensor:
 def test_in_batch_counts(n: int, views: int) -> None:
     """Both views of the others: V(N - 1) negatives, 2N - 2 for SimCLR; one view: N - 1."""
     keys, index = {v: unit(n, seed=v) for v in range(views)}, torch.arange(n) + 100
-    both = InBatch("both").candidates(keys, index, 0).negative_mask(index).sum(1)
+    pair = InBatch("both").candidates(keys, index, 0).negative_mask(index).sum(1)
     one = InBatch("one").candidates(keys, index, 0).negative_mask(index).sum(1)
-    assert (both == views * (n - 1)).all()
+    assert (pair == views * (n - 1)).all()
     assert (one == n - 1).all()
     assert InBatch("both").sampling(n, views).negatives == views * (n - 1)
     assert InBatch("one").sampling(n, views).negatives == n - 1
@@ -39,9 +39,9 @@ def test_in_batch_counts(n: int, views: int) -> None:
 
 
 def test_no_negatives_has_none() -> None:
-    found = NoNegatives().candidates({0: unit(3)}, torch.arange(3), 0)
-    assert found.embedding.shape == (0, 4)
-    assert found.negative_mask(torch.arange(3)).shape == (3, 0)
+    result = NoNegatives().candidates({0: unit(3)}, torch.arange(3), 0)
+    assert result.embedding.shape == (0, 4)
+    assert result.negative_mask(torch.arange(3)).shape == (3, 0)
 
 
 @given(size=st.integers(1, 12), pushes=st.lists(st.integers(0, 12), max_size=8))
@@ -54,10 +54,10 @@ def test_queue_holds_the_last_keys_in_wrapping_order(size: int, pushes: list[int
         queue.advance({0: torch.stack([ids, -ids], 1).float()}, ids, START)
         history += ids.tolist()
         given_ids += count
-    kept = queue.candidates({}, torch.tensor([0]), 0)
-    held = kept.index[kept.index != EMPTY]
-    assert sorted(held.tolist()) == sorted(history[-size:])
-    torch.testing.assert_close(kept.embedding[kept.index != EMPTY][:, 0], held.float())
+    mask = queue.candidates({}, torch.tensor([0]), 0)
+    stored = mask.index[mask.index != EMPTY]
+    assert sorted(stored.tolist()) == sorted(history[-size:])
+    torch.testing.assert_close(mask.embedding[mask.index != EMPTY][:, 0], stored.float())
 
 
 def test_queue_smaller_than_a_batch_is_refused() -> None:
@@ -68,8 +68,8 @@ def test_queue_smaller_than_a_batch_is_refused() -> None:
 def test_queue_leaves_out_the_anchors_own_earlier_key_and_empty_slots() -> None:
     queue = Queue(6, dim=4)
     queue.advance({0: unit(4)}, torch.tensor([7, 8, 9, 10]), START)
-    strangers = queue.candidates({}, torch.tensor([8]), 0).negative_mask(torch.tensor([8, 50]))
-    assert strangers.tolist() == [[True, False, True, True, False, False], [True] * 4 + [False] * 2]
+    foreign = queue.candidates({}, torch.tensor([8]), 0).negative_mask(torch.tensor([8, 50]))
+    assert foreign.tolist() == [[True, False, True, True, False, False], [True] * 4 + [False] * 2]
 
 
 @given(momentum=st.floats(0, 0.99), seed=st.integers(0, 100))
@@ -98,9 +98,9 @@ def test_bank_momentum_follows_a_schedule() -> None:
 def test_bank_samples_that_many_rows_and_carries_their_ids() -> None:
     bank = Bank(50, sample=200, dim=4)
     bank.advance({0: unit(50)}, torch.arange(50), START)
-    drawn = bank.candidates({}, torch.arange(2), 0)
-    assert drawn.embedding.shape == (200, 4)
-    torch.testing.assert_close(drawn.embedding, bank.rows[0, drawn.index])
+    candidates = bank.candidates({}, torch.arange(2), 0)
+    assert candidates.embedding.shape == (200, 4)
+    torch.testing.assert_close(candidates.embedding, bank.rows[0, candidates.index])
 
 
 @pytest.mark.parametrize("source", [InBatch(), Queue(8, dim=4), Bank(20, dim=4), NoNegatives()])
@@ -109,12 +109,12 @@ def test_asking_changes_nothing(source: InBatch | Queue | Bank | NoNegatives) ->
     if isinstance(source, Bank):
         source = Bank(20, dim=4, views=2)
     source.advance(keys, index, START)
-    held = source.state_dict() if isinstance(source, torch.nn.Module) else {}
-    before = {name: tensor.clone() for name, tensor in held.items()}
+    stored = source.state_dict() if isinstance(source, torch.nn.Module) else {}
+    initial = {name: tensor.clone() for name, tensor in stored.items()}
     source.positive(keys, index, 1)
     source.candidates(keys, index, 1)
     source.sampling(4, 2)
-    assert all(torch.equal(before[name], tensor) for name, tensor in held.items())
+    assert all(torch.equal(initial[name], tensor) for name, tensor in stored.items())
 
 
 @pytest.mark.parametrize("momentum", [-0.1, 1.0, 2.0])
@@ -137,11 +137,11 @@ def test_keys_of_different_networks_never_stand_beside_each_other(source: str, s
     for _ in range(4):
         method.advance(method(batch))
     for key in (0, 1) if symmetric else (1,):
-        made = networks[key](views[key])
-        held = negatives.candidates({key: made}, batch.index, key)
-        seen = held.index >= 0
-        assert int(seen.sum()) == (24 if source == "queue" else 8)
-        torch.testing.assert_close(held.embedding[seen], made[held.index[seen]])
+        built = networks[key](views[key])
+        stored = negatives.candidates({key: built}, batch.index, key)
+        observed = stored.index >= 0
+        assert int(observed.sum()) == (24 if source == "queue" else 8)
+        torch.testing.assert_close(stored.embedding[observed], built[stored.index[observed]])
     expected = 24 if source == "queue" else 7
     assert method.certificate(8).ceiling == pytest.approx(math.log(1 + expected))
     # value of the last step, contrasted with keys of the positive's own network alone
@@ -151,8 +151,8 @@ def test_keys_of_different_networks_never_stand_beside_each_other(source: str, s
         f = u @ v.T
         rows = []
         for i in range(8):
-            others = [f[i, j] for j in range(8) if j != i for _ in range(3 if source == "queue" else 1)]
-            rows.append(f[i, i] - torch.stack([f[i, i], *others]).logsumexp(0) + math.log(1 + len(others)))
+            rest = [f[i, j] for j in range(8) if j != i for _ in range(3 if source == "queue" else 1)]
+            rows.append(f[i, i] - torch.stack([f[i, i], *rest]).logsumexp(0) + math.log(1 + len(rest)))
         values.append(torch.stack(rows).mean())
     torch.testing.assert_close(method(batch).nats, torch.stack(values).mean().detach())
 

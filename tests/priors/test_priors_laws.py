@@ -32,8 +32,8 @@ MADE: dict[str, Callable[..., AbstractPrior]] = {
 
 def clouds(count: int = 2, seed: int = 0) -> list[Tensor]:
     generator = torch.Generator().manual_seed(seed)
-    drawn = torch.randn(count, N, DIM, generator=generator, dtype=torch.float64)
-    return list((drawn @ torch.randn(DIM, DIM, generator=generator, dtype=torch.float64) + 1).unbind())
+    sample = torch.randn(count, N, DIM, generator=generator, dtype=torch.float64)
+    return list((sample @ torch.randn(DIM, DIM, generator=generator, dtype=torch.float64) + 1).unbind())
 
 
 def as_encoded(views: Sequence[Tensor]) -> Encoded:
@@ -60,13 +60,13 @@ def test_every_prior_is_in_the_suite() -> None:
 @pytest.mark.parametrize("seed", range(3))
 def test_vicreg_equals_lightly(seed: int) -> None:
     """25 mse + 25 variance + covariance, whole method against the peer's loss and its gradient."""
-    net, shown = network(), batch()
+    net, views = network(), batch()
     critic = Distance(1 / 25, unit=False, mean=True)
     method = Method(
         Shared(net), critic, NoNegatives(), Everyone(), BarberAgakov(), prior=VarianceCovariance()
     )
-    ours = method(shown).loss
-    theirs = lightly.loss.VICRegLoss()(*(net(view) for view in shown.views))
+    ours = method(views).loss
+    theirs = lightly.loss.VICRegLoss()(*(net(view) for view in views.views))
     weights = list(net.parameters())
     for got, expected in zip(
         (ours, *torch.autograd.grad(ours, weights)),
@@ -85,12 +85,12 @@ def test_lejepa_equals_lightly(step: int, monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(
         PeersSIGReg, "_generate_unit_vectors", lambda self, device, dtype, num: prior.sketch(num, step)
     )
-    net, shown = network(), batch()
+    net, example = network(), batch()
     critic = Distance(4.0, unit=False, mean=True)
     method = Method(Shared(net), critic, NoNegatives(), Everyone(), BarberAgakov(), prior=prior)
-    ours = (1 - share) * method(shown, Progress(step, 100)).loss
+    ours = (1 - share) * method(example, Progress(step, 100)).loss
     peer = LeJEPALoss(lambda_param=share).double()
-    embedded = torch.stack([net(view) for view in shown.views])
+    embedded = torch.stack([net(view) for view in example.views])
     # theirs wants local views too; the same two, once more, change neither mean
     theirs = peer(local_proj=embedded, global_proj=embedded)
     weights = list(net.parameters())
@@ -111,21 +111,21 @@ def test_sigreg_equals_the_statistic_summed_by_hand() -> None:
     for direction in prior.sketch(DIM, 4).T:
         values = []
         for t in knots:
-            seen = sum(complex(math.cos(t * x), math.sin(t * x)) for x in (cloud @ direction)) / N
-            values.append(abs(seen - math.exp(-(t**2) / 2)) ** 2 * math.exp(-(t**2) / 2))
+            observed = sum(complex(math.cos(t * x), math.sin(t * x)) for x in (cloud @ direction)) / N
+            values.append(abs(observed - math.exp(-(t**2) / 2)) ** 2 * math.exp(-(t**2) / 2))
         total += N * float(torch.trapezoid(torch.tensor(values, dtype=torch.float64), knots)) / 3
     assert float(prior(as_encoded([cloud]), Progress(4, 10))) == pytest.approx(total, rel=1e-9)
 
 
 def test_directions_are_a_function_of_the_step_alone() -> None:
-    prior, seen = SIGReg(), as_encoded(clouds())
+    prior, observed = SIGReg(), as_encoded(clouds())
     torch.manual_seed(0)
-    first = prior(seen, Progress(5, 10))
+    first = prior(observed, Progress(5, 10))
     torch.manual_seed(99)
-    torch.testing.assert_close(prior(seen, Progress(5, 10)), first, rtol=0, atol=0)
-    assert prior(seen, Progress(6, 10)) != first
+    torch.testing.assert_close(prior(observed, Progress(5, 10)), first, rtol=0, atol=0)
+    assert prior(observed, Progress(6, 10)) != first
     state = torch.get_rng_state()
-    prior(seen, START)
+    prior(observed, START)
     assert torch.equal(torch.get_rng_state(), state)
 
 
@@ -154,21 +154,21 @@ def test_weights_are_values_or_schedules(name: str) -> None:
 
 @pytest.mark.parametrize("name", MADE)
 def test_a_prior_is_added_beside_any_bound_and_changes_no_claim(name: str) -> None:
-    net, shown = network(), batch()
+    net, views = network(), batch()
     prior = MADE[name](weight=0.3)
     for role in (Shared(net), Momentum(net, predictor=linear_head(DIM, DIM).double())):
-        plain = Method(role, Cosine(0.2), InBatch("one"), Everyone(), InfoNCE())
+        baseline = Method(role, Cosine(0.2), InBatch("one"), Everyone(), InfoNCE())
         shaped = Method(role, Cosine(0.2), InBatch("one"), Everyone(), InfoNCE(), prior=prior)
         torch.manual_seed(2)
-        outcome = shaped(shown)
+        outcome = shaped(views)
         # as the network gives them: before the predictor, before unit length, each view by itself
-        seen = [net(view) for view in shown.views]
+        observed = [net(view) for view in views.views]
         torch.manual_seed(2)
-        expected = prior(as_encoded(seen))
+        expected = prior(as_encoded(observed))
         torch.testing.assert_close(outcome.prior, expected, rtol=1e-9, atol=1e-12)
-        torch.testing.assert_close(outcome.loss, plain(shown).loss + expected, rtol=1e-9, atol=1e-12)
-        assert outcome.nats == plain(shown).nats
-        assert shaped.certificate(N, held_out=True) == plain.certificate(N, held_out=True)
+        torch.testing.assert_close(outcome.loss, baseline(views).loss + expected, rtol=1e-9, atol=1e-12)
+        assert outcome.nats == baseline(views).nats
+        assert shaped.certificate(N, held_out=True) == baseline.certificate(N, held_out=True)
 
 
 @pytest.mark.parametrize("target", ["uniform", "gaussian"])
@@ -204,15 +204,15 @@ def test_the_adversarial_prior_shapes_embeddings() -> None:
     y = nn.Parameter(0.1 * torch.randn(256, 2) + 2.0)
     match = Adversarial(1.0, "uniform", dim=2)
     optimiser = torch.optim.Adam([{"params": [y], "lr": 0.02}, {"params": match.parameters(), "lr": 0.005}])
-    before = torch.sigmoid(y).detach()
+    initial = torch.sigmoid(y).detach()
     for _ in range(400):
         optimiser.zero_grad()
         match(as_encoded([y])).backward()
         optimiser.step()
-    after = torch.sigmoid(y).detach()
-    assert before.std(dim=0).max() < 0.02
-    assert (after.mean(dim=0) - 0.5).abs().max() < 0.15
-    assert after.std(dim=0).min() > 0.15
+    final = torch.sigmoid(y).detach()
+    assert initial.std(dim=0).max() < 0.02
+    assert (final.mean(dim=0) - 0.5).abs().max() < 0.15
+    assert final.std(dim=0).min() > 0.15
 
 
 @pytest.mark.parametrize(

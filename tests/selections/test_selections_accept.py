@@ -62,8 +62,8 @@ def chance_of(accepted: Tensor, offered: Tensor, chances: Tensor) -> Tensor:
 def value_of(
     bound: AbstractBound, positive: Tensor, negative: Tensor, offered: Tensor, accepted: Tensor
 ) -> Tensor:
-    kept = accepted | (offered & ~accepted.any(dim=1, keepdim=True))
-    return bound(Scores.of(positive, negative, kept))
+    mask = accepted | (offered & ~accepted.any(dim=1, keepdim=True))
+    return bound(Scores.of(positive, negative, mask))
 
 
 @pytest.mark.parametrize("name", BOUNDS)
@@ -80,22 +80,22 @@ def test_the_gradient_equals_that_of_the_enumerated_expectation(name: str, aim: 
     expected = torch.stack(
         [chance_of(a, offered, chances) * value_of(bound, positive, negative, offered, a) for a in every]
     ).sum()
-    wanted = torch.autograd.grad(expected, [*network, *scored], retain_graph=True)
+    expected_values = torch.autograd.grad(expected, [*network, *scored], retain_graph=True)
 
     estimated = [torch.zeros_like(parameter) for parameter in (*network, *scored)]
     scores = Scores.of(positive, negative, offered)
     for accepted in every:
-        drawn = part.select_drawn(scores, lambda *_, chosen=accepted: chosen)
-        value = bound(drawn)
+        sample = part.select_drawn(scores, lambda *_, chosen=accepted: chosen)
+        value = bound(sample)
         torch.testing.assert_close(value, value_of(bound, positive, negative, offered, accepted))
-        credit = drawn.score_function_term(value, bound)
+        credit = sample.score_function_term(value, bound)
         assert float(credit.detach()) == 0.0
-        torch.testing.assert_close(drawn.log_chance.sum().exp(), chance_of(accepted, offered, chances))
+        torch.testing.assert_close(sample.log_chance.sum().exp(), chance_of(accepted, offered, chances))
         parts = torch.autograd.grad(value + credit, [*network, *scored], retain_graph=True)
         for total, gradient in zip(estimated, parts, strict=True):
             total += chance_of(accepted, offered, chances).detach() * gradient
     sign = 1 if aim == "maximise" else -1
-    for number, (ours, exact) in enumerate(zip(estimated, wanted, strict=True)):
+    for number, (ours, exact) in enumerate(zip(estimated, expected_values, strict=True)):
         torch.testing.assert_close(
             ours, exact * (sign if number < len(network) else 1), rtol=1e-9, atol=1e-12
         )
@@ -103,19 +103,19 @@ def test_the_gradient_equals_that_of_the_enumerated_expectation(name: str, aim: 
 
 def gradients(part: Accept, scores: Scores, bound: AbstractBound, draws: int) -> dict[str, Tensor]:
     """Of the network's weights, one row for each draw: with a baseline for each anchor, and with one for the batch."""
-    everyone = bound(scores).detach()
-    found: dict[str, list[Tensor]] = {"anchor": [], "batch": []}
+    all_rows = bound(scores).detach()
+    result: dict[str, list[Tensor]] = {"anchor": [], "batch": []}
     for _ in range(draws):
-        drawn = part(scores)
-        value = bound(drawn).detach()
+        sample = part(scores)
+        value = bound(sample).detach()
         terms = {
-            "anchor": drawn.score_function_term(value, bound),
-            "batch": (value - everyone) * drawn.log_chance.sum(),
+            "anchor": sample.score_function_term(value, bound),
+            "batch": (value - all_rows) * sample.log_chance.sum(),
         }
         for name, term in terms.items():
-            each = torch.autograd.grad(term, list(part.parameters()), retain_graph=True)
-            found[name].append(torch.cat([gradient.flatten() for gradient in each]))
-    return {name: torch.stack(rows) for name, rows in found.items()}
+            item = torch.autograd.grad(term, list(part.parameters()), retain_graph=True)
+            result[name].append(torch.cat([gradient.flatten() for gradient in item]))
+    return {name: torch.stack(rows) for name, rows in result.items()}
 
 
 @pytest.mark.parametrize("name", ["infonce", "ml-cpc"])
@@ -126,8 +126,8 @@ def test_credit_for_each_anchor_has_a_tenth_of_the_noise(name: str) -> None:
     negative = 2 * torch.randn(32, 128, generator=generator, dtype=torch.float64)
     part = accept(hidden=8)
     torch.manual_seed(2)
-    found = gradients(part, Scores.of(positive, negative), BOUNDS[name], draws=60)
-    noise = {each: float(rows.var(dim=0).sum().sqrt()) for each, rows in found.items()}
+    result = gradients(part, Scores.of(positive, negative), BOUNDS[name], draws=60)
+    noise = {item: float(rows.var(dim=0).sum().sqrt()) for item, rows in result.items()}
     assert noise["batch"] / noise["anchor"] > 3
 
 
@@ -144,15 +144,15 @@ def test_candidates_are_accepted_as_often_as_their_chances_say() -> None:
     assert (frequency[~offered] == 0).all()
     error = (chances * (1 - chances) / times).sqrt()
     # who accepts nobody keeps everyone, which adds a little where candidates are few
-    nobody = torch.where(offered, 1 - chances, 1.0).prod(dim=1, keepdim=True)
-    assert ((frequency - chances - nobody)[offered].abs() < 4.5 * error[offered]).all()
+    empty = torch.where(offered, 1 - chances, 1.0).prod(dim=1, keepdim=True)
+    assert ((frequency - chances - empty)[offered].abs() < 4.5 * error[offered]).all()
     assert (chances >= 0.2).all()
 
 
 def test_accepting_always_is_everyone() -> None:
     positive, negative, offered = small()
-    drawn = accept(least=1.0)(Scores.of(positive, negative, offered))
-    assert torch.equal(drawn.negative.matrix()[1], offered)
+    sample = accept(least=1.0)(Scores.of(positive, negative, offered))
+    assert torch.equal(sample.negative.matrix()[1], offered)
 
 
 @pytest.mark.parametrize(("aim", "sign"), [("maximise", -1), ("minimise", 1)])
@@ -176,7 +176,7 @@ def test_what_is_learned_follows_the_aim(aim: Aim, sign: int) -> None:
 
 def test_a_run_with_learned_acceptance_goes_on_as_if_never_stopped(tmp_path: Path) -> None:
     images = open_data("digits").subset(np.arange(256))
-    chosen = {
+    choice = {
         "backbone": "resnet8-w16",
         "batch_size": 64,
         "epochs": 5,
@@ -187,11 +187,11 @@ def test_a_run_with_learned_acceptance_goes_on_as_if_never_stopped(tmp_path: Pat
         "encoders.dim": 16,
         "selection": "accept",
     }
-    pretrain("simclr", images, tmp_path / "whole", config=chosen, quiet=True)
+    pretrain("simclr", images, tmp_path / "whole", config=choice, quiet=True)
     with pytest.raises(Stopped):
-        pretrain("simclr", images, tmp_path / "parts", config=chosen, quiet=True, max_time=1e-6)
+        pretrain("simclr", images, tmp_path / "parts", config=choice, quiet=True, max_time=1e-6)
     first = checkpoints.load(checkpoints.newest(tmp_path / "parts" / "ckpt") or Path())[0]
-    pretrain("simclr", images, tmp_path / "parts", config=chosen, quiet=True)
+    pretrain("simclr", images, tmp_path / "parts", config=choice, quiet=True)
     states = [
         checkpoints.load(checkpoints.newest(tmp_path / name / "ckpt") or Path())[0]
         for name in ("whole", "parts")
@@ -205,10 +205,10 @@ def test_a_run_with_learned_acceptance_goes_on_as_if_never_stopped(tmp_path: Pat
 
 
 def test_its_claim_and_its_mistakes() -> None:
-    left = Accept().sampling(NegativeSampling(8, 7))
-    assert not left.exchangeable
-    assert (left.negatives, left.min_negatives) == (7, 1)
-    assert InfoNCE().certificate(left).status == "not covered"
+    first = Accept().sampling(NegativeSampling(8, 7))
+    assert not first.exchangeable
+    assert (first.negatives, first.min_negatives) == (7, 1)
+    assert InfoNCE().certificate(first).status == "not covered"
     for settings, sentence in (({"least": 0.0}, "least"), ({"hidden": 0}, "hidden"), ({"aim": "up"}, "aim")):
         with pytest.raises(UserError, match=f"selection.{sentence} was"):
             Accept(**settings)

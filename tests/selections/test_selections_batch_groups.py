@@ -94,10 +94,10 @@ def test_two_ranks_gather_the_groups_of_their_batches(tmp_path: Path) -> None:
     start(2, one_rank, str(tmp_path))
     results = torch.load(tmp_path / "results.pt", weights_only=True)
     for name in PARTS:
-        alone = method(name)
-        outcome = alone(batch())
+        single = method(name)
+        outcome = single(batch())
         outcome.loss.backward()
-        expected = [outcome.loss.detach(), *(weight.grad for weight in alone.parameters())]
+        expected = [outcome.loss.detach(), *(weight.grad for weight in single.parameters())]
         for ours, theirs in zip(results[name], expected, strict=True):
             torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-12)
 

@@ -96,16 +96,16 @@ def found(
         [index, torch.randint(0, INSTANCES, (K - N - 2,), generator=generator), torch.tensor([EMPTY, -1])]
     )
     candidates = Candidates(critic.prepare(keys), ids)
-    shown = critic.prepare(anchors)
+    views = critic.prepare(anchors)
     score = lambda a, k: critic.cross(a, k, START)
-    positive = critic.pairs(shown, critic.prepare(anchors + 0.3), START)[:, None]
+    positive = critic.pairs(views, critic.prepare(anchors + 0.3), START)[:, None]
     if tile is None:
-        negative: Any = Dense(score(shown, candidates.embedding), candidates.negative_mask(index))
+        negative: Any = Dense(score(views, candidates.embedding), candidates.negative_mask(index))
     else:
-        negative = Streamed(shown, index, candidates, tile, score)
+        negative = Streamed(views, index, candidates, tile, score)
     as_mean = getattr(bound, "distance_scores", False)
     torch.manual_seed(11)  # of what a selection draws
-    scores = selection(Scores(positive, negative), Context(shown, candidates, index, START, as_mean))
+    scores = selection(Scores(positive, negative), Context(views, candidates, index, START, as_mean))
     value = bound(scores)
     total = value + scores.score_function_term(value, bound)
     weights = [
@@ -121,11 +121,11 @@ def same(selection: str, bound: str, critic: str) -> None:
     part, measure = CHOSEN[selection](), made(bound)
     torch.manual_seed(3)
     scorer = CRITICAL[critic]()
-    whole = found(part, measure, scorer, None)
+    full = found(part, measure, scorer, None)
     for tile in (1, 3, N + 1):
         value, gradients = found(part, measure, scorer, tile)
-        torch.testing.assert_close(value, whole[0], rtol=1e-11, atol=1e-11)
-        for ours, theirs in zip(gradients, whole[1], strict=True):
+        torch.testing.assert_close(value, full[0], rtol=1e-11, atol=1e-11)
+        for ours, theirs in zip(gradients, full[1], strict=True):
             torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-11)
 
 
@@ -150,8 +150,8 @@ def test_a_selection_changes_who_counts() -> None:
     """Or the comparison above would be one of everyone with everyone."""
     for name, make in CHOSEN.items():
         if name != "everyone":
-            plain, _ = found(nf.Everyone(), nf.InfoNCE(), nf.Cosine(0.2), None)
-            assert not torch.equal(found(make(), nf.InfoNCE(), nf.Cosine(0.2), None)[0], plain), name
+            baseline, _ = found(nf.Everyone(), nf.InfoNCE(), nf.Cosine(0.2), None)
+            assert not torch.equal(found(make(), nf.InfoNCE(), nf.Cosine(0.2), None)[0], baseline), name
 
 
 def test_drawn_numbers_belong_to_their_place() -> None:
@@ -159,13 +159,13 @@ def test_drawn_numbers_belong_to_their_place() -> None:
     from nearfar.core.randomness import uniform_grid
 
     rows = torch.arange(300)
-    whole = uniform_grid(12345, rows, 200)
-    torch.testing.assert_close(uniform_grid(12345, rows[17:29], 50), whole[17:29, :50], rtol=0, atol=0)
-    assert 0 <= float(whole.min()) < float(whole.max()) < 1
+    full = uniform_grid(12345, rows, 200)
+    torch.testing.assert_close(uniform_grid(12345, rows[17:29], 50), full[17:29, :50], rtol=0, atol=0)
+    assert 0 <= float(full.min()) < float(full.max()) < 1
     # mean 1/2 and deviation sqrt(1/12) of 60,000 draws, to five standard errors; neighbours do not follow one another
-    assert abs(float(whole.mean()) - 0.5) < 5 * (1 / 12 / 60_000) ** 0.5
-    for one, other in ((whole[:, :-1], whole[:, 1:]), (whole[:-1], whole[1:])):
+    assert abs(float(full.mean()) - 0.5) < 5 * (1 / 12 / 60_000) ** 0.5
+    for one, second in ((full[:, :-1], full[:, 1:]), (full[:-1], full[1:])):
         assert (
-            abs(float(torch.corrcoef(torch.stack([one.flatten(), other.flatten()]))[0, 1])) < 5 / 59_000**0.5
+            abs(float(torch.corrcoef(torch.stack([one.flatten(), second.flatten()]))[0, 1])) < 5 / 59_000**0.5
         )
-    assert not torch.equal(uniform_grid(12346, rows, 200), whole)
+    assert not torch.equal(uniform_grid(12346, rows, 200), full)

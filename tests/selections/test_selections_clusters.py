@@ -23,19 +23,19 @@ from nearfar.parts.selections import Cave, Neighbours, Ring
 from nearfar.parts.selections.clusters import Clusters
 
 
-def blobs(each: int = 20, groups: int = 4) -> Tensor:
+def blobs(item: int = 20, groups: int = 4) -> Tensor:
     """Unit vectors around `groups` orthogonal directions; instance i belongs to group i % groups."""
-    noise = torch.randn(each * groups, 8, generator=torch.Generator().manual_seed(0))
-    return F.normalize(torch.eye(8)[torch.arange(each * groups) % groups] + 0.1 * noise, dim=1)
+    noise = torch.randn(item * groups, 8, generator=torch.Generator().manual_seed(0))
+    return F.normalize(torch.eye(8)[torch.arange(item * groups) % groups] + 0.1 * noise, dim=1)
 
 
 def scene(index: Tensor, candidates: Tensor, seed: int = 0) -> tuple[Scores, Context]:
     generator = torch.Generator().manual_seed(seed)
     values = torch.randn(len(index), len(candidates), generator=generator, dtype=torch.float64)
-    held = Candidates(torch.zeros(len(candidates), 1), candidates)
+    stored = Candidates(torch.zeros(len(candidates), 1), candidates)
     positive = torch.randn(len(index), generator=generator, dtype=torch.float64)
-    scores = Scores.of(positive, values, held.negative_mask(index))
-    return scores, Context(torch.zeros(len(index), 1), held, index, START)
+    scores = Scores.of(positive, values, stored.negative_mask(index))
+    return scores, Context(torch.zeros(len(index), 1), stored, index, START)
 
 
 def kept(scores: Scores) -> Tensor:
@@ -46,16 +46,16 @@ def test_k_means_finds_groups_that_are_there() -> None:
     clusters = Clusters(4, 3, 1, 80)
     clusters.refresh(blobs())
     group = torch.arange(80) % 4
-    everyone = torch.arange(80)
-    assert torch.equal(clusters.share_cluster(everyone, everyone), group[:, None] == group[None, :])
+    all_rows = torch.arange(80)
+    assert torch.equal(clusters.share_cluster(all_rows, all_rows), group[:, None] == group[None, :])
 
 
 def test_length_does_not_matter_only_direction() -> None:
-    plain, scaled = Clusters(4, 1, 1, 80), Clusters(4, 1, 1, 80)
-    plain.refresh(blobs())
+    baseline, scaled = Clusters(4, 1, 1, 80), Clusters(4, 1, 1, 80)
+    baseline.refresh(blobs())
     scaled.refresh(blobs() * torch.arange(1, 81)[:, None])
-    everyone = torch.arange(80)
-    assert torch.equal(plain.share_cluster(everyone, everyone), scaled.share_cluster(everyone, everyone))
+    all_rows = torch.arange(80)
+    assert torch.equal(baseline.share_cluster(all_rows, all_rows), scaled.share_cluster(all_rows, all_rows))
 
 
 def test_the_same_embedding_gives_the_same_clusters_and_runs_differ() -> None:
@@ -72,9 +72,9 @@ def test_the_same_embedding_gives_the_same_clusters_and_runs_differ() -> None:
 def test_a_pair_is_together_if_any_run_says_so() -> None:
     clusters = Clusters(3, 2, 1, 4)
     clusters.ids = torch.tensor([[0, 0, 1, -1], [2, 1, 2, -1]], dtype=torch.int32)
-    everyone = torch.arange(4)
-    wanted = [[1, 1, 1, 0], [1, 1, 0, 0], [1, 0, 1, 0], [0, 0, 0, 0]]
-    assert clusters.share_cluster(everyone, everyone).int().tolist() == wanted
+    all_rows = torch.arange(4)
+    expected_values = [[1, 1, 1, 0], [1, 1, 0, 0], [1, 0, 1, 0], [0, 0, 0, 0]]
+    assert clusters.share_cluster(all_rows, all_rows).int().tolist() == expected_values
 
 
 def test_unknown_instances_share_a_cluster_with_nobody() -> None:
@@ -92,17 +92,17 @@ def test_unknown_instances_share_a_cluster_with_nobody() -> None:
 def test_fewer_instances_than_clusters_or_none_at_all(rows: Tensor) -> None:
     clusters = Clusters(10, 2, 1, len(rows))
     clusters.refresh(rows)
-    everyone = torch.arange(len(rows))
-    alone = torch.eye(len(rows), dtype=torch.bool) & (rows != 0).any(dim=1, keepdim=True)
-    assert torch.equal(clusters.share_cluster(everyone, everyone), alone)
+    all_rows = torch.arange(len(rows))
+    single = torch.eye(len(rows), dtype=torch.bool) & (rows != 0).any(dim=1, keepdim=True)
+    assert torch.equal(clusters.share_cluster(all_rows, all_rows), single)
 
 
 @pytest.mark.parametrize("make", [lambda: Cave(4, instances=80), lambda: Neighbours(3, instances=80)])
 def test_before_the_first_refresh_everyone_counts(make: Callable[[], Cave | Neighbours]) -> None:
     scores, context = scene(torch.arange(6), torch.tensor([UNKNOWN, EMPTY, *range(20)]))
-    after = make()(scores, context)
-    assert torch.equal(kept(after), kept(scores))
-    assert torch.equal(after.positive, scores.positive)
+    final = make()(scores, context)
+    assert torch.equal(kept(final), kept(scores))
+    assert torch.equal(final.positive, scores.positive)
 
 
 def test_refreshing_is_due_at_the_start_of_every_nth_epoch_but_the_first() -> None:
@@ -121,8 +121,8 @@ def test_a_cave_holds_the_anchors_cluster_and_a_lone_anchor_everyone() -> None:
     cave = Cave(4, instances=80)
     cave.refresh(blobs())
     index, candidates = torch.tensor([0, 1, 2]), torch.tensor([0, 4, 8, 1, 5, 3, UNKNOWN, EMPTY])
-    after = cave(*scene(index, candidates))
-    assert kept(after).int().tolist() == [
+    final = cave(*scene(index, candidates))
+    assert kept(final).int().tolist() == [
         [0, 1, 1, 0, 0, 0, 0, 0],
         [0, 0, 0, 0, 1, 0, 0, 0],
         [1, 1, 1, 1, 1, 1, 1, 0],  # nobody else of group 2 is there
@@ -136,17 +136,17 @@ def test_local_aggregation_is_the_log_of_two_sums() -> None:
     index, candidates = torch.arange(8), torch.arange(40)
     scores, context = scene(index, candidates)
     values = scores.negative.matrix()[0]
-    wanted = []
+    expected_values = []
     for i in range(8):
-        strangers = [j for j in range(40) if j != i]
-        background = sorted(strangers, key=lambda j: float(values[i, j]))[-12:]
-        own = scores.positive[i, 0].exp()
-        close = own + sum(values[i, j].exp() for j in background if j % 4 == i % 4)
-        wanted.append(torch.log(close / (own + values[i, background].exp().sum())))
-    after = part(scores, context)
-    torch.testing.assert_close(NPair()(after), torch.stack(wanted).mean())
-    offset = after.negative.count().log1p().mean()
-    torch.testing.assert_close(InfoNCE()(after), torch.stack(wanted).mean() + offset)
+        foreign = [j for j in range(40) if j != i]
+        background = sorted(foreign, key=lambda j: float(values[i, j]))[-12:]
+        own_ids = scores.positive[i, 0].exp()
+        close = own_ids + sum(values[i, j].exp() for j in background if j % 4 == i % 4)
+        expected_values.append(torch.log(close / (own_ids + values[i, background].exp().sum())))
+    final = part(scores, context)
+    torch.testing.assert_close(NPair()(final), torch.stack(expected_values).mean())
+    offset = final.negative.count().log1p().mean()
+    torch.testing.assert_close(InfoNCE()(final), torch.stack(expected_values).mean() + offset)
 
 
 def test_local_aggregation_with_nobody_close_is_a_ball() -> None:
@@ -155,9 +155,9 @@ def test_local_aggregation_with_nobody_close_is_a_ball() -> None:
     part.close.ids = torch.arange(40, dtype=torch.int32)[None]
     scores, context = scene(torch.arange(8), torch.arange(40))
     ball = Ring(0.5, 1.0)(scores)
-    after = part(scores, context)
-    assert torch.equal(kept(after), kept(ball))
-    torch.testing.assert_close(NPair()(after), NPair()(ball))
+    final = part(scores, context)
+    assert torch.equal(kept(final), kept(ball))
+    torch.testing.assert_close(NPair()(final), NPair()(ball))
 
 
 def test_ring_with_close_set_differs_from_local_aggregation_by_its_inner_edge_alone() -> None:
@@ -174,9 +174,9 @@ def test_ring_with_close_set_differs_from_local_aggregation_by_its_inner_edge_al
 
 @pytest.mark.parametrize("part", [Cave(4), Cave(4, close=8), Neighbours(), Neighbours(keep="annulus")])
 def test_clusters_cost_the_proof_and_the_ceiling_stays(part: Cave | Neighbours) -> None:
-    said = part.sampling(NegativeSampling(8, 100, independent=True))
-    assert said.negatives == 100
-    certificate = InfoNCE().certificate(said)
+    message = part.sampling(NegativeSampling(8, 100, independent=True))
+    assert message.negatives == 100
+    certificate = InfoNCE().certificate(message)
     assert certificate.status == "not covered"
     assert certificate.ceiling == pytest.approx(4.6151, abs=1e-4)
 
@@ -201,17 +201,17 @@ def test_settings_that_cannot_be_get_a_sentence(make: Callable[[], object], sent
 @pytest.mark.parametrize("part", ["neighbours", "cave"])
 def test_under_a_margin_the_close_ones_are_a_mean_of_distances(part: str) -> None:
     """A triplet's positive is -|u - v|^2: with nine neighbours at the same distance nothing is won, as it would be by a sum of e^f."""
-    made = Neighbours(lower=0.0, clusters=4) if part == "neighbours" else Cave(2, close=4)
-    made.refresh(blobs())
+    built = Neighbours(lower=0.0, clusters=4) if part == "neighbours" else Cave(2, close=4)
+    built.refresh(blobs())
     index, candidates = torch.arange(8), torch.arange(80)
     scores, context = scene(index, candidates)
-    summed, mean = made(scores, context), made(scores, replace(context, as_mean=True))
-    values, strangers = scores.negative.matrix()
+    summed, mean = built(scores, context), built(scores, replace(context, as_mean=True))
+    values, foreign = scores.negative.matrix()
     group = index[:, None] % 4 == candidates[None, :] % 4
     for row in range(8):
-        own = [scores.positive[row, 0], *values[row][group[row] & strangers[row]]]
-        assert mean.positive[row, 0] == pytest.approx(float(torch.stack(own).mean()))
-        assert summed.positive[row, 0] == pytest.approx(float(torch.stack(own).logsumexp(0)))
+        own_ids = [scores.positive[row, 0], *values[row][group[row] & foreign[row]]]
+        assert mean.positive[row, 0] == pytest.approx(float(torch.stack(own_ids).mean()))
+        assert summed.positive[row, 0] == pytest.approx(float(torch.stack(own_ids).logsumexp(0)))
     assert torch.equal(kept(summed), kept(mean))
 
 
@@ -226,8 +226,8 @@ def test_only_bounds_with_a_margin_take_the_mean() -> None:
         )  # everybody at the same place: the mean distance is nought, the sum counts heads
         pair = Batch((same, same), torch.arange(80))
         encoded = Encoded({0: same}, {1: same})
-        found = method.selection(*method.score(encoded, pair.index, 0, 1, START))
-        torch.testing.assert_close(found.positive, torch.full((80, 1), expected))
+        result = method.selection(*method.score(encoded, pair.index, 0, 1, START))
+        torch.testing.assert_close(result.positive, torch.full((80, 1), expected))
 
 
 def test_clusters_load_where_nobody_said_how_many_instances_there_are() -> None:

@@ -29,25 +29,25 @@ def test_a_candidate_counts_if_it_is_another_row_of_the_same_known_group(
     generator = torch.Generator().manual_seed(seed)
     values = torch.randn(len(anchors), len(candidates), generator=generator, dtype=torch.float64)
     index = torch.tensor(anchors)
-    held = Candidates(torch.zeros(len(candidates), 2), torch.tensor(candidates, dtype=torch.long))
-    scores = Scores(torch.zeros(len(anchors), 1), Dense(values, held.negative_mask(index)))
-    kept = selection(scores, Context(torch.zeros(len(anchors), 2), held, index, START)).negative.matrix()[1]
+    stored = Candidates(torch.zeros(len(candidates), 2), torch.tensor(candidates, dtype=torch.long))
+    scores = Scores(torch.zeros(len(anchors), 1), Dense(values, stored.negative_mask(index)))
+    mask = selection(scores, Context(torch.zeros(len(anchors), 2), stored, index, START)).negative.matrix()[1]
     for row, anchor in enumerate(anchors):
-        strangers = [c not in (anchor, EMPTY) for c in candidates]
+        foreign = [c not in (anchor, EMPTY) for c in candidates]
         mine = groups[anchor % INSTANCES]
-        company = [
+        same_group = [
             stranger and c >= 0 and mine >= 0 and groups[c % INSTANCES] == mine
-            for c, stranger in zip(candidates, strangers, strict=True)
+            for c, stranger in zip(candidates, foreign, strict=True)
         ]
-        assert kept[row].tolist() == (company if any(company) else strangers)
+        assert mask[row].tolist() == (same_group if any(same_group) else foreign)
 
 
 def test_groups_are_state_and_nothing_else_is() -> None:
     selection = Group("speaker", instances=3)
     selection.assign(torch.tensor([5, -7, 0]))
-    other = Group("speaker", instances=3)
-    other.load_state_dict(selection.state_dict())
-    assert other.ids.tolist() == [5, -1, 0]
+    second = Group("speaker", instances=3)
+    second.load_state_dict(selection.state_dict())
+    assert second.ids.tolist() == [5, -1, 0]
     assert list(selection.state_dict()) == ["ids"]
     with pytest.raises(ValueError, match="2 groups for 3 instances"):
         selection.assign(torch.tensor([1, 2]))
@@ -55,16 +55,16 @@ def test_groups_are_state_and_nothing_else_is() -> None:
 
 def test_instances_of_no_known_group_keep_everyone() -> None:
     scores = Scores.of(torch.zeros(2), torch.ones(2, 3))
-    held = Candidates(torch.zeros(3, 1), torch.arange(3))
-    context = Context(torch.zeros(2, 1), held, torch.tensor([8, 9]), START)
+    stored = Candidates(torch.zeros(3, 1), torch.arange(3))
+    context = Context(torch.zeros(2, 1), stored, torch.tensor([8, 9]), START)
     selection = Group()
     selection.assign(torch.full((10,), -1))
     assert selection(scores, context).negative.matrix()[1].all()
 
 
 def test_what_is_left_of_a_claim() -> None:
-    left = Group("speaker").sampling(NegativeSampling(8, 7))
-    assert not left.exchangeable
-    assert "share the anchor's speaker" in left.reason
+    first = Group("speaker").sampling(NegativeSampling(8, 7))
+    assert not first.exchangeable
+    assert "share the anchor's speaker" in first.reason
     with pytest.raises(UserError, match=r"selection.by was empty"):
         Group("")

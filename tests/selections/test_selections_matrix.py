@@ -43,8 +43,8 @@ class Seen:
             return False
         return any(run[self.own] == run[self.ids[j]] != -1 for run in runs)
 
-    def close(self, among: Sequence[int]) -> set[int]:
-        return {j for j in among if self.together(j, FINE)}
+    def close(self, subset: Sequence[int]) -> set[int]:
+        return {j for j in subset if self.together(j, FINE)}
 
 
 def places(order: list[int], lower: float, upper: float) -> tuple[int, int]:
@@ -52,26 +52,26 @@ def places(order: list[int], lower: float, upper: float) -> tuple[int, int]:
     return first, max(round(upper * len(order)), first + 1)
 
 
-def ring(seen: Seen, lower: float, upper: float) -> tuple[set[int], set[int]]:
-    first, last = places(seen.order, lower, upper)
-    return set(), set(seen.order[first:last])
+def ring(observed: Seen, lower: float, upper: float) -> tuple[set[int], set[int]]:
+    first, last = places(observed.order, lower, upper)
+    return set(), set(observed.order[first:last])
 
 
-def cave(seen: Seen, with_close: bool) -> tuple[set[int], set[int]]:
-    inside = {j for j in seen.order if seen.together(j, COARSE)}
-    close = seen.close(sorted(inside)) if with_close else set()
-    return close, (inside - close) or (set(seen.order) - close)
+def cave(observed: Seen, with_close: bool) -> tuple[set[int], set[int]]:
+    inside = {j for j in observed.order if observed.together(j, COARSE)}
+    close = observed.close(sorted(inside)) if with_close else set()
+    return close, (inside - close) or (set(observed.order) - close)
 
 
 def neighbours(
-    seen: Seen, lower: float, upper: float, background: int | None = None, pull: bool = True
+    observed: Seen, lower: float, upper: float, background: int | None = None, pull: bool = True
 ) -> tuple[set[int], set[int]]:
-    if FINE[0][seen.own] == -1:
-        return set(), set(seen.order)
-    first, last = places(seen.order, lower, upper)
+    if FINE[0][observed.own] == -1:
+        return set(), set(observed.order)
+    first, last = places(observed.order, lower, upper)
     first = first if background is None else max(first, last - background)
-    close = seen.close(seen.order[first:])
-    return (close if pull else set()), set(seen.order[first:last]) - close
+    close = observed.close(observed.order[first:])
+    return (close if pull else set()), set(observed.order[first:last]) - close
 
 
 def cave_part(close: int | None) -> Cave:
@@ -126,8 +126,8 @@ def unit(rows: int, seed: int) -> Tensor:
 
 def make_queue() -> Queue:
     queue = Queue(20, dim=DIM).double()
-    held = torch.tensor([UNKNOWN, 1, 5, *range(8, 22), 3])
-    queue.advance({0: unit(len(held), 5)}, held, START)  # two places stay empty
+    stored = torch.tensor([UNKNOWN, 1, 5, *range(8, 22), 3])
+    queue.advance({0: unit(len(stored), 5)}, stored, START)  # two places stay empty
     return queue
 
 
@@ -182,11 +182,11 @@ def slowly(
     else:
         pool = list(zip(keys, index.tolist(), strict=True))
     terms = []
-    for u, v, own in zip(anchors, positives, index.tolist(), strict=True):
+    for u, v, own_ids in zip(anchors, positives, index.tolist(), strict=True):
         weights = [torch.exp(u @ w / TEMPERATURE) for w, _ in pool]
-        strangers = [j for j, (_, i) in enumerate(pool) if i not in (own, EMPTY)]
-        order = sorted(strangers, key=lambda j: (float(weights[j].detach()), j))
-        close, negatives = choose(Seen(own, [i for _, i in pool], order))
+        foreign = [j for j, (_, i) in enumerate(pool) if i not in (own_ids, EMPTY)]
+        order = sorted(foreign, key=lambda j: (float(weights[j].detach()), j))
+        close, negatives = choose(Seen(own_ids, [i for _, i in pool], order))
         p = torch.exp(u @ v / TEMPERATURE) + sum(weights[j] for j in close)
         s = sum((weights[j] for j in negatives), torch.zeros((), dtype=torch.float64))
         terms.append((p, s, len(negatives)))
@@ -198,18 +198,20 @@ def slowly(
 @pytest.mark.parametrize("selection", SELECTIONS)
 def test_value_and_gradient_equal_a_slow_reference(selection: str, source: str, bound: str) -> None:
     part, choose = SELECTIONS[selection]
-    held = SOURCES[source]()
-    method = Method(Shared(nn.Identity()), Cosine(TEMPERATURE), held, part(), BOUNDS[bound], symmetric=False)
+    stored = SOURCES[source]()
+    method = Method(
+        Shared(nn.Identity()), Cosine(TEMPERATURE), stored, part(), BOUNDS[bound], symmetric=False
+    )
     generator = torch.Generator().manual_seed(3)
     views = [torch.randn(N, DIM, generator=generator, dtype=torch.float64).requires_grad_() for _ in range(2)]
     index = torch.arange(N)
     outcome = method(Batch(tuple(views), index))
-    wanted = slowly(bound, choose, held, views, index)
-    found = (outcome.ceiling or 0.0) - outcome.loss
-    torch.testing.assert_close(found, wanted, rtol=1e-9, atol=1e-9)
+    expected_values = slowly(bound, choose, stored, views, index)
+    result = (outcome.ceiling or 0.0) - outcome.loss
+    torch.testing.assert_close(result, expected_values, rtol=1e-9, atol=1e-9)
     got, expected = (
         torch.autograd.grad(value, views, allow_unused=True, materialize_grads=True)
-        for value in (found, wanted)
+        for value in (result, expected_values)
     )
     torch.testing.assert_close(got, expected, rtol=1e-8, atol=1e-10)
 
@@ -246,14 +248,14 @@ def trained(method: Method, steps: range) -> None:
 @pytest.mark.parametrize("selection", SELECTIONS)
 def test_twenty_steps_stay_finite_and_resume_bit_equal(selection: str, source: str) -> None:
     for bound in BOUNDS:
-        whole = fresh(selection, source, bound)
-        trained(whole, range(12))
-        midway = copy.deepcopy(whole.state_dict())  # in the midst of an epoch
-        trained(whole, range(12, 20))
+        full = fresh(selection, source, bound)
+        trained(full, range(12))
+        midway = copy.deepcopy(full.state_dict())  # in the midst of an epoch
+        trained(full, range(12, 20))
         if bound != "ml-cpc":
             continue  # no state of a bound's own: one resumption tells for all
         resumed = fresh(selection, source, bound)
         resumed.load_state_dict(midway)
         trained(resumed, range(12, 20))
-        expected, found = whole.state_dict(), resumed.state_dict()
-        assert [name for name in expected if not torch.equal(expected[name], found[name])] == []
+        expected, result = full.state_dict(), resumed.state_dict()
+        assert [name for name in expected if not torch.equal(expected[name], result[name])] == []

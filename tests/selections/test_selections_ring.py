@@ -20,14 +20,14 @@ from nearfar.parts.selections.ranks import beyond_edges, places
 shares = st.one_of(st.sampled_from([0.0, 0.25, 0.5, 0.75, 0.9, 0.99, 1.0]), st.floats(0, 1))
 
 
-def by_sorting(row: list[float], kept: list[bool], lower: float, upper: float) -> list[bool]:
+def by_sorting(row: list[float], mask: list[bool], lower: float, upper: float) -> list[bool]:
     """The definition, one anchor at a time: sort the kept by (score, position), cut out the places."""
-    order = sorted((j for j, stays in enumerate(kept) if stays), key=lambda j: (row[j], j))
+    order = sorted((j for j, stays in enumerate(mask) if stays), key=lambda j: (row[j], j))
     count = len(order)
     first = min(round(lower * count), max(count - 1, 0))
     last = max(round(upper * count), first + 1)
-    chosen = set(order[first:last])
-    return [j in chosen for j in range(len(row))]
+    choice = set(order[first:last])
+    return [j in choice for j in range(len(row))]
 
 
 @st.composite
@@ -39,8 +39,8 @@ def tied_scores(draw: st.DrawFn) -> tuple[Tensor, Tensor]:
     values = torch.randint(levels, (n, k), generator=generator).double() - 2.0
     if draw(st.booleans()):
         values = values.masked_fill(values == -2.0, -torch.inf)  # a critic may rule a pair out
-    kept = torch.rand(n, k, generator=generator) < draw(st.sampled_from([0.5, 0.8, 1.0]))
-    return values, kept
+    mask = torch.rand(n, k, generator=generator) < draw(st.sampled_from([0.5, 0.8, 1.0]))
+    return values, mask
 
 
 @given(problem=tied_scores(), shares=st.tuples(shares, shares))
@@ -48,10 +48,12 @@ def tied_scores(draw: st.DrawFn) -> tuple[Tensor, Tensor]:
 def test_ring_keeps_the_places_of_the_definition(
     problem: tuple[Tensor, Tensor], shares: tuple[float, float]
 ) -> None:
-    (values, kept), (lower, upper) = problem, sorted(shares)
-    _, got = nf.Ring(lower, upper)(nf.Scores.of(torch.zeros(len(values)), values, kept)).negative.matrix()
-    wanted = [by_sorting(v, m, lower, upper) for v, m in zip(values.tolist(), kept.tolist(), strict=True)]
-    assert got.tolist() == wanted
+    (values, mask), (lower, upper) = problem, sorted(shares)
+    _, got = nf.Ring(lower, upper)(nf.Scores.of(torch.zeros(len(values)), values, mask)).negative.matrix()
+    expected_values = [
+        by_sorting(v, m, lower, upper) for v, m in zip(values.tolist(), mask.tolist(), strict=True)
+    ]
+    assert got.tolist() == expected_values
 
 
 @given(problem=tied_scores(), shares=st.tuples(shares, shares), nearest=st.integers(1, 6) | st.none())
@@ -63,13 +65,13 @@ def test_edges_are_the_same_found_by_partition_and_by_topk(
 
     `nearest` keeps the last so many of the places between the edges.
     """
-    (values, kept), (lower, upper) = problem, sorted(shares)
-    found = [beyond_edges(v, kept, lower, upper, nearest) for v in (values, values.bfloat16())]
-    for row, (v, m) in enumerate(zip(values.tolist(), kept.tolist(), strict=True)):
+    (values, mask), (lower, upper) = problem, sorted(shares)
+    result = [beyond_edges(v, mask, lower, upper, nearest) for v in (values, values.bfloat16())]
+    for row, (v, m) in enumerate(zip(values.tolist(), mask.tolist(), strict=True)):
         order = sorted((j for j, stays in enumerate(m) if stays), key=lambda j: (v[j], j))
         first, last = places(len(order), lower, upper)
         first = first if nearest is None else max(first, last - nearest)
-        for reach, close in found:
+        for reach, close in result:
             assert reach[row].nonzero()[:, 0].tolist() == sorted(order[first:])
             assert close[row].nonzero()[:, 0].tolist() == sorted(order[last:])
 
@@ -78,30 +80,32 @@ def test_edges_are_the_same_found_by_partition_and_by_topk(
 def test_threads_share_the_rows_and_change_nothing(levels: int, monkeypatch: pytest.MonkeyPatch) -> None:
     generator = torch.Generator().manual_seed(0)
     values = torch.randint(levels, (7, 500), generator=generator).float()
-    kept = torch.rand(7, 500, generator=generator) < 0.9
-    alone = beyond_edges(values, kept, 0.6, 0.9)
+    mask = torch.rand(7, 500, generator=generator) < 0.9
+    single = beyond_edges(values, mask, 0.6, 0.9)
     monkeypatch.setattr(ranks, "WORTH_A_THREAD", 1)
     monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
-    for whole, shared in zip(alone, beyond_edges(values, kept, 0.6, 0.9), strict=True):
-        assert torch.equal(whole, shared)
-        assert whole.any()
+    for full, shared in zip(single, beyond_edges(values, mask, 0.6, 0.9), strict=True):
+        assert torch.equal(full, shared)
+        assert full.any()
 
 
 @given(problem=tied_scores(), lower=shares)
 @settings(max_examples=100, deadline=None)
 def test_ball_is_a_ring_without_an_outer_edge(problem: tuple[Tensor, Tensor], lower: float) -> None:
-    values, kept = problem
-    scores = nf.Scores.of(torch.zeros(len(values)), values, kept)
+    values, mask = problem
+    scores = nf.Scores.of(torch.zeros(len(values)), values, mask)
     ball, ring = (s(scores).negative.matrix()[1] for s in (nf.Ball(lower), nf.Ring(lower, 1.0)))
-    wanted = [by_sorting(v, m, lower, 1.0) for v, m in zip(values.tolist(), kept.tolist(), strict=True)]
-    assert ball.tolist() == ring.tolist() == wanted
+    expected_values = [
+        by_sorting(v, m, lower, 1.0) for v, m in zip(values.tolist(), mask.tolist(), strict=True)
+    ]
+    assert ball.tolist() == ring.tolist() == expected_values
 
 
 @given(problem=tied_scores())
 @settings(max_examples=50, deadline=None)
 def test_ring_from_0_to_1_is_everyone(problem: tuple[Tensor, Tensor]) -> None:
-    values, kept = problem
-    scores = nf.Scores.of(torch.zeros(len(values)), values, kept)
+    values, mask = problem
+    scores = nf.Scores.of(torch.zeros(len(values)), values, mask)
     _, got = nf.Ring(0.0, 1.0)(scores).negative.matrix()
     assert torch.equal(got, nf.Everyone()(scores).negative.matrix()[1])
 
@@ -111,9 +115,9 @@ def test_gradients_flow_through_what_is_kept_and_nothing_else(select: nf.Ball | 
     torch.manual_seed(0)
     values = torch.randn(4, 10, dtype=torch.float64, requires_grad=True)
     scores = nf.Scores.of(torch.zeros(4, dtype=torch.float64), values)
-    chosen = select(scores)
-    (gradient,) = torch.autograd.grad(nf.InfoNCE()(chosen), values)
-    assert torch.equal(gradient != 0, chosen.negative.matrix()[1])
+    choice = select(scores)
+    (gradient,) = torch.autograd.grad(nf.InfoNCE()(choice), values)
+    assert torch.equal(gradient != 0, choice.negative.matrix()[1])
 
 
 def test_streamed_scores_are_selected_alike() -> None:
@@ -130,21 +134,21 @@ def test_neither_the_anchor_nor_an_empty_place_is_ranked() -> None:
     candidates = Candidates(torch.zeros(6, 1), torch.tensor([7, EMPTY, 1, 2, 3, 4]))
     values = torch.tensor([[9.0, 8.0, 1.0, 4.0, 3.0, 2.0]])
     scores = nf.Scores.of(torch.zeros(1), values, candidates.negative_mask(torch.tensor([7])))
-    _, kept = nf.Ball(0.5)(scores).negative.matrix()
-    assert kept.tolist() == [[False, False, False, True, True, False]]
+    _, mask = nf.Ball(0.5)(scores).negative.matrix()
+    assert mask.tolist() == [[False, False, False, True, True, False]]
 
 
 def test_a_schedule_moves_the_edges() -> None:
     ring = nf.Ring(lower=nf.linear(0.0, 0.8), upper=1.0)
     scores = nf.Scores.of(torch.zeros(1), torch.arange(10.0)[None])
     index = torch.zeros(1, dtype=torch.long)
-    for step, kept in ((0, 10), (5, 6), (10, 2)):
+    for step, mask in ((0, 10), (5, 6), (10, 2)):
         progress = Progress(step, 10)
         context = Context(
             torch.zeros(1, 1), Candidates(torch.zeros(10, 1), torch.arange(10)), index, progress
         )
-        assert ring(scores, context).negative.count().tolist() == [kept]
-        assert ring.sampling(NegativeSampling(1, 10), progress).negatives == kept
+        assert ring(scores, context).negative.count().tolist() == [mask]
+        assert ring.sampling(NegativeSampling(1, 10), progress).negatives == mask
 
 
 @given(k=st.integers(0, 300), shares=st.tuples(shares, shares))
@@ -152,24 +156,24 @@ def test_a_schedule_moves_the_edges() -> None:
 def test_circumstances_say_how_many_are_kept_and_what_was_cut(k: int, shares: tuple[float, float]) -> None:
     lower, upper = sorted(shares)
     ring = nf.Ring(lower, upper)
-    _, kept = ring(nf.Scores.of(torch.zeros(1), torch.arange(float(k))[None])).negative.matrix()
-    said = ring.sampling(NegativeSampling(8, k))
-    assert said.negatives == int(kept.sum())
-    above = k > 0 and not bool(kept[0, -1])
-    below = k > 0 and not bool(kept[0, 0])
-    assert said.cut == ("above" if above else "below" if below else "none")
+    _, mask = ring(nf.Scores.of(torch.zeros(1), torch.arange(float(k))[None])).negative.matrix()
+    message = ring.sampling(NegativeSampling(8, k))
+    assert message.negatives == int(mask.sum())
+    grad_output = k > 0 and not bool(mask[0, -1])
+    below = k > 0 and not bool(mask[0, 0])
+    assert message.cut == ("above" if grad_output else "below" if below else "none")
 
 
 def test_circumstances_of_a_schedule_are_the_widest_it_gets() -> None:
-    said = nf.Ring(nf.linear(0.0, 0.5), nf.linear(1.0, 0.9)).sampling(NegativeSampling(8, 100))
-    assert (said.negatives, said.cut) == (100, "above")
+    message = nf.Ring(nf.linear(0.0, 0.5), nf.linear(1.0, 0.9)).sampling(NegativeSampling(8, 100))
+    assert (message.negatives, message.cut) == (100, "above")
     ball = nf.Ball(nf.linear(0.9, 0.2)).sampling(NegativeSampling(8, 100))
     assert (ball.negatives, ball.cut) == (80, "below")
 
 
 def test_everyone_leaves_the_circumstances_alone() -> None:
-    given_ = NegativeSampling(3, 4, independent=True, coverage=Coverage(0.5, 8))
-    assert nf.Everyone().sampling(given_) == given_
+    sampling = NegativeSampling(3, 4, independent=True, coverage=Coverage(0.5, 8))
+    assert nf.Everyone().sampling(sampling) == sampling
 
 
 @given(problem=tied_scores(), shares=st.tuples(shares, shares), lift=st.sampled_from([0.0, 1e4, -1e4]))
@@ -178,9 +182,9 @@ def test_covered_is_the_share_of_anchors_the_theorem_asks_for(
     problem: tuple[Tensor, Tensor], shares: tuple[float, float], lift: float
 ) -> None:
     """Wu et al. 2021, Thm 3.1: every kept e^f at least c(u); a common offset, however large, changes nothing."""
-    (values, kept), (lower, upper) = problem, sorted(shares)
+    (values, mask_values), (lower, upper) = problem, sorted(shares)
     holds = []
-    for row, mask in zip(values.tolist(), kept.tolist(), strict=True):
+    for row, mask in zip(values.tolist(), mask_values.tolist(), strict=True):
         candidates = [math.exp(v) for v, stays in zip(row, mask, strict=True) if stays]
         if not candidates:  # shows nothing
             continue
@@ -189,7 +193,7 @@ def test_covered_is_the_share_of_anchors_the_theorem_asks_for(
         holds.append(
             all(math.exp(v) >= mean * (1 - 1e-12) for v, stays in zip(row, inside, strict=True) if stays)
         )
-    scores = nf.Scores.of(torch.zeros(len(values)), values + lift, kept)
+    scores = nf.Scores.of(torch.zeros(len(values)), values + lift, mask_values)
     assert nf.Ring(lower, upper).coverage(scores).share == pytest.approx(sum(holds) / max(1, len(holds)))
 
 
@@ -224,5 +228,5 @@ def test_in_a_loop_of_ones_own_progress_alone_moves_the_edges() -> None:
         (nf.Ring(nf.linear(0, 0.8), 0.9), nf.Ring(0.4, 0.9)),
         (nf.Ball(nf.linear(0, 0.8)), nf.Ball(0.4)),
     ):
-        found, expected = (part.negative.matrix()[1] for part in (moving(scores, half), fixed(scores)))
-        assert torch.equal(found, expected)
+        result, expected = (part.negative.matrix()[1] for part in (moving(scores, half), fixed(scores)))
+        assert torch.equal(result, expected)

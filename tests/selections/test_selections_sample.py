@@ -22,17 +22,17 @@ from nearfar.parts.selections import draws
 from nearfar.parts.selections.ring import reduce_sampling
 
 
-def slowly(values: Tensor, kept: Tensor, lower: float, upper: float, sample: int, seed: int) -> Tensor:
+def slowly(values: Tensor, mask: Tensor, lower: float, upper: float, sample: int, seed: int) -> Tensor:
     """The definition, anchor by anchor: sort, cut out the places, then take those with the lowest numbers."""
     numbers = uniform_grid(seed, torch.arange(len(values)), values.shape[1])
-    chosen = torch.zeros_like(kept)
+    choice = torch.zeros_like(mask)
     for i, row in enumerate(values.tolist()):
-        order = sorted((j for j in range(len(row)) if kept[i, j]), key=lambda j: (row[j], j))
+        order = sorted((j for j in range(len(row)) if mask[i, j]), key=lambda j: (row[j], j))
         first = min(round(lower * len(order)), max(len(order) - 1, 0))
         ring = order[first : max(round(upper * len(order)), first + 1)]
         for j in sorted(ring, key=lambda j: float(numbers[i, j]))[:sample]:
-            chosen[i, j] = True
-    return chosen
+            choice[i, j] = True
+    return choice
 
 
 @given(
@@ -47,41 +47,41 @@ def test_ring_then_sample_equals_the_slow_reference(
 ) -> None:
     generator = torch.Generator().manual_seed(seed)
     values = torch.randint(9, shape, generator=generator).double()
-    kept = torch.rand(shape, generator=generator) < 0.8
+    mask = torch.rand(shape, generator=generator) < 0.8
     lower, upper = sorted(edges)
-    scores = Scores.of(torch.zeros(shape[0]), values, kept)
+    scores = Scores.of(torch.zeros(shape[0]), values, mask)
     torch.manual_seed(seed)
-    found = nf.Ring(lower, upper, sample)(scores).negative.matrix()[1]
+    result = nf.Ring(lower, upper, sample)(scores).negative.matrix()[1]
     torch.manual_seed(seed)
-    assert torch.equal(found, slowly(values, kept, lower, upper, sample, draws.step_seed()))
+    assert torch.equal(result, slowly(values, mask, lower, upper, sample, draws.step_seed()))
 
 
 def test_numbers_of_some_columns_order_as_those_of_all() -> None:
     seed, row = 2**61 + 12345, 7
-    whole = uniform_grid(seed, torch.tensor([row]), 100)[0]
+    full = uniform_grid(seed, torch.tensor([row]), 100)[0]
     places = torch.arange(3, 100, 7)
     words = words_at(seed, row, places.numpy())
-    assert torch.equal(whole[places], torch.from_numpy(words.astype("float64") * 2.0**-53))
+    assert torch.equal(full[places], torch.from_numpy(words.astype("float64") * 2.0**-53))
 
 
 def test_the_way_of_other_devices_draws_the_same() -> None:
     """Where there is no numpy, numbers are compared by topk: the same numbers, so the same draw."""
-    kept = torch.rand(5, 60, generator=torch.Generator().manual_seed(0)) < 0.6
+    mask = torch.rand(5, 60, generator=torch.Generator().manual_seed(0)) < 0.6
     rows = torch.arange(5)
-    mine = draws.sample_candidates(kept, 9, 77, rows)
-    number = uniform_grid(77, rows, 60).masked_fill(~kept, torch.inf)
+    mine = draws.sample_candidates(mask, 9, 77, rows)
+    number = uniform_grid(77, rows, 60).masked_fill(~mask, torch.inf)
     lowest = number.topk(9, dim=1, largest=False).indices
-    assert torch.equal(mine, torch.zeros_like(kept).scatter_(1, lowest, True))
+    assert torch.equal(mine, torch.zeros_like(mask).scatter_(1, lowest, True))
 
 
 def test_draws_are_uniform_and_of_each_anchor_its_own() -> None:
     """Every pair of five kept is drawn equally often (chi-squared), and two anchors draw independently of each other."""
-    kept = torch.tensor([[True] * 5 + [False]] * 2)
+    mask = torch.tensor([[True] * 5 + [False]] * 2)
     times, first, same = 3000, Counter[tuple[int, ...]](), 0
     for seed in range(times):
-        mine, other = draws.sample_candidates(kept, 2, seed * 1_000_003, torch.arange(2))
+        mine, second = draws.sample_candidates(mask, 2, seed * 1_000_003, torch.arange(2))
         first[tuple(mine.nonzero()[:, 0].tolist())] += 1
-        same += int(torch.equal(mine, other))
+        same += int(torch.equal(mine, second))
     assert set(first) == set(itertools.combinations(range(5), 2))
     expected = times / 10
     assert sum((count - expected) ** 2 / expected for count in first.values()) < 33.7  # 9 degrees, p = 1e-4
@@ -107,15 +107,15 @@ def test_tiles_draw_what_the_whole_draws(name: str) -> None:
     generator = torch.Generator().manual_seed(1)
     anchors, keys = (torch.randn(n, 5, generator=generator, dtype=torch.float64) for n in (7, 40))
     index, ids = torch.arange(7), torch.arange(40)
-    candidates, part, found = Candidates(keys, ids), SELECTIONS[name](), []
-    whole = Dense(anchors @ keys.T, candidates.negative_mask(index))
-    for negative in (whole, Streamed(anchors, index, candidates, 3), Streamed(anchors, index, candidates, 1)):
+    candidates, part, result = Candidates(keys, ids), SELECTIONS[name](), []
+    full = Dense(anchors @ keys.T, candidates.negative_mask(index))
+    for negative in (full, Streamed(anchors, index, candidates, 3), Streamed(anchors, index, candidates, 1)):
         anchors.requires_grad_().grad = None
         torch.manual_seed(3)
         context = Context(anchors, candidates, index, START)
         value = nf.InfoNCE()(part(Scores(torch.ones(7, 1, dtype=torch.float64), negative), context))
-        found.append(float(value.detach()))
-    torch.testing.assert_close(found[1:], found[:1] * 2, rtol=1e-12, atol=0)
+        result.append(float(value.detach()))
+    torch.testing.assert_close(result[1:], result[:1] * 2, rtol=1e-12, atol=0)
 
 
 @pytest.mark.parametrize("name", SELECTIONS)
@@ -123,14 +123,14 @@ def test_a_rank_draws_for_its_anchors_what_one_process_draws(name: str) -> None:
     """Anchors 3 to 6 by themselves, as the second of two ranks has them, keep what they keep among all seven."""
     generator = torch.Generator().manual_seed(1)
     anchors, keys = (torch.randn(n, 5, generator=generator, dtype=torch.float64) for n in (7, 40))
-    candidates, part, found = Candidates(keys, torch.arange(40)), SELECTIONS[name](), []
+    candidates, part, result = Candidates(keys, torch.arange(40)), SELECTIONS[name](), []
     for first in (0, 3):
         mine, index = anchors[first:], torch.arange(7)[first:]
         scores = Scores.of(torch.ones(len(mine)), mine @ keys.T, candidates.negative_mask(index))
         torch.manual_seed(3)
         context = Context(mine, candidates, index, START, first=first)
-        found.append(part(scores, context).negative.matrix()[1])
-    assert torch.equal(found[0][3:], found[1])
+        result.append(part(scores, context).negative.matrix()[1])
+    assert torch.equal(result[0][3:], result[1])
 
 
 def test_la_background_may_be_a_share() -> None:
@@ -141,10 +141,10 @@ def test_la_background_may_be_a_share() -> None:
         part.close.ids = torch.zeros_like(part.close.ids) + torch.arange(count + 3, dtype=torch.int32)
         candidates = Candidates(torch.zeros(count, 2), torch.arange(3, count + 3))
         context = Context(torch.zeros(3, 2), candidates, torch.arange(3), START)
-        kept = part(Scores.of(torch.zeros(3), values), context).negative.matrix()[1]
-        assert kept.sum(dim=1).tolist() == [count // 4] * 3
+        mask = part(Scores.of(torch.zeros(3), values), context).negative.matrix()[1]
+        assert mask.sum(dim=1).tolist() == [count // 4] * 3
         nearest = values.topk(count // 4, dim=1).indices
-        assert kept.gather(1, nearest).all()
+        assert mask.gather(1, nearest).all()
 
 
 def test_the_annulus_is_the_ball_without_the_close_ones() -> None:
@@ -154,11 +154,11 @@ def test_the_annulus_is_the_ball_without_the_close_ones() -> None:
     candidates = Candidates(torch.zeros(34, 2), torch.arange(6, 40))
     context = Context(torch.zeros(6, 2), candidates, torch.arange(6), START)
     scores = Scores.of(torch.zeros(6), values)
-    found = part(scores, context)
-    together = part.neighbours.close.share_cluster(torch.arange(6), torch.arange(6, 40))
-    assert together.any()
-    assert torch.equal(found.negative.matrix()[1], ~together)
-    assert torch.equal(found.positive, scores.positive)
+    result = part(scores, context)
+    joint = part.neighbours.close.share_cluster(torch.arange(6), torch.arange(6, 40))
+    assert joint.any()
+    assert torch.equal(result.negative.matrix()[1], ~joint)
+    assert torch.equal(result.positive, scores.positive)
 
 
 def test_sampling_after_a_ball_keeps_the_claim() -> None:
@@ -182,11 +182,14 @@ def test_sampling_after_a_ball_keeps_the_claim() -> None:
 
 
 def test_a_claim_counts_what_is_drawn() -> None:
-    given = NegativeSampling(64, 1000, independent=True)
-    ball, ring = nf.Ball(0.9, 32).sampling(given), nf.Ring(nf.linear(0, 0.99), 0.999, 32).sampling(given)
+    sampling = NegativeSampling(64, 1000, independent=True)
+    ball, ring = (
+        nf.Ball(0.9, 32).sampling(sampling),
+        nf.Ring(nf.linear(0, 0.99), 0.999, 32).sampling(sampling),
+    )
     assert (ball.negatives, ball.min_negatives, ball.cut) == (32, 32, "below")
     assert (ring.negatives, ring.min_negatives, ring.cut) == (32, 9, "above")
-    assert reduce_sampling(given, None) is given
+    assert reduce_sampling(sampling, None) is sampling
     assert nf.InfoNCE().certificate(ball).status == "proven"
     assert nf.InfoNCE().certificate(ball).ceiling == pytest.approx(torch.tensor(33.0).log().item())
     assert nf.InfoNCE().certificate(ring).status == "not covered"
