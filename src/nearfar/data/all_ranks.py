@@ -16,8 +16,8 @@ CHECK, OPENED = "check", "opened"
 def open_on_all_ranks(
     located: Located, limits: Limits, options: Mapping[str, Any], strategy: Strategy
 ) -> DataSet:
-    """The data. Rank 0 begins, so that its caches (remote files, the result of a check) serve the others; where it has to
-    check the data, all ranks share that."""
+    """The data. Rank 0 begins, so that its caches (remote files, the result of a check) serve the others;
+    where it has to check the data, all ranks share that."""
     if not strategy.is_distributed:
         return located.open(limits, **options)
     limits = replace(limits, judged_together=True)
@@ -25,14 +25,16 @@ def open_on_all_ranks(
     data = open_rank(located, limits, options, strategy)
     if strategy.broadcast_json(data.fingerprint) != data.fingerprint:
         raise UserError(
-            f"{data.name} holds other {data.unit} for rank {strategy.rank} ({len(data)} of them) than for rank 0; every rank must see the "
+            f"{data.name} holds other {data.unit} for rank {strategy.rank} ({len(data)} of them) than for "
+            "rank 0; every rank must see the "
             "same data"
         )
     return data
 
 
 def sync_unusable(data: DataSet, strategy: Strategy) -> None:
-    """Stops all ranks alike where the rows that they found unusable are too many; called by all ranks at the same step."""
+    """Stops all ranks alike where the rows that they found unusable are too many; called by all ranks at the
+    same step."""
     if data.reader is not None and strategy.is_distributed:
         data.reader.sync(strategy)
 

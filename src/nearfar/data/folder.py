@@ -37,8 +37,8 @@ class Entry:
 
 @dataclass
 class Listing:
-    """The files of a folder with one of the `suffixes`, and Parquet files. Hidden files and folders are left out; a
-    folder reached twice is listed once."""
+    """The files of a folder with one of the `suffixes`, and Parquet files. Hidden files and folders are left
+    out; a folder reached twice is listed once."""
 
     suffixes: tuple[str, ...]
     entries: list[Entry] = field(default_factory=list)
@@ -96,7 +96,8 @@ class Folder(AbstractSource):
         return (Item(entry.nbytes, partial(file_bytes, entry.path)) for entry in self._entries)
 
     def labels(self, rows: np.ndarray) -> Labels:
-        """A class folder counts even when none of its files can be used, so that class numbers do not shift."""
+        """A class folder counts even when none of its files can be used, so that class numbers do not
+        shift."""
         if any(len(self._entries[number].parts) < 2 for number in rows):
             return None, ()
         classes = sorted({entry.parts[0] for entry in self._entries if len(entry.parts) > 1})

@@ -1,4 +1,5 @@
-"""The split between training data and the held-out part, which nothing is fitted to, and the draw of `labels=`."""
+"""The split between training data and the held-out part, which nothing is fitted to, and the draw of
+`labels=`."""
 
 import numpy as np
 from jaxtyping import Int64
@@ -13,15 +14,16 @@ HELD_OUT_DRAW = 2**31  # in place of an epoch: no epoch of training draws the sa
 
 
 def split_holdout(data: DataSet, share: float | None, seed: int) -> tuple[DataSet, DataSet | None]:
-    """(training data, held-out data or None): a function of the seed alone. The default share is `SHARE`, where there are enough
-    instances."""
+    """(training data, held-out data or None): a function of the seed alone. The default share is `SHARE`,
+    where there are enough instances."""
     rows = round(len(data) * (SHARE if share is None else share))
     if share is None:
         rows = min(rows, MAX_HELD_OUT) if len(data) >= MIN_INSTANCES else 0
     if rows < MIN_HELD_OUT:
         if share:
             raise UserError(
-                f"held_out was {share:g}: of the {len(data)} {data.unit} of {data.name} that is {rows}, too few to "
+                f"held_out was {share:g}: of the {len(data)} {data.unit} of {data.name} that is {rows}, too "
+                "few to "
                 f"contrast with one another; give a share that keeps at least {MIN_HELD_OUT}, or 0 for none"
             )
         return data, None
@@ -37,10 +39,11 @@ def split_holdout(data: DataSet, share: float | None, seed: int) -> tuple[DataSe
 def _split_by_file(
     shuffled: Int64[np.ndarray, "row"], cut_from: Int64[np.ndarray, "row"], rows: int
 ) -> tuple[np.ndarray, np.ndarray] | None:
-    """Parts of one file are no independent draws: complete files are held out, and a single part of each is used.
+    """Parts of one file are no independent draws: complete files are held out, and a single part of each is
+    used.
 
-    None where that would leave too few to contrast, or take much more than the share: then single rows are held out, and
-    the estimate on them proves nothing (`train/unseen.py`).
+    None where that would leave too few to contrast, or take much more than the share: then single rows are
+    held out, and the estimate on them proves nothing (`train/unseen.py`).
     """
     files, first, sizes = np.unique(cut_from[shuffled], return_index=True, return_counts=True)
     ordered = np.argsort(first, kind="stable")  # in the order in which the shuffled rows meet them

@@ -18,7 +18,8 @@ def has_items(spec: Any) -> bool:
 
 
 class Items(AbstractSource):
-    """The items of a `Dataset`. They are read in order by one thread first: a user's data set need not be thread-safe."""
+    """The items of a `Dataset`. They are read in order by one thread first: a user's data set need not be
+    thread-safe."""
 
     ignored: Mapping[str, int] = {}
 
@@ -79,7 +80,8 @@ def modality_of_item(item: Any, name: str) -> Modality:
         if modality.reader.convert(item, modality.reader.options()) is not None:
             return modality
     raise UserError(
-        f"data {name!r}: item 0 is of type {type(item).__name__}; expected images (PIL, an array (h, w, c), a tensor "
+        f"data {name!r}: item 0 is of type {type(item).__name__}; expected images (PIL, an array (h, w, c), "
+        "a tensor "
         "(c, h, w)) and vectors, each alone or as (item, label)."
     )
 

@@ -2,11 +2,11 @@
 
     source --LazyReader--> contents by number --collect--> DataSet
 
-A source of at most `Limits.scan_bytes` is checked when it is opened: every instance is decoded once, because a header does
-not tell whether the file behind it is complete. Contents that fit the cache are kept, so small sets are decoded once. A
-larger source is opened by names and sizes. An instance that then turns out to be unusable is replaced by the next one of the
-set (`DataSet.load_usable`), so what is seen does not depend on when that is found out; `check_all` reads everything before
-an evaluation covers every instance.
+A source of at most `Limits.scan_bytes` is checked when it is opened: every instance is decoded once, because
+a header does not tell whether the file behind it is complete. Contents that fit the cache are kept, so small
+sets are decoded once. A larger source is opened by names and sizes. An instance that then turns out to be
+unusable is replaced by the next one of the set (`DataSet.load_usable`), so what is seen does not depend on
+when that is found out; `check_all` reads everything before an evaluation covers every instance.
 """
 
 import json
@@ -55,9 +55,9 @@ NAMES = 2**16  # names compared at a time
 class LazyReader:
     """Contents by number, decoded on request; keeps contents of a checked source in memory while they fit.
 
-    Unusable instances are noted once, listed in the quarantine file and refused from then on; so are those that the list of
-    an earlier process names. A single process judges at once whether they are too many. Several ranks meet different ones
-    and judge them together in `sync`.
+    Unusable instances are noted once, listed in the quarantine file and refused from then on; so are those
+    that the list of an earlier process names. A single process judges at once whether they are too many.
+    Several ranks meet different ones and judge them together in `sync`.
     """
 
     def __init__(
@@ -113,8 +113,8 @@ class LazyReader:
     # ------------------------------------------------------------------------------------- full check
 
     def check(self, strategy: Strategy) -> list[Result]:
-        """Examines every instance: digests and facts of usable ones, reasons of others. Contents are cached while they fit;
-        ranks examine shares of the source and cache nothing."""
+        """Examines every instance: digests and facts of usable ones, reasons of others. Contents are cached
+        while they fit; ranks examine shares of the source and cache nothing."""
         self.checked = True
         self._free_bytes = self.limits.cache_bytes
         keep = not strategy.is_distributed
@@ -161,8 +161,8 @@ class LazyReader:
     # ------------------------------------------------------------------------- unusable rows on request
 
     def recall(self) -> None:
-        """Starts with the quarantine list of an earlier process. If those alone are too many, they are tried again: they may
-        have been repaired."""
+        """Starts with the quarantine list of an earlier process. If those alone are too many, they are tried
+        again: they may have been repaired."""
         self._listed = read_quarantine(self.limits.quarantine)
         if self.limits.quarantine is not None:
             write_quarantine(self.limits.quarantine, self._listed.items())
@@ -394,8 +394,8 @@ def with_quarantine(data: AnySet) -> AnySet:
 def check_all(
     data: AnySet, folder: Path | None = None, workers: int = 2, strategy: Strategy = SINGLE
 ) -> AnySet:
-    """The set without unusable instances: where it was not checked at opening, everything is read once, by several ranks in
-    shares. The result is stored in `folder`."""
+    """The set without unusable instances: where it was not checked at opening, everything is read once, by
+    several ranks in shares. The result is stored in `folder`."""
     reader = data.reader
     if reader is None:
         return data

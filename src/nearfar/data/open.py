@@ -27,7 +27,8 @@ from nearfar.modalities.labels import Labels, class_numbers
 from nearfar.system.untrusted import check_regular
 
 EXPECTED = (
-    "a folder of images, of .wav, .flac or .txt files, a TU folder of graphs, a .txt file, a Parquet file or folder, a .csv file, an .npz file, or one "
+    "a folder of images, of .wav, .flac or .txt files, a TU folder of graphs, a .txt file, a Parquet file or "
+    "folder, a .csv file, an .npz file, or one "
     "of the names digits, glyphs:train, glyphs:test, cifar10:ROOT, idx:FOLDER"
 )
 NO_COLUMNS = Columns()
@@ -45,7 +46,8 @@ class ArrayFormat:
 
 @dataclass(frozen=True)
 class RowFormat:
-    """A file of rows: a source of Python objects; the first row decides the modality (`AbstractReader.convert`)."""
+    """A file of rows: a source of Python objects; the first row decides the modality
+    (`AbstractReader.convert`)."""
 
     source: Callable[[Path, str], AbstractSource]  # of (file, what the user wrote)
 
@@ -92,42 +94,45 @@ def open_data(
 ) -> Any:
     """The data set that `spec` names.
 
-    `spec` is a folder of images (nested as one likes; when every image lies in a first-level folder, those are
-    the classes), a Parquet file or a folder of them in the Hugging Face image convention, an `.npz` with
+    `spec` is a folder of images (nested as one likes; when every image lies in a first-level folder, those
+    are the classes), a Parquet file or a folder of them in the Hugging Face image convention, an `.npz` with
     `images` and maybe `labels`, a name (`digits`, `glyphs:train`, `glyphs:test`, `cifar10:ROOT`, also
-    `cifar10:ROOT:test`; `idx:FOLDER` and `idx:FOLDER:test` for files like MNIST's; to open a folder that has such a name write
-    `./digits`), or from Python an array
-    (n, h, w) or (n, h, w, c), alone or as (array, labels), a torch `Dataset` of images or (image, label), or data
-    already opened.
+    `cifar10:ROOT:test`; `idx:FOLDER` and `idx:FOLDER:test` for files like MNIST's; to open a folder that has
+    such a name write `./digits`), or from Python an array
+    (n, h, w) or (n, h, w, c), alone or as (array, labels), a torch `Dataset` of images or (image, label), or
+    data already opened.
 
-    Recordings come as a folder of `.wav` or `.flac` files (first-level folders as classes) or Parquet with an `audio` column, text as
-    a `.txt` file or a folder of them, or as an `.npz` with `tokens`, vectors as a table of numbers (`.csv`, Parquet, an
-    `.npz` with `x`) or an array (n, width). `options` are the modality's: `image_size` for images, `reading` for text.
+    Recordings come as a folder of `.wav` or `.flac` files (first-level folders as classes) or Parquet with an
+    `audio` column, text as a `.txt` file or a folder of them, or as an `.npz` with `tokens`, vectors as a
+    table of numbers (`.csv`, Parquet, an `.npz` with `x`) or an array (n, width). `options` are the
+    modality's: `image_size` for images, `reading` for text.
 
-    A packed folder (`nearfar pack`), local or at a URL that fsspec opens, is read when it is used, and so are images of more than
-    `scan_bytes` encoded bytes: unusable rows go to the quarantine list then.
+    A packed folder (`nearfar pack`), local or at a URL that fsspec opens, is read when it is used, and so are
+    images of more than `scan_bytes` encoded bytes: unusable rows go to the quarantine list then.
 
-    Everything else is decoded once here. Unusable instances (truncated, of another format, empty, unreadable) are put on the
-    quarantine list, which goes to `quarantine` as CSV; when their share exceeds `max_bad_share`, or nothing is left, opening
-    fails.
+    Everything else is decoded once here. Unusable instances (truncated, of another format, empty, unreadable)
+    are put on the quarantine list, which goes to `quarantine` as CSV; when their share exceeds
+    `max_bad_share`, or nothing is left, opening fails.
 
     The result is the modality's `DataSet`: `Images`, `Recordings`, `Texts` or `Vectors`.
 
-    With `image_size`, an image whose shorter side exceeds twice that is shrunk to it, antialiased. Decoded contents stay in
-    memory if they fit in `cache_bytes`, and are otherwise decoded at each `load`.
+    With `image_size`, an image whose shorter side exceeds twice that is shrunk to it, antialiased. Decoded
+    contents stay in memory if they fit in `cache_bytes`, and are otherwise decoded at each `load`.
     """
     limits = Limits(cache_bytes, max_bad_share, quarantine, scan_bytes=scan_bytes)
     return locate(spec, labels, Columns(image_column, label_column)).open(limits, **options)
 
 
 def locate(spec: Spec, labels: Any = None, columns: Columns = NO_COLUMNS) -> Located:
-    """The modality of `spec`, and how it is opened, without reading it. `columns` names the columns of a table."""
+    """The modality of `spec`, and how it is opened, without reading it. `columns` names the columns of a
+    table."""
     if isinstance(spec, Located):
         return spec
     located = _locate(spec, labels, columns)
     if columns and not located.by_columns:
         raise UserError(
-            f"{columns.key} was given, but {located.name} has no columns; it goes with Parquet and .csv files."
+            f"{columns.key} was given, but {located.name} has no columns; it goes with Parquet and .csv "
+            "files."
         )
     return located
 
@@ -156,7 +161,8 @@ def _locate(spec: Spec, labels: Any, columns: Columns) -> Located:
         items = Items(spec, type(spec).__name__)
         return _locate_source(items, items.root, items.modality, item_decoder)
     raise UserError(
-        f"data of type {type(spec).__name__} cannot be opened; expected {EXPECTED}, an array, or a torch Dataset."
+        f"data of type {type(spec).__name__} cannot be opened; expected {EXPECTED}, an array, or a torch "
+        "Dataset."
     )
 
 
@@ -234,14 +240,16 @@ def _locate_url(spec: str, columns: Columns) -> Located:
     if not files:
         links = "; over http a folder is what its page links to" if spec.startswith("http") else ""
         raise UserError(
-            f"data {spec!r} hold neither a packed folder nor .parquet files, which is what can be read from elsewhere (nearfar pack also "
+            f"data {spec!r} hold neither a packed folder nor .parquet files, which is what can be read from "
+            "elsewhere (nearfar pack also "
             f"takes .tar files){links}; copy other data here first."
         )
     entries = [Entry(file.path, (file.path,), size, file.system) for file, size in files]
     located = _locate_parquet(spec, entries, {}, spec, columns)
     if located.modality.reader.default_facts is None:
         raise UserError(
-            f"data {spec!r} hold {located.modality.plural}, which cannot be read from elsewhere as they are used; copy or pack them."
+            f"data {spec!r} hold {located.modality.plural}, which cannot be read from elsewhere as they are "
+            "used; copy or pack them."
         )
     return located
 
@@ -266,7 +274,8 @@ def _locate_folder(spec: str, columns: Columns) -> Located:
     hints = [modality.reader.folder_hint(spec, names) for modality in MODALITIES.values()]
     hints += ["Tar files are read by nearfar pack."] if listing.tars else []
     raise UserError(
-        f"data {spec!r}: the folder holds no {first.unit} ({ignored_files(listing.ignored()) or 'no files'}); "
+        f"data {spec!r}: the folder holds no {first.unit} "
+        f"({ignored_files(listing.ignored()) or 'no files'}); "
         f"expected {suffixes}, or .parquet files.{''.join(f' {hint}' for hint in hints if hint)}"
     )
 
@@ -311,7 +320,8 @@ def _locate_file(path: Path, spec: str, columns: Columns) -> Located:
             return _locate_source(Folder(str(path.parent), listing), spec, modality)
         if suffix in modality.reader.suffixes:
             raise UserError(
-                f"data {spec!r} are a single {modality.unit.removesuffix('s')}; give the folder that holds the {modality.unit}."
+                f"data {spec!r} are a single {modality.unit.removesuffix('s')}; give the folder that holds "
+                f"the {modality.unit}."
             )
     raise UserError(
         f"data {spec!r} are a file of an unknown kind ({suffix or 'no suffix'}); expected {EXPECTED}."

@@ -53,7 +53,8 @@ def contents_of(data: Spec, labels: Any, options: Mapping[str, Any]) -> PackCont
     modality = tars[1] if tars is not None else located.modality  # type: ignore[union-attr]
     if not modality.reader.columns:
         raise UserError(
-            f"pack writes {' and '.join(m.plural for m in MODALITIES.values() if m.reader.columns)}; these are {modality.plural}"
+            f"pack writes {' and '.join(m.plural for m in MODALITIES.values() if m.reader.columns)}; these "
+            f"are {modality.plural}"
         )
     checked = modality.reader.options(**options)
     if tars is not None:
@@ -116,7 +117,8 @@ def _opened(located: Located, options: Mapping[str, Any]) -> PackContents:
 
 
 def _tars(data: Spec) -> tuple[Tars, Modality] | None:
-    """A tar file or a folder of them and nothing else, with the modality that most of the first one's members are of."""
+    """A tar file or a folder of them and nothing else, with the modality that most of the first one's members
+    are of."""
     if not isinstance(data, str | os.PathLike):
         return None
     path = Path(data)

@@ -5,8 +5,8 @@
     DIR/shard-00000.parquet   the rows: `image` (or `audio`) {bytes, path}, `label`, `digest`, `facts`, in small row groups
     DIR/quarantine.csv        what could not be used, and why
 
-Shards follow the Hugging Face convention, so other tools read them too (but for raw pixels). Opening reads the manifest, the index and
-the footers. The digest of a row is compared when its row group is read.
+Shards follow the Hugging Face convention, so other tools read them too (but for raw pixels). Opening reads
+the manifest, the index and the footers. The digest of a row is compared when its row group is read.
 """
 
 import hashlib

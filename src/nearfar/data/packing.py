@@ -1,8 +1,8 @@
 """`nearfar pack`: anything that can be opened, as shards that are trained on without loading them.
 
-A shard is a fixed part of a fixed order of the source, and appears whole by one rename, with the list of what could not be used in
-its footer. So a process that was killed left whole shards and nothing else of meaning: the same command makes those that lack, then
-the index and the manifest.
+A shard is a fixed part of a fixed order of the source, and appears whole by one rename, with the list of what
+could not be used in its footer. So a process that was killed left whole shards and nothing else of meaning:
+the same command makes those that lack, then the index and the manifest.
 """
 
 import json
@@ -71,13 +71,15 @@ def pack(
     workers: int = 2,
     say: Callable[[str], None] = lambda line: None,
 ) -> Path:
-    """Writes `data` (anything `open_data` takes, or tar files in webdataset's convention) as Parquet shards into the folder `out`,
-    which `pretrain`, `evaluate` and the other commands take as data. Called again after an interruption, it resumes.
+    """Writes `data` (anything `open_data` takes, or tar files in webdataset's convention) as Parquet shards
+    into the folder `out`, which `pretrain`, `evaluate` and the other commands take as data. Called again
+    after an interruption, it resumes.
 
-    With `image_size`, images are shrunk as they would be at training with that size. `encoding` is png (the same pixels), jpeg (of
-    this `quality`), raw (pixels as they are, quickest to read, any number of channels), source (bytes as they are) or auto: png for
-    three channels and raw for others. Rows are written in a random order, a function of the seed, so that neighbours are a random
-    sample; `shuffle=False` keeps the order of the source.
+    With `image_size`, images are shrunk as they would be at training with that size. `encoding` is png (the
+    same pixels), jpeg (of this `quality`), raw (pixels as they are, quickest to read, any number of
+    channels), source (bytes as they are) or auto: png for three channels and raw for others. Rows are written
+    in a random order, a function of the seed, so that neighbours are a random sample; `shuffle=False` keeps
+    the order of the source.
     """
     contents = contents_of(data, labels, {} if image_size is None else {"image_size": image_size})
     _check(contents, encoding, quality, max_bad_share)

@@ -1,9 +1,10 @@
-"""Parquet files in the Hugging Face convention: `image` (or `img`, `jpg`, `png`, …) or `audio` {bytes, path}, optional `label` (or `labels`,
-`fine_label`, as CIFAR-100 has beside `coarse_label`, `cls`, `class`, `target`); or as `image_column` and `label_column` say.
+"""Parquet files in the Hugging Face convention: `image` (or `img`, `jpg`, `png`, …) or `audio` {bytes, path},
+optional `label` (or `labels`, `fine_label`, as CIFAR-100 has beside `coarse_label`, `cls`, `class`,
+`target`); or as `image_column` and `label_column` say.
 
-Class names come from the `ClassLabel` feature in the schema's `huggingface` metadata when it is there. A picture
-stored only as a path is not followed: a data file does not get to name files on this machine. Further columns of
-whole numbers or words tell groups, such as who speaks.
+Class names come from the `ClassLabel` feature in the schema's `huggingface` metadata when it is there. A
+picture stored only as a path is not followed: a data file does not get to name files on this machine. Further
+columns of whole numbers or words tell groups, such as who speaks.
 """
 
 import difflib
@@ -45,7 +46,8 @@ _LABELS = ("label", "labels", "fine_label", "cls", "class", "target")
 
 @dataclass(frozen=True)
 class Columns:
-    """Which columns of a table to read, where they are not called as usual: that of the pictures, that of the labels."""
+    """Which columns of a table to read, where they are not called as usual: that of the pictures, that of the
+    labels."""
 
     image: str | None = None
     label: str | None = None
@@ -131,18 +133,21 @@ class Parquet(AbstractSource):
             return None, ()
         if any(missing):
             raise UserError(
-                f"data {self.root!r}: some of the Parquet files have a `{self.label}` column and some have not."
+                f"data {self.root!r}: some of the Parquet files have a `{self.label}` column and some have "
+                "not."
             )
         values = [_label_values(column, self.root, self.label) for column in columns if column is not None]
         if len({part.dtype.kind == "U" for part in values}) > 1:
             raise UserError(
-                f"data {self.root!r}: `{self.label}` holds class numbers in some of the Parquet files and names in others."
+                f"data {self.root!r}: `{self.label}` holds class numbers in some of the Parquet files and "
+                "names in others."
             )
         numbers, classes = class_numbers(np.concatenate(values), f"data {self.root!r}", self._classes)
         return None if numbers is None else numbers[rows], classes
 
     def groups(self, rows: np.ndarray) -> dict[str, np.ndarray]:
-        """The numbered values of every further column of whole numbers or words, without gaps, that all files have."""
+        """The numbered values of every further column of whole numbers or words, without gaps, that all files
+        have."""
         groups = {}
         for name in _group_columns([entry.file for entry in self._entries], {self.column, self.label}):
             parts = [_column(entry.file, name) for entry in self._entries]
@@ -200,7 +205,8 @@ class RowNames(Sequence[str]):
 
 
 class Spill:
-    """Encoded pictures copied to a nameless temporary file, because rows of Parquet cannot be read one by one.
+    """Encoded pictures copied to a nameless temporary file, because rows of Parquet cannot be read one by
+    one.
 
     It takes as much disk as the pictures have bytes and is gone with the object (or the process).
     """
@@ -217,7 +223,8 @@ class Spill:
                     ends.append(ends[-1] + len(picture))
         except OSError as error:
             raise UserError(
-                f"the temporary folder {tempfile.gettempdir()!r} cannot take the encoded images: {error.strerror}; "
+                f"the temporary folder {tempfile.gettempdir()!r} cannot take the encoded images: "
+                f"{error.strerror}; "
                 f"free some space, set TMPDIR, or raise cache_bytes."
             ) from error
         self._ends = np.array(ends)

@@ -1,7 +1,7 @@
 """Results of full checks, the quarantine list, and fingerprints.
 
-The result of a check is stored as long as no file changes. A file counts as unchanged if path, size and time of writing
-are the same (as for make, rsync and git).
+The result of a check is stored as long as no file changes. A file counts as unchanged if path, size and time
+of writing are the same (as for make, rsync and git).
 """
 
 import csv
@@ -91,8 +91,8 @@ def write_records(file: Path, results: Sequence[Result]) -> None:
 def content_digest(data: bytes) -> bytes:
     """sha256 over the length, the first and the last 64 KiB.
 
-    Files up to 128 KiB are covered completely. In larger ones an edit that changes neither the length nor either end
-    is not detected; files are not edited or replaced that way.
+    Files up to 128 KiB are covered completely. In larger ones an edit that changes neither the length nor
+    either end is not detected; files are not edited or replaced that way.
     """
     digest = hashlib.sha256(len(data).to_bytes(8, "little"))
     digest.update(data if len(data) <= 2 * DIGEST_BYTES else data[:DIGEST_BYTES] + data[-DIGEST_BYTES:])
@@ -100,8 +100,8 @@ def content_digest(data: bytes) -> bytes:
 
 
 def fingerprint(paths: Iterable[str], digests: Iterable[bytes], labels: np.ndarray | None) -> str:
-    """Changes when something usable is added, removed, renamed, reordered, edited or relabelled. The location of the data
-    and the time of writing play no part."""
+    """Changes when something usable is added, removed, renamed, reordered, edited or relabelled. The location
+    of the data and the time of writing play no part."""
     digest = hashlib.sha256()
     for path, content in zip(paths, digests, strict=True):
         digest.update(path.encode() + b"\0" + content)

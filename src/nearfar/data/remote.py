@@ -1,6 +1,8 @@
-"""Files on this machine, or anywhere that fsspec opens (s3://, gs://, https://, memory://), and a local cache of those.
+"""Files on this machine, or anywhere that fsspec opens (s3://, gs://, https://, memory://), and a local cache
+of those.
 
-`NEARFAR_CACHE` names the cache's folder (default: nearfar/ in the user's cache folder) and `NEARFAR_CACHE_GB` its limit (default 10).
+`NEARFAR_CACHE` names the cache's folder (default: nearfar/ in the user's cache folder) and `NEARFAR_CACHE_GB`
+its limit (default 10).
 """
 
 import hashlib
@@ -109,14 +111,16 @@ def open_filesystem(url: str) -> tuple[Any, str]:
         system, path = fsspec.core.url_to_fs(url)
     except (ImportError, ValueError) as problem:
         raise UserError(
-            f"data {url!r} cannot be opened: {problem}; expected a URL whose file system fsspec has installed "
+            f"data {url!r} cannot be opened: {problem}; expected a URL whose file system fsspec has "
+            "installed "
             "(pip install 'nearfar[s3]', 'nearfar[gcs]' or 'nearfar[http]')"
         ) from None
     return system, path
 
 
 def list_files(url: str, suffix: str | tuple[str, ...]) -> list[tuple[RemoteFile, int]]:
-    """The files of a remote folder, or the file itself, by name, with their sizes. A folder over http is a page of links."""
+    """The files of a remote folder, or the file itself, by name, with their sizes. A folder over http is a
+    page of links."""
     system, root = open_filesystem(url)
     at = RemoteFile(root, system)
     try:
@@ -149,7 +153,8 @@ def _files_below(system: Any, folder: str) -> Iterator[str]:
 class RowGroupCache:
     """Row groups of remote files on the local disk, the least recently used dropped beyond the limit.
 
-    An entry is an Arrow file that appears by one rename, so processes may share a folder. What cannot be written is not kept.
+    An entry is an Arrow file that appears by one rename, so processes may share a folder. What cannot be
+    written is not kept.
     """
 
     def __init__(self, folder: Path, limit: int) -> None:

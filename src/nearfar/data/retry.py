@@ -1,4 +1,5 @@
-"""Reading that may fail through no fault of the data: it is tried again a few times, then the run stops and can be resumed.
+"""Reading that may fail through no fault of the data: it is tried again a few times, then the run stops and
+can be resumed.
 
 Bytes that could not be read may be sound, so they never go to quarantine.
 """
@@ -48,7 +49,8 @@ def is_permanent(error: Exception) -> bool:
 
 
 def is_not_disk_error(error: Exception) -> bool:
-    """Whether an error about a local file has another reason than its disk. Arrow's decoders raise OSError too, without a number."""
+    """Whether an error about a local file has another reason than its disk. Arrow's decoders raise OSError
+    too, without a number."""
     return not isinstance(error, OSError) or error.errno in NOT_DISK_ERRORS
 
 
@@ -64,7 +66,8 @@ def retry(path: str, read: Callable[[], T], permanent: Callable[[Exception], boo
                 raise
             if wait is None:
                 raise Unreachable(
-                    f"{path!r} could not be read in {len(RETRY_SECONDS) + 1} tries ({error_text(error)}); rerun the command to resume"
+                    f"{path!r} could not be read in {len(RETRY_SECONDS) + 1} tries ({error_text(error)}); "
+                    "rerun the command to resume"
                 ) from error
         time.sleep(wait)
     raise AssertionError

@@ -1,4 +1,5 @@
-"""Rows of Parquet files by number, read a row group at a time, with as many groups in memory as an epoch's window needs."""
+"""Rows of Parquet files by number, read a row group at a time, with as many groups in memory as an epoch's
+window needs."""
 
 import threading
 from collections import OrderedDict
@@ -30,8 +31,8 @@ StoredRow = tuple[bytes | Unusable, bytes | None]  # bytes, and their digest whe
 class RowGroups:
     """Random access to the bytes in one column of several files.
 
-    A row whose bytes were read and are invalid, or do not match their digest, is an `Unusable` with the reason. Bytes that cannot
-    be read are tried again, and then end the run (`data.retry`).
+    A row whose bytes were read and are invalid, or do not match their digest, is an `Unusable` with the
+    reason. Bytes that cannot be read are tried again, and then end the run (`data.retry`).
     """
 
     def __init__(self, files: Sequence[RemoteFile], column: str, *, digests: bool = False) -> None:
@@ -117,7 +118,8 @@ class RowGroups:
         except (pa.ArrowException, OSError, ValueError, KeyError) as error:
             if getattr(error, "errno", None) is not None:
                 raise UserError(
-                    f"{self._files[number].path!r} cannot be read: {getattr(error, 'strerror', None) or first_line(error)}."
+                    f"{self._files[number].path!r} cannot be read: "
+                    f"{getattr(error, 'strerror', None) or first_line(error)}."
                 ) from error
             rows = [(Unusable(f"unreadable row group: {first_line(error)}"), None)] * count
         if len(rows) != count:
@@ -147,7 +149,8 @@ class RowGroups:
         largest = max(sizes, default=0)
         if largest > WINDOW_BYTES:
             raise UserError(
-                f"{self._files[0].path!r} and its like have row groups of up to {largest / 2**20:,.0f} MiB, too large to be mixed in "
+                f"{self._files[0].path!r} and its like have row groups of up to {largest / 2**20:,.0f} MiB, "
+                "too large to be mixed in "
                 f"memory; nearfar pack writes smaller ones"
             )
         mean = sum(sizes) / max(1, len(sizes))

@@ -1,9 +1,9 @@
 """A data set as an endless, resumable stream of batches.
 
-What step s sees is a pure function of (seed, s): its epoch's order is `data.order(seed, epoch)`, and the views of
-image i in an epoch are a function of (seed, epoch, i) alone. So a run resumes with one integer, and neither the
-number of workers nor the number of ranks changes what is seen: a rank takes its part of each global batch, so that together
-they see every row of the epoch's order once.
+What step s sees is a pure function of (seed, s): its epoch's order is `data.order(seed, epoch)`, and the
+views of image i in an epoch are a function of (seed, epoch, i) alone. So a run resumes with one integer, and
+neither the number of workers nor the number of ranks changes what is seen: a rank takes its part of each
+global batch, so that together they see every row of the epoch's order once.
 """
 
 from collections.abc import Iterator
@@ -22,7 +22,8 @@ from nearfar.system.prefetch import prefetch
 
 
 class Stream:
-    """Batches of views for training. `batch_size` is global; each of `world` ranks gets its contiguous part."""
+    """Batches of views for training. `batch_size` is global; each of `world` ranks gets its contiguous
+    part."""
 
     def __init__(
         self,

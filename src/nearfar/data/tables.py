@@ -1,4 +1,5 @@
-"""Arrays in files: tables of numbers (CSV, and Parquet without a column of images or sound; a column `label` holds classes) and .npz."""
+"""Arrays in files: tables of numbers (CSV, and Parquet without a column of images or sound; a column `label`
+holds classes) and .npz."""
 
 import zipfile
 from collections.abc import Iterable
@@ -21,7 +22,8 @@ LABEL = "label"
 
 
 def table(path: Path, name: str, label: str | None = None) -> Arrays:
-    """The columns of numbers side by side, in their order; columns of anything else are an error that names the first."""
+    """The columns of numbers side by side, in their order; columns of anything else are an error that names
+    the first."""
     check_data_file(path, name)
     columns = _read(path, name)
     names = column_names(columns, name)
@@ -41,12 +43,14 @@ def table(path: Path, name: str, label: str | None = None) -> Arrays:
                 f"`{key}`" for modality in MODALITIES.values() for key in modality.reader.columns
             )
             raise UserError(
-                f"data {name!r}: the column `{column}` is {kind}; expected columns of numbers with classes in `label`, or encoded "
+                f"data {name!r}: the column `{column}` is {kind}; expected columns of numbers with classes "
+                "in `label`, or encoded "
                 f"instances in a column {encoded}."
             )
         if columns.column(column).null_count:
             raise UserError(
-                f"data {name!r}: {columns.column(column).null_count} rows have nothing in column {column!r}; fill or drop them."
+                f"data {name!r}: {columns.column(column).null_count} rows have nothing in column {column!r}; "
+                "fill or drop them."
             )
         numbers.append(columns.column(column).cast(pa.float64()).to_numpy())
     if not numbers:
@@ -78,14 +82,15 @@ def _labels(column: Any, name: str, title: str) -> Labels:
 
 
 def npz(path: Path, name: str, keys: Iterable[str]) -> tuple[str, Arrays]:
-    """The first of the `keys` that an .npz file holds, that array, optional `labels` and their names, `classes`; object arrays
-    (which are pickles) are refused, not loaded."""
+    """The first of the `keys` that an .npz file holds, that array, optional `labels` and their names,
+    `classes`; object arrays (which are pickles) are refused, not loaded."""
     names = tuple(keys)
     arrays, members = npz_arrays(path, (*names, "labels", "classes"))
     key = next((key for key in names if key in arrays), None)
     if key is None:
         raise UserError(
-            f"data {name!r} have no array {', '.join(f'`{key}`' for key in names[:-1])} or `{names[-1]}` (the file holds: "
+            f"data {name!r} have no array {', '.join(f'`{key}`' for key in names[:-1])} or `{names[-1]}` "
+            "(the file holds: "
             f"{', '.join(sorted(members)) or 'nothing'})."
         )
     labelled: Labels = (None, ())

@@ -1,7 +1,8 @@
-"""Tar files in webdataset's convention, for `nearfar pack`: members with one name before the first dot are one sample.
+"""Tar files in webdataset's convention, for `nearfar pack`: members with one name before the first dot are
+one sample.
 
-`0001.jpg` and `0001.cls` are an image and its class number (a whole number as text). Members are indexed by their headers and read
-in place, so that a sample can be read by number; compressed tars cannot.
+`0001.jpg` and `0001.cls` are an image and its class number (a whole number as text). Members are indexed by
+their headers and read in place, so that a sample can be read by number; compressed tars cannot.
 """
 
 import os

@@ -9,8 +9,8 @@
     series    rows in the order of time                       neighbouring times     convolutions   the numbers
               reader                                          views                  networks       presenter
 
-No other package compares names of modalities. A new modality is one file that subclasses the four classes below, and one
-line in `MODALITIES` (examples/extending/video.py).
+No other package compares names of modalities. A new modality is one file that subclasses the four classes
+below, and one line in `MODALITIES` (examples/extending/video.py).
 """
 
 import json
@@ -198,7 +198,8 @@ class Collection:
 
 
 class AbstractReader(ABC):
-    """Turns bytes, arrays and Python objects into content, content into a data set, and a data set into its description."""
+    """Turns bytes, arrays and Python objects into content, content into a data set, and a data set into its
+    description."""
 
     description_type: ClassVar[type[Description]]
     suffixes: ClassVar[tuple[str, ...]] = ()  # of files that this modality reads
@@ -221,18 +222,21 @@ class AbstractReader(ABC):
         return {}
 
     def options_for(self, views: Choice, size: int | None, description: Any) -> dict[str, Any]:
-        """The options of a run with these settings; `description` is that of its training data, where there is one."""
+        """The options of a run with these settings; `description` is that of its training data, where there
+        is one."""
         return {}
 
     def claims(self, spec: str) -> bool:
-        """Whether a user's DATA argument is for this modality to open (`open_spec`), whatever files it names."""
+        """Whether a user's DATA argument is for this modality to open (`open_spec`), whatever files it
+        names."""
         return False
 
     def open_spec(self, spec: str, options: Mapping[str, Any]) -> DataSet:
         raise NotImplementedError(f"{type(self).__name__} claims no data")
 
     def find_named(self, spec: str) -> NamedData | None:
-        """The data set of this name (`digits`, `cifar10:FOLDER:test`); None if the name belongs to no data of this modality."""
+        """The data set of this name (`digits`, `cifar10:FOLDER:test`); None if the name belongs to no data of
+        this modality."""
         return None
 
     def folder_hint(self, folder: str, names: Sequence[str]) -> str:
@@ -249,7 +253,8 @@ class AbstractReader(ABC):
         raise Unusable(f"{self.files} are not read from files of one instance")
 
     def convert(self, item: Any, options: Mapping[str, Any]) -> Decoded | None:
-        """The content of a Python object (an item of a torch `Dataset`); None if it is of another modality."""
+        """The content of a Python object (an item of a torch `Dataset`); None if it is of another
+        modality."""
         return None
 
     def encode(self, content: Any, encoding: str, quality: int) -> bytes:
@@ -320,11 +325,13 @@ class ViewFamily:
         return self.names[0]
 
     def check(self, choice: Choice) -> dict[str, Any]:
-        """The views' section of the settings, complete and converted; an error names the first wrong setting."""
+        """The views' section of the settings, complete and converted; an error names the first wrong
+        setting."""
         return {"name": choice["name"], **read_views(self.kinds[choice["name"]], choice).section()}
 
     def of(self, choice: Choice) -> AbstractViewSettings:
-        """The settings object of a checked section; of views that the caller made, the default with their number and pairing."""
+        """The settings object of a checked section; of views that the caller made, the default with their
+        number and pairing."""
         if choice["name"] in self.kinds:
             return read_views(self.kinds[choice["name"]], choice)
         kind = self.kinds[self.default]
@@ -344,7 +351,8 @@ class ViewFamily:
 
 
 def read_views(kind: type[AbstractViewSettings], choice: Choice) -> AbstractViewSettings:
-    """The settings of one kind of views, from their section. What is no parameter of theirs is fixed or goes to `further`."""
+    """The settings of one kind of views, from their section. What is no parameter of theirs is fixed or goes
+    to `further`."""
     parameters = settable(kind)
     rest = {key: value for key, value in choice.items() if key != "name" and key not in parameters}
     for key in [key for key in ("count", "symmetric") if key in rest]:
@@ -470,5 +478,6 @@ class Modality:
         return self.networks.check(name, self.plural)
 
     def view_converter(self, description: Any, target: Any, network_name: str) -> Callable[[Tensor], Tensor]:
-        """Converts views of data with this description to those that a network trained on `target` (`network_name`) receives."""
+        """Converts views of data with this description to those that a network trained on `target`
+        (`network_name`) receives."""
         return self.networks.view_converter(self.views, description, target, network_name)

@@ -34,7 +34,8 @@ class Unreadable(Exception):
 
 @dataclass(frozen=True)
 class Blocks:
-    """Rows that are read together, as the row groups of Parquet are: where each block starts, and how many are mixed."""
+    """Rows that are read together, as the row groups of Parquet are: where each block starts, and how many
+    are mixed."""
 
     starts: Int64[np.ndarray, "block"]
     window: int
@@ -99,8 +100,8 @@ class Store(Protocol):
 class DataSet:
     """An opened data set. `load` is deterministic and may be called from any number of threads.
 
-    Where nothing was decoded at opening, an instance may turn out to be unusable when it is loaded. Then the next one of the set
-    replaces it, always, so that what is seen is a function of the data alone.
+    Where nothing was decoded at opening, an instance may turn out to be unusable when it is loaded. Then the
+    next one of the set replaces it, always, so that what is seen is a function of the data alone.
     """
 
     modality: ClassVar[str]  # its name in `MODALITIES`
@@ -140,7 +141,8 @@ class DataSet:
 
     @property
     def label_range(self) -> tuple[int | None, tuple[str, ...]]:
-        """How many numbers labels can be, from 0 on, and the names of those that have one; (None, ()) without labels."""
+        """How many numbers labels can be, from 0 on, and the names of those that have one; (None, ()) without
+        labels."""
         if self.labels is None or not len(self.labels):
             return None, ()
         return max(int(self.labels.max()) + 1, len(self.classes)), self.classes
@@ -165,7 +167,8 @@ class DataSet:
                 index = np.where(self.rows[index] == unusable.row, (index + 1) % len(self), index)
 
     def order(self, seed: int, epoch: int) -> Int[np.ndarray, "instance"]:
-        """The order in which an epoch visits the set: a shuffle, or, where rows are read by blocks, one within a window of those."""
+        """The order in which an epoch visits the set: a shuffle, or, where rows are read by blocks, one
+        within a window of those."""
         if self.blocks is None:
             return order(seed, epoch, len(self))
         return windowed_order(seed, epoch, self._block(), self.blocks.window)
@@ -198,21 +201,23 @@ class DataSet:
         )
 
     def parts(self, share: float, seed: int) -> tuple[Int64[np.ndarray, "rest"], Int64[np.ndarray, "held"]]:
-        """The rows for fitting and for testing a protocol where there is only one set: in proportion within every class, at least
-        one of each on either side."""
+        """The rows for fitting and for testing a protocol where there is only one set: in proportion within
+        every class, at least one of each on either side."""
         assert self.labels is not None
         is_held_out = held_out(self.labels, share, seed, at_least_one)
         return np.flatnonzero(~is_held_out), np.flatnonzero(is_held_out)
 
     def split(self, share: float, seed: int) -> tuple[Self, Self]:
-        """(the rest, the held-out share): a pure function of the seed, in proportion within every class (see `splits.apportioned`)."""
+        """(the rest, the held-out share): a pure function of the seed, in proportion within every class (see
+        `splits.apportioned`)."""
         if not 0 < share < 1:
             raise UserError(f"share {share} of a split; expected a number strictly between 0 and 1.")
         labels = np.zeros(len(self), dtype=np.int64) if self.labels is None else self.labels
         is_held_out = held_out(labels, share, seed, apportioned)
         if is_held_out.all() or not is_held_out.any():
             raise UserError(
-                f"data {self.name!r}: a share of {share} of {len(self)} {self.unit} leaves one side of the split empty; "
+                f"data {self.name!r}: a share of {share} of {len(self)} {self.unit} leaves one side of the "
+                "split empty; "
                 f"expected a share strictly between 0 and 1 with at least one on either side."
             )
         return self.subset(np.flatnonzero(~is_held_out)), self.subset(np.flatnonzero(is_held_out))
@@ -225,7 +230,8 @@ def picked(names: Sequence[str], places: Int64[np.ndarray, "instance"]) -> Seque
 
 
 def grouped(data: DataSet, by: str) -> Int64[np.ndarray, "instance"]:
-    """The group of each instance: a column's values by number, its class (`known-label`: if it has one), or itself."""
+    """The group of each instance: a column's values by number, its class (`known-label`: if it has one), or
+    itself."""
     groups = {"self": np.arange(len(data), dtype=np.int64), **data.groups}
     if data.labels is not None:
         groups["label"] = groups["known-label"] = data.labels
@@ -234,7 +240,8 @@ def grouped(data: DataSet, by: str) -> Int64[np.ndarray, "instance"]:
     if by == "label" and by not in groups:
         reason = f" ({data.unlabelled})" if data.unlabelled else ""
         raise UserError(
-            f"selection.by was label, but {data.name} has no labels{reason}; use data with labels, or a recipe that needs none"
+            f"selection.by was label, but {data.name} has no labels{reason}; use data with labels, or a "
+            "recipe that needs none"
         )
     if by not in groups:
         raise UserError(f"selection.by was {by!r}; {data.name} can be grouped by {', '.join(sorted(groups))}")

@@ -15,9 +15,9 @@ Labels = tuple[Int64[np.ndarray, "image"] | None, tuple[str, ...]]
 def class_numbers(values: np.ndarray, source: str, names: Sequence[str] = ()) -> Labels:
     """(class number of each image, class names); (None, ()) when every label is "unknown" (-1).
 
-    Strings become classes in sorted order. Integers are class numbers already and are kept as they are, so that
-    a test set lacking a class still agrees with its training set; without `names` they have none, and none are made
-    up: "3" of one set and "3" of another would look like the same class.
+    Strings become classes in sorted order. Integers are class numbers already and are kept as they are, so
+    that a test set lacking a class still agrees with its training set; without `names` they have none, and
+    none are made up: "3" of one set and "3" of another would look like the same class.
     """
     if values.ndim != 1:
         raise UserError(
@@ -28,7 +28,8 @@ def class_numbers(values: np.ndarray, source: str, names: Sequence[str] = ()) ->
         return numbers.astype(np.int64), tuple(_text(name) for name in class_names)
     if values.dtype.kind not in "iub":
         raise UserError(
-            f"{source}: labels are {values.dtype}; expected integers (class numbers) or strings (class names)."
+            f"{source}: labels are {values.dtype}; expected integers (class numbers) or strings (class "
+            "names)."
         )
     if len(values) == 0 or (values.dtype.kind == "i" and (values == -1).all()):
         return None, ()
@@ -50,7 +51,8 @@ def parse_names(names: np.ndarray, source: str) -> tuple[str, ...]:
     """The class names an .npz file gives in `classes`: name i is that of class number i."""
     if names.ndim != 1 or names.dtype.kind not in "US" or len(set(names.tolist())) < len(names):
         raise UserError(
-            f"{source}: classes are {names.dtype} of shape {names.shape}; expected a list of different strings, the name "
+            f"{source}: classes are {names.dtype} of shape {names.shape}; expected a list of different "
+            "strings, the name "
             "of class 0 first."
         )
     return tuple(_text(name) for name in names)

@@ -1,7 +1,8 @@
 """Graphs: TU folders (Morris et al. 2020) or torch_geometric's data sets.
 
-A TU folder holds all graphs of a set in a few text files, a line for each edge, node or graph, counted from 1. A node is
-its label; where nodes have no labels, its degree. Labels of edges and attributes of nodes are not read.
+A TU folder holds all graphs of a set in a few text files, a line for each edge, node or graph, counted from
+1. A node is its label; where nodes have no labels, its degree. Labels of edges and attributes of nodes are
+not read.
 """
 
 import hashlib
@@ -89,7 +90,8 @@ class GraphReader(AbstractReader):
         return read_tu(Path(spec), spec)
 
     def convert(self, item: Any, options: Mapping[str, Any]) -> Decoded | None:
-        """torch_geometric's `Data`: `x` of one-hot labels (the highest counts), `edge_index` in both directions."""
+        """torch_geometric's `Data`: `x` of one-hot labels (the highest counts), `edge_index` in both
+        directions."""
         edges = getattr(item, "edge_index", None)
         if not isinstance(edges, Tensor):
             return None
@@ -119,7 +121,8 @@ class GraphReader(AbstractReader):
 
 
 def tu_files(folder: Path) -> tuple[Path, str] | None:
-    """The folder with the files and the name of the set; None if it is no TU folder. torch_geometric keeps them in `raw`."""
+    """The folder with the files and the name of the set; None if it is no TU folder. torch_geometric keeps
+    them in `raw`."""
     for place in (folder, folder / "raw"):
         for file in sorted(place.glob(f"*_{NODES}.txt")) if place.is_dir() else []:
             name = file.name.removesuffix(f"_{NODES}.txt")
@@ -131,8 +134,8 @@ def tu_files(folder: Path) -> tuple[Path, str] | None:
 def read_tu(folder: Path, spec: str) -> Graphs:
     """The graphs of a TU folder, or an error about the first file that does not fit.
 
-    torch_geometric's own reader checks nothing: a node label of 10^12 would allocate as many columns, isolated nodes at the
-    end are lost where nodes have no labels, and edges between two graphs are accepted.
+    torch_geometric's own reader checks nothing: a node label of 10^12 would allocate as many columns,
+    isolated nodes at the end are lost where nodes have no labels, and edges between two graphs are accepted.
     """
     files = tu_files(folder)
     if files is None:
@@ -154,7 +157,8 @@ def read_tu(folder: Path, spec: str) -> Graphs:
         )
     if count > len(graph_of):
         raise UserError(
-            f"data {spec!r}: {name}_{NODES}.txt names graph {count}, but there are {len(graph_of)} nodes; every graph needs one."
+            f"data {spec!r}: {name}_{NODES}.txt names graph {count}, but there are {len(graph_of)} nodes; "
+            "every graph needs one."
         )
     file = place / f"{name}_{NODE_LABELS}.txt"
     node_labels = _codes(_numbers(file, 1, spec)[:, 0]) if file.exists() else np.zeros_like(graph_of)

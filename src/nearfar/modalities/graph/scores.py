@@ -1,7 +1,8 @@
-"""The usual evaluation of graph features: a support vector machine, 10 folds, 5 repeats; and baselines without learning.
+"""The usual evaluation of graph features: a support vector machine, 10 folds, 5 repeats; and baselines
+without learning.
 
-Sun et al. 2020 and You et al. 2020 report the mean accuracy of 10-fold cross-validation, repeated with 5 seeds, C chosen within the training
-folds. They also choose the epoch by it, which we do not.
+Sun et al. 2020 and You et al. 2020 report the mean accuracy of 10-fold cross-validation, repeated with 5
+seeds, C chosen within the training folds. They also choose the epoch by it, which we do not.
 """
 
 from collections import Counter
@@ -36,8 +37,8 @@ def label_counts(data: Any) -> Float[Tensor, "graph label"]:
 
 
 def weisfeiler_lehman(graphs: Sequence[Graph], iterations: int = ITERATIONS) -> list[Counter[int]]:
-    """How often each label occurs in each graph, over all rounds of relabelling nodes by themselves and their neighbours
-    (Shervashidze et al. 2011)."""
+    """How often each label occurs in each graph, over all rounds of relabelling nodes by themselves and their
+    neighbours (Shervashidze et al. 2011)."""
     numbers: dict[Any, int] = {}
     number = lambda key: numbers.setdefault(key, len(numbers))
     histograms = []
@@ -81,7 +82,8 @@ def rbf_kernel(features: Float[np.ndarray, "graph dim"]) -> Float[np.ndarray, "g
 def svm_scores(
     kernel: Float[np.ndarray, "graph graph"], labels: np.ndarray, seed: int, repeats: int = SEEDS
 ) -> Measurement:
-    """Mean accuracy over folds, for each of `repeats` ways of making them; C by `INNER` folds within the training folds."""
+    """Mean accuracy over folds, for each of `repeats` ways of making them; C by `INNER` folds within the
+    training folds."""
     model, validation = need("sklearn.svm"), need("sklearn.model_selection")
     smallest_class = int(np.bincount(labels).min(initial=len(labels)))
     folds = max(2, min(FOLDS, smallest_class))

@@ -1,4 +1,5 @@
-"""Graphs in reports (nodes pushed apart, edges pulling them together, a colour for each label) and their baselines."""
+"""Graphs in reports (nodes pushed apart, edges pulling them together, a colour for each label) and their
+baselines."""
 
 import colorsys
 from collections.abc import Mapping
@@ -37,7 +38,8 @@ class GraphPresenter(AbstractPresenter):
 
 
 def layout(graph: Graph) -> Float[np.ndarray, "node 2"]:
-    """Places in [0, 1] (Fruchterman & Reingold 1991), from a circle, so that a graph looks the same each time."""
+    """Places in [0, 1] (Fruchterman & Reingold 1991), from a circle, so that a graph looks the same each
+    time."""
     count = len(graph.labels)
     angle = 2 * np.pi * np.arange(count) / max(1, count)
     place = np.stack([np.cos(angle), np.sin(angle)], axis=1) * (1 + 0.01 * np.arange(count)[:, None] % 7)

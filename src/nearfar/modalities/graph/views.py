@@ -1,4 +1,5 @@
-"""Views of graphs: each of a graph's views is one change, drawn from those allowed (You et al. 2020, sec. 3.1).
+"""Views of graphs: each of a graph's views is one change, drawn from those allowed (You et al. 2020, sec.
+3.1).
 
     drop       a share of the nodes, with their edges
     edges      a share of the edges, put between other nodes
@@ -6,7 +7,8 @@
     subgraph   a random walk from a random node, until all but a share of the nodes are there
     identity   nothing
 
-Every draw is a function of (seed, epoch, instance, view). A view is a table of records: nodes with their labels, then edges.
+Every draw is a function of (seed, epoch, instance, view). A view is a table of records: nodes with their
+labels, then edges.
 """
 
 from collections.abc import Callable, Sequence

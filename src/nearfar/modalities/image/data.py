@@ -55,8 +55,8 @@ class PictureStore:
 
 @dataclass(frozen=True)
 class ConvertedStore:
-    """Another store's pictures with another number of channels: one grey channel repeated, or the luminance of three (ITU-R 601,
-    as PIL converts to "L")."""
+    """Another store's pictures with another number of channels: one grey channel repeated, or the luminance
+    of three (ITU-R 601, as PIL converts to "L")."""
 
     store: Store
     channels: int
@@ -109,7 +109,8 @@ class ImageDescription(Description):
     def check(self) -> None:
         if not len(self.mean) == len(self.std) == self.channels:
             raise UserError(
-                "the checkpoint's description of its data is invalid (mean and std need a number for each channel)"
+                "the checkpoint's description of its data is invalid (mean and std need a number for each "
+                "channel)"
             )
 
     def resized(self, size: int | None) -> Self:
@@ -122,7 +123,8 @@ class ImageDescription(Description):
             )
 
     def convert_channels(self, data: Images, run_name: str) -> Images:
-        """Grey pictures for a colour network repeat their channel; coloured ones for a grey network become their luminance."""
+        """Grey pictures for a colour network repeat their channel; coloured ones for a grey network become
+        their luminance."""
         if {data.channels, self.channels} == {1, 3}:
             return replace(data, store=ConvertedStore(data.store, self.channels), channels=self.channels)
         self.check_alike(data, run_name)
@@ -229,7 +231,8 @@ class ImageReader(AbstractReader):
         labels, classes = arrays.labelled
         if labels is not None and len(labels) != len(pixels):
             raise UserError(
-                f"data {name!r}: {len(pixels)} images but {len(labels)} labels; expected one label for each image."
+                f"data {name!r}: {len(pixels)} images but {len(labels)} labels; expected one label for each "
+                "image."
             )
         digest = hashlib.sha256(repr(pixels.shape).encode())
         digest.update(np.ascontiguousarray(pixels).data)
@@ -270,7 +273,8 @@ def _four_axes(array: np.ndarray, name: str) -> np.ndarray:
     if channels_first or last > MAX_CHANNELS:
         hint = ", and these look channels-first: use images.transpose(0, 2, 3, 1)" if channels_first else ""
         raise UserError(
-            f"data {name!r}: images have shape {array.shape}; {expected} and at most {MAX_CHANNELS} channels{hint}."
+            f"data {name!r}: images have shape {array.shape}; {expected} and at most {MAX_CHANNELS} "
+            f"channels{hint}."
         )
     return four
 

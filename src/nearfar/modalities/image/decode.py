@@ -2,11 +2,11 @@
 
 Whatever the file's mode, three channels come out: greyscale, 1-bit and palette pictures are expanded, CMYK is
 converted, anything with transparency is laid on white (as a page would show it), 16-bit colour keeps its high
-byte, and the EXIF orientation is applied. Animations give their first frame. Sixteen-bit greyscale, integer and
-float pictures are refused, because the meaning of their grey range is unknown.
+byte, and the EXIF orientation is applied. Animations give their first frame. Sixteen-bit greyscale, integer
+and float pictures are refused, because the meaning of their grey range is unknown.
 
-Pillow decodes. Its limits are completed where SECURITY.md promises more: the format is decided by the first bytes,
-only four decoders are ever opened, and the number of pixels is limited before any memory is allocated.
+Pillow decodes. Its limits are completed where SECURITY.md promises more: the format is decided by the first
+bytes, only four decoders are ever opened, and the number of pixels is limited before any memory is allocated.
 """
 
 import io
@@ -30,7 +30,8 @@ MAX_PIXELS: Final = 50_000_000
 MAX_BYTES: Final = 8 * MAX_PIXELS  # an uncompressed picture of MAX_PIXELS needs half of this
 MAX_CHANNELS: Final = 16
 
-# Pillow warns of damaged metadata, which are of no interest here. One filter for the process: decoders run in threads.
+# Pillow warns of damaged metadata, which are of no interest here. One filter for the process: decoders run in
+# threads.
 warnings.filterwarnings("ignore", category=UserWarning, module=r"PIL\.")
 
 _MODES: Final = {"1", "L", "LA", "P", "PA", "RGB", "RGBA", "RGBX", "CMYK", "YCbCr"}
@@ -61,8 +62,8 @@ _RAW_HEADER: Final = struct.Struct("<4s3I")  # start, height, width, channels
 
 
 def decode(data: bytes, image_size: int | None = None) -> UInt8[np.ndarray, "height width channel"]:
-    """The picture's pixels, shrunk if `image_size` is given and it is larger than needed (see `shrunk_size`): three channels,
-    or those of raw pixels, which `nearfar pack` writes."""
+    """The picture's pixels, shrunk if `image_size` is given and it is larger than needed (see `shrunk_size`):
+    three channels, or those of raw pixels, which `nearfar pack` writes."""
     if not data:
         raise Unusable("empty file (0 bytes)")
     if len(data) > MAX_BYTES:
@@ -79,12 +80,12 @@ def decode(data: bytes, image_size: int | None = None) -> UInt8[np.ndarray, "hei
 
 
 def shrunk_size(width: int, height: int, image_size: int | None) -> tuple[int, int]:
-    """(width, height) kept in memory: a shorter side beyond 2 × image_size is shrunk to just that, a longer one beyond
-    8 × image_size to that.
+    """(width, height) kept in memory: a shorter side beyond 2 × image_size is shrunk to just that, a longer
+    one beyond 8 × image_size to that.
 
-    Twice the training size leaves a random crop of a quarter of the picture its full resolution. A batch is padded to its highest
-    and its widest picture, so that one thin one of either kind would cost the square of their lengths; up to 8:1 the shorter side
-    still has image_size.
+    Twice the training size leaves a random crop of a quarter of the picture its full resolution. A batch is
+    padded to its highest and its widest picture, so that one thin one of either kind would cost the square of
+    their lengths; up to 8:1 the shorter side still has image_size.
     """
     if image_size is None:
         return width, height
@@ -112,7 +113,8 @@ def encode(pixels: UInt8[np.ndarray, "height width channel"], encoding: str, qua
         return _RAW_HEADER.pack(_RAW_START, *pixels.shape) + np.ascontiguousarray(pixels).tobytes()
     if pixels.shape[2] != 3:
         raise UserError(
-            f"encoding was {encoding}, which holds three channels; these images have {pixels.shape[2]}: use raw"
+            f"encoding was {encoding}, which holds three channels; these images have {pixels.shape[2]}: use "
+            "raw"
         )
     out = io.BytesIO()
     options = {"quality": quality, "subsampling": 0} if encoding == "jpeg" else {"compress_level": 3}
@@ -161,7 +163,8 @@ def _opened(data: bytes) -> ImageFile:
 
 
 def _webp_size(data: bytes) -> tuple[int, int]:
-    """(width, height) of a WebP's canvas. Pillow's decoder allocates the canvas when it is created, so it is read here first."""
+    """(width, height) of a WebP's canvas. Pillow's decoder allocates the canvas when it is created, so it is
+    read here first."""
     if int.from_bytes(data[4:8], "little") + 8 > len(data):
         raise Unusable("truncated: the WebP is shorter than its header claims")
     kind = data[12:16]
@@ -187,7 +190,8 @@ def _orientation(picture: ImageFile) -> int:
 
 
 def _raw_pixels(data: bytes) -> UInt8[np.ndarray, "height width channel"]:
-    """Pixels with their shape before them, not copied: the quickest to read, and for any number of channels."""
+    """Pixels with their shape before them, not copied: the quickest to read, and for any number of
+    channels."""
     if len(data) < _RAW_HEADER.size:
         raise Unusable("truncated: raw pixels without their shape")
     _, height, width, channels = _RAW_HEADER.unpack_from(data)

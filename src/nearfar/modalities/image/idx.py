@@ -1,9 +1,10 @@
-"""MNIST's own format, idx, in which sets of its kind come (MNIST, Fashion-MNIST, KMNIST, EMNIST): a header with the shape, then bytes.
+"""MNIST's own format, idx, in which sets of its kind come (MNIST, Fashion-MNIST, KMNIST, EMNIST): a header
+with the shape, then bytes.
 
     train-images-idx3-ubyte.gz   train-labels-idx1-ubyte.gz   t10k-images-idx3-ubyte.gz   t10k-labels-idx1-ubyte.gz
 
-The shape is read, and compared with the size to which the file may unpack, before anything is unpacked; torchvision's reader
-neither does that nor opens .gz files.
+The shape is read, and compared with the size to which the file may unpack, before anything is unpacked;
+torchvision's reader neither does that nor opens .gz files.
 """
 
 import gzip
@@ -41,7 +42,8 @@ def images_of(root: str, split: str) -> Path:
     except (OSError, ValueError) as error:  # not there, not a folder, a null byte
         reason = getattr(error, "strerror", None) or error
         raise UserError(
-            f"data {os.fsencode(f'idx:{root}').decode('utf-8', 'backslashreplace')!r} cannot be opened: {reason}."
+            f"data {os.fsencode(f'idx:{root}').decode('utf-8', 'backslashreplace')!r} cannot be opened: "
+            f"{reason}."
         ) from error
     images = [name for name in names if is_images(name)]
     files = {name.removesuffix(".gz"): name for name in reversed(images) if _SPLITS[split].search(name)}
@@ -49,7 +51,8 @@ def images_of(root: str, split: str) -> Path:
         return Path(root) / files.popitem()[1]
     if files:
         raise UserError(
-            f"data 'idx:{root}:{split}': several files hold {split} images ({', '.join(sorted(files)[:5])}); give the path of one of them."
+            f"data 'idx:{root}:{split}': several files hold {split} images ({', '.join(sorted(files)[:5])}); "
+            "give the path of one of them."
         )
     raise UserError(
         f"data 'idx:{root}:{split}': the folder has no {split} images; expected a file such as "
@@ -58,7 +61,8 @@ def images_of(root: str, split: str) -> Path:
 
 
 def read_idx(path: Path) -> Arrays:
-    """The images of a file, and their labels if the same folder has the file with `labels` and `idx1` in its name."""
+    """The images of a file, and their labels if the same folder has the file with `labels` and `idx1` in its
+    name."""
     images = _bytes_of(path, 3)
     labelled: Labels = (None, ())
     labels_file = _labels_of(path)
@@ -66,7 +70,8 @@ def read_idx(path: Path) -> Arrays:
         labels = _bytes_of(labels_file, 1)
         if len(labels) != len(images):
             raise UserError(
-                f"{str(labels_file)!r} has {len(labels):,} labels, and {path.name} has {len(images):,} images; expected as many."
+                f"{str(labels_file)!r} has {len(labels):,} labels, and {path.name} has {len(images):,} "
+                "images; expected as many."
             )
         labelled = class_numbers(labels, str(labels_file))
     return Arrays(images, labelled, tuple(f"{path.name}#{row}" for row in range(len(images))))
@@ -81,7 +86,8 @@ def _labels_of(path: Path) -> Path | None:
 
 
 def _bytes_of(path: Path, axes: int) -> UInt8[np.ndarray, "..."]:
-    """The array of an idx file: two zero bytes, the type, the number of axes, their lengths (big-endian), the values."""
+    """The array of an idx file: two zero bytes, the type, the number of axes, their lengths (big-endian), the
+    values."""
     try:
         packed = check_regular(path)
         opener = gzip.open if path.suffix.lower() == ".gz" else open
@@ -89,7 +95,8 @@ def _bytes_of(path: Path, axes: int) -> UInt8[np.ndarray, "..."]:
             start = file.read(4)
             if start != bytes((0, 0, _UBYTE, axes)):
                 raise UserError(
-                    f"{str(path)!r} begins with the bytes {start.hex(' ') or '(none)'}; expected 00 00 08 {axes:02x}, "
+                    f"{str(path)!r} begins with the bytes {start.hex(' ') or '(none)'}; expected 00 00 08 "
+                    f"{axes:02x}, "
                     f"those of an idx file of bytes with {axes} ax{'is' if axes == 1 else 'es'}."
                 )
             lengths = file.read(4 * axes)

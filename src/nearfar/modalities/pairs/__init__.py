@@ -3,8 +3,9 @@
     nearfar pretrain clip pairs:photos.parquet:image,caption --out runs/clip
     nearfar evaluate runs/clip --data pairs:others.parquet:image,caption     retrieval both ways; zero-shot where captions recur
 
-The two sides are views of one instance, so a method's number is about the mutual information of the two columns, and a run's
-held-out estimate of it has its certificate. Evaluation's features are those of the first column.
+The two sides are views of one instance, so a method's number is about the mutual information of the two
+columns, and a run's held-out estimate of it has its certificate. Evaluation's features are those of the first
+column.
 """
 
 from nearfar.modalities.base import Modality, ViewFamily

@@ -203,7 +203,8 @@ def parse_spec(spec: str) -> tuple[Path, tuple[SideSpec, SideSpec]]:
     sides = [side.strip() for side in columns.split(",")]
     if not file or len(sides) != 2 or not all(sides):
         raise UserError(
-            f"data {spec!r}: expected pairs:FILE:FIRST,SECOND with two columns, such as pairs:photos.parquet:image,caption."
+            f"data {spec!r}: expected pairs:FILE:FIRST,SECOND with two columns, such as "
+            "pairs:photos.parquet:image,caption."
         )
     path = Path(file)
     if not path.exists() or path.suffix.lower() not in SUFFIXES:
@@ -237,7 +238,8 @@ def read_columns(path: Path, spec: str, names: Sequence[str]) -> dict[str, list[
 
 
 def kind_of(values: Sequence[Any], column: SideSpec, spec: str, folder: Path) -> str:
-    """The name of a side's modality, by its first value that is not missing; texts that are paths from `folder`, by their suffixes."""
+    """The name of a side's modality, by its first value that is not missing; texts that are paths from
+    `folder`, by their suffixes."""
     if column.kind is not None:
         return column.kind
     first = next((value for value in values if value is not None), None)
@@ -248,13 +250,15 @@ def kind_of(values: Sequence[Any], column: SideSpec, spec: str, folder: Path) ->
     raw = _bytes(first)
     if raw is None:
         raise UserError(
-            f"data {spec!r}: column {column.names[0]!r} holds {type(first).__name__}; expected text, numbers or encoded bytes."
+            f"data {spec!r}: column {column.names[0]!r} holds {type(first).__name__}; expected text, numbers "
+            "or encoded bytes."
         )
     return SOUND.name if is_sound(raw) else IMAGE.name
 
 
 def _kind_of_files(values: Sequence[Any], column: SideSpec, spec: str, folder: Path) -> str | None:
-    """The modality of the files that most of these texts name by their suffix; None where the texts name no files."""
+    """The modality of the files that most of these texts name by their suffix; None where the texts name no
+    files."""
     texts = [value for value in values if isinstance(value, str)]
     suffixes = {
         IMAGE: (*IMAGE.reader.suffixes, *UNSUPPORTED_IMAGES),
@@ -267,7 +271,8 @@ def _kind_of_files(values: Sequence[Any], column: SideSpec, spec: str, folder: P
         if not any(os.path.isfile(folder / path) for path in paths):
             name = column.names[0]
             raise UserError(
-                f"data {spec!r}: column {name!r} names {modality.unit} such as {paths[0]!r}, but none of these files is found from the "
+                f"data {spec!r}: column {name!r} names {modality.unit} such as {paths[0]!r}, but none of "
+                "these files is found from the "
                 f"folder {str(folder)!r}; correct the paths, or write {name}@text to read them as text."
             )
         return modality.name
@@ -358,8 +363,8 @@ def side_set(
 
 
 def group_equal(side: Side, rows: Sequence[int]) -> Int[np.ndarray, "pair"]:
-    """A number for each of these rows, the same where the contents are equal. Texts are compared as they are written, because
-    a network may not distinguish their symbols."""
+    """A number for each of these rows, the same where the contents are equal. Texts are compared as they are
+    written, because a network may not distinguish their symbols."""
     numbers: dict[Any, int] = {}
     contents = (side.contents[row] for row in rows)
     keys = (content if isinstance(content, str) else _content_bytes(content) for content in contents)

@@ -1,7 +1,8 @@
 """Pairs in reports, and retrieval: which second side is the most similar to a first side, and the reverse.
 
-Rows with equal second sides (the same caption) count as one candidate. First to second: which of the different captions is the most
-similar? With one caption per class, that is zero-shot classification. Second to first: does the most similar row have this caption?
+Rows with equal second sides (the same caption) count as one candidate. First to second: which of the
+different captions is the most similar? With one caption per class, that is zero-shot classification. Second
+to first: does the most similar row have this caption?
 """
 
 from typing import Any
@@ -69,8 +70,9 @@ def embeddings(
 
 
 def retrieval_figures(scores: Float[Tensor, "row row"], second: Int[np.ndarray, "row"]) -> dict[str, float]:
-    """Shares of rows whose caption is ranked first, or among the first five, of all different captions; of captions whose most
-    similar row has them; and what chance gives. Equal scores are ranked in random order, so constant scores are at chance."""
+    """Shares of rows whose caption is ranked first, or among the first five, of all different captions; of
+    captions whose most similar row has them; and what chance gives. Equal scores are ranked in random order,
+    so constant scores are at chance."""
     _, first_of = np.unique(second, return_index=True)
     keys = torch.from_numpy(np.sort(first_of))
     caption = torch.from_numpy(
@@ -78,7 +80,8 @@ def retrieval_figures(scores: Float[Tensor, "row row"], second: Int[np.ndarray, 
     )
     if not scores.isfinite().all():
         raise UserError(
-            "scores of these pairs are not finite; the networks' weights are unusable, or too large for these inputs"
+            "scores of these pairs are not finite; the networks' weights are unusable, or too large for "
+            "these inputs"
         )
     candidates = scores[:, keys]
     true_score = candidates.gather(1, caption[:, None])
@@ -97,7 +100,8 @@ def retrieval_figures(scores: Float[Tensor, "row row"], second: Int[np.ndarray, 
 
 
 def _share_among_first(k: int, better: Int[Tensor, "row"], equal: Int[Tensor, "row"]) -> float:
-    """How often the true candidate is among the first k, where candidates of equal score come in random order."""
+    """How often the true candidate is among the first k, where candidates of equal score come in random
+    order."""
     return float(((k - better) / equal).clamp(0, 1).double().mean())
 
 

@@ -1,9 +1,10 @@
 """Time series: windows of rows that were measured one after another.
 
-A column `label` tells the class of each time, a column `series` to which of several series a row belongs; all others are channels. An
-instance is a window of `views.window` rows with neighbours on both sides; windows near the ends of a series are shown only as
-neighbours. Windows overlap, so they are no independent draws: a run on one series proves nothing about its information, and
-evaluation holds out stretches of time with a gap on either side.
+A column `label` tells the class of each time, a column `series` to which of several series a row belongs; all
+others are channels. An instance is a window of `views.window` rows with neighbours on both sides; windows
+near the ends of a series are shown only as neighbours. Windows overlap, so they are no independent draws: a
+run on one series proves nothing about its information, and evaluation holds out stretches of time with a gap
+on either side.
 """
 
 import hashlib
@@ -48,7 +49,8 @@ class StretchStore:
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
 class TimeSeries(DataSet):
-    """Opened series: `load` returns stretches of rows, (instance, span, channel), of which views show windows."""
+    """Opened series: `load` returns stretches of rows, (instance, span, channel), of which views show
+    windows."""
 
     modality: ClassVar[str] = "series"
     unit: ClassVar[str] = "windows"
@@ -58,8 +60,8 @@ class TimeSeries(DataSet):
     offset: int
 
     def parts(self, share: float, seed: int) -> tuple[Int64[np.ndarray, "rest"], Int64[np.ndarray, "held"]]:
-        """Holds out every n-th stretch of time in every series, n = round(1 / share). Windows that overlap with it belong to neither part, and
-        times of a class that occurs nowhere else are not tested."""
+        """Holds out every n-th stretch of time in every series, n = round(1 / share). Windows that overlap
+        with it belong to neither part, and times of a class that occurs nowhere else are not tested."""
         store = self.store
         assert isinstance(store, StretchStore)
         assert self.cut_from is not None
@@ -82,7 +84,8 @@ class TimeSeries(DataSet):
         rest, test = np.flatnonzero(~overlapping), np.flatnonzero(held_out)
         if not len(rest) or not len(test):
             raise UserError(
-                f"data {self.name!r}: {len(self)} windows are too few to hold out a stretch of time with a gap of {store.span} rows on "
+                f"data {self.name!r}: {len(self)} windows are too few to hold out a stretch of time with a "
+                f"gap of {store.span} rows on "
                 f"either side; give test data with --data, or lower views.window and views.offset"
             )
         return rest, test
@@ -146,8 +149,8 @@ def time_series(
 
         run = nf.pretrain("cebra", data=nf.time_series(recording, labels), out="runs/recording")
 
-    `series` holds, for each row, the series it belongs to. `window` and `offset` are those of the views: a run with other
-    settings (`views={"window": 20}`) needs data made with them.
+    `series` holds, for each row, the series it belongs to. `window` and `offset` are those of the views: a
+    run with other settings (`views={"window": 20}`) needs data made with them.
     """
     check_window(window, offset)
     rows = np.asarray(array)
@@ -163,7 +166,8 @@ def windows(
     span = window + 2 * offset
     if array.ndim != 2 or 0 in array.shape or array.dtype.kind not in "iufb":
         raise UserError(
-            f"data {name!r} are {array.dtype} of shape {array.shape}; expected numbers of shape (time, channels)."
+            f"data {name!r} are {array.dtype} of shape {array.shape}; expected numbers of shape (time, "
+            "channels)."
         )
     rows = np.ascontiguousarray(single_precision(array, name))
     for title, values in (("labels", labelled[0]), ("series", series)):
@@ -178,7 +182,8 @@ def windows(
     starts = starts[stretch[starts] == stretch[starts + span - 1]]
     if len(starts) < 2:
         raise UserError(
-            f"data {name!r}: no series is longer than {span} rows, which a window of {window} with neighbours up to "
+            f"data {name!r}: no series is longer than {span} rows, which a window of {window} with "
+            "neighbours up to "
             f"{offset} rows away needs; lower views.window or views.offset."
         )
     centre = starts + offset + (window - 1) // 2
@@ -208,7 +213,8 @@ def _npz(path: Path, spec: str) -> Table:
     arrays, names = npz_arrays(path, {ARRAY, "labels", SERIES})
     if ARRAY not in arrays:
         raise UserError(
-            f"data {spec!r} have no array `{ARRAY}` (the file holds: {', '.join(sorted(names)) or 'nothing'})."
+            f"data {spec!r} have no array `{ARRAY}` (the file holds: "
+            f"{', '.join(sorted(names)) or 'nothing'})."
         )
     array = arrays[ARRAY]
     return array[:, None] if array.ndim == 1 else array, arrays.get("labels"), arrays.get(SERIES)
@@ -222,7 +228,8 @@ def _table(path: Path, spec: str) -> Table:
         column = np.asarray(values)
         if column.dtype.kind not in "iufb":
             raise UserError(
-                f"data {spec!r}: the column `{name}` does not hold numbers in every row; expected channels of numbers, and maybe "
+                f"data {spec!r}: the column `{name}` does not hold numbers in every row; expected channels "
+                "of numbers, and maybe "
                 f"`{LABEL}` and `{SERIES}`."
             )
         columns.append(column)

@@ -10,7 +10,8 @@ WIDTHS = {"conv1d": 128, "conv1d-small": 32}
 
 
 class Conv1d(nn.Module):
-    """Three convolutions over time, the last two with a shortcut, then the mean over the window: (n, window, channels) -> (n, width)."""
+    """Three convolutions over time, the last two with a shortcut, then the mean over the window: (n, window,
+    channels) -> (n, width)."""
 
     def __init__(self, channels: int, width: int) -> None:
         super().__init__()

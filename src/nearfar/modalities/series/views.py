@@ -15,8 +15,8 @@ from nearfar.modalities.series.data import TimeSeriesDescription, check_window
 
 @dataclass(frozen=True)
 class Neighbouring(AbstractViewSettings):
-    """Two windows of `window` rows: that of a time, and that of a different time at most `offset` rows away, uniformly drawn
-    (Schneider et al. 2023). Gaussian noise of standard deviation `noise` is added to both."""
+    """Two windows of `window` rows: that of a time, and that of a different time at most `offset` rows away,
+    uniformly drawn (Schneider et al. 2023). Gaussian noise of standard deviation `noise` is added to both."""
 
     window: int = 10
     offset: int = 10

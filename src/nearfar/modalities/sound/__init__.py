@@ -1,4 +1,5 @@
-"""Sound: recordings, seen as stretches of samples by a convolutional and recurrent network, compared with MFCC."""
+"""Sound: recordings, seen as stretches of samples by a convolutional and recurrent network, compared with
+MFCC."""
 
 from nearfar.modalities.base import Modality, ViewFamily
 from nearfar.modalities.sound.data import Recordings, SoundDescription, SoundReader

@@ -1,7 +1,7 @@
 """Recordings: one channel of samples each.
 
-A set has one sample rate, the most common among its recordings. Recordings with another rate go to the quarantine list,
-because a network that counts samples would hear them at another pitch.
+A set has one sample rate, the most common among its recordings. Recordings with another rate go to the
+quarantine list, because a network that counts samples would hear them at another pitch.
 """
 
 import hashlib

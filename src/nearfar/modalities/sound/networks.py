@@ -28,6 +28,7 @@ class SoundNetworks(AbstractNetworks):
         short = int((data.lengths < shortest).sum())
         if 2 * short > len(data):
             raise UserError(
-                f"encoders.steps was {encoders.steps}: {short} of {len(data)} recordings are shorter than that number of frames of "
+                f"encoders.steps was {encoders.steps}: {short} of {len(data)} recordings are shorter than "
+                "that number of frames of "
                 f"{encoders.listener.hop} samples; use fewer encoders.steps or smaller encoders.strides"
             )

@@ -1,10 +1,12 @@
-"""Recordings in reports, and mel-frequency cepstral coefficients as a baseline: the features of speech recognition before
-features were learned.
+"""Recordings in reports, and mel-frequency cepstral coefficients as a baseline: the features of speech
+recognition before features were learned.
 
-    wave --pre-emphasis--> frames of 25 ms every 10 ms --Hamming, |DFT|^2--> power --triangles on the mel scale--> log
+    wave --pre-emphasis--> frames of 25 ms every 10 ms --Hamming, |DFT|^2--> power --triangles on the mel
+    scale--> log
          --cosine transform--> the first 13 coefficients
 
-Averaged over time they are the recording's baseline features; together with their standard deviations, a second one.
+Averaged over time they are the recording's baseline features; together with their standard deviations, a
+second one.
 """
 
 from collections.abc import Mapping
@@ -56,8 +58,8 @@ def mfcc(wave: Float[np.ndarray, "time"], rate: int) -> Float[np.ndarray, "frame
 
 
 def triangles(rate: int, bins: int) -> Float[np.ndarray, "triangle frequency"]:
-    """Weights that rise from one centre's neighbour to it and fall to the next, centres evenly spaced in mel =
-    2595 log10(1 + hertz / 700), from 20 Hz to half the sample rate."""
+    """Weights that rise from one centre's neighbour to it and fall to the next, centres evenly spaced in mel
+    = 2595 log10(1 + hertz / 700), from 20 Hz to half the sample rate."""
     mel = np.linspace(_mel(20.0), _mel(rate / 2), TRIANGLES + 2)
     hertz = 700 * (10 ** (mel / 2595) - 1)
     frequency = np.arange(bins // 2 + 1) * rate / bins

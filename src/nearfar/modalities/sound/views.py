@@ -24,7 +24,8 @@ MIN_LOUDNESS = 1e-5  # below it a recording is not made louder
 
 @dataclass(frozen=True)
 class Window(AbstractViewSettings):
-    """`count` random stretches of `samples`; a shorter recording is heard whole, at the beginning of the window."""
+    """`count` random stretches of `samples`; a shorter recording is heard whole, at the beginning of the
+    window."""
 
     samples: int = 2560
     count: int = 1
@@ -81,8 +82,8 @@ class WholeSound:
 
 
 def levelled(sequences: Sequences) -> Float[np.ndarray, "item time"]:
-    """Every recording with mean zero and the same loudness over its true length: the distance to the microphone carries
-    no information about what was said."""
+    """Every recording with mean zero and the same loudness over its true length: the distance to the
+    microphone carries no information about what was said."""
     present = sequences.present()
     data = sequences.data.astype(np.float64)
     count = sequences.length[:, None]

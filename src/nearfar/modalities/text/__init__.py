@@ -1,4 +1,5 @@
-"""Text: blocks of symbols, some of them hidden, seen by a transformer, compared with the frequencies of symbols."""
+"""Text: blocks of symbols, some of them hidden, seen by a transformer, compared with the frequencies of
+symbols."""
 
 from nearfar.modalities.base import Modality, ViewFamily
 from nearfar.modalities.text.data import Reading, TextDescription, TextReader, Texts

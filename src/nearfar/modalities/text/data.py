@@ -1,4 +1,5 @@
-"""Text as blocks of numbered symbols: characters or words of .txt files, or numbers already (an .npz with `tokens`).
+"""Text as blocks of numbered symbols: characters or words of .txt files, or numbers already (an .npz with
+`tokens`).
 
 Symbol 0 stands for whatever the vocabulary does not have. A vocabulary belongs to a run: text opened for an
 evaluation is read with the one that was made from the training text.
@@ -134,7 +135,8 @@ class TextReader(AbstractReader):
         source = f"data {name!r}: tokens"
         if array.ndim != 2 or 0 in array.shape or array.dtype.kind not in "iu":
             raise UserError(
-                f"{source} are {array.dtype} of shape {array.shape}; expected integers of shape (blocks, length)."
+                f"{source} are {array.dtype} of shape {array.shape}; expected integers of shape (blocks, "
+                "length)."
             )
         rows = array.astype(np.int64)
         present = rows != PADDING
@@ -143,7 +145,8 @@ class TextReader(AbstractReader):
         padded_at_end = (present == (np.arange(rows.shape[1]) < length[:, None])).all()
         if not padded_at_end or length.min() < 1 or rows.min() < PADDING or rows.max() >= symbols:
             raise UserError(
-                f"{source} range from {rows.min()} to {rows.max()}; expected numbers from 0 to {symbols - 1}, and -1 only "
+                f"{source} range from {rows.min()} to {rows.max()}; expected numbers from 0 to "
+                f"{symbols - 1}, and -1 only "
                 "at the end of a row."
             )
         vocabulary = reading.vocabulary or tuple(str(number) for number in range(int(rows.max()) + 1))

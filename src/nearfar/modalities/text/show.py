@@ -1,9 +1,10 @@
-"""Text in reports, and how well hidden symbols are predicted: the measure of a masked language model needs no labels.
+"""Text in reports, and how well hidden symbols are predicted: the measure of a masked language model needs no
+labels.
 
     {"nats": mean of -log p(hidden symbol), "top1": …, "top5": …}
 
-The baseline predicts by the symbols' frequencies in the training text. Which positions are hidden is a function of the
-seed and the block, so two models predict the same ones.
+The baseline predicts by the symbols' frequencies in the training text. Which positions are hidden is a
+function of the seed and the block, so two models predict the same ones.
 """
 
 from collections.abc import Mapping
@@ -94,8 +95,8 @@ class _Tally:
 def clustered(hits: Float[Tensor, "block"], totals: Float[Tensor, "block"]) -> Interval:
     """Wilson's interval for sum(hits) / sum(totals), where predictions in one block depend on one another.
 
-    The effective sample size is p (1 - p) / v, v the variance of that ratio over blocks, at most sum(totals). Where all
-    predictions are right or all wrong, v is unknown and each block counts as one sample.
+    The effective sample size is p (1 - p) / v, v the variance of that ratio over blocks, at most sum(totals).
+    Where all predictions are right or all wrong, v is unknown and each block counts as one sample.
     """
     share, blocks = float(hits.sum() / totals.sum()), len(totals)
     spread = float((hits - share * totals).square().sum()) * blocks / max(1, blocks - 1)
@@ -123,7 +124,8 @@ def masked_scores(
 
 
 def frequency_scores(train: Texts, blocks: Texts, hiding: MakeViews, *, seed: int = 0) -> Measurement:
-    """The same by the frequency of each symbol in the training text, none of them zero (one is added to each)."""
+    """The same by the frequency of each symbol in the training text, none of them zero (one is added to
+    each)."""
     counts = np.ones(len(train.symbols), dtype=np.int64)
     for rows in _rows(len(train)):
         data = train.load(rows).data

@@ -1,7 +1,8 @@
-"""Symbols with some of them hidden, and the hidden ones: the two views of a masked language model (Wu et al. 2020, sec. 5.1).
+"""Symbols with some of them hidden, and the hidden ones: the two views of a masked language model (Wu et al.
+2020, sec. 5.1).
 
-View 0 is the block as it is read, view 1 what was hidden: the true symbol at each chosen position and -1 everywhere
-else. So the positions travel with the second view, those left unchanged in the first among them.
+View 0 is the block as it is read, view 1 what was hidden: the true symbol at each chosen position and -1
+everywhere else. So the positions travel with the second view, those left unchanged in the first among them.
 """
 
 from dataclasses import dataclass, field
@@ -29,11 +30,11 @@ UNCHANGED, REPLACED = (
 
 @dataclass(frozen=True)
 class Mask(AbstractViewSettings):
-    """Hides `share` of a block's positions, at least one: of ten chosen, eight become the mask symbol, one any
-    symbol, one stays as it is.
+    """Hides `share` of a block's positions, at least one: of ten chosen, eight become the mask symbol, one
+    any symbol, one stays as it is.
 
-    `unit`, `length` and `most` say what a symbol of text is, how many make a block and how large the vocabulary may
-    be. The mask symbol has the number after the last of the vocabulary.
+    `unit`, `length` and `most` say what a symbol of text is, how many make a block and how large the
+    vocabulary may be. The mask symbol has the number after the last of the vocabulary.
     """
 
     share: float = 0.15

@@ -44,7 +44,8 @@ class VectorsDescription(StandardisedDescription):
 
 
 def single_precision(array: np.ndarray, name: str) -> np.ndarray:
-    """Rows of numbers as float32; an error names the first row with a number that is not finite in float32."""
+    """Rows of numbers as float32; an error names the first row with a number that is not finite in
+    float32."""
     with np.errstate(over="ignore"):
         rows = array.astype(np.float32)
     bad = np.flatnonzero(~np.isfinite(rows).all(axis=1))
@@ -52,7 +53,8 @@ def single_precision(array: np.ndarray, name: str) -> np.ndarray:
         column = np.flatnonzero(~np.isfinite(rows[bad[0]]))[0]
         reason = "beyond single precision" if np.isfinite(array[bad[0], column]) else "not finite"
         raise UserError(
-            f"data {name!r}: row {bad[0]} holds a number that is {reason} ({len(bad)} such rows); fill or drop them."
+            f"data {name!r}: row {bad[0]} holds a number that is {reason} ({len(bad)} such rows); fill or "
+            "drop them."
         )
     return rows
 
@@ -94,7 +96,8 @@ class VectorsReader(AbstractReader):
         array = arrays.array
         if array.ndim != 2 or 0 in array.shape or array.dtype.kind not in "iufb":
             raise UserError(
-                f"data {name!r}: x is {array.dtype} of shape {array.shape}; expected numbers of shape (rows, features)."
+                f"data {name!r}: x is {array.dtype} of shape {array.shape}; expected numbers of shape (rows, "
+                "features)."
             )
         rows = single_precision(array, name)
         labels, classes = arrays.labelled

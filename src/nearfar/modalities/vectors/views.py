@@ -1,7 +1,7 @@
 """Views of vectors: noise and features left out.
 
-Every feature is brought to mean 0 and standard deviation 1 first, so that noise and a feature left out (set to its mean)
-mean the same for all of them.
+Every feature is brought to mean 0 and standard deviation 1 first, so that noise and a feature left out (set
+to its mean) mean the same for all of them.
 """
 
 from dataclasses import dataclass
@@ -19,7 +19,8 @@ from nearfar.modalities.base import StandardisedDescription
 
 @dataclass(frozen=True)
 class Corrupt(AbstractViewSettings):
-    """`count` views: Gaussian noise of standard deviation `noise` on every feature, each left out with probability `dropout`."""
+    """`count` views: Gaussian noise of standard deviation `noise` on every feature, each left out with
+    probability `dropout`."""
 
     noise: float = 0.3
     dropout: float = 0.2

@@ -1,4 +1,5 @@
-"""Image augmentation: a pure function of (seed, epoch, index, view). One compiled kernel on CPUs, batched torch elsewhere."""
+"""Image augmentation: a pure function of (seed, epoch, index, view). One compiled kernel on CPUs, batched
+torch elsewhere."""
 
 from nearfar.modalities.image.views.augment import PIPELINES, Augment, pipelines
 from nearfar.modalities.image.views.colour import LAB_CHANNELS, Colours

@@ -1,9 +1,11 @@
 """What one view's pipeline may do to an image, and the papers' pipelines as assignments.
 
-    crop and resize → flip → colour jitter (order shuffled per sample) → greyscale → blur → solarise → normalise
+    crop and resize → flip → colour jitter (order shuffled per sample) → greyscale → blur → solarise →
+    normalise
 
 Every probability and strength is a field of `Augment`, so a named pipeline is two assignments, one per view:
-SimCLR's two are alike, BYOL's differ in blur and solarisation, instance discrimination greys before it jitters.
+SimCLR's two are alike, BYOL's differ in blur and solarisation, instance discrimination greys before it
+jitters.
 """
 
 import math
@@ -27,8 +29,8 @@ STRENGTH = "strength"  # of the whole jitter: a setting that stands for four
 class Augment:
     """The settings of one view's pipeline; the defaults are SimCLR's (Chen et al. 2020, appendix A).
 
-    A jitter strength s draws its factor from [max(0, 1 - s), 1 + s], hue its shift from [-hue, hue] of a full turn.
-    Strength or probability 0 leaves the image exactly as it was.
+    A jitter strength s draws its factor from [max(0, 1 - s), 1 + s], hue its shift from [-hue, hue] of a full
+    turn. Strength or probability 0 leaves the image exactly as it was.
     """
 
     crop: float = 1.0  # probability of a random crop; otherwise the largest central one within crop_ratio
@@ -59,7 +61,8 @@ class Augment:
         self._number("blur_kernel", 0.0, 1.0, "a share of the view's width")
         self._range("crop_scale", 0.0, 1.0)
         self._range("crop_ratio", 0.0, math.inf)
-        # Narrower than a hundredth of a pixel a Gaussian touches no neighbour, and its square underflows float32.
+        # Narrower than a hundredth of a pixel a Gaussian touches no neighbour, and its square underflows
+        # float32.
         self._range("blur_sigma", 0.01, math.inf)
         if not isinstance(self.greyscale_first, bool):
             raise UserError(f"views.greyscale_first is {self.greyscale_first!r}; expected true or false.")
@@ -93,7 +96,8 @@ def _is_number(value: object) -> bool:
 
 
 SIMCLR = Augment()
-# Chen et al. 2020, appendix B.9 on CIFAR-10: jitter at half strength, no blur. The smallest crop is a fifth of the
+# Chen et al. 2020, appendix B.9 on CIFAR-10: jitter at half strength, no blur. The smallest crop is a fifth
+# of the
 # image, not 0.08: of 32 × 32 pixels that would leave 9 × 9, too little to tell what it shows.
 SIMCLR_SMALL = replace(
     SIMCLR, crop_scale=(0.2, 1.0), brightness=0.4, contrast=0.4, saturation=0.4, hue=0.1, blur=0.0
@@ -135,8 +139,8 @@ def pipelines(name: str, size: int, changes: Mapping[str, object] | None = None)
     """The named pipeline's two views for images of `size` pixels a side, with the user's changes.
 
     Up to 64 pixels `simclr` means `simclr-small` and `byol` means `byol-small`. A change such as
-    `{"blur": 0.1}` goes to both views, `{"second": {"solarise": 0.2}}` to one, after those to both. `{"strength": s}` is SimCLR's
-    strength of the colour jitter.
+    `{"blur": 0.1}` goes to both views, `{"second": {"solarise": 0.2}}` to one, after those to both.
+    `{"strength": s}` is SimCLR's strength of the colour jitter.
     """
     if name not in PIPELINES:
         raise UserError(f"views.pipeline is {name!r}; expected {', '.join(PIPELINES)}.")
@@ -151,8 +155,9 @@ def pipelines(name: str, size: int, changes: Mapping[str, object] | None = None)
 
 
 def jittered(augment: Augment, strength: float) -> Augment:
-    """The pipeline's colour jitter at SimCLR's strength s (Chen et al. 2020, appendix A): brightness 0.8 s, the other three in
-    the pipeline's own proportions, so that SimCLR's are 0.8 s, 0.8 s, 0.8 s and 0.2 s; hue ends at half a turn, which is all there is."""
+    """The pipeline's colour jitter at SimCLR's strength s (Chen et al. 2020, appendix A): brightness 0.8 s,
+    the other three in the pipeline's own proportions, so that SimCLR's are 0.8 s, 0.8 s, 0.8 s and 0.2 s; hue
+    ends at half a turn, which is all there is."""
     scale = SIMCLR.brightness * strength / augment.brightness
     scaled = {name: scale * getattr(augment, name) for name in _STRENGTHS}
     return replace(augment, **scaled, hue=min(0.5, scale * augment.hue))
@@ -169,7 +174,8 @@ def _changed(augment: Augment, changes: object, key: str) -> Augment:
             raise UserError(f"{key}.{STRENGTH} is {strength!r}; expected a number from 0 to {strongest:g}.")
         if not augment.brightness:
             raise UserError(
-                f"{key}.{STRENGTH} was given where views.brightness is 0, to which nothing can be in proportion."
+                f"{key}.{STRENGTH} was given where views.brightness is 0, to which nothing can be in "
+                "proportion."
             )
         # first, so that a strength and one of its four together are the strength but for that one
         rest = {name: value for name, value in changes.items() if name != STRENGTH}

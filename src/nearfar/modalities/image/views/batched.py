@@ -1,7 +1,8 @@
 """Views on any device: the same pipeline as a few batched tensor operations.
 
-Crop and resize are one product per axis with a per-sample interpolation matrix, blur likewise; an operation that
-only some samples undergo runs on those rows. Which rows is known on the host, so nothing waits for the device.
+Crop and resize are one product per axis with a per-sample interpolation matrix, blur likewise; an operation
+that only some samples undergo runs on those rows. Which rows is known on the host, so nothing waits for the
+device.
 """
 
 from collections.abc import Callable
@@ -72,7 +73,8 @@ def _separable(
 def _interpolation(
     start: Tensor, length: Tensor, total: Tensor, offset: Tensor, size: int, extent: int
 ) -> Float[Tensor, "image size extent"]:
-    """The triangle filter taking pixels [start, start + length) to `total`, for `size` outputs from `offset` on."""
+    """The triangle filter taking pixels [start, start + length) to `total`, for `size` outputs from `offset`
+    on."""
     ratio = (length / total)[:, None, None]
     output = torch.arange(size, device=start.device)[None, :, None] + offset[:, None, None]
     source = torch.arange(extent, device=start.device)[None, None, :] - start[:, None, None]

@@ -2,7 +2,8 @@
 
     L   how bright, one channel      ab   which colour, two channels, or a (green to red) and b (blue to yellow) apart
 
-Scaled so that photographs have values of about one: L is centred at its middle grey and divided by 25, a and b by 20.
+Scaled so that photographs have values of about one: L is centred at its middle grey and divided by 25, a and
+b by 20.
 """
 
 from typing import Literal
@@ -38,7 +39,8 @@ def lab(rgb: Image) -> Image:
 
 
 def rgb(scaled: Image) -> Image:
-    """The inverse of `lab`, cut to [0, 1]; of one channel alone a grey picture, of ab alone its colours at one lightness."""
+    """The inverse of `lab`, cut to [0, 1]; of one channel alone a grey picture, of ab alone its colours at
+    one lightness."""
     zero = torch.zeros_like(scaled[:, :1])
     if scaled.shape[1] == 1:
         scaled = torch.cat([scaled, zero, zero], dim=1)

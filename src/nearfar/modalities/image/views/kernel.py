@@ -1,9 +1,10 @@
 """Views on a CPU: one compiled loop over the samples, each finished while it is in the cache.
 
-A sample is resized in two vectorised passes. The vertical pass blends whole rows of bytes; its result is stored
-transposed, so that the horizontal pass blends whole rows too. From there on the sample is c planes of size × size
-floats whose rows are the view's columns; colours, blur and solarisation do not care, and writing the
-interleaved result turns it back. Several Python threads may run the kernel at once: it holds no lock and no state.
+A sample is resized in two vectorised passes. The vertical pass blends whole rows of bytes; its result is
+stored transposed, so that the horizontal pass blends whole rows too. From there on the sample is c planes of
+size × size floats whose rows are the view's columns; colours, blur and solarisation do not care, and writing
+the interleaved result turns it back. Several Python threads may run the kernel at once: it holds no lock and
+no state.
 """
 
 from collections.abc import Callable
@@ -40,8 +41,9 @@ inlined = njit(forceinline=True, **_FAST)
 def stored(function: Callable[..., None]) -> Callable[..., None]:
     """Compiled once and kept on disk, or compiled by each process where nothing can be written.
 
-    Everything is inlined into the one function so kept: slices of rows then cost no reference counting. All of it
-    stays in this file, because what is kept is renewed when the function's file changes, not when another does.
+    Everything is inlined into the one function so kept: slices of rows then cost no reference counting. All
+    of it stays in this file, because what is kept is renewed when the function's file changes, not when
+    another does.
     """
     try:
         return njit(cache=True, **_FAST)(function)
@@ -264,8 +266,8 @@ def _grey(r: np.ndarray, g: np.ndarray, b: np.ndarray) -> None:
 def _turn_hue(r: np.ndarray, g: np.ndarray, b: np.ndarray, shift: np.float32) -> None:
     """Turn the hue by `shift` of a full circle, without going through HSV.
 
-    With V the largest and C the largest minus the smallest channel and H in sixths of the circle, a channel is
-    V - C · clip(min(k, 4 - k), 0, 1), k = (n + H) mod 6 with n = 5, 3, 1 for red, green, blue: saturation,
+    With V the largest and C the largest minus the smallest channel and H in sixths of the circle, a channel
+    is V - C · clip(min(k, 4 - k), 0, 1), k = (n + H) mod 6 with n = 5, 3, 1 for red, green, blue: saturation,
     which is C / V, cancels, and no branch is left to keep the loop from being vectorised.
     """
     turn = SIX * shift

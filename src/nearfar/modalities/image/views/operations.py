@@ -1,8 +1,10 @@
-"""Operations beyond the kernel's: functions of images in [0, 1] and of random numbers, applied after it and before normalising.
+"""Operations beyond the kernel's: functions of images in [0, 1] and of random numbers, applied after it and
+before normalising.
 
-An operation's numbers are drawn under its own name, so that a new one changes no draw of another, and no old run. It is a frozen
-dataclass with a `name`, how many numbers it needs (`slots`), its settings, of which `probability` is the first, and a call. In
-`OPERATIONS` it is a setting of any pipeline: `views.erase=0.5`, `views.second.erase.scale=[0.1,0.2]`.
+An operation's numbers are drawn under its own name, so that a new one changes no draw of another, and no old
+run. It is a frozen dataclass with a `name`, how many numbers it needs (`slots`), its settings, of which
+`probability` is the first, and a call. In `OPERATIONS` it is a setting of any pipeline: `views.erase=0.5`,
+`views.second.erase.scale=[0.1,0.2]`.
 """
 
 import math
@@ -35,7 +37,8 @@ class Operation(Protocol):
 
 @dataclass(frozen=True)
 class Erase:
-    """A rectangle of noise-free grey somewhere in the image (Zhong et al. 2020, random erasing, with one value)."""
+    """A rectangle of noise-free grey somewhere in the image (Zhong et al. 2020, random erasing, with one
+    value)."""
 
     name: ClassVar[str] = "erase"
     slots: ClassVar[int] = 4
@@ -70,7 +73,8 @@ class Erase:
 
 @dataclass(frozen=True)
 class Rotate:
-    """The image turned about its centre by a uniform angle of at most `degrees` either way (Sáez Maldonado 2021, Fig. 10).
+    """The image turned about its centre by a uniform angle of at most `degrees` either way (Sáez Maldonado
+    2021, Fig. 10).
 
     What comes into the corners is the image mirrored at its edges: black ones would tell every angle.
     """
@@ -88,7 +92,8 @@ class Rotate:
         height, width = images.shape[2:]
         angle = torch.deg2rad(self.degrees * (2 * numbers[:, 0] - 1))  # counter-clockwise
         cosine, sine, zero = torch.cos(angle), torch.sin(angle), torch.zeros_like(angle)
-        # where a place of the view is in the image; both sides are counted from -1 to 1, whatever they are in pixels
+        # where a place of the view is in the image; both sides are counted from -1 to 1, whatever they are in
+        # pixels
         across = torch.stack([cosine, -sine * height / width, zero], dim=1)
         down = torch.stack([sine * width / height, cosine, zero], dim=1)
         grid = F.affine_grid(

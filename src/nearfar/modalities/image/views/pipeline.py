@@ -1,9 +1,10 @@
-"""What the encoder sees: `Views` for training, `PlainImages` for evaluation, both from decoded bytes to normalised floats.
+"""What the encoder sees: `Views` for training, `PlainImages` for evaluation, both from decoded bytes to
+normalised floats.
 
     Pixels ──draw──▶ Parameters ──render──▶ (image, channel, size, size), one tensor per view
 
-Drawing is a pure function of (seed, epoch, index, view); rendering is the compiled kernel on CPUs and batched torch
-elsewhere.
+Drawing is a pure function of (seed, epoch, index, view); rendering is the compiled kernel on CPUs and batched
+torch elsewhere.
 """
 
 from collections.abc import Iterable, Sequence
@@ -47,7 +48,8 @@ class _Renderer:
         self.std = _statistic("std", std)
         if len(self.mean) != len(self.std):
             raise UserError(
-                f"views.mean has {len(self.mean)} numbers and views.std {len(self.std)}; give one per channel to each."
+                f"views.mean has {len(self.mean)} numbers and views.std {len(self.std)}; give one per "
+                "channel to each."
             )
         if (self.std <= 0).any():
             raise UserError(f"views.std is {list(std)!r}; expected numbers above 0.")
@@ -72,13 +74,15 @@ class _Renderer:
         return view if in_rgb else lab(view)
 
     def room(self, views: int, images: int) -> Iterable[Tensor | None]:
-        """Memory for several views one below the other, so that embedding them together copies nothing (`embed_views`)."""
+        """Memory for several views one below the other, so that embedding them together copies nothing
+        (`embed_views`)."""
         if self.device.type != "cpu":
             return [None] * views
         return torch.empty((views, images, self.size, self.size, len(self.mean)), dtype=torch.float32)
 
     def changed(self, view: Image, operation: Operation, numbers: Float[np.ndarray, "image slot"]) -> Image:
-        """The view with some of its images changed: those whose first number is below the probability. Others keep every bit."""
+        """The view with some of its images changed: those whose first number is below the probability. Others
+        keep every bit."""
         rows = torch.from_numpy(np.flatnonzero(numbers[:, 0] < operation.probability)).to(view.device)
         if not len(rows):
             return view
@@ -109,11 +113,13 @@ def _check(pixels: Pixels, channels: int) -> None:
         )
     if size.shape != (len(data), 2) or (size < 1).any() or (size > data.shape[1:3]).any():
         raise UserError(
-            f"The images' sizes do not fit their pixels {data.shape}; give each its height and width, at least 1."
+            f"The images' sizes do not fit their pixels {data.shape}; give each its height and width, at "
+            "least 1."
         )
     if data.shape[3] != channels:
         raise UserError(
-            f"views.mean has {channels} numbers but the images have {data.shape[3]} channels; give one per channel."
+            f"views.mean has {channels} numbers but the images have {data.shape[3]} channels; give one per "
+            "channel."
         )
 
 
@@ -130,9 +136,10 @@ def _statistic(name: str, values: Sequence[float]) -> Float[np.ndarray, "channel
 class Views:
     """The training views: view v of image i in epoch e is a pure function of (seed, e, i, v) and the image.
 
-    Immutable, and safe to call from several threads at once. Colour operations pass images without exactly three
-    channels by; all others apply to any number of channels. `aligned`: all views draw as the first does, so that they
-    show the same crop. `colours="lab"`: the first view shows luminance alone, the second colour alone, or, of three views, the second and third a channel of it each.
+    Immutable, and safe to call from several threads at once. Colour operations pass images without exactly
+    three channels by; all others apply to any number of channels. `aligned`: all views draw as the first
+    does, so that they show the same crop. `colours="lab"`: the first view shows luminance alone, the second
+    colour alone, or, of three views, the second and third a channel of it each.
     """
 
     def __init__(
@@ -150,7 +157,8 @@ class Views:
             raise UserError("views is empty; give the settings of at least one view.")
         if colours == "lab" and len(pipelines) not in LAB_CHANNELS:
             raise UserError(
-                f"views.colours is lab with {len(pipelines)} views; it has three channels and shows luminance and colour in 2 or "
+                f"views.colours is lab with {len(pipelines)} views; it has three channels and shows "
+                "luminance and colour in 2 or "
                 "each channel in one of 3."
             )
         also = [operation.name for augment in pipelines for operation in augment.also]
@@ -167,7 +175,8 @@ class Views:
         _check(pixels, len(self._renderer.mean))
         if np.shape(index) != (len(pixels.data),):
             raise UserError(
-                f"index has shape {np.shape(index)}; expected one number for each of the {len(pixels.data)} images."
+                f"index has shape {np.shape(index)}; expected one number for each of the {len(pixels.data)} "
+                "images."
             )
         size = self._renderer.size
         window = np.tile(np.array([size, size, 0, 0], dtype=np.int32), (len(pixels.data), 1))
@@ -197,8 +206,8 @@ class Views:
 class PlainImages:
     """The evaluation view: no randomness, the image's centre.
 
-    The shorter side is resized to `size`, or to 256/224 of it where the image has that many pixels, and the central
-    size × size pixels are shown. An image of exactly size × size is shown as it is.
+    The shorter side is resized to `size`, or to 256/224 of it where the image has that many pixels, and the
+    central size × size pixels are shown. An image of exactly size × size is shown as it is.
     """
 
     def __init__(
@@ -251,8 +260,8 @@ def _central_window(extent: Int[np.ndarray, "image 2"], size: int) -> Int32[np.n
 def statistics(images: Iterable[Pixels]) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Mean and standard deviation of each channel, in [0, 1], over the images' true area.
 
-    Counted exactly, byte value by byte value, so neither order nor batching changes a digit. A channel that never
-    varies gets the deviation 1: normalising then only shifts it.
+    Counted exactly, byte value by byte value, so neither order nor batching changes a digit. A channel that
+    never varies gets the deviation 1: normalising then only shifts it.
     """
     counts = np.zeros((0, 256), dtype=np.int64)
     for pixels in images:

@@ -1,4 +1,5 @@
-"""The views of images as settings: a named pipeline, how many views there are, how they are paired, and changes to the pipeline."""
+"""The views of images as settings: a named pipeline, how many views there are, how they are paired, and
+changes to the pipeline."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -30,9 +31,10 @@ class Described(Protocol):
 class PipelineViews(AbstractViewSettings):
     """`count` views by one pipeline.
 
-    `symmetric`: every ordered pair of views is contrasted, otherwise the first with each other one. `aligned`: all views share one
-    crop. `colours`: rgb, or lab, of which each view shows some channels. `changes`: settings of `Augment` that differ from the
-    pipeline's, as in `{"blur": 0.1, "second": {"solarise": 0.2}}`.
+    `symmetric`: every ordered pair of views is contrasted, otherwise the first with each other one.
+    `aligned`: all views share one crop. `colours`: rgb, or lab, of which each view shows some channels.
+    `changes`: settings of `Augment` that differ from the pipeline's, as in `{"blur": 0.1, "second":
+    {"solarise": 0.2}}`.
     """
 
     pipeline: ClassVar[str]
@@ -56,8 +58,10 @@ class PipelineViews(AbstractViewSettings):
         if views["colours"] != "lab" or (network_per_view and views["count"] in LAB_CHANNELS):
             return None
         return (
-            f"views.colours was lab with encoders={role} and views.count={views['count']}: its three channels are shown as luminance and "
-            "colour in 2 views or one by one in 3, and views with other channels need networks of their own; use encoders=per-view "
+            f"views.colours was lab with encoders={role} and views.count={views['count']}: its three "
+            "channels are shown as luminance and "
+            "colour in 2 views or one by one in 3, and views with other channels need networks of their own; "
+            "use encoders=per-view "
             "views.count=2, or 3"
         )
 
@@ -86,7 +90,8 @@ class PipelineViews(AbstractViewSettings):
         steps = [
             f"a picture whose shorter side is above {2 * size} pixels is shrunk to that while it is decoded (bicubic)",
             "bytes are divided by 255",
-            f"the shorter side is resized to {size}, or, where it has {int(size * MARGIN)} or more, to that (bilinear, antialiased)",
+            f"the shorter side is resized to {size}, or, where it has {int(size * MARGIN)} or more, to that "
+            "(bilinear, antialiased)",
             f"the central {size} x {size} pixels are kept",
             "sRGB to scaled CIELAB (load.py has it)"
             if self.colours == "lab"
@@ -152,6 +157,7 @@ def view_channels(views: Mapping[str, Any], channels: int) -> tuple[int, ...]:
         return (channels,) * views["count"]
     if channels != 3:
         raise UserError(
-            f"views.colours was {views['colours']} but the images have {channels} channels; it needs colour images"
+            f"views.colours was {views['colours']} but the images have {channels} channels; it needs colour "
+            "images"
         )
     return LAB_CHANNELS[views["count"]]
