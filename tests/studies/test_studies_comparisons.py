@@ -17,7 +17,7 @@ from nearfar.modalities.image.views import pipelines
 from nearfar.studies import curricula, instance_discrimination, rings, run_study, thesis
 from nearfar.studies.comparison import Claim, Comparison, PaperColumn, make_result, verdict
 from nearfar.studies.frozen_features import LABEL_FREE, add_map_gains, pooling
-from nearfar.studies.images import Arm, ImageSetup
+from nearfar.studies.images import ImageSetup, StudyArm
 from nearfar.studies.instance_discrimination import AUGMENTATIONS, MOMENTA, VIEW_KINDS, only_augmentation
 from nearfar.studies.rings import LAST_EDGE, policies, read_moments, small_rings, threshold_name
 from nearfar.studies.run import find_study
@@ -66,7 +66,7 @@ def test_verdict_needs_a_spread() -> None:
 
 def test_tables_and_verdicts_follow_the_values() -> None:
     column = PaperColumn({"a": 83.1}, "a paper")
-    arms = {"a": Arm("moco"), "b": Arm("moco")}
+    arms = {"a": StudyArm("moco"), "b": StudyArm("moco")}
     measures = {"linear": "pooled", "map": "map"}
     comparison = Comparison("Rings", arms, (Claim("a", "b"),), {"map": column}, measures)
     values = lambda linear: {"linear": linear, "map": linear + 0.1}
@@ -122,7 +122,7 @@ def test_ring_of_everyone_until_its_moment_is_the_base_until_then(tmp_path: Path
     """Continuing from the base's checkpoint equals an edge that jumps at that moment: the same losses, bit by bit."""
     losses = []
     arms = rings.thresholds(SETUP, "0,0.5").arms
-    for place, name in enumerate((rings.EVERYONE, threshold_name(10, 0.5), threshold_name(10, 0.0))):
+    for place, name in enumerate((rings.ALL_CANDIDATES, threshold_name(10, 0.5), threshold_name(10, 0.0))):
         settings = SETUP.settings(arms[name].recipe, 0, arms[name].changes)
         settings = settings.model_copy(update={"log_every": 1})
         run = run_pretraining(settings, "digits", tmp_path / str(place), quiet=True)
@@ -221,7 +221,9 @@ def test_map_gains_are_paired_by_seed() -> None:
     figures = {
         "a": [{"linear": 0.5, "map": 0.6, "map_width": 9}, {"linear": 0.6, "map": 0.8, "map_width": 9}]
     }
-    comparison = Comparison("Pooling", {"a": Arm("moco")}, baselines=(), measures={"linear": "", "map": ""})
+    comparison = Comparison(
+        "Pooling", {"a": StudyArm("moco")}, baselines=(), measures={"linear": "", "map": ""}
+    )
     (remark,) = add_map_gains(make_result(figures, comparison), figures, comparison).remarks
     assert remark.startswith("a: the map of 9 numbers above pooled not distinguishable: +15.0 points")
 

@@ -7,7 +7,7 @@ import pytest
 
 from nearfar.errors import UserError
 from nearfar.studies import distillation
-from nearfar.studies.distillation import ALONE, PAIRS, STUDIES, TEACHER, make_remarks, objectives
+from nearfar.studies.distillation import PAIRS, STUDENT_ALONE, STUDIES, TEACHER, make_remarks, objectives
 from nearfar.studies.run import run_study
 
 
@@ -25,7 +25,7 @@ def test_a_small_study_has_a_figure_for_every_objective_and_is_not_computed_twic
     np.savez(tmp_path / "data.npz", images=images.astype(np.uint8), labels=labels)
     first = run_study(STUDIES[0], tmp_path / "out", words(tmp_path / "data.npz"))
     names = {row.label.partition(", ")[2] for row in first.result.tables[0].rows}
-    assert names == {TEACHER, ALONE, *objectives()}
+    assert names == {TEACHER, STUDENT_ALONE, *objectives()}
     assert len(objectives()) == 11
     # the teacher's run is kept; students' are removed
     assert len(list((tmp_path / "out" / "cells").glob("*/config.yaml"))) == 1
@@ -46,7 +46,7 @@ def test_remarks_have_verdicts_and_name_weak_teachers() -> None:
     figures = {
         pair: {
             TEACHER: [teacher],
-            ALONE: [0.40, 0.40],
+            STUDENT_ALONE: [0.40, 0.40],
             **{name: [0.40 + gain, 0.402 + gain] for name in objectives()},
         }
         for pair, teacher, gain in (("a>b", 0.50, 0.03), ("c>d", 0.39, 0.001))

@@ -16,7 +16,7 @@ from nearfar.studies.comparison import compute_figures
 from nearfar.studies.family_long import map_and_transfer_probes
 from nearfar.studies.frame import Workspace, mean_row
 from nearfar.studies.frozen_features import map_probe
-from nearfar.studies.images import Arm, ImageSetup, compute_arm, image_sets
+from nearfar.studies.images import ImageSetup, StudyArm, compute_arm, image_sets
 from nearfar.system.hardware import one_thread
 from nearfar.train.pretrain import run_pretraining
 
@@ -78,19 +78,19 @@ def test_unusable_data_is_one_sentence(data: str, images: int, sentence: str) ->
 
 def test_bad_change_is_refused_before_the_work() -> None:
     with pytest.raises(nf.UserError, match=r"selection\.lower"):
-        TOY.cell("x", Arm("simclr-ring", {"selection.lower": 1.5}), 0)
+        TOY.cell("x", StudyArm("simclr-ring", {"selection.lower": 1.5}), 0)
 
 
 def test_a_cell_is_identified_by_everything_it_depends_on() -> None:
-    simclr = Arm("simclr")
+    simclr = StudyArm("simclr")
     cells = [
         TOY.cell("x", simclr, 0),
         TOY.cell("x", simclr, 1),
-        TOY.cell("x", Arm("moco"), 0),
-        TOY.cell("x", Arm("simclr", {"lr": 1e-3}), 0),
-        TOY.cell("x", Arm("simclr", watch=("loss",)), 0),
-        TOY.cell("x", Arm("simclr", budget={"epochs": 4}), 0),
-        TOY.cell("x", Arm("untrained"), 0),
+        TOY.cell("x", StudyArm("moco"), 0),
+        TOY.cell("x", StudyArm("simclr", {"lr": 1e-3}), 0),
+        TOY.cell("x", StudyArm("simclr", watch=("loss",)), 0),
+        TOY.cell("x", StudyArm("simclr", budget={"epochs": 4}), 0),
+        TOY.cell("x", StudyArm("untrained"), 0),
         TOY.cell("x", simclr, 0, map_probe),
         TOY.cell("x", simclr, 0, partial(map_and_transfer_probes, targets=("digits",))),
         replace(TOY, epochs=3).cell("x", simclr, 0),
@@ -119,12 +119,12 @@ def test_a_cell_is_identified_by_everything_it_depends_on() -> None:
 def test_bad_setting_of_every_recipe_is_refused(key: str, value: Any, sentence: str) -> None:
     changed: dict[str, Any] = {"backbone": value} if key == "backbone" else {"changes": ((key, value),)}
     with pytest.raises(nf.UserError, match=sentence):  # some are refused by the setup, some by the cell
-        replace(TOY, **changed).cell("x", Arm("simclr", {"temperature": 0.5}), 0)
+        replace(TOY, **changed).cell("x", StudyArm("simclr", {"temperature": 0.5}), 0)
 
 
 def test_settings_of_recipes_apply_to_every_arm() -> None:
     setup = replace(TOY, backbone="resnet8-w8", changes=(("views.rotate", 0.5), ("lr", 1e-4)))
-    identity = setup.cell("x", Arm("simclr", {"temperature": 0.5}), 0).identity
+    identity = setup.cell("x", StudyArm("simclr", {"temperature": 0.5}), 0).identity
     assert identity["changes"] == {"critic.temperature": 0.5, "views.rotate": 0.5, "lr": 1e-4}
     settings = setup.settings("simclr", 0, identity["changes"])
     assert (settings.backbone, settings.lr, settings.views["rotate"]) == ("resnet8-w8", 1e-4, 0.5)
@@ -136,7 +136,7 @@ def test_settings_of_recipes_apply_to_every_arm() -> None:
 def test_a_cell_is_trained_on_its_own_budget(tmp_path: Path) -> None:
     """Arms of one study may differ in batch, length and network; those of the setup are defaults."""
     budget = {"batch": 20, "epochs": 1, "backbone": "resnet8-w8"}
-    cell = TOY.cell("x", Arm("simclr", budget=budget, watch=("loss",)), 0)
+    cell = TOY.cell("x", StudyArm("simclr", budget=budget, watch=("loss",)), 0)
     values = compute_arm(cell, tmp_path / "a", TOY)
     other = compute_arm(cell, tmp_path / "b", replace(TOY, **budget))  # type: ignore[arg-type]
     assert values == {**other, "rate": values["rate"], "seconds": values["seconds"]}
@@ -146,7 +146,7 @@ def test_a_cell_is_trained_on_its_own_budget(tmp_path: Path) -> None:
 
 
 def test_resuming_an_interrupted_cell_equals_never_stopping(tmp_path: Path) -> None:
-    cell = TOY.cell("x", Arm("simclr", watch=("loss",)), 0)
+    cell = TOY.cell("x", StudyArm("simclr", watch=("loss",)), 0)
     whole = compute_arm(cell, tmp_path / "whole", TOY)
     settings = TOY.settings("simclr", 0, {}, probe_every=1.0)
     out = tmp_path / "parts"
@@ -163,7 +163,7 @@ def test_resuming_an_interrupted_cell_equals_never_stopping(tmp_path: Path) -> N
 
 def test_two_jobs_compute_what_one_computes(tmp_path: Path) -> None:
     threads = torch.get_num_threads()
-    arms = {name: Arm(name) for name in ("simclr", "supervised", "pixels")}
+    arms = {name: StudyArm(name) for name in ("simclr", "supervised", "pixels")}
     one, two = (
         compute_figures(Workspace(tmp_path / str(jobs), "s"), replace(TOY, jobs=jobs, seeds=1), arms)
         for jobs in (1, 2)
@@ -178,7 +178,7 @@ def test_two_jobs_compute_what_one_computes(tmp_path: Path) -> None:
 def test_training_on_labels_beats_no_training(tmp_path: Path) -> None:
     setup = replace(TOY, images=600, epochs=6, batch=50)
     untrained, supervised = (
-        compute_arm(setup.cell("x", Arm(kind), 0), tmp_path, setup)["linear"]
+        compute_arm(setup.cell("x", StudyArm(kind), 0), tmp_path, setup)["linear"]
         for kind in ("untrained", "supervised")
     )
     assert supervised > untrained + 0.03

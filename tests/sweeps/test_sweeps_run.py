@@ -19,7 +19,7 @@ from nearfar.errors import UserError
 from nearfar.modalities import modality_of
 from nearfar.run.trained import Run
 from nearfar.sweeps.objectives import ProbeReporter
-from nearfar.sweeps.search import Search, Trial, probe_curve
+from nearfar.sweeps.search import Search, SearchTrial, probe_curve
 from nearfar.sweeps.space import space_of
 from nearfar.train.defaults import resolve_here
 from nearfar.train.pretrain import run_pretraining
@@ -128,7 +128,7 @@ def test_a_cell_that_cannot_be_done_does_not_stop_the_others(data: Path, tmp_pat
     found = nf.sweep("simclr", data / "train.npz", tmp_path, epochs=1, batch_size=[16, 4096], quiet=True)
     good, bad = found.rows
     assert (good.state, bad.state) == ("done", "failed")
-    assert "4096" in bad.why
+    assert "4096" in bad.reason
     assert found.best is good
     assert "failed: " in str(found)
 
@@ -213,10 +213,10 @@ def test_runs_below_the_median_are_ended_and_others_are_not(tmp_path: Path) -> N
     """Of trials that came to epoch 2, the median of the best probe so far decides; the first epoch and the first trials go free."""
     search = Search(space_of({"lr": "1e-4..1e-1"}), tmp_path, 20)
     others = [
-        Trial(number, {"lr": 0.01}, "done", value, {1: value, 2: value})
+        SearchTrial(number, {"lr": 0.01}, "done", value, {1: value, 2: value})
         for number, value in enumerate((0.1, 0.2, 0.3, 0.4, 0.5))
     ]
-    now = Trial(9, {"lr": 0.02})
+    now = SearchTrial(9, {"lr": 0.02})
     assert search.is_behind(now, others, {1: 0.1, 2: 0.29})
     assert not search.is_behind(now, others, {1: 0.1, 2: 0.31})
     assert not search.is_behind(now, others[:4], {1: 0.1, 2: 0.11})
@@ -244,7 +244,7 @@ def test_pruned_trials_stay_in_the_table_without_a_value(data: Path, tmp_path: P
         assert (row.mean is None) == bool(behind)
         if behind:
             assert max(curve) == behind[0]
-            assert "below the median" in row.why
+            assert "below the median" in row.reason
         else:
             ended.append(curve)
     assert found.best is not None

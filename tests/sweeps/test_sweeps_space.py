@@ -45,7 +45,7 @@ def test_words_are_axes_ranges_seeds_and_settings() -> None:
     }
     assert space.ranges == {
         "lr": Range(1e-4, 0.1, log=True),
-        "batch_size": Range(32, 512, whole=True),
+        "batch_size": Range(32, 512, integers=True),
     }
     assert space.fixed == {"epochs": 5, "probe": "knn,linear"}
     assert space.seeds == (0, 1, 2)

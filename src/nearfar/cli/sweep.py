@@ -103,7 +103,7 @@ def run(args: argparse.Namespace) -> int:
     result = run_sweep(request, _cores() if args.jobs is None else args.jobs)
     print(result.as_text() if args.json else result, end="" if args.json else "\n")
     if result.best is None:
-        raise UserError(f"no cell of the sweep ended with a value; the first: {result.rows[0].why}")
+        raise UserError(f"no cell of the sweep ended with a value; the first: {result.rows[0].reason}")
     return DONE
 
 

@@ -78,8 +78,8 @@ class SemiResult:
         for way, draws in self.figures.items():
             mean, spread = _mean(draws, "top1")
             top1 = plus_minus(100 * mean, None if spread is None else 100 * spread)
-            others = [f"{100 * _mean(draws, figure)[0]:.1f}" for figure in self.columns[1:]]
-            rows.append((way, top1, *others))
+            further = [f"{100 * _mean(draws, figure)[0]:.1f}" for figure in self.columns[1:]]
+            rows.append((way, top1, *further))
         return rows
 
     def __str__(self) -> str:

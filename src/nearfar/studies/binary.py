@@ -71,10 +71,13 @@ class Coins:
             return np.log(self.m / (alpha + self._beta(alpha) * same))
 
         if self.negatives == "batch":
-            ones, chance = binomial(self.n, self.p)
-            zeros = self.n - ones
+            one_count, chance = binomial(self.n, self.p)
+            zero_count = self.n - one_count
             # maximum: a batch without ones has the count -1, times zero
-            mean = (ones * value(np.maximum(ones - 1, 0)) + zeros * value(np.maximum(zeros - 1, 0))) / self.n
+            mean = (
+                one_count * value(np.maximum(one_count - 1, 0))
+                + zero_count * value(np.maximum(zero_count - 1, 0))
+            ) / self.n
             return _moments(mean, chance)
         anchors = [(self.p, self.p), (1 - self.p, 1 - self.p)]  # (how often, how often a negative is equal)
         draws = [(share, *binomial(self.m - 1, equal)) for share, equal in anchors]
@@ -88,10 +91,10 @@ class Coins:
         n, m, beta = self.n, self.m, self._beta(alpha)
         ratio = np.array([1 / (1 - self.p), 1 / self.p])  # g(0, 0) and g(1, 1)
         values, chances = [], []
-        for ones, zeros, chance, same_ones, same_zeros in self._counts():
-            positive = ones * ratio[1] + zeros * ratio[0]
+        for one_count, zero_count, chance, same_ones, same_zeros in self._counts():
+            positive = one_count * ratio[1] + zero_count * ratio[0]
             negative = same_ones * ratio[1] + same_zeros * ratio[0]
-            numerator = (ones * math.log(ratio[1]) + zeros * math.log(ratio[0])) / n
+            numerator = (one_count * math.log(ratio[1]) + zero_count * math.log(ratio[0])) / n
             values.append(numerator - np.log((alpha * positive + beta * negative) / (n * m)))
             chances.append(chance)
         return _moments(np.concatenate(values), np.concatenate(chances))
@@ -100,17 +103,17 @@ class Coins:
         return (self.m - alpha) / (self.m - 1)
 
     def _counts(self) -> Iterator[tuple[Any, Any, np.ndarray, np.ndarray, np.ndarray]]:
-        """(ones, zeros) among the anchors, and with what chance how many negatives equal an anchor of each kind."""
-        ones, chance = binomial(self.n, self.p)
-        zeros = self.n - ones
+        """Numbers of ones and zeros among the anchors, with the probabilities of the numbers of equal negatives for each kind."""
+        one_count, chance = binomial(self.n, self.p)
+        zero_count = self.n - one_count
         if self.negatives == "batch":
-            yield ones, zeros, chance, ones * (ones - 1), zeros * (zeros - 1)
+            yield one_count, zero_count, chance, one_count * (one_count - 1), zero_count * (zero_count - 1)
         elif self.p == 0.5:
             # both kinds score alike and are equally often equal: one binomial count, whatever the anchors are
             same, often = binomial(self.n * (self.m - 1), 0.5)
             yield self.n, 0, often, same, 0 * same
         else:
-            for t, weight in zip(ones, chance, strict=True):
+            for t, weight in zip(one_count, chance, strict=True):
                 same_ones, a = binomial(t * (self.m - 1), self.p)
                 same_zeros, b = binomial((self.n - t) * (self.m - 1), 1 - self.p)
                 grid = np.broadcast_arrays(same_ones[:, None], same_zeros[None, :])

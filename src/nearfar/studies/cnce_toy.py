@@ -70,8 +70,8 @@ def _network() -> nn.Sequential:
 
 def pairs(size: int, generator: torch.Generator) -> tuple[Float[Tensor, "pair 1"], Float[Tensor, "pair 1"]]:
     factor = torch.linalg.cholesky(torch.tensor(COVARIANCE))
-    both = torch.randn(size, 2, generator=generator) @ factor.T
-    return both[:, :1], both[:, 1:]
+    samples = torch.randn(size, 2, generator=generator) @ factor.T
+    return samples[:, :1], samples[:, 1:]
 
 
 def draw_negatives(scores: Scores, percentile: int, generator: torch.Generator) -> Scores:
@@ -202,10 +202,10 @@ def _remarks(nce: StudyTable, cnce: StudyTable, training: StudyTable) -> tuple[s
             "trained further by CNCE, the scores become constant from w=50 on and CNCE becomes zero, as in the paper's table to within 1e-3; "
             "its text does not say that its encoders were trained so."
         )
-    seen = training.row("CNCE, w=10")
-    spread = "" if seen.spread is None else f" ± {seen.spread:.4f}"
+    row = training.row("CNCE, w=10")
+    spread = "" if row.spread is None else f" ± {row.spread:.4f}"
     remarks.append(
-        f"w=10 is not reproduced: the paper has {PAPER[10]}, ours is {_means(cnce)[0]:.4f} on unseen and {seen.ours:.4f}{spread} on training pairs. "
+        f"w=10 is not reproduced: the paper has {PAPER[10]}, ours is {_means(cnce)[0]:.4f} on unseen and {row.ours:.4f}{spread} on training pairs. "
         "With other rates, lengths and banks we measured -0.012 to 0.006 on unseen pairs (single seeds), so values at w=10 and 25 depend on the "
         "training as much as on the bound."
     )

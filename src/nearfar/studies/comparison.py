@@ -24,7 +24,7 @@ from nearfar.studies.frame import (
     Workspace,
     mean_row,
 )
-from nearfar.studies.images import Arm, ImageSetup, Measure, compute_arm
+from nearfar.studies.images import ImageSetup, Measure, StudyArm, compute_arm
 
 MEASURES = {"knn": "kNN top-1 in percent", "linear": "linear top-1 in percent"}
 UNTRAINED = "untrained"
@@ -56,7 +56,7 @@ class Comparison:
     """Arms by name; `paper`: the paper's column by measure; `x`: (series, number) of arms to draw as lines."""
 
     title: str
-    arms: Mapping[str, Arm]
+    arms: Mapping[str, StudyArm]
     claims: Sequence[Claim] = ()
     paper: Mapping[str, PaperColumn] = field(default_factory=dict)
     measures: Mapping[str, str] = field(default_factory=lambda: MEASURES)
@@ -65,8 +65,8 @@ class Comparison:
     x_label: str = ""
     remarks: tuple[str, ...] = ()
 
-    def all_arms(self) -> dict[str, Arm]:
-        return {**{name: Arm(name) for name in self.baselines}, **self.arms}
+    def all_arms(self) -> dict[str, StudyArm]:
+        return {**{name: StudyArm(name) for name in self.baselines}, **self.arms}
 
 
 def verdict(differences: Sequence[float], unit: str = "seeds") -> str:
@@ -84,7 +84,7 @@ def paired(figures: Figures, first: str, second: str, measure: str) -> list[floa
 def compute_figures(
     workspace: Workspace,
     setup: ImageSetup,
-    arms: Mapping[str, Arm],
+    arms: Mapping[str, StudyArm],
     measure: Measure | None = None,
     deadline: float = math.inf,
 ) -> dict[str, list[Any]]:

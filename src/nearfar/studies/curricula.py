@@ -9,7 +9,7 @@ Command: nearfar study curricula data=cifar10:ROOT     Cost: about 80 minutes of
 from typing import Any
 
 from nearfar.studies.comparison import MEASURES, Claim, Comparison, PaperColumn, comparison_study
-from nearfar.studies.images import Arm, ImageSetup
+from nearfar.studies.images import ImageSetup, StudyArm
 
 BASE = "CPC"
 LENGTHS = (200, 500, 1000)  # epochs of the paper
@@ -41,7 +41,7 @@ def curricula(setup: ImageSetup) -> Comparison:
         epochs = epochs_for(length, setup.epochs)
         names = {name: f"{name}, {length} epochs (here {epochs})" for name in CURRICULA}
         for name, changes in CURRICULA.items():
-            arms[names[name]] = Arm("moco", changes, {"epochs": epochs})
+            arms[names[name]] = StudyArm("moco", changes, {"epochs": epochs})
             values[names[name]] = PAPER[name][place]
             x[names[name]] = (name, float(epochs))
         claims += [Claim(names[name], names[BASE]) for name in CURRICULA if name != BASE]

@@ -49,8 +49,8 @@ TABLES = {
     "other": ("Student and teacher of different types", "Song & Ermon 2020, Table 2 (CIFAR-100, 240 epochs, three seeds)"),
     "own": ("Other pairs", ""),
 }  # fmt: skip
-TEACHER, ALONE = "teacher", "student alone"
-PAPER = (TEACHER, ALONE, "KD", "CRD", "L_1", "L_0.1", "J_1", "J_0.05")
+TEACHER, STUDENT_ALONE = "teacher", "student alone"
+PAPER = (TEACHER, STUDENT_ALONE, "KD", "CRD", "L_1", "L_0.1", "J_1", "J_0.05")
 CONTRASTS: dict[str, tuple[str, float | None]] = {
     "CRD": ("crd", None),
     "L_1": ("infonce", 1.0),
@@ -94,7 +94,7 @@ def run(
         for teacher, student in names:
             pair = f"{teacher}{ARROW}{student}"
             label = f"{student} alone,seed={seed}"
-            cells[pair, ALONE, seed] = make(label, "alone", seed, student, setup.epochs)
+            cells[pair, STUDENT_ALONE, seed] = make(label, "alone", seed, student, setup.epochs)
             for name, (objective, alpha) in objectives().items():
                 lesson: dict[str, Any] = {
                     "objective": objective,
@@ -109,7 +109,7 @@ def run(
             TEACHER: [taught[teacher]["top1"]],
             **{
                 name: [values[f"{teacher}{ARROW}{student}", name, seed]["top1"] for seed in setup.numbers]
-                for name in (ALONE, *objectives())
+                for name in (STUDENT_ALONE, *objectives())
             },
         }
         for teacher, student in names
@@ -211,9 +211,11 @@ def _pair_tables(figures: PairFigures) -> list[StudyTable]:
             if pair_kind != kind:
                 continue
             paper = dict(zip(PAPER, numbers, strict=False))
-            beside = f" (paper: {paper_pair})" if paper_pair else ""
+            paper_note = f" (paper: {paper_pair})" if paper_pair else ""
             rows += [
-                mean_row(f"{pair.replace(ARROW, ' to ')}{beside}, {name}", values, paper.get(name), scale=100)
+                mean_row(
+                    f"{pair.replace(ARROW, ' to ')}{paper_note}, {name}", values, paper.get(name), scale=100
+                )
                 for name, values in by_name.items()
             ]
         if rows:
@@ -228,13 +230,13 @@ def _mean_table(figures: PairFigures) -> StudyTable:
         mean_row(
             name, [mean_and_spread(pair[name])[0] for pair in figures.values()], words.get(name), scale=100
         )
-        for name in (ALONE, *objectives())
+        for name in (STUDENT_ALONE, *objectives())
     ]
     source = "Song & Ermon 2020, Fig. 4 and sec. 5.2, in words: only drawn there (spread here: over pairs)"
     return StudyTable("Mean over pairs: top-1 in percent", tuple(rows), source)
 
 
-def gains(figures: PairFigures, name: str, base: str = ALONE) -> dict[str, list[float]]:
+def gains(figures: PairFigures, name: str, base: str = STUDENT_ALONE) -> dict[str, list[float]]:
     """One objective minus another, by pair and seed."""
     return {
         pair: [a - b for a, b in zip(by_name[name], by_name[base], strict=True)]
@@ -244,7 +246,8 @@ def gains(figures: PairFigures, name: str, base: str = ALONE) -> dict[str, list[
 
 def make_remarks(figures: PairFigures) -> tuple[str, ...]:
     teacher_gains = {
-        pair: by_name[TEACHER][0] - mean_and_spread(by_name[ALONE])[0] for pair, by_name in figures.items()
+        pair: by_name[TEACHER][0] - mean_and_spread(by_name[STUDENT_ALONE])[0]
+        for pair, by_name in figures.items()
     }
     weak = [pair for pair, gain in teacher_gains.items() if gain <= 0]
     remarks = [

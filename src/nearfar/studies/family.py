@@ -18,7 +18,7 @@ from nearfar.core.statistics import mean_and_spread, mean_difference
 from nearfar.modalities.image.views import PIPELINES
 from nearfar.studies.comparison import Comparison, Figures, PaperColumn, comparison_study, paired
 from nearfar.studies.frame import StudyResult, StudyTable, mean_row
-from nearfar.studies.images import BASELINES, Arm, ImageSetup
+from nearfar.studies.images import BASELINES, ImageSetup, StudyArm
 
 SELECTIONS = ("ring", "ball", "cave", "neighbours")
 CURRICULA = {
@@ -59,7 +59,7 @@ MARGIN = 5.0  # points above the untrained encoder that a recipe should reach
 DIFFERENCES = {"linear": "linear, points above the base", "knn": "kNN, points above the base"}
 
 
-def entries() -> dict[str, Arm]:
+def entries() -> dict[str, StudyArm]:
     """Every arm by name."""
     by_name: dict[str, dict[str, Any]] = {}
     for name, recipe in RECIPES.items():
@@ -68,9 +68,9 @@ def entries() -> dict[str, Arm]:
         unique = choices not in by_name.values() and name not in BASELINES
         if choices["views"]["name"] in PIPELINES and unique and choices["encoders"]["name"] != "distilled":
             by_name[name] = choices
-    arms = {name: Arm(name) for name in by_name}
+    arms = {name: StudyArm(name) for name in by_name}
     for label, alpha in CURRICULA.items():
-        arms[f"moco-ml-cpc-{label}"] = Arm("moco", {"bound": "ml-cpc", "bound.alpha": alpha})
+        arms[f"moco-ml-cpc-{label}"] = StudyArm("moco", {"bound": "ml-cpc", "bound.alpha": alpha})
     return arms
 
 
@@ -82,7 +82,7 @@ def base_of(name: str) -> str | None:
     return "moco" if name.startswith("moco-ml-cpc-") else None
 
 
-def choose_entries(words: str) -> dict[str, Arm]:
+def choose_entries(words: str) -> dict[str, StudyArm]:
     """The arms of a list such as `simclr,moco`, or `all`."""
     arms = entries()
     if words == "all":
@@ -139,14 +139,14 @@ def _costs(figures: Figures) -> StudyTable:
 def _margin(figures: Figures, comparison: Comparison) -> str:
     """Which recipes are less than MARGIN points above the untrained encoder."""
     means = {name: 100 * mean_and_spread([v["linear"] for v in figures[name] if v])[0] for name in figures}
-    above = {name: means[name] - means["untrained"] for name in comparison.arms}
-    short = [f"{name} {points:+.1f}" for name, points in above.items() if points < MARGIN]
+    margins = {name: means[name] - means["untrained"] for name in comparison.arms}
+    short = [f"{name} {points:+.1f}" for name, points in margins.items() if points < MARGIN]
     if short:
         return f"less than {MARGIN:g} points above the untrained encoder: {', '.join(short)}."
-    lowest = min(above, key=above.__getitem__)
+    lowest = min(margins, key=margins.__getitem__)
     return (
         f"every recipe is at least {MARGIN:g} points above the untrained encoder in the linear probe; the lowest is {lowest} with "
-        f"{above[lowest]:+.1f}."
+        f"{margins[lowest]:+.1f}."
     )
 
 

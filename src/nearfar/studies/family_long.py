@@ -36,7 +36,7 @@ from nearfar.studies.comparison import (
 )
 from nearfar.studies.frame import Study, StudyResult, StudyRow, StudyTable, Workspace
 from nearfar.studies.frozen_features import map_probe
-from nearfar.studies.images import CIFAR, Arm, ImageSetup
+from nearfar.studies.images import CIFAR, ImageSetup, StudyArm
 from nearfar.studies.rings import BASES, RINGS, base_arm, ring_arm, rising_edge
 
 DEPTHS, UPPERS = (0.5, 0.75, 0.9), (0.95, 0.99, 1.0)
@@ -79,7 +79,7 @@ def compare_rings(setup: ImageSetup, edges: Edges, sizes: SampleSizes) -> Compar
 
 
 def compare_curricula(setup: ImageSetup, edges: Edges, sizes: SampleSizes) -> Comparison:
-    arms = {name: Arm("moco", changes) for name, changes in curricula.CURRICULA.items()}
+    arms = {name: StudyArm("moco", changes) for name, changes in curricula.CURRICULA.items()}
     values = {name: figures[0] for name, figures in curricula.PAPER.items()}
     claims = tuple(Claim(name, curricula.BASE) for name in arms if name != curricula.BASE)
     column = PaperColumn(values, f"{curricula.SOURCE}, 200 epochs")
@@ -100,7 +100,7 @@ def compare_annealing(setup: ImageSetup, edges: Edges, sizes: SampleSizes) -> Co
 
 
 def compare_temperatures(setup: ImageSetup, edges: Edges, sizes: SampleSizes) -> Comparison:
-    arms = {f"SimCLR, T={t:g}": Arm("simclr", {"temperature": t}) for t in TEMPERATURES}
+    arms = {f"SimCLR, T={t:g}": StudyArm("simclr", {"temperature": t}) for t in TEMPERATURES}
     claims = tuple(Claim(*pair) for pair in pairwise(arms))
     return Comparison("Temperature", arms, claims)
 
@@ -155,13 +155,13 @@ def run(
     return StudyResult((selection, *tables), (*remarks, *small, *progress_remarks(figures)))
 
 
-def choose_names(words: str, allowed: Mapping[str, Any], what: str) -> list[str]:
+def choose_names(words: str, allowed: Mapping[str, Any], kind: str) -> list[str]:
     """The names of a list such as `ring,curricula`, or `all`."""
     if words == "all":
         return list(allowed)
     for word in words.split(","):
         if word not in allowed:
-            raise unknown(word, allowed, what)
+            raise unknown(word, allowed, kind)
     return words.split(",")
 
 

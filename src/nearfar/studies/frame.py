@@ -158,7 +158,9 @@ class Workspace:
     ) -> dict[str, Any]:
         """`function(**options)` by label, each a cell of its own."""
         name = f"{function.__module__.rpartition('.')[2]}.{function.__name__}"
-        cells = [Cell(label, {"function": name, "options": dict(given)}) for label, given in options.items()]
+        cells = [
+            Cell(label, {"function": name, "options": dict(keywords)}) for label, keywords in options.items()
+        ]
         return dict(zip(options, self.run(cells, FunctionCell(function), jobs), strict=True))
 
 

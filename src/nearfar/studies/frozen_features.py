@@ -20,7 +20,7 @@ from nearfar.run.trained import Run
 from nearfar.studies.comparison import Comparison, Figures, comparison_study, verdict
 from nearfar.studies.family import base_of, choose_entries
 from nearfar.studies.frame import StudyResult, StudyTable, mean_row
-from nearfar.studies.images import Arm, ImageSetup
+from nearfar.studies.images import ImageSetup, StudyArm
 
 LABEL_FREE = {"rankme": "RankMe", "lidar": "LiDAR", "alpha_req": "alpha-ReQ", "uniformity": "uniformity"}
 MAX_SAMPLE = 2048  # images for the label-free measures
@@ -43,7 +43,7 @@ def map_probe(run: Run, test: Images) -> dict[str, Any]:
 def pooling(setup: ImageSetup, recipes: str = "instdisc,instdisc-ring,cmc") -> Comparison:
     measures = {"linear": "linear top-1 in percent, pooled", "map": "linear top-1 in percent, before pooling"}
     return Comparison(
-        "Pooling", {name: Arm(name) for name in recipes.split(",")}, measures=measures, baselines=()
+        "Pooling", {name: StudyArm(name) for name in recipes.split(",")}, measures=measures, baselines=()
     )
 
 

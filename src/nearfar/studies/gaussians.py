@@ -55,7 +55,7 @@ BOUNDS: dict[str, AbstractBound] = {
     for alpha in ALPHAS
 }
 RISES = "rises as alpha falls"
-ABOVE = "above the truth"
+ABOVE_TRUTH = "above the truth"
 SOURCE = (
     "Song & Ermon 2020, Fig. 3, which prints no numbers: read off the vector graphics in the authors' repository (jiamings/ml-cpc, "
     "mutual-information-estimation/*.pdf)"
@@ -64,7 +64,7 @@ PAPER: dict[str, tuple[TableValue, ...]] = {  # joint critic
     "CPC": (1.83, 3.27, 4.17, 4.60, 4.77),
     "ML-CPC 0.1": (1.89, 3.64, 5.02, 5.96, 6.54),
     "ML-CPC 0.01": (1.90, 3.79, 5.52, 6.96, 8.00),
-    "alpha-CPC 0.01": (None, ABOVE, ABOVE, ABOVE, None),
+    "alpha-CPC 0.01": (None, ABOVE_TRUTH, ABOVE_TRUTH, ABOVE_TRUTH, None),
 }
 NO_VALUES: tuple[TableValue, ...] = (None,) * len(LEVELS)
 
@@ -189,8 +189,8 @@ def proven(anchors: int, negatives: int, steps: int, batches: int, seed: int) ->
 
 def claim(anchors: int, negatives: int) -> Certificate:
     """The certificate of the arm `proven`."""
-    where = NegativeSampling(anchors, negatives, independent=True, held_out=True)
-    return MultiLabelCPC(smallest_proven_alpha(anchors, negatives)).certificate(where)
+    sampling = NegativeSampling(anchors, negatives, independent=True, held_out=True)
+    return MultiLabelCPC(smallest_proven_alpha(anchors, negatives)).certificate(sampling)
 
 
 def run(

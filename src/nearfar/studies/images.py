@@ -63,7 +63,7 @@ Measure = Callable[
 
 
 @dataclass(frozen=True)
-class Arm:
+class StudyArm:
     """What a comparison trains: a recipe with changed settings, or a baseline. `budget`: fields of the setup that differ;
     `watch`: columns of metrics.jsonl to keep, with a kNN probe at every epoch."""
 
@@ -117,7 +117,7 @@ class ImageSetup:
     def with_budget(self, budget: Mapping[str, Any]) -> "ImageSetup":
         return replace(self, **{key: budget[key] for key in ("epochs", "batch", "backbone") if key in budget})
 
-    def cell(self, name: str, arm: Arm, seed: int, measure: Measure | None = None) -> Cell:
+    def cell(self, name: str, arm: StudyArm, seed: int, measure: Measure | None = None) -> Cell:
         """The cell that trains `arm` under a seed. Bad settings are refused here, before any work."""
         setup = self.with_budget(arm.budget)
         train, test = image_sets(setup)
@@ -145,8 +145,8 @@ class ImageSetup:
         layer = {_full_name(key): value for key, value in changes.items()}
         for key, value in self.changes:
             if _full_name(key) in layer:
-                own = layer[_full_name(key)]
-                raise UserError(f"{key} was {value!r}, but the study sets it itself, to {own!r}")
+                varied = layer[_full_name(key)]
+                raise UserError(f"{key} was {value!r}, but the study sets it itself, to {varied!r}")
             layer[_full_name(key)] = value
         return layer
 

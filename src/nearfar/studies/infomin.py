@@ -33,7 +33,7 @@ from nearfar.parts.negatives import InBatch
 from nearfar.run.trained import Run
 from nearfar.studies.comparison import Comparison, Figures, comparison_study
 from nearfar.studies.frame import StudyResult, StudyRow, StudyTable, mean_row
-from nearfar.studies.images import Arm, ImageSetup
+from nearfar.studies.images import ImageSetup, StudyArm
 
 STRENGTHS = (0.0, 0.25, 0.5, 1.0, 1.5, 2.0, 3.0)
 SMALLEST_CROP = 0.2  # share of the image in SimCLR's smallest crop at this size
@@ -144,7 +144,7 @@ def strength_name(strength: float) -> str:
 
 
 def infomin(setup: ImageSetup) -> Comparison:
-    arms = {strength_name(s): Arm("simclr", scaled_views(s)) for s in STRENGTHS}
+    arms = {strength_name(s): StudyArm("simclr", scaled_views(s)) for s in STRENGTHS}
     x = {strength_name(s): ("simclr", s) for s in STRENGTHS}
     label = "strength (1: SimCLR's own)"
     return Comparison("Accuracy", arms, baselines=(), x=x, x_label=label)
@@ -198,7 +198,7 @@ def _remarks(
     shape = "an inverted U" if inside else "no inverted U that exceeds the spread of seeds"
     runs = [one for seeds in figures.values() for one in seeds if one]
     temperatures, ceiling = [one["temperature"] for one in runs], runs[0]["ceiling"]
-    near = [f"{s:g}" for s, value in zip(STRENGTHS, nats, strict=True) if value > ceiling - 1]
+    near_ceiling = [f"{s:g}" for s, value in zip(STRENGTHS, nats, strict=True) if value > ceiling - 1]
     remarks = [
         f"linear accuracy over strength is {shape}; it is highest at strength {STRENGTHS[best]:g}, where the views share "
         f"at least {nats[best]:.2f} nats.",
@@ -210,9 +210,9 @@ def _remarks(
         "Sáez Maldonado 2021 states the principle and gives no figures; its words stand in the paper column.",
         "evaluation shows whole images, so small crops lose accuracy by their scale too, not only by what views share.",
     ]
-    if near:
+    if near_ceiling:
         remarks.append(
-            f"within a nat of the ceiling, the truth can be far higher (strength {', '.join(near)})."
+            f"within a nat of the ceiling, the truth can be far higher (strength {', '.join(near_ceiling)})."
         )
     return tuple(remarks)
 

@@ -10,17 +10,17 @@ The paper's figures are of ImageNet and only drawn, so orders are compared and n
 from typing import Any
 
 from nearfar.studies.comparison import UNTRAINED, Claim, Comparison, PaperColumn, comparison_study
-from nearfar.studies.images import Arm, ImageSetup
+from nearfar.studies.images import ImageSetup, StudyArm
 
 BOTH_MEASURES = ("knn", "linear")
 
 
 def vince(setup: ImageSetup) -> Comparison:
     arms = {
-        "IR": Arm("instdisc"),
-        "BALL": Arm("instdisc-ball"),
-        "ANN": Arm("instdisc-annulus"),
-        "LA": Arm("la"),
+        "IR": StudyArm("instdisc"),
+        "BALL": StudyArm("instdisc-ball"),
+        "ANN": StudyArm("instdisc-annulus"),
+        "LA": StudyArm("la"),
     }
     claims = (Claim("BALL", "IR"), Claim("ANN", "IR"), Claim("ANN", "BALL"), Claim("LA", "ANN"))
     column = PaperColumn(
@@ -36,7 +36,7 @@ DEFAULT_MOMENTUM = 0.5
 
 def bank_momentum(setup: ImageSetup) -> Comparison:
     """M[i] <- normalise(m M[i] + (1 - m) z_i): at m = 0 a row is the view of the last epoch, near 1 it hardly leaves the untrained one."""
-    arms = {f"m={m:g}": Arm("instdisc", {"negatives.momentum": m}) for m in MOMENTA}
+    arms = {f"m={m:g}": StudyArm("instdisc", {"negatives.momentum": m}) for m in MOMENTA}
     default = f"m={DEFAULT_MOMENTUM:g}"
     column = PaperColumn(
         {"m=0": "as good as 0.5", "m=0.99": "worse"},
@@ -67,7 +67,9 @@ def only_augmentation(kind: str) -> dict[str, Any]:
 
 def views(setup: ImageSetup, recipes: str = "simclr,instdisc") -> Comparison:
     names = recipes.split(",")
-    arms = {f"{name}, {kind}": Arm(name, only_augmentation(kind)) for name in names for kind in VIEW_KINDS}
+    arms = {
+        f"{name}, {kind}": StudyArm(name, only_augmentation(kind)) for name in names for kind in VIEW_KINDS
+    }
     claims = [
         Claim(f"{name}, {better}", f"{name}, {worse}")
         for name in names

@@ -93,8 +93,8 @@ def problem(name: str, points: int, seed: int) -> DensityProblem:
 
 def mixing(dim: int, rng: np.random.Generator) -> Float[np.ndarray, "dim dim"]:
     """A random matrix none of whose directions is stretched more than three times another."""
-    left, _, right = np.linalg.svd(rng.normal(size=(dim, dim)))
-    return left @ np.diag(np.geomspace(1.0, 3.0, dim)) @ right
+    left_vectors, _, right_vectors = np.linalg.svd(rng.normal(size=(dim, dim)))
+    return left_vectors @ np.diag(np.geomspace(1.0, 3.0, dim)) @ right_vectors
 
 
 def maximum_likelihood(start: Model, data: Float[Tensor, "point dim"]) -> Model:

@@ -17,7 +17,7 @@ from nearfar.errors import UserError
 from nearfar.parts.selections.ranks import places
 from nearfar.studies.comparison import Claim, Comparison, Figures, PaperColumn, comparison_study
 from nearfar.studies.frame import StudyResult, StudyTable, TableValue, mean_row
-from nearfar.studies.images import Arm, ImageSetup
+from nearfar.studies.images import ImageSetup, StudyArm
 
 BASES = {"instdisc": "IR", "moco": "MoCo", "cmc": "CMC", "simclr": "SimCLR"}
 RINGS = {"instdisc": "IRing", "moco": "MoCoRing", "cmc": "CMCRing", "simclr": "SimCLR ring"}
@@ -31,16 +31,16 @@ RING_PAPER = PaperColumn(
 )  # fmt: skip
 
 
-def base_arm(recipe: str, sample: int) -> Arm:
+def base_arm(recipe: str, sample: int) -> StudyArm:
     """A recipe that draws `sample` negatives from all candidates: of a bank once for the batch (cheapest, and as uniform), of a queue
     for each anchor; a batch has few and is not drawn from."""
     source = RECIPES[recipe].choices["negatives"]["name"]
     if source == "bank":
-        return Arm(recipe, {"negatives.sample": sample})
-    return Arm(recipe) if source == "in-batch" else ring_arm(recipe, 0.0, 1.0, sample)
+        return StudyArm(recipe, {"negatives.sample": sample})
+    return StudyArm(recipe) if source == "in-batch" else ring_arm(recipe, 0.0, 1.0, sample)
 
 
-def ring_arm(recipe: str, lower: float | str, upper: float, sample: int, pool: int | None = None) -> Arm:
+def ring_arm(recipe: str, lower: float | str, upper: float, sample: int, pool: int | None = None) -> StudyArm:
     """A recipe that draws its negatives from a ring, for each anchor. `pool`: draw that many rows of a memory bank for the batch first
     and take the quantiles of these, which avoids ranking the whole bank at every step."""
     changes: dict[str, Any] = {"selection": "ring", "selection.lower": lower, "selection.upper": upper}
@@ -49,7 +49,7 @@ def ring_arm(recipe: str, lower: float | str, upper: float, sample: int, pool: i
         changes["selection.sample"] = sample
     if source == "bank" and pool is not None:
         changes["negatives.sample"] = pool
-    return Arm(recipe, changes)
+    return StudyArm(recipe, changes)
 
 
 def rising_edge(depth: float, epochs: int) -> str:
@@ -88,7 +88,7 @@ def ring(setup: ImageSetup, depth: float = 0.9, upper: float = 0.99, sample: int
 # ------------------------------------------------------------------------------------------------- when a ring begins
 
 KEPT_PERCENT = (10, 25, 50)  # of the bank, the most similar
-EVERYONE = "everyone (100 %)"
+ALL_CANDIDATES = "everyone (100 %)"
 THRESHOLD_CLAIMS = {
     "first": "below everyone, the more so the fewer are kept",
     "middle": "as good as everyone",
@@ -96,8 +96,8 @@ THRESHOLD_CLAIMS = {
 }
 
 
-def threshold_name(kept: int, begin: float) -> str:
-    return f"{kept} % from {begin:.0%}"
+def threshold_name(percent: int, begin: float) -> str:
+    return f"{percent} % from {begin:.0%}"
 
 
 def read_moments(begin: str) -> list[float]:
@@ -119,20 +119,20 @@ def thresholds(setup: ImageSetup, begin: str = "0,0.25,0.5") -> Comparison:
     computation, since a ring of everyone is no ring.
     """
     moments = read_moments(begin)
-    arms, paper = {EVERYONE: Arm("instdisc")}, dict[str, TableValue]()
+    arms, paper = {ALL_CANDIDATES: StudyArm("instdisc")}, dict[str, TableValue]()
     for place, share in enumerate(moments):
         when = "first" if place == 0 else "last" if place == len(moments) - 1 else "middle"
-        for kept in KEPT_PERCENT:
-            lower = round(1 - kept / 100, 2)
+        for percent in KEPT_PERCENT:
+            lower = round(1 - percent / 100, 2)
             # one jump half-way through twice the time
             edge = f"stairs(0,{lower:g},1,{2 * share * setup.epochs:g})" if share else lower
-            name = threshold_name(kept, share)
-            arms[name] = Arm("instdisc-ring", {"selection.lower": edge, "selection.upper": 1.0})
+            name = threshold_name(percent, share)
+            arms[name] = StudyArm("instdisc-ring", {"selection.lower": edge, "selection.upper": 1.0})
             paper[name] = THRESHOLD_CLAIMS[when]
-    early, late = moments[0], moments[-1]
-    claims = [Claim(EVERYONE, threshold_name(kept, early)) for kept in KEPT_PERCENT]
-    claims += [Claim(threshold_name(kept, late), EVERYONE) for kept in KEPT_PERCENT]
-    claims.append(Claim(threshold_name(KEPT_PERCENT[0], late), threshold_name(KEPT_PERCENT[0], early)))
+    earliest, latest = moments[0], moments[-1]
+    claims = [Claim(ALL_CANDIDATES, threshold_name(percent, earliest)) for percent in KEPT_PERCENT]
+    claims += [Claim(threshold_name(percent, latest), ALL_CANDIDATES) for percent in KEPT_PERCENT]
+    claims.append(Claim(threshold_name(KEPT_PERCENT[0], latest), threshold_name(KEPT_PERCENT[0], earliest)))
     column = PaperColumn(
         paper,
         "Wu et al. 2021, App. E, Fig. 2a, in words: only drawn there (nearest neighbours, CIFAR-10, 200 epochs of ResNet-18)",
@@ -198,9 +198,9 @@ def annealing(setup: ImageSetup) -> Comparison:
     arms = {}
     for name, edge in policies(setup.epochs).items():
         if edge is None:
-            arms[name] = Arm("instdisc", watch=("loss",))
+            arms[name] = StudyArm("instdisc", watch=("loss",))
         else:
-            arms[name] = Arm("instdisc-ring", {EDGE: edge}, watch=(EDGE, "loss"))
+            arms[name] = StudyArm("instdisc-ring", {EDGE: edge}, watch=(EDGE, "loss"))
     claims = [Claim(name, "no ring") for name in arms if name != "no ring"]
     remark = (
         "the score that the adaptive policy follows is kNN within a sample of the training images, a fifth of it held out; test images are "

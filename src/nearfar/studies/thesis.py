@@ -41,7 +41,7 @@ from nearfar.studies.frame import (
     mean_row,
 )
 from nearfar.studies.frozen_features import label_free_measures
-from nearfar.studies.images import Arm, ImageSetup
+from nearfar.studies.images import ImageSetup, StudyArm
 
 LARGEST_BATCH = 1024  # of the thesis
 RATE, RATE_BATCH = 2e-3, 64  # the recipes' learning rate, and the batch it is for
@@ -78,7 +78,7 @@ class ThesisModel:
         words += [f"{name} {value:g}" for name, value in numbers.items() if value is not None]
         return ", ".join([*words, "blur"] if self.blur else words)
 
-    def arm(self, setup: ThesisSetup) -> Arm:
+    def arm(self, setup: ThesisSetup) -> StudyArm:
         batch = setup.batch * self.batch // LARGEST_BATCH
         changes: dict[str, Any] = {
             "lr": float(f"{RATE * (batch / RATE_BATCH) ** 0.5:.4g}"),
@@ -87,7 +87,7 @@ class ThesisModel:
         changes |= {} if self.temperature is None else {"temperature": self.temperature}
         changes |= {} if self.jitter is None else {"views.strength": self.jitter}
         backbone = setup.deep if self.deep else setup.backbone
-        return Arm(self.method, changes, {"batch": batch, "backbone": backbone})
+        return StudyArm(self.method, changes, {"batch": batch, "backbone": backbone})
 
 
 PaperFigures = Mapping[ThesisModel, tuple[float, float]]  # top-1 and top-5, in percent
@@ -234,11 +234,11 @@ SIMCLR_TRENDS = (
 
 def simclr(workspace: Workspace, setup: ThesisSetup, tables: str = "all") -> StudyResult:
     """`tables` names some by number, with commas: 3, 23a, 8, 6."""
-    chosen = choose_tables(tables)
-    figures = train_models(workspace, setup, [model for models in chosen.values() for model in models])
+    by_table = choose_tables(tables)
+    figures = train_models(workspace, setup, [model for models in by_table.values() for model in models])
     printed = [
         table
-        for name, models in chosen.items()
+        for name, models in by_table.items()
         for table in model_tables(
             name,
             models,
@@ -381,10 +381,10 @@ def tau_name(tau: float) -> str:
 
 def byol_target(setup: ImageSetup) -> Comparison:
     """xi <- tau xi + (1 - tau) theta with tau constant: at 0 the target is the online network, at 1 it stays untrained."""
-    arms = {tau_name(tau): Arm("byol", {"encoders.momentum": tau}) for tau in TAUS}
+    arms = {tau_name(tau): StudyArm("byol", {"encoders.momentum": tau}) for tau in TAUS}
     base = {"encoders.momentum": BASE_TAU}
-    arms["no weight decay"] = Arm("byol", {**base, "weight_decay": 0.0})
-    arms["no predictor"] = Arm("byol", {**base, "encoders.predictor": "none"})
+    arms["no weight decay"] = StudyArm("byol", {**base, "weight_decay": 0.0})
+    arms["no predictor"] = StudyArm("byol", {**base, "encoders.predictor": "none"})
     middle = [tau_name(tau) for tau in TAUS[1:-1]]
     claims = [Claim(name, tau_name(end)) for name in middle for end in (0.0, 1.0)]
     claims += [Claim(tau_name(BASE_TAU), "no weight decay"), Claim(tau_name(BASE_TAU), "no predictor")]

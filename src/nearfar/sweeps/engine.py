@@ -30,8 +30,8 @@ from nearfar.system.lock import open_lock, try_lock
 from nearfar.system.signals import exit_with_parent
 from nearfar.system.untrusted import read_json
 
-DONE, PRUNED, FAILED = "done", "pruned", "failed"
-STATES = (DONE, PRUNED, FAILED)
+COMPLETED, PRUNED, FAILED = "done", "pruned", "failed"
+STATES = (COMPLETED, PRUNED, FAILED)
 RESULT_FILE = "result.json"
 OWNER_FILE = "claims/owner.json"
 # files that sweeps, studies, semi and runs write into their folder
@@ -76,7 +76,7 @@ class FileVersion(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Outcome:
+class CellOutcome:
     """How a cell ended: its values (JSON by name), or the reason why there are none."""
 
     state: str
@@ -115,7 +115,7 @@ class CellStore:
     def folder(self, cell: Cell) -> Path:
         return self.path / cell.folder if cell.folder else self.path / "cells" / cell.name
 
-    def outcome(self, cell: Cell) -> Outcome | None:
+    def outcome(self, cell: Cell) -> CellOutcome | None:
         """The stored outcome; None while there is none, or where the file is damaged or belongs to another cell."""
         file = self.folder(cell) / RESULT_FILE
         stored = read_json(file)
@@ -126,12 +126,12 @@ class CellStore:
             return None
         reason = str(stored.get("reason") or "")
         seconds = float(seconds) if isinstance(seconds, (int, float)) else 0.0
-        return Outcome(stored["state"], values, reason, seconds, FileVersion.of(file))
+        return CellOutcome(stored["state"], values, reason, seconds, FileVersion.of(file))
 
-    def write(self, cell: Cell, outcome: Outcome) -> None:
+    def write(self, cell: Cell, outcome: CellOutcome) -> None:
         """Writes result.json atomically. Values that the cell had already under other names stay."""
         previous = self.outcome(cell)
-        plain = {
+        content = {
             "cell": cell.label,
             "digest": cell.digest,
             "state": outcome.state,
@@ -139,7 +139,7 @@ class CellStore:
             "reason": outcome.reason,
             "seconds": round(outcome.seconds + (previous.seconds if previous else 0.0), 3),
         }
-        text = json.dumps(plain, indent=1, allow_nan=False) + "\n"
+        text = json.dumps(content, indent=1, allow_nan=False) + "\n"
         folder = self.folder(cell)
         folder.mkdir(parents=True, exist_ok=True)
         write_atomic(folder / RESULT_FILE, text)
@@ -149,14 +149,14 @@ class CellStore:
         stored = ((file, read_json(file)) for file in (self.path / "cells").glob(f"*/{RESULT_FILE}"))
         return frozenset(
             FileVersion.of(file)
-            for file, plain in stored
-            if isinstance(plain, Mapping) and plain.get("state") == FAILED
+            for file, content in stored
+            if isinstance(content, Mapping) and content.get("state") == FAILED
         )
 
     def log(self, event: str, cell: str) -> None:
         """Appends a line to log.jsonl in one write, so lines of several processes do not mix."""
-        now = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%S.%fZ}"
-        row = {"time": now, "process": os.getpid(), "event": event, "cell": cell}
+        time_text = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%S.%fZ}"
+        row = {"time": time_text, "process": os.getpid(), "event": event, "cell": cell}
         with (self.path / "log.jsonl").open("a", encoding="utf-8") as file:
             file.write(json.dumps(row) + "\n")
 
@@ -172,18 +172,18 @@ Compute = Callable[[Cell, Path], Mapping[str, Any]]  # (cell, its folder) -> val
 
 def compute_cell(
     store: CellStore, cell: Cell, compute: Compute, pruned: type[Exception] | tuple[()] = ()
-) -> Outcome:
+) -> CellOutcome:
     """Computes one claimed cell and stores its outcome. A `UserError` fails this cell and lets the others continue."""
     store.log("begun", cell.name)
     started = time.perf_counter()
     try:
-        outcome = Outcome(DONE, compute(cell, store.folder(cell)))
+        outcome = CellOutcome(COMPLETED, compute(cell, store.folder(cell)))
     except pruned as problem:
-        outcome = Outcome(PRUNED, {}, str(problem))
+        outcome = CellOutcome(PRUNED, {}, str(problem))
     except UserError as problem:
-        outcome = Outcome(FAILED, {}, str(problem))
+        outcome = CellOutcome(FAILED, {}, str(problem))
     seconds = time.perf_counter() - started
-    store.write(cell, Outcome(outcome.state, outcome.values, outcome.reason, seconds))
+    store.write(cell, CellOutcome(outcome.state, outcome.values, outcome.reason, seconds))
     store.log(outcome.state, cell.name)
     return outcome
 
@@ -227,7 +227,7 @@ class CellWorker:
 
     def finished(self, cell: Cell) -> bool:
         outcome = self.store.outcome(cell)
-        return outcome is not None and (outcome.state == DONE or outcome.file not in self.failures)
+        return outcome is not None and (outcome.state == COMPLETED or outcome.file not in self.failures)
 
     def remaining(self) -> int:
         return sum(not self.finished(cell) for cell in self.cells)
@@ -254,7 +254,7 @@ def run_cells(
     jobs: int = 1,
     deadline: float = math.inf,
     title: str = "",
-) -> list[Outcome | None]:
+) -> list[CellOutcome | None]:
     """The outcome of every cell, computed now or before; None for cells that the deadline left out.
 
     With `jobs` above 1, that many processes share the cells; `compute` must then be picklable. The first failure is raised, after the

@@ -16,9 +16,9 @@ from nearfar.sweeps.engine import (
     POLL_SECONDS,
     PRUNED,
     Cell,
+    CellOutcome,
     CellStore,
     FileVersion,
-    Outcome,
     Pace,
     compute_cell,
     run_workers,
@@ -26,7 +26,7 @@ from nearfar.sweeps.engine import (
 )
 from nearfar.sweeps.objectives import OnProbe
 from nearfar.sweeps.request import SweepRequest
-from nearfar.sweeps.search import Pruned, Search, Trial, probe_curve, with_outcomes
+from nearfar.sweeps.search import Pruned, Search, SearchTrial, probe_curve, with_outcomes
 from nearfar.sweeps.space import Point, space_of
 from nearfar.sweeps.table import SweepResult, SweepRow, best_row, make_row
 from nearfar.system.files import as_path, write_atomic
@@ -146,7 +146,7 @@ class SweepWorker:
         if request.search is None:
             return None
         point = {key: values[0] for key, values in space.axes.items()}
-        point |= {key: int(s.low) if s.whole else s.low for key, s in space.ranges.items()}
+        point |= {key: int(s.low) if s.integers else s.low for key, s in space.ranges.items()}
         # two searches in one folder differ if their trials could
         facts = {**space.as_plain(), "method": request.search, "metric": self.metric, "prune": request.prune}
         identity = {"space": facts, "cells": [cell.identity for cell in self.cells(point)]}
@@ -159,7 +159,7 @@ class SweepWorker:
         space = self.request.space
         for end in ("low",) if self.search is None else ("low", "high"):
             ends = {key: getattr(span, end) for key, span in space.ranges.items()}
-            ends = {key: int(value) if space.ranges[key].whole else value for key, value in ends.items()}
+            ends = {key: int(value) if space.ranges[key].integers else value for key, value in ends.items()}
             for point in space.points():
                 self.cells({**point, **ends})
 
@@ -208,7 +208,7 @@ class SweepWorker:
 
         self._report(cell, compute_cell(self.store, cell, compute, Pruned))
 
-    def _report(self, cell: Cell, outcome: Outcome) -> None:
+    def _report(self, cell: Cell, outcome: CellOutcome) -> None:
         if self.request.quiet:
             return
         value = outcome.values.get(self.metric)
@@ -231,7 +231,7 @@ class SweepWorker:
             if trial is None:
                 time.sleep(POLL_SECONDS)  # other processes propose or compute
 
-    def _next_trial(self, search: Search, claims: ExitStack) -> Trial | None:
+    def _next_trial(self, search: Search, claims: ExitStack) -> SearchTrial | None:
         """Claims a trial, until `claims` closes: one of a dead process, or a new one. One process at a time proposes."""
         with self.store.claim(f"{search.name}-proposals") as claimed:
             if not claimed:
@@ -247,7 +247,7 @@ class SweepWorker:
             claims.enter_context(self.store.claim(f"{search.name}-{trial.name}"))
             return trial
 
-    def _run_trial(self, search: Search, trial: Trial) -> None:
+    def _run_trial(self, search: Search, trial: SearchTrial) -> None:
         for place, cell in enumerate(self.cells(trial.point)):
             folder = self.store.folder(cell)
             on_probe = partial(self._prune, search, trial, folder) if place == 0 else None
@@ -256,7 +256,7 @@ class SweepWorker:
             if outcome is None or self.metric not in outcome.values:
                 return
 
-    def _prune(self, search: Search, trial: Trial, folder: Path, probe: dict[str, Any]) -> None:
+    def _prune(self, search: Search, trial: SearchTrial, folder: Path, probe: dict[str, Any]) -> None:
         """Ends a run whose probe is below the median of earlier trials. Later ones are ignored, so one process gives the same."""
         curve = probe_curve(folder)
         earlier = [one for one in self.trials(search) if one.number < trial.number]
@@ -264,7 +264,7 @@ class SweepWorker:
             epoch, value = max(curve.items())
             raise Pruned(f"kNN probe {100 * value:.2f} % after epoch {epoch}, below the median")
 
-    def trials(self, search: Search) -> list[Trial]:
+    def trials(self, search: Search) -> list[SearchTrial]:
         """All proposed trials, with their outcomes."""
         trials = []
         for trial in search.proposed():
@@ -274,7 +274,7 @@ class SweepWorker:
             trials.append(with_outcomes(trial, outcomes, self.metric, curve))
         return trials
 
-    def ended(self, trial: Trial) -> bool:
+    def ended(self, trial: SearchTrial) -> bool:
         for cell in self.cells(trial.point):
             if not self.finished(cell, pruned=True):
                 return False

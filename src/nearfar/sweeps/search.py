@@ -14,7 +14,7 @@ from typing import Any
 
 from nearfar.errors import UserError
 from nearfar.run.metrics import read_metrics
-from nearfar.sweeps.engine import DONE, FAILED, PRUNED, Outcome
+from nearfar.sweeps.engine import COMPLETED, FAILED, PRUNED, CellOutcome
 from nearfar.sweeps.space import Point, Space
 from nearfar.system.extras import need
 from nearfar.system.files import write_atomic
@@ -30,7 +30,7 @@ class Pruned(Exception):
 
 
 @dataclass(frozen=True)
-class Trial:
+class SearchTrial:
     """A proposed point and its outcome: `curve` is the probe by epoch, `value` the mean over seeds."""
 
     number: int
@@ -62,16 +62,16 @@ class Search:
     def name(self) -> str:
         return self.folder.name
 
-    def proposed(self) -> list[Trial]:
+    def proposed(self) -> list[SearchTrial]:
         """The trials so far, by number, without their outcomes."""
         trials = []
         for file in sorted(self.folder.glob("*.json")):
             stored = read_json(file)
             if isinstance(stored, Mapping) and isinstance(stored.get("settings"), Mapping):
-                trials.append(Trial(int(stored["number"]), dict(stored["settings"])))
+                trials.append(SearchTrial(int(stored["number"]), dict(stored["settings"])))
         return trials
 
-    def propose(self, earlier: Sequence[Trial]) -> Trial:
+    def propose(self, earlier: Sequence[SearchTrial]) -> SearchTrial:
         """Stores and returns the next trial. The caller holds the lock of proposals."""
         number = len(earlier)
         with _quiet() as optuna:
@@ -79,11 +79,13 @@ class Search:
             params = study.ask(self._distributions(optuna)).params
         point = {key: self._from_optuna(key, value) for key, value in params.items()}
         self.folder.mkdir(parents=True, exist_ok=True)
-        plain = {"number": number, "settings": point}
-        write_atomic(self.folder / f"{number:04d}.json", json.dumps(plain, indent=1) + "\n")
-        return Trial(number, point)
+        content = {"number": number, "settings": point}
+        write_atomic(self.folder / f"{number:04d}.json", json.dumps(content, indent=1) + "\n")
+        return SearchTrial(number, point)
 
-    def is_behind(self, trial: Trial, earlier: Sequence[Trial], curve: Mapping[int, float]) -> bool:
+    def is_behind(
+        self, trial: SearchTrial, earlier: Sequence[SearchTrial], curve: Mapping[int, float]
+    ) -> bool:
         """Whether a run with this curve is below the median of the trials at the same epoch."""
         if not self.prune:
             return False
@@ -92,7 +94,7 @@ class Search:
             state = optuna.trial.TrialState.RUNNING
             return bool(study.pruner.prune(study, self._frozen(optuna, trial, state, curve)))
 
-    def _study(self, trials: Sequence[Trial], number: int) -> Any:
+    def _study(self, trials: Sequence[SearchTrial], number: int) -> Any:
         import optuna
 
         seed = self.seed * 100_003 + number
@@ -103,12 +105,17 @@ class Search:
         pruner = optuna.pruners.MedianPruner(n_startup_trials=STARTUP_TRIALS, n_warmup_steps=WARMUP_EPOCHS)
         study = optuna.create_study(direction="maximize", sampler=samplers[self.method](), pruner=pruner)
         states = optuna.trial.TrialState
-        by_state = {DONE: states.COMPLETE, PRUNED: states.PRUNED, FAILED: states.FAIL, "": states.RUNNING}
+        by_state = {
+            COMPLETED: states.COMPLETE,
+            PRUNED: states.PRUNED,
+            FAILED: states.FAIL,
+            "": states.RUNNING,
+        }
         for trial in trials:
             study.add_trial(self._frozen(optuna, trial, by_state[trial.state], trial.curve))
         return study
 
-    def _frozen(self, optuna: Any, trial: Trial, state: Any, curve: Mapping[int, float]) -> Any:
+    def _frozen(self, optuna: Any, trial: SearchTrial, state: Any, curve: Mapping[int, float]) -> Any:
         return optuna.trial.create_trial(
             state=state,
             value=trial.value if state == optuna.trial.TrialState.COMPLETE else None,
@@ -123,7 +130,7 @@ class Search:
             key: kinds.CategoricalDistribution(range(len(v))) for key, v in self.space.axes.items()
         }
         for key, span in self.space.ranges.items():
-            if span.whole:
+            if span.integers:
                 distributions[key] = kinds.IntDistribution(int(span.low), int(span.high), log=span.log)
             else:
                 distributions[key] = kinds.FloatDistribution(span.low, span.high, log=span.log)
@@ -135,24 +142,24 @@ class Search:
             return self.space.axes[key][value]
         span = self.space.ranges[key]
         # proposed numbers are rounded to six digits, as the table prints them
-        return value if span.whole else min(max(float(f"{value:.6g}"), span.low), span.high)
+        return value if span.integers else min(max(float(f"{value:.6g}"), span.low), span.high)
 
     def _to_optuna(self, key: str, value: Any) -> Any:
         return self.space.axes[key].index(value) if key in self.space.axes else value
 
 
 def with_outcomes(
-    trial: Trial, outcomes: Sequence[Outcome | None], metric: str, curve: Mapping[int, float]
-) -> Trial:
+    trial: SearchTrial, outcomes: Sequence[CellOutcome | None], metric: str, curve: Mapping[int, float]
+) -> SearchTrial:
     """The trial with its state and value, from the outcomes of its cells (one for each seed)."""
     states = {outcome.state if outcome else "" for outcome in outcomes}
     if PRUNED in states or FAILED in states:
-        return Trial(trial.number, trial.point, PRUNED if PRUNED in states else FAILED, None, curve)
+        return SearchTrial(trial.number, trial.point, PRUNED if PRUNED in states else FAILED, None, curve)
     values = [outcome.values.get(metric) for outcome in outcomes if outcome]
     if "" in states or None in values:
-        return Trial(trial.number, trial.point, "", None, curve)
+        return SearchTrial(trial.number, trial.point, "", None, curve)
     mean = sum(value for value in values if value is not None) / len(values)
-    return Trial(trial.number, trial.point, DONE, mean, curve)
+    return SearchTrial(trial.number, trial.point, COMPLETED, mean, curve)
 
 
 def probe_curve(run: Path) -> dict[int, float]:

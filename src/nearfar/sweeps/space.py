@@ -30,7 +30,7 @@ class Range:
     low: float
     high: float
     log: bool = False
-    whole: bool = False
+    integers: bool = False
 
     def __str__(self) -> str:
         return f"{self.low:g}..{self.high:g}{':log' if self.log else ''}"
@@ -156,8 +156,8 @@ def _range(key: str, text: str) -> Range | None:
         raise UserError(f"{key} was {text}; the first number must be below the second")
     if match[3] and low <= 0:
         raise UserError(f"{key} was {text}; a logarithmic range begins above 0")
-    whole = all(end.lstrip("+-").isdigit() for end in (match[1], match[2]))
-    return Range(low, high, bool(match[3]), whole)
+    integers = all(end.lstrip("+-").isdigit() for end in (match[1], match[2]))
+    return Range(low, high, bool(match[3]), integers)
 
 
 def _axis(key: str, values: list[Any]) -> tuple[Any, ...]:
@@ -176,6 +176,6 @@ def _seeds(value: Range | list[Any]) -> tuple[int, ...]:
         raise UserError(f"seed was {text}; a sweep has at most {MAX_CELLS:,} cells")
     seeds = range(int(value.low), int(value.high) + 1) if isinstance(value, Range) else value
     valid = all(isinstance(seed, int) and not isinstance(seed, bool) and seed >= 0 for seed in seeds)
-    if not valid or (isinstance(value, Range) and not value.whole) or len(set(seeds)) < len(seeds):
+    if not valid or (isinstance(value, Range) and not value.integers) or len(set(seeds)) < len(seeds):
         raise UserError(f"seed was {text}; expected different whole numbers from 0, such as seed=0,1,2")
     return tuple(seeds)

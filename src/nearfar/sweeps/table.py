@@ -10,7 +10,7 @@ from typing import Any
 
 from nearfar.core.statistics import adjust_for_all, compare_draws, mean_and_spread
 from nearfar.core.tables import plus_minus, text_table
-from nearfar.sweeps.engine import DONE, FAILED, Outcome
+from nearfar.sweeps.engine import COMPLETED, FAILED, CellOutcome
 from nearfar.sweeps.space import Point
 
 MAX_PRINTED_ROWS = 40  # the CSV has all
@@ -24,28 +24,28 @@ class SweepRow:
     point: Point
     values: tuple[float | None, ...]
     state: str
-    why: str = ""
+    reason: str = ""
 
     @property
     def mean(self) -> float | None:
         """Over all seeds; None where one is missing, since the mean of the others would be a selection."""
-        return None if self.state != DONE else mean_and_spread(self.finished)[0]
+        return None if self.state != COMPLETED else mean_and_spread(self.finished)[0]
 
     @property
     def spread(self) -> float | None:
         """The sample deviation over seeds; None for a single seed."""
-        return None if self.state != DONE else mean_and_spread(self.finished)[1]
+        return None if self.state != COMPLETED else mean_and_spread(self.finished)[1]
 
     @property
     def finished(self) -> list[float]:
         return [value for value in self.values if value is not None]
 
 
-def make_row(point: Point, outcomes: Sequence[Outcome | None], metric: str) -> SweepRow:
+def make_row(point: Point, outcomes: Sequence[CellOutcome | None], metric: str) -> SweepRow:
     values = tuple(None if outcome is None else outcome.values.get(metric) for outcome in outcomes)
     if None not in values:
-        return SweepRow(point, values, DONE)
-    ended = [o for o in outcomes if o is not None and o.state != DONE and metric not in o.values]
+        return SweepRow(point, values, COMPLETED)
+    ended = [o for o in outcomes if o is not None and o.state != COMPLETED and metric not in o.values]
     state = ended[0].state if ended else FAILED
     return SweepRow(point, values, state, ended[0].reason if ended else "not done yet")
 
@@ -84,7 +84,7 @@ class SweepResult:
                 "values": dict(zip(map(str, self.seeds), row.values, strict=True)),
                 "mean": row.mean,
                 "spread": row.spread,
-                **({"why": row.why} if row.why else {}),
+                **({"why": row.reason} if row.reason else {}),
             }
             for row in self.rows
         ]
@@ -130,7 +130,7 @@ class SweepResult:
         writer.writerow([*keys, *seeds, "mean", "spread", "state", "why"])
         for row in self.rows:
             settings = [row.point[key] for key in keys]
-            writer.writerow([*settings, *row.values, row.mean, row.spread, row.state, row.why])
+            writer.writerow([*settings, *row.values, row.mean, row.spread, row.state, row.reason])
         return file.getvalue()
 
     def __str__(self) -> str:
@@ -158,7 +158,7 @@ class SweepResult:
         best = self.best
         lines = [[*self.rows[0].point, "validation", ""]]
         for row in ranked[:MAX_PRINTED_ROWS]:
-            note = "best" if row is best else "" if row.state == DONE else f"{row.state}: {row.why}"
+            note = "best" if row is best else "" if row.state == COMPLETED else f"{row.state}: {row.reason}"
             settings = map(setting_text, row.point.values())
             lines.append([*settings, self.number(row.mean, row.spread), note])
         text = text_table(lines)
@@ -188,14 +188,14 @@ class SweepResult:
 
     def _certainty(self, best: SweepRow) -> str:
         """How far the other points are from the best."""
-        others = [row for row in self.rows if row is not best and row.mean is not None]
+        other_rows = [row for row in self.rows if row is not best and row.mean is not None]
         if best.spread is None or best.mean is None:
             return "  single seed: differences may be chance; use seed=0,1,2"
-        differences = [compare_draws(best.finished, row.finished) for row in others]
+        differences = [compare_draws(best.finished, row.finished) for row in other_rows]
         close = sum(difference.verdict != "better" for difference in adjust_for_all(differences))
         return (
-            f"  {close} of {len(others)} others cannot be distinguished from it over these seeds"
-            if others
+            f"  {close} of {len(other_rows)} others cannot be distinguished from it over these seeds"
+            if other_rows
             else ""
         )
 
