@@ -135,25 +135,3 @@ def test_a_method_of_ones_own_with_labels_weights_and_a_prior(tmp_path: Path) ->
     assert isinstance(told, nf.Labelled)
     assert torch.equal(told.ids, labels)
     assert again.learnt()["critic.temperature"] != method.learnt()["critic.temperature"]
-
-
-def test_a_deep_infomax_run_from_before_priors_is_read(tmp_path: Path) -> None:
-    """Then the prior was a setting of the encoders, and its discriminator one of their networks."""
-    config = {**SMALL, "epochs": 1, "prior.target": "gaussian", "prior.weight": 0.2}
-    images = open_data("digits").subset(range(256))
-    before = pretrain("dim", images, tmp_path, quiet=True, config=config).method().state_dict()
-    folder = checkpoints.newest(tmp_path / "ckpt")
-    assert folder is not None
-    tensors, facts = checkpoints.load(folder)
-    old = {name.replace("/prior.", "/encoders.match."): held for name, held in tensors.items()}
-    shutil.rmtree(tmp_path / "ckpt")
-    checkpoints.save(tmp_path / "ckpt", facts["step"], old, facts, keep=1)
-    text = (tmp_path / "config.yaml").read_text().partition("prior:")[0]
-    text = text.replace("encoders:\n", "encoders:\n  prior: gaussian\n  prior_weight: 0.2\n")
-    (tmp_path / "config.yaml").write_text(text)
-    opened = Run.open(tmp_path)
-    assert opened.settings.prior == {"name": "adversarial", "weight": 0.2, "target": "gaussian"}
-    after = opened.method().state_dict()
-    assert [name for name in before if not torch.equal(before[name], after[name])] == []
-    again = pretrain("dim", images, tmp_path, quiet=True, allow_change=True, config={**config, "epochs": 2})
-    assert again.facts["step"] == 8

@@ -168,7 +168,7 @@ def test_ranks_with_other_memory_encode_in_the_same_parts(data: Path, tmp_path: 
     out = tmp_path / "run"
     start(2, with_own_memory, free_port(), str(tmp_path), words(data, out, "epochs=1"))
     assert [json.loads((tmp_path / f"codes-{rank}").read_text()) for rank in range(2)] == [[0], [0]]
-    assert "of a batch's 8 instances are encoded at a time" in (tmp_path / "said-0").read_text()
+    assert "of the 8 instances of a batch are encoded at a time" in (tmp_path / "said-0").read_text()
     assert rows(out)[-1]["step"] == 3
 
 

@@ -142,7 +142,7 @@ def _as_views_section(views: Any) -> Section | None:
 def _is_untrained(module: nn.Module) -> bool:
     """No weights but learnt numbers at their start, and buffers that hold nothing yet: all of a buffer is
     one value."""
-    learnt = {id(child.moved) for child in module.modules() if isinstance(child, LearntNumber)}
+    learnt = {id(child.offset) for child in module.modules() if isinstance(child, LearntNumber)}
     if any(id(weight) not in learnt or weight.item() != 0 for weight in module.parameters()):
         return False
     return all(bool((buffer == buffer.flatten()[:1]).all()) for buffer in module.buffers() if buffer.numel())
