@@ -32,7 +32,7 @@ def test_its_answers_are_the_largest_of_its_own_scores(tmp_path: Path) -> None:
     assert found["interval"][0] <= found["top1"] <= found["interval"][1]
 
 
-def test_who_learned_none_or_is_asked_in_other_classes_is_refused(tmp_path: Path) -> None:
+def test_classifier_protocol_needs_a_classifier_and_the_same_classes(tmp_path: Path) -> None:
     bare = nf.pretrain("simclr", sample(96, 0), tmp_path / "bare", **QUICK)
     with pytest.raises(UserError, match="this run has none, use linear"):
         nf.evaluate(bare, data=sample(48, 1), protocols=["classifier"], same_labels=True)

@@ -48,7 +48,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> nf.Run:
     )
 
 
-def test_an_option_that_nobody_reads_is_refused() -> None:
+def test_unused_options_are_refused() -> None:
     """Every option of `READ_BY` is one, its readers are protocols, and each is refused beside protocols that do not read it."""
     others: dict[str, Any] = {
         "labels": (0.5,),
@@ -68,7 +68,7 @@ def test_an_option_that_nobody_reads_is_refused() -> None:
     assert Options().changed(["linear"]) == {}
 
 
-def test_figures_under_other_options_stand_apart(run: nf.Run) -> None:
+def test_results_with_other_options_are_separate(run: nf.Run) -> None:
     """Five epochs of fine-tuning and six are two results, so no page compares them; one with the same options is replaced."""
     ask: dict[str, Any] = {"protocols": ["few-shot"], "shots": (1,), "ways": 2}
     for episodes in (3, 4, 3):
@@ -78,7 +78,7 @@ def test_figures_under_other_options_stand_apart(run: nf.Run) -> None:
     assert all(one["ways"] == 2 and one["shots"] == [1] for one in told)
 
 
-def test_figures_of_other_features_stand_beside_the_pooled_ones(run: nf.Run) -> None:
+def test_results_of_other_features_are_kept(run: nf.Run) -> None:
     """A map, or the head's output, is of the same weights: nothing that was found before is dropped."""
     pixels, labels = squares(30, seed=3)
     for features in ("pooled", "map", "head", "pooled"):
@@ -137,7 +137,7 @@ def test_label_fractions_say_how_many_labels_they_are_of() -> None:
         fractions(part, part, Options(labels=(99,)))
 
 
-def test_pictures_are_held_as_large_as_they_are_asked_for(run: nf.Run) -> None:
+def test_images_are_stored_large_enough_for_image_size(run: nf.Run) -> None:
     """A run at 12 pixels holds pictures at 24 at most; asked for views of 40, it holds all 60 of their pixels."""
     pixels, labels = squares(30, side=60, seed=1)
     small, large = (Evaluation(run, (pixels, labels), None, False, "pooled", size) for size in (None, 40))

@@ -93,7 +93,7 @@ def test_one_shot_with_all_classes_is_nearest_neighbour_of_the_drawn(
     assert found["spread"] == pytest.approx(0, abs=1e-12)
 
 
-def test_chance_is_what_noise_gets_in_episodes() -> None:
+def test_few_shot_on_noise_is_at_chance() -> None:
     torch.manual_seed(0)
     first, second = (LabelledFeatures(torch.randn(400, 8), torch.arange(400) % 8) for _ in range(2))
     found = few_shot(first, second, Options(ways=4, episodes=200, shots=(5,)))["4-way 5-shot"]
@@ -164,7 +164,7 @@ def test_the_calibration_error_is_that_of_torchmetrics() -> None:
     assert sum(one["rows"] for one in bins) == 500
 
 
-def test_a_probe_of_noise_is_calibrated_and_knows_nothing() -> None:
+def test_probe_of_noise_is_calibrated_and_uninformative() -> None:
     torch.manual_seed(0)
     first, second = (LabelledFeatures(torch.randn(600, 5), torch.randint(0, 3, (600,))) for _ in range(2))
     found = calibration(first, second, OPTIONS)
@@ -202,7 +202,7 @@ def test_the_bound_on_labels_stays_below_the_truth_and_near_it() -> None:
     assert found["entropy"] == pytest.approx(math.log(2), abs=1e-3)
 
 
-def test_the_mlp_reads_what_no_linear_map_can() -> None:
+def test_mlp_solves_exclusive_or() -> None:
     """Exclusive or: a linear probe is at chance, one hidden layer is not; its decay is chosen without the test rows."""
     rng = np.random.default_rng(0)
     x = torch.from_numpy(rng.normal(size=(900, 2)))
@@ -345,20 +345,20 @@ def test_rows_that_an_encoder_or_its_ancestor_learned_from_prove_nothing(tmp_pat
         assert found["information"]["at_least"]["certificate"]["status"] == "not covered"
 
 
-def test_some_baselines_alone(run: nf.Run) -> None:
+def test_selected_baselines(run: nf.Run) -> None:
     assert set(nf.evaluate(run, protocols=["knn"], baselines=["untrained"])["baselines"]) == {"untrained"}
     with pytest.raises(UserError, match="--baselines was 'noise'; expected pixels, untrained"):
         nf.evaluate(run, protocols=["knn"], baselines=["noise"])
 
 
-def test_fine_tuning_learns_what_it_is_given(run: nf.Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fine_tuning_fits_its_labels(run: nf.Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("nearfar.evaluate.finetune.MIN_STEPS", 40)
     found = nf.evaluate(run, protocols=["finetune"], epochs=4, batch_size=32, lr=(1e-6, 3e-3))
     assert found["finetune"]["top1"] > 0.8
     assert found["finetune"]["lr"] == 3e-3, "the rate that does better on the validation fifth"
 
 
-def test_fine_tuning_begins_as_the_linear_probe(run: nf.Run) -> None:
+def test_fine_tuning_starts_from_the_linear_probe(run: nf.Run) -> None:
     """softmax(W' h + b') with the probe's standardisation folded into W' and b'; of classes without labels nothing is known."""
     asked = Evaluation(run, None, None, False)
     fit, ask = asked.split(0).labelled()
@@ -376,7 +376,7 @@ def test_fine_tuning_begins_as_the_linear_probe(run: nf.Run) -> None:
     assert torch.equal(encoders.table.weight[4:], before)
 
 
-def test_fine_tuning_on_other_data_begins_with_their_statistics(run: nf.Run) -> None:
+def test_fine_tuning_on_other_data_recomputes_statistics(run: nf.Run) -> None:
     """The first norm's running mean and variance are those of its inputs over the new pictures; on the run's own they are left alone."""
     pixels, labels = colours(64, seed=3)
     asked = Evaluation(run, (255 - pixels, labels), None, False)
@@ -482,7 +482,7 @@ def test_a_run_of_two_networks_has_its_maps_side_by_side(tmp_path: Path) -> None
     assert "lidar" not in nf.evaluate(run, protocols=["quality"])["quality"]
 
 
-def test_labels_trained_on_are_no_test(tmp_path: Path) -> None:
+def test_training_labels_in_the_test_set_are_reported(tmp_path: Path) -> None:
     pixels, labels = colours(96)
     settings: dict[str, Any] = {
         "backbone": "resnet8-w16",

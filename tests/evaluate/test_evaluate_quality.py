@@ -149,9 +149,7 @@ def test_unlabelled_data_have_a_quality(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_a_probe_nobody_knows_or_takes_is_refused(
-    tmp_path: Path, settings: dict[str, Any], words: str
-) -> None:
+def test_unknown_probes_are_refused(tmp_path: Path, settings: dict[str, Any], words: str) -> None:
     pixels, labels = pictures()
     with pytest.raises(nf.UserError, match=words):
         nf.pretrain("simclr", pixels, tmp_path / "run", labels=labels, **QUICK, **settings)

@@ -160,7 +160,7 @@ def test_without_test_data_a_fifth_is_held_out(run: SmallRun) -> None:
     assert "baselines" not in result
 
 
-def test_the_training_data_again_is_no_test(run: SmallRun) -> None:
+def test_training_data_as_test_data_are_split(run: SmallRun) -> None:
     """Every image would find itself; the figures must be those of the held-out fifth."""
     assert evaluate_run(run, "train") == evaluate_run(run)
 
@@ -409,7 +409,7 @@ def test_features_that_are_not_numbers_are_refused() -> None:
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_every_protocol_tells_separate_classes_apart(protocol: str) -> None:
+def test_every_protocol_separates_distinct_classes(protocol: str) -> None:
     generator = torch.Generator().manual_seed(0)
     labels = torch.arange(120) % 6
     features = 5 * torch.eye(6)[labels] + 0.3 * torch.randn(120, 6, generator=generator)
@@ -429,7 +429,7 @@ def test_every_protocol_tells_separate_classes_apart(protocol: str) -> None:
         assert figures.get("top1", figures.get("map", figures.get("nats", 0) / math.log(6))) < 0.7
 
 
-def test_table_shows_baselines_above_what_was_learned(run: SmallRun) -> None:
+def test_table_lists_baselines_before_learned_features(run: SmallRun) -> None:
     result = evaluate_run(run, "test", baselines=True)
     head, *rows, sets, intervals, matched = table(result).splitlines()
     assert " ".join(head.split()) == "features knn top-1 knn top-5 linear top-1 linear top-5"
@@ -447,7 +447,7 @@ def test_table_shows_baselines_above_what_was_learned(run: SmallRun) -> None:
     assert held[-2].endswith("images: a held-out 20% of train")
 
 
-def test_answers_of_one_block_are_no_independent_samples() -> None:
+def test_answers_within_a_block_are_dependent() -> None:
     """Ten answers that always agree are one; answers that have nothing to do with each other are ten."""
     generator = torch.Generator().manual_seed(0)
     right = (torch.rand(400, generator=generator) < 0.6).double()

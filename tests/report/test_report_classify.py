@@ -114,7 +114,7 @@ def test_neighbours_group_by_place_and_by_cluster(keep: str) -> None:
                 assert found[anchor, candidate] == place
 
 
-def test_without_candidates_there_is_nobody() -> None:
+def test_classification_without_candidates() -> None:
     found = classify_candidates(
         Ring(), *asked(np.zeros((2, 0)), np.zeros((2, 0), dtype=bool), np.zeros(0, int)), by_rank=True
     )

@@ -138,7 +138,7 @@ def test_the_page_compares(browser: Page, two: list[Any], tmp_path: Path) -> Non
     assert browser.complaints() == []
 
 
-def test_without_answers_the_page_says_what_to_do(make_run: Make, make_result: Make, tmp_path: Path) -> None:
+def test_page_without_answers_suggests_evaluate(make_run: Make, make_result: Make, tmp_path: Path) -> None:
     result = make_result()
     for name in ("knn", "linear"):
         del result[name]["answers"]

@@ -236,7 +236,7 @@ def test_the_slider_goes_through_checkpoints(browser: Page, tmp_path: Path) -> N
 # ----------------------------------------------------------------------------------- what it is given
 
 
-def test_what_is_packed_is_what_was_there(make_run: Make, make_digits: Make) -> None:
+def test_packed_data_round_trip(make_run: Make, make_digits: Make) -> None:
     shown = gather(make_run(data=make_digits(70)), Detail(points=70)).map
     assert isinstance(shown, Map)
     told = explorer_data([("a", shown), ("b", shown)])
@@ -277,7 +277,7 @@ def test_a_turned_map_is_turned_back() -> None:
         assert best <= ((scale * centred + points.mean(0) - points) ** 2).sum() + 1e-9
 
 
-def test_points_beyond_the_landmarks_lie_beside_their_like(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_points_beyond_the_landmarks_are_near_similar_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     from nearfar.report import space
 
     monkeypatch.setattr(space, "LANDMARKS", 120)

@@ -55,7 +55,7 @@ def test_a_whole_run(make_run: Make) -> None:
     }
 
 
-def test_scores_hold_learned_and_baselines_however_deep(make_run: Make, make_result: Make) -> None:
+def test_scores_include_baselines_and_nested_protocols(make_run: Make, make_result: Make) -> None:
     whole = {"name": "all of it", "samples": 900, "fingerprint": "w", "unit": "blocks"}
     result = make_result(
         knn=0.5,
@@ -155,7 +155,7 @@ def test_the_map_shows_at_most_the_asked_points_of_the_right_images(
     assert shown.atlas.per_sheet * len(shown.atlas.sheets) >= 60
 
 
-def test_what_views_change_is_drawn_before_and_after(make_run: Make) -> None:
+def test_effect_of_augmentation_is_drawn(make_run: Make) -> None:
     """Shares of all of them, the views' own beside those of the data; views that somebody made are not measured."""
     facts = gather(make_run(), Detail())
     assert isinstance(facts.strip, Strip)

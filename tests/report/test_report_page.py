@@ -121,7 +121,7 @@ def test_no_evaluation_says_how_to_get_one(make_run: Make, tmp_path: Path) -> No
     assert f"nearfar evaluate {run.path}" in outline([run], tmp_path / "r.html").words
 
 
-def test_moved_data_are_said_and_the_rest_is_there(make_run: Make, tmp_path: Path) -> None:
+def test_page_without_data_gives_the_reason(make_run: Make, tmp_path: Path) -> None:
     page = outline([make_run(data=GONE)], tmp_path / "r.html")
     assert page.words.count("photos/ is gone.") == 3
     assert page.count("img") == 0
@@ -135,7 +135,7 @@ def test_a_run_just_begun_has_a_page(make_run: Make, tmp_path: Path) -> None:
     assert "no checkpoint" in page.words
 
 
-def test_a_method_without_a_reading_says_so(make_run: Make, make_rows: Make, tmp_path: Path) -> None:
+def test_page_of_a_method_without_an_estimate(make_run: Make, make_rows: Make, tmp_path: Path) -> None:
     rows = [{**row, "nats": None} if row["kind"] == "train" else row for row in make_rows(100)]
     page = outline([make_run(metrics=rows, data=GONE)], tmp_path / "r.html")
     assert "has no estimate of mutual information" in page.words
@@ -194,7 +194,7 @@ def test_runs_tested_on_different_data_are_not_ranked(
     assert len(best) == 2, "on the test set they share"
 
 
-def test_a_moving_ceiling_is_told_as_it_is_drawn(make_run: Make, make_rows: Make, tmp_path: Path) -> None:
+def test_page_describes_a_changing_ceiling(make_run: Make, make_rows: Make, tmp_path: Path) -> None:
     """The certificate holds for the whole run, the curve for each step: both are said, each as what it is."""
     rows = make_rows(100)
     for row in rows:
@@ -207,7 +207,7 @@ def test_a_moving_ceiling_is_told_as_it_is_drawn(make_run: Make, make_rows: Make
     assert "Its ceiling is 6.23 nats." in still
 
 
-def test_runs_called_alike_are_told_apart_by_path(make_run: Make, tmp_path: Path) -> None:
+def test_runs_with_equal_names_are_shown_by_path(make_run: Make, tmp_path: Path) -> None:
     runs = [make_run("a/run", data=GONE), make_run("b/run", data=GONE)]
     words = outline(runs, tmp_path / "r.html").words
     assert all(words.count(str(run.path)) >= 3 for run in runs)
@@ -240,7 +240,7 @@ def test_a_choice_is_its_name_and_its_settings() -> None:
     assert breakable("<b>stop_gradient") == "&lt;b&gt;stop_<wbr>gradient"
 
 
-def test_a_ceiling_that_the_condition_says_is_not_said_again(make_run: Make, tmp_path: Path) -> None:
+def test_ceiling_is_not_repeated(make_run: Make, tmp_path: Path) -> None:
     run = make_run(data=GONE, certified="the value still cannot exceed 6.23 nats")
     assert "at most 6.23" not in outline([run], tmp_path / "r.html").words
 

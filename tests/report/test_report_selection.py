@@ -135,7 +135,7 @@ def number(caption: str) -> int:
     return int(caption.rpartition("#")[2])
 
 
-def test_the_share_covered_is_what_theorem_3_1_asks(
+def test_coverage_equals_the_condition_of_theorem_3_1(
     ring_run: Run, recomputed: tuple[np.ndarray, ...]
 ) -> None:
     """Wu et al. 2021, Thm 3.1: every kept e^f at least the mean of e^f over the anchor's candidates."""
@@ -208,7 +208,7 @@ def test_other_selections_are_measured_or_say_why_not(recipe: str, tmp_path: Pat
                     assert together == (group.title == ("kept" if recipe == "simclr-cave" else titles[2]))
 
 
-def test_what_cannot_be_measured_says_why(ring_run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unmeasurable_selection_gives_the_reason(ring_run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     def without_data(spec: object = None) -> None:
         raise UserError("photos/ is gone")
 

@@ -154,7 +154,7 @@ def test_a_damaged_scan_is_made_again(tmp_path: Path) -> None:
         assert read_records(file) is not None
 
 
-def test_the_run_says_what_became_of_the_data(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_run_reports_counts_of_the_data(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = photos(tmp_path / "photos")
     Image.fromarray(np.zeros((16, 16, 3), np.uint8)).save(folder / "loose.png")
     words = [f"{key}={value}" for key, value in SMALL.items()]

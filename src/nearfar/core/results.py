@@ -1,11 +1,12 @@
-"""What an evaluation measured, typed, and its JSON (the object that `nearfar evaluate --json` prints and evaluation.json stores).
+"""What an evaluation measured, typed, and its JSON (the object that `nearfar evaluate --json` prints and
+evaluation.json stores).
 
     Result       train, test, settings, figures by protocol, baselines by name, notes
     Measurement  one protocol's figures by name ("top1", "nmi", …), with details
     Figure       value, interval, spread, draws
 
-A `Result` and a `Measurement` can be read like their JSON: `result["knn"]["top1"]`. A protocol with several settings has one
-measurement for each, named PROTOCOL/SETTING ("fractions/1 %"); in the JSON these are nested.
+A `Result` and a `Measurement` can be read like their JSON: `result["knn"]["top1"]`. A protocol with several
+settings has one measurement for each, named PROTOCOL/SETTING ("fractions/1 %"); in the JSON these are nested.
 """
 
 import base64
@@ -70,7 +71,8 @@ _SIDE_KEYS = ("interval", "interval_top5", "intervals", "spread", "draws", "answ
 
 @dataclass(frozen=True)
 class Figure:
-    """A measured number. `interval`: of confidence; `spread`: the sample deviation over repetitions; `draws`: their values."""
+    """A measured number. `interval`: of confidence; `spread`: the sample deviation over repetitions; `draws`:
+    their values."""
 
     value: float
     interval: Interval | None = None
@@ -84,7 +86,8 @@ class Figure:
 
     @classmethod
     def mean(cls, draws: Sequence[float], samples: float | None = None) -> "Figure":
-        """The mean ± spread of several draws; with `samples`, also Wilson's interval of an accuracy on so many."""
+        """The mean ± spread of several draws; with `samples`, also Wilson's interval of an accuracy on so
+        many."""
         value, spread = mean_and_spread(draws)
         return cls(value, None if samples is None else wilson(value, samples), spread, tuple(draws))
 
@@ -181,8 +184,8 @@ class _ReadsAsJson(Mapping[str, Any]):
 
 @dataclass(frozen=True, eq=False)
 class Measurement(_ReadsAsJson):
-    """One protocol's figures. `details`: anything else as JSON (penalty, per_class, confusion, certificate, …); `answers`: for each
-    test instance; `test`: the test set where it is not that of the whole result."""
+    """One protocol's figures. `details`: anything else as JSON (penalty, per_class, confusion, certificate,
+    …); `answers`: for each test instance; `test`: the test set where it is not that of the whole result."""
 
     figures: Mapping[str, Figure]
     details: Mapping[str, Any] = field(default_factory=dict)
@@ -195,7 +198,8 @@ class Measurement(_ReadsAsJson):
         return next(iter(self.figures.values()))
 
     def titles(self) -> dict[str, str]:
-        """The figures to show, in the order of tables, with their titles. Of five classes or fewer, top-5 says nothing."""
+        """The figures to show, in the order of tables, with their titles. Of five classes or fewer, top-5
+        says nothing."""
         classes = self.details.get("classes")
         hidden = ("top5",) if is_number(classes) and classes <= 5 else ()
         return {
@@ -205,7 +209,8 @@ class Measurement(_ReadsAsJson):
         }
 
     def text(self, name: str) -> str:
-        """`58.1 % (57.1–59.1)`: a figure with its interval and spread, or nats with their standard error; `–` where there is none."""
+        """`58.1 % (57.1–59.1)`: a figure with its interval and spread, or nats with their standard error; `–`
+        where there is none."""
         if name not in self.figures:
             return "–"
         figure, error = self.figures[name], self.details.get("error")
@@ -280,7 +285,8 @@ def _interval(stored: Any) -> Interval | None:
 def mean_over_draws(
     draws: Sequence[Measurement], samples: float | None, details: Mapping[str, Any] | None = None
 ) -> Measurement:
-    """The mean of each figure; spread and draws of the first. `samples`: the size of the test set, for Wilson's intervals."""
+    """The mean of each figure; spread and draws of the first. `samples`: the size of the test set, for
+    Wilson's intervals."""
     names = list(draws[0].figures)
     shared = {key: value for key, value in draws[0].details.items() if key == "classes"}
     columns = {name: [draw.figures[name].value for draw in draws] for name in names}
@@ -294,8 +300,9 @@ def mean_over_draws(
 class Result(_ReadsAsJson):
     """An evaluation: what was fitted on, tested on and how; figures by protocol; the same of each baseline.
 
-    `notes`, as JSON: `confidence` (of intervals), `encoder` (a digest of its weights), `split` (of one set in two), `labels` (how classes
-    of two sets were matched), `input` (how the data were shown), and the warnings `leak`, `overlap` and `unfinished`.
+    `notes`, as JSON: `confidence` (of intervals), `encoder` (a digest of its weights), `split` (of one set in
+    two), `labels` (how classes of two sets were matched), `input` (how the data were shown), and the warnings
+    `leak`, `overlap` and `unfinished`.
     """
 
     train: SetFacts
@@ -312,7 +319,8 @@ class Result(_ReadsAsJson):
 
     @cached_property
     def kind(self) -> str:
-        """A digest of what was fitted on, tested on and how. Results of one kind can be compared between runs, others cannot."""
+        """A digest of what was fitted on, tested on and how. Results of one kind can be compared between
+        runs, others cannot."""
         facts = [self.train.fingerprint, self.test.fingerprint, self.settings, self.notes.get("split")]
         return hashlib.sha256(json.dumps(facts, sort_keys=True, default=dict).encode()).hexdigest()[:16]
 
@@ -325,7 +333,8 @@ class Result(_ReadsAsJson):
         return {**self.baselines, "learned": self.figures}
 
     def to_json(self, *, answers: bool = False) -> dict[str, Any]:
-        """`answers`: with those of the learned features for each test instance, as evaluation.json has them."""
+        """`answers`: with those of the learned features for each test instance, as evaluation.json has
+        them."""
         plain: dict[str, Any] = _nested(self.figures, answers)
         plain |= {"train": self.train.to_json(), "test": self.test.to_json(), **self.notes}
         plain["settings"] = dict(self.settings)
@@ -335,7 +344,8 @@ class Result(_ReadsAsJson):
 
     @classmethod
     def from_json(cls, stored: Any) -> "Result | None":
-        """None where `stored` does not name what was fitted and tested on; measurements that cannot be read are left out."""
+        """None where `stored` does not name what was fitted and tested on; measurements that cannot be read
+        are left out."""
         if not isinstance(stored, Mapping):
             return None
         train, test = (SetFacts.from_json(stored.get(role)) for role in ("train", "test"))

@@ -1,9 +1,11 @@
-"""Evaluation of frozen features: nearest neighbours, probes and other protocols, beside raw pixels and an untrained encoder.
+"""Evaluation of frozen features: nearest neighbours, probes and other protocols, beside raw pixels and an
+untrained encoder.
 
     features --LabelledFeatures--> protocol --> Measurement --> Result
 
-A protocol of features sees two labelled sets of features and nothing else, so it works on the features of an encoder, on raw pixels and on
-anyone's vectors. `evaluate_run` evaluates a run folder and records the result in evaluation.json.
+A protocol of features sees two labelled sets of features and nothing else, so it works on the features of an
+encoder, on raw pixels and on anyone's vectors. `evaluate_run` evaluates a run folder and records the result
+in evaluation.json.
 """
 
 import sys
@@ -46,8 +48,8 @@ __all__ = [
 
 
 class _Evaluate(ModuleType):
-    """Makes this package callable: `nf.evaluate(run, …)` is `evaluate_run`. An attribute of `nearfar` and its subpackage share one
-    name, so the package itself must be what is called."""
+    """Makes this package callable: `nf.evaluate(run, …)` is `evaluate_run`. An attribute of `nearfar` and its
+    subpackage share one name, so the package itself must be what is called."""
 
     def __call__(self, *arguments: Any, **settings: Any) -> Result:
         return evaluate_run(*arguments, **settings)

@@ -1,4 +1,5 @@
-"""Figures of predicted classes: how often they are correct, for which classes, and what each class is mistaken for."""
+"""Figures of predicted classes: how often they are correct, for which classes, and what each class is
+mistaken for."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -21,7 +22,8 @@ def classified(
     details: Mapping[str, Any] | None = None,
 ) -> Measurement:
     """Top-1 and top-5, top-1 of each class, the confusion matrix (rows are the truth), and the answer for
-    each test instance. `ranked`: the likeliest classes of each, likeliest first; `classes`: how many there are to choose from."""
+    each test instance. `ranked`: the likeliest classes of each, likeliest first; `classes`: how many there
+    are to choose from."""
     labels, predicted = labels.to(ranked.device), ranked[:, 0]
     figures = {name: Figure.share(share, len(labels)) for name, share in hit_rates(ranked, labels).items()}
     occurring = torch.unique(torch.cat([labels, predicted])).tolist()

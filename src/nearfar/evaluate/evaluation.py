@@ -84,7 +84,8 @@ class Evaluation:
 
     @cached_property
     def description(self) -> Any:
-        """The data as they are shown to the encoder: with the statistics of the set fitted on, where that is not the run's."""
+        """The data as they are shown to the encoder: with the statistics of the set fitted on, where that is
+        not the run's."""
         if self.own_description is None or (self.fits_own_data and self.image_size is None):
             return self.own_description
         if self.fits_own_data:
@@ -110,7 +111,8 @@ class Evaluation:
 
     @property
     def learned_from(self) -> Iterator[Instances]:
-        """The available data sets that the encoder learned from, directly or through the runs it started from."""
+        """The available data sets that the encoder learned from, directly or through the runs it started
+        from."""
         if self.trained_on is not None:
             yield self.trained_on
         for run in ancestors(self.run) if isinstance(self.run, Run) else ():
@@ -138,7 +140,8 @@ class Evaluation:
         except UnmatchedClasses as problem:
             remedies = [
                 *([problem.remedy] if problem.remedy else []),
-                f"give --train a set labelled like {test.name} (for example {test.name}, of which a fifth is then held out)",
+                f"give --train a set labelled like {test.name} (for example {test.name}, of which a "
+                "fifth is then held out)",
             ]
             raise UserError(f"{problem}; {', or '.join(remedies)}") from None
         return TwoSets(train, torch.from_numpy(labels), test, matching)
@@ -173,7 +176,8 @@ class Evaluation:
 
 
 def same_spec(first: Any, second: Any) -> bool:
-    """Whether two data specifications are the same path or the same object; arrays are not compared by value."""
+    """Whether two data specifications are the same path or the same object; arrays are not compared by
+    value."""
     if isinstance(first, (str, Path)) and isinstance(second, (str, Path)):
         return str(first) == str(second)
     return first is second

@@ -1,7 +1,7 @@
 """Fine-tuning: the encoder is trained on labels, and its own classifier is tested.
 
-The same method as `nearfar train` (recipe "supervised"), in a loop without checkpoints. From an untrained encoder it is the supervised
-baseline of the same network and budget.
+The same method as `nearfar train` (recipe "supervised"), in a loop without checkpoints. From an untrained
+encoder it is the supervised baseline of the same network and budget.
 """
 
 import math
@@ -39,7 +39,8 @@ VALIDATION_SHARE = 0.2
 
 
 def finetune(subject: Subject, options: Options) -> Measurement:
-    """All labels of the training set; the rate is chosen on a stratified fifth of it where several are given."""
+    """All labels of the training set; the rate is chosen on a stratified fifth of it where several are
+    given."""
     ranked, rate = _fine_tuned_ranking(subject, subject.train, options, options.seed)
     details = _training_details(options, rate)
     return classified(ranked, subject.test.labels, subject.train.class_count, details)
@@ -66,7 +67,8 @@ def own_classifier(subject: Subject, options: Options) -> Measurement:
     classifier = None if subject.method is None else subject.method.encoders.classifier()
     if classifier is None:
         raise UserError(
-            "--protocol classifier needs a run with its own classifier (nearfar train); this run has none, use linear"
+            "--protocol classifier needs a run with its own classifier (nearfar train); this run has "
+            "none, use linear"
         )
     if not subject.own_data:
         raise UserError(
@@ -162,8 +164,8 @@ def _train(
 
 @torch.no_grad()
 def retake_statistics(encoder: nn.Module, subject: Subject, train: LabelledInstances) -> None:
-    """Recomputes the statistics of batch norms on these data (Li et al. 2017). With those of other data, the classifier would start from
-    features that no training step sees."""
+    """Recomputes the statistics of batch norms on these data (Li et al. 2017). With those of other data, the
+    classifier would start from features that no training step sees."""
     norms = [part for part in encoder.modules() if isinstance(part, _BatchNorm)]
     previous = [(part, part.momentum, part.training) for part in norms]
     for part in norms:
@@ -176,8 +178,8 @@ def retake_statistics(encoder: nn.Module, subject: Subject, train: LabelledInsta
 
 
 def start_from_probe(encoders: Any, subject: Subject, train: LabelledInstances, seed: int) -> None:
-    """Initialises the classifier with the linear probe of the same labels (Kumar et al. 2022). From random weights, the first steps would
-    undo features that were learned before."""
+    """Initialises the classifier with the linear probe of the same labels (Kumar et al. 2022). From random
+    weights, the first steps would undo features that were learned before."""
     rows = features(encoders.backbone(), train.instances, subject.plain_view, device=subject.device).cpu()
     probe, _ = fit_chosen(rows, train.labels.cpu(), seed=seed)
     weight = probe.weight / probe.scale  # the probe reads standardised features

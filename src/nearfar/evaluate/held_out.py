@@ -1,9 +1,10 @@
 """The information that two views share, estimated on instances that nothing was fitted to.
 
-Any function can serve as a critic. Whatever a method trains with (a queue, a bank, no negatives), its encoders and its critic score pairs
-of held-out instances in evaluation mode. InfoNCE with one key of each other instance is then a lower bound on the information of the
-pair, proven as docs/certificates.md says. If an instance has several keys (places of a map, times of a recording), these are not
-independent draws: places are taken one at a time and averaged, and of several rows one is drawn for each instance.
+Any function can serve as a critic. Whatever a method trains with (a queue, a bank, no negatives), its
+encoders and its critic score pairs of held-out instances in evaluation mode. InfoNCE with one key of each
+other instance is then a lower bound on the information of the pair, proven as docs/certificates.md says. If
+an instance has several keys (places of a map, times of a recording), these are not independent draws: places
+are taken one at a time and averaged, and of several rows one is drawn for each instance.
 """
 
 import math
@@ -22,8 +23,8 @@ from nearfar.core.types import Batch, Certificate, Encoded, NegativeSampling, Pa
 from nearfar.parts.bounds import InfoNCE
 from nearfar.parts.bounds.infonce import log_share
 
-# tolerated difference of an anchor's scores in a batch and in half of it, relative to their range and in nats: rounding differs by far
-# less, a batch norm that reads its batch by far more
+# tolerated difference of an anchor's scores in a batch and in half of it, relative to their range and in
+# nats: rounding differs by far less, a batch norm that reads its batch by far more
 BATCH_TOLERANCE, BATCH_TOLERANCE_NATS = 1e-2, 1e-3
 
 
@@ -52,10 +53,12 @@ def held_out_estimate(
     dependent: str = "",
     mixed: bool = False,
 ) -> HeldOutNats | None:
-    """The estimate over all batches together; None if the encoders do not tell which instance a row belongs to, or nothing is contrasted.
+    """The estimate over all batches together; None if the encoders do not tell which instance a row belongs
+    to, or nothing is contrasted.
 
-    `held_out`: nothing was fitted to these batches; None: unknown, which the certificate then says. `dependent`: why they are not
-    independent draws, where that is known. `mixed`: views of an instance show other instances of its batch. The method is not changed.
+    `held_out`: nothing was fitted to these batches; None: unknown, which the certificate then says.
+    `dependent`: why they are not independent draws, where that is known. `mixed`: views of an instance show
+    other instances of its batch. The method is not changed.
     """
     parts: list[list[Aligned]] = []
     instances: list[Tensor] = []
@@ -95,8 +98,9 @@ def held_out_estimate(
 def pointwise_nats(
     method: Method, batch: Batch, progress: Progress = START
 ) -> Float[Tensor, "instance"] | None:
-    """InfoNCE of each instance of a batch among the others; `held_out_estimate` is its mean. None if the encoders do not give every
-    instance one row. Only the expectation is a bound, not the value of an instance."""
+    """InfoNCE of each instance of a batch among the others; `held_out_estimate` is its mean. None if the
+    encoders do not give every instance one row. Only the expectation is a bound, not the value of an
+    instance."""
     pairs = method.pairs(batch)
     if not pairs:
         return None
@@ -115,9 +119,9 @@ def pointwise_nats(
 def _depends_on_batch(method: Method, batch: Batch, encoded: Encoded, progress: Progress) -> bool:
     """Whether scores change when half of the batch is missing: then anchors could depend on their negatives.
 
-    The halves are random, since a network that mixes neighbouring rows could agree on contiguous halves. Scores are compared, since a
-    critic could depend on the batch too; anchor by anchor, so that one large row does not hide the others; and without the mean over an
-    anchor's keys, which a softmax does not see.
+    The halves are random, since a network that mixes neighbouring rows could agree on contiguous halves.
+    Scores are compared, since a critic could depend on the batch too; anchor by anchor, so that one large row
+    does not hide the others; and without the mean over an anchor's keys, which a softmax does not see.
     """
     if uses_batch_statistics(method):
         return True
@@ -139,8 +143,8 @@ def _depends_on_batch(method: Method, batch: Batch, encoded: Encoded, progress: 
 def _scores(
     method: Method, encoded: Encoded, pair: Pair, part: Tensor, progress: Progress
 ) -> tuple[Float[Tensor, "anchor key"], Float[Tensor, "anchor"]]:
-    """The scores of every anchor of some instances with every key of them, minus the mean over an anchor's keys; and the largest score
-    of each anchor before that."""
+    """The scores of every anchor of some instances with every key of them, minus the mean over an anchor's
+    keys; and the largest score of each anchor before that."""
     anchors, keys = encoded.anchors[pair.anchor], encoded.keys[pair.key]
     if pair.key in encoded.index:
         rows = torch.isin(encoded.instance[pair.key], part)

@@ -66,9 +66,10 @@ def ranked_classes(
     "cosine" (Wu et al. 2018, sec. 3.4): neighbour i of class c adds exp(cos_i / temperature) to c's vote.
     "l2": the k nearest by Euclidean distance, one vote each.
 
-    The result depends neither on the order of the train rows nor on `chunk` (except for rounding): of rows equally near at the edge of
-    the k, the lower labels are taken; equal votes go to the class with the nearer neighbour, then to the lower label. The similarity matrix is built `chunk` test rows at a time. Several ranks share these parts, so that each part is computed as
-    by one process, and every rank gets all answers.
+    The result depends neither on the order of the train rows nor on `chunk` (except for rounding): of rows
+    equally near at the edge of the k, the lower labels are taken; equal votes go to the class with the nearer
+    neighbour, then to the lower label. The similarity matrix is built `chunk` test rows at a time. Several
+    ranks share these parts, so that each part is computed as by one process, and every rank gets all answers.
     """
     _check(k, temperature, len(train), exclude_self, len(test))
     by_label = torch.argsort(train_labels, stable=True)  # so that "lower position" means "lower label"
@@ -106,7 +107,8 @@ def knn_probe(
     fit, holdout = (embedded.rows(part) for part in stratified_split(labels, held_share, seed))
     if not len(holdout):
         raise UserError(
-            f"a kNN probe needs two images of some class; the {len(embedded)} labelled images have one of each"
+            f"a kNN probe needs two images of some class; the {len(embedded)} labelled images have one "
+            "of each"
         )
     return knn(fit.features, fit.labels, holdout.features, holdout.labels, k=k, temperature=temperature)[
         "top1"
@@ -122,7 +124,8 @@ def _check(k: int, temperature: float, train: int, exclude_self: bool, test: int
         raise ValueError(f"exclude_self needs the same rows on both sides, not {train} and {test}")
     if train < (2 if exclude_self else 1) or test < 1:
         raise UserError(
-            f"nearest neighbours need at least one image on both sides; found {train} training and {test} test images"
+            f"nearest neighbours need at least one image on both sides; found {train} training and "
+            f"{test} test images"
         )
 
 
@@ -155,8 +158,9 @@ def _cosine_space(train: Float[Tensor, "train dim"]) -> _Space:
 def _l2_space(train: Float[Tensor, "train dim"]) -> _Space:
     """-|x - y|^2 up to |x|^2, which no ranking of y for a fixed x sees: 2 x.y - |y|^2, around a centre.
 
-    Far from the origin that difference would cancel to noise, so rows are centred; the centre lies on a grid as
-    coarse as the features' spread, so features that are whole numbers stay so and equal distances stay equal.
+    Far from the origin that difference would cancel to noise, so rows are centred; the centre lies on a grid
+    as coarse as the features' spread, so features that are whole numbers stay so and equal distances stay
+    equal.
     """
     dtype = _working_dtype(train)
     mean, spread = train.to(dtype).mean(0), train.to(dtype).std(0, correction=0).max().clamp(min=1e-30)
@@ -176,7 +180,8 @@ def _nearest(
     """The k largest of each row, nearest first; of equals at the edge, those in the lowest columns."""
     value, column = nearness.topk(min(k + 1, nearness.shape[1]), dim=1)
     if value.shape[1] > k:
-        # topk promises nothing about which of several equals it returns, so rows cut through equals are redone
+        # topk promises nothing about which of several equals it returns, so rows cut through equals are
+        # redone
         cut = value[:, k] == value[:, k - 1]
         value, column = value[:, :k].clone(), column[:, :k].clone()
         column[cut] = nearness[cut].sort(dim=1, descending=True, stable=True).indices[:, :k]

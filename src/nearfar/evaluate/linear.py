@@ -5,10 +5,10 @@ Multinomial logistic regression on standardised features,
     minimise over W, b   mean_i [ logsumexp(W x_i + b) - (W x_i + b)_{y_i} ] + penalty / 2 |W|^2,
 
 which is scikit-learn's LogisticRegression with C = 1 / (penalty n). With two classes, for which scikit-learn
-fits one weight vector, W_1 = -W_0, and C = 2 / (penalty n) gives the same probabilities. The problem is convex,
-so the solution depends on the features alone. L-BFGS finds it in tens of passes because it starts from the
-Hessian at W = 0, G / classes + penalty I, where G is the correlation matrix of the features. Raw pixels, whose
-neighbours are nearly equal, would otherwise need thousands.
+fits one weight vector, W_1 = -W_0, and C = 2 / (penalty n) gives the same probabilities. The problem is
+convex, so the solution depends on the features alone. L-BFGS finds it in tens of passes because it starts
+from the Hessian at W = 0, G / classes + penalty I, where G is the correlation matrix of the features. Raw
+pixels, whose neighbours are nearly equal, would otherwise need thousands.
 """
 
 import math
@@ -31,9 +31,9 @@ _WIDEST = 4096  # dimensions up to which the correlation matrix is built and fac
 _ITERATIONS = 500
 
 # Largest entry of the gradient in the preconditioned coordinates at which a solution is accepted. There the
-# Hessian starts as the identity, so the objective is then within about 1e-5 nats of its minimum on the path of
-# penalties (enough to rank them), 1e-7 (float32) or 1e-12 (float64) in the fit that counts. Rounding in float32
-# may leave a larger gradient; then the search ends where the objective stops falling by 1e-9.
+# Hessian starts as the identity, so the objective is then within about 1e-5 nats of its minimum on the path
+# of penalties (enough to rank them), 1e-7 (float32) or 1e-12 (float64) in the fit that counts. Rounding in
+# float32 may leave a larger gradient; then the search ends where the objective stops falling by 1e-9.
 _ROUGH, _FINE = 1e-4, {torch.float32: 1e-6, torch.float64: 1e-8}
 
 

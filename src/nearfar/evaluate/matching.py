@@ -1,15 +1,15 @@
 """Matches the classes of a test set with those of the set that a protocol was fitted on, without guessing.
 
-Numbers alone do not identify classes: 3 is a cat in one set and a coat in another, and scoring one against the other gives a figure that
-looks like a bad encoder. So
+Numbers alone do not identify classes: 3 is a cat in one set and a coat in another, and scoring one against
+the other gives a figure that looks like a bad encoder. So
 
-- if both sets have names (class folders, strings, a ClassLabel feature, `classes` in an .npz), classes are matched by name, and every
-  class of the test set must have its namesake;
-- without names, the numbers are taken to be the same if the two sets are splits of one set by the Hugging Face convention for file names
-  (`fsdd_train.parquet` beside `fsdd_test.parquet`, `set/train/` beside `set/test/`) and the same numbers occur in both;
-- otherwise the user must state it (`--same-labels`); the numbers of the test set must then occur in the other. Equal ranges alone are no
-  evidence: many sets have ten classes numbered 0 to 9.
-"""
+- if both sets have names (class folders, strings, a ClassLabel feature, `classes` in an .npz), classes are
+  matched by name, and every class of the test set must have its namesake;
+- without names, the numbers are taken to be the same if the two sets are splits of one set by the Hugging
+  Face convention for file names (`fsdd_train.parquet` beside `fsdd_test.parquet`, `set/train/` beside
+  `set/test/`) and the same numbers occur in both;
+- otherwise the user must state it (`--same-labels`); the numbers of the test set must then occur in the
+  other. Equal ranges alone are no evidence: many sets have ten classes numbered 0 to 9."""
 
 import os
 import re
@@ -23,7 +23,8 @@ from jaxtyping import Int64
 from nearfar.errors import UserError
 
 MAX_NAMED = 5  # classes listed in a message
-# the words that mark a split in the Hugging Face convention (and in MNIST's files), no letter on either side, and the number of a shard
+# the words that mark a split in the Hugging Face convention (and in MNIST's files), no letter on either side,
+# and the number of a shard
 _SPLIT = re.compile(
     r"(?<![a-z])(train(ing)?|validation|valid|val|dev|test(ing)?|eval(uation)?|t10k)(?![a-z])", re.IGNORECASE
 )
@@ -78,7 +79,8 @@ def match_labels(
     if not same_labels and not (same_numbers and splits_of_one_set(train.name, test.name)):
         unnamed = [str(images.name) for images in (train, test) if not images.classes]
         raise UnmatchedClasses(
-            f"the labels of {' and '.join(unnamed)} are numbers without names, so class 0 of {train.name} may not be class 0 of "
+            f"the labels of {' and '.join(unnamed)} are numbers without names, so class 0 of "
+            f"{train.name} may not be class 0 of "
             f"{test.name}; name the classes (class folders, strings, or `classes` in an .npz)",
             "use --same-labels if both use the same numbers",
         )
@@ -99,7 +101,8 @@ def _by_name(labels: Numbers, test: Classed, train_labels: Numbers, train: Class
     if unknown:
         matches = [name for name in test_classes if name in place]
         raise UnmatchedClasses(
-            f"{test.name} has the classes {_listed(unknown)}, which {train.name} does not have ({len(matches)} of {len(test_classes)} match by name"
+            f"{test.name} has the classes {_listed(unknown)}, which {train.name} does not have "
+            f"({len(matches)} of {len(test_classes)} match by name"
             f"{': ' + _listed(matches) if matches else ''})"
         )
     renumbered = np.full(max(test_classes.values()) + 1, -1, dtype=np.int64)
@@ -119,7 +122,8 @@ def _by_number(
     unknown = [str(number) for number in test_numbers if number not in train_numbers]
     if unknown:
         raise UnmatchedClasses(
-            f"--same-labels was given, but {test.name} has the labels {_listed(unknown)}, which no instance of {train.name} has; its "
+            f"--same-labels was given, but {test.name} has the labels {_listed(unknown)}, which no "
+            f"instance of {train.name} has; its "
             f"labels are {_listed([str(number) for number in train_numbers])}"
         )
     pairs = {name_of(number): (number, number) for number in test_numbers}

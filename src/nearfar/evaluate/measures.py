@@ -1,4 +1,5 @@
-"""Protocols beside accuracy: clusters against classes, retrieval, calibration, and information about the label."""
+"""Protocols beside accuracy: clusters against classes, retrieval, calibration, and information about the
+label."""
 
 from dataclasses import replace
 
@@ -25,9 +26,9 @@ BINS = 15  # of calibration
 
 
 def clustering(train: LabelledFeatures, test: LabelledFeatures, options: Options) -> Measurement:
-    """k-means of the test features, scaled to unit length, with as many clusters as classes: normalised mutual information and adjusted
-    Rand index with the classes (Hubert and Arabie 1985). The mean over several draws, each the best of five k-means++ starts. `train` is
-    not used."""
+    """k-means of the test features, scaled to unit length, with as many clusters as classes: normalised
+    mutual information and adjusted Rand index with the classes (Hubert and Arabie 1985). The mean over
+    several draws, each the best of five k-means++ starts. `train` is not used."""
     metrics, cluster = need("sklearn.metrics"), need("sklearn.cluster")
     rows = np.ascontiguousarray(functional.normalize(test.features.float(), dim=1).cpu().numpy())
     labels = test.labels.cpu().numpy()
@@ -44,8 +45,9 @@ def clustering(train: LabelledFeatures, test: LabelledFeatures, options: Options
 
 
 def retrieval(train: LabelledFeatures, test: LabelledFeatures, options: Options) -> Measurement:
-    """Training rows ranked by cosine similarity to each test row. Recall@k: how often one of the first k has the query's class. mAP: over
-    the complete ranking, the mean over relevant rows of the precision at their ranks."""
+    """Training rows ranked by cosine similarity to each test row. Recall@k: how often one of the first k has
+    the query's class. mAP: over the complete ranking, the mean over relevant rows of the precision at their
+    ranks."""
     if len(test) > MAX_QUERIES:
         order = torch.randperm(len(test), generator=torch.Generator().manual_seed(options.seed))
         test = test.rows(order[:MAX_QUERIES].to(test.labels.device))
@@ -65,8 +67,8 @@ def retrieval(train: LabelledFeatures, test: LabelledFeatures, options: Options)
 
 
 def calibration(train: LabelledFeatures, test: LabelledFeatures, options: Options) -> Measurement:
-    """The probabilities of the linear probe against the outcomes: expected calibration error (Naeini et al. 2015) of the likeliest class
-    in 15 bins of equal width, log-loss in nats, Brier score; and the bins."""
+    """The probabilities of the linear probe against the outcomes: expected calibration error (Naeini et al.
+    2015) of the likeliest class in 15 bins of equal width, log-loss in nats, Brier score; and the bins."""
     classifier, _ = linear_probe(train, options.seed)
     log_p = classifier.log_probabilities(test.features)
     truth = (test.labels[:, None].to(classifier.classes.device) == classifier.classes).double()
@@ -84,8 +86,8 @@ def calibration(train: LabelledFeatures, test: LabelledFeatures, options: Option
 def expected_calibration_error(
     probabilities: Float[Tensor, "row class"], truth: Float[Tensor, "row class"], bins: int = BINS
 ) -> tuple[float, list[dict[str, float]]]:
-    """sum over bins of share × |accuracy - mean confidence|, where bin b has confidences in ((b-1)/bins, b/bins]; and the bins that are
-    not empty."""
+    """sum over bins of share × |accuracy - mean confidence|, where bin b has confidences in ((b-1)/bins,
+    b/bins]; and the bins that are not empty."""
     confidence, predicted = probabilities.double().max(1)
     correct = truth.gather(1, predicted[:, None])[:, 0]
     place = (confidence * bins).ceil().long().clamp(1, bins) - 1
@@ -102,9 +104,10 @@ def expected_calibration_error(
 
 
 def information(train: LabelledFeatures, test: LabelledFeatures, options: Options) -> Measurement:
-    """A lower bound in nats on the information between features and label: InfoNCE on the test rows, each contrasted with the labels of
-    all others. The critic is the linear probe's log-probabilities, fitted on train alone (`estimate.labels`). Test rows that are identical
-    to rows fitted on are left out, so that the bound is about new rows."""
+    """A lower bound in nats on the information between features and label: InfoNCE on the test rows, each
+    contrasted with the labels of all others. The critic is the linear probe's log-probabilities, fitted on
+    train alone (`estimate.labels`). Test rows that are identical to rows fitted on are left out, so that the
+    bound is about new rows."""
     from nearfar.estimate.labels import label_information  # scipy.stats takes a second to load
 
     classifier, _ = linear_probe(train, options.seed)

@@ -32,10 +32,11 @@ MIN_LABEL_SHARE = 1e-6
 
 @dataclass(frozen=True)
 class Options:
-    """`k`, `temperature`: of nearest neighbours. `labels`: shares of the labels, or numbers per class, with `draws` draws each. `ways`,
-    `shots`, `episodes`, `queries`: of few-shot. `epochs`, `lr`, `layer_decay`, `batch_size`: of fine-tuning; of several rates the best on
-    a validation fifth of the training set is used. `unseen`: the encoder never saw the test rows; None: unknown. `strategy`: of the
-    processes that share the work."""
+    """`k`, `temperature`: of nearest neighbours. `labels`: shares of the labels, or numbers per class, with
+    `draws` draws each. `ways`, `shots`, `episodes`, `queries`: of few-shot. `epochs`, `lr`, `layer_decay`,
+    `batch_size`: of fine-tuning; of several rates the best on a validation fifth of the training set is used.
+    `unseen`: the encoder never saw the test rows; None: unknown. `strategy`: of the processes that share the
+    work."""
 
     k: int = 20
     temperature: float = 0.07
@@ -65,7 +66,8 @@ class Options:
             raise UserError(f"seed was {self.seed}; expected a whole number from 0 and below 2^62")
         if not self.labels or not all(map(_is_share_or_count, self.labels)):
             raise UserError(
-                f"labels was {list(self.labels)}; expected shares from {MIN_LABEL_SHARE:f} to below 1, or whole numbers per class"
+                f"labels was {list(self.labels)}; expected shares from {MIN_LABEL_SHARE:f} to below 1, "
+                "or whole numbers per class"
             )
         if not self.shots or min(self.shots) < 1:
             raise UserError(f"shots was {list(self.shots)}; expected whole numbers from 1")
@@ -83,7 +85,8 @@ class Options:
                 continue
             if not set(readers) & set(protocols):
                 raise UserError(
-                    f"{name} was {value}, which is read by {' and '.join(readers)}; the protocols are {', '.join(protocols)}"
+                    f"{name} was {value}, which is read by {' and '.join(readers)}; the protocols are "
+                    f"{', '.join(protocols)}"
                 )
             changes[name] = list(value) if isinstance(value, Sequence) else value
         return changes

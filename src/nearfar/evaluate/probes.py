@@ -1,4 +1,5 @@
-"""Classifiers of frozen features beside the linear probe: one hidden layer, few labels, episodes of few classes."""
+"""Classifiers of frozen features beside the linear probe: one hidden layer, few labels, episodes of few
+classes."""
 
 from dataclasses import replace
 
@@ -25,8 +26,9 @@ VALIDATION_SHARE = 0.2
 
 
 def mlp(train: LabelledFeatures, test: LabelledFeatures, options: Options) -> Measurement:
-    """Linear, ReLU, dropout, linear on standardised features, trained with AdamW. The weight decay is the one of three that does best on
-    a stratified fifth of train. The mean over three initialisations, with their spread."""
+    """Linear, ReLU, dropout, linear on standardised features, trained with AdamW. The weight decay is the one
+    of three that does best on a stratified fifth of train. The mean over three initialisations, with their
+    spread."""
     classes, codes = class_codes(train.labels)
     mean, scale = train.features.mean(0), train.features.std(0, correction=0)
     scale = torch.where(scale > 1e-6 * mean.abs(), scale, torch.ones_like(scale))
@@ -81,8 +83,8 @@ def _scores(network: nn.Module, x: Float[Tensor, "row dim"]) -> Float[Tensor, "r
 
 
 def fractions(train: LabelledFeatures, test: LabelledFeatures, options: Options) -> dict[str, Measurement]:
-    """A linear probe fitted on part of the labels: for each share (or number per class) the mean over several draws. The penalty is
-    chosen within each draw."""
+    """A linear probe fitted on part of the labels: for each share (or number per class) the mean over several
+    draws. The penalty is chosen within each draw."""
     measurements = {}
     for amount in options.labels:
         draws = []
@@ -109,9 +111,10 @@ def draw_labels(labels: Int[Tensor, "row"], amount: float, seed: int) -> Int[Ten
 
 
 def few_shot(train: LabelledFeatures, test: LabelledFeatures, options: Options) -> dict[str, Measurement]:
-    """Episodes of `ways` classes: each class is the mean of `shots` training features of unit length, and `queries` test rows go to the
-    class with the nearest mean (Snell et al. 2017). Every episode draws new training and test rows, of classes that have `shots`
-    training rows. The interval is that of the mean over episodes, which share one set of rows.
+    """Episodes of `ways` classes: each class is the mean of `shots` training features of unit length, and
+    `queries` test rows go to the class with the nearest mean (Snell et al. 2017). Every episode draws new
+    training and test rows, of classes that have `shots` training rows. The interval is that of the mean over
+    episodes, which share one set of rows.
     """
     occurring = torch.unique(test.labels)
     parts = (train, test)
@@ -124,7 +127,8 @@ def few_shot(train: LabelledFeatures, test: LabelledFeatures, options: Options) 
         ways = min(options.ways, len(classes))
         if ways < 2:
             raise UserError(
-                f"few-shot needs two classes with {shots} training rows each; {len(classes)} of the {len(occurring)} test classes have them"
+                f"few-shot needs two classes with {shots} training rows each; {len(classes)} of the "
+                f"{len(occurring)} test classes have them"
             )
         accuracy = []
         for _ in range(options.episodes):

@@ -1,7 +1,7 @@
 """Evaluation protocols by name.
 
-A new one is a function plus one line: of two labelled sets of features in `PROTOCOLS`, or, where features are not enough, of the network
-and the data in `NETWORK_PROTOCOLS`.
+A new one is a function plus one line: of two labelled sets of features in `PROTOCOLS`, or, where features are
+not enough, of the network and the data in `NETWORK_PROTOCOLS`.
 """
 
 import copy
@@ -125,7 +125,8 @@ def network_scores(
 def from_first_rank(
     strategy: Strategy, name: str, compute: Callable[[], Measurements]
 ) -> dict[str, Measurement]:
-    """The measurements that the first rank computes, on every rank, by path; those without any figure are left out."""
+    """The measurements that the first rank computes, on every rank, by path; those without any figure are
+    left out."""
 
     def by_path() -> dict[str, Measurement]:
         measured = compute()
@@ -163,7 +164,8 @@ def _check_sets(train: LabelledFeatures, test: LabelledFeatures) -> None:
         bad = int((~part.features.isfinite()).any(1).sum())
         if bad:
             raise UserError(
-                f"the {role} features were NaN or infinite for {bad} of {len(part)} images; only finite features "
+                f"the {role} features were NaN or infinite for {bad} of {len(part)} images; only finite "
+                "features "
                 "can be evaluated"
             )
     unseen = test.labels.unique()[~torch.isin(test.labels.unique(), train.labels.to(test.labels.device))]

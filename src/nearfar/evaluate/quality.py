@@ -6,8 +6,8 @@
     uniformity     log E e^(-2 |z - z'|^2) over pairs of instances, |z| = 1          Wang and Isola 2020
     alignment      E |z - z+|^2 over two views of one instance, |z| = 1              Wang and Isola 2020
 
-Between runs of one family, higher RankMe and LiDAR and an alpha near 1 go with better probes. Uniformity and alignment are losses: lower is
-better. None of them depends on classes.
+Between runs of one family, higher RankMe and LiDAR and an alpha near 1 go with better probes. Uniformity and
+alignment are losses: lower is better. None of them depends on classes.
 """
 
 import math
@@ -53,7 +53,8 @@ def smooth_rank(values: Float64[Tensor, "value"]) -> float:
 
 
 def alpha_req(features: Float[Tensor, "row dim"]) -> float:
-    """Minus the slope of log eigenvalue over log rank, by least squares over all eigenvalues that are not rounding."""
+    """Minus the slope of log eigenvalue over log rank, by least squares over all eigenvalues that are not
+    rounding."""
     z = features.double() - features.double().mean(0)
     gram = z.T @ z if z.shape[1] <= len(z) else z @ z.T
     values = torch.linalg.eigvalsh(gram).flip(0)
@@ -66,7 +67,8 @@ def alpha_req(features: Float[Tensor, "row dim"]) -> float:
 
 
 def lidar(views: Float[Tensor, "instance view dim"], delta: float = DELTA) -> float:
-    """The smooth rank of S_w^-1/2 S_b S_w^-1/2: instances are the classes of a linear discriminant analysis, views their samples."""
+    """The smooth rank of S_w^-1/2 S_b S_w^-1/2: instances are the classes of a linear discriminant analysis,
+    views their samples."""
     z = views.double()
     means = z.mean(1)
     between = torch.cov(means.T, correction=0)
@@ -111,7 +113,8 @@ def measures_of(
 
 
 def quality(subject: Subject, options: Options) -> Measurement:
-    """All measures on the test instances; and, of a complete method, the nats that two views share, with a certificate."""
+    """All measures on the test instances; and, of a complete method, the nats that two views share, with a
+    certificate."""
     instances: Any = subject.test.instances
     rows = np.sort(order(options.seed, 0, len(instances))[:MAX_ROWS])
     sample = instances.subset(rows) if hasattr(instances, "subset") else instances
@@ -147,7 +150,8 @@ def view_features(
     instances: int = MAX_INSTANCES,
     draws: int = VIEWS,
 ) -> Float[Tensor, "instance view dim"] | None:
-    """Features of several draws of the first training view; None where the encoder does not take such views (luminance alone)."""
+    """Features of several draws of the first training view; None where the encoder does not take such views
+    (luminance alone)."""
     rows = np.arange(min(instances, len(data)))
     loaded = data.load(rows)
     parts = []

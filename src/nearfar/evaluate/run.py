@@ -1,4 +1,5 @@
-"""Evaluation of a run: the features of its frozen encoder under the protocols, beside baselines, recorded in evaluation.json."""
+"""Evaluation of a run: the features of its frozen encoder under the protocols, beside baselines, recorded in
+evaluation.json."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -55,23 +56,27 @@ def evaluate_run(
     label_column: str | None = None,
     **options: Any,
 ) -> Result:
-    """Measures how good the run's frozen features are, and records the result in RUN/evaluation.json beside earlier ones.
+    """Measures how good the run's frozen features are, and records the result in RUN/evaluation.json beside
+    earlier ones.
 
-    Protocols fit on `train` (default: the run's data) and are tested on `data`; each is anything that `open_data` takes. Without `data`,
-    or where it is the set fitted on, a stratified fifth of that set is held out from the fit, and the result describes it under "split".
-    (The encoder has seen the pixels of its training data, not the labels.) If the run's data have no labels and `train` is not given,
-    a fifth of `data` is held out instead.
+    Protocols fit on `train` (default: the run's data) and are tested on `data`; each is anything that
+    `open_data` takes. Without `data`, or where it is the set fitted on, a stratified fifth of that set is
+    held out from the fit, and the result describes it under "split". (The encoder has seen the pixels of its
+    training data, not the labels.) If the run's data have no labels and `train` is not given, a fifth of
+    `data` is held out instead.
 
-    Classes of two sets are matched by name; `same_labels` states that two sets without names use the same numbers.
+    Classes of two sets are matched by name; `same_labels` states that two sets without names use the same
+    numbers.
 
-    Data other than the run's may have other channels, sizes and classes: images are converted to grey or colour as the encoder needs, and
-    normalised with the statistics of the set fitted on. `image_size`: the side of a view (default: the run's).
-    `baselines`: all, none, or the names of some (raw pixels of a large set take longest).
-    `features`: "pooled", "map" (before pooling) or "head". `image_column`, `label_column`: of `train` and `data`, where they are tables
-    with other column names than usual. Further options are those of the protocols (`evaluate.Options`).
+    Data other than the run's may have other channels, sizes and classes: images are converted to grey or
+    colour as the encoder needs, and normalised with the statistics of the set fitted on. `image_size`: the
+    side of a view (default: the run's). `baselines`: all, none, or the names of some (raw pixels of a large
+    set take longest). `features`: "pooled", "map" (before pooling) or "head". `image_column`, `label_column`:
+    of `train` and `data`, where they are tables with other column names than usual. Further options are those
+    of the protocols (`evaluate.Options`).
 
-    Measures of the modality that need no labels (for text: how well hidden symbols are predicted, "masked") are added; the protocols then
-    run only where there are labels.
+    Measures of the modality that need no labels (for text: how well hidden symbols are predicted, "masked")
+    are added; the protocols then run only where there are labels.
     """
     check_protocols(protocols)
     settings = Options(k=k, temperature=temperature, seed=seed, strategy=run.strategy, **options)
@@ -147,12 +152,14 @@ def _measure(
     return result
 
 
-# ---------------------------------------------------------------------------------------- protocols with labels
+# ---------------------------------------------------------------------------------------- protocols with
+# labels
 
 
 @dataclass(frozen=True)
 class _Protocols:
-    """The protocols on one split. `copies`: test rows identical to rows fitted on; `learned_rows`: test rows that the encoder learned from."""
+    """The protocols on one split. `copies`: test rows identical to rows fitted on; `learned_rows`: test rows
+    that the encoder learned from."""
 
     evaluation: Evaluation
     split: HoldoutSplit | TwoSets
@@ -201,11 +208,13 @@ class _Protocols:
         evaluation = self.evaluation
         if evaluation.learned_labels and (evaluation.tests_own_data or self.learned_rows.any()):
             notes["leak"] = (
-                f"the encoder was trained on labels of the test rows of {evaluation.sets[1].name}; test it on other data (--data)"
+                f"the encoder was trained on labels of the test rows of {evaluation.sets[1].name}; test "
+                "it on other data (--data)"
             )
         if self.copies.any():
             notes["overlap"] = (
-                f"{int(self.copies.sum())} of the {len(self.copies)} test rows are identical to rows fitted on; accuracies include them, "
+                f"{int(self.copies.sum())} of the {len(self.copies)} test rows are identical to rows "
+                "fitted on; accuracies include them, "
                 "proven bounds do not"
             )
         return notes
@@ -302,7 +311,8 @@ def _add_measure(
     options: Options,
     result: Result | None,
 ) -> Result:
-    """The result with a measure of the modality, taken on `data`, or on the training data where no other are given."""
+    """The result with a measure of the modality, taken on `data`, or on the training data where no other are
+    given."""
     run, (train, test) = evaluation.run, evaluation.sets
     is_own = evaluation.train is None and train.fingerprint == test.fingerprint
     facts = set_facts(test, f"{test.name}, the training {run.modality.plural}" if is_own else None)

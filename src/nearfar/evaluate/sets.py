@@ -18,8 +18,9 @@ from nearfar.modalities.base import MakeViews
 class LabelledFeatures:
     """Features of instances and the class of each: everything that a protocol of features sees.
 
-    `repeated` marks test rows that are identical to rows fitted on; None: not checked. `dependence` says why test rows are not
-    independent draws, where they are not. `fits` caches what was fitted to these rows, for protocols that share a probe.
+    `repeated` marks test rows that are identical to rows fitted on; None: not checked. `dependence` says why
+    test rows are not independent draws, where they are not. `fits` caches what was fitted to these rows, for
+    protocols that share a probe.
     """
 
     features: Float[Tensor, "row dim"]
@@ -65,9 +66,10 @@ class LabelledInstances:
 class Subject:
     """A network for protocols that train or change it.
 
-    `encoder` is a copy. `description` is that of the data as the encoder is shown them. `method` and `views` are the trained method and
-    its training views, where the run has them. `own_data`: `train` is the run's training data, whose classes the run numbered.
-    `trained`: the encoder is not freshly initialised. `unseen`: the method never saw the test instances; None: unknown.
+    `encoder` is a copy. `description` is that of the data as the encoder is shown them. `method` and `views`
+    are the trained method and its training views, where the run has them. `own_data`: `train` is the run's
+    training data, whose classes the run numbered. `trained`: the encoder is not freshly initialised.
+    `unseen`: the method never saw the test instances; None: unknown.
     """
 
     encoder: nn.Module
@@ -87,7 +89,8 @@ class Subject:
 def stratified_split(
     labels: Int[Tensor, "row"], share: float, seed: int
 ) -> tuple[Int[Tensor, "fit"], Int[Tensor, "holdout"]]:
-    """Rows to fit on and rows to hold out: `share` of every class, both in rising order (see `splits.at_least_one`)."""
+    """Rows to fit on and rows to hold out: `share` of every class, both in rising order (see
+    `splits.at_least_one`)."""
     mask = torch.from_numpy(held_out(labels.cpu().numpy(), share, seed, at_least_one))
     fit, holdout = (~mask).nonzero()[:, 0], mask.nonzero()[:, 0]
     return fit.to(labels.device), holdout.to(labels.device)

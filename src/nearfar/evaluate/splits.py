@@ -1,4 +1,5 @@
-"""What a protocol is fitted on and tested on: two sets, or two parts of one; and which test rows were fitted on."""
+"""What a protocol is fitted on and tested on: two sets, or two parts of one; and which test rows were fitted
+on."""
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator
@@ -103,7 +104,8 @@ def holdout_split(instances: Instances, seed: int) -> HoldoutSplit:
     split = HoldoutSplit(instances, torch.from_numpy(labels_of(instances)), seed)
     if not len(split.rows[1]):
         raise UserError(
-            f"{instances.name} has one image per class, so none can be held out; give labelled test data with --data"
+            f"{instances.name} has one image per class, so none can be held out; give labelled test data "
+            "with --data"
         )
     return split
 
@@ -111,13 +113,15 @@ def holdout_split(instances: Instances, seed: int) -> HoldoutSplit:
 def labels_of(instances: Instances) -> Int64[np.ndarray, "instance"]:
     if instances.labels is None or not len(instances.labels):
         raise UserError(
-            f"{instances.name} has no labels; evaluation needs class folders, a label column or a labels array"
+            f"{instances.name} has no labels; evaluation needs class folders, a label column or a labels "
+            "array"
         )
     labels = np.array(instances.labels, dtype=np.int64)
     unknown = int((labels < 0).sum())
     if unknown:
         raise UserError(
-            f"{instances.name} has {unknown} images with a label below 0 (unknown); evaluation needs every image labelled"
+            f"{instances.name} has {unknown} images with a label below 0 (unknown); evaluation needs "
+            "every image labelled"
         )
     return labels
 

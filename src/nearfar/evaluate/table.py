@@ -12,8 +12,8 @@ MAX_COLUMNS = 6  # figures side by side; more stand below one another
 
 
 def table(result: Result) -> str:
-    """One row for each kind of features (baselines first), one column for each figure of each protocol; with many figures, the other
-    way round. Then what was fitted and tested on, and how classes were matched."""
+    """One row for each kind of features (baselines first), one column for each figure of each protocol; with
+    many figures, the other way round. Then what was fitted and tested on, and how classes were matched."""
     columns = [
         (path, figure, title)
         for path, measurement in in_order(result.figures).items()
@@ -53,7 +53,8 @@ def _caption(result: Result) -> list[str]:
         text += f"; shown at {size}mean and deviation of {facts['statistics']}"
     return [
         text,
-        f"in brackets, {result.notes['confidence']:.0%} intervals for test sets of this size (Wilson's for accuracies); they do not include "
+        f"in brackets, {result.notes['confidence']:.0%} intervals for test sets of this size (Wilson's "
+        "for accuracies); they do not include "
         "the variation between training seeds",
     ]
 
@@ -69,7 +70,8 @@ def _proven(result: Result) -> list[str]:
     if certificate["status"] != "proven":
         return [f"the information about the label is not proven: {certificate['condition']}{entropy}"]
     return [
-        f"the features hold at least {bound['nats']:.3f} nats about the label with {bound['confidence']:.0%} confidence (proven: "
+        f"the features hold at least {bound['nats']:.3f} nats about the label with "
+        f"{bound['confidence']:.0%} confidence (proven: "
         f"{certificate['condition']}){entropy}"
     ]
 

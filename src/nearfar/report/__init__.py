@@ -25,8 +25,8 @@ def write_report(
 ) -> Path:
     """Writes the page about one or several runs to `out` and returns its path.
 
-    `points`: the largest number of images in the map and the neighbour search. `summary`: a table at the top. An existing page is
-    replaced only when the new one is complete.
+    `points`: the largest number of images in the map and the neighbour search. `summary`: a table at the top.
+    An existing page is replaced only when the new one is complete.
     """
     runs, out = runs if isinstance(runs, Sequence) else [runs], as_path("out", out)
     if not runs:

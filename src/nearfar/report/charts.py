@@ -1,8 +1,8 @@
 """Curves -> inline SVG that follows the page's colours.
 
 matplotlib draws with stand-in colours; afterwards each becomes a CSS variable, so the same figure is right in
-light and dark. Words stay text in the page's own font. Names and legends are the page's work: no string of the
-user's enters a figure.
+light and dark. Words stay text in the page's own font. Names and legends are the page's work: no string of
+the user's enters a figure.
 """
 
 import io
@@ -74,7 +74,8 @@ def chart(lines: Sequence[Line], axis: Axis, name: str) -> Markup:
 
 
 def histogram(bins: Sequence[float], bars: Sequence[Bars], mark: float, name: str) -> Markup:
-    """Counts over one another on a logarithmic scale, where a hundredth can still be seen; `mark` is dashed."""
+    """Counts over one another on a logarithmic scale, where a hundredth can still be seen; `mark` is
+    dashed."""
 
     def draw(axes: Axes) -> None:
         for group in bars:
@@ -96,7 +97,8 @@ def histogram(bins: Sequence[float], bars: Sequence[Bars], mark: float, name: st
 
 
 def shares(bins: Sequence[float], original: Sequence[float], augmented: Sequence[float], name: str) -> Markup:
-    """Two histograms over one another, in shares: the second, which is what happened to the first, is filled."""
+    """Two histograms over one another, in shares: the second, which is what happened to the first, is
+    filled."""
 
     def draw(axes: Axes) -> None:
         axes.stairs(augmented, bins, fill=True, color=_LINES[1], alpha=0.22, linewidth=0)
@@ -176,7 +178,8 @@ def _tick(value: float, percent: bool) -> str:
 
 
 def _inline(svg: str, name: str) -> str:
-    """A matplotlib SVG file as an element of the page: own ids, the page's colours and font, no style sheet."""
+    """A matplotlib SVG file as an element of the page: own ids, the page's colours and font, no style
+    sheet."""
     view = re.search(r'viewBox="([^"]*)"', svg)
     body = re.search(r"<svg[^>]*>(.*)</svg>", svg, re.DOTALL)
     if view is None or body is None:

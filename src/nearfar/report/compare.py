@@ -1,6 +1,7 @@
 """Comparison of several runs: paired differences on the same test instances, by class, cost, and neighbours.
 
-Nothing is ranked across test sets: two runs are compared only if both were tested on the same instances under the same settings.
+Nothing is ranked across test sets: two runs are compared only if both were tested on the same instances under
+the same settings.
 """
 
 from collections.abc import Sequence
@@ -52,7 +53,8 @@ class Classes:
 
 @dataclass(frozen=True)
 class Seeds:
-    """Runs that differ in nothing but their seed; for each column mean, deviation (n - 1) and number of those that were tested."""
+    """Runs that differ in nothing but their seed; for each column mean, deviation (n - 1) and number of those
+    that were tested."""
 
     places: tuple[int, ...]
     cells: tuple[tuple[float, float | None, int] | None, ...]

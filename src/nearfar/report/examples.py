@@ -41,7 +41,8 @@ class Thumbnails:
 def cases_of(
     classified: ClassifiedCandidates, groups: Mapping[int, Group], thumbnails: Thumbnails, count: int
 ) -> Cases | Absent:
-    """Anchors of different classes, each with its hardest kept, its closest dropped and its easiest candidates."""
+    """Anchors of different classes, each with its hardest kept, its closest dropped and its easiest
+    candidates."""
     try:
         rows = _rows(classified, thumbnails.images, count)
         examples = {(row, group): _examples(classified, row, group) for row in rows for group in groups}
@@ -86,7 +87,8 @@ def _rows(classified: ClassifiedCandidates, images: DataSet, count: int) -> list
 
 
 def _examples(classified: ClassifiedCandidates, row: int, group: int) -> list[int]:
-    """Places of the most similar candidates of a group, or of the least similar ones of those that are too easy; each instance once."""
+    """Places of the most similar candidates of a group, or of the least similar ones of those that are too
+    easy; each instance once."""
     members = np.flatnonzero((classified.group[row] == group) & (classified.candidate >= 0))
     score = classified.score[row, members]
     ranked = members[np.argsort(score if group == EASY else -score, kind="stable")]
@@ -102,7 +104,8 @@ def _first_of_each(places: Int[np.ndarray, "place"], instance: np.ndarray) -> It
 
 
 def _pair(thumbnails: Thumbnails, row: int, instance_picture: Picture) -> tuple[Picture, Picture]:
-    """The anchor's view and its positive: the other view, or the instance itself if a bank holds the positives."""
+    """The anchor's view and its positive: the other view, or the instance itself if a bank holds the
+    positives."""
     views = len(thumbnails.batch.views)
     pair = thumbnails.method.encoders.pairs(views, thumbnails.method.symmetric)[0]
     caption = instance_picture.caption

@@ -2,8 +2,8 @@
 
     features --map_of--> Map --explorer_data--> JSON of the page, numbers packed as base64
 
-Colours show the class, whether the vote of the neighbours is correct, the nats that the views of an instance share, or how often it was
-kept as a negative.
+Colours show the class, whether the vote of the neighbours is correct, the nats that the views of an instance
+share, or how often it was kept as a negative.
 """
 
 import base64
@@ -89,7 +89,8 @@ def _votes(
 
 
 def _nats(sample: Sample) -> Float[np.ndarray, "image"] | None:
-    """The nats that two views of each instance share, contrasted with other instances; None if the method does not provide them."""
+    """The nats that two views of each instance share, contrasted with other instances; None if the method
+    does not provide them."""
     run = sample.run
     try:
         method, views = run.method().to(run.device), run.views()

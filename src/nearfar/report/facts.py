@@ -104,7 +104,8 @@ class Picture:
 
 @dataclass(frozen=True)
 class Atlas:
-    """Square thumbnails side by side in a few sheets, `each` to a sheet, `columns` to a row, `tile` pixels wide."""
+    """Square thumbnails side by side in a few sheets, `each` to a sheet, `columns` to a row, `tile` pixels
+    wide."""
 
     sheets: tuple[str, ...]  # data:image/...
     tile: int
@@ -171,7 +172,8 @@ class StripRow:
 
 @dataclass(frozen=True)
 class Spread:
-    """A number of instances before and after views were made of them: shares of each that fall into each bin."""
+    """A number of instances before and after views were made of them: shares of each that fall into each
+    bin."""
 
     title: str
     note: str

@@ -1,7 +1,7 @@
 """Gathers the facts of a page from a run.
 
-Numbers (settings, metrics, evaluation) are always available. What needs the data and the encoder (map, gallery, strip) may be absent, with
-a reason; the page is written all the same.
+Numbers (settings, metrics, evaluation) are always available. What needs the data and the encoder (map,
+gallery, strip) may be absent, with a reason; the page is written all the same.
 """
 
 import math
@@ -167,7 +167,8 @@ def _in_prose(written_down: str) -> str:
 
 
 def _machine(numbers: _Numbers) -> Iterator[Fact]:
-    """When and where, by the last part of the names that env.json uses; `precision` falls back to the setting."""
+    """When and where, by the last part of the names that env.json uses; `precision` falls back to the
+    setting."""
     values = {name.rpartition(".")[2]: value for name, value in numbers.environment.items()}
     values.setdefault("precision", written(numbers.settings.get("precision", "")))
     values["last logged"] = numbers.logged

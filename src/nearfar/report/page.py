@@ -1,7 +1,7 @@
 """Renders facts as one HTML page that loads nothing from the network.
 
-The template escapes every string, and the content security policy allows only the page's own script (by hash), so a name is never run
-as code.
+The template escapes every string, and the content security policy allows only the page's own script (by
+hash), so a name is never run as code.
 """
 
 import base64

@@ -27,7 +27,8 @@ def decoded(run: Run, images: DataSet, rows: np.ndarray) -> Iterator[Image.Image
 
 
 def square(picture: Image.Image, side: int) -> Image.Image:
-    """The middle of a picture, `side` pixels wide; enlarged without blur, since blur would hide what was seen."""
+    """The middle of a picture, `side` pixels wide; enlarged without blur, since blur would hide what was
+    seen."""
     larger = min(picture.size) >= side
     method = Image.Resampling.LANCZOS if larger else Image.Resampling.NEAREST
     return ImageOps.fit(picture, (side, side), method=method)
@@ -60,7 +61,8 @@ def data_uri(picture: Image.Image, limit: int | None = None) -> str:
 
 
 def atlas_of(pictures: Iterable[Image.Image], count: int, side: int, limit: int) -> Atlas:
-    """Pictures as equal square tiles, in sheets as near to square as can be; of all bytes together at most about `limit`.
+    """Pictures as equal square tiles, in sheets as near to square as can be; of all bytes together at most
+    about `limit`.
 
     A browser decodes a sheet when it is first looked at, so that many of them cost nothing until then.
     """

@@ -163,7 +163,8 @@ def _at_commas(text: str) -> list[str]:
 
 
 def breakable(text: str) -> Markup:
-    """A name that may be broken after its underscores, dots, slashes and commas, and nowhere else inside its words."""
+    """A name that may be broken after its underscores, dots, slashes and commas, and nowhere else inside its
+    words."""
     return Markup(re.sub(r"(?<=[_./,])(?=\w)", "<wbr>", str(escape(text))))
 
 
@@ -189,7 +190,8 @@ def groups_of(run: RunFacts, names: Iterable[str]) -> list[tuple[str, list[Chart
 
 
 def _schedules(run: RunFacts, names: Iterable[str]) -> list[ChartOnPage]:
-    """Values that a schedule or training changed, except the edges of a selection, which have their own chart."""
+    """Values that a schedule or training changed, except the edges of a selection, which have their own
+    chart."""
     moving = [name for name in run.curves if "." in name and name not in _EDGES]
     return [
         _single(Plot(metric, metric, "as scheduled or learnt"), run, name)
@@ -233,7 +235,8 @@ def compared(runs: Sequence[RunFacts], names: Iterable[str]) -> list[ChartOnPage
 
 
 def selection_charts(run: RunFacts, names: Iterable[str]) -> list[ChartOnPage]:
-    """The edges of a selection over training, and the similarities of kept and dropped candidates at the end."""
+    """The edges of a selection over training, and the similarities of kept and dropped candidates at the
+    end."""
     makers = ((_edges, run.edges), (_similarities, isinstance(run.selection, Selected)))
     return [make(run, name) for (make, available), name in zip(makers, names, strict=False) if available]
 
@@ -247,7 +250,8 @@ def view_charts(run: RunFacts, names: Iterable[str]) -> list[ChartOnPage]:
             spread.title,
             spread.note,
             "",
-            f"{spread.title}: median {number(spread.medians[0])} originally, {number(spread.medians[1])} in the views.",
+            f"{spread.title}: median {number(spread.medians[0])} originally, {number(spread.medians[1])} "
+            "in the views.",
             shares(spread.bins, spread.original, spread.augmented, name),
             (
                 (f"original, median {number(spread.medians[0])}", 0),
@@ -276,7 +280,8 @@ def _similarities(run: RunFacts, name: str) -> ChartOnPage:
     selection = run.selection
     assert isinstance(selection, Selected)
     words = "; ".join(
-        f"{group.title}: {percent(group.share)} of candidates, from {similarity(group.low)} to {similarity(group.high)} for the median anchor"
+        f"{group.title}: {percent(group.share)} of candidates, from {similarity(group.low)} to "
+        f"{similarity(group.high)} for the median anchor"
         for group in selection.groups
     )
     return ChartOnPage(

@@ -1,7 +1,8 @@
-"""Sections of a page beside the standard ones: each is a function of a run that returns a `Section`, or None where it has nothing to show.
+"""Sections of a page beside the standard ones: each is a function of a run that returns a `Section`, or None
+where it has nothing to show.
 
-A section is a title, sentences and a table of text. `SECTIONS` lists them. One that fails shows the reason, and the page is written all
-the same.
+A section is a title, sentences and a table of text. `SECTIONS` lists them. One that fails shows the reason,
+and the page is written all the same.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -39,7 +40,8 @@ def other_figures(run: Run) -> Section | None:
     if not rows:
         return None
     sentences = (
-        "Figures other than accuracies. RankMe, LiDAR and alpha-ReQ use no labels. Nats about the label are a lower bound on the information "
+        "Figures other than accuracies. RankMe, LiDAR and alpha-ReQ use no labels. Nats about the label "
+        "are a lower bound on the information "
         "between features and label, on rows that its classifier was not fitted to.",
     )
     return Section("Beyond accuracy", sentences, ("figure", "features", "value", "test set"), tuple(rows))
@@ -76,7 +78,8 @@ def _nats(measurement: Measurement, features: str, test: str) -> Iterator[tuple[
 
 
 def class_confusions(run: Run) -> Section | None:
-    """The classes with the lowest accuracy, and the pairs most often confused, of the newest result that has them."""
+    """The classes with the lowest accuracy, and the pairs most often confused, of the newest result that has
+    them."""
     for result in reversed(run.results):
         for path, measurement in result.figures.items():
             if isinstance(measurement.details.get("confusion"), Mapping):

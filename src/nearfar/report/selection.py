@@ -1,6 +1,7 @@
 """Which negatives a run's selection keeps, on a sample of anchors: counts, similarities, pictures.
 
-Measured when the page is written, from the last checkpoint and the data: the candidates of the step that the run would take next.
+Measured when the page is written, from the last checkpoint and the data: the candidates of the step that the
+run would take next.
 """
 
 import math
@@ -130,7 +131,8 @@ def _kept_shares(classified: ClassifiedCandidates, rows: Int[np.ndarray, "instan
 def _classify(
     method: Method, batch: Batch, progress: Progress, seed: int
 ) -> tuple[ClassifiedCandidates, Coverage | None]:
-    """The candidates in their groups, by similarity, and for a ring the share of anchors that Wu et al. 2021, Thm 3.1 covers."""
+    """The candidates in their groups, by similarity, and for a ring the share of anchors that Wu et al. 2021,
+    Thm 3.1 covers."""
     selection = method.selection
     by_rank = any(part.ranks_by_score for part in method.selections)
     with torch.random.fork_rng(devices=[]):
@@ -216,8 +218,10 @@ def _notes(method: Method, anchors: int, coverage: Coverage | None, batch_size: 
     if coverage is not None:
         # rounding down: a share short of all must never read as all
         yield (
-            "Wu et al. 2021, Thm 3.1 requires of a ring that every kept e^f is at least the mean over the anchor's candidates. This holds "
-            f"for {math.floor(100 * coverage.share)}% of these {coverage.anchors:,} anchors. Dropping the closest candidates keeps a bound a bound "
+            "Wu et al. 2021, Thm 3.1 requires of a ring that every kept e^f is at least the mean over "
+            "the anchor's candidates. This holds "
+            f"for {math.floor(100 * coverage.share)}% of these {coverage.anchors:,} anchors. Dropping "
+            "the closest candidates keeps a bound a bound "
             "only if it holds for every anchor."
         )
     if not method.negatives.prefill_size() and anchors < batch_size:

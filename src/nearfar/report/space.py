@@ -30,10 +30,12 @@ def principal(features: Float[np.ndarray, "image dim"], count: int) -> Float[np.
 def flat_map(
     features: Float[np.ndarray, "image dim"], like: Float[np.ndarray, "image 2"] | None = None
 ) -> tuple[Float[np.ndarray, "image 2"], str]:
-    """The features in two dimensions within [0, 1], and what drew them: t-SNE, or PCA for a few or equal points.
+    """The features in two dimensions within [0, 1], and what drew them: t-SNE, or PCA for a few or equal
+    points.
 
-    Of many, t-SNE lays out `LANDMARKS`, and each of the others is put among those it is most similar to. `like` is another map of the
-    same images, from which t-SNE starts, so that what stays near stays where it was.
+    Of many, t-SNE lays out `LANDMARKS`, and each of the others is put among those it is most similar to.
+    `like` is another map of the same images, from which t-SNE starts, so that what stays near stays where it
+    was.
     """
     components = principal(directions(features), min(_PRINCIPAL, max(2, features.shape[1])))
     # a collapsed encoder puts everything on one spot: t-SNE's start divides by that spread
@@ -78,7 +80,8 @@ def _place_by_landmarks(
 def aligned(
     points: Float[np.ndarray, "image 2"], target_points: Float[np.ndarray, "image 2"]
 ) -> Float[np.ndarray, "image 2"]:
-    """One map turned, mirrored, scaled and shifted to lie as near to another of the same points as it can (Procrustes).
+    """One map turned, mirrored, scaled and shifted to lie as near to another of the same points as it can
+    (Procrustes).
 
     min over s, R, t of |s moved R + t - to|², R orthogonal: R = U V' of the singular vectors of moved' to.
     """

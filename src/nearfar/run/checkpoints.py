@@ -1,4 +1,5 @@
-"""State is what a checkpoint holds: tensors and JSON facts, hashed, written so that no kill can half-write it.
+"""State is what a checkpoint holds: tensors and JSON facts, hashed, written so that no kill can half-write
+it.
 
     folder/step-00000123/state.safetensors     every tensor
                          facts.json            everything else: step, schedules, monitors, settings
@@ -8,11 +9,11 @@ A checkpoint appears by one rename of a complete, fsynced folder, and nothing ol
 rename is durable. So a folder named `step-*` is whole unless the disk changed it later, and then the
 manifest says so: every byte of every file is covered. Nothing here is executed on load (no pickle).
 
-What holds a weight that is not finite is not valid either: nothing can go on from it. Tensors that are meant to hold an
-infinity (a mask, a running mean of nothing yet) are named in the facts, under `unbounded`.
+What holds a weight that is not finite is not valid either: nothing can go on from it. Tensors that are meant
+to hold an infinity (a mask, a running mean of nothing yet) are named in the facts, under `unbounded`.
 
-A step saved again becomes `step-00000123.1`: a rename cannot replace a full folder in one go, and removing the
-first one before the second is there would leave a moment with neither.
+A step saved again becomes `step-00000123.1`: a rename cannot replace a full folder in one go, and removing
+the first one before the second is there would leave a moment with neither.
 
 One process writes a folder at a time (rank 0 of one run): leftovers of any other are swept.
 """
@@ -79,7 +80,8 @@ def load(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
 
 
 def check(path: Path) -> str | None:
-    """Why `path` is not a valid checkpoint, or None if `load` would take it and all its numbers are finite."""
+    """Why `path` is not a valid checkpoint, or None if `load` would take it and all its numbers are
+    finite."""
     try:
         tensors, facts = _parsed(path)
     except _Damaged as damage:
@@ -130,7 +132,8 @@ class Loaded:
 def load_newest(folder: Path) -> Loaded | None:
     """The newest valid checkpoint of a folder, read once.
 
-    Whoever trains there may drop the one that is being looked at, after writing a newer one: then the folder is listed again.
+    Whoever trains there may drop the one that is being looked at, after writing a newer one: then the folder
+    is listed again.
     """
     while True:
         listed = _checkpoints(folder)
@@ -223,7 +226,8 @@ def _parsed(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     try:
         tensors = safetensors.torch.load(files[STATE])
         facts = json.loads(files[FACTS])
-    # Anyone can write a manifest whose hashes match: that the files are what their names say is another check.
+    # Anyone can write a manifest whose hashes match: that the files are what their names say is another
+    # check.
     except (SafetensorError, ValueError, RecursionError, KeyError) as error:
         raise _Damaged(f"its content cannot be read ({type(error).__name__})") from error
     if not isinstance(facts, dict):
@@ -325,7 +329,8 @@ def _written(folder: Path, name: str, files: Mapping[str, bytes]) -> Path:
 
 
 def _prune(folder: Path, saved: Path, keep: int) -> None:
-    """Drop what `saved` makes superfluous: older ones beyond `keep`, and damaged ones that claim to be newer."""
+    """Drop what `saved` makes superfluous: older ones beyond `keep`, and damaged ones that claim to be
+    newer."""
     ranked = _checkpoints(folder)
     newer, older = ranked[: ranked.index(saved)], ranked[ranked.index(saved) + 1 :]
     step = _place(saved)[0]

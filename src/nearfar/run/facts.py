@@ -1,7 +1,7 @@
 """Checks of a checkpoint's facts and tensors: types and ranges, whoever wrote them.
 
-The hashes of the manifest find damage. They do not show who wrote a folder: a mean of the wrong length, a step that is text, or weights
-that are integers would fail far from here, or never.
+The hashes of the manifest find damage. They do not show who wrote a folder: a mean of the wrong length, a
+step that is text, or weights that are integers would fail far from here, or never.
 """
 
 from typing import Annotated, Any
@@ -68,7 +68,8 @@ def checked(loaded: checkpoints.Loaded) -> checkpoints.Loaded:
         first = problem.errors()[0]
         key = ".".join(map(str, first["loc"])) or "facts"
         raise UserError(
-            f"{loaded.path}: not a usable checkpoint, its {key} is invalid ({first['msg'][0].lower()}{first['msg'][1:]})"
+            f"{loaded.path}: not a usable checkpoint, its {key} is invalid "
+            f"({first['msg'][0].lower()}{first['msg'][1:]})"
         ) from None
     if loaded.facts["step"] != checkpoints.step_of(loaded.path):
         raise UserError(
@@ -78,8 +79,8 @@ def checked(loaded: checkpoints.Loaded) -> checkpoints.Loaded:
 
 
 def fits(described: nn.Module, tensors: dict[str, Tensor]) -> bool:
-    """Whether the tensors fit a module: the same names, sizes and dtypes. The module may be on the meta device. Its empty tensors have no
-    size yet and fit any."""
+    """Whether the tensors fit a module: the same names, sizes and dtypes. The module may be on the meta
+    device. Its empty tensors have no size yet and fit any."""
     state = described.state_dict()
     expected = {name: value for name, value in state.items() if isinstance(value, torch.Tensor)}
     return state.keys() == tensors.keys() and all(

@@ -35,10 +35,12 @@ def features(
     precision: Literal["fp32", "bf16"] = "fp32",
     strategy: Strategy = SINGLE,
 ) -> Float[Tensor, "image dim"]:
-    """The encoder's features of every image, in order, as float32 on the CPU. Several ranks share the work, and each gets all features.
+    """The encoder's features of every image, in order, as float32 on the CPU. Several ranks share the work,
+    and each gets all features.
 
-    The encoder is not changed: batch norm reads its running statistics, the training mode of every module is restored, and an encoder on
-    another device than `device` is copied there, not moved. Features that are not finite raise `NotFinite`.
+    The encoder is not changed: batch norm reads its running statistics, the training mode of every module is
+    restored, and an encoder on another device than `device` is copied there, not moved. Features that are not
+    finite raise `NotFinite`.
     """
     part_of_rank, gather = shared_batches(images, batch_size, strategy)
     embedded = torch.empty(0)
@@ -64,8 +66,8 @@ def feature_batches(
     precision: Literal["fp32", "bf16"] = "fp32",
     strategy: Strategy = SINGLE,
 ) -> Iterator[Float[Tensor, "image dim"]]:
-    """The same, a batch at a time, in order; raises `NotFinite` after the last batch. Several ranks take turns with the batches, and each
-    gets all of them."""
+    """The same, a batch at a time, in order; raises `NotFinite` after the last batch. Several ranks take
+    turns with the batches, and each gets all of them."""
     count = -(-len(images) // batch_size)
     part_of_rank = images
     if count < strategy.world:  # every rank computes all
@@ -108,7 +110,8 @@ def _not_finite(rows: Float[Tensor, "image dim"]) -> int:
 def _check_finite(wrong: int, images: Instances) -> None:
     if wrong:
         raise NotFinite(
-            f"the features of {wrong} of {len(images)} items of {images.name} are not finite: the encoder's weights are unusable, "
+            f"the features of {wrong} of {len(images)} items of {images.name} are not finite: the "
+            "encoder's weights are unusable, "
             "or too large for these inputs"
         )
 
@@ -116,8 +119,8 @@ def _check_finite(wrong: int, images: Instances) -> None:
 def shared_batches(
     images: Instances, batch_size: int, strategy: Strategy
 ) -> tuple[Instances, Callable[[Tensor], Tensor]]:
-    """This rank's consecutive batches, each as in one process, and a function that gathers the rows of all ranks. With fewer batches than
-    ranks, every rank computes all."""
+    """This rank's consecutive batches, each as in one process, and a function that gathers the rows of all
+    ranks. With fewer batches than ranks, every rank computes all."""
     count = -(-len(images) // batch_size)
     if not strategy.is_distributed or count < strategy.world:
         return images, lambda rows: rows
@@ -177,7 +180,8 @@ def contents_key(images: Instances, plain_view: MakeViews) -> str:
 
 
 def _view_digest(plain_view: MakeViews) -> bytes:
-    """The representation of a view shows everything it depends on; one with an address in it is never reused."""
+    """The representation of a view shows everything it depends on; one with an address in it is never
+    reused."""
     written = repr(plain_view)
     return uuid.uuid4().bytes if " at 0x" in written else hashlib.sha256(written.encode()).digest()
 
@@ -185,10 +189,11 @@ def _view_digest(plain_view: MakeViews) -> bytes:
 def cached_features(
     folder: Path, key: str, compute: Callable[[], Shaped[Tensor, "image dim"]], strategy: Strategy = SINGLE
 ) -> Shaped[Tensor, "image dim"]:
-    """The features (or `content_hashes`) that `folder` has under `key`; computed and stored if they are missing or damaged. Ranks share
-    the computation.
+    """The features (or `content_hashes`) that `folder` has under `key`; computed and stored if they are
+    missing or damaged. Ranks share the computation.
 
-    A file whose numbers do not match its digest is computed again. If nothing can be written, the features are still returned.
+    A file whose numbers do not match its digest is computed again. If nothing can be written, the features
+    are still returned.
     """
     path = folder / f"{key}.safetensors"
     stored = _read_cached(path)

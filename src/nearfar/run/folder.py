@@ -123,7 +123,8 @@ class RunFolder:
 
     @contextmanager
     def claimed(self) -> Iterator[None]:
-        """Locks the folder, created if needed, so that no other process trains in it. It must not be inside another run's folders."""
+        """Locks the folder, created if needed, so that no other process trains in it. It must not be inside
+        another run's folders."""
         path = self.path.resolve()
         for run in map(RunFolder, path.parents):
             if run.config.is_file() and {path, *path.parents} & {run.checkpoints, run.diverged, run.cache}:
@@ -141,7 +142,8 @@ class RunFolder:
             yield
 
     def stored_settings(self) -> dict[str, Any]:
-        """The settings in config.yaml as plain numbers, words and mappings, as they stand; for comparisons."""
+        """The settings in config.yaml as plain numbers, words and mappings, as they stand; for
+        comparisons."""
         try:
             stored = load_yaml(read_text(self.config))
         except (OSError, ValueError, yaml.YAMLError):

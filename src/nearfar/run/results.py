@@ -1,7 +1,8 @@
 """RUN/evaluation.json: `{"results": […]}`, one for each way in which the run's encoder was tested.
 
-Results of one `kind` were fitted and tested on the same data under the same settings. They are merged: protocols and baselines stand
-together, and a newer figure replaces an older one. A result of other weights than the run's present ones is dropped.
+Results of one `kind` were fitted and tested on the same data under the same settings. They are merged:
+protocols and baselines stand together, and a newer figure replaces an older one. A result of other weights
+than the run's present ones is dropped.
 """
 
 import json
@@ -17,7 +18,8 @@ from nearfar.system.untrusted import read_json
 
 
 def results_of(stored: Any) -> list[Result]:
-    """The results that the content of evaluation.json holds, oldest first; entries that cannot be read are skipped."""
+    """The results that the content of evaluation.json holds, oldest first; entries that cannot be read are
+    skipped."""
     listed = stored.get("results") if isinstance(stored, Mapping) else None
     results = map(Result.from_json, listed if isinstance(listed, list) else ())
     return [result for result in results if result is not None]

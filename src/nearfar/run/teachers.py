@@ -4,8 +4,8 @@
     resnet50:weights.pth            a network by name with weights from a file, with class scores if the file has a classifier
     nf.Teacher(module, classifier)  a module of one's own
 
-A run stores the name of its teacher and a digest of its weights, not the weights. The student is evaluated, embedded and exported without
-the teacher; training resumes only with the same one.
+A run stores the name of its teacher and a digest of its weights, not the weights. The student is evaluated,
+embedded and exported without the teacher; training resumes only with the same one.
 """
 
 import copy
@@ -39,8 +39,9 @@ MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 class Teacher(nn.Module):
     """A frozen network from views to features.
 
-    `classifier` maps features to class scores; with `logits=True` the outputs of the network are class scores, and its features too. It gets
-    the views of the student: unchanged, or resized to `size` and normalised with `mean` and `std`.
+    `classifier` maps features to class scores; with `logits=True` the outputs of the network are class
+    scores, and its features too. It gets the views of the student: unchanged, or resized to `size` and
+    normalised with `mean` and `std`.
     """
 
     def __init__(
@@ -93,11 +94,13 @@ class Teacher(nn.Module):
                 scores = self.classifier(torch.zeros(1, width))
         except (RuntimeError, ValueError, TypeError) as problem:
             raise UserError(
-                f"the classifier of the teacher {self.name.removeprefix(PYTHON_PREFIX)} does not take its {width} features: {problem}"
+                f"the classifier of the teacher {self.name.removeprefix(PYTHON_PREFIX)} does not take "
+                f"its {width} features: {problem}"
             ) from None
         if not isinstance(scores, Tensor) or scores.ndim != 2:
             raise UserError(
-                f"the classifier of the teacher {self.name.removeprefix(PYTHON_PREFIX)} must give a tensor of rows and classes; it gave "
+                f"the classifier of the teacher {self.name.removeprefix(PYTHON_PREFIX)} must give a "
+                "tensor of rows and classes; it gave "
                 f"{tuple(scores.shape) if isinstance(scores, Tensor) else type(scores).__name__}"
             )
         return width, scores.shape[1]
@@ -116,7 +119,8 @@ def load_teacher(spec: Any) -> Teacher:
         return _from_run(spec, str(spec.path))
     if not isinstance(spec, (str, Path)):
         raise UserError(
-            f"teacher was of type {type(spec).__name__}; expected a run, NAME:WEIGHTS such as resnet50:weights.pth, or an nn.Module"
+            f"teacher was of type {type(spec).__name__}; expected a run, NAME:WEIGHTS such as "
+            "resnet50:weights.pth, or an nn.Module"
         )
     path = Path(spec)
     if path.is_dir():
@@ -139,7 +143,8 @@ def _from_run(run: Any, spec: str) -> Teacher:
         raise UserError(f"teacher was {spec}, which has no trained checkpoint yet; train it first")
     if run.settings.views.get("colours", "rgb") != "rgb":
         raise UserError(
-            f"teacher was {spec}, which sees luminance and colour separately (views.colours={run.settings.views['colours']}); a student's views "
+            f"teacher was {spec}, which sees luminance and colour separately "
+            f"(views.colours={run.settings.views['colours']}); a student's views "
             "are whole pictures: take a teacher of another recipe"
         )
     method = run.method()
@@ -151,7 +156,8 @@ def _from_run(run: Any, spec: str) -> Teacher:
 
 
 def _class_scores(method: Method) -> nn.Module | None:
-    """The map from features to class scores, if the method has one and its scores are inner products (or it has a teacher)."""
+    """The map from features to class scores, if the method has one and its scores are inner products (or it
+    has a teacher)."""
     role = method.encoders
     if role.has_teacher:
         return role.classifier()
@@ -233,14 +239,16 @@ class Guide:
         if self._teacher is None:
             if self.spec.startswith(PYTHON_PREFIX):
                 raise UserError(
-                    f"the student learns from a Python module ({self.spec.removeprefix(PYTHON_PREFIX)}); pass it again: "
+                    f"the student learns from a Python module ({self.spec.removeprefix(PYTHON_PREFIX)}); "
+                    "pass it again: "
                     "nf.distill(teacher, …), or nf.Run.open(path, teacher=…)"
                 )
             self._teacher = load_teacher(self.spec)
         if self._convert is None:
             if self.digest and self._teacher.digest != self.digest:
                 raise UserError(
-                    f"the teacher {self.spec} has other weights (digest {self._teacher.digest}) than at the start of the run "
+                    f"the teacher {self.spec} has other weights (digest {self._teacher.digest}) than at "
+                    "the start of the run "
                     f"({self.digest}); restore it, or distil into another --out"
                 )
             self._convert = self._translation(self._teacher)
@@ -250,14 +258,16 @@ class Guide:
         teacher_description = teacher.description
         if teacher.modality is not None and teacher.modality is not self.modality:
             raise UserError(
-                f"the teacher {self.spec} is made for {teacher.modality.plural}, but the data hold {self.modality.plural}"
+                f"the teacher {self.spec} is made for {teacher.modality.plural}, but the data hold "
+                f"{self.modality.plural}"
             )
         if teacher_description is None:
             if teacher.size is None and teacher.mean is None:
                 return lambda view: view
             if not self.modality.views.resizable:
                 raise UserError(
-                    f"a Teacher's size, mean and std are those of pictures; the data hold {self.modality.plural}"
+                    "a Teacher's size, mean and std are those of pictures; the data hold "
+                    f"{self.modality.plural}"
                 )
             teacher_description = self.description.resized(teacher.size)
             if teacher.mean is not None and teacher.std is not None:
@@ -270,7 +280,8 @@ class Guide:
         converted = self._convert(view)
         weight = next(teacher.parameters(), None)
         if isinstance(converted, Tensor) and weight is not None:
-            # views are in the precision of the student's weights, also where autocast lowers that of its arithmetic
+            # views are in the precision of the student's weights, also where autocast lowers that of its
+            # arithmetic
             teacher.to(converted.device, converted.dtype)
         return teacher(converted)
 
@@ -290,14 +301,16 @@ def check_teacher(encoders: AbstractEncoders, description: Description) -> None:
     guide = encoders.attached_teacher()
     if guide is None:
         raise UserError(
-            "encoders was distilled, and a student needs a teacher: use nearfar distill TEACHER DATA, or nf.distill(teacher, data)"
+            "encoders was distilled, and a student needs a teacher: use nearfar distill TEACHER DATA, or "
+            "nf.distill(teacher, data)"
         )
     if not isinstance(guide, Guide):
         return
     teacher = guide.ready()
     if encoders.teacher_classes and description.class_count not in (None, encoders.teacher_classes):
         raise UserError(
-            f"the teacher {teacher.name} tells {encoders.teacher_classes} classes apart, but the data have {description.class_count}, so their class scores cannot "
+            f"the teacher {teacher.name} tells {encoders.teacher_classes} classes apart, but the data "
+            f"have {description.class_count}, so their class scores cannot "
             "be compared; distil features: objective=crd, infonce, ml-cpc, cosine or relational"
         )
     if (
@@ -307,6 +320,8 @@ def check_teacher(encoders: AbstractEncoders, description: Description) -> None:
     ):
         wrong = next((a, b) for a, b in zip(teacher.class_names, description.classes, strict=True) if a != b)
         raise UserError(
-            f"the teacher {teacher.name} calls a class {wrong[0]!r} that the data call {wrong[1]!r}; class scores can only be compared where classes "
-            "have one order: rename them, or distil features: objective=crd, infonce, ml-cpc, cosine or relational"
+            f"the teacher {teacher.name} calls a class {wrong[0]!r} that the data call {wrong[1]!r}; "
+            "class scores can only be compared where classes "
+            "have one order: rename them, or distil features: objective=crd, infonce, ml-cpc, cosine or "
+            "relational"
         )

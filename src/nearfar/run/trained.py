@@ -50,13 +50,15 @@ from nearfar.system.untrusted import read_json
 
 
 class Run:
-    """A run folder that `nearfar pretrain` wrote. Settings are read once, when it is opened; everything else when it is first used.
+    """A run folder that `nearfar pretrain` wrote. Settings are read once, when it is opened; everything else
+    when it is first used.
 
-    `objects`: the Python objects that the run was created with (`method`, or a `backbone`, parts by room, `views`); files do not hold
-    them. `data`: the run's data where they are Python objects too. `strategy`: of the processes that have opened the run together and share
-    the work.
+    `objects`: the Python objects that the run was created with (`method`, or a `backbone`, parts by room,
+    `views`); files do not hold them. `data`: the run's data where they are Python objects too. `strategy`: of
+    the processes that have opened the run together and share the work.
 
-    A run may come from a stranger, so a URL in its settings is not opened unless the user names it too (`confirm`) or `allow_urls` is set.
+    A run may come from a stranger, so a URL in its settings is not opened unless the user names it too
+    (`confirm`) or `allow_urls` is set.
     """
 
     def __init__(
@@ -88,14 +90,15 @@ class Run:
         allow_urls: bool = False,
         **objects: Any,
     ) -> "Run":
-        """Opens the run in a folder. A run that was created with Python objects needs them again, as they were passed to `pretrain`:
-        `Run.open("runs/own", backbone=my_module, data=my_dataset)`, `Run.open("runs/mine", method=my_method)`.
+        """Opens the run in a folder. A run that was created with Python objects needs them again, as they
+        were passed to `pretrain`: `Run.open("runs/own", backbone=my_module, data=my_dataset)`,
+        `Run.open("runs/mine", method=my_method)`.
 
-        If config.yaml names a URL as the run's data, it is opened only with `allow_urls`, or after you name it yourself: as `data` here, or
-        as `train` or `data` of `evaluate`.
+        If config.yaml names a URL as the run's data, it is opened only with `allow_urls`, or after you name
+        it yourself: as `data` here, or as `train` or `data` of `evaluate`.
 
-        Under torchrun every process may open it with `strategy=nf.join()`. The processes then share the work of opening data, embedding and
-        finding neighbours, so all of them must make the same calls."""
+        Under torchrun every process may open it with `strategy=nf.join()`. The processes then share the work
+        of opening data, embedding and finding neighbours, so all of them must make the same calls."""
         folder = RunFolder(as_path("run", path))
         if not folder.config.is_file():
             raise UserError(f"{path} is not a run: it has no config.yaml; make one with nearfar pretrain")
@@ -173,14 +176,16 @@ class Run:
         """The trained method, or the method before its first step."""
         self._check_objects()
         stored = self.weights()
-        # compared on the meta device, where memory costs nothing: settings can describe a network that no memory holds
+        # compared on the meta device, where memory costs nothing: settings can describe a network that no
+        # memory holds
         described = None
         if not set(self.objects) - {TEACHER}:
             with torch.device("meta"):
                 described = fresh_method(self.settings, self.description)
         if described is not None and not facts.fits(described, stored):
             raise UserError(
-                f"the checkpoint in {self.path} does not hold the tensors that its settings describe; another version of nearfar may "
+                f"the checkpoint in {self.path} does not hold the tensors that its settings describe; "
+                "another version of nearfar may "
                 "have written it: use that version, or train again"
             )
         method = fresh_method(self.settings, self.description, self.objects)
@@ -189,7 +194,8 @@ class Run:
                 method.load_state_dict(stored)
             except RuntimeError:
                 raise UserError(
-                    f"the tensors of the checkpoint in {self.path} do not have the shapes that its settings describe"
+                    f"the tensors of the checkpoint in {self.path} do not have the shapes that its "
+                    "settings describe"
                 ) from None
         return method.eval()
 
@@ -202,8 +208,8 @@ class Run:
         require_objects(self.settings, self.objects, str(self.path), lambda arguments: f"{call}{arguments})")
 
     def encoder(self, features: Kind = "pooled") -> nn.Module:
-        """The trained network from a plain view to features: those of the backbone ("pooled"), the map before pooling ("map"), or the
-        output of the head ("head")."""
+        """The trained network from a plain view to features: those of the backbone ("pooled"), the map before
+        pooling ("map"), or the output of the head ("head")."""
         if self.facts["step"] == 0:
             raise UserError(f"{self.path} has no trained checkpoint yet; run the pretrain command again")
         return features_of(self.method().encoders, features).to(self.device).eval()
@@ -221,7 +227,8 @@ class Run:
         return self.modality.reader.description(self.facts["data"])
 
     def plain_view(self, description: Description | None = None) -> PlainView:
-        """The view of evaluation, without augmentation; of the run's data, or of data with another description."""
+        """The view of evaluation, without augmentation; of the run's data, or of data with another
+        description."""
         return self.modality.views.plain_view(
             self.settings.views, description or self.description, self.device
         )
@@ -233,8 +240,8 @@ class Run:
         return views_of(self.settings, description or self.description, self.device, self.objects)
 
     def images(self, spec: Any = None, size: int | None = None) -> Any:
-        """The run's data, or other data for its encoder; paths are opened once. `size`: the side of views to be made, where that is larger
-        than the run's, so that images are stored large enough."""
+        """The run's data, or other data for its encoder; paths are opened once. `size`: the side of views to
+        be made, where that is larger than the run's, so that images are stored large enough."""
         if isinstance(spec, DataSet):
             return spec
         options = self.modality.reader.options_for(
@@ -275,7 +282,8 @@ class Run:
         self._confirmed.update(spec for spec in specs if isinstance(spec, str))
 
     def may_open(self, spec: str) -> bool:
-        """Whether data that settings of this run, or of one it began with, name may be opened: anything but an unconfirmed URL."""
+        """Whether data that settings of this run, or of one it began with, name may be opened: anything but
+        an unconfirmed URL."""
         return not is_url(spec) or self.allow_urls or spec in self._confirmed
 
     @property
@@ -284,8 +292,10 @@ class Run:
         if self.data is not None or self.may_open(self.settings.data):
             return None
         return (
-            f"{self.folder.config} names the URL {self.settings.data!r} as the run's data; it was not opened, since a run may come from "
-            "anybody. Name it yourself (evaluate: --data URL), or add --allow-urls (Python: nearfar.Run.open(…, allow_urls=True))."
+            f"{self.folder.config} names the URL {self.settings.data!r} as the run's data; it was not "
+            "opened, since a run may come from "
+            "anybody. Name it yourself (evaluate: --data URL), or add --allow-urls (Python: "
+            "nearfar.Run.open(…, allow_urls=True))."
         )
 
     def _own_data(self) -> Located:
@@ -297,13 +307,14 @@ class Run:
             return locate(self.settings.data, columns=columns_in(self.settings))
         except UserError as problem:
             raise UserError(
-                f"{problem} If {self.path} was trained on data from Python, give them again: nearfar.Run.open("
+                f"{problem} If {self.path} was trained on data from Python, give them again: "
+                "nearfar.Run.open("
                 f"{str(self.path)!r}, data=…)."
             ) from None
 
     def trained_on(self, images: Any) -> Any:
-        """The part of the run's data that it was trained on. Instance numbers of banks and clusters refer to it, even if some instances
-        became unreadable later."""
+        """The part of the run's data that it was trained on. Instance numbers of banks and clusters refer to
+        it, even if some instances became unreadable later."""
         settings = self.settings
         images = self._opened.get(images.fingerprint, images)
         training_part = split_holdout(images, settings.held_out, settings.seed)[0]
@@ -358,8 +369,8 @@ def _check_same_objects(settings: Settings, arguments: Mapping[str, Any], folder
 
 
 def fresh_method(settings: Settings, data: Description, objects: Objects = NONE) -> Method:
-    """The method of a run before its first step. Initial weights are a function of the seed alone, or those of the objects, which are
-    copied and stay unchanged."""
+    """The method of a run before its first step. Initial weights are a function of the seed alone, or those
+    of the objects, which are copied and stay unchanged."""
     try:
         parts = copy.deepcopy({key: part for key, part in objects.items() if trained(key, part)})
     except Exception as problem:  # a user's object may raise anything
@@ -399,7 +410,8 @@ def columns_in(settings: Settings) -> Columns:
 
 
 def locate_beside(settings: Settings, spec: Any) -> Located:
-    """Data other than the run's: tables by the columns that its settings name if they have these, else by the usual ones."""
+    """Data other than the run's: tables by the columns that its settings name if they have these, else by the
+    usual ones."""
     if columns := columns_in(settings):
         try:
             return locate(spec, columns=columns)
@@ -412,7 +424,8 @@ def check_kind(settings: Settings, located: Located) -> None:
     """Stops if the data are of another modality than the recipe's."""
     if located.modality is not settings.modality:
         raise UserError(
-            f"{located.name} holds {located.modality.plural}, but {settings.recipe} is made for {settings.modality.plural}"
+            f"{located.name} holds {located.modality.plural}, but {settings.recipe} is made for "
+            f"{settings.modality.plural}"
         )
 
 

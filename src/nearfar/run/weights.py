@@ -25,7 +25,8 @@ def read_weights(path: Path, key: str = "init") -> dict[str, Tensor]:
         loaded = torch.load(path, map_location="cpu", weights_only=True)
     except (SafetensorError, pickle.UnpicklingError, RuntimeError, EOFError, ValueError, KeyError):
         raise UserError(
-            f"{key} was {path}, which is not a weights file; expected tensors by name, as .safetensors or as .pth of plain tensors"
+            f"{key} was {path}, which is not a weights file; expected tensors by name, as .safetensors "
+            "or as .pth of plain tensors"
         ) from None
     for section in ("state_dict", "model", "model_state_dict"):
         if isinstance(loaded, Mapping) and isinstance(loaded.get(section), Mapping):
@@ -49,14 +50,17 @@ def renamed(
     missing = [name for name in shapes if name not in matches and not name.endswith("num_batches_tracked")]
     if missing:
         raise UserError(
-            f"{key} was {source}, which has {len(matches)} of the backbone's {len(shapes)} tensors and lacks {names[missing[0]]}; "
+            f"{key} was {source}, which has {len(matches)} of the backbone's {len(shapes)} tensors and "
+            f"lacks {names[missing[0]]}; "
             "choose the backbone it was made for"
         )
     for name, shape in shapes.items():
         if name in matches and tuple(matches[name].shape) != shape:
             raise UserError(
-                f"{key} was {source}, whose {names[name]} is {list(matches[name].shape)} where the backbone's is {list(shape)}; "
-                "choose the backbone, the channels and the image_size (up to 64 the stem is smaller) it was made for"
+                f"{key} was {source}, whose {names[name]} is {list(matches[name].shape)} where the "
+                f"backbone's is {list(shape)}; "
+                "choose the backbone, the channels and the image_size (up to 64 the stem is smaller) it "
+                "was made for"
             )
     return matches
 
